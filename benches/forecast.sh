@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Predicted beside measured: C1, C2 and C3 on 1, 2 and 4 ranks of this machine, about three minutes on a quiet one.
+# Predicted beside measured: C1, C2 and C3 on 1, 2 and 4 ranks of this machine, about three minutes
+# on a quiet one.
 #   benches/forecast.sh PATH-OF-HEADLONG > benches/results/MACHINE-forecast.jsonl
 set -euo pipefail
 headlong=$1

@@ -38,7 +38,8 @@ def programs(shape, batch_size, dtype, threads):
     tables = {"torch": ["--tables", "torch"], "fbgemm": ["--tables", "fbgemm"]}
     if shape == "C3":
         tables["fbgemm row-wise"] = ["--tables", "fbgemm", "--optimizer", "rowwise_adagrad"]
-    # What a user can switch: a precision that costs f32 no accuracy here (notes in docs/benchmarking.md), and the compiler.
+    # What a user can switch: a precision that costs f32 no accuracy here (notes in
+    # docs/benchmarking.md), and the compiler.
     medium = {"": [], ", medium": ["--matmul-precision", "medium"]} if dtype == "f32" else {"": []}
     compiled = {"": [], ", compile": ["--compile"]}
     for (name, of_tables), (m, of_medium), (c, of_compile) in itertools.product(

@@ -8,7 +8,8 @@ import numpy as np
 
 import common
 
-# Share of missing values per column, like Criteo's Kaggle set; location of the integers' log-normal.
+# Share of missing values per column, like Criteo's Kaggle set; location of the integers'
+# log-normal.
 MISSING_INTEGER = [.45, 0, .21, .22, .03, .22, .04, 0, .04, .45, .04, .77, .22]
 MISSING_CATEGORY = [0, 0, .034, .034, 0, .12, 0, 0, 0, 0, 0, .034, 0, 0, 0, .034, 0, 0, .44, .44, .034, .76, 0, .034,
                     .44, .44]

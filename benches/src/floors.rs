@@ -1,4 +1,5 @@
-//! What this machine can do at most, measured without any of our ops: the denominators of every share.
+//! What this machine can do at most, measured without any of our ops: the denominators of every
+//! share.
 
 use headlong::bench::data::zipf_rows;
 use headlong::bench::peak::{Factors, multiply_add_gflops};
@@ -39,7 +40,8 @@ impl Floors {
 }
 
 vectorized! {
-    /// The sum in sixteen lanes and four chains, so that loads and not additions are what is waited for.
+    /// The sum in sixteen lanes and four chains, so that loads and not additions are what is waited
+    /// for.
     fn sum(values: &[f32]) -> f32 {
         let mut lanes = [[0.0_f32; LINE]; 4];
         for chunk in values.chunks_exact(4 * LINE) {

@@ -41,15 +41,18 @@ pub enum Mode {
     Measure,
     /// Its body runs once inside [`counted_instructions`], for a tool that counts them.
     Count,
-    /// Its rate with this processor's best instruction set is measured in turn with its rate on this one.
+    /// Its rate with this processor's best instruction set is measured in turn with its rate on
+    /// this one.
     Against(Instructions),
 }
 
-/// Calls `body`. A function of its own, so that callgrind can be told to count from its beginning to its end.
+/// Calls `body`. A function of its own, so that callgrind can be told to count from its beginning
+/// to its end.
 #[inline(never)]
 fn counted_instructions(body: &mut dyn FnMut()) {
     body();
-    // Something after the call, else the compiler jumps to the body in place of calling it, and the count has no end.
+    // Something after the call, else the compiler jumps to the body in place of calling it, and the
+    // count has no end.
     black_box(());
 }
 
@@ -115,8 +118,8 @@ impl Harness {
         if self.settings.smoke { smoke } else { full }
     }
 
-    /// Calls `body` in blocks for the time asked for, prints the median rate and its share of the floor, and returns the
-    /// blocks; none where the benchmark was not asked for.
+    /// Calls `body` in blocks for the time asked for, prints the median rate and its share of the
+    /// floor, and returns the blocks; none where the benchmark was not asked for.
     pub fn measure(&mut self, rate: &Rate<'_>, mut body: impl FnMut()) -> Vec<Sample> {
         if !self.wants(rate.name) {
             return Vec::new();
@@ -156,7 +159,8 @@ impl Harness {
         samples
     }
 
-    /// Blocks on this processor's best instruction set and on `other`, in turn; keeps the ratio of their medians.
+    /// Blocks on this processor's best instruction set and on `other`, in turn; keeps the ratio of
+    /// their medians.
     fn compare(&mut self, rate: &Rate<'_>, other: Instructions, body: &mut impl FnMut()) {
         let sides = [Instructions::Auto, other];
         let calls = self.calls_per_block(body);
@@ -252,8 +256,9 @@ impl Harness {
 }
 
 fn line(rate: &Rate<'_>, summary: &Summary, share: Option<f64>) -> String {
-    let share =
-        share.map_or(String::new(), |share| format!("{:5.1} % of {}", share * 100.0, floor_name(rate.floor)));
+    let share = share.map_or(String::new(), |share| {
+        format!("{:5.1} % of {}", share * 100.0, floor_name(rate.floor))
+    });
     let noisy = if summary.foreign >= 0.1 {
         format!("  (others used {:.1} cores)", summary.foreign)
     } else {

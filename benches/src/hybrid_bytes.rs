@@ -1,8 +1,9 @@
-//! Bytes between nodes in a step: pure model parallelism, merged on ranks and on nodes, hybrid, and the least possible.
+//! Bytes between nodes in a step: pure model parallelism, merged on ranks and on nodes, hybrid, and
+//! the least possible.
 //!
-//! On real Criteo rows (counted, batch by batch, with a split made from other batches), and on frequencies like those of the
-//! Terabyte logs at MLPerf's batch sizes (planned from known rates, with a split made from counts of draws). `docs/hybrid.md` says
-//! what the columns mean.
+//! On real Criteo rows (counted, batch by batch, with a split made from other batches), and on
+//! frequencies like those of the Terabyte logs at MLPerf's batch sizes (planned from known rates,
+//! with a split made from counts of draws). `docs/hybrid.md` says what the columns mean.
 
 mod real;
 mod run;
@@ -25,7 +26,8 @@ const SHAPES: [(usize, usize); 5] = [(2, 1), (8, 1), (2, 8), (14, 8), (16, 8)];
 /// The sparse optimiser of MLPerf's DLRM v1.
 const SGD: Optimizer = Optimizer::Sgd;
 
-/// One line of the table: bytes that leave a node in a step, forward and backward, without dense gradients.
+/// One line of the table: bytes that leave a node in a step, forward and backward, without dense
+/// gradients.
 #[derive(Debug, Clone)]
 struct Line {
     data: &'static str,
@@ -67,7 +69,9 @@ pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
         return Ok(());
     }
     let smoke = harness.settings().smoke;
-    println!("{NAME}: MB that leave one node in a step, forward and backward, without dense gradients");
+    println!(
+        "{NAME}: MB that leave one node in a step, forward and backward, without dense gradients"
+    );
     println!("{}", header());
     let mut keep = |line: &Line| {
         println!("{}", line.text());
@@ -93,8 +97,13 @@ pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
 /// The split that sends the fewest bytes between nodes where equal rows are not merged.
 fn fewest_bytes<'a>(options: &SplitOptions<'a>) -> (Costs, SplitOptions<'a>) {
     let (merge, ids) = (Some(Merge::Off), Some(IdSource::Known));
-    let options =
-        SplitOptions { merge, ids, exchange: Some(Exchange::Flat), dense_bytes: 0, ..options.clone() };
+    let options = SplitOptions {
+        merge,
+        ids,
+        exchange: Some(Exchange::Flat),
+        dense_bytes: 0,
+        ..options.clone()
+    };
     (Costs::bytes_between_nodes(), options)
 }
 

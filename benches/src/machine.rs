@@ -16,7 +16,8 @@ impl Machine {
             Some(line.split_once(':')?.1.trim().to_owned())
         };
         let processor = field("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-        // Note: virtual machines often hide the model's name; family and model number tell processors apart.
+        // Note: virtual machines often hide the model's name; family and model number tell
+        // processors apart.
         let number = match (field("cpu family"), field("model\t")) {
             (Some(family), Some(model)) => format!(" (family {family}, model {model})"),
             _ => String::new(),

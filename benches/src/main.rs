@@ -25,7 +25,8 @@ struct Arguments {
     /// Run everything once on tiny data: it works, the numbers mean nothing.
     #[arg(long)]
     smoke: bool,
-    /// Run the benchmarks whose name contains this: parse, lookup, update, cuda_embedding, interaction, linear, iteration, hybrid_bytes.
+    /// Run the benchmarks whose name contains this: parse, lookup, update, cuda_embedding,
+    /// interaction, linear, iteration, hybrid_bytes.
     #[arg(long, default_value = "")]
     only: String,
     /// Threads.
@@ -43,10 +44,12 @@ struct Arguments {
     /// Use at most this instruction set.
     #[arg(long)]
     isa: Option<Instructions>,
-    /// Measure in turn with this instruction set, and report how many times as fast the best one is.
+    /// Measure in turn with this instruction set, and report how many times as fast the best one
+    /// is.
     #[arg(long, conflicts_with_all = ["smoke", "isa"])]
     against: Option<Instructions>,
-    /// Run each benchmark once on tiny data, for a tool that counts instructions; see `cargo xtask bench-diff`.
+    /// Run each benchmark once on tiny data, for a tool that counts instructions; see
+    /// `cargo xtask bench-diff`.
     #[arg(long, conflicts_with_all = ["against", "json"])]
     count: bool,
 }
@@ -88,7 +91,9 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn print_floors(harness: &Harness) {
-    for (floor, unit) in [(Floor::Arithmetic, "GFLOP/s"), (Floor::Read, "GB/s"), (Floor::Gather, "GB/s")] {
+    for (floor, unit) in
+        [(Floor::Arithmetic, "GFLOP/s"), (Floor::Read, "GB/s"), (Floor::Gather, "GB/s")]
+    {
         let value = harness.floor(floor).unwrap_or(f64::NAN);
         println!("floor: {:<37} {value:>12.2} {unit}", floor_name(floor));
     }

@@ -36,7 +36,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Case, String> {
         match word.as_str() {
             "--job" => {
                 let name = value()?;
-                job = JOBS.iter().find(|job| job.name == name).ok_or_else(|| format!("no job `{name}`"))?;
+                job = JOBS
+                    .iter()
+                    .find(|job| job.name == name)
+                    .ok_or_else(|| format!("no job `{name}`"))?;
             }
             "--seed" => seed = value()?.parse().map_err(|error| format!("--seed: {error}"))?,
             "--faulty" => faulty = true,

@@ -1,4 +1,5 @@
-//! Threads that serve a job in the background must not die unseen: their panics become the job's error.
+//! Threads that serve a job in the background must not die unseen: their panics become the job's
+//! error.
 
 use crate::readable::readable;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -16,10 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One rank of a job. All ranks call the same operations in the same order, with the same options.
 ///
-/// Operations block until they are done and take turns where several threads call them. After the first error, of whatever
-/// rank, every call on every rank answers with that error.
+/// Operations block until they are done and take turns where several threads call them. After the
+/// first error, of whatever rank, every call on every rank answers with that error.
 ///
-/// A rank that needs nobody any more says so by [`Communicator::close`]; one that is dropped without is lost to the others.
+/// A rank that needs nobody any more says so by [`Communicator::close`]; one that is dropped
+/// without is lost to the others.
 pub struct Communicator {
     transport: Arc<dyn Transport>,
     topology: Topology,
@@ -100,8 +101,9 @@ impl Communicator {
         above.checked_sub(1).map(|place| self.measured[place].1)
     }
 
-    /// Gives this rank the network cards of its node: hierarchical collectives between devices use them between nodes. All ranks have
-    /// some, or none. Of several cards, the one nearest to the rank's device is used, unless `settings` name one.
+    /// Gives this rank the network cards of its node: hierarchical collectives between devices use
+    /// them between nodes. All ranks have some, or none. Of several cards, the one nearest to the
+    /// rank's device is used, unless `settings` name one.
     #[must_use]
     pub fn with_cards(self, provider: Arc<dyn Provider>, settings: VerbsSettings) -> Self {
         Self { cards: Some(Cards { provider, settings }), ..self }
@@ -117,7 +119,8 @@ impl Communicator {
         &self.options
     }
 
-    /// Payload that has left this rank. Waits for the end of an operation that another thread has begun.
+    /// Payload that has left this rank. Waits for the end of an operation that another thread has
+    /// begun.
     pub fn counters(&self) -> Counters {
         self.lock().counters
     }
@@ -127,8 +130,9 @@ impl Communicator {
         self.lock().counters = Counters::default();
     }
 
-    /// This rank does something long on its host, until the answer is dropped: `saves a checkpoint`. Waiting for it does not count
-    /// against the deadlines of the others, for as long as it does not wait for them itself.
+    /// This rank does something long on its host, until the answer is dropped:
+    /// `saves a checkpoint`. Waiting for it does not count against the deadlines of the others, for
+    /// as long as it does not wait for them itself.
     pub fn busy(&self, what: &'static str) -> Busy {
         let before = self.transport.set_busy(Some(what));
         Busy { transport: Arc::clone(&self.transport), before }
@@ -237,7 +241,11 @@ impl<'c> Call<'c> {
     }
 
     /// The next step: sends and fills everything.
-    pub(crate) fn exchange(&mut self, outgoing: Vec<Outgoing>, mut incoming: Vec<Incoming>) -> Result<()> {
+    pub(crate) fn exchange(
+        &mut self,
+        outgoing: Vec<Outgoing>,
+        mut incoming: Vec<Incoming>,
+    ) -> Result<()> {
         let id = self.next_step();
         self.communicator.transport.exchange(&id, &outgoing, &mut incoming)?;
         self.count(&outgoing);
@@ -246,8 +254,8 @@ impl<'c> Call<'c> {
         Ok(())
     }
 
-    /// The next step: sends everything, and shows to `read` what comes from the same peers, in the same order: `length`
-    /// bytes each.
+    /// The next step: sends everything, and shows to `read` what comes from the same peers, in the
+    /// same order: `length` bytes each.
     pub(crate) fn exchange_reading(
         &mut self,
         outgoing: Vec<Outgoing>,
@@ -258,7 +266,8 @@ impl<'c> Call<'c> {
         let mut expected = std::mem::take(&mut self.inner.expected);
         expected.clear();
         expected.extend(outgoing.iter().map(|message| Expected { from: message.to, length }));
-        let in_place = self.communicator.transport.exchange_reading(&id, &outgoing, &expected, read)?;
+        let in_place =
+            self.communicator.transport.exchange_reading(&id, &outgoing, &expected, read)?;
         self.inner.expected = expected;
         if !in_place {
             let mut room = std::mem::take(&mut self.memory().received);
@@ -284,7 +293,9 @@ impl<'c> Call<'c> {
         let room = room.bytes(stride * outgoing.len());
         let mut incoming = self.lists().incoming();
         let parts = outgoing.iter().zip(room.chunks_mut(stride));
-        incoming.extend(parts.map(|(peer, part)| Incoming { from: peer.to, bytes: &mut part[..length] }));
+        incoming.extend(
+            parts.map(|(peer, part)| Incoming { from: peer.to, bytes: &mut part[..length] }),
+        );
         self.communicator.transport.exchange(id, outgoing, &mut incoming)?;
         self.lists().put_incoming(incoming);
         let mut views = Views::default();

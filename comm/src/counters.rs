@@ -18,8 +18,8 @@ pub struct Traffic {
     pub inter_node_messages: u64,
 }
 
-/// What has left a rank since the counters were last set to zero: payload only, without headers, and only what its
-/// transport has carried to its end.
+/// What has left a rank since the counters were last set to zero: payload only, without headers,
+/// and only what its transport has carried to its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     by_collective: [Traffic; Collective::ALL.len()],

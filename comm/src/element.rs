@@ -1,9 +1,9 @@
 //! The numbers that can be exchanged and added up.
 //!
-//! **The ordered sum.** Over ranks 0..N it is one fixed binary tree, for each element alone: 0+1, 2+3, …, then
-//! (0+1)+(2+3), …; a part without a neighbour waits. It is the tree that sums over blocks of samples go on with, so N ranks
-//! with S/N blocks each give the bits of one rank with S blocks. f16 and bf16 are widened, added as f32 and rounded once at
-//! the end; integers wrap.
+//! **The ordered sum.** Over ranks 0..N it is one fixed binary tree, for each element alone: 0+1,
+//! 2+3, …, then (0+1)+(2+3), …; a part without a neighbour waits. It is the tree that sums over
+//! blocks of samples go on with, so N ranks with S/N blocks each give the bits of one rank with S
+//! blocks. f16 and bf16 are widened, added as f32 and rounded once at the end; integers wrap.
 
 use crate::codec::bf16 as bf16_codec;
 use half::slice::HalfFloatSliceExt;
@@ -14,16 +14,27 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A number that collectives know: f32, f16, bf16, u8, u32, u64, i32, i64.
 pub trait Element:
-    FromBytes + IntoBytes + Immutable + KnownLayout + Copy + Default + PartialEq + Debug + Send + Sync + 'static
+    FromBytes
+    + IntoBytes
+    + Immutable
+    + KnownLayout
+    + Copy
+    + Default
+    + PartialEq
+    + Debug
+    + Send
+    + Sync
+    + 'static
 {
     /// Its place in the list of names that errors use.
     const CODE: u8;
 
-    /// Sums of it lose nothing when they are stored: not so for f16 and bf16, which are added as f32.
+    /// Sums of it lose nothing when they are stored: not so for f16 and bf16, which are added as
+    /// f32.
     const IS_ITS_SUM: bool;
 
-    /// The ordered sum over ranks. `own` is the part of rank `index` and becomes the sum; `others` are the parts of the
-    /// other ranks, rising, as long as `own`.
+    /// The ordered sum over ranks. `own` is the part of rank `index` and becomes the sum; `others`
+    /// are the parts of the other ranks, rising, as long as `own`.
     ///
     /// # Panics
     /// When a part has another length or is not aligned for its type.
@@ -118,7 +129,10 @@ fn add_four<T: Lane<Sum = T>>(own: &mut [T], index: usize, others: &[&[u8]]) {
     let first = part_of::<T>(index & 2 ^ 2, index, others);
     let second = part_of::<T>(index & 2 ^ 3, index, others);
     let len = own.len();
-    assert!([neighbour, first, second].iter().all(|part| part.len() == len), "parts are equally long");
+    assert!(
+        [neighbour, first, second].iter().all(|part| part.len() == len),
+        "parts are equally long"
+    );
     for i in 0..len {
         own[i] = T::add(T::add(own[i], neighbour[i]), T::add(first[i], second[i]));
     }
@@ -267,7 +281,8 @@ widened!(bf16, 3, bf16_codec::expand, bf16_codec::compress);
 mod tests {
     use super::*;
 
-    /// The tree as a recursion: the left half is the largest power of two below the number of parts.
+    /// The tree as a recursion: the left half is the largest power of two below the number of
+    /// parts.
     fn oracle(parts: &[f32]) -> f32 {
         match parts {
             [one] => *one,
@@ -278,15 +293,23 @@ mod tests {
         }
     }
 
-    fn check<T: Element>(ranks: usize, len: usize, narrow: impl Fn(f32) -> T, widen: impl Fn(T) -> f32) {
+    fn check<T: Element>(
+        ranks: usize,
+        len: usize,
+        narrow: impl Fn(f32) -> T,
+        widen: impl Fn(T) -> f32,
+    ) {
         let value = |rank: usize, i: usize| narrow(((rank * 977 + i * 31) as f32).sin() * 3.0);
-        let parts: Vec<Vec<T>> = (0..ranks).map(|rank| (0..len).map(|i| value(rank, i)).collect()).collect();
+        let parts: Vec<Vec<T>> =
+            (0..ranks).map(|rank| (0..len).map(|i| value(rank, i)).collect()).collect();
         let expected: Vec<T> = (0..len)
             .map(|i| narrow(oracle(&parts.iter().map(|part| widen(part[i])).collect::<Vec<_>>())))
             .collect();
         for index in 0..ranks {
-            let others: Vec<&[u8]> =
-                (0..ranks).filter(|&rank| rank != index).map(|rank| parts[rank].as_bytes()).collect();
+            let others: Vec<&[u8]> = (0..ranks)
+                .filter(|&rank| rank != index)
+                .map(|rank| parts[rank].as_bytes())
+                .collect();
             let mut own = parts[index].clone();
             T::add_in_tree(&mut own, index, &others);
             assert_eq!(own, expected, "{ranks} ranks, rank {index}, {len} elements");

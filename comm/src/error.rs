@@ -3,7 +3,8 @@
 use crate::readable::readable;
 use crate::topology::Rank;
 
-/// An error of this room. It can be cloned: every rank, and every call after the first failure, gets the same one.
+/// An error of this room. It can be cloned: every rank, and every call after the first failure,
+/// gets the same one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum CommError {
@@ -107,7 +108,8 @@ impl CommError {
 }
 
 impl CommError {
-    /// An error that a peer has told: about ranks of a job of `num_ranks`, with texts that can be shown.
+    /// An error that a peer has told: about ranks of a job of `num_ranks`, with texts that can be
+    /// shown.
     ///
     /// # Errors
     /// A rank that there is not.

@@ -1,13 +1,14 @@
 //! What the launcher says: rank, number of ranks, where rank 0 is.
 //!
-//! [`parse`] is a pure function over a map of variables, so that every launcher can be tested as data; [`read`] is the only
-//! place of the project that looks at the process's environment for it. Nothing read here changes a result: it decides who a
-//! process is, never what it computes.
+//! [`parse`] is a pure function over a map of variables, so that every launcher can be tested as
+//! data; [`read`] is the only place of the project that looks at the process's environment for it.
+//! Nothing read here changes a result: it decides who a process is, never what it computes.
 //!
-//! The first complete set wins: our own (`headlong launch`, or by hand), torchrun's names, Open MPI, MPICH and its family
-//! (PMI), PMIx, Slurm. A set that is half there, or says two things, is an error that names the variables, and so is a
-//! variable that is set but empty or no text; a set that lost to an earlier one is mentioned in [`Launch::remarks`].
-//! Source: `notes/comm.md` section 6.1.
+//! The first complete set wins: our own (`headlong launch`, or by hand), torchrun's names, Open
+//! MPI, MPICH and its family (PMI), PMIx, Slurm. A set that is half there, or says two things, is
+//! an error that names the variables, and so is a variable that is set but empty or no text; a set
+//! that lost to an earlier one is mentioned in [`Launch::remarks`]. Source: `notes/comm.md` section
+//! 6.1.
 
 mod slurm;
 #[cfg(test)]
@@ -86,7 +87,8 @@ impl fmt::Debug for SecretSource {
 pub struct Remark {
     /// A sentence without its full stop.
     pub text: String,
-    /// The process may have another place than was meant. Else it is a mere fact: a value that was derived.
+    /// The process may have another place than was meant. Else it is a mere fact: a value that was
+    /// derived.
     pub is_suspect: bool,
 }
 
@@ -155,7 +157,9 @@ pub struct Launch {
 
 /// The environment of this process. A name that is no text is none that anybody asks for.
 pub fn environment() -> Environment {
-    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect()
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+        .collect()
 }
 
 /// Reads the environment of this process.
@@ -175,7 +179,9 @@ pub fn launcher_process() -> Result<Option<i32>> {
     let number = Variables::new(&environment).number("HEADLONG_LAUNCHER_PID")?;
     let number = number.map(|number| i32::try_from(number).ok().filter(|number| *number > 0));
     match number {
-        Some(None) => Err(refuse("HEADLONG_LAUNCHER_PID", "is not the number of a process: unset it")),
+        Some(None) => {
+            Err(refuse("HEADLONG_LAUNCHER_PID", "is not the number of a process: unset it"))
+        }
         number => Ok(number.flatten()),
     }
 }
@@ -189,7 +195,8 @@ pub fn parse(environment: &Environment) -> Result<Place> {
     let variables = Variables::new(environment);
     let mut found: Option<Found> = None;
     let mut remarks = Vec::new();
-    let sets = variables::SETS.iter().map(|(launcher, names)| read_set(&variables, *launcher, names));
+    let sets =
+        variables::SETS.iter().map(|(launcher, names)| read_set(&variables, *launcher, names));
     for set in sets.chain([read_slurm(&variables)]) {
         match (set?, &mut found) {
             (Some(set), None) => found = Some(set),
@@ -229,8 +236,8 @@ struct Found {
 }
 
 impl Found {
-    /// What there is to say of a set that has lost to this one. Launchers that agree stand on each other, as where srun
-    /// starts what speaks PMI: then the one knows what the other does not say.
+    /// What there is to say of a set that has lost to this one. Launchers that agree stand on each
+    /// other, as where srun starts what speaks PMI: then the one knows what the other does not say.
     fn over(&mut self, other: &Found) -> Remark {
         let (name, winner) = (other.launcher.name(), self.launcher.name());
         if (other.rank, other.world_size) != (self.rank, self.world_size) {
@@ -253,8 +260,8 @@ fn read_set(
 ) -> Result<Option<Found>> {
     let size_name = names.world_size;
     let Some(rank) = variables.number(names.rank)? else {
-        // A world size without a rank says nothing: torchrun's name is also set by hand for other launchers. Our own local
-        // rank without a rank is a mistake.
+        // A world size without a rank says nothing: torchrun's name is also set by hand for other
+        // launchers. Our own local rank without a rank is a mistake.
         let own = names.local.iter().filter(|_| launcher == Launcher::Headlong);
         for (name, _) in own {
             if variables.text(name)?.is_some() {
@@ -281,7 +288,8 @@ fn read_set(
 }
 
 fn half_set(present: &str, missing: &str) -> CommError {
-    let reason = format!("is not set, but {present} is: set both, or unset both to run as a single process");
+    let reason =
+        format!("is not set, but {present} is: set both, or unset both to run as a single process");
     refuse(missing, reason)
 }
 
@@ -303,11 +311,13 @@ fn check_below(rank_name: &str, rank: usize, size_name: &str, size: usize) -> Re
     Err(refuse(rank_name, reason))
 }
 
-/// Slurm's set. Only inside a step: a batch script without `srun` sees the job's variables, but is a single process.
+/// Slurm's set. Only inside a step: a batch script without `srun` sees the job's variables, but is
+/// a single process.
 fn read_slurm(variables: &Variables) -> Result<Option<Found>> {
     let names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
     let Some(rank) = variables.number(names.0)? else { return Ok(None) };
-    let (Some(size), Some(_)) = (variables.number(names.1)?, variables.text("SLURM_STEP_ID")?) else {
+    let (Some(size), Some(_)) = (variables.number(names.1)?, variables.text("SLURM_STEP_ID")?)
+    else {
         return Ok(None);
     };
     check_below(names.0, rank, names.1, size)?;
@@ -325,15 +335,16 @@ fn finish(variables: &Variables, set: Found, mut remarks: Vec<Remark>) -> Result
     let job = variables::job_name(variables, set.launcher)?;
     let master_host = master_host(variables, &set)?;
     let master_port = master_port(variables, &set, &job, &mut remarks)?;
-    let secret = match (variables.bytes("HEADLONG_SECRET")?, variables.bytes("HEADLONG_SECRET_FILE")?) {
-        (Some(_), Some(_)) => {
-            let reason = "is set, and HEADLONG_SECRET too: which one is it? Unset the other";
-            return Err(refuse("HEADLONG_SECRET_FILE", reason));
-        }
-        (Some(value), None) => SecretSource::Value(value.to_owned().into_vec()),
-        (None, Some(path)) => SecretSource::File(path.into()),
-        (None, None) => SecretSource::None,
-    };
+    let secret =
+        match (variables.bytes("HEADLONG_SECRET")?, variables.bytes("HEADLONG_SECRET_FILE")?) {
+            (Some(_), Some(_)) => {
+                let reason = "is set, and HEADLONG_SECRET too: which one is it? Unset the other";
+                return Err(refuse("HEADLONG_SECRET_FILE", reason));
+            }
+            (Some(value), None) => SecretSource::Value(value.to_owned().into_vec()),
+            (None, Some(path)) => SecretSource::File(path.into()),
+            (None, None) => SecretSource::None,
+        };
     Ok(Launch {
         launcher: set.launcher,
         rank: Rank(set.rank),
@@ -348,13 +359,14 @@ fn finish(variables: &Variables, set: Found, mut remarks: Vec<Remark>) -> Result
     })
 }
 
-/// Where rank 0 is: on this machine where all ranks are, so that no other machine can reach it; said; or the first node of a
-/// Slurm step. Our own name wins over all of that.
+/// Where rank 0 is: on this machine where all ranks are, so that no other machine can reach it;
+/// said; or the first node of a Slurm step. Our own name wins over all of that.
 fn master_host(variables: &Variables, set: &Found) -> Result<String> {
     if let Some(host) = variables.host("HEADLONG_MASTER_ADDR")? {
         return Ok(host);
     }
-    if set.world_size == 1 || set.local.is_some_and(|(_, local_size)| local_size == set.world_size) {
+    if set.world_size == 1 || set.local.is_some_and(|(_, local_size)| local_size == set.world_size)
+    {
         return Ok("127.0.0.1".into());
     }
     if let Some(host) = variables.host("MASTER_ADDR")? {
@@ -363,7 +375,8 @@ fn master_host(variables: &Variables, set: &Found) -> Result<String> {
     if set.has_slurm_nodes {
         return slurm::first_host(variables);
     }
-    let name = if set.launcher == Launcher::Torchrun { "MASTER_ADDR" } else { "HEADLONG_MASTER_ADDR" };
+    let name =
+        if set.launcher == Launcher::Torchrun { "MASTER_ADDR" } else { "HEADLONG_MASTER_ADDR" };
     let (rank, size) = set.names;
     let reason = format!(
         "is not set, and {} ({rank}, {size}) does not say on which machine rank 0 runs: set it to that machine's name or address on all ranks",
@@ -384,8 +397,8 @@ fn master_port(
     }
     let torch_port = variables.port("MASTER_PORT")?;
     let agent = variables.text("TORCHELASTIC_USE_AGENT_STORE")?;
-    let agent_listens =
-        set.launcher == Launcher::Torchrun && agent.is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let agent_listens = set.launcher == Launcher::Torchrun
+        && agent.is_some_and(|value| value.eq_ignore_ascii_case("true"));
     let port = match (torch_port, job) {
         (Some(port), _) if !agent_listens => return Ok(port),
         (Some(port), job) => derived_port(&format!("{port} {}", job.as_deref().unwrap_or(""))),
@@ -396,7 +409,8 @@ fn master_port(
         Some(taken) => format!("torchrun's own store listens at {taken}"),
         None => "no port is set".into(),
     };
-    let text = format!("{why}: the rendezvous is at port {port}; HEADLONG_MASTER_PORT sets another");
+    let text =
+        format!("{why}: the rendezvous is at port {port}; HEADLONG_MASTER_PORT sets another");
     remarks.push(Remark::fact(text));
     Ok(port)
 }

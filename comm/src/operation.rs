@@ -72,14 +72,24 @@ const ALGORITHMS: [&str; 4] = ["direct", "two steps", "ring", "hierarchical"];
 pub(crate) const ELEMENTS: [&str; 8] = ["bytes", "f32", "f16", "bf16", "u32", "u64", "i32", "i64"];
 
 /// Operation (8 bits), element type (8), algorithm (4) and the root's lowest 12 bits in one number.
-pub const fn fingerprint(collective: Collective, element: u8, algorithm: Algorithm, root: usize) -> u32 {
-    collective as u32 | (element as u32) << 8 | (algorithm as u32) << 16 | ((root & 0xfff) as u32) << 20
+pub const fn fingerprint(
+    collective: Collective,
+    element: u8,
+    algorithm: Algorithm,
+    root: usize,
+) -> u32 {
+    collective as u32
+        | (element as u32) << 8
+        | (algorithm as u32) << 16
+        | ((root & 0xfff) as u32) << 20
 }
 
 /// What a fingerprint says, for errors.
 pub fn describe(fingerprint: u32) -> String {
     let name = |names: &[&'static str], code: u32| -> Cow<'static, str> {
-        names.get(code as usize).map_or_else(|| format!("unknown ({code})").into(), |&name| name.into())
+        names
+            .get(code as usize)
+            .map_or_else(|| format!("unknown ({code})").into(), |&name| name.into())
     };
     let operation = name(&Collective::ALL.map(Collective::name), fingerprint & 0xff);
     let element = name(&ELEMENTS, fingerprint >> 8 & 0xff);

@@ -10,7 +10,8 @@ use std::time::Duration;
 pub enum AllToAll {
     /// Straight to their destination.
     Flat,
-    /// Inside the node to the peer that carries for the destination, which crosses the network once for its node.
+    /// Inside the node to the peer that carries for the destination, which crosses the network once
+    /// for its node.
     Hierarchical,
     /// Hierarchical where there are several nodes and one of them has several ranks.
     #[default]
@@ -22,36 +23,40 @@ pub enum AllToAll {
 pub enum AllReduce {
     /// Each rank adds up one segment and sends the sum to all.
     Flat,
-    /// Inside the node, once across the network, inside the node, where nodes are of one size, a power of two, and their
-    /// ranks are numbered node by node: a node of eight ranks sends an eighth of the bytes of [`AllReduce::Flat`]. All
-    /// other nodes, and f16 and bf16, whose sums would be rounded on the way: flat.
+    /// Inside the node, once across the network, inside the node, where nodes are of one size, a
+    /// power of two, and their ranks are numbered node by node: a node of eight ranks sends an
+    /// eighth of the bytes of [`AllReduce::Flat`]. All other nodes, and f16 and bf16, whose sums
+    /// would be rounded on the way: flat.
     #[default]
     Auto,
 }
 
-/// What travels instead of f32 in [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v).
+/// What travels instead of f32 in
+/// [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compress {
     /// f32 itself.
     #[default]
     None,
-    /// bf16, rounded to nearest, ties to even: half the bytes. What a rank sends to itself is rounded too, so that
-    /// the result does not depend on who holds a row.
+    /// bf16, rounded to nearest, ties to even: half the bytes. What a rank sends to itself is
+    /// rounded too, so that the result does not depend on who holds a row.
     Bf16,
 }
 
 /// What carries bytes between the devices of several ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BetweenDevices {
-    /// Each other's memory, where all ranks are threads of one process and their devices allow it; else NCCL. Sums have the
-    /// bits of [`Communicator::all_reduce`](crate::Communicator::all_reduce) in the first case only.
+    /// Each other's memory, where all ranks are threads of one process and their devices allow it;
+    /// else NCCL. Sums have the bits of
+    /// [`Communicator::all_reduce`](crate::Communicator::all_reduce) in the first case only.
     #[default]
     Auto,
     /// NCCL.
     Nccl,
 }
 
-/// What NCCL may use in the communicators of a job, where their version can be told so for one communicator.
+/// What NCCL may use in the communicators of a job, where their version can be told so for one
+/// communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NcclOptions {
     /// Sums inside the network's switches (CollNet, SHARP).
@@ -69,22 +74,26 @@ pub struct CommOptions {
     pub all_reduce: AllReduce,
     /// What travels instead of f32 in an all-to-all of vectors.
     pub compress: Compress,
-    /// All-reduces of at most this many bytes take one step, in which everybody sends everything to everybody; none: as
-    /// measured for the transport and the number of ranks. The result has the same bits.
+    /// All-reduces of at most this many bytes take one step, in which everybody sends everything to
+    /// everybody; none: as measured for the transport and the number of ranks. The result has the
+    /// same bits.
     pub one_step_bytes: Option<usize>,
-    /// Which algorithm is the fastest for how many bytes, as measured; the same on all ranks. Where it says nothing about this
-    /// job, and where `one_step_bytes` is given, the other options decide. The result has the same bits.
+    /// Which algorithm is the fastest for how many bytes, as measured; the same on all ranks. Where
+    /// it says nothing about this job, and where `one_step_bytes` is given, the other options
+    /// decide. The result has the same bits.
     pub tuning: Option<Arc<Tuning>>,
-    /// Larger all-reduces are done this many bytes at a time: a bound for the memory that transports need which cannot show
-    /// messages in place.
+    /// Larger all-reduces are done this many bytes at a time: a bound for the memory that
+    /// transports need which cannot show messages in place.
     pub chunk_bytes: usize,
-    /// [`Communicator::all_reduce_ring`](crate::Communicator::all_reduce_ring) uses the ring from this many bytes on.
+    /// [`Communicator::all_reduce_ring`](crate::Communicator::all_reduce_ring) uses the ring from
+    /// this many bytes on.
     pub ring_bytes: usize,
     /// What carries bytes between devices.
     pub between_devices: BetweenDevices,
     /// What NCCL may use.
     pub nccl: NcclOptions,
-    /// A rank that has not come after this time ends the job (transports that this crate makes itself).
+    /// A rank that has not come after this time ends the job (transports that this crate makes
+    /// itself).
     pub deadline: Duration,
 }
 
@@ -106,8 +115,8 @@ impl Default for CommOptions {
 }
 
 impl CommOptions {
-    /// Up to this many bytes an all-reduce over `transport` takes one step: everybody reads everything, but waits only
-    /// once.
+    /// Up to this many bytes an all-reduce over `transport` takes one step: everybody reads
+    /// everything, but waits only once.
     pub fn one_step_bytes_of(&self, transport: &str, num_ranks: usize) -> usize {
         let measured = match (transport, num_ranks) {
             (_, 0..=2) => 64 << 10,

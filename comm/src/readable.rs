@@ -1,11 +1,12 @@
 //! What a peer says in words, made fit for a terminal: one line without escapes, of bounded length.
 
-/// Characters of the longest text that is shown whole, and of the beginning that is shown of a longer one.
+/// Characters of the longest text that is shown whole, and of the beginning that is shown of a
+/// longer one.
 const WHOLE: usize = 540;
 const BEGINNING: usize = 500;
 
-/// `text` with what moves a cursor, ends a line or turns the direction of writing escaped; cut where it is too long, with its
-/// length. A text that has been made readable stays as it is.
+/// `text` with what moves a cursor, ends a line or turns the direction of writing escaped; cut
+/// where it is too long, with its length. A text that has been made readable stays as it is.
 pub fn readable(text: &str) -> String {
     let length = text.chars().count();
     let is_long = length > WHOLE;
@@ -31,8 +32,7 @@ pub fn readable(text: &str) -> String {
 }
 
 fn is_plain(character: char) -> bool {
-    let turns =
-        matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turns = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let ends_a_line = matches!(character, '\u{2028}' | '\u{2029}');
     !(character.is_control() || turns || ends_a_line)
 }

@@ -20,11 +20,13 @@ impl Scratch {
 
     /// `len` elements of any content.
     pub(crate) fn elements<T: Element>(&mut self, len: usize) -> &mut [T] {
-        <[T]>::mut_from_bytes(self.bytes(len * size_of::<T>())).expect("words are aligned for every element")
+        <[T]>::mut_from_bytes(self.bytes(len * size_of::<T>()))
+            .expect("words are aligned for every element")
     }
 }
 
-/// Memory of the operations of one communicator, each kind under its own name so that several can be used at once.
+/// Memory of the operations of one communicator, each kind under its own name so that several can
+/// be used at once.
 #[derive(Default)]
 pub(crate) struct Memory {
     /// This rank's own part, lent to the peers while the caller's is being summed.
@@ -77,7 +79,8 @@ impl Lists {
     }
 }
 
-/// An empty list in the memory of another: collecting in place keeps it, where both have the same layout.
+/// An empty list in the memory of another: collecting in place keeps it, where both have the same
+/// layout.
 fn emptied<Old, New>(mut list: Vec<Old>) -> Vec<New> {
     list.clear();
     list.into_iter().map(|_| unreachable!("the list is empty")).collect()

@@ -1,7 +1,9 @@
 //! Which rank lives on which node.
 
 /// One of the workers that train one model together, counted from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct Rank(pub usize);
 
 impl std::fmt::Display for Rank {
@@ -30,7 +32,8 @@ impl Topology {
     /// When there is no rank at all.
     pub fn from_node_sizes(ranks_per_node: &[usize]) -> Self {
         let nodes = ranks_per_node.iter().enumerate();
-        let node_of: Vec<usize> = nodes.flat_map(|(node, &ranks)| std::iter::repeat_n(node, ranks)).collect();
+        let node_of: Vec<usize> =
+            nodes.flat_map(|(node, &ranks)| std::iter::repeat_n(node, ranks)).collect();
         Self::from_node_of(node_of)
     }
 
@@ -42,7 +45,8 @@ impl Topology {
         Self::from_node_sizes(&[num_ranks])
     }
 
-    /// `num_ranks` ranks numbered node by node, `ranks_per_node` on each but perhaps the last; 0: all on one node.
+    /// `num_ranks` ranks numbered node by node, `ranks_per_node` on each but perhaps the last; 0:
+    /// all on one node.
     ///
     /// # Panics
     /// When `num_ranks` is 0.
@@ -109,8 +113,9 @@ impl Topology {
         self.local_index[rank.0]
     }
 
-    /// The ranks of each node, where there are several nodes of one size, a power of two above 1, and ranks are numbered
-    /// node by node: then the ordered sum over a node's ranks is a part of the ordered sum over all.
+    /// The ranks of each node, where there are several nodes of one size, a power of two above 1,
+    /// and ranks are numbered node by node: then the ordered sum over a node's ranks is a part of
+    /// the ordered sum over all.
     pub fn aligned_node_size(&self) -> Option<usize> {
         let size = self.node_size(0);
         let aligned = size > 1 && size.is_power_of_two() && self.num_nodes() > 1;
@@ -140,8 +145,14 @@ mod tests {
     fn uneven_nodes() {
         let topology = Topology::from_node_sizes(&[2, 0, 3]);
         assert_eq!((topology.num_ranks(), topology.num_nodes()), (5, 3));
-        assert_eq!((0..5).map(|rank| topology.node_of(Rank(rank))).collect::<Vec<_>>(), [0, 0, 2, 2, 2]);
-        assert_eq!((0..5).map(|rank| topology.local_index(Rank(rank))).collect::<Vec<_>>(), [0, 1, 0, 1, 2]);
+        assert_eq!(
+            (0..5).map(|rank| topology.node_of(Rank(rank))).collect::<Vec<_>>(),
+            [0, 0, 2, 2, 2]
+        );
+        assert_eq!(
+            (0..5).map(|rank| topology.local_index(Rank(rank))).collect::<Vec<_>>(),
+            [0, 1, 0, 1, 2]
+        );
         assert_eq!(topology.ranks_of(2), [Rank(2), Rank(3), Rank(4)]);
         assert_eq!((topology.node_size(0), topology.node_size(1)), (2, 0));
         assert!(topology.same_node(Rank(2), Rank(4)) && !topology.same_node(Rank(1), Rank(2)));
@@ -155,7 +166,8 @@ mod tests {
 
     #[test]
     fn nodes_that_are_parts_of_the_tree() {
-        let aligned = |node_of: &[usize]| Topology::from_node_of(node_of.to_vec()).aligned_node_size();
+        let aligned =
+            |node_of: &[usize]| Topology::from_node_of(node_of.to_vec()).aligned_node_size();
         assert_eq!(aligned(&[0, 0, 1, 1, 2, 2]), Some(2));
         for not in [
             &[0, 0][..],

@@ -1,6 +1,7 @@
 //! What was measured on this cluster: which way is the fastest for an operation of so many bytes.
 //!
-//! `headlong bench tune` writes the file, `comm.tuning` names it. It is JSON, and holds nothing but measurements:
+//! `headlong bench tune` writes the file, `comm.tuning` names it. It is JSON, and holds nothing but
+//! measurements:
 //!
 //! ```
 //! let text = r#"{
@@ -26,9 +27,9 @@
 //! | `nodes`, `ranks` | of the job that was measured, all ranks together |
 //! | `points` | pairs of bytes (the operation's size as `headlong bench` counts it) and microseconds (p50), by rising bytes |
 //!
-//! Between two points, times follow a straight line over logarithms; beyond the ends, the nearest point decides. What was not
-//! measured at this number of nodes is not guessed. Of the measured numbers of ranks the nearest counts, the smaller of two
-//! equally near.
+//! Between two points, times follow a straight line over logarithms; beyond the ends, the nearest
+//! point decides. What was not measured at this number of nodes is not guessed. Of the measured
+//! numbers of ranks the nearest counts, the smaller of two equally near.
 
 use crate::error::{CommError, Result};
 use serde::{Deserialize, Serialize};
@@ -81,7 +82,10 @@ impl Tuning {
         let wrong = |reason: String| CommError::Setting { setting: "comm.tuning".into(), reason };
         let tuning: Self = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
         if tuning.format != FORMAT {
-            return Err(wrong(format!("format {}, expected {FORMAT}: measure again", tuning.format)));
+            return Err(wrong(format!(
+                "format {}, expected {FORMAT}: measure again",
+                tuning.format
+            )));
         }
         for (number, measurement) in tuning.measurements.iter().enumerate() {
             measurement.check().map_err(|what| wrong(format!("measurement {number}: {what}")))?;
@@ -95,9 +99,15 @@ impl Tuning {
     }
 
     /// The measurements that speak of this operation in a job of this shape.
-    fn about(&self, operation: &str, nodes: usize, ranks: usize) -> impl Iterator<Item = &Measurement> {
-        let fitting =
-            |measurement: &&Measurement| measurement.operation == operation && measurement.nodes == nodes;
+    fn about(
+        &self,
+        operation: &str,
+        nodes: usize,
+        ranks: usize,
+    ) -> impl Iterator<Item = &Measurement> {
+        let fitting = |measurement: &&Measurement| {
+            measurement.operation == operation && measurement.nodes == nodes
+        };
         let all = self.measurements.iter();
         let nearest = all.clone().filter(fitting).map(|known| known.ranks);
         let nearest = nearest.min_by_key(|&known| (known.abs_diff(ranks), known));
@@ -108,12 +118,19 @@ impl Tuning {
     }
 
     /// The fastest way for an operation of `bytes`. None: it was not measured for so many nodes.
-    pub fn fastest(&self, operation: &str, bytes: u64, nodes: usize, ranks: usize) -> Option<&Measurement> {
+    pub fn fastest(
+        &self,
+        operation: &str,
+        bytes: u64,
+        nodes: usize,
+        ranks: usize,
+    ) -> Option<&Measurement> {
         let known = self.about(operation, nodes, ranks);
         known.min_by(|one, other| one.micros(bytes).total_cmp(&other.micros(bytes)))
     }
 
-    /// The fastest algorithms of one backend: each from so many bytes on, up to the next. Empty: nothing was measured.
+    /// The fastest algorithms of one backend: each from so many bytes on, up to the next. Empty:
+    /// nothing was measured.
     pub fn algorithms(
         &self,
         operation: &str,
@@ -129,7 +146,8 @@ impl Tuning {
         sizes.dedup();
         let mut steps: Vec<(u64, String)> = Vec::new();
         for bytes in sizes {
-            let fastest = known.iter().min_by(|one, other| one.micros(bytes).total_cmp(&other.micros(bytes)));
+            let fastest =
+                known.iter().min_by(|one, other| one.micros(bytes).total_cmp(&other.micros(bytes)));
             let Some(fastest) = fastest else { continue };
             if steps.last().is_none_or(|(_, last)| *last != fastest.algorithm) {
                 steps.push((if steps.is_empty() { 0 } else { bytes }, fastest.algorithm.clone()));
@@ -164,7 +182,8 @@ impl Measurement {
         };
         let before = self.points[before];
         let logarithm = |bytes: u64| (bytes.max(1) as f64).ln();
-        let share = (logarithm(bytes) - logarithm(before.0)) / (logarithm(after.0) - logarithm(before.0));
+        let share =
+            (logarithm(bytes) - logarithm(before.0)) / (logarithm(after.0) - logarithm(before.0));
         (before.1.ln() + share * (after.1.ln() - before.1.ln())).exp()
     }
 }
@@ -192,7 +211,12 @@ mod tests {
     fn tuning() -> Tuning {
         let measurements = vec![
             measurement("shm", "direct", (1, 4), &[(1 << 10, 4.0), (1 << 20, 900.0)]),
-            measurement("shm", "two_steps", (1, 4), &[(1 << 10, 8.0), (1 << 15, 16.0), (1 << 20, 400.0)]),
+            measurement(
+                "shm",
+                "two_steps",
+                (1, 4),
+                &[(1 << 10, 8.0), (1 << 15, 16.0), (1 << 20, 400.0)],
+            ),
             measurement("tcp", "direct", (1, 4), &[(1 << 10, 60.0), (1 << 20, 300.0)]),
             measurement("tcp", "hierarchical", (2, 4), &[(1, 60.0)]),
         ];
@@ -233,10 +257,15 @@ mod tests {
         };
         assert!(refused(&|tuning| tuning.format = 2).contains("format 2, expected 1"));
         assert!(
-            refused(&|tuning| tuning.measurements[1].points.clear()).contains("measurement 1: no points")
+            refused(&|tuning| tuning.measurements[1].points.clear())
+                .contains("measurement 1: no points")
         );
-        assert!(refused(&|tuning| tuning.measurements[1].points.swap(0, 1)).contains("rising bytes"));
-        assert!(refused(&|tuning| tuning.measurements[0].points[0].1 = 0.0).contains("not above 0"));
+        assert!(
+            refused(&|tuning| tuning.measurements[1].points.swap(0, 1)).contains("rising bytes")
+        );
+        assert!(
+            refused(&|tuning| tuning.measurements[0].points[0].1 = 0.0).contains("not above 0")
+        );
         assert!(refused(&|tuning| tuning.measurements[0].nodes = 5).contains("4 ranks on 5 nodes"));
         assert!(Tuning::read("{").is_err_and(|error| error.to_string().contains("line 1")));
     }

@@ -1,4 +1,5 @@
-//! Every test of ranks on a processor that needs no program of its own. One program for all: each would hold the whole library once more.
+//! Every test of ranks on a processor that needs no program of its own. One program for all: each
+//! would hold the whole library once more.
 
 #![cfg(test)]
 

@@ -1,4 +1,5 @@
-//! A rank that does something long on its host, and says so, is waited for, whatever the deadline; one that does not say so is not.
+//! A rank that does something long on its host, and says so, is waited for, whatever the deadline;
+//! one that does not say so is not.
 
 use crate::tcp_support::{Way, over_every_way, reserve_port};
 use headlong_comm::{CommError, CommOptions, Communicator};
@@ -20,7 +21,8 @@ fn job(way: Way, said: &Arc<Mutex<Vec<String>>>) -> Vec<Communicator> {
         options.deadlines.operation = DEADLINE;
         options.deadlines.notice = Duration::from_millis(1000);
         let said = Arc::clone(said);
-        options.notice = Some(Arc::new(move |text: &str| said.lock().unwrap().push(text.to_owned())));
+        options.notice =
+            Some(Arc::new(move |text: &str| said.lock().unwrap().push(text.to_owned())));
     }
     let ends = way.join_all(all).into_iter();
     ends.map(|transport| Communicator::new(transport, CommOptions::default())).collect()
@@ -88,7 +90,8 @@ fn a_notice_that_is_not_read_does_not_hold_up_the_job() {
         }));
     }
     let ends = Way::Tcp.join_all(all).into_iter();
-    let ranks: Vec<_> = ends.map(|transport| Communicator::new(transport, CommOptions::default())).collect();
+    let ranks: Vec<_> =
+        ends.map(|transport| Communicator::new(transport, CommOptions::default())).collect();
     let answers = on_all(&ranks, |rank| {
         if rank.rank().0 == 1 {
             let _busy = rank.busy("saves a checkpoint");
@@ -100,7 +103,8 @@ fn a_notice_that_is_not_read_does_not_hold_up_the_job() {
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
-/// Rank 0 waits in the middle of its work for rank 1, which never comes: that is no reason to wait for ever.
+/// Rank 0 waits in the middle of its work for rank 1, which never comes: that is no reason to wait
+/// for ever.
 fn a_busy_rank_that_waits_itself_excuses_nobody(way: Way) {
     let ranks = job(way, &Arc::default());
     let begin = Instant::now();

@@ -1,8 +1,8 @@
 //! Every collective against a slow oracle, over random topologies, lengths and options.
 
 use crate::collectives_cases::{
-    Ranks as _, Threads, bits_of_the_tree, counts, lengths, move_everything, options, parts_of_any_size,
-    reduce_everything,
+    Ranks as _, Threads, bits_of_the_tree, counts, lengths, move_everything, options,
+    parts_of_any_size, reduce_everything,
 };
 use headlong_comm::tuning::{Measurement, Tuning};
 use headlong_comm::{AllReduce, AllToAll, CommOptions, Communicator, Compress, Topology};
@@ -73,16 +73,19 @@ proptest! {
 #[test]
 fn compressed_vectors_are_rounded_once_wherever_they_go() {
     for all_to_all in [AllToAll::Flat, AllToAll::Hierarchical] {
-        let options = CommOptions { all_to_all, compress: Compress::Bf16, ..CommOptions::default() };
+        let options =
+            CommOptions { all_to_all, compress: Compress::Bf16, ..CommOptions::default() };
         let topology = Topology::from_node_sizes(&[2, 1]);
         let value = |from: usize, to: usize, i: usize| ((from * 100 + to * 10 + i) as f32).sqrt();
         let counters = run(&topology, &options, |communicator| {
             let me = communicator.rank().0;
-            let send: Vec<f32> = (0..3).flat_map(|to| (0..5).map(move |i| value(me, to, i))).collect();
+            let send: Vec<f32> =
+                (0..3).flat_map(|to| (0..5).map(move |i| value(me, to, i))).collect();
             let mut recv = vec![0.0; 15];
             communicator.all_to_all_v(&send, &[5; 3], &mut recv, &[5; 3])?;
             let rounded = |from: usize, i: usize| half::bf16::from_f32(value(from, me, i)).to_f32();
-            let expected: Vec<f32> = (0..3).flat_map(|from| (0..5).map(move |i| rounded(from, i))).collect();
+            let expected: Vec<f32> =
+                (0..3).flat_map(|from| (0..5).map(move |i| rounded(from, i))).collect();
             assert_eq!(recv, expected);
             Ok(communicator.counters())
         });
@@ -125,7 +128,8 @@ fn large_sums_cross_once_for_each_node() {
     }
 }
 
-/// What was measured decides how sums are made, each time for its own number of bytes; what is given by hand comes first.
+/// What was measured decides how sums are made, each time for its own number of bytes; what is
+/// given by hand comes first.
 #[test]
 fn sums_are_made_as_was_measured() {
     let measured = |algorithm: &str, points: &[(u64, f64)]| Measurement {
@@ -138,7 +142,8 @@ fn sums_are_made_as_was_measured() {
     };
     let two_steps = measured("two_steps", &[(1, 1.0), (1 << 20, 9.0)]);
     let direct = measured("direct", &[(1, 9.0), (1 << 20, 1.0)]);
-    let tuning = Arc::new(Tuning { measurements: vec![two_steps, direct], ..Tuning::new("upside down") });
+    let tuning =
+        Arc::new(Tuning { measurements: vec![two_steps, direct], ..Tuning::new("upside down") });
     let tuned = CommOptions { tuning: Some(tuning), ..CommOptions::default() };
     let by_hand = CommOptions { one_step_bytes: Some(usize::MAX), ..tuned.clone() };
     // Of 4 KiB, two steps send a quarter to each peer, twice; one step sends all of it to each.

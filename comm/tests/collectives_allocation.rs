@@ -34,7 +34,8 @@ fn everything(communicator: &Communicator, buffers: &mut Buffers) -> Result<()> 
 
 /// Buffers, and every operation called twice.
 fn warm(communicator: &Communicator, len: usize) -> Result<Buffers> {
-    let mut buffers = Buffers { data: vec![1.0; len], all: vec![1.0; 4 * len], counts: vec![len / 4; 4] };
+    let mut buffers =
+        Buffers { data: vec![1.0; len], all: vec![1.0; 4 * len], counts: vec![len / 4; 4] };
     for _ in 0..2 {
         everything(communicator, &mut buffers)?;
     }
@@ -45,7 +46,8 @@ fn warm(communicator: &Communicator, len: usize) -> Result<Buffers> {
 fn count(communicator: &Communicator, buffers: &mut Buffers) -> Result<u64> {
     communicator.barrier()?;
     let before = allocations();
-    // All have read the counter before any of them goes on, and have stopped before any of them reads it again.
+    // All have read the counter before any of them goes on, and have stopped before any of them
+    // reads it again.
     communicator.barrier()?;
     for _ in 0..3 {
         everything(communicator, buffers)?;
@@ -64,27 +66,38 @@ fn nothing_after_the_first_call() {
 
 fn nothing_between_threads() {
     for all_to_all in [AllToAll::Flat, AllToAll::Hierarchical] {
-        let options =
-            CommOptions { all_to_all, one_step_bytes: Some(1000), ring_bytes: 1, ..CommOptions::default() };
-        let counted = run_ranks_with(&Topology::from_node_sizes(&[2, 2]), options, |communicator| {
-            let mut buffers = warm(communicator, 40_000)?;
-            count(communicator, &mut buffers)
-        });
+        let options = CommOptions {
+            all_to_all,
+            one_step_bytes: Some(1000),
+            ring_bytes: 1,
+            ..CommOptions::default()
+        };
+        let counted =
+            run_ranks_with(&Topology::from_node_sizes(&[2, 2]), options, |communicator| {
+                let mut buffers = warm(communicator, 40_000)?;
+                count(communicator, &mut buffers)
+            });
         assert_eq!(counted, vec![Ok(0); 4], "{all_to_all:?}");
     }
 }
 
-/// The control plane's threads wake up now and then, and allocate: of several looks, one must find nothing at all.
+/// The control plane's threads wake up now and then, and allocate: of several looks, one must find
+/// nothing at all.
 fn nothing_over_the_paths_of_processes() {
     for way in [Way::Tcp, Way::Shm, Way::Mixed] {
-        let options = CommOptions { one_step_bytes: Some(1000), ring_bytes: 1, ..CommOptions::default() };
+        let options =
+            CommOptions { one_step_bytes: Some(1000), ring_bytes: 1, ..CommOptions::default() };
         let port = tcp_support::reserve_port();
         let mut all = way.job_options(4, port.port);
         for options in &mut all {
             (options.deadlines.heartbeat, options.deadlines.silence) =
                 (Duration::from_secs(30), Duration::from_secs(120));
         }
-        let ends = way.join_all(all).into_iter().map(|end| Communicator::new(end, options.clone())).collect();
+        let ends = way
+            .join_all(all)
+            .into_iter()
+            .map(|end| Communicator::new(end, options.clone()))
+            .collect();
         let counted = run_communicators(ends, |communicator| {
             let mut buffers = warm(communicator, 4000)?;
             (0..40).map(|_| count(communicator, &mut buffers)).collect::<Result<Vec<u64>>>()

@@ -1,7 +1,9 @@
-//! The same cases as for threads, over everything that carries the payload of processes, and over the fabric of this process.
+//! The same cases as for threads, over everything that carries the payload of processes, and over
+//! the fabric of this process.
 
 use crate::collectives_cases::{
-    Kept, bits_of_the_tree, counts, lengths, move_everything, options, parts_of_any_size, reduce_everything,
+    Kept, bits_of_the_tree, counts, lengths, move_everything, options, parts_of_any_size,
+    reduce_everything,
 };
 use crate::tcp_support::{Way, over_every_way};
 use headlong_comm::CommOptions;

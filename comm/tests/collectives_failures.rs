@@ -27,15 +27,19 @@ fn different_operations() {
             let mut data = vec![1.0f32; len];
             match communicator.rank().0 {
                 1 => communicator.all_reduce(&mut data),
-                _ => communicator.broadcast(Rank(0), &mut data).and_then(|()| communicator.barrier()),
+                _ => {
+                    communicator.broadcast(Rank(0), &mut data).and_then(|()| communicator.barrier())
+                }
             }
         });
         let error = the_error(results);
         let CommError::Mismatch { expected, found, .. } = &error else { panic!("{error:?}") };
         let both = format!("{expected} {found}");
-        // Who broadcasts a small message does not wait for its readers: it may notice in the barrier behind.
-        let other =
-            ["broadcast of f32 from rank 0", "barrier"].iter().any(|&operation| both.contains(operation));
+        // Who broadcasts a small message does not wait for its readers: it may notice in the
+        // barrier behind.
+        let other = ["broadcast of f32 from rank 0", "barrier"]
+            .iter()
+            .any(|&operation| both.contains(operation));
         assert!(both.contains("all_reduce of f32") && other, "{error}");
     }
 }
@@ -47,8 +51,9 @@ fn different_lengths_types_and_roots() {
         assert!(matches!(error, CommError::Mismatch { .. }), "{error}");
         error.to_string()
     };
-    let lengths =
-        mismatch(&|communicator| communicator.all_reduce(&mut vec![0u32; 10 + communicator.rank().0]));
+    let lengths = mismatch(&|communicator| {
+        communicator.all_reduce(&mut vec![0u32; 10 + communicator.rank().0])
+    });
     assert!(lengths.contains("40 bytes") && lengths.contains("44 bytes"), "{lengths}");
     let types = mismatch(&|communicator| match communicator.rank().0 {
         0 => communicator.all_reduce(&mut [0u32; 4]),
@@ -63,7 +68,12 @@ fn different_lengths_types_and_roots() {
     assert!(roots.contains("broadcast"), "{roots}");
     let counts = mismatch(&|communicator| {
         let mine = 1 + communicator.rank().0;
-        communicator.all_to_all_v(&vec![0u64; 2 * mine], &[mine; 2], &mut vec![0u64; 2 * mine], &[mine; 2])
+        communicator.all_to_all_v(
+            &vec![0u64; 2 * mine],
+            &[mine; 2],
+            &mut vec![0u64; 2 * mine],
+            &[mine; 2],
+        )
     });
     assert!(counts.contains("all_to_all_v of u64"), "{counts}");
 }
@@ -104,7 +114,8 @@ fn a_rank_that_leaves_early_is_lost() {
                 communicator.all_reduce(&mut data)?;
                 communicator.close()
             };
-            let threads: Vec<_> = ends.into_iter().map(|end| scope.spawn(move || work(end))).collect();
+            let threads: Vec<_> =
+                ends.into_iter().map(|end| scope.spawn(move || work(end))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(results[1], Ok(()));
@@ -139,8 +150,14 @@ fn who_does_not_come_is_named() {
             communicator.all_reduce(&mut data)
         });
         let error = the_error(results);
-        let CommError::Timeout { culprit, operation, sequence, .. } = &error else { panic!("{error:?}") };
-        assert_eq!((*culprit, operation.as_str(), *sequence), (Rank(3), "all_reduce", 1), "{error}");
+        let CommError::Timeout { culprit, operation, sequence, .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(
+            (*culprit, operation.as_str(), *sequence),
+            (Rank(3), "all_reduce", 1),
+            "{error}"
+        );
         assert!(started.elapsed() < Duration::from_secs(3));
     }
 }
@@ -170,7 +187,8 @@ fn aborting_wakes_sleepers_with_the_first_error() {
         if communicator.rank() == Rank(0) {
             std::thread::sleep(Duration::from_millis(50));
             for reason in ["the disk is full", "another reason"] {
-                communicator.abort(CommError::Aborted { culprit: Rank(0), reason: reason.to_owned() });
+                communicator
+                    .abort(CommError::Aborted { culprit: Rank(0), reason: reason.to_owned() });
             }
         }
         communicator.all_reduce(&mut vec![0f32; LARGE])
@@ -194,8 +212,8 @@ fn many_ranks_on_few_cores_do_not_collapse() {
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
-/// Ranks fail at random moments of exchanges of lent memory; their buffers are freed at once. Whoever read on would crash
-/// or find another pattern.
+/// Ranks fail at random moments of exchanges of lent memory; their buffers are freed at once.
+/// Whoever read on would crash or find another pattern.
 #[test]
 fn memory_is_nobody_elses_after_an_error() {
     for round in 0..60u64 {
@@ -206,7 +224,10 @@ fn memory_is_nobody_elses_after_an_error() {
                 let mut recv = vec![0u8; 3 * 40_000];
                 if me == 2 && step == round % 7 {
                     std::thread::sleep(Duration::from_micros(round * 13 % 300));
-                    communicator.abort(CommError::Aborted { culprit: Rank(2), reason: "enough".to_owned() });
+                    communicator.abort(CommError::Aborted {
+                        culprit: Rank(2),
+                        reason: "enough".to_owned(),
+                    });
                 }
                 let result = communicator.all_to_all(&send, &mut recv);
                 drop(vec![0xffu8; send.len()]);
@@ -214,7 +235,9 @@ fn memory_is_nobody_elses_after_an_error() {
                     return;
                 }
                 for from in 0..3 {
-                    assert!(recv[from * 40_000..][..40_000].iter().all(|&byte| byte == from as u8 + 1));
+                    assert!(
+                        recv[from * 40_000..][..40_000].iter().all(|&byte| byte == from as u8 + 1)
+                    );
                 }
             }
         });

@@ -1,11 +1,16 @@
-//! Collectives between devices give what the same collectives between hosts give: eager, captured, and one after another.
+//! Collectives between devices give what the same collectives between hosts give: eager, captured,
+//! and one after another.
 
 mod device_support;
 
-use device_support::{Memory, WAYS, download, finish, has_devices, on_devices, replay_all, uneven, upload};
+use device_support::{
+    Memory, WAYS, download, finish, has_devices, on_devices, replay_all, uneven, upload,
+};
 use headlong_comm::device::narrow::Narrow;
 use headlong_comm::testing::run_ranks;
-use headlong_comm::{BetweenDevices, Blocks, Communicator, DeviceCollectives, Rank, Topology, codec};
+use headlong_comm::{
+    BetweenDevices, Blocks, Communicator, DeviceCollectives, Rank, Topology, codec,
+};
 use headlong_device::Stream;
 use headlong_device::cuda::{DevicePtr, testing};
 
@@ -18,7 +23,8 @@ fn attach(communicator: &Communicator, stream: &Stream) -> Box<dyn DeviceCollect
 
 #[test]
 fn every_operation_at_every_number_of_ranks() {
-    for (ranks, way) in [1_u32, 2, 3, 4].into_iter().flat_map(|ranks| WAYS.map(|way| (ranks, way))) {
+    for (ranks, way) in [1_u32, 2, 3, 4].into_iter().flat_map(|ranks| WAYS.map(|way| (ranks, way)))
+    {
         if !has_devices(ranks) {
             return;
         }
@@ -47,11 +53,14 @@ fn a_captured_exchange_exchanges_again_at_each_replay() {
         return;
     }
     for way in WAYS {
-        on_devices(way, 3, 0, |communicator, stream| replay_all(attach(communicator, &stream), &stream, 4));
+        on_devices(way, 3, 0, |communicator, stream| {
+            replay_all(attach(communicator, &stream), &stream, 4)
+        });
     }
 }
 
-/// Blocks of f32 that travel as bf16 arrive as the processor rounds them, what does not count is left alone, and a graph does it again.
+/// Blocks of f32 that travel as bf16 arrive as the processor rounds them, what does not count is
+/// left alone, and a graph does it again.
 #[test]
 fn vectors_travel_in_bf16_rounded_as_between_hosts() {
     const LEN: usize = 52;
@@ -62,8 +71,9 @@ fn vectors_travel_in_bf16_rounded_as_between_hosts() {
         on_devices(way, 3, 0, |communicator, stream| {
             let (rank, collectives) = (communicator.rank().0, attach(communicator, &stream));
             let narrow = Narrow::new(&*collectives, &stream, 4 * LEN).unwrap();
-            let value =
-                |from: usize, to: usize, at: usize| (1.0 + from as f32 / 3.0) * (to * LEN + at) as f32 / 7.0;
+            let value = |from: usize, to: usize, at: usize| {
+                (1.0 + from as f32 / 3.0) * (to * LEN + at) as f32 / 7.0
+            };
             let all: Vec<f32> = (0..3 * LEN).map(|at| value(rank, at / LEN, at % LEN)).collect();
             let (from, to) = (upload(&stream, &all), upload(&stream, &vec![-1.0; 3 * LEN]));
             // Rank r has 4 (r + 1) numbers for everybody, so that all come from it likewise.
@@ -71,8 +81,12 @@ fn vectors_travel_in_bf16_rounded_as_between_hosts() {
             let bytes = |counts: [usize; 3]| counts.map(|count| f32::from_bits(4 * count as u32));
             let lengths = upload(&stream, &bytes([count(rank); 3]));
             let arriving = upload(&stream, &bytes([count(0), count(1), count(2)]));
-            let blocks =
-                Blocks { from: from.ptr(), to: to.ptr(), bytes_per_peer: 4 * LEN, lengths: lengths.ptr() };
+            let blocks = Blocks {
+                from: from.ptr(),
+                to: to.ptr(),
+                bytes_per_peer: 4 * LEN,
+                lengths: lengths.ptr(),
+            };
             let exchange = || narrow.all_to_all_v(&*collectives, &stream, blocks, arriving.ptr());
             let verify = || {
                 finish(&*collectives, &stream).unwrap();
@@ -80,7 +94,11 @@ fn vectors_travel_in_bf16_rounded_as_between_hosts() {
                     let mut expected = [value(at / LEN, rank, at % LEN)];
                     codec::bf16::round_in_place(&mut expected);
                     let expected = if at % LEN < count(at / LEN) { expected[0] } else { -1.0 };
-                    assert_eq!(found.to_bits(), expected.to_bits(), "{way:?}, rank {rank}, number {at}");
+                    assert_eq!(
+                        found.to_bits(),
+                        expected.to_bits(),
+                        "{way:?}, rank {rank}, number {at}"
+                    );
                 }
             };
             exchange().unwrap();

@@ -1,5 +1,5 @@
-//! Collectives between devices that cannot go on end on every rank, with a reason. Each test has devices of its own, because
-//! a failure stays with the device.
+//! Collectives between devices that cannot go on end on every rank, with a reason. Each test has
+//! devices of its own, because a failure stays with the device.
 
 mod device_support;
 
@@ -49,7 +49,10 @@ fn lengths_that_do_not_fit_are_an_error_on_both_ranks() {
     });
     for error in answers {
         let text = error.to_string();
-        assert!(text.contains("all-reduce of 4 elements") && text.contains("all-reduce of 5"), "{text}");
+        assert!(
+            text.contains("all-reduce of 4 elements") && text.contains("all-reduce of 5"),
+            "{text}"
+        );
         assert!(matches!(error, CommError::Device { .. }), "{text}");
     }
 }
@@ -67,7 +70,8 @@ fn one_ends(way: BetweenDevices) {
     let answers = on_devices(way, 2, 4, |communicator, stream| {
         let collectives = communicator.attach_device(&stream).expect("attached");
         if communicator.rank() == Rank(1) {
-            communicator.abort(CommError::Aborted { culprit: Rank(1), reason: "its disk is full".into() });
+            communicator
+                .abort(CommError::Aborted { culprit: Rank(1), reason: "its disk is full".into() });
             return None;
         }
         let memory = upload(&stream, &[1.0; 8]);
@@ -97,7 +101,10 @@ fn lengths_are_compared_before_anything_is_written_into_a_peers_memory() {
         error.to_string()
     });
     for text in answers {
-        assert!(text.contains("all_reduce of size 4") && text.contains("all_reduce of size 5"), "{text}");
+        assert!(
+            text.contains("all_reduce of size 4") && text.contains("all_reduce of size 5"),
+            "{text}"
+        );
     }
 }
 

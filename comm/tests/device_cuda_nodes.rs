@@ -1,9 +1,12 @@
-//! Ranks of several nodes exchange inside the node first, then in one strip per remote node: the same results, eager and captured,
-//! whatever the nodes; and what does not fit, or is not what was expected, ends on every rank with a reason.
+//! Ranks of several nodes exchange inside the node first, then in one strip per remote node: the
+//! same results, eager and captured, whatever the nodes; and what does not fit, or is not what was
+//! expected, ends on every rank with a reason.
 
 mod device_support;
 
-use device_support::{Memory, WAYS, download, finish, has_devices, on_nodes, replay_all, uneven, upload};
+use device_support::{
+    Memory, WAYS, download, finish, has_devices, on_nodes, replay_all, uneven, upload,
+};
 use headlong_comm::testing::run_ranks;
 use headlong_comm::{BetweenDevices, Blocks, CommError, Rank, Topology};
 use headlong_device::Stream;
@@ -20,7 +23,8 @@ fn every_operation_on_every_shape_of_nodes() {
     for (nodes, way) in NODES.into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
         on_nodes(way, nodes, |communicator, stream| {
             let (rank, ranks) = (communicator.rank().0, communicator.num_ranks());
-            let collectives = communicator.attach_device(&stream).unwrap_or_else(|error| panic!("{error}"));
+            let collectives =
+                communicator.attach_device(&stream).unwrap_or_else(|error| panic!("{error}"));
             let inside = if way == BetweenDevices::Nccl {
                 "hierarchical: nccl"
             } else {
@@ -44,7 +48,9 @@ fn a_captured_exchange_between_nodes_exchanges_again_at_each_replay() {
     if !has_devices(4) {
         return;
     }
-    for (nodes, way) in [&[2, 2][..], &[3, 1]].into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
+    for (nodes, way) in
+        [&[2, 2][..], &[3, 1]].into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way)))
+    {
         on_nodes(way, nodes, |communicator, stream| {
             let collectives = communicator.attach_device(&stream).expect("the ranks come together");
             replay_all(collectives, &stream, 4);
@@ -107,10 +113,13 @@ fn blocks_arrive_as_far_as_they_count() {
         on_nodes(way, nodes, |communicator, stream| {
             let (rank, ranks) = (communicator.rank().0, communicator.num_ranks());
             let collectives = communicator.attach_device(&stream).unwrap();
-            let numbers = (0..ranks * ROOM).map(|at| number(rank, at / ROOM, at % ROOM)).collect::<Vec<_>>();
-            let (from, to) = (upload(&stream, &numbers), upload(&stream, &vec![-1.0; ranks * ROOM]));
+            let numbers =
+                (0..ranks * ROOM).map(|at| number(rank, at / ROOM, at % ROOM)).collect::<Vec<_>>();
+            let (from, to) =
+                (upload(&stream, &numbers), upload(&stream, &vec![-1.0; ranks * ROOM]));
             for round in 0..3 {
-                let counts: Vec<u32> = (0..ranks).map(|to| 4 * count_of(rank, to, round) as u32).collect();
+                let counts: Vec<u32> =
+                    (0..ranks).map(|to| 4 * count_of(rank, to, round) as u32).collect();
                 let lengths = words(&stream, &counts);
                 let blocks = Blocks {
                     from: from.ptr(),
@@ -122,9 +131,14 @@ fn blocks_arrive_as_far_as_they_count() {
                 finish(&*collectives, &stream).unwrap();
                 let arrived = download(&to);
                 for source in 0..ranks {
-                    let expected: Vec<f32> =
-                        (0..count_of(source, rank, round)).map(|at| number(source, rank, at)).collect();
-                    assert_eq!(arrived[source * ROOM..][..expected.len()], expected, "{source} to {rank}");
+                    let expected: Vec<f32> = (0..count_of(source, rank, round))
+                        .map(|at| number(source, rank, at))
+                        .collect();
+                    assert_eq!(
+                        arrived[source * ROOM..][..expected.len()],
+                        expected,
+                        "{source} to {rank}"
+                    );
                 }
             }
             collectives.close().unwrap();
@@ -132,7 +146,8 @@ fn blocks_arrive_as_far_as_they_count() {
     }
 }
 
-/// What each rank says of an exchange in which rank 1 claims more for the last rank than a block has room for.
+/// What each rank says of an exchange in which rank 1 claims more for the last rank than a block
+/// has room for.
 fn one_block_too_long(nodes: &[usize], way: BetweenDevices) -> Vec<(CommError, Vec<f32>)> {
     on_nodes(way, nodes, |communicator, stream| {
         let (rank, ranks) = (communicator.rank().0, communicator.num_ranks());
@@ -144,7 +159,8 @@ fn one_block_too_long(nodes: &[usize], way: BetweenDevices) -> Vec<(CommError, V
             counts[ranks - 1] = 20;
         }
         let lengths = words(&stream, &counts);
-        let blocks = Blocks { from: from.ptr(), to: to.ptr(), bytes_per_peer: 16, lengths: lengths.ptr() };
+        let blocks =
+            Blocks { from: from.ptr(), to: to.ptr(), bytes_per_peer: 16, lengths: lengths.ptr() };
         let enqueued = collectives.all_to_all_v(&stream, blocks);
         let mut told = enqueued.and_then(|()| finish(&*collectives, &stream));
         // Ranks that have nothing to do with the block hear of it from the others.
@@ -161,7 +177,8 @@ fn one_block_too_long(nodes: &[usize], way: BetweenDevices) -> Vec<(CommError, V
     })
 }
 
-/// After a failure nobody knows when peers have ended: what they may still read or write stays where it is.
+/// After a failure nobody knows when peers have ended: what they may still read or write stays
+/// where it is.
 fn keep_for_peers<T>(memory: T) {
     std::mem::forget(memory);
 }
@@ -171,7 +188,9 @@ fn a_block_that_is_too_long_is_named_on_all_ranks_and_writes_nothing_outside() {
     if !has_devices(4) {
         return;
     }
-    for (nodes, way) in [&[2, 2][..], &[3, 1]].into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
+    for (nodes, way) in
+        [&[2, 2][..], &[3, 1]].into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way)))
+    {
         let ends = one_block_too_long(nodes, way);
         let text = ends[0].0.to_string();
         assert!(text.contains("has 20 bytes") || text.contains("of rank 1 has 20 bytes"), "{text}");
@@ -181,7 +200,8 @@ fn a_block_that_is_too_long_is_named_on_all_ranks_and_writes_nothing_outside() {
             assert!(to[16..].iter().all(|&canary| canary == -1.0), "{to:?}");
             assert!(to[..16].iter().all(|&value| value == 7.0 || value == -1.0));
         }
-        // Of the exchange in which something was refused, the strip's receiver uses nothing that crossed.
+        // Of the exchange in which something was refused, the strip's receiver uses nothing that
+        // crossed.
         let last = &ends[3].1;
         assert!(last[4..8].iter().all(|&value| value == -1.0), "{last:?}");
     }

@@ -28,7 +28,9 @@ fn start(rank: usize, size: usize, port: u16, arguments: &[&str]) -> Child {
 fn has_a_software_device() -> bool {
     let there = headlong_device::cuda::testing::device().is_some_and(|device| device.is_software());
     if !there {
-        println!("skipped, because it needs a device of softcuda for each process (HEADLONG_CUDA_LIBS)");
+        println!(
+            "skipped, because it needs a device of softcuda for each process (HEADLONG_CUDA_LIBS)"
+        );
     }
     there
 }
@@ -43,7 +45,8 @@ fn processes_exchange_between_their_devices() {
         return;
     }
     let port = tcp_support::reserve_port();
-    let ranks: Vec<Child> = (0..3).map(|rank| start(rank, 3, port.port, &["--steps", "5"])).collect();
+    let ranks: Vec<Child> =
+        (0..3).map(|rank| start(rank, 3, port.port, &["--steps", "5"])).collect();
     for (rank, child) in ranks.into_iter().enumerate() {
         let output = child.wait_with_output().unwrap();
         let text = text(&output);
@@ -58,8 +61,9 @@ fn a_killed_process_ends_the_others_within_seconds() {
         return;
     }
     let port = tcp_support::reserve_port();
-    let mut ranks: Vec<Child> =
-        (0..3).map(|rank| start(rank, 3, port.port, &["--steps", "100000", "--step-ms", "2"])).collect();
+    let mut ranks: Vec<Child> = (0..3)
+        .map(|rank| start(rank, 3, port.port, &["--steps", "100000", "--step-ms", "2"]))
+        .collect();
     let mut victim = ranks.remove(1);
     let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
     let reached = lines.map_while(Result::ok).any(|line| line.contains("step 3"));

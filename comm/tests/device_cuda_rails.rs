@@ -1,5 +1,6 @@
-//! Strips between nodes over network cards, which proxies drive as the devices tell them: the same results as over anything else,
-//! captured and replayed without the host; and a peer that is gone, or never comes, ends every rank with a reason.
+//! Strips between nodes over network cards, which proxies drive as the devices tell them: the same
+//! results as over anything else, captured and replayed without the host; and a peer that is gone,
+//! or never comes, ends every rank with a reason.
 
 mod device_support;
 
@@ -20,7 +21,8 @@ fn every_operation_over_cards() {
         let fabric = Fabric::rails(7, Weather::ROUGH, nodes.len(), nodes[0]);
         on_rails(&fabric, nodes, LONG, |communicator, stream| {
             let (rank, ranks) = (communicator.rank().0, communicator.num_ranks());
-            let collectives = communicator.attach_device(&stream).unwrap_or_else(|error| panic!("{error}"));
+            let collectives =
+                communicator.attach_device(&stream).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(collectives.name(), "hierarchical: peer memory, verbs");
             for len in [1, 5, 1031] {
                 let memory = Memory::new(&stream, ranks, len);
@@ -99,7 +101,8 @@ fn sums_over_cards_have_the_bits_of_sums_between_hosts() {
     }
 }
 
-/// After a failure nobody knows when peers have ended: what they may still read or write stays where it is.
+/// After a failure nobody knows when peers have ended: what they may still read or write stays
+/// where it is.
 fn keep_for_peers<T>(memory: T) {
     std::mem::forget(memory);
 }
@@ -119,7 +122,8 @@ fn a_node_that_is_switched_off_is_named_on_all_ranks() {
         fabric.kill_node(1);
         let started = Instant::now();
         let enqueued = collectives.all_reduce_f32(&stream, memory.ptr(), 64);
-        let error = enqueued.and_then(|()| finish(&*collectives, &stream)).expect_err("a node is gone");
+        let error =
+            enqueued.and_then(|()| finish(&*collectives, &stream)).expect_err("a node is gone");
         assert!(started.elapsed() < LONG / 2, "the card's answer came before the deadline");
         let _ = stream.synchronize();
         keep_for_peers((collectives, memory));

@@ -1,4 +1,5 @@
-//! The transport over paths: every message arrives by whichever way, sums have the bits of threads, wrong messages are named.
+//! The transport over paths: every message arrives by whichever way, sums have the bits of threads,
+//! wrong messages are named.
 
 use crate::tcp_support;
 use headlong_comm::transport::paths::{Path, PathTransport, Silent, memory};
@@ -7,7 +8,8 @@ use headlong_comm::{AllReduce, CommError, CommOptions, Communicator, Rank, Topol
 use std::sync::Arc;
 use std::thread;
 
-/// A job of threads in which every pair whose ranks `near` says so has a path through memory; the others have TCP.
+/// A job of threads in which every pair whose ranks `near` says so has a path through memory; the
+/// others have TCP.
 fn job(num_ranks: usize, near: impl Fn(usize, usize) -> bool) -> Vec<Arc<PathTransport>> {
     let mut paths: Vec<Vec<(Rank, Box<dyn Path>)>> = (0..num_ranks).map(|_| Vec::new()).collect();
     for low in 0..num_ranks {
@@ -30,7 +32,8 @@ fn sums(communicators: &[Communicator]) -> Vec<Vec<f32>> {
             let mut all = Vec::new();
             for len in [0, 1, 200, 5000] {
                 let own = communicator.rank().0 as f32;
-                let mut data: Vec<f32> = (0..len).map(|at| (at as f32 * 0.37 + own).sin()).collect();
+                let mut data: Vec<f32> =
+                    (0..len).map(|at| (at as f32 * 0.37 + own).sin()).collect();
                 communicator.all_reduce(&mut data).expect("all_reduce");
                 all.extend(data);
             }
@@ -38,8 +41,10 @@ fn sums(communicators: &[Communicator]) -> Vec<Vec<f32>> {
             communicator.close().expect("goodbye");
             all
         };
-        let runs: Vec<_> =
-            communicators.iter().map(|communicator| scope.spawn(move || run(communicator))).collect();
+        let runs: Vec<_> = communicators
+            .iter()
+            .map(|communicator| scope.spawn(move || run(communicator)))
+            .collect();
         runs.into_iter().map(|run| run.join().expect("no panic")).collect()
     })
 }
@@ -50,12 +55,17 @@ fn sums_have_the_bits_of_threads_over_memory_tcp_and_both() {
         [&|_, _| true, &|_, _| false, &|low, high| low / 2 == high / 2];
     for (near, name) in ways.into_iter().zip(["paths", "tcp", "paths"]) {
         for one_step_bytes in [Some(0), Some(usize::MAX)] {
-            let options =
-                CommOptions { one_step_bytes, all_reduce: AllReduce::Flat, ..CommOptions::default() };
+            let options = CommOptions {
+                one_step_bytes,
+                all_reduce: AllReduce::Flat,
+                ..CommOptions::default()
+            };
             let transports = job(4, near);
             assert_eq!(transports[0].name(), name);
-            let over_paths: Vec<_> =
-                transports.iter().map(|end| Communicator::new(end.clone(), options.clone())).collect();
+            let over_paths: Vec<_> = transports
+                .iter()
+                .map(|end| Communicator::new(end.clone(), options.clone()))
+                .collect();
             let local = Communicator::local(&Topology::one_node(4), options);
             assert_eq!(sums(&over_paths), sums(&local));
         }
@@ -70,9 +80,12 @@ fn messages_in_any_order_are_shown_in_that_order() {
         for end in &ranks {
             scope.spawn(move || {
                 let own = [end.rank().0 as u8; 40];
-                let peers: Vec<Rank> = (0..3).rev().map(Rank).filter(|&peer| peer != end.rank()).collect();
-                let outgoing: Vec<_> = peers.iter().map(|&to| Outgoing { to, bytes: &own }).collect();
-                let expected: Vec<_> = peers.iter().map(|&from| Expected { from, length: 40 }).collect();
+                let peers: Vec<Rank> =
+                    (0..3).rev().map(Rank).filter(|&peer| peer != end.rank()).collect();
+                let outgoing: Vec<_> =
+                    peers.iter().map(|&to| Outgoing { to, bytes: &own }).collect();
+                let expected: Vec<_> =
+                    peers.iter().map(|&from| Expected { from, length: 40 }).collect();
                 let mut shown = Vec::new();
                 let reads = end.exchange_reading(&id, &outgoing, &expected, &mut |parts| {
                     shown.extend(parts.iter().map(|part| part.to_vec()));

@@ -1,4 +1,5 @@
-//! Who does not fit is refused by name; mistakes that leave the job no way to start end it for everybody, soon.
+//! Who does not fit is refused by name; mistakes that leave the job no way to start end it for
+//! everybody, soon.
 
 use crate::tcp_support::{Joined, job_options, join_all, options, reserve_port};
 use headlong_comm::launcher_env::SecretSource;
@@ -9,14 +10,19 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Starts a job of three in which `change` makes rank 1 another; the answers of all, which must come soon.
+/// Starts a job of three in which `change` makes rank 1 another; the answers of all, which must
+/// come soon.
 fn with_odd_rank_1(change: impl FnOnce(&mut JoinOptions)) -> Vec<Joined> {
     let port = reserve_port();
     let mut all = job_options(3, port.port);
     change(&mut all[1]);
     let begin = Instant::now();
     let answers = join_all(all);
-    assert!(begin.elapsed() < Duration::from_secs(6), "everybody hears soon: {:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() < Duration::from_secs(6),
+        "everybody hears soon: {:?}",
+        begin.elapsed()
+    );
     answers
 }
 
@@ -33,7 +39,10 @@ fn assert_all_say(answers: &[Joined], words: &[&str]) {
 #[test]
 fn wrong_world_size_fails_everybody_and_names_the_culprit() {
     let answers = with_odd_rank_1(|options| options.launch.world_size = 5);
-    assert_all_say(&answers, &["it expects a job of 5 ranks, rank 0 one of 3", "rank 1 was refused"]);
+    assert_all_say(
+        &answers,
+        &["it expects a job of 5 ranks, rank 0 one of 3", "rank 1 was refused"],
+    );
 }
 
 #[test]
@@ -48,7 +57,10 @@ fn mismatched_config_fails_everybody_and_names_the_culprit() {
 #[test]
 fn another_build_fails_everybody_and_names_the_culprit() {
     let answers = with_odd_rank_1(|options| options.build = "0.0.9".into());
-    assert_all_say(&answers, &["rank 1 was refused: it runs build 0.0.9 (protocol 2), rank 0 runs"]);
+    assert_all_say(
+        &answers,
+        &["rank 1 was refused: it runs build 0.0.9 (protocol 2), rank 0 runs"],
+    );
 }
 
 /// A process of another job is sent away, and nothing else happens.
@@ -79,11 +91,13 @@ fn duplicate_rank_is_refused_by_name_and_the_job_starts() {
     let errors: Vec<String> =
         answers.iter().filter_map(|answer| Some(answer.as_ref().err()?.to_string())).collect();
     assert_eq!(errors.len(), 1, "{errors:?}");
-    let named = errors[0].contains("rank 1 is already there") || errors[0].contains("a second rank 1");
+    let named =
+        errors[0].contains("rank 1 is already there") || errors[0].contains("a second rank 1");
     assert!(named, "{errors:?}");
 }
 
-/// A process that claims a rank of a running job learns why it cannot have it; the job does not notice.
+/// A process that claims a rank of a running job learns why it cannot have it; the job does not
+/// notice.
 #[test]
 fn a_latecomer_learns_that_the_job_is_running() {
     let port = reserve_port();
@@ -105,7 +119,11 @@ fn a_wrong_secret_is_a_stranger_and_says_so_on_both_sides() {
         answers.iter().map(|answer| answer.as_ref().expect_err("no job").to_string()).collect();
     assert!(texts[0].contains("rank 1 of 2 did not come"), "{}", texts[0]);
     assert!(texts[0].contains("with a proof that does not fit"), "{}", texts[0]);
-    assert!(texts[1].contains("does not accept this rank's proof: the secrets differ"), "{}", texts[1]);
+    assert!(
+        texts[1].contains("does not accept this rank's proof: the secrets differ"),
+        "{}",
+        texts[1]
+    );
     assert!(!texts.concat().contains("sesame"), "no secret is printed");
     assert!(begin.elapsed() < Duration::from_secs(6));
 }
@@ -117,7 +135,10 @@ fn missing_ranks_are_listed_by_number() {
     all.iter_mut().for_each(|options| options.deadlines.rendezvous = Duration::from_millis(900));
     all.retain(|options| [0, 3].contains(&options.launch.rank.0));
     let answers = join_all(all);
-    assert_all_say(&answers, &["the job did not come together: ranks 1, 2, 4 of 5 did not come within"]);
+    assert_all_say(
+        &answers,
+        &["the job did not come together: ranks 1, 2, 4 of 5 did not come within"],
+    );
 }
 
 #[test]
@@ -126,7 +147,10 @@ fn rank_0_that_is_not_there_is_named_with_its_address() {
     let mut alone = options(1, 2, port.port);
     alone.deadlines.rendezvous = Duration::from_millis(500);
     let error = join(&alone).expect_err("nobody is there").to_string();
-    assert!(error.contains(&format!("rank 0 at 127.0.0.1:{} cannot be reached", port.port)), "{error}");
+    assert!(
+        error.contains(&format!("rank 0 at 127.0.0.1:{} cannot be reached", port.port)),
+        "{error}"
+    );
 }
 
 #[test]
@@ -172,28 +196,38 @@ fn a_job_of_one_needs_nobody() {
 fn nodes_are_found_or_set() {
     let port = reserve_port();
     let found = join_all(job_options(2, port.port));
-    assert!(found.iter().all(|rank| rank.as_ref().is_ok_and(|rank| rank.topology().num_nodes() == 1)));
+    assert!(
+        found.iter().all(|rank| rank.as_ref().is_ok_and(|rank| rank.topology().num_nodes() == 1))
+    );
     drop(found);
     let port = reserve_port();
     let mut all = job_options(3, port.port);
     all.iter_mut().for_each(|options| options.ranks_per_node = 2);
     for rank in join_all(all) {
-        assert_eq!(rank.expect("joins").topology(), &headlong_comm::Topology::from_node_sizes(&[2, 1]));
+        assert_eq!(
+            rank.expect("joins").topology(),
+            &headlong_comm::Topology::from_node_sizes(&[2, 1])
+        );
     }
 }
 
-/// The first error of a job that did not come together is one that can be told from others by a program.
+/// The first error of a job that did not come together is one that can be told from others by a
+/// program.
 #[test]
 fn kinds_of_errors() {
     let answers = with_odd_rank_1(|options| options.launch.world_size = 4);
-    assert!(answers.iter().all(|answer| matches!(answer, Err(CommError::Refused { .. }))), "{answers:?}");
+    assert!(
+        answers.iter().all(|answer| matches!(answer, Err(CommError::Refused { .. }))),
+        "{answers:?}"
+    );
 }
 
 /// What a rank has said while it waited.
 fn words_of(mut options: JoinOptions) -> (String, String) {
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
     let heard = Arc::clone(&said);
-    options.notice = Some(Arc::new(move |text: &str| heard.lock().expect("no panic").push(text.to_owned())));
+    options.notice =
+        Some(Arc::new(move |text: &str| heard.lock().expect("no panic").push(text.to_owned())));
     let error = join(&options).expect_err("there is no job").to_string();
     let said = said.lock().expect("no panic").join("\n");
     (said, error)
@@ -208,14 +242,19 @@ fn who_waits_says_so() {
         unknown.deadlines.rendezvous = Duration::from_millis(300);
         let (said, error) = words_of(unknown);
         let words = "at no-such-machine.invalid:4000: ";
-        assert!(said.contains(words) && said.contains("tried again (0 s so far)"), "rank {rank}: {said}");
+        assert!(
+            said.contains(words) && said.contains("tried again (0 s so far)"),
+            "rank {rank}: {said}"
+        );
         assert!(error.contains("no-such-machine.invalid:4000"), "{error}");
     }
     let port = reserve_port();
     let mut waits = options(1, 2, port.port);
     waits.deadlines.rendezvous = Duration::from_millis(5600);
     let (said, _) = words_of(waits);
-    let words =
-        format!("rank 0 at 127.0.0.1:{}: Connection refused (os error 111); tried again (5 s", port.port);
+    let words = format!(
+        "rank 0 at 127.0.0.1:{}: Connection refused (os error 111); tried again (5 s",
+        port.port
+    );
     assert!(said.contains(&words), "{said}");
 }

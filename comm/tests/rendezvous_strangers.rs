@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Runs a job of two while `molest` is called again and again with the address of its door; then the job must start.
+/// Runs a job of two while `molest` is called again and again with the address of its door; then
+/// the job must start.
 fn start_among(strangers: &(dyn Fn(SocketAddr) + Sync), how_many: u64) {
     let port = reserve_port();
     let address: SocketAddr = ([127, 0, 0, 1], port.port).into();
@@ -35,7 +36,11 @@ fn start_among(strangers: &(dyn Fn(SocketAddr) + Sync), how_many: u64) {
         let first = scope.spawn(|| join_all(all));
         // Rank 1 comes when the flood has been on for a while, and goes on.
         while count.load(Ordering::Relaxed) < how_many {
-            assert!(begin.elapsed() < Duration::from_secs(15), "{} strangers", count.load(Ordering::Relaxed));
+            assert!(
+                begin.elapsed() < Duration::from_secs(15),
+                "{} strangers",
+                count.load(Ordering::Relaxed)
+            );
             thread::sleep(Duration::from_millis(2));
         }
         let second = join_all(vec![late]);
@@ -104,7 +109,8 @@ fn slow_ones_and_those_with_a_right_beginning_and_too_much_after_it() {
     start_among(&slow, 100);
 }
 
-/// A rank of a job of two without a secret, as this user or as nobody; `None` where it cannot be started.
+/// A rank of a job of two without a secret, as this user or as nobody; `None` where it cannot be
+/// started.
 fn without_secret(rank: usize, port: u16, as_nobody: bool) -> Option<Child> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_comm-try"));
     command.args(["--steps", "3", "--rendezvous-ms", "5000"]).env_clear();
@@ -122,7 +128,8 @@ fn end_of(child: Child) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stderr).expect("text"))
 }
 
-/// Without a secret, ranks are processes of one user: another one's is not let in, and does not end the job either.
+/// Without a secret, ranks are processes of one user: another one's is not let in, and does not end
+/// the job either.
 #[test]
 fn another_users_process_is_no_rank_of_a_job_without_a_secret() {
     let port = reserve_port();
@@ -157,7 +164,9 @@ fn rank_0_does_not_hear_another_users_proof() {
         .env_clear()
         .env("HEADLONG_RANK", "0")
         .env("HEADLONG_WORLD_SIZE", "2");
-    rank_0.env("HEADLONG_MASTER_ADDR", "127.0.0.1").env("HEADLONG_MASTER_PORT", port.port.to_string());
+    rank_0
+        .env("HEADLONG_MASTER_ADDR", "127.0.0.1")
+        .env("HEADLONG_MASTER_PORT", port.port.to_string());
     rank_0.stdout(Stdio::null()).stderr(Stdio::piped()).uid(65534);
     let Ok(rank_0) = rank_0.spawn() else {
         println!("skipped, because only root may start processes of another user");

@@ -13,7 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The offers of both ranks of a job, and what the first holds ready.
-fn offers(ranks: &[std::sync::Arc<TcpTransport>]) -> (Vec<Offer>, headlong_comm::transport::shm::Host) {
+fn offers(
+    ranks: &[std::sync::Arc<TcpTransport>],
+) -> (Vec<Offer>, headlong_comm::transport::shm::Host) {
     let (first, host) = offer(&ranks[0]);
     (vec![first, offer(&ranks[1]).0], host.expect("rank 0 is the first of its node"))
 }
@@ -28,14 +30,16 @@ fn visit(offer: &Offer) -> UnixStream {
 fn strangers_at_the_socket_get_nothing_and_the_ranks_still_meet() {
     let ranks = tcp_support::job(2);
     let (offers, host) = offers(&ranks);
-    // One says nothing sensible, one leaves at once; both are processes with a number that is known.
+    // One says nothing sensible, one leaves at once; both are processes with a number that is
+    // known.
     let mut liar = visit(&offers[0]);
     liar.write_all(&[7; 68]).expect("it is taken");
     drop(visit(&offers[0]));
     let tables: Vec<Table> = ranks.iter().map(|rank| Table::new(rank, &offers)).collect();
     thread::scope(|scope| {
         let host = scope.spawn(|| tables[0].meet(Guest::Host(host)).map(|near| near.paths.len()));
-        let guest = scope.spawn(|| tables[1].meet(tables[1].approach(None)).map(|near| near.paths.len()));
+        let guest =
+            scope.spawn(|| tables[1].meet(tables[1].approach(None)).map(|near| near.paths.len()));
         assert_eq!(host.join().expect("no panic"), Ok(1));
         assert_eq!(guest.join().expect("no panic"), Ok(1));
     });
@@ -79,7 +83,8 @@ fn a_host_of_another_process_or_without_the_secret_is_not_believed() {
     assert!(text.contains("different containers or network namespaces"), "{text}");
 }
 
-/// The name of a socket is known to everybody on the machine: a queue that somebody has filled must not hold up a rank.
+/// The name of a socket is known to everybody on the machine: a queue that somebody has filled must
+/// not hold up a rank.
 #[test]
 fn a_socket_whose_queue_is_full_is_given_up() {
     let ranks = tcp_support::job(2);
@@ -89,13 +94,15 @@ fn a_socket_whose_queue_is_full_is_given_up() {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
     let socket = || {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket")
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .expect("a socket")
     };
     let listener = socket();
     rustix::net::bind(&listener, &address).expect("the name is free");
     rustix::net::listen(&listener, 1).expect("a queue");
     let guests: Vec<_> = (0..8).map(|_| socket()).collect();
-    let full = guests.iter().any(|guest| rustix::net::connect(guest, &address) == Err(Errno::AGAIN));
+    let full =
+        guests.iter().any(|guest| rustix::net::connect(guest, &address) == Err(Errno::AGAIN));
     assert!(full, "a short queue is full soon");
     offers[0].socket = Ok(name);
     let begin = Instant::now();

@@ -18,14 +18,16 @@ fn all_to_all(end: &dyn Transport, id: &StepId) -> Result<Vec<u8>, CommError> {
     let outgoing: Vec<Outgoing> = others.iter().map(|&to| Outgoing { to, bytes: &mine }).collect();
     let mut bytes = vec![0; others.len()];
     let buffers = others.iter().zip(bytes.chunks_mut(1));
-    let mut incoming: Vec<Incoming> = buffers.map(|(&from, bytes)| Incoming { from, bytes }).collect();
+    let mut incoming: Vec<Incoming> =
+        buffers.map(|(&from, bytes)| Incoming { from, bytes }).collect();
     end.exchange(id, &outgoing, &mut incoming)?;
     Ok(bytes)
 }
 
 #[test]
 fn the_same_seed_gives_the_same_history() {
-    let run = |seed: u64| Case::new(&messages::JOB, seed, seed % 2 == 1).run().expect("nothing is wrong");
+    let run =
+        |seed: u64| Case::new(&messages::JOB, seed, seed % 2 == 1).run().expect("nothing is wrong");
     let first: Vec<_> = (0..100).map(run).collect();
     let again: Vec<_> = (0..100).map(run).collect();
     assert_eq!(first, again);
@@ -63,18 +65,23 @@ fn with_a_fault_all_ranks_name_the_culprit() {
 #[test]
 fn a_circle_of_waits_is_found_at_once() {
     let started = Instant::now();
-    let (results, report) = World::run(&Topology::from_node_sizes(&[3]), SimOptions::new(5), |end| {
-        let mut byte = [0];
-        let from = Rank((end.rank().0 + 1) % 3);
-        end.exchange(&ID, &[], &mut [Incoming { from, bytes: &mut byte }])
-    });
+    let (results, report) =
+        World::run(&Topology::from_node_sizes(&[3]), SimOptions::new(5), |end| {
+            let mut byte = [0];
+            let from = Rank((end.rank().0 + 1) % 3);
+            end.exchange(&ID, &[], &mut [Incoming { from, bytes: &mut byte }])
+        });
     let deadlock = report.deadlock.expect("it is described");
     assert!(
         deadlock.contains("rank 2 is in all_to_all number 0 step 0, waits for messages from [0]"),
         "{deadlock}"
     );
     assert!(results.iter().all(|result| result.as_ref().err() == report.first_error.as_ref()));
-    assert!(matches!(report.first_error, Some(CommError::Timeout { .. })), "{:?}", report.first_error);
+    assert!(
+        matches!(report.first_error, Some(CommError::Timeout { .. })),
+        "{:?}",
+        report.first_error
+    );
     assert!(report.virtual_time >= Duration::from_secs(20), "{:?}", report.virtual_time);
     assert!(started.elapsed() < Duration::from_secs(4), "no real time is waited");
 }
@@ -120,7 +127,9 @@ fn a_thread_that_ends_without_goodbye_is_missed_and_one_that_closes_is_not() {
         if let Some(first) = report.first_error {
             assert_eq!(first.culprit(), Some(Rank(1)));
             assert!(
-                [0, 2].iter().all(|&rank| results[rank].as_ref().err().is_none_or(|error| *error == first))
+                [0, 2]
+                    .iter()
+                    .all(|&rank| results[rank].as_ref().err().is_none_or(|error| *error == first))
             );
         }
     }
@@ -155,7 +164,10 @@ fn a_silent_death_is_found_by_the_deadline_alone() {
     let expected = "rank 1 has not come to all_to_all number 0 within 20000 ms (seen from rank 0)";
     assert_eq!(first.to_string(), expected);
     assert_eq!(results[0].as_ref().err(), Some(&first));
-    assert!(report.virtual_time >= Duration::from_secs(20) && report.virtual_time < Duration::from_secs(21));
+    assert!(
+        report.virtual_time >= Duration::from_secs(20)
+            && report.virtual_time < Duration::from_secs(21)
+    );
 }
 
 /// Every mistake the transport can be told to make is noticed by the judge of ordinary runs.

@@ -22,7 +22,8 @@ fn collectives_are_right_under_every_schedule() {
     );
 }
 
-/// The oracles inside the job are those of the default transport too: without a fault its results are the same bits.
+/// The oracles inside the job are those of the default transport too: without a fault its results
+/// are the same bits.
 #[test]
 fn the_local_transport_gives_the_same_results() {
     for seed in (0..100).step_by(2) {
@@ -78,14 +79,20 @@ fn the_printed_command_plays_the_case_again() {
         cargo.starts_with("cargo run --release ") && cargo.ends_with(" --example sim_replay"),
         "{command}"
     );
-    // The example that was built with this test; `cargo run` would build all dependencies again with this package's own features.
+    // The example that was built with this test; `cargo run` would build all dependencies again
+    // with this package's own features.
     let program = std::env::current_exe().expect("this test is a program");
-    let example = program.parent().expect("it lies in a folder").with_file_name("examples/sim_replay");
+    let example =
+        program.parent().expect("it lies in a folder").with_file_name("examples/sim_replay");
     let output = Command::new(&example)
         .args(arguments.split(' '))
         .output()
         .unwrap_or_else(|error| panic!("{}: {error}", example.display()));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success(), "the case fails");
-    assert!(text.contains(&format!("WRONG: {found}")), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        text.contains(&format!("WRONG: {found}")),
+        "{text}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

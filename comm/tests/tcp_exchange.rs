@@ -1,5 +1,5 @@
-//! What carries the payload of processes carries every message, of any length, and finds out ranks that are not in step: TCP,
-//! shared memory, and both.
+//! What carries the payload of processes carries every message, of any length, and finds out ranks
+//! that are not in step: TCP, shared memory, and both.
 
 use crate::tcp_support::{self, Way, over_every_way};
 use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
@@ -27,9 +27,11 @@ fn talk(
     length: &dyn Fn(usize, usize) -> usize,
 ) -> Result<(), CommError> {
     let (own, ranks) = (transport.rank().0, transport.topology().num_ranks());
-    let byte =
-        |from: usize, to: usize, at: usize| (from * 31 + to * 7 + at * 13 + id.sequence as usize) as u8;
-    let message = |from, to| (0..length(from, to)).map(|at| byte(from, to, at)).collect::<Vec<u8>>();
+    let byte = |from: usize, to: usize, at: usize| {
+        (from * 31 + to * 7 + at * 13 + id.sequence as usize) as u8
+    };
+    let message =
+        |from, to| (0..length(from, to)).map(|at| byte(from, to, at)).collect::<Vec<u8>>();
     let peers: Vec<usize> = (0..ranks).filter(|peer| *peer != own).collect();
     let sent: Vec<Vec<u8>> = peers.iter().map(|peer| message(own, *peer)).collect();
     let mut received: Vec<Vec<u8>> = peers.iter().map(|peer| vec![0; length(*peer, own)]).collect();
@@ -48,15 +50,18 @@ fn talk(
 fn messages_of_all_lengths_among_four_ranks(way: Way) {
     let ranks = way.job(4);
     assert_eq!(ranks[0].name(), way.name());
-    let lengths: [&(dyn Fn(usize, usize) -> usize + Sync); 4] =
-        [&|_, _| 0, &|from, to| from * 1000 + to, &|from, _| if from == 2 { 3 << 20 } else { 1 }, &|_, _| {
-            700_001
-        }];
+    let lengths: [&(dyn Fn(usize, usize) -> usize + Sync); 4] = [
+        &|_, _| 0,
+        &|from, to| from * 1000 + to,
+        &|from, _| if from == 2 { 3 << 20 } else { 1 },
+        &|_, _| 700_001,
+    ];
     thread::scope(|scope| {
         for transport in &ranks {
             scope.spawn(move || {
                 for sequence in 0..12 {
-                    talk(&**transport, &step(sequence), lengths[sequence as usize % 4]).expect("all is well");
+                    talk(&**transport, &step(sequence), lengths[sequence as usize % 4])
+                        .expect("all is well");
                 }
                 transport.close().expect("all say goodbye");
             });
@@ -74,10 +79,13 @@ fn collectives_equal_those_between_threads(way: Way) {
                 .map(|communicator| {
                     scope.spawn(move || {
                         let own = communicator.rank().0 as f32;
-                        let mut data: Vec<f32> = (0..5000).map(|at| (at as f32 * 0.37 + own).sin()).collect();
+                        let mut data: Vec<f32> =
+                            (0..5000).map(|at| (at as f32 * 0.37 + own).sin()).collect();
                         communicator.all_reduce(&mut data).expect("all_reduce");
                         let mut swapped = vec![0.0; 5000];
-                        communicator.all_to_all(&data[..4998], &mut swapped[..4998]).expect("all_to_all");
+                        communicator
+                            .all_to_all(&data[..4998], &mut swapped[..4998])
+                            .expect("all_to_all");
                         communicator.barrier().expect("barrier");
                         data.extend(swapped);
                         data
@@ -90,7 +98,8 @@ fn collectives_equal_those_between_threads(way: Way) {
     let options = CommOptions::default();
     let transports = way.job(3);
     let topology = transports[0].topology().clone();
-    let ours = transports.iter().map(|transport| Communicator::new(transport.clone(), options.clone()));
+    let ours =
+        transports.iter().map(|transport| Communicator::new(transport.clone(), options.clone()));
     assert_eq!(results(ours.collect()), results(Communicator::local(&topology, options.clone())));
 }
 
@@ -101,7 +110,9 @@ fn a_rank_in_another_operation_is_named_with_both_operations(way: Way) {
             .iter()
             .map(|transport| {
                 let length = 4 + transport.rank().0;
-                scope.spawn(move || talk(&**transport, &step(9), &|_, _| length).expect_err("lengths differ"))
+                scope.spawn(move || {
+                    talk(&**transport, &step(9), &|_, _| length).expect_err("lengths differ")
+                })
             })
             .collect();
         talks.into_iter().map(|talk| talk.join().expect("no panic")).collect()
@@ -109,18 +120,23 @@ fn a_rank_in_another_operation_is_named_with_both_operations(way: Way) {
     assert_eq!(errors[0], errors[1], "both report the same first error");
     let text = errors[0].to_string();
     assert!(matches!(errors[0], CommError::Mismatch { .. }), "{text}");
-    assert!(text.contains("number 9 step 0, 4 bytes") && text.contains("number 9 step 0, 5 bytes"), "{text}");
+    assert!(
+        text.contains("number 9 step 0, 4 bytes") && text.contains("number 9 step 0, 5 bytes"),
+        "{text}"
+    );
 }
 
 fn an_own_failure_reaches_everybody_with_its_reason(way: Way) {
     let ranks = way.job(3);
-    let failure = CommError::Aborted { culprit: Rank(2), reason: "part-00007.txt, line 12: bad row".into() };
+    let failure =
+        CommError::Aborted { culprit: Rank(2), reason: "part-00007.txt, line 12: bad row".into() };
     let begin = Instant::now();
     thread::scope(|scope| {
         for transport in &ranks[..2] {
             let failure = &failure;
             scope.spawn(move || {
-                let error = talk(&**transport, &step(0), &|_, _| 8).expect_err("rank 2 does not come");
+                let error =
+                    talk(&**transport, &step(0), &|_, _| 8).expect_err("rank 2 does not come");
                 assert_eq!(&error, failure);
                 assert_eq!(transport.check().as_ref(), Err(failure), "the first error stays");
                 assert_eq!(transport.close().as_ref(), Err(failure));
@@ -137,7 +153,8 @@ fn a_rank_that_is_alive_but_never_comes_is_named_after_the_deadline(way: Way) {
     let mut all = way.job_options(3, port.port);
     all.iter_mut().for_each(|options| options.deadlines.operation = Duration::from_millis(700));
     let ranks = way.join_all(all);
-    // Rank 0 waits for rank 1 only, and rank 1 for rank 2: the one at the end of the chain is the culprit.
+    // Rank 0 waits for rank 1 only, and rank 1 for rank 2: the one at the end of the chain is the
+    // culprit.
     let wait_for = |transport: &dyn Transport, from: usize| {
         let mut bytes = [0; 8];
         let mut incoming = [Incoming { from: Rank(from), bytes: &mut bytes }];

@@ -1,7 +1,8 @@
-//! Two nodes in one machine: network namespaces joined by a pair of virtual cables, with delay and loss where the kernel has
-//! netem, and a partition in the middle of a job.
+//! Two nodes in one machine: network namespaces joined by a pair of virtual cables, with delay and
+//! loss where the kernel has netem, and a partition in the middle of a job.
 //!
-//! It needs `unshare`, `nsenter` and `ip`, and a kernel that gives user namespaces to whoever asks; else it says what is missing.
+//! It needs `unshare`, `nsenter` and `ip`, and a kernel that gives user namespaces to whoever asks;
+//! else it says what is missing.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -99,9 +100,18 @@ impl Nodes {
     fn start(&self, arguments: &[&str]) -> Job {
         let spawn = |rank: usize| {
             let mut command = self.0[rank / 2].command(&[env!("CARGO_BIN_EXE_comm-try")]);
-            command.args(["--rendezvous-ms", "20000", "--operation-ms", "15000", "--heartbeat-ms", "200"]);
+            command.args([
+                "--rendezvous-ms",
+                "20000",
+                "--operation-ms",
+                "15000",
+                "--heartbeat-ms",
+                "200",
+            ]);
             command.args(["--silence-ms", SILENCE_MS]).args(arguments);
-            command.env("HEADLONG_RANK", rank.to_string()).env("HEADLONG_WORLD_SIZE", RANKS.to_string());
+            command
+                .env("HEADLONG_RANK", rank.to_string())
+                .env("HEADLONG_WORLD_SIZE", RANKS.to_string());
             command.env("HEADLONG_MASTER_ADDR", "10.77.0.1").env("HEADLONG_MASTER_PORT", "29577");
             command.env("HEADLONG_SECRET", "the secret of the test");
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("comm-try starts")
@@ -122,7 +132,10 @@ impl Job {
         let mut line = String::new();
         while !line.contains(words) {
             line.clear();
-            assert!(self.lines.read_line(&mut line).expect("text") > 0, "rank 0 has ended before `{words}`");
+            assert!(
+                self.lines.read_line(&mut line).expect("text") > 0,
+                "rank 0 has ended before `{words}`"
+            );
         }
     }
 
@@ -158,24 +171,31 @@ impl Drop for Job {
 /// Two nodes, or None with a line that says why there are none.
 fn nodes() -> Option<Nodes> {
     Nodes::new()
-        .inspect_err(|reason| println!("skipped, because network namespaces cannot be made: {reason}"))
+        .inspect_err(|reason| {
+            println!("skipped, because network namespaces cannot be made: {reason}")
+        })
         .ok()
 }
 
-/// In a namespace of its own, as of a container without a network, nothing leads to 127.0.0.1: both sides say so soon.
+/// In a namespace of its own, as of a container without a network, nothing leads to 127.0.0.1: both
+/// sides say so soon.
 #[test]
 fn a_machine_without_its_loopback_is_told_so_at_once() {
     let mut outer = Command::new("unshare");
     outer.arg("-Urn");
     let namespace = match Namespace::keep(outer) {
         Ok(namespace) => namespace,
-        Err(reason) => return println!("skipped, because network namespaces cannot be made: {reason}"),
+        Err(reason) => {
+            return println!("skipped, because network namespaces cannot be made: {reason}");
+        }
     };
     let begin = Instant::now();
     for rank in ["0", "1"] {
         let mut command = namespace.command(&[env!("CARGO_BIN_EXE_comm-try")]);
         command.env("HEADLONG_RANK", rank).env("HEADLONG_WORLD_SIZE", "2");
-        command.env("HEADLONG_MASTER_ADDR", "127.0.0.1").env("HEADLONG_SECRET", "the secret of the test");
+        command
+            .env("HEADLONG_MASTER_ADDR", "127.0.0.1")
+            .env("HEADLONG_SECRET", "the secret of the test");
         let output = command.output().expect("comm-try starts");
         let errors = String::from_utf8(output.stderr).expect("text");
         assert!(
@@ -210,7 +230,8 @@ fn a_partition_names_a_rank_of_the_lost_node() {
     let outcomes = job.outcomes(Duration::from_millis(2000 + 1000 + 7000));
     for (rank, (code, errors)) in outcomes.iter().enumerate() {
         assert_eq!(*code, Some(3), "rank {rank}: {errors}");
-        // The second node's ranks cannot reach rank 0, which holds the job together: it is whom they have lost.
+        // The second node's ranks cannot reach rank 0, which holds the job together: it is whom
+        // they have lost.
         let lost: &[usize] = if rank < 2 { &[2, 3] } else { &[0] };
         let names = lost.iter().any(|lost| errors.contains(&format!("rank {lost} ")));
         assert!(names, "rank {rank}: {errors}");

@@ -1,5 +1,5 @@
-//! Processes are killed, stopped and started wrongly: the others end within seconds, and their error names the culprit,
-//! whatever carries their payload.
+//! Processes are killed, stopped and started wrongly: the others end within seconds, and their
+//! error names the culprit, whatever carries their payload.
 
 use crate::tcp_support::{ReservedPort, Way, over_every_way, reserve_port};
 use rustix::process::Signal;
@@ -26,8 +26,16 @@ over_every_way!(
 );
 
 /// Deadlines of the children, in the order in which they fire: silence before a step's deadline.
-const DEADLINES: &[&str] =
-    &["--rendezvous-ms", "5000", "--operation-ms", "5000", "--heartbeat-ms", "100", "--silence-ms", "1000"];
+const DEADLINES: &[&str] = &[
+    "--rendezvous-ms",
+    "5000",
+    "--operation-ms",
+    "5000",
+    "--heartbeat-ms",
+    "100",
+    "--silence-ms",
+    "1000",
+];
 /// Nothing in these tests may take longer.
 const LIMIT: Duration = Duration::from_secs(9);
 
@@ -188,7 +196,10 @@ fn stopped_before_the_rendezvous() {
     job.wait_for(1, "started");
     job.signal(1, Signal::STOP);
     let Outcome { code, errors } = job.outcome(0);
-    assert!(code == Some(3) && errors.contains("rank 1 of 2 did not come within 1.5 s"), "{errors}");
+    assert!(
+        code == Some(3) && errors.contains("rank 1 of 2 did not come within 1.5 s"),
+        "{errors}"
+    );
 }
 
 /// Rank 2 never comes, so rank 1 waits in the rendezvous when it happens.
@@ -218,7 +229,10 @@ fn rank_0_killed_during_the_rendezvous() {
 #[test]
 fn rank_0_stopped_during_the_rendezvous() {
     let (_job, Outcome { code, errors }) = during_the_rendezvous(0, Signal::STOP);
-    assert!(code == Some(3) && errors.contains("rank 0 has not come to the rendezvous"), "{errors}");
+    assert!(
+        code == Some(3) && errors.contains("rank 0 has not come to the rendezvous"),
+        "{errors}"
+    );
 }
 
 /// A rank that is stopped while it waits is found when the job starts without it.
@@ -242,7 +256,9 @@ fn mid_step(way: Way, victim: usize, signal: Signal, words: &str, rest: &[&str])
     for process in job.processes.iter_mut().flatten() {
         // Nobody may wait for a full pipe.
         let lines = std::mem::replace(&mut process.lines, BufReader::new(spare_stdout()));
-        drains.push(std::thread::spawn(move || drop(std::io::copy(&mut { lines }, &mut std::io::sink()))));
+        drains.push(std::thread::spawn(move || {
+            drop(std::io::copy(&mut { lines }, &mut std::io::sink()))
+        }));
     }
     std::thread::sleep(Duration::from_millis(50));
     job.signal(victim, signal);
@@ -296,7 +312,10 @@ fn an_own_failure_is_told_to_all_with_its_reason(way: Way) {
     for rank in 0..3 {
         let Outcome { code, errors } = job.outcome(rank);
         assert_eq!(code, Some(3));
-        assert!(errors.contains("rank 2 has failed: asked to fail at step 7"), "rank {rank}: {errors}");
+        assert!(
+            errors.contains("rank 2 has failed: asked to fail at step 7"),
+            "rank {rank}: {errors}"
+        );
     }
 }
 

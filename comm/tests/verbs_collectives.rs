@@ -1,4 +1,5 @@
-//! Collectives over verbs give the bits of threads: two nodes of two ranks, sizes from nothing to many slots, any weather.
+//! Collectives over verbs give the bits of threads: two nodes of two ranks, sizes from nothing to
+//! many slots, any weather.
 
 use crate::verbs_support::{Reach, job, settings};
 use headlong_comm::transport::sim::Random;
@@ -13,7 +14,8 @@ const STEPS: u64 = 20;
 /// Elements: none, one, a slot filled to the last byte, one more, several slots.
 fn length(random: &mut Random) -> usize {
     const SLOT: u64 = 4096 / 4;
-    [0, 1, random.below(SLOT), SLOT, SLOT + 1, random.below(6 * SLOT)][random.below(6) as usize] as usize
+    [0, 1, random.below(SLOT), SLOT, SLOT + 1, random.below(6 * SLOT)][random.below(6) as usize]
+        as usize
 }
 
 /// Sums, parts for everybody, parts of any size: everything that a rank has received in all steps.
@@ -45,7 +47,9 @@ fn results(communicators: Vec<Communicator>, seed: u64) -> Vec<Vec<u32>> {
     thread::scope(|scope| {
         let runs: Vec<_> = communicators
             .iter()
-            .map(|communicator| scope.spawn(move || steps(communicator, seed).expect("all is well")))
+            .map(|communicator| {
+                scope.spawn(move || steps(communicator, seed).expect("all is well"))
+            })
             .collect();
         runs.into_iter().map(|run| run.join().expect("no panic")).collect()
     })
@@ -69,8 +73,10 @@ fn every_bit_is_that_of_threads() {
         let reach = if seed < 2 { Reach::All } else { Reach::OtherNodes };
         let fabric = Fabric::rails(seed, weather, 2, 2);
         let transports = job(&fabric, (2, 2), reach, &VerbsSettings { signal, ..settings() });
-        let over_verbs: Vec<_> =
-            transports.iter().map(|rank| Communicator::new(rank.clone(), options.clone())).collect();
+        let over_verbs: Vec<_> = transports
+            .iter()
+            .map(|rank| Communicator::new(rank.clone(), options.clone()))
+            .collect();
         let by_threads = Communicator::local(&Topology::from_node_sizes(&[2, 2]), options);
         assert!(
             results(over_verbs, seed) == results(by_threads, seed),

@@ -1,4 +1,5 @@
-//! What goes wrong with cards, ports and cables is an error with a name, on all ranks, within its time.
+//! What goes wrong with cards, ports and cables is an error with a name, on all ranks, within its
+//! time.
 
 use crate::verbs_support::{Reach, job, on_all, settings, try_job};
 use headlong_comm::transport::paths::PathTransport;
@@ -17,9 +18,11 @@ fn until_it_fails(transport: &PathTransport, bytes: usize) -> CommError {
     let (sent, mut received) = (vec![7; bytes], vec![vec![0; bytes]; peers.len()]);
     for sequence in 0.. {
         let id = StepId { sequence, step: 0, fingerprint: 5, operation: "test" };
-        let outgoing: Vec<Outgoing> = peers.iter().map(|&to| Outgoing { to, bytes: &sent }).collect();
+        let outgoing: Vec<Outgoing> =
+            peers.iter().map(|&to| Outgoing { to, bytes: &sent }).collect();
         let pairs = peers.iter().zip(&mut received);
-        let mut incoming: Vec<Incoming> = pairs.map(|(&from, bytes)| Incoming { from, bytes }).collect();
+        let mut incoming: Vec<Incoming> =
+            pairs.map(|(&from, bytes)| Incoming { from, bytes }).collect();
         if let Err(error) = transport.exchange(&id, &outgoing, &mut incoming) {
             return error;
         }
@@ -48,13 +51,17 @@ fn what_happens_on_the_way_is_named() {
     let fabric = || Fabric::rails(3, Weather::ROUGH, 2, 1);
     let one = fabric();
     let text = after(&one, || one.cut(0, 1, true));
-    assert!(text.contains("no answer from the peer") && text.contains("comm.verbs.timeout"), "{text}");
+    assert!(
+        text.contains("no answer from the peer") && text.contains("comm.verbs.timeout"),
+        "{text}"
+    );
     let one = fabric();
     let text = after(&one, || one.port_down(1, "fake0", 1));
     assert!(text.contains("port 1 is down") || text.contains("no answer from the peer"), "{text}");
     let one = fabric();
     let text = after(&one, || one.break_device(0, "fake0"));
-    // Note: who notices first is a matter of chance: the device's own rank, or its peer, which gets no answer.
+    // Note: who notices first is a matter of chance: the device's own rank, or its peer, which gets
+    // no answer.
     let seen = ["the device has failed", "flushed", "no answer from the peer"];
     assert!(seen.iter().any(|seen| text.contains(seen)), "{text}");
     let one = fabric();
@@ -103,7 +110,8 @@ fn refused(fabric: &Arc<Fabric>, settings: &(dyn Fn(usize) -> VerbsSettings + Sy
     let begin = Instant::now();
     let ends = try_job(fabric, (2, 1), Reach::All, settings);
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
-    let errors: Vec<CommError> = ends.into_iter().map(|end| end.map(drop).expect_err("refused")).collect();
+    let errors: Vec<CommError> =
+        ends.into_iter().map(|end| end.map(drop).expect_err("refused")).collect();
     assert_eq!(errors[0], errors[1], "both report the same first error");
     errors[0].to_string()
 }
@@ -124,11 +132,14 @@ fn ranks_that_cannot_connect_say_why_to_all() {
     let other = |rank: usize| VerbsSettings { slot_bytes: 4096 << rank, ..settings() };
     let text = refused(&with(|_| {}), &other);
     assert!(text.contains("4096 bytes") && text.contains("8192 bytes"), "{text}");
-    let unknown = |rank: usize| VerbsSettings { devices: vec![format!("fake{rank}")], ..settings() };
+    let unknown =
+        |rank: usize| VerbsSettings { devices: vec![format!("fake{rank}")], ..settings() };
     let text = refused(&with(|_| {}), &unknown);
     assert!(text.contains("rank 1") && text.contains("comm.verbs.devices"), "{text}");
     let never = |_| VerbsSettings { retries: 9, ..settings() };
-    assert!(refused(&with(|_| {}), &never).contains("comm.verbs.retries: 9 is not between 0 and 7"));
+    assert!(
+        refused(&with(|_| {}), &never).contains("comm.verbs.retries: 9 is not between 0 and 7")
+    );
 }
 
 #[test]
@@ -137,7 +148,10 @@ fn a_wire_that_swallows_everything_is_found_before_the_first_step() {
     fabric.cut(0, 1, true);
     let patient = VerbsSettings { patience: Duration::from_millis(300), timeout: 20, ..settings() };
     let text = refused(&fabric, &|_| patient.clone());
-    assert!(text.contains("within 0.3 s although it is connected") || text.contains("no answer"), "{text}");
+    assert!(
+        text.contains("within 0.3 s although it is connected") || text.contains("no answer"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -157,7 +171,8 @@ fn a_rank_in_another_operation_is_named_with_both() {
 fn an_own_failure_reaches_everybody_and_a_rank_that_leaves_is_missed() {
     let fabric = Fabric::rails(1, Weather::ROUGH, 2, 1);
     let ranks = job(&fabric, (2, 1), Reach::All, &settings());
-    let failure = CommError::Aborted { culprit: Rank(1), reason: "part 7, line 12: bad row".into() };
+    let failure =
+        CommError::Aborted { culprit: Rank(1), reason: "part 7, line 12: bad row".into() };
     let errors = on_all(&ranks, |rank| match rank.rank() {
         Rank(1) => {
             rank.abort(failure.clone());

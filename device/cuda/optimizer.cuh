@@ -1,5 +1,6 @@
-// Optimiser formulas, bit for bit those of device/src/optimizer.rs: every product, sum, quotient and root is rounded by
-// itself, never fused. `OptimizerConstants` and `DeviceStep` have the layout of device/src/cuda/step.rs.
+// Optimiser formulas, bit for bit those of device/src/optimizer.rs: every product, sum, quotient
+// and root is rounded by itself, never fused. `OptimizerConstants` and `DeviceStep` have the layout
+// of device/src/cuda/step.rs.
 #ifndef HL_OPTIMIZER_CUH
 #define HL_OPTIMIZER_CUH
 
@@ -57,8 +58,8 @@ HL_DEVICE void ftrl(float& w, float& z, float& n, float g, const OptimizerConsta
   w = __fdiv_rn(-shrunk, __fadd_rn(__fdiv_rn(__fadd_rn(c.beta, after), alpha), c.l2));
 }
 
-// One step of one element. `first` and `second` are its state where the optimiser has them. For the row-wise optimiser,
-// `row_rate` is the row's `rowwise_rate`; the others do not read it.
+// One step of one element. `first` and `second` are its state where the optimiser has them. For the
+// row-wise optimiser, `row_rate` is the row's `rowwise_rate`; the others do not read it.
 template <i32 kind>
 HL_DEVICE void update(float& w, float& first, float& second, float g, const OptimizerConstants& c, const DeviceStep& step, float row_rate = 0.0f) {
   if constexpr (kind == HL_SGD) sgd(w, g, step.learning_rate);
@@ -68,9 +69,9 @@ HL_DEVICE void update(float& w, float& first, float& second, float g, const Opti
   if constexpr (kind == HL_FTRL) ftrl(w, first, second, g, c, step.learning_rate);
 }
 
-// The mean of the squares of a row of `dim` elements by sixteen neighbouring lanes, in the order of the CPU's sixteen
-// lanes and tree; the same bits in all sixteen. All 32 lanes of the warp call it, each half with a row of its own;
-// `at(i)` is element i.
+// The mean of the squares of a row of `dim` elements by sixteen neighbouring lanes, in the order of
+// the CPU's sixteen lanes and tree; the same bits in all sixteen. All 32 lanes of the warp call it,
+// each half with a row of its own; `at(i)` is element i.
 template <class At>
 HL_DEVICE float mean_of_squares16(u32 dim, At at) {
   const u32 lane = lane_index() & 15u, whole = dim & ~15u;

@@ -1,6 +1,6 @@
-// What stands before every kernel. No system headers; the same text compiles under NVRTC and, for the software device,
-// under g++ behind hostcuda.h. `__CUDA_ARCH__` appears only here. Wrappers of single instructions have a plain body for
-// the host; everything else is one text for both.
+// What stands before every kernel. No system headers; the same text compiles under NVRTC and, for
+// the software device, under g++ behind hostcuda.h. `__CUDA_ARCH__` appears only here. Wrappers of
+// single instructions have a plain body for the host; everything else is one text for both.
 #ifndef HL_PRELUDE
 #define HL_PRELUDE
 
@@ -25,11 +25,13 @@ using i64 = long long;
   T* name = reinterpret_cast<T*>(hl_dynamic_shared)
 #endif
 
-// ---- threads -----------------------------------------------------------------------------------------------------------
+// ---- threads
+// -----------------------------------------------------------------------------------------------------------
 // Blocks are one-dimensional and whole warps.
 HL_DEVICE u32 lane_index() { return threadIdx.x & 31u; }
 HL_DEVICE u32 warp_index() { return threadIdx.x >> 5; }
-// This thread among all of the grid, and how many there are: `for (u64 i = grid_thread(); i < n; i += grid_threads())`.
+// This thread among all of the grid, and how many there are:
+// `for (u64 i = grid_thread(); i < n; i += grid_threads())`.
 HL_DEVICE u64 grid_thread() { return static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x; }
 HL_DEVICE u64 grid_threads() { return static_cast<u64>(gridDim.x) * blockDim.x; }
 HL_DEVICE u64 grid_warp() { return grid_thread() >> 5; }
@@ -40,7 +42,8 @@ HL_DEVICE constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 
-// ---- 16-bit numbers: storage types; arithmetic is in f32 ---------------------------------------------------------------
+// ---- 16-bit numbers: storage types; arithmetic is in f32
+// ---------------------------------------------------------------
 struct bf16 {
   u16 bits;
 };
@@ -96,7 +99,8 @@ HL_DEVICE f16 to_f16(float x) {
   return f16{static_cast<u16>(sign | (rounded - 0x38000000u) >> 13)};
 #endif
 }
-// bf16 up or down with the probability that keeps the mean: `random` has 16 random bits. An infinity or NaN stays one.
+// bf16 up or down with the probability that keeps the mean: `random` has 16 random bits. An
+// infinity or NaN stays one.
 HL_DEVICE bf16 to_bf16_stochastic(float x, u32 random) {
   const u32 bits = __float_as_uint(x);
   if ((bits & 0x7f800000u) == 0x7f800000u) return to_bf16(x);
@@ -153,7 +157,8 @@ HL_DEVICE float to_tf32(float x) {
 #endif
 }
 
-// ---- memory: 16, 8 bytes at a time -------------------------------------------------------------------------------------
+// ---- memory: 16, 8 bytes at a time
+// -------------------------------------------------------------------------------------
 struct __align__(16) f32x4 {
   float x, y, z, w;
 };
@@ -188,8 +193,9 @@ HL_DEVICE void store4(f16* to, f32x4 v) {
 HL_DEVICE u32x4 load16(const void* from) { return *static_cast<const u32x4*>(from); }
 HL_DEVICE void store16(void* to, u32x4 v) { *static_cast<u32x4*>(to) = v; }
 
-// ---- words that other devices and the host see, in order: a release is seen after everything before it, an acquire before
-// everything behind it -----------------------------------------------------------------------------------------------------
+// ---- words that other devices and the host see, in order: a release is seen after everything
+// before it, an acquire before everything behind it
+// -----------------------------------------------------------------------------------------------------
 HL_DEVICE void store_release_system(u32* to, u32 value) {
 #ifdef __CUDA_ARCH__
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
@@ -234,8 +240,10 @@ HL_DEVICE u64 nanoseconds() {
 #endif
 }
 
-// ---- sums, maxima, scans -----------------------------------------------------------------------------------------------
-// Over a warp, all 32 lanes present; the same bits in every lane, because a butterfly has one order for all.
+// ---- sums, maxima, scans
+// -----------------------------------------------------------------------------------------------
+// Over a warp, all 32 lanes present; the same bits in every lane, because a butterfly has one order
+// for all.
 template <class T>
 HL_DEVICE T warp_sum(T x) {
 #pragma unroll
@@ -306,7 +314,8 @@ HL_DEVICE T block_scan_exclusive(T x, T& total) {
   return (warp_index() == 0 ? T(0) : before) + inclusive - x;
 }
 
-// ---- random numbers: Philox4x32-10, the same as device/src/rng.rs ------------------------------------------------------
+// ---- random numbers: Philox4x32-10, the same as device/src/rng.rs
+// ------------------------------------------------------
 HL_DEVICE u32x4 philox4x32(u32x4 counter, u32 key0, u32 key1) {
 #pragma unroll
   for (i32 round = 0; round < 10; round++) {
@@ -332,8 +341,9 @@ HL_DEVICE float random_uniform(u64 seed, u64 stream, u64 index) {
   return static_cast<float>(word >> 8) * (1.0f / 16777216.0f);
 }
 
-// ---- asynchronous copies from global to shared memory ------------------------------------------------------------------
-// Sixteen bytes, past the first-level cache; both addresses are multiples of 16. Where `valid` is false, zeros.
+// ---- asynchronous copies from global to shared memory
+// ------------------------------------------------------------------ Sixteen bytes, past the
+// first-level cache; both addresses are multiples of 16. Where `valid` is false, zeros.
 HL_DEVICE void copy_async16(void* shared, const void* global, bool valid = true) {
 #ifdef __CUDA_ARCH__
   const u32 to = static_cast<u32>(__cvta_generic_to_shared(shared));
@@ -349,7 +359,8 @@ HL_DEVICE void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Waits until at most `groups` of this thread's groups are open. Other threads see the data behind a barrier.
+// Waits until at most `groups` of this thread's groups are open. Other threads see the data behind
+// a barrier.
 template <i32 groups>
 HL_DEVICE void copy_async_wait() {
 #ifdef __CUDA_ARCH__
@@ -357,15 +368,16 @@ HL_DEVICE void copy_async_wait() {
 #endif
 }
 
-// ---- tensor cores: whole warps -----------------------------------------------------------------------------------------
-// With g = lane / 4 and t = lane % 4, a lane holds
+// ---- tensor cores: whole warps
+// ----------------------------------------------------------------------------------------- With g
+// = lane / 4 and t = lane % 4, a lane holds
 //   of A, 16 × 16, row-major: rows g, g+8, g, g+8 in a[0..4], columns 2t, 2t+1 (a[0], a[1]) and 2t+8, 2t+9 (a[2], a[3]);
 //   of B, 16 × 8: column g, rows 2t, 2t+1 in b[0] and 2t+8, 2t+9 in b[1];
 //   of C and D, 16 × 8: columns 2t, 2t+1 of row g in c[0], c[1] and of row g+8 in c[2], c[3].
 // The lower half of a word is the element that comes first.
 
-// Four 8 × 8 matrices of 16-bit elements from shared memory: lane 8i + r gives the address of row r of matrix i, 16 bytes;
-// of each matrix the lane receives columns 2t and 2t+1 of row g.
+// Four 8 × 8 matrices of 16-bit elements from shared memory: lane 8i + r gives the address of row r
+// of matrix i, 16 bytes; of each matrix the lane receives columns 2t and 2t+1 of row g.
 HL_DEVICE void load_matrices(u32 (&to)[4], const void* row) {
 #ifdef __CUDA_ARCH__
   const u32 from = static_cast<u32>(__cvta_generic_to_shared(row));
@@ -413,7 +425,8 @@ template <class T>
 inline float hl_half(u32 word, u32 which) {
   return to_float(T{static_cast<u16>(word >> (16 * which))});
 }
-// Products are exact; sums are one chain of fused multiply-adds, where hardware has an order and a rounding of its own.
+// Products are exact; sums are one chain of fused multiply-adds, where hardware has an order and a
+// rounding of its own.
 template <class T>
 inline void hl_mma16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   const auto lanes = hostcuda_exchange(HlFragments{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
@@ -448,8 +461,8 @@ HL_DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   hl_mma16<f16>(c, a, b);
 #endif
 }
-// C += A·B, 16 × 8 × 8, TF32 operands made by `to_tf32`, f32 sums: of A rows g, g+8, g, g+8 in a[0..4], columns t (a[0], a[1])
-// and t+4; of B column g, rows t and t+4; C as above.
+// C += A·B, 16 × 8 × 8, TF32 operands made by `to_tf32`, f32 sums: of A rows g, g+8, g, g+8 in
+// a[0..4], columns t (a[0], a[1]) and t+4; of B column g, rows t and t+4; C as above.
 HL_DEVICE void mma_tf32(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
 #ifdef __CUDA_ARCH__
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

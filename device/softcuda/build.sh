@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds the software CUDA device: build.sh OUT [address|thread]
-# OUT then holds libcuda.so.1, libnvrtc.so.13, libcublasLt.so.13 and libnccl.so.2 (each also as lib*.so), for
-# HEADLONG_CUDA_LIBS=OUT. With a sanitizer, the kernels that libnvrtc compiles are built with it, too; run programs through
-# run-sanitized.sh.
+# Builds the software CUDA device: build.sh OUT [address|thread] OUT then holds libcuda.so.1,
+# libnvrtc.so.13, libcublasLt.so.13 and libnccl.so.2 (each also as lib*.so), for
+# HEADLONG_CUDA_LIBS=OUT. With a sanitizer, the kernels that libnvrtc compiles are built with it,
+# too; run programs through run-sanitized.sh.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?usage: build.sh OUT [address|thread]}
@@ -11,7 +11,8 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cxx=${CXX:-g++}
 flags="-std=c++20 -g1 -fPIC -fvisibility=hidden -fno-strict-aliasing -Wall -Wextra -Wno-psabi -I$here"
-# The driver and the emulator only tell the sanitizers about fibers and ranges; what computes is instrumented.
+# The driver and the emulator only tell the sanitizers about fibers and ranges; what computes is
+# instrumented.
 case "$sanitizer" in
   "") tool="" instrument="" ;;
   address) tool="-DSOFTCUDA_ASAN -fno-omit-frame-pointer" instrument="-fsanitize=address" ;;

@@ -1,12 +1,15 @@
-// cublaslt.cpp - the software cublasLt: the functions that Headlong's binding calls, computed on the host.
+// cublaslt.cpp - the software cublasLt: the functions that Headlong's binding calls, computed on
+// the host.
 //
-// D = epilogue(alpha · op(A)·op(B) + beta · C), matrices by columns. Inputs are f32, f16 or bf16 (f32 rounded to TF32 where the
-// fast compute type asks for it), every element of the product is one chain of fused multiply-adds over k = 0, 1, …, and what the
-// epilogue adds up (bias gradients) is one chain of additions. So results are the same on every machine that fuses.
+// D = epilogue(alpha · op(A)·op(B) + beta · C), matrices by columns. Inputs are f32, f16 or bf16
+// (f32 rounded to TF32 where the fast compute type asks for it), every element of the product is
+// one chain of fused multiply-adds over k = 0, 1, …, and what the epilogue adds up (bias gradients)
+// is one chain of additions. So results are the same on every machine that fuses.
 //
-// It refuses what the real library is documented to refuse, and what its kernels need to be told: leading dimensions of ReLU
-// masks that are no multiple of 128 bits, auxiliary epilogues of misaligned matrices, pointers less aligned than the preference
-// promised when the algorithm was chosen, a workspace smaller than the algorithm's. It poisons the workspace.
+// It refuses what the real library is documented to refuse, and what its kernels need to be told:
+// leading dimensions of ReLU masks that are no multiple of 128 bits, auxiliary epilogues of
+// misaligned matrices, pointers less aligned than the preference promised when the algorithm was
+// chosen, a workspace smaller than the algorithm's. It poisons the workspace.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -17,7 +20,8 @@
 
 namespace {
 
-// The numbers of cublasStatus_t, cudaDataType_t, cublasComputeType_t, cublasLtEpilogue_t and of the attributes (CUDA 13.0).
+// The numbers of cublasStatus_t, cudaDataType_t, cublasComputeType_t, cublasLtEpilogue_t and of the
+// attributes (CUDA 13.0).
 enum Status { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
 enum Type : int32_t { F32 = 0, F16 = 2, BF16 = 14, UNSET = -1 };
 enum Compute : int32_t { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_32F_TF32 = 77 };
@@ -95,7 +99,8 @@ struct Operation {
     uint64_t workspace_bytes;
 };
 
-// ---- elements -----------------------------------------------------------------------------------------------------------
+// ---- elements
+// -----------------------------------------------------------------------------------------------------------
 
 float from_bits(uint32_t bits) {
     float value;
@@ -160,7 +165,8 @@ void store(void *data, int32_t type, uint64_t index, float value) {
     }
 }
 
-// ---- the product --------------------------------------------------------------------------------------------------------
+// ---- the product
+// --------------------------------------------------------------------------------------------------------
 
 const uint64_t ROWS = 32, COLS = 8, DEPTH = 512;
 typedef float Vector __attribute__((vector_size(64), aligned(64)));
@@ -178,8 +184,8 @@ void pack(const Layout &layout, const void *data, bool along_rows, bool tf32, ui
     }
 }
 
-// Goes on with the chains of a tile of ROWS × COLS elements, `stride` apart from column to column. The compiler fuses where the
-// processor can.
+// Goes on with the chains of a tile of ROWS × COLS elements, `stride` apart from column to column.
+// The compiler fuses where the processor can.
 __attribute__((optimize("O3,fp-contract=fast"), target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 void multiply(const float *a, const float *b, uint64_t depth, float *sums, uint64_t stride) {
     Vector tile[COLS][2];
@@ -221,7 +227,8 @@ std::vector<float> product(const Operation &op, uint64_t stride) {
     return sums;
 }
 
-// ---- the epilogue -------------------------------------------------------------------------------------------------------
+// ---- the epilogue
+// -------------------------------------------------------------------------------------------------------
 
 int32_t bias_type(const Operation &op) { return op.desc.bias_type == UNSET ? op.d.type : op.desc.bias_type; }
 
@@ -306,7 +313,8 @@ int run(const void *argument, void *) {
     return 0;
 }
 
-// ---- what is supported --------------------------------------------------------------------------------------------------
+// ---- what is supported
+// --------------------------------------------------------------------------------------------------
 
 bool is_type(int32_t type) { return type == F32 || type == F16 || type == BF16; }
 

@@ -73,7 +73,8 @@ extern "C" __attribute__((visibility("default"))) void softcudaCallsReset(void) 
 
 extern "C" __attribute__((visibility("default"))) void softcudaCallsDump(const char* path) { dump(path); }
 
-// Calls so far, "name count" lines, into `out` (cut at `bytes`); returns the length that all of it has.
+// Calls so far, "name count" lines, into `out` (cut at `bytes`); returns the length that all of it
+// has.
 extern "C" __attribute__((visibility("default"))) size_t softcudaCallsText(char* out, size_t bytes) {
   std::lock_guard hold(counters().lock);
   std::string text;

@@ -114,7 +114,8 @@ const ErrorName* find_error(int code) {
   return nullptr;
 }
 
-// The attributes that programs ask for; the figures of an H200 but for the two multiprocessors, which keep grids small.
+// The attributes that programs ask for; the figures of an H200 but for the two multiprocessors,
+// which keep grids small.
 int attribute(int which) {
   switch (which) {
     case 1: return 1024;        // threads per block
@@ -344,8 +345,9 @@ API cuCtxDisablePeerAccess(Context* peer) {
 API cuCtxSynchronize(void) {
   ENTER;
   Device& device = *current_context->device;
-  // Not while a stream of this context is captured by this thread, or in global mode. (The guide forbids it for a capture of
-  // any thread; threads whose captures are their own affair are let through here, so that tests may run side by side.)
+  // Not while a stream of this context is captured by this thread, or in global mode. (The guide
+  // forbids it for a capture of any thread; threads whose captures are their own affair are let
+  // through here, so that tests may run side by side.)
   for (Capture* c : d.captures)
     if (c->origin->device == &device && (c->mode == 0 || c->thread == this_thread())) return invalidate(*c, kCaptureUnsupported);
   wait_until(hold, [&] { return idle(device); });

@@ -99,8 +99,9 @@ API cuGraphDebugDotPrint(Graph* g, const char* path, unsigned) {
   return kOk;
 }
 
-// Takes the arguments of `g`; the two must have the same nodes in the same order. Result (of CUgraphExecUpdateResultInfo):
-// 0 success, 1 error, 2 topology changed, 3 type of a node changed, 4 function changed, 5 parameters changed.
+// Takes the arguments of `g`; the two must have the same nodes in the same order. Result (of
+// CUgraphExecUpdateResultInfo): 0 success, 1 error, 2 topology changed, 3 type of a node changed, 4
+// function changed, 5 parameters changed.
 API cuGraphExecUpdate_v2(Exec* exec, Graph* g, int* result) {
   ENTER;
   const auto found = d.execs.find(exec);

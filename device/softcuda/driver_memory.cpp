@@ -92,8 +92,8 @@ int move_bytes(Address to, Address from, size_t bytes, bool check_to, bool check
   return kOk;
 }
 
-// One asynchronous copy. Pageable memory is staged at the call (a source) or waited for (a destination), and has no place
-// in a capture.
+// One asynchronous copy. Pageable memory is staged at the call (a source) or waited for (a
+// destination), and has no place in a capture.
 int copy(Hold& hold, const char* call, Address to, Address from, size_t bytes, Stream& s, bool device_to, bool device_from) {
   if (!bytes) return kOk;
   const Ends ends{find_allocation(to, bytes), find_allocation(from, bytes)};

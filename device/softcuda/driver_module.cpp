@@ -25,8 +25,8 @@ size_t image_bytes(const unsigned char* image) {
   return sections + size_t(entry) * count;
 }
 
-// Writes the image to a file of its own: the dynamic loader takes files of one name, or one file, for the same object, and
-// each load must have its own shared variables.
+// Writes the image to a file of its own: the dynamic loader takes files of one name, or one file,
+// for the same object, and each load must have its own shared variables.
 std::string write_image(const unsigned char* image, size_t bytes) {
   const char* base = getenv("TMPDIR");
   std::string path = std::string(base && *base ? base : "/tmp") + "/softcuda-module-XXXXXX";
@@ -45,7 +45,8 @@ std::string write_image(const unsigned char* image, size_t bytes) {
   return path;
 }
 
-// The file is needed no more, but by the sanitizers, which find source lines in it: they get it until the process ends.
+// The file is needed no more, but by the sanitizers, which find source lines in it: they get it
+// until the process ends.
 void remove_image(const std::string& path) {
 #if defined(SOFTCUDA_ASAN) || defined(SOFTCUDA_TSAN)
   static std::vector<std::string>* kept = [] {

@@ -1,8 +1,9 @@
 // driver_scheduler.cpp - the one place where work of streams is run.
 //
-// A thread that synchronises runs operations, of any stream of any device, until what it waits for has happened. Which
-// stream comes next is drawn from the seed: streams have random weights that change now and then, so that one may run far
-// ahead of another, as on a device. Seed 0 runs in the order of enqueueing, the schedule that hides most.
+// A thread that synchronises runs operations, of any stream of any device, until what it waits for
+// has happened. Which stream comes next is drawn from the seed: streams have random weights that
+// change now and then, so that one may run far ahead of another, as on a device. Seed 0 runs in the
+// order of enqueueing, the schedule that hides most.
 #include <time.h>
 
 #include <algorithm>
@@ -30,7 +31,8 @@ bool can_start(const Device& device, const Work& work) {
   return true;
 }
 
-// The null stream waits for everything before it in blocking streams of its device, and those wait for it.
+// The null stream waits for everything before it in blocking streams of its device, and those wait
+// for it.
 bool held_by_null_stream(Driver& d, const Stream& stream, uint64_t sequence) {
   if (!stream.null && !stream.blocking) return false;
   for (const Stream* other : d.streams) {
@@ -125,10 +127,11 @@ void mark(const std::shared_ptr<Record>& record) {
   record->at_ms = now_ms();
 }
 
-// ThreadSanitizer: the thread of the work's stream, knowing what comes before the work and nothing else, for as long as this
-// lives; what it has done is then known to what comes after.
+// ThreadSanitizer: the thread of the work's stream, knowing what comes before the work and nothing
+// else, for as long as this lives; what it has done is then known to what comes after.
 #ifdef SOFTCUDA_TSAN
-// The lane runs on the host thread's stack, where what the one has left is none of the other's business.
+// The lane runs on the host thread's stack, where what the one has left is none of the other's
+// business.
 [[gnu::noinline]] void forget_stack() {
   char here = 0;
   constexpr unsigned long kBelow = 60 << 10, kAbove = 1 << 10;  // above: the lane's first frames begin where this one's caller is
@@ -175,7 +178,8 @@ struct AsLane {
 };
 #endif
 
-// Runs the work itself; the lock is let go while the device computes. False: it has to wait (a poll).
+// Runs the work itself; the lock is let go while the device computes. False: it has to wait (a
+// poll).
 bool execute(Driver& d, Hold& hold, const Candidate& c, const Work& work, void* state) {
   Device& device = *c.stream->device;
   const bool woken = device.asleep == &work;
@@ -310,8 +314,8 @@ const Work* work_of(const Candidate& c) {
 bool is_asleep(const Candidate& c) { return c.stream->device->asleep == work_of(c); }
 }  // namespace
 
-// Work that sleeps is woken when nothing else gets on here, each at most once. Whenever some has fallen asleep, the lock had been let
-// go meanwhile, and the candidates are others.
+// Work that sleeps is woken when nothing else gets on here, each at most once. Whenever some has
+// fallen asleep, the lock had been let go meanwhile, and the candidates are others.
 bool step(Hold& hold) {
   Driver& d = driver();
   sweep(d);

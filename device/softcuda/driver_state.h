@@ -1,7 +1,9 @@
-// driver_state.h - the objects of the software driver, and how work gets from a stream to its execution.
+// driver_state.h - the objects of the software driver, and how work gets from a stream to its
+// execution.
 //
-// One lock guards everything. Streams are queues; work is run only by threads that synchronise (Scheduler in
-// driver_scheduler.cpp), one operation of a device at a time, operations of several devices on several host threads.
+// One lock guards everything. Streams are queues; work is run only by threads that synchronise
+// (Scheduler in driver_scheduler.cpp), one operation of a device at a time, operations of several
+// devices on several host threads.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -66,8 +68,9 @@ struct Event {
 
 struct GraphRun;
 
-// ThreadSanitizer: the work of one stream is a thread of its own, with fibers of its own, which knows of other streams' work
-// what events tell it. Captured work belongs to the stream that it was captured on. Nothing of this in other builds.
+// ThreadSanitizer: the work of one stream is a thread of its own, with fibers of its own, which
+// knows of other streams' work what events tell it. Captured work belongs to the stream that it was
+// captured on. Nothing of this in other builds.
 struct Lane {
   std::unique_ptr<Emulator> emulator;
   void* tsan = nullptr;

@@ -37,8 +37,8 @@ int invalidate(Capture& capture, int error) {
   return error;
 }
 
-// Calls that may wait for the device or change what a capture stands on: forbidden while this thread captures, or any
-// thread in global mode. 0: global, 1: thread-local, 2: relaxed.
+// Calls that may wait for the device or change what a capture stands on: forbidden while this
+// thread captures, or any thread in global mode. 0: global, 1: thread-local, 2: relaxed.
 thread_local int thread_mode = 0;  // cuThreadExchangeStreamCaptureMode: what this thread asks to be held to
 int unsafe_in_capture() {
   if (thread_mode == 2) return kOk;
@@ -122,7 +122,8 @@ bool unjoined(const Capture& c) {
     if (s != c.origin)
       for (size_t node : s->tail)
         if (!reaches(c, c.origin->tail, node)) return true;
-  // A forked stream without any work of its own must come back, too: its tail is then the fork's, which the origin has.
+  // A forked stream without any work of its own must come back, too: its tail is then the fork's,
+  // which the origin has.
   return false;
 }
 
@@ -392,7 +393,8 @@ API cuStreamWaitEvent(void* handle, Event* e, unsigned flags) {
   return submit(*s, std::move(work));
 }
 
-// --- capture ------------------------------------------------------------------------------------------------------------
+// --- capture
+// ------------------------------------------------------------------------------------------------------------
 API cuStreamBeginCapture_v2(void* handle, int mode) {
   ENTER;
   int error = 0;

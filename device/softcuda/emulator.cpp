@@ -1,8 +1,9 @@
 // emulator.cpp - fibers, barriers and warp collectives.
 //
-// A stack runs CUDA threads one after another: when a thread ends, the next one that has not begun starts on the same stack
-// without a switch; only threads that wait keep a stack. A thread that waits switches straight to the next ready one. Broken
-// rules (a barrier that not all reach, a lane outside its mask, ...) end the launch with a message.
+// A stack runs CUDA threads one after another: when a thread ends, the next one that has not begun
+// starts on the same stack without a switch; only threads that wait keep a stack. A thread that
+// waits switches straight to the next ready one. Broken rules (a barrier that not all reach, a lane
+// outside its mask, ...) end the launch with a message.
 #include "emulator.h"
 
 #include <signal.h>
@@ -24,8 +25,9 @@ namespace {
 
 constexpr unsigned kMaxThreads = 1024, kWarps = kMaxThreads / 32;
 constexpr uint64_t kMagic = 0x736f667463756461;
-// ThreadSanitizer: threads of consecutive blocks get different histories, or a barrier in a block would seem to order it after
-// everything its threads did in the block before. It has some 8000 histories in all.
+// ThreadSanitizer: threads of consecutive blocks get different histories, or a barrier in a block
+// would seem to order it after everything its threads did in the block before. It has some 8000
+// histories in all.
 #ifdef SOFTCUDA_TSAN
 constexpr unsigned kSets = 2, kManyHistories = 3000;
 std::atomic<unsigned> histories{0};
@@ -106,7 +108,8 @@ struct BlockState : HostcudaBlock {
   const void* host_stack = nullptr;
   size_t host_stack_bytes = 0;
   void* host_tsan = nullptr;
-  // ThreadSanitizer's tokens: begin and end of the grid (not forgotten between blocks); barriers; warp barriers.
+  // ThreadSanitizer's tokens: begin and end of the grid (not forgotten between blocks); barriers;
+  // warp barriers.
   char grid_begin, grid_end;
   struct alignas(8) {
     char barrier[16];
@@ -134,7 +137,8 @@ Fiber* stack_at(BlockState& b, unsigned i) {
   f->magic = kMagic;
   b.begun_stacks = std::max(b.begun_stacks, i + 1);
   f->block = &b;
-  // Tops of stacks are staggered: at one distance from each other they would all compete for the same cache lines.
+  // Tops of stacks are staggered: at one distance from each other they would all compete for the
+  // same cache lines.
   char* top = reinterpret_cast<char*>(f) + HOSTCUDA_STACK_BYTES - (i * 192) % 8192 - 64;
   void** sp = reinterpret_cast<void**>(top);
   *--sp = nullptr;  // keeps the alignment that a call would have left
@@ -202,7 +206,8 @@ void describe(BlockState& b, Fiber* f, const char* why) {
 }
 [[noreturn]] void die(const char* why) { stop(719, why); }
 
-// The next thread that can run, or -1. In natural order the warp of the last thread goes on as long as it can.
+// The next thread that can run, or -1. In natural order the warp of the last thread goes on as long
+// as it can.
 int pick(BlockState& b, unsigned after, bool other_warp) {
   if (!b.ready_warps) return -1;
   const uint32_t random = b.seed ? draw(b) : 0;
@@ -246,7 +251,8 @@ void check_stack(Fiber* f) {
   }
 }
 
-// The calling thread waits (its state says for what) or gives way; others run until it is ready and chosen.
+// The calling thread waits (its state says for what) or gives way; others run until it is ready and
+// chosen.
 void give_way(bool other_warp) {
   Fiber* me = self();
   BlockState& b = block_of(me);
@@ -390,8 +396,9 @@ void spin() {
   give_way(true);
 }
 
-// The calling thread waits for something from outside. A grid of one block of which nobody else can run leaves the host thread,
-// which may be needed for what is waited for; Emulator::run comes back here.
+// The calling thread waits for something from outside. A grid of one block of which nobody else can
+// run leaves the host thread, which may be needed for what is waited for; Emulator::run comes back
+// here.
 void sleep() {
   Fiber* me = self();
   BlockState& b = block_of(me);
@@ -440,7 +447,8 @@ void prepare(BlockState& b) {
   }
   poison(job.module->shared_begin, size_t(job.module->shared_end - job.module->shared_begin));
   if (b.dynamic) poison(b.dynamic, job.dynamic_bytes);
-  // Blocks have shared memory and barriers of their own: what the last one did there has nothing to do with this one.
+  // Blocks have shared memory and barriers of their own: what the last one did there has nothing to
+  // do with this one.
   IF_TSAN(tsan_forget(job.module->shared_begin, size_t(job.module->shared_end - job.module->shared_begin));)
   IF_TSAN(if (b.dynamic) tsan_forget(b.dynamic, job.dynamic_bytes); tsan_forget(&b.tokens, sizeof b.tokens);)
 }

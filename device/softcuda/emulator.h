@@ -1,4 +1,5 @@
-// emulator.h - runs one grid of a compiled kernel on the calling thread: every CUDA thread is a fiber with a stack of its own.
+// emulator.h - runs one grid of a compiled kernel on the calling thread: every CUDA thread is a
+// fiber with a stack of its own.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -23,8 +24,9 @@ class Emulator {
   // Schedules of threads and blocks are drawn from `seed`; 0 is the natural order.
   explicit Emulator(uint64_t seed);
   ~Emulator();
-  // Returns 0, CUDA_ERROR_ILLEGAL_ADDRESS or CUDA_ERROR_LAUNCH_FAILED, in which cases stderr has the reason; kAsleep when the
-  // only block of the grid sleeps until something outside of it happens: the next call must be with the same grid and goes on.
+  // Returns 0, CUDA_ERROR_ILLEGAL_ADDRESS or CUDA_ERROR_LAUNCH_FAILED, in which cases stderr has
+  // the reason; kAsleep when the only block of the grid sleeps until something outside of it
+  // happens: the next call must be with the same grid and goes on.
   int run(const Grid& grid);
   static constexpr int kAsleep = -1;
   // Forgets a grid that sleeps.

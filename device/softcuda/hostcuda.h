@@ -1,6 +1,7 @@
-// hostcuda.h - CUDA C++ for g++: what a kernel's text sees when the software device compiles it. One file of headers-free
-// declarations, so that a kernel compiles in a fraction of a second; the emulator itself is in libcuda.so (emulator.cpp).
-// `__global__` and `__launch_bounds__` are taken out of the preprocessed text by nvrtc.cpp, which makes the kernel table.
+// hostcuda.h - CUDA C++ for g++: what a kernel's text sees when the software device compiles it.
+// One file of headers-free declarations, so that a kernel compiles in a fraction of a second; the
+// emulator itself is in libcuda.so (emulator.cpp). `__global__` and `__launch_bounds__` are taken
+// out of the preprocessed text by nvrtc.cpp, which makes the kernel table.
 #pragma once
 #include "hostcuda_abi.h"
 
@@ -15,9 +16,10 @@
 #define __builtin_align__(n) __attribute__((aligned(n)))
 #define __grid_constant__
 #define __managed__ static_assert(false, "no managed memory");
-// One copy per module: a device runs one block at a time, and each device has loaded the module for itself. These are the
-// module's only uninitialised variables: where they begin and end is known from the linker. (A section of their own would be
-// plainer, but g++ 12 ignores the attribute in templates.)
+// One copy per module: a device runs one block at a time, and each device has loaded the module for
+// itself. These are the module's only uninitialised variables: where they begin and end is known
+// from the linker. (A section of their own would be plainer, but g++ 12 ignores the attribute in
+// templates.)
 #define __shared__ static
 #define HOSTCUDA_DYN_SMEM(T, name) T* name = reinterpret_cast<T*>(hostcuda::self()->block->dynamic)
 #define __CUDACC_VER_MAJOR__ 13
@@ -98,7 +100,8 @@ constexpr unsigned first(unsigned n, unsigned = 0, unsigned = 0) { return n; }
 #define gridDim (hostcuda::self()->block->grid)
 constexpr int warpSize = 32;
 
-// --- vector types -------------------------------------------------------------------------------------------------------
+// --- vector types
+// -------------------------------------------------------------------------------------------------------
 #define HOSTCUDA_VECTOR(T, N)                                                                   \
   struct __align__(2 * sizeof(T)) N##2 { T x, y; };                                             \
   struct __align__(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) N##4 { T x, y, z, w; };             \
@@ -114,7 +117,8 @@ HOSTCUDA_VECTOR(long long, longlong) HOSTCUDA_VECTOR(unsigned long long, ulonglo
 HOSTCUDA_VECTOR3(int, int) HOSTCUDA_VECTOR3(float, float)
 inline uint3 make_uint3(unsigned x, unsigned y, unsigned z) { return {x, y, z}; }
 
-// --- barriers, votes, shuffles ------------------------------------------------------------------------------------------
+// --- barriers, votes, shuffles
+// ------------------------------------------------------------------------------------------
 inline void __syncthreads() { hostcuda::runtime->barrier(0); }
 inline int __syncthreads_count(int p) { return hostcuda::runtime->barrier(p != 0); }
 inline int __syncthreads_or(int p) { return hostcuda::runtime->barrier(p != 0) != 0; }
@@ -182,11 +186,13 @@ HOSTCUDA_REDUCE(max, unsigned, a > b ? a : b) HOSTCUDA_REDUCE(max, int, a > b ? 
 HOSTCUDA_REDUCE(and, unsigned, a & b) HOSTCUDA_REDUCE(or, unsigned, a | b) HOSTCUDA_REDUCE(xor, unsigned, a ^ b)
 inline unsigned __activemask() { return hostcuda::runtime->alive(); }  // code must not rely on fewer
 
-// For wrappers of one instruction that a whole warp executes (mma, ldmatrix): what every lane brought, at most 64 bytes.
+// For wrappers of one instruction that a whole warp executes (mma, ldmatrix): what every lane
+// brought, at most 64 bytes.
 template <class T>
 hostcuda::Lanes<T> hostcuda_exchange(const T& value) { return hostcuda::collective(~0u, kHostcudaExchange, value); }
 
-// --- memory -------------------------------------------------------------------------------------------------------------
+// --- memory
+// -------------------------------------------------------------------------------------------------------------
 // No atomics on floating-point numbers: their order would show in the result.
 #define HOSTCUDA_ATOMIC(name, T, expression)                                                        \
   inline T name(T* p, T v) {                                                                        \
@@ -230,7 +236,8 @@ template <class T> void __stcs(T* p, T v) { *p = v; }
 template <class T> void __stwb(T* p, T v) { *p = v; }
 template <class T> void __stwt(T* p, T v) { *p = v; }
 
-// --- bits and numbers ---------------------------------------------------------------------------------------------------
+// --- bits and numbers
+// ---------------------------------------------------------------------------------------------------
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
 inline int __ffs(int v) { return __builtin_ffs(v); }

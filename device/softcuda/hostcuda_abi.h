@@ -1,4 +1,5 @@
-// hostcuda_abi.h - what a compiled kernel and the emulator in libcuda.so share. Included by both; no other header.
+// hostcuda_abi.h - what a compiled kernel and the emulator in libcuda.so share. Included by both;
+// no other header.
 #pragma once
 #if !defined(__x86_64__)
 #error "the software device switches stacks with x86-64 instructions"
@@ -6,8 +7,8 @@
 
 using size_t = decltype(sizeof 0);
 
-// Stacks are aligned to their size, and the thread's own record lies at the low end: it is found by masking the stack
-// pointer, so neither a thread-local variable nor a call is needed for threadIdx.
+// Stacks are aligned to their size, and the thread's own record lies at the low end: it is found by
+// masking the stack pointer, so neither a thread-local variable nor a call is needed for threadIdx.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SOFTCUDA_ASAN) || defined(SOFTCUDA_TSAN)
 #define HOSTCUDA_STACK_BYTES (256u << 10)
 #else
@@ -46,8 +47,8 @@ struct HostcudaRuntime {
   void (*die)(const char* why);
   // __syncthreads; returns the sum of `vote` over all threads.
   int (*barrier)(int vote);
-  // Waits for all lanes of `mask`; returns 32 x kHostcudaLaneBytes bytes with what each lane brought, valid until the
-  // calling thread next waits.
+  // Waits for all lanes of `mask`; returns 32 x kHostcudaLaneBytes bytes with what each lane
+  // brought, valid until the calling thread next waits.
   const unsigned char* (*collective)(unsigned mask, int kind, const void* value, unsigned bytes);
   unsigned (*alive)(void);   // lanes of the calling warp that have not exited
   void (*spin)(void);        // lets other threads run

@@ -1,14 +1,18 @@
-// nccl.cpp - a software NCCL (libnccl.so.2) for the software device. Test-only: never linked into a release.
+// nccl.cpp - a software NCCL (libnccl.so.2) for the software device. Test-only: never linked into a
+// release.
 //
-// What it keeps of NCCL's rules: group calls, sends and receives matched in order per pair of ranks, the same collectives in
-// the same order on every rank, capture and replay, non-blocking communicators that answer "in progress", one rank per device,
-// aborts that only end this rank's waiting. What it is stricter about: a send has only happened when it was received; counts,
-// types and kinds that do not fit are an error on every rank instead of a hang; operations of one communicator may not be at
-// the heads of two streams at once. What it does otherwise: sums are added in rank order, f16 and bf16 as f32.
+// What it keeps of NCCL's rules: group calls, sends and receives matched in order per pair of
+// ranks, the same collectives in the same order on every rank, capture and replay, non-blocking
+// communicators that answer "in progress", one rank per device, aborts that only end this rank's
+// waiting. What it is stricter about: a send has only happened when it was received; counts, types
+// and kinds that do not fit are an error on every rank instead of a hang; operations of one
+// communicator may not be at the heads of two streams at once. What it does otherwise: sums are
+// added in rank order, f16 and bf16 as f32.
 //
-// Ranks are threads of one process, or processes of one machine and user: bytes travel through rings in a shared file, one ring
-// for each ordered pair of ranks. A collective is made of such messages. Each message begins with a header that both sides
-// compare. Everything happens in polled operations (collective.h): a poll moves what can be moved now. It is compiled without
+// Ranks are threads of one process, or processes of one machine and user: bytes travel through
+// rings in a shared file, one ring for each ordered pair of ranks. A collective is made of such
+// messages. Each message begins with a header that both sides compare. Everything happens in polled
+// operations (collective.h): a poll moves what can be moved now. It is compiled without
 // instrumentation, also for a sanitizer, and tells which bytes of devices it reads and writes.
 #include "collective.h"
 #include "enqueue.h"
@@ -44,7 +48,8 @@ enum Kind : uint32_t { Message = 1, AllReduce, ReduceScatter, AllGather, Broadca
 const char* const kind_names[] = {"nothing", "send/receive", "all-reduce", "reduce-scatter", "all-gather", "broadcast"};
 const size_t type_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 
-// --- the shared file ----------------------------------------------------------------------------------------------------
+// --- the shared file
+// ----------------------------------------------------------------------------------------------------
 constexpr size_t ring_bytes = 64 << 10;
 constexpr size_t chunk_bytes = 16 << 10;  // a chunk is added up when all ranks' parts of it are there
 constexpr int most_ranks = 64;
@@ -87,7 +92,8 @@ std::string describe(const Header& h) {
     return text;
 }
 
-// --- communicators and operations ---------------------------------------------------------------------------------------
+// --- communicators and operations
+// ---------------------------------------------------------------------------------------
 struct Comm {
     int rank, ranks, device;
     bool blocking;
@@ -144,8 +150,10 @@ int misuse(Comm* comm, const std::string& text) {
     return LaunchFailed;
 }
 
-// --- moving bytes -------------------------------------------------------------------------------------------------------
-// Progress of one operation with one peer: bytes of header and payload, both ways. Zero at the beginning of each execution.
+// --- moving bytes
+// -------------------------------------------------------------------------------------------------------
+// Progress of one operation with one peer: bytes of header and payload, both ways. Zero at the
+// beginning of each execution.
 struct Progress {
     uint64_t sent, got;
 };
@@ -182,7 +190,8 @@ void ring_take(Ring& ring, size_t bytes) {
     ring.read.store(ring.read.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
 }
 
-// What an operation sends to and receives from `peer`; no length: nothing travels that way, not even a header.
+// What an operation sends to and receives from `peer`; no length: nothing travels that way, not
+// even a header.
 struct Parcel {
     const unsigned char* from = nullptr;
     unsigned char* to = nullptr;
@@ -269,7 +278,8 @@ bool receive_some(Comm& comm, int peer, const Parcel& p, Progress& progress) {
     return true;
 }
 
-// --- sums ---------------------------------------------------------------------------------------------------------------
+// --- sums
+// ---------------------------------------------------------------------------------------------------------------
 template <class T>
 T reduce(T a, T b, uint32_t op) {
     switch (op) {
@@ -330,7 +340,8 @@ void add_up(const unsigned char* parts, int ranks, size_t bytes, unsigned char* 
     }
 }
 
-// Adds the next chunk when every rank's part of it has come and this rank's own part has left: `to` may be `from`.
+// Adds the next chunk when every rank's part of it has come and this rank's own part has left: `to`
+// may be `from`.
 bool sum_some(Comm& comm, const Op& op, Progress* progress) {
     const Header& h = op.header;
     size_t bytes = h.count * type_bytes[h.type];
@@ -361,7 +372,8 @@ bool sum_some(Comm& comm, const Op& op, Progress* progress) {
     return true;
 }
 
-// --- one execution of a group -------------------------------------------------------------------------------------------
+// --- one execution of a group
+// -------------------------------------------------------------------------------------------
 struct Execution {
     uint32_t begun;
     Progress progress[];  // [op * ranks + peer]
@@ -414,7 +426,8 @@ bool advance(Comm& comm, const Op& op, Progress* progress, bool* may_send, bool*
         if (p.sends) {
             if (may_send[peer]) moved |= send_some(comm, op, peer, p, row);
             bool whole = row.sent == sizeof(Header) + p.send;
-            // Sent is what was received: else two ranks that both send first would get away with it.
+            // Sent is what was received: else two ranks that both send first would get away with
+            // it.
             bool taken = whole && may_send[peer] && ring_filled(comm.to(peer)) == 0;
             if (row.sent != UINT64_MAX && taken) row.sent = UINT64_MAX, moved = true;
             if (row.sent != UINT64_MAX) may_send[peer] = done = false;
@@ -469,7 +482,8 @@ int poll_group(const void* argument, void* state, void*) {
         execution.begun = 1;
         comm.running = state;
     }
-    // Between two ranks, operations of a group keep their order; the flags close a direction that is still busy.
+    // Between two ranks, operations of a group keep their order; the flags close a direction that
+    // is still busy.
     bool may_send[most_ranks], may_receive[most_ranks], all_done = true, any_moved = false;
     for (int peer = 0; peer < comm.ranks; peer++) may_send[peer] = may_receive[peer] = true;
     for (uint32_t i = 0; i < group.num_ops; i++) {
@@ -485,7 +499,8 @@ int poll_group(const void* argument, void* state, void*) {
     return all_done ? finish_group(comm, SOFTCUDA_DONE) : SOFTCUDA_WAIT;
 }
 
-// --- groups of calls ----------------------------------------------------------------------------------------------------
+// --- groups of calls
+// ----------------------------------------------------------------------------------------------------
 struct Listed {
     Comm* comm;
     void* stream;
@@ -559,7 +574,8 @@ int list(Comm* comm, void* stream, Op op, const char* function) {
     return group_depth ? Success : end_group();
 }
 
-// --- coming together ----------------------------------------------------------------------------------------------------
+// --- coming together
+// ----------------------------------------------------------------------------------------------------
 struct Id {
     char magic[16];
     char path[96];
@@ -598,7 +614,8 @@ int arrive(Comm** made, int ranks, Id id, int rank, bool blocking) {
     seat.process = getpid();
     seat.device = device;
     seat.arrived = 2;
-    // The last to come closes the door, and looks whether two ranks share a device, which NCCL refuses.
+    // The last to come closes the door, and looks whether two ranks share a device, which NCCL
+    // refuses.
     if (shared->num_arrived.fetch_add(1) + 1 == ranks) {
         unlink(id.path);
         for (int a = 0; a < ranks; a++)
@@ -633,7 +650,8 @@ int wait_for_ranks(Comm* comm) {
     return state_of(comm);
 }
 
-// Where a rank is another process, nobody here notices what it moves, or that it has ended: a thread looks.
+// Where a rank is another process, nobody here notices what it moves, or that it has ended: a
+// thread looks.
 void watch(Comm* comm) {
     std::thread([comm] {
         uint64_t seen = 0;
@@ -690,7 +708,8 @@ Op collective(Kind kind, const void* from, void* to, size_t count, int type, int
 
 }  // namespace
 
-// --- NCCL's functions ---------------------------------------------------------------------------------------------------
+// --- NCCL's functions
+// ---------------------------------------------------------------------------------------------------
 #pragma GCC visibility push(default)
 extern "C" {
 

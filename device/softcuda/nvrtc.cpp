@@ -1,8 +1,10 @@
-// nvrtc.cpp - libnvrtc.so.13 of the software device: the runtime compiler's interface on top of g++.
+// nvrtc.cpp - libnvrtc.so.13 of the software device: the runtime compiler's interface on top of
+// g++.
 //
-// A program's text, with the given headers, goes through `g++ -E`; `__global__` and `__launch_bounds__(..)` are then taken
-// out of the preprocessed text and give the kernel table, and the rest is compiled to a shared object, whose bytes are what
-// CUDA calls the cubin. Nothing is cached here.
+// A program's text, with the given headers, goes through `g++ -E`; `__global__` and
+// `__launch_bounds__(..)` are then taken out of the preprocessed text and give the kernel table,
+// and the rest is compiled to a shared object, whose bytes are what CUDA calls the cubin. Nothing
+// is cached here.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/stat.h>
@@ -164,7 +166,8 @@ std::string table(const std::vector<Kernel>& kernels) {
 bool has_fma() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
 
 std::vector<std::string> compiler_flags() {
-  // Unrolling pragmas are for the device; helpers of the prelude may be unused; ABI remarks on vectors are not warnings.
+  // Unrolling pragmas are for the device; helpers of the prelude may be unused; ABI remarks on
+  // vectors are not warnings.
   std::vector<std::string> flags = {"-std=c++20", "-O2", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions", "-fno-rtti",
                                     "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-psabi",
                                     "-fno-strict-aliasing", "-pipe"};
@@ -181,7 +184,8 @@ std::vector<std::string> compiler_flags() {
   return flags;
 }
 
-// Which of NVRTC's options mean something to g++; the others (architecture, ptxas, line info) do not matter here.
+// Which of NVRTC's options mean something to g++; the others (architecture, ptxas, line info) do
+// not matter here.
 bool take_options(int count, const char* const* options, std::vector<std::string>& flags) {
   for (int i = 0; i < count; i++) {
     const std::string o = options[i];
@@ -207,7 +211,8 @@ Result compile_in(const std::string& folder, Program& program, int count, const 
   }
   write_file(folder + "/hostcuda.h", softcuda_hostcuda_h);
   write_file(folder + "/hostcuda_abi.h", softcuda_hostcuda_abi_h);
-  // Everything of the program is local to its shared object: `__shared__` variables of templates, too, are then plain statics.
+  // Everything of the program is local to its shared object: `__shared__` variables of templates,
+  // too, are then plain statics.
   write_file(folder + "/program.cpp", "#include \"hostcuda.h\"\nnamespace {\n#line 1 \"" + program.name + "\"\n" + program.text + "\n}\n");
   const std::string log = folder + "/log";
   const char* chosen = getenv("SOFTCUDA_CXX");
@@ -248,7 +253,8 @@ Result compile(Program& program, int count, const char* const* options) {
   return result;
 }
 
-// The minor version stands for everything that decides what comes out, so that caches of compiled kernels are never stale.
+// The minor version stands for everything that decides what comes out, so that caches of compiled
+// kernels are never stale.
 int minor_version() {
   uint32_t hash = 2166136261u;
   const auto add = [&](const char* text) { for (; *text; text++) hash = (hash ^ static_cast<unsigned char>(*text)) * 16777619u; };

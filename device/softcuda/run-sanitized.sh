@@ -2,10 +2,12 @@
 # Runs a program on the software device with its kernels under a sanitizer:
 #   run-sanitized.sh address|thread COMMAND..      COMMAND may be `cargo test ..`: then only the test programs run under it
 #   run-sanitized.sh self-test                     the sanitizers must report the mistakes planted in the conformance tests
-# address: AddressSanitizer and UndefinedBehaviorSanitizer. thread: ThreadSanitizer; each stream is a thread of its own, so
-# a missing event wait is reported, too, as are missing barriers and unordered accesses of two blocks.
-# The libraries are built below ${CARGO_TARGET_DIR:-target}/softcuda-<sanitizer> when they are missing or older than their
-# sources. Exit code: the command's; a report of a sanitizer ends the program, or makes its exit code 66.
+# address: AddressSanitizer and UndefinedBehaviorSanitizer. thread: ThreadSanitizer; each stream is
+# a thread of its own, so a missing event wait is reported, too, as are missing barriers and
+# unordered accesses of two blocks. The libraries are built below
+# ${CARGO_TARGET_DIR:-target}/softcuda-<sanitizer> when they are missing or older than their
+# sources. Exit code: the command's; a report of a sanitizer ends the program, or makes its exit
+# code 66.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 

@@ -1,9 +1,11 @@
-// sanitizers.h - what AddressSanitizer and ThreadSanitizer must be told about fibers; nothing in a plain build.
+// sanitizers.h - what AddressSanitizer and ThreadSanitizer must be told about fibers; nothing in a
+// plain build.
 #pragma once
 #include <cstddef>
 
-// Neither the driver nor the emulator is compiled with -fsanitize: what they touch is not part of the program under test.
-// SOFTCUDA_ASAN and SOFTCUDA_TSAN say that the process runs under one of them.
+// Neither the driver nor the emulator is compiled with -fsanitize: what they touch is not part of
+// the program under test. SOFTCUDA_ASAN and SOFTCUDA_TSAN say that the process runs under one of
+// them.
 #ifdef SOFTCUDA_ASAN
 extern "C" {
 void __asan_unpoison_memory_region(void const volatile* address, size_t bytes);
@@ -31,7 +33,8 @@ void __tsan_java_free(unsigned long address, unsigned long bytes);
 void AnnotateIgnoreSyncBegin(const char* file, int line);
 void AnnotateIgnoreSyncEnd(const char* file, int line);
 }
-// The range is as if never accessed, and the tokens in it as if never released. (The interface is meant for managed heaps.)
+// The range is as if never accessed, and the tokens in it as if never released. (The interface is
+// meant for managed heaps.)
 inline void tsan_forget(void* address, unsigned long bytes) {
   static const bool once = [] {
     __tsan_java_init(8, 0x7ffffffffff0);

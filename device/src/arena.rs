@@ -1,12 +1,14 @@
 //! Memory planned once, allocated once, frozen before the first step.
 //!
-//! An [`ArenaPlan`] collects named slots; [`ArenaPlan::freeze`] takes one allocation for all of them. A [`Mat`] is a
-//! handle to a slot: cheap to clone, free of borrows, so that stages of the schedule can hold it. The schedule owns the
-//! order of readers and writers; every access checks it: a slot has either one writer or any number of readers, and
-//! breaking that is a panic that names the slot, in release builds too (one atomic operation per op, not per element).
+//! An [`ArenaPlan`] collects named slots; [`ArenaPlan::freeze`] takes one allocation for all of
+//! them. A [`Mat`] is a handle to a slot: cheap to clone, free of borrows, so that stages of the
+//! schedule can hold it. The schedule owns the order of readers and writers; every access checks
+//! it: a slot has either one writer or any number of readers, and breaking that is a panic that
+//! names the slot, in release builds too (one atomic operation per op, not per element).
 //!
-//! An arena frozen on a CUDA stream lies in the device's memory: its handles have a [`Mat::device_ptr`] for kernels, cannot be
-//! opened on the host, and are read and written as a whole by [`Mat::to_vec`] and [`Mat::copy_from`] outside of steps.
+//! An arena frozen on a CUDA stream lies in the device's memory: its handles have a
+//! [`Mat::device_ptr`] for kernels, cannot be opened on the host, and are read and written as a
+//! whole by [`Mat::to_vec`] and [`Mat::copy_from`] outside of steps.
 
 use crate::dtype::{DType, Element};
 use crate::error::Result;
@@ -55,11 +57,12 @@ impl ArenaPlan {
         Self { name: name.to_owned(), slots: Vec::new(), bytes: 0 }
     }
 
-    /// Adds a dense row-major matrix slot. A plan that is larger than an address space counts as `usize::MAX` bytes, which
-    /// freezing refuses.
+    /// Adds a dense row-major matrix slot. A plan that is larger than an address space counts as
+    /// `usize::MAX` bytes, which freezing refuses.
     pub fn matrix(&mut self, name: &str, dtype: DType, rows: usize, cols: usize) -> SlotId {
         let offset_bytes = aligned(self.bytes);
-        self.bytes = offset_bytes.saturating_add(rows.saturating_mul(cols).saturating_mul(dtype.bytes()));
+        self.bytes =
+            offset_bytes.saturating_add(rows.saturating_mul(cols).saturating_mul(dtype.bytes()));
         self.slots.push(SlotPlan { name: name.to_owned(), dtype, rows, cols, offset_bytes });
         SlotId(self.slots.len() - 1)
     }
@@ -81,8 +84,9 @@ impl ArenaPlan {
         Ok(whole)
     }
 
-    /// Takes one zeroed allocation of host memory for several plans, one behind the other: the whole as one arena, and each
-    /// as its own. They share their slots, so that a user of a part is seen by users of the whole.
+    /// Takes one zeroed allocation of host memory for several plans, one behind the other: the
+    /// whole as one arena, and each as its own. They share their slots, so that a user of a part is
+    /// seen by users of the whole.
     pub fn freeze_together<const N: usize>(plans: [Self; N]) -> Result<(Arena, [Arena; N])> {
         Self::freeze_in(plans, |name, bytes| HostMemory::zeroed(name, bytes).map(Memory::Host))
     }
@@ -158,9 +162,11 @@ impl Arena {
         (bytes.start - self.range.start) / size..(bytes.end - self.range.start) / size
     }
 
-    /// All slots as one writable list of `T`, gaps of alignment included, while nobody else uses any of them.
+    /// All slots as one writable list of `T`, gaps of alignment included, while nobody else uses
+    /// any of them.
     ///
-    /// This is how an optimiser passes over all dense parameters at once, and how one all-reduce takes all gradients.
+    /// This is how an optimiser passes over all dense parameters at once, and how one all-reduce
+    /// takes all gradients.
     ///
     /// # Panics
     /// When a slot is in use, or holds another element type, or the arena lies on a device.
@@ -197,7 +203,12 @@ struct Slot {
 
 impl Slot {
     fn check_dtype<T: Element>(&self) {
-        assert_eq!(self.plan.dtype, T::DTYPE, "slot `{}` holds another element type", self.plan.name);
+        assert_eq!(
+            self.plan.dtype,
+            T::DTYPE,
+            "slot `{}` holds another element type",
+            self.plan.name
+        );
     }
 
     /// First byte of host memory.
@@ -209,7 +220,10 @@ impl Slot {
         let before = self.users.fetch_add(1, Ordering::Acquire);
         if before < 0 {
             self.users.fetch_sub(1, Ordering::Release);
-            panic!("slot `{}` is read while it is being written: the schedule misses a wait", self.plan.name);
+            panic!(
+                "slot `{}` is read while it is being written: the schedule misses a wait",
+                self.plan.name
+            );
         }
     }
 
@@ -234,7 +248,8 @@ impl Slot {
 /// Far below zero, so that readers who come by mistake and go again never make it look free.
 const WRITER: i32 = i32::MIN / 2;
 
-/// A handle to a matrix in an arena: `rows × cols` elements, `stride` elements between the starts of rows.
+/// A handle to a matrix in an arena: `rows × cols` elements, `stride` elements between the starts
+/// of rows.
 #[derive(Debug, Clone)]
 pub struct Mat {
     slot: Arc<Slot>,
@@ -278,11 +293,17 @@ impl Mat {
 
     /// The rows `first .. first + count`: one micro-batch of a batch, say.
     pub fn rows_range(&self, first: usize, count: usize) -> Mat {
-        assert!(first + count <= self.rows, "slot `{}`: rows {first}+{count} of {}", self.name(), self.rows);
+        assert!(
+            first + count <= self.rows,
+            "slot `{}`: rows {first}+{count} of {}",
+            self.name(),
+            self.rows
+        );
         Mat { offset: self.offset + first * self.stride, rows: count, ..self.clone() }
     }
 
-    /// The columns `first .. first + count` of all rows. Note: readers and writers are checked per slot, not per column.
+    /// The columns `first .. first + count` of all rows. Note: readers and writers are checked per
+    /// slot, not per column.
     pub fn columns(&self, first: usize, count: usize) -> Mat {
         assert!(
             first + count <= self.cols,
@@ -302,10 +323,14 @@ impl Mat {
         self.slot.host_start();
         self.slot.begin_read();
         let (start, len) = self.extent::<T>();
-        // SAFETY: `extent` lies inside the slot's memory, which the `Arc` in `self` keeps alive; `begin_read` made sure
-        // that no writer is active until `Read` is dropped; every bit pattern is a value of an `Element`.
+        // SAFETY: `extent` lies inside the slot's memory, which the `Arc` in `self` keeps alive;
+        // `begin_read` made sure that no writer is active until `Read` is dropped; every bit
+        // pattern is a value of an `Element`.
         let data = unsafe { std::slice::from_raw_parts(start, len) };
-        Read { view: MatRef::with_stride(data, self.rows, self.cols, self.stride), slot: &self.slot }
+        Read {
+            view: MatRef::with_stride(data, self.rows, self.cols, self.stride),
+            slot: &self.slot,
+        }
     }
 
     /// Opens the matrix for writing.
@@ -317,16 +342,24 @@ impl Mat {
         self.slot.host_start();
         self.slot.begin_write();
         let (start, len) = self.extent::<T>();
-        // SAFETY: as in `read`; `begin_write` made sure that this is the only user until `Write` is dropped.
+        // SAFETY: as in `read`; `begin_write` made sure that this is the only user until `Write` is
+        // dropped.
         let data = unsafe { std::slice::from_raw_parts_mut(start, len) };
-        Write { view: MatMut::with_stride(data, self.rows, self.cols, self.stride), slot: &self.slot }
+        Write {
+            view: MatMut::with_stride(data, self.rows, self.cols, self.stride),
+            slot: &self.slot,
+        }
     }
 
     fn extent<T: Element>(&self) -> (*mut T, usize) {
         // An empty range may start behind the last row; it spans nothing.
         let len = if self.rows == 0 { 0 } else { (self.rows - 1) * self.stride + self.cols };
         let byte = self.slot.plan.offset_bytes + self.offset * size_of::<T>();
-        assert!(byte + len * size_of::<T>() <= self.slot.memory.bytes(), "slot `{}` ends early", self.name());
+        assert!(
+            byte + len * size_of::<T>() <= self.slot.memory.bytes(),
+            "slot `{}` ends early",
+            self.name()
+        );
         // SAFETY: `byte` is at most the length of the mapping, by the line above.
         let start = unsafe { self.slot.host_start().add(byte) };
         (start.as_ptr().cast(), len)
@@ -340,7 +373,8 @@ pub struct Read<'a, T: Element> {
     slot: &'a Slot,
 }
 
-// Note: no `Deref` to the view. A view copied out of the guard would outlive the check that protects it.
+// Note: no `Deref` to the view. A view copied out of the guard would outlive the check that
+// protects it.
 impl<T: Element> Read<'_, T> {
     /// The matrix, for as long as this guard lives.
     pub fn view(&self) -> MatRef<'_, T> {
@@ -420,7 +454,8 @@ impl<T: Element> Deref for ReadAll<'_, T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         let (start, len) = whole::<T>(self.arena);
-        // SAFETY: the whole mapping, alive with the arena; all slots are held for reading until this guard is dropped.
+        // SAFETY: the whole mapping, alive with the arena; all slots are held for reading until
+        // this guard is dropped.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 }
@@ -437,8 +472,8 @@ impl<T: Element> Deref for WriteAll<'_, T> {
 impl<T: Element> DerefMut for WriteAll<'_, T> {
     fn deref_mut(&mut self) -> &mut [T] {
         let (start, len) = whole::<T>(self.arena);
-        // SAFETY: the whole mapping, alive with the arena; all slots are held for writing until this guard is dropped,
-        // so that nobody else has a view of it.
+        // SAFETY: the whole mapping, alive with the arena; all slots are held for writing until
+        // this guard is dropped, so that nobody else has a view of it.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 }

@@ -40,7 +40,8 @@ impl DType {
 
 /// Rust types that can be the element of a slot.
 ///
-/// Implemented for the plain number types of [`DType`] and for nothing else: every bit pattern is a value of them.
+/// Implemented for the plain number types of [`DType`] and for nothing else: every bit pattern is a
+/// value of them.
 pub trait Element: Copy + Default + Send + Sync + sealed::Sealed + 'static {
     /// The matching [`DType`].
     const DTYPE: DType;

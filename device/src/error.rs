@@ -92,13 +92,15 @@ impl DeviceError {
             Self::OutOfMemory { arena, bytes, source } => {
                 Self::OutOfMemory { arena: arena.clone(), bytes: *bytes, source: io(source) }
             }
-            Self::OutOfDeviceMemory { what, device, bytes, free, total } => Self::OutOfDeviceMemory {
-                what: what.clone(),
-                device: device.clone(),
-                bytes: *bytes,
-                free: *free,
-                total: *total,
-            },
+            Self::OutOfDeviceMemory { what, device, bytes, free, total } => {
+                Self::OutOfDeviceMemory {
+                    what: what.clone(),
+                    device: device.clone(),
+                    bytes: *bytes,
+                    free: *free,
+                    total: *total,
+                }
+            }
             Self::Threads { wanted, given } => Self::Threads { wanted: *wanted, given: *given },
             Self::Unavailable { device, reason } => {
                 Self::Unavailable { device: device.clone(), reason: reason.clone() }
@@ -112,7 +114,9 @@ impl DeviceError {
             Self::KernelCache { path, source } => {
                 Self::KernelCache { path: path.clone(), source: io(source) }
             }
-            Self::Misuse { what, reason } => Self::Misuse { what: what.clone(), reason: reason.clone() },
+            Self::Misuse { what, reason } => {
+                Self::Misuse { what: what.clone(), reason: reason.clone() }
+            }
         }
     }
 }

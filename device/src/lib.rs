@@ -1,12 +1,17 @@
 //! The ground floor of Headlong: what every room stands on.
 //!
-//! * [`arena`]: memory planned once, allocated once, frozen before the first step; matrices are handles to its slots.
+//! * [`arena`]: memory planned once, allocated once, frozen before the first step; matrices are
+//!   handles to its slots.
 //! * [`view`]: borrowed matrix and jagged views, which the bodies of ops work on.
-//! * [`pool`]: worker threads that take tiles dynamically, so that a busy neighbour costs its share and no more.
-//! * [`stream`]: where work is enqueued. On the CPU a stream runs what it is given at once, on a pool; on a CUDA device later.
-//! * [`cuda`]: CUDA devices, their memory, streams, kernels and graphs; libraries are opened at run time.
+//! * [`pool`]: worker threads that take tiles dynamically, so that a busy neighbour costs its share
+//!   and no more.
+//! * [`stream`]: where work is enqueued. On the CPU a stream runs what it is given at once, on a
+//!   pool; on a CUDA device later.
+//! * [`cuda`]: CUDA devices, their memory, streams, kernels and graphs; libraries are opened at run
+//!   time.
 //! * [`vector`]: one body compiled for AVX-512, AVX2 and the portable baseline, chosen at run time.
-//! * [`rng`]: counter-based random numbers: a value depends on seed, stream and index, never on who asks first.
+//! * [`rng`]: counter-based random numbers: a value depends on seed, stream and index, never on who
+//!   asks first.
 //! * [`files`]: files that a command writes, whole or not at all, one process at a time.
 //! * [`optimizer`]: the formulas of SGD, Adagrad, row-wise Adagrad, Adam and FTRL, written once.
 //!

@@ -49,8 +49,9 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// One zeroed mapping of host memory, 4 KiB aligned at least, released when dropped.
 ///
-/// Large mappings are aligned to 2 MiB and advised `MADV_HUGEPAGE`: gathers of 512-byte rows gain about a factor of
-/// two from it. Pages are taken by first touch, so that a NUMA machine places them near the thread that initialises.
+/// Large mappings are aligned to 2 MiB and advised `MADV_HUGEPAGE`: gathers of 512-byte rows gain
+/// about a factor of two from it. Pages are taken by first touch, so that a NUMA machine places
+/// them near the thread that initialises.
 #[derive(Debug)]
 pub struct HostMemory {
     base: NonNull<u8>,
@@ -59,7 +60,8 @@ pub struct HostMemory {
     bytes: usize,
 }
 
-// SAFETY: the mapping is plain memory owned by this value; whoever reads or writes it goes through `Mat` guards.
+// SAFETY: the mapping is plain memory owned by this value; whoever reads or writes it goes through
+// `Mat` guards.
 unsafe impl Send for HostMemory {}
 // SAFETY: as above; `HostMemory` itself gives out only a pointer.
 unsafe impl Sync for HostMemory {}
@@ -75,7 +77,8 @@ impl HostMemory {
         else {
             return Err(refused(std::io::Error::from_raw_os_error(libc::ENOMEM)));
         };
-        // SAFETY: an anonymous private mapping at an address of the system's choice touches no existing memory.
+        // SAFETY: an anonymous private mapping at an address of the system's choice touches no
+        // existing memory.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -89,12 +92,15 @@ impl HostMemory {
         if base == libc::MAP_FAILED {
             return Err(refused(std::io::Error::last_os_error()));
         }
-        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| refused(std::io::Error::last_os_error()))?;
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or_else(|| refused(std::io::Error::last_os_error()))?;
         let skip = if huge { base.as_ptr().align_offset(HUGE_PAGE_BYTES) } else { 0 };
-        // SAFETY: `skip` is below 2 MiB, and the mapping is 2 MiB longer than `bytes` whenever `skip` may be non-zero.
+        // SAFETY: `skip` is below 2 MiB, and the mapping is 2 MiB longer than `bytes` whenever
+        // `skip` may be non-zero.
         let start = unsafe { base.add(skip) };
         if huge {
-            // SAFETY: the range lies inside the mapping; the advice changes speed only, so its result does not matter.
+            // SAFETY: the range lies inside the mapping; the advice changes speed only, so its
+            // result does not matter.
             unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
         }
         Ok(Self { base, mapped_bytes, start, bytes })
@@ -113,7 +119,8 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `zeroed`; no view outlives it, because slots hold an `Arc` of it.
+        // SAFETY: exactly the mapping made in `zeroed`; no view outlives it, because slots hold an
+        // `Arc` of it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
     }
 }

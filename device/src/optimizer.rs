@@ -1,7 +1,7 @@
 //! Optimiser formulas, written once, for dense parameters and for embedding rows alike.
 //!
-//! All work elementwise on f32 slices, so they vectorise and give the same bits on every instruction set. Weight `w`,
-//! gradient `g` (summed over duplicates before), learning rate `lr`.
+//! All work elementwise on f32 slices, so they vectorise and give the same bits on every
+//! instruction set. Weight `w`, gradient `g` (summed over duplicates before), learning rate `lr`.
 //!
 //! | optimiser | state | update | as in |
 //! |---|---|---|---|
@@ -11,8 +11,9 @@
 //! | Adam, lazy Adam | `m`, `v` per element | `m += (1-β₁)(g-m); v = β₂v + (1-β₂)g²; w -= lr/(1-β₁ᵗ) · m / (√v/√(1-β₂ᵗ) + ε)` | PyTorch `Adam`, `SparseAdam` |
 //! | FTRL-proximal | `z`, `n` per element | McMahan et al., "Ad click prediction", KDD'13, Algorithm 1 | TensorFlow `Ftrl`, `lr_power = -0.5` |
 //!
-//! Epsilon stands outside the square root everywhere. PyTorch's Adagrad default is 1e-10, FBGEMM's and MLPerf's 1e-8.
-//! Lazy Adam updates only rows that occur; `t` counts steps of the whole run, as PyTorch's `SparseAdam` does.
+//! Epsilon stands outside the square root everywhere. PyTorch's Adagrad default is 1e-10, FBGEMM's
+//! and MLPerf's 1e-8. Lazy Adam updates only rows that occur; `t` counts steps of the whole run, as
+//! PyTorch's `SparseAdam` does.
 
 use crate::vectorized;
 
@@ -101,7 +102,9 @@ impl Optimizer {
             Optimizer::RowWiseAdagrad { initial_accumulator: initial, .. } => {
                 vec![StateSpec { name: "accumulator", width: StateWidth::PerRow, initial }]
             }
-            Optimizer::Adam { .. } => vec![element("first_moment", 0.0), element("second_moment", 0.0)],
+            Optimizer::Adam { .. } => {
+                vec![element("first_moment", 0.0), element("second_moment", 0.0)]
+            }
             Optimizer::Ftrl { initial_accumulator, .. } => {
                 vec![element("linear", 0.0), element("accumulator", initial_accumulator)]
             }
@@ -191,7 +194,8 @@ vectorized! {
         }
     }
 
-    /// The mean of the squares of a row, summed in sixteen lanes and a fixed tree, the same on every instruction set.
+    /// The mean of the squares of a row, summed in sixteen lanes and a fixed tree, the same on
+    /// every instruction set.
     pub fn mean_of_squares(row: &[f32]) -> f32 {
         let mut lanes = [0.0_f32; 16];
         let chunks = row.chunks_exact(16);
@@ -272,18 +276,24 @@ mod tests {
 
     #[test]
     fn adagrad_by_hand() {
-        let (weights, state) = run(Optimizer::Adagrad { epsilon: 1e-10, initial_accumulator: 0.0 }, 2);
+        let (weights, state) =
+            run(Optimizer::Adagrad { epsilon: 1e-10, initial_accumulator: 0.0 }, 2);
         // First step: g/√g² is the sign; second: 0.2/√0.05 and 0.2/√0.08.
         close(
             &weights,
-            &[0.5 - 0.1 - 0.1 * 0.2 / 0.05_f64.sqrt(), -0.25 + 0.1 + 0.1 * 0.2 / 0.08_f64.sqrt(), 1.0],
+            &[
+                0.5 - 0.1 - 0.1 * 0.2 / 0.05_f64.sqrt(),
+                -0.25 + 0.1 + 0.1 * 0.2 / 0.08_f64.sqrt(),
+                1.0,
+            ],
         );
         close(&state, &[0.05, 0.08, 0.0]);
     }
 
     #[test]
     fn row_wise_adagrad_by_hand() {
-        let (weights, state) = run(Optimizer::RowWiseAdagrad { epsilon: 1e-8, initial_accumulator: 0.0 }, 1);
+        let (weights, state) =
+            run(Optimizer::RowWiseAdagrad { epsilon: 1e-8, initial_accumulator: 0.0 }, 1);
         let mean = (0.01 + 0.04) / 3.0_f64;
         close(&state[..1], &[mean]);
         close(&weights, &[0.5 - 0.01 / mean.sqrt(), -0.25 + 0.02 / mean.sqrt(), 1.0]);
@@ -299,7 +309,8 @@ mod tests {
     fn ftrl_without_penalties_is_adagrad_like_and_l1_gives_zeros() {
         let strong = Optimizer::Ftrl { beta: 1.0, l1: 10.0, l2: 0.0, initial_accumulator: 0.1 };
         assert_eq!(run(strong, 1).0[..2], [0.0, 0.0]);
-        let (weights, _) = run(Optimizer::Ftrl { beta: 1.0, l1: 0.0, l2: 0.0, initial_accumulator: 0.1 }, 1);
+        let (weights, _) =
+            run(Optimizer::Ftrl { beta: 1.0, l1: 0.0, l2: 0.0, initial_accumulator: 0.1 }, 1);
         // By hand: n = 0.11, z = g - (√0.11 - √0.1)/α·w, w = -z·α/(β + √0.11).
         let z = 0.1 - (0.11_f64.sqrt() - 0.1_f64.sqrt()) / 0.1 * 0.5;
         close(&weights[..1], &[-z * 0.1 / (1.0 + 0.11_f64.sqrt())]);

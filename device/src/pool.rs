@@ -1,8 +1,8 @@
 //! A pool of threads that take tiles one by one.
 //!
-//! Tiles are handed out dynamically from a shared counter: with a neighbour on one core, the other thread simply takes
-//! more of them, where a static split would wait for the slow one at every layer. Which thread takes a tile never changes
-//! a result: ops cut their work by shape alone.
+//! Tiles are handed out dynamically from a shared counter: with a neighbour on one core, the other
+//! thread simply takes more of them, where a static split would wait for the slow one at every
+//! layer. Which thread takes a tile never changes a result: ops cut their work by shape alone.
 
 use crate::error::{DeviceError, Result};
 use std::cell::UnsafeCell;
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Turns spent looking for a new job before a worker sleeps: layers of one step follow each other within microseconds.
+/// Turns spent looking for a new job before a worker sleeps: layers of one step follow each other
+/// within microseconds.
 const SPINS_BEFORE_SLEEP: u32 = 4_000;
 
 /// A fixed set of owned, named worker threads; the caller of [`Pool::run`] always takes part.
@@ -22,7 +23,8 @@ pub struct Pool {
     taken: AtomicBool,
 }
 
-/// What callers and workers share. Jobs are handed over without a lock; one is taken only to sleep, and to wake who sleeps.
+/// What callers and workers share. Jobs are handed over without a lock; one is taken only to sleep,
+/// and to wake who sleeps.
 #[derive(Debug, Default)]
 struct Shared {
     gate: Gate,
@@ -38,12 +40,13 @@ struct Shared {
     panicked: AtomicBool,
 }
 
-// SAFETY: all fields but `job` are made for sharing. `job` is written by the one caller that has `taken` the pool, while the
-// gate is closed and nobody is inside; it is read by workers inside the gate alone.
+// SAFETY: all fields but `job` are made for sharing. `job` is written by the one caller that has
+// `taken` the pool, while the gate is closed and nobody is inside; it is read by workers inside the
+// gate alone.
 unsafe impl Sync for Shared {}
 
-/// The number of the latest job, whether workers may still join it, and how many are inside, in one word: so that joining,
-/// which asks for the first two and changes the third, is one step.
+/// The number of the latest job, whether workers may still join it, and how many are inside, in one
+/// word: so that joining, which asks for the first two and changes the third, is one step.
 #[derive(Debug, Default)]
 struct Gate(AtomicU64);
 
@@ -60,7 +63,8 @@ impl Gate {
     /// Opens for the next job, whatever its opener wrote before being seen by those who come in.
     fn open(&self) {
         let next = (self.0.load(Ordering::Relaxed) >> JOB) + 1;
-        // In one order with `sleepers`: either a worker that lies down sees the job, or its opener sees the worker.
+        // In one order with `sleepers`: either a worker that lies down sees the job, or its opener
+        // sees the worker.
         self.0.store(next << JOB | OPEN, Ordering::SeqCst);
     }
 
@@ -94,19 +98,22 @@ impl Gate {
     }
 }
 
-/// A borrowed closure with its lifetime erased; valid while a worker is inside the gate, which `run` closes before it returns.
+/// A borrowed closure with its lifetime erased; valid while a worker is inside the gate, which
+/// `run` closes before it returns.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     body: *const (dyn Fn(usize) + Sync),
     tasks: usize,
 }
 
-// SAFETY: the closure is `Sync`, and `Pool::run` does not return before every worker has let go of the pointer.
+// SAFETY: the closure is `Sync`, and `Pool::run` does not return before every worker has let go of
+// the pointer.
 unsafe impl Send for Job {}
 
 impl Pool {
-    /// A pool of `threads` threads in all: the caller and `threads - 1` workers. Zero counts as one. Where the system
-    /// gives fewer, there are fewer: what runs on a pool does not depend on their number.
+    /// A pool of `threads` threads in all: the caller and `threads - 1` workers. Zero counts as
+    /// one. Where the system gives fewer, there are fewer: what runs on a pool does not depend on
+    /// their number.
     pub fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared::default());
         let workers = (1..threads.max(1))
@@ -116,7 +123,8 @@ impl Pool {
                 worker.spawn(move || work(&shared)).ok()
             })
             .collect::<Vec<_>>();
-        // A thread allocates while it starts. Whoever has a pool has that behind it: no step allocates.
+        // A thread allocates while it starts. Whoever has a pool has that behind it: no step
+        // allocates.
         while shared.started.load(Ordering::Acquire) < workers.len() {
             std::thread::yield_now();
         }
@@ -140,9 +148,11 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `body` once with each of `0 .. tasks`, on all threads, and returns when all calls have returned.
+    /// Calls `body` once with each of `0 .. tasks`, on all threads, and returns when all calls have
+    /// returned.
     ///
-    /// Allocates nothing. When another caller's job is running, this one works alone rather than wait.
+    /// Allocates nothing. When another caller's job is running, this one works alone rather than
+    /// wait.
     ///
     /// # Panics
     /// When a call of `body` panics.
@@ -162,7 +172,8 @@ impl Pool {
         assert!(!panicked, "a task of the pool panicked");
     }
 
-    /// Cuts `data` into chunks of `chunk_len` (the last may be shorter) and calls `body(index, chunk)` for each.
+    /// Cuts `data` into chunks of `chunk_len` (the last may be shorter) and calls
+    /// `body(index, chunk)` for each.
     pub fn chunks_mut<T: Send>(
         &self,
         data: &mut [T],
@@ -175,7 +186,8 @@ impl Pool {
         self.run(len.div_ceil(chunk_len), &|index| {
             let first = index * chunk_len;
             let count = chunk_len.min(len - first);
-            // SAFETY: `first + count <= len`, and each index is handed out once, so chunks never overlap.
+            // SAFETY: `first + count <= len`, and each index is handed out once, so chunks never
+            // overlap.
             let chunk = unsafe { std::slice::from_raw_parts_mut(base.at(first), count) };
             body(index, chunk);
         });
@@ -193,7 +205,8 @@ impl Drop for Pool {
     }
 }
 
-/// Closes the job and waits for the workers that joined it, also when the caller's own share panicked.
+/// Closes the job and waits for the workers that joined it, also when the caller's own share
+/// panicked.
 ///
 /// A worker that never woke up (its core is taken by a neighbour) is not waited for.
 struct Finish<'a>(&'a Gate);
@@ -218,12 +231,13 @@ impl Shared {
     fn start(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
         self.next_task.store(0, Ordering::Relaxed);
         self.panicked.store(false, Ordering::Relaxed);
-        // SAFETY: only the lifetime changes. `Finish` keeps `run` from returning before every worker that joined is done
-        // with it, and closes the job to all others.
+        // SAFETY: only the lifetime changes. `Finish` keeps `run` from returning before every
+        // worker that joined is done with it, and closes the job to all others.
         let body = unsafe {
-            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
-                body,
-            )
+            std::mem::transmute::<
+                *const (dyn Fn(usize) + Sync + '_),
+                *const (dyn Fn(usize) + Sync + 'static),
+            >(body)
         };
         // SAFETY: the gate is closed and nobody is inside, since the caller before has closed it.
         unsafe { *self.job.get() = Some(Job { body, tasks }) };
@@ -281,7 +295,8 @@ fn work(shared: &Shared) {
         if !is_inside {
             continue;
         }
-        // SAFETY: inside the gate nobody writes the job, and it stays valid: `run` waits in `Finish` until all have left.
+        // SAFETY: inside the gate nobody writes the job, and it stays valid: `run` waits in
+        // `Finish` until all have left.
         let job = unsafe { *shared.job.get() };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let Some(Job { body, tasks }) = job else { unreachable!("the gate opens for a job") };
@@ -297,7 +312,8 @@ fn work(shared: &Shared) {
 
 /// A pointer that tasks on several threads may use, each for a part of its own.
 ///
-/// Ops that write to several matrices from one tile use this, with one `SAFETY:` note that says why tiles do not overlap.
+/// Ops that write to several matrices from one tile use this, with one `SAFETY:` note that says why
+/// tiles do not overlap.
 #[derive(Debug)]
 pub struct SharedMut<T>(*mut T);
 
@@ -315,7 +331,8 @@ impl<T> Clone for SharedMut<T> {
 impl<T> Copy for SharedMut<T> {}
 
 impl<T> SharedMut<T> {
-    /// Shares the elements of `data`; the borrow must outlive every use, which a `Pool::run` inside its scope gives.
+    /// Shares the elements of `data`; the borrow must outlive every use, which a `Pool::run` inside
+    /// its scope gives.
     pub fn new(data: &mut [T]) -> Self {
         Self(data.as_mut_ptr())
     }
@@ -332,7 +349,8 @@ impl<T> SharedMut<T> {
     /// The elements `first .. first + count` as a slice.
     ///
     /// # Safety
-    /// The range lies inside the shared slice, the slice is still borrowed, and no other use of the range is alive.
+    /// The range lies inside the shared slice, the slice is still borrowed, and no other use of the
+    /// range is alive.
     pub unsafe fn slice<'a>(self, first: usize, count: usize) -> &'a mut [T] {
         // SAFETY: passed on to the caller.
         unsafe { std::slice::from_raw_parts_mut(self.at(first), count) }
@@ -377,7 +395,8 @@ mod tests {
         let pool = Pool::new(3);
         let all = std::sync::Barrier::new(3);
         for round in 0..300 {
-            // No task ends before each thread has one. Pauses are shorter than a worker looks for a job, longer, and between.
+            // No task ends before each thread has one. Pauses are shorter than a worker looks for a
+            // job, longer, and between.
             pool.run(3, &|_| {
                 all.wait();
             });

@@ -1,7 +1,8 @@
-//! Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
+//! Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
+//! 1, 2, 3", SC'11).
 //!
-//! A number depends on (seed, stream, index) alone. So initial values depend on seed, table and row, never on placement
-//! or on the order in which threads ask.
+//! A number depends on (seed, stream, index) alone. So initial values depend on seed, table and
+//! row, never on placement or on the order in which threads ask.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
@@ -49,7 +50,8 @@ impl CounterRng {
     /// Four random words at `index`.
     #[inline]
     pub fn bits(&self, index: u64) -> [u32; 4] {
-        let counter = [index as u32, (index >> 32) as u32, self.stream as u32, (self.stream >> 32) as u32];
+        let counter =
+            [index as u32, (index >> 32) as u32, self.stream as u32, (self.stream >> 32) as u32];
         philox4x32(counter, self.key)
     }
 
@@ -70,7 +72,8 @@ impl CounterRng {
         (radius * (std::f64::consts::TAU * angle_bits as f64 * scale).cos()) as f32
     }
 
-    /// Fills `out` with uniform numbers in [low, high): element `i` is number `first + i` of the stream.
+    /// Fills `out` with uniform numbers in [low, high): element `i` is number `first + i` of the
+    /// stream.
     pub fn fill_uniform(&self, first: u64, low: f32, high: f32, out: &mut [f32]) {
         let scale = high - low;
         let mut words = [0; 4];
@@ -96,11 +99,19 @@ mod tests {
     /// Known answers of the reference implementation (Random123, `kat_vectors`).
     #[test]
     fn philox_known_answers() {
-        assert_eq!(philox4x32([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(
+            philox4x32([0; 4], [0; 2]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
         let ones = u32::MAX;
-        assert_eq!(philox4x32([ones; 4], [ones; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
-        let digits_of_pi =
-            philox4x32([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]);
+        assert_eq!(
+            philox4x32([ones; 4], [ones; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+        let digits_of_pi = philox4x32(
+            [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
+            [0xa409_3822, 0x299f_31d0],
+        );
         assert_eq!(digits_of_pi, [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]);
     }
 

@@ -16,9 +16,11 @@ pub enum Device {
 }
 
 impl Device {
-    /// Parses `auto`, `cpu`, `cuda` or `cuda:1`, and says plainly when the device is not there. `auto` is the CPU.
+    /// Parses `auto`, `cpu`, `cuda` or `cuda:1`, and says plainly when the device is not there.
+    /// `auto` is the CPU.
     pub fn from_name(name: &str) -> Result<Self> {
-        let unavailable = |reason: String| DeviceError::Unavailable { device: name.to_owned(), reason };
+        let unavailable =
+            |reason: String| DeviceError::Unavailable { device: name.to_owned(), reason };
         let ordinal = match name {
             "auto" | "cpu" => return Ok(Device::Cpu),
             "cuda" => "0",
@@ -26,7 +28,8 @@ impl Device {
                 unavailable("no such device; use --device cpu, auto, cuda or cuda:1".to_owned())
             })?,
         };
-        let ordinal = ordinal.parse().map_err(|_| unavailable("cuda: wants a number".to_owned()))?;
+        let ordinal =
+            ordinal.parse().map_err(|_| unavailable("cuda: wants a number".to_owned()))?;
         let count = CudaDevice::count().map_err(|error| match error {
             DeviceError::Unavailable { reason, .. } => unavailable(reason),
             error => unavailable(error.to_string()),
@@ -49,9 +52,9 @@ impl std::fmt::Display for Device {
 
 /// An ordered queue of work on one device: one lane of the schedule.
 ///
-/// On the CPU the queue is run by the thread that walks the lane: an op given to the stream runs at once, its tiles
-/// handed out to the stream's pool. On a CUDA device an op enqueues kernels and returns; its failures are kept and
-/// [`Stream::check`] returns the first of them.
+/// On the CPU the queue is run by the thread that walks the lane: an op given to the stream runs at
+/// once, its tiles handed out to the stream's pool. On a CUDA device an op enqueues kernels and
+/// returns; its failures are kept and [`Stream::check`] returns the first of them.
 #[derive(Debug, Clone)]
 pub struct Stream {
     pool: Arc<Pool>,
@@ -80,7 +83,8 @@ impl Stream {
         Ok(Self { pool, cuda: Some(CudaStream::with_priority(device, high)?), companion: None })
     }
 
-    /// This stream with a second one at its side, for work that may run beside its own: weight gradients.
+    /// This stream with a second one at its side, for work that may run beside its own: weight
+    /// gradients.
     #[must_use]
     pub fn with_companion(self, companion: Stream) -> Self {
         Self { companion: Some(Arc::new(companion)), ..self }
@@ -114,7 +118,8 @@ impl Stream {
         self.cuda.as_ref().unwrap_or_else(|| panic!("a CUDA body was called on a CPU stream"))
     }
 
-    /// The first failure of what was enqueued here, if any. Waits for nothing; a CPU stream has none.
+    /// The first failure of what was enqueued here, if any. Waits for nothing; a CPU stream has
+    /// none.
     pub fn check(&self) -> Result<()> {
         self.cuda.as_ref().map_or(Ok(()), CudaStream::check)
     }

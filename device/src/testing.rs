@@ -11,8 +11,9 @@ thread_local! {
     static HELD: Cell<i64> = const { Cell::new(0) };
 }
 
-/// The system allocator, counting. A test binary installs it with `#[global_allocator]` and compares
-/// [`allocations`] before and after the part that must not allocate, or [`bytes_held`] before and after something is built.
+/// The system allocator, counting. A test binary installs it with `#[global_allocator]` and
+/// compares [`allocations`] before and after the part that must not allocate, or [`bytes_held`]
+/// before and after something is built.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct CountingAllocator;
 
@@ -51,8 +52,8 @@ fn hold(bytes: i64) {
     let _ = HELD.try_with(|held| held.set(held.get() + bytes));
 }
 
-/// Bytes that the calling thread has allocated since it began, without what it has freed. `None` where the program has not installed
-/// [`CountingAllocator`].
+/// Bytes that the calling thread has allocated since it began, without what it has freed. `None`
+/// where the program has not installed [`CountingAllocator`].
 pub fn bytes_held() -> Option<i64> {
     let held = || HELD.with(Cell::get);
     let before = held();
@@ -67,8 +68,8 @@ pub fn allocations() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-/// `len` small integers as floats, from -8 to 8: their sums and products are exact in any order, so that results can be
-/// compared bit for bit (numerics, second kind of equality).
+/// `len` small integers as floats, from -8 to 8: their sums and products are exact in any order, so
+/// that results can be compared bit for bit (numerics, second kind of equality).
 pub fn small_integers(seed: u64, len: usize) -> Vec<f32> {
     let rng = crate::rng::CounterRng::new(seed, 0x7e57);
     (0..len as u64).map(|i| (rng.uniform(i) * 17.0).floor() - 8.0).collect()

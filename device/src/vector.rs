@@ -1,8 +1,9 @@
 //! One body, several instruction sets, chosen at run time.
 //!
-//! [`vectorized!`](crate::vectorized) compiles a function's body three times: for AVX-512, for AVX2 with FMA, and for the
-//! portable baseline. The compiler vectorises each by itself. Rust never fuses `a * b + c` on its own, so bodies that
-//! write `*`, `+` and `mul_add` explicitly give the same bits on every instruction set.
+//! [`vectorized!`](crate::vectorized) compiles a function's body three times: for AVX-512, for AVX2
+//! with FMA, and for the portable baseline. The compiler vectorises each by itself. Rust never
+//! fuses `a * b + c` on its own, so bodies that write `*`, `+` and `mul_add` explicitly give the
+//! same bits on every instruction set.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -55,7 +56,8 @@ pub fn isa() -> Isa {
 
 /// Makes bodies use at most `isa`: for tests that compare paths, and for `--isa`-like switches.
 ///
-/// Returns what is in force afterwards: never more than the processor has. Process-wide; it changes speed, not results.
+/// Returns what is in force afterwards: never more than the processor has. Process-wide; it changes
+/// speed, not results.
 pub fn force_isa(isa: Isa) -> Isa {
     let allowed = isa.min(detect());
     CHOSEN.store(allowed as u8 + 1, Ordering::Relaxed);
@@ -65,8 +67,8 @@ pub fn force_isa(isa: Isa) -> Isa {
 /// Whether products of bf16 may use instructions of their own.
 static BF16_ALLOWED: AtomicBool = AtomicBool::new(true);
 
-/// Whether products of bf16 have instructions of their own: AVX-512 BF16 is there, [`isa`] is AVX-512, and
-/// [`allow_bf16`] has not said otherwise.
+/// Whether products of bf16 have instructions of their own: AVX-512 BF16 is there, [`isa`] is
+/// AVX-512, and [`allow_bf16`] has not said otherwise.
 #[inline]
 pub fn has_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -76,8 +78,8 @@ pub fn has_bf16() -> bool {
     detected && isa() == Isa::Avx512 && BF16_ALLOWED.load(Ordering::Relaxed)
 }
 
-/// Allows the instructions of [`has_bf16`], or has products of bf16 do without: for tests that compare paths. Process-wide; it
-/// changes speed, not results.
+/// Allows the instructions of [`has_bf16`], or has products of bf16 do without: for tests that
+/// compare paths. Process-wide; it changes speed, not results.
 pub fn allow_bf16(allowed: bool) {
     BF16_ALLOWED.store(allowed, Ordering::Relaxed);
 }
@@ -103,7 +105,8 @@ fn detect() -> Isa {
 
 /// Defines functions whose bodies are compiled for each instruction set and dispatched at run time.
 ///
-/// Helpers called from the body must be `#[inline(always)]`, else they stay compiled for the baseline.
+/// Helpers called from the body must be `#[inline(always)]`, else they stay compiled for the
+/// baseline.
 ///
 /// ```
 /// headlong_device::vectorized! {
@@ -139,7 +142,8 @@ macro_rules! vectorized {
 
             match $crate::vector::isa() {
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: `isa` answers `Avx512` only where the processor has every feature named above.
+                // SAFETY: `isa` answers `Avx512` only where the processor has every feature named
+                // above.
                 $crate::vector::Isa::Avx512 => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: as above, for AVX2 and FMA.

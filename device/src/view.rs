@@ -39,7 +39,11 @@ impl<'a, T> MatRef<'a, T> {
     pub fn with_stride(data: &'a [T], rows: usize, cols: usize, stride: usize) -> Self {
         assert!(stride >= cols, "rows of {cols} elements overlap at a stride of {stride}");
         let needed = span(rows, cols, stride);
-        assert!(data.len() >= needed, "a {rows} × {cols} matrix needs {needed} elements, got {}", data.len());
+        assert!(
+            data.len() >= needed,
+            "a {rows} × {cols} matrix needs {needed} elements, got {}",
+            data.len()
+        );
         Self { data: &data[..needed], rows, cols, stride }
     }
 
@@ -100,7 +104,11 @@ impl<'a, T> MatMut<'a, T> {
     pub fn with_stride(data: &'a mut [T], rows: usize, cols: usize, stride: usize) -> Self {
         assert!(stride >= cols, "rows of {cols} elements overlap at a stride of {stride}");
         let needed = span(rows, cols, stride);
-        assert!(data.len() >= needed, "a {rows} × {cols} matrix needs {needed} elements, got {}", data.len());
+        assert!(
+            data.len() >= needed,
+            "a {rows} × {cols} matrix needs {needed} elements, got {}",
+            data.len()
+        );
         Self { data: &mut data[..needed], rows, cols, stride }
     }
 
@@ -173,7 +181,8 @@ impl<'a, T> MatMut<'a, T> {
 pub struct JaggedRef<'a> {
     /// All values, sample after sample.
     pub values: &'a [u64],
-    /// `num_samples + 1` positions in `values`, never falling; the first is 0, the last the number of values.
+    /// `num_samples + 1` positions in `values`, never falling; the first is 0, the last the number
+    /// of values.
     pub offsets: &'a [u32],
 }
 

@@ -1,5 +1,6 @@
-//! The rules of the CUDA driver that this project stands on, each a test that says it. They run on the software device
-//! here and on a GPU where there is one; without either, every test says so in one line and passes.
+//! The rules of the CUDA driver that this project stands on, each a test that says it. They run on
+//! the software device here and on a GPU where there is one; without either, every test says so in
+//! one line and passes.
 //!
 //! ```text
 //! memory     allocations, copies, fills         capture    what a graph is made of, and what is refused meanwhile
@@ -20,12 +21,15 @@ mod streams;
 
 use cudarc::driver::sys::{self, CUresult as Code};
 use headlong_device::cuda::testing::{self, download, upload};
-use headlong_device::cuda::{CudaDevice, CudaStream, Define, DeviceMemory, DevicePtr, Event, Launch, Source};
+use headlong_device::cuda::{
+    CudaDevice, CudaStream, Define, DeviceMemory, DevicePtr, Event, Launch, Source,
+};
 use std::process::{Command, Output};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-static KERNELS: Source = Source { name: "device/conformance", text: include_str!("conformance/kernels.cu") };
+static KERNELS: Source =
+    Source { name: "device/conformance", text: include_str!("conformance/kernels.cu") };
 
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -107,7 +111,8 @@ fn words_of(memory: &DeviceMemory) -> Vec<u32> {
 /// A call of the driver's own interface, for what the crate's surface does not let through.
 macro_rules! driver {
     ($call:ident($($argument:expr),* $(,)?)) => {
-        // SAFETY: handles and ranges are the test's own, or the mistake that the driver must refuse.
+        // SAFETY: handles and ranges are the test's own, or the mistake that the driver must
+        // refuse.
         unsafe { sys::$call($($argument),*) }
     };
 }
@@ -124,7 +129,8 @@ fn raw_event() -> sys::CUevent {
     event
 }
 
-/// Runs one test of this file again, in a process of its own: for errors after which a device is of no use.
+/// Runs one test of this file again, in a process of its own: for errors after which a device is of
+/// no use.
 fn child(test: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.args(["--exact", test, "--nocapture"]).env("CONFORMANCE_CHILD", test);
@@ -136,7 +142,8 @@ fn is_child() -> bool {
     std::env::var_os("CONFORMANCE_CHILD").is_some()
 }
 
-/// The sanitizer that kernels run under, if any: it ends the process at a mistake that is otherwise an error.
+/// The sanitizer that kernels run under, if any: it ends the process at a mistake that is otherwise
+/// an error.
 fn sanitizer() -> Option<String> {
     std::env::var("SOFTCUDA_SANITIZE").ok()
 }
@@ -147,8 +154,11 @@ fn in_a_child(test: &str, variables: &[(&str, &str)], prints: &str) {
         return;
     }
     let output = child(test, variables);
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
     assert!(text.contains(prints), "`{prints}` is not in:\n{text}");
 }

@@ -1,4 +1,5 @@
-//! Rows on their way to and from a checkpoint: tensors by name, runs of rows, never a whole table at once.
+//! Rows on their way to and from a checkpoint: tensors by name, runs of rows, never a whole table
+//! at once.
 
 use crate::error::{EmbeddingError, Result};
 
@@ -15,7 +16,8 @@ pub struct TensorSpec {
 
 /// Takes rows of one table.
 pub trait RowSink {
-    /// Takes the rows of `tensor` from `first_row` on: `values` is a whole number of rows, row-major.
+    /// Takes the rows of `tensor` from `first_row` on: `values` is a whole number of rows,
+    /// row-major.
     ///
     /// Each tensor comes whole and in rising order of rows, one tensor after the other.
     ///
@@ -32,14 +34,15 @@ pub trait RowSource {
     /// What the source meets: [`crate::EmbeddingError::Storage`].
     fn rows(&mut self, tensor: &TensorSpec, first_row: u64, out: &mut [f32]) -> Result<()>;
 
-    /// Rows of `tensor` that there are: of a table asked with raw ids, as many as were saved, whatever it holds now.
+    /// Rows of `tensor` that there are: of a table asked with raw ids, as many as were saved,
+    /// whatever it holds now.
     fn num_rows(&mut self, tensor: &TensorSpec) -> u64 {
         tensor.rows
     }
 }
 
-/// Floats that hold a raw id: whole numbers below 2²², the lowest first. Every reader of floats gets them right, which bit
-/// patterns are not sure of.
+/// Floats that hold a raw id: whole numbers below 2²², the lowest first. Every reader of floats
+/// gets them right, which bit patterns are not sure of.
 pub const ID_FLOATS: usize = 3;
 
 /// A number as [`ID_FLOATS`] floats.
@@ -71,10 +74,17 @@ impl SavedRows {
     }
 
     /// Overwrites saved rows.
-    pub(crate) fn overwrite(&mut self, tensor: &TensorSpec, first_row: u64, values: &[f32]) -> Result<()> {
+    pub(crate) fn overwrite(
+        &mut self,
+        tensor: &TensorSpec,
+        first_row: u64,
+        values: &[f32],
+    ) -> Result<()> {
         let first = first_row as usize * tensor.cols;
-        let saved =
-            self.tensors.get_mut(&tensor.name).and_then(|saved| saved.get_mut(first..first + values.len()));
+        let saved = self
+            .tensors
+            .get_mut(&tensor.name)
+            .and_then(|saved| saved.get_mut(first..first + values.len()));
         let Some(saved) = saved else {
             return Err(storage(
                 tensor,
@@ -118,7 +128,8 @@ impl RowSink for SavedRows {
 impl RowSource for SavedRows {
     fn rows(&mut self, tensor: &TensorSpec, first_row: u64, out: &mut [f32]) -> Result<()> {
         let first = first_row as usize * tensor.cols;
-        let saved = self.tensors.get(&tensor.name).and_then(|saved| saved.get(first..first + out.len()));
+        let saved =
+            self.tensors.get(&tensor.name).and_then(|saved| saved.get(first..first + out.len()));
         let Some(saved) = saved else {
             return Err(storage(
                 tensor,

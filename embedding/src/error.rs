@@ -101,7 +101,8 @@ pub enum EmbeddingError {
         /// What is wrong, and what would do.
         reason: String,
     },
-    /// Another rank asked its owner for a row that the owner does not keep: the ranks disagree on the partition.
+    /// Another rank asked its owner for a row that the owner does not keep: the ranks disagree on
+    /// the partition.
     #[error(
         "table `{table}`: source {source_index} asks for local row {row}, this owner keeps {rows} rows: ranks disagree on the partition"
     )]

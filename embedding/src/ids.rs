@@ -14,11 +14,13 @@ pub trait Ids: Sync {
     /// The bags of table `index`. All tables of a batch have the same number of samples.
     fn table(&self, index: usize) -> JaggedRef<'_>;
 
-    /// Weights of the ids of table `index`, one per value, if its bags are weighted: then a row enters its bag's sum times
-    /// its weight, and takes the bag's gradient times its weight. The weights themselves get no gradient.
+    /// Weights of the ids of table `index`, one per value, if its bags are weighted: then a row
+    /// enters its bag's sum times its weight, and takes the bag's gradient times its weight. The
+    /// weights themselves get no gradient.
     ///
-    /// Only sums can be weighted; a table with mean pooling refuses weights, as PyTorch's `EmbeddingBag` does with
-    /// `per_sample_weights`. (Give weights that add up to one where a weighted mean is meant.)
+    /// Only sums can be weighted; a table with mean pooling refuses weights, as PyTorch's
+    /// `EmbeddingBag` does with `per_sample_weights`. (Give weights that add up to one where a
+    /// weighted mean is meant.)
     fn weights(&self, _index: usize) -> Option<&[f32]> {
         None
     }
@@ -82,8 +84,8 @@ pub(crate) fn bags_of<I: Ids + ?Sized>(ids: &I, table: usize) -> Bags<'_> {
     Bags { ids: ids.table(table), weights: ids.weights(table).unwrap_or(&[]) }
 }
 
-/// Checks that there is a list per table, that all have the same number of samples and that weights fit, and returns the
-/// number of samples.
+/// Checks that there is a list per table, that all have the same number of samples and that weights
+/// fit, and returns the number of samples.
 pub(crate) fn num_samples<I: Ids + ?Sized>(specs: &[TableSpec], ids: &I) -> Result<usize> {
     if ids.num_tables() != specs.len() {
         return Err(EmbeddingError::TableCount { expected: specs.len(), found: ids.num_tables() });
@@ -113,7 +115,8 @@ fn check_weights(spec: &TableSpec, num_ids: usize, weights: Option<&[f32]>) -> R
 
 /// Finds the first row index out of range, in the order of tables and samples.
 pub(crate) fn check_range(specs: &[TableSpec], ids: &IdsOf) -> Result<()> {
-    for (table, spec) in specs.iter().enumerate().filter(|(_, spec)| spec.keys == Keys::RowIndices) {
+    for (table, spec) in specs.iter().enumerate().filter(|(_, spec)| spec.keys == Keys::RowIndices)
+    {
         let bags = ids(table).ids;
         for sample in 0..bags.num_samples() {
             if let Some(&index) = bags.bag(sample).iter().find(|&&row| row >= spec.rows) {

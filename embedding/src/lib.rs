@@ -1,7 +1,9 @@
-//! Embedding tables: what a recommendation model knows of each category, looked up, pooled and updated.
+//! Embedding tables: what a recommendation model knows of each category, looked up, pooled and
+//! updated.
 //!
-//! This room decides which rows a batch needs, where they lie and how they change. It never sends a byte and never knows
-//! where a batch came from: `comm` moves vectors, `reader` makes ids, and the schedule in `trainer` joins them.
+//! This room decides which rows a batch needs, where they lie and how they change. It never sends a
+//! byte and never knows where a batch came from: `comm` moves vectors, `reader` makes ids, and the
+//! schedule in `trainer` joins them.
 //!
 //! # The life of an id
 //!
@@ -21,19 +23,23 @@
 //! update       one step of the sparse optimiser, once per row                     [update]  weights and states
 //! ```
 //!
-//! Three words, never mixed: a raw **id** becomes a **row index** and lies at a **local row** of its owner. Ids may run
-//! ahead of weights, weights never: [`EmbeddingSet::route`] reads no weights, so it may take the next batch already.
+//! Three words, never mixed: a raw **id** becomes a **row index** and lies at a **local row** of
+//! its owner. Ids may run ahead of weights, weights never: [`EmbeddingSet::route`] reads no
+//! weights, so it may take the next batch already.
 //!
 //! # Where things are
 //!
 //! * [`set`]: [`EmbeddingSet`], all tables of one rank; what the schedule calls.
-//! * [`hybrid`]: [`hybrid::HybridSet`], the tables of one rank among many: frequent rows on all ranks, the others with one owner each;
-//!   the statistics, costs and split that choose which.
-//! * [`route`], [`lookup`], [`update`]: the ops, one folder each; its `mod.rs` states formula, shapes and errors.
+//! * [`hybrid`]: [`hybrid::HybridSet`], the tables of one rank among many: frequent rows on all
+//!   ranks, the others with one owner each; the statistics, costs and split that choose which.
+//! * [`route`], [`lookup`], [`update`]: the ops, one folder each; its `mod.rs` states formula,
+//!   shapes and errors.
 //! * [`table`]: [`TableSpec`], and the trait [`EmbeddingTable`] that the author of a table writes;
 //!   [`tables`]: ours; [`registry`]: kinds by name; [`testing`]: the suite that any table must pass.
-//! * [`cuda`]: the same on a CUDA device; what the author of a table writes for one, [`cuda::CudaTable`], and the list of kernels.
-//! * [`init`]: initial values, a function of seed, table and row; [`checkpoint`]: rows on their way to files.
+//! * [`cuda`]: the same on a CUDA device; what the author of a table writes for one,
+//!   [`cuda::CudaTable`], and the list of kernels.
+//! * [`init`]: initial values, a function of seed, table and row; [`checkpoint`]: rows on their way
+//!   to files.
 //! * [`oracle`]: the slow, obvious version of all of it, all ranks in one object.
 //!
 //! ```
@@ -94,5 +100,6 @@ pub use registry::{Abilities, Registry, Shard, TableEnv, TableKind};
 pub use route::{Route, TableRoute};
 pub use set::{EmbeddingSet, SetOptions};
 pub use table::{
-    EmbeddingTable, Entries, Grain, Init, Keys, MemoryNeeds, PlainRows, Pooling, Rows, SparseStep, TableSpec,
+    EmbeddingTable, Entries, Grain, Init, Keys, MemoryNeeds, PlainRows, Pooling, Rows, SparseStep,
+    TableSpec,
 };

@@ -1,8 +1,9 @@
 //! The slow, obvious version: what every op of this room is measured against.
 //!
-//! One object holds everything (many ranks: [`OracleRanks`]); a row is a list of numbers in a map, a bag is a list of row indices, and each stage is a
-//! few lines that say what the op computes. Sums are f32 in the order that the ops promise, so results are compared bit
-//! for bit; [`OracleTable::exact_gradients`] is the f64 sum for bounds.
+//! One object holds everything (many ranks: [`OracleRanks`]); a row is a list of numbers in a map,
+//! a bag is a list of row indices, and each stage is a few lines that say what the op computes.
+//! Sums are f32 in the order that the ops promise, so results are compared bit for bit;
+//! [`OracleTable::exact_gradients`] is the f64 sum for bounds.
 
 mod ranks;
 
@@ -56,7 +57,10 @@ impl OracleTable {
             }
             let width = |state: StateWidth| if state == StateWidth::PerRow { 1 } else { dim };
             let states = self.optimizer.states();
-            OracleRow { weights, states: states.iter().map(|s| vec![s.initial; width(s.width)]).collect() }
+            OracleRow {
+                weights,
+                states: states.iter().map(|s| vec![s.initial; width(s.width)]).collect(),
+            }
         })
     }
 
@@ -82,12 +86,17 @@ impl OracleTable {
             }
             let factor = self.factor(bag);
             let vector = vector.unwrap_or_else(|| vec![0.0; self.spec.dim]);
-            vectors.push(if bag.is_empty() { vector } else { vector.iter().map(|x| x * factor).collect() });
+            vectors.push(if bag.is_empty() {
+                vector
+            } else {
+                vector.iter().map(|x| x * factor).collect()
+            });
         }
         vectors
     }
 
-    /// The gradient of each row that occurs: per block of samples in sample order, then over all blocks in the tree.
+    /// The gradient of each row that occurs: per block of samples in sample order, then over all
+    /// blocks in the tree.
     pub fn gradients(
         &self,
         bags: &Bags,
@@ -99,7 +108,8 @@ impl OracleTable {
         let mut blocks_of_rows: BTreeMap<u64, Vec<Vec<f32>>> = BTreeMap::new();
         for (sample, bag) in bags.iter().enumerate() {
             for &row in bag {
-                let blocks = blocks_of_rows.entry(row).or_insert_with(|| vec![zeros.clone(); sum_blocks]);
+                let blocks =
+                    blocks_of_rows.entry(row).or_insert_with(|| vec![zeros.clone(); sum_blocks]);
                 let sum = &mut blocks[sample / block_len];
                 let factor = self.factor(bag);
                 sum.iter_mut().zip(&d_vectors[sample]).for_each(|(sum, g)| *sum += g * factor);
@@ -122,7 +132,8 @@ impl OracleTable {
                 Pooling::Mean => 1.0 / bag.len() as f64,
             };
             for &row in bag {
-                let (sum, magnitude) = sums.entry(row).or_insert_with(|| (zeros.clone(), zeros.clone()));
+                let (sum, magnitude) =
+                    sums.entry(row).or_insert_with(|| (zeros.clone(), zeros.clone()));
                 for (column, &g) in d_vector.iter().enumerate() {
                     sum[column] += f64::from(g) * factor;
                     magnitude[column] += (f64::from(g) * factor).abs();
@@ -149,20 +160,23 @@ impl OracleTable {
         optimizer.apply(step, &mut held.weights, first, second, gradient);
         if self.spec.dtype == DType::Bf16 {
             let exact = self.row(row).weights.clone();
-            let rounded = exact.iter().enumerate().map(|(column, &x)| self.by_chance(x, step, row, column));
+            let rounded =
+                exact.iter().enumerate().map(|(column, &x)| self.by_chance(x, step, row, column));
             let rounded = rounded.collect();
             self.row(row).weights = rounded;
         }
     }
 
-    /// A weight as bf16: of its two neighbours the upper one with the probability that keeps the mean. A number of 16 bits decides,
-    /// which belongs to seed, step, table, row and column; eight columns share the four words of one counter.
+    /// A weight as bf16: of its two neighbours the upper one with the probability that keeps the
+    /// mean. A number of 16 bits decides, which belongs to seed, step, table, row and column; eight
+    /// columns share the four words of one counter.
     fn by_chance(&self, weight: f32, step: &Step, row: u64, column: usize) -> f32 {
         let numbers = CounterRng::new(self.seed, step.number << 32 | self.table_index);
         let words = numbers.bits(row * self.spec.dim.div_ceil(8) as u64 + column as u64 / 8);
         let bytes = words.map(u32::to_le_bytes).concat();
         let random = u16::from_le_bytes([bytes[2 * (column % 8)], bytes[2 * (column % 8) + 1]]);
-        // The bits of a float rise with its magnitude: the lower half says how far it is beyond the smaller neighbour.
+        // The bits of a float rise with its magnitude: the lower half says how far it is beyond the
+        // smaller neighbour.
         let (smaller, beyond) = (weight.to_bits() & 0xffff_0000, weight.to_bits() & 0xffff);
         let up = beyond + u32::from(random) > 0xffff;
         f32::from_bits(if up { smaller + 0x1_0000 } else { smaller })

@@ -46,14 +46,16 @@ impl TableEnv<'_> {
         self.shard.map_or(local_row, |shard| (shard.row_of_local)(local_row))
     }
 
-    /// Initial values of the model's table: those of local row `r` are its elements from `row_of_local(r) · dim` on.
+    /// Initial values of the model's table: those of local row `r` are its elements from
+    /// `row_of_local(r) · dim` on.
     pub fn initial_values(&self, spec: &TableSpec) -> InitialValues {
         let rows = self.shard.map_or(spec.rows, |shard| shard.table_rows);
         InitialValues::new(&TableSpec { rows, ..spec.clone() }, self.seed, self.table_index)
     }
 }
 
-/// What tables of a kind can be. A description that asks for something else is refused before any memory is taken.
+/// What tables of a kind can be. A description that asks for something else is refused before any
+/// memory is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
     /// What may be placed on its own.
@@ -64,7 +66,8 @@ pub struct Abilities {
     pub dtypes: &'static [DType],
     /// Devices that they run on.
     pub devices: &'static [&'static str],
-    /// Names of the settings that they have ([`TableSpec::options`]); `None` leaves the check to the kind.
+    /// Names of the settings that they have ([`TableSpec::options`]); `None` leaves the check to
+    /// the kind.
     pub options: Option<&'static [&'static str]>,
 }
 
@@ -83,22 +86,29 @@ impl Abilities {
         let kind = &spec.kind;
         if !self.keys.contains(&spec.keys) {
             let found = keys_text(spec.keys);
-            let able = self.keys.iter().map(|&keys| keys_text(keys)).collect::<Vec<_>>().join(" or ");
+            let able =
+                self.keys.iter().map(|&keys| keys_text(keys)).collect::<Vec<_>>().join(" or ");
             return Some(format!("a {kind} table is asked with {able}, got keys = {found}"));
         }
         if !self.grains.contains(&spec.grain) {
             let able = match self.grains {
-                [Grain::Whole] => "rows of a table of kind {kind} share storage: it has grain = whole",
+                [Grain::Whole] => {
+                    "rows of a table of kind {kind} share storage: it has grain = whole"
+                }
                 _ => "every row of a table of kind {kind} stands for itself: it has grain = rows",
             };
             return Some(able.replace("{kind}", kind));
         }
         if !self.dtypes.contains(&spec.dtype) {
-            let able = self.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(" or ");
+            let able =
+                self.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(" or ");
             return Some(format!("a {kind} table holds {able}, got dtype = {}", spec.dtype.name()));
         }
         if !self.devices.contains(&"cpu") {
-            return Some(format!("a {kind} table runs on {}, this build on cpu", self.devices.join(", ")));
+            return Some(format!(
+                "a {kind} table runs on {}, this build on cpu",
+                self.devices.join(", ")
+            ));
         }
         let known = self.options?;
         let unknown = spec.options.keys().find(|name| !known.contains(&name.as_str()))?;
@@ -121,8 +131,9 @@ pub trait TableKind: Send + Sync {
         Abilities::ANY
     }
 
-    /// What [`Self::build`] would refuse of a description besides what [`Self::abilities`] tell: the value of an option, say. Pure;
-    /// `headlong plan` and `config check` refuse by it what `train` would.
+    /// What [`Self::build`] would refuse of a description besides what [`Self::abilities`] tell:
+    /// the value of an option, say. Pure; `headlong plan` and `config check` refuse by it what
+    /// `train` would.
     ///
     /// # Errors
     /// [`EmbeddingError::Spec`].
@@ -135,8 +146,8 @@ pub trait TableKind: Send + Sync {
         spec.dense_memory(optimizer)
     }
 
-    /// Whether tables of this kind show their rows ([`EmbeddingTable::plain_rows`]). Others get a staging matrix of one
-    /// vector per id, which is counted in the set's memory.
+    /// Whether tables of this kind show their rows ([`EmbeddingTable::plain_rows`]). Others get a
+    /// staging matrix of one vector per id, which is counted in the set's memory.
     fn shows_rows(&self) -> bool {
         false
     }
@@ -188,7 +199,8 @@ impl Registry {
     /// The kind that `spec` asks for, which can build such tables.
     ///
     /// # Errors
-    /// [`EmbeddingError::UnknownKind`], with the kinds there are; [`EmbeddingError::Spec`] for what the kind's tables cannot be.
+    /// [`EmbeddingError::UnknownKind`], with the kinds there are; [`EmbeddingError::Spec`] for what
+    /// the kind's tables cannot be.
     pub fn kind(&self, spec: &TableSpec) -> Result<&dyn TableKind> {
         let kind = self.kinds.get(&spec.kind).ok_or_else(|| EmbeddingError::UnknownKind {
             table: spec.name.clone(),
@@ -211,8 +223,11 @@ impl Registry {
         if devices.contains(&"cuda") {
             return Ok(kind);
         }
-        let reason =
-            format!("tables of kind `{}` run on {}, not on a CUDA device", spec.kind, devices.join(" and "));
+        let reason = format!(
+            "tables of kind `{}` run on {}, not on a CUDA device",
+            spec.kind,
+            devices.join(" and ")
+        );
         Err(EmbeddingError::Spec { table: spec.name.clone(), reason })
     }
 

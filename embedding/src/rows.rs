@@ -1,9 +1,11 @@
-//! Element types that rows are stored in on the processor: f32, or bf16, which is widened as it is read and rounded by chance as
-//! it is written.
+//! Element types that rows are stored in on the processor: f32, or bf16, which is widened as it is
+//! read and rounded by chance as it is written.
 //!
-//! A step is often smaller than half the distance between two bf16 neighbours, and would be lost if it was rounded to the nearest.
-//! So a weight is rounded up with the probability that keeps its mean. Which way it goes depends on seed, step, table, row and column
-//! alone: not on threads, ranks or the device, whose kernels draw the same numbers (`store_weights` in `update/update.cu`).
+//! A step is often smaller than half the distance between two bf16 neighbours, and would be lost if
+//! it was rounded to the nearest. So a weight is rounded up with the probability that keeps its
+//! mean. Which way it goes depends on seed, step, table, row and column alone: not on threads,
+//! ranks or the device, whose kernels draw the same numbers (`store_weights` in
+//! `update/update.cu`).
 
 use headlong_device::arena::{Read, Write};
 use headlong_device::dtype::Element;
@@ -47,7 +49,13 @@ impl RowElement for f32 {
     }
 
     #[inline(always)]
-    fn change(row: &mut [Self], _: &mut [f32], _: &Rounding, _: u64, body: impl FnOnce(&mut [f32])) {
+    fn change(
+        row: &mut [Self],
+        _: &mut [f32],
+        _: &Rounding,
+        _: u64,
+        body: impl FnOnce(&mut [f32]),
+    ) {
         body(row);
     }
 }
@@ -98,7 +106,8 @@ impl Rounding {
         Self(CounterRng::new(seed, number << 32 | table as u64))
     }
 
-    /// Writes `values`, row `index` of the model's table. Eight elements share the four words of one counter.
+    /// Writes `values`, row `index` of the model's table. Eight elements share the four words of
+    /// one counter.
     #[inline(always)]
     fn store(&self, index: u64, values: &[f32], row: &mut [half::bf16]) {
         let first = index * values.len().div_ceil(8) as u64;
@@ -111,7 +120,8 @@ impl Rounding {
     }
 }
 
-/// Up with the probability that keeps the mean: `random` has 16 random bits. An infinity or no number stays what it is.
+/// Up with the probability that keeps the mean: `random` has 16 random bits. An infinity or no
+/// number stays what it is.
 #[inline(always)]
 fn by_chance(value: f32, random: u32) -> half::bf16 {
     if !value.is_finite() {

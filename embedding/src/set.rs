@@ -34,9 +34,10 @@ pub struct SetOptions<'a> {
 
 /// The tables of one rank: their memory, and the ops over all of them at once.
 ///
-/// Everything is taken by [`Self::new`]; afterwards no method allocates, but for errors and for what tables of other
-/// authors do. Methods take `&self`, so that lanes can share a set: rows lie in arena slots whose guards check that nobody reads what another
-/// writes, and panic with the slot's name where the schedule misses a wait.
+/// Everything is taken by [`Self::new`]; afterwards no method allocates, but for errors and for
+/// what tables of other authors do. Methods take `&self`, so that lanes can share a set: rows lie
+/// in arena slots whose guards check that nobody reads what another writes, and panic with the
+/// slot's name where the schedule misses a wait.
 pub struct EmbeddingSet {
     specs: Vec<TableSpec>,
     tensors: Vec<Vec<TensorSpec>>,
@@ -78,13 +79,15 @@ impl EmbeddingSet {
         Self::with_registry(&Registry::default(), stream, specs, options)
     }
 
-    /// Builds and initialises `specs` with the kinds of `registry`; takes all memory that will ever be needed.
+    /// Builds and initialises `specs` with the kinds of `registry`; takes all memory that will ever
+    /// be needed.
     ///
     /// # Errors
     /// Descriptions that a kind refuses, unknown kinds, memory that the system refuses.
     ///
     /// # Panics
-    /// When `max_ids` has not one number per table, or `sum_blocks` is not in `1..=`[`MAX_SUM_BLOCKS`].
+    /// When `max_ids` has not one number per table, or `sum_blocks` is not in
+    /// `1..=`[`MAX_SUM_BLOCKS`].
     pub fn with_registry(
         registry: &Registry,
         stream: &Stream,
@@ -158,8 +161,10 @@ impl EmbeddingSet {
             check(spec, options.max_samples, ids)?;
             let route = Route::bytes(spec, options.max_samples, ids).saturating_mul(routes as u64);
             let kind = registry.kind(spec)?;
-            let staging = if kind.shows_rows() { 0 } else { (ids * spec.dim * DType::F32.bytes()) as u64 };
-            let work = MemoryNeeds { work_bytes: route.saturating_add(staging), ..MemoryNeeds::default() };
+            let staging =
+                if kind.shows_rows() { 0 } else { (ids * spec.dim * DType::F32.bytes()) as u64 };
+            let work =
+                MemoryNeeds { work_bytes: route.saturating_add(staging), ..MemoryNeeds::default() };
             Ok([kind.memory(spec, &options.optimizer), work].into_iter().sum())
         });
         needs.sum()
@@ -180,12 +185,15 @@ impl EmbeddingSet {
             return Self::memory_with_registry(registry, specs, options, routes);
         };
         check_on_cuda(registry, specs)?;
-        let mut work_bytes = CudaSet::work_bytes(specs, options.max_samples, options.max_ids, routes);
+        let mut work_bytes =
+            CudaSet::work_bytes(specs, options.max_samples, options.max_ids, routes);
         for (spec, ids) in specs.iter().zip(options.max_ids) {
             // Of tables that hide their rows: the staging matrix.
-            work_bytes += if registry.kind(spec)?.shows_rows() { 0 } else { (ids * spec.dim * 4) as u64 };
+            work_bytes +=
+                if registry.kind(spec)?.shows_rows() { 0 } else { (ids * spec.dim * 4) as u64 };
         }
-        let tables = specs.iter().map(|spec| Ok(registry.kind(spec)?.memory(spec, &options.optimizer)));
+        let tables =
+            specs.iter().map(|spec| Ok(registry.kind(spec)?.memory(spec, &options.optimizer)));
         let needs: MemoryNeeds = tables.sum::<Result<_>>()?;
         Ok([needs, MemoryNeeds { work_bytes, ..MemoryNeeds::default() }].into_iter().sum())
     }
@@ -210,14 +218,16 @@ impl EmbeddingSet {
     }
 
     /// Tells the kernels where learning rate and step number lie in device memory, a
-    /// [`DeviceStep`](headlong_device::cuda::DeviceStep): from then on the host's step is not looked at. Nothing on the CPU.
+    /// [`DeviceStep`](headlong_device::cuda::DeviceStep): from then on the host's step is not
+    /// looked at. Nothing on the CPU.
     pub fn set_device_step(&self, step: DevicePtr) {
         if let Some(cuda) = &self.cuda {
             cuda.set_device_step(step);
         }
     }
 
-    /// What kernels found wrong since the last call, where there is anything. Waits for the device; nothing on the CPU.
+    /// What kernels found wrong since the last call, where there is anything. Waits for the device;
+    /// nothing on the CPU.
     ///
     /// # Errors
     /// [`EmbeddingError::IdOutOfRange`], and batches of bags in steps that were captured without.
@@ -236,11 +246,12 @@ impl EmbeddingSet {
         Some((set, stream.cuda_body(), route))
     }
 
-    /// Sorts the ids of a batch into unique rows and their samples; see [`crate::route`]. On a CUDA device the ids are those that
-    /// were staged and copied, and `ids` is not looked at.
+    /// Sorts the ids of a batch into unique rows and their samples; see [`crate::route`]. On a CUDA
+    /// device the ids are those that were staged and copied, and `ids` is not looked at.
     ///
     /// # Errors
-    /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and batches of another shape.
+    /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and batches of another
+    /// shape.
     pub fn route<I: Ids + ?Sized>(&self, stream: &Stream, ids: &I, out: &mut Route) -> Result<()> {
         if let Some((set, stream, route)) = self.on_device(stream, out) {
             set.route(stream, route);
@@ -255,7 +266,8 @@ impl EmbeddingSet {
         route(stream, &args, out)
     }
 
-    /// As [`Self::lookup`]; on a CUDA device of the ids that were staged and copied with `route`, and `ids` is not looked at.
+    /// As [`Self::lookup`]; on a CUDA device of the ids that were staged and copied with `route`,
+    /// and `ids` is not looked at.
     ///
     /// # Errors
     /// As there.
@@ -272,12 +284,23 @@ impl EmbeddingSet {
         let Some((set, stream, device)) = self.on_device(stream, route) else {
             return self.lookup(stream, ids, vectors);
         };
-        assert_eq!(vectors.cols(), self.width, "`{}` is as wide as all tables together", vectors.name());
-        assert_eq!(vectors.rows(), route.num_samples(), "`{}` has the route's samples", vectors.name());
+        assert_eq!(
+            vectors.cols(),
+            self.width,
+            "`{}` is as wide as all tables together",
+            vectors.name()
+        );
+        assert_eq!(
+            vectors.rows(),
+            route.num_samples(),
+            "`{}` has the route's samples",
+            vectors.name()
+        );
         set.lookup(stream, &self.tables, device, vectors)
     }
 
-    /// Writes the pooled vectors of a batch to `vectors` (`samples × `[`Self::width`], f32); see [`crate::lookup`].
+    /// Writes the pooled vectors of a batch to `vectors` (`samples × `[`Self::width`], f32); see
+    /// [`crate::lookup`].
     ///
     /// # Errors
     /// [`EmbeddingError::IdOutOfRange`], and batches of another shape.
@@ -286,7 +309,12 @@ impl EmbeddingSet {
     /// When `vectors` is not [`Self::width`] wide, or is in use.
     pub fn lookup<I: Ids + ?Sized>(&self, stream: &Stream, ids: &I, vectors: &Mat) -> Result<()> {
         assert!(self.cuda.is_none(), "on a device vectors are looked up by route: `lookup_routed`");
-        assert_eq!(vectors.cols(), self.width, "`{}` is as wide as all tables together", vectors.name());
+        assert_eq!(
+            vectors.cols(),
+            self.width,
+            "`{}` is as wide as all tables together",
+            vectors.name()
+        );
         let found = num_samples(&self.specs, ids)?;
         if vectors.rows() != found && !self.specs.is_empty() {
             let table = self.specs[0].name.clone();
@@ -302,20 +330,36 @@ impl EmbeddingSet {
         lookup(stream, &args)
     }
 
-    /// Sums the gradients of each row and applies the sparse optimiser to it, once; see [`crate::update`].
-    /// Does nothing in a frozen set.
+    /// Sums the gradients of each row and applies the sparse optimiser to it, once; see
+    /// [`crate::update`]. Does nothing in a frozen set.
     ///
     /// # Errors
     /// Those of tables of other authors.
     ///
     /// # Panics
     /// When `d_vectors` is not `samples of the route × `[`Self::width`], or is being written.
-    pub fn update(&self, stream: &Stream, route: &Route, d_vectors: &Mat, step: &Step) -> Result<()> {
+    pub fn update(
+        &self,
+        stream: &Stream,
+        route: &Route,
+        d_vectors: &Mat,
+        step: &Step,
+    ) -> Result<()> {
         if self.frozen {
             return Ok(());
         }
-        assert_eq!(d_vectors.cols(), self.width, "`{}` is as wide as all tables together", d_vectors.name());
-        assert_eq!(d_vectors.rows(), route.num_samples(), "`{}` has the route's samples", d_vectors.name());
+        assert_eq!(
+            d_vectors.cols(),
+            self.width,
+            "`{}` is as wide as all tables together",
+            d_vectors.name()
+        );
+        assert_eq!(
+            d_vectors.rows(),
+            route.num_samples(),
+            "`{}` has the route's samples",
+            d_vectors.name()
+        );
         if let Some((set, stream, route)) = self.on_device(stream, route) {
             return set.update(stream, &self.tables, route, (d_vectors, step));
         }
@@ -331,7 +375,8 @@ impl EmbeddingSet {
     /// Those of the tables, and batches of another shape.
     pub fn prefetch<I: Ids + ?Sized>(&self, ids: &I) -> Result<()> {
         num_samples(&self.specs, ids)?;
-        for (table, slot) in self.tables.iter().enumerate().filter(|(_, slot)| slot.plain.is_none()) {
+        for (table, slot) in self.tables.iter().enumerate().filter(|(_, slot)| slot.plain.is_none())
+        {
             slot.lock().prefetch(ids.table(table).values)?;
         }
         Ok(())
@@ -372,7 +417,8 @@ impl EmbeddingSet {
         &self.optimizer
     }
 
-    /// The tensors of table `table`, as a checkpoint holds them: `weight`, then the optimiser's states.
+    /// The tensors of table `table`, as a checkpoint holds them: `weight`, then the optimiser's
+    /// states.
     pub fn tensors(&self, table: usize) -> &[TensorSpec] {
         &self.tensors[table]
     }
@@ -398,12 +444,19 @@ impl EmbeddingSet {
         self.tables[table].lock().load(source)
     }
 
-    /// Copies rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on, to `out`: a whole number of rows. Tables that
-    /// hide their rows are asked for them.
+    /// Copies rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on, to `out`: a
+    /// whole number of rows. Tables that hide their rows are asked for them.
     ///
     /// # Errors
-    /// [`EmbeddingError::RowRange`]; [`EmbeddingError::UnknownTensor`] where there is none; errors of tables of other authors.
-    pub fn read_rows(&self, table: usize, tensor: usize, first_row: u64, out: &mut [f32]) -> Result<()> {
+    /// [`EmbeddingError::RowRange`]; [`EmbeddingError::UnknownTensor`] where there is none; errors
+    /// of tables of other authors.
+    pub fn read_rows(
+        &self,
+        table: usize,
+        tensor: usize,
+        first_row: u64,
+        out: &mut [f32],
+    ) -> Result<()> {
         let slot = &self.tables[table];
         let Some(mat) = slot.plain.as_ref().and_then(|rows| rows.tensor(tensor)) else {
             let part = slot.lock();
@@ -414,11 +467,18 @@ impl EmbeddingSet {
         read_rows(mat, first_row, out)
     }
 
-    /// Overwrites rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on: a whole number of rows.
+    /// Overwrites rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on: a whole
+    /// number of rows.
     ///
     /// # Errors
     /// As [`Self::read_rows`].
-    pub fn write_rows(&self, table: usize, tensor: usize, first_row: u64, values: &[f32]) -> Result<()> {
+    pub fn write_rows(
+        &self,
+        table: usize,
+        tensor: usize,
+        first_row: u64,
+        values: &[f32],
+    ) -> Result<()> {
         let slot = &self.tables[table];
         let Some(mat) = slot.plain.as_ref().and_then(|rows| rows.tensor(tensor)) else {
             let mut part = slot.lock();
@@ -439,10 +499,14 @@ pub(crate) fn read_rows(mat: &Mat, first_row: u64, out: &mut [f32]) -> Result<()
     let rows = mat.rows_range(first_row as usize, out.len() / mat.cols());
     match mat.dtype() {
         DType::F16 => {
-            out.iter_mut().zip(rows.to_vec::<half::f16>()?).for_each(|(to, from)| *to = from.to_f32());
+            out.iter_mut()
+                .zip(rows.to_vec::<half::f16>()?)
+                .for_each(|(to, from)| *to = from.to_f32());
         }
         DType::Bf16 => {
-            out.iter_mut().zip(rows.to_vec::<half::bf16>()?).for_each(|(to, from)| *to = from.to_f32());
+            out.iter_mut()
+                .zip(rows.to_vec::<half::bf16>()?)
+                .for_each(|(to, from)| *to = from.to_f32());
         }
         _ => out.copy_from_slice(&rows.to_vec::<f32>()?),
     }
@@ -475,8 +539,8 @@ impl PlainRows {
     }
 }
 
-/// Checks that `len` elements from row `first_row` on are whole rows of tensor number `tensor` of `tensors`, and returns the columns
-/// of a row.
+/// Checks that `len` elements from row `first_row` on are whole rows of tensor number `tensor` of
+/// `tensors`, and returns the columns of a row.
 pub(crate) fn check_rows(
     spec: &TableSpec,
     tensors: &[TensorSpec],
@@ -533,7 +597,9 @@ pub(crate) fn slot(
             check_plain_rows(rows, spec, optimizer);
             None
         }
-        None if stream.as_cuda().is_some() && (table.cuda().is_none() || spec.keys == Keys::RawIds) => {
+        None if stream.as_cuda().is_some()
+            && (table.cuda().is_none() || spec.keys == Keys::RawIds) =>
+        {
             let reason = "it shows neither rows nor a CUDA body on a CUDA device".to_owned();
             return Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
         }
@@ -550,7 +616,12 @@ pub(crate) fn slot(
 fn check_plain_rows(rows: &PlainRows, spec: &TableSpec, optimizer: &Optimizer) {
     let shape = |mat: &Mat| (mat.rows() as u64, mat.cols(), mat.stride());
     let states = optimizer.states();
-    assert_eq!(rows.states.len(), states.len(), "table `{}` shows one matrix per optimiser state", spec.name);
+    assert_eq!(
+        rows.states.len(),
+        states.len(),
+        "table `{}` shows one matrix per optimiser state",
+        spec.name
+    );
     assert_eq!(
         shape(&rows.weights),
         (spec.rows, spec.dim, spec.dim),

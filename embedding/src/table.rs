@@ -82,7 +82,8 @@ pub struct TableSpec {
 }
 
 impl TableSpec {
-    /// A dense f32 table with sum pooling, asked with row indices, initialised as DLRM's tables are.
+    /// A dense f32 table with sum pooling, asked with row indices, initialised as DLRM's tables
+    /// are.
     pub fn new(name: &str, rows: u64, dim: usize) -> Self {
         Self {
             name: name.to_owned(),
@@ -102,7 +103,11 @@ impl TableSpec {
     ///
     /// # Errors
     /// [`EmbeddingError::Spec`] for a value that is no `T`.
-    pub fn option<T: std::str::FromStr + std::fmt::Display>(&self, name: &str, default: T) -> Result<T> {
+    pub fn option<T: std::str::FromStr + std::fmt::Display>(
+        &self,
+        name: &str,
+        default: T,
+    ) -> Result<T> {
         let Some(text) = self.options.get(name) else { return Ok(default) };
         text.parse().map_err(|_| EmbeddingError::Spec {
             table: self.name.clone(),
@@ -113,9 +118,11 @@ impl TableSpec {
     /// Says what is wrong with the description, if anything.
     ///
     /// # Errors
-    /// [`EmbeddingError::Spec`] for no rows, a dim outside `1..=`[`MAX_DIM`], or more elements than an address space holds.
+    /// [`EmbeddingError::Spec`] for no rows, a dim outside `1..=`[`MAX_DIM`], or more elements than
+    /// an address space holds.
     pub fn check(&self) -> Result<()> {
-        let refuse = |reason: String| Err(EmbeddingError::Spec { table: self.name.clone(), reason });
+        let refuse =
+            |reason: String| Err(EmbeddingError::Spec { table: self.name.clone(), reason });
         if self.rows == 0 {
             return refuse("a table has at least one row, got rows = 0".to_owned());
         }
@@ -125,12 +132,16 @@ impl TableSpec {
         // Two bits are left for the bytes of an element, one for the sign of pointer offsets.
         let elements = u128::from(self.rows) * self.dim as u128;
         if elements >= 1 << 60 {
-            return refuse(format!("{} rows of {} elements are more than 2^60", self.rows, self.dim));
+            return refuse(format!(
+                "{} rows of {} elements are more than 2^60",
+                self.rows, self.dim
+            ));
         }
         Ok(())
     }
 
-    /// Memory of this table stored densely, one row of memory per row, with the state of `optimizer`.
+    /// Memory of this table stored densely, one row of memory per row, with the state of
+    /// `optimizer`.
     pub fn dense_memory(&self, optimizer: &Optimizer) -> MemoryNeeds {
         MemoryNeeds {
             weight_bytes: self.rows.saturating_mul((self.dim * self.dtype.bytes()) as u64),
@@ -139,7 +150,8 @@ impl TableSpec {
         }
     }
 
-    /// The tensors of this table stored densely: the weights, then each state of `optimizer`, all f32.
+    /// The tensors of this table stored densely: the weights, then each state of `optimizer`, all
+    /// f32.
     pub fn dense_tensors(&self, optimizer: &Optimizer) -> Vec<TensorSpec> {
         let weight = TensorSpec { name: "weight".to_owned(), rows: self.rows, cols: self.dim };
         let states = optimizer.states();
@@ -210,30 +222,34 @@ pub struct SparseStep<'a> {
     pub step: &'a Step,
 }
 
-/// Rows that lie in plain f32 matrices, one matrix row per table row: what the fused paths of a set work on.
+/// Rows that lie in plain f32 matrices, one matrix row per table row: what the fused paths of a set
+/// work on.
 #[derive(Debug, Clone)]
 pub struct PlainRows {
     /// `rows × dim`.
     pub weights: Mat,
-    /// One matrix per state of the optimiser, in the order of [`Optimizer::states`]: `rows × dim`, or `rows × 1`.
+    /// One matrix per state of the optimiser, in the order of [`Optimizer::states`]: `rows × dim`,
+    /// or `rows × 1`.
     pub states: Vec<Mat>,
 }
 
-/// What a table asked with raw ids holds, by id: owners differ from run to run, ids do not. The first tensor of such a table
-/// begins each row with the id ([`crate::checkpoint::id_to_floats`]); all tensors have one row for each id, in rising order of ids.
+/// What a table asked with raw ids holds, by id: owners differ from run to run, ids do not. The
+/// first tensor of such a table begins each row with the id ([`crate::checkpoint::id_to_floats`]);
+/// all tensors have one row for each id, in rising order of ids.
 pub trait Entries {
     /// The ids held here, rising.
     fn ids(&self) -> Vec<u64>;
 
-    /// Copies the row of each of `ids` in tensor number `tensor` to `out`, where the id is held here; other rows of `out` stay as
-    /// they are.
+    /// Copies the row of each of `ids` in tensor number `tensor` to `out`, where the id is held
+    /// here; other rows of `out` stay as they are.
     fn read(&self, tensor: usize, ids: &[u64], out: &mut [f32]);
 
     /// Forgets everything, as before the first step.
     fn clear(&mut self);
 
-    /// Takes rows of tensor number `tensor`. The first tensor brings ids in, and may drop some by the table's own rule where there
-    /// is no room; rows of other tensors whose ids are not held are passed over.
+    /// Takes rows of tensor number `tensor`. The first tensor brings ids in, and may drop some by
+    /// the table's own rule where there is no room; rows of other tensors whose ids are not held
+    /// are passed over.
     ///
     /// # Errors
     /// [`EmbeddingError::Storage`] for rows of the first tensor that do not begin with their id.
@@ -248,8 +264,8 @@ fn tensor_number(spec: &TableSpec, tensors: &[TensorSpec], tensor: usize) -> Res
     })
 }
 
-/// The local storage of one table, as its author writes it. Routing, pooling, the reduction of gradients over
-/// duplicates, placement and the schedule are ours.
+/// The local storage of one table, as its author writes it. Routing, pooling, the reduction of
+/// gradients over duplicates, placement and the schedule are ours.
 ///
 /// [`crate::testing::check_table`] is the conformance suite.
 pub trait EmbeddingTable: Send {
@@ -262,7 +278,8 @@ pub trait EmbeddingTable: Send {
     /// The tensors that [`Self::save`] writes, in its order.
     fn tensors(&self) -> Vec<TensorSpec>;
 
-    /// Brings rows near that a coming step will ask for. Runs on the host, outside the captured part of a step.
+    /// Brings rows near that a coming step will ask for. Runs on the host, outside the captured
+    /// part of a step.
     fn prefetch(&mut self, _rows: &[u64]) -> Result<()> {
         Ok(())
     }
@@ -270,8 +287,15 @@ pub trait EmbeddingTable: Send {
     /// Writes one vector per entry of `rows` (which may repeat): `out` is `rows × dim`.
     fn lookup(&mut self, stream: &Stream, rows: Rows, out: MatMut) -> Result<()>;
 
-    /// Applies one step: `rows` are unique, row `i` of `gradients` (`rows × dim`) is the summed gradient of entry `i`.
-    fn apply(&mut self, stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()>;
+    /// Applies one step: `rows` are unique, row `i` of `gradients` (`rows × dim`) is the summed
+    /// gradient of entry `i`.
+    fn apply(
+        &mut self,
+        stream: &Stream,
+        rows: Rows,
+        gradients: MatRef,
+        step: &SparseStep,
+    ) -> Result<()>;
 
     /// Hands all tensors to `sink`, in runs of rows.
     fn save(&self, sink: &mut dyn RowSink) -> Result<()>;
@@ -279,9 +303,10 @@ pub trait EmbeddingTable: Send {
     /// Takes all tensors back from `source`.
     fn load(&mut self, source: &mut dyn RowSource) -> Result<()>;
 
-    /// Copies rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on, to `out`: a whole number of rows. What a
-    /// checkpoint of many ranks is written by. This one goes through [`Self::save`] for every call: right for every table, slow
-    /// for large ones, whose authors write their own.
+    /// Copies rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on, to `out`: a
+    /// whole number of rows. What a checkpoint of many ranks is written by. This one goes through
+    /// [`Self::save`] for every call: right for every table, slow for large ones, whose authors
+    /// write their own.
     ///
     /// # Errors
     /// [`crate::EmbeddingError::UnknownTensor`], [`crate::EmbeddingError::Storage`].
@@ -292,8 +317,8 @@ pub trait EmbeddingTable: Send {
         RowSource::rows(&mut saved, &tensor, first_row, out)
     }
 
-    /// Overwrites rows of tensor number `tensor`, from `first_row` on. This one saves the table, changes what was saved, and loads
-    /// it again.
+    /// Overwrites rows of tensor number `tensor`, from `first_row` on. This one saves the table,
+    /// changes what was saved, and loads it again.
     ///
     /// # Errors
     /// As [`Self::read_rows`].
@@ -315,16 +340,17 @@ pub trait EmbeddingTable: Send {
         None
     }
 
-    /// The table's CUDA body, of one built on a CUDA device ([`crate::registry::TableEnv::stream`]) that does not show plain rows
-    /// there. Such tables hold f32 and are on one rank as a whole. Kinds that build them list `cuda` among
-    /// [`crate::registry::Abilities::devices`].
+    /// The table's CUDA body, of one built on a CUDA device ([`crate::registry::TableEnv::stream`])
+    /// that does not show plain rows there. Such tables hold f32 and are on one rank as a whole.
+    /// Kinds that build them list `cuda` among [`crate::registry::Abilities::devices`].
     fn cuda(&self) -> Option<&dyn CudaTable> {
         None
     }
 
-    /// Fast path: where the rows lie, for a table whose lookup is a copy of a row and whose update is the optimiser's
-    /// formula on that row. The set then pools straight from the rows, and reduces and updates in one pass, over tiles
-    /// of all tables at once, without calling `lookup` and `apply`.
+    /// Fast path: where the rows lie, for a table whose lookup is a copy of a row and whose update
+    /// is the optimiser's formula on that row. The set then pools straight from the rows, and
+    /// reduces and updates in one pass, over tiles of all tables at once, without calling `lookup`
+    /// and `apply`.
     fn plain_rows(&self) -> Option<PlainRows> {
         None
     }

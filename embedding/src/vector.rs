@@ -5,7 +5,8 @@ use headlong_device::vector::prefetch;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Entries of `width` floats to ask for ahead of use: two kilobytes of them, but neither few nor many.
+/// Entries of `width` floats to ask for ahead of use: two kilobytes of them, but neither few nor
+/// many.
 #[inline(always)]
 pub(crate) const fn entries_ahead(width: usize) -> usize {
     match 512 / width {

@@ -12,7 +12,8 @@ use proptest::prelude::*;
 
 /// Dims that are one strip, several, and a ragged tail; one-hot, bags and means.
 fn specs() -> Vec<TableSpec> {
-    let mean = |name, rows, dim| TableSpec { pooling: Pooling::Mean, ..TableSpec::new(name, rows, dim) };
+    let mean =
+        |name, rows, dim| TableSpec { pooling: Pooling::Mean, ..TableSpec::new(name, rows, dim) };
     vec![
         TableSpec::new("a", 3, 16),
         TableSpec::new("b", 500, 128),
@@ -31,14 +32,20 @@ fn specs_in(dtype: DType) -> Vec<TableSpec> {
 fn bags(seed: u64, samples: usize) -> Vec<Vec<Vec<u64>>> {
     let longest = [0, 0, 3, 4, 2, 6, 0];
     let specs = specs();
-    specs.iter().zip(longest).map(|(spec, longest)| random_bags(seed, samples, spec.rows, longest)).collect()
+    specs
+        .iter()
+        .zip(longest)
+        .map(|(spec, longest)| random_bags(seed, samples, spec.rows, longest))
+        .collect()
 }
 
 #[test]
 fn every_optimizer_gives_the_bits_of_the_oracle() {
     let stream = Stream::cpu(2);
     for optimizer in every_optimizer() {
-        for (dtype, sum_blocks) in [(DType::F32, 1), (DType::F32, 4), (DType::F32, 7), (DType::Bf16, 4)] {
+        for (dtype, sum_blocks) in
+            [(DType::F32, 1), (DType::F32, 4), (DType::F32, 7), (DType::Bf16, 4)]
+        {
             let mut pair = Pair::new(&stream, &specs_in(dtype), optimizer, sum_blocks);
             for number in 1..=3 {
                 let bags = bags(number, 600 + 7 * number as usize);
@@ -56,14 +63,16 @@ fn integers_come_out_exact() {
     let stream = Stream::cpu(2);
     let specs: Vec<_> = specs().into_iter().filter(|spec| spec.pooling == Pooling::Sum).collect();
     for sum_blocks in [1, 8] {
-        let mut pair = Pair::new(&stream, &specs, Optimizer::Sgd, sum_blocks).with_integer_weights();
+        let mut pair =
+            Pair::new(&stream, &specs, Optimizer::Sgd, sum_blocks).with_integer_weights();
         let bags: Vec<_> = specs.iter().map(|spec| random_bags(5, 900, spec.rows, 3)).collect();
         pair.lookup(&stream, &bags);
         let d_vectors = small_integers(3, 900 * pair.set.width());
         pair.update(&stream, &bags, &d_vectors, &Step { learning_rate: 1.0, number: 1 });
         pair.assert_equal();
         // Sums of integers do not depend on the order: the exact f64 sum is the same number.
-        let part: Vec<_> = d_vectors.chunks(pair.set.width()).map(|row| row[..16].to_vec()).collect();
+        let part: Vec<_> =
+            d_vectors.chunks(pair.set.width()).map(|row| row[..16].to_vec()).collect();
         let exact = pair.oracle[0].exact_gradients(&bags[0], &part);
         let start = small_integers(0, 3 * 16);
         for (row, (sum, _)) in exact {
@@ -79,8 +88,8 @@ fn integers_come_out_exact() {
     }
 }
 
-/// A sum of n f32 terms in any order errs by at most (n - 1)·u·Σ|term| to first order, u = 2⁻²⁴; the mean's factor and the
-/// subtraction from the weight add one rounding each.
+/// A sum of n f32 terms in any order errs by at most (n - 1)·u·Σ|term| to first order, u = 2⁻²⁴;
+/// the mean's factor and the subtraction from the weight add one rounding each.
 #[test]
 fn summed_gradients_lie_within_the_bound_of_the_exact_sum() {
     let stream = Stream::cpu(2);
@@ -125,7 +134,8 @@ fn weights_after_two_steps(threads: usize, optimizer: Optimizer, dtype: DType) -
 fn threads_and_instruction_sets_change_no_bit() {
     let adagrad = Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
     let rowwise = every_optimizer()[2];
-    for (optimizer, dtype) in [(adagrad, DType::F32), (rowwise, DType::F32), (rowwise, DType::Bf16)] {
+    for (optimizer, dtype) in [(adagrad, DType::F32), (rowwise, DType::F32), (rowwise, DType::Bf16)]
+    {
         let one = weights_after_two_steps(1, optimizer, dtype);
         for threads in [2, 3, 5] {
             assert!(one == weights_after_two_steps(threads, optimizer, dtype), "{threads} threads");
@@ -192,16 +202,22 @@ fn seventy_tables() {
     let stream = Stream::cpu(2);
     let specs: Vec<_> =
         (0..70).map(|t| TableSpec::new(&format!("t{t}"), 2 + t, 1 + t as usize % 18)).collect();
-    let bags: Vec<_> = specs.iter().map(|spec| random_bags(1, 40, spec.rows, spec.rows % 3)).collect();
-    let mut pair =
-        Pair::new(&stream, &specs, Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 }, 3);
+    let bags: Vec<_> =
+        specs.iter().map(|spec| random_bags(1, 40, spec.rows, spec.rows % 3)).collect();
+    let mut pair = Pair::new(
+        &stream,
+        &specs,
+        Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 },
+        3,
+    );
     let d_vectors = uniform(2, 40 * pair.set.width());
     pair.update(&stream, &bags, &d_vectors, &Step { learning_rate: 0.5, number: 1 });
     pair.lookup(&stream, &bags);
     pair.assert_equal();
 }
 
-/// With one row in all samples of eight blocks, the tree is visible: the sum of one block in order would give other bits.
+/// With one row in all samples of eight blocks, the tree is visible: the sum of one block in order
+/// would give other bits.
 #[test]
 fn blocks_are_added_in_the_tree() {
     let stream = Stream::cpu(2);
@@ -244,7 +260,8 @@ fn a_frozen_set_stays_and_an_empty_batch_is_fine() {
     let mut got = [0.0; 4];
     set.read_rows(0, 0, 3, &mut got).unwrap();
     assert_eq!(got[..], OracleTable::new(&specs[0], Optimizer::Sgd, 1, 0).row(3).weights);
-    let thawed = EmbeddingSet::new(&stream, &specs, &SetOptions { frozen: false, ..options }).unwrap();
+    let thawed =
+        EmbeddingSet::new(&stream, &specs, &SetOptions { frozen: false, ..options }).unwrap();
     let none = [Jagged::new(&[])];
     let (_arena, nothing) = matrix(0, 4, &[]);
     thawed.route(&stream, &views(&none), &mut route).unwrap();

@@ -1,4 +1,5 @@
-//! What only an allocator that counts can tell. It counts for the whole process, so the tests run one after the other.
+//! What only an allocator that counts can tell. It counts for the whole process, so the tests run
+//! one after the other.
 
 #[cfg(test)]
 mod common;
@@ -28,9 +29,11 @@ fn tables_say_how_much_they_allocate() {
         check_table(&WholeKind { shape, broken: Broken::Nothing }, &spec);
         std::panic::set_hook(Box::new(|_| {}));
         for broken in [Broken::MemoryIsHalf, Broken::MemoryGrows] {
-            let checked = catch_unwind(AssertUnwindSafe(|| check_table(&WholeKind { shape, broken }, &spec)));
+            let checked =
+                catch_unwind(AssertUnwindSafe(|| check_table(&WholeKind { shape, broken }, &spec)));
             let panic = checked.err();
-            let found = panic.and_then(|panic| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            let found =
+                panic.and_then(|panic| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
             if !found.contains("and has allocated") {
                 wrong.push(format!("{shape:?} {broken:?}: {found}"));
             }
@@ -58,7 +61,10 @@ fn no_step_allocates() {
         let set = EmbeddingSet::new(&stream, &specs, &options).unwrap();
         let mut route = set.new_route();
         let batches = [1, 2, 3].map(|seed| {
-            [Jagged::new(&random_bags(seed, 1024, 100_000, 0)), Jagged::new(&random_bags(seed, 1024, 60, 4))]
+            [
+                Jagged::new(&random_bags(seed, 1024, 100_000, 0)),
+                Jagged::new(&random_bags(seed, 1024, 60, 4)),
+            ]
         });
         let ids = batches.each_ref().map(|batch| views(batch));
         let (_arena, vectors) = matrix(1024, set.width(), &vec![0.0; 1024 * set.width()]);
@@ -68,6 +74,11 @@ fn no_step_allocates() {
             set.lookup(&stream, ids, &vectors).unwrap();
             set.update(&stream, &route, &vectors, &Step { learning_rate: 0.1, number }).unwrap();
         }
-        assert_eq!(allocations() - before, 0, "allocations in three steps with {}", optimizer.name());
+        assert_eq!(
+            allocations() - before,
+            0,
+            "allocations in three steps with {}",
+            optimizer.name()
+        );
     }
 }

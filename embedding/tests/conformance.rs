@@ -67,7 +67,8 @@ impl EmbeddingTable for Mutant {
             unique.dedup();
             let zeros = vec![0.0; unique.len() * spec.dim];
             let step = Step { learning_rate: 0.0, number: 1 };
-            let step = SparseStep { optimizer: &headlong_device::optimizer::Optimizer::Sgd, step: &step };
+            let step =
+                SparseStep { optimizer: &headlong_device::optimizer::Optimizer::Sgd, step: &step };
             self.inner.apply(
                 stream,
                 Rows::new(&unique),
@@ -81,7 +82,13 @@ impl EmbeddingTable for Mutant {
         }
         self.inner.lookup(stream, rows, out)
     }
-    fn apply(&mut self, stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+    fn apply(
+        &mut self,
+        stream: &Stream,
+        rows: Rows,
+        gradients: MatRef,
+        step: &SparseStep,
+    ) -> Result<()> {
         let (count, dim) = (rows.indices().len(), gradients.cols());
         match self.broken {
             Broken::ApplyLosesTheLast if count > 0 => {
@@ -89,7 +96,8 @@ impl EmbeddingTable for Mutant {
                 self.inner.apply(stream, rows, gradients.rows_range(0, count - 1), step)
             }
             Broken::ApplyGoesUphill => {
-                let uphill: Vec<f32> = (0..count).flat_map(|row| gradients.row(row)).map(|x| -x).collect();
+                let uphill: Vec<f32> =
+                    (0..count).flat_map(|row| gradients.row(row)).map(|x| -x).collect();
                 self.inner.apply(stream, rows, MatRef::new(&uphill, count, dim), step)
             }
             Broken::ApplyStepsTwice => {
@@ -161,7 +169,11 @@ impl Entries for Mutant {
 struct MutantKind(Broken);
 
 impl TableKind for MutantKind {
-    fn memory(&self, spec: &TableSpec, optimizer: &headlong_device::optimizer::Optimizer) -> MemoryNeeds {
+    fn memory(
+        &self,
+        spec: &TableSpec,
+        optimizer: &headlong_device::optimizer::Optimizer,
+    ) -> MemoryNeeds {
         Registry::default().kind(spec).expect("the kind is one of ours").memory(spec, optimizer)
     }
     fn build(&self, spec: &TableSpec, env: &TableEnv) -> Result<Box<dyn EmbeddingTable>> {
@@ -210,8 +222,9 @@ fn broken_tables_are_found_and_the_promise_is_named() {
         wrong.extend(verdict(Broken::Nothing, spec).map(|found| format!("{}: {found}", spec.kind)));
     }
     let cases = both.iter().flat_map(|case| [(&dense, case), (&hashed, case)]);
-    for (spec, &(broken, promise)) in
-        cases.chain(raw.iter().map(|case| (&hashed, case))).chain(by_row.iter().map(|case| (&dense, case)))
+    for (spec, &(broken, promise)) in cases
+        .chain(raw.iter().map(|case| (&hashed, case)))
+        .chain(by_row.iter().map(|case| (&dense, case)))
     {
         let found = verdict(broken, spec).unwrap_or_default();
         if !found.contains(promise) {

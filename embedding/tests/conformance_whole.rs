@@ -1,4 +1,5 @@
-//! Tables whose rows share storage: right ones pass, and of broken ones the suite says what is broken.
+//! Tables whose rows share storage: right ones pass, and of broken ones the suite says what is
+//! broken.
 
 #![cfg(test)]
 
@@ -24,7 +25,8 @@ fn tables_whose_rows_share_storage_conform() {
 
 /// What the suite says, where it finds something.
 fn verdict(shape: Shape, broken: Broken) -> Option<String> {
-    let checked = catch_unwind(AssertUnwindSafe(|| check_table(&WholeKind { shape, broken }, &spec(60, 5))));
+    let checked =
+        catch_unwind(AssertUnwindSafe(|| check_table(&WholeKind { shape, broken }, &spec(60, 5))));
     let panic = checked.err()?;
     let text = panic.downcast_ref::<String>().cloned();
     Some(text.unwrap_or_else(|| panic.downcast_ref::<&str>().unwrap_or(&"").to_string()))
@@ -68,7 +70,8 @@ fn broken_tables_are_found_and_the_promise_is_named() {
     for shape in Shape::ALL {
         let products = if shape == Shape::DoubleHash { &[][..] } else { &of_products };
         for &(broken, promise) in of_any_shape.iter().chain(products) {
-            // The sum of two rows does not depend on where they lie: its steps may be taken one by one.
+            // The sum of two rows does not depend on where they lie: its steps may be taken one by
+            // one.
             if (shape, broken) == (Shape::DoubleHash, Broken::EachRowSteps) {
                 continue;
             }

@@ -1,11 +1,14 @@
-//! One rank's tables on a CUDA device and on the CPU: the same bodies of tests, against the oracle and against each other.
+//! One rank's tables on a CUDA device and on the CPU: the same bodies of tests, against the oracle
+//! and against each other.
 
 #[cfg(test)]
 mod common;
 
 #[cfg(test)]
 mod cuda_tests {
-    use super::common::device::{Alone, Plan, assert_bits, assert_near, matrix_on, registry, upload_step};
+    use super::common::device::{
+        Alone, Plan, assert_bits, assert_near, matrix_on, registry, upload_step,
+    };
     use super::common::quotient_remainder::{Args, QUOTIENT_REMAINDER};
     use super::common::ranks::{Bags, Batch};
     use super::common::{Jagged, random_bags, views};
@@ -31,7 +34,8 @@ mod cuda_tests {
         let tables = specs.iter().zip(longest).enumerate().map(|(table, (spec, longest))| {
             let bags = random_bags(seed, samples, spec.rows, longest);
             let mut numbers = uniform(seed + 7, bags.concat().len()).into_iter();
-            let weights = bags.iter().map(|bag| bag.iter().map(|_| numbers.next().unwrap()).collect());
+            let weights =
+                bags.iter().map(|bag| bag.iter().map(|_| numbers.next().unwrap()).collect());
             Bags { weights: (table == 3).then(|| weights.collect()), bags }
         });
         tables.collect()
@@ -68,9 +72,9 @@ mod cuda_tests {
         (vectors, alone.tensors())
     }
 
-    /// A row's gradients are added in another order where it has more than 32 entries. The sums differ by at most
-    /// `n · 2^-24 · Σ|g|` with n ≤ 600 entries of |g| < 1, hence 2.2e-2 at worst and far less in fact; optimisers that divide by
-    /// a root of squares take it on relatively.
+    /// A row's gradients are added in another order where it has more than 32 entries. The sums
+    /// differ by at most `n · 2^-24 · Σ|g|` with n ≤ 600 entries of |g| < 1, hence 2.2e-2 at worst
+    /// and far less in fact; optimisers that divide by a root of squares take it on relatively.
     fn assert_equal_steps(dims: [usize; 5], optimizer: Optimizer) {
         let all = streams();
         let [cpu, cuda] = &all[..] else { return };
@@ -78,24 +82,34 @@ mod cuda_tests {
         let (expected, got) = (of(cpu), of(cuda));
         assert_bits(&got.0[0], &expected.0[0], "vectors of the first step");
         for (step, (got, expected)) in got.0.iter().zip(&expected.0).enumerate() {
-            assert_near(got, expected, 1e-4, 1e-4, &format!("{optimizer:?}: vectors of step {step}"));
+            assert_near(
+                got,
+                expected,
+                1e-4,
+                1e-4,
+                &format!("{optimizer:?}: vectors of step {step}"),
+            );
         }
         for (tensor, (got, expected)) in got.1.iter().zip(&expected.1).enumerate() {
             assert_near(got, expected, 1e-4, 1e-4, &format!("{optimizer:?}: tensor {tensor}"));
         }
     }
 
-    /// One id a row and step, so that gradients are exact: then the processor rounds rows by the very numbers that kernels do.
+    /// One id a row and step, so that gradients are exact: then the processor rounds rows by the
+    /// very numbers that kernels do.
     #[test]
     fn bf16_rows_take_the_steps_of_the_cpu_bit_for_bit() {
-        for (dim, optimizer) in [(16, Optimizer::Sgd), (20, every_optimizer()[2]), (64, every_optimizer()[1])]
+        for (dim, optimizer) in
+            [(16, Optimizer::Sgd), (20, every_optimizer()[2]), (64, every_optimizer()[1])]
         {
             let specs = [TableSpec { dtype: DType::Bf16, ..TableSpec::new("city", 150, dim) }];
-            let plan = Plan { specs: &specs, optimizer, max_samples: 150, max_ids: &[150], frozen: false };
+            let plan =
+                Plan { specs: &specs, optimizer, max_samples: 150, max_ids: &[150], frozen: false };
             let run = |stream: &Stream| {
                 let mut alone = Alone::new(stream, &plan);
                 for number in 1..=3 {
-                    alone.forward(&[Bags::plain((0..150).map(|row| vec![row * 7 % 150]).collect())]);
+                    alone
+                        .forward(&[Bags::plain((0..150).map(|row| vec![row * 7 % 150]).collect())]);
                     let step = Step { learning_rate: 0.01, number };
                     // Powers of two: the mean of their squares is the same in any order.
                     let gradients: Vec<f32> =
@@ -126,13 +140,17 @@ mod cuda_tests {
         }
     }
 
-    /// A row that 10,000 samples hold, in three tiles; rows of a few hundred entries; 17,000 rows in three passes of the sort.
-    /// Integers add up exactly, so the CPU's bits must come out, whatever the order.
+    /// A row that 10,000 samples hold, in three tiles; rows of a few hundred entries; 17,000 rows
+    /// in three passes of the sort. Integers add up exactly, so the CPU's bits must come out,
+    /// whatever the order.
     #[test]
     fn hot_rows_add_up_exactly() {
         let samples = 10_000;
-        let mut specs =
-            [TableSpec::new("one", 1, 16), TableSpec::new("many", 70_000, 16), mean("bags", 90, 16)];
+        let mut specs = [
+            TableSpec::new("one", 1, 16),
+            TableSpec::new("many", 70_000, 16),
+            mean("bags", 90, 16),
+        ];
         specs[2].pooling = Pooling::Sum;
         let max_ids = [samples, samples, 3 * samples];
         let plan = Plan {
@@ -186,8 +204,10 @@ mod cuda_tests {
     fn staging_refuses_what_the_cpu_refuses() {
         let Some(stream) = stream() else { return };
         let specs = small();
-        let (mut cpu, mut cuda) =
-            (Alone::new(&Stream::cpu(1), &small_plan(&specs)), Alone::new(&stream, &small_plan(&specs)));
+        let (mut cpu, mut cuda) = (
+            Alone::new(&Stream::cpu(1), &small_plan(&specs)),
+            Alone::new(&stream, &small_plan(&specs)),
+        );
         for (city, device) in [
             (vec![vec![3], vec![50]], vec![vec![], vec![]]),
             (vec![vec![3], vec![4]], vec![vec![1], vec![2, 10]]),
@@ -196,7 +216,8 @@ mod cuda_tests {
             (vec![vec![1]; 2], vec![vec![1]; 3]),
         ] {
             let ids = [Jagged::new(&city), Jagged::new(&device)];
-            let expected = cpu.set.route_alone(&cpu.stream, &views(&ids), &mut cpu.route).unwrap_err();
+            let expected =
+                cpu.set.route_alone(&cpu.stream, &views(&ids), &mut cpu.route).unwrap_err();
             let got = cuda.route.stage(&views(&ids)).unwrap_err();
             assert_eq!(got.to_string(), expected.to_string());
         }
@@ -225,10 +246,16 @@ mod cuda_tests {
             deduplicate: Deduplicate::Rank,
             slot_factor: DEFAULT_SLOT_FACTOR,
         };
-        let refused =
-            HybridSet::new(&Registry::default(), &stream, &specs, &options).err().unwrap().to_string();
-        assert_eq!(refused, "table `ads`: tables of kind `hashed` run on cpu, not on a CUDA device");
-        let on_device = HybridSet::memory_on(stream.device(), &Registry::default(), &specs, &options, 2);
+        let refused = HybridSet::new(&Registry::default(), &stream, &specs, &options)
+            .err()
+            .unwrap()
+            .to_string();
+        assert_eq!(
+            refused,
+            "table `ads`: tables of kind `hashed` run on cpu, not on a CUDA device"
+        );
+        let on_device =
+            HybridSet::memory_on(stream.device(), &Registry::default(), &specs, &options, 2);
         assert_eq!(on_device.unwrap_err().to_string(), refused);
     }
 
@@ -260,8 +287,9 @@ mod cuda_tests {
         captured.set.set_device_step(step.ptr());
         let (_vectors, vectors) = matrix_on(&stream, 8, 32, &[0.0; 256]);
         let (_d_vectors, d_vectors) = matrix_on(&stream, 8, 32, &uniform(2, 256));
-        let bags =
-            |number| [Bags::plain(random_bags(number, 8, 50, 0)), Bags::plain(random_bags(number, 8, 10, 3))];
+        let bags = |number| {
+            [Bags::plain(random_bags(number, 8, 50, 0)), Bags::plain(random_bags(number, 8, 10, 3))]
+        };
         let host = Step { learning_rate: f32::NAN, number: 99 };
         let enqueue = |captured: &mut Alone| {
             let Alone { set, route, stream, .. } = captured;
@@ -289,16 +317,27 @@ mod cuda_tests {
                 graph.as_ref().unwrap().as_ref().unwrap().launch(stream.cuda_body());
             }
             stream.synchronize().unwrap();
-            assert_bits(&vectors.to_vec::<f32>().unwrap(), &expected, &format!("vectors of step {number}"));
+            assert_bits(
+                &vectors.to_vec::<f32>().unwrap(),
+                &expected,
+                &format!("vectors of step {number}"),
+            );
         }
         assert_eq!(captured.tensors(), eager.tensors());
         captured.set.check_flags().unwrap();
 
-        // Bags where one id a sample was planned are copied by themselves; a replay does not, and says so.
-        let odd =
-            [Bags::plain(vec![vec![1, 2], vec![], vec![3]]), Bags::plain(vec![vec![], vec![1], vec![2]])];
+        // Bags where one id a sample was planned are copied by themselves; a replay does not, and
+        // says so.
+        let odd = [
+            Bags::plain(vec![vec![1, 2], vec![], vec![3]]),
+            Bags::plain(vec![vec![], vec![1], vec![2]]),
+        ];
         let expected = Alone::new(&Stream::cpu(1), &plan).forward(&odd);
-        assert_bits(&Alone::new(&stream, &plan).forward(&odd), &expected, "bags that were not planned");
+        assert_bits(
+            &Alone::new(&stream, &plan).forward(&odd),
+            &expected,
+            "bags that were not planned",
+        );
         Batch::new(&odd).with(|ids| captured.route.stage(ids).unwrap());
         assert!(!captured.route.is_as_planned());
         graph.unwrap().unwrap().launch(stream.cuda_body());
@@ -318,11 +357,15 @@ mod cuda_tests {
     #[test]
     fn narrow_rows_hold_what_fits_them() {
         let Some(stream) = stream() else { return };
-        for (dtype, dims) in
-            [(DType::F16, [16, 16]), (DType::Bf16, [64, 64]), (DType::F16, [16, 5]), (DType::Bf16, [20, 3])]
-        {
+        for (dtype, dims) in [
+            (DType::F16, [16, 16]),
+            (DType::Bf16, [64, 64]),
+            (DType::F16, [16, 5]),
+            (DType::Bf16, [20, 3]),
+        ] {
             let (wide, specs) = (small_of(dims), narrow(dtype, dims));
-            let bags = [Bags::plain(random_bags(1, 8, 50, 0)), Bags::plain(random_bags(1, 8, 10, 2))];
+            let bags =
+                [Bags::plain(random_bags(1, 8, 50, 0)), Bags::plain(random_bags(1, 8, 10, 2))];
             let run = |stream: &Stream, specs: &[TableSpec]| {
                 let mut alone = Alone::new(stream, &small_plan(specs));
                 for (table, spec) in specs.iter().enumerate() {
@@ -331,7 +374,10 @@ mod cuda_tests {
                     assert_bits(&alone.tensor(table, 0), &values, "rows written and read back");
                 }
                 let vectors = alone.forward(&bags);
-                alone.backward(&small_integers(9, vectors.len()), &Step { learning_rate: 1.0, number: 1 });
+                alone.backward(
+                    &small_integers(9, vectors.len()),
+                    &Step { learning_rate: 1.0, number: 1 },
+                );
                 (vectors, alone.tensors())
             };
             let (expected, got) = (run(&Stream::cpu(1), &wide), run(&stream, &specs));
@@ -340,8 +386,9 @@ mod cuda_tests {
         }
     }
 
-    /// A step of a quarter of the distance to the next smaller bf16 is taken by a quarter of the elements, by other ones in
-    /// another step, and by the same ones in the same. 12,800 draws: five deviations are 0.019.
+    /// A step of a quarter of the distance to the next smaller bf16 is taken by a quarter of the
+    /// elements, by other ones in another step, and by the same ones in the same. 12,800 draws:
+    /// five deviations are 0.019.
     #[test]
     fn bf16_rows_are_rounded_by_chance() {
         let Some(stream) = stream() else { return };

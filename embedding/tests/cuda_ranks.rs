@@ -6,7 +6,9 @@ mod common;
 #[cfg(test)]
 mod cuda_tests {
     use super::common::cases::{batch, narrow, partition};
-    use super::common::device::{Alone, Plan, assert_bits, assert_near, matrix_on, registry, upload_step};
+    use super::common::device::{
+        Alone, Plan, assert_bits, assert_near, matrix_on, registry, upload_step,
+    };
     use super::common::ranks::{Bags, Batch};
     use headlong_device::cuda::testing::stream;
     use headlong_device::cuda::{DeviceMemory, DevicePtr};
@@ -40,7 +42,12 @@ mod cuda_tests {
             Self::merging(Deduplicate::Rank, stream, plan, partition)
         }
 
-        fn merging(deduplicate: Deduplicate, stream: &Stream, plan: &Plan, partition: Partition) -> Self {
+        fn merging(
+            deduplicate: Deduplicate,
+            stream: &Stream,
+            plan: &Plan,
+            partition: Partition,
+        ) -> Self {
             let partition = Arc::new(partition);
             let step = DeviceMemory::new(
                 stream.cuda_body().device(),
@@ -71,7 +78,14 @@ mod cuda_tests {
                 let slots = || matrix_on(stream, 1, len, &vec![f32::NAN; len]);
                 let frequent = set.frequent_len().max(1);
                 let frequent = matrix_on(stream, 1, frequent, &vec![f32::NAN; frequent]);
-                Rank { route: set.new_route(), asked: slots(), requested: slots(), frequent, set, samples: 0 }
+                Rank {
+                    route: set.new_route(),
+                    asked: slots(),
+                    requested: slots(),
+                    frequent,
+                    set,
+                    samples: 0,
+                }
             };
             let ranks = (0..partition.num_owners()).map(rank).collect();
             Self { ranks, stream: stream.clone(), optimizer: plan.optimizer, step }
@@ -115,8 +129,12 @@ mod cuda_tests {
             let mut all = Vec::new();
             for rank in &self.ranks {
                 let width = rank.set.width();
-                let (_arena, vectors) =
-                    matrix_on(&self.stream, rank.samples, width, &vec![f32::NAN; rank.samples * width]);
+                let (_arena, vectors) = matrix_on(
+                    &self.stream,
+                    rank.samples,
+                    width,
+                    &vec![f32::NAN; rank.samples * width],
+                );
                 rank.set.lookup_frequent_on_device(&self.stream, &rank.route, &vectors);
                 rank.set.pool_on_device(&self.stream, &rank.route, &rank.requested.1, &vectors);
                 all.extend(vectors.to_vec::<f32>().unwrap());
@@ -136,8 +154,12 @@ mod cuda_tests {
             let mut sums: Vec<f32> = Vec::new();
             for rank in &self.ranks {
                 let len = rank.samples * rank.set.width();
-                let (_arena, mat) =
-                    matrix_on(&self.stream, rank.samples, rank.set.width(), &d_vectors[first..first + len]);
+                let (_arena, mat) = matrix_on(
+                    &self.stream,
+                    rank.samples,
+                    rank.set.width(),
+                    &d_vectors[first..first + len],
+                );
                 first += len;
                 rank.set.reduce_on_device(
                     &self.stream,
@@ -167,15 +189,21 @@ mod cuda_tests {
             let mut all = Vec::new();
             for table in 0..self.ranks[0].set.specs().len() {
                 // Who holds a table knows its tensors.
-                let holder = (0..self.ranks.len()).find(|&rank| partition.local_rows(table, Owner(rank)) > 0);
+                let holder = (0..self.ranks.len())
+                    .find(|&rank| partition.local_rows(table, Owner(rank)) > 0);
                 let tensors = self.ranks[holder.unwrap_or(0)].set.tensors(table);
                 for (index, tensor) in tensors.iter().enumerate() {
                     let mut whole = vec![f32::NAN; tensor.rows as usize * tensor.cols];
                     for rank in &self.ranks {
                         let mut part = vec![f32::NAN; whole.len()];
                         rank.set.export_rows(table, index, 0, &mut part).unwrap();
-                        for (whole, part) in whole.iter_mut().zip(part).filter(|(_, part)| !part.is_nan()) {
-                            assert!(whole.is_nan() || whole.to_bits() == part.to_bits(), "replicas differ");
+                        for (whole, part) in
+                            whole.iter_mut().zip(part).filter(|(_, part)| !part.is_nan())
+                        {
+                            assert!(
+                                whole.is_nan() || whole.to_bits() == part.to_bits(),
+                                "replicas differ"
+                            );
                             *whole = part;
                         }
                     }
@@ -197,8 +225,8 @@ mod cuda_tests {
         ]
     }
 
-    /// Three steps with several ranks and with one on the CPU. Sums of gradients differ by rounding alone: at most 600 terms
-    /// below 1 each, in another order.
+    /// Three steps with several ranks and with one on the CPU. Sums of gradients differ by rounding
+    /// alone: at most 600 terms below 1 each, in another order.
     fn check(stream: &Stream, dims: [usize; 5], optimizer: Optimizer, ranks: usize, seed: u64) {
         let specs = specs(dims);
         let plan = Plan {
@@ -224,7 +252,8 @@ mod cuda_tests {
             alone.backward(&d_vectors, &step);
             several.backward(&d_vectors, &step);
         }
-        for (tensor, (got, expected)) in several.tensors().iter().zip(&alone.tensors()).enumerate() {
+        for (tensor, (got, expected)) in several.tensors().iter().zip(&alone.tensors()).enumerate()
+        {
             assert_near(got, expected, 1e-4, 1e-4, &format!("{what}: tensor {tensor}"));
         }
     }
@@ -238,7 +267,8 @@ mod cuda_tests {
         check(&stream, [16, 20, 33, 5, 1], Optimizer::Sgd, 4, 3);
     }
 
-    /// Without merging, a vector travels for each lookup of an infrequent row; sums are the same, of integers bit for bit.
+    /// Without merging, a vector travels for each lookup of an infrequent row; sums are the same,
+    /// of integers bit for bit.
     #[test]
     fn rows_that_are_not_merged_step_the_same_and_send_a_vector_a_lookup() {
         let Some(stream) = stream() else { return };
@@ -257,14 +287,23 @@ mod cuda_tests {
                 |table: usize, row| matches!(split.classify(table, row), Place::Infrequent { .. });
             let lookups: usize = (0..specs.len())
                 .map(|table| {
-                    bags[table].bags.iter().flatten().filter(|&&row| is_asked_for(table, row)).count()
+                    bags[table]
+                        .bags
+                        .iter()
+                        .flatten()
+                        .filter(|&&row| is_asked_for(table, row))
+                        .count()
                 })
                 .sum();
             let run = |deduplicate| {
                 let mut several = Ranks::merging(deduplicate, &stream, &plan, split.clone());
                 let vectors = several.forward(&bags);
-                let sent: usize = several.ranks.iter().map(|rank| num_written(&rank.requested.1)).sum();
-                several.backward(&small_integers(9, vectors.len()), &Step { learning_rate: 1.0, number: 1 });
+                let sent: usize =
+                    several.ranks.iter().map(|rank| num_written(&rank.requested.1)).sum();
+                several.backward(
+                    &small_integers(9, vectors.len()),
+                    &Step { learning_rate: 1.0, number: 1 },
+                );
                 assert_eq!(several.check_flags(), [""; 0]);
                 (vectors, several.tensors().concat(), sent / 16)
             };
@@ -288,7 +327,8 @@ mod cuda_tests {
         check_integers(&stream, specs([16; 5]));
     }
 
-    /// The same of rows in bf16, where the integers are too many bits: they are rounded alike wherever they lie.
+    /// The same of rows in bf16, where the integers are too many bits: they are rounded alike
+    /// wherever they lie.
     #[test]
     fn bf16_rows_are_rounded_the_same_for_any_split() {
         let Some(stream) = stream() else { return };
@@ -342,7 +382,8 @@ mod cuda_tests {
         }
     }
 
-    /// Every id belongs to one of four owners: more than twice an even share, so its slot is too small.
+    /// Every id belongs to one of four owners: more than twice an even share, so its slot is too
+    /// small.
     #[test]
     fn a_slot_that_is_too_small_is_an_error_that_names_the_table() {
         let Some(stream) = stream() else { return };
@@ -366,11 +407,15 @@ mod cuda_tests {
         assert_eq!(ranks.check_flags(), [""; 0], "told once");
         let d_vectors = uniform(1, 16_000 * 32);
         ranks.backward(&d_vectors, &Step { learning_rate: 0.1, number: 1 });
-        assert!(ranks.tensors().concat().iter().all(|x| x.is_finite()), "nothing foreign was added");
+        assert!(
+            ranks.tensors().concat().iter().all(|x| x.is_finite()),
+            "nothing foreign was added"
+        );
     }
 
-    /// A table with a CUDA body of its own, between two others: on one rank, and on one of four. Its rows share storage, so its
-    /// gradients reach it in the same order either way; integers make the sums before that exact.
+    /// A table with a CUDA body of its own, between two others: on one rank, and on one of four.
+    /// Its rows share storage, so its gradients reach it in the same order either way; integers
+    /// make the sums before that exact.
     #[test]
     fn a_table_of_ones_own_steps_the_same_on_one_of_four_ranks() {
         let Some(stream) = stream() else { return };
@@ -393,7 +438,8 @@ mod cuda_tests {
             TablePlacement::by_formula(),
         ];
         let mut alone = Alone::new(&stream, &plan);
-        let mut several = Ranks::new(&stream, &plan, Partition::new(&specs, 4, placements).unwrap());
+        let mut several =
+            Ranks::new(&stream, &plan, Partition::new(&specs, 4, placements).unwrap());
         let before = alone.tensors();
         for number in 1..=3 {
             let longest = [0, 3, 0];

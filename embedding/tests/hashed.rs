@@ -1,4 +1,5 @@
-//! The hashed table: conformance, admission, eviction, and what it has in common with a dense table.
+//! The hashed table: conformance, admission, eviction, and what it has in common with a dense
+//! table.
 
 #![cfg(test)]
 
@@ -12,7 +13,10 @@ fn spec(rows: u64, dim: usize, options: &[(&str, &str)]) -> TableSpec {
     TableSpec {
         kind: "hashed".to_owned(),
         keys: Keys::RawIds,
-        options: options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        options: options
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect(),
         ..TableSpec::new("ads", rows, dim)
     }
 }
@@ -31,7 +35,13 @@ impl Table {
 
     fn with(spec: &TableSpec, optimizer: Optimizer) -> Self {
         let stream = Stream::cpu(2);
-        let env = TableEnv { stream: &stream, optimizer: &optimizer, seed: 1, table_index: 0, shard: None };
+        let env = TableEnv {
+            stream: &stream,
+            optimizer: &optimizer,
+            seed: 1,
+            table_index: 0,
+            shard: None,
+        };
         let table = Registry::default().kind(spec).unwrap().build(spec, &env).unwrap();
         Self { table, stream, optimizer, dim: spec.dim }
     }
@@ -45,7 +55,8 @@ impl Table {
 
     fn apply(&mut self, ids: &[u64], number: u64) {
         // The gradient of an id in a step depends on both alone.
-        let gradients: Vec<f32> = ids.iter().flat_map(|id| uniform(id ^ (number << 40), self.dim)).collect();
+        let gradients: Vec<f32> =
+            ids.iter().flat_map(|id| uniform(id ^ (number << 40), self.dim)).collect();
         let step = Step { learning_rate: 0.1, number };
         let step = SparseStep { optimizer: &self.optimizer, step: &step };
         let gradients = MatRef::new(&gradients, ids.len(), self.dim);
@@ -91,9 +102,12 @@ fn it_conforms() {
 #[test]
 fn with_room_for_all_it_is_a_dense_table() {
     for optimizer in every_optimizer() {
-        let mut hashed = Table::with(&TableSpec { init: Init::Zeros, ..spec(50, 6, &[]) }, optimizer);
-        let mut dense =
-            Table::with(&TableSpec { init: Init::Zeros, ..TableSpec::new("ads", 50, 6) }, optimizer);
+        let mut hashed =
+            Table::with(&TableSpec { init: Init::Zeros, ..spec(50, 6, &[]) }, optimizer);
+        let mut dense = Table::with(
+            &TableSpec { init: Init::Zeros, ..TableSpec::new("ads", 50, 6) },
+            optimizer,
+        );
         for number in 1..=20 {
             let ids: Vec<u64> = (0..50).filter(|id| (id * 7 + number) % 5 < 2).collect();
             hashed.apply(&ids, number);
@@ -139,7 +153,11 @@ fn the_least_used_rows_go_first_and_those_in_use_stay() {
     let mut table = Table::new(&spec(3, 2, &[]));
     table.apply(&[1, 2, 3], 1);
     table.apply(&[2, 3, 4, 5, 6], 2);
-    assert_eq!(table.known().0, [2, 3, 4], "rows of the present step stay; what finds no room is not stored");
+    assert_eq!(
+        table.known().0,
+        [2, 3, 4],
+        "rows of the present step stay; what finds no room is not stored"
+    );
     let untrained = Table::new(&spec(3, 2, &[])).lookup(&[1, 5]);
     assert_eq!(table.lookup(&[1, 5]), untrained, "an evicted id starts anew");
 }
@@ -157,7 +175,8 @@ fn owners_together_are_one_table_and_divide_anew() {
         ids.sort_unstable();
         whole.apply(&ids, number);
         for (owner, part) in parts.iter_mut().enumerate() {
-            let mine: Vec<u64> = ids.iter().copied().filter(|id| (id >> 33) % 3 == owner as u64).collect();
+            let mine: Vec<u64> =
+                ids.iter().copied().filter(|id| (id >> 33) % 3 == owner as u64).collect();
             part.apply(&mine, number);
         }
     }
@@ -187,7 +206,10 @@ fn loaded_with_fewer_rows_the_most_used_stay() {
     assert_eq!(small.lookup(&[2, 4, 5]), large.lookup(&[2, 4, 5]));
     let entries = small.table.entries_mut().unwrap();
     let refused = entries.write(0, &[77], &[1.0; 12]).unwrap_err().to_string();
-    assert_eq!(refused, "table `ads`, tensor `entry`: saved rows: an entry does not begin with its id");
+    assert_eq!(
+        refused,
+        "table `ads`, tensor `entry`: saved rows: an entry does not begin with its id"
+    );
 }
 
 #[test]
@@ -195,8 +217,19 @@ fn what_it_is_not_is_refused() {
     let message = |spec: TableSpec| {
         let optimizer = Optimizer::Sgd;
         let stream = Stream::cpu(1);
-        let env = TableEnv { stream: &stream, optimizer: &optimizer, seed: 1, table_index: 0, shard: None };
-        Registry::default().kind(&spec).and_then(|kind| kind.build(&spec, &env)).err().unwrap().to_string()
+        let env = TableEnv {
+            stream: &stream,
+            optimizer: &optimizer,
+            seed: 1,
+            table_index: 0,
+            shard: None,
+        };
+        Registry::default()
+            .kind(&spec)
+            .and_then(|kind| kind.build(&spec, &env))
+            .err()
+            .unwrap()
+            .to_string()
     };
     for (spec, expected) in [
         (
@@ -212,7 +245,10 @@ fn what_it_is_not_is_refused() {
             "a hashed table has no option `min_cout`; it has: min_count, eviction",
         ),
         (spec(4, 2, &[("min_count", "0")]), "option min_count: expected at least 1, got 0"),
-        (spec(4, 2, &[("min_count", "two")]), "option min_count: expected a value such as 1, got two"),
+        (
+            spec(4, 2, &[("min_count", "two")]),
+            "option min_count: expected a value such as 1, got two",
+        ),
         (spec(4, 2, &[("eviction", "fifo")]), "option eviction: expected lru or lfu, got fifo"),
         (spec(1 << 40, 2, &[]), "1099511627776 rows of one owner, at most 2147483647"),
     ] {

@@ -1,4 +1,5 @@
-//! After the first step nothing allocates, on many ranks either. One test only: the allocator counts for the whole process.
+//! After the first step nothing allocates, on many ranks either. One test only: the allocator
+//! counts for the whole process.
 
 #[cfg(test)]
 mod common;
@@ -40,7 +41,13 @@ fn exchange<T: Copy>(sent: [(&[T], [usize; RANKS]); RANKS], received: [&mut [T];
     }
 }
 
-fn step(stream: &Stream, ranks: &mut [Rank; RANKS], ids: &[Vec<JaggedRef>; RANKS], known: bool, number: u64) {
+fn step(
+    stream: &Stream,
+    ranks: &mut [Rank; RANKS],
+    ids: &[Vec<JaggedRef>; RANKS],
+    known: bool,
+    number: u64,
+) {
     for (rank, ids) in ranks.iter_mut().zip(ids) {
         rank.set.route(stream, ids, SAMPLES, &mut rank.route).expect("the stage succeeds");
     }
@@ -50,19 +57,22 @@ fn step(stream: &Stream, ranks: &mut [Rank; RANKS], ids: &[Vec<JaggedRef>; RANKS
         one.set.accept_known(stream, &mut one.route, &all).expect("the stage succeeds");
         two.set.accept_known(stream, &mut two.route, &all).expect("the stage succeeds");
     } else {
-        let counts = [&*one, &*two]
-            .map(|rank| <[u32; 4]>::try_from(rank.route.request_counts()).expect("the stage succeeds"));
+        let counts = [&*one, &*two].map(|rank| {
+            <[u32; 4]>::try_from(rank.route.request_counts()).expect("the stage succeeds")
+        });
         for (owner, rank) in [&mut *one, &mut *two].into_iter().enumerate() {
             for (source, counts) in counts.iter().enumerate() {
-                rank.route.asked_counts_mut()[2 * source..][..2].copy_from_slice(&counts[2 * owner..][..2]);
+                rank.route.asked_counts_mut()[2 * source..][..2]
+                    .copy_from_slice(&counts[2 * owner..][..2]);
             }
         }
         for rank in [&mut *one, &mut *two] {
             let exchange = rank.route.id_exchange().expect("the stage succeeds");
             rank.ids[..exchange.requests.len()].copy_from_slice(exchange.requests);
         }
-        let counts = [&mut *one, &mut *two]
-            .map(|rank| two_of(rank.route.id_exchange().expect("the stage succeeds").request_counts));
+        let counts = [&mut *one, &mut *two].map(|rank| {
+            two_of(rank.route.id_exchange().expect("the stage succeeds").request_counts)
+        });
         let (a, b) = (
             one.route.id_exchange().expect("the stage succeeds"),
             two.route.id_exchange().expect("the stage succeeds"),
@@ -73,11 +83,18 @@ fn step(stream: &Stream, ranks: &mut [Rank; RANKS], ids: &[Vec<JaggedRef>; RANKS
     }
     for (rank, ids) in [&mut *one, &mut *two].into_iter().zip(ids) {
         let sent: usize = rank.route.vector_exchange().0.iter().sum();
-        rank.set.answer(stream, &rank.route, &mut rank.to_send[..sent]).expect("the stage succeeds");
-        rank.set.lookup_frequent(stream, ids, &rank.route, &rank.vectors).expect("the stage succeeds");
+        rank.set
+            .answer(stream, &rank.route, &mut rank.to_send[..sent])
+            .expect("the stage succeeds");
+        rank.set
+            .lookup_frequent(stream, ids, &rank.route, &rank.vectors)
+            .expect("the stage succeeds");
     }
     let counts = [&*one, &*two].map(|rank| two_of(rank.route.vector_exchange().0));
-    exchange([(&one.to_send, counts[0]), (&two.to_send, counts[1])], [&mut one.received, &mut two.received]);
+    exchange(
+        [(&one.to_send, counts[0]), (&two.to_send, counts[1])],
+        [&mut one.received, &mut two.received],
+    );
     for (rank, ids) in [&mut *one, &mut *two].into_iter().zip(ids) {
         let requested: usize = rank.route.vector_exchange().1.iter().sum();
         rank.set
@@ -87,7 +104,10 @@ fn step(stream: &Stream, ranks: &mut [Rank; RANKS], ids: &[Vec<JaggedRef>; RANKS
         rank.set.reduce(stream, &rank.route, &rank.vectors, to_owners, &mut rank.frequent);
     }
     let counts = [&*one, &*two].map(|rank| two_of(rank.route.vector_exchange().1));
-    exchange([(&one.to_send, counts[0]), (&two.to_send, counts[1])], [&mut one.received, &mut two.received]);
+    exchange(
+        [(&one.to_send, counts[0]), (&two.to_send, counts[1])],
+        [&mut one.received, &mut two.received],
+    );
     one.frequent.iter_mut().zip(&two.frequent).for_each(|(a, b)| *a += b);
     two.frequent.copy_from_slice(&one.frequent);
     for rank in [one, two] {
@@ -115,7 +135,8 @@ fn no_step_allocates() {
         TablePlacement::RowWise { frequent: (0..500).collect(), placed: vec![(700, Owner(1))] },
         TablePlacement::RowWise { frequent: (0..10).collect(), placed: vec![] },
     ];
-    let partition = Arc::new(Partition::new(&specs, RANKS, placements).expect("the stage succeeds"));
+    let partition =
+        Arc::new(Partition::new(&specs, RANKS, placements).expect("the stage succeeds"));
     for optimizer in every_optimizer() {
         let mut ranks = [0, 1].map(|rank| {
             let options = HybridOptions {
@@ -132,8 +153,8 @@ fn no_step_allocates() {
                 deduplicate: Deduplicate::Rank,
                 slot_factor: DEFAULT_SLOT_FACTOR,
             };
-            let set =
-                HybridSet::new(&Default::default(), &stream, &specs, &options).expect("the stage succeeds");
+            let set = HybridSet::new(&Default::default(), &stream, &specs, &options)
+                .expect("the stage succeeds");
             let longest = set.max_requested_elements().max(set.max_asked_elements());
             Rank {
                 route: set.new_route(),
@@ -160,6 +181,11 @@ fn no_step_allocates() {
         for (number, ids) in (2..).zip(&ids[1..]) {
             step(&stream, &mut ranks, ids, number == 3, number);
         }
-        assert_eq!(allocations() - before, 0, "allocations in three steps with {}", optimizer.name());
+        assert_eq!(
+            allocations() - before,
+            0,
+            "allocations in three steps with {}",
+            optimizer.name()
+        );
     }
 }

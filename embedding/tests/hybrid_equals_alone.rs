@@ -1,4 +1,5 @@
-//! N owners in one process and one rank alone, with the same blocks: the same bits, whatever the partition.
+//! N owners in one process and one rank alone, with the same blocks: the same bits, whatever the
+//! partition.
 
 use crate::common::cases::{STEPS, alone, narrow, partition, ranks, specs};
 use crate::common::ranks::Variant;
@@ -19,7 +20,8 @@ fn check(
     let specs = narrow(specs(), which_narrow);
     let num_blocks = num_ranks * blocks_per_rank;
     let (vectors, tensors) = alone(&specs, optimizer, num_blocks);
-    let (got_vectors, got_tensors) = ranks(&specs, optimizer, num_blocks, partition(&specs), variant);
+    let (got_vectors, got_tensors) =
+        ranks(&specs, optimizer, num_blocks, partition(&specs), variant);
     for step in 0..STEPS as usize {
         assert!(vectors[step] == got_vectors[step], "vectors of step {}", step + 1);
     }

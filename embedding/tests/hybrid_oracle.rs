@@ -47,7 +47,12 @@ fn check(
     }
 }
 
-fn check_forward(oracle: &mut OracleRanks, bags: &[OracleBags], traffic: &Traffic, vectors: &[f32]) {
+fn check_forward(
+    oracle: &mut OracleRanks,
+    bags: &[OracleBags],
+    traffic: &Traffic,
+    vectors: &[f32],
+) {
     let mut expected_vectors = Vec::new();
     for rank in 0..traffic.requests.len() {
         let requests: Vec<u64> =
@@ -83,7 +88,11 @@ fn check_backward(
         let sent = oracle.to_owners(rank, bags, d_vectors);
         assert_eq!(bits(&traffic.gradients[rank]), bits(&sent), "reduce: gradients of rank {rank}");
         let block = oracle.frequent_block(rank, bags, d_vectors);
-        assert_eq!(bits(&traffic.blocks[rank]), bits(&block), "reduce: frequent block of rank {rank}");
+        assert_eq!(
+            bits(&traffic.blocks[rank]),
+            bits(&block),
+            "reduce: frequent block of rank {rank}"
+        );
         let arrived = oracle.from_ranks(Owner(rank), bags, d_vectors);
         assert_eq!(bits(&traffic.arrived[rank]), bits(&arrived), "gradients for owner {rank}");
     }

@@ -16,7 +16,11 @@ use std::sync::Arc;
 
 const ADAGRAD: Optimizer = Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.1 };
 
-fn options<'a>(partition: &Arc<Partition>, owner: usize, max_ids: &'a [usize]) -> HybridOptions<'a> {
+fn options<'a>(
+    partition: &Arc<Partition>,
+    owner: usize,
+    max_ids: &'a [usize],
+) -> HybridOptions<'a> {
     HybridOptions {
         set: SetOptions {
             optimizer: ADAGRAD,
@@ -55,7 +59,9 @@ fn mixed(specs: &[TableSpec], owners: usize) -> Partition {
 #[test]
 fn initial_values_do_not_depend_on_placement() {
     let specs = specs();
-    for partition in [Partition::row_wise(&specs, 3), Partition::all_frequent(&specs, 3), mixed(&specs, 3)] {
+    for partition in
+        [Partition::row_wise(&specs, 3), Partition::all_frequent(&specs, 3), mixed(&specs, 3)]
+    {
         let sets: Vec<_> = (0..3).map(|owner| set(&specs, partition.clone(), owner)).collect();
         for (table, spec) in specs.iter().enumerate() {
             let mut oracle = OracleTable::new(spec, ADAGRAD, 11, table as u64);
@@ -67,7 +73,11 @@ fn initial_values_do_not_depend_on_placement() {
                 for holder in holders {
                     let mut weights = vec![f32::NAN; spec.dim];
                     sets[holder].export_rows(table, 0, row, &mut weights).unwrap();
-                    assert_eq!(bits(&weights), bits(&oracle.row(row).weights), "table {table}, row {row}");
+                    assert_eq!(
+                        bits(&weights),
+                        bits(&oracle.row(row).weights),
+                        "table {table}, row {row}"
+                    );
                     let mut state = vec![f32::NAN; spec.dim];
                     sets[holder].export_rows(table, 1, row, &mut state).unwrap();
                     assert!(state.iter().all(|x| *x == 0.1), "table {table}, row {row}");
@@ -77,12 +87,15 @@ fn initial_values_do_not_depend_on_placement() {
     }
 }
 
-/// Trained with one partition, carried over to another with other ranks, trained on: as if nothing had happened.
+/// Trained with one partition, carried over to another with other ranks, trained on: as if nothing
+/// had happened.
 #[test]
 fn rows_move_to_another_partition() {
-    let hidden = specs().into_iter().map(|spec| TableSpec { kind: "hidden".to_owned(), ..spec }).collect();
-    for (specs, optimizer) in
-        [specs(), hidden].into_iter().flat_map(|specs| every_optimizer().map(|o| (specs.clone(), o)))
+    let hidden =
+        specs().into_iter().map(|spec| TableSpec { kind: "hidden".to_owned(), ..spec }).collect();
+    for (specs, optimizer) in [specs(), hidden]
+        .into_iter()
+        .flat_map(|specs| every_optimizer().map(|o| (specs.clone(), o)))
     {
         let shape = |num_blocks| Shape {
             specs: &specs,
@@ -125,11 +138,13 @@ fn rows_move_to_another_partition() {
 fn weights_of(sets: &[HybridSet], table: usize) -> Vec<f32> {
     let spec = &sets[0].specs()[table];
     let mut weights = vec![f32::NAN; spec.rows as usize * spec.dim];
-    sets.iter().for_each(|set| set.export_rows(table, 0, 0, &mut weights).expect("the rows are shown"));
+    sets.iter()
+        .for_each(|set| set.export_rows(table, 0, 0, &mut weights).expect("the rows are shown"));
     weights
 }
 
-/// From ranks to others that hold the same tables otherwise, narrow tables included; what hides its rows is left to others.
+/// From ranks to others that hold the same tables otherwise, narrow tables included; what hides its
+/// rows is left to others.
 #[test]
 fn weights_are_copied_to_other_ranks() {
     let narrow = |spec: TableSpec| TableSpec { dtype: DType::Bf16, ..spec };
@@ -153,8 +168,11 @@ fn weights_are_copied_to_other_ranks() {
         }
         for partition in [1, 2].into_iter().flat_map(partitions) {
             let to = sets(&partition);
-            let copied =
-                copy_weights(&pool, &from.iter().collect::<Vec<_>>(), &to.iter().collect::<Vec<_>>());
+            let copied = copy_weights(
+                &pool,
+                &from.iter().collect::<Vec<_>>(),
+                &to.iter().collect::<Vec<_>>(),
+            );
             for (table, spec) in specs.iter().enumerate() {
                 assert!(copied[table], "table {}", spec.name);
                 assert_eq!(
@@ -179,8 +197,7 @@ fn ids_and_requests_out_of_range_are_named() {
     let mut route = set.new_route();
     let good = [JaggedRef::new(&[4, 3], &[0, 1, 2]), JaggedRef::new(&[647, 7], &[0, 1, 2])];
     let bad = [good[0], JaggedRef::new(&[7, 648], &[0, 1, 2])];
-    let expected =
-        "table `C2`: row index 648 in sample 1 of the batch is out of range, the table has 648 rows";
+    let expected = "table `C2`: row index 648 in sample 1 of the batch is out of range, the table has 648 rows";
     assert_eq!(set.route(&stream, &bad[..], 2, &mut route).unwrap_err().to_string(), expected);
     let slices: [&dyn Ids; 2] = [&good.to_vec(), &bad.to_vec()];
     assert_eq!(set.accept_known(&stream, &mut route, &slices).unwrap_err().to_string(), expected);
@@ -228,12 +245,16 @@ fn weights_that_do_not_fit_are_named() {
         let specs = [spec];
         let ids = WeightedIds { tables: &tables, weights: &[Some(weights)] };
         let divided = set(&specs, Partition::row_wise(&specs, 2), 1);
-        let message = divided.route(&stream, &ids, 2, &mut divided.new_route()).unwrap_err().to_string();
+        let message =
+            divided.route(&stream, &ids, 2, &mut divided.new_route()).unwrap_err().to_string();
         let alone = set(&specs, Partition::row_wise(&specs, 1), 0);
         let (_arena, vectors) = matrix(2, 4, &[0.0; 8]);
         assert_eq!(
             message,
-            alone.lookup_alone(&stream, &ids, &alone.new_route(), &vectors).unwrap_err().to_string()
+            alone
+                .lookup_alone(&stream, &ids, &alone.new_route(), &vectors)
+                .unwrap_err()
+                .to_string()
         );
         message
     };
@@ -241,7 +262,10 @@ fn weights_that_do_not_fit_are_named() {
         message(mean, &[1.0, 2.0]),
         "table `C1`: weights of bags: only sums can be weighted, the table has pooling = mean"
     );
-    assert_eq!(message(sum, &[1.0]), "table `C1`: weights of bags: 1 weights for 2 ids; there is one per id");
+    assert_eq!(
+        message(sum, &[1.0]),
+        "table `C1`: weights of bags: 1 weights for 2 ids; there is one per id"
+    );
 }
 
 #[test]
@@ -254,7 +278,10 @@ fn a_set_alone_takes_the_paths_of_one_rank() {
         self::set(&specs, Partition::new(&specs, 1, placements).unwrap(), 0)
     };
     assert!(alone.is_alone());
-    assert_eq!((alone.frequent_len(), alone.max_asked_elements(), alone.width()), (0, 0, set.width()));
+    assert_eq!(
+        (alone.frequent_len(), alone.max_asked_elements(), alone.width()),
+        (0, 0, set.width())
+    );
     let stream = Stream::cpu(1);
     let tables: Vec<_> = specs.iter().map(|_| JaggedRef::new(&[0, 0], &[0, 1, 2])).collect();
     let mut route = alone.new_route();
@@ -315,13 +342,19 @@ fn memory_is_what_is_planned() {
     assert!(one.work_bytes > 2 * 2 * 8 * 60, "routes are counted");
     let hidden = specs.clone().map(|spec| TableSpec { kind: "hidden".to_owned(), ..spec });
     let partition = Arc::new(Partition::row_wise(&hidden, 4));
-    let staged = HybridSet::memory(&registry(), &hidden, &options(&partition, 0, &max_ids), 2).unwrap();
+    let staged =
+        HybridSet::memory(&registry(), &hidden, &options(&partition, 0, &max_ids), 2).unwrap();
     assert_eq!(staged.work_bytes, row_wise.work_bytes + (16 + 8) * 4 * 8 * 4, "staging is counted");
     let partition = Arc::new(Partition::row_wise(&specs, 4));
-    let by_node =
-        HybridOptions { deduplicate: Deduplicate::Node { ranks: 2 }, ..options(&partition, 0, &max_ids) };
+    let by_node = HybridOptions {
+        deduplicate: Deduplicate::Node { ranks: 2 },
+        ..options(&partition, 0, &max_ids)
+    };
     let by_node = HybridSet::memory(&registry(), &specs, &by_node, 2).unwrap();
-    assert!(by_node.work_bytes > row_wise.work_bytes + 2 * 8 * 2 * 2 * 2 * 8, "proxies are counted");
+    assert!(
+        by_node.work_bytes > row_wise.work_bytes + 2 * 8 * 2 * 2 * 2 * 8,
+        "proxies are counted"
+    );
     let alone = Arc::new(Partition::row_wise(&specs, 1));
     let planned = EmbeddingSet::memory(&specs, &options(&alone, 0, &max_ids).set, 2).unwrap();
     assert_eq!(needs(Partition::row_wise(&specs, 1), 0), planned);
@@ -343,7 +376,8 @@ fn a_route_of_another_set_is_refused() {
     let (small, large) = ([TableSpec::new("a", 10, 4)], [TableSpec::new("a", 1000, 4)]);
     let mut route = set(&large, Partition::row_wise(&large, 2), 0).new_route();
     let ids = vec![JaggedRef::new(&[9], &[0, 1])];
-    let _ = set(&small, Partition::row_wise(&small, 2), 0).route(&Stream::cpu(1), &ids, 1, &mut route);
+    let _ =
+        set(&small, Partition::row_wise(&small, 2), 0).route(&Stream::cpu(1), &ids, 1, &mut route);
 }
 
 /// A proxy finds a peer that asks for rows an owner does not keep.
@@ -351,10 +385,17 @@ fn a_route_of_another_set_is_refused() {
 fn proxies_check_what_peers_ask_for() {
     let specs = [TableSpec::new("a", 10, 4)];
     let variant = Variant { deduplicate: Deduplicate::Node { ranks: 2 }, ..Variant::default() };
-    let shape =
-        Shape { specs: &specs, optimizer: ADAGRAD, num_blocks: 4, max_samples: 8, max_ids: 8, threads: 1 };
+    let shape = Shape {
+        specs: &specs,
+        optimizer: ADAGRAD,
+        num_blocks: 4,
+        max_samples: 8,
+        max_ids: 8,
+        threads: 1,
+    };
     let mut ranks = Ranks::new(&registry(), &shape, Partition::row_wise(&specs, 4), variant);
-    ranks.forward(&[Bags::plain(vec![vec![1], vec![2], vec![3], vec![4]])], &mut Traffic::default());
+    ranks
+        .forward(&[Bags::plain(vec![vec![1], vec![2], vec![3], vec![4]])], &mut Traffic::default());
     let (proxy, route) = (&mut ranks.proxies[0], &ranks.routes[0]);
     // Peer 1 asks for one row of owner 2, which keeps local rows 0 and 1.
     proxy.counts_inside(route).receive.copy_from_slice(&[0, 0, 0, 1]);

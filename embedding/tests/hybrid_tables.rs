@@ -79,7 +79,13 @@ fn tables_asked_with_raw_ids() {
     for num_ranks in [2, 3, 4] {
         for variant in variants(num_ranks) {
             let optimizer = every_optimizer()[num_ranks];
-            check(&specs, optimizer, num_ranks, Partition::all_frequent(&specs, num_ranks), variant);
+            check(
+                &specs,
+                optimizer,
+                num_ranks,
+                Partition::all_frequent(&specs, num_ranks),
+                variant,
+            );
             let placements = vec![
                 TablePlacement::TableWise(Owner(1)),
                 TablePlacement::by_formula(),
@@ -96,12 +102,27 @@ fn tables_asked_with_raw_ids() {
 #[test]
 fn tables_whose_rows_share_storage() {
     let whole = |spec: TableSpec| of_kind("shared", TableSpec { grain: Grain::Whole, ..spec });
-    let specs =
-        [whole(TableSpec::new("a", 30, 16)), whole(TableSpec::new("b", 500, 20)), TableSpec::new("c", 40, 3)];
+    let specs = [
+        whole(TableSpec::new("a", 30, 16)),
+        whole(TableSpec::new("b", 500, 20)),
+        TableSpec::new("c", 40, 3),
+    ];
     for num_ranks in [2, 3, 4] {
         for variant in variants(num_ranks) {
-            check(&specs, Optimizer::Sgd, num_ranks, Partition::row_wise(&specs, num_ranks), variant);
-            check(&specs, Optimizer::Sgd, num_ranks, Partition::all_frequent(&specs, num_ranks), variant);
+            check(
+                &specs,
+                Optimizer::Sgd,
+                num_ranks,
+                Partition::row_wise(&specs, num_ranks),
+                variant,
+            );
+            check(
+                &specs,
+                Optimizer::Sgd,
+                num_ranks,
+                Partition::all_frequent(&specs, num_ranks),
+                variant,
+            );
         }
     }
 }

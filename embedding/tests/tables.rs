@@ -1,4 +1,5 @@
-//! Tables one by one: conformance, custom tables through the set, errors, checkpoints, sizes beyond 32 bits.
+//! Tables one by one: conformance, custom tables through the set, errors, checkpoints, sizes beyond
+//! 32 bits.
 
 use crate::common::{Jagged, Pair, matrix, random_bags, views};
 use headlong_device::optimizer::{Optimizer, Step};
@@ -23,7 +24,13 @@ impl EmbeddingTable for Shy {
     fn lookup(&mut self, stream: &Stream, rows: Rows, out: MatMut) -> Result<()> {
         self.0.lookup(stream, rows, out)
     }
-    fn apply(&mut self, stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+    fn apply(
+        &mut self,
+        stream: &Stream,
+        rows: Rows,
+        gradients: MatRef,
+        step: &SparseStep,
+    ) -> Result<()> {
         assert!(rows.indices().is_sorted_by(|a, b| a < b), "rows are unique and rising");
         self.0.apply(stream, rows, gradients, step)
     }
@@ -83,7 +90,13 @@ impl EmbeddingTable for Forgetful {
     fn lookup(&mut self, stream: &Stream, rows: Rows, out: MatMut) -> Result<()> {
         self.0.lookup(stream, rows, out)
     }
-    fn apply(&mut self, stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+    fn apply(
+        &mut self,
+        stream: &Stream,
+        rows: Rows,
+        gradients: MatRef,
+        step: &SparseStep,
+    ) -> Result<()> {
         self.0.apply(stream, rows, gradients, step)
     }
     fn save(&self, sink: &mut dyn RowSink) -> Result<()> {
@@ -165,8 +178,7 @@ fn ids_out_of_range_are_named() {
     bags[1][289] = vec![648];
     bags[1][295] = vec![u64::MAX];
     let ids = bags.map(|bags| Jagged::new(&bags));
-    let expected =
-        "table `C2`: row index 648 in sample 289 of the batch is out of range, the table has 648 rows";
+    let expected = "table `C2`: row index 648 in sample 289 of the batch is out of range, the table has 648 rows";
     assert_eq!(set.route(&stream, &views(&ids), &mut route).unwrap_err().to_string(), expected);
     assert_eq!(set.lookup(&stream, &views(&ids), &vectors).unwrap_err().to_string(), expected);
     // The route holds nothing of the bad table, so an update after the error cannot reach it.
@@ -179,7 +191,8 @@ fn batches_of_another_shape_are_refused() {
     let specs = [TableSpec::new("C1", 5, 4), TableSpec::new("C2", 5, 4)];
     let set = EmbeddingSet::new(&stream, &specs, &options(&[512, 3])).unwrap();
     let mut route = set.new_route();
-    let mut message = |ids: &[JaggedRef]| set.route(&stream, ids, &mut route).unwrap_err().to_string();
+    let mut message =
+        |ids: &[JaggedRef]| set.route(&stream, ids, &mut route).unwrap_err().to_string();
     let four = JaggedRef::new(&[0; 4], &[0, 1, 2, 3, 4]);
     let three = JaggedRef::new(&[0; 3], &[0, 1, 2, 3]);
     assert_eq!(message(&[four]), "the batch has ids of 1 tables, the set has 2 tables");
@@ -187,7 +200,10 @@ fn batches_of_another_shape_are_refused() {
     assert_eq!(message(&[four, four]), "table `C2`: 4 ids in one batch, planned for at most 3");
     let many = vec![0_u32; 514];
     let empty = JaggedRef::new(&[], &many);
-    assert_eq!(message(&[empty, empty]), "table `C1`: 513 samples in one batch, planned for at most 512");
+    assert_eq!(
+        message(&[empty, empty]),
+        "table `C1`: 513 samples in one batch, planned for at most 512"
+    );
 }
 
 #[test]
@@ -201,7 +217,10 @@ fn descriptions_that_cannot_be_built() {
             .unwrap_or_default()
     };
     let cases = [
-        (TableSpec { rows: 0, ..good.clone() }, "table `ads`: a table has at least one row, got rows = 0"),
+        (
+            TableSpec { rows: 0, ..good.clone() },
+            "table `ads`: a table has at least one row, got rows = 0",
+        ),
         (TableSpec { dim: 4096, ..good.clone() }, "table `ads`: dim lies in 1..=2048, got 4096"),
         (
             TableSpec { rows: u64::MAX, ..good.clone() },
@@ -241,8 +260,13 @@ fn saved_and_loaded_it_goes_on_the_same() {
         let d_vectors = uniform(6, 400 * pair.set.width());
         pair.update(&stream, &bags, &d_vectors, &Step { learning_rate: 0.1, number: 1 });
         let max_ids = [20_000; 2];
-        let options =
-            SetOptions { optimizer, seed: 99, max_samples: 4096, sum_blocks: 1, ..options(&max_ids) };
+        let options = SetOptions {
+            optimizer,
+            seed: 99,
+            max_samples: 4096,
+            sum_blocks: 1,
+            ..options(&max_ids)
+        };
         let resumed = EmbeddingSet::new(&stream, &specs, &options).unwrap();
         for table in 0..2 {
             let mut saved = SavedRows::default();
@@ -274,7 +298,8 @@ fn rows_outside_a_tensor_and_unknown_tensors() {
     );
 }
 
-/// 40 million rows of 64: 2.56e9 elements, more than 2³¹. Zeros take no memory before they are written.
+/// 40 million rows of 64: 2.56e9 elements, more than 2³¹. Zeros take no memory before they are
+/// written.
 #[test]
 fn offsets_beyond_32_bits() {
     let stream = Stream::cpu(2);
@@ -305,7 +330,8 @@ fn offsets_beyond_32_bits() {
 #[should_panic(expected = "the route was made by this set")]
 fn a_route_of_another_set_is_refused() {
     let stream = Stream::cpu(1);
-    let set = |rows| EmbeddingSet::new(&stream, &[TableSpec::new("a", rows, 4)], &options(&[8])).unwrap();
+    let set =
+        |rows| EmbeddingSet::new(&stream, &[TableSpec::new("a", rows, 4)], &options(&[8])).unwrap();
     let (small, large) = (set(10), set(1000));
     let mut route = large.new_route();
     large.route(&stream, &[JaggedRef::new(&[999], &[0, 1])][..], &mut route).unwrap();
@@ -325,9 +351,12 @@ fn memory_is_what_is_planned() {
     assert_eq!(needs.state_bytes, rows * 4);
     assert!(needs.work_bytes >= 2 * 2 * 2048 * 32);
     let row_wise = Optimizer::RowWiseAdagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
-    let needs = EmbeddingSet::memory(&specs, &SetOptions { optimizer: row_wise, ..sgd }, 1).unwrap();
+    let needs =
+        EmbeddingSet::memory(&specs, &SetOptions { optimizer: row_wise, ..sgd }, 1).unwrap();
     assert_eq!(needs.state_bytes, 40_001_000 * 4);
     let shy = [TableSpec { kind: "shy".to_owned(), ..specs[0].clone() }];
-    let needs = EmbeddingSet::memory_with_registry(&registry_with_shy(), &shy, &options(&[2048]), 0).unwrap();
+    let needs =
+        EmbeddingSet::memory_with_registry(&registry_with_shy(), &shy, &options(&[2048]), 0)
+            .unwrap();
     assert_eq!(needs.work_bytes, 2048 * 16 * 4);
 }

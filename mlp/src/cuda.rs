@@ -1,4 +1,5 @@
-//! What the CUDA bodies of this room share: sizes of grids, scratch memory, planned products; and the list of all kernels.
+//! What the CUDA bodies of this room share: sizes of grids, scratch memory, planned products; and
+//! the list of all kernels.
 
 use headlong_device::DType;
 use headlong_device::cuda::blas::{Matmul, MatmulSpec};
@@ -23,11 +24,12 @@ pub(crate) fn blocks(stream: &CudaStream, items: usize) -> u32 {
 
 type Scratch = HashMap<(u32, usize), Arc<DeviceMemory>>;
 
-/// Memory for what one op hands from its first kernel to its second: never from one op to another. Each stream has its own,
-/// made at its first use; a stream's work is in order, so that nobody else uses it meanwhile.
+/// Memory for what one op hands from its first kernel to its second: never from one op to another.
+/// Each stream has its own, made at its first use; a stream's work is in order, so that nobody else
+/// uses it meanwhile.
 pub(crate) fn scratch(stream: &CudaStream) -> Option<Arc<DeviceMemory>> {
-    // Note: one table per process, as streams and contexts are the process's; entries of streams that are gone stay for the next
-    // stream of the same address.
+    // Note: one table per process, as streams and contexts are the process's; entries of streams
+    // that are gone stay for the next stream of the same address.
     static SCRATCH: LazyLock<Mutex<Scratch>> = LazyLock::new(Mutex::default);
     let mut all = SCRATCH.lock().unwrap_or_else(PoisonError::into_inner);
     let key = (stream.device().ordinal(), stream.raw() as usize);
@@ -48,15 +50,18 @@ type Planned = Result<Arc<Matmul>, Arc<str>>;
 
 type Plans = HashMap<(u32, MatmulSpec), Planned>;
 
-/// The plan of a product, made at its first use; or why there is none: most often, the library has no algorithm for it.
+/// The plan of a product, made at its first use; or why there is none: most often, the library has
+/// no algorithm for it.
 pub(crate) fn product(stream: &CudaStream, spec: MatmulSpec) -> Planned {
-    // Note: one table per process, as with kernels. Plans are few: one for each layer, op and size of batch.
+    // Note: one table per process, as with kernels. Plans are few: one for each layer, op and size
+    // of batch.
     static PLANS: LazyLock<RwLock<Plans>> = LazyLock::new(RwLock::default);
     let key = (stream.device().ordinal(), spec);
     if let Some(plan) = PLANS.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return plan.clone();
     }
-    let plan: Planned = Matmul::new(stream, spec).map(Arc::new).map_err(|error| error.to_string().into());
+    let plan: Planned =
+        Matmul::new(stream, spec).map(Arc::new).map_err(|error| error.to_string().into());
     // What fails because a graph is being captured works afterwards.
     if plan.is_err() && stream.is_capturing().unwrap_or(true) {
         return plan;
@@ -67,7 +72,8 @@ pub(crate) fn product(stream: &CudaStream, spec: MatmulSpec) -> Planned {
 /// What [`kernels`] lists kernels for.
 #[derive(Debug, Clone, Copy)]
 pub struct Shapes<'a> {
-    /// How many vectors of how many elements interact with the bottom output; none where they are only put side by side.
+    /// How many vectors of how many elements interact with the bottom output; none where they are
+    /// only put side by side.
     pub dot: Option<(usize, usize)>,
     /// Whether a cross network follows.
     pub cross: bool,

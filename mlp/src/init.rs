@@ -1,8 +1,8 @@
 //! Initial values of dense parameters, as the original DLRM draws them.
 //!
-//! Weights ~ N(0, √(2 / (in + out))), biases ~ N(0, √(1 / out)): standard deviations (`create_mlp` of facebookresearch/dlrm). Each
-//! parameter has a random stream of its own, named by the parameter's name, so a value depends on seed, name and position
-//! alone.
+//! Weights ~ N(0, √(2 / (in + out))), biases ~ N(0, √(1 / out)): standard deviations (`create_mlp`
+//! of facebookresearch/dlrm). Each parameter has a random stream of its own, named by the
+//! parameter's name, so a value depends on seed, name and position alone.
 
 use headlong_device::rng::CounterRng;
 

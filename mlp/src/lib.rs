@@ -6,14 +6,19 @@
 //! pooled vectors (from elsewhere) ─────┘
 //! ```
 //!
-//! * [`linear`]: `Y = act(X·Wᵀ + b)` and its gradients. * [`interaction`]: dot products of all pairs, concatenation, a cross network.
-//! * [`loss`]: binary cross-entropy from logits, with its gradient. * [`loss_scale`]: what keeps gradients in f16. * [`optim`]: one pass over all parameters.
-//! * [`mlp`]: a stack of layers and its memory. * [`init`]: initial values. * [`gemm`]: the matrix products underneath. * [`rounding`]: to 16 bits, on the processor.
-//! * [`finite`]: where a step stopped being numbers. * [`oracle`]: every op written slowly and obviously in f64, which defines them.
+//! * [`linear`]: `Y = act(X·Wᵀ + b)` and its gradients. * [`interaction`]: dot products of all
+//!   pairs, concatenation, a cross network.
+//! * [`loss`]: binary cross-entropy from logits, with its gradient. * [`loss_scale`]: what keeps
+//!   gradients in f16. * [`optim`]: one pass over all parameters.
+//! * [`mlp`]: a stack of layers and its memory. * [`init`]: initial values. * [`gemm`]: the matrix
+//!   products underneath. * [`rounding`]: to 16 bits, on the processor.
+//! * [`finite`]: where a step stopped being numbers. * [`oracle`]: every op written slowly and
+//!   obviously in f64, which defines them.
 //! * [`cuda`]: what the CUDA bodies share.
 //!
-//! This crate never knows ranks, ids or files, and no op of it allocates. Words: a gradient is `d_…`; `z` stands before an
-//! activation and `y` after it; a *panel* is 32 packed columns of a right factor.
+//! This crate never knows ranks, ids or files, and no op of it allocates. Words: a gradient is
+//! `d_…`; `z` stands before an activation and `y` after it; a *panel* is 32 packed columns of a
+//! right factor.
 
 pub mod cuda;
 pub mod error;

@@ -1,7 +1,8 @@
 //! A stack of dense layers with the memory it needs.
 //!
-//! Bottom and top MLP are two stacks over the same arenas: all parameters in one, all gradients in another of the same
-//! layout (so that one optimiser pass and one all-reduce take them all), activations and packed copies in a third.
+//! Bottom and top MLP are two stacks over the same arenas: all parameters in one, all gradients in
+//! another of the same layout (so that one optimiser pass and one all-reduce take them all),
+//! activations and packed copies in a third.
 //!
 //! ```
 //! use headlong_device::{ArenaPlan, DType, Stream};
@@ -33,7 +34,8 @@ pub use plan::{Arenas, Kind, MlpPlan, MlpSpec, Plans};
 use crate::gemm::Numbers;
 use crate::init;
 use crate::linear::{
-    self, Activation, BackwardDataArgs, BackwardWeightsArgs, Beside, Compute, ForwardArgs, Partials, Weights,
+    self, Activation, BackwardDataArgs, BackwardWeightsArgs, Beside, Compute, ForwardArgs,
+    Partials, Weights,
 };
 use aside::Aside;
 use headlong_device::{Mat, Stream};
@@ -44,7 +46,8 @@ pub struct Mlp {
     kind: Kind,
     compute: Compute,
     layers: Vec<Layer>,
-    /// Input and gradient of the output in 16 bits, where products are, or rounded: for callers whose own are f32.
+    /// Input and gradient of the output in 16 bits, where products are, or rounded: for callers
+    /// whose own are f32.
     rounded: Option<[Mat; 2]>,
     aside: Aside,
 }
@@ -127,7 +130,8 @@ pub struct MlpBackwardArgs<'a> {
     pub x: &'a Mat,
     /// Gradient before the last activation, samples × last width.
     pub d_z: &'a Mat,
-    /// Gradient of the input, samples × first width, where it is wanted; overwritten, but added to by [`Kind::LowRank`].
+    /// Gradient of the input, samples × first width, where it is wanted; overwritten, but added to
+    /// by [`Kind::LowRank`].
     pub d_x: Option<&'a Mat>,
     /// Adds to the parameters' gradients instead of overwriting them.
     pub accumulate: bool,
@@ -145,7 +149,8 @@ impl Mlp {
         &self.layers
     }
 
-    /// Draws initial values on the host, the same for every device; call [`Self::refresh`] before the next product.
+    /// Draws initial values on the host, the same for every device; call [`Self::refresh`] before
+    /// the next product.
     pub fn initialize(&self, seed: u64) {
         for layer in &self.layers {
             let shape = (layer.weights.outputs(), layer.weights.inputs());
@@ -169,12 +174,15 @@ impl Mlp {
         linear::copy_rounded(stream.cuda_body(), self.copies());
     }
 
-    /// Parameters and their copies in 16 bits, in the order of the arena of parameters; none where products read the parameters.
+    /// Parameters and their copies in 16 bits, in the order of the arena of parameters; none where
+    /// products read the parameters.
     pub(crate) fn copies(&self) -> impl Iterator<Item = (&Mat, &Mat)> {
         let of_layer = |layer| {
             let Layer { weights, bias, .. }: &Layer = layer;
             let of_bias = |rounded| bias.as_ref().map(|bias| (bias, rounded));
-            weights.rounded().map(|rounded| [Some((&weights.values, rounded.0)), of_bias(rounded.1)])
+            weights
+                .rounded()
+                .map(|rounded| [Some((&weights.values, rounded.0)), of_bias(rounded.1)])
         };
         self.layers.iter().filter_map(of_layer).flatten().flatten()
     }
@@ -184,7 +192,10 @@ impl Mlp {
         match &self.rounded {
             Some(ends) if self.compute.rounding().is_some() => {
                 let rounded = ends[end].first_rows(mat.rows());
-                self.compute.rounding().iter().for_each(|rounding| rounding.copy(stream, mat, &rounded));
+                self.compute
+                    .rounding()
+                    .iter()
+                    .for_each(|rounding| rounding.copy(stream, mat, &rounded));
                 rounded
             }
             Some(ends) if mat.dtype() != self.compute.dtype() => {
@@ -196,19 +207,25 @@ impl Mlp {
         }
     }
 
-    /// Rounds what a product has written, where it keeps the type f32 and the product has not rounded it itself.
+    /// Rounds what a product has written, where it keeps the type f32 and the product has not
+    /// rounded it itself.
     fn round(&self, stream: &Stream, written: &Mat) {
-        if let Some(rounding) = self.compute.rounding().filter(|_| self.compute.numbers() == Numbers::F32) {
+        if let Some(rounding) =
+            self.compute.rounding().filter(|_| self.compute.numbers() == Numbers::F32)
+        {
             rounding.round(stream, written);
         }
     }
 
-    /// `y` = the stack applied to `x`: samples × first width to samples × last width, as many samples as `x` has rows.
+    /// `y` = the stack applied to `x`: samples × first width to samples × last width, as many
+    /// samples as `x` has rows.
     ///
-    /// Where values are rounded that keep the type f32, so is `y` where an activation comes last, and the gradient of `x`.
+    /// Where values are rounded that keep the type f32, so is `y` where an activation comes last,
+    /// and the gradient of `x`.
     ///
-    /// Where products take 16 bits, `x` and `y` may be f32 or of that type. Rows of a 16-bit `x` whose stride allows it are read up to
-    /// the next multiple of eight elements: what lies there is finite.
+    /// Where products take 16 bits, `x` and `y` may be f32 or of that type. Rows of a 16-bit `x`
+    /// whose stride allows it are read up to the next multiple of eight elements: what lies there
+    /// is finite.
     pub fn forward(&self, stream: &Stream, x: &Mat, y: &Mat) {
         let mut input = self.rounded(stream, INPUT, x);
         for layer in &self.layers {
@@ -227,11 +244,13 @@ impl Mlp {
         }
     }
 
-    /// Gradients of all parameters, and of the input where it is wanted, for the samples of the last [`Self::forward`].
+    /// Gradients of all parameters, and of the input where it is wanted, for the samples of the
+    /// last [`Self::forward`].
     ///
-    /// Of each layer first the data gradient, which the layer below waits for, then the weight gradient. The ReLU of the layer
-    /// below is applied in the data gradient's pass. Where the stream has a companion, weight gradients run there, each as soon as
-    /// its gradient is there; the stream goes on when all of them are done.
+    /// Of each layer first the data gradient, which the layer below waits for, then the weight
+    /// gradient. The ReLU of the layer below is applied in the data gradient's pass. Where the
+    /// stream has a companion, weight gradients run there, each as soon as its gradient is there;
+    /// the stream goes on when all of them are done.
     pub fn backward(&self, stream: &Stream, args: &MlpBackwardArgs<'_>) {
         let aside = self.aside.begin(stream, self.layers.len());
         // The last forward pass has rounded the input.
@@ -257,7 +276,8 @@ impl Mlp {
             if let Some(aside) = &aside {
                 linear::backward_weights_beside(aside.fork(index), &weights, beside);
             }
-            let below_has_bias = self.backward_data(stream, (args, &input), index, &d_z, below.as_ref());
+            let below_has_bias =
+                self.backward_data(stream, (args, &input), index, &d_z, below.as_ref());
             if aside.is_none() {
                 linear::backward_weights_beside(stream, &weights, beside);
             }
@@ -277,7 +297,8 @@ impl Mlp {
         between.expect("every layer but the last one has them").first_rows(samples)
     }
 
-    /// The data gradient of layer `index`, where it is wanted. Whether the bias gradient of the layer below is done, too.
+    /// The data gradient of layer `index`, where it is wanted. Whether the bias gradient of the
+    /// layer below is done, too.
     fn backward_data(
         &self,
         stream: &Stream,
@@ -290,7 +311,10 @@ impl Mlp {
         let Some(Between { y, d_z: d_x, mask }) = below else {
             if let Some(d_x) = args.d_x {
                 let accumulate = self.kind == Kind::LowRank;
-                linear::backward_data(stream, &BackwardDataArgs { d_z, w, d_x, mask: None, accumulate });
+                linear::backward_data(
+                    stream,
+                    &BackwardDataArgs { d_z, w, d_x, mask: None, accumulate },
+                );
                 self.round(stream, d_x);
             }
             return false;

@@ -1,8 +1,9 @@
 //! Every op, slow and obvious, in f64. This defines them; everything else is measured against it.
 //!
-//! Matrices are row-major lists, shapes are given by counts. Beside a sum stands, where a bound is wanted, the sum of the
-//! absolute values of its products: an f32 chain of n fused steps lies within `n·u / (1 - n·u)` times that of the true sum
-//! (u = 2⁻²⁴; Higham, "Accuracy and Stability of Numerical Algorithms", §3.1).
+//! Matrices are row-major lists, shapes are given by counts. Beside a sum stands, where a bound is
+//! wanted, the sum of the absolute values of its products: an f32 chain of n fused steps lies
+//! within `n·u / (1 - n·u)` times that of the true sum (u = 2⁻²⁴; Higham, "Accuracy and Stability
+//! of Numerical Algorithms", §3.1).
 
 use crate::linear::Activation;
 use crate::loss::Loss;
@@ -11,7 +12,8 @@ use headlong_device::optimizer::{Optimizer, Step};
 /// Unit roundoff of f32.
 pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
-/// Relative bound of a sum of `count` products in f32, by the sum of the absolute values of the products.
+/// Relative bound of a sum of `count` products in f32, by the sum of the absolute values of the
+/// products.
 pub fn sum_bound(count: usize) -> f64 {
     let n = count as f64 * UNIT;
     n / (1.0 - n)
@@ -28,8 +30,10 @@ pub struct Sum {
 
 impl Sum {
     fn of(terms: impl Iterator<Item = f64>) -> Self {
-        terms
-            .fold(Self::default(), |sum, x| Self { value: sum.value + x, magnitude: sum.magnitude + x.abs() })
+        terms.fold(Self::default(), |sum, x| Self {
+            value: sum.value + x,
+            magnitude: sum.magnitude + x.abs(),
+        })
     }
 
     /// Whether `got`, an f32 sum of `count` rounded operations, can be this sum.
@@ -62,8 +66,9 @@ pub fn activate(activation: Activation, z: f64) -> f64 {
 /// `dX = dZ·W`: samples × in.
 pub fn linear_backward_data(d_z: &[f64], w: &[f64], outputs: usize) -> Vec<Sum> {
     let inputs = w.len() / outputs;
-    let element =
-        |s: usize, i: usize| Sum::of((0..outputs).map(|o| d_z[s * outputs + o] * w[o * inputs + i]));
+    let element = |s: usize, i: usize| {
+        Sum::of((0..outputs).map(|o| d_z[s * outputs + o] * w[o * inputs + i]))
+    };
     (0..d_z.len() / outputs)
         .flat_map(|s| (0..inputs).map(move |i| (s, i)))
         .map(|(s, i)| element(s, i))
@@ -78,9 +83,13 @@ pub fn linear_backward_weights(
     outputs: usize,
 ) -> (Vec<Sum>, Vec<Sum>) {
     let samples = x.len() / inputs;
-    let weight = |o: usize, i: usize| Sum::of((0..samples).map(|s| d_z[s * outputs + o] * x[s * inputs + i]));
-    let d_w =
-        (0..outputs).flat_map(|o| (0..inputs).map(move |i| (o, i))).map(|(o, i)| weight(o, i)).collect();
+    let weight = |o: usize, i: usize| {
+        Sum::of((0..samples).map(|s| d_z[s * outputs + o] * x[s * inputs + i]))
+    };
+    let d_w = (0..outputs)
+        .flat_map(|o| (0..inputs).map(move |i| (o, i)))
+        .map(|(o, i)| weight(o, i))
+        .collect();
     let d_b = (0..outputs).map(|o| Sum::of((0..samples).map(|s| d_z[s * outputs + o]))).collect();
     (d_w, d_b)
 }
@@ -136,8 +145,13 @@ impl CrossLayer {
     }
 }
 
-/// Gradients of [`cross`] by the input and by each layer's parameters, by the gradient of its output.
-pub fn cross_backward(x0: &[f64], layers: &[CrossLayer], d_y: &[f64]) -> (Vec<f64>, Vec<CrossLayer>) {
+/// Gradients of [`cross`] by the input and by each layer's parameters, by the gradient of its
+/// output.
+pub fn cross_backward(
+    x0: &[f64],
+    layers: &[CrossLayer],
+    d_y: &[f64],
+) -> (Vec<f64>, Vec<CrossLayer>) {
     let times = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).collect::<Vec<_>>();
     let plus = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<_>>();
     let values = |sums: Vec<Sum>| sums.iter().map(|sum| sum.value).collect::<Vec<_>>();
@@ -161,7 +175,8 @@ pub fn sigmoid(z: f64) -> f64 {
     1.0 / (1.0 + (-z).exp())
 }
 
-/// Loss of one sample and its derivative by the logit, straight from the definitions; for |z| below 30 or so.
+/// Loss of one sample and its derivative by the logit, straight from the definitions; for |z| below
+/// 30 or so.
 pub fn loss(kind: Loss, z: f64, y: f64) -> (f64, f64) {
     let p = sigmoid(z);
     match kind {
@@ -182,8 +197,15 @@ pub struct OptimizerOracle {
 }
 
 impl OptimizerOracle {
-    /// One step of SGD, Adagrad or Adam with gradients clipped to `clip`; the other optimisers have no dense form.
-    pub fn step(&mut self, optimizer: &Optimizer, step: &Step, gradient: &[f64], clip: Option<f64>) {
+    /// One step of SGD, Adagrad or Adam with gradients clipped to `clip`; the other optimisers have
+    /// no dense form.
+    pub fn step(
+        &mut self,
+        optimizer: &Optimizer,
+        step: &Step,
+        gradient: &[f64],
+        clip: Option<f64>,
+    ) {
         let norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
         let scale = clip.map_or(1.0, |clip| (clip / (norm + 1e-6)).min(1.0));
         let lr = f64::from(step.learning_rate);
@@ -199,8 +221,10 @@ impl OptimizerOracle {
                     let (beta1, beta2) = (f64::from(beta1), f64::from(beta2));
                     self.first[i] = beta1 * self.first[i] + (1.0 - beta1) * g;
                     self.second[i] = beta2 * self.second[i] + (1.0 - beta2) * g * g;
-                    let (m, v) =
-                        (self.first[i] / (1.0 - beta1.powi(t)), self.second[i] / (1.0 - beta2.powi(t)));
+                    let (m, v) = (
+                        self.first[i] / (1.0 - beta1.powi(t)),
+                        self.second[i] / (1.0 - beta2.powi(t)),
+                    );
                     lr * m / (v.sqrt() + f64::from(epsilon))
                 }
                 _ => lr * g,

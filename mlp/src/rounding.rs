@@ -1,5 +1,5 @@
-//! Rounding to 16 bits in place: how the processor computes what a device computes with 16-bit matrices. What is stored has the values
-//! of bf16 or f16 and the type f32; sums are f32 on both.
+//! Rounding to 16 bits in place: how the processor computes what a device computes with 16-bit
+//! matrices. What is stored has the values of bf16 or f16 and the type f32; sums are f32 on both.
 
 use crate::vector::for_each_row_tile;
 use headlong_device::{Mat, Stream, vectorized};
@@ -27,12 +27,17 @@ impl Rounding {
     /// Writes a rounded copy of `from` to `to`, which has its shape.
     pub fn copy(self, stream: &Stream, from: &Mat, to: &Mat) {
         let from = from.read::<f32>();
-        for_each_row_tile(stream.pool(), to.write::<f32>().view(), TILE_ROWS, &|first, mut tile| {
-            for row in 0..tile.rows() {
-                tile.row_mut(row).copy_from_slice(from.row(first + row));
-                self.round_all(tile.row_mut(row));
-            }
-        });
+        for_each_row_tile(
+            stream.pool(),
+            to.write::<f32>().view(),
+            TILE_ROWS,
+            &|first, mut tile| {
+                for row in 0..tile.rows() {
+                    tile.row_mut(row).copy_from_slice(from.row(first + row));
+                    self.round_all(tile.row_mut(row));
+                }
+            },
+        );
     }
 
     /// Rounds each of `values`.
@@ -44,8 +49,9 @@ impl Rounding {
     }
 }
 
-/// Half a unit in the last of the places that stay, less one where the last place that stays is even: added, and the rest cut off, that is
-/// to nearest, ties to even. A carry into the exponent is right, too.
+/// Half a unit in the last of the places that stay, less one where the last place that stays is
+/// even: added, and the rest cut off, that is to nearest, ties to even. A carry into the exponent
+/// is right, too.
 #[inline(always)]
 fn cut(bits: u32, dropped: u32) -> u32 {
     let is_odd = bits >> dropped & 1;
@@ -94,7 +100,8 @@ mod tests {
 
     /// Every upper half of an f32, with lower halves on both sides of ties and on them.
     fn inputs() -> impl Iterator<Item = f32> {
-        let lower = [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0x7fff, 0x8000, 0x8001, 0xffff];
+        let lower =
+            [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0x7fff, 0x8000, 0x8001, 0xffff];
         (0..=u32::from(u16::MAX))
             .flat_map(move |upper| lower.map(|lower| f32::from_bits(upper << 16 | lower)))
     }
@@ -112,8 +119,16 @@ mod tests {
                 value[0]
             };
             let (bf, f) = (bf16::from_f32(input).to_f32(), f16::from_f32(input).to_f32());
-            assert!(same(of(Rounding::Bf16), bf), "{input:e} to bf16: {:e}, not {bf:e}", of(Rounding::Bf16));
-            assert!(same(of(Rounding::F16), f), "{input:e} to f16: {:e}, not {f:e}", of(Rounding::F16));
+            assert!(
+                same(of(Rounding::Bf16), bf),
+                "{input:e} to bf16: {:e}, not {bf:e}",
+                of(Rounding::Bf16)
+            );
+            assert!(
+                same(of(Rounding::F16), f),
+                "{input:e} to f16: {:e}, not {f:e}",
+                of(Rounding::F16)
+            );
         }
     }
 

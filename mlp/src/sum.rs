@@ -15,18 +15,21 @@ use headlong_device::pool::Pool;
 use headlong_device::{MatMut, vectorized};
 use std::ops::Range;
 
-/// Samples of one block when `num_samples` are cut into `sum_blocks`. A rank that holds some of the blocks takes the length from the
-/// batch of all ranks, so that its last block may be short where another's is not.
+/// Samples of one block when `num_samples` are cut into `sum_blocks`. A rank that holds some of the
+/// blocks takes the length from the batch of all ranks, so that its last block may be short where
+/// another's is not.
 pub fn block_len(num_samples: usize, sum_blocks: usize) -> usize {
     num_samples.div_ceil(sum_blocks)
 }
 
-/// The samples of block `index` of `num_samples`, `block_len` a block: equal blocks, the last ones shorter or empty.
+/// The samples of block `index` of `num_samples`, `block_len` a block: equal blocks, the last ones
+/// shorter or empty.
 pub fn block(num_samples: usize, block_len: usize, index: usize) -> Range<usize> {
     (index * block_len).min(num_samples)..((index + 1) * block_len).min(num_samples)
 }
 
-/// Calls `add(into, from)` for each pair of the tree over `count` blocks; block 0 ends up with the sum.
+/// Calls `add(into, from)` for each pair of the tree over `count` blocks; block 0 ends up with the
+/// sum.
 pub fn tree(count: usize, mut add: impl FnMut(usize, usize)) {
     let mut distance = 1;
     while distance < count {
@@ -37,8 +40,8 @@ pub fn tree(count: usize, mut add: impl FnMut(usize, usize)) {
     }
 }
 
-/// Adds up `count` blocks of equally many rows that lie one under the other in `blocks`, whose values it uses up, into
-/// `total`.
+/// Adds up `count` blocks of equally many rows that lie one under the other in `blocks`, whose
+/// values it uses up, into `total`.
 pub fn add_blocks(
     pool: &Pool,
     blocks: &mut MatMut<'_>,
@@ -83,7 +86,8 @@ mod tests {
     fn blocks_cover_the_samples_in_order() {
         for (samples, blocks) in [(8, 4), (10, 4), (3, 8), (0, 2), (7, 1)] {
             let len = block_len(samples, blocks);
-            let all: Vec<usize> = (0..blocks).flat_map(|index| block(samples, len, index)).collect();
+            let all: Vec<usize> =
+                (0..blocks).flat_map(|index| block(samples, len, index)).collect();
             assert_eq!(all, (0..samples).collect::<Vec<_>>());
         }
     }

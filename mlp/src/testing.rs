@@ -17,7 +17,13 @@ pub fn wide_on(stream: &Stream, name: &str, rows: usize, cols: usize, data: &[f3
     part(stream, name, (rows, cols), cols + 7, data)
 }
 
-fn part(stream: &Stream, name: &str, (rows, cols): (usize, usize), stride: usize, data: &[f32]) -> Mat {
+fn part(
+    stream: &Stream,
+    name: &str,
+    (rows, cols): (usize, usize),
+    stride: usize,
+    data: &[f32],
+) -> Mat {
     let mut plan = ArenaPlan::new(name);
     let slot = plan.matrix(name, DType::F32, rows, stride);
     let whole = plan.freeze_on(stream).unwrap().mat(slot);

@@ -1,4 +1,5 @@
-//! The whole dense part learns the same on every device and in every precision: bottom, interaction, top, loss, optimiser.
+//! The whole dense part learns the same on every device and in every precision: bottom,
+//! interaction, top, loss, optimiser.
 
 use headlong_device::cuda::{DeviceMemory, DeviceStep, testing};
 use headlong_device::optimizer::{Optimizer, Step};
@@ -31,7 +32,8 @@ struct Network {
     sums: Mat,
     d_logits: Mat,
     d_vectors: Mat,
-    /// Output of the bottom and input of the top, then their gradients: of the type that products take, or f32.
+    /// Output of the bottom and input of the top, then their gradients: of the type that products
+    /// take, or f32.
     between: [Mat; 4],
 }
 
@@ -52,11 +54,13 @@ impl Network {
         let [dense, labels, logits, d_logits] =
             [("dense", 13), ("labels", 1), ("logits", 1), ("d_logits", 1)]
                 .map(|(name, cols)| f32s(name, SAMPLES, cols));
-        let [vectors, d_vectors] = ["vectors", "d_vectors"].map(|name| f32s(name, SAMPLES, TABLES * DIM));
+        let [vectors, d_vectors] =
+            ["vectors", "d_vectors"].map(|name| f32s(name, SAMPLES, TABLES * DIM));
         let sums = f32s("sums", 1, 2);
         let padded = width.next_multiple_of(16);
-        let between = [("bottom_out", DIM), ("top_in", padded), ("d_bottom_out", DIM), ("d_top_in", padded)]
-            .map(|(name, cols)| plan.matrix(name, boundary, SAMPLES, cols));
+        let between =
+            [("bottom_out", DIM), ("top_in", padded), ("d_bottom_out", DIM), ("d_top_in", padded)]
+                .map(|(name, cols)| plan.matrix(name, boundary, SAMPLES, cols));
         let (arena, arenas) = (plan.freeze_on(stream)?, plans.freeze_on(stream)?);
         let (bottom, top) = (bottom.build(&arenas), top.build(&arenas));
         for stack in [&bottom, &top] {
@@ -82,11 +86,17 @@ impl Network {
             sums: arena.mat(sums),
             d_logits: arena.mat(d_logits),
             d_vectors: arena.mat(d_vectors),
-            between: [mat(bottom_out, DIM), mat(top_in, width), mat(d_bottom_out, DIM), mat(d_top_in, width)],
+            between: [
+                mat(bottom_out, DIM),
+                mat(top_in, width),
+                mat(d_bottom_out, DIM),
+                mat(d_top_in, width),
+            ],
         };
         network.dense.copy_from(&uniform(1, SAMPLES * 13))?;
         network.vectors.copy_from(&uniform(2, SAMPLES * TABLES * DIM))?;
-        let clicks: Vec<f32> = uniform(3, SAMPLES).iter().map(|&x| if x > 0.4 { 1.0 } else { 0.0 }).collect();
+        let clicks: Vec<f32> =
+            uniform(3, SAMPLES).iter().map(|&x| if x > 0.4 { 1.0 } else { 0.0 }).collect();
         network.labels.copy_from(&clicks)?;
         Ok(network)
     }
@@ -101,14 +111,18 @@ impl Network {
         let vectors = &self.vectors;
         dot::forward(stream, &dot::ForwardArgs { bottom, vectors, out: top_in });
         self.top.forward(stream, top_in, &self.logits);
-        let (logits, labels, d_logits, sums) = (&self.logits, &self.labels, &self.d_logits, &self.sums);
+        let (logits, labels, d_logits, sums) =
+            (&self.logits, &self.labels, &self.d_logits, &self.sums);
         let (loss, block_len, scale) = (Loss::BceWithLogits, SAMPLES, 1.0 / SAMPLES as f32);
         loss::forward_backward(
             stream,
             &LossArgs { loss, logits, labels, d_logits, sums, block_len, scale, loss_scale: None },
         );
         let (accumulate, d_x) = (false, Some(d_top_in));
-        self.top.backward(stream, &MlpBackwardArgs { x: top_in, d_z: d_logits, d_x, accumulate, block_len });
+        self.top.backward(
+            stream,
+            &MlpBackwardArgs { x: top_in, d_z: d_logits, d_x, accumulate, block_len },
+        );
         let (d_out, d_vectors, bottom_activation) = (d_top_in, &self.d_vectors, Activation::Relu);
         let args = dot::BackwardArgs {
             bottom,
@@ -120,7 +134,8 @@ impl Network {
             loss_scale: None,
         };
         dot::backward(stream, &args);
-        let args = MlpBackwardArgs { x: &self.dense, d_z: d_bottom, d_x: None, accumulate, block_len };
+        let args =
+            MlpBackwardArgs { x: &self.dense, d_z: d_bottom, d_x: None, accumulate, block_len };
         self.bottom.backward(stream, &args);
         let args = StepArgs {
             weights: &self.arenas.parameters,
@@ -151,8 +166,9 @@ fn cuda_learns_as_the_cpu_does_in_every_precision() -> Result<()> {
     let expected = losses(&Stream::cpu(2), Compute::F32, DType::F32)?;
     let first = expected[0];
     assert!(expected[STEPS as usize - 1] < 0.6 * expected[0], "it learns: {expected:?}");
-    // Shares of the first loss, at each step. Thirty steps of a network that learns carry a rounding on and enlarge it: f32 has room for
-    // a hundred times what one step may be off, the others for a few of their units.
+    // Shares of the first loss, at each step. Thirty steps of a network that learns carry a
+    // rounding on and enlarge it: f32 has room for a hundred times what one step may be off, the
+    // others for a few of their units.
     for (compute, boundary, allowed) in [
         (Compute::F32, DType::F32, 1e-4),
         (Compute::Tf32, DType::F32, 0.01),
@@ -163,7 +179,10 @@ fn cuda_learns_as_the_cpu_does_in_every_precision() -> Result<()> {
         let got = losses(&stream, compute, boundary)?;
         for (step, (got, expected)) in got.iter().zip(&expected).enumerate() {
             let fits = (got - expected).abs() <= allowed * first;
-            assert!(fits, "{compute:?} between {boundary:?}, step {step}: {got}, on the CPU {expected}");
+            assert!(
+                fits,
+                "{compute:?} between {boundary:?}, step {step}: {got}, on the CPU {expected}"
+            );
         }
         println!("{compute:?} between {boundary:?}: last loss {} of {}", got[29], expected[29]);
         assert_eq!(got, losses(&stream, compute, boundary)?, "the same bits each time");

@@ -23,7 +23,8 @@ struct Model {
     arenas: Arenas,
     states: Vec<headlong_device::Arena>,
     optimizer: Optimizer,
-    /// dense, bottom_out, vectors, top_in, logits, labels, sums, d_logits, d_top_in, d_bottom, d_vectors
+    /// dense, bottom_out, vectors, top_in, logits, labels, sums, d_logits, d_top_in, d_bottom,
+    /// d_vectors
     mats: Vec<Mat>,
 }
 
@@ -31,7 +32,15 @@ fn build() -> Result<Model> {
     let mut plans = Plans::new();
     let spec = |name, widths, last| {
         let (sum_blocks, compute) = (2, Compute::F32);
-        MlpSpec { name, kind: Kind::Perceptron, widths, last, max_samples: SAMPLES, sum_blocks, compute }
+        MlpSpec {
+            name,
+            kind: Kind::Perceptron,
+            widths,
+            last,
+            max_samples: SAMPLES,
+            sum_blocks,
+            compute,
+        }
     };
     let width = dot::output_width(TABLES, DIM);
     let bottom = spec("bottom", &[13, 64, DIM][..], Activation::Relu).add_to(&mut plans);
@@ -43,7 +52,9 @@ fn build() -> Result<Model> {
     let slots: Vec<_> = widths
         .iter()
         .enumerate()
-        .map(|(i, &w)| plan.matrix(&format!("slot {i}"), DType::F32, if i == 6 { 2 } else { SAMPLES }, w))
+        .map(|(i, &w)| {
+            plan.matrix(&format!("slot {i}"), DType::F32, if i == 6 { 2 } else { SAMPLES }, w)
+        })
         .collect();
     let between = plan.freeze()?;
     let arenas = plans.freeze()?;
@@ -55,8 +66,19 @@ fn build() -> Result<Model> {
 }
 
 fn step(model: &Model, stream: &Stream, number: u64) {
-    let [dense, bottom_out, vectors, top_in, logits, labels, sums, d_logits, d_top_in, d_bottom, d_vectors] =
-        &model.mats[..]
+    let [
+        dense,
+        bottom_out,
+        vectors,
+        top_in,
+        logits,
+        labels,
+        sums,
+        d_logits,
+        d_top_in,
+        d_bottom,
+        d_vectors,
+    ] = &model.mats[..]
     else {
         unreachable!("eleven slots")
     };
@@ -73,9 +95,10 @@ fn step(model: &Model, stream: &Stream, number: u64) {
         &LossArgs { loss, logits, labels, d_logits, sums, block_len, scale, loss_scale: None },
     );
     let d_x = Some(d_top_in);
-    model
-        .top
-        .backward(stream, &MlpBackwardArgs { x: top_in, d_z: d_logits, d_x, accumulate: false, block_len });
+    model.top.backward(
+        stream,
+        &MlpBackwardArgs { x: top_in, d_z: d_logits, d_x, accumulate: false, block_len },
+    );
     let bottom_activation = Activation::Relu;
     let bottom = bottom_out;
     let d_out = d_top_in;

@@ -1,12 +1,12 @@
 //! Mutation fuzzing: good inputs of each format are damaged in ways that a seed decides, and read.
 //!
-//! A mutant must be read or refused. A panic of any thread, an abort, a mutant that takes longer than a
-//! limit, and memory above the format's bound are findings. Each is named by format and seed: the same
-//! build makes the same bytes of them again.
+//! A mutant must be read or refused. A panic of any thread, an abort, a mutant that takes longer
+//! than a limit, and memory above the format's bound are findings. Each is named by format and
+//! seed: the same build makes the same bytes of them again.
 //!
-//! Mutation knows the formats: it corrects checksums, lengths and CRCs of what it has damaged, so that
-//! most mutants get past them. `headlong-mutation --help` says how to run it; the bodies of the libFuzzer
-//! targets in `fuzz/` are here, too ([`entries`]).
+//! Mutation knows the formats: it corrects checksums, lengths and CRCs of what it has damaged, so
+//! that most mutants get past them. `headlong-mutation --help` says how to run it; the bodies of
+//! the libFuzzer targets in `fuzz/` are here, too ([`entries`]).
 
 pub mod allocator;
 pub mod entries;

@@ -146,7 +146,9 @@ fn run(action: Action) -> Result<bool> {
             Ok(true)
         }
         Action::Formats => {
-            SUBJECTS.iter().for_each(|subject| println!("{:<15}{:>5} MiB", subject.name, subject.bound_mib));
+            SUBJECTS
+                .iter()
+                .for_each(|subject| println!("{:<15}{:>5} MiB", subject.name, subject.bound_mib));
             Ok(true)
         }
         Action::Worker { format, first, end, folder } => {

@@ -148,7 +148,8 @@ fn put_varint(bytes: &mut Vec<u8>, at: usize, random: &mut Random) {
     bytes.splice(at..end, varint);
 }
 
-/// Damages `text` in one to four places: its numbers, lines and words; `others` are texts to take lines from.
+/// Damages `text` in one to four places: its numbers, lines and words; `others` are texts to take
+/// lines from.
 pub fn text(text: &mut Vec<u8>, others: &[&[u8]], random: &mut Random) {
     for _ in 0..edits(random) {
         match random.below(8) {
@@ -179,7 +180,8 @@ fn edit_number(text: &mut Vec<u8>, random: &mut Random) {
 fn line(text: &[u8], random: &mut Random) -> std::ops::Range<usize> {
     let at = random.below(text.len());
     let start = text[..at].iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-    let end = text[at..].iter().position(|&byte| byte == b'\n').map_or(text.len(), |end| at + end + 1);
+    let end =
+        text[at..].iter().position(|&byte| byte == b'\n').map_or(text.len(), |end| at + end + 1);
     start..end
 }
 
@@ -206,8 +208,9 @@ fn take_line(text: &mut Vec<u8>, others: &[&[u8]], random: &mut Random) {
 
 /// Puts opening marks in, a few or very many.
 fn nest(text: &mut Vec<u8>, random: &mut Random) {
-    let mark = *random
-        .pick(&["[", "{", "(", "\"", "'", "- ", "[[", ".", "{\"a\":", "&a ", "*a ", "\\", "#", "\t", ","]);
+    let mark = *random.pick(&[
+        "[", "{", "(", "\"", "'", "- ", "[[", ".", "{\"a\":", "&a ", "*a ", "\\", "#", "\t", ",",
+    ]);
     let count = many(15, 4, random);
     let at = random.below(text.len() + 1);
     text.splice(at..at, mark.repeat(count).into_bytes());

@@ -1,4 +1,5 @@
-//! Watches workers: whatever becomes of one, the mutant that it was at is named and the next ones are read.
+//! Watches workers: whatever becomes of one, the mutant that it was at is named and the next ones
+//! are read.
 
 use crate::subjects::Subject;
 use crate::worker::Progress;
@@ -73,7 +74,8 @@ pub fn watch(
         let job = || -> Result<Vec<Report>> {
             let mut reports = Vec::new();
             loop {
-                let next = waiting.lock().expect("no job panics while it takes the next format").next();
+                let next =
+                    waiting.lock().expect("no job panics while it takes the next format").next();
                 let Some(subject) = next else { return Ok(reports) };
                 let report = one_format(subject, task)?;
                 say(&report);
@@ -82,7 +84,8 @@ pub fn watch(
         };
         let jobs: Vec<_> = (0..task.jobs.max(1)).map(|_| scope.spawn(job)).collect();
         let join = |job: thread::ScopedJoinHandle<'_, Result<Vec<Report>>>| {
-            job.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread that watches workers panicked")))
+            job.join()
+                .unwrap_or_else(|_| Err(anyhow::anyhow!("a thread that watches workers panicked")))
         };
         jobs.into_iter().map(join).collect::<Result<Vec<_>>>()
     })?;
@@ -125,7 +128,8 @@ impl Report {
     }
 }
 
-/// Runs a worker to its end, or to that of its patience; says what was wrong, if anything was, and how far it came.
+/// Runs a worker to its end, or to that of its patience; says what was wrong, if anything was, and
+/// how far it came.
 ///
 /// # Errors
 /// It did not come to its first mutant.
@@ -142,18 +146,22 @@ fn one_worker(
         .arg(folder)
         .env("RUST_BACKTRACE", "0")
         .stderr(File::create(&errors)?);
-    let status = run_within(&mut worker, task, || Progress::read(folder).map(|progress| progress.seed))?;
+    let status =
+        run_within(&mut worker, task, || Progress::read(folder).map(|progress| progress.seed))?;
     let wrong = match status {
         Some(status) => what_ended(status, &errors),
         None => Some(format!("it was not read within {} s", task.limit.as_secs_f64())),
     };
     match (wrong, Progress::read(folder)) {
         (wrong, Some(progress)) => Ok((wrong, progress)),
-        (wrong, None) => bail!("{}: no mutant was read: {}", subject.name, wrong.unwrap_or_default()),
+        (wrong, None) => {
+            bail!("{}: no mutant was read: {}", subject.name, wrong.unwrap_or_default())
+        }
     }
 }
 
-/// Runs a process to its end; none where it had to be ended, because for as long as a mutant may take `at` said the same.
+/// Runs a process to its end; none where it had to be ended, because for as long as a mutant may
+/// take `at` said the same.
 fn run_within(
     command: &mut Command,
     task: &Task,
@@ -194,7 +202,8 @@ fn what_ended(status: ExitStatus, errors: &Path) -> Option<String> {
     Some(format!("{status}: {last}"))
 }
 
-/// Keeps the files of a mutant, which another process makes again: making them may be what went wrong.
+/// Keeps the files of a mutant, which another process makes again: making them may be what went
+/// wrong.
 fn keep(subject: &Subject, seed: u64, what: String, task: &Task) -> Result<Finding> {
     let kept = task.keep.join(format!("{}-{seed}", subject.name));
     let mut writer = Command::new(&task.program);

@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-/// What a process may hold beyond its format's bound: itself, and windows of zstd, which no allocator of ours counts.
+/// What a process may hold beyond its format's bound: itself, and windows of zstd, which no
+/// allocator of ours counts.
 const PROCESS_MIB: usize = 256;
 /// The file of [`Progress`] in the worker's folder.
 pub const PROGRESS: &str = "progress";
@@ -49,17 +50,24 @@ impl Progress {
         let &[seed, accepted, refused, peak, of_peak, slowest, of_slowest] = &numbers[..] else {
             return None;
         };
-        Some(Self { seed, accepted, refused, peak: (peak, of_peak), slowest: (slowest, of_slowest) })
+        Some(Self {
+            seed,
+            accepted,
+            refused,
+            peak: (peak, of_peak),
+            slowest: (slowest, of_slowest),
+        })
     }
 }
 
-/// Reads the mutants of `seeds`, and ends the process at the first that is a finding; what is wrong goes to standard error.
+/// Reads the mutants of `seeds`, and ends the process at the first that is a finding; what is wrong
+/// goes to standard error.
 ///
 /// # Errors
 /// Files that cannot be written; the bound of memory.
 pub fn work(subject: &Subject, seeds: Range<u64>, folder: &Path) -> Result<()> {
-    // A panic of any thread ends the process, also where a reader would make an error of it. The Parquet
-    // reader makes errors of its library's panics before this hook hears of them.
+    // A panic of any thread ends the process, also where a reader would make an error of it. The
+    // Parquet reader makes errors of its library's panics before this hook hears of them.
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");
         std::process::abort();
@@ -143,7 +151,8 @@ mod tests {
     fn progress_is_read_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Progress::read(folder.path()), None);
-        let progress = Progress { seed: 7, accepted: 3, refused: 4, peak: (1 << 40, 5), slowest: (6, 2) };
+        let progress =
+            Progress { seed: 7, accepted: 3, refused: 4, peak: (1 << 40, 5), slowest: (6, 2) };
         fs::write(folder.path().join(PROGRESS), progress.to_bytes()).unwrap();
         assert_eq!(Progress::read(folder.path()), Some(progress));
     }

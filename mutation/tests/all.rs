@@ -13,8 +13,11 @@ static ALLOCATOR: PeakAllocator = PeakAllocator;
 
 /// What a run printed, and its exit code.
 fn run(arguments: &[&str]) -> (String, i32) {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_headlong-mutation")).arg("run").args(arguments).output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_headlong-mutation"))
+        .arg("run")
+        .args(arguments)
+        .output()
+        .unwrap();
     let text = [output.stdout, output.stderr].concat();
     (String::from_utf8(text).unwrap(), output.status.code().unwrap())
 }
@@ -31,9 +34,13 @@ fn everything_that_goes_wrong_is_seen_named_and_survived() {
         ("planted-memory", "it took 20971520 bytes of memory, the bound is 16 MiB"),
         ("planted-ceiling", "memory allocation of 1099511627776 bytes failed"),
     ] {
-        let (text, code) = run(&["--format", format, "--mutants", "6", "--limit-s", "2", "--keep", keep]);
+        let (text, code) =
+            run(&["--format", format, "--mutants", "6", "--limit-s", "2", "--keep", keep]);
         assert_eq!(code, 1, "{text}");
-        let line = text.lines().find(|line| line.starts_with(&format!("{format}: seed 3: "))).expect(&text);
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&format!("{format}: seed 3: ")))
+            .expect(&text);
         assert!(line.contains(what), "{line}");
         // The ones after it were read, too, and it is kept.
         assert!(text.contains("6 mutants of 1 formats, 1 findings"), "{text}");
@@ -41,7 +48,10 @@ fn everything_that_goes_wrong_is_seen_named_and_survived() {
         assert_eq!(std::fs::read_to_string(kept).unwrap(), "3");
     }
     let (text, code) = run(&["--format", "planted-good", "--mutants", "6", "--keep", keep]);
-    assert!(code == 2 && text.contains("no mutant was read") && text.contains("this was planted"), "{text}");
+    assert!(
+        code == 2 && text.contains("no mutant was read") && text.contains("this was planted"),
+        "{text}"
+    );
     let (text, code) = run(&["--format", "planted-sound", "--mutants", "6", "--keep", keep]);
     assert!(code == 0 && text.contains("6 mutants of 1 formats, 0 findings"), "{text}");
 }
@@ -64,8 +74,10 @@ fn good_inputs_are_read_and_mutants_are_read_or_refused() {
     let (text, code) = run(&["--mutants", "300", "--jobs", "2"]);
     assert_eq!(code, 0, "{text}");
     for subject in SUBJECTS {
-        let line =
-            text.lines().find(|line| line.split_whitespace().next() == Some(subject.name)).expect(&text);
+        let line = text
+            .lines()
+            .find(|line| line.split_whitespace().next() == Some(subject.name))
+            .expect(&text);
         let numbers: Vec<_> = line.split_whitespace().skip(1).take(3).collect();
         let [tried, read, refused] = numbers[..] else { panic!("{line}") };
         assert_eq!(tried, "300", "{line}");
@@ -76,7 +88,8 @@ fn good_inputs_are_read_and_mutants_are_read_or_refused() {
     }
 }
 
-/// Mutants of Parquet that took gigabytes, or minutes, before metadata and headers of pages were walked.
+/// Mutants of Parquet that took gigabytes, or minutes, before metadata and headers of pages were
+/// walked.
 #[test]
 fn what_was_found_stays_mended() {
     let subject = find("parquet").unwrap();
@@ -97,6 +110,7 @@ fn what_was_found_stays_mended() {
 #[ignore = "hours"]
 fn soak_mutants() {
     let program = env!("CARGO_BIN_EXE_headlong-mutation");
-    let status = Command::new(program).args(["run", "--mutants", "1000000", "--first", "1000000"]).status();
+    let status =
+        Command::new(program).args(["run", "--mutants", "1000000", "--first", "1000000"]).status();
     assert!(status.unwrap().success());
 }

@@ -1,9 +1,11 @@
-//! Admission in one pass: an id gets a row of its own at its k-th sight, before that its column's shared row.
+//! Admission in one pass: an id gets a row of its own at its k-th sight, before that its column's
+//! shared row.
 //!
-//! Row 0 of every table is shared: by ids not admitted yet, and by ids that came when the table was full. Columns
-//! are independent of each other, and within a column only the order of samples counts, so batch size and threads
-//! change nothing. Every sight of an unadmitted id is state, exactly; the memory is 8 bytes for each distinct
-//! (column, id) over the table's load of at most 3/4.
+//! Row 0 of every table is shared: by ids not admitted yet, and by ids that came when the table was
+//! full. Columns are independent of each other, and within a column only the order of samples
+//! counts, so batch size and threads change nothing. Every sight of an unadmitted id is state,
+//! exactly; the memory is 8 bytes for each distinct (column, id) over the table's load of at most
+//! 3/4.
 
 use headlong_device::vector::prefetch;
 use xxhash_rust::xxh3::xxh3_64;
@@ -11,11 +13,13 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::{ReaderError, Result};
 use crate::hashing::fmix64;
 
-/// An entry with this bit has been admitted; the other bits are its row. Without it, they are its sights.
+/// An entry with this bit has been admitted; the other bits are its row. Without it, they are its
+/// sights.
 const ADMITTED: u32 = 1 << 31;
 /// Most rows of a table of admitted ids.
 pub(crate) const MAX_ADMITTED_ROWS: u64 = ADMITTED as u64;
-/// An entry whose sights have all been undone; it keeps its place so that other ids are still found.
+/// An entry whose sights have all been undone; it keeps its place so that other ids are still
+/// found.
 const FORGOTTEN: u32 = ADMITTED - 1;
 /// The first bytes of a saved state: its format and version.
 const MAGIC: &[u8; 8] = b"HLADMIT1";
@@ -71,7 +75,8 @@ impl ColumnIds<'_> {
 }
 
 impl Admission {
-    /// Nothing admitted yet; table `t` has `rows[t]` rows, an id is admitted at its `min_count`-th sight.
+    /// Nothing admitted yet; table `t` has `rows[t]` rows, an id is admitted at its `min_count`-th
+    /// sight.
     ///
     /// # Errors
     /// [`ReaderError::Invalid`] if `min_count` is 0 or a table has no row or more than 2³¹.
@@ -82,8 +87,9 @@ impl Admission {
         }
         if let Some(column) = rows.iter().position(|rows| !(1..=MAX_ADMITTED_ROWS).contains(rows)) {
             let found = rows[column];
-            let message =
-                format!("rows of table {column}: expected 1 to 2^31 for admitted ids, found {found}");
+            let message = format!(
+                "rows of table {column}: expected 1 to 2^31 for admitted ids, found {found}"
+            );
             return Err(ReaderError::Invalid { message });
         }
         Ok(Self { min_count, columns: rows.iter().map(|&rows| ColumnState::new(rows)).collect() })
@@ -160,12 +166,16 @@ impl Admission {
         bytes
     }
 
-    /// The state of [`Admission::to_bytes`], which must have been of the same `min_count` and `rows`.
+    /// The state of [`Admission::to_bytes`], which must have been of the same `min_count` and
+    /// `rows`.
     ///
     /// # Errors
     /// [`ReaderError::BadState`] for damaged bytes or another shape; those of [`Admission::new`].
     pub fn from_bytes(bytes: &[u8], min_count: u32, rows: &[u64]) -> Result<Self> {
-        let bad = |reason: String| ReaderError::BadState { what: "the admission state".to_owned(), reason };
+        let bad = |reason: String| ReaderError::BadState {
+            what: "the admission state".to_owned(),
+            reason,
+        };
         let mut admission = Self::new(min_count, rows)?;
         let (content, checksum) =
             bytes.split_last_chunk::<8>().ok_or_else(|| bad(format!("{} bytes", bytes.len())))?;
@@ -312,7 +322,8 @@ struct IdTable {
 }
 
 impl IdTable {
-    /// The slot that holds `id`, or the empty one where it belongs. The table must have an empty slot.
+    /// The slot that holds `id`, or the empty one where it belongs. The table must have an empty
+    /// slot.
     #[inline(always)]
     fn slot_of(&self, id: u32) -> usize {
         let mask = self.slots.len() - 1;
@@ -361,7 +372,8 @@ impl IdTable {
         entry
     }
 
-    /// Makes the entry of `id`, which is 0 but has its place, read as 0 without breaking the probing of others.
+    /// Makes the entry of `id`, which is 0 but has its place, read as 0 without breaking the
+    /// probing of others.
     fn forget(&mut self, id: u32) {
         let mask = self.slots.len() - 1;
         let mut slot = self.first_slot(id);

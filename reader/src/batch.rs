@@ -8,7 +8,8 @@ use crate::criteo::parse::RawBlock;
 use crate::schema::Schema;
 use crate::transform::DenseFunction;
 
-/// One batch in host memory; buffers are reused, so after the first few batches nothing is allocated.
+/// One batch in host memory; buffers are reused, so after the first few batches nothing is
+/// allocated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// Samples in the batch: `batch_size`, or fewer at the end of an epoch.
@@ -47,10 +48,12 @@ impl Jagged {
 
 /// A place between two samples of a stream of files, exact to the line.
 ///
-/// It points at the first line after the last delivered sample, at the start of the next file when the file
-/// has no sample left, and at the start of the next epoch when the last file has none left; so it does not
-/// depend on threads, block sizes or compression.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// It points at the first line after the last delivered sample, at the start of the next file when
+/// the file has no sample left, and at the start of the next epoch when the last file has none
+/// left; so it does not depend on threads, block sizes or compression.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
     /// Epochs finished.

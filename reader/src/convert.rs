@@ -61,11 +61,14 @@ impl Described {
             (Some(columns), _) => Ok(columns.clone()),
             (None, Some(first)) => {
                 let (names, _) = delimited::header(first)?;
-                let mut columns = NamedColumns::by_convention(&names, self.dense_reading, &self.hotness);
+                let mut columns =
+                    NamedColumns::by_convention(&names, self.dense_reading, &self.hotness);
                 columns.place_others(self.others, &names, |_| Hotness::Fixed(1));
                 Ok(columns)
             }
-            (None, None) => Err(ReaderError::Invalid { message: "no data file was named".to_owned() }),
+            (None, None) => {
+                Err(ReaderError::Invalid { message: "no data file was named".to_owned() })
+            }
         }
     }
 }
@@ -73,8 +76,8 @@ impl Described {
 /// Opens `files` as data of `format`.
 ///
 /// # Errors
-/// Those of opening; [`ReaderError::Invalid`] for files without a sample; [`ReaderError::Pipe`] for a pipe, unless the
-/// format is `csv` or `criteo`.
+/// Those of opening; [`ReaderError::Invalid`] for files without a sample; [`ReaderError::Pipe`] for
+/// a pipe, unless the format is `csv` or `criteo`.
 pub fn open(format: Format, files: &[DataFile], described: &Described) -> Result<Box<dyn Source>> {
     let source = open_any(format, files, described)?;
     match source.num_samples() {
@@ -85,11 +88,14 @@ pub fn open(format: Format, files: &[DataFile], described: &Described) -> Result
 
 fn open_any(format: Format, files: &[DataFile], described: &Described) -> Result<Box<dyn Source>> {
     match format {
-        Format::Csv => return Ok(Box::new(DelimitedSource::open(files, &described.delimited(files)?)?)),
-        Format::Criteo => return Ok(Box::new(TextSource::open(files, &described.text)?)),
-        _ => {
-            DataFile::refuse_pipes(files, &format!("{format} is read in any order, not from front to back"))?
+        Format::Csv => {
+            return Ok(Box::new(DelimitedSource::open(files, &described.delimited(files)?)?));
         }
+        Format::Criteo => return Ok(Box::new(TextSource::open(files, &described.text)?)),
+        _ => DataFile::refuse_pipes(
+            files,
+            &format!("{format} is read in any order, not from front to back"),
+        )?,
     }
     let paths: Vec<PathBuf> = files.iter().map(|file| file.system_path().to_owned()).collect();
     let paths = &paths[..];
@@ -114,7 +120,8 @@ pub struct ConvertOptions {
     pub transform: Option<DenseTransform>,
     /// Integers may stay integers in a format whose reader has to be told: `raw`.
     pub keep_integers: bool,
-    /// Rows of each table, where ids are to become rows (`id mod rows`), and where the format has to know them.
+    /// Rows of each table, where ids are to become rows (`id mod rows`), and where the format has
+    /// to know them.
     pub rows: Option<Vec<u64>>,
     /// Several ids a sample are made of one, which has become a row.
     pub multi_hot: Option<Arc<MultiHot>>,
@@ -133,7 +140,8 @@ pub struct Converted {
     pub bytes: u64,
 }
 
-/// Writes the samples of `source` to `output` in `format`; `progress` hears how many there are so far.
+/// Writes the samples of `source` to `output` in `format`; `progress` hears how many there are so
+/// far.
 ///
 /// # Errors
 /// Those of reading and writing; [`ReaderError::Invalid`] where the format cannot hold the columns.
@@ -145,10 +153,12 @@ pub fn convert(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Converted> {
     let schema = converted_schema(source.schema(), options)?;
-    let schema = options.multi_hot.as_ref().map_or(Ok(schema.clone()), |bags| bags.expanded(&schema))?;
+    let schema =
+        options.multi_hot.as_ref().map_or(Ok(schema.clone()), |bags| bags.expanded(&schema))?;
     let function = match (source.schema().dense_kind, options.transform) {
         (DenseKind::Integers, Some(transform)) => Some(transform.function().ok_or_else(|| {
-            let message = format!("{transform} needs the minimum of each file: choose another transform");
+            let message =
+                format!("{transform} needs the minimum of each file: choose another transform");
             ReaderError::Invalid { message }
         })?),
         _ => None,
@@ -177,9 +187,15 @@ pub fn convert(
 }
 
 fn converted_schema(schema: &DataSchema, options: &ConvertOptions) -> Result<DataSchema> {
-    if options.rows.as_ref().is_some_and(|rows| rows.len() != schema.sparse.len() || rows.contains(&0)) {
-        let message =
-            format!("rows: expected {} counts of at least 1, one for each column", schema.sparse.len());
+    if options
+        .rows
+        .as_ref()
+        .is_some_and(|rows| rows.len() != schema.sparse.len() || rows.contains(&0))
+    {
+        let message = format!(
+            "rows: expected {} counts of at least 1, one for each column",
+            schema.sparse.len()
+        );
         return Err(ReaderError::Invalid { message });
     }
     match (schema.dense_kind, options.transform) {
@@ -187,8 +203,9 @@ fn converted_schema(schema: &DataSchema, options: &ConvertOptions) -> Result<Dat
             Ok(DataSchema { dense_kind: DenseKind::Transformed(transform), ..schema.clone() })
         }
         (DenseKind::Transformed(done), Some(wanted)) if done != wanted => {
-            let message =
-                format!("the dense numbers have gone through {done}, which {wanted} cannot be made of");
+            let message = format!(
+                "the dense numbers have gone through {done}, which {wanted} cannot be made of"
+            );
             Err(ReaderError::Invalid { message })
         }
         _ => Ok(schema.clone()),
@@ -213,7 +230,9 @@ fn create(
         }
         Format::Mlperf => fitting(RecordLayout::mlperf()),
         Format::Raw => {
-            if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() && !options.keep_integers
+            if schema.dense_kind == DenseKind::Integers
+                && !schema.dense.is_empty()
+                && !options.keep_integers
             {
                 let message = "raw holds transformed numbers: say how integers become numbers \
                                (--dense-transform \"ln(x+1)\"), or that another program reads integers (--integers)";
@@ -253,16 +272,19 @@ fn change(samples: &mut Samples, function: Option<&DenseFunction>, rows: Option<
     }
 }
 
-/// The rows that a split folder's specification says, for reading it with the tables it was made for.
+/// The rows that a split folder's specification says, for reading it with the tables it was made
+/// for.
 ///
 /// # Errors
 /// Those of [`FeatureSpec::load`].
 pub fn split_rows(folder: &Path) -> Result<Vec<u64>> {
-    let root = folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let root =
+        folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok(FeatureSpec::load(root)?.cardinalities())
 }
 
-/// The files of data: for a folder of split files those in it, for a shard of arrays all of them, else `paths`.
+/// The files of data: for a folder of split files those in it, for a shard of arrays all of them,
+/// else `paths`.
 pub fn files_of(format: Format, paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
     for path in paths {
@@ -277,7 +299,9 @@ pub fn files_of(format: Format, paths: &[PathBuf]) -> Vec<PathBuf> {
             Format::Npy => {
                 let names = npy::names_of_shard(path).into_iter();
                 // One shard may be named by several of its files.
-                files.extend(names.filter(|name| name.exists() && !files.contains(name)).collect::<Vec<_>>());
+                files.extend(
+                    names.filter(|name| name.exists() && !files.contains(name)).collect::<Vec<_>>(),
+                );
             }
             _ => files.push(path.clone()),
         }
@@ -290,11 +314,12 @@ pub fn is_folder_or_stem(path: &Path) -> bool {
     path.is_dir() && split::has_specification(path) || !path.exists() && npy::is_stem(path)
 }
 
-/// Tells the format of a file or folder from its name and first bytes, which a pipe keeps for its reader.
+/// Tells the format of a file or folder from its name and first bytes, which a pipe keeps for its
+/// reader.
 ///
 /// # Errors
-/// Those of opening and reading; [`ReaderError::Format`] for records, which say nothing of themselves, and for text that is
-/// neither ASCII nor UTF-8.
+/// Those of opening and reading; [`ReaderError::Format`] for records, which say nothing of
+/// themselves, and for text that is neither ASCII nor UTF-8.
 pub fn detect(file: &DataFile) -> Result<Format> {
     let path = file.path();
     if path.is_dir() {
@@ -317,7 +342,8 @@ pub fn detect(file: &DataFile) -> Result<Format> {
             return Ok(Format::Parquet);
         }
     }
-    let refuse = |message: &str| Err(ReaderError::Format { file: file.name(), message: message.to_owned() });
+    let refuse =
+        |message: &str| Err(ReaderError::Format { file: file.name(), message: message.to_owned() });
     if first.starts_with(b"\xff\xfe") || first.starts_with(b"\xfe\xff") {
         return refuse("it is UTF-16: make it UTF-8 first (`iconv -f UTF-16 -t UTF-8`)");
     }

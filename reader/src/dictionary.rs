@@ -1,9 +1,10 @@
 //! Dictionaries: which row of its column's table each frequent raw id has.
 //!
-//! Row 0 of every table is shared by the ids seen fewer than `min_count` times and by ids never seen. The others
-//! have rows of their own from 1 on, ordered by falling count and, where counts are equal, by rising value, so a
-//! dictionary depends on the multiset of rows alone: not on their order, on threads, or on how the counting was cut
-//! into parts. A missing value is an id like any other, 2³² in that order.
+//! Row 0 of every table is shared by the ids seen fewer than `min_count` times and by ids never
+//! seen. The others have rows of their own from 1 on, ordered by falling count and, where counts
+//! are equal, by rising value, so a dictionary depends on the multiset of rows alone: not on their
+//! order, on threads, or on how the counting was cut into parts. A missing value is an id like any
+//! other, 2³² in that order.
 //!
 //! [`crate::make`] builds one from files; `docs/formats.md` describes the stored form.
 
@@ -28,7 +29,9 @@ use slots::{first_slot, slot_of};
 
 pub(crate) use counts::CountTables;
 pub use format::DICTIONARY_FILE;
-pub(crate) use runs::{ENTRY_BYTES, MAX_MERGED_RUNS, Run, merge_into_columns, merge_into_run, write_run};
+pub(crate) use runs::{
+    ENTRY_BYTES, MAX_MERGED_RUNS, Run, merge_into_columns, merge_into_run, write_run,
+};
 
 /// How many samples ahead a slot is prefetched.
 const AHEAD: usize = 12;
@@ -98,7 +101,11 @@ impl Dictionary {
     ///
     /// # Panics
     /// If a column lists an id twice, or more than [`MAX_DICTIONARY_ROWS`] allow.
-    pub fn new(rule: DictionaryRule, files: Vec<CountedFile>, columns: Vec<DictionaryColumn>) -> Self {
+    pub fn new(
+        rule: DictionaryRule,
+        files: Vec<CountedFile>,
+        columns: Vec<DictionaryColumn>,
+    ) -> Self {
         let tables = columns.iter().map(|column| RowTable::new(&column.ids)).collect();
         let fingerprint = fingerprint(&columns);
         Self { rule, files, columns, tables, fingerprint, settings: Value::Null }
@@ -134,8 +141,8 @@ impl Dictionary {
         self.columns.iter().map(DictionaryColumn::rows).collect()
     }
 
-    /// XXH3-64 of the mapping alone (ids in row order, column by column): equal for dictionaries that map alike.
-    /// Checkpoints record it.
+    /// XXH3-64 of the mapping alone (ids in row order, column by column): equal for dictionaries
+    /// that map alike. Checkpoints record it.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }

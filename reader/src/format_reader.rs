@@ -1,4 +1,5 @@
-//! Batches of data that is read at random: in any order, a slice for each rank, and from the sample a run stopped at.
+//! Batches of data that is read at random: in any order, a slice for each rank, and from the sample
+//! a run stopped at.
 //!
 //! ```text
 //! disk ─ blocks ─ samples ─ this thread: transform, rows ─ batches ─ next()
@@ -39,7 +40,8 @@ pub struct FormatOptions {
     pub order: Order,
     /// Epochs in all, counted from position 0; `None` never ends.
     pub epochs: Option<u64>,
-    /// How integers become numbers; data that is transformed already must have gone through the same.
+    /// How integers become numbers; data that is transformed already must have gone through the
+    /// same.
     pub dense_transform: DenseTransform,
     /// How ids become rows; not by admission, whose state knows the ids of text alone.
     pub ids: IdMapper,
@@ -66,15 +68,18 @@ impl FormatReader {
     /// Begins to read at `start`, which is the end of a batch of the same order and batch size.
     ///
     /// # Errors
-    /// [`ReaderError::Invalid`] for options that do not fit the data: another number of tables, a dense transform that it has not
-    /// gone through; a batch size of 0.
+    /// [`ReaderError::Invalid`] for options that do not fit the data: another number of tables, a
+    /// dense transform that it has not gone through; a batch size of 0.
     pub fn open(source: Arc<dyn Source>, options: FormatOptions, start: &Position) -> Result<Self> {
         let function = check(source.schema(), &options)?;
         let num_samples = source.num_samples();
         check_start(num_samples, &options, start)?;
         let data = source.schema();
-        let schema =
-            Schema { labelled: data.labelled, num_dense: data.dense.len(), num_sparse: data.sparse.len() };
+        let schema = Schema {
+            labelled: data.labelled,
+            num_dense: data.dense.len(),
+            num_sparse: data.sparse.len(),
+        };
         let stored_bytes = source.stored_bytes();
         let (output, batches) = sync_channel(options.prefetch);
         let (used, spare) = recycle(options.prefetch + 2);
@@ -115,7 +120,9 @@ fn check_start(num_samples: Option<u64>, options: &FormatOptions, start: &Positi
     let refuse = |message: String| Err(ReaderError::Invalid { message });
     let size = options.batch_size as u64;
     let Some(num_samples) = num_samples else {
-        if options.order != Order::Sequential || options.slice.of > 1 || (start.epoch, start.sample) != (0, 0)
+        if options.order != Order::Sequential
+            || options.slice.of > 1
+            || (start.epoch, start.sample) != (0, 0)
         {
             let message = "this data can only be read from front to back, by one process and from its first sample: \
                            write it to a file, or convert it";
@@ -145,7 +152,9 @@ fn check(schema: &DataSchema, options: &FormatOptions) -> Result<Option<DenseFun
     options.slice.check()?;
     let (columns, tables) = (schema.sparse.len(), options.ids.rows().len());
     if columns != tables {
-        return refuse(format!("the data has {columns} categorical columns, the model {tables} tables"));
+        return refuse(format!(
+            "the data has {columns} categorical columns, the model {tables} tables"
+        ));
     }
     if options.ids.admission().is_some() {
         return refuse(
@@ -161,7 +170,9 @@ fn check(schema: &DataSchema, options: &FormatOptions) -> Result<Option<DenseFun
                 options.dense_transform
             )),
         },
-        DenseKind::Transformed(done) if done == options.dense_transform || schema.dense.is_empty() => {
+        DenseKind::Transformed(done)
+            if done == options.dense_transform || schema.dense.is_empty() =>
+        {
             Ok(None)
         }
         DenseKind::Transformed(done) => refuse(format!(
@@ -272,7 +283,8 @@ impl Assemble {
     /// An epoch of samples that nobody has counted, from front to back.
     fn read_to_the_end(&mut self) -> Result<(), Stop> {
         let size = self.options.batch_size as u64;
-        let mut stream = self.source.read(Box::new(std::iter::once(0..u64::MAX)), &self.options.disk)?;
+        let mut stream =
+            self.source.read(Box::new(std::iter::once(0..u64::MAX)), &self.options.disk)?;
         let (mut samples, mut used, mut taken) = (Samples::default(), 0, 0);
         self.num_samples = u64::MAX;
         self.begin_batch();
@@ -307,9 +319,12 @@ impl Assemble {
         let slice = self.options.slice;
         let wanted = move |batch: &Range<u64>| {
             let first = batch.start;
-            slice.of_batch(batch.end - first).map(move |range| first + range.start..first + range.end)
+            slice
+                .of_batch(batch.end - first)
+                .map(move |range| first + range.start..first + range.end)
         };
-        let ranges: Vec<Range<u64>> = all.iter().flat_map(wanted).filter(|range| !range.is_empty()).collect();
+        let ranges: Vec<Range<u64>> =
+            all.iter().flat_map(wanted).filter(|range| !range.is_empty()).collect();
         let mut stream = self.source.read(Box::new(ranges.into_iter()), &self.options.disk)?;
         let mut samples = Samples::default();
         for whole in all {
@@ -406,7 +421,9 @@ impl Assemble {
                 batch.dense.resize(from + dense.len(), 0.0);
                 function.apply(&values[dense], &mut batch.dense[from..]);
             }
-            (DenseValues::Integers(_), None) => debug_assert!(dense.is_empty(), "integers have a transform"),
+            (DenseValues::Integers(_), None) => {
+                debug_assert!(dense.is_empty(), "integers have a transform")
+            }
             (DenseValues::Numbers(values), _) => batch.dense.extend_from_slice(&values[dense]),
         }
         for (column, bags) in samples.sparse.iter().enumerate() {

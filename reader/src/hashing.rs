@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// The hash functions; the name is recorded in configurations and checkpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HashFunction {
-    /// `row = (fmix64(id + (column + 1) · 0x9e3779b97f4a7c15) >> 32) · rows >> 32`, where `fmix64` is MurmurHash3's
-    /// finaliser, columns count from 0 and a missing value is the id 2³².
+    /// `row = (fmix64(id + (column + 1) · 0x9e3779b97f4a7c15) >> 32) · rows >> 32`, where `fmix64`
+    /// is MurmurHash3's finaliser, columns count from 0 and a missing value is the id 2³².
     #[default]
     #[serde(rename = "murmur3-fmix64")]
     Murmur3Fmix64,
@@ -44,8 +44,8 @@ pub fn hashed_row(id: u64, column: usize, rows: u64) -> u64 {
 }
 
 vectorized! {
-    /// The rows of one column of row-major samples: sample `i` has the id `sparse[i · num_sparse + column]`, unless
-    /// bit `column` of `missing[i]` is set.
+    /// The rows of one column of row-major samples: sample `i` has the id
+    /// `sparse[i · num_sparse + column]`, unless bit `column` of `missing[i]` is set.
     pub fn hash_column(
         sparse: &[u32], missing: &[u64], num_sparse: usize, column: usize, rows: u64, out: &mut [u64],
     ) {
@@ -96,7 +96,8 @@ mod tests {
             for (sample, &row) in out.iter().enumerate() {
                 let is_missing = missing[sample] >> column & 1;
                 // A missing value is stored as 0, so its bit alone makes the id.
-                let id = if is_missing == 1 { continue } else { sparse[sample * 3 + column] as u64 };
+                let id =
+                    if is_missing == 1 { continue } else { sparse[sample * 3 + column] as u64 };
                 assert_eq!(row, hashed_row(id, column, 12_345));
             }
         }

@@ -1,8 +1,8 @@
 //! A learning id mapper that remembers how it was a few batches ago.
 //!
-//! The pipeline maps batches ahead of the training that consumes them, so the mapper's state is ahead too. A
-//! checkpoint needs it as it was at the batch being consumed: each batch leaves a log of what it changed, and
-//! going back is undoing the logs of the batches after it, on a copy.
+//! The pipeline maps batches ahead of the training that consumes them, so the mapper's state is
+//! ahead too. A checkpoint needs it as it was at the batch being consumed: each batch leaves a log
+//! of what it changed, and going back is undoing the logs of the batches after it, on a copy.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -45,7 +45,13 @@ impl MapperHistory {
     }
 
     /// Maps samples of the batch being filled, see [`IdMapper::map_and_learn`].
-    pub fn map(&mut self, block: &RawBlock, samples: Range<usize>, sparse: &mut [Jagged], at: usize) {
+    pub fn map(
+        &mut self,
+        block: &RawBlock,
+        samples: Range<usize>,
+        sparse: &mut [Jagged],
+        at: usize,
+    ) {
         self.mapper.map_and_learn(block, samples, sparse, at, &mut self.current);
     }
 
@@ -68,7 +74,8 @@ impl MapperHistory {
         }
     }
 
-    /// A copy of the mapper as it was at `position`: after one of the latest batches, or before the first.
+    /// A copy of the mapper as it was at `position`: after one of the latest batches, or before the
+    /// first.
     pub fn mapper_at(&self, position: &Position) -> Option<IdMapper> {
         let batch = self.batches.iter().rposition(|(after, _)| after == position);
         let undone = match batch {

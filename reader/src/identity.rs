@@ -18,7 +18,8 @@ const SAMPLE_BYTES: u64 = 64 << 10;
 /// A file of up to so many bytes is hashed whole.
 const WHOLE_BYTES: u64 = 64 << 20;
 
-/// Enough of a file to notice that it is another one: of a large one, its content is looked at in samples.
+/// Enough of a file to notice that it is another one: of a large one, its content is looked at in
+/// samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileIdentity {
@@ -31,7 +32,8 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// Looks at a file, and reads up to 64 MiB of it. Nothing of a pipe: what is read of it is gone.
+    /// Looks at a file, and reads up to 64 MiB of it. Nothing of a pipe: what is read of it is
+    /// gone.
     ///
     /// # Errors
     /// [`ReaderError::Open`].

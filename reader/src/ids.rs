@@ -26,7 +26,8 @@ pub enum IdPolicy {
     },
     /// `id mod rows`, as the original DLRM does; a missing value is the id 0.
     Modulo,
-    /// One pass: an id gets its own row at its `min_count`-th sight, before that its column's shared row 0.
+    /// One pass: an id gets its own row at its `min_count`-th sight, before that its column's
+    /// shared row 0.
     Admitted {
         /// Sights needed.
         min_count: u32,
@@ -53,7 +54,9 @@ impl fmt::Display for IdPolicy {
         match self {
             IdPolicy::Hash { function } => write!(formatter, "hash ({})", function.name()),
             IdPolicy::Modulo => write!(formatter, "modulo"),
-            IdPolicy::Admitted { min_count } => write!(formatter, "admitted (min_count {min_count})"),
+            IdPolicy::Admitted { min_count } => {
+                write!(formatter, "admitted (min_count {min_count})")
+            }
             IdPolicy::Dictionary => write!(formatter, "dictionary"),
             IdPolicy::Rows => write!(formatter, "rows"),
         }
@@ -116,7 +119,8 @@ impl IdMapper {
         let most = policy.most_rows();
         if let Some(table) = rows.iter().position(|rows| !(1..=most).contains(rows)) {
             let found = rows[table];
-            let message = format!("rows of table {table}: expected 1 to {most} for {policy}, found {found}");
+            let message =
+                format!("rows of table {table}: expected 1 to {most} for {policy}, found {found}");
             return Err(ReaderError::Invalid { message });
         }
         let state = match policy {
@@ -149,8 +153,9 @@ impl IdMapper {
         Self { policy, rows: rows.to_vec(), state, frozen: false, raw, multi_hot: None }
     }
 
-    /// The same mapping, but the ids of `columns` are passed on as they are, for tables that find rows themselves: the 32 bits of the
-    /// file as a number, [`MISSING_ID`] where there is no value.
+    /// The same mapping, but the ids of `columns` are passed on as they are, for tables that find
+    /// rows themselves: the 32 bits of the file as a number, [`MISSING_ID`] where there is no
+    /// value.
     ///
     /// # Panics
     /// If there is no such column.
@@ -159,8 +164,8 @@ impl IdMapper {
         self
     }
 
-    /// The same mapping, behind which each row of one-hot data stands for a bag: readers that are [`crate::multi_hot::MultiHotReader`]s
-    /// fill it in.
+    /// The same mapping, behind which each row of one-hot data stands for a bag: readers that are
+    /// [`crate::multi_hot::MultiHotReader`]s fill it in.
     pub fn with_multi_hot(self, multi_hot: Option<Arc<MultiHot>>) -> Self {
         Self { multi_hot, ..self }
     }
@@ -206,8 +211,8 @@ impl IdMapper {
         Err(ReaderError::Invalid { message: message.to_owned() })
     }
 
-    /// The state that has to be saved to continue exactly; empty for policies without one (a dictionary is a file
-    /// of its own).
+    /// The state that has to be saved to continue exactly; empty for policies without one (a
+    /// dictionary is a file of its own).
     pub fn state_bytes(&self) -> Vec<u8> {
         self.admission().map(Admission::to_bytes).unwrap_or_default()
     }
@@ -242,7 +247,8 @@ impl IdMapper {
         }
     }
 
-    /// As [`IdMapper::map`], but an admission policy that is not frozen sees the samples; what it changes is noted in `log`.
+    /// As [`IdMapper::map`], but an admission policy that is not frozen sees the samples; what it
+    /// changes is noted in `log`.
     ///
     /// # Panics
     /// As [`IdMapper::map`].
@@ -281,28 +287,48 @@ impl IdMapper {
     ///
     /// # Panics
     /// Under [`IdPolicy::Admitted`], whose state knows ids of 32 bits alone.
-    pub fn map_ids(&self, column: usize, ids: &[u64], to: &mut Vec<u64>) -> std::result::Result<(), u64> {
+    pub fn map_ids(
+        &self,
+        column: usize,
+        ids: &[u64],
+        to: &mut Vec<u64>,
+    ) -> std::result::Result<(), u64> {
         let rows = self.rows[column];
         if self.raw[column] {
             to.extend_from_slice(ids);
             return Ok(());
         }
         match (&self.state, self.policy) {
-            (State::Admitted(_), _) => panic!("admitted ids should have been refused for this format"),
-            (State::Lookup(lookup), _) => to.extend(ids.iter().map(|&id| lookup.wide_row(column, id))),
+            (State::Admitted(_), _) => {
+                panic!("admitted ids should have been refused for this format")
+            }
+            (State::Lookup(lookup), _) => {
+                to.extend(ids.iter().map(|&id| lookup.wide_row(column, id)))
+            }
             (State::Stateless, IdPolicy::Rows) => match ids.iter().find(|&&id| id >= rows) {
                 Some(&id) => return Err(id),
                 None => to.extend_from_slice(ids),
             },
-            (State::Stateless, IdPolicy::Modulo) => to.extend(ids.iter().map(|&id| present_id(id) % rows)),
+            (State::Stateless, IdPolicy::Modulo) => {
+                to.extend(ids.iter().map(|&id| present_id(id) % rows))
+            }
             (State::Stateless, _) => to.extend(ids.iter().map(|&id| hashed_row(id, column, rows))),
         }
         Ok(())
     }
 
-    fn column_ids<'a>(&self, block: &'a RawBlock, samples: Range<usize>, column: usize) -> ColumnIds<'a> {
+    fn column_ids<'a>(
+        &self,
+        block: &'a RawBlock,
+        samples: Range<usize>,
+        column: usize,
+    ) -> ColumnIds<'a> {
         let num_columns = self.rows.len();
-        assert_eq!(block.sparse.len(), block.num_samples * num_columns, "one table for each category");
+        assert_eq!(
+            block.sparse.len(),
+            block.num_samples * num_columns,
+            "one table for each category"
+        );
         let sparse = &block.sparse[samples.start * num_columns..samples.end * num_columns];
         ColumnIds { sparse, missing: &block.sparse_missing[samples], num_columns, column }
     }
@@ -355,14 +381,22 @@ mod tests {
     #[test]
     fn hashing_and_modulo_need_no_state() {
         let rows = [10, 4];
-        let mut hashed = IdMapper::new(IdPolicy::Hash { function: HashFunction::default() }, &rows).unwrap();
+        let mut hashed =
+            IdMapper::new(IdPolicy::Hash { function: HashFunction::default() }, &rows).unwrap();
         let row = |column: usize, id: u64| hashed_row(id, column, rows[column]);
-        let expected = [[row(0, 5), row(0, 14), row(0, 23)], [row(1, MISSING_ID), row(1, 0), row(1, 9)]];
+        let expected =
+            [[row(0, 5), row(0, 14), row(0, 23)], [row(1, MISSING_ID), row(1, 0), row(1, 9)]];
         assert_eq!(mapped(&mut hashed), expected);
         let mut modulo = IdMapper::new(IdPolicy::Modulo, &rows).unwrap();
         assert_eq!(mapped(&mut modulo), [[5, 4, 3], [0, 0, 1]]);
         assert!(modulo.state_bytes().is_empty() && modulo.restore_state(&[]).is_ok());
-        assert!(modulo.restore_state(&[1]).unwrap_err().to_string().contains("modulo has none, found 1"));
+        assert!(
+            modulo
+                .restore_state(&[1])
+                .unwrap_err()
+                .to_string()
+                .contains("modulo has none, found 1")
+        );
     }
 
     #[test]
@@ -400,9 +434,10 @@ mod tests {
 
     #[test]
     fn raw_columns_keep_their_ids_under_every_policy() {
-        for policy in
-            [IdPolicy::Hash { function: HashFunction::default() }, IdPolicy::Admitted { min_count: 1 }]
-        {
+        for policy in [
+            IdPolicy::Hash { function: HashFunction::default() },
+            IdPolicy::Admitted { min_count: 1 },
+        ] {
             let mut plain = IdMapper::new(policy, &[10, 4]).unwrap();
             let mut raw = plain.clone().with_raw_columns(&[1]);
             let (plain, raw) = (mapped(&mut plain), mapped(&mut raw));

@@ -1,4 +1,5 @@
-//! What is in files of Criteo's format: rows, clicks, and for each column missing values, range and distinct values.
+//! What is in files of Criteo's format: rows, clicks, and for each column missing values, range and
+//! distinct values.
 
 mod columns;
 mod distinct;
@@ -25,8 +26,8 @@ pub struct InspectOptions {
     pub schema: Schema,
     /// What to do with lines that are not rows.
     pub on_bad_row: BadRowPolicy,
-    /// Distinct values of a column are counted exactly up to this many (about 32 bytes each), beyond that
-    /// estimated.
+    /// Distinct values of a column are counted exactly up to this many (about 32 bytes each),
+    /// beyond that estimated.
     pub exact_distinct: usize,
 }
 
@@ -69,7 +70,11 @@ pub fn inspect(
             bad += block.raw.bad_lines.len() as u64;
             skipped.add_block(file, block);
             let rows = rows_before + good;
-            progress(InspectProgress { file: index, rows, stored_bytes_read: block.stored_bytes_read });
+            progress(InspectProgress {
+                file: index,
+                rows,
+                stored_bytes_read: block.stored_bytes_read,
+            });
         })?;
         rows_before += good;
         (summary.rows, summary.bad_rows) = (Some(good), Some(bad));
@@ -86,8 +91,10 @@ pub(crate) fn read_file(
     pool: &Pool,
     body: &mut dyn FnMut(&ParsedBlock),
 ) -> Result<()> {
-    let options = BlockOptions { schema, on_bad_row, num_threads: pool.threads(), ..BlockOptions::default() };
-    let mut stream = BlockStream::open(vec![file.clone()], &options, &Position::default(), Some(1))?;
+    let options =
+        BlockOptions { schema, on_bad_row, num_threads: pool.threads(), ..BlockOptions::default() };
+    let mut stream =
+        BlockStream::open(vec![file.clone()], &options, &Position::default(), Some(1))?;
     while let Some(event) = stream.next()? {
         if let Event::Block(block) = event {
             body(&block);

@@ -1,12 +1,14 @@
 //! Files to batches: formats, preprocessing, asynchronous input, order, prefetch.
 //!
-//! What it is for: turning raw click logs (Criteo's tab-separated text; plain, gzip or zstd) into batches of
-//! labels, dense features and row indices, in order, ahead of the training that consumes them, in bounded memory.
+//! What it is for: turning raw click logs (Criteo's tab-separated text; plain, gzip or zstd) into
+//! batches of labels, dense features and row indices, in order, ahead of the training that consumes
+//! them, in bounded memory.
 //!
 //! What it will never do: know a table's weights, a rank (beyond "slice k of n"), or a model.
 //!
-//! Its words: a *line* of text becomes a *sample* (or is *bad*); samples form *batches*; a categorical field is
-//! a raw **id**, which an id policy turns into a **row index** of its column's table.
+//! Its words: a *line* of text becomes a *sample* (or is *bad*); samples form *batches*; a
+//! categorical field is a raw **id**, which an id policy turns into a **row index** of its column's
+//! table.
 //!
 //! ```
 //! use headlong_reader::{Batch, CriteoTextReader, IdMapper, IdPolicy, Position, Reader, TextOptions};
@@ -76,8 +78,8 @@ pub use transform::DenseTransform;
 
 /// A stream of batches.
 pub trait Reader: Send {
-    /// Fills `batch` with the next samples, taking its old buffers in exchange; false at the end of the stream.
-    /// Waits until the batch is there.
+    /// Fills `batch` with the next samples, taking its old buffers in exchange; false at the end of
+    /// the stream. Waits until the batch is there.
     ///
     /// # Errors
     /// Whatever is wrong with the data at this place; the stream has ended then.
@@ -102,12 +104,14 @@ pub trait Reader: Send {
 /// How far a reader has come in its epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the files read in this epoch, as stored (compressed); close to the batch delivered last.
+    /// Bytes of the files read in this epoch, as stored (compressed); close to the batch delivered
+    /// last.
     pub stored_bytes_read: u64,
     /// Bytes of all files, as stored.
     pub stored_bytes: u64,
     /// Samples of an epoch, known once one has been read to its end.
     pub samples_per_epoch: Option<u64>,
-    /// Bytes that this reader has asked the disk for so far, where it reads at random: whole pages, over all epochs.
+    /// Bytes that this reader has asked the disk for so far, where it reads at random: whole pages,
+    /// over all epochs.
     pub bytes_read: u64,
 }

@@ -1,8 +1,9 @@
 //! Building a dictionary from files: one streaming pass, bounded memory, resumable file by file.
 //!
-//! Ids are counted in memory up to a limit; when it is reached, and at the end of every file, the counts go to disk
-//! as a sorted run, and at the end all runs are merged. A finished file's runs are recorded, so that after a crash
-//! the next call goes on at the file in which it happened. Counts add up, so none of this shows in the result.
+//! Ids are counted in memory up to a limit; when it is reached, and at the end of every file, the
+//! counts go to disk as a sorted run, and at the end all runs are merged. A finished file's runs
+//! are recorded, so that after a crash the next call goes on at the file in which it happened.
+//! Counts add up, so none of this shows in the result.
 
 mod state;
 
@@ -16,8 +17,8 @@ use serde_json::Value;
 use crate::batch::Position;
 use crate::criteo::{BadRowPolicy, BlockOptions, BlockStream, Event};
 use crate::dictionary::{
-    CountTables, CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule, ENTRY_BYTES, MAX_MERGED_RUNS, Run,
-    merge_into_columns, merge_into_run, write_run,
+    CountTables, CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule, ENTRY_BYTES,
+    MAX_MERGED_RUNS, Run, merge_into_columns, merge_into_run, write_run,
 };
 use crate::error::{ReaderError, Result};
 use crate::io::DataFile;
@@ -38,8 +39,8 @@ pub struct MakeOptions {
     pub on_bad_row: BadRowPolicy,
     /// Which ids get rows of their own.
     pub rule: DictionaryRule,
-    /// The most memory for counting, and again for the finished dictionary. The tables of one block of text, and a
-    /// few buffers for each thread, come on top.
+    /// The most memory for counting, and again for the finished dictionary. The tables of one block
+    /// of text, and a few buffers for each thread, come on top.
     pub memory_bytes: u64,
     /// Bytes of text read at a time.
     pub block_bytes: usize,
@@ -84,7 +85,8 @@ pub struct MakeProgress {
 pub struct MakeEstimate {
     /// Rows of all files, if they are as long as the first ones.
     pub rows: u64,
-    /// Bytes on disk while it is built, at most: as if every id of every row were another one, written once and merged once.
+    /// Bytes on disk while it is built, at most: as if every id of every row were another one,
+    /// written once and merged once.
     pub disk_bytes: u64,
 }
 
@@ -149,7 +151,8 @@ impl DictionaryFolder {
         Ok(Self { path: path.to_owned(), lock: opened.map_err(write_error(path))? })
     }
 
-    /// Takes the folder for this process, until the value is dropped; false where another one is at work.
+    /// Takes the folder for this process, until the value is dropped; false where another one is at
+    /// work.
     pub fn try_lock(&self) -> bool {
         self.lock.try_exclusive()
     }
@@ -167,12 +170,14 @@ impl DictionaryFolder {
 
     /// Counts the ids of `files` and saves their dictionary in the folder, which is locked.
     ///
-    /// What is unfinished stays in `counting` there, and a later call with the same schema and policy resumes after
-    /// the files it finds finished and unchanged. `progress` is called after every block, from the calling thread.
+    /// What is unfinished stays in `counting` there, and a later call with the same schema and
+    /// policy resumes after the files it finds finished and unchanged. `progress` is called after
+    /// every block, from the calling thread.
     ///
     /// # Errors
-    /// [`ReaderError::Invalid`] for senseless options, a file named twice, or a dictionary beyond `memory_bytes`
-    /// (naming column and remedy); [`ReaderError::Write`]; whatever is wrong with the data.
+    /// [`ReaderError::Invalid`] for senseless options, a file named twice, or a dictionary beyond
+    /// `memory_bytes` (naming column and remedy); [`ReaderError::Write`]; whatever is wrong with
+    /// the data.
     pub fn make(
         &self,
         files: &[DataFile],
@@ -206,14 +211,23 @@ impl DictionaryFolder {
         dictionary.save(&file)?;
         maker.state.remove()?;
         let rows = dictionary.files().iter().map(|file| file.rows).sum();
-        Ok(MakeReport { dictionary, file, rows, resumed_files, spills: maker.spills, skipped: maker.skipped })
+        Ok(MakeReport {
+            dictionary,
+            file,
+            rows,
+            resumed_files,
+            spills: maker.spills,
+            skipped: maker.skipped,
+        })
     }
 }
 
-/// Counts the ids of `files` and saves their dictionary as `folder/dictionary.hld`; `folder` is created.
+/// Counts the ids of `files` and saves their dictionary as `folder/dictionary.hld`; `folder` is
+/// created.
 ///
 /// # Errors
-/// [`ReaderError::Invalid`] where another process makes one there; those of [`DictionaryFolder::make`].
+/// [`ReaderError::Invalid`] where another process makes one there; those of
+/// [`DictionaryFolder::make`].
 pub fn make_dictionary(
     files: &[DataFile],
     folder: &Path,
@@ -224,7 +238,8 @@ pub fn make_dictionary(
     options.check(files)?;
     let folder = DictionaryFolder::open(folder)?;
     if !folder.try_lock() {
-        let message = format!("another process is making a dictionary in {}", folder.path.display());
+        let message =
+            format!("another process is making a dictionary in {}", folder.path.display());
         return Err(ReaderError::Invalid { message });
     }
     folder.make(files, options, pool, progress)
@@ -248,7 +263,9 @@ impl MakeOptions {
                 "expected a minimum count and a limit of rows of at least 1, found {min_count} and {max_rows:?}"
             ));
         }
-        if let Some(twice) = files.iter().enumerate().find(|(index, file)| files[..*index].contains(file)) {
+        if let Some(twice) =
+            files.iter().enumerate().find(|(index, file)| files[..*index].contains(file))
+        {
             return invalid(format!("{} is named twice, and would be counted twice", twice.1));
         }
         Ok(())
@@ -268,9 +285,15 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     /// Counts one file and records its runs.
-    fn count_file(&mut self, file: &DataFile, progress: &mut dyn FnMut(&MakeProgress)) -> Result<()> {
-        let (blocks, read_before) = (self.options.blocks(self.pool.threads()), self.progress.call_bytes_read);
-        let mut stream = BlockStream::open(vec![file.clone()], &blocks, &Position::default(), Some(1))?;
+    fn count_file(
+        &mut self,
+        file: &DataFile,
+        progress: &mut dyn FnMut(&MakeProgress),
+    ) -> Result<()> {
+        let (blocks, read_before) =
+            (self.options.blocks(self.pool.threads()), self.progress.call_bytes_read);
+        let mut stream =
+            BlockStream::open(vec![file.clone()], &blocks, &Position::default(), Some(1))?;
         let mut finished = FinishedFile::begin(file)?;
         self.progress.stored_bytes = finished.bytes();
         while let Some(event) = stream.next()? {
@@ -304,17 +327,20 @@ impl Maker<'_> {
     fn merge(&mut self, files: &[DataFile]) -> Result<Dictionary> {
         let num_columns = self.options.schema.num_sparse;
         let paths = self.state.run_paths();
-        let mut runs = paths.iter().map(|path| Run::open(path, num_columns)).collect::<Result<Vec<_>>>()?;
+        let mut runs =
+            paths.iter().map(|path| Run::open(path, num_columns)).collect::<Result<Vec<_>>>()?;
         let mut round = 0;
         while runs.len() > MAX_MERGED_RUNS {
             let groups = runs.chunks(MAX_MERGED_RUNS).enumerate();
-            let merged = groups
-                .map(|(group, runs)| merge_into_run(runs, num_columns, &self.state.merged_run(round, group)));
+            let merged = groups.map(|(group, runs)| {
+                merge_into_run(runs, num_columns, &self.state.merged_run(round, group))
+            });
             runs = merged.collect::<Result<_>>()?;
             round += 1;
         }
         let rule = self.options.rule;
-        let columns = merge_into_columns(&runs, num_columns, rule, self.options.memory_bytes, self.pool)?;
+        let columns =
+            merge_into_columns(&runs, num_columns, rule, self.options.memory_bytes, self.pool)?;
         let counted = files.iter().filter_map(|file| self.state.finished_file(file));
         let counted: Vec<CountedFile> = counted.map(FinishedFile::counted).collect();
         assert_eq!(counted.len(), files.len(), "every file should have been counted");

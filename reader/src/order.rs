@@ -1,8 +1,9 @@
 //! In which order samples are visited: seeded, and exact to resume.
 //!
-//! An epoch is a list of batches. They are taken in the order of the data, or in a shuffled order (a batch keeps its samples: cheap, for
-//! data that is shuffled already), or the samples themselves are shuffled within windows of bounded size. Everything follows from
-//! seed, epoch and number of the sample, so a position needs no state beside them.
+//! An epoch is a list of batches. They are taken in the order of the data, or in a shuffled order
+//! (a batch keeps its samples: cheap, for data that is shuffled already), or the samples themselves
+//! are shuffled within windows of bounded size. Everything follows from seed, epoch and number of
+//! the sample, so a position needs no state beside them.
 
 use std::ops::Range;
 
@@ -23,8 +24,8 @@ pub enum Order {
         /// Seed.
         seed: u64,
     },
-    /// Samples in a random order: chunks of the data in a random order are gathered to windows of about `window` samples, within
-    /// which any sample can come anywhere.
+    /// Samples in a random order: chunks of the data in a random order are gathered to windows of
+    /// about `window` samples, within which any sample can come anywhere.
     Samples {
         /// Seed.
         seed: u64,
@@ -35,8 +36,8 @@ pub enum Order {
 
 /// A rank's share of every batch.
 ///
-/// A batch is cut into parts (micro-batches), and each part into blocks of equal length, of which the last are shorter, or empty. A slice is
-/// the same run of blocks of every part.
+/// A batch is cut into parts (micro-batches), and each part into blocks of equal length, of which
+/// the last are shorter, or empty. A slice is the same run of blocks of every part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Which, from 0.
@@ -76,7 +77,10 @@ impl Slice {
     }
 
     fn exists(self) -> bool {
-        self.index < self.of && self.blocks > 0 && self.blocks.is_multiple_of(self.of) && self.part > 0
+        self.index < self.of
+            && self.blocks > 0
+            && self.blocks.is_multiple_of(self.of)
+            && self.part > 0
     }
 
     /// Refuses a slice that is none.
@@ -113,15 +117,23 @@ fn of_epoch(seed: u64, epoch: u64) -> u64 {
 
 /// The batches of an epoch, as ranges of samples of the data.
 ///
-/// `start` samples have been delivered already: any number in sequential order, else a multiple of the batch size, or everything.
-pub fn batches(order: Order, epoch: u64, num_samples: u64, batch_size: u64, start: u64) -> Vec<Range<u64>> {
+/// `start` samples have been delivered already: any number in sequential order, else a multiple of
+/// the batch size, or everything.
+pub fn batches(
+    order: Order,
+    epoch: u64,
+    num_samples: u64,
+    batch_size: u64,
+    start: u64,
+) -> Vec<Range<u64>> {
     let num_batches = num_samples.div_ceil(batch_size);
     let range = |index: u64| index * batch_size..((index + 1) * batch_size).min(num_samples);
     let first = start.div_ceil(batch_size);
     match order {
         Order::Sequential => {
             let next = |from: &u64| Some(from + batch_size).filter(|from| *from < num_samples);
-            let starts = std::iter::successors(Some(start).filter(|start| *start < num_samples), next);
+            let starts =
+                std::iter::successors(Some(start).filter(|start| *start < num_samples), next);
             starts.map(|from| from..(from + batch_size).min(num_samples)).collect()
         }
         Order::Samples { .. } => unreachable!("a shuffle of samples has windows"),
@@ -136,8 +148,9 @@ pub fn batches(order: Order, epoch: u64, num_samples: u64, batch_size: u64, star
     }
 }
 
-/// The windows of an epoch: chunks of `chunk` samples in a random order, so many that a window holds about `window` samples. A window's
-/// samples, read in the order of its ranges, are delivered in the order of `permutation(its samples, its seed)`.
+/// The windows of an epoch: chunks of `chunk` samples in a random order, so many that a window
+/// holds about `window` samples. A window's samples, read in the order of its ranges, are delivered
+/// in the order of `permutation(its samples, its seed)`.
 pub fn windows(
     seed: u64,
     window: u64,
@@ -208,7 +221,8 @@ mod tests {
         {
             let slices = (0..of).map(|index| Slice { index, of, blocks, part });
             assert!(slices.clone().all(Slice::exists));
-            let mut all: Vec<u64> = slices.flat_map(|slice| slice.of_batch(len)).flatten().collect();
+            let mut all: Vec<u64> =
+                slices.flat_map(|slice| slice.of_batch(len)).flatten().collect();
             all.sort_unstable();
             assert_eq!(all, (0..len).collect::<Vec<_>>());
         }

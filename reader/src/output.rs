@@ -27,9 +27,9 @@ pub(crate) fn commit(file: OutputFile) -> Result<()> {
     file.commit().map_err(write_error(&path))
 }
 
-/// Gives the files of one set their names, and says them. The last one of a former set goes first, with those that
-/// would be read with the new ones (`stale`): whatever happens meanwhile, no file of one set is read with those of
-/// another. What can be known to fail fails before that.
+/// Gives the files of one set their names, and says them. The last one of a former set goes first,
+/// with those that would be read with the new ones (`stale`): whatever happens meanwhile, no file
+/// of one set is read with those of another. What can be known to fail fails before that.
 ///
 /// # Errors
 /// [`ReaderError::Write`].
@@ -57,7 +57,9 @@ pub(crate) fn create_in_turn(path: &Path) -> Result<OutputFile> {
     let since = Instant::now();
     loop {
         match OutputFile::create(path) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && since.elapsed() < PATIENCE => {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy && since.elapsed() < PATIENCE =>
+            {
                 thread::sleep(Duration::from_millis(20));
             }
             other => return other.map_err(write_error(path)),
@@ -69,7 +71,10 @@ pub(crate) fn create_in_turn(path: &Path) -> Result<OutputFile> {
 ///
 /// # Errors
 /// [`ReaderError::Write`].
-pub(crate) fn write_file(path: &Path, body: impl FnOnce(&mut OutputFile) -> io::Result<()>) -> Result<()> {
+pub(crate) fn write_file(
+    path: &Path,
+    body: impl FnOnce(&mut OutputFile) -> io::Result<()>,
+) -> Result<()> {
     let mut file = create(path)?;
     body(&mut file).map_err(write_error(path))?;
     commit(file)

@@ -7,8 +7,8 @@ use crate::error::{ReaderError, Result};
 
 /// Threads that end when their channels do, joined when this is dropped.
 ///
-/// Note: the owner drops its ends of the channels first; a struct drops its fields in the order they are written,
-/// so this field comes last.
+/// Note: the owner drops its ends of the channels first; a struct drops its fields in the order
+/// they are written, so this field comes last.
 #[derive(Debug, Default)]
 pub struct OwnedThreads {
     handles: Vec<JoinHandle<()>>,
@@ -20,8 +20,10 @@ impl OwnedThreads {
     /// # Errors
     /// [`ReaderError::Thread`] if the operating system has none to give.
     pub fn spawn(&mut self, name: String, body: impl FnOnce() + Send + 'static) -> Result<()> {
-        let handle =
-            Builder::new().name(name).spawn(body).map_err(|source| ReaderError::Thread { source })?;
+        let handle = Builder::new()
+            .name(name)
+            .spawn(body)
+            .map_err(|source| ReaderError::Thread { source })?;
         self.handles.push(handle);
         Ok(())
     }

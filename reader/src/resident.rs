@@ -14,8 +14,8 @@ use crate::skipped::{BadRow, SkipReport};
 use crate::transform::{DenseFunction, DenseTransform};
 use crate::{Progress, Reader};
 
-/// The samples of some files, as numbers but not yet mapped to rows, so that a mapping that learns meanwhile can be
-/// applied anew each time. Takes about 165 bytes a sample of Criteo's.
+/// The samples of some files, as numbers but not yet mapped to rows, so that a mapping that learns
+/// meanwhile can be applied anew each time. Takes about 165 bytes a sample of Criteo's.
 #[derive(Debug)]
 pub struct ResidentData {
     schema: Schema,
@@ -29,8 +29,8 @@ impl ResidentData {
     /// Reads `files` whole.
     ///
     /// # Errors
-    /// Those of reading, [`ReaderError::NoSamples`] where every line was bad and skipped, and [`ReaderError::Invalid`] where the
-    /// samples take more than `most_bytes`.
+    /// Those of reading, [`ReaderError::NoSamples`] where every line was bad and skipped, and
+    /// [`ReaderError::Invalid`] where the samples take more than `most_bytes`.
     pub fn load(
         files: &[DataFile],
         options: &BlockOptions,
@@ -96,8 +96,13 @@ impl ResidentData {
     /// A reader that goes through the samples once, in batches, with rows of `ids` as it is.
     ///
     /// # Errors
-    /// [`ReaderError::Invalid`] if `ids` has another number of tables than the schema, or the batch size is 0.
-    pub fn reader(self: &Arc<Self>, ids: Arc<IdMapper>, batch_size: usize) -> Result<ResidentReader> {
+    /// [`ReaderError::Invalid`] if `ids` has another number of tables than the schema, or the batch
+    /// size is 0.
+    pub fn reader(
+        self: &Arc<Self>,
+        ids: Arc<IdMapper>,
+        batch_size: usize,
+    ) -> Result<ResidentReader> {
         ids.check_text()?;
         let (expected, found) = (self.schema.num_sparse, ids.rows().len());
         if expected != found || batch_size == 0 {

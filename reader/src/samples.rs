@@ -10,7 +10,8 @@ use crate::error::{ReaderError, Result};
 use crate::hashing::MISSING_ID;
 use crate::transform::DenseTransform;
 
-/// The most dense and the most categorical columns that any format may have. Bounds what a damaged header can ask for.
+/// The most dense and the most categorical columns that any format may have. Bounds what a damaged
+/// header can ask for.
 pub const MOST_COLUMNS: usize = 1 << 16;
 
 /// How many ids a sample has in a column.
@@ -62,7 +63,12 @@ pub struct DataSchema {
 
 impl DataSchema {
     /// Columns named as Criteo's, `I1…` and `C1…`, with these ids a sample.
-    pub fn numbered(labelled: bool, num_dense: usize, dense_kind: DenseKind, hotness: &[Hotness]) -> Self {
+    pub fn numbered(
+        labelled: bool,
+        num_dense: usize,
+        dense_kind: DenseKind,
+        hotness: &[Hotness],
+    ) -> Self {
         let sparse = hotness.iter().enumerate();
         Self {
             labelled,
@@ -80,8 +86,8 @@ impl DataSchema {
         self.label.as_deref().unwrap_or("label")
     }
 
-    /// Refuses columns that no data can have: none at all, too many, or one of no ids a sample. What passes takes at
-    /// least a byte a sample in every format.
+    /// Refuses columns that no data can have: none at all, too many, or one of no ids a sample.
+    /// What passes takes at least a byte a sample in every format.
     ///
     /// # Errors
     /// [`ReaderError::Invalid`] naming the count or the column.
@@ -89,7 +95,9 @@ impl DataSchema {
         let refuse = |message: String| Err(ReaderError::Invalid { message });
         let (dense, sparse) = (self.dense.len(), self.sparse.len());
         if dense + sparse == 0 {
-            return refuse("expected at least one dense or categorical column, found none".to_owned());
+            return refuse(
+                "expected at least one dense or categorical column, found none".to_owned(),
+            );
         }
         if dense.max(sparse) > MOST_COLUMNS {
             return refuse(format!(
@@ -97,9 +105,10 @@ impl DataSchema {
             ));
         }
         match self.sparse.iter().find(|column| column.hotness == Hotness::Fixed(0)) {
-            Some(column) => {
-                refuse(format!("column {}: expected at least one id a sample, found 0", column.name))
-            }
+            Some(column) => refuse(format!(
+                "column {}: expected at least one id a sample, found 0",
+                column.name
+            )),
             None => Ok(()),
         }
     }
@@ -112,7 +121,8 @@ impl DataSchema {
         let fixed = |column: &SparseColumn| match column.hotness {
             Hotness::Fixed(count) => Ok(count),
             Hotness::Varying => {
-                let message = format!("column {}: expected a fixed number of ids a sample", column.name);
+                let message =
+                    format!("column {}: expected a fixed number of ids a sample", column.name);
                 Err(ReaderError::Invalid { message })
             }
         };
@@ -124,7 +134,8 @@ impl DataSchema {
     /// # Errors
     /// [`ReaderError::Invalid`] with what differs; names may.
     pub fn check_like(&self, other: &Self, what: &str) -> Result<()> {
-        let hotness = |schema: &Self| schema.sparse.iter().map(|column| column.hotness).collect::<Vec<_>>();
+        let hotness =
+            |schema: &Self| schema.sparse.iter().map(|column| column.hotness).collect::<Vec<_>>();
         let differences = [
             (self.labelled != other.labelled)
                 .then(|| format!("labels: expected {}, found {}", self.labelled, other.labelled)),
@@ -132,14 +143,20 @@ impl DataSchema {
                 format!("dense columns: expected {}, found {}", self.dense.len(), other.dense.len())
             }),
             (self.dense_kind != other.dense_kind).then(|| {
-                format!("dense numbers: expected {:?}, found {:?}", self.dense_kind, other.dense_kind)
+                format!(
+                    "dense numbers: expected {:?}, found {:?}",
+                    self.dense_kind, other.dense_kind
+                )
             }),
-            (hotness(self) != hotness(other))
-                .then(|| format!("ids a sample: expected {:?}, found {:?}", hotness(self), hotness(other))),
+            (hotness(self) != hotness(other)).then(|| {
+                format!("ids a sample: expected {:?}, found {:?}", hotness(self), hotness(other))
+            }),
         ];
         match differences.into_iter().flatten().next() {
             None => Ok(()),
-            Some(difference) => Err(ReaderError::Invalid { message: format!("{what}: {difference}") }),
+            Some(difference) => {
+                Err(ReaderError::Invalid { message: format!("{what}: {difference}") })
+            }
         }
     }
 }
@@ -165,8 +182,12 @@ impl DenseValues {
         match (&mut *self, kind) {
             (DenseValues::Integers(values), DenseKind::Integers) => values.clear(),
             (DenseValues::Numbers(values), DenseKind::Transformed(_)) => values.clear(),
-            (DenseValues::Integers(_), DenseKind::Transformed(_)) => *self = DenseValues::Numbers(Vec::new()),
-            (DenseValues::Numbers(_), DenseKind::Integers) => *self = DenseValues::Integers(Vec::new()),
+            (DenseValues::Integers(_), DenseKind::Transformed(_)) => {
+                *self = DenseValues::Numbers(Vec::new())
+            }
+            (DenseValues::Numbers(_), DenseKind::Integers) => {
+                *self = DenseValues::Integers(Vec::new())
+            }
         }
     }
 
@@ -184,8 +205,8 @@ impl DenseValues {
     }
 }
 
-/// The ids of one column: sample `i` has `ids[offsets[i]..offsets[i + 1]]`, or, where the schema says how many, `ids[i · n..][..n]`
-/// and no offsets. [`MISSING_ID`] is an id that is missing.
+/// The ids of one column: sample `i` has `ids[offsets[i]..offsets[i + 1]]`, or, where the schema
+/// says how many, `ids[i · n..][..n]` and no offsets. [`MISSING_ID`] is an id that is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdBags {
     /// Ids, sample after sample.
@@ -202,7 +223,9 @@ impl IdBags {
     pub fn range(&self, range: Range<usize>, hotness: Hotness) -> Range<usize> {
         match hotness {
             Hotness::Fixed(count) => range.start * count as usize..range.end * count as usize,
-            Hotness::Varying => self.offsets[range.start] as usize..self.offsets[range.end] as usize,
+            Hotness::Varying => {
+                self.offsets[range.start] as usize..self.offsets[range.end] as usize
+            }
         }
     }
 
@@ -224,8 +247,9 @@ pub struct Samples {
     pub labels: Vec<f32>,
     /// Dense numbers.
     pub dense: DenseValues,
-    /// For each dense column, how many of these samples had no number where the numbers cannot say so: they are
-    /// transformed, and what was missing counts as 0. Said by whoever reads a file, not carried on.
+    /// For each dense column, how many of these samples had no number where the numbers cannot say
+    /// so: they are transformed, and what was missing counts as 0. Said by whoever reads a file,
+    /// not carried on.
     pub dense_missing: Vec<u64>,
     /// Ids of each categorical column.
     pub sparse: Vec<IdBags>,
@@ -260,13 +284,18 @@ impl Samples {
         }
         let dense = range.start * schema.dense.len()..range.end * schema.dense.len();
         match (&mut self.dense, &other.dense) {
-            (DenseValues::Integers(to), DenseValues::Integers(from)) => to.extend_from_slice(&from[dense]),
-            (DenseValues::Numbers(to), DenseValues::Numbers(from)) => to.extend_from_slice(&from[dense]),
+            (DenseValues::Integers(to), DenseValues::Integers(from)) => {
+                to.extend_from_slice(&from[dense])
+            }
+            (DenseValues::Numbers(to), DenseValues::Numbers(from)) => {
+                to.extend_from_slice(&from[dense])
+            }
             _ => panic!("samples of one schema should have dense numbers of one kind"),
         }
         for ((to, from), column) in self.sparse.iter_mut().zip(&other.sparse).zip(&schema.sparse) {
             if column.hotness == Hotness::Varying {
-                // Note: wraps where the samples lie further behind in `other`; the sum is right again.
+                // Note: wraps where the samples lie further behind in `other`; the sum is right
+                // again.
                 let shift = (to.ids.len() as u32).wrapping_sub(from.offsets[range.start]);
                 let ends = &from.offsets[range.start + 1..=range.end];
                 to.offsets.extend(ends.iter().map(|end| end.wrapping_add(shift)));
@@ -300,7 +329,8 @@ impl ValueFault {
         let message = match self.column {
             None => format!("record {record}: label: expected 0 or 1, found {}", self.value),
             Some(column) if self.value.is_subnormal() => {
-                let (name, value, bits) = (&schema.dense[column], self.value, self.value.to_bits() as i32);
+                let (name, value, bits) =
+                    (&schema.dense[column], self.value, self.value.to_bits() as i32);
                 format!(
                     "record {record}, column {name}: expected a number, found {value:e}, probably the integer {bits} \
                      read as a float: if so, convert it with --integers --dense-transform"
@@ -308,7 +338,10 @@ impl ValueFault {
             }
             Some(column) => {
                 let name = &schema.dense[column];
-                format!("record {record}, column {name}: expected a finite number, found {}", self.value)
+                format!(
+                    "record {record}, column {name}: expected a finite number, found {}",
+                    self.value
+                )
             }
         };
         ReaderError::Format { file: file.to_owned(), message }
@@ -316,7 +349,8 @@ impl ValueFault {
 }
 
 impl Samples {
-    /// The first sample whose label is neither 0 nor 1, or that has a dense number that is infinite or none.
+    /// The first sample whose label is neither 0 nor 1, or that has a dense number that is infinite
+    /// or none.
     pub fn first_fault(&self, schema: &DataSchema) -> Option<ValueFault> {
         let label = self.labels.iter().position(|&label| label != 0.0 && label != 1.0);
         if let Some(sample) = label {
@@ -325,13 +359,17 @@ impl Samples {
         self.first_dense_fault(schema, |number| !number.is_finite())
     }
 
-    /// The first dense number that is subnormal, as the bits of every small integer are, and hardly any number
-    /// of real data.
+    /// The first dense number that is subnormal, as the bits of every small integer are, and hardly
+    /// any number of real data.
     pub fn first_bits_of_an_integer(&self, schema: &DataSchema) -> Option<ValueFault> {
         self.first_dense_fault(schema, f32::is_subnormal)
     }
 
-    fn first_dense_fault(&self, schema: &DataSchema, is_fault: impl Fn(f32) -> bool) -> Option<ValueFault> {
+    fn first_dense_fault(
+        &self,
+        schema: &DataSchema,
+        is_fault: impl Fn(f32) -> bool,
+    ) -> Option<ValueFault> {
         let DenseValues::Numbers(numbers) = &self.dense else { return None };
         // Without an early end, which would be slower where there is none.
         if !numbers.iter().fold(false, |found, &number| found | is_fault(number)) {

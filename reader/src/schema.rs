@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{ReaderError, Result};
 
-/// The most dense and the most sparse columns a schema may have: missing values are bits of a `u64`.
+/// The most dense and the most sparse columns a schema may have: missing values are bits of a
+/// `u64`.
 pub const MAX_COLUMNS_OF_A_KIND: usize = 64;
 
-/// The columns of a file: an optional label, then `num_dense` integers, then `num_sparse` categories.
+/// The columns of a file: an optional label, then `num_dense` integers, then `num_sparse`
+/// categories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schema {
@@ -73,7 +75,9 @@ impl Schema {
             return Err(ReaderError::Invalid { message });
         }
         if self.num_dense + self.num_sparse == 0 {
-            return Err(ReaderError::Invalid { message: "a schema needs at least one column".to_owned() });
+            return Err(ReaderError::Invalid {
+                message: "a schema needs at least one column".to_owned(),
+            });
         }
         Ok(())
     }

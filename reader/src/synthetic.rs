@@ -1,11 +1,12 @@
 //! Synthetic data in Criteo's text format, with a planted truth, for demonstrations and tests.
 //!
-//! Rows are what the real files have: a label, 13 heavy-tailed integers, 26 categories of eight hexadecimal digits
-//! with the real columns' numbers of distinct values scaled down, Zipf-like frequencies and the real shares of
-//! missing values. The click depends on the row through a known function, so the best possible AUC is known too.
+//! Rows are what the real files have: a label, 13 heavy-tailed integers, 26 categories of eight
+//! hexadecimal digits with the real columns' numbers of distinct values scaled down, Zipf-like
+//! frequencies and the real shares of missing values. The click depends on the row through a known
+//! function, so the best possible AUC is known too.
 //!
-//! Row `i` depends on seed and `i` alone (counter-based random numbers), so the bytes of the files do not depend
-//! on threads.
+//! Row `i` depends on seed and `i` alone (counter-based random numbers), so the bytes of the files
+//! do not depend on threads.
 
 mod quality;
 mod truth;
@@ -39,8 +40,8 @@ pub struct SyntheticOptions {
     pub train_rows: u64,
     /// Rows of the validation file.
     pub valid_rows: u64,
-    /// The real (Kaggle) numbers of distinct values are multiplied by this, but small columns keep theirs:
-    /// none falls below `min(real, 100)`. Above 0, up to 1.
+    /// The real (Kaggle) numbers of distinct values are multiplied by this, but small columns keep
+    /// theirs: none falls below `min(real, 100)`. Above 0, up to 1.
     pub scale: f64,
     /// Whether to write `.txt.gz` rather than `.txt`.
     pub gzip: bool,
@@ -61,10 +62,15 @@ impl SyntheticOptions {
         let invalid = |message: String| Err(ReaderError::Invalid { message });
         if self.train_rows == 0 || self.valid_rows == 0 {
             let (train, valid) = (self.train_rows, self.valid_rows);
-            return invalid(format!("synthetic rows: expected at least 1 and 1, found {train} and {valid}"));
+            return invalid(format!(
+                "synthetic rows: expected at least 1 and 1, found {train} and {valid}"
+            ));
         }
         if !(self.scale > 0.0 && self.scale <= 1.0) {
-            return invalid(format!("synthetic scale: expected above 0 and up to 1, found {}", self.scale));
+            return invalid(format!(
+                "synthetic scale: expected above 0 and up to 1, found {}",
+                self.scale
+            ));
         }
         Ok(())
     }
@@ -90,8 +96,8 @@ pub struct SyntheticReport {
     pub rows: u64,
     /// Share of clicks in the training file.
     pub click_rate: f64,
-    /// Exact AUC of the true click probabilities against the labels drawn from them, on the validation file. No
-    /// model can be expected to do better.
+    /// Exact AUC of the true click probabilities against the labels drawn from them, on the
+    /// validation file. No model can be expected to do better.
     pub best_auc: f64,
     /// Log loss in nats of the true probabilities, likewise on the validation file.
     pub best_log_loss: f64,
@@ -150,15 +156,18 @@ pub struct SyntheticData {
     _lock: FolderLock,
 }
 
-/// How often a folder in use is looked at again, and the pause between: who only looks holds it for a moment.
+/// How often a folder in use is looked at again, and the pause between: who only looks holds it for
+/// a moment.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Finds the data of `options` in `folder`, or makes it there: `train.txt` and `valid.txt` (or `.txt.gz`) and the
-/// record `synthetic.json`. `hear` is called from the calling thread, while rows are written every few thousand of them.
+/// Finds the data of `options` in `folder`, or makes it there: `train.txt` and `valid.txt` (or
+/// `.txt.gz`) and the record `synthetic.json`. `hear` is called from the calling thread, while rows
+/// are written every few thousand of them.
 ///
-/// Each file appears when it is complete, the record last, so a crash leaves no half file under a final name. Many
-/// processes may use the same data at once; other data is made only while none does.
+/// Each file appears when it is complete, the record last, so a crash leaves no half file under a
+/// final name. Many processes may use the same data at once; other data is made only while none
+/// does.
 ///
 /// # Errors
 /// [`ReaderError::Invalid`] for senseless options, and where other processes use other data there;
@@ -177,14 +186,17 @@ pub fn obtain(
         if lock.try_exclusive() {
             if find(options, folder).is_none() {
                 hear(SyntheticEvent::Begins);
-                write_all(options, folder, pool, &mut |progress| hear(SyntheticEvent::Rows(progress)))?;
+                write_all(options, folder, pool, &mut |progress| {
+                    hear(SyntheticEvent::Rows(progress))
+                })?;
                 is_made = true;
             }
         } else if !lock.try_shared() {
             hear(SyntheticEvent::Waits);
             lock.wait_for_writer();
         }
-        // Note: where the lock to write becomes one to read, another process may come between and write.
+        // Note: where the lock to write becomes one to read, another process may come between and
+        // write.
         if lock.try_shared() {
             if let Some(report) = find(options, folder) {
                 return Ok(SyntheticData {
@@ -243,7 +255,8 @@ fn write_all(
         })
     };
     let train = generate_file(&train_file, TRAIN_STREAM, options.train_rows, 0)?;
-    let mut valid = generate_file(&valid_file, VALID_STREAM, options.valid_rows, options.train_rows)?;
+    let mut valid =
+        generate_file(&valid_file, VALID_STREAM, options.valid_rows, options.train_rows)?;
 
     let identities = [FileIdentity::of(&train_file)?, FileIdentity::of(&valid_file)?];
     let report = SyntheticReport {
@@ -258,14 +271,17 @@ fn write_all(
         reused: false,
     };
     let record = Record { generator_version: GENERATOR_VERSION, report, identities };
-    let json = serde_json::to_vec_pretty(&record).expect("a struct of plain fields always becomes JSON");
+    let json =
+        serde_json::to_vec_pretty(&record).expect("a struct of plain fields always becomes JSON");
     write_file(&record_file, |file| std::io::Write::write_all(file, &json))
 }
 
-/// What an earlier run has left of the same options, if its files are still as they were. Writes nothing.
+/// What an earlier run has left of the same options, if its files are still as they were. Writes
+/// nothing.
 pub fn find(options: &SyntheticOptions, folder: &Path) -> Option<SyntheticReport> {
     let json = std::fs::read(folder.join(RECORD_FILE)).ok()?;
-    let Record { generator_version, mut report, identities } = serde_json::from_slice(&json).ok()?;
+    let Record { generator_version, mut report, identities } =
+        serde_json::from_slice(&json).ok()?;
     if generator_version != GENERATOR_VERSION || report.options != *options {
         return None;
     }

@@ -1,7 +1,7 @@
 //! Dense transforms: integers to the numbers a model sees.
 //!
-//! Three logarithms are in use for the same data, and a model trained with one is quietly worse when fed with another; so
-//! the name travels with data and checkpoints.
+//! Three logarithms are in use for the same data, and a model trained with one is quietly worse
+//! when fed with another; so the name travels with data and checkpoints.
 
 use std::fmt;
 use std::str::FromStr;
@@ -58,11 +58,16 @@ impl DenseTransform {
         }
     }
 
-    /// The functions for `files`, one each. `file-minimum` reads every file once to find its minimum.
+    /// The functions for `files`, one each. `file-minimum` reads every file once to find its
+    /// minimum.
     ///
     /// # Errors
     /// Those of reading.
-    pub fn functions(self, files: &[DataFile], options: &BlockOptions) -> Result<Vec<DenseFunction>> {
+    pub fn functions(
+        self,
+        files: &[DataFile],
+        options: &BlockOptions,
+    ) -> Result<Vec<DenseFunction>> {
         if let Some(function) = self.function() {
             return Ok(vec![function; files.len()]);
         }
@@ -97,7 +102,8 @@ fn file_minimum(file: DataFile, options: &BlockOptions) -> Result<i32> {
     let mut minimum = i32::MAX;
     while let Some(event) = stream.next()? {
         if let Event::Block(block) = event {
-            let values = block.raw.dense.iter().map(|&value| if value == MISSING_DENSE { 0 } else { value });
+            let values =
+                block.raw.dense.iter().map(|&value| if value == MISSING_DENSE { 0 } else { value });
             minimum = values.fold(minimum, i32::min);
             stream.recycle(block);
         }
@@ -140,7 +146,8 @@ impl DenseFunction {
     /// If the lengths differ.
     pub fn apply(&self, raw: &[i32], out: &mut [f32]) {
         assert_eq!(raw.len(), out.len(), "as many numbers as integers");
-        let pairs = raw.iter().map(|&value| if value == MISSING_DENSE { 0 } else { value }).zip(out);
+        let pairs =
+            raw.iter().map(|&value| if value == MISSING_DENSE { 0 } else { value }).zip(out);
         match self {
             DenseFunction::Identity => pairs.for_each(|(value, out)| *out = value as f32),
             DenseFunction::Logarithm { floor, shift, table } => {
@@ -205,6 +212,8 @@ mod tests {
             assert_eq!(serde_json::to_string(&transform).unwrap(), format!("\"{transform}\""));
         }
         let message = "log".parse::<DenseTransform>().unwrap_err().to_string();
-        assert!(message.contains("expected one of ln(x+1), ln(x+3), file-minimum, none, found \"log\""));
+        assert!(
+            message.contains("expected one of ln(x+1), ln(x+3), file-minimum, none, found \"log\"")
+        );
     }
 }

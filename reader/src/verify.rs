@@ -1,5 +1,5 @@
-//! Whether files of Criteo's format are sound: every line that is not a row, by file and line, and columns that are
-//! suspicious as a whole.
+//! Whether files of Criteo's format are sound: every line that is not a row, by file and line, and
+//! columns that are suspicious as a whole.
 
 mod samples;
 
@@ -76,11 +76,13 @@ impl VerifyReport {
     }
 }
 
-/// Reads all of `files`, whatever is wrong with them. `on_bad_row` is called for the first bad lines as they are found,
-/// `progress` after every block; both from the calling thread, in the order of the files.
+/// Reads all of `files`, whatever is wrong with them. `on_bad_row` is called for the first bad
+/// lines as they are found, `progress` after every block; both from the calling thread, in the
+/// order of the files.
 ///
 /// # Errors
-/// [`crate::ReaderError::Invalid`] for a senseless schema. What is wrong with the data is in the report.
+/// [`crate::ReaderError::Invalid`] for a senseless schema. What is wrong with the data is in the
+/// report.
 pub fn verify(
     files: &[DataFile],
     options: &VerifyOptions,
@@ -105,7 +107,11 @@ pub fn verify(
                 on_bad_row(&row);
             }
             let rows = rows_before + file.rows;
-            progress(InspectProgress { file: index, rows, stored_bytes_read: block.stored_bytes_read });
+            progress(InspectProgress {
+                file: index,
+                rows,
+                stored_bytes_read: block.stored_bytes_read,
+            });
         });
         file.failure = result.err().map(|error| error.to_string());
         report.rows += file.rows;
@@ -120,8 +126,9 @@ pub fn verify(
 fn anomalies(schema: Schema, statistics: &ColumnStatistics) -> Vec<Anomaly> {
     let rows = statistics.rows;
     let mut found = Vec::new();
-    let mut add =
-        |column: Column, message: String| found.push(Anomaly { column: column.to_string(), message });
+    let mut add = |column: Column, message: String| {
+        found.push(Anomaly { column: column.to_string(), message })
+    };
     if rows == 0 {
         return found;
     }
@@ -129,14 +136,16 @@ fn anomalies(schema: Schema, statistics: &ColumnStatistics) -> Vec<Anomaly> {
         add(Column::Label, of_one_label(statistics.clicks > 0, rows));
     }
     for (column, index) in statistics.dense().zip(0..) {
-        let of_values = what_is_strange(column.missing, column.values.distinct() == (1, true), rows);
+        let of_values =
+            what_is_strange(column.missing, column.values.distinct() == (1, true), rows);
         of_values.into_iter().for_each(|message| add(Column::Dense(index), message));
         if column.negative > 0 {
             add(Column::Dense(index), of_negative(column.negative, f64::from(column.minimum)));
         }
     }
     for (column, index) in statistics.sparse().zip(0..) {
-        let of_values = what_is_strange(column.missing, column.values.distinct() == (1, true), rows);
+        let of_values =
+            what_is_strange(column.missing, column.values.distinct() == (1, true), rows);
         of_values.into_iter().for_each(|message| add(Column::Sparse(index), message));
     }
     found
@@ -174,7 +183,8 @@ impl fmt::Display for VerifyReport {
         for Anomaly { column, message } in &self.anomalies {
             writeln!(formatter, "note: column {column}: {message}")?;
         }
-        let verdict = if self.is_sound() { "every line is a row" } else { "not every line is a row" };
+        let verdict =
+            if self.is_sound() { "every line is a row" } else { "not every line is a row" };
         writeln!(formatter, "{verdict}: {} good, {} bad", self.rows, self.bad_rows)
     }
 }

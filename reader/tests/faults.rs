@@ -55,7 +55,8 @@ fn message(format: Format, paths: &[PathBuf]) -> String {
 /// Writes `to` over the first `from` of a file.
 fn patch(file: &Path, from: &[u8], to: &[u8]) {
     let mut bytes = std::fs::read(file).unwrap();
-    let at = bytes.windows(from.len()).position(|window| window == from).expect("the bytes are there");
+    let at =
+        bytes.windows(from.len()).position(|window| window == from).expect("the bytes are there");
     bytes[at..at + to.len()].copy_from_slice(to);
     std::fs::write(file, bytes).unwrap();
 }
@@ -73,10 +74,15 @@ fn arrays_that_are_not_what_they_should_be_are_refused_by_name() {
     let expect = |paths: &[&str], words: &[&str]| {
         let paths: Vec<_> = paths.iter().map(|name| path(name)).collect();
         let found = message(Format::Npy, &paths);
-        words.iter().for_each(|word| assert!(found.contains(word), "\"{word}\" is not in: {found}"));
+        words
+            .iter()
+            .for_each(|word| assert!(found.contains(word), "\"{word}\" is not in: {found}"));
     };
     // Another hotness, a shard that is not there, one of its files that is not there.
-    expect(&["a", "b"], &["b: ids a sample: expected [Fixed(2), Fixed(3)], found [Fixed(2), Fixed(4)]"]);
+    expect(
+        &["a", "b"],
+        &["b: ids a sample: expected [Fixed(2), Fixed(3)], found [Fixed(2), Fixed(4)]"],
+    );
     expect(&["a", "c"], &["c_labels.npy", "No such file"]);
     std::fs::remove_file(path("a_sparse_multi_hot.npz")).unwrap();
     expect(&["a"], &["a_sparse.npy", "No such file"]);
@@ -96,7 +102,8 @@ fn arrays_that_are_not_what_they_should_be_are_refused_by_name() {
     std::fs::write(path("a_labels.npy"), &bytes[..bytes.len() - 2]).unwrap();
     expect(&["a"], &["a_labels.npy", "truncated"]);
 
-    // Shapes that no data has: of no columns, of more bytes than there are, of numbers where ids belong.
+    // Shapes that no data has: of no columns, of more bytes than there are, of numbers where ids
+    // belong.
     for (file, from, to, words) in [
         (
             "a_labels.npy",
@@ -113,7 +120,12 @@ fn arrays_that_are_not_what_they_should_be_are_refused_by_name() {
             "(9199999999999999999, 2),}",
             "needs more than 2^64 bytes",
         ),
-        ("a_dense.npy", "(100, 2), }          ", "(1, 4000000)        , }", "expected at most 65536 columns"),
+        (
+            "a_dense.npy",
+            "(100, 2), }          ",
+            "(1, 4000000)        , }",
+            "expected at most 65536 columns",
+        ),
         ("a_sparse_multi_hot.npz", "(100, 2)", "(100, 0)", "0.npy: expected rows of 1 to"),
         (
             "a_sparse_multi_hot.npz",
@@ -127,16 +139,21 @@ fn arrays_that_are_not_what_they_should_be_are_refused_by_name() {
         expect(&["a"], &[file, words]);
     }
 
-    // A member that is compressed (its two headers say method 8), one whose shape is not its size, an archive cut short.
+    // A member that is compressed (its two headers say method 8), one whose shape is not its size,
+    // an archive cut short.
     again();
     let file = path("a_sparse_multi_hot.npz");
     let mut bytes = std::fs::read(&file).unwrap();
     for (magic, method_at) in [(b"PK\x03\x04", 8), (b"PK\x01\x02", 10)] {
-        let starts: Vec<_> = (0..bytes.len() - 4).filter(|&at| bytes[at..at + 4] == *magic).collect();
+        let starts: Vec<_> =
+            (0..bytes.len() - 4).filter(|&at| bytes[at..at + 4] == *magic).collect();
         starts.into_iter().for_each(|at| bytes[at + method_at] = 8);
     }
     std::fs::write(&file, bytes).unwrap();
-    expect(&["a"], &["a_sparse_multi_hot.npz: 0.npy is compressed", "numpy.savez, not savez_compressed"]);
+    expect(
+        &["a"],
+        &["a_sparse_multi_hot.npz: 0.npy is compressed", "numpy.savez, not savez_compressed"],
+    );
     again();
     patch(&file, b"'shape': (100, 2)", b"'shape': (100, 3)");
     expect(&["a"], &["a_sparse_multi_hot.npz", "0.npy: its shape needs"]);
@@ -166,8 +183,14 @@ fn a_damaged_specification_of_split_files_is_refused_by_name() {
         (text.replace("train/numerical.bin", "train/numbers.bin"), "numbers.bin"),
         (text.replace("  train:", "  test:"), "train"),
         (text.replace("dtype: int8", "dtype: int32"), "expected"),
-        (text.replace("dtype: int8", "dtype: float32"), "ids of column cat_0.bin: expected whole numbers"),
-        (text.replace("train/numerical.bin", "../train/numerical.bin"), "expected a path inside its folder"),
+        (
+            text.replace("dtype: int8", "dtype: float32"),
+            "ids of column cat_0.bin: expected whole numbers",
+        ),
+        (
+            text.replace("train/numerical.bin", "../train/numerical.bin"),
+            "expected a path inside its folder",
+        ),
         (
             text.replace("train/numerical.bin", "/dev/zero"),
             "expected a path inside its folder, found \"/dev/zero\"",

@@ -1,5 +1,5 @@
-//! The real rows beside the project, where they are: counts, click rates, missing shares and ranges as their README
-//! states them. The rows themselves are never part of the project.
+//! The real rows beside the project, where they are: counts, click rates, missing shares and ranges
+//! as their README states them. The rows themselves are never part of the project.
 
 #[cfg(test)]
 mod tests {
@@ -8,7 +8,8 @@ mod tests {
     use headlong_reader::criteo::parse::MISSING_DENSE;
     use headlong_reader::criteo::{BlockStream, Event};
     use headlong_reader::{
-        Batch, BlockOptions, CriteoTextReader, IdMapper, IdPolicy, Position, Reader, Schema, TextOptions,
+        Batch, BlockOptions, CriteoTextReader, IdMapper, IdPolicy, Position, Reader, Schema,
+        TextOptions,
     };
 
     const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo");
@@ -84,12 +85,13 @@ mod tests {
     fn missing_shares_and_ranges_are_those_of_the_readme() {
         let Some(file) = real_file("train.txt.gz") else { return };
         let counts = count(file, Schema::criteo());
-        let percent = |missing: usize| (missing as f64 / counts.samples as f64 * 1000.0).round() / 10.0;
+        let percent =
+            |missing: usize| (missing as f64 / counts.samples as f64 * 1000.0).round() / 10.0;
         let dense = [45.5, 0.0, 21.1, 21.2, 2.6, 22.4, 4.3, 0.1, 4.3, 45.5, 4.3, 76.9, 21.2];
         assert_eq!(counts.missing_dense.map(percent), dense);
         let sparse = [
-            0.0, 0.0, 3.5, 3.5, 0.0, 12.5, 0.0, 0.0, 0.0, 0.0, 0.0, 3.5, 0.0, 0.0, 0.0, 3.5, 0.0, 0.0, 43.8,
-            43.8, 3.5, 76.2, 0.0, 3.5, 43.8, 43.8,
+            0.0, 0.0, 3.5, 3.5, 0.0, 12.5, 0.0, 0.0, 0.0, 0.0, 0.0, 3.5, 0.0, 0.0, 0.0, 3.5, 0.0,
+            0.0, 43.8, 43.8, 3.5, 76.2, 0.0, 3.5, 43.8, 43.8,
         ];
         assert_eq!(counts.missing_sparse.map(percent), sparse);
         assert_eq!((counts.least, counts.most), (-2, 2_071_071));
@@ -101,7 +103,8 @@ mod tests {
         let files = [file.into()];
         let options = TextOptions { batch_size: 1000, ..TextOptions::default() };
         let mapper = || IdMapper::new(IdPolicy::Admitted { min_count: 3 }, &[2000; 26]).unwrap();
-        let mut reader = CriteoTextReader::open(&files, mapper(), &options, &Position::default()).unwrap();
+        let mut reader =
+            CriteoTextReader::open(&files, mapper(), &options, &Position::default()).unwrap();
         let mut batch = Batch::default();
         for _ in 0..7 {
             assert!(reader.next(&mut batch).unwrap());

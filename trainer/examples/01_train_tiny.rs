@@ -1,5 +1,5 @@
-//! Trains a small DLRM from a program of one's own: configuration, data, model, session; then steps, evaluations and
-//! checkpoints, as many and whenever the program likes.
+//! Trains a small DLRM from a program of one's own: configuration, data, model, session; then
+//! steps, evaluations and checkpoints, as many and whenever the program likes.
 //!
 //! ```text
 //! cargo run --release -p headlong --example 01_train_tiny
@@ -17,12 +17,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Every setting has a key, here as on the command line: `headlong config show` prints them all.
     let mut config = preset("tiny")?;
-    config.set_all(&["synthetic.train_rows=40_000".to_owned(), "synthetic.valid_rows=10_000".to_owned()])?;
+    config.set_all(&[
+        "synthetic.train_rows=40_000".to_owned(),
+        "synthetic.valid_rows=10_000".to_owned(),
+    ])?;
     config.run.output_dir = folder.path().to_owned();
     config.checkpoint.dir = Some(folder.path().join("checkpoints"));
     config.validate()?;
 
-    // The files of the run: here the synthetic data set, written now. A reporter says on the terminal what a run does.
+    // The files of the run: here the synthetic data set, written now. A reporter says on the
+    // terminal what a run does.
     let threads = 2;
     let prepared = Prepared::new(&config, None, threads, &Reporter::quiet(None))?;
     let best = prepared.synthetic().map_or(f64::NAN, |report| report.best_auc);

@@ -1,6 +1,7 @@
 //! Trains the same model on one rank and on four, and finds the same weights, bit for bit.
 //!
-//! Ranks are threads of this program; each trains on its share of every batch, owns a part of the rows and exchanges the rest.
+//! Ranks are threads of this program; each trains on its share of every batch, owns a part of the
+//! rows and exchanges the rest.
 //!
 //! ```text
 //! cargo run --release -p headlong --example 02_four_ranks
@@ -17,8 +18,13 @@ use headlong_embedding::Registry;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let mut config = preset("tiny")?;
-    // Sums over samples are cut into four blocks, however many ranks there are: that is what makes all runs equal.
-    config.set_all(&["synthetic.train_rows=40_000", "synthetic.valid_rows=10_000", "train.sum_blocks=4"])?;
+    // Sums over samples are cut into four blocks, however many ranks there are: that is what makes
+    // all runs equal.
+    config.set_all(&[
+        "synthetic.train_rows=40_000",
+        "synthetic.valid_rows=10_000",
+        "train.sum_blocks=4",
+    ])?;
     config.run.output_dir = folder.path().to_owned();
 
     let alone = train(&config)?;
@@ -38,7 +44,8 @@ fn train(config: &Config) -> Result<String, Box<dyn std::error::Error>> {
     let prepared = Prepared::new(config, None, threads, &Reporter::quiet(None))?;
     // Where rows lie is decided from how frequent they are in the first batches.
     let registry = Registry::default();
-    let placement = prepared.placement(config, &headlong::crew::local_topology(config), &registry)?;
+    let placement =
+        prepared.placement(config, &headlong::crew::local_topology(config), &registry)?;
     let partition = Some(placement.partition.clone());
     let options = CrewOptions { partition, ..CrewOptions::new(threads, &registry) };
     let crew = Crew::build(&placement.decide(config), &prepared.table_rows, options)?;

@@ -1,5 +1,6 @@
-//! Reads rows in Criteo's format as batches of labels, numbers and row indices: what training does before the first weight
-//! is touched. The reader runs ahead in threads of its own and tells after each batch where it stands.
+//! Reads rows in Criteo's format as batches of labels, numbers and row indices: what training does
+//! before the first weight is touched. The reader runs ahead in threads of its own and tells after
+//! each batch where it stands.
 //!
 //! ```text
 //! cargo run --release -p headlong --example 04_read_your_data
@@ -8,8 +9,8 @@
 use headlong_reader::hashing::HashFunction;
 use headlong_reader::io::DataFile;
 use headlong_reader::{
-    BadRowPolicy, Batch, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, IdPolicy, Position,
-    Reader, Schema, TextOptions,
+    BadRowPolicy, Batch, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, IdPolicy,
+    Position, Reader, Schema, TextOptions,
 };
 use std::error::Error;
 use std::fmt::Write as _;
@@ -22,7 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A file, or a pipe: what is looked at before it is read is not lost.
     let files = [DataFile::from(file)];
 
-    // Two integers and three categories instead of Criteo's 13 and 26. Lines that are no rows are left out and counted.
+    // Two integers and three categories instead of Criteo's 13 and 26. Lines that are no rows are
+    // left out and counted.
     let schema = Schema { labelled: true, num_dense: 2, num_sparse: 3 };
     let blocks = BlockOptions { schema, on_bad_row: BadRowPolicy::Skip, ..BlockOptions::default() };
     let options = TextOptions {
@@ -58,8 +60,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Ten rows: label, two integers, three hexadecimal categories, tab separated; an empty field is a missing value.
-/// The fourth line is no row.
+/// Ten rows: label, two integers, three hexadecimal categories, tab separated; an empty field is a
+/// missing value. The fourth line is no row.
 fn write_rows(file: &Path) -> Result<(), Box<dyn Error>> {
     let mut text = String::new();
     for row in 0..10_u32 {

@@ -1,5 +1,6 @@
-//! Trains a few steps on the simulated network and prints everything that happened: which rank called when, which bytes
-//! were under way, what failed. A failing seed of the test `simulated` prints the arguments to use here.
+//! Trains a few steps on the simulated network and prints everything that happened: which rank
+//! called when, which bytes were under way, what failed. A failing seed of the test `simulated`
+//! prints the arguments to use here.
 //!
 //! `cargo run --release -p headlong --example simulated_run -- --seed 17 --faulty`
 

@@ -1,7 +1,8 @@
 //! How much a model computes: the multiplications and additions of its products, stage by stage.
 //!
-//! Counted are dense layers, dot products and cross layers, two FLOP a multiply-add; everything else of an iteration moves bytes. The
-//! interaction counts the products of different features, once each, whatever a kernel computes.
+//! Counted are dense layers, dot products and cross layers, two FLOP a multiply-add; everything
+//! else of an iteration moves bytes. The interaction counts the products of different features,
+//! once each, whatever a kernel computes.
 
 use crate::bench::peak::{Factors, multiply_add_gflops};
 use crate::config::{Config, Interaction, Precision};
@@ -27,8 +28,8 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// Measures what `threads` threads, which `ranks_here` ranks share, do at most in the precision that `config` trains in, for about a
-    /// tenth of a second.
+    /// Measures what `threads` threads, which `ranks_here` ranks share, do at most in the precision
+    /// that `config` trains in, for about a tenth of a second.
     pub fn measure(config: &Config, threads: usize, ranks_here: usize) -> Self {
         let factors = match config.train.precision {
             Precision::Bf16 => Factors::Bf16,
@@ -39,9 +40,11 @@ impl Ceiling {
         Self { arithmetic: Arithmetic::of(config), samples, ranks, peak_gflops, ranks_here }
     }
 
-    /// What a stage of one rank reached which took `seconds` in `steps` steps, GFLOP/s; none for one that computes no product.
+    /// What a stage of one rank reached which took `seconds` in `steps` steps, GFLOP/s; none for
+    /// one that computes no product.
     pub fn reached(&self, stage: &str, steps: u64, seconds: f64) -> Option<f64> {
-        let flop = self.arithmetic.of_stage(stage) as f64 * self.samples / self.ranks as f64 * steps as f64;
+        let flop = self.arithmetic.of_stage(stage) as f64 * self.samples / self.ranks as f64
+            * steps as f64;
         (flop > 0.0 && seconds > 0.0).then(|| flop / seconds * 1e-9)
     }
 
@@ -78,9 +81,11 @@ impl Arithmetic {
         };
         let num_dense = config.data.num_dense as u64;
         let bottom_widths = if num_dense > 0 { &model.bottom[..] } else { &[] };
-        let (bottom, top) = (multiply_adds(num_dense, bottom_widths), multiply_adds(width, &model.top));
+        let (bottom, top) =
+            (multiply_adds(num_dense, bottom_widths), multiply_adds(width, &model.top));
         let first = num_dense * model.bottom.first().map_or(0, |&width| width as u64);
-        // Backward, each product has two: for its input, and for its weights. Nobody asks for the gradient of the first input.
+        // Backward, each product has two: for its input, and for its weights. Nobody asks for the
+        // gradient of the first input.
         let counted = [
             ("bottom_forward", bottom),
             ("interaction_forward", dots),
@@ -134,7 +139,10 @@ mod tests {
     fn backward_is_twice_forward_but_for_the_first_input() {
         let c1 = of("C1");
         assert_eq!(c1.of_stage("top_backward"), 2 * c1.of_stage("top_forward"));
-        assert_eq!(c1.of_stage("bottom_backward"), 2 * c1.of_stage("bottom_forward") - 2 * 13 * 512);
+        assert_eq!(
+            c1.of_stage("bottom_backward"),
+            2 * c1.of_stage("bottom_forward") - 2 * 13 * 512
+        );
         assert_eq!((c1.of_stage("route"), c1.of_stage("cross_forward")), (0, 0));
         assert!(of("C3").of_stage("cross_forward") > 0);
     }
@@ -142,7 +150,8 @@ mod tests {
     #[test]
     fn a_share_is_work_over_time_over_the_peak() {
         let arithmetic = of("C1");
-        let ceiling = Ceiling { arithmetic, samples: 1000.0, ranks: 1, peak_gflops: 100.0, ranks_here: 1 };
+        let ceiling =
+            Ceiling { arithmetic, samples: 1000.0, ranks: 1, peak_gflops: 100.0, ranks_here: 1 };
         let flop = 2.0 * ceiling.arithmetic.of_stage("top_forward") as f64 * 1000.0;
         let share = |ceiling: &Ceiling| {
             ceiling.reached("top_forward", 2, 0.5).map(|reached| reached / ceiling.gflops_of_rank())
@@ -150,7 +159,8 @@ mod tests {
         let alone = share(&ceiling).unwrap();
         assert!((alone - flop / 0.5 / 1e11).abs() < 1e-9, "{alone}");
         assert_eq!(ceiling.reached("route", 2, 0.5), None);
-        // Each of two ranks has half of the samples and half of the threads, or half of the samples and all threads of its process.
+        // Each of two ranks has half of the samples and half of the threads, or half of the samples
+        // and all threads of its process.
         let two = |ranks_here| share(&Ceiling { ranks: 2, ranks_here, ..ceiling.clone() });
         assert_eq!((two(2), two(1)), (Some(alone), Some(alone / 2.0)));
     }

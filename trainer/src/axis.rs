@@ -1,6 +1,7 @@
 //! Axes of pictures: where a value lies, and which values are named.
 
-/// The values from 0 to `length` that an axis names, at most about `most` of them: multiples of 1, 2 or 5 times a power of ten.
+/// The values from 0 to `length` that an axis names, at most about `most` of them: multiples of 1,
+/// 2 or 5 times a power of ten.
 pub fn round_ticks(length: f64, most: usize) -> Vec<f64> {
     if !(length.is_finite() && length > 0.0) {
         return vec![0.0];
@@ -94,7 +95,10 @@ mod tests {
         assert_eq!(round_ticks(0.0, 5), [0.0]);
         for length in [1e-3, 0.7, 9.99, 57.3, 5120.0, 1e9] {
             let ticks = round_ticks(length, 8);
-            assert!((4..=9).contains(&ticks.len()) && ticks[ticks.len() - 1] <= length * 1.001, "{ticks:?}");
+            assert!(
+                (4..=9).contains(&ticks.len()) && ticks[ticks.len() - 1] <= length * 1.001,
+                "{ticks:?}"
+            );
         }
     }
 
@@ -102,7 +106,10 @@ mod tests {
     fn there_is_room_above_the_highest_value() {
         for highest in [5120.0, 5000.0, 1.0, 0.0] {
             let axis = Linear::new(highest);
-            assert!((0.5..0.96).contains(&axis.place(highest)) || highest == 0.0, "{highest}: {axis:?}");
+            assert!(
+                (0.5..0.96).contains(&axis.place(highest)) || highest == 0.0,
+                "{highest}: {axis:?}"
+            );
         }
     }
 }

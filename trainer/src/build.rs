@@ -1,5 +1,5 @@
-//! From a configuration to a model in memory: every slot planned, every arena frozen, every weight initialised. After this
-//! nothing is allocated.
+//! From a configuration to a model in memory: every slot planned, every arena frozen, every weight
+//! initialised. After this nothing is allocated.
 
 use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Precision};
 use crate::data::failed;
@@ -73,17 +73,20 @@ pub struct Model {
     pub weights: Arena,
     /// Their gradients, laid out alike.
     pub gradients: Arena,
-    /// Gradients of frequent rows, loss sums and dense gradients, in one memory: what the all-reduce takes.
+    /// Gradients of frequent rows, loss sums and dense gradients, in one memory: what the
+    /// all-reduce takes.
     pub(crate) reduced: Arena,
     /// Gradients of frequent rows: 1 × [`HybridSet::frequent_len`].
     pub(crate) frequent: Mat,
-    /// Numbers that are added up over all ranks with the gradients, for the host: 1 × [`NUM_VOTES`].
+    /// Numbers that are added up over all ranks with the gradients, for the host: 1 ×
+    /// [`NUM_VOTES`].
     pub(crate) votes: Mat,
     /// Rows that this rank asked for: their vectors, later their gradients.
     pub(crate) requested: Mat,
     /// Rows that ranks asked this one for.
     pub(crate) asked: Mat,
-    /// Rows that this rank handles as the proxy of its node: those of its peers, and those that it asks owners for.
+    /// Rows that this rank handles as the proxy of its node: those of its peers, and those that it
+    /// asks owners for.
     pub(crate) inside: Mat,
     pub(crate) across: Mat,
     /// The states of the dense optimiser, laid out alike.
@@ -117,7 +120,8 @@ pub struct Model {
     pub(crate) rounding: Option<Rounding>,
     /// On a device, where the first step stopped being numbers: 1 × 1.
     record: Mat,
-    /// Learning rates and number of the step, on a device with memory of its own: for the dense parameters, then for the tables.
+    /// Learning rates and number of the step, on a device with memory of its own: for the dense
+    /// parameters, then for the tables.
     device_steps: Option<DeviceMemory>,
     /// The other ranks' devices, where there are several.
     devices: Option<Box<dyn DeviceCollectives>>,
@@ -195,7 +199,8 @@ impl Model {
         ablation: Ablation,
     ) -> Result<Self> {
         let partition = Partition::row_wise(&table_specs(config, table_rows), 1);
-        let communicator = Communicator::local(&Topology::single(), CommOptions::default()).remove(0);
+        let communicator =
+            Communicator::local(&Topology::single(), CommOptions::default()).remove(0);
         let communicator = Arc::new(communicator);
         let (partition, ids) = (Arc::new(partition), IdsChoice::Exchange);
         Self::of_rank(
@@ -206,7 +211,8 @@ impl Model {
         )
     }
 
-    /// One rank's model: its replica of the dense network and of frequent rows, and the infrequent rows that it owns.
+    /// One rank's model: its replica of the dense network and of frequent rows, and the infrequent
+    /// rows that it owns.
     ///
     /// # Errors
     /// As [`Model::new`].
@@ -220,7 +226,8 @@ impl Model {
         let sizes = Sizes::of(config, parts.communicator.num_ranks(), compute);
         let tables = build_tables(config, table_rows, stream, &sizes, &parts)?;
         let exchanged = exchanged(&tables, deduplicates_by_node(config, &parts));
-        let Planned { plans, bottom, cross, top, slots } = Planned::new(config, &sizes, compute, &exchanged);
+        let Planned { plans, bottom, cross, top, slots } =
+            Planned::new(config, &sizes, compute, &exchanged);
         let parameters_plan = plans.parameters.clone();
         let memory = |error| failed("the dense network cannot be built", error);
         let arenas = plans.freeze_on(stream).map_err(memory)?;
@@ -268,7 +275,13 @@ impl Model {
         let slots = ids.batches.map(|(labels, dense)| {
             let purpose = purposes.next().expect("there are as many purposes as slots");
             let proxy = by_node.then(|| tables.new_node_proxy());
-            BatchSlot::new(purpose, (mat(labels), mat(dense)), tables.new_route(), proxy, num_shares)
+            BatchSlot::new(
+                purpose,
+                (mat(labels), mat(dense)),
+                tables.new_route(),
+                proxy,
+                num_shares,
+            )
         });
         let rank = parts.communicator.rank().0;
         // Proxies ask for what their peers have asked them for.
@@ -356,7 +369,8 @@ impl Model {
         }
     }
 
-    /// Makes everything that is derived from weights again. Call it after weights were written from outside.
+    /// Makes everything that is derived from weights again. Call it after weights were written from
+    /// outside.
     pub fn refresh(&self, stream: &Stream) {
         self.stacks().into_iter().flatten().for_each(|stack| stack.refresh(stream));
     }
@@ -367,7 +381,8 @@ impl Model {
         [slice::from_ref(&self.bottom), cross, slice::from_ref(&self.top)]
     }
 
-    /// Takes this rank's share of `incoming` into a slot, and brings labels and dense features to the device.
+    /// Takes this rank's share of `incoming` into a slot, and brings labels and dense features to
+    /// the device.
     pub(crate) fn copy_batch(&self, slot: &BatchSlot, incoming: &Batch) -> Result<()> {
         self.take_share(slot, incoming)?;
         let batch = slot.batch();
@@ -383,7 +398,8 @@ impl Model {
         Ok(())
     }
 
-    /// Samples of one block of the sums over this rank's samples of a whole step, for the gradients of rows.
+    /// Samples of one block of the sums over this rank's samples of a whole step, for the gradients
+    /// of rows.
     pub(crate) fn block_len_of_step(&self, slot: &BatchSlot) -> usize {
         let all = slot.num_samples_of_all();
         if all <= self.share.micro_batch_size_of_all() {
@@ -392,8 +408,14 @@ impl Model {
         slot.batch().num_samples.div_ceil(self.share.blocks().len())
     }
 
-    /// The mean loss of the step over the batch of slot `slot`: the host's look at it, after the step.
-    pub(crate) fn mean_loss(&self, slot: usize, num_samples_of_all: usize, step: u64) -> Result<f64> {
+    /// The mean loss of the step over the batch of slot `slot`: the host's look at it, after the
+    /// step.
+    pub(crate) fn mean_loss(
+        &self,
+        slot: usize,
+        num_samples_of_all: usize,
+        step: u64,
+    ) -> Result<f64> {
         let num_micro_batches = num_samples_of_all.div_ceil(self.share.micro_batch_size_of_all());
         let rows = num_micro_batches * self.share.sum_blocks();
         let sum = match self.runs_ahead() {
@@ -403,13 +425,17 @@ impl Model {
         Ok(sum / num_samples_of_all as f64)
     }
 
-    /// Where the loss scale stands behind the step over the batch of slot `slot`, once [`Self::mean_loss`] has waited for it; none where the
-    /// loss is not scaled.
+    /// Where the loss scale stands behind the step over the batch of slot `slot`, once
+    /// [`Self::mean_loss`] has waited for it; none where the loss is not scaled.
     pub(crate) fn scaling(&self, slot: usize) -> Result<Option<ScaleState>> {
         if self.loss_scale.is_none() {
             return Ok(None);
         }
-        if self.runs_ahead() { Ok(Some(self.scaling_of(&self.slots[slot]))) } else { self.loss_scale() }
+        if self.runs_ahead() {
+            Ok(Some(self.scaling_of(&self.slots[slot])))
+        } else {
+            self.loss_scale()
+        }
     }
 
     /// Where the loss scale stands, once the device has done what it was given.
@@ -418,27 +444,34 @@ impl Model {
         state.map_err(|error| failed("the loss scale cannot be read", error))
     }
 
-    /// Whether the step changes nothing, because a gradient is not finite: for the CPU's stages. A device finds it where it needs it.
+    /// Whether the step changes nothing, because a gradient is not finite: for the CPU's stages. A
+    /// device finds it where it needs it.
     pub(crate) fn skips(&self) -> bool {
         !self.runs_ahead() && self.loss_scale.as_ref().is_some_and(LossScale::skips)
     }
 
-    /// Whether every batch of a call over slot `slot` is full and has the ids that were planned for, so that all sizes are always the
-    /// same. Each rank knows that of its own share: what a rank replays and another one runs is the same work.
+    /// Whether every batch of a call over slot `slot` is full and has the ids that were planned
+    /// for, so that all sizes are always the same. Each rank knows that of its own share: what a
+    /// rank replays and another one runs is the same work.
     pub(crate) fn is_full(&self, call: &Call<'_>, slot: usize) -> bool {
         let (train, eval) = (&self.config.train, &self.config.eval);
         let is_evaluation = slot == Self::EVALUATION_SLOT;
-        let full = if is_evaluation { eval.batch_size } else { train.batch_size * train.accumulate };
-        let is_usual = |slot: &BatchSlot| slot.num_samples_of_all() == full && slot.route().is_as_planned();
+        let full =
+            if is_evaluation { eval.batch_size } else { train.batch_size * train.accumulate };
+        let is_usual =
+            |slot: &BatchSlot| slot.num_samples_of_all() == full && slot.route().is_as_planned();
         is_usual(call.now) && (is_evaluation || call.next.is_some_and(is_usual))
     }
 
-    /// Whether a step over slot `slot` that was captured with full batches does what this call asks for. The batch of next may be
-    /// short: it is copied and routed as long as it says it is, and what its copies take besides is not looked at.
+    /// Whether a step over slot `slot` that was captured with full batches does what this call asks
+    /// for. The batch of next may be short: it is copied and routed as long as it says it is, and
+    /// what its copies take besides is not looked at.
     pub(crate) fn is_replayable(&self, call: &Call<'_>, slot: usize) -> bool {
         let full = self.config.train.batch_size * self.config.train.accumulate;
-        let fits = |slot: &BatchSlot| slot.num_samples_of_all() <= full && slot.route().is_as_planned();
-        self.is_full(&Call { next: call.next.map(|_| call.now), ..*call }, slot) && call.next.is_none_or(fits)
+        let fits =
+            |slot: &BatchSlot| slot.num_samples_of_all() <= full && slot.route().is_as_planned();
+        self.is_full(&Call { next: call.next.map(|_| call.now), ..*call }, slot)
+            && call.next.is_none_or(fits)
     }
 
     /// The first `num_samples` of `logits`, those of the last prediction, brought to the host.
@@ -495,7 +528,8 @@ fn build_tables(
     parts: &RankParts<'_>,
 ) -> Result<HybridSet> {
     let specs = table_specs(config, table_rows);
-    // One rank looks dense rows up straight from the ids; other tables, other ranks and devices need room for every batch.
+    // One rank looks dense rows up straight from the ids; other tables, other ranks and devices
+    // need room for every batch.
     let staged = |spec: &TableSpec| parts.registry.kind(spec).is_ok_and(|kind| !kind.shows_rows());
     let planned = sizes.ranks > 1 || stream.as_cuda().is_some() || specs.iter().any(staged);
     let max_samples = sizes.step.max(if planned { sizes.evaluation } else { 0 });
@@ -525,14 +559,15 @@ fn build_tables(
         .map_err(|error| failed("the embedding tables cannot be built", error))
 }
 
-/// Whether equal rows are merged in each node: as configured, where nodes are subtrees of the sum over ranks. A node of one rank, or
-/// a job of one node, would gain nothing.
+/// Whether equal rows are merged in each node: as configured, where nodes are subtrees of the sum
+/// over ranks. A node of one rank, or a job of one node, would gain nothing.
 fn deduplicates_by_node(config: &Config, parts: &RankParts<'_>) -> bool {
     let aligned = parts.communicator.topology().aligned_node_size();
     config.comm.deduplicate == DeduplicateChoice::Node && aligned.is_some()
 }
 
-/// Elements of one piece of the all-reduce. Threads of one process read each other's memory: pieces would only add waits.
+/// Elements of one piece of the all-reduce. Threads of one process read each other's memory: pieces
+/// would only add waits.
 fn chunk_len(communicator: &Communicator) -> usize {
     match communicator.transport().name() {
         "local" => usize::MAX,

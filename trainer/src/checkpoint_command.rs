@@ -58,7 +58,10 @@ pub fn inspect_text(checkpoint: &Checkpoint) -> String {
     };
     line("checkpoint", checkpoint.path().display().to_string());
     line("size", format!("{} in {} files", bytes(checkpoint.bytes()), manifest.files.len() + 1));
-    line("written by", format!("headlong {}, format version {}", manifest.program, manifest.version));
+    line(
+        "written by",
+        format!("headlong {}, format version {}", manifest.program, manifest.version),
+    );
     let finished = match state.finished.as_deref() {
         None => "the run can go on",
         Some("target_auc") => "the run is finished: it has reached its target AUC",
@@ -67,7 +70,8 @@ pub fn inspect_text(checkpoint: &Checkpoint) -> String {
     line("step", format!("{} ({} samples); {finished}", count(state.step), count(state.samples)));
     line("evaluation", state.metrics.as_ref().map_or_else(|| "none".to_owned(), metrics_text));
     line("model", model_text(&state.model));
-    let optimizers = [&state.optimizers.dense, &state.optimizers.sparse].map(|name| optimizer_text(name));
+    let optimizers =
+        [&state.optimizers.dense, &state.optimizers.sparse].map(|name| optimizer_text(name));
     line("optimisers", format!("dense {}; tables {}", optimizers[0], optimizers[1]));
     line("data", data_text(&state.data));
     line("position", position_text(&state.reader));
@@ -83,8 +87,9 @@ pub fn inspect_text(checkpoint: &Checkpoint) -> String {
 }
 
 fn metrics_text(metrics: &EvalMetrics) -> String {
-    let number =
-        |value: Option<f64>| value.map_or_else(|| "undefined".to_owned(), |value| format!("{value:.6}"));
+    let number = |value: Option<f64>| {
+        value.map_or_else(|| "undefined".to_owned(), |value| format!("{value:.6}"))
+    };
     format!(
         "AUC {}, log loss {}, normalised entropy {}, calibration {}, accuracy {:.4} (base rate {:.4}) on {} samples",
         number(metrics.auc),
@@ -110,7 +115,8 @@ fn model_text(model: &ModelFingerprint) -> String {
     )
 }
 
-/// An optimiser as the configuration names it, from what the manifest holds: `adagrad (epsilon 1e-10, initial_accumulator 0.0)`.
+/// An optimiser as the configuration names it, from what the manifest holds:
+/// `adagrad (epsilon 1e-10, initial_accumulator 0.0)`.
 fn optimizer_text(stored: &str) -> String {
     let (name, settings) = stored.split_once(" { ").unwrap_or((stored, ""));
     let mut text = String::new();
@@ -135,7 +141,9 @@ fn data_text(data: &DataFingerprint) -> String {
 
 /// Where the reader goes on; the line is that of a file of text, which other formats do not have.
 fn position_text(stored: &Value) -> String {
-    let Ok(position) = serde_json::from_value::<Position>(stored.clone()) else { return stored.to_string() };
+    let Ok(position) = serde_json::from_value::<Position>(stored.clone()) else {
+        return stored.to_string();
+    };
     let Position { epoch, sample, file, line, skipped, .. } = position;
     let mut text = format!("epoch {}, after {} samples of it", count(epoch + 1), count(sample));
     if line > 0 {
@@ -151,7 +159,8 @@ fn tables_text(tables: &[TableLayout]) -> String {
     let mut rows = vec![["table", "rows", "dim", "size", "optimiser states"].map(str::to_owned)];
     for table in tables {
         let width: u64 = table.dim + table.states.iter().map(|state| state.width).sum::<u64>();
-        let states = table.states.iter().map(|state| format!("{} [rows, {}]", state.name, state.width));
+        let states =
+            table.states.iter().map(|state| format!("{} [rows, {}]", state.name, state.width));
         let states = states.collect::<Vec<_>>().join(", ");
         rows.push([
             table.name.clone(),
@@ -167,7 +176,8 @@ fn tables_text(tables: &[TableLayout]) -> String {
 fn dense_text(checkpoint: &Checkpoint) -> String {
     let mut rows = vec![["parameter", "shape", "optimiser states"].map(str::to_owned)];
     for parameter in &checkpoint.manifest().layout.dense {
-        let states = parameter.states.iter().map(|state| state.name.as_str()).collect::<Vec<_>>().join(", ");
+        let states =
+            parameter.states.iter().map(|state| state.name.as_str()).collect::<Vec<_>>().join(", ");
         let states = if states.is_empty() { "none".to_owned() } else { states };
         rows.push([parameter.name.clone(), format!("{:?}", parameter.shape), states]);
     }
@@ -181,7 +191,12 @@ fn files_text(checkpoint: &Checkpoint) -> String {
             Content::Dense => "dense parameters".to_owned(),
             Content::Rows { ranges } => match ranges.as_slice() {
                 [range] => {
-                    format!("{} rows {}..{}", range.table, range.first_row, range.first_row + range.rows)
+                    format!(
+                        "{} rows {}..{}",
+                        range.table,
+                        range.first_row,
+                        range.first_row + range.rows
+                    )
                 }
                 ranges => format!("rows of {} tables", ranges.len()),
             },
@@ -227,7 +242,8 @@ fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
     output::answer(json, &text, &document)
 }
 
-/// `DIR.safetensors` next to the checkpoint, where no file is named: inside of it the file would go when the checkpoint does.
+/// `DIR.safetensors` next to the checkpoint, where no file is named: inside of it the file would go
+/// when the checkpoint does.
 pub(crate) fn export_target(checkpoint: &Path, named: Option<&Path>) -> PathBuf {
     // `.` and `..` are no names.
     let checkpoint = fs::canonicalize(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
@@ -238,14 +254,17 @@ pub(crate) fn export_target(checkpoint: &Path, named: Option<&Path>) -> PathBuf 
 
 fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
     if let Some(path) = target.filter(|path| *path == Path::new("-") || is_stdout(path)) {
-        let reason =
-            "safetensors are not written front to back, so standard output cannot take them: name a file";
+        let reason = "safetensors are not written front to back, so standard output cannot take them: name a file";
         return Err(Error::Usage(format!("--output {}: {reason}", path.display())));
     }
     let checkpoint = open("DIR", directory)?;
     let target = export_target(checkpoint.path(), target);
     let size = export(&checkpoint, &target)?;
-    output::print(&format!("{}: {}, parameters named as in the original DLRM", target.display(), bytes(size)))
+    output::print(&format!(
+        "{}: {}, parameters named as in the original DLRM",
+        target.display(),
+        bytes(size)
+    ))
 }
 
 #[cfg(test)]
@@ -288,7 +307,8 @@ mod tests {
             dictionary: Some("eaab".into()),
         };
         assert_eq!(data_text(&data), "ln(x+1), ids by dictionary, dictionary eaab");
-        (data.id_policy, data.hash, data.dictionary) = ("hash".into(), "murmur3-fmix64".into(), None);
+        (data.id_policy, data.hash, data.dictionary) =
+            ("hash".into(), "murmur3-fmix64".into(), None);
         assert_eq!(data_text(&data), "ln(x+1), ids by hash, murmur3-fmix64");
     }
 }

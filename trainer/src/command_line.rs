@@ -10,8 +10,8 @@ pub fn quoted(arguments: &[OsString]) -> String {
     shlex::try_join(words.iter().map(AsRef::as_ref)).unwrap_or_else(|_| words.join(" "))
 }
 
-/// The command with which a run that was stopped goes on: what its user typed, and `--resume`. `None` where a launcher that is not ours
-/// knows that.
+/// The command with which a run that was stopped goes on: what its user typed, and `--resume`.
+/// `None` where a launcher that is not ours knows that.
 pub fn resuming(is_alone: bool) -> Option<String> {
     let typed = match launcher_env::launcher_process().ok()? {
         Some(launcher) => arguments_of(launcher)?,
@@ -62,7 +62,8 @@ mod tests {
             resumed(&["headlong", "train", "--resume", "--keep", "2"]),
             "headlong train --keep 2 --resume"
         );
-        let started = ["headlong", "launch", "-n", "2", "--", "train", "--init-from", "old", "--seed", "7"];
+        let started =
+            ["headlong", "launch", "-n", "2", "--", "train", "--init-from", "old", "--seed", "7"];
         assert_eq!(resumed(&started), "headlong launch -n 2 -- train --seed 7 --resume");
         assert_eq!(resumed(&["headlong", "train", "--init-from=old"]), "headlong train --resume");
     }

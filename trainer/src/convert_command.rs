@@ -25,16 +25,19 @@ use std::sync::Arc;
 /// Arguments of `headlong data convert`.
 #[derive(Debug, Args)]
 pub struct ConvertArguments {
-    /// What to convert: files, for `npy` one file of each shard (or `day_0`), for `split` its folders
+    /// What to convert: files, for `npy` one file of each shard (or `day_0`), for `split` its
+    /// folders
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub data: Vec<DataFile>,
     /// The format to write: headlong, mlperf, raw, npy, split, parquet, csv, criteo
     #[arg(long, value_name = "FORMAT")]
     pub to: Format,
-    /// The file, or - (standard output); for `npy` what its files' names begin with, for `split` a folder (`DIR/train`)
+    /// The file, or - (standard output); for `npy` what its files' names begin with, for `split` a
+    /// folder (`DIR/train`)
     #[arg(long, value_name = "PATH")]
     pub output: PathBuf,
-    /// Turn ids into rows, id mod rows: a number for all columns, one for each (3,5,…), or a published list's name
+    /// Turn ids into rows, id mod rows: a number for all columns, one for each (3,5,…), or a
+    /// published list's name
     #[arg(long, value_name = "ROWS")]
     pub rows: Option<String>,
     /// What the data does not say itself
@@ -51,7 +54,8 @@ pub struct MultiHotArguments {
     /// What is converted, and to what; `--rows` is needed
     #[command(flatten)]
     pub conversion: ConvertArguments,
-    /// Ids a sample in each column, the first of them the file's (3,2,1,…); MLPerf's where it is not given
+    /// Ids a sample in each column, the first of them the file's (3,2,1,…); MLPerf's where it is
+    /// not given
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pub sizes: Vec<u32>,
     /// No table has more rows than this; MLPerf: 40000000
@@ -74,7 +78,8 @@ pub struct MultiHotArguments {
 /// Converts.
 ///
 /// # Errors
-/// [`Error::Usage`] for arguments that do not fit together, [`Error::Failed`] for data that cannot be read or written.
+/// [`Error::Usage`] for arguments that do not fit together, [`Error::Failed`] for data that cannot
+/// be read or written.
 pub fn run(arguments: &ConvertArguments) -> Result<()> {
     convert_with(arguments, None)
 }
@@ -87,14 +92,18 @@ pub fn run_multi_hot(arguments: &MultiHotArguments) -> Result<()> {
     let MultiHotArguments { conversion, sizes, max_rows, distribution, seed, .. } = arguments;
     let sizes = if sizes.is_empty() { MLPERF_SIZES.to_vec() } else { sizes.clone() };
     let Some(rows) = rows(conversion, Format::Criteo, sizes.len())? else {
-        return Err(Error::Usage("--rows: ids are drawn from the rows of each column's table".to_owned()));
+        return Err(Error::Usage(
+            "--rows: ids are drawn from the rows of each column's table".to_owned(),
+        ));
     };
     let rows: Vec<u64> = rows.into_iter().map(|rows| rows.min(max_rows.unwrap_or(rows))).collect();
-    let memory_mib = arguments.memory_gib.map_or(arguments.memory_mib, |gib| gib.saturating_mul(1 << 10));
+    let memory_mib =
+        arguments.memory_gib.map_or(arguments.memory_mib, |gib| gib.saturating_mul(1 << 10));
     let memory_bytes = multi_hot_memory_bytes(memory_mib);
     say_what_is_drawn(&rows, &sizes, memory_bytes)?;
     let spec = MultiHotSpec { sizes, distribution: *distribution, seed: *seed, memory_bytes };
-    let bags = MultiHot::new(&rows, &spec).map_err(Error::failed("multi-hot ids cannot be drawn"))?;
+    let bags =
+        MultiHot::new(&rows, &spec).map_err(Error::failed("multi-hot ids cannot be drawn"))?;
     convert_with(conversion, Some((rows, Arc::new(bags))))
 }
 
@@ -111,7 +120,10 @@ fn say_what_is_drawn(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> 
 }
 
 /// Converts; with bags, ids become these rows and then their bags.
-fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiHot>)>) -> Result<()> {
+fn convert_with(
+    arguments: &ConvertArguments,
+    bags: Option<(Vec<u64>, Arc<MultiHot>)>,
+) -> Result<()> {
     let target = target(arguments)?;
     let from = arguments.what.format_of(&arguments.data[0])?;
     let mut described = arguments.what.described()?;
@@ -122,8 +134,8 @@ fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiH
         // The configuration transforms them when it reads what is written.
         columns.dense_reading = DenseReading::Raw(DenseTransform::Identity);
     }
-    let source =
-        convert::open(from, &arguments.data, &described).map_err(Error::failed("the data cannot be read"))?;
+    let source = convert::open(from, &arguments.data, &described)
+        .map_err(Error::failed("the data cannot be read"))?;
     let transform = match from {
         Format::Npy | Format::Split => None,
         Format::Csv | Format::Parquet if !arguments.what.integers => None,
@@ -134,7 +146,8 @@ fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiH
         None => (rows(arguments, from, source.schema().sparse.len())?, None),
     };
     let keep_integers = arguments.what.integers;
-    let options = ConvertOptions { transform, keep_integers, rows, multi_hot, disk: DiskOptions::default() };
+    let options =
+        ConvertOptions { transform, keep_integers, rows, multi_hot, disk: DiskOptions::default() };
     let (mut progress, all) = (Progress::new(), source.num_samples());
     let converted = convert::convert(&*source, arguments.to, target, &options, &mut |samples| {
         progress.show_samples(samples, all);
@@ -145,7 +158,8 @@ fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiH
     }
     let converted = converted.map_err(refused)?;
     let seconds = progress.seconds();
-    let size = if is_stdout(target) { String::new() } else { format!(", {}", bytes(converted.bytes)) };
+    let size =
+        if is_stdout(target) { String::new() } else { format!(", {}", bytes(converted.bytes)) };
     let text = format!(
         "{} samples of {from} written as {}: {}{size}, in {}",
         count(converted.num_samples),
@@ -167,7 +181,8 @@ fn convert_with(arguments: &ConvertArguments, bags: Option<(Vec<u64>, Arc<MultiH
 /// Where the data goes; refuses names that would say something else of it than it is.
 fn target(arguments: &ConvertArguments) -> Result<&Path> {
     let (path, to) = (&*arguments.output, arguments.to);
-    let refuse = |message: String| Err(Error::Usage(format!("--output {}: {message}", path.display())));
+    let refuse =
+        |message: String| Err(Error::Usage(format!("--output {}: {message}", path.display())));
     let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     if let Some(program) = [("gz", "gzip"), ("zst", "zstd")]
         .into_iter()
@@ -175,7 +190,10 @@ fn target(arguments: &ConvertArguments) -> Result<&Path> {
     {
         return refuse(match to {
             Format::Csv | Format::Criteo => {
-                format!("nothing is compressed here: write to `--output - | {program} > {}`", path.display())
+                format!(
+                    "nothing is compressed here: write to `--output - | {program} > {}`",
+                    path.display()
+                )
             }
             _ => format!("nothing is compressed here: name a file without .{ending}"),
         });
@@ -190,7 +208,8 @@ fn target(arguments: &ConvertArguments) -> Result<&Path> {
     }
     if arguments.json.json {
         return refuse(
-            "standard output has the data, so that --json cannot go there: use --json-file".to_owned(),
+            "standard output has the data, so that --json cannot go there: use --json-file"
+                .to_owned(),
         );
     }
     Ok(Path::new("/dev/stdout"))
@@ -208,7 +227,11 @@ fn refused(error: ReaderError) -> Error {
     }
 }
 
-fn rows(arguments: &ConvertArguments, from: Format, num_columns: usize) -> Result<Option<Vec<u64>>> {
+fn rows(
+    arguments: &ConvertArguments,
+    from: Format,
+    num_columns: usize,
+) -> Result<Option<Vec<u64>>> {
     let Some(text) = &arguments.rows else {
         let known = from == Format::Split && arguments.to == Format::Split;
         let rows = known.then(|| split_rows(arguments.data[0].path())).transpose();

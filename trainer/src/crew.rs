@@ -1,7 +1,9 @@
-//! The crew: all ranks of this process, each with its engine on its own thread, working on the same batches.
+//! The crew: all ranks of this process, each with its engine on its own thread, working on the same
+//! batches.
 //!
-//! One rank is a crew of one and runs on the caller's thread. Several ranks meet in their collectives, so each needs a thread
-//! of its own for as long as a call lasts; when one fails, it tells the others, and the call returns what went wrong first.
+//! One rank is a crew of one and runs on the caller's thread. Several ranks meet in their
+//! collectives, so each needs a thread of its own for as long as a call lasts; when one fails, it
+//! tells the others, and the call returns what went wrong first.
 
 use crate::build::{Ablation, Model, RankParts, table_specs};
 use crate::config::{
@@ -19,8 +21,8 @@ use crate::table_state::Group;
 use crate::trace::{Record, Recorder, write_trace};
 use headlong_comm::tuning::Tuning;
 use headlong_comm::{
-    AllToAll, BetweenDevices, Busy, CommError, CommOptions, Communicator, Compress, Feature, NcclOptions,
-    Topology,
+    AllToAll, BetweenDevices, Busy, CommError, CommOptions, Communicator, Compress, Feature,
+    NcclOptions, Topology,
 };
 use headlong_device::Stream;
 use headlong_device::cuda::CudaDevice;
@@ -74,7 +76,8 @@ pub struct CrewOptions<'a> {
     pub ablation: Ablation,
     /// What is recorded of the stages.
     pub record: Record,
-    /// Devices of this machine that other ranks have, where there are that many more; else each rank shares one with another rank.
+    /// Devices of this machine that other ranks have, where there are that many more; else each
+    /// rank shares one with another rank.
     pub taken_devices: usize,
 }
 
@@ -144,16 +147,25 @@ pub fn tuned_comm_options(config: &Config) -> Result<CommOptions> {
     Ok(CommOptions { tuning: Some(Arc::new(tuning)), ..comm_options(config) })
 }
 
-/// The stream that a rank works on. Ranks of a machine take its CUDA devices in their order: those of a node, or all ranks where they
-/// are threads of one process, whatever nodes they play; behind `taken` ones where there are enough.
-fn stream_of(config: &Config, communicator: &Communicator, threads: usize, taken: usize) -> Result<Stream> {
+/// The stream that a rank works on. Ranks of a machine take its CUDA devices in their order: those
+/// of a node, or all ranks where they are threads of one process, whatever nodes they play; behind
+/// `taken` ones where there are enough.
+fn stream_of(
+    config: &Config,
+    communicator: &Communicator,
+    threads: usize,
+    taken: usize,
+) -> Result<Stream> {
     if config.run.device != DeviceChoice::Cuda {
         return Ok(Stream::cpu(threads));
     }
     let (local, ranks) = place_on_machine(communicator);
     let devices = CudaDevice::count().map_err(unusable)? as usize;
-    let ordinal =
-        if crate::machine::has_devices_beside(devices, taken, ranks) { taken + local } else { local };
+    let ordinal = if crate::machine::has_devices_beside(devices, taken, ranks) {
+        taken + local
+    } else {
+        local
+    };
     if ordinal >= devices {
         return Err(Error::unsupported(
             format!("run.device = \"cuda\" with {ranks} ranks on a machine"),
@@ -164,7 +176,8 @@ fn stream_of(config: &Config, communicator: &Communicator, threads: usize, taken
     headlong_device::cuda::blas::set_algorithm_file(config.run.algorithms.clone());
     let device = CudaDevice::open(ordinal as u32).map_err(unusable)?;
     let pool = Arc::new(Pool::new(threads));
-    let stream = |high| Stream::cuda_with_priority(&device, Arc::clone(&pool), high).map_err(unusable);
+    let stream =
+        |high| Stream::cuda_with_priority(&device, Arc::clone(&pool), high).map_err(unusable);
     // Whatever others wait for goes first; weight gradients fill the gaps.
     match config.run.schedule {
         ScheduleChoice::Serial => stream(true),
@@ -238,10 +251,15 @@ impl Crew {
         ids: IdsChoice,
     ) -> Result<Self> {
         let engines = communicators.into_iter().map(|communicator| {
-            let stream =
-                stream_of(config, &communicator, blueprint.threads_per_rank, blueprint.taken_devices)?;
+            let stream = stream_of(
+                config,
+                &communicator,
+                blueprint.threads_per_rank,
+                blueprint.taken_devices,
+            )?;
             let (partition, registry) = (Arc::clone(partition), &blueprint.registry);
-            let parts = RankParts { communicator, partition, ids, registry, ablation: blueprint.ablation };
+            let parts =
+                RankParts { communicator, partition, ids, registry, ablation: blueprint.ablation };
             let model = Model::of_rank(config, &blueprint.table_rows, &stream, parts)?;
             let lanes = match config.run.schedule {
                 ScheduleChoice::Serial => Lanes::serial(stream)?,
@@ -266,9 +284,9 @@ impl Crew {
         place_on_machine(&self.first().model().communicator).1
     }
 
-    /// Places the rows anew: weights and states move to where they belong now, and the batch of now is routed again. What is trained
-    /// afterwards has the same bits as without. Old and new rows are in memory together for as long as it takes; with ranks in
-    /// other processes, all call it.
+    /// Places the rows anew: weights and states move to where they belong now, and the batch of now
+    /// is routed again. What is trained afterwards has the same bits as without. Old and new rows
+    /// are in memory together for as long as it takes; with ranks in other processes, all call it.
     ///
     /// # Errors
     /// Memory that the system refuses, a rank that is gone; then the crew is as it was.
@@ -276,10 +294,12 @@ impl Crew {
         // Steps on their way read the old rows, and their losses are told.
         self.settle()?;
         let blueprint = self.blueprint.clone();
-        let blueprint = blueprint
-            .ok_or_else(|| Error::unsupported("placing rows anew", "this crew was put together by hand"))?;
-        let communicators =
-            (0..self.len()).map(|rank| Arc::clone(&self.engine(rank).model().communicator)).collect();
+        let blueprint = blueprint.ok_or_else(|| {
+            Error::unsupported("placing rows anew", "this crew was put together by hand")
+        })?;
+        let communicators = (0..self.len())
+            .map(|rank| Arc::clone(&self.engine(rank).model().communicator))
+            .collect();
         let (config, ids) = {
             let first = self.first();
             (first.model().config.clone(), first.model().ids)
@@ -342,7 +362,8 @@ impl Crew {
         self.ranks.is_empty()
     }
 
-    /// Calls `work` for every rank of this process at once, and returns when all have returned: the first rank's result.
+    /// Calls `work` for every rank of this process at once, and returns when all have returned: the
+    /// first rank's result.
     ///
     /// # Errors
     /// The cause, where a rank fails: not what the others say of having lost it.
@@ -411,7 +432,8 @@ impl Crew {
         engines.for_each(|mut engine| engine.take_losses(&mut |_| {}));
     }
 
-    /// Predicts `batch` and hands logits and labels (empty where there are none) to `take`, in the order of the samples.
+    /// Predicts `batch` and hands logits and labels (empty where there are none) to `take`, in the
+    /// order of the samples.
     ///
     /// # Errors
     /// As [`Engine::predict`].
@@ -454,8 +476,9 @@ impl Crew {
         self.first().position_after_now()
     }
 
-    /// Writes what the ranks of this process recorded, as [`write_trace`] does, and gives the file: `path`, behind which a process that does
-    /// not lead puts its rank, so that none writes over another's.
+    /// Writes what the ranks of this process recorded, as [`write_trace`] does, and gives the file:
+    /// `path`, behind which a process that does not lead puts its rank, so that none writes over
+    /// another's.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -466,12 +489,14 @@ impl Crew {
         }
         let file = PathBuf::from(file);
         let engines: Vec<_> = (0..self.len()).map(|index| self.engine(index)).collect();
-        let ranks = engines.iter().map(|engine| (engine.model().communicator.rank().0, engine.recorder()));
+        let ranks =
+            engines.iter().map(|engine| (engine.model().communicator.rank().0, engine.recorder()));
         write_trace(&file, ranks)?;
         Ok(file)
     }
 
-    /// What all ranks have sent in a training step, on average; none where there is one rank. Ranks of other processes are asked.
+    /// What all ranks have sent in a training step, on average; none where there is one rank. Ranks
+    /// of other processes are asked.
     ///
     /// # Errors
     /// A rank that is gone.
@@ -488,12 +513,14 @@ impl Crew {
                 .communicator
                 .all_gather(&sums, &mut all)
                 .map_err(exchange_failed("the counters"))?;
-            (sums[1], sums[2]) = (all.iter().skip(1).step_by(3).sum(), all.iter().skip(2).step_by(3).sum());
+            (sums[1], sums[2]) =
+                (all.iter().skip(1).step_by(3).sum(), all.iter().skip(2).step_by(3).sum());
         }
         let [steps, intra, inter] = sums;
         let per_step = |bytes: u64| bytes as f64 / steps.max(1) as f64;
         let is_shared = self.has_remote_ranks() || self.len() > 1;
-        Ok(is_shared.then(|| ExchangeBytes { intra_node: per_step(intra), inter_node: per_step(inter) }))
+        Ok(is_shared
+            .then(|| ExchangeBytes { intra_node: per_step(intra), inter_node: per_step(inter) }))
     }
 
     /// The way to ranks in other processes, where there are some.
@@ -501,8 +528,8 @@ impl Crew {
         self.has_remote_ranks().then(|| Arc::clone(&self.first().model().communicator))
     }
 
-    /// This process does something long on its host while the answer lives: ranks of other processes wait for it, whatever their
-    /// deadline.
+    /// This process does something long on its host while the answer lives: ranks of other
+    /// processes wait for it, whatever their deadline.
     pub(crate) fn busy(&self, what: &'static str) -> Option<Busy> {
         self.link().map(|link| link.busy(what))
     }
@@ -517,7 +544,9 @@ impl Crew {
     /// # Errors
     /// A rank that has failed meanwhile.
     pub fn close(&self) -> Result<()> {
-        self.all(|engine| engine.model().communicator.close().map_err(exchange_failed("the last words")))
+        self.all(|engine| {
+            engine.model().communicator.close().map_err(exchange_failed("the last words"))
+        })
     }
 
     /// As [`Engine::weights_changed`], on all ranks.
@@ -532,7 +561,8 @@ impl Drop for Crew {
         let at_rest = come_to_rest(&engines.iter().map(|engine| &**engine).collect::<Vec<_>>());
         drop(engines);
         if !at_rest {
-            // What is freed under a device that still writes would end the process: rather none of it is.
+            // What is freed under a device that still writes would end the process: rather none of
+            // it is.
             self.ranks.drain(..).for_each(std::mem::forget);
         }
     }
@@ -543,7 +573,8 @@ pub(crate) fn exchange_failed(what: &str) -> impl FnOnce(CommError) -> Error {
     Error::communication(format!("{what} could not be exchanged"))
 }
 
-/// The first result, unless a rank has failed: then the failure that no other rank has caused. A panic goes on here.
+/// The first result, unless a rank has failed: then the failure that no other rank has caused. A
+/// panic goes on here.
 fn first_or_cause<T>(results: impl Iterator<Item = std::thread::Result<Result<T>>>) -> Result<T> {
     let (mut first, mut cause) = (None, None);
     for result in results {
@@ -554,7 +585,10 @@ fn first_or_cause<T>(results: impl Iterator<Item = std::thread::Result<Result<T>
             }
             Ok(Err(error)) => {
                 let is_consequence = |error: &Error| matches!(error, Error::Communication { .. });
-                if cause.as_ref().is_none_or(|known| is_consequence(known) && !is_consequence(&error)) {
+                if cause
+                    .as_ref()
+                    .is_none_or(|known| is_consequence(known) && !is_consequence(&error))
+                {
                     cause = Some(error);
                 }
             }

@@ -29,7 +29,8 @@ use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::order::{Order, Slice};
 use headlong_reader::samples::{DenseKind, Hotness, SparseColumn};
 use headlong_reader::{
-    BadRowPolicy, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, Position, Schema, TextOptions,
+    BadRowPolicy, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, Position, Schema,
+    TextOptions,
 };
 use std::sync::Arc;
 
@@ -42,7 +43,8 @@ pub fn block_options(config: &Config, labelled: bool, threads: usize) -> BlockOp
             OnBadRow::Error => BadRowPolicy::Error,
             OnBadRow::Skip => BadRowPolicy::Skip,
         },
-        // Note: one core parses several times faster than a DLRM of any published size trains on four.
+        // Note: one core parses several times faster than a DLRM of any published size trains on
+        // four.
         num_threads: threads.div_ceil(4),
         ..BlockOptions::default()
     }
@@ -88,8 +90,9 @@ pub fn fingerprint(config: &Config, dictionary_checksum: Option<String>) -> Data
     }
 }
 
-/// Opens the training files at `start`, with ids as they were there. Batches are cut to `slice` where the format allows: not Criteo's text,
-/// of which nobody knows where a sample begins, nor Parquet.
+/// Opens the training files at `start`, with ids as they were there. Batches are cut to `slice`
+/// where the format allows: not Criteo's text, of which nobody knows where a sample begins, nor
+/// Parquet.
 ///
 /// # Errors
 /// Files that cannot be read, or that have other columns than the configuration says.
@@ -104,7 +107,8 @@ pub fn open_training(
     let bags = ids.multi_hot().cloned();
     let batch_size = train.batch_size * train.accumulate;
     // The session counts steps; the stream ends by itself only where whole epochs were asked for.
-    let epochs = (train.steps.is_none() && train.epochs.fract() == 0.0).then_some(train.epochs as u64);
+    let epochs =
+        (train.steps.is_none() && train.epochs.fract() == 0.0).then_some(train.epochs as u64);
     if is_streamed(config, files)? {
         let options = TextOptions {
             blocks: block_options(config, true, threads),
@@ -139,8 +143,8 @@ fn is_one_hot(source: &dyn Source) -> bool {
     source.schema().sparse.iter().all(|column| column.hotness == Hotness::Fixed(1))
 }
 
-/// Whether any of these data sets is one-hot, so that multi-hot ids must be drawn. Each group of files is one data set;
-/// where there are no files, data is made, and has one id a sample.
+/// Whether any of these data sets is one-hot, so that multi-hot ids must be drawn. Each group of
+/// files is one data set; where there are no files, data is made, and has one id a sample.
 ///
 /// # Errors
 /// Files that cannot be opened.
@@ -150,19 +154,26 @@ pub fn is_drawn(config: &Config, groups: &[&[DataFile]]) -> Result<bool> {
     }
     let groups: Vec<_> = groups.iter().filter(|files| !files.is_empty()).collect();
     for files in &groups {
-        if format_of(config, files)? == Format::Criteo || is_one_hot(&*open_source(config, files, 1)?) {
+        if format_of(config, files)? == Format::Criteo
+            || is_one_hot(&*open_source(config, files, 1)?)
+        {
             return Ok(true);
         }
     }
     Ok(groups.is_empty())
 }
 
-/// The training data, in memory where it is to be kept; and whether its files are read in any order, which is the same on every rank, however
-/// much memory it has.
-fn training_source(config: &Config, files: &[DataFile], threads: usize) -> Result<(Arc<dyn Source>, bool)> {
+/// The training data, in memory where it is to be kept; and whether its files are read in any
+/// order, which is the same on every rank, however much memory it has.
+fn training_source(
+    config: &Config,
+    files: &[DataFile],
+    threads: usize,
+) -> Result<(Arc<dyn Source>, bool)> {
     let source = open_source(config, files, threads)?;
     check_columns(config, &*source, true)?;
-    let (is_shuffled, is_random) = (config.data.order != OrderChoice::Sequential, source.is_random());
+    let (is_shuffled, is_random) =
+        (config.data.order != OrderChoice::Sequential, source.is_random());
     match keep(config.data.cache, &*source)? {
         Some(kept) => Ok((Arc::new(kept), is_random)),
         None if is_shuffled && !is_random => Err(only_in_order(format_of(config, files)?)),
@@ -192,8 +203,9 @@ fn keep(cache: CacheData, source: &dyn Source) -> Result<Option<MemorySource>> {
         .map_err(|error| failed("the data cannot be read into memory", error))?;
     match kept {
         None if cache == CacheData::Host => {
-            let message =
-                format!("the decoded data needs more than {most} bytes, nine tenths of what is free");
+            let message = format!(
+                "the decoded data needs more than {most} bytes, nine tenths of what is free"
+            );
             Err(Error::config("data.cache", message))
         }
         kept => Ok(kept),
@@ -225,8 +237,13 @@ pub fn format_of(config: &Config, files: &[DataFile]) -> Result<Format> {
     Ok(format)
 }
 
-/// How files to predict are read: as `asked`, else as they say of themselves, else as those that were trained on.
-pub fn format_to_predict(config: &Config, files: &[DataFile], asked: Option<Format>) -> FormatChoice {
+/// How files to predict are read: as `asked`, else as they say of themselves, else as those that
+/// were trained on.
+pub fn format_to_predict(
+    config: &Config,
+    files: &[DataFile],
+    asked: Option<Format>,
+) -> FormatChoice {
     let trained = config.data.format;
     let told = || files.first().and_then(|first| convert::detect(first).ok());
     match (asked, trained) {
@@ -240,7 +257,8 @@ pub fn format_to_predict(config: &Config, files: &[DataFile], asked: Option<Form
     }
 }
 
-/// Whether the files are read as a stream of text, ids being mapped on the way: the only way for ids that are admitted.
+/// Whether the files are read as a stream of text, ids being mapped on the way: the only way for
+/// ids that are admitted.
 fn is_streamed(config: &Config, files: &[DataFile]) -> Result<bool> {
     let plain = config.data.order == OrderChoice::Sequential
         && matches!(config.data.cache, CacheData::Off | CacheData::Auto);
@@ -257,7 +275,9 @@ pub fn order_name(config: &Config, files: &[DataFile]) -> Result<String> {
     Ok(match data.order {
         OrderChoice::Sequential if is_streamed(config, files)? => "text".to_owned(),
         OrderChoice::Sequential => "sequential".to_owned(),
-        OrderChoice::Batches => format!("batches of {batch_size} samples, seed {}", data.order_seed),
+        OrderChoice::Batches => {
+            format!("batches of {batch_size} samples, seed {}", data.order_seed)
+        }
         OrderChoice::Samples => {
             format!("samples in windows of {}, seed {}", data.order_window, data.order_seed)
         }
@@ -301,7 +321,8 @@ pub fn open_source(config: &Config, files: &[DataFile], threads: usize) -> Resul
         dense_reading: DenseReading::Raw(transform),
         hotness: data.hotness.iter().map(|&count| hotness_of(count)).collect(),
     };
-    convert::open(format, files, &described).map_err(|error| failed("the data cannot be read", error))
+    convert::open(format, files, &described)
+        .map_err(|error| failed("the data cannot be read", error))
 }
 
 /// The columns that `data.columns` names.
@@ -337,7 +358,8 @@ pub(crate) fn check_columns(config: &Config, source: &dyn Source, labelled: bool
     let (schema, data) = (source.schema(), &config.data);
     if labelled && !schema.labelled {
         let label = config.data.columns.label.as_deref().unwrap_or("label");
-        let message = format!("the data has no labels: expected a column `{label}` (data.columns.label)");
+        let message =
+            format!("the data has no labels: expected a column `{label}` (data.columns.label)");
         return Err(Error::config("data.train", message));
     }
     let counts = [
@@ -346,7 +368,10 @@ pub(crate) fn check_columns(config: &Config, source: &dyn Source, labelled: bool
     ];
     for (key, expected, found) in counts {
         if expected != found {
-            return Err(Error::config(key, format!("{expected} columns, but the data has {found}")));
+            return Err(Error::config(
+                key,
+                format!("{expected} columns, but the data has {found}"),
+            ));
         }
     }
     for (column, (&expected, found)) in data.hotness.iter().zip(&schema.sparse).enumerate() {
@@ -368,7 +393,8 @@ pub(crate) fn check_columns(config: &Config, source: &dyn Source, labelled: bool
 /// `config` with what the training files say of themselves: ids a sample.
 ///
 /// # Errors
-/// Files that cannot be read, or not in the order that the configuration says, or that have other columns.
+/// Files that cannot be read, or not in the order that the configuration says, or that have other
+/// columns.
 pub fn settle(config: &Config) -> Result<Config> {
     let (mut config, files) = (config.clone(), &config.data.train);
     if files.is_empty() {
@@ -376,7 +402,8 @@ pub fn settle(config: &Config) -> Result<Config> {
     }
     config.check_files()?;
     let format = format_of(&config, files)?;
-    let stays_in_order = config.data.order == OrderChoice::Sequential || config.data.cache != CacheData::Off;
+    let stays_in_order =
+        config.data.order == OrderChoice::Sequential || config.data.cache != CacheData::Off;
     if format == Format::Criteo && !stays_in_order {
         return Err(only_in_order(format));
     }
@@ -408,7 +435,8 @@ pub fn is_labelled(config: &Config, file: &DataFile) -> Result<bool> {
     has_label(file, &schema).map_err(|error| failed("the data cannot be read", error))
 }
 
-/// Refuses data that begins with something else than the configuration says, before anything is planned for it.
+/// Refuses data that begins with something else than the configuration says, before anything is
+/// planned for it.
 ///
 /// # Errors
 /// The first line or header that is not what is expected.
@@ -452,7 +480,8 @@ pub fn count_samples(config: &Config, files: &[DataFile], threads: usize) -> Res
     }
     let counted = || -> headlong_reader::Result<u64> {
         let options = block_options(config, true, threads);
-        let mut stream = BlockStream::open(files.to_vec(), &options, &Position::default(), Some(1))?;
+        let mut stream =
+            BlockStream::open(files.to_vec(), &options, &Position::default(), Some(1))?;
         let mut samples = 0;
         while let Some(event) = stream.next()? {
             if let Event::Block(block) = event {
@@ -465,6 +494,9 @@ pub fn count_samples(config: &Config, files: &[DataFile], threads: usize) -> Res
     counted().map_err(|error| failed("the rows of the training data cannot be counted", error))
 }
 
-pub(crate) fn failed(context: &str, source: impl std::error::Error + Send + Sync + 'static) -> Error {
+pub(crate) fn failed(
+    context: &str,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> Error {
     Error::Failed { context: context.to_owned(), source: source.into() }
 }

@@ -26,11 +26,14 @@ use std::path::Path;
 /// Builds a dictionary with a frequency threshold: one streaming pass, resumable per file.
 ///
 /// # Errors
-/// [`Error::Config`] for files that are not there (exit code 2), [`Error::Failed`] for bad data or a full disk.
+/// [`Error::Config`] for files that are not there (exit code 2), [`Error::Failed`] for bad data or
+/// a full disk.
 pub fn make(arguments: &DataMakeArguments) -> Result<()> {
     arguments.data.iter().try_for_each(|file| require_file("--data", file.system_path()))?;
     if arguments.min_count == 0 || arguments.max_rows.is_some_and(|rows| rows < 2) {
-        return Err(Error::Usage("--min-count must be at least 1 and --max-rows at least 2".to_owned()));
+        return Err(Error::Usage(
+            "--min-count must be at least 1 and --max-rows at least 2".to_owned(),
+        ));
     }
     let options = MakeOptions {
         on_bad_row: match arguments.on_bad_row {
@@ -39,7 +42,8 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
         },
         rule: DictionaryRule { min_count: arguments.min_count, max_rows: arguments.max_rows },
         settings: data_key::of_ids(&text_config(arguments), &arguments.data)?,
-        memory_bytes: arguments.memory_gib.map_or(arguments.memory_mib, |gib| gib << 10).max(1) << 20,
+        memory_bytes: arguments.memory_gib.map_or(arguments.memory_mib, |gib| gib << 10).max(1)
+            << 20,
         ..MakeOptions::default()
     };
     let pool = Pool::new(arguments.threads.unwrap_or_else(machine::cores));
@@ -52,7 +56,8 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
     output::answer(&arguments.json, &make_text(&report, progress.seconds()), &make_json(&report))
 }
 
-/// The configuration of a run that reads the files as they are read here: its `train` may use the dictionary.
+/// The configuration of a run that reads the files as they are read here: its `train` may use the
+/// dictionary.
 fn text_config(arguments: &DataMakeArguments) -> Config {
     let mut config = Config::default();
     config.data.format = FormatChoice::Of(Format::Criteo);
@@ -65,9 +70,12 @@ fn say_what_it_takes(arguments: &DataMakeArguments, options: &MakeOptions) -> Re
     if arguments.data.iter().any(DataFile::is_stream) {
         return Ok(());
     }
-    let estimate =
-        make::estimate(&arguments.data, options).map_err(Error::failed("the data cannot be read"))?;
-    let folder = arguments.output.ancestors().find(|folder| folder.exists() || folder.as_os_str().is_empty());
+    let estimate = make::estimate(&arguments.data, options)
+        .map_err(Error::failed("the data cannot be read"))?;
+    let folder = arguments
+        .output
+        .ancestors()
+        .find(|folder| folder.exists() || folder.as_os_str().is_empty());
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let free = SystemFiles.free_bytes(folder);
     say(format_args!(
@@ -88,7 +96,12 @@ fn say_what_it_takes(arguments: &DataMakeArguments, options: &MakeOptions) -> Re
 }
 
 /// Says which file is being counted: at once for each new one.
-fn show(progress: &mut Progress, file: &mut Option<usize>, at: &MakeProgress, arguments: &DataMakeArguments) {
+fn show(
+    progress: &mut Progress,
+    file: &mut Option<usize>,
+    at: &MakeProgress,
+    arguments: &DataMakeArguments,
+) {
     let is_new = file.replace(at.file) != Some(at.file);
     progress.show_bytes((at.call_bytes_read, at.call_bytes), is_new, &|| {
         let file = &arguments.data[at.file];
@@ -124,10 +137,12 @@ fn make_text(report: &MakeReport, seconds: f64) -> String {
         duration(seconds)
     );
     if report.resumed_files > 0 {
-        let _ = write!(text, "\n{} files had been counted by an earlier call", report.resumed_files);
+        let _ =
+            write!(text, "\n{} files had been counted by an earlier call", report.resumed_files);
     }
     if report.skipped.total > 0 {
-        let _ = write!(text, "\n{} malformed lines skipped, the first:", count(report.skipped.total));
+        let _ =
+            write!(text, "\n{} malformed lines skipped, the first:", count(report.skipped.total));
         for row in &report.skipped.first {
             let _ = write!(text, "\n  {row}");
         }
@@ -159,11 +174,12 @@ fn make_json(report: &MakeReport) -> Value {
     })
 }
 
-/// Describes files of any format: rows, click rate, and for each column missing values, range and distinct values. Malformed
-/// lines of Criteo's text are counted.
+/// Describes files of any format: rows, click rate, and for each column missing values, range and
+/// distinct values. Malformed lines of Criteo's text are counted.
 ///
 /// # Errors
-/// [`Error::Config`] for files that are not there, [`Error::Failed`] for files that cannot be read to their end.
+/// [`Error::Config`] for files that are not there, [`Error::Failed`] for files that cannot be read
+/// to their end.
 pub fn inspect(arguments: &DataFilesArguments) -> Result<()> {
     require_files(&arguments.files)?;
     let pool = Pool::new(arguments.what.threads.unwrap_or_else(machine::cores));
@@ -197,11 +213,13 @@ pub fn inspect(arguments: &DataFilesArguments) -> Result<()> {
                 .map_err(unread)?
         }
     };
-    let document = serde_json::to_value(&report).map_err(Error::failed("the report has no JSON form"))?;
+    let document =
+        serde_json::to_value(&report).map_err(Error::failed("the report has no JSON form"))?;
     output::answer(&arguments.json, &report.to_string(), &document)
 }
 
-/// Whether all of `files` have labels; refuses a mixture, whose columns cannot be described together.
+/// Whether all of `files` have labels; refuses a mixture, whose columns cannot be described
+/// together.
 fn same_labels(files: &[DataFile], schema: &Schema) -> Result<bool> {
     let labels = files.iter().map(|file| has_label(file, schema)).collect::<Result<Vec<_>, _>>();
     let labels = labels.map_err(Error::failed("the data cannot be read"))?;

@@ -11,8 +11,10 @@ use headlong_reader::io::DataFile;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Keys of `data` that decide neither an id nor which samples there are. What is not known here decides: nothing is reused by mistake.
-const NEUTRAL: [&str; 6] = ["train", "valid", "dictionary", "cache", "prefetch_batches", "dense_transform"];
+/// Keys of `data` that decide neither an id nor which samples there are. What is not known here
+/// decides: nothing is reused by mistake.
+const NEUTRAL: [&str; 6] =
+    ["train", "valid", "dictionary", "cache", "prefetch_batches", "dense_transform"];
 /// Keys of `data` that decide which samples a batch has.
 const ORDER: [&str; 3] = ["order", "order_seed", "order_window"];
 /// Keys of `data` by which ids become rows.
@@ -54,7 +56,10 @@ fn without(config: &Config, files: &[DataFile], keys: &[&str]) -> Result<Value> 
 ///
 /// # Errors
 /// Files that cannot be read.
-pub fn identities(config: &Config, files: &[DataFile]) -> Result<Vec<(PathBuf, Option<FileIdentity>)>> {
+pub fn identities(
+    config: &Config,
+    files: &[DataFile],
+) -> Result<Vec<(PathBuf, Option<FileIdentity>)>> {
     let paths: Vec<PathBuf> = files.iter().map(|file| file.as_ref().to_owned()).collect();
     let files = files_of(data::format_of(config, files)?, &paths);
     let identity = |path: PathBuf| -> headlong_reader::Result<_> {
@@ -70,13 +75,14 @@ pub fn identities(config: &Config, files: &[DataFile]) -> Result<Vec<(PathBuf, O
 /// # Errors
 /// As [`identities`].
 pub fn trained_files(config: &Config, files: &[DataFile]) -> Result<Vec<TrainedFile>> {
-    let record = |(path, identity): (PathBuf, _)| TrainedFile { path: path.display().to_string(), identity };
+    let record =
+        |(path, identity): (PathBuf, _)| TrainedFile { path: path.display().to_string(), identity };
     Ok(identities(config, files)?.into_iter().map(record).collect())
 }
 
-/// Refuses to go on with files of another content, number or order than `then`, where the run came from. Another path
-/// or time of the same content is no difference. What is not known (a pipe, a checkpoint of an earlier program) is
-/// taken for the same.
+/// Refuses to go on with files of another content, number or order than `then`, where the run came
+/// from. Another path or time of the same content is no difference. What is not known (a pipe, a
+/// checkpoint of an earlier program) is taken for the same.
 ///
 /// # Errors
 /// [`Error::Config`] with the first difference.
@@ -94,12 +100,17 @@ pub fn refuse_other_files(then: &[TrainedFile], now: &[TrainedFile]) -> Result<(
         return Ok(());
     }
     if then.len() != now.len() {
-        return refused(format!("the run was trained on {} files, now there are {}", then.len(), now.len()));
+        return refused(format!(
+            "the run was trained on {} files, now there are {}",
+            then.len(),
+            now.len()
+        ));
     }
     for (then, now) in then.iter().zip(now) {
         let (Some(before), Some(found)) = (&then.identity, &now.identity) else { continue };
         if !found.has_content_of(before) {
-            let text = |of: &FileIdentity| format!("{} bytes, sample_xxh3 {}", of.bytes, of.sample_xxh3);
+            let text =
+                |of: &FileIdentity| format!("{} bytes, sample_xxh3 {}", of.bytes, of.sample_xxh3);
             return refused(format!(
                 "{} is not the file that the run was trained on: expected {} ({}), found {}",
                 now.path,
@@ -127,15 +138,24 @@ mod tests {
         let (one, two) = (file("a", 10, 1), file("b", 20, 1));
         let pipe = TrainedFile { path: "a".to_owned(), identity: None };
         let then = [one.clone(), two.clone()];
-        for same in [[one.clone(), two.clone()], [file("elsewhere", 10, 9), two.clone()], [pipe, two.clone()]]
-        {
+        for same in [
+            [one.clone(), two.clone()],
+            [file("elsewhere", 10, 9), two.clone()],
+            [pipe, two.clone()],
+        ] {
             refuse_other_files(&then, &same).unwrap();
         }
         refuse_other_files(&[], &then).unwrap();
         for (other, words) in [
             (vec![one.clone()], "trained on 2 files, now there are 1"),
-            (vec![two, one.clone()], "expected 10 bytes, sample_xxh3 000000000000000a (a), found 20 bytes"),
-            (vec![one, file("b", 21, 1)], "b is not the file that the run was trained on: expected 20 bytes"),
+            (
+                vec![two, one.clone()],
+                "expected 10 bytes, sample_xxh3 000000000000000a (a), found 20 bytes",
+            ),
+            (
+                vec![one, file("b", 21, 1)],
+                "b is not the file that the run was trained on: expected 20 bytes",
+            ),
         ] {
             let error = refuse_other_files(&then, &other).unwrap_err();
             assert_eq!(error.exit_code(), 2);

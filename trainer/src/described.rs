@@ -16,22 +16,27 @@ use std::path::PathBuf;
 /// Format, columns and transform of data files.
 #[derive(Debug, Args)]
 pub struct DescribedArguments {
-    /// The data's format; told from the first file where it is not given, which records without a header (mlperf, raw) need
+    /// The data's format; told from the first file where it is not given, which records without a
+    /// header (mlperf, raw) need
     #[arg(long, value_name = "FORMAT")]
     pub from: Option<Format>,
-    /// A configuration whose `[data.columns]` say what the columns of a file with a header (csv, parquet) are
+    /// A configuration whose `[data.columns]` say what the columns of a file with a header (csv,
+    /// parquet) are
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Turn integers into numbers by this: ln(x+1), ln(x+3), none. For npy, split and csv it says what was done already
+    /// Turn integers into numbers by this: ln(x+1), ln(x+3), none. For npy, split and csv it says
+    /// what was done already
     #[arg(long, value_name = "TRANSFORM")]
     pub dense_transform: Option<DenseTransform>,
     /// Records of `raw`: how many dense numbers
     #[arg(long, value_name = "N", default_value_t = 13)]
     pub num_dense: usize,
-    /// Records of `raw`: ids a sample in each column (1,3,…); MLPerf's multi-hot data where it is not given. For `csv` 0: any number
+    /// Records of `raw`: ids a sample in each column (1,3,…); MLPerf's multi-hot data where it is
+    /// not given. For `csv` 0: any number
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pub hotness: Vec<u32>,
-    /// `raw`, `csv`: dense numbers are integers, still to be transformed; `--to raw` keeps them so for another program
+    /// `raw`, `csv`: dense numbers are integers, still to be transformed; `--to raw` keeps them so
+    /// for another program
     #[arg(long)]
     pub integers: bool,
     /// Threads for text; one per core by default
@@ -72,13 +77,17 @@ impl DescribedArguments {
         };
         if self.num_dense > MOST_COLUMNS {
             let found = self.num_dense;
-            return Err(Error::Usage(format!("--num-dense: expected at most {MOST_COLUMNS}, found {found}")));
+            return Err(Error::Usage(format!(
+                "--num-dense: expected at most {MOST_COLUMNS}, found {found}"
+            )));
         }
         let transform = self.dense_transform.unwrap_or(DenseTransform::LnPlus1);
         let hotness = if self.hotness.is_empty() { &DCNV2_HOTNESS[..] } else { &self.hotness[..] };
-        let kind = if self.integers { DenseKind::Integers } else { DenseKind::Transformed(transform) };
+        let kind =
+            if self.integers { DenseKind::Integers } else { DenseKind::Transformed(transform) };
         let num_threads = self.threads.unwrap_or_else(crate::machine::cores);
-        let as_written = |&count: &u32| if count == 0 { Hotness::Varying } else { Hotness::Fixed(count) };
+        let as_written =
+            |&count: &u32| if count == 0 { Hotness::Varying } else { Hotness::Fixed(count) };
         Ok(Described {
             transform,
             raw: (self.num_dense, kind, hotness.to_vec()),

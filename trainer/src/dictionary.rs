@@ -1,4 +1,5 @@
-//! The dictionary of a run: named by the configuration, built from the training files, or taken from a checkpoint.
+//! The dictionary of a run: named by the configuration, built from the training files, or taken
+//! from a checkpoint.
 
 use crate::checkpoint::{Checkpoint, Difference, first_difference};
 use crate::config::Config;
@@ -32,7 +33,8 @@ pub(crate) fn built_file(config: &Config) -> PathBuf {
     config.run.output_dir.join(FOLDER).join(DICTIONARY_FILE)
 }
 
-/// A dictionary and its bytes, which every checkpoint keeps: so a checkpoint can be used without the files it was made from.
+/// A dictionary and its bytes, which every checkpoint keeps: so a checkpoint can be used without
+/// the files it was made from.
 pub struct RunDictionary {
     dictionary: Arc<Dictionary>,
     bytes: Arc<Vec<u8>>,
@@ -49,14 +51,15 @@ impl RunDictionary {
         // Opening the blob compares its checksum.
         match checkpoint.blob(DICTIONARY_BLOB).map_err(|error| failed(context, error))? {
             Some(_) => Self::named(&checkpoint.path().join(DICTIONARY_BLOB), config),
-            None => {
-                Err(Error::config("data.ids", format!("{} has no dictionary", checkpoint.path().display())))
-            }
+            None => Err(Error::config(
+                "data.ids",
+                format!("{} has no dictionary", checkpoint.path().display()),
+            )),
         }
     }
 
-    /// The dictionary that `data.dictionary` names, or else one of the training files, built now where an earlier run has not
-    /// left it in the output folder.
+    /// The dictionary that `data.dictionary` names, or else one of the training files, built now
+    /// where an earlier run has not left it in the output folder.
     ///
     /// # Errors
     /// Files that cannot be read or written.
@@ -73,16 +76,16 @@ impl RunDictionary {
         let wanted = Wanted::new(config, files)?;
         match wanted.found_in(&path) {
             Found::Fitting(found) => return Ok(wanted.reused(found, &path, reporter)),
-            Found::Other(reason) => {
-                reporter.note(&format!("dictionary {}: {reason}, so it is counted again", path.display()))
-            }
+            Found::Other(reason) => reporter
+                .note(&format!("dictionary {}: {reason}, so it is counted again", path.display())),
             Found::Nothing => {}
         }
-        let folder =
-            DictionaryFolder::open(&path).map_err(|error| failed("the dictionary cannot be built", error))?;
+        let folder = DictionaryFolder::open(&path)
+            .map_err(|error| failed("the dictionary cannot be built", error))?;
         while !folder.try_lock() {
             let path = path.display();
-            reporter.note(&format!("another process is making a dictionary in {path}: waiting for it"));
+            reporter
+                .note(&format!("another process is making a dictionary in {path}: waiting for it"));
             folder.wait();
         }
         if let Found::Fitting(found) = wanted.found_in(&path) {
@@ -108,8 +111,8 @@ impl RunDictionary {
         Ok(Self { counted_rows: Some(samples), ..built })
     }
 
-    /// The dictionary of a run that writes nothing: of the checkpoint that it goes on from, the named one, or what an earlier run
-    /// of the same data has left in the output folder.
+    /// The dictionary of a run that writes nothing: of the checkpoint that it goes on from, the
+    /// named one, or what an earlier run of the same data has left in the output folder.
     ///
     /// # Errors
     /// A checkpoint or a named dictionary that cannot be used.
@@ -146,8 +149,10 @@ impl RunDictionary {
         let found = Self::load(path)?;
         let (expected, columns) = (config.data.num_sparse, found.dictionary.columns().len());
         if columns != expected {
-            let message =
-                format!("expected {expected} columns (data.num_sparse), {} has {columns}", path.display());
+            let message = format!(
+                "expected {expected} columns (data.num_sparse), {} has {columns}",
+                path.display()
+            );
             return Err(Error::config("data.dictionary", message));
         }
         Ok(found)
@@ -170,20 +175,25 @@ impl RunDictionary {
     /// Refuses tables with fewer rows than this dictionary gives out.
     ///
     /// # Errors
-    /// [`Error::Config`] that names the first of them, and what takes the numbers of rows from the dictionary.
+    /// [`Error::Config`] that names the first of them, and what takes the numbers of rows from the
+    /// dictionary.
     pub fn check_rows(&self, config: &Config, table_rows: &[u64]) -> Result<()> {
         let tables = self.dictionary.rows().into_iter().zip(table_rows).enumerate();
         for (column, (needed, &rows)) in tables {
             if needed > rows && !config.is_raw(column) {
                 let table = config.column_name(column);
                 let (key, cure) = match dictionary_decides(config) {
-                    true => ("tables.max_rows", format!("set it to {needed} or more, or leave it out")),
-                    false => {
-                        ("tables.rows", "tables.rows = \"dictionary\" takes the numbers from it".to_owned())
+                    true => {
+                        ("tables.max_rows", format!("set it to {needed} or more, or leave it out"))
                     }
+                    false => (
+                        "tables.rows",
+                        "tables.rows = \"dictionary\" takes the numbers from it".to_owned(),
+                    ),
                 };
-                let message =
-                    format!("table {table}: the dictionary has {needed} rows, the table {rows}; {cure}");
+                let message = format!(
+                    "table {table}: the dictionary has {needed} rows, the table {rows}; {cure}"
+                );
                 return Err(Error::config(key, message));
             }
         }
@@ -232,9 +242,12 @@ enum Found {
 
 impl Wanted {
     fn new(config: &Config, files: &[DataFile]) -> Result<Self> {
-        let rule =
-            DictionaryRule { min_count: config.data.min_count.into(), max_rows: config.tables.max_rows };
-        let (settings, files) = (data_key::of_ids(config, files)?, data_key::identities(config, files)?);
+        let rule = DictionaryRule {
+            min_count: config.data.min_count.into(),
+            max_rows: config.tables.max_rows,
+        };
+        let (settings, files) =
+            (data_key::of_ids(config, files)?, data_key::identities(config, files)?);
         Ok(Self { rule, settings, files })
     }
 
@@ -258,7 +271,11 @@ impl Wanted {
         }
         let counted = found.files();
         if counted.len() != self.files.len() {
-            return Some(format!("it is of {} files, now there are {}", counted.len(), self.files.len()));
+            return Some(format!(
+                "it is of {} files, now there are {}",
+                counted.len(),
+                self.files.len()
+            ));
         }
         let is_other = |((_, now), then): &(&(PathBuf, Option<FileIdentity>), &CountedFile)| {
             now.is_none() || *now != then.identity
@@ -268,7 +285,8 @@ impl Wanted {
     }
 
     fn reused(&self, found: RunDictionary, folder: &Path, reporter: &Reporter) -> RunDictionary {
-        reporter.note(&format!("dictionary {}: made earlier from the same files", folder.display()));
+        reporter
+            .note(&format!("dictionary {}: made earlier from the same files", folder.display()));
         RunDictionary { counted_rows: Some(found.num_counted()), ..found }
     }
 }
@@ -287,7 +305,10 @@ fn build(
     if settings["format"] == Format::Criteo.name() {
         let (schema, on_bad_row) = (blocks.schema, blocks.on_bad_row);
         let options = MakeOptions { schema, on_bad_row, rule, settings, ..MakeOptions::default() };
-        return folder.make(files, &options, &Pool::new(threads), &mut |_| {}).map(drop).map_err(cannot);
+        return folder
+            .make(files, &options, &Pool::new(threads), &mut |_| {})
+            .map(drop)
+            .map_err(cannot);
     }
     let counted = identities.into_iter().map(|(path, identity)| CountedFile {
         path: path.display().to_string(),

@@ -1,8 +1,9 @@
 //! One short text for all weights and optimiser states.
 //!
-//! Two models have the same digest exactly when every weight and every state has the same bits (but for a chance of
-//! about 2⁻⁶⁴). The digest of a tensor is a *sum* over its rows of a hash of (row, row index), so rows may be visited in
-//! any order and by anyone: it does not depend on ranks, shards, or the partition of a table.
+//! Two models have the same digest exactly when every weight and every state has the same bits (but
+//! for a chance of about 2⁻⁶⁴). The digest of a tensor is a *sum* over its rows of a hash of (row,
+//! row index), so rows may be visited in any order and by anyone: it does not depend on ranks,
+//! shards, or the partition of a table.
 //!
 //! ```text
 //! row     = XXH3-128(XXH3-128(bytes of the row, little-endian) ‖ row index as u64)      both little-endian
@@ -17,7 +18,8 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Rows are asked for in portions of about this size.
 pub(crate) const CHUNK_BYTES: u64 = 8 << 20;
 
-/// The digest of everything `source` holds: 32 hexadecimal digits. Rows stream through one buffer of 8 MiB.
+/// The digest of everything `source` holds: 32 hexadecimal digits. Rows stream through one buffer
+/// of 8 MiB.
 ///
 /// # Errors
 /// A layout that cannot be saved, or an error of the source.
@@ -37,7 +39,8 @@ pub fn weights_digest(source: &dyn CheckpointSource) -> Result<String, Checkpoin
     Ok(digest.finish())
 }
 
-/// Portions (first row, rows) of `rows` rows from `first_row` on, each of about [`CHUNK_BYTES`] and at least one row.
+/// Portions (first row, rows) of `rows` rows from `first_row` on, each of about [`CHUNK_BYTES`] and
+/// at least one row.
 pub(crate) fn chunks(width: u64, first_row: u64, rows: u64) -> impl Iterator<Item = (u64, u64)> {
     let portion = (CHUNK_BYTES / 4 / width).max(1);
     let end = first_row + rows;

@@ -1,8 +1,10 @@
-//! Drift: the rows that are frequent now may not be those that were frequent when the rows were placed.
+//! Drift: the rows that are frequent now may not be those that were frequent when the rows were
+//! placed.
 //!
-//! A session that is asked to look (`hybrid.repartition_drift`) counts the rows of every batch it trains on. At an evaluation it compares
-//! the share of lookups that the frequent rows served with the share expected when they were chosen, and where that has fallen by
-//! more than the threshold, it makes the split anew from what it counted.
+//! A session that is asked to look (`hybrid.repartition_drift`) counts the rows of every batch it
+//! trains on. At an evaluation it compares the share of lookups that the frequent rows served with
+//! the share expected when they were chosen, and where that has fallen by more than the threshold,
+//! it makes the split anew from what it counted.
 
 use crate::build::table_specs;
 use crate::config::{Config, DeduplicateChoice};
@@ -46,12 +48,16 @@ impl DriftWatch {
         count(&mut self.collector, batch);
     }
 
-    /// Looks at what was counted since the last look; places the rows of `crew` anew where that pays. Returns what was found and the
-    /// statistics that the rows are placed by now.
+    /// Looks at what was counted since the last look; places the rows of `crew` anew where that
+    /// pays. Returns what was found and the statistics that the rows are placed by now.
     ///
     /// # Errors
     /// As [`Crew::place_anew`].
-    pub fn look(&mut self, config: &Config, crew: &mut Crew) -> Result<Option<(Drift, Statistics)>> {
+    pub fn look(
+        &mut self,
+        config: &Config,
+        crew: &mut Crew,
+    ) -> Result<Option<(Drift, Statistics)>> {
         let counted = std::mem::replace(&mut self.collector, collector(config, &self.table_rows));
         if counted.num_samples() == 0 {
             return Ok(None);
@@ -63,8 +69,13 @@ impl DriftWatch {
         }
         let decided = decided(config, crew);
         let topology = crew.first().model().communicator.topology().clone();
-        let placement =
-            Placement::new(&decided, &self.table_rows, &topology, Some(&statistics), &crew.registry())?;
+        let placement = Placement::new(
+            &decided,
+            &self.table_rows,
+            &topology,
+            Some(&statistics),
+            &crew.registry(),
+        )?;
         crew.place_anew(&placement.partition)?;
         let frequent_rows = placement.split.as_ref().map_or(0, |split| split.frequent_rows());
         let covered_share = covered_share(&statistics, &placement.partition);
@@ -78,7 +89,8 @@ fn collector(config: &Config, table_rows: &[u64]) -> Collector {
     Collector::new(&table_specs(config, table_rows), &StatisticsOptions::default())
 }
 
-/// `config`, with the way of exchanging that the crew was built for: rows move, buffers do not change their kind.
+/// `config`, with the way of exchanging that the crew was built for: rows move, buffers do not
+/// change their kind.
 fn decided(config: &Config, crew: &Crew) -> Config {
     let mut config = config.clone();
     let comm = crew.first().model().config.comm.clone();
@@ -91,13 +103,15 @@ fn decided(config: &Config, crew: &Crew) -> Config {
     config
 }
 
-/// Share of the counted lookups whose rows are frequent. Lookups that a sketch could not count singly count as infrequent.
+/// Share of the counted lookups whose rows are frequent. Lookups that a sketch could not count
+/// singly count as infrequent.
 pub fn covered_share(statistics: &Statistics, partition: &Partition) -> f64 {
     let (mut covered, mut all) = (0, 0);
     for (table, counted) in statistics.tables.iter().enumerate() {
         all += counted.lookups;
         let frequent = counted.counted.iter().filter(|row| {
-            counted.rows.is_some() && matches!(partition.classify(table, row.row), Place::Frequent(_))
+            counted.rows.is_some()
+                && matches!(partition.classify(table, row.row), Place::Frequent(_))
         });
         covered += frequent.map(|row| row.count).sum::<u64>();
     }

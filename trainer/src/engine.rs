@@ -1,10 +1,10 @@
-//! The engine: one rank's model and its lanes, fed with batches one by one. It knows no files and no checkpoints, so that
-//! benches, tests and programs with data of their own drive the same iteration as `headlong train`. All ranks of this process
-//! together are a [`crate::crew::Crew`].
+//! The engine: one rank's model and its lanes, fed with batches one by one. It knows no files and
+//! no checkpoints, so that benches, tests and programs with data of their own drive the same
+//! iteration as `headlong train`. All ranks of this process together are a [`crate::crew::Crew`].
 //!
-//! Two slots hold batches: the one of now and the one of next. [`Engine::prime`] fills the first; each
-//! [`Engine::step`] trains on now while next is copied and routed. Batches are those of all ranks: the engine takes its
-//! share of them.
+//! Two slots hold batches: the one of now and the one of next. [`Engine::prime`] fills the first;
+//! each [`Engine::step`] trains on now while next is copied and routed. Batches are those of all
+//! ranks: the engine takes its share of them.
 
 use crate::build::{Model, ScaleState};
 use crate::data::failed;
@@ -18,7 +18,8 @@ use headlong_device::optimizer::Step;
 use headlong_reader::{Batch, Position};
 use std::collections::VecDeque;
 
-/// Steps that may be on their way at once: the host prepares the batch after the next while the device works.
+/// Steps that may be on their way at once: the host prepares the batch after the next while the
+/// device works.
 const MOST_PENDING: usize = 2;
 
 /// Learning rates and number of one step.
@@ -125,7 +126,8 @@ impl Engine {
         }
     }
 
-    /// Meets the other ranks' devices, where models lie on devices: all ranks call it together, before the first batch.
+    /// Meets the other ranks' devices, where models lie on devices: all ranks call it together,
+    /// before the first batch.
     ///
     /// # Errors
     /// A rank without what all of them need, or one that is gone.
@@ -177,8 +179,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Trains on the batch of now and prepares `next`, which becomes the batch of now. Returns the mean loss of the batch, over the
-    /// samples of all ranks, for which it waits: [`Engine::enqueue`] does not.
+    /// Trains on the batch of now and prepares `next`, which becomes the batch of now. Returns the
+    /// mean loss of the batch, over the samples of all ranks, for which it waits:
+    /// [`Engine::enqueue`] does not.
     ///
     /// # Errors
     /// As [`Engine::enqueue`].
@@ -193,12 +196,14 @@ impl Engine {
         Ok(last)
     }
 
-    /// Gives the device the step over the batch of now, and `next` to prepare, which becomes the batch of now. At most two steps are
-    /// on their way: before a third, the first is waited for. On a CPU the step has run when this returns.
+    /// Gives the device the step over the batch of now, and `next` to prepare, which becomes the
+    /// batch of now. At most two steps are on their way: before a third, the first is waited for.
+    /// On a CPU the step has run when this returns.
     ///
     /// # Errors
-    /// A loss that is no number (names the layer, on a CPU), ids out of range in `next`, a rank that is gone, a device that fails
-    /// (names the stage): of this step, or of one that was waited for.
+    /// A loss that is no number (names the layer, on a CPU), ids out of range in `next`, a rank
+    /// that is gone, a device that fails (names the stage): of this step, or of one that was waited
+    /// for.
     ///
     /// # Panics
     /// When there is no batch of now.
@@ -224,10 +229,12 @@ impl Engine {
         if self.model.runs_ahead() { Ok(()) } else { self.complete_oldest() }
     }
 
-    /// Waits for all steps that are on their way, and asks the device for what it has flagged meanwhile.
+    /// Waits for all steps that are on their way, and asks the device for what it has flagged
+    /// meanwhile.
     ///
     /// # Errors
-    /// A loss that is no number, a device that has failed, more rows for one owner than a slot was planned for (names the table).
+    /// A loss that is no number, a device that has failed, more rows for one owner than a slot was
+    /// planned for (names the table).
     pub fn settle(&mut self) -> Result<()> {
         while !self.pending.is_empty() {
             self.complete_oldest()?;
@@ -257,7 +264,8 @@ impl Engine {
         }
         let scaling = self.model.scaling(slot)?;
         if let Some(scaling) = scaling.filter(|scaling| scaling.was_smallest) {
-            let name = scaling.first_bad.and_then(|quad| self.model.name_of_gradient(4 * quad as usize));
+            let name =
+                scaling.first_bad.and_then(|quad| self.model.name_of_gradient(4 * quad as usize));
             let what = format!(
                 "gradient of {}, at the smallest loss scale, 1,",
                 name.unwrap_or("a table's vectors")
@@ -276,7 +284,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Where the loss scale stands behind the last step, where the loss is scaled. Waits for the device.
+    /// Where the loss scale stands behind the last step, where the loss is scaled. Waits for the
+    /// device.
     ///
     /// # Errors
     /// A device that has failed.
@@ -284,7 +293,8 @@ impl Engine {
         self.model.loss_scale()
     }
 
-    /// Puts the loss scale where it stood: when training goes on. Nothing where the loss is not scaled, or was not.
+    /// Puts the loss scale where it stood: when training goes on. Nothing where the loss is not
+    /// scaled, or was not.
     ///
     /// # Errors
     /// A device that has failed.
@@ -297,7 +307,8 @@ impl Engine {
         self.model.slots[self.now].num_samples_of_all()
     }
 
-    /// Goes on where `former` stands, an engine of the same rank and model whose weights this one has already: batch of now, times, counts.
+    /// Goes on where `former` stands, an engine of the same rank and model whose weights this one
+    /// has already: batch of now, times, counts.
     pub(crate) fn take_over(&mut self, former: &mut Self) -> Result<()> {
         (self.primed, self.sent, self.latest) = (former.primed, former.sent, former.latest);
         std::mem::swap(&mut self.finished, &mut former.finished);
@@ -319,7 +330,8 @@ impl Engine {
         self.wait_for_prologue()
     }
 
-    /// The second step writes where the prologue's copies read, and would only wait for the step before the first.
+    /// The second step writes where the prologue's copies read, and would only wait for the step
+    /// before the first.
     fn wait_for_prologue(&self) -> Result<()> {
         let waited = self.lanes.stream(Lane::Dense).synchronize();
         waited.map_err(|error| failed("the first batch was not brought to the device", error))
@@ -330,7 +342,8 @@ impl Engine {
         self.sent
     }
 
-    /// Makes everything that is derived from weights again; call it after weights were written from outside.
+    /// Makes everything that is derived from weights again; call it after weights were written from
+    /// outside.
     pub fn weights_changed(&self) {
         self.model.refresh(self.lanes.stream(Lane::Dense));
     }
@@ -340,7 +353,8 @@ impl Engine {
         self.model.slots[self.now].batch().position
     }
 
-    /// Predicts `batch`; [`Engine::logits`] has the result. Changes no weight and no batch of training.
+    /// Predicts `batch`; [`Engine::logits`] has the result. Changes no weight and no batch of
+    /// training.
     ///
     /// # Errors
     /// Ids out of range, batches larger than planned, a rank that is gone.
@@ -350,7 +364,8 @@ impl Engine {
         call.num_samples_of_all = num_samples;
         self.lanes.walk(&self.gather, &self.model, &call, &mut self.recorder)?;
         if self.model.runs_ahead() {
-            self.logits = self.model.logits_on_host(self.model.logits_of_all(), batch.num_samples)?;
+            self.logits =
+                self.model.logits_on_host(self.model.logits_of_all(), batch.num_samples)?;
         }
         Ok(())
     }
@@ -365,7 +380,8 @@ impl Engine {
     pub fn evaluate(&mut self, batch: &Batch) -> Result<()> {
         let num_samples = self.forward(batch)?;
         let mine = self.model.share.in_evaluation(num_samples);
-        let labels = &batch.labels[mine.start.min(batch.num_samples)..mine.end.min(batch.num_samples)];
+        let labels =
+            &batch.labels[mine.start.min(batch.num_samples)..mine.end.min(batch.num_samples)];
         match self.model.runs_ahead() {
             true => {
                 let logits = self.model.logits_on_host(&self.model.logits, labels.len())?;
@@ -378,7 +394,8 @@ impl Engine {
         Ok(())
     }
 
-    /// This rank's scores of all batches that were evaluated since the last call. They may be given back ([`Engine::reuse_scores`]).
+    /// This rank's scores of all batches that were evaluated since the last call. They may be given
+    /// back ([`Engine::reuse_scores`]).
     pub fn take_scores(&mut self) -> Scores {
         std::mem::take(&mut self.scores)
     }
@@ -389,8 +406,9 @@ impl Engine {
         self.scores = scores;
     }
 
-    /// The forward passes over `batch`, and how many samples it was made: where evaluations are captured, a short batch is made full by its
-    /// last sample, so that the same graph runs. A logit depends on its own sample alone.
+    /// The forward passes over `batch`, and how many samples it was made: where evaluations are
+    /// captured, a short batch is made full by its last sample, so that the same graph runs. A
+    /// logit depends on its own sample alone.
     fn forward(&mut self, batch: &Batch) -> Result<usize> {
         self.settle()?;
         let full = self.model.config.eval.batch_size;

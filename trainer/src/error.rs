@@ -14,7 +14,8 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// What can go wrong in a run. [`Error::exit_code`] says how the program ends.
 ///
-/// Its `Debug` form is [`chain`]: a program whose `main` returns it prints one line with all causes.
+/// Its `Debug` form is [`chain`]: a program whose `main` returns it prints one line with all
+/// causes.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -156,7 +157,8 @@ pub enum Error {
     Interrupted {
         /// The signal's number: 1 for SIGHUP, 2 for SIGINT, 15 for SIGTERM.
         signal: i32,
-        /// Where it was stopped, what was saved and how to go on: the rest of the sentence, where it is known.
+        /// Where it was stopped, what was saved and how to go on: the rest of the sentence, where
+        /// it is known.
         outcome: String,
         /// Another process says it.
         is_said: bool,
@@ -225,13 +227,15 @@ impl Error {
         Self::Contradiction { first: first.into(), second: second.into(), reason: reason.into() }
     }
 
-    /// Wraps an error of a lower room: `result.map_err(Error::failed("reading the training data"))`.
+    /// Wraps an error of a lower room: `result.map_err(Error::failed("reading the training
+    /// data"))`.
     pub fn failed<E: Into<Cause>>(context: impl Into<String>) -> impl FnOnce(E) -> Self {
         let context = context.into();
         move |source| Self::Failed { context, source: source.into() }
     }
 
-    /// Wraps an error of communication; a setting that cannot be used is wrong usage, whoever has found it.
+    /// Wraps an error of communication; a setting that cannot be used is wrong usage, whoever has
+    /// found it.
     pub fn communication(context: impl Into<String>) -> impl FnOnce(CommError) -> Self {
         let context = context.into();
         move |error| match error {
@@ -241,13 +245,17 @@ impl Error {
     }
 
     /// Wraps a file error: `result.map_err(Error::io("write", path))`.
-    pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+    pub fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }
     }
 
-    /// Exit code of the program: 1 failed while running, 2 wrong usage, configuration or plan, 3 communication
-    /// failed, 4 slower than the baseline, 77 skipped, 124 out of time, 128 + n after signal n.
+    /// Exit code of the program: 1 failed while running, 2 wrong usage, configuration or plan, 3
+    /// communication failed, 4 slower than the baseline, 77 skipped, 124 out of time, 128 + n after
+    /// signal n.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::UnknownKey { .. }
@@ -261,7 +269,10 @@ impl Error {
             | Self::Table(EmbeddingError::Spec { .. } | EmbeddingError::UnknownKind { .. }) => 2,
             Self::Table(_) | Self::Checkpoint(_) => 1,
             Self::Failed { source, .. } if comm_error(&**source).is_some() => 3,
-            Self::Io { .. } | Self::NotFinite { .. } | Self::Device { .. } | Self::Failed { .. } => 1,
+            Self::Io { .. }
+            | Self::NotFinite { .. }
+            | Self::Device { .. }
+            | Self::Failed { .. } => 1,
             Self::Communication { .. } => 3,
             Self::Rank { exit_code, .. } => *exit_code,
             Self::SlowerThanBaseline(_) => 4,
@@ -271,25 +282,30 @@ impl Error {
         }
     }
 
-    /// With the name that a file has for the column of the table that went wrong; `names` are those of all columns, empty where
-    /// files have none.
+    /// With the name that a file has for the column of the table that went wrong; `names` are those
+    /// of all columns, empty where files have none.
     #[must_use]
     pub fn naming_columns(self, names: &[String]) -> Self {
-        let causes = std::iter::successors(Some(&self as &dyn std::error::Error), |error| error.source());
+        let causes =
+            std::iter::successors(Some(&self as &dyn std::error::Error), |error| error.source());
         let mut tables = causes.filter_map(|cause| cause.downcast_ref::<EmbeddingError>()?.table());
         let column = tables.next().and_then(|table| {
             let number: usize = table.strip_prefix('C')?.parse().ok()?;
             Some(format!("column `{}` (table `{table}`)", names.get(number.checked_sub(1)?)?))
         });
         match column {
-            Some(context) if self.exit_code() == 1 => Self::Failed { context, source: Box::new(self) },
+            Some(context) if self.exit_code() == 1 => {
+                Self::Failed { context, source: Box::new(self) }
+            }
             _ => self,
         }
     }
 }
 
 /// The failure of communication that lies under an error: saving a checkpoint exchanges rows, too.
-pub(crate) fn comm_error<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e CommError> {
+pub(crate) fn comm_error<'e>(
+    error: &'e (dyn std::error::Error + 'static),
+) -> Option<&'e CommError> {
     let mut chain = std::iter::successors(Some(error), |error| error.source());
     chain.find_map(|error| error.downcast_ref())
 }
@@ -332,9 +348,15 @@ mod tests {
         let named = full("C2").naming_columns(&names);
         assert_eq!(named.exit_code(), 1);
         let text = chain(&named);
-        assert!(text.starts_with("column `genres` (table `C2`): the rows cannot be looked up: "), "{text}");
-        for (error, names) in [(full("C2"), &[][..]), (full("C3"), &names), (full("mine"), &names)] {
-            assert!(chain(&error.naming_columns(names)).starts_with("the rows cannot be looked up"));
+        assert!(
+            text.starts_with("column `genres` (table `C2`): the rows cannot be looked up: "),
+            "{text}"
+        );
+        for (error, names) in [(full("C2"), &[][..]), (full("C3"), &names), (full("mine"), &names)]
+        {
+            assert!(
+                chain(&error.naming_columns(names)).starts_with("the rows cannot be looked up")
+            );
         }
     }
 
@@ -342,15 +364,21 @@ mod tests {
     fn what_main_returns_prints_as_one_line_with_its_causes() {
         let spec = EmbeddingError::Spec { table: "C3".to_owned(), reason: "rank is 0".to_owned() };
         let error = Error::failed("the embedding tables cannot be built")(spec);
-        assert_eq!(format!("{error:?}"), "the embedding tables cannot be built: table `C3`: rank is 0");
+        assert_eq!(
+            format!("{error:?}"),
+            "the embedding tables cannot be built: table `C3`: rank is 0"
+        );
         let boxed: Cause = error.into();
         assert_eq!(
             format!("Error: {boxed:?}"),
             "Error: the embedding tables cannot be built: table `C3`: rank is 0"
         );
         // What a table's author meets converts by `?`.
-        let kind =
-            EmbeddingError::UnknownKind { table: "C3".into(), kind: "x".into(), known: "dense".into() };
+        let kind = EmbeddingError::UnknownKind {
+            table: "C3".into(),
+            kind: "x".into(),
+            known: "dense".into(),
+        };
         assert_eq!(Error::from(kind).exit_code(), 2);
     }
 

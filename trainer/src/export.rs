@@ -1,5 +1,5 @@
-//! Exporting a checkpoint: one safetensors file with the names that the original DLRM gives its parameters, so that
-//! PyTorch loads it with `load_state_dict`.
+//! Exporting a checkpoint: one safetensors file with the names that the original DLRM gives its
+//! parameters, so that PyTorch loads it with `load_state_dict`.
 //!
 //! | here | there (`dlrm_s_pytorch.py` of facebookresearch/dlrm) |
 //! |---|---|
@@ -7,7 +7,9 @@
 //! | `bottom.{i}.weight`, `bottom.{i}.bias` | `bot_l.{2i}.weight`, `bot_l.{2i}.bias`: activations count as layers there |
 //! | `top.{i}.weight`, `top.{i}.bias` | `top_l.{2i}.weight`, `top_l.{2i}.bias` |
 
-use crate::checkpoint::{Cause, Checkpoint, CheckpointSink, Layout, Section, Select, Tensor, TensorId};
+use crate::checkpoint::{
+    Cause, Checkpoint, CheckpointSink, Layout, Section, Select, Tensor, TensorId,
+};
 use crate::digest::to_bytes;
 use crate::error::{Error, Result};
 use headlong_device::files::OutputFile;
@@ -16,11 +18,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Writes the weights of `checkpoint` to the safetensors file `output`, streaming, and returns the size of the file in bytes. All
-/// checksums are compared on the way; the file appears when it is complete.
+/// Writes the weights of `checkpoint` to the safetensors file `output`, streaming, and returns the
+/// size of the file in bytes. All checksums are compared on the way; the file appears when it is
+/// complete.
 ///
 /// # Errors
-/// A dense parameter that the original model does not have, a damaged checkpoint, or a file that cannot be written.
+/// A dense parameter that the original model does not have, a damaged checkpoint, or a file that
+/// cannot be written.
 pub fn export(checkpoint: &Checkpoint, output: &Path) -> Result<u64> {
     let layout = checkpoint.manifest().layout.weights_only();
     let context = format!("cannot export {}", checkpoint.path().display());
@@ -42,9 +46,11 @@ pub fn export(checkpoint: &Checkpoint, output: &Path) -> Result<u64> {
 /// The original's name of a tensor; `None` where it has no such parameter.
 fn original_name(layout: &Layout, tensor: TensorId) -> Option<String> {
     if tensor.section == Section::Tables {
-        // Tables of other kinds than the original's, and the parts of such that share rows, are not what it calls a table.
+        // Tables of other kinds than the original's, and the parts of such that share rows, are not
+        // what it calls a table.
         let table = &layout.tables[tensor.index];
-        return (!table.by_id && !table.name.contains('.')).then(|| format!("emb_l.{}.weight", tensor.index));
+        return (!table.by_id && !table.name.contains('.'))
+            .then(|| format!("emb_l.{}.weight", tensor.index));
     }
     let mut parts = layout.dense[tensor.index].name.split('.');
     let stack = match parts.next()? {
@@ -137,7 +143,9 @@ mod tests {
         assert_eq!(name("bottom.0.weight").as_deref(), Some("bot_l.0.weight"));
         assert_eq!(name("bottom.2.bias").as_deref(), Some("bot_l.4.bias"));
         assert_eq!(name("top.1.weight").as_deref(), Some("top_l.2.weight"));
-        for other in ["cross.0.weight", "top.x.weight", "top.0", "top.0.weight.more", "top.0.scale", ""] {
+        for other in
+            ["cross.0.weight", "top.x.weight", "top.0", "top.0.weight.more", "top.0.scale", ""]
+        {
             assert_eq!(name(other), None, "{other}");
         }
     }

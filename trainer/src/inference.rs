@@ -1,13 +1,13 @@
-//! `headlong eval` and `headlong predict`: a checkpoint applied to files. The checkpoint brings everything but the rows:
-//! configuration, dictionary or admitted ids, dense transform.
+//! `headlong eval` and `headlong predict`: a checkpoint applied to files. The checkpoint brings
+//! everything but the rows: configuration, dictionary or admitted ids, dense transform.
 
 use crate::Registry;
 use crate::checkpoint::{Checkpoint, Select};
 use crate::checkpoint_command;
 use crate::cli::{EvalArguments, PredictArguments};
 use crate::config::{
-    Config, DenseOptimizer, DeviceChoice, Ids, OnBadRow, Precision, ScheduleChoice, SparseOptimizer,
-    TableDtype,
+    Config, DenseOptimizer, DeviceChoice, Ids, OnBadRow, Precision, ScheduleChoice,
+    SparseOptimizer, TableDtype,
 };
 use crate::crew::Crew;
 use crate::data::{self, EvaluationData, failed};
@@ -58,8 +58,11 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
         metrics.push(logits, labels);
         Ok(())
     })?;
-    let eval =
-        Eval { metrics: metrics.metrics(), eval_s: started.elapsed().as_secs_f64(), known_at_step: None };
+    let eval = Eval {
+        metrics: metrics.metrics(),
+        eval_s: started.elapsed().as_secs_f64(),
+        known_at_step: None,
+    };
     if let Some(warning) = eval.metrics.warning() {
         warn(warning);
     }
@@ -102,7 +105,11 @@ pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> 
 }
 
 /// Writes a line for each row of `files`, and says how many there were.
-fn write_predictions(files: &[DataFile], applied: &mut Applied, mut writer: PredictionWriter) -> Result<u64> {
+fn write_predictions(
+    files: &[DataFile],
+    applied: &mut Applied,
+    mut writer: PredictionWriter,
+) -> Result<u64> {
     for file in files {
         let labelled = data::is_labelled(&applied.config, file)?;
         applied.run(std::slice::from_ref(file), labelled, &mut |logits, _| writer.push(logits))?;
@@ -140,15 +147,19 @@ impl Applied {
         config.eval.batch_size = how.batch_size.unwrap_or(config.eval.batch_size);
         config.data.on_bad_row = how.on_bad_row.unwrap_or(config.data.on_bad_row);
         config.data.format = data::format_to_predict(&config, files, how.data_format);
-        // Files to predict may have columns that the model has no use for, such as an id of the row.
+        // Files to predict may have columns that the model has no use for, such as an id of the
+        // row.
         config.data.ignores_others = true;
-        // One rank applies what any number of ranks has trained. Nothing is trained: no gradients of large batches, no optimiser states.
+        // One rank applies what any number of ranks has trained. Nothing is trained: no gradients
+        // of large batches, no optimiser states.
         (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);
         (config.run.ranks, config.train.sum_blocks) = (1, None);
         apply_on(&mut config, how.device);
         config.validate_with(registry)?;
-        config.optimizer.sparse = SparseOptimizer { name: "sgd".to_owned(), ..SparseOptimizer::default() };
-        config.optimizer.dense = DenseOptimizer { name: "sgd".to_owned(), ..DenseOptimizer::default() };
+        config.optimizer.sparse =
+            SparseOptimizer { name: "sgd".to_owned(), ..SparseOptimizer::default() };
+        config.optimizer.dense =
+            DenseOptimizer { name: "sgd".to_owned(), ..DenseOptimizer::default() };
         let threads = how.threads.unwrap_or_else(crate::machine::cores);
         config.run.threads = Some(threads);
         let rows: Vec<u64> =
@@ -175,7 +186,8 @@ impl Applied {
     fn run(&mut self, files: &[DataFile], labelled: bool, take: &mut Take<'_>) -> Result<()> {
         let rows = EvaluationData::open_once(&self.config, files, labelled, self.threads)?;
         let skipped = predict_all(&self.crew, &mut *rows.reader(&self.ids)?, take);
-        let skipped = skipped.map_err(|error| error.naming_columns(&self.config.data.columns.categorical))?;
+        let skipped =
+            skipped.map_err(|error| error.naming_columns(&self.config.data.columns.categorical))?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {
             warn(&message);
         }
@@ -183,8 +195,9 @@ impl Applied {
     }
 }
 
-/// Has the model applied on `device`, in the precision it was trained in, so that it gives the numbers of the run's own evaluations. A
-/// processor applies what any device has trained; what only devices have (TF32, rows of f16) it computes in f32.
+/// Has the model applied on `device`, in the precision it was trained in, so that it gives the
+/// numbers of the run's own evaluations. A processor applies what any device has trained; what only
+/// devices have (TF32, rows of f16) it computes in f32.
 fn apply_on(config: &mut Config, device: DeviceChoice) {
     config.run.device = match device {
         DeviceChoice::Auto => DeviceChoice::Cpu,
@@ -208,8 +221,9 @@ fn apply_on(config: &mut Config, device: DeviceChoice) {
 
 fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
     let path = checkpoint.path().join(CONFIG_BLOB);
-    let blob =
-        checkpoint.blob(CONFIG_BLOB).map_err(|error| failed("the checkpoint cannot be used", error))?;
+    let blob = checkpoint
+        .blob(CONFIG_BLOB)
+        .map_err(|error| failed("the checkpoint cannot be used", error))?;
     let mut text = String::new();
     match blob {
         Some(mut blob) => blob.read_to_string(&mut text),

@@ -1,10 +1,12 @@
-//! Small files that a user names: configurations, measured costs, descriptions of clusters, lists of sums.
+//! Small files that a user names: configurations, measured costs, descriptions of clusters, lists
+//! of sums.
 
 use headlong_reader::io::read_small_text;
 use std::io;
 use std::path::Path;
 
-/// Far more than anybody writes by hand; an endless device ends here. TOML's reader may take a hundred times as much memory.
+/// Far more than anybody writes by hand; an endless device ends here. TOML's reader may take a
+/// hundred times as much memory.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// The text of a file, which may be a pipe.

@@ -1,7 +1,9 @@
-//! The job that this process belongs to: alone, or one of several processes that a launcher has started.
+//! The job that this process belongs to: alone, or one of several processes that a launcher has
+//! started.
 //!
-//! Several processes have one rank each. They read the same configuration and the same data; rank 0 leads: it writes what is
-//! written once, and makes first what the others then find (synthetic data, a dictionary).
+//! Several processes have one rank each. They read the same configuration and the same data; rank 0
+//! leads: it writes what is written once, and makes first what the others then find (synthetic
+//! data, a dictionary).
 
 use crate::config::{Config, Instructions, SignalChoice, TransportChoice, VerbsConfig};
 use crate::crew::{local_topology, tuned_comm_options};
@@ -65,8 +67,8 @@ impl Job {
             notice: Some(Arc::new(|text: &str| say(text))),
             ..JoinOptions::new(launch, fingerprint(&config, &comm_options))
         };
-        let control =
-            rendezvous::join(&options).map_err(Error::communication("the ranks did not come together"))?;
+        let control = rendezvous::join(&options)
+            .map_err(Error::communication("the ranks did not come together"))?;
         note_remarks(&control);
         let settings = verbs_settings(&config.comm.verbs);
         let cards = MachineVerbs::new(&control, settings.clone());
@@ -79,7 +81,8 @@ impl Job {
         }
         config.run.transport = carried_by(chosen.transport.name());
         let mut communicator = Communicator::new(chosen.transport, comm_options);
-        // Asked for by name, cards carry what devices of several nodes exchange, too; else NCCL does.
+        // Asked for by name, cards carry what devices of several nodes exchange, too; else NCCL
+        // does.
         if let (Wanted::Verbs, Some(provider)) = (wanted, cards.provider()) {
             communicator = communicator.with_cards(provider, settings);
         }
@@ -91,8 +94,10 @@ impl Job {
 
     fn alone(config: &Config) -> Result<Self> {
         let transport = config.run.transport;
-        let joins_processes =
-            matches!(transport, TransportChoice::Tcp | TransportChoice::Shm | TransportChoice::Verbs);
+        let joins_processes = matches!(
+            transport,
+            TransportChoice::Tcp | TransportChoice::Shm | TransportChoice::Verbs
+        );
         if joins_processes && config.run.ranks > 1 {
             let reason = format!(
                 "\"{}\" joins processes: start them with `headlong launch -n N -- train ...` or another launcher",
@@ -115,7 +120,8 @@ impl Job {
 
     /// All ranks and their nodes.
     pub fn topology(&self) -> Topology {
-        let topology = self.communicator.as_ref().map(|communicator| communicator.topology().clone());
+        let topology =
+            self.communicator.as_ref().map(|communicator| communicator.topology().clone());
         topology.unwrap_or_else(|| local_topology(&self.config))
     }
 
@@ -126,14 +132,18 @@ impl Job {
         Some(topology.node_size(topology.node_of(communicator.rank())))
     }
 
-    /// Runs `work` in the process that leads, and then in the others, which find what the first has made.
+    /// Runs `work` in the process that leads, and then in the others, which find what the first has
+    /// made.
     ///
     /// # Errors
     /// That of `work`; in the others also that the one that leads has failed.
     pub fn leader_first<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let Some(communicator) = &self.communicator else { return work() };
-        let barrier =
-            || communicator.barrier().map_err(Error::communication("the other ranks cannot be waited for"));
+        let barrier = || {
+            communicator
+                .barrier()
+                .map_err(Error::communication("the other ranks cannot be waited for"))
+        };
         if !self.leads() {
             barrier()?;
         }
@@ -177,7 +187,8 @@ impl Job {
         Ok(value[0])
     }
 
-    /// This process does something long before the first step, while the answer lives: the others wait for it.
+    /// This process does something long before the first step, while the answer lives: the others
+    /// wait for it.
     pub fn busy(&self, what: &'static str) -> Option<Busy> {
         self.communicator.as_ref().map(|communicator| communicator.busy(what))
     }
@@ -188,7 +199,8 @@ impl Job {
     }
 }
 
-/// What the ranks of processes agree on, by the name that the user has given. NCCL joins devices; their hosts still talk.
+/// What the ranks of processes agree on, by the name that the user has given. NCCL joins devices;
+/// their hosts still talk.
 fn wanted(transport: TransportChoice) -> Wanted {
     match transport {
         TransportChoice::Shm => Wanted::Shm,
@@ -228,8 +240,8 @@ fn carried_by(name: &str) -> TransportChoice {
     }
 }
 
-/// Equal for configurations that train the same model in the same way. Folders may differ from process to process, and
-/// threads too; what a file of measurements says may not.
+/// Equal for configurations that train the same model in the same way. Folders may differ from
+/// process to process, and threads too; what a file of measurements says may not.
 fn fingerprint(config: &Config, options: &CommOptions) -> [u8; 32] {
     let mut config = config.clone();
     config.comm.tuning = None;
@@ -241,7 +253,9 @@ fn fingerprint(config: &Config, options: &CommOptions) -> [u8; 32] {
     let text = config.to_commented_toml() + &measured;
     let mut bytes = [0; 32];
     for (seed, part) in (0..).zip(bytes.chunks_exact_mut(16)) {
-        part.copy_from_slice(&xxhash_rust::xxh3::xxh3_128_with_seed(text.as_bytes(), seed).to_le_bytes());
+        part.copy_from_slice(
+            &xxhash_rust::xxh3::xxh3_128_with_seed(text.as_bytes(), seed).to_le_bytes(),
+        );
     }
     bytes
 }

@@ -1,4 +1,5 @@
-//! `headlong kernels`: the CUDA kernels that models need, compiled ahead of time on any machine that has NVRTC.
+//! `headlong kernels`: the CUDA kernels that models need, compiled ahead of time on any machine
+//! that has NVRTC.
 
 use crate::Registry;
 use crate::cli::{JsonOutput, TrainArguments};
@@ -26,7 +27,8 @@ pub struct ModelArguments {
     /// Override one key of each configuration; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Besides, the tables' kernels for every dim, element type and optimizer that programs can ask for
+    /// Besides, the tables' kernels for every dim, element type and optimizer that programs can ask
+    /// for
     #[arg(long)]
     pub every_instance: bool,
 }
@@ -94,8 +96,8 @@ pub fn list(arguments: &ListArguments, registry: &Registry) -> Result<()> {
 /// Compiles all instances that the models need, writes them, and prints what each kernel uses.
 ///
 /// # Errors
-/// As for the configuration of `headlong train`; [`Error::Failed`] where a source does not compile, a file cannot be
-/// written, or (`--check`) the compiler warned or a kernel spills.
+/// As for the configuration of `headlong train`; [`Error::Failed`] where a source does not compile,
+/// a file cannot be written, or (`--check`) the compiler warned or a kernel spills.
 pub fn build(arguments: &BuildArguments, registry: &Registry) -> Result<()> {
     let builds = builds(&arguments.models, registry)?;
     let (mut rows, mut complaints) = (Vec::new(), Vec::new());
@@ -109,20 +111,24 @@ pub fn build(arguments: &BuildArguments, registry: &Registry) -> Result<()> {
         rows.extend(compiled.kernels.iter().map(|report| row(build, arch, report)));
     }
     let instances = builds.len() * arguments.arch.len();
-    let document = serde_json::json!({ "instances": instances, "kernels": rows, "complaints": complaints });
+    let document =
+        serde_json::json!({ "instances": instances, "kernels": rows, "complaints": complaints });
     output::answer(&arguments.json, &to_text(&rows, instances, &complaints), &document)?;
     if arguments.check && !complaints.is_empty() {
-        let context = format!("{} of {instances} compiled sources have warnings or spills", complaints.len());
+        let context =
+            format!("{} of {instances} compiled sources have warnings or spills", complaints.len());
         return Err(Error::Failed { context, source: "see above".into() });
     }
     Ok(())
 }
 
-/// Compiles each instance for its architecture, as many at a time as there are cores, into a folder if one is given. Answers in
-/// the order of `jobs`; after a failure no more are begun, and those are left out at the end.
+/// Compiles each instance for its architecture, as many at a time as there are cores, into a folder
+/// if one is given. Answers in the order of `jobs`; after a failure no more are begun, and those
+/// are left out at the end.
 fn compile(jobs: &[(&Build, &str)], output: Option<&Path>) -> Vec<DeviceResult<Compiled>> {
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let answers: Vec<OnceLock<DeviceResult<Compiled>>> = jobs.iter().map(|_| OnceLock::new()).collect();
+    let answers: Vec<OnceLock<DeviceResult<Compiled>>> =
+        jobs.iter().map(|_| OnceLock::new()).collect();
     let work = || {
         while !failed.load(Ordering::Relaxed) {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -144,7 +150,8 @@ fn compile(jobs: &[(&Build, &str)], output: Option<&Path>) -> Vec<DeviceResult<C
 
 /// All instances that the rooms list for the models, each once.
 fn builds(models: &ModelArguments, registry: &Registry) -> Result<Vec<Build>> {
-    let mut all: Vec<Build> = configurations(models, registry)?.iter().flat_map(builds_of).collect();
+    let mut all: Vec<Build> =
+        configurations(models, registry)?.iter().flat_map(builds_of).collect();
     if models.every_instance {
         all.extend(headlong_embedding::cuda::all_kernels());
     }
@@ -194,7 +201,8 @@ fn builds_of(config: &Config) -> Vec<Build> {
         optimizer: &dense,
     };
     let mut builds = headlong_mlp::cuda::kernels(&shapes);
-    // Vectors are f32, and all tables of a device are stored alike; the same kernels serve one rank and several.
+    // Vectors are f32, and all tables of a device are stored alike; the same kernels serve one rank
+    // and several.
     let sparse = config.optimizer.sparse.optimizer();
     builds.extend(headlong_embedding::cuda::kernels(
         &[config.model.dim],
@@ -229,23 +237,28 @@ fn row(build: &Build, arch: &str, report: &KernelReport) -> Row {
 
 /// What is wrong with a compiled source, in one line; nothing where nothing is.
 fn complain(build: &Build, arch: &str, compiled: &Compiled) -> Option<String> {
-    let mut reasons: Vec<String> = compiled.warnings().iter().map(|line| (*line).to_owned()).collect();
+    let mut reasons: Vec<String> =
+        compiled.warnings().iter().map(|line| (*line).to_owned()).collect();
     let spilling = compiled.kernels.iter().filter(|report| report.spill_bytes > 0);
-    reasons.extend(spilling.map(|report| format!("{} spills {} bytes", report.name, report.spill_bytes)));
+    reasons.extend(
+        spilling.map(|report| format!("{} spills {} bytes", report.name, report.spill_bytes)),
+    );
     let name = format!("{} {} for {arch}", build.source.name, constants(build));
     (!reasons.is_empty()).then(|| format!("{name}: {}", reasons.join("; ")))
 }
 
 fn to_text(rows: &[Row], instances: usize, complaints: &[String]) -> String {
     let width = rows.iter().map(|row| row.kernel.len()).max().unwrap_or(0).max("kernel".len());
-    let mut text = format!("{:width$}  {:7}  registers  spills  shared  constants\n", "kernel", "arch");
+    let mut text =
+        format!("{:width$}  {:7}  registers  spills  shared  constants\n", "kernel", "arch");
     for row in rows {
         text += &format!(
             "{:width$}  {:7}  {:9}  {:6}  {:6}  {}\n",
             row.kernel, row.arch, row.registers, row.spill_bytes, row.shared_bytes, row.constants
         );
     }
-    text += &format!("{instances} compiled sources, {} with warnings or spills\n", complaints.len());
+    text +=
+        &format!("{instances} compiled sources, {} with warnings or spills\n", complaints.len());
     text + &complaints.iter().map(|line| format!("{line}\n")).collect::<String>()
 }
 
@@ -262,7 +275,8 @@ mod tests {
         let before = names.len();
         names.dedup();
         assert_eq!(names.len(), before);
-        let rooms: Vec<&str> = names.iter().filter_map(|(source, _)| source.split('/').next()).collect();
+        let rooms: Vec<&str> =
+            names.iter().filter_map(|(source, _)| source.split('/').next()).collect();
         assert!(["mlp", "embedding", "comm"].iter().all(|room| rooms.contains(room)), "{rooms:?}");
         let tiny = ModelArguments { preset: vec!["tiny".to_owned()], ..ModelArguments::default() };
         assert!(builds(&tiny, &Registry::default()).unwrap().len() <= before);
@@ -273,11 +287,21 @@ mod tests {
     #[test]
     fn spills_and_warnings_are_complaints() {
         let build = &builds(&ModelArguments::default(), &Registry::default()).unwrap()[0];
-        let report =
-            |spill_bytes| KernelReport { name: "k".to_owned(), registers: 32, spill_bytes, shared_bytes: 0 };
-        let compiled =
-            |log: &str, spill| Compiled { cubin: vec![], log: log.to_owned(), kernels: vec![report(spill)] };
-        assert_eq!(complain(build, "sm_90a", &compiled("ptxas info    : Used 32 registers", 0)), None);
+        let report = |spill_bytes| KernelReport {
+            name: "k".to_owned(),
+            registers: 32,
+            spill_bytes,
+            shared_bytes: 0,
+        };
+        let compiled = |log: &str, spill| Compiled {
+            cubin: vec![],
+            log: log.to_owned(),
+            kernels: vec![report(spill)],
+        };
+        assert_eq!(
+            complain(build, "sm_90a", &compiled("ptxas info    : Used 32 registers", 0)),
+            None
+        );
         assert!(complain(build, "sm_90a", &compiled("", 8)).unwrap().contains("k spills 8 bytes"));
         assert!(complain(build, "sm_90a", &compiled("a.cu(3): warning #177-D: x", 0)).is_some());
         let text = to_text(&[row(build, "sm_90a", &report(0))], 1, &[]);

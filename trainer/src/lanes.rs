@@ -1,12 +1,14 @@
 //! Lanes: which stream each stage of the schedule runs on, and how long it took there.
 //!
-//! One schedule, two assignments. [`Lanes::serial`] runs all stages on the thread that walks, in program order.
-//! [`Lanes::overlapped`] lets lanes run at the same time: a lane's stages run in program order, each as soon as the stages that
-//! it waits for ([`Schedule::within`]) have run. Both give the same bits: a stage reads nothing that it has not waited for.
+//! One schedule, two assignments. [`Lanes::serial`] runs all stages on the thread that walks, in
+//! program order. [`Lanes::overlapped`] lets lanes run at the same time: a lane's stages run in
+//! program order, each as soon as the stages that it waits for ([`Schedule::within`]) have run.
+//! Both give the same bits: a stage reads nothing that it has not waited for.
 //!
-//! On a CPU all lanes that compute share the same cores, and threads of their own would only take them from each other (measured: a
-//! tenth slower). So there the exchanges have a thread, and one other thread takes the first stage that is ready of any lane that
-//! computes: while ranks wait for each other, it goes on.
+//! On a CPU all lanes that compute share the same cores, and threads of their own would only take
+//! them from each other (measured: a tenth slower). So there the exchanges have a thread, and one
+//! other thread takes the first stage that is ready of any lane that computes: while ranks wait for
+//! each other, it goes on.
 
 use crate::build::Model;
 use crate::error::{Error, Result};
@@ -76,7 +78,8 @@ impl Lanes {
         Ok(Self { stream, assigned })
     }
 
-    /// Lanes that run beside each other: exchanges under computation, on a CUDA device whatever does not wait for each other.
+    /// Lanes that run beside each other: exchanges under computation, on a CUDA device whatever
+    /// does not wait for each other.
     ///
     /// # Errors
     /// What the device refuses.
@@ -88,7 +91,8 @@ impl Lanes {
         Ok(Self { stream, assigned })
     }
 
-    /// As [`Lanes::overlapped`]; a whole step over a full batch is captured once for each batch slot and then replayed.
+    /// As [`Lanes::overlapped`]; a whole step over a full batch is captured once for each batch
+    /// slot and then replayed.
     ///
     /// # Errors
     /// What the device refuses, and devices that have no graphs.
@@ -119,8 +123,8 @@ impl Lanes {
         matches!(&self.assigned, Assigned::Cuda(cuda) if cuda.captures())
     }
 
-    /// Runs the stages of `schedule`; neighbouring stages that repeat run once per micro-batch, together. Returns when all have run, on a CUDA device
-    /// when all are enqueued.
+    /// Runs the stages of `schedule`; neighbouring stages that repeat run once per micro-batch,
+    /// together. Returns when all have run, on a CUDA device when all are enqueued.
     ///
     /// # Errors
     /// That of the first stage that fails; later stages do not run.
@@ -140,7 +144,8 @@ impl Lanes {
         }
     }
 
-    /// As [`Lanes::walk`], through a whole step or evaluation over the batch of slot `slot`: what can be replayed is.
+    /// As [`Lanes::walk`], through a whole step or evaluation over the batch of slot `slot`: what
+    /// can be replayed is.
     ///
     /// # Errors
     /// As there.

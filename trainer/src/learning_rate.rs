@@ -1,8 +1,9 @@
 //! The learning rate as a pure function of the step.
 //!
-//! Linear warm-up, a constant stretch, polynomial decay to a floor: the formula of facebookresearch/dlrm's
-//! `LRPolicyScheduler` (`dlrm_s_pytorch.py`) and of all MLPerf v1 submissions. With step t counted from 1, warm-up w,
-//! decay start d, decay steps n, power p, base rate r and floor f:
+//! Linear warm-up, a constant stretch, polynomial decay to a floor: the formula of
+//! facebookresearch/dlrm's `LRPolicyScheduler` (`dlrm_s_pytorch.py`) and of all MLPerf v1
+//! submissions. With step t counted from 1, warm-up w, decay start d, decay steps n, power p, base
+//! rate r and floor f:
 //!
 //! ```text
 //! t < w            r · t / w
@@ -11,9 +12,10 @@
 //! otherwise        r
 //! ```
 //!
-//! Note: two quirks of the original, and of HugeCTR after it, are left out. Between warm-up and decay it stays at r · (w − 1) / w, the
-//! last value of the warm-up, where n > 0; after the decay it stays at the last decayed value, which is the floor unless n is small.
-//! Published results were made with the first: `train.hugectr_compat` brings it back.
+//! Note: two quirks of the original, and of HugeCTR after it, are left out. Between warm-up and
+//! decay it stays at r · (w − 1) / w, the last value of the warm-up, where n > 0; after the decay
+//! it stays at the last decayed value, which is the floor unless n is small. Published results were
+//! made with the first: `train.hugectr_compat` brings it back.
 
 use crate::config::TrainConfig;
 
@@ -32,7 +34,8 @@ pub struct LearningRate {
     pub decay_power: f64,
     /// The decay does not go below this.
     pub floor: f64,
-    /// Whether the rate stays at the warm-up's last value until the decay begins, as in the original.
+    /// Whether the rate stays at the warm-up's last value until the decay begins, as in the
+    /// original.
     pub keeps_last_of_warmup: bool,
 }
 
@@ -52,7 +55,10 @@ impl LearningRate {
 
     /// The tables' schedule: the dense one with a base of its own, where one is set.
     pub fn sparse(train: &TrainConfig) -> Self {
-        Self { base: train.sparse_learning_rate.unwrap_or(train.learning_rate), ..Self::dense(train) }
+        Self {
+            base: train.sparse_learning_rate.unwrap_or(train.learning_rate),
+            ..Self::dense(train)
+        }
     }
 
     /// The rate of the step with this index, counted from 0: of the first step at 0.
@@ -118,7 +124,8 @@ mod tests {
         }
     }
 
-    /// What a program that only changes a variable in the two branches prints: the warm-up's last value stays, 24 · 2749 / 2750.
+    /// What a program that only changes a variable in the two branches prints: the warm-up's last
+    /// value stays, 24 · 2749 / 2750.
     #[test]
     fn the_ancestors_plateau() {
         let ours = LearningRate {
@@ -142,7 +149,11 @@ mod tests {
             assert_eq!(ours.at(step - 1) == theirs.at(step - 1), same, "step {step}");
         }
         let constant = LearningRate { decay_steps: 0, ..theirs };
-        assert_eq!(constant.at(10_000), 24.0, "without a decay the original has its base there, too");
+        assert_eq!(
+            constant.at(10_000),
+            24.0,
+            "without a decay the original has its base there, too"
+        );
     }
 
     #[test]
@@ -153,8 +164,13 @@ mod tests {
 
     #[test]
     fn other_powers() {
-        let linear =
-            LearningRate { decay_power: 1.0, warmup_steps: 0, decay_start_step: 1, decay_steps: 4, ..MLPERF };
+        let linear = LearningRate {
+            decay_power: 1.0,
+            warmup_steps: 0,
+            decay_start_step: 1,
+            decay_steps: 4,
+            ..MLPERF
+        };
         assert_eq!([0, 1, 2, 3, 4].map(|step| linear.at(step)), [18.0, 13.5, 9.0, 4.5, 1e-7]);
     }
 

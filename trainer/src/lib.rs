@@ -1,4 +1,5 @@
-//! Training of deep-learning recommendation models (DLRM) on click logs, from the command line and as a library.
+//! Training of deep-learning recommendation models (DLRM) on click logs, from the command line and
+//! as a library.
 //!
 //! # Start here
 //!
@@ -38,7 +39,8 @@
 //! # Ok::<(), headlong::Error>(())
 //! ```
 //!
-//! `trainer/examples/` has longer ones, each run by `cargo run --release -p headlong --example NAME`:
+//! `trainer/examples/` has longer ones, each run by
+//! `cargo run --release -p headlong --example NAME`:
 //!
 //! * `01_train_tiny`: the program above, with evaluations on the way;
 //! * `02_four_ranks`: four ranks as threads, statistics, and the placement of rows;
@@ -48,15 +50,16 @@
 //!
 //! # The way of a run
 //!
-//! [`config`] (what the user asked for) → [`plan`] (what it means on this machine) → [`build`] (memory, weights) →
-//! [`session`] (batches, evaluations, checkpoints), which calls [`schedule`] once a step. [`train`] is the command around
-//! it. `ARCHITECTURE.md` says which crate does what.
+//! [`config`] (what the user asked for) → [`plan`] (what it means on this machine) → [`build`]
+//! (memory, weights) → [`session`] (batches, evaluations, checkpoints), which calls [`schedule`]
+//! once a step. [`train`] is the command around it. `ARCHITECTURE.md` says which crate does what.
 //!
 //! # Stability
 //!
-//! Before version 1.0 any release may change this library. Many modules are public because the program, its benches and
-//! its tests use them. A program of one's own needs [`Config`], [`session`] with what the example above passes to it,
-//! [`table`], [`main_with`] and [`Error`]; `CHANGELOG.md` lists changes of these.
+//! Before version 1.0 any release may change this library. Many modules are public because the
+//! program, its benches and its tests use them. A program of one's own needs [`Config`],
+//! [`session`] with what the example above passes to it, [`table`], [`main_with`] and [`Error`];
+//! `CHANGELOG.md` lists changes of these.
 
 pub mod arithmetic;
 mod axis;

@@ -1,4 +1,5 @@
-//! Facts about this machine: processor, memory, limits. They are read once and passed on; nothing here changes a result.
+//! Facts about this machine: processor, memory, limits. They are read once and passed on; nothing
+//! here changes a result.
 
 use crate::config::{DeviceChoice, Instructions};
 use crate::data::failed;
@@ -37,13 +38,14 @@ pub struct DeviceFacts {
     pub count: usize,
 }
 
-/// Whether `ranks` ranks get devices of their own where others have taken `taken` of a machine's `devices`.
+/// Whether `ranks` ranks get devices of their own where others have taken `taken` of a machine's
+/// `devices`.
 pub fn has_devices_beside(devices: usize, taken: usize, ranks: usize) -> bool {
     taken + ranks <= devices
 }
 
-/// f32 GFLOP/s of one core in matrix products where nothing was measured: two 512-bit fused multiply-adds at 3.3 GHz
-/// give 211; what a good kernel reaches of that.
+/// f32 GFLOP/s of one core in matrix products where nothing was measured: two 512-bit fused
+/// multiply-adds at 3.3 GHz give 211; what a good kernel reaches of that.
 const DEFAULT_CORE_GFLOPS: f64 = 180.0;
 
 /// The same with AVX2, and without either.
@@ -69,7 +71,8 @@ pub fn use_instructions(choice: Instructions) -> Result<()> {
     if choice == Instructions::Auto || (here == wanted && !lacks_bf16) {
         return Ok(());
     }
-    let reason = format!("this processor has {} at most; \"auto\" takes what there is", here.name());
+    let reason =
+        format!("this processor has {} at most; \"auto\" takes what there is", here.name());
     Err(Error::unsupported(format!("run.instructions = {}", serde_json::json!(choice)), reason))
 }
 
@@ -103,21 +106,28 @@ impl Machine {
         let device = CudaDevice::open(0).map_err(unusable)?;
         let (free_bytes, _) = device.memory();
         let count = CudaDevice::count().map_err(unusable)? as usize;
-        let device =
-            Some(DeviceFacts { name: device.name().to_owned(), free_bytes: free_bytes as u64, count });
+        let device = Some(DeviceFacts {
+            name: device.name().to_owned(),
+            free_bytes: free_bytes as u64,
+            count,
+        });
         Ok(Self { device, ..machine })
     }
 
-    /// Bytes a process can take: the smaller of what the machine has and what its control group allows.
+    /// Bytes a process can take: the smaller of what the machine has and what its control group
+    /// allows.
     pub fn usable_bytes(&self) -> u64 {
         self.cgroup_available_bytes.unwrap_or(u64::MAX).min(self.available_bytes)
     }
 }
 
-/// What a CUDA device that cannot be used is to the user: something asked for that is not there, or a failure.
+/// What a CUDA device that cannot be used is to the user: something asked for that is not there, or
+/// a failure.
 pub(crate) fn unusable(error: DeviceError) -> Error {
     match error {
-        DeviceError::Unavailable { reason, .. } => Error::unsupported("run.device = \"cuda\"", reason),
+        DeviceError::Unavailable { reason, .. } => {
+            Error::unsupported("run.device = \"cuda\"", reason)
+        }
         error => failed("the CUDA device cannot be used", error),
     }
 }
@@ -214,7 +224,8 @@ mod tests {
         write(&inner, "max\n", "5\n");
         assert_eq!(cgroup_v2("0::/a/b\n", root.path()), None);
         write(&root.path().join("a"), "1000\n", "400\n");
-        std::fs::write(root.path().join("a/memory.stat"), "anon 100\nfile 300\nfile_mapped 7\n").unwrap();
+        std::fs::write(root.path().join("a/memory.stat"), "anon 100\nfile 300\nfile_mapped 7\n")
+            .unwrap();
         assert_eq!(cgroup_v2("0::/a/b\n", root.path()), Some(900));
         write(&inner, "100\n", "5\n");
         assert_eq!(cgroup_v2("0::/a/b\n", root.path()), Some(95));

@@ -7,22 +7,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvalMetrics {
-    /// Exact area under the ROC curve, ties counted one half. `None` where only one class was seen or a logit was
-    /// not a number.
+    /// Exact area under the ROC curve, ties counted one half. `None` where only one class was seen
+    /// or a logit was not a number.
     pub auc: Option<f64>,
-    /// Mean binary cross entropy in nats. `None` where there was no sample, or where it is not finite.
+    /// Mean binary cross entropy in nats. `None` where there was no sample, or where it is not
+    /// finite.
     pub logloss: Option<f64>,
-    /// Normalised entropy: log loss over the entropy of the base rate (He et al. 2014, "Practical lessons from
-    /// predicting clicks on ads at Facebook", §2.1). `None` where only one class was seen.
+    /// Normalised entropy: log loss over the entropy of the base rate (He et al. 2014, "Practical
+    /// lessons from predicting clicks on ads at Facebook", §2.1). `None` where only one class was
+    /// seen.
     pub ne: Option<f64>,
     /// Share of samples on the right side of probability 0.5.
     pub accuracy: f64,
     /// Share of positive samples.
     pub base_rate: f64,
-    /// Mean of the predicted probabilities. `None` without samples, or where a logit was not a number.
+    /// Mean of the predicted probabilities. `None` without samples, or where a logit was not a
+    /// number.
     #[serde(default)]
     pub mean_prediction: Option<f64>,
-    /// Mean prediction over base rate: above 1, too many clicks are predicted. `None` also where no sample is positive.
+    /// Mean prediction over base rate: above 1, too many clicks are predicted. `None` also where no
+    /// sample is positive.
     #[serde(default)]
     pub calibration: Option<f64>,
     /// Expected calibration error in 15 bins of equal width. `None` as the mean prediction.
@@ -53,7 +57,8 @@ impl EvalMetrics {
         }
     }
 
-    /// What makes a part of the metrics undefined, as a sentence for a warning; `None` where all are defined.
+    /// What makes a part of the metrics undefined, as a sentence for a warning; `None` where all
+    /// are defined.
     pub fn warning(&self) -> Option<&'static str> {
         if self.eval_samples == 0 {
             Some("no samples were evaluated")
@@ -69,15 +74,16 @@ impl EvalMetrics {
     }
 }
 
-/// Collects the logits of an evaluation, batch by batch. Everything is counted and summed in integers: the order of the samples
-/// changes no bit of the result.
+/// Collects the logits of an evaluation, batch by batch. Everything is counted and summed in
+/// integers: the order of the samples changes no bit of the result.
 #[derive(Clone, Debug, Default)]
 pub struct MetricsAccumulator {
     scores: Scores,
 }
 
 impl MetricsAccumulator {
-    /// An empty accumulator with room for `num_samples` samples: pushing that many allocates nothing.
+    /// An empty accumulator with room for `num_samples` samples: pushing that many allocates
+    /// nothing.
     pub fn with_capacity(num_samples: usize) -> Self {
         Self { scores: Scores::with_capacity(num_samples) }
     }
@@ -87,7 +93,8 @@ impl MetricsAccumulator {
         self.scores.clear();
     }
 
-    /// Adds a batch: one logit and one label (0 or 1) per sample. Padding must be cut off by the caller.
+    /// Adds a batch: one logit and one label (0 or 1) per sample. Padding must be cut off by the
+    /// caller.
     pub fn push(&mut self, logits: &[f32], labels: &[f32]) {
         self.scores.extend(logits, labels);
     }
@@ -103,8 +110,8 @@ impl MetricsAccumulator {
     }
 }
 
-/// Binary cross entropy of one sample from its logit z, in nats: max(z, 0) − z·y + ln(1 + e^−|z|), which neither
-/// overflows nor cancels.
+/// Binary cross entropy of one sample from its logit z, in nats: max(z, 0) − z·y + ln(1 + e^−|z|),
+/// which neither overflows nor cancels.
 pub fn log_loss(logit: f32, is_positive: bool) -> f64 {
     let z = f64::from(logit);
     let target = if is_positive { z } else { 0.0 };
@@ -113,7 +120,8 @@ pub fn log_loss(logit: f32, is_positive: bool) -> f64 {
     linear + (-z.abs()).exp().ln_1p()
 }
 
-/// Probability of a logit: 1 / (1 + e^−z), without overflow, computed in double precision and rounded once.
+/// Probability of a logit: 1 / (1 + e^−z), without overflow, computed in double precision and
+/// rounded once.
 pub fn probability(logit: f32) -> f32 {
     exact_probability(logit) as f32
 }
@@ -190,7 +198,9 @@ mod tests {
         let samples = logits.len() as f64;
         let filled = of_bins.iter().filter(|(count, ..)| *count > 0.0);
         let error = filled
-            .map(|(count, predicted, clicks)| count / samples * (predicted / count - clicks / count).abs())
+            .map(|(count, predicted, clicks)| {
+                count / samples * (predicted / count - clicks / count).abs()
+            })
             .sum();
         (of_bins.iter().map(|(_, predicted, _)| predicted).sum::<f64>() / samples, error)
     }
@@ -199,7 +209,8 @@ mod tests {
     fn calibration_agrees_with_its_definition() {
         // Rates of a few percent as well as of a half; predictions that are too low and too high.
         for (shift, every) in [(-3.0_f32, 30), (-1.0, 4), (0.5, 2)] {
-            let logits: Vec<f32> = (0..2999).map(|i| (i as f32 * 0.731).sin() * 2.0 + shift).collect();
+            let logits: Vec<f32> =
+                (0..2999).map(|i| (i as f32 * 0.731).sin() * 2.0 + shift).collect();
             let labels: Vec<f32> = (0..2999).map(|i| f32::from(u8::from(i % every == 0))).collect();
             let found = metrics(&logits, &labels);
             let (mean, error) = calibration_by_bins(&logits, &labels, 15);
@@ -224,7 +235,8 @@ mod tests {
         assert_eq!(metrics(&[even], &[0.0]).calibration, None, "no click: no ratio");
         assert_eq!(metrics(&[even], &[0.0]).calibration_error, Some(0.5));
         for undefined in [metrics(&[], &[]), metrics(&[f32::NAN, 1.0], &[1.0, 0.0])] {
-            let found = (undefined.mean_prediction, undefined.calibration, undefined.calibration_error);
+            let found =
+                (undefined.mean_prediction, undefined.calibration, undefined.calibration_error);
             assert_eq!(found, (None, None, None));
         }
     }

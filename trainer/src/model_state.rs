@@ -1,7 +1,8 @@
-//! The model as checkpoints see it: names, shapes, and the doors to its values, wherever its rows lie.
+//! The model as checkpoints see it: names, shapes, and the doors to its values, wherever its rows
+//! lie.
 //!
-//! A checkpoint knows nothing of ranks: dense parameters are the same on all of them and are taken from the first; a row of a
-//! table comes from whoever holds it.
+//! A checkpoint knows nothing of ranks: dense parameters are the same on all of them and are taken
+//! from the first; a row of a table comes from whoever holds it.
 
 use crate::build::{Model, ScaleState, is_scale};
 use crate::checkpoint::{
@@ -64,7 +65,9 @@ fn interaction(model: &ModelConfig) -> String {
     match model.interaction {
         Interaction::Dot => "dot".to_owned(),
         Interaction::Cat => "cat".to_owned(),
-        Interaction::Cross => format!("cross(layers={}, rank={})", model.cross_layers, model.cross_rank),
+        Interaction::Cross => {
+            format!("cross(layers={}, rank={})", model.cross_layers, model.cross_rank)
+        }
     }
 }
 
@@ -76,7 +79,10 @@ impl Model {
             shape: parameter.shape.clone(),
             states: states
                 .iter()
-                .map(|state| DenseState { name: state.name.to_owned(), shape: parameter.shape.clone() })
+                .map(|state| DenseState {
+                    name: state.name.to_owned(),
+                    shape: parameter.shape.clone(),
+                })
                 .collect(),
         });
         dense.collect()
@@ -104,8 +110,13 @@ impl Model {
 
 /// The kind, with the options that it was given: `hashed(min_count=2)`.
 fn kind_with_options(spec: &TableSpec) -> String {
-    let options: Vec<String> = spec.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    if options.is_empty() { spec.kind.clone() } else { format!("{}({})", spec.kind, options.join(",")) }
+    let options: Vec<String> =
+        spec.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if options.is_empty() {
+        spec.kind.clone()
+    } else {
+        format!("{}({})", spec.kind, options.join(","))
+    }
 }
 
 impl Crew {
@@ -164,8 +175,8 @@ impl Crew {
         (0..self.len()).try_for_each(|rank| self.engine(rank).set_loss_scale(Some(state)))
     }
 
-    /// Threads that save a checkpoint: one for each rank of this process. With ranks in other processes every read is an
-    /// exchange, so that reads come in one order.
+    /// Threads that save a checkpoint: one for each rank of this process. With ranks in other
+    /// processes every read is an exchange, so that reads come in one order.
     pub fn num_writers(&self) -> usize {
         if self.has_remote_ranks() { 1 } else { self.len() }
     }
@@ -187,9 +198,14 @@ impl Crew {
         self.copy_tensors_to(Some(other), &|_, _| true)
     }
 
-    /// Copies all weights, and no states, to a crew of the same model, whose tables may lie otherwise, by the threads of `pool`. Where ranks
-    /// live in other processes, all of them call it, and those that have no such crew only give their rows.
-    pub(crate) fn copy_weights_to(&self, other: Option<&mut Self>, pool: &Pool) -> crate::error::Result<()> {
+    /// Copies all weights, and no states, to a crew of the same model, whose tables may lie
+    /// otherwise, by the threads of `pool`. Where ranks live in other processes, all of them call
+    /// it, and those that have no such crew only give their rows.
+    pub(crate) fn copy_weights_to(
+        &self,
+        other: Option<&mut Self>,
+        pool: &Pool,
+    ) -> crate::error::Result<()> {
         let (dense, tables) = match &other {
             Some(other) if !self.has_remote_ranks() => {
                 (self.copy_dense_to(other, pool), self.copy_plain_tables_to(other, pool))
@@ -202,7 +218,8 @@ impl Crew {
         })
     }
 
-    /// Copies all dense parameters as the one list that they are in memory. Says whether it has: not to or from a device.
+    /// Copies all dense parameters as the one list that they are in memory. Says whether it has:
+    /// not to or from a device.
     fn copy_dense_to(&self, other: &Self, pool: &Pool) -> bool {
         /// Elements that a thread copies at a time: half of the second-level cache of a core.
         const TILE_ELEMENTS: usize = 64 << 10;
@@ -224,10 +241,10 @@ impl Crew {
 
     /// Says which tables it has copied.
     fn copy_plain_tables_to(&self, other: &Self, pool: &Pool) -> Vec<bool> {
-        let [from, to] =
-            [self, other].map(|crew| (0..crew.len()).map(|rank| crew.engine(rank)).collect::<Vec<_>>());
-        let [from, to] =
-            [&from, &to].map(|ranks| ranks.iter().map(|rank| &rank.model().tables).collect::<Vec<_>>());
+        let [from, to] = [self, other]
+            .map(|crew| (0..crew.len()).map(|rank| crew.engine(rank)).collect::<Vec<_>>());
+        let [from, to] = [&from, &to]
+            .map(|ranks| ranks.iter().map(|rank| &rank.model().tables).collect::<Vec<_>>());
         copy_weights(pool, &from, &to)
     }
 
@@ -261,8 +278,9 @@ impl Crew {
     }
 }
 
-/// Where ranks live in several processes, all of them read the same rows in the same order: each read is an exchange, and so is
-/// a look at the layout where tables hold raw ids or rows that share storage.
+/// Where ranks live in several processes, all of them read the same rows in the same order: each
+/// read is an exchange, and so is a look at the layout where tables hold raw ids or rows that share
+/// storage.
 impl CheckpointSource for Crew {
     fn layout(&self) -> Layout {
         let groups = self.find_groups();
@@ -290,7 +308,8 @@ impl CheckpointSource for Crew {
     }
 }
 
-/// Puts together the rows that the ranks hold: a row is zero bits where it does not lie, and the same bits where it does.
+/// Puts together the rows that the ranks hold: a row is zero bits where it does not lie, and the
+/// same bits where it does.
 fn gather_rows(model: &Model, rows: &mut [f32]) -> Result<(), Cause> {
     let communicator = &model.communicator;
     let mine: Vec<u32> = rows.iter().map(|value| value.to_bits()).collect();
@@ -316,7 +335,8 @@ impl CheckpointSink for Crew {
             return Ok(());
         }
         // Taken out, so that the ids in it are not copied.
-        let mut groups = std::mem::take(self.groups.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let mut groups =
+            std::mem::take(self.groups.get_mut().unwrap_or_else(PoisonError::into_inner));
         let group = &mut Arc::make_mut(&mut groups)[tensor.index];
         group.take_ids(tensor.state, first_row, values);
         for rank in 0..self.len() {

@@ -17,7 +17,8 @@ const ROW_BYTES: u64 = 256;
 /// Rows of each table before any row is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outlook {
-    /// Rows of each table; where a dictionary that is not built yet decides, as many as it can give at most.
+    /// Rows of each table; where a dictionary that is not built yet decides, as many as it can give
+    /// at most.
     pub rows: Vec<u64>,
     /// Rows of each table at least.
     pub least_rows: Vec<u64>,
@@ -54,17 +55,23 @@ impl Outlook {
         Self::with_dictionary(config, rows.as_deref())
     }
 
-    /// The same where it is known what rows the dictionary gives each table, or that there is none yet.
+    /// The same where it is known what rows the dictionary gives each table, or that there is none
+    /// yet.
     ///
     /// # Errors
     /// As [`Config::table_rows`].
     pub fn with_dictionary(config: &Config, dictionary_rows: Option<&[u64]>) -> Result<Self> {
         let (rows, least_rows) = match dictionary_rows {
-            _ if !dictionary_decides(config) => (config.table_rows(None)?, config.table_rows(None)?),
+            _ if !dictionary_decides(config) => {
+                (config.table_rows(None)?, config.table_rows(None)?)
+            }
             Some(rows) => (config.table_rows(Some(rows))?, config.table_rows(Some(rows))?),
             None => {
                 let least = vec![1; config.data.num_sparse];
-                (config.table_rows(Some(&dictionary_bound(config)))?, config.table_rows(Some(&least))?)
+                (
+                    config.table_rows(Some(&dictionary_bound(config)))?,
+                    config.table_rows(Some(&least))?,
+                )
             }
         };
         let is_made_up = config.data.train.is_empty() && config.synthetic.enabled;
@@ -85,7 +92,8 @@ impl Outlook {
         "rows: the dictionary decides; these are an upper bound (the full Kaggle data, and what the files can hold)\n"
     }
 
-    /// Refuses what ranks of their own cannot evaluate, as far as is known: made-up data has rows to evaluate on.
+    /// Refuses what ranks of their own cannot evaluate, as far as is known: made-up data has rows
+    /// to evaluate on.
     ///
     /// # Errors
     /// As [`check_eval_ranks`].
@@ -103,7 +111,8 @@ impl Outlook {
     }
 }
 
-/// The plan of the least that `config` can come to, where even that does not fit, and why: before anything is made, read or allocated.
+/// The plan of the least that `config` can come to, where even that does not fit, and why: before
+/// anything is made, read or allocated.
 ///
 /// # Errors
 /// As [`Outlook::of`].
@@ -116,7 +125,8 @@ pub fn what_cannot_fit(config: &Config, place: &Place<'_>) -> Result<Option<(Pla
 
 /// Whether tables have the rows that a dictionary gives them.
 pub(crate) fn dictionary_decides(config: &Config) -> bool {
-    let is_asked_for = matches!(&config.tables.rows, TableRows::Named(name) if name == ROWS_FROM_DICTIONARY);
+    let is_asked_for =
+        matches!(&config.tables.rows, TableRows::Named(name) if name == ROWS_FROM_DICTIONARY);
     is_asked_for && config.data.ids == Ids::Dictionary
 }
 
@@ -131,8 +141,11 @@ fn kept_bytes(config: &Config, is_made_up: bool) -> u64 {
         let packed = ["gz", "zst", "parquet"];
         path.extension().is_some_and(|end| packed.iter().any(|packed| end == *packed))
     };
-    let sizes =
-        config.data.valid.iter().map(|file| (file.stored_bytes().unwrap_or(0), is_packed(file.path())));
+    let sizes = config
+        .data
+        .valid
+        .iter()
+        .map(|file| (file.stored_bytes().unwrap_or(0), is_packed(file.path())));
     let (all, decoded) = sizes.fold((0_u64, 0_u64), |(all, decoded), (bytes, packed)| {
         let factor = if packed { MOST_COMPRESSION } else { 1 };
         (all.saturating_add(bytes), decoded.saturating_add(bytes.saturating_mul(factor)))
@@ -140,19 +153,20 @@ fn kept_bytes(config: &Config, is_made_up: bool) -> u64 {
     if all <= MOST_RESIDENT_STORED_BYTES { decoded } else { 0 }
 }
 
-/// The most rows that a dictionary of the training files can give each table: no more ids than the full Kaggle data has,
-/// and no more than rows of text by `data.min_count`, where files are named.
+/// The most rows that a dictionary of the training files can give each table: no more ids than the
+/// full Kaggle data has, and no more than rows of text by `data.min_count`, where files are named.
 fn dictionary_bound(config: &Config) -> Vec<u64> {
     /// Bytes of a row of Criteo's text, at least, over many rows.
     const LEAST_ROW_BYTES: u64 = 100;
     // The size of a pipe is not known: 0.
-    let sizes = config.data.train.iter().map(|file| file.stored_bytes().ok().filter(|&bytes| bytes > 0));
+    let sizes =
+        config.data.train.iter().map(|file| file.stored_bytes().ok().filter(|&bytes| bytes > 0));
     let stored = sizes.reduce(|sum, bytes| Some(sum?.saturating_add(bytes?))).flatten();
     let data_rows =
         stored.map_or(u64::MAX, |stored| stored.saturating_mul(MOST_COMPRESSION) / LEAST_ROW_BYTES);
     let ids = data_rows / u64::from(config.data.min_count.max(1));
-    let columns =
-        (0..config.data.num_sparse).map(|column| KAGGLE_CARDINALITIES.get(column).unwrap_or(&u64::MAX));
+    let columns = (0..config.data.num_sparse)
+        .map(|column| KAGGLE_CARDINALITIES.get(column).unwrap_or(&u64::MAX));
     columns.map(|published| (*published).min(ids).min(MOST_UNKNOWN_ROWS) + 1).collect()
 }
 
@@ -212,8 +226,12 @@ mod tests {
     #[test]
     fn what_is_too_large_is_refused_before_data_is_there() {
         let machine = Machine::detect();
-        let place =
-            Place { machine: &machine, ranks_here: None, separate: false, registry: &Registry::default() };
+        let place = Place {
+            machine: &machine,
+            ranks_here: None,
+            separate: false,
+            registry: &Registry::default(),
+        };
         let mut config = preset("tiny").unwrap();
         assert!(what_cannot_fit(&config, &place).unwrap().is_none());
         config.set_all(&["tables.rows=4000000000"]).unwrap();

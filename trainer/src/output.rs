@@ -22,14 +22,14 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Says `text` on standard error, in lines that fit. That it cannot be said (a full disk, a closed stream) changes nothing, and no
-/// exit code.
+/// Says `text` on standard error, in lines that fit. That it cannot be said (a full disk, a closed
+/// stream) changes nothing, and no exit code.
 pub fn say(text: impl std::fmt::Display) {
     lines::to_stderr(&lines::fold(&text.to_string(), lines::width(std::io::stderr())));
 }
 
-/// Gives an answer as the user asked for it: `text`, or one JSON document instead (`--json`), and the document in a
-/// file besides (`--json-file`).
+/// Gives an answer as the user asked for it: `text`, or one JSON document instead (`--json`), and
+/// the document in a file besides (`--json-file`).
 ///
 /// # Errors
 /// [`Error::Io`] where the output cannot be written.
@@ -43,7 +43,8 @@ pub fn answer(output: &JsonOutput, text: &str, document: &serde_json::Value) -> 
     print(&lines::fold(text, lines::width(std::io::stdout())))
 }
 
-/// As [`answer`] where standard output has data: the text goes to standard error, and no document to the output.
+/// As [`answer`] where standard output has data: the text goes to standard error, and no document
+/// to the output.
 ///
 /// # Errors
 /// [`Error::Io`] where the file of `--json-file` cannot be written.

@@ -1,5 +1,6 @@
-//! Placement: where every row of every table lies, and how ranks exchange rows. Decided before any memory is taken, from how
-//! frequent rows are; the same on every rank, because all ranks decide from the same statistics.
+//! Placement: where every row of every table lies, and how ranks exchange rows. Decided before any
+//! memory is taken, from how frequent rows are; the same on every rank, because all ranks decide
+//! from the same statistics.
 
 use crate::Registry;
 use crate::build::table_specs;
@@ -30,7 +31,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The placement of `config` among the ranks of `topology`, of tables that take what their kinds in `registry` say.
+    /// The placement of `config` among the ranks of `topology`, of tables that take what their
+    /// kinds in `registry` say.
     ///
     /// # Errors
     /// A latency table that cannot be read; a split that does not fit.
@@ -50,11 +52,14 @@ impl Placement {
             }
         };
         let optimizer = config.optimizer.sparse.optimizer();
-        let nodes: Vec<usize> = (0..topology.num_nodes()).map(|node| topology.node_size(node)).collect();
+        let nodes: Vec<usize> =
+            (0..topology.num_nodes()).map(|node| topology.node_size(node)).collect();
         let step = (config.train.batch_size * config.train.accumulate) as u64;
         let on_devices = config.run.device == DeviceChoice::Cuda;
-        let table_bytes: Vec<u64> =
-            specs.iter().map(|spec| plan::table_needs(config, spec, registry).total_bytes()).collect();
+        let table_bytes: Vec<u64> = specs
+            .iter()
+            .map(|spec| plan::table_needs(config, spec, registry).total_bytes())
+            .collect();
         let options = SplitOptions {
             mode: match config.run.hybrid {
                 Hybrid::Off => HybridMode::Off,
@@ -89,10 +94,11 @@ impl Placement {
             ..SplitOptions::new(&specs, Cluster::new(&nodes), step, &optimizer)
         };
         let mut costs = costs(config)?;
-        let one_step = comm_options(config).one_step_bytes_of(config.run.transport.name(), config.run.ranks);
+        let one_step =
+            comm_options(config).one_step_bytes_of(config.run.transport.name(), config.run.ranks);
         costs.direct_bytes = one_step as f64;
-        let split =
-            split(statistics, &costs, &options).map_err(|error| failed("the rows cannot be split", error))?;
+        let split = split(statistics, &costs, &options)
+            .map_err(|error| failed("the rows cannot be split", error))?;
         let partition = Partition::new(&specs, config.run.ranks, split.placements.clone())
             .map_err(|error| failed("the rows cannot be placed", error))?;
         Ok(Self { partition: Arc::new(partition), split: Some(split) })
@@ -130,7 +136,8 @@ impl Placement {
 
 /// Counts the rows of batches that lie in memory.
 pub fn statistics_of(config: &Config, table_rows: &[u64], batches: &[Batch]) -> Statistics {
-    let mut collector = Collector::new(&table_specs(config, table_rows), &StatisticsOptions::default());
+    let mut collector =
+        Collector::new(&table_specs(config, table_rows), &StatisticsOptions::default());
     for batch in batches {
         count(&mut collector, batch);
     }
@@ -145,7 +152,8 @@ pub fn count(collector: &mut Collector, batch: &Batch) {
     collector.end_batch(batch.num_samples);
 }
 
-/// Bytes of one rank that replicated rows may take: as configured, or a part of what this machine can give.
+/// Bytes of one rank that replicated rows may take: as configured, or a part of what this machine
+/// can give.
 pub fn replicated_limit(config: &Config) -> u64 {
     match config.hybrid.max_replicated_bytes {
         0 => Machine::detect().usable_bytes() / 4 / config.run.ranks as u64,
@@ -156,7 +164,8 @@ pub fn replicated_limit(config: &Config) -> u64 {
 /// Measured costs, or the defaults of the transport.
 fn costs(config: &Config) -> Result<Costs> {
     let Some(path) = &config.hybrid.latency_table else {
-        return Ok(tuned_costs(config)?.unwrap_or_else(|| Costs::of_transport(config.run.transport.name())));
+        return Ok(tuned_costs(config)?
+            .unwrap_or_else(|| Costs::of_transport(config.run.transport.name())));
     };
     let text = read_text(path).map_err(Error::io("read", path))?;
     toml::from_str(&text).map_err(|error| {
@@ -177,9 +186,14 @@ fn tuned_costs(config: &Config) -> Result<Option<Costs>> {
 pub fn source_of_costs(config: &Config) -> Result<String> {
     let transport = config.run.transport.name();
     Ok(match (&config.hybrid.latency_table, &config.comm.tuning) {
-        (Some(path), _) => format!("costs of exchanges: {} (hybrid.latency_table)\n", path.display()),
+        (Some(path), _) => {
+            format!("costs of exchanges: {} (hybrid.latency_table)\n", path.display())
+        }
         (None, Some(path)) if tuned_costs(config)?.is_some() => {
-            format!("costs of exchanges over {transport}: measured, {} (comm.tuning)\n", path.display())
+            format!(
+                "costs of exchanges over {transport}: measured, {} (comm.tuning)\n",
+                path.display()
+            )
         }
         (None, Some(path)) => format!(
             "costs of exchanges: assumed, because {} (comm.tuning) does not hold all-reduce and all-to-all over {transport}\n",

@@ -29,7 +29,8 @@ const ASSUMED_DEVICE: &str = "dgx-h100";
 /// Prints the plan of a configuration and refuses what does not fit.
 ///
 /// # Errors
-/// As [`crate::cli::TrainArguments::resolve`]; [`crate::error::Error::DoesNotFit`] after the plan is printed.
+/// As [`crate::cli::TrainArguments::resolve`]; [`crate::error::Error::DoesNotFit`] after the plan
+/// is printed.
 pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     let on_cluster = &arguments.on_cluster;
     if on_cluster.check_published {
@@ -46,7 +47,8 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     config.check_files()?;
     let config = data::settle(&config)?;
     let (machine, device_note) = machine(&config)?;
-    let place = Place { machine: &machine, ranks_here: None, separate: in_processes(&config), registry };
+    let place =
+        Place { machine: &machine, ranks_here: None, separate: in_processes(&config), registry };
     let topology = local_topology(&config);
     let of_run = OfRun { resumed: None, topology: &topology, data_rows: arguments.data_rows };
     let mut planned = Planned::new(&config, &place, &of_run)?;
@@ -66,7 +68,8 @@ pub struct OfRun<'a> {
     pub data_rows: Option<u64>,
 }
 
-/// A plan made of what is known without writing anything: no data is made, no dictionary built, no folder created.
+/// A plan made of what is known without writing anything: no data is made, no dictionary built, no
+/// folder created.
 pub struct Planned {
     /// The plan.
     pub plan: Plan,
@@ -86,7 +89,8 @@ impl Planned {
         for files in [&config.data.train, &config.data.valid] {
             data::check_beginning(&config, files)?;
         }
-        config.multi_hot.is_idle = !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
+        config.multi_hot.is_idle =
+            !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
         let outlook = outlook(&config, of_run.resumed)?;
         config.check_tables(&outlook.rows, place.registry)?;
         outlook.check_eval_ranks(&config)?;
@@ -107,7 +111,8 @@ impl Planned {
             None if refusal.is_err() => (None, String::new()),
             None => (None, missing_for_a_split(&config)),
         };
-        let facts = Facts { data_rows, split: split.as_ref(), ..outlook.facts(&outlook.rows, place) };
+        let facts =
+            Facts { data_rows, split: split.as_ref(), ..outlook.facts(&outlook.rows, place) };
         let plan = Plan::new(&config, &facts);
         let eval_note = match evaluation::missing_data(&config) {
             Some(note) => format!("{note}\n"),
@@ -147,7 +152,8 @@ fn outlook(config: &Config, resumed: Option<&Checkpoint>) -> Result<Outlook> {
     Ok(outlook)
 }
 
-/// This machine, with a CUDA device where one is asked for: where there is none, one is assumed, and a note says so.
+/// This machine, with a CUDA device where one is asked for: where there is none, one is assumed,
+/// and a note says so.
 fn machine(config: &Config) -> Result<(Machine, String)> {
     match Machine::detect_with(config.run.device) {
         Err(Error::Unsupported { .. }) => {}
@@ -186,10 +192,8 @@ fn missing_for_a_split(config: &Config) -> String {
 /// Rows of the validation data where they are known without reading it.
 fn known_valid_rows(config: &Config) -> Result<Option<u64>> {
     match &config.data.valid[..] {
-        [] => {
-            Ok((config.data.train.is_empty() && config.synthetic.enabled)
-                .then_some(config.synthetic.valid_rows))
-        }
+        [] => Ok((config.data.train.is_empty() && config.synthetic.enabled)
+            .then_some(config.synthetic.valid_rows)),
         files => data::known_samples(config, files),
     }
 }

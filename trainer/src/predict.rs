@@ -1,7 +1,8 @@
 //! Writing predictions: CSV or Parquet, by the extension of the file.
 //!
-//! Three columns: `row` (from 0, over all data files in the order they were given; malformed lines that were skipped do
-//! not count), `probability` of label 1, and `logit`. The file is written aside and appears when it is complete.
+//! Three columns: `row` (from 0, over all data files in the order they were given; malformed lines
+//! that were skipped do not count), `probability` of label 1, and `logit`. The file is written
+//! aside and appears when it is complete.
 
 use crate::error::{Error, Result};
 use crate::metrics::probability;
@@ -41,14 +42,15 @@ struct ParquetFormat {
 }
 
 impl PredictionWriter {
-    /// Starts the file `path`, which must end in `.csv` or `.parquet`. A pipe, a device or an open file (`/dev/stdout`) may have any
-    /// name, and is CSV; so is `-`, standard output.
+    /// Starts the file `path`, which must end in `.csv` or `.parquet`. A pipe, a device or an open
+    /// file (`/dev/stdout`) may have any name, and is CSV; so is `-`, standard output.
     ///
     /// # Errors
     /// Another extension ([`Error::Usage`]), or a file that cannot be made.
     pub fn create(path: &Path) -> Result<Self> {
         let path = if path == Path::new("-") { Path::new("/dev/stdout") } else { path };
-        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        let extension =
+            path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let extension = extension.to_ascii_lowercase();
         let file = OutputFile::create(path).map_err(Error::io("write", path))?;
         let format = match &*extension {
@@ -56,8 +58,10 @@ impl PredictionWriter {
             "csv" => Format::csv(file)?,
             _ if file.is_direct() => Format::csv(file)?,
             _ => {
-                let message =
-                    format!("--output {}: expected a name that ends in .csv or .parquet", path.display());
+                let message = format!(
+                    "--output {}: expected a name that ends in .csv or .parquet",
+                    path.display()
+                );
                 return Err(Error::Usage(message));
             }
         };
@@ -91,9 +95,9 @@ impl PredictionWriter {
     pub fn finish(self) -> Result<u64> {
         let Self { path, format, next_row } = self;
         let file = match format {
-            Format::Csv(writer) => {
-                writer.into_inner().map_err(|error| Error::io("write", &path)(error.into_error()))?
-            }
+            Format::Csv(writer) => writer
+                .into_inner()
+                .map_err(|error| Error::io("write", &path)(error.into_error()))?,
             Format::Parquet(mut writer) => {
                 let finished = writer.write_group().and_then(|()| writer.writer.into_inner());
                 finished.map_err(failed(&path))?
@@ -128,7 +132,8 @@ impl ParquetFormat {
     fn push(&mut self, first_row: u64, logits: &[f32]) -> parquet::errors::Result<()> {
         for (row, &logit) in (first_row..).zip(logits) {
             self.rows.push(
-                i64::try_from(row).map_err(|error| parquet::errors::ParquetError::External(error.into()))?,
+                i64::try_from(row)
+                    .map_err(|error| parquet::errors::ParquetError::External(error.into()))?,
             );
             self.probabilities.push(probability(logit));
             self.logits.push(logit);
@@ -228,14 +233,19 @@ mod tests {
             assert_eq!(written(&folder.path().join(name), &[]), 0);
         }
         let file = File::open(folder.path().join("empty.parquet")).unwrap();
-        assert_eq!(SerializedFileReader::new(file).unwrap().metadata().file_metadata().num_rows(), 0);
+        assert_eq!(
+            SerializedFileReader::new(file).unwrap().metadata().file_metadata().num_rows(),
+            0
+        );
     }
 
     #[test]
     fn another_extension_is_refused_and_an_unfinished_file_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["p.txt", "p", "p.csv.gz"] {
-            let Err(error) = PredictionWriter::create(&folder.path().join(name)) else { panic!("{name}") };
+            let Err(error) = PredictionWriter::create(&folder.path().join(name)) else {
+                panic!("{name}")
+            };
             assert!(error.to_string().contains(".csv or .parquet"), "{error}");
             assert_eq!(error.exit_code(), 2);
         }

@@ -3,7 +3,8 @@
 use crate::config::{Config, keys};
 use crate::error::{Error, Result};
 
-/// A configuration with a name. The text is the file of `configs/` itself, so the two cannot differ.
+/// A configuration with a name. The text is the file of `configs/` itself, so the two cannot
+/// differ.
 #[derive(Debug, Clone, Copy)]
 pub struct Preset {
     /// What `--preset` takes; the file is `configs/NAME.toml`.
@@ -78,20 +79,21 @@ pub fn preset(name: &str) -> Result<Config> {
 
 /// Ids of each column of the whole Kaggle training file, C1 to C26 (facebookresearch/dlrm).
 pub const KAGGLE_CARDINALITIES: [u64; 26] = [
-    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10,
-    5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
+    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992,
+    5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
 ];
 
-/// Ids of each column of the 1 TB Click Logs, days 0 to 22, taken modulo 40 M before the dictionary (MLPerf v1).
+/// Ids of each column of the 1 TB Click Logs, days 0 to 22, taken modulo 40 M before the dictionary
+/// (MLPerf v1).
 pub const TERABYTE_40M_CARDINALITIES: [u64; 26] = [
-    39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10, 2208, 11938, 155,
-    4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36,
+    39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10, 2208,
+    11938, 155, 4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36,
 ];
 
 /// Ids of each column of the 1 TB Click Logs without any cap (MLPerf v2).
 pub const TERABYTE_CARDINALITIES: [u64; 26] = [
-    227605432, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 130229467, 3067956, 405282, 10, 2209, 11938,
-    155, 4, 976, 14, 292775614, 40790948, 187188510, 590152, 12973, 108, 36,
+    227605432, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 130229467, 3067956, 405282, 10, 2209,
+    11938, 155, 4, 976, 14, 292775614, 40790948, 187188510, 590152, 12973, 108, 36,
 ];
 
 /// A published list of table sizes by the name that `tables.rows` takes.

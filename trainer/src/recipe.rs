@@ -1,7 +1,8 @@
-//! `headlong recipe`: the command lines of MLPerf's two recommendation models, for one GPU, one machine of eight, and fourteen of these.
+//! `headlong recipe`: the command lines of MLPerf's two recommendation models, for one GPU, one
+//! machine of eight, and fourteen of these.
 //!
-//! Batch sizes, learning rates and schedules are the published reference points (the notes in `configs/` say whose); evaluation points and targets are
-//! the rules'.
+//! Batch sizes, learning rates and schedules are the published reference points (the notes in
+//! `configs/` say whose); evaluation points and targets are the rules'.
 
 use crate::cli::{RecipeArguments, RecipeMachine, RecipeModel};
 use crate::error::Result;
@@ -133,8 +134,15 @@ fn text(is_asked_for: impl Fn(RecipeModel, RecipeMachine) -> bool) -> String {
     for recipe in &RECIPES {
         for on in recipe.machines.iter().filter(|on| is_asked_for(recipe.model, on.machine)) {
             let lines = recipe.rules.iter().chain(on.flags).chain(&COMMON);
-            let command = lines.fold(on.machine.launcher().to_owned(), |text, line| text + " \\\n  " + line);
-            let _ = write!(text, "# {}\n# {}: {}\n{command}\n\n", recipe.title, on.machine.title(), on.note);
+            let command =
+                lines.fold(on.machine.launcher().to_owned(), |text, line| text + " \\\n  " + line);
+            let _ = write!(
+                text,
+                "# {}\n# {}: {}\n{command}\n\n",
+                recipe.title,
+                on.machine.title(),
+                on.note
+            );
         }
     }
     text.trim_end().to_owned() + "\n"
@@ -151,13 +159,19 @@ mod tests {
     /// The part of a printed command from `train` on.
     fn commands() -> Vec<Vec<String>> {
         let text = text(|_, _| true);
-        let lines: String =
-            text.lines().filter(|line| !line.starts_with('#')).map(|line| line.to_owned() + "\n").collect();
+        let lines: String = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(|line| line.to_owned() + "\n")
+            .collect();
         let commands = lines.replace("\\\n", " ");
         let commands = commands.lines().filter(|line| !line.is_empty());
         commands
             .map(|line| {
-                line.split_whitespace().skip_while(|&word| word != "train").map(str::to_owned).collect()
+                line.split_whitespace()
+                    .skip_while(|&word| word != "train")
+                    .map(str::to_owned)
+                    .collect()
             })
             .collect()
     }
@@ -170,7 +184,9 @@ mod tests {
             // Kernels of a device are refused on a machine without one, and so is nothing else.
             let words = ["headlong".to_owned()].into_iter().chain(words);
             let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
-            let Some(Command::Train(arguments)) = cli.command else { panic!("not a training command") };
+            let Some(Command::Train(arguments)) = cli.command else {
+                panic!("not a training command")
+            };
             let (config, options) = match arguments.resolve(&Registry::default()) {
                 Ok(resolved) => resolved,
                 Err(error) if error.to_string().contains("criteo-terabyte-dcnv2") => continue,
@@ -178,7 +194,9 @@ mod tests {
             };
             assert_eq!(config.eval.every, EvalEvery::EpochFraction(0.05));
             assert!(config.eval.target_auc.is_some() && options.mllog.is_some());
-            assert!(config.train.batch_size.is_multiple_of(112) || config.train.batch_size == 55_296);
+            assert!(
+                config.train.batch_size.is_multiple_of(112) || config.train.batch_size == 55_296
+            );
         }
     }
 

@@ -1,19 +1,24 @@
-//! **The iteration.** One list of stages in program order. Each line says on which lane a stage runs, which batch it works on,
-//! what it reads and what it writes. What must wait for what is derived from that ([`Schedule`]), and everything obeys it: the
-//! walker on one thread, the one on two, the streams of a device, its captured graph, and the planner's simulation.
+//! **The iteration.** One list of stages in program order. Each line says on which lane a stage
+//! runs, which batch it works on, what it reads and what it writes. What must wait for what is
+//! derived from that ([`Schedule`]), and everything obeys it: the walker on one thread, the one on
+//! two, the streams of a device, its captured graph, and the planner's simulation.
 //!
-//! - **Two batches.** A step trains on the batch of *now* while the batch of *next* is copied and routed. Each has a slot, and
-//!   slots swap roles at the border of two steps. Ids may run ahead of weights; weights never do: no stage of *next* reads one.
-//! - **Steps meet at a barrier** ([`BORDER`]): the stages of a step begin when those of the step before have ended.
-//! - **What is captured** on a CUDA device is this walk over a full batch, once for each slot that can be *now*.
-//! - **The loss** is read back by `fetch_losses` on a device, which lets the host enqueue the next step meanwhile; on a
-//!   processor the host has the sums when the walk ends.
+//! - **Two batches.** A step trains on the batch of *now* while the batch of *next* is copied and
+//!   routed. Each has a slot, and slots swap roles at the border of two steps. Ids may run ahead of
+//!   weights; weights never do: no stage of *next* reads one.
+//! - **Steps meet at a barrier** ([`BORDER`]): the stages of a step begin when those of the step
+//!   before have ended.
+//! - **What is captured** on a CUDA device is this walk over a full batch, once for each slot that
+//!   can be *now*.
+//! - **The loss** is read back by `fetch_losses` on a device, which lets the host enqueue the next
+//!   step meanwhile; on a processor the host has the sums when the walk ends.
 //! - **A short last batch** runs the same stages with fewer samples, on a device without the graph.
 //!
-//! Crates never call each other: `embedding` decides which rows, `comm` moves bytes, `mlp` computes, and every line that joins
-//! them is here. Rows that many samples want are replicated: each rank has them all, and their gradients travel with the dense
-//! ones, in one all-reduce. Every other row has an owner: ranks ask for it, get its vector, and bring its gradient back. A
-//! single rank owns every row and exchanges nothing: it leaves out the stages marked [`Runs::AmongRanks`].
+//! Crates never call each other: `embedding` decides which rows, `comm` moves bytes, `mlp`
+//! computes, and every line that joins them is here. Rows that many samples want are replicated:
+//! each rank has them all, and their gradients travel with the dense ones, in one all-reduce. Every
+//! other row has an owner: ranks ask for it, get its vector, and bring its gradient back. A single
+//! rank owns every row and exchanges nothing: it leaves out the stages marked [`Runs::AmongRanks`].
 //!
 //! **The order of collectives is the order of these lines**, hence the same on all ranks.
 
@@ -229,7 +234,8 @@ stages! {
 }
 
 stages! {
-    /// After an evaluation, where predictions are wanted in the order of the samples: metrics need no rank to have them all.
+    /// After an evaluation, where predictions are wanted in the order of the samples: metrics need
+    /// no rank to have them all.
     GATHER:
     gather:               Comm   Once  AmongRanks Now,  [Logits] => [AllLogits];
 }

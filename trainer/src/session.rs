@@ -1,8 +1,9 @@
-//! A session: a model in training, its data, its evaluations and its checkpoints. The host's part of a run, around the
-//! iteration.
+//! A session: a model in training, its data, its evaluations and its checkpoints. The host's part
+//! of a run, around the iteration.
 //!
-//! A program of one's own drives it as `headlong train` does: [`Session::step`] until it gives `None`, which it does where
-//! `train.steps` or `train.epochs` end the run, with [`Session::evaluate`] and [`Session::save`] in between.
+//! A program of one's own drives it as `headlong train` does: [`Session::step`] until it gives
+//! `None`, which it does where `train.steps` or `train.epochs` end the run, with
+//! [`Session::evaluate`] and [`Session::save`] in between.
 
 mod eval_ranks;
 mod evaluations;
@@ -14,8 +15,9 @@ pub use eval_ranks::{
 pub use evaluations::{Evaluated, Take, predict_all};
 
 use crate::checkpoint::{
-    Blob, Checkpoint, CheckpointDirectory, Cleaned, DEFAULT_SHARD_BYTES, DataFingerprint, DirectoryOptions,
-    Files, RandomState, SaveReport, SavedState, Select, Snapshot, SystemFiles, TrainedFile, read_like_a_save,
+    Blob, Checkpoint, CheckpointDirectory, Cleaned, DEFAULT_SHARD_BYTES, DataFingerprint,
+    DirectoryOptions, Files, RandomState, SaveReport, SavedState, Select, Snapshot, SystemFiles,
+    TrainedFile, read_like_a_save,
 };
 use crate::config::{Config, IdsChoice};
 use crate::crew::{Crew, exchange_failed};
@@ -92,10 +94,11 @@ pub struct Memory {
     pub best_auc: Option<f64>,
     /// Step of the last evaluation.
     pub last_eval_step: Option<u64>,
-    /// What an evaluation has found that reaches the target: the step at which the run stops for it, and its AUC.
+    /// What an evaluation has found that reaches the target: the step at which the run stops for
+    /// it, and its AUC.
     pub reached: Option<(u64, f64)>,
-    /// When the run was to end: epochs, steps and target AUC of the configuration. A finished run that is asked for more
-    /// goes on.
+    /// When the run was to end: epochs, steps and target AUC of the configuration. A finished run
+    /// that is asked for more goes on.
     pub asked_for: Option<(f64, Option<u64>, Option<f64>)>,
     /// The `done` event of a finished run.
     pub done: Option<serde_json::Value>,
@@ -110,7 +113,8 @@ pub struct Session {
     crew: Crew,
     data: SessionData,
     reader: MultiHotReader<TrainingReader>,
-    /// Gives its buffers to the reader and gets the next batch, which all ranks take their shares of.
+    /// Gives its buffers to the reader and gets the next batch, which all ranks take their shares
+    /// of.
     incoming: Batch,
     /// Where every rank needs the ids of a batch of which it reads its slice.
     gather: Option<Gather>,
@@ -153,9 +157,14 @@ impl Session {
     /// Opens a session over the ranks of this process.
     ///
     /// # Errors
-    /// Files that cannot be read; a checkpoint of another model, of other optimisers or of other data; a checkpoint
-    /// directory that another process uses.
-    pub fn open(config: &Config, mut crew: Crew, mut data: SessionData, start: &Start<'_>) -> Result<Self> {
+    /// Files that cannot be read; a checkpoint of another model, of other optimisers or of other
+    /// data; a checkpoint directory that another process uses.
+    pub fn open(
+        config: &Config,
+        mut crew: Crew,
+        mut data: SessionData,
+        start: &Start<'_>,
+    ) -> Result<Self> {
         let (mut step, mut samples, mut position) = (0, 0, Position::default());
         let (mut memory, mut last_metrics) = (Memory::default(), None);
         match start {
@@ -181,12 +190,14 @@ impl Session {
         let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
         let start = (&position, slice_of(&crew));
         let reader = data::open_training(config, &data.train, data.ids.clone(), start, threads)?;
-        let checkpoints = if crew.leads() { open_directory(config, crew.num_writers())? } else { None };
-        let drift =
-            data.statistics.as_ref().filter(|_| config.hybrid.repartition_drift > 0.0).map(|statistics| {
+        let checkpoints =
+            if crew.leads() { open_directory(config, crew.num_writers())? } else { None };
+        let drift = data.statistics.as_ref().filter(|_| config.hybrid.repartition_drift > 0.0).map(
+            |statistics| {
                 let expected = covered_share(statistics, &crew.partition());
                 DriftWatch::new(config, &crew.table_rows(), expected)
-            });
+            },
+        );
         let expected = data.valid.as_ref().and_then(EvaluationData::num_samples).unwrap_or(0);
         for rank in 0..crew.len() {
             crew.engine(rank).reuse_scores(Scores::with_capacity(expected as usize));
@@ -213,21 +224,23 @@ impl Session {
         })
     }
 
-    /// Trains on the next batch, and waits for its loss; `None` where training has ended: after `train.steps` steps, or
-    /// `train.epochs` passes over the data.
+    /// Trains on the next batch, and waits for its loss; `None` where training has ended: after
+    /// `train.steps` steps, or `train.epochs` passes over the data.
     ///
     /// # Errors
     /// Bad data (names file and line), a loss that is no number (names step and layer).
     pub fn step(&mut self) -> Result<Option<StepOutcome>> {
-        let Some(Enqueued { num_samples, learning_rate }) = self.enqueue()? else { return Ok(None) };
+        let Some(Enqueued { num_samples, learning_rate }) = self.enqueue()? else {
+            return Ok(None);
+        };
         let mut loss = f64::NAN;
         self.settle()?;
         self.take_losses(&mut |step| loss = step.loss);
         Ok(Some(StepOutcome { loss, num_samples, learning_rate }))
     }
 
-    /// Gives the device the step over the next batch without waiting for it; `None` where training has ended, as of
-    /// [`Session::step`]. Losses come as steps end: [`Session::take_losses`].
+    /// Gives the device the step over the next batch without waiting for it; `None` where training
+    /// has ended, as of [`Session::step`]. Losses come as steps end: [`Session::take_losses`].
     ///
     /// # Errors
     /// As [`Session::step`]: of this step or of one before.
@@ -285,18 +298,25 @@ impl Session {
             drift.count(&self.incoming);
         }
         if let Some(started) = started {
-            self.crew.first().recorder_mut().add("wait_for_data", crate::lanes::Lane::Copy, started);
+            self.crew.first().recorder_mut().add(
+                "wait_for_data",
+                crate::lanes::Lane::Copy,
+                started,
+            );
         }
         Ok(has_batch)
     }
 
-    /// Places the rows anew where the frequent ones are not frequent any more: at an evaluation, where ranks stand still together.
+    /// Places the rows anew where the frequent ones are not frequent any more: at an evaluation,
+    /// where ranks stand still together.
     ///
     /// # Errors
     /// As [`Crew::place_anew`].
     pub fn place_anew_after_drift(&mut self) -> Result<Option<Drift>> {
         let Some(watch) = &mut self.drift else { return Ok(None) };
-        let Some((drift, statistics)) = watch.look(&self.config, &mut self.crew)? else { return Ok(None) };
+        let Some((drift, statistics)) = watch.look(&self.config, &mut self.crew)? else {
+            return Ok(None);
+        };
         self.data.statistics = Some(statistics);
         Ok(Some(drift))
     }
@@ -320,14 +340,16 @@ impl Session {
             Some(checkpoints) => self.save_as_leader(checkpoints, finished).map(Some)?,
             None => self.take_part_in_save().map(|()| None)?,
         };
-        // Devices have deadlines of their own: none of them is given a step while a disk is waited for.
+        // Devices have deadlines of their own: none of them is given a step while a disk is waited
+        // for.
         if let Some(link) = self.crew.link().filter(|_| self.config.checkpoint.dir.is_some()) {
             link.barrier().map_err(exchange_failed("the end of a save"))?;
         }
         Ok(report)
     }
 
-    /// Waits until the checkpoints that saves made superfluous are gone, and says which could not be removed.
+    /// Waits until the checkpoints that saves made superfluous are gone, and says which could not
+    /// be removed.
     pub fn finish_saves(&self) -> Vec<String> {
         let _busy = self.crew.busy("removes old checkpoints");
         self.checkpoints.as_ref().map(CheckpointDirectory::finish).unwrap_or_default()
@@ -366,8 +388,9 @@ impl Session {
         if self.config.checkpoint.dir.is_none() || self.crew.leads() {
             return Ok(());
         }
-        read_like_a_save(&self.crew, DEFAULT_SHARD_BYTES)
-            .map_err(|error| failed("the rows of this rank could not be given to the one that saves", error))
+        read_like_a_save(&self.crew, DEFAULT_SHARD_BYTES).map_err(|error| {
+            failed("the rows of this rank could not be given to the one that saves", error)
+        })
     }
 
     /// Adds this process's wish to stop to the next step: all ranks stop after the same one.
@@ -381,7 +404,8 @@ impl Session {
         self.crew.first().vote(STOP_VOTE, signal.map_or(0.0, |signal| signal as f32))
     }
 
-    /// Whether a rank wished to stop before the last step. Nobody is asked behind most steps of a device.
+    /// Whether a rank wished to stop before the last step. Nobody is asked behind most steps of a
+    /// device.
     ///
     /// # Errors
     /// A device that has failed.
@@ -389,7 +413,8 @@ impl Session {
         Ok(self.looks_at_votes(self.step) && self.crew.first().votes(STOP_VOTE)? > 0.0)
     }
 
-    /// Whether the wishes of `step` are looked at: of every step, but on a device, where a look waits for all that it has been given.
+    /// Whether the wishes of `step` are looked at: of every step, but on a device, where a look
+    /// waits for all that it has been given.
     fn looks_at_votes(&self, step: u64) -> bool {
         !self.crew.first().model().runs_ahead() || step.is_multiple_of(STEPS_BETWEEN_LOOKS)
     }
@@ -414,7 +439,8 @@ impl Session {
         })
     }
 
-    /// Saves through `files` from now on: another file system than the operating system's, for tests.
+    /// Saves through `files` from now on: another file system than the operating system's, for
+    /// tests.
     ///
     /// # Errors
     /// As [`open_directory`].
@@ -434,10 +460,12 @@ impl Session {
     pub fn weights_digest(&self) -> Result<String> {
         self.settle()?;
         let _busy = self.crew.busy("takes the digest of its weights");
-        crate::digest::weights_digest(&self.crew).map_err(|error| failed("the weights cannot be read", error))
+        crate::digest::weights_digest(&self.crew)
+            .map_err(|error| failed("the weights cannot be read", error))
     }
 
-    /// The step after which nothing more is trained, where `train.steps` or a part of an epoch says so.
+    /// The step after which nothing more is trained, where `train.steps` or a part of an epoch says
+    /// so.
     pub fn last_step(&self) -> Option<u64> {
         self.last_step
     }
@@ -488,8 +516,8 @@ impl Session {
     }
 }
 
-/// The step after which nothing more is trained: as `train.steps` says, or at the end of a part of an epoch. Where whole epochs are
-/// asked for, the data itself ends.
+/// The step after which nothing more is trained: as `train.steps` says, or at the end of a part of
+/// an epoch. Where whole epochs are asked for, the data itself ends.
 fn last_step(config: &Config, data: &SessionData, threads: usize) -> Result<Option<u64>> {
     let train = &config.train;
     if train.steps.is_some() || train.epochs.fract() == 0.0 {
@@ -510,7 +538,8 @@ pub fn steps_of_epochs(config: &Config, rows: u64) -> u64 {
     train.epochs.trunc() as u64 * rows.div_ceil(per_step) + part.div_ceil(per_step)
 }
 
-/// Opens the directory of checkpoints for writing, where the configuration names one; each save by `writers` threads.
+/// Opens the directory of checkpoints for writing, where the configuration names one; each save by
+/// `writers` threads.
 ///
 /// # Errors
 /// Another process writes there, or the directory cannot be made.
@@ -535,11 +564,17 @@ fn open_directory_on(
     opened.map(Some).map_err(|error| failed("the checkpoint directory cannot be used", error))
 }
 
-/// Loads a checkpoint into all ranks of this process after checking that it is of this model and of data prepared alike.
+/// Loads a checkpoint into all ranks of this process after checking that it is of this model and of
+/// data prepared alike.
 ///
 /// # Errors
 /// The first difference, by name; damaged files.
-pub fn load(crew: &mut Crew, checkpoint: &Checkpoint, data: &DataFingerprint, select: Select) -> Result<()> {
+pub fn load(
+    crew: &mut Crew,
+    checkpoint: &Checkpoint,
+    data: &DataFingerprint,
+    select: Select,
+) -> Result<()> {
     let (model, optimizers) = crew.fingerprints();
     let checks = checkpoint
         .check_model(&model)
@@ -559,7 +594,9 @@ pub fn load(crew: &mut Crew, checkpoint: &Checkpoint, data: &DataFingerprint, se
 /// # Errors
 /// A damaged file.
 pub fn restore_ids(checkpoint: &Checkpoint, ids: &mut IdMapper) -> Result<()> {
-    let blob = checkpoint.blob(IDS_BLOB).map_err(|error| failed("the checkpoint cannot be loaded", error))?;
+    let blob = checkpoint
+        .blob(IDS_BLOB)
+        .map_err(|error| failed("the checkpoint cannot be loaded", error))?;
     let Some(mut blob) = blob else { return Ok(()) };
     let mut bytes = Vec::new();
     let path = checkpoint.path().join(IDS_BLOB);
@@ -588,5 +625,9 @@ fn parse_state<T: serde::de::DeserializeOwned>(what: &str, value: &serde_json::V
 
 fn blob<'a>(file: &str, bytes: &'a [u8]) -> Blob<'a> {
     let estimated_bytes = bytes.len() as u64;
-    Blob { file: file.to_owned(), estimated_bytes, write: Box::new(move |out| out.write_all(bytes)) }
+    Blob {
+        file: file.to_owned(),
+        estimated_bytes,
+        write: Box::new(move |out| out.write_all(bytes)),
+    }
 }

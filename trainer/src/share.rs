@@ -1,7 +1,8 @@
 //! A rank's share of a batch: which samples it trains on.
 //!
-//! A micro-batch of all ranks is cut into `sum_blocks` blocks (docs/numerics.md), and a rank holds a run of them: so sums over
-//! blocks have the same shape whoever computes them. The last shares of a short batch are shorter, or empty.
+//! A micro-batch of all ranks is cut into `sum_blocks` blocks (docs/numerics.md), and a rank holds
+//! a run of them: so sums over blocks have the same shape whoever computes them. The last shares of
+//! a short batch are shorter, or empty.
 //!
 //! ```text
 //! 10 samples, 4 blocks of 3, 2 ranks     samples 0 1 2 | 3 4 5 | 6 7 8 | 9
@@ -22,7 +23,8 @@ pub struct Share {
 }
 
 impl Share {
-    /// The share of `rank` in steps of micro-batches of `micro_batch_size` samples (over all ranks), cut into `sum_blocks`.
+    /// The share of `rank` in steps of micro-batches of `micro_batch_size` samples (over all
+    /// ranks), cut into `sum_blocks`.
     ///
     /// # Panics
     /// When the blocks cannot be divided among the ranks; configurations are checked before.
@@ -79,7 +81,10 @@ impl Share {
     }
 
     /// This rank's samples of a step of `num_samples`: a run from each micro-batch.
-    pub fn in_step(&self, num_samples: usize) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
+    pub fn in_step(
+        &self,
+        num_samples: usize,
+    ) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
         self.slice().of_batch(num_samples as u64).map(here)
     }
 
@@ -95,9 +100,13 @@ fn here(range: Range<u64>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-/// Copies the samples of `runs` from `all` to `share`: labels, dense features and ids. Allocates nothing once `share` has held
-/// as much.
-pub fn copy_share(all: &Batch, runs: impl Iterator<Item = Range<usize>> + Clone, share: &mut Batch) {
+/// Copies the samples of `runs` from `all` to `share`: labels, dense features and ids. Allocates
+/// nothing once `share` has held as much.
+pub fn copy_share(
+    all: &Batch,
+    runs: impl Iterator<Item = Range<usize>> + Clone,
+    share: &mut Batch,
+) {
     share.num_samples = runs.clone().map(|run| run.len()).sum();
     (share.position, share.share_of) = (all.position, None);
     share.labels.clear();
@@ -122,7 +131,8 @@ fn copy_bags(all: &Jagged, runs: impl Iterator<Item = Range<usize>>, share: &mut
     for run in runs {
         let offsets = &all.offsets[run.start..=run.end];
         let (first, last) = (offsets[0], offsets[run.len()]);
-        // Note: wraps where the run lies further behind in the batch than in the share; the sum is right again.
+        // Note: wraps where the run lies further behind in the batch than in the share; the sum is
+        // right again.
         let shift = (share.values.len() as u32).wrapping_sub(first);
         share.offsets.extend(offsets[1..].iter().map(|offset| offset.wrapping_add(shift)));
         share.values.extend_from_slice(&all.values[first as usize..last as usize]);
@@ -148,9 +158,15 @@ mod tests {
             for rank in 0..ranks {
                 let share = Share::new(rank, ranks, blocks, micro);
                 share.in_step(samples).flatten().for_each(|sample| seen[sample] += 1);
-                assert!(share.micro_batch_size() <= Share::new(0, ranks, blocks, micro).micro_batch_size());
+                assert!(
+                    share.micro_batch_size()
+                        <= Share::new(0, ranks, blocks, micro).micro_batch_size()
+                );
             }
-            assert!(seen.iter().all(|&times| times == 1), "{ranks} ranks, {samples} samples: {seen:?}");
+            assert!(
+                seen.iter().all(|&times| times == 1),
+                "{ranks} ranks, {samples} samples: {seen:?}"
+            );
             let evaluated: usize = (0..ranks)
                 .map(|rank| Share::new(rank, ranks, blocks, micro).in_evaluation(samples).len())
                 .sum();

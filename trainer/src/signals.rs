@@ -1,4 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP: the first one asks the run to finish its step, save and exit; the second one stops at once.
+//! SIGINT, SIGTERM and SIGHUP: the first one asks the run to finish its step, save and exit; the
+//! second one stops at once.
 //!
 //! A process that was started to outlive its terminal (`nohup`) goes on after SIGHUP.
 
@@ -15,12 +16,14 @@ pub struct StopRequest {
 }
 
 impl StopRequest {
-    /// A request that nobody has made; tests and libraries make it themselves with [`StopRequest::ask`].
+    /// A request that nobody has made; tests and libraries make it themselves with
+    /// [`StopRequest::ask`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Listens to SIGINT, SIGTERM and SIGHUP of this process. A second signal ends it at once with 128 plus the signal's number.
+    /// Listens to SIGINT, SIGTERM and SIGHUP of this process. A second signal ends it at once with
+    /// 128 plus the signal's number.
     ///
     /// # Errors
     /// When the system refuses the handler.
@@ -28,10 +31,13 @@ impl StopRequest {
         let request = Self::new();
         let asked = Arc::new(AtomicBool::new(false));
         for signal in asking() {
-            // Note: the order matters. On the first signal the flag is still down, so only the later handlers act.
+            // Note: the order matters. On the first signal the flag is still down, so only the
+            // later handlers act.
             flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))
                 .and_then(|_| flag::register(signal, Arc::clone(&asked)))
-                .and_then(|_| flag::register_usize(signal, Arc::clone(&request.signal), signal as usize))
+                .and_then(|_| {
+                    flag::register_usize(signal, Arc::clone(&request.signal), signal as usize)
+                })
                 .map_err(|source| Error::Failed {
                     context: format!("the handler of signal {signal} could not be installed"),
                     source: source.into(),
@@ -68,8 +74,8 @@ fn is_ignored(signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Lets a write beyond a limit of the shell (`ulimit -f`) fail with an error that names the file, where SIGXFSZ would end the process
-/// without a word.
+/// Lets a write beyond a limit of the shell (`ulimit -f`) fail with an error that names the file,
+/// where SIGXFSZ would end the process without a word.
 ///
 /// # Errors
 /// When the system refuses the handler.

@@ -28,7 +28,8 @@ impl Progress {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Whether it is time for another line, which is counted as said; `at_once` where it cannot wait.
+    /// Whether it is time for another line, which is counted as said; `at_once` where it cannot
+    /// wait.
     pub fn is_due(&mut self, at_once: bool) -> bool {
         let due = at_once || self.last.elapsed() >= PROGRESS_EVERY;
         if due {
@@ -37,12 +38,19 @@ impl Progress {
         due
     }
 
-    /// Says how many of `all` bytes have been read, how fast, and how long the rest will take: as a bar where a person watches, else in a line now
-    /// and then, at once where `at_once`. `what` says what is being done.
-    pub fn show_bytes(&mut self, (read, all): (u64, u64), at_once: bool, what: &dyn Fn() -> String) {
+    /// Says how many of `all` bytes have been read, how fast, and how long the rest will take: as a
+    /// bar where a person watches, else in a line now and then, at once where `at_once`. `what`
+    /// says what is being done.
+    pub fn show_bytes(
+        &mut self,
+        (read, all): (u64, u64),
+        at_once: bool,
+        what: &dyn Fn() -> String,
+    ) {
         let seconds = self.seconds().max(f64::MIN_POSITIVE);
         let rate = read as f64 / seconds;
-        let (rate, rest) = (bytes(rate as u64), duration(all.saturating_sub(read) as f64 / rate.max(1.0)));
+        let (rate, rest) =
+            (bytes(rate as u64), duration(all.saturating_sub(read) as f64 / rate.max(1.0)));
         if let Some(bar) = self.bar.get_or_insert_with(Bar::on_terminal) {
             bar.advance(read as f64 / all.max(1) as f64);
             bar.show(vec![(1, what()), (2, format!("{rate}/s")), (0, format!("{rest} to go"))]);
@@ -59,7 +67,11 @@ impl Progress {
         }
         let rate = samples as f64 / self.seconds();
         let rest = all.map_or_else(String::new, |all| {
-            format!(" of {}, {} to go", count(all), duration((all - samples.min(all)) as f64 / rate))
+            format!(
+                " of {}, {} to go",
+                count(all),
+                duration((all - samples.min(all)) as f64 / rate)
+            )
         });
         say(format_args!("{} samples{rest}, {} a second", count(samples), count(rate as u64)));
     }

@@ -1,5 +1,5 @@
-//! How frequent the rows of a run's data are: counted over its first batches, kept in a file beside what the run writes and in its
-//! checkpoints, and used again where they are of the same data.
+//! How frequent the rows of a run's data are: counted over its first batches, kept in a file beside
+//! what the run writes and in its checkpoints, and used again where they are of the same data.
 
 use crate::build::table_specs;
 use crate::checkpoint::Checkpoint;
@@ -37,14 +37,24 @@ pub struct Counting<'a> {
 }
 
 impl Counting<'_> {
-    /// The statistics of the training data: those of the file that an earlier run of the same data left, else counted now.
+    /// The statistics of the training data: those of the file that an earlier run of the same data
+    /// left, else counted now.
     ///
     /// # Errors
     /// Data that cannot be read, a folder that cannot be written.
-    pub fn find_or_count(self, config: &Config, threads: usize, reporter: &Reporter) -> Result<Statistics> {
+    pub fn find_or_count(
+        self,
+        config: &Config,
+        threads: usize,
+        reporter: &Reporter,
+    ) -> Result<Statistics> {
         let path = config.run.output_dir.join(self.file_name(config)?);
         if let Some(found) = read(&path, config, self.table_rows) {
-            reporter.note(&format!("statistics of {} batches: {}", found.num_batches, path.display()));
+            reporter.note(&format!(
+                "statistics of {} batches: {}",
+                found.num_batches,
+                path.display()
+            ));
             return Ok(found);
         }
         let started = Instant::now();
@@ -65,7 +75,8 @@ impl Counting<'_> {
     /// One name for everything that decides which rows are counted.
     fn file_name(&self, config: &Config) -> Result<String> {
         let files = data_key::identities(config, self.files)?;
-        let batch = (config.train.batch_size, config.train.accumulate, config.hybrid.statistics_batches);
+        let batch =
+            (config.train.batch_size, config.train.accumulate, config.hybrid.statistics_batches);
         let key = format!(
             "{files:?} {} {:?} {:?} {batch:?} {:?}",
             data_key::of_batches(config, self.files)?,
@@ -98,9 +109,11 @@ impl Counting<'_> {
 /// No statistics are longer.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// Statistics that lie in `path` and fit the tables. A file that is damaged or of other tables is counted anew: nothing is lost by it.
+/// Statistics that lie in `path` and fit the tables. A file that is damaged or of other tables is
+/// counted anew: nothing is lost by it.
 fn read(path: &Path, config: &Config, table_rows: &[u64]) -> Option<Statistics> {
-    let found = Statistics::from_bytes(&read_bounded(open_regular(path).ok()?, MOST_BYTES).ok()?).ok()?;
+    let found =
+        Statistics::from_bytes(&read_bounded(open_regular(path).ok()?, MOST_BYTES).ok()?).ok()?;
     found.check_tables(&table_specs(config, table_rows)).ok().map(|()| found)
 }
 
@@ -123,5 +136,7 @@ pub fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Statistics>> {
     let path = checkpoint.path().join(STATISTICS_BLOB);
     blob.read_to_end(&mut bytes).map_err(|source| Error::Io { action: "read", path, source })?;
     let statistics = Statistics::from_bytes(&bytes);
-    statistics.map(Some).map_err(|error| failed("the statistics in the checkpoint cannot be read", error))
+    statistics
+        .map(Some)
+        .map_err(|error| failed("the statistics in the checkpoint cannot be read", error))
 }

@@ -1,8 +1,9 @@
-//! The tables as checkpoints see them: which tensors belong together, and which door leads to their rows.
+//! The tables as checkpoints see them: which tensors belong together, and which door leads to their
+//! rows.
 //!
-//! A dense table is a `weight` with its states. A table of raw ids is its entries, rising by id, wherever they are held. A table whose
-//! rows share storage has tensors of its own choosing: each is a table of the layout, named `C3.quotient`, with the states that are
-//! named after it.
+//! A dense table is a `weight` with its states. A table of raw ids is its entries, rising by id,
+//! wherever they are held. A table whose rows share storage has tensors of its own choosing: each
+//! is a table of the layout, named `C3.quotient`, with the states that are named after it.
 
 use crate::build::Model;
 use crate::checkpoint::{Cause, RowState, TableLayout};
@@ -33,8 +34,8 @@ enum Door {
     Ids(Vec<u64>),
 }
 
-/// The tables of the layout of these ranks. With ranks in other processes it is an exchange, where tables hold raw ids or rows that
-/// share storage.
+/// The tables of the layout of these ranks. With ranks in other processes it is an exchange, where
+/// tables hold raw ids or rows that share storage.
 pub(crate) fn find_groups(models: &[&Model], remote: bool) -> Vec<Group> {
     let specs = models[0].tables.specs().iter().enumerate();
     let groups = specs.flat_map(|(table, spec)| {
@@ -67,14 +68,19 @@ fn part_of(model: &Model, table: usize) -> Option<MutexGuard<'_, Box<dyn Embeddi
 
 fn layout(name: String, weights: &TensorSpec, states: &[TensorSpec]) -> TableLayout {
     let state = |tensor: &TensorSpec| RowState {
-        name: tensor.name.strip_prefix(&format!("{}.", weights.name)).unwrap_or(&tensor.name).to_owned(),
+        name: tensor
+            .name
+            .strip_prefix(&format!("{}.", weights.name))
+            .unwrap_or(&tensor.name)
+            .to_owned(),
         width: tensor.cols as u64,
     };
     let (rows, dim) = (weights.rows, weights.cols as u64);
     TableLayout { name, rows, dim, states: states.iter().map(state).collect(), by_id: false }
 }
 
-/// The tensors of a table in one piece: `quotient` and behind it `quotient.accumulator`, or `weight` and behind it its states.
+/// The tensors of a table in one piece: `quotient` and behind it `quotient.accumulator`, or
+/// `weight` and behind it its states.
 fn whole(table: usize, name: &str, tensors: &[TensorSpec]) -> Vec<Group> {
     let mut groups = Vec::new();
     let mut next = 0;
@@ -85,8 +91,11 @@ fn whole(table: usize, name: &str, tensors: &[TensorSpec]) -> Vec<Group> {
         };
         let states = tensors[next + 1..].iter().take_while(belongs).count();
         let range = next..next + 1 + states;
-        let full_name =
-            if weights.name == "weight" { name.to_owned() } else { format!("{name}.{}", weights.name) };
+        let full_name = if weights.name == "weight" {
+            name.to_owned()
+        } else {
+            format!("{name}.{}", weights.name)
+        };
         groups.push(Group {
             layout: layout(full_name, weights, &tensors[next + 1..range.end]),
             table,
@@ -114,7 +123,8 @@ fn entries(models: &[&Model], table: usize, tensors: &[TensorSpec], remote: bool
     Group { layout, table, tensors: (0..tensors.len()).collect(), door: Door::Ids(ids) }
 }
 
-/// The tensors of a table of its author's own, which only ranks know that hold it: as the first of these says.
+/// The tensors of a table of its author's own, which only ranks know that hold it: as the first of
+/// these says.
 fn tensors_of_any_rank(model: &Model, own: Option<Vec<TensorSpec>>) -> Option<Vec<TensorSpec>> {
     let to_fields = |tensor: TensorSpec| (tensor.name, tensor.rows, tensor.cols);
     let from_fields = |(name, rows, cols)| TensorSpec { name, rows, cols };
@@ -129,8 +139,8 @@ fn tensors_of_any_rank(model: &Model, own: Option<Vec<TensorSpec>>) -> Option<Ve
     })
 }
 
-/// The list of every process, in the order of the ranks. A rank that is gone ends the next exchange as well, which can say so: here
-/// there is this process's list alone.
+/// The list of every process, in the order of the ranks. A rank that is gone ends the next exchange
+/// as well, which can say so: here there is this process's list alone.
 fn gather_lists(model: &Model, mine: &[u64]) -> Vec<Vec<u64>> {
     let communicator = &model.communicator;
     let alone = || vec![mine.to_vec()];
@@ -172,7 +182,9 @@ impl Group {
             }
             Door::Ids(ids) => {
                 let ids = &ids[first_row as usize..][..out.len() / self.width(state)];
-                if let Some(entries) = part_of(model, self.table).as_ref().and_then(|part| part.entries()) {
+                if let Some(entries) =
+                    part_of(model, self.table).as_ref().and_then(|part| part.entries())
+                {
                     entries.read(number, ids, out);
                 }
             }
@@ -226,7 +238,10 @@ impl Group {
     ) -> Result<(), Cause> {
         let Some(mut part) = part_of(model, self.table) else { return Ok(()) };
         let Some(entries) = part.entries_mut() else {
-            return Err("the table has entries to save (`entries`), but none to load (`entries_mut`)".into());
+            return Err(
+                "the table has entries to save (`entries`), but none to load (`entries_mut`)"
+                    .into(),
+            );
         };
         if first && number == 0 {
             entries.clear();

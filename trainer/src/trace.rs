@@ -13,7 +13,8 @@ mod picture;
 
 pub use picture::lane_colour;
 
-/// A trace holds at most this many spans, so that a long run with `--trace` stays small: about 100 MB of JSON.
+/// A trace holds at most this many spans, so that a long run with `--trace` stays small: about 100
+/// MB of JSON.
 const MOST_SPANS: usize = 1_000_000;
 
 /// What is recorded.
@@ -129,13 +130,17 @@ impl Recorder {
         &self.totals
     }
 
-    /// The table of `--time`: a line a stage, with microseconds a run and its share; with a `ceiling` also the part of the multiply-add
-    /// peak that its products reached.
+    /// The table of `--time`: a line a stage, with microseconds a run and its share; with a
+    /// `ceiling` also the part of the multiply-add peak that its products reached.
     pub fn table(&self, ceiling: Option<&Ceiling>) -> String {
         let all: f64 = self.totals.iter().map(|total| total.seconds).sum();
-        let steps =
-            self.totals.iter().find(|total| total.name == "dense_optimizer").map_or(0, |total| total.runs);
-        let reached = |total: &Total| ceiling.and_then(|peak| peak.reached(total.name, steps, total.seconds));
+        let steps = self
+            .totals
+            .iter()
+            .find(|total| total.name == "dense_optimizer")
+            .map_or(0, |total| total.runs);
+        let reached =
+            |total: &Total| ceiling.and_then(|peak| peak.reached(total.name, steps, total.seconds));
         let fastest = self.totals.iter().filter_map(reached).fold(0.0, f64::max);
         let of_peak = if ceiling.is_some() { "  of peak" } else { "" };
         let mut text = format!(
@@ -150,7 +155,9 @@ impl Recorder {
                 format!("  {:>5.1} %", 100.0 * reached / ceiling.gflops_of_rank().max(fastest))
             });
             let part = part.unwrap_or_default();
-            text += &format!("{name:<24} {lane:<8} {runs:>9} {microseconds:>12.1} {share:>5.1} %{part}\n");
+            text += &format!(
+                "{name:<24} {lane:<8} {runs:>9} {microseconds:>12.1} {share:>5.1} %{part}\n"
+            );
         }
         if let Some(ceiling) = ceiling {
             text += &peak_text(ceiling.gflops_of_rank(), fastest);
@@ -178,8 +185,8 @@ impl Recorder {
     }
 }
 
-/// What the last column of the table is a part of. A machine that was busier while its peak was measured than in training has shown
-/// more in training.
+/// What the last column of the table is a part of. A machine that was busier while its peak was
+/// measured than in training has shown more in training.
 fn peak_text(measured: f64, fastest: f64) -> String {
     let whose = "of peak: share of the rank's peak multiply-add rate";
     if fastest > measured {
@@ -197,12 +204,16 @@ pub fn is_picture(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "svg")
 }
 
-/// Writes what the ranks recorded as a Chrome trace (JSON), one track per rank and lane; <https://ui.perfetto.dev> opens it. A file
-/// that ends in `.svg` becomes a picture of the last step instead.
+/// Writes what the ranks recorded as a Chrome trace (JSON), one track per rank and lane;
+/// <https://ui.perfetto.dev> opens it. A file that ends in `.svg` becomes a picture of the last
+/// step instead.
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn write_trace<'a>(path: &Path, ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> Result<()> {
+pub fn write_trace<'a>(
+    path: &Path,
+    ranks: impl Iterator<Item = (usize, &'a Recorder)>,
+) -> Result<()> {
     let text = if is_picture(path) {
         picture::svg(ranks)
     } else {
@@ -252,7 +263,8 @@ mod tests {
         assert!(busy.contains(" 100.0 %\n") && busy.contains("(of the fastest stage)"), "{busy}");
         let quiet = table(1e6);
         assert!(quiet.contains("1000000 GFLOP/s (measured in this run)"), "{quiet}");
-        let columns = quiet.lines().next().unwrap().split("  ").filter(|column| !column.is_empty()).count();
+        let columns =
+            quiet.lines().next().unwrap().split("  ").filter(|column| !column.is_empty()).count();
         assert_eq!(columns, 6, "columns are told apart by two blanks: {quiet}");
     }
 }

@@ -39,12 +39,12 @@ pub struct VerifyArguments {
     pub json: JsonOutput,
 }
 
-/// Checks every line of text, each sample of other formats; the first hundred malformed ones are printed with their numbers as
-/// they are found, all are counted.
+/// Checks every line of text, each sample of other formats; the first hundred malformed ones are
+/// printed with their numbers as they are found, all are counted.
 ///
 /// # Errors
-/// [`Error::Config`] for files that are not there; [`Error::Failed`] where a line is no row or a file cannot be read to
-/// its end.
+/// [`Error::Config`] for files that are not there; [`Error::Failed`] where a line is no row or a
+/// file cannot be read to its end.
 pub fn verify(arguments: &VerifyArguments) -> Result<()> {
     require_files(&arguments.files)?;
     if let Some(sums) = &arguments.md5 {
@@ -57,7 +57,8 @@ pub fn verify(arguments: &VerifyArguments) -> Result<()> {
         return verify_samples(format, arguments);
     }
     let report = verdict_on(&arguments.files, arguments)?;
-    let mut document = serde_json::to_value(&report).map_err(Error::failed("the report has no JSON form"))?;
+    let mut document =
+        serde_json::to_value(&report).map_err(Error::failed("the report has no JSON form"))?;
     document["sound"] = report.is_sound().into();
     output::answer(&arguments.json, &verdict(&report), &document)?;
     if report.is_sound() {
@@ -81,9 +82,11 @@ fn verify_samples(format: Format, arguments: &VerifyArguments) -> Result<()> {
     let source = convert::open(format, &arguments.files, &described)
         .map_err(Error::failed("the data is not sound"))?;
     let (mut progress, all) = (Progress::new(), source.num_samples());
-    let report = verify::verify_samples(&*source, &mut |samples| progress.show_samples(samples, all));
+    let report =
+        verify::verify_samples(&*source, &mut |samples| progress.show_samples(samples, all));
     let report = report.map_err(unsound)?;
-    let mut document = serde_json::to_value(&report).map_err(Error::failed("the report has no JSON form"))?;
+    let mut document =
+        serde_json::to_value(&report).map_err(Error::failed("the report has no JSON form"))?;
     document["sound"] = true.into();
     document["format"] = format.name().into();
     document["click_rate"] = report.click_rate().into();
@@ -97,10 +100,15 @@ fn check_sums(sums: &Path, files: &[DataFile]) -> Result<()> {
         let name = file.path().file_name().unwrap_or_default().to_string_lossy();
         // `md5sum` puts two blanks, or a blank and an asterisk, before a path.
         let of_file = text.lines().filter_map(|line| line.split_once(' ')).find(|(_, path)| {
-            Path::new(path.trim_start_matches([' ', '*'])).file_name().is_some_and(|found| *found == *name)
+            Path::new(path.trim_start_matches([' ', '*']))
+                .file_name()
+                .is_some_and(|found| *found == *name)
         });
         let Some((expected, _)) = of_file else {
-            return Err(Error::config("--md5", format!("{} has no line for {name}", sums.display())));
+            return Err(Error::config(
+                "--md5",
+                format!("{} has no line for {name}", sums.display()),
+            ));
         };
         let found = md5_of(file.path())?;
         if !found.eq_ignore_ascii_case(expected) {
@@ -176,6 +184,10 @@ fn verdict(report: &VerifyReport) -> String {
     for anomaly in &report.anomalies {
         let _ = writeln!(text, "note: column {}: {}", anomaly.column, anomaly.message);
     }
-    text.push_str(if report.is_sound() { "every line is a row" } else { "not every line is a row" });
+    text.push_str(if report.is_sound() {
+        "every line is a row"
+    } else {
+        "not every line is a row"
+    });
     text
 }

@@ -1,4 +1,5 @@
-//! Every test of the program and its library that needs no program of its own. One program for all: each would hold the whole library once more.
+//! Every test of the program and its library that needs no program of its own. One program for all:
+//! each would hold the whole library once more.
 
 #![cfg(test)]
 

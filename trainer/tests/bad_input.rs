@@ -1,4 +1,5 @@
-//! Bad input, through the command line: each kind has an exit code and a message that names file and line, or key.
+//! Bad input, through the command line: each kind has an exit code and a message that names file
+//! and line, or key.
 
 #![cfg(test)]
 
@@ -30,7 +31,11 @@ fn malformed_fields_name_file_line_and_column() {
         (0, "2", ["label", "expected 0 or 1", "\"2\""]),
         (0, "", ["label", "expected 0 or 1", "\"\""]),
         (3, "1.5", ["column I3", "expected an integer", "\"1.5\""]),
-        (13, "99999999999999999999", ["column I13", "expected an integer", "\"99999999999999999999\""]),
+        (
+            13,
+            "99999999999999999999",
+            ["column I13", "expected an integer", "\"99999999999999999999\""],
+        ),
         (14, "zzzz", ["column C1", "hexadecimal", "\"zzzz\""]),
         (39, "123456789", ["column C26", "hexadecimal", "\"123456789\""]),
         (39, "1\t2", ["expected 40 tab-separated columns", "found 41", "line 7"]),
@@ -60,18 +65,20 @@ fn skipping_leaves_them_out_counts_and_reports_them() {
     let log = place.path("log.json");
     let run = place.train().path("--log-json", &log).with(&["--on-bad-row", "skip"]);
     let skipped = run.succeeds();
-    assert!(
-        skipped
-            .stderr
-            .contains(&format!("1 bad row was skipped in the training data; the first: {file}, line 7"))
-    );
+    assert!(skipped.stderr.contains(&format!(
+        "1 bad row was skipped in the training data; the first: {file}, line 7"
+    )));
     assert_eq!(last_event(&log, "warning")["skipped"], 1);
     assert_eq!(last_event(&log, "warning")["line"], 7);
     assert_eq!(last_event(&log, "done")["samples"], 499);
 
     let text = std::fs::read_to_string(&place.train).unwrap();
-    let good: String =
-        text.split_inclusive('\n').enumerate().filter(|(line, _)| *line != 6).map(|(_, text)| text).collect();
+    let good: String = text
+        .split_inclusive('\n')
+        .enumerate()
+        .filter(|(line, _)| *line != 6)
+        .map(|(_, text)| text)
+        .collect();
     std::fs::write(&place.train, good).unwrap();
     assert_eq!(
         place.train().succeeds().digest(),
@@ -91,11 +98,16 @@ fn bad_rows_of_validation_and_prediction_are_named_or_counted_too() {
     let with_valid = place.train().path("--valid", &place.valid);
     with_valid.fails(1, &named);
     let skipped = with_valid.with(&["--on-bad-row", "skip"]).succeeds();
-    assert!(skipped.stderr.contains("1 bad row was skipped in the validation data"), "{}", skipped.stderr);
+    assert!(
+        skipped.stderr.contains("1 bad row was skipped in the validation data"),
+        "{}",
+        skipped.stderr
+    );
 
     let eval = Run::new("eval").path("--checkpoint", &checkpoints).path("--data", &place.valid);
     let output = place.path("predictions.csv");
-    let predict = Run::new("predict").path("--checkpoint", &checkpoints).path("--data", &place.valid);
+    let predict =
+        Run::new("predict").path("--checkpoint", &checkpoints).path("--data", &place.valid);
     let predict = predict.path("--output", &output);
     for run in [eval, predict] {
         run.fails(1, &named);
@@ -119,7 +131,9 @@ fn files_that_are_no_files() {
     let folder = place.path("folder");
     std::fs::create_dir(&folder).unwrap();
     on(&folder).fails(2, &["data.train", &path(&folder), "is a directory"]);
-    on(&place.train).path("--valid", &folder).fails(2, &["data.valid", &path(&folder), "is a directory"]);
+    on(&place.train)
+        .path("--valid", &folder)
+        .fails(2, &["data.valid", &path(&folder), "is a directory"]);
     let empty = place.path("empty.txt");
     std::fs::write(&empty, "").unwrap();
     on(&empty).fails(1, &[&path(&empty), "is empty"]);
@@ -142,7 +156,12 @@ fn files_that_are_no_files() {
 fn a_loss_that_is_no_number_names_step_and_layer() {
     let place = Place::new("rows.txt");
     let log = place.path("log.json");
-    let run = place.train().path("--log-json", &log).with(&["--learning-rate", "1e30", "--optimizer", "sgd"]);
+    let run = place.train().path("--log-json", &log).with(&[
+        "--learning-rate",
+        "1e30",
+        "--optimizer",
+        "sgd",
+    ]);
     let failed = run.fails(1, &["in step ", "lower the learning rate"]);
     assert!(
         ["output of layer", "output of the", "vector of table", "logit"]
@@ -152,14 +171,19 @@ fn a_loss_that_is_no_number_names_step_and_layer() {
         failed.stderr
     );
     let event = last_event(&log, "error");
-    assert!(event["step"].as_u64().is_some_and(|step| step >= 1) && event["place"].is_string(), "{event}");
+    assert!(
+        event["step"].as_u64().is_some_and(|step| step >= 1) && event["place"].is_string(),
+        "{event}"
+    );
 }
 
 #[test]
 fn plans_that_do_not_fit_and_contradictions_are_refused_before_anything_is_taken() {
     let place = Place::new("rows.txt");
     let huge = ["--set", "tables.rows=4000000000", "--set", "tables.max_rows=4000000000"];
-    let run = || Run::new("train").path("--data", &place.train).path("--output-dir", &place.path("output"));
+    let run = || {
+        Run::new("train").path("--data", &place.train).path("--output-dir", &place.path("output"))
+    };
     run().with(&huge).fails(2, &["tables.max_rows", "available"]);
     run()
         .with(&["--set", "tables.rowz=4"])
@@ -167,10 +191,12 @@ fn plans_that_do_not_fit_and_contradictions_are_refused_before_anything_is_taken
     run().with(&["--epochs", "2", "--steps", "4"]).fails(2, &["--epochs", "--steps"]);
     run().with(&["--resume"]).fails(2, &["--resume", "--checkpoint-dir"]);
     run().with(&["--seed", "1", "--set", "train.seed=2"]).fails(2, &["--seed", "train.seed"]);
-    let both = run().path("--init-from", &place.path("a")).path("--checkpoint-dir", &place.path("b"));
+    let both =
+        run().path("--init-from", &place.path("a")).path("--checkpoint-dir", &place.path("b"));
     both.with(&["--resume"]).fails(2, &["--init-from", "--resume"]);
     run().with(&["--set", "model.bottom=[8]"]).fails(2, &["model.bottom", "model.dim"]);
-    let nowhere = run().path("--init-from", &place.path("nowhere")).with(&["--set", "tables.rows=100"]);
+    let nowhere =
+        run().path("--init-from", &place.path("nowhere")).with(&["--set", "tables.rows=100"]);
     nowhere.fails(2, &["--init-from", "nowhere", "no such directory"]);
 }
 

@@ -45,17 +45,26 @@ const OPERATIONS: [&str; 8] = [
 #[test]
 fn every_collective_is_right_over_threads() {
     for operation in OPERATIONS {
-        let common =
-            [operation, "--ranks", "3", "-b", "1000", "-e", "300K", "-f", "16", "-n", "20", "-r", "2"];
+        let common = [
+            operation, "--ranks", "3", "-b", "1000", "-e", "300K", "-f", "16", "-n", "20", "-r",
+            "2",
+        ];
         let document = document(&common);
         assert_eq!(rows(&document).len(), if operation == "barrier" { 1 } else { 3 }, "{document}");
         for row in rows(&document) {
-            assert_eq!((row["op"].as_str(), row["wrong"].as_u64()), (Some(operation), Some(0)), "{row}");
+            assert_eq!(
+                (row["op"].as_str(), row["wrong"].as_u64()),
+                (Some(operation), Some(0)),
+                "{row}"
+            );
             assert_eq!((row["procs"].as_u64(), row["reps"].as_u64()), (Some(3), Some(20)), "{row}");
             let (p50, max) = (row["p50_us"].as_f64(), row["max_us"].as_f64());
             assert!(p50 > Some(0.0) && max >= p50, "{row}");
             assert!(row["p90_us"].is_null(), "twenty samples have no 90th percentile: {row}");
-            assert!(row["rank0_p50_us"].as_f64() <= p50, "no rank takes longer than the slowest: {row}");
+            assert!(
+                row["rank0_p50_us"].as_f64() <= p50,
+                "no rank takes longer than the slowest: {row}"
+            );
             assert_eq!(row["in_place"].is_null(), operation == "barrier", "{row}");
             let wrong = |place: &str| row[place]["wrong"].as_u64().unwrap_or(0);
             assert_eq!((wrong("out_of_place"), wrong("in_place")), (0, 0), "{row}");
@@ -68,9 +77,16 @@ fn every_element_type_is_right_and_every_call_can_be_looked_at() {
     let common = ["-d", "all", "-b", "4K", "-e", "4K", "-n", "3", "-c", "every", "--ranks", "2"];
     for operation in ["all_reduce", "alltoall"] {
         let document = document(&[&[operation][..], &common].concat());
-        let types: Vec<_> = rows(&document).iter().map(|row| row["dtype"].as_str().unwrap_or("")).collect();
-        assert_eq!(types, ["uint8", "int32", "uint32", "int64", "uint64", "half", "float", "bfloat16"]);
-        assert!(rows(&document).iter().all(|row| row["wrong"] == 0 && row["bytes"] == 4096), "{document}");
+        let types: Vec<_> =
+            rows(&document).iter().map(|row| row["dtype"].as_str().unwrap_or("")).collect();
+        assert_eq!(
+            types,
+            ["uint8", "int32", "uint32", "int64", "uint64", "half", "float", "bfloat16"]
+        );
+        assert!(
+            rows(&document).iter().all(|row| row["wrong"] == 0 && row["bytes"] == 4096),
+            "{document}"
+        );
     }
 }
 
@@ -100,18 +116,36 @@ fn processes_are_started_and_leave() {
     // Of 256 elements, three ranks give each other 6 shares of 42.
     assert_eq!(sizes, ["1008", "1008", "4080", "4080", "16368", "16368"].repeat(3), "{text}");
     let whole = |row: &Vec<&str>| row.len() == 18 && row[9] == "0" && row[17] == "40";
-    assert!(rows.iter().all(whole), "eighteen columns, nothing wrong, the samples of both rounds: {text}");
-    for backend in ["local, 3 ranks (threads)", "tcp, 3 ranks (processes)", "shm, 3 ranks (processes)"] {
+    assert!(
+        rows.iter().all(whole),
+        "eighteen columns, nothing wrong, the samples of both rounds: {text}"
+    );
+    for backend in
+        ["local, 3 ranks (threads)", "tcp, 3 ranks (processes)", "shm, 3 ranks (processes)"]
+    {
         assert!(text.contains(&format!("over {backend}")), "{text}");
     }
 }
 
 #[test]
 fn two_and_four_ranks_print_the_table_over_every_way_of_one_machine() {
-    for (operation, ranks) in [("all_reduce", 2), ("all_reduce", 4), ("alltoall", 2), ("alltoall", 4)] {
+    for (operation, ranks) in
+        [("all_reduce", 2), ("all_reduce", 4), ("alltoall", 2), ("alltoall", 4)]
+    {
         let count = ranks.to_string();
-        let case =
-            [operation, "--backend", "local,shm,tcp", "--ranks", &count, "-b", "1K", "-e", "16K", "-f", "16"];
+        let case = [
+            operation,
+            "--backend",
+            "local,shm,tcp",
+            "--ranks",
+            &count,
+            "-b",
+            "1K",
+            "-e",
+            "16K",
+            "-f",
+            "16",
+        ];
         let text = succeeds(&[&case[..], &["-n", "20"]].concat());
         let parts: Vec<&str> = text.split(&format!("# {operation} over ")).skip(1).collect();
         assert_eq!(parts.len(), 3, "a table for each backend: {text}");
@@ -124,8 +158,12 @@ fn two_and_four_ranks_print_the_table_over_every_way_of_one_machine() {
                 .map(|line| line.split_whitespace().collect())
                 .collect();
             let named: Vec<_> = rows.iter().map(|row| (row[0], row[5], row[9])).collect();
-            let expected =
-                [("1024", "in", "0"), ("1024", "out", "0"), ("16384", "in", "0"), ("16384", "out", "0")];
+            let expected = [
+                ("1024", "in", "0"),
+                ("1024", "out", "0"),
+                ("16384", "in", "0"),
+                ("16384", "out", "0"),
+            ];
             let mut sorted = named.clone();
             sorted.sort_unstable_by_key(|&(bytes, place, _)| (bytes.len(), place));
             assert_eq!(sorted, expected, "sizes, places, wrong elements: {part}");
@@ -141,13 +179,19 @@ fn readers_of_nccl_tests_can_read_compat() {
     for (operation, root, reduction) in [("all_reduce", -1, "sum"), ("broadcast", 1, "none")] {
         let arguments = [operation, "--compat", "-b", "1K", "-e", "64K", "-n", "20", "-r", "1"];
         let parsed = nccl_tests_output::parse(&succeeds(&arguments)).expect("nccl-tests' format");
-        assert_eq!(parsed.rows.iter().map(|row| row.size).collect::<Vec<_>>(), [1024, 4096, 16384, 65536]);
+        assert_eq!(
+            parsed.rows.iter().map(|row| row.size).collect::<Vec<_>>(),
+            [1024, 4096, 16384, 65536]
+        );
         for row in &parsed.rows {
             assert_eq!(
                 (row.count, row.dtype.as_str(), row.redop.as_str()),
                 (row.size / 4, "float", reduction)
             );
-            assert_eq!((row.root, row.out_of_place.wrong, row.in_place.wrong), (root, Some(0), Some(0)));
+            assert_eq!(
+                (row.root, row.out_of_place.wrong, row.in_place.wrong),
+                (root, Some(0), Some(0))
+            );
             for half in [&row.out_of_place, &row.in_place] {
                 let bandwidth = row.size as f64 / half.time_us * 1e-3;
                 // Times are printed to a hundredth of a microsecond.
@@ -161,8 +205,18 @@ fn readers_of_nccl_tests_can_read_compat() {
 
 #[test]
 fn percentiles_get_their_samples() {
-    let tail =
-        ["--seconds-per-size", "0.001", "--percentile", "99", "-b", "64", "-e", "64", "--place", "out"];
+    let tail = [
+        "--seconds-per-size",
+        "0.001",
+        "--percentile",
+        "99",
+        "-b",
+        "64",
+        "-e",
+        "64",
+        "--place",
+        "out",
+    ];
     let document = document(&[&["barrier"][..], &tail].concat());
     let row = &rows(&document)[0];
     assert!(row["reps"].as_u64() >= Some(1000) && row["p99_us"].is_f64(), "{row}");
@@ -194,7 +248,11 @@ fn a_slower_run_ends_with_4_and_a_strange_baseline_with_2() {
     assert!(errors.contains("all_reduce of 1024 bytes over local (in_place): p50"), "{errors}");
     ends_with(2, &["alltoall", "-b", "1K", "-e", "1K", "-n", "5", "--baseline", &before]);
     let picture = std::fs::read_to_string(&plot).expect("a picture");
-    assert!(picture.starts_with("<svg") && picture.contains("<polyline") && picture.ends_with("</svg>\n"));
+    assert!(
+        picture.starts_with("<svg")
+            && picture.contains("<polyline")
+            && picture.ends_with("</svg>\n")
+    );
 }
 
 #[test]
@@ -245,19 +303,33 @@ fn wrong_usage_is_refused() {
 #[test]
 fn devices_exchange_over_their_memory_and_by_nccl() {
     // Devices of the software device are made as many as they are asked for; GPUs are not.
-    let Some(true) = headlong_device::cuda::testing::device().map(|device| device.is_software()) else {
+    let Some(true) = headlong_device::cuda::testing::device().map(|device| device.is_software())
+    else {
         return;
     };
     for operation in ["all_reduce", "all_gather", "broadcast", "alltoall"] {
         for extra in [&["-n", "3"][..], &["-G", "2", "-m", "2"]] {
             let mut command = Command::new(env!("CARGO_BIN_EXE_headlong"));
             command.env("SOFTCUDA_DEVICES", "8");
-            command.args(["bench", operation, "--backend", "peer,nccl", "-b", "1K", "-e", "4K", "--json"]);
-            let output = command.args(extra).output().expect("the program was built with this test");
+            command.args([
+                "bench",
+                operation,
+                "--backend",
+                "peer,nccl",
+                "-b",
+                "1K",
+                "-e",
+                "4K",
+                "--json",
+            ]);
+            let output =
+                command.args(extra).output().expect("the program was built with this test");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+            let document: Value =
+                serde_json::from_slice(&output.stdout).expect("one JSON document");
             assert_eq!(rows(&document).len(), 4, "{document}");
-            let right = |row: &Value| row["out_of_place"]["wrong"] == 0 && row["in_place"]["wrong"] == 0;
+            let right =
+                |row: &Value| row["out_of_place"]["wrong"] == 0 && row["in_place"]["wrong"] == 0;
             assert!(rows(&document).iter().all(right), "{document}");
         }
     }
@@ -276,8 +348,9 @@ fn tune_writes_the_fastest_ways_and_costs() {
     assert_eq!(sizes, [512.0, 2048.0, 8192.0], "half of a rank's buffer leaves it");
 
     let tuning = path("tuning.json");
-    let summary =
-        succeeds(&[&case[..], &["--backend", "local,tcp", "--output", &tuning, "-b", "16K"]].concat());
+    let summary = succeeds(
+        &[&case[..], &["--backend", "local,tcp", "--output", &tuning, "-b", "16K"]].concat(),
+    );
     let text = std::fs::read_to_string(&tuning).expect("the file is there");
     let tuning = headlong_comm::tuning::Tuning::read(&text).expect("a tuning file");
     let ways = |backend: &str| -> Vec<String> {
@@ -323,16 +396,27 @@ fn the_exchange_of_a_plan_is_measured_with_its_own_sizes() {
     let document = document(&[&case[..], &["--backend", "local,tcp"]].concat());
     let steps = document["steps"].as_array().expect("steps");
     let names: Vec<_> = steps.iter().map(|step| step["step"].as_str().unwrap_or("")).collect();
-    assert_eq!(names[names.len() / 2..], names[..names.len() / 2], "the same over both: {document}");
-    assert!(names.contains(&"vectors") && names.contains(&"gradients") && names.contains(&"all_reduce"));
+    assert_eq!(
+        names[names.len() / 2..],
+        names[..names.len() / 2],
+        "the same over both: {document}"
+    );
+    assert!(
+        names.contains(&"vectors") && names.contains(&"gradients") && names.contains(&"all_reduce")
+    );
     for step in steps {
         assert_eq!((step["wrong"].as_u64(), step["reps"].as_u64()), (Some(0), Some(20)), "{step}");
-        assert!(step["bytes_per_step"].as_f64() > Some(0.0) && step["p50_us"].as_f64() > Some(0.0), "{step}");
+        assert!(
+            step["bytes_per_step"].as_f64() > Some(0.0) && step["p50_us"].as_f64() > Some(0.0),
+            "{step}"
+        );
         // How an all-reduce cuts its buffer is its algorithm's business.
         let largest = step["largest_message_bytes"].as_u64();
         assert_eq!(largest.is_some_and(|bytes| bytes > 0), step["step"] != "all_reduce", "{step}");
     }
-    let of = |name: &str| steps.iter().find(|step| step["step"] == name).map(|step| &step["bytes_per_step"]);
+    let of = |name: &str| {
+        steps.iter().find(|step| step["step"] == name).map(|step| &step["bytes_per_step"])
+    };
     assert_eq!(of("vectors"), of("gradients"), "what comes as a vector goes back as a gradient");
     let tables = document["tables"].as_array().expect("tables");
     let sum = |key: &str| tables.iter().filter_map(|table| table[key].as_f64()).sum::<f64>();
@@ -352,7 +436,8 @@ fn the_exchange_of_a_plan_is_measured_with_its_own_sizes() {
     plans_count_with_what_was_measured(folder.path(), &case);
 }
 
-/// A tuning file in which every exchange takes 12,345 µs: the plan of the same run expects that, and says where it is from.
+/// A tuning file in which every exchange takes 12,345 µs: the plan of the same run expects that,
+/// and says where it is from.
 fn plans_count_with_what_was_measured(folder: &Path, case: &[&str]) {
     let mut tuning = headlong_comm::tuning::Tuning::new("a test");
     for operation in ["all_reduce", "all_to_all"] {
@@ -373,31 +458,44 @@ fn plans_count_with_what_was_measured(folder: &Path, case: &[&str]) {
     let vectors = steps.iter().find(|step| step["step"] == "vectors").expect("vectors travel");
     let predicted = vectors["predicted_us"].as_f64().expect("a number");
     assert!((predicted - 12_345.0).abs() < 10.0, "{vectors}");
-    let files = std::fs::read_dir(folder.join("synthetic-data")).expect("the data of the run").flatten();
+    let files =
+        std::fs::read_dir(folder.join("synthetic-data")).expect("the data of the run").flatten();
     let mut files = files.map(|file| file.path().to_str().expect("a path of text").to_owned());
     let data = files.find(|file| file.contains("train")).expect("training data");
     let mut plan = Command::new(env!("CARGO_BIN_EXE_headlong"));
     plan.args(["plan", "--preset", "tiny", "--ranks", "2", "--data", &data, "--set", &setting]);
-    let output =
-        plan.args(["--output-dir", folder.to_str().expect("a path of text")]).output().expect("a plan");
+    let output = plan
+        .args(["--output-dir", folder.to_str().expect("a path of text")])
+        .output()
+        .expect("a plan");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("costs of exchanges over local: measured, "), "{text}");
 }
 
 #[test]
 fn verbs_go_back_and_forth_as_perftest_counts_them() {
-    for (verb, meaning) in
-        [("write", "half"), ("write_imm", "half"), ("send", "half"), ("read", "whole"), ("atomic", "whole")]
-    {
+    for (verb, meaning) in [
+        ("write", "half"),
+        ("write_imm", "half"),
+        ("send", "half"),
+        ("read", "whole"),
+        ("atomic", "whole"),
+    ] {
         let case = ["p2p", verb, "--card", "fake", "-b", "8", "-e", "4K", "-f", "8", "-n", "100"];
         let document = document(&case);
-        assert!(document["meaning"].as_str().is_some_and(|text| text.contains(meaning)), "{document}");
+        assert!(
+            document["meaning"].as_str().is_some_and(|text| text.contains(meaning)),
+            "{document}"
+        );
         let sizes: Vec<_> = rows(&document).iter().map(|row| row["bytes"].as_u64()).collect();
         let expected: &[Option<u64>] =
             if verb == "atomic" { &[Some(8)] } else { &[Some(8), Some(64), Some(512), Some(4096)] };
         assert_eq!(sizes, expected, "{document}");
         for row in rows(&document) {
-            assert!(row["reps"] == 100 && row["p50_us"].is_f64() && row["p99_us"].is_null(), "{row}");
+            assert!(
+                row["reps"] == 100 && row["p50_us"].is_f64() && row["p99_us"].is_null(),
+                "{row}"
+            );
         }
         let text = succeeds(&case);
         assert!(text.contains("times mean nothing") && text.contains("t_typical(us)"), "{text}");

@@ -7,7 +7,17 @@ use serde_json::Value;
 
 /// A bench of a few milliseconds, of tables of some rows.
 fn bench_of(rows: &str) -> Run {
-    Run::new("bench").with(&["embedding", "--tables", "2", "--rows", rows, "--dim", "64", "--seconds", "0"])
+    Run::new("bench").with(&[
+        "embedding",
+        "--tables",
+        "2",
+        "--rows",
+        rows,
+        "--dim",
+        "64",
+        "--seconds",
+        "0",
+    ])
 }
 
 fn bench() -> Run {
@@ -35,7 +45,15 @@ fn tables_are_measured_with_every_optimizer() {
             assert_eq!(found[key], value, "{found}");
         }
         assert_eq!((&found["device"], &found["alpha"]), (&"cpu".into(), &1.05.into()), "{found}");
-        for key in ["ids_per_s", "best", "route_us", "lookup_us", "update_us", "step_us", "lookup_gb_per_s"] {
+        for key in [
+            "ids_per_s",
+            "best",
+            "route_us",
+            "lookup_us",
+            "update_us",
+            "step_us",
+            "lookup_gb_per_s",
+        ] {
             assert!(found[key].as_f64() > Some(0.0), "{key}: {found}");
         }
         // Of 128 ids a table, some are one row.
@@ -52,6 +70,7 @@ fn what_cannot_be_measured_is_refused() {
     bench().with(&["--ids", "10", "--bag", "4"]).fails(2, &["--ids a multiple of --bag"]);
     bench().with(&["--optimizer", "adagard"]).fails(2, &["did you mean \"adagrad\"?"]);
     bench_of("10000000000000").fails(2, &["lower --rows, --dim, --tables or --ids"]);
-    bench_of("18446744073709551615").fails(2, &["--rows: expected at most", "found 18446744073709551615"]);
+    bench_of("18446744073709551615")
+        .fails(2, &["--rows: expected at most", "found 18446744073709551615"]);
     bench().with(&["--alpha", "nan"]).fails(2, &["--alpha is 0 or more"]);
 }

@@ -4,8 +4,8 @@
 mod tests {
     use crate::checkpoint_support::{Toy, options, snapshot};
     use headlong::checkpoint::{
-        Blob, Checkpoint, CheckpointDirectory, CheckpointError, MANIFEST_FILE, Manifest, Select, Snapshot,
-        newest,
+        Blob, Checkpoint, CheckpointDirectory, CheckpointError, MANIFEST_FILE, Manifest, Select,
+        Snapshot, newest,
     };
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -29,7 +29,8 @@ mod tests {
     }
 
     fn files(path: &Path) -> Vec<PathBuf> {
-        let mut files: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut files: Vec<_> =
+            fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
         assert!(files.len() >= 5, "manifest, dense, two shards or more, ids: {files:?}");
         files
@@ -103,7 +104,8 @@ mod tests {
                 let message = verify(&path).unwrap_err().to_string();
                 assert!(message.contains(name(&file)), "{message}");
                 if name(&file) != MANIFEST_FILE {
-                    let sizes = format!("it has {length} bytes and the manifest says {}", good.len());
+                    let sizes =
+                        format!("it has {length} bytes and the manifest says {}", good.len());
                     assert!(message.contains("truncated") && message.contains(&sizes), "{message}");
                 }
             }
@@ -125,7 +127,10 @@ mod tests {
         fs::remove_file(path.join("dense.safetensors")).unwrap();
         let message = newest(folder.path()).unwrap_err().to_string();
         assert!(message.contains("dense.safetensors is missing"), "{message}");
-        assert!(message.contains("remove this checkpoint's directory to use the one before it"), "{message}");
+        assert!(
+            message.contains("remove this checkpoint's directory to use the one before it"),
+            "{message}"
+        );
         fs::remove_dir_all(&path).unwrap();
         assert_eq!(newest(folder.path()).unwrap().unwrap().manifest().state.step, 10);
     }
@@ -135,7 +140,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let absent = folder.path().join("absent");
         let message = Checkpoint::open(&absent).unwrap_err().to_string();
-        assert!(message.contains("absent is not a checkpoint: there is no such directory"), "{message}");
+        assert!(
+            message.contains("absent is not a checkpoint: there is no such directory"),
+            "{message}"
+        );
         let message = Checkpoint::open(folder.path()).unwrap_err().to_string();
         assert!(message.contains("it has no manifest.json"), "{message}");
         let file = folder.path().join("file");
@@ -161,11 +169,19 @@ mod tests {
         let manifest = checkpoint.manifest();
         assert_eq!(edited(manifest, "\"step\": 20", "\"step\": 20").unwrap(), *manifest);
         let cases = [
-            ("\"version\": 1", "\"version\": 2", "format version 2, and this program reads version 1"),
+            (
+                "\"version\": 1",
+                "\"version\": 2",
+                "format version 2, and this program reads version 1",
+            ),
             ("headlong-checkpoint", "other-checkpoint", "the format is `other-checkpoint`"),
             ("\"step\": 20", "\"stop\": 20", "unknown field `stop`"),
             ("\"step\": 20", "\"step\": -20", "invalid value"),
-            ("\"file\": \"ids.bin\"", "\"file\": \"../ids.bin\"", "`../ids.bin` cannot be the name"),
+            (
+                "\"file\": \"ids.bin\"",
+                "\"file\": \"../ids.bin\"",
+                "`../ids.bin` cannot be the name",
+            ),
             ("\"file\": \"ids.bin\"", "\"file\": \"dense.safetensors\"", "listed twice"),
             ("\"first_row\": 0", "\"first_row\": 1", "row 0 is in no file"),
             ("\"table\": \"C1\"", "\"table\": \"C9\"", "of the table `C9` do not exist"),
@@ -175,14 +191,18 @@ mod tests {
             ("\"dim\": 4", "\"dim\": 4.5", "not a manifest"),
         ];
         for (from, to, expected) in cases {
-            // The model's fingerprint comes first and has rows and dims of its own; the layout's are meant.
+            // The model's fingerprint comes first and has rows and dims of its own; the layout's
+            // are meant.
             let error = if to.contains("rows\": ") || to.contains("dim\": ") {
                 edited_layout(manifest, from, to)
             } else {
                 edited(manifest, from, to).map(|_| ()).unwrap_err()
             };
             let message = error.to_string();
-            assert!(message.contains(expected) && message.contains("manifest.json"), "{to}: {message}");
+            assert!(
+                message.contains(expected) && message.contains("manifest.json"),
+                "{to}: {message}"
+            );
         }
     }
 

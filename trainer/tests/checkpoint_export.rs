@@ -5,8 +5,8 @@ mod tests {
     use crate::checkpoint_support::{options, state};
     use crate::python_support::python;
     use headlong::checkpoint::{
-        Cause, Checkpoint, CheckpointDirectory, CheckpointSource, DenseLayout, Layout, RowState, Snapshot,
-        TableLayout, TensorId,
+        Cause, Checkpoint, CheckpointDirectory, CheckpointSource, DenseLayout, Layout, RowState,
+        Snapshot, TableLayout, TensorId,
     };
     use headlong::export::export;
     use safetensors::SafeTensors;
@@ -24,8 +24,10 @@ mod tests {
     struct SmallDlrm;
 
     fn value(tensor: TensorId, index: u64) -> f32 {
-        let place = tensor.index as u64 * 7919 + tensor.state.map_or(0, |state| state as u64 + 1) * 104_729;
-        let section = u64::from(tensor.section == headlong::checkpoint::Section::Tables) * 15_485_863;
+        let place =
+            tensor.index as u64 * 7919 + tensor.state.map_or(0, |state| state as u64 + 1) * 104_729;
+        let section =
+            u64::from(tensor.section == headlong::checkpoint::Section::Tables) * 15_485_863;
         let mixed = (index + place + section).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         mixed as f32 / 8_388_608.0 - 1.0
     }
@@ -69,7 +71,8 @@ mod tests {
 
     /// Saves the model in shards of a few rows and exports it.
     fn exported(folder: &Path) -> PathBuf {
-        let directory = CheckpointDirectory::open(&folder.join("checkpoints"), options(200, 1)).unwrap();
+        let directory =
+            CheckpointDirectory::open(&folder.join("checkpoints"), options(200, 1)).unwrap();
         let snapshot = Snapshot { source: &SmallDlrm, state: state(1, None), blobs: vec![] };
         let report = directory.save(&snapshot).unwrap();
         let checkpoint = Checkpoint::open(&report.path).unwrap();
@@ -126,7 +129,11 @@ mod tests {
         let output = folder.path().join("model.safetensors");
         let error = headlong::error::chain(&export(&checkpoint, &output).unwrap_err());
         assert!(error.contains("tables-00002.safetensors is corrupted"), "{error}");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no half of a file is left");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            1,
+            "no half of a file is left"
+        );
     }
 
     /// One dense layer in double precision: `weight` [outputs, inputs].
@@ -169,12 +176,16 @@ mod tests {
         let model = exported(folder.path());
         let bytes = std::fs::read(&model).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
-        let dense: Vec<[f32; 3]> =
-            (0..40).map(|i| [i as f32 / 10.0, (i * i % 7) as f32 - 3.0, (i as f32).sin()]).collect();
+        let dense: Vec<[f32; 3]> = (0..40)
+            .map(|i| [i as f32 / 10.0, (i * i % 7) as f32 - 3.0, (i as f32).sin()])
+            .collect();
         let sparse: Vec<[usize; 3]> = (0..40).map(|i| [i * 13 % 50, i % 7, i % 3]).collect();
         let logits: Vec<f64> =
             dense.iter().zip(&sparse).map(|(dense, rows)| logit(&tensors, dense, rows)).collect();
-        assert!(logits.iter().any(|logit| (logit - logits[0]).abs() > 0.1), "the samples differ: {logits:?}");
+        assert!(
+            logits.iter().any(|logit| (logit - logits[0]).abs() > 0.1),
+            "the samples differ: {logits:?}"
+        );
         let check = |logits: &[f64]| {
             let samples = folder.path().join("samples.json");
             let document = json!({ "dense": dense, "sparse": sparse, "logits": logits });

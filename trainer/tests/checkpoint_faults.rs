@@ -1,4 +1,5 @@
-//! A crash, an error or a full disk at any operation of a save leaves the checkpoint before it as it was.
+//! A crash, an error or a full disk at any operation of a save leaves the checkpoint before it as
+//! it was.
 
 #[cfg(test)]
 mod tests {
@@ -43,8 +44,8 @@ mod tests {
         names.filter(|name| !name.starts_with("step-") && name != ".lock").collect()
     }
 
-    /// Saves `before` as step 10 on a good disk, then `after` as `step` with a fault at the operation `at`. Returns what the
-    /// faulty save said, and how many operations there were.
+    /// Saves `before` as step 10 on a good disk, then `after` as `step` with a fault at the
+    /// operation `at`. Returns what the faulty save said, and how many operations there were.
     fn run(
         path: &Path,
         step: u64,
@@ -53,8 +54,12 @@ mod tests {
         loss: Option<Loss>,
     ) -> (Result<(), CheckpointError>, usize) {
         let (before, after) = (Toy::new(1), Toy::new(2));
-        save(&CheckpointDirectory::open(path, with_files(FaultyFiles::good())).unwrap(), &before, 10)
-            .unwrap();
+        save(
+            &CheckpointDirectory::open(path, with_files(FaultyFiles::good())).unwrap(),
+            &before,
+            10,
+        )
+        .unwrap();
         let files = FaultyFiles::new(fault, at);
         let directory = CheckpointDirectory::open(path, with_files(files.clone())).unwrap();
         let result = save(&directory, &after, step);
@@ -67,7 +72,8 @@ mod tests {
         (result, operations)
     }
 
-    /// Which model a checkpoint must hold: the old one, or, where the new one is in place, the new one.
+    /// Which model a checkpoint must hold: the old one, or, where the new one is in place, the new
+    /// one.
     fn check(path: &Path, step: u64, result: &Result<(), CheckpointError>, context: &str) {
         let (found_step, toy) = loaded(path);
         let is_new = toy.bits() == Toy::new(2).bits();
@@ -92,14 +98,16 @@ mod tests {
 
     #[test]
     fn a_crash_at_any_operation_loses_nothing() {
-        // Step 20 is a new checkpoint, after which retention removes step 10; step 10 replaces the one that is there.
+        // Step 20 is a new checkpoint, after which retention removes step 10; step 10 replaces the
+        // one that is there.
         for step in [20, 10] {
             for loss in [Loss::Nothing, Loss::Unflushed, Loss::UnflushedButRenames] {
                 for_each_operation(step, |path, at| {
                     let context = format!("step {step}, crash at operation {at}, {loss:?}");
                     let (result, _) = run(path, step, Fault::Crash, at, Some(loss));
                     // The next start puts the directory right.
-                    let directory = CheckpointDirectory::open(path, with_files(FaultyFiles::good())).unwrap();
+                    let directory =
+                        CheckpointDirectory::open(path, with_files(FaultyFiles::good())).unwrap();
                     check(path, step, &result, &context);
                     assert_eq!(leftovers(path), [] as [&str; 0], "{context}");
                     // And the run goes on from there.
@@ -116,7 +124,8 @@ mod tests {
             for_each_operation(step, |path, at| {
                 let context = format!("step {step}, error at operation {at}");
                 let (result, _) = run(path, step, Fault::Once, at, None);
-                let directory = CheckpointDirectory::open(path, with_files(FaultyFiles::good())).unwrap();
+                let directory =
+                    CheckpointDirectory::open(path, with_files(FaultyFiles::good())).unwrap();
                 check(path, step, &result, &context);
                 save(&directory, &Toy::new(3), 30).unwrap();
                 assert_eq!(loaded(path).1.bits(), Toy::new(3).bits(), "{context}");
@@ -141,10 +150,15 @@ mod tests {
     #[test]
     fn too_little_space_is_seen_before_anything_is_written() {
         let folder = tempfile::tempdir().unwrap();
-        save(&CheckpointDirectory::open(folder.path(), options(SHARD_BYTES, 1)).unwrap(), &Toy::new(1), 10)
-            .unwrap();
+        save(
+            &CheckpointDirectory::open(folder.path(), options(SHARD_BYTES, 1)).unwrap(),
+            &Toy::new(1),
+            10,
+        )
+        .unwrap();
         let files = FaultyFiles::with_free_bytes(1000);
-        let directory = CheckpointDirectory::open(folder.path(), with_files(files.clone())).unwrap();
+        let directory =
+            CheckpointDirectory::open(folder.path(), with_files(files.clone())).unwrap();
         let error = save(&directory, &Toy::new(2), 20).unwrap_err();
         let CheckpointError::NoSpace { path, needed, free, .. } = &error else { panic!("{error}") };
         assert!(path.ends_with("step-000000020") && *needed > 1000 && *free == Some(1000));

@@ -4,8 +4,8 @@
 mod tests {
     use crate::checkpoint_support::{Toy, options, snapshot};
     use headlong::checkpoint::{
-        Checkpoint, CheckpointDirectory, CheckpointError, Cleaned, DirectoryOptions, FileWriter, Files,
-        MANIFEST_FILE, Manifest, SystemFiles, newest, step_name, steps,
+        Checkpoint, CheckpointDirectory, CheckpointError, Cleaned, DirectoryOptions, FileWriter,
+        Files, MANIFEST_FILE, Manifest, SystemFiles, newest, step_name, steps,
     };
     use std::fs;
     use std::io;
@@ -27,7 +27,8 @@ mod tests {
     fn what_is_no_checkpoint_of_its_name_is_neither_counted_nor_removed() {
         let (folder, good) = saved();
         let path = |name: &str| folder.path().join(name);
-        let theirs = ["step-000000002/thesis.doc", "step-000000001/manifest.json", "step-000000003/sub/x"];
+        let theirs =
+            ["step-000000002/thesis.doc", "step-000000001/manifest.json", "step-000000003/sub/x"];
         for file in theirs.map(path) {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, "my only copy").unwrap();
@@ -46,8 +47,12 @@ mod tests {
             assert!(directory.finish().is_empty() && Checkpoint::open(&saved).is_ok());
         }
         let names = |step: u64| step_name(step);
-        assert!(!path(&names(10)).exists() && !path(&names(11)).exists() && path(&names(12)).exists());
-        assert!(path("step-999999999").exists() && path("step-000000901").join(MANIFEST_FILE).exists());
+        assert!(
+            !path(&names(10)).exists() && !path(&names(11)).exists() && path(&names(12)).exists()
+        );
+        assert!(
+            path("step-999999999").exists() && path("step-000000901").join(MANIFEST_FILE).exists()
+        );
         for file in theirs.map(path) {
             assert_eq!(fs::read_to_string(&file).unwrap(), "my only copy");
         }
@@ -57,9 +62,15 @@ mod tests {
     fn what_somebody_else_keeps_there_stays() {
         let (folder, good) = saved();
         let path = |name: &str| folder.path().join(name);
-        let theirs =
-            [".tmp-thesis/ch1", ".old-photos/a", ".tmp-step-000000007/ch1", ".tmp-step-8/manifest.json"];
-        for file in theirs.map(path).iter().chain([&path(".tmp-step-000000009/inner/manifest.json")]) {
+        let theirs = [
+            ".tmp-thesis/ch1",
+            ".old-photos/a",
+            ".tmp-step-000000007/ch1",
+            ".tmp-step-8/manifest.json",
+        ];
+        for file in
+            theirs.map(path).iter().chain([&path(".tmp-step-000000009/inner/manifest.json")])
+        {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, "my only copy").unwrap();
         }
@@ -79,8 +90,12 @@ mod tests {
         fs::create_dir(&good).unwrap();
 
         let directory = opened(folder.path(), 2);
-        let removed =
-            [".old-step-000000003", ".tmp-step-000000010", ".tmp-step-000000011", ".tmp-step-000000012"];
+        let removed = [
+            ".old-step-000000003",
+            ".tmp-step-000000010",
+            ".tmp-step-000000011",
+            ".tmp-step-000000012",
+        ];
         let mut expected = removed.map(|name| Cleaned::Removed(path(name))).to_vec();
         expected.insert(1, Cleaned::BroughtBack(path("step-000000004")));
         assert_eq!(directory.cleaned(), expected);
@@ -99,7 +114,10 @@ mod tests {
         let (folder, good) = saved();
         fs::rename(&good, folder.path().join(step_name(999))).unwrap();
         let message = newest(folder.path()).unwrap_err().to_string();
-        assert!(message.contains("step-000000999 is not a checkpoint: it is one of step 3"), "{message}");
+        assert!(
+            message.contains("step-000000999 is not a checkpoint: it is one of step 3"),
+            "{message}"
+        );
         assert!(message.contains("give it the name step-000000003"), "{message}");
         // Any other name is its owner's.
         let best = folder.path().join("best");
@@ -108,9 +126,13 @@ mod tests {
         fs::create_dir(folder.path().join("step-5")).unwrap();
         let directory = opened(folder.path(), 1);
         for step in [6, 7] {
-            assert_eq!(directory.save(&snapshot(&Toy::new(1), step)).unwrap().warnings, [] as [&str; 0]);
+            assert_eq!(
+                directory.save(&snapshot(&Toy::new(1), step)).unwrap().warnings,
+                [] as [&str; 0]
+            );
         }
-        let found: Vec<u64> = steps(folder.path()).unwrap().into_iter().map(|(step, _)| step).collect();
+        let found: Vec<u64> =
+            steps(folder.path()).unwrap().into_iter().map(|(step, _)| step).collect();
         assert_eq!(found, [7]);
     }
 
@@ -195,7 +217,11 @@ mod tests {
         fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
             let gate = self.gate.0.lock().unwrap();
             let (_, fails) = *self.gate.1.wait_while(gate, |(is_open, _)| !*is_open).unwrap();
-            if fails { Err(io::Error::other("the disk is gone")) } else { SystemFiles.remove_dir_all(path) }
+            if fails {
+                Err(io::Error::other("the disk is gone"))
+            } else {
+                SystemFiles.remove_dir_all(path)
+            }
         }
 
         fn free_bytes(&self, _path: &Path) -> Option<u64> {

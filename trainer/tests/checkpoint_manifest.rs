@@ -4,8 +4,9 @@
 mod tests {
     use crate::checkpoint_support::{Toy, options, snapshot};
     use headlong::checkpoint::{
-        Checkpoint, CheckpointDirectory, DataFingerprint, LossScaleState, Manifest, ModelFingerprint,
-        OptimizerFingerprint, RandomState, SavedState, TableFingerprint, TrainedFile,
+        Checkpoint, CheckpointDirectory, DataFingerprint, LossScaleState, Manifest,
+        ModelFingerprint, OptimizerFingerprint, RandomState, SavedState, TableFingerprint,
+        TrainedFile,
     };
     use headlong::metrics::EvalMetrics;
     use headlong_reader::FileIdentity;
@@ -38,12 +39,8 @@ mod tests {
     }
 
     fn model() -> impl Strategy<Value = ModelFingerprint> {
-        let table = (".*", any::<u64>(), any::<u64>()).prop_map(|(name, rows, dim)| TableFingerprint {
-            name,
-            kind: "dense".into(),
-            rows,
-            dim,
-            pooling: "sum".into(),
+        let table = (".*", any::<u64>(), any::<u64>()).prop_map(|(name, rows, dim)| {
+            TableFingerprint { name, kind: "dense".into(), rows, dim, pooling: "sum".into() }
         });
         let widths = || prop::collection::vec(any::<u64>(), 0..5);
         let tables = prop::collection::vec(table, 0..5);
@@ -80,7 +77,8 @@ mod tests {
 
     /// None, as an earlier program leaves it; a pipe; a file.
     fn files(count: u64) -> Vec<TrainedFile> {
-        let identity = FileIdentity { bytes: 5, modified_ns: Some(7), sample_xxh3: "0f".to_owned() };
+        let identity =
+            FileIdentity { bytes: 5, modified_ns: Some(7), sample_xxh3: "0f".to_owned() };
         let identities = [None, Some(identity)].into_iter().take((count % 3) as usize);
         identities.map(|identity| TrainedFile { path: "a.txt".to_owned(), identity }).collect()
     }
@@ -88,29 +86,32 @@ mod tests {
     fn state() -> impl Strategy<Value = SavedState> {
         let texts = (".*", ".*", ".*", ".*", ".*", proptest::option::of(".*"));
         let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
-        let rest = (model(), proptest::option::of(metrics()), json(), json(), proptest::option::of(".*"));
-        (texts, numbers, rest).prop_map(|(texts, numbers, (model, metrics, reader, session, finished))| {
-            let (dense, sparse, dense_transform, id_policy, hash, dictionary) = texts;
-            let (step, samples, seed, random_step) = numbers;
-            SavedState {
-                step,
-                samples,
-                finished,
-                model,
-                optimizers: OptimizerFingerprint { dense, sparse },
-                data: DataFingerprint { dense_transform, id_policy, hash, dictionary },
-                train_files: files(step),
-                reader,
-                random: RandomState { seed, step: random_step },
-                loss_scale: (step % 2 == 1).then_some(LossScaleState {
-                    scale: 1024.0,
-                    good_steps: seed as u32,
-                    skipped_steps: samples as u32,
-                }),
-                metrics,
-                session,
-            }
-        })
+        let rest =
+            (model(), proptest::option::of(metrics()), json(), json(), proptest::option::of(".*"));
+        (texts, numbers, rest).prop_map(
+            |(texts, numbers, (model, metrics, reader, session, finished))| {
+                let (dense, sparse, dense_transform, id_policy, hash, dictionary) = texts;
+                let (step, samples, seed, random_step) = numbers;
+                SavedState {
+                    step,
+                    samples,
+                    finished,
+                    model,
+                    optimizers: OptimizerFingerprint { dense, sparse },
+                    data: DataFingerprint { dense_transform, id_policy, hash, dictionary },
+                    train_files: files(step),
+                    reader,
+                    random: RandomState { seed, step: random_step },
+                    loss_scale: (step % 2 == 1).then_some(LossScaleState {
+                        scale: 1024.0,
+                        good_steps: seed as u32,
+                        skipped_steps: samples as u32,
+                    }),
+                    metrics,
+                    session,
+                }
+            },
+        )
     }
 
     proptest! {

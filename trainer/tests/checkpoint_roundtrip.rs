@@ -1,11 +1,12 @@
-//! What is saved is what is loaded, whatever the files look like; what does not fit is refused by name.
+//! What is saved is what is loaded, whatever the files look like; what does not fit is refused by
+//! name.
 
 #[cfg(test)]
 mod tests {
     use crate::checkpoint_support::{Toy, options, snapshot, state};
     use headlong::checkpoint::{
-        Blob, Checkpoint, CheckpointDirectory, CheckpointError, Content, Select, Snapshot, newest, open,
-        step_name, steps,
+        Blob, Checkpoint, CheckpointDirectory, CheckpointError, Content, Select, Snapshot, newest,
+        open, step_name, steps,
     };
     use headlong::digest::weights_digest;
     use std::io::Read;
@@ -28,8 +29,12 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let (toy, checkpoint) = saved(folder.path(), shard_bytes);
             let rows = |content: &Content| matches!(content, Content::Rows { .. });
-            let shards = checkpoint.manifest().files.iter().filter(|entry| rows(&entry.content)).count();
-            assert!(shards == files || shard_bytes == 100 && shards > 5, "{shard_bytes}: {shards} shards");
+            let shards =
+                checkpoint.manifest().files.iter().filter(|entry| rows(&entry.content)).count();
+            assert!(
+                shards == files || shard_bytes == 100 && shards > 5,
+                "{shard_bytes}: {shards} shards"
+            );
             checkpoint.verify().unwrap();
             let mut back = Toy::blank();
             checkpoint.load(&mut back, Select::All).unwrap();
@@ -122,12 +127,18 @@ mod tests {
         let mut model = expected.model;
         model.tables[1].rows = 9;
         let message = checkpoint.check_model(&model).unwrap_err().to_string();
-        assert!(message.contains("`model.tables[1].rows` is 7 there and 9 in this run"), "{message}");
+        assert!(
+            message.contains("`model.tables[1].rows` is 7 there and 9 in this run"),
+            "{message}"
+        );
 
         let mut optimizers = expected.optimizers;
         optimizers.sparse = "sgd()".into();
         let message = checkpoint.check_optimizers(&optimizers).unwrap_err().to_string();
-        assert!(message.contains("`optimizers.sparse`") && message.contains("adagrad"), "{message}");
+        assert!(
+            message.contains("`optimizers.sparse`") && message.contains("adagrad"),
+            "{message}"
+        );
 
         let mut data = expected.data;
         data.dense_transform = "ln(x+3)".into();
@@ -135,7 +146,8 @@ mod tests {
         assert!(matches!(refused, CheckpointError::OtherData { .. }));
         let message = refused.to_string();
         assert!(
-            message.contains(r#"`data.dense_transform` is "ln(x+1)" there and "ln(x+3)" in this run"#),
+            message
+                .contains(r#"`data.dense_transform` is "ln(x+1)" there and "ln(x+3)" in this run"#),
             "{message}"
         );
     }
@@ -147,7 +159,10 @@ mod tests {
         let mut other = Toy::blank();
         other.layout.tables[0].rows = 22;
         let message = checkpoint.load(&mut other, Select::All).unwrap_err().to_string();
-        assert!(message.contains("`layout.tables[0].rows` is 23 there and 22 in this run"), "{message}");
+        assert!(
+            message.contains("`layout.tables[0].rows` is 23 there and 22 in this run"),
+            "{message}"
+        );
         assert_eq!(other.bits(), Toy::blank().bits());
     }
 
@@ -160,7 +175,8 @@ mod tests {
         for step in [999_999_999, 1_000_000_000, 5] {
             directory.save(&snapshot(&Toy::new(step as u32), step)).unwrap();
         }
-        let found: Vec<u64> = steps(folder.path()).unwrap().into_iter().map(|(step, _)| step).collect();
+        let found: Vec<u64> =
+            steps(folder.path()).unwrap().into_iter().map(|(step, _)| step).collect();
         assert_eq!(found, [5, 999_999_999, 1_000_000_000]);
         assert_eq!(directory.newest().unwrap().unwrap().manifest().state.step, 1_000_000_000);
         // A directory of checkpoints stands for its newest.
@@ -198,13 +214,17 @@ mod tests {
         let directory = CheckpointDirectory::open(folder.path(), options(1 << 30, 2)).unwrap();
         let toy = Toy::new(1);
         let mut removed = Vec::new();
-        for (step, auc) in [(1, Some(0.6)), (2, Some(0.8)), (3, Some(0.7)), (4, None), (5, Some(0.79))] {
-            let report =
-                directory.save(&Snapshot { state: state(step, auc), ..snapshot(&toy, step) }).unwrap();
+        for (step, auc) in
+            [(1, Some(0.6)), (2, Some(0.8)), (3, Some(0.7)), (4, None), (5, Some(0.79))]
+        {
+            let report = directory
+                .save(&Snapshot { state: state(step, auc), ..snapshot(&toy, step) })
+                .unwrap();
             assert_eq!(report.warnings, [] as [&str; 0]);
             removed.extend(report.removed);
         }
-        let left: Vec<u64> = steps(folder.path()).unwrap().into_iter().map(|(step, _)| step).collect();
+        let left: Vec<u64> =
+            steps(folder.path()).unwrap().into_iter().map(|(step, _)| step).collect();
         assert_eq!(left, [2, 4, 5]);
         assert_eq!(removed, [folder.path().join(step_name(1)), folder.path().join(step_name(3))]);
     }
@@ -214,7 +234,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (toy, checkpoint) = saved(folder.path(), 400);
         let mut rows = 0;
-        for entry in checkpoint.manifest().files.iter().filter(|entry| entry.file.ends_with(".safetensors")) {
+        for entry in
+            checkpoint.manifest().files.iter().filter(|entry| entry.file.ends_with(".safetensors"))
+        {
             let bytes = std::fs::read(checkpoint.path().join(&entry.file)).unwrap();
             let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
             if let Ok(tensor) = tensors.tensor("table.C1.weight") {

@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 fn headlong(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_headlong"))
         .args(arguments)
-        // What a machine without a device says: the software device of other tests is not looked for.
+        // What a machine without a device says: the software device of other tests is not looked
+        // for.
         .env_remove("HEADLONG_CUDA_LIBS")
         .output()
         .expect("the program was built with this test")
@@ -43,7 +44,9 @@ pub fn succeeds(arguments: &[&str]) -> String {
 #[test]
 fn bare_headlong_prints_help() {
     let text = succeeds(&[]);
-    for command in ["train", "eval", "predict", "plan", "data", "checkpoint", "bench", "config", "doctor"] {
+    for command in
+        ["train", "eval", "predict", "plan", "data", "checkpoint", "bench", "config", "doctor"]
+    {
         assert!(text.contains(&format!("\n  {command} ")), "{command}: {text}");
     }
     assert!(text.contains("Exit codes:"));
@@ -90,7 +93,10 @@ fn every_promised_flag_is_in_the_help() {
         "--time",
         "--dry-run",
     ] {
-        assert!(train.contains(&format!("{flag} ")) || train.contains(&format!("{flag}\n")), "{flag}");
+        assert!(
+            train.contains(&format!("{flag} ")) || train.contains(&format!("{flag}\n")),
+            "{flag}"
+        );
     }
     for (command, flags) in [
         (&["eval"][..], &["--checkpoint", "--data", "--json"][..]),
@@ -119,7 +125,10 @@ fn features_that_are_not_in_this_build_are_refused_by_name() {
         (&["--ranks", "2", "--transport", "shm"], &["run.transport", "shm", "headlong launch"]),
         (&["--ranks", "2", "--transport", "tcp"], &["run.transport", "headlong launch"]),
         (&["--cache-data", "device"], &["data.cache", "device"]),
-        (&["--device", "cuda", "--ranks", "2", "--set", "comm.ids=known"], &["comm.ids", "cuda", "exchange"]),
+        (
+            &["--device", "cuda", "--ranks", "2", "--set", "comm.ids=known"],
+            &["comm.ids", "cuda", "exchange"],
+        ),
     ] {
         refused(&[&["train"], arguments].concat(), words);
     }
@@ -159,13 +168,22 @@ fn contradictory_flags_are_refused_naming_both() {
             &["--schedule", "overlapped", "--set", "run.schedule=serial"],
             &["--schedule", "--set run.schedule"],
         ),
-        (&["--ranks", "2", "--set", "ranks=4"], &["`ranks` could be `run.ranks`", "`run.eval_ranks`"]),
-        (&["--set", "sum_blocks=2", "--set", "train.sum_blocks=4"], &["--set train.sum_blocks=2", "=4"]),
+        (
+            &["--ranks", "2", "--set", "ranks=4"],
+            &["`ranks` could be `run.ranks`", "`run.eval_ranks`"],
+        ),
+        (
+            &["--set", "sum_blocks=2", "--set", "train.sum_blocks=4"],
+            &["--set train.sum_blocks=2", "=4"],
+        ),
         (&["--batch-size", "512", "--set", "sum_blocks=256"], &["train.sum_blocks", "128 a rank"]),
         (&["--save-every", "10"], &["--save-every", "--checkpoint-dir"]),
         (&["--keep", "3"], &["--keep", "--checkpoint-dir"]),
         (&["--valid", "v.txt"], &["--valid", "--data"]),
-        (&["--batch-size", "8", "--set", "train.batch_size=9"], &["--batch-size", "--set train.batch_size"]),
+        (
+            &["--batch-size", "8", "--set", "train.batch_size=9"],
+            &["--batch-size", "--set train.batch_size"],
+        ),
         (&["--data", "a", "--target-auc", "0.8"], &["eval.target_auc", "data.valid"]),
         (&["--set", "tables.rows=dictionary"], &["tables.rows", "data.ids"]),
         (
@@ -199,7 +217,10 @@ fn impossible_values_are_refused_naming_the_key() {
         ("optimizer.dense.name=ftrl", "optimizer.dense.name"),
         ("data.hash=md5", "data.hash"),
         ("train.batch_size=9223372036854775807", "expected 1 to 1073741824"),
-        ("train.steps=18446744073709551615", "a whole number, at least 1; found 18446744073709551615"),
+        (
+            "train.steps=18446744073709551615",
+            "a whole number, at least 1; found 18446744073709551615",
+        ),
         ("data.num_sparse=1000000000", "data.num_sparse"),
         ("model.cross_layers=1000000000", "model.cross_layers"),
         ("tables.rows=1000000000000000000", "tables.rows"),
@@ -234,13 +255,19 @@ fn unknown_keys_and_names_offer_the_nearest() {
     let file = folder.path().join("a.toml");
     std::fs::write(&file, "[model]\ndim = 16\n\n[train]\nlerning_rate = 0.1\n").unwrap();
     let place = format!("{}:5: unknown key `train.lerning_rate`", file.display());
-    refused(&["config", "check", "--config", file.to_str().unwrap()], &[&place, "`train.learning_rate`"]);
+    refused(
+        &["config", "check", "--config", file.to_str().unwrap()],
+        &[&place, "`train.learning_rate`"],
+    );
     refused(&["train", "--config", "/nonexistent.toml"], &["--config", "/nonexistent.toml"]);
 }
 
 #[test]
 fn data_that_is_not_there_is_refused_before_anything_else() {
-    refused(&["train", "--data", "/nonexistent/day_0.gz"], &["data.train", "/nonexistent/day_0.gz"]);
+    refused(
+        &["train", "--data", "/nonexistent/day_0.gz"],
+        &["data.train", "/nonexistent/day_0.gz"],
+    );
     refused(&["train", "--data", "/"], &["data.train", "directory"]);
     refused(&["train", "--preset", "criteo-kaggle"], &["data.train", "--data", "--preset tiny"]);
 }
@@ -339,12 +366,15 @@ fn offered(line: &[&str]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("headlong.bash");
     std::fs::write(&script, succeeds(&["completions", "bash"])).unwrap();
-    // What bash calls, with what it sets; `compopt` speaks to a line that is being typed, and there is none.
+    // What bash calls, with what it sets; `compopt` speaks to a line that is being typed, and there
+    // is none.
     let ask = r#"source "$0"; compopt() { :; }; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
         _headlong_keys headlong "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
         printf '%s\n' "${COMPREPLY[@]}""#;
     let mut bash = Command::new("bash");
-    bash.args(["-c", ask, script.to_str().unwrap(), "headlong"]).args(line).current_dir(folder.path());
+    bash.args(["-c", ask, script.to_str().unwrap(), "headlong"])
+        .args(line)
+        .current_dir(folder.path());
     let output = bash.output().expect("bash");
     assert_eq!(stderr(&output), "", "{line:?}");
     stdout(&output).lines().filter(|word| !word.is_empty()).map(str::to_owned).collect()
@@ -360,7 +390,10 @@ fn the_shell_offers_words_where_words_are_wanted() {
     assert_eq!(offered(&["plan", "--precision", ""]), ["f32", "tf32", "bf16", "f16"]);
     assert_eq!(offered(&["train", "--set", "train.batch"]), ["train.batch_size="]);
     assert_eq!(offered(&["launch", "-n", "2", "--", "tr"]), ["train"]);
-    assert_eq!(offered(&["launch", "-n", "2", "--", "train", "--device", ""]), ["auto", "cpu", "cuda"]);
+    assert_eq!(
+        offered(&["launch", "-n", "2", "--", "train", "--device", ""]),
+        ["auto", "cpu", "cuda"]
+    );
     // Files where files are wanted, and nowhere else.
     assert_eq!(offered(&["train", "--data", ""]), ["headlong.bash"]);
     assert_eq!(offered(&["train", "--batch-size", ""]), [""; 0]);
@@ -382,8 +415,9 @@ fn names_of_files_need_not_be_text() {
     let folder = tempfile::tempdir().unwrap();
     let odd = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
     let (data, checkpoints, log) = (odd(b"bad\xff.txt"), odd(b"kept\xff"), odd(b"log\xff"));
-    let row =
-        "1\t1\t2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12\t13\t".to_owned() + &["0000abcd"; 26].join("\t") + "\n";
+    let row = "1\t1\t2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12\t13\t".to_owned()
+        + &["0000abcd"; 26].join("\t")
+        + "\n";
     std::fs::write(&data, row.repeat(512)).unwrap();
     let run = |words: &[&str], paths: &[(&str, &Path)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headlong"));
@@ -395,7 +429,10 @@ fn names_of_files_need_not_be_text() {
         assert_eq!(output.status.code(), Some(0), "{words:?}: {}", stderr(&output));
     };
     let small = ["--set", "tables.rows=50", "--set", "train.steps=3"];
-    run(&[&["plan"], &small[..]].concat(), &[("--data", &data), ("--checkpoint-dir", &checkpoints)]);
+    run(
+        &[&["plan"], &small[..]].concat(),
+        &[("--data", &data), ("--checkpoint-dir", &checkpoints)],
+    );
     let all = [("--data", &*data), ("--checkpoint-dir", &*checkpoints), ("--log-json", &*log)];
     run(&[&["train"], &small[..]].concat(), &all);
     let start = std::fs::read_to_string(&log).unwrap();
@@ -414,7 +451,8 @@ fn names_of_files_need_not_be_text() {
     ];
     run(&[&tiny[..], &small[..]].concat(), &[("--checkpoint-dir", &odd(b"tiny\xff"))]);
     for command in [&["checkpoint", "inspect", "--json"][..], &["checkpoint", "verify", "--json"]] {
-        let output = Command::new(env!("CARGO_BIN_EXE_headlong")).args(command).arg(&checkpoints).output();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_headlong")).args(command).arg(&checkpoints).output();
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(0), "{command:?}: {}", stderr(&output));
     }
@@ -470,16 +508,28 @@ fn presets_say_what_was_published() {
     assert_eq!((train.decay_start_step, train.decay_steps), (49_315, 27_772));
     let dcn = preset("criteo-terabyte-dcnv2");
     assert_eq!((dcn.model.interaction, dcn.model.cross_layers), (Interaction::Cross, 3));
-    assert_eq!((dcn.model.cross_rank, dcn.model.dim, &dcn.model.bottom), (512, 128, &terabyte.model.bottom));
+    assert_eq!(
+        (dcn.model.cross_rank, dcn.model.dim, &dcn.model.bottom),
+        (512, 128, &terabyte.model.bottom)
+    );
     assert_eq!((&dcn.model.top, dcn.tables.max_rows), (&terabyte.model.top, Some(40_000_000)));
-    assert_eq!((dcn.train.learning_rate, dcn.train.warmup_steps, dcn.train.decay_steps), (0.004, 0, 0));
+    assert_eq!(
+        (dcn.train.learning_rate, dcn.train.warmup_steps, dcn.train.decay_steps),
+        (0.004, 0, 0)
+    );
     let adagrad = Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
     assert_eq!(dcn.optimizer.sparse.optimizer(), adagrad);
     assert_eq!(dcn.optimizer.dense.optimizer(), adagrad);
     let sample = preset("criteo-sample");
-    assert_eq!((&sample.model.bottom[..], &sample.model.top[..]), (&[64, 32][..], &[64, 32, 1][..]));
+    assert_eq!(
+        (&sample.model.bottom[..], &sample.model.top[..]),
+        (&[64, 32][..], &[64, 32, 1][..])
+    );
     assert_eq!((sample.train.batch_size, sample.data.min_count, sample.train.epochs), (64, 3, 1.0));
-    assert_eq!((sample.train.learning_rate, sample.optimizer.dense.name.as_str()), (0.01, "adagrad"));
+    assert_eq!(
+        (sample.train.learning_rate, sample.optimizer.dense.name.as_str()),
+        (0.01, "adagrad")
+    );
 }
 
 #[test]
@@ -490,14 +540,22 @@ fn a_dictionary_is_made_and_found_again() {
     for row in 0..100_u32 {
         let category = format!("{:08x}", row % 4);
         let rare = format!("{row:08x}");
-        let line = [vec!["0".to_owned()], vec!["1".to_owned(); 13], vec![category; 25], vec![rare]].concat();
+        let line = [vec!["0".to_owned()], vec!["1".to_owned(); 13], vec![category; 25], vec![rare]]
+            .concat();
         text.push_str(&line.join("\t"));
         text.push('\n');
     }
     std::fs::write(&data, text).unwrap();
     let output = folder.path().join("dictionary");
-    let arguments =
-        ["data", "make", "--json", "--output", output.to_str().unwrap(), "--data", data.to_str().unwrap()];
+    let arguments = [
+        "data",
+        "make",
+        "--json",
+        "--output",
+        output.to_str().unwrap(),
+        "--data",
+        data.to_str().unwrap(),
+    ];
     let output = headlong(&arguments);
     let said = stderr(&output);
     assert!(said.contains("about 100 rows: at most") && said.contains("are free"), "{said}");
@@ -520,7 +578,8 @@ fn a_dictionary_is_made_and_found_again() {
 #[test]
 fn data_is_described_and_checked() {
     let folder = tempfile::tempdir().unwrap();
-    let good = "1\t1\t-2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12\t\t".to_owned() + &vec!["0000abcd"; 26].join("\t");
+    let good = "1\t1\t-2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12\t\t".to_owned()
+        + &vec!["0000abcd"; 26].join("\t");
     let unlabelled = good.split_once('\t').unwrap().1;
     let path = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -529,19 +588,25 @@ fn data_is_described_and_checked() {
     };
     let sound = path("sound.txt", &format!("{good}\n{good}\n"));
     let predicted = path("predicted.txt", &format!("{unlabelled}\n"));
-    let broken = path("broken.txt", &format!("{good}\n{}\n{good}\n1\tx\n", good.replace("abcd", "abcx")));
+    let broken =
+        path("broken.txt", &format!("{good}\n{}\n{good}\n1\tx\n", good.replace("abcd", "abcx")));
     for file in [&sound, &predicted] {
         assert!(succeeds(&["data", "verify", file]).contains("every line is a row"));
     }
     assert!(succeeds(&["data", "verify", &sound, &predicted]).contains("every line is a row"));
-    refused(&["data", "inspect", &sound, &predicted], &["sound.txt", "predicted.txt", "inspect them apart"]);
-    let described: Value = serde_json::from_str(&succeeds(&["data", "inspect", "--json", &sound])).unwrap();
+    refused(
+        &["data", "inspect", &sound, &predicted],
+        &["sound.txt", "predicted.txt", "inspect them apart"],
+    );
+    let described: Value =
+        serde_json::from_str(&succeeds(&["data", "inspect", "--json", &sound])).unwrap();
     assert_eq!(described["rows"], 2);
     let output = headlong(&["data", "verify", &broken]);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
     assert!(
-        text.contains(&format!("{broken}, line 2:")) && text.contains(&format!("{broken}, line 4:")),
+        text.contains(&format!("{broken}, line 2:"))
+            && text.contains(&format!("{broken}, line 4:")),
         "{text}"
     );
     assert!(stderr(&output).contains("2 malformed lines"));

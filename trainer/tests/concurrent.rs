@@ -1,5 +1,5 @@
-//! Two processes at once on one output, folder of data or folder of checkpoints: each ends with its own right result or is
-//! refused by name, and what they leave is never damaged.
+//! Two processes at once on one output, folder of data or folder of checkpoints: each ends with its
+//! own right result or is refused by name, and what they leave is never damaged.
 
 #![cfg(test)]
 
@@ -57,13 +57,19 @@ fn seed(which: usize) -> String {
 
 fn synthetic(place: &Place, out: &Path, seed: usize) -> Run {
     let seed = format!("synthetic.seed={seed}");
-    let rows = ["--set", "synthetic.train_rows=6400", "--set", "synthetic.valid_rows=640", "--set", &seed];
+    let rows =
+        ["--set", "synthetic.train_rows=6400", "--set", "synthetic.valid_rows=640", "--set", &seed];
     place.train_into(out).with(&rows).with(&["--steps", "4", "--threads", "1"])
 }
 
 fn with_dictionary(place: &Place, out: &Path, which: usize) -> Run {
-    let settings = ["--set", "data.ids=dictionary", "--set", "tables.rows=dictionary", "--steps", "4"];
-    place.train_into(out).path("--data", &data(place, which)).with(&settings).with(&["--threads", "1"])
+    let settings =
+        ["--set", "data.ids=dictionary", "--set", "tables.rows=dictionary", "--steps", "4"];
+    place
+        .train_into(out)
+        .path("--data", &data(place, which))
+        .with(&settings)
+        .with(&["--threads", "1"])
 }
 
 const CASES: [Case; 11] = [
@@ -97,7 +103,8 @@ const CASES: [Case; 11] = [
     Case {
         name: "one folder of checkpoints",
         run: |place, out, which| {
-            let run = place.train_into(&out.join(which.to_string())).path("--data", &data(place, which));
+            let run =
+                place.train_into(&out.join(which.to_string())).path("--data", &data(place, which));
             let run = run.path("--checkpoint-dir", &out.join("checkpoints"));
             run.with(&["--steps", "8", "--save-every", "2", "--threads", "1"])
         },
@@ -107,7 +114,8 @@ const CASES: [Case; 11] = [
     Case {
         name: "one log",
         run: |place, out, which| {
-            let run = place.train_into(&out.join(which.to_string())).path("--data", &data(place, which));
+            let run =
+                place.train_into(&out.join(which.to_string())).path("--data", &data(place, which));
             run.path("--log-json", &out.join("log.json")).with(&["--steps", "8", "--threads", "1"])
         },
         leaves: Leaves::Log("log.json"),
@@ -216,15 +224,21 @@ impl Case {
         let succeeded: Vec<usize> = (0..2).filter(|&index| ended[index].code == Some(0)).collect();
         for index in (0..2).filter(|index| !succeeded.contains(index)) {
             let says = &ended[index].stderr;
-            let by_name = REFUSED.iter().any(|words| says.contains(words)) && !says.contains("panicked");
+            let by_name =
+                REFUSED.iter().any(|words| says.contains(words)) && !says.contains("panicked");
             assert!(by_name && matches!(ended[index].code, Some(1 | 2)), "{context}");
         }
         assert!(!succeeded.is_empty() && (!self.both_succeed || succeeded.len() == 2), "{context}");
-        let is_right = |index: &usize| self.result(&out, &ended[*index]) == alone.results[order[*index]];
+        let is_right =
+            |index: &usize| self.result(&out, &ended[*index]) == alone.results[order[*index]];
         match self.leaves {
-            Leaves::Digest | Leaves::Checkpoints => assert!(succeeded.iter().all(is_right), "{context}"),
+            Leaves::Digest | Leaves::Checkpoints => {
+                assert!(succeeded.iter().all(is_right), "{context}")
+            }
             // What came later has taken the place of what came before.
-            Leaves::File(_) | Leaves::Log(_) => assert!(succeeded.iter().any(is_right), "{context}"),
+            Leaves::File(_) | Leaves::Log(_) => {
+                assert!(succeeded.iter().any(is_right), "{context}")
+            }
         }
         match self.leaves {
             Leaves::Digest => {
@@ -269,7 +283,8 @@ fn left_over(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Runs every case this often, each time with another delay, and says how often a process was refused.
+/// Runs every case this often, each time with another delay, and says how often a process was
+/// refused.
 fn run_all(rounds: usize) {
     let place = Place::new("rows.txt");
     write(&place.path("other.txt"), &rows(1100, 9));

@@ -1,5 +1,5 @@
-//! DLRM with a cross network: the same bits whatever the ranks, nodes, schedule; saved, resumed, launched and applied as any other
-//! model; on a CUDA device the same within bounds.
+//! DLRM with a cross network: the same bits whatever the ranks, nodes, schedule; saved, resumed,
+//! launched and applied as any other model; on a CUDA device the same within bounds.
 
 #![cfg(test)]
 
@@ -56,7 +56,8 @@ fn run(config: &Config) -> Outcome {
     let ranks = config.run.ranks;
     let partition = (ranks > 1).then(|| Arc::new(mixed(&table_specs(config, &ROWS), ranks)));
     let crew =
-        Crew::build(config, &ROWS, CrewOptions { partition, ..CrewOptions::new(2, &registry) }).unwrap();
+        Crew::build(config, &ROWS, CrewOptions { partition, ..CrewOptions::new(2, &registry) })
+            .unwrap();
     let at = |number: u64| {
         let samples = if number % 5 == 4 { 7 } else { SAMPLES };
         MadeUp { seed: 9, rows: &ROWS, num_dense: DENSE }.bags(number, samples)
@@ -121,9 +122,14 @@ fn cuda_trains_the_same_bits_in_every_schedule_and_the_processors_within_bounds(
     for ranks in 1..=most_ranks {
         let serial = on_device(ranks, Precision::F32, ScheduleChoice::Serial);
         for schedule in [ScheduleChoice::Overlapped, ScheduleChoice::Captured] {
-            assert_eq!(on_device(ranks, Precision::F32, schedule), serial, "{ranks} ranks, {schedule:?}");
+            assert_eq!(
+                on_device(ranks, Precision::F32, schedule),
+                serial,
+                "{ranks} ranks, {schedule:?}"
+            );
         }
-        // Adagrad's first steps turn the sign of a gradient that is nearly zero into a whole step: losses show little of that.
+        // Adagrad's first steps turn the sign of a gradient that is nearly zero into a whole step:
+        // losses show little of that.
         for (here, there) in cpu.losses.iter().zip(&serial.losses) {
             assert!((here - there).abs() < 2e-4, "{ranks} ranks: {there}, on the processor {here}");
         }
@@ -133,13 +139,18 @@ fn cuda_trains_the_same_bits_in_every_schedule_and_the_processors_within_bounds(
         let mut config = config();
         config.optimizer.set_both("sgd").unwrap();
         config.optimizer.resolve().unwrap();
-        (config.run.device, config.run.schedule, config.train.precision) = (device, schedule, precision);
+        (config.run.device, config.run.schedule, config.train.precision) =
+            (device, schedule, precision);
         run(&config)
     };
     let cpu = sgd(DeviceChoice::Cpu, Precision::F32, ScheduleChoice::Serial);
     for precision in [Precision::Bf16, Precision::F16] {
         let captured = sgd(DeviceChoice::Cuda, precision, ScheduleChoice::Captured);
-        assert_eq!(captured, sgd(DeviceChoice::Cuda, precision, ScheduleChoice::Serial), "{precision:?}");
+        assert_eq!(
+            captured,
+            sgd(DeviceChoice::Cuda, precision, ScheduleChoice::Serial),
+            "{precision:?}"
+        );
         let here = sgd(DeviceChoice::Cpu, precision, ScheduleChoice::Serial);
         for ((wide, here), there) in cpu.losses.iter().zip(&here.losses).zip(&captured.losses) {
             let bound = 8.0 * 2.0_f64.powi(-9);
@@ -170,7 +181,8 @@ fn the_scaled_preset_trains_captured_as_on_the_processor() {
     assert_eq!((cpu.len(), cuda.len()), (20, 20));
     let off = cpu.iter().zip(&cuda).map(|(cpu, cuda)| (cpu - cuda).abs()).fold(0.0, f64::max);
     println!("largest difference of 20 losses: {off:.1e}");
-    // Adagrad turns the sign of a gradient that is nearly zero into a whole step: losses show little of that.
+    // Adagrad turns the sign of a gradient that is nearly zero into a whole step: losses show
+    // little of that.
     assert!(off < 2e-4, "{off:.1e}: {cpu:?}, {cuda:?}");
 }
 
@@ -199,7 +211,8 @@ fn train(place: &Place) -> Run {
     run.with(&["--set", "model.interaction=cross", "--set", "model.cross_rank=9"])
 }
 
-/// Saved on four ranks and resumed on two, launched as processes: the weights of one rank that was never interrupted.
+/// Saved on four ranks and resumed on two, launched as processes: the weights of one rank that was
+/// never interrupted.
 #[test]
 fn a_run_is_saved_resumed_launched_and_applied() {
     let place = Place::new("rows.txt");
@@ -208,8 +221,11 @@ fn a_run_is_saved_resumed_launched_and_applied() {
         (place.path("saved"), train(&place).with(&["--ranks", "4", "--set", "train.steps=9"]));
     half.path("--checkpoint-dir", &saved).succeeds();
     let other = train(&place).with(&["--resume", "--set", "model.cross_rank=8"]);
-    other.path("--checkpoint-dir", &saved).fails(1, &["cross(layers=3, rank=8)", "cross(layers=3, rank=9)"]);
-    let resumed = train(&place).with(&["--resume", "--ranks", "2", "--set", "run.schedule=overlapped"]);
+    other
+        .path("--checkpoint-dir", &saved)
+        .fails(1, &["cross(layers=3, rank=8)", "cross(layers=3, rank=9)"]);
+    let resumed =
+        train(&place).with(&["--resume", "--ranks", "2", "--set", "run.schedule=overlapped"]);
     let outcome = resumed.path("--checkpoint-dir", &saved).succeeds();
     assert!(outcome.stderr.contains("resumed at step 9"), "{}", outcome.stderr);
     assert_eq!(outcome.digest(), expected);
@@ -225,5 +241,7 @@ fn a_run_is_saved_resumed_launched_and_applied() {
     let export = Run::new("checkpoint").with(&["export", saved.to_str().unwrap()]);
     export.fails(2, &["exporting `dense.cross.0.", "the original DLRM has bottom and top layers"]);
     let exported = |name: &String| name.ends_with(".safetensors");
-    assert!(!names(&saved).iter().any(exported) && !names(saved.parent().unwrap()).iter().any(exported));
+    assert!(
+        !names(&saved).iter().any(exported) && !names(saved.parent().unwrap()).iter().any(exported)
+    );
 }

@@ -1,5 +1,6 @@
-//! Training on a CUDA device: the same weights as on the processor within bounds, the same bits whatever the schedule.
-//! Where there is no device, the tests say so and pass; the software device (docs/kernels.md) is one.
+//! Training on a CUDA device: the same weights as on the processor within bounds, the same bits
+//! whatever the schedule. Where there is no device, the tests say so and pass; the software device
+//! (docs/kernels.md) is one.
 
 #![cfg(test)]
 
@@ -7,8 +8,8 @@ mod made_up;
 
 use headlong::build::table_specs;
 use headlong::config::{
-    CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Precision, ScheduleChoice,
-    TableDtype,
+    CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Precision,
+    ScheduleChoice, TableDtype,
 };
 use headlong::crew::{Crew, CrewOptions, comm_options, local_topology};
 use headlong::digest::weights_digest;
@@ -30,7 +31,12 @@ const SAMPLES: usize = 24;
 const STEPS: u64 = 12;
 const MOST_IDS: usize = 3;
 
-fn config(device: DeviceChoice, schedule: ScheduleChoice, optimizer: &str, accumulate: usize) -> Config {
+fn config(
+    device: DeviceChoice,
+    schedule: ScheduleChoice,
+    optimizer: &str,
+    accumulate: usize,
+) -> Config {
     let mut config = Config::default();
     config.model.dim = 16;
     config.model.bottom = vec![32, 16];
@@ -54,7 +60,8 @@ fn batch(number: u64, samples: usize) -> Batch {
     MadeUp { seed: 21, rows: &ROWS, num_dense: DENSE }.bags(number, samples)
 }
 
-/// Tables planned for one id a sample, and a few batches in which ids are missing: these run eagerly, between replays.
+/// Tables planned for one id a sample, and a few batches in which ids are missing: these run
+/// eagerly, between replays.
 #[test]
 fn batches_that_were_not_planned_for_change_no_bit() {
     if device().is_none() {
@@ -78,7 +85,8 @@ fn batches_that_were_not_planned_for_change_no_bit() {
         };
         crew.prime(&at(0)).unwrap();
         for number in 1..=20 {
-            crew.enqueue(StepRates { number, dense: 0.05, sparse: 0.1 }, Some(&at(number))).unwrap();
+            crew.enqueue(StepRates { number, dense: 0.05, sparse: 0.1 }, Some(&at(number)))
+                .unwrap();
         }
         crew.settle().unwrap();
         weights_digest(&crew).unwrap()
@@ -86,7 +94,8 @@ fn batches_that_were_not_planned_for_change_no_bit() {
     assert_eq!(of(ScheduleChoice::Serial), of(ScheduleChoice::Captured));
 }
 
-/// What a kernel flags reaches the user: counts stay on the devices, so nobody can refuse the batch before it runs.
+/// What a kernel flags reaches the user: counts stay on the devices, so nobody can refuse the batch
+/// before it runs.
 #[test]
 fn more_rows_for_one_owner_than_a_slot_holds_end_the_run_with_the_tables_name() {
     if device().is_none() || CudaDevice::count().unwrap() < 4 {
@@ -124,7 +133,8 @@ fn more_rows_for_one_owner_than_a_slot_holds_end_the_run_with_the_tables_name() 
     crew.settle().unwrap();
 }
 
-/// Ranks of several nodes that exchange inside the node first, in one process: the bits of ranks that all exchange with all.
+/// Ranks of several nodes that exchange inside the node first, in one process: the bits of ranks
+/// that all exchange with all.
 #[test]
 fn exchanges_inside_the_node_first_change_no_bit() {
     if device().is_none() || CudaDevice::count().unwrap() < 8 {
@@ -136,11 +146,14 @@ fn exchanges_inside_the_node_first_change_no_bit() {
         let mut config = config(DeviceChoice::Cuda, schedule, "rowwise_adagrad", 1);
         (config.run.ranks, config.comm.ranks_per_node) = (ranks, per_node);
         let is_flat = per_node == 0;
-        config.comm.exchange = if is_flat { ExchangeChoice::Flat } else { ExchangeChoice::Hierarchical };
+        config.comm.exchange =
+            if is_flat { ExchangeChoice::Flat } else { ExchangeChoice::Hierarchical };
         config.validate().unwrap();
         run(&config)
     };
-    for (ranks, others) in [(4, &[(2, Serial), (2, Captured), (3, Captured)][..]), (8, &[(4, Captured)])] {
+    for (ranks, others) in
+        [(4, &[(2, Serial), (2, Captured), (3, Captured)][..]), (8, &[(4, Captured)])]
+    {
         let flat = of(ranks, 0, Serial);
         for &(per_node, schedule) in others {
             let other = of(ranks, per_node, schedule);
@@ -176,8 +189,8 @@ fn run_and_move(
     moves_to: Option<Arc<Partition>>,
 ) -> Outcome {
     let registry = Registry::default();
-    let partition =
-        (config.run.ranks > 1).then(|| Arc::new(mixed(&table_specs(config, &ROWS), config.run.ranks)));
+    let partition = (config.run.ranks > 1)
+        .then(|| Arc::new(mixed(&table_specs(config, &ROWS), config.run.ranks)));
     let options = CrewOptions { partition, communicators, ..CrewOptions::new(2, &registry) };
     let mut crew = Crew::build(config, &ROWS, options).unwrap();
     let at = |number: u64| batch(number, if number % 7 == 6 { 11 } else { SAMPLES });
@@ -209,7 +222,8 @@ fn over_cards(fabric: &Arc<Fabric>) -> (Config, Vec<Communicator>) {
     (config.run.ranks, config.comm.ranks_per_node) = (4, 2);
     config.comm.exchange = ExchangeChoice::Hierarchical;
     config.validate().unwrap();
-    let communicators = Communicator::local(&local_topology(&config), comm_options(&config)).into_iter();
+    let communicators =
+        Communicator::local(&local_topology(&config), comm_options(&config)).into_iter();
     let communicators = communicators.map(|communicator| {
         let node = communicator.topology().node_of(communicator.rank());
         communicator.with_cards(fabric.provider(node), VerbsSettings::default())
@@ -236,7 +250,8 @@ fn a_captured_step_that_drives_network_cards_changes_no_bit_and_is_one_launch() 
 
     let (_, communicators) = over_cards(&fabric);
     let registry = Registry::default();
-    let options = CrewOptions { communicators: Some(communicators), ..CrewOptions::new(2, &registry) };
+    let options =
+        CrewOptions { communicators: Some(communicators), ..CrewOptions::new(2, &registry) };
     let crew = Crew::build(&config, &ROWS, options).unwrap();
     crew.prime(&batch(0, SAMPLES)).unwrap();
     let steps = |numbers: std::ops::Range<u64>| {
@@ -281,18 +296,28 @@ fn schedules_and_graphs_change_no_bit() {
         for schedule in [ScheduleChoice::Overlapped, ScheduleChoice::Captured] {
             let other = of(schedule);
             assert_eq!(serial.losses, other.losses, "{optimizer}, {schedule:?}: losses");
-            assert_eq!(serial.digest, other.digest, "{optimizer}, {schedule:?}: weights and states");
-            assert_eq!(serial.predictions, other.predictions, "{optimizer}, {schedule:?}: predictions");
+            assert_eq!(
+                serial.digest, other.digest,
+                "{optimizer}, {schedule:?}: weights and states"
+            );
+            assert_eq!(
+                serial.predictions, other.predictions,
+                "{optimizer}, {schedule:?}: predictions"
+            );
         }
     }
 }
 
-/// Bounds: f32 products of up to 128 terms near 1 err by at most 128 · 2⁻²⁴ ≈ 8e-6 of their size; over twelve steps at these
-/// rates losses near 0.7 stay far within 1e-5, logits of a few units within 1e-4. Adagrad divides by roots of small numbers, which
-/// lets rounding grow tenfold.
+/// Bounds: f32 products of up to 128 terms near 1 err by at most 128 · 2⁻²⁴ ≈ 8e-6 of their size;
+/// over twelve steps at these rates losses near 0.7 stay far within 1e-5, logits of a few units
+/// within 1e-4. Adagrad divides by roots of small numbers, which lets rounding grow tenfold.
 fn assert_near(what: &str, cpu: &Outcome, cuda: &Outcome, widen: f64) {
     for (step, (cpu, cuda)) in cpu.losses.iter().zip(&cuda.losses).enumerate() {
-        assert!((cpu - cuda).abs() <= 1e-5 * widen, "{what}, step {}: loss {cuda}, not {cpu}", step + 1);
+        assert!(
+            (cpu - cuda).abs() <= 1e-5 * widen,
+            "{what}, step {}: loss {cuda}, not {cpu}",
+            step + 1
+        );
     }
     assert_eq!(cpu.predictions.len(), cuda.predictions.len());
     for (index, (cpu, cuda)) in cpu.predictions.iter().zip(&cuda.predictions).enumerate() {
@@ -312,8 +337,9 @@ fn losses_and_predictions_are_those_of_the_processor() {
     }
 }
 
-/// Where each row has one id in a step, gradients differ from the processor's by rounding alone, and rows of bf16 are rounded by the
-/// same numbers: they differ where rounding of the sum decides which way, which is a 2⁻⁸ of few elements.
+/// Where each row has one id in a step, gradients differ from the processor's by rounding alone,
+/// and rows of bf16 are rounded by the same numbers: they differ where rounding of the sum decides
+/// which way, which is a 2⁻⁸ of few elements.
 #[test]
 fn narrow_rows_stay_near_those_of_the_processor_on_any_number_of_devices() {
     if device().is_none() {
@@ -338,7 +364,8 @@ fn narrow_rows_stay_near_those_of_the_processor_on_any_number_of_devices() {
     }
 }
 
-/// bf16 keeps eight bits: products of a few layers near 1 err by a few times 2⁻⁸, and the mean of 24 losses by less.
+/// bf16 keeps eight bits: products of a few layers near 1 err by a few times 2⁻⁸, and the mean of
+/// 24 losses by less.
 #[test]
 fn narrow_products_stay_near_and_are_narrow() {
     if device().is_none() {
@@ -357,7 +384,8 @@ fn narrow_products_stay_near_and_are_narrow() {
     }
 }
 
-/// The configuration of some ranks on devices of their own; none, with a line, where there are too few.
+/// The configuration of some ranks on devices of their own; none, with a line, where there are too
+/// few.
 fn among(ranks: usize, schedule: ScheduleChoice) -> Option<Config> {
     if device().is_none() || CudaDevice::count().unwrap() < ranks as u32 {
         println!("skipped, because there are no {ranks} devices");
@@ -368,8 +396,9 @@ fn among(ranks: usize, schedule: ScheduleChoice) -> Option<Config> {
     Some(config)
 }
 
-/// Weights, states, the batch that was routed and losses on their way move with the rows. The sum of a row's gradients is taken over four
-/// owners' sources in another order than over four replicas: there it is the same within rounding.
+/// Weights, states, the batch that was routed and losses on their way move with the rows. The sum
+/// of a row's gradients is taken over four owners' sources in another order than over four
+/// replicas: there it is the same within rounding.
 #[test]
 fn rows_may_move_between_captured_steps() {
     for ranks in [2, 4] {
@@ -392,8 +421,9 @@ fn rows_may_move_between_captured_steps() {
     }
 }
 
-/// As many vectors as lookups, or vectors of half the bytes: what ranks on the processor compute with the same settings. Rounded to
-/// bf16, numbers that differ in the last bit may come to differ by a 2⁻⁸ of themselves, few of them.
+/// As many vectors as lookups, or vectors of half the bytes: what ranks on the processor compute
+/// with the same settings. Rounded to bf16, numbers that differ in the last bit may come to differ
+/// by a 2⁻⁸ of themselves, few of them.
 #[test]
 fn other_ways_to_exchange_are_those_of_the_processor() {
     for (ranks, deduplicate, compress, widen) in [
@@ -427,7 +457,9 @@ fn ranks_on_devices_of_their_own_train_as_one_and_as_ranks_on_the_processor() {
     let alone = run(&config(DeviceChoice::Cuda, ScheduleChoice::Captured, "rowwise_adagrad", 1));
     for ranks in [2, 4, 8] {
         if devices < ranks as u32 {
-            println!("skipped for {ranks} ranks, because there are {devices} devices such as {device}");
+            println!(
+                "skipped for {ranks} ranks, because there are {devices} devices such as {device}"
+            );
             continue;
         }
         let of = |device, schedule| {
@@ -443,6 +475,9 @@ fn ranks_on_devices_of_their_own_train_as_one_and_as_ranks_on_the_processor() {
         let captured = of(DeviceChoice::Cuda, ScheduleChoice::Captured);
         assert_eq!(serial.losses, captured.losses, "{ranks} ranks, captured: losses");
         assert_eq!(serial.digest, captured.digest, "{ranks} ranks, captured: weights and states");
-        assert_eq!(serial.predictions, captured.predictions, "{ranks} ranks, captured: predictions");
+        assert_eq!(
+            serial.predictions, captured.predictions,
+            "{ranks} ranks, captured: predictions"
+        );
     }
 }

@@ -1,6 +1,8 @@
-//! The full epoch on CUDA devices, captured, beside the processor's: what is learnt there is the same. Hours on the software device:
-//! `cargo xtask soak --only cuda_epoch` runs it and keeps what it prints, `--only cuda_epoch_8` on one number of devices alone. A part of
-//! the epoch runs by hand: `HEADLONG_CUDA_LIBS=… cargo test --release -p headlong --test cuda_epoch -- --ignored --nocapture short`.
+//! The full epoch on CUDA devices, captured, beside the processor's: what is learnt there is the
+//! same. Hours on the software device: `cargo xtask soak --only cuda_epoch` runs it and keeps what
+//! it prints, `--only cuda_epoch_8` on one number of devices alone. A part of the epoch runs by
+//! hand: `HEADLONG_CUDA_LIBS=… cargo test --release -p headlong --test cuda_epoch -- --ignored
+//! --nocapture short`.
 
 #![cfg(test)]
 
@@ -12,7 +14,8 @@ use run_support::{Run, last_event};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Of two means over the same seeds: rounding alone moves one epoch's AUC by up to 0.0009 (docs/numerics.md).
+/// Of two means over the same seeds: rounding alone moves one epoch's AUC by up to 0.0009
+/// (docs/numerics.md).
 const WITHIN: f64 = 0.0015;
 
 fn data() -> Option<PathBuf> {
@@ -28,8 +31,11 @@ fn data() -> Option<PathBuf> {
 fn auc(data: &Path, seed: u64, more: &[&str]) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log.json");
-    let run = Run::new("train").with(&["--preset", "criteo-sample", "--seed", &seed.to_string()]).with(more);
-    let run = run.path("--data", &data.join("train.txt.gz")).path("--valid", &data.join("valid.txt.gz"));
+    let run = Run::new("train")
+        .with(&["--preset", "criteo-sample", "--seed", &seed.to_string()])
+        .with(more);
+    let run =
+        run.path("--data", &data.join("train.txt.gz")).path("--valid", &data.join("valid.txt.gz"));
     let started = Instant::now();
     let run = run.variable("SOFTCUDA_TIMEOUT_S", "7200");
     run.path("--output-dir", folder.path()).path("--log-json", &log).succeeds();
@@ -42,8 +48,8 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// What a run on CUDA devices is told besides. Ranks wait long for each other: a machine that works on other things too, or stops this for
-/// a while, is no failure.
+/// What a run on CUDA devices is told besides. Ranks wait long for each other: a machine that works
+/// on other things too, or stops this for a while, is no failure.
 const PATIENT: [&str; 2] = ["--set", "comm.deadline_s=7200"];
 
 /// So many devices beside as many ranks on the processor, over these seeds.
@@ -63,7 +69,10 @@ fn check(seeds: &[u64], ranks: usize, more: &[&str]) {
         mean(&aucs)
     };
     let (cpu, cuda) = (of("cpu", "serial"), of("cuda", "captured"));
-    assert!((cpu - cuda).abs() <= WITHIN, "AUC {cuda:.5} on {ranks} devices, {cpu:.5} on as many ranks");
+    assert!(
+        (cpu - cuda).abs() <= WITHIN,
+        "AUC {cuda:.5} on {ranks} devices, {cpu:.5} on as many ranks"
+    );
 }
 
 #[test]

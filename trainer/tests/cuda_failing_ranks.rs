@@ -1,7 +1,9 @@
-//! Ranks as threads, each on a device, of which one fails, comes late or gives up in the middle of a step: the run ends with an error that
-//! names the rank, the stage or the step, and never by a signal. What devices write into each other's memory meanwhile finds it there.
+//! Ranks as threads, each on a device, of which one fails, comes late or gives up in the middle of
+//! a step: the run ends with an error that names the rank, the stage or the step, and never by a
+//! signal. What devices write into each other's memory meanwhile finds it there.
 //!
-//! Each case runs in a process of its own, under several seeds of the software device: it may end by the signal that is looked for.
+//! Each case runs in a process of its own, under several seeds of the software device: it may end
+//! by the signal that is looked for.
 
 #![cfg(test)]
 
@@ -55,13 +57,15 @@ fn crew(schedule: ScheduleChoice, deadline_s: f64) -> Crew {
     config.tables.rows = headlong::config::TableRows::List(ROWS.to_vec());
     config.tables.max_ids_per_sample = 3;
     (config.train.batch_size, config.eval.batch_size) = (SAMPLES, SAMPLES);
-    (config.run.device, config.run.schedule, config.run.ranks) = (DeviceChoice::Cuda, schedule, RANKS);
+    (config.run.device, config.run.schedule, config.run.ranks) =
+        (DeviceChoice::Cuda, schedule, RANKS);
     config.comm.deadline_s = deadline_s;
     config.validate().unwrap();
     Crew::build(&config, &ROWS, CrewOptions::new(RANKS, &Registry::default())).unwrap()
 }
 
-/// Some steps, and then one in which the last rank has a mishap, each other rank a little later than the one before. The error.
+/// Some steps, and then one in which the last rank has a mishap, each other rank a little later
+/// than the one before. The error.
 fn run_into(mishap: Mishap, schedule: ScheduleChoice) -> Error {
     // Only where a rank is late the others give up by themselves; a busy machine must not be late.
     let crew = crew(schedule, if matches!(mishap, Mishap::IsLate) { 3.0 } else { 60.0 });
@@ -90,7 +94,8 @@ fn run_into(mishap: Mishap, schedule: ScheduleChoice) -> Error {
 
 const SCHEDULES: [ScheduleChoice; 2] = [ScheduleChoice::Serial, ScheduleChoice::Captured];
 
-/// The part of [`ranks_that_give_up_leave_their_memory_to_the_others`] that runs in a process of its own.
+/// The part of [`ranks_that_give_up_leave_their_memory_to_the_others`] that runs in a process of
+/// its own.
 #[test]
 #[ignore = "started by another test, with a seed"]
 fn a_host_gives_up() {
@@ -120,9 +125,12 @@ fn a_rank_panics() {
 
 fn passes_in_a_process_of_its_own(name: &str, seed: u64) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--ignored", "--nocapture"]).env("SOFTCUDA_SEED", seed.to_string());
+    command
+        .args(["--exact", name, "--ignored", "--nocapture"])
+        .env("SOFTCUDA_SEED", seed.to_string());
     let output = command.env("SOFTCUDA_TIMEOUT_S", "30").output().unwrap();
-    let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    let texts =
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
     let passed = output.status.success() && texts[0].contains("1 passed");
     assert!(passed, "{name}, seed {seed}: {}: {}", output.status, texts.join(""));
 }
@@ -143,7 +151,8 @@ fn ranks_that_give_up_leave_their_memory_to_the_others() {
     }
 }
 
-/// A device that fails anywhere in a step: in a lookup, in the sum over ranks, in what a peer's barrier waits for.
+/// A device that fails anywhere in a step: in a lookup, in the sum over ranks, in what a peer's
+/// barrier waits for.
 #[test]
 fn a_failing_device_of_several_ends_the_run_with_its_name() {
     if is_absent() {
@@ -154,7 +163,8 @@ fn a_failing_device_of_several_ends_the_run_with_its_name() {
         let schedule = ["serial", "overlapped", "captured"][seed];
         let run = place.train().with(&["--device", "cuda", "--schedule", schedule, "--ranks", "4"]);
         let run: Run = run.with(&["--steps", "12", "--set", "comm.deadline_s=20"]);
-        let run = run.variable("SOFTCUDA_FAULT", fault).variable("SOFTCUDA_SEED", &seed.to_string());
+        let run =
+            run.variable("SOFTCUDA_FAULT", fault).variable("SOFTCUDA_SEED", &seed.to_string());
         let ended = run.fails(1, &["of step", "on the device", "cuda:"]);
         println!("{fault}, {schedule}: {}", ended.stderr.lines().last().unwrap_or_default());
     }

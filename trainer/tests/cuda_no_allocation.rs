@@ -1,5 +1,5 @@
-//! A captured step on a device allocates nothing on the host, and no CUDA runtime library is in the process. One test alone in its
-//! binary: the counter counts every thread.
+//! A captured step on a device allocates nothing on the host, and no CUDA runtime library is in the
+//! process. One test alone in its binary: the counter counts every thread.
 
 #![cfg(test)]
 

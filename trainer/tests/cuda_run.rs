@@ -1,5 +1,6 @@
-//! Whole runs of the built program on a CUDA device. What only a software device can show (its memory limit, faults that it is
-//! told to make, calls that it counts) is skipped on a GPU, with a line.
+//! Whole runs of the built program on a CUDA device. What only a software device can show (its
+//! memory limit, faults that it is told to make, calls that it counts) is skipped on a GPU, with a
+//! line.
 
 #![cfg(test)]
 
@@ -33,13 +34,20 @@ fn losses(log: &Path) -> Vec<f64> {
     steps.map(|event| event["loss"].as_f64().unwrap()).collect()
 }
 
-/// With SGD, rounding has not grown yet after fifty steps, and a wrong gradient shows in the second.
+/// With SGD, rounding has not grown yet after fifty steps, and a wrong gradient shows in the
+/// second.
 fn first_losses_are_those_of_the_processor(train: &Run) {
     let folder = tempfile::tempdir().unwrap();
     let of = |name: &str, run: fn(Run) -> Run| {
         let log = folder.path().join(name);
-        let train =
-            train.clone().with(&["--optimizer", "sgd", "--steps", "50", "--set", "train.log_every=1"]);
+        let train = train.clone().with(&[
+            "--optimizer",
+            "sgd",
+            "--steps",
+            "50",
+            "--set",
+            "train.log_every=1",
+        ]);
         run(train.path("--output-dir", folder.path()).path("--log-json", &log)).succeeds();
         losses(&log)
     };
@@ -53,11 +61,19 @@ fn first_losses_are_those_of_the_processor(train: &Run) {
 
 #[test]
 fn the_first_losses_of_real_rows_are_those_of_the_processor() {
-    let data = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
+    let data = PathBuf::from(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../shared/data/criteo/train.txt.gz"
+    ));
     if !data.exists() {
         println!("skipped, because {} is absent", data.display());
     } else if !is_absent() {
-        let train = Run::new("train").with(&["--preset", "criteo-sample", "--set", "tables.max_rows=20000"]);
+        let train = Run::new("train").with(&[
+            "--preset",
+            "criteo-sample",
+            "--set",
+            "tables.max_rows=20000",
+        ]);
         first_losses_are_those_of_the_processor(&train.path("--data", &data));
     }
 }
@@ -65,8 +81,11 @@ fn the_first_losses_of_real_rows_are_those_of_the_processor() {
 #[test]
 fn the_first_losses_of_made_up_rows_are_those_of_the_processor() {
     if !is_absent() {
-        let train = Run::new("train").with(&["--preset", "tiny", "--set", "synthetic.train_rows=7000"]);
-        first_losses_are_those_of_the_processor(&train.with(&["--set", "synthetic.valid_rows=500"]));
+        let train =
+            Run::new("train").with(&["--preset", "tiny", "--set", "synthetic.train_rows=7000"]);
+        first_losses_are_those_of_the_processor(
+            &train.with(&["--set", "synthetic.valid_rows=500"]),
+        );
     }
 }
 
@@ -86,7 +105,8 @@ fn a_run_goes_on_where_its_checkpoint_ended_and_is_applied_by_device_and_process
         parts.clone().with(&["--steps", "13"]).succeeds();
         assert_eq!(steps(&checkpoints), [13]);
         let log = place.path("resumed.json");
-        let resumed = parts.path("--log-json", &log).with(&["--steps", "30", "--resume"]).succeeds();
+        let resumed =
+            parts.path("--log-json", &log).with(&["--steps", "30", "--resume"]).succeeds();
         assert_eq!(resumed.digest(), whole, "{dtype}: resumed is uninterrupted, bit for bit");
 
         let auc = last_event(&log, "eval")["auc"].as_f64().unwrap();
@@ -112,7 +132,8 @@ fn a_run_goes_on_where_its_checkpoint_ended_and_is_applied_by_device_and_process
 fn predictions_are_those_of_the_processor(place: &Place, checkpoints: &Path, within: f32) {
     let of = |device: &str| {
         let output = place.path(&format!("{device}.csv"));
-        let predict = Run::new("predict").path("--checkpoint", checkpoints).path("--data", &place.valid);
+        let predict =
+            Run::new("predict").path("--checkpoint", checkpoints).path("--data", &place.valid);
         predict.path("--output", &output).with(&["--device", device]).succeeds();
         let text = std::fs::read_to_string(output).unwrap();
         let probability = |line: &str| line.split(',').nth(1).unwrap().parse::<f32>().unwrap();
@@ -143,7 +164,9 @@ fn a_failing_device_is_named_with_stage_and_step() {
     let place = Place::new("rows.txt");
     for schedule in ["serial", "captured"] {
         let run = on_cuda(place.train(), schedule).with(&["--steps", "12"]);
-        let ended = run.variable("SOFTCUDA_FAULT", "dot_backward:9").fails(1, &["of step", "on the device"]);
+        let ended = run
+            .variable("SOFTCUDA_FAULT", "dot_backward:9")
+            .fails(1, &["of step", "on the device"]);
         println!("{schedule}: {}", ended.stderr.lines().last().unwrap_or_default());
     }
 }
@@ -177,16 +200,23 @@ fn a_captured_step_makes_no_driver_call_but_its_launch() {
         .filter(|(_, more)| *more != 0)
         .collect();
     println!("15 steps more: {more:?}");
-    let allowed =
-        ["cuGraphLaunch", "cuEventRecord", "cuEventSynchronize", "cuEventQuery", "cuEventRecordWithFlags"];
-    let count = |name: &str| more.iter().find(|(other, _)| *other == name).map_or(0, |(_, more)| *more);
+    let allowed = [
+        "cuGraphLaunch",
+        "cuEventRecord",
+        "cuEventSynchronize",
+        "cuEventQuery",
+        "cuEventRecordWithFlags",
+    ];
+    let count =
+        |name: &str| more.iter().find(|(other, _)| *other == name).map_or(0, |(_, more)| *more);
     assert_eq!(count("cuGraphLaunch"), 15, "{more:?}");
     for (name, _) in &more {
         assert!(allowed.contains(name), "{name} is called in a captured step: {more:?}");
     }
 }
 
-/// NCCL between processes and memory between threads: the exchange moves the same rows, and two ranks' sums have one order only.
+/// NCCL between processes and memory between threads: the exchange moves the same rows, and two
+/// ranks' sums have one order only.
 #[test]
 fn processes_on_devices_of_their_own_end_as_threads_do() {
     if is_absent() {
@@ -210,11 +240,15 @@ fn a_captured_step_in_bf16_can_be_timed_drawn_and_evaluated() {
     }
     let place = Place::new("rows.txt");
     let picture = place.path("step.svg");
-    let run = on_cuda(place.train(), "captured").with(&["--steps", "8", "--time", "--precision", "bf16"]);
+    let run =
+        on_cuda(place.train(), "captured").with(&["--steps", "8", "--time", "--precision", "bf16"]);
     let checkpoints = place.path("checkpoints");
     let ended = run.path("--trace", &picture).path("--checkpoint-dir", &checkpoints).succeeds();
     for stage in ["route", "top_backward", "dense_optimizer", "fetch_losses"] {
-        assert!(ended.stdout.contains(stage) || ended.stderr.contains(stage), "{stage} is not in the table");
+        assert!(
+            ended.stdout.contains(stage) || ended.stderr.contains(stage),
+            "{stage} is not in the table"
+        );
     }
     let picture = std::fs::read_to_string(picture).unwrap();
     assert!(picture.contains("<title>interaction_forward"), "{picture}");
@@ -227,7 +261,10 @@ fn a_captured_step_in_bf16_can_be_timed_drawn_and_evaluated() {
 fn the_program_does_not_name_the_cuda_runtime_library() {
     let program = std::fs::read(env!("CARGO_BIN_EXE_headlong")).unwrap();
     let needle = b"libcudart.so";
-    assert!(!program.windows(needle.len()).any(|window| window == needle), "the program names libcudart");
+    assert!(
+        !program.windows(needle.len()).any(|window| window == needle),
+        "the program names libcudart"
+    );
 }
 
 #[test]
@@ -239,8 +276,12 @@ fn processes_whose_devices_exchange_by_nccl_train_as_threads_do() {
     let folder = tempfile::tempdir().unwrap();
     let trained = |name: &str, run: Run| {
         let run = run.variable("SOFTCUDA_DEVICES", "2");
-        let run = on_cuda(run.with(&["--preset", "tiny", "--transport", "nccl", "--steps", "4"]), "captured");
-        let run = run.with(&["--hybrid", "rows=100", "--batch-size", "32", "--set", "eval.every=0"]);
+        let run = on_cuda(
+            run.with(&["--preset", "tiny", "--transport", "nccl", "--steps", "4"]),
+            "captured",
+        );
+        let run =
+            run.with(&["--hybrid", "rows=100", "--batch-size", "32", "--set", "eval.every=0"]);
         let run = run.with(&[
             "--set",
             "synthetic.train_rows=256",
@@ -255,7 +296,8 @@ fn processes_whose_devices_exchange_by_nccl_train_as_threads_do() {
     assert_eq!(threads, processes);
 }
 
-/// The metrics of an evaluation that training waits for, on devices of their own and on those of ranks that train, which never notice.
+/// The metrics of an evaluation that training waits for, on devices of their own and on those of
+/// ranks that train, which never notice.
 #[test]
 fn ranks_that_evaluate_on_devices_find_the_metrics_of_a_stopped_evaluation() {
     if is_absent() {
@@ -276,7 +318,10 @@ fn ranks_that_evaluate_on_devices_find_the_metrics_of_a_stopped_evaluation() {
             println!("skipped, because {ranks} ranks and one that evaluates need {needed} devices");
             continue;
         }
-        let train = train.clone().with(&["--ranks", ranks]).variable("SOFTCUDA_DEVICES", &needed.to_string());
+        let train = train
+            .clone()
+            .with(&["--ranks", ranks])
+            .variable("SOFTCUDA_DEVICES", &needed.to_string());
         let stopped = train.clone().with(&["--set", "eval.asynchronous=false"]);
         let expected = outcome(&format!("stopped-{ranks}"), stopped);
         assert_eq!(expected.1.len(), 2, "{expected:?}");
@@ -305,9 +350,21 @@ fn tables_are_measured_on_the_device() {
         return;
     }
     for optimizer in ["rowwise_adagrad", "lazy_adam"] {
-        let tables =
-            ["embedding", "--tables", "2", "--rows", "1000", "--dim", "16", "--ids", "64", "--bag", "2"];
-        let bench = Run::new("bench").with(&tables).with(&["--seconds", "0", "--optimizer", optimizer]);
+        let tables = [
+            "embedding",
+            "--tables",
+            "2",
+            "--rows",
+            "1000",
+            "--dim",
+            "16",
+            "--ids",
+            "64",
+            "--bag",
+            "2",
+        ];
+        let bench =
+            Run::new("bench").with(&tables).with(&["--seconds", "0", "--optimizer", optimizer]);
         let said = bench.with(&["--device", "cuda", "--json"]).succeeds().stdout;
         let found: serde_json::Value = serde_json::from_str(&said).unwrap();
         assert_eq!(found["device"], "cuda", "{said}");

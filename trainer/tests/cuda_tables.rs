@@ -1,4 +1,5 @@
-//! A table of one's own with a CUDA body, inside the captured iteration: alone, and as one table of four ranks.
+//! A table of one's own with a CUDA body, inside the captured iteration: alone, and as one table of
+//! four ranks.
 
 #![cfg(test)]
 
@@ -41,7 +42,8 @@ fn config(ranks: usize, schedule: ScheduleChoice) -> Config {
     config.tables.rows = TableRows::List(ROWS.to_vec());
     config.table = Config::from_toml(OWN, "own").unwrap().table;
     (config.train.batch_size, config.eval.batch_size) = (SAMPLES, SAMPLES);
-    (config.run.device, config.run.schedule, config.run.ranks) = (DeviceChoice::Cuda, schedule, ranks);
+    (config.run.device, config.run.schedule, config.run.ranks) =
+        (DeviceChoice::Cuda, schedule, ranks);
     config.optimizer.set_both("adagrad").unwrap();
     config.optimizer.resolve().unwrap();
     config.validate().unwrap();
@@ -52,7 +54,9 @@ fn batch(number: u64) -> Batch {
     let random = CounterRng::new(number, 5);
     let draw = |index: usize| f64::from(random.uniform(index as u64));
     let ids = |table: usize| Jagged {
-        values: (0..SAMPLES).map(|i| (draw(table * 100 + i).powi(3) * ROWS[table] as f64) as u64).collect(),
+        values: (0..SAMPLES)
+            .map(|i| (draw(table * 100 + i).powi(3) * ROWS[table] as f64) as u64)
+            .collect(),
         offsets: (0..=SAMPLES as u32).collect(),
     };
     Batch {
@@ -80,7 +84,8 @@ fn run(ranks: usize, schedule: ScheduleChoice) -> (Vec<f64>, String) {
     crew.prime(&batch(0)).unwrap();
     let mut losses = Vec::new();
     for number in 1..=STEPS {
-        crew.enqueue(StepRates { number, dense: 0.02, sparse: 0.05 }, Some(&batch(number % 3))).unwrap();
+        crew.enqueue(StepRates { number, dense: 0.02, sparse: 0.05 }, Some(&batch(number % 3)))
+            .unwrap();
         crew.take_losses(&mut |step| losses.push(step.loss));
     }
     crew.settle().unwrap();
@@ -97,14 +102,19 @@ fn a_table_of_ones_own_trains_captured_alone_and_among_four_ranks() {
     assert_eq!(alone, run(1, ScheduleChoice::Serial), "captured is eager, bit for bit");
     assert_eq!(alone.0.len() as u64, STEPS);
     // Three batches over and over are learnt by heart.
-    let (first, last): (f64, f64) = (alone.0[..3].iter().sum(), alone.0[STEPS as usize - 3..].iter().sum());
+    let (first, last): (f64, f64) =
+        (alone.0[..3].iter().sum(), alone.0[STEPS as usize - 3..].iter().sum());
     assert!(last < 0.9 * first, "it does not learn: {:?}", alone.0);
     if CudaDevice::count().unwrap() < 4 {
         println!("skipped for four ranks, because there are fewer devices");
         return;
     }
     let four = run(4, ScheduleChoice::Captured);
-    assert_eq!(four, run(4, ScheduleChoice::Serial), "captured is eager on four ranks, bit for bit");
+    assert_eq!(
+        four,
+        run(4, ScheduleChoice::Serial),
+        "captured is eager on four ranks, bit for bit"
+    );
     for (one, four) in alone.0.iter().zip(&four.0) {
         // Adagrad's roots let f32 rounding grow, as in `cuda.rs`.
         assert!((one - four).abs() <= 3e-4, "loss {four} on four ranks, {one} on one");

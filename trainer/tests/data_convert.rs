@@ -12,7 +12,11 @@ fn headlong(arguments: &[&str]) -> Output {
 }
 
 fn text_of(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 fn write_text(path: &Path, rows: usize) {
@@ -30,10 +34,15 @@ fn text_becomes_records_and_comes_back() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     write_text(&folder.path().join("a.txt"), 5000);
     for (to, name) in [("headlong", "a.hld"), ("mlperf", "a.bin")] {
-        let there = ["data", "convert", "--data", &path("a.txt"), "--to", to, "--output", &path(name)];
+        let there =
+            ["data", "convert", "--data", &path("a.txt"), "--to", to, "--output", &path(name)];
         let output = headlong(&there);
         assert!(output.status.success(), "{}", text_of(&output));
-        assert!(text_of(&output).contains("5,000 samples of criteo written as"), "{}", text_of(&output));
+        assert!(
+            text_of(&output).contains("5,000 samples of criteo written as"),
+            "{}",
+            text_of(&output)
+        );
         let back = [
             "data",
             "convert",
@@ -48,7 +57,10 @@ fn text_becomes_records_and_comes_back() {
         ];
         let output = headlong(&back);
         assert!(output.status.success(), "{}", text_of(&output));
-        assert!(std::fs::read(path("a.txt")).unwrap() == std::fs::read(path("b.txt")).unwrap(), "{to}");
+        assert!(
+            std::fs::read(path("a.txt")).unwrap() == std::fs::read(path("b.txt")).unwrap(),
+            "{to}"
+        );
     }
     let output = headlong(&["bench", "reader", &path("a.hld"), "--json"]);
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -60,8 +72,16 @@ fn what_does_not_fit_is_said_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     write_text(&folder.path().join("a.txt"), 10);
-    let output =
-        headlong(&["data", "convert", "--data", &path("a.txt"), "--to", "npy", "--output", &path("day_0")]);
+    let output = headlong(&[
+        "data",
+        "convert",
+        "--data",
+        &path("a.txt"),
+        "--to",
+        "npy",
+        "--output",
+        &path("day_0"),
+    ]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text_of(&output).contains("(--dense-transform \"ln(x+1)\")"), "{}", text_of(&output));
     let rows = [
@@ -85,7 +105,8 @@ fn what_does_not_fit_is_said_with_what_to_do() {
 fn refused(folder: &Path, arguments: &[&str], words: &str) {
     let names = || crate::run_support::names(folder);
     let before = names();
-    let output = Command::new(env!("CARGO_BIN_EXE_headlong")).args(arguments).current_dir(folder).output();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_headlong")).args(arguments).current_dir(folder).output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", text_of(&output));
     assert!(text_of(&output).contains(words), "{}", text_of(&output));
@@ -97,7 +118,8 @@ fn integers_are_written_as_raw_only_where_that_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     write_text(&folder.path().join("a.txt"), 10);
-    let raw = ["--data", &path("a.txt"), "--to", "raw", "--rows", "1000", "--output", &path("a.raw")];
+    let raw =
+        ["--data", &path("a.txt"), "--to", "raw", "--rows", "1000", "--output", &path("a.raw")];
     refused(
         folder.path(),
         &[&["data", "convert"][..], &raw].concat(),
@@ -113,9 +135,22 @@ fn integers_are_written_as_raw_only_where_that_is_said() {
     assert_eq!(output.status.code(), Some(1));
     let words = "record 2, column I2: expected a number, found 1e-45, probably the integer 1 read as a float: if so, \
                  convert it with";
-    assert!(text_of(&output).contains("a.raw: ") && text_of(&output).contains(words), "{}", text_of(&output));
+    assert!(
+        text_of(&output).contains("a.raw: ") && text_of(&output).contains(words),
+        "{}",
+        text_of(&output)
+    );
     let hotness = format!("data.hotness=[{ones}]");
-    let train = ["train", "--data", &path("a.raw"), "--preset", "tiny", "--set", "data.format=raw", "--set"];
+    let train = [
+        "train",
+        "--data",
+        &path("a.raw"),
+        "--preset",
+        "tiny",
+        "--set",
+        "data.format=raw",
+        "--set",
+    ];
     let output = headlong(&[&train[..], &[&hotness, "--set", "data.ids=modulo"]].concat());
     assert_eq!(output.status.code(), Some(1));
     assert!(text_of(&output).contains(words), "{}", text_of(&output));
@@ -135,14 +170,16 @@ fn text_goes_to_standard_output_and_nothing_else_does() {
     convert(&["--data", &path("a.txt"), "--to", "csv", "--output", &path("a.csv")]);
     let expected = std::fs::read(path("a.csv")).unwrap();
     let to = |output: &str, format: &str| {
-        let arguments = ["data", "convert", "--data", &path("a.txt"), "--to", format, "--output", output];
+        let arguments =
+            ["data", "convert", "--data", &path("a.txt"), "--to", format, "--output", output];
         arguments.map(str::to_owned)
     };
     for (output, format) in [("-", "csv"), ("/dev/stdout", "csv"), ("-", "criteo")] {
         let arguments = to(output, format);
         let written = headlong(&arguments.each_ref().map(String::as_str));
         assert!(written.status.success(), "{}", text_of(&written));
-        let expected = if format == "csv" { &expected } else { &std::fs::read(path("a.txt")).unwrap() };
+        let expected =
+            if format == "csv" { &expected } else { &std::fs::read(path("a.txt")).unwrap() };
         assert!(written.stdout == *expected, "{output} {format}");
         let said = String::from_utf8_lossy(&written.stderr).into_owned();
         assert!(said.contains("3,000 samples of criteo written as"), "{said}");
@@ -154,7 +191,11 @@ fn text_goes_to_standard_output_and_nothing_else_does() {
     assert!(written.status.success(), "{}", text_of(&written));
     let refuse = |output: &str, format: &str, more: &[&str], words: &str| {
         let arguments = to(output, format);
-        refused(folder.path(), &[&arguments.each_ref().map(String::as_str)[..], more].concat(), words);
+        refused(
+            folder.path(),
+            &[&arguments.each_ref().map(String::as_str)[..], more].concat(),
+            words,
+        );
     };
     let options = ["--rows", "1000", "--dense-transform", "ln(x+1)"];
     for format in ["npy", "split"] {
@@ -164,7 +205,9 @@ fn text_goes_to_standard_output_and_nothing_else_does() {
     // What is not compressed does not get the name of what is.
     refuse("x.csv.gz", "csv", &[], "`--output - | gzip > x.csv.gz`");
     refuse("x.TSV.ZST", "csv", &[], "`--output - | zstd > x.TSV.ZST`");
-    for (output, format) in [("x.gz", "headlong"), ("x.zst", "npy"), ("x.gz", "split"), ("x.gz", "parquet")] {
+    for (output, format) in
+        [("x.gz", "headlong"), ("x.zst", "npy"), ("x.gz", "split"), ("x.gz", "parquet")]
+    {
         refuse(output, format, &options, "nothing is compressed here: name a file without .");
     }
     assert!(!Path::new("-").exists());
@@ -176,8 +219,16 @@ fn an_id_beyond_the_format_is_refused_by_column_and_number() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     std::fs::write(path("a.csv"), "label,I1,C1,C2\n1,0.5,3,14695981039346656037\n").unwrap();
     for (to, most) in [("raw", "4294967295"), ("npy", "2147483647")] {
-        let output =
-            headlong(&["data", "convert", "--data", &path("a.csv"), "--to", to, "--output", &path("x")]);
+        let output = headlong(&[
+            "data",
+            "convert",
+            "--data",
+            &path("a.csv"),
+            "--to",
+            to,
+            "--output",
+            &path("x"),
+        ]);
         assert_eq!(output.status.code(), Some(1));
         let words = format!(
             "record 1: column C2: expected an id of at most {most}, found 14695981039346656037: --rows makes rows of ids"
@@ -199,7 +250,10 @@ fn files_that_are_read_together_are_inspected_with_their_bytes() {
         ("split", "day/train", "day/train", 20 * (1 + 13 * 2 + 26 * 2)),
     ] {
         let options = ["--dense-transform", "ln(x+1)", "--rows", "1000"];
-        convert(&[&["--data", &path("a.txt"), "--to", to, "--output", &path(output)][..], &options].concat());
+        convert(
+            &[&["--data", &path("a.txt"), "--to", to, "--output", &path(output)][..], &options]
+                .concat(),
+        );
         let found = headlong(&["data", "inspect", &path(named)]);
         let text = text_of(&found).replace(',', "");
         assert!(text.contains(&format!(" {bytes} bytes ({to})")), "{text}");
@@ -209,8 +263,12 @@ fn files_that_are_read_together_are_inspected_with_their_bytes() {
 /// Runs a script of `tests/python` on a folder, which must agree.
 fn agrees(python: &Path, script: &str, what: &str, folder: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
-    let output =
-        Command::new(python).arg(script).arg(what).arg(folder).output().expect("python can be started");
+    let output = Command::new(python)
+        .arg(script)
+        .arg(what)
+        .arg(folder)
+        .output()
+        .expect("python can be started");
     assert!(output.status.success(), "{}", text_of(&output));
 }
 
@@ -252,8 +310,19 @@ fn numpy_reads_what_is_written_and_the_other_way_round() {
     agrees(&python, "formats.py", "read", folder.path());
 
     agrees(&python, "formats.py", "write", folder.path());
-    convert(&["--data", &path("day_1"), "--from", "npy", "--to", "raw", "--output", &path("found.raw")]);
-    assert!(std::fs::read(path("expected.raw")).unwrap() == std::fs::read(path("found.raw")).unwrap());
+    convert(&[
+        "--data",
+        &path("day_1"),
+        "--from",
+        "npy",
+        "--to",
+        "raw",
+        "--output",
+        &path("found.raw"),
+    ]);
+    assert!(
+        std::fs::read(path("expected.raw")).unwrap() == std::fs::read(path("found.raw")).unwrap()
+    );
 }
 
 #[test]
@@ -261,13 +330,19 @@ fn every_format_is_verified_to_its_last_sample() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     write_text(&folder.path().join("a.txt"), 5000);
-    for (to, name) in [("headlong", "a.hld"), ("parquet", "a.parquet"), ("csv", "a.csv"), ("mlperf", "a.bin")]
+    for (to, name) in
+        [("headlong", "a.hld"), ("parquet", "a.parquet"), ("csv", "a.csv"), ("mlperf", "a.bin")]
     {
         convert(&["--data", &path("a.txt"), "--to", to, "--output", &path(name)]);
-        let output = headlong(&["data", "verify", "--from", to, "--integers", "--json", &path(name)]);
+        let output =
+            headlong(&["data", "verify", "--from", to, "--integers", "--json", &path(name)]);
         assert!(output.status.success(), "{}", text_of(&output));
         let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&document["samples"], &document["clicks"]), (&5000.into(), &2500.into()), "{to}");
+        assert_eq!(
+            (&document["samples"], &document["clicks"]),
+            (&5000.into(), &2500.into()),
+            "{to}"
+        );
         assert_eq!(document["click_rate"], 0.5);
         assert_eq!(
             (&document["dense"][1]["least"], &document["dense"][1]["largest"]),
@@ -281,7 +356,11 @@ fn every_format_is_verified_to_its_last_sample() {
     std::fs::write(path("sums"), format!("{sum}  ./empty\n{sum} *a.hld\n")).unwrap();
     let output = headlong(&["data", "verify", "--md5", &path("sums"), &path("a.hld")]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text_of(&output).contains(&format!("a.hld: MD5 expected {sum}, found ")), "{}", text_of(&output));
+    assert!(
+        text_of(&output).contains(&format!("a.hld: MD5 expected {sum}, found ")),
+        "{}",
+        text_of(&output)
+    );
     let output = headlong(&["data", "verify", "--md5", &path("sums"), &path("a.csv")]);
     assert!(text_of(&output).contains("has no line for a.csv"), "{}", text_of(&output));
 

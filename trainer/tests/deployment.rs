@@ -1,5 +1,6 @@
-//! What the documentation tells users to deploy: the Kubernetes manifest of `docs/multi-node.md` and the Containerfile, held against the
-//! rules of those who read them. Neither is run by the tests.
+//! What the documentation tells users to deploy: the Kubernetes manifest of `docs/multi-node.md`
+//! and the Containerfile, held against the rules of those who read them. Neither is run by the
+//! tests.
 
 #![cfg(test)]
 
@@ -23,7 +24,8 @@ fn manifests() -> (Value, Value) {
     let (_, rest) = page.split_once("```yaml\n").expect("the page has a manifest");
     let (block, rest) = rest.split_once("```").expect("the block ends");
     assert!(!rest.contains("```yaml"), "one manifest");
-    let documents = serde_norway::Deserializer::from_str(block).map(|one| Value::deserialize(one).unwrap());
+    let documents =
+        serde_norway::Deserializer::from_str(block).map(|one| Value::deserialize(one).unwrap());
     let mut documents: Vec<Value> = documents.collect();
     assert_eq!(documents.len(), 2);
     let job = documents.pop().unwrap();
@@ -49,7 +51,10 @@ fn the_job_keeps_the_rules_of_its_api() {
     let restarts = pod["restartPolicy"].as_str();
     assert!(matches!(restarts, Some("Never" | "OnFailure")), "{restarts:?}");
     for key in ["backoffLimitPerIndex", "podFailurePolicy"] {
-        assert!(spec[key].is_null() || restarts == Some("Never"), "{key} needs restartPolicy: Never");
+        assert!(
+            spec[key].is_null() || restarts == Some("Never"),
+            "{key} needs restartPolicy: Never"
+        );
     }
     // Retries of one index alone are for pods that do not need each other.
     assert!(spec["backoffLimitPerIndex"].is_null());
@@ -60,12 +65,18 @@ fn the_job_keeps_the_rules_of_its_api() {
     for rule in list(&spec["podFailurePolicy"], "rules") {
         assert!(matches!(rule["action"].as_str(), Some("FailJob" | "Ignore" | "Count")), "{rule}");
         let codes = &rule["onExitCodes"];
-        assert!(codes.is_null() || codes["operator"] == "In" && !list(codes, "values").is_empty(), "{rule}");
+        assert!(
+            codes.is_null() || codes["operator"] == "In" && !list(codes, "values").is_empty(),
+            "{rule}"
+        );
         assert!(!list(codes, "values").contains(&&0.into()), "0 is no failure");
     }
     // The names of pods, JOB-INDEX.SUBDOMAIN, are known by a headless service of that name.
     assert_eq!(service["spec"]["clusterIP"], "None");
-    assert_eq!(service["spec"]["publishNotReadyAddresses"], true, "ranks meet before they are ready");
+    assert_eq!(
+        service["spec"]["publishNotReadyAddresses"], true,
+        "ranks meet before they are ready"
+    );
     assert_eq!(service["metadata"]["name"], pod["subdomain"]);
     assert_eq!(service["spec"]["selector"]["job-name"], job["metadata"]["name"]);
 }
@@ -81,10 +92,12 @@ fn every_mount_has_its_volume_and_the_program_may_write_where_it_writes() {
     assert_eq!(security["runAsNonRoot"], true);
     assert_eq!(security["fsGroup"], security["runAsUser"], "volumes are the program's to write");
     let is_writable = |path: &str| {
-        let mut under = mounts.iter().filter(|mount| path.starts_with(mount["mountPath"].as_str().unwrap()));
+        let mut under =
+            mounts.iter().filter(|mount| path.starts_with(mount["mountPath"].as_str().unwrap()));
         under.any(|mount| mount["readOnly"] != true)
     };
-    let arguments: Vec<&str> = list(container, "args").iter().map(|word| word.as_str().unwrap()).collect();
+    let arguments: Vec<&str> =
+        list(container, "args").iter().map(|word| word.as_str().unwrap()).collect();
     for flag in ["--output-dir=", "--checkpoint-dir="] {
         let path = arguments.iter().find_map(|word| word.strip_prefix(flag)).expect(flag);
         assert!(is_writable(path), "{flag}{path}");
@@ -103,27 +116,32 @@ fn the_manifests_variables_give_every_pod_its_place() {
         let mut environment = Environment::new();
         for variable in list(container, "env") {
             let from = &variable["valueFrom"];
-            let value = match (&variable["value"], &from["fieldRef"]["fieldPath"], &from["secretKeyRef"]) {
-                (Value::String(value), _, _) => value.clone(),
-                (_, Value::String(path), _) => {
-                    assert_eq!(path, "metadata.annotations['batch.kubernetes.io/job-completion-index']");
-                    rank.to_string()
-                }
-                (_, _, Value::Object(secret)) => {
-                    assert!(text("docs/multi-node.md").contains(&format!(
-                        "kubectl create secret generic {} --from-literal={}=",
-                        secret["name"].as_str().unwrap(),
-                        secret["key"].as_str().unwrap()
-                    )));
-                    "what that command makes of 32 bytes".into()
-                }
-                other => panic!("{other:?}"),
-            };
+            let value =
+                match (&variable["value"], &from["fieldRef"]["fieldPath"], &from["secretKeyRef"]) {
+                    (Value::String(value), _, _) => value.clone(),
+                    (_, Value::String(path), _) => {
+                        assert_eq!(
+                            path,
+                            "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+                        );
+                        rank.to_string()
+                    }
+                    (_, _, Value::Object(secret)) => {
+                        assert!(text("docs/multi-node.md").contains(&format!(
+                            "kubectl create secret generic {} --from-literal={}=",
+                            secret["name"].as_str().unwrap(),
+                            secret["key"].as_str().unwrap()
+                        )));
+                        "what that command makes of 32 bytes".into()
+                    }
+                    other => panic!("{other:?}"),
+                };
             environment.insert(variable["name"].as_str().unwrap().into(), value.into());
         }
         let launch = launcher_env::parse(&environment).unwrap().launch().expect("a rank");
         assert_eq!((launch.rank.0 as u64, launch.world_size as u64), (rank, ranks));
-        let (job, service) = (job["metadata"]["name"].as_str(), service["metadata"]["name"].as_str());
+        let (job, service) =
+            (job["metadata"]["name"].as_str(), service["metadata"]["name"].as_str());
         assert_eq!(launch.master_host, format!("{}-0.{}", job.unwrap(), service.unwrap()));
         Keys::of(&launch, false).expect("it is let in beyond one machine");
     }
@@ -137,16 +155,19 @@ fn the_image_is_pinned_and_its_commands_can_write() {
     let bases = text.lines().filter_map(|line| line.strip_prefix("FROM "));
     for base in bases {
         let name = base.split_whitespace().next().unwrap().trim_matches(['$', '{', '}']);
-        let image =
-            arguments.iter().find_map(|argument| argument.split_once('=').filter(|(key, _)| *key == name));
+        let image = arguments
+            .iter()
+            .find_map(|argument| argument.split_once('=').filter(|(key, _)| *key == name));
         let (_, image) =
             image.unwrap_or_else(|| panic!("{base} is an argument, so that a digest can pin it"));
         let tag = image.rsplit_once(':').expect("a tag").1;
-        let has_version = tag.split(['-', '@']).next().is_some_and(|one| one.split('.').count() == 3);
+        let has_version =
+            tag.split(['-', '@']).next().is_some_and(|one| one.split('.').count() == 3);
         assert!(has_version || image.starts_with("gcr.io/distroless/cc-debian12:"), "{image}");
     }
     let minimum = self::text("Cargo.toml");
-    let minimum = minimum.lines().find_map(|line| line.strip_prefix("rust-version = \"1.")).unwrap();
+    let minimum =
+        minimum.lines().find_map(|line| line.strip_prefix("rust-version = \"1.")).unwrap();
     let builder = text.split_once("rust:1.").unwrap().1.split('.').next().unwrap();
     assert!(builder.parse::<u32>().unwrap() >= minimum.trim_matches('"').parse().unwrap());
     for line in text.lines().filter(|line| line.contains(" run ")) {

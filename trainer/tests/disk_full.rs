@@ -1,4 +1,5 @@
-//! A disk that is full while a checkpoint is saved: a clear error, and everything that was saved before still there.
+//! A disk that is full while a checkpoint is saved: a clear error, and everything that was saved
+//! before still there.
 
 #![cfg(test)]
 
@@ -15,7 +16,8 @@ impl SmallDisk {
     /// Mounts it; `None`, with the reason printed, where this is not allowed.
     fn mount(path: PathBuf, options: &str) -> Option<Self> {
         std::fs::create_dir_all(&path).unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&path).output();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&path).output();
         match mounted {
             Ok(output) if output.status.success() => Some(Self { path }),
             Ok(output) => {
@@ -58,13 +60,22 @@ fn no_space_for_another_checkpoint() {
     let Some(disk) = SmallDisk::mount(place.path("disk"), "size=4m") else { return };
     let checkpoints = disk.path.join("checkpoints");
     let train = place.train();
-    let saving =
-        train.clone().path("--checkpoint-dir", &checkpoints).with(&["--save-every", "5", "--keep", "3"]);
+    let saving = train.clone().path("--checkpoint-dir", &checkpoints).with(&[
+        "--save-every",
+        "5",
+        "--keep",
+        "3",
+    ]);
     saving.fails(1, &["no space to save the checkpoint", "step-000000015", "--keep"]);
     intact(&place, &checkpoints, &[5, 10]);
-    // Fewer to be kept: those beyond that go before the save. The newest stays until another one is there.
-    let fewer =
-        train.clone().path("--checkpoint-dir", &checkpoints).with(&["--save-every", "5", "--keep", "1"]);
+    // Fewer to be kept: those beyond that go before the save. The newest stays until another one is
+    // there.
+    let fewer = train.clone().path("--checkpoint-dir", &checkpoints).with(&[
+        "--save-every",
+        "5",
+        "--keep",
+        "1",
+    ]);
     assert_eq!(fewer.with(&["--resume", "--steps", "15"]).succeeds().digest(), {
         train.clone().with(&["--steps", "15"]).succeeds().digest()
     });
@@ -73,7 +84,8 @@ fn no_space_for_another_checkpoint() {
     assert_eq!(saving.with(&["--resume"]).succeeds().digest(), train.succeeds().digest());
 }
 
-/// The bytes would fit, but the system refuses in the middle of the save: no more files can be made.
+/// The bytes would fit, but the system refuses in the middle of the save: no more files can be
+/// made.
 #[test]
 fn no_space_in_the_middle_of_a_save() {
     let place = Place::new("rows.txt");
@@ -83,7 +95,8 @@ fn no_space_in_the_middle_of_a_save() {
     let saving = train.clone().path("--checkpoint-dir", &checkpoints);
     saving.clone().with(&["--steps", "5"]).succeeds();
     let files = names(&checkpoints.join("step-000000005")).len();
-    // The root, `checkpoints`, its lock, one checkpoint; then room for a folder and one file of the next one.
+    // The root, `checkpoints`, its lock, one checkpoint; then room for a folder and one file of the
+    // next one.
     disk.change(&format!("nr_inodes={}", 3 + 1 + files + 2));
     let longer = saving.with(&["--steps", "10", "--resume"]);
     longer.fails(1, &["no space to save the checkpoint", "step-000000010"]);
@@ -92,8 +105,9 @@ fn no_space_in_the_middle_of_a_save() {
     assert_eq!(longer.succeeds().digest(), train.with(&["--steps", "10"]).succeeds().digest());
 }
 
-/// Needs no rights: no file may grow beyond a limit, and the system says so in the middle of a write.
-/// A file that grows beyond the shell's limit is an error, not a signal that ends the run without a word.
+/// Needs no rights: no file may grow beyond a limit, and the system says so in the middle of a
+/// write. A file that grows beyond the shell's limit is an error, not a signal that ends the run
+/// without a word.
 #[test]
 fn a_write_that_fails() {
     let place = Place::new("rows.txt");

@@ -1,4 +1,5 @@
-//! Evaluation beside training: the same metrics, the same weights, the same end as where training waits for it.
+//! Evaluation beside training: the same metrics, the same weights, the same end as where training
+//! waits for it.
 
 #![cfg(test)]
 
@@ -71,11 +72,16 @@ fn metrics_are_those_of_a_stopped_evaluation_on_any_ranks() {
         assert_eq!(ended.digest(), digest, "{ranks} ranks, processes: {processes}");
         let done = last_event(&log, "done");
         assert!((0.0..1.0).contains(&done["eval_share"].as_f64().unwrap()), "{done}");
-        assert!(ended.stdout.contains("training stood still for evaluations in "), "{}", ended.stdout);
+        assert!(
+            ended.stdout.contains("training stood still for evaluations in "),
+            "{}",
+            ended.stdout
+        );
     }
 }
 
-/// The run stops two steps behind the evaluation that reaches the target, on any ranks, and names the evaluated step.
+/// The run stops two steps behind the evaluation that reaches the target, on any ranks, and names
+/// the evaluated step.
 #[test]
 fn a_stop_at_the_target_names_the_step_that_was_evaluated() {
     let place = Place::new("rows.txt");
@@ -83,7 +89,8 @@ fn a_stop_at_the_target_names_the_step_that_was_evaluated() {
     let log = place.path("all.json");
     run(&train, &log, "1", false);
     // The second evaluation reaches what it has reached itself; the first must not.
-    let found: Vec<f64> = evaluations(&log).iter().map(|event| event["auc"].as_f64().unwrap()).collect();
+    let found: Vec<f64> =
+        evaluations(&log).iter().map(|event| event["auc"].as_f64().unwrap()).collect();
     assert!(found[0] < found[1], "{found:?}");
     let target = found[1].to_string();
     let train = train.with(&["--target-auc", &target]);
@@ -107,8 +114,9 @@ fn a_stop_at_the_target_names_the_step_that_was_evaluated() {
     assert_eq!(digests.len(), 1, "the weights behind a stop depend on the ranks");
 }
 
-/// A checkpoint between an evaluation and the step at which its metrics are looked at: whoever goes on from it has heard of the
-/// evaluation, and stops where the run that was never interrupted stops.
+/// A checkpoint between an evaluation and the step at which its metrics are looked at: whoever goes
+/// on from it has heard of the evaluation, and stops where the run that was never interrupted
+/// stops.
 #[test]
 fn a_checkpoint_loses_no_evaluation() {
     let place = Place::new("rows.txt");
@@ -122,7 +130,8 @@ fn a_checkpoint_loses_no_evaluation() {
     // Step 49 lies between the evaluation of step 48 and step 50.
     let checkpoints = place.path("checkpoints");
     let saving = train.clone().path("--checkpoint-dir", &checkpoints).with(&["--save-every", "49"]);
-    let (saving, log) = (saving.with(&["--set", "checkpoint.keep_best=false"]), place.path("saving.json"));
+    let (saving, log) =
+        (saving.with(&["--set", "checkpoint.keep_best=false"]), place.path("saving.json"));
     assert_eq!(run(&saving, &log, "2", false).digest(), digest);
     assert_eq!((steps(&checkpoints), known_at(&log)), (vec![49, 50], vec![(24, 26), (48, 49)]));
     assert_eq!(evaluations(&log), evaluations(&whole));
@@ -142,13 +151,15 @@ fn a_checkpoint_loses_no_evaluation() {
     );
 }
 
-/// While the best checkpoint is kept, its weights must still be there when the metrics are known: training waits.
+/// While the best checkpoint is kept, its weights must still be there when the metrics are known:
+/// training waits.
 #[test]
 fn an_evaluation_that_may_be_saved_as_the_best_is_waited_for() {
     let place = Place::new("rows.txt");
     let train = place.train().with(&ARGUMENTS).path("--valid", &place.valid);
     let log = place.path("log.json");
-    let train = train.path("--checkpoint-dir", &place.path("checkpoints")).with(&["--save-every", "100"]);
+    let train =
+        train.path("--checkpoint-dir", &place.path("checkpoints")).with(&["--save-every", "100"]);
     run(&train, &log, "1", false);
     assert_eq!(known_at(&log), [(24, 24), (48, 48), (72, 72), (96, 96)]);
 }
@@ -158,19 +169,27 @@ fn with_eval_ranks(train: &Run, count: &str) -> Run {
     train.clone().with(&["--eval-ranks", count])
 }
 
-/// Whoever evaluates and whoever trains: the metrics are those of an evaluation that training waits for, and the weights never notice.
+/// Whoever evaluates and whoever trains: the metrics are those of an evaluation that training waits
+/// for, and the weights never notice.
 #[test]
 fn ranks_of_their_own_find_the_metrics_of_a_stopped_evaluation() {
     let place = Place::new("rows.txt");
     let tables = place.path("tables.toml");
-    std::fs::write(&tables, "[[table]]\nname = \"C1\"\nkind = \"hashed\"\noptions = { min_count = 2 }\n")
-        .unwrap();
+    std::fs::write(
+        &tables,
+        "[[table]]\nname = \"C1\"\nkind = \"hashed\"\noptions = { min_count = 2 }\n",
+    )
+    .unwrap();
     let train = place.train().with(&ARGUMENTS).path("--valid", &place.valid);
     let narrow = train.clone().with(&["--set", "tables.dtype=bf16", "--precision", "bf16"]);
     let hashed = train.clone().path("--config", &tables);
     type Case<'a> = (&'a str, &'a Run, &'a [(&'a str, &'a str, bool)]);
     let cases: [Case<'_>; 3] = [
-        ("dense", &train, &[("1", "1", false), ("2", "3", false), ("4", "1", false), ("2", "2", true)]),
+        (
+            "dense",
+            &train,
+            &[("1", "1", false), ("2", "3", false), ("4", "1", false), ("2", "2", true)],
+        ),
         ("narrow", &narrow, &[("2", "1", false)]),
         ("hashed", &hashed, &[("1", "1", false)]),
     ];
@@ -190,15 +209,16 @@ fn ranks_of_their_own_find_the_metrics_of_a_stopped_evaluation() {
     }
 }
 
-/// Training has gone on to the next evaluation when the target is known to be reached; the run names the step whose weights reached it.
+/// Training has gone on to the next evaluation when the target is known to be reached; the run
+/// names the step whose weights reached it.
 #[test]
 fn a_stop_at_the_target_names_the_step_that_other_ranks_evaluated() {
     let place = Place::new("rows.txt");
     let train = place.train().with(&ARGUMENTS).path("--valid", &place.valid);
     let log = place.path("all.json");
     run(&train, &log, "1", false);
-    let train =
-        with_eval_ranks(&train, "1").with(&["--target-auc", &evaluations(&log)[1]["auc"].to_string()]);
+    let train = with_eval_ranks(&train, "1")
+        .with(&["--target-auc", &evaluations(&log)[1]["auc"].to_string()]);
     let mut digests = Vec::new();
     for (ranks, processes) in [("1", false), ("2", true)] {
         let log = place.path(&format!("target-{ranks}.json"));
@@ -212,8 +232,8 @@ fn a_stop_at_the_target_names_the_step_that_other_ranks_evaluated() {
     assert_eq!(digests.len(), 1, "the weights behind a stop depend on the ranks");
 }
 
-/// A row that only an evaluation meets has an id that is no row: the run ends, and every rank of training with it, with the step whose
-/// evaluation has failed.
+/// A row that only an evaluation meets has an id that is no row: the run ends, and every rank of
+/// training with it, with the step whose evaluation has failed.
 #[test]
 fn what_fails_on_ranks_of_their_own_ends_the_run_by_name() {
     let place = Place::new("rows.csv");
@@ -226,12 +246,16 @@ fn what_fails_on_ranks_of_their_own_ends_the_run_by_name() {
     std::fs::write(&data, csv(1)).unwrap();
     std::fs::write(&valid, csv(10)).unwrap();
     let train = place.train_without_data().path("--data", &data).path("--valid", &valid);
-    let train = train.with(&["--eval-every", "4", "--set", "data.ids=rows", "--set", "tables.rows=[10]"]);
-    let columns = ["label=\"label\"", "categorical=[\"id\"]"].map(|column| format!("data.columns.{column}"));
+    let train =
+        train.with(&["--eval-every", "4", "--set", "data.ids=rows", "--set", "tables.rows=[10]"]);
+    let columns =
+        ["label=\"label\"", "categorical=[\"id\"]"].map(|column| format!("data.columns.{column}"));
     let train = train.with(&["--set", &columns[0], "--set", &columns[1]]);
     let train = with_eval_ranks(&train, "2");
-    let words =
-        ["the evaluation of step 4 has failed on 2 evaluation ranks", "expected a row below 10, found 10"];
+    let words = [
+        "the evaluation of step 4 has failed on 2 evaluation ranks",
+        "expected a row below 10, found 10",
+    ];
     train.clone().with(&["--ranks", "2"]).fails(1, &words);
     train.launched(2).fails(1, &words);
 }
@@ -242,16 +266,22 @@ fn what_would_make_training_wait_is_refused() {
     let without = with_eval_ranks(&place.train(), "1");
     without.fails(2, &["run.eval_ranks = 1", "no validation data", "--valid"]);
     let train = without.path("--valid", &place.valid);
-    let saving = train.clone().path("--checkpoint-dir", &place.path("kept")).with(&["--save-every", "10"]);
+    let saving =
+        train.clone().path("--checkpoint-dir", &place.path("kept")).with(&["--save-every", "10"]);
     saving.fails(2, &["run.eval_ranks = 1", "checkpoint.keep_best"]);
-    train.with(&["--set", "eval.asynchronous=false"]).fails(2, &["run.eval_ranks = 1", "eval.asynchronous"]);
+    train
+        .with(&["--set", "eval.asynchronous=false"])
+        .fails(2, &["run.eval_ranks = 1", "eval.asynchronous"]);
     let tables = place.path("tables.toml");
     std::fs::write(&tables, "[[table]]\nname = \"C1\"\nkind = \"hashed\"\n").unwrap();
-    let hashed = with_eval_ranks(&place.train(), "2").path("--valid", &place.valid).path("--config", &tables);
+    let hashed = with_eval_ranks(&place.train(), "2")
+        .path("--valid", &place.valid)
+        .path("--config", &tables);
     hashed.fails(2, &["run.eval_ranks = 2", "table C1", "hashed"]);
 }
 
-/// Seconds of a run from its first step to its end, seconds in which it stood still for evaluations but the last, and for that one.
+/// Seconds of a run from its first step to its end, seconds in which it stood still for evaluations
+/// but the last, and for that one.
 fn seconds_of(train: &Run, log: &Path) -> [f64; 3] {
     train.succeeds();
     let begun = events(log)[0]["time_s"].as_f64().unwrap();
@@ -261,11 +291,13 @@ fn seconds_of(train: &Run, log: &Path) -> [f64; 3] {
     [last_event(log, "done")["wall_s"].as_f64().unwrap() - begun, held.iter().sum(), last]
 }
 
-/// The smallest seconds of five rounds of these runs, each of which takes its turn in every round; all are runs of `case`.
+/// The smallest seconds of five rounds of these runs, each of which takes its turn in every round;
+/// all are runs of `case`.
 fn least_seconds<const N: usize>(case: &[&str], runs: [&[&str]; N]) -> [[f64; 3]; N] {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log.json");
-    let train = Run::new("train").with(&["--preset", "tiny", "--set", "train.log_every=100000"]).with(case);
+    let train =
+        Run::new("train").with(&["--preset", "tiny", "--set", "train.log_every=100000"]).with(case);
     let train = train.path("--output-dir", folder.path()).path("--log-json", &log);
     let mut least = [[f64::INFINITY; 3]; N];
     for _ in 0..5 {
@@ -277,9 +309,10 @@ fn least_seconds<const N: usize>(case: &[&str], runs: [&[&str]; N]) -> [[f64; 3]
     least
 }
 
-/// Five evaluations in MLPerf's proportions, for which the bars are: its layers; and between two evaluations, as in its twentieth of an
-/// epoch (210 million of 4.2 billion samples; 188 million rows of 128 numbers; 89 million samples to evaluate), 458 bytes of weights and 0.42
-/// evaluated samples for each that is trained on. Here those are 20,480 samples, some seconds of two cores.
+/// Five evaluations in MLPerf's proportions, for which the bars are: its layers; and between two
+/// evaluations, as in its twentieth of an epoch (210 million of 4.2 billion samples; 188 million
+/// rows of 128 numbers; 89 million samples to evaluate), 458 bytes of weights and 0.42 evaluated
+/// samples for each that is trained on. Here those are 20,480 samples, some seconds of two cores.
 const PROPORTIONED: [&str; 20] = [
     "--set",
     "model.dim=128",
@@ -304,15 +337,17 @@ const PROPORTIONED: [&str; 20] = [
 ];
 const PROPORTIONED_EVALUATIONS: f64 = 5.0;
 
-/// Ten evaluations of the preset `tiny`, two tenths of a second apart: a model that trains some thirty times as many samples a second, which
-/// evaluates more samples than it trains on. No bar is for that; what an evaluation costs shows better.
+/// Ten evaluations of the preset `tiny`, two tenths of a second apart: a model that trains some
+/// thirty times as many samples a second, which evaluates more samples than it trains on. No bar is
+/// for that; what an evaluation costs shows better.
 const DENSE: [&str; 2] = ["--set", "eval.every=0.1"];
 const DENSE_EVALUATIONS: f64 = 10.0;
 
 const WITHOUT: [&str; 2] = ["--set", "eval.every=0"];
 
-/// The share of a run's time that evaluations cost beyond their own arithmetic, on the same cores: the seconds of one with evaluations beside
-/// training, less those of one without, and less the evaluations of one that waits for them.
+/// The share of a run's time that evaluations cost beyond their own arithmetic, on the same cores:
+/// the seconds of one with evaluations beside training, less those of one without, and less the
+/// evaluations of one that waits for them.
 fn cost_beyond_arithmetic(name: &str, case: &[&str], evaluations: f64) -> f64 {
     // The run without evaluates once, at its end.
     let [without, stopped, beside] =
@@ -340,11 +375,13 @@ fn soak_evaluation_cost() {
     assert!(share < 0.02, "evaluations cost {:.2} % beyond their own arithmetic", 100.0 * share);
 }
 
-/// What a rank that trains loses to evaluations on a rank of their own, which has a core of its own: the share of its time in which it stands
-/// still for snapshots, and by how much all takes longer, with what the two take from each other's memory.
+/// What a rank that trains loses to evaluations on a rank of their own, which has a core of its
+/// own: the share of its time in which it stands still for snapshots, and by how much all takes
+/// longer, with what the two take from each other's memory.
 fn lost_to_eval_ranks(name: &str, case: &[&str], evaluations: f64) -> [f64; 2] {
     let without = [&["--threads", "1"][..], &WITHOUT].concat();
-    let [without, beside] = least_seconds(case, [&without, &["--threads", "2", "--eval-ranks", "1"]]);
+    let [without, beside] =
+        least_seconds(case, [&without, &["--threads", "2", "--eval-ranks", "1"]]);
     // The evaluation of the last weights is waited for, with and without.
     let [alone, evaluated] = [without, beside].map(|[all, _, last]| all - last);
     let (stood, lost) = (beside[1] / evaluated, evaluated / alone - 1.0);

@@ -16,7 +16,8 @@ fn convert(place: &Place, from: &Path, to: &str, name: &str, more: &[&str]) -> P
 /// `headlong train` of the small model on these files, three epochs, ids modulo rows.
 fn train(place: &Place, data: &Path, valid: &Path, more: &[&str]) -> Run {
     let run = place.train_without_data().path("--data", data).path("--valid", valid);
-    let run = run.with(&["--set", "data.ids=modulo", "--set", "train.epochs=3", "--eval-every", "10"]);
+    let run =
+        run.with(&["--set", "data.ids=modulo", "--set", "train.epochs=3", "--eval-every", "10"]);
     run.with(more)
 }
 
@@ -81,8 +82,9 @@ fn split_files_train_alike_with_rows_and_with_ids() {
     let data = Files::of(&place, "split", ["day/train", "day/valid"], &more);
     let modulo = train(&place, &data.train, &data.valid, &[]).succeeds();
     let rows = place.train_without_data().path("--data", &data.train).path("--valid", &data.valid);
-    let rows =
-        rows.with(&["--set", "data.ids=rows", "--set", "train.epochs=3", "--eval-every", "10"]).succeeds();
+    let rows = rows
+        .with(&["--set", "data.ids=rows", "--set", "train.epochs=3", "--eval-every", "10"])
+        .succeeds();
     assert_eq!(outcome(&rows), outcome(&modulo));
     // A table that is too small for the rows of the file.
     let small = place.train_without_data().path("--data", &data.train);
@@ -91,13 +93,21 @@ fn split_files_train_alike_with_rows_and_with_ids() {
         .fails(1, &["column cat_", "expected a row below 900, found 9"]);
 }
 
-/// Each format counts its ids itself, missing ones included, and gives them the rows that the text's dictionary gives them.
+/// Each format counts its ids itself, missing ones included, and gives them the rows that the
+/// text's dictionary gives them.
 #[test]
 fn a_dictionary_of_any_format_trains_the_weights_of_the_text_s() {
     let place = Place::new("rows.txt");
     let with = |data: &Path, valid: &Path| {
         let run = place.train_without_data().path("--data", data).path("--valid", valid);
-        let run = run.with(&["--set", "data.ids=dictionary", "--set", "data.min_count=2", "--epochs", "2"]);
+        let run = run.with(&[
+            "--set",
+            "data.ids=dictionary",
+            "--set",
+            "data.min_count=2",
+            "--epochs",
+            "2",
+        ]);
         outcome(&run.with(&["--eval-every", "10"]).succeeds())
     };
     let expected = with(&place.train, &place.valid);
@@ -132,7 +142,10 @@ fn a_run_that_stopped_goes_on_bit_for_bit_in_every_order() {
         assert_eq!(part.with(&["--resume"]).succeeds().digest(), expected, "{order:?}");
         digests.push(expected);
     }
-    assert_eq!(digests[2], digests[3], "samples from memory come in the order of those from the disk");
+    assert_eq!(
+        digests[2], digests[3],
+        "samples from memory come in the order of those from the disk"
+    );
     digests.sort();
     digests.dedup();
     assert_eq!(digests.len(), 3, "orders differ");
@@ -156,7 +169,9 @@ fn ranks_train_the_same_on_binary_data() {
     let place = Place::new("rows.txt");
     let data = Files::of(&place, "headlong", ["a.hld", "b.hld"], &[]);
     let ranks = |data: &Path, valid: &Path| {
-        train(&place, data, valid, &["--ranks", "2", "--set", "train.sum_blocks=2"]).succeeds().digest()
+        train(&place, data, valid, &["--ranks", "2", "--set", "train.sum_blocks=2"])
+            .succeeds()
+            .digest()
     };
     assert_eq!(ranks(&data.train, &data.valid), ranks(&place.train, &place.valid));
 }
@@ -189,8 +204,16 @@ fn columns_that_differ_are_refused_with_the_key_to_set() {
         place.train_without_data().path("--data", &data.train).with(more).fails(code, words);
     };
     refused(&[], 1, &["gone through ln(x+3)", "data.dense_transform"]);
-    refused(&["--set", "data.num_sparse=25"], 2, &["data.num_sparse", "25 columns, but the data has 26"]);
-    refused(&["--set", "data.num_dense=12"], 2, &["data.num_dense", "12 columns, but the data has 13"]);
+    refused(
+        &["--set", "data.num_sparse=25"],
+        2,
+        &["data.num_sparse", "25 columns, but the data has 26"],
+    );
+    refused(
+        &["--set", "data.num_dense=12"],
+        2,
+        &["data.num_dense", "12 columns, but the data has 13"],
+    );
     refused(&["--on-bad-row", "skip"], 2, &["data.on_bad_row", "the data is headlong"]);
     let admitted = ["--set", "data.dense_transform=ln(x+3)", "--set", "data.ids=admitted"];
     refused(&admitted, 1, &["admitted", "hash"]);
@@ -207,17 +230,20 @@ fn write_multi_hot(path: &Path, count: usize, seed: u64) {
     use headlong_reader::samples::{DenseKind, DenseValues, Samples};
     let hotness = [1, 3, 5];
     let layout =
-        RecordLayout::raw(false, 2, DenseKind::Transformed(DenseTransform::LnPlus1), &hotness).unwrap();
+        RecordLayout::raw(false, 2, DenseKind::Transformed(DenseTransform::LnPlus1), &hotness)
+            .unwrap();
     let mut samples = Samples::default();
     samples.clear(&layout.schema);
     samples.num_samples = count;
     let random = |row: usize, column: u64| fmix64(seed ^ ((row as u64) << 8 | column)) >> 33;
     samples.labels.extend((0..count).map(|row| (random(row, 0) % 2) as f32));
-    let dense = (0..2 * count).map(|index| (random(index / 2, 1 + index as u64 % 2) % 100) as f32 / 25.0);
+    let dense =
+        (0..2 * count).map(|index| (random(index / 2, 1 + index as u64 % 2) % 100) as f32 / 25.0);
     samples.dense = DenseValues::Numbers(dense.collect());
     for (column, (bags, hotness)) in samples.sparse.iter_mut().zip(hotness).enumerate() {
         let ids = (0..count).flat_map(|row| {
-            (0..u64::from(hotness)).map(move |index| random(row, 10 + 10 * column as u64 + index) % 500)
+            (0..u64::from(hotness))
+                .map(move |index| random(row, 10 + 10 * column as u64 + index) % 500)
         });
         bags.ids.extend(ids);
     }
@@ -236,7 +262,8 @@ fn samples_of_several_ids_train_alike_from_every_format_and_go_on() {
     let said = ["--set", "data.format=raw", "--set", "data.hotness=[1,3,5]"];
     let expected = train(&place, &raw, &valid, &columns).with(&said).succeeds();
     let conversion = ["--from", "raw", "--num-dense", "2", "--hotness", "1,3,5"];
-    for (to, names) in [("headlong", ["a.hld", "b.hld"]), ("npy", ["a", "b"]), ("parquet", ["a.pq", "b.pq"])]
+    for (to, names) in
+        [("headlong", ["a.hld", "b.hld"]), ("npy", ["a", "b"]), ("parquet", ["a.pq", "b.pq"])]
     {
         let [data, valid] = [(&raw, names[0]), (&valid, names[1])]
             .map(|(from, name)| convert(&place, from, to, name, &conversion));
@@ -246,7 +273,8 @@ fn samples_of_several_ids_train_alike_from_every_format_and_go_on() {
     }
     let checkpoints = place.path("checkpoints");
     let data = place.path("a.hld");
-    let order = [&columns[..], &["--set", "data.order=samples", "--set", "data.order_window=300"]].concat();
+    let order =
+        [&columns[..], &["--set", "data.order=samples", "--set", "data.order_window=300"]].concat();
     let whole = train(&place, &data, &place.path("b.hld"), &order);
     let part = whole.clone().path("--checkpoint-dir", &checkpoints);
     part.clone().with(&["--steps", "29"]).succeeds();

@@ -1,6 +1,8 @@
-//! The debug run of the original DLRM, to the digit: losses, gradients, final weights, through the engine that trains.
+//! The debug run of the original DLRM, to the digit: losses, gradients, final weights, through the
+//! engine that trains.
 //!
-//! It pins the order of the interaction, sum pooling, duplicates, squared error of the sigmoid and SGD.
+//! It pins the order of the interaction, sum pooling, duplicates, squared error of the sigmoid and
+//! SGD.
 
 #[cfg(test)]
 mod golden_data;
@@ -17,8 +19,13 @@ use stepwise::{Rates, Trainer, interaction_output};
 fn config(golden: &Golden) -> Config {
     let mut config = Config::default();
     let loss = Loss::Mse;
-    config.model =
-        ModelConfig { dim: 2, bottom: vec![3, 2], top: vec![4, 2, 1], loss, ..ModelConfig::default() };
+    config.model = ModelConfig {
+        dim: 2,
+        bottom: vec![3, 2],
+        top: vec![4, 2, 1],
+        loss,
+        ..ModelConfig::default()
+    };
     config.tables.rows = TableRows::List(golden.rows.clone());
     config.tables.max_ids_per_sample = 3;
     (config.data.num_dense, config.data.num_sparse) = (4, 3);
@@ -71,7 +78,11 @@ fn losses_and_final_weights(stream: Stream) {
     let (losses, trainer) = train(&golden, stream);
     for (step, (got, published)) in losses.iter().zip(&golden.published_losses).enumerate() {
         let off = (got - published).abs();
-        assert!(off <= golden.losses_tolerance, "loss of step {}: {got}, not {published}", step + 1);
+        assert!(
+            off <= golden.losses_tolerance,
+            "loss of step {}: {got}, not {published}",
+            step + 1
+        );
     }
     for (name, published) in &golden.published_final {
         assert_near(name, &trainer.read(name), published, golden.final_tolerance);
@@ -88,8 +99,8 @@ fn cuda_losses_and_final_weights_are_those_published() {
     cuda_stream().into_iter().for_each(losses_and_final_weights);
 }
 
-/// The sigmoid is nearly saturated in the first two steps, so weights move little and a tolerance of 1.5e-5 could hide a
-/// wrong gradient. The changes themselves are known in f64.
+/// The sigmoid is nearly saturated in the first two steps, so weights move little and a tolerance
+/// of 1.5e-5 could hide a wrong gradient. The changes themselves are known in f64.
 fn every_weight_changes(stream: Stream) {
     let golden = Golden::load();
     let (losses, trainer) = train(&golden, stream);
@@ -99,8 +110,8 @@ fn every_weight_changes(stream: Stream) {
     for (name, changes) in &golden.changes {
         let initial = &golden.initial[name];
         let exact: Vec<f64> = initial.iter().zip(changes).map(|(w, c)| w + c).collect();
-        // Weights are below 1: storing one rounds by at most 2^-25, once at the start and once a step; the gradients
-        // themselves carry a relative error below 1e-4, of changes below 4e-4.
+        // Weights are below 1: storing one rounds by at most 2^-25, once at the start and once a
+        // step; the gradients themselves carry a relative error below 1e-4, of changes below 4e-4.
         assert_near(name, &trainer.read(name), &exact, 4.0 * 2.0_f64.powi(-25) + 4e-8);
     }
 }
@@ -127,8 +138,8 @@ fn every_gradient(stream: Stream) {
         assert_eq!(gradients.keys().collect::<Vec<_>>(), exact.keys().collect::<Vec<_>>());
         for (name, exact) in exact {
             let largest = exact.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
-            // The sigmoid's slope p(1-p) loses relative accuracy as 1 - p falls to 0.02: 2^-24 / 0.02 = 3e-6, and the
-            // logit's own error of about 1e-6 enters too.
+            // The sigmoid's slope p(1-p) loses relative accuracy as 1 - p falls to 0.02: 2^-24 /
+            // 0.02 = 3e-6, and the logit's own error of about 1e-6 enters too.
             assert_near(name, &gradients[name], exact, 2e-5 * largest);
         }
         trainer.step(Rates::both(golden.learning_rate as f32), batch(step));
@@ -152,7 +163,8 @@ fn the_top_input_has_the_published_order() {
     let step = &golden.steps[0];
     let mut rows = Vec::new();
     for sample in 0..2 {
-        let hidden = layer(&step.dense[sample * 4..][..4], &w("bot_l.0.weight"), &w("bot_l.0.bias"));
+        let hidden =
+            layer(&step.dense[sample * 4..][..4], &w("bot_l.0.weight"), &w("bot_l.0.bias"));
         let bottom = layer(&hidden, &w("bot_l.2.weight"), &w("bot_l.2.bias"));
         let pooled = (0..3).flat_map(|t| {
             let table = w(&format!("emb_l.{t}.weight"));

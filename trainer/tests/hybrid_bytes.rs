@@ -1,5 +1,5 @@
-//! The bytes that a plan predicts, from statistics of other batches, against what leaves the transports: on real rows where they are
-//! present, on synthetic ones of the same format else.
+//! The bytes that a plan predicts, from statistics of other batches, against what leaves the
+//! transports: on real rows where they are present, on synthetic ones of the same format else.
 
 #![cfg(test)]
 
@@ -19,17 +19,24 @@ const COUNTED: usize = 24;
 const TRAINED: usize = 6;
 const MOST_ROWS: u64 = 100_000;
 
-/// Batches of real or synthetic rows, ids hashed into tables of the Kaggle data's sizes, the largest cut to 100,000 rows.
+/// Batches of real or synthetic rows, ids hashed into tables of the Kaggle data's sizes, the
+/// largest cut to 100,000 rows.
 fn batches() -> (Vec<u64>, Vec<Batch>) {
-    let real = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
+    let real =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
     let folder = tempfile::tempdir().unwrap();
     let (file, synthetic): (PathBuf, _) = if real.exists() {
         (real.to_owned(), None)
     } else {
         println!("{} is absent: synthetic rows", real.display());
         let rows = (BATCH_SIZE * (COUNTED + TRAINED + 1)) as u64;
-        let options =
-            SyntheticOptions { seed: 3, train_rows: rows, valid_rows: 1, scale: 0.003, gzip: false };
+        let options = SyntheticOptions {
+            seed: 3,
+            train_rows: rows,
+            valid_rows: 1,
+            scale: 0.003,
+            gzip: false,
+        };
         let report = generate(&options, folder.path(), &Pool::new(2), &mut |_| {}).unwrap();
         (report.train_file, Some(folder))
     };
@@ -37,7 +44,8 @@ fn batches() -> (Vec<u64>, Vec<Batch>) {
         headlong::preset::KAGGLE_CARDINALITIES.iter().map(|&rows| rows.min(MOST_ROWS)).collect();
     let ids = IdMapper::new(IdPolicy::Hash { function: Default::default() }, &rows).unwrap();
     let options = TextOptions { batch_size: BATCH_SIZE, epochs: Some(1), ..TextOptions::default() };
-    let mut reader = CriteoTextReader::open(&[file.into()], ids, &options, &Position::default()).unwrap();
+    let mut reader =
+        CriteoTextReader::open(&[file.into()], ids, &options, &Position::default()).unwrap();
     let mut batches = Vec::new();
     for _ in 0..COUNTED + TRAINED {
         let mut batch = Batch::default();
@@ -77,7 +85,8 @@ fn bytes(config: &Config, rows: &[u64], batches: &[Batch]) -> [(f64, f64); 2] {
     let registry = Registry::default();
     let partition = Some(placement.partition);
     let crew =
-        Crew::build(&config, rows, CrewOptions { partition, ..CrewOptions::new(4, &registry) }).unwrap();
+        Crew::build(&config, rows, CrewOptions { partition, ..CrewOptions::new(4, &registry) })
+            .unwrap();
     let trained = &batches[COUNTED..];
     crew.prime(&trained[0]).unwrap();
     for number in 1..=trained.len() {

@@ -1,4 +1,5 @@
-//! Data that is odd, hostile or merely large, through the command line: named errors, the right exit code, bounded memory.
+//! Data that is odd, hostile or merely large, through the command line: named errors, the right
+//! exit code, bounded memory.
 
 #![cfg(test)]
 
@@ -12,7 +13,10 @@ use std::process::{Command, Stdio};
 fn within(mib: u64, run: &Run) -> Ended {
     let script = format!("ulimit -v {}; exec \"$0\" \"$@\"", mib << 10);
     let mut command = Command::new("sh");
-    command.args(["-c", &script, env!("CARGO_BIN_EXE_headlong")]).args(run.arguments()).stdin(Stdio::null());
+    command
+        .args(["-c", &script, env!("CARGO_BIN_EXE_headlong")])
+        .args(run.arguments())
+        .stdin(Stdio::null());
     Ended::of(command.output().unwrap())
 }
 
@@ -34,7 +38,11 @@ fn malformed_lines_without_end_take_neither_time_nor_memory() {
     let ended = within(500, &verify(&file));
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     assert_eq!(ended.stdout.lines().filter(|line| line.contains("expected 40")).count(), 100);
-    assert!(ended.stdout.contains("2,999,900 more malformed lines are not listed"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("2,999,900 more malformed lines are not listed"),
+        "{}",
+        ended.stdout
+    );
     assert!(ended.stderr.contains("3,000,000 malformed lines"), "{}", ended.stderr);
 }
 
@@ -47,7 +55,9 @@ fn an_open_quote_does_not_read_a_whole_file_into_memory() {
     let ended = within(500, &verify(&file));
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     assert!(
-        ended.stderr.contains("bomb.csv.gz: line 2: the field that begins here is longer than 65536 bytes"),
+        ended
+            .stderr
+            .contains("bomb.csv.gz: line 2: the field that begins here is longer than 65536 bytes"),
         "{}",
         ended.stderr
     );
@@ -56,7 +66,8 @@ fn an_open_quote_does_not_read_a_whole_file_into_memory() {
 #[test]
 fn ids_of_text_are_no_rows_and_the_key_says_so() {
     let place = Place::new("rows.txt");
-    let words = ["`data.ids`", "\"rows\" says that the ids of the data are rows already", "\"hash\""];
+    let words =
+        ["`data.ids`", "\"rows\" says that the ids of the data are rows already", "\"hash\""];
     place.train().with(&["--set", "data.ids='rows'"]).fails(2, &words);
     place
         .train()
@@ -85,8 +96,10 @@ fn what_cannot_be_said_does_not_change_the_exit_code() {
 fn numbers_that_are_none_are_named_by_record_and_column() {
     let place = Place::new("rows.txt");
     let convert = |from: &Path, to: &str, output: &Path, more: &[&str]| {
-        let run =
-            Run::new("data").with(&["convert", "--to", to]).path("--data", from).path("--output", output);
+        let run = Run::new("data")
+            .with(&["convert", "--to", to])
+            .path("--data", from)
+            .path("--output", output);
         run.with(more)
     };
     let raw = place.path("a.raw");
@@ -102,7 +115,9 @@ fn numbers_that_are_none_are_named_by_record_and_column() {
     convert(&raw, "headlong", &output, &["--from", "raw", "--hotness", ones]).fails(1, &words);
     assert!(!output.exists());
     let train = place.train_without_data().path("--data", &raw);
-    train.with(&["--set", "data.format=raw", "--set", &format!("data.hotness=[{ones}]")]).fails(1, &words);
+    train
+        .with(&["--set", "data.format=raw", "--set", &format!("data.hotness=[{ones}]")])
+        .fails(1, &words);
 }
 
 #[test]
@@ -154,7 +169,11 @@ fn what_another_program_has_left_of_standard_input_is_read() {
         let inspect = Run::new("data").with(&["inspect", name]);
         let ended = Ended::of(inspect.command().stdin(file).output().unwrap());
         let expected = format!("\n{} rows, ", rows - skipped);
-        assert!(ended.stdout.replace(',', "").contains(&expected.replace(',', "")), "{}", ended.stdout);
+        assert!(
+            ended.stdout.replace(',', "").contains(&expected.replace(',', "")),
+            "{}",
+            ended.stdout
+        );
     }
 }
 
@@ -187,7 +206,8 @@ fn a_pipe_is_read_as_the_file_would_be_by_every_command() {
     std::fs::write(&squeezed, zstd::encode_all(text.as_bytes(), 1).unwrap()).unwrap();
     let applied = |command: &str| Run::new(command).path("--checkpoint", &checkpoints);
     let of_file = applied("eval").with(&["--json"]).path("--data", &place.train).succeeds().stdout;
-    let loss = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["logloss"].clone();
+    let loss =
+        |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["logloss"].clone();
     let (from_file, from_pipe) = (place.path("file.csv"), place.path("pipe.csv"));
     applied("predict").path("--data", &place.train).path("--output", &from_file).succeeds();
     for (file, name) in [(&place.train, "-"), (&packed, "/dev/stdin"), (&squeezed, "-")] {
@@ -232,11 +252,19 @@ fn named_pipes_and_process_substitution_are_read_and_training_data_that_is_read_
     let mut bash = Command::new("bash");
     bash.args(["-c", script, env!("CARGO_BIN_EXE_headlong"), place.train.to_str().unwrap()]);
     let ended = Ended::of(bash.output().unwrap());
-    assert!(ended.stdout.contains("1,500 rows, 0 malformed lines"), "{}{}", ended.stdout, ended.stderr);
+    assert!(
+        ended.stdout.contains("1,500 rows, 0 malformed lines"),
+        "{}{}",
+        ended.stdout,
+        ended.stderr
+    );
 
     let train = place.train_without_data().with(&["--data", "-"]);
     for (more, words) in [
-        (&["--epochs", "2"][..], "`train.epochs`: standard input is a pipe, which can be read only once"),
+        (
+            &["--epochs", "2"][..],
+            "`train.epochs`: standard input is a pipe, which can be read only once",
+        ),
         (&["--set", "data.ids=dictionary"], "`data.ids`: standard input is a pipe"),
         (&["--ranks", "2"], "`run.ranks`: standard input is a pipe"),
     ] {
@@ -263,22 +291,33 @@ fn formats_that_are_read_at_random_are_refused_from_a_pipe_and_delimited_text_is
         output
     };
     for (format, name) in [("headlong", "a.hld"), ("parquet", "a.parquet"), ("mlperf", "a.bin")] {
-        let ended = piped(&convert(format, name), &Run::new("data").with(&["verify", "-", "--from", format]));
+        let ended = piped(
+            &convert(format, name),
+            &Run::new("data").with(&["verify", "-", "--from", format]),
+        );
         assert_eq!(ended.code, Some(1));
-        let words =
-            format!("standard input is a pipe, which can be read only once: {format} is read in any order");
+        let words = format!(
+            "standard input is a pipe, which can be read only once: {format} is read in any order"
+        );
         assert!(ended.stderr.contains(&words), "{}", ended.stderr);
     }
     let csv = convert("csv", "a.csv");
     let train = |data: &str| {
-        let run =
-            place.train_without_data().with(&["--threads", "1", "--data", data, "--data-format", "csv"]);
+        let run = place.train_without_data().with(&[
+            "--threads",
+            "1",
+            "--data",
+            data,
+            "--data-format",
+            "csv",
+        ]);
         run.with(&["--checkpoint-dir", place.path("checkpoints").to_str().unwrap()])
     };
     let expected = train(csv.to_str().unwrap()).succeeds().digest();
     let predict = |data: &str, output: &Path| {
-        let run =
-            Run::new("predict").path("--checkpoint", &place.path("checkpoints")).path("--output", output);
+        let run = Run::new("predict")
+            .path("--checkpoint", &place.path("checkpoints"))
+            .path("--output", output);
         run.with(&["--data", data])
     };
     let outputs = ["p.csv", "q.csv"].map(|name| place.path(name));
@@ -300,8 +339,10 @@ fn a_model_predicts_on_files_of_every_format_and_of_more_columns() {
     };
     let checkpoints = place.path("checkpoints");
     let mlperf = convert(&place.train, "mlperf", "a.bin", &[]);
-    // Records cannot say that an id is missing, so ids are rows by remainder, where a missing one is 0.
-    let train = place.train_without_data().path("--data", &mlperf).path("--checkpoint-dir", &checkpoints);
+    // Records cannot say that an id is missing, so ids are rows by remainder, where a missing one
+    // is 0.
+    let train =
+        place.train_without_data().path("--data", &mlperf).path("--checkpoint-dir", &checkpoints);
     train.with(&["--data-format", "mlperf", "--set", "data.ids=modulo"]).succeeds();
     let predict = |data: &Path, more: &[&str]| {
         let output = place.path("p.csv");
@@ -325,8 +366,11 @@ fn a_model_predicts_on_files_of_every_format_and_of_more_columns() {
     }
     // An id of the row that training knew nothing of, before and after the columns of the model.
     let csv = std::fs::read_to_string(place.path("a.csv")).unwrap();
-    let wider: String =
-        csv.lines().enumerate().map(|(row, line)| format!("row{row},{line},\"x, {row}\"\n")).collect();
+    let wider: String = csv
+        .lines()
+        .enumerate()
+        .map(|(row, line)| format!("row{row},{line},\"x, {row}\"\n"))
+        .collect();
     let file = place.path("wider.csv");
     std::fs::write(&file, wider).unwrap();
     assert!(predict(&file, &[]) == expected);
@@ -355,8 +399,10 @@ fn every_format_is_inspected() {
         }
         if to != "mlperf" {
             assert_eq!(found["dense"], text["dense"], "{to}");
-            let columns = found["sparse"].as_array().unwrap().iter().zip(text["sparse"].as_array().unwrap());
-            columns.for_each(|(found, text)| assert_eq!(found["distinct"], text["distinct"], "{to}"));
+            let columns =
+                found["sparse"].as_array().unwrap().iter().zip(text["sparse"].as_array().unwrap());
+            columns
+                .for_each(|(found, text)| assert_eq!(found["distinct"], text["distinct"], "{to}"));
         }
     }
     // A table that nobody has described yet: how many values does each column have?
@@ -373,7 +419,8 @@ fn a_table_of_ones_own_keeps_its_label_and_numbers_when_it_is_converted_to_text(
     let place = Place::new("rows.txt");
     let [config, table, again] = ["a.toml", "a.csv", "b.csv"].map(|name| place.path(name));
     std::fs::write(&table, "clicked,price,page\ntrue,2.5,/a\nfalse,,/b\nFALSE,1e3,/a\n").unwrap();
-    let columns = "[data.columns]\nlabel = \"clicked\"\ndense = [\"price\"]\ncategorical = [\"page\"]\n";
+    let columns =
+        "[data.columns]\nlabel = \"clicked\"\ndense = [\"price\"]\ncategorical = [\"page\"]\n";
     std::fs::write(&config, columns).unwrap();
     let convert = |from: &Path, to: &Path| {
         let run = Run::new("data").with(&["convert", "--to", "csv"]).path("--config", &config);
@@ -387,8 +434,10 @@ fn a_table_of_ones_own_keeps_its_label_and_numbers_when_it_is_converted_to_text(
     let verify = verify(&place.path("c.csv")).path("--config", &config).succeeds();
     assert!(verify.stdout.contains("3 samples, click rate 0.333333"), "{}", verify.stdout);
     // Missing numbers are counted where they are.
-    let verify =
-        Run::new("data").with(&["verify", table.to_str().unwrap()]).path("--config", &config).succeeds();
+    let verify = Run::new("data")
+        .with(&["verify", table.to_str().unwrap()])
+        .path("--config", &config)
+        .succeeds();
     assert!(
         verify.stdout.lines().any(|line| line.starts_with("price") && line.ends_with("1 missing")),
         "{}",
@@ -415,7 +464,11 @@ fn marks_of_encodings_and_labels_of_one_class_are_told() {
     let negative: String = text.lines().map(|line| format!("0{}\n", &line[1..])).collect();
     std::fs::write(&place.train, negative).unwrap();
     let ended = place.train().succeeds();
-    assert!(ended.stderr.contains("all 1,500 training samples have the label 0"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("all 1,500 training samples have the label 0"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -431,7 +484,11 @@ fn names_that_are_not_utf_8_are_shown() {
     let [label, rest] = [name(b"day\xff"), name(b"day\xff_labels.npy")];
     std::fs::write(&rest, "no array").unwrap();
     let ended = run(&["data", "verify"], &label);
-    assert!(ended.stderr.contains("day\u{fffd}_labels.npy: expected a numpy array"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("day\u{fffd}_labels.npy: expected a numpy array"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]

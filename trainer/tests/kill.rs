@@ -1,5 +1,6 @@
-//! `kill -9` at any moment, also in the middle of a save, loses nothing but the steps since the last checkpoint: the run goes
-//! on with `--resume` and ends in the very same bits as a run that nobody disturbed.
+//! `kill -9` at any moment, also in the middle of a save, loses nothing but the steps since the
+//! last checkpoint: the run goes on with `--resume` and ends in the very same bits as a run that
+//! nobody disturbed.
 
 #![cfg(test)]
 
@@ -19,7 +20,8 @@ const KINDS: [(&str, &[&str]); 3] = [
 
 #[test]
 fn twenty_kills() {
-    let tallies: Vec<Tally> = [8, 8, 4].iter().zip(0..).map(|(&kills, kind)| survive(kind, kills)).collect();
+    let tallies: Vec<Tally> =
+        [8, 8, 4].iter().zip(0..).map(|(&kills, kind)| survive(kind, kills)).collect();
     let during_saves: usize = tallies.iter().map(|tally| tally.during_saves).sum();
     assert!(during_saves >= 3, "only {during_saves} kills hit a save");
 }
@@ -72,7 +74,10 @@ fn survive(kind: usize, kills: usize) -> Tally {
             .filter(|name| !name.starts_with("step-") && name != ".lock")
             .collect();
         assert_eq!(left, [] as [String; 0], "left behind by crashes, and not cleaned");
-        println!("  run {} ended after {} kills in all, weights as expected", tally.runs, tally.kills);
+        println!(
+            "  run {} ended after {} kills in all, weights as expected",
+            tally.runs, tally.kills
+        );
     }
     tally
 }
@@ -107,7 +112,8 @@ fn one_run(run: &Run, checkpoints: &Path, kills: usize, killer: &mut Killer, tal
 fn being_written(checkpoints: &Path) -> Option<u64> {
     let newest = steps(checkpoints).last().copied().unwrap_or(0);
     let aside = names(checkpoints);
-    let aside = aside.iter().filter_map(|name| name.strip_prefix(".tmp-step-")?.parse::<u64>().ok());
+    let aside =
+        aside.iter().filter_map(|name| name.strip_prefix(".tmp-step-")?.parse::<u64>().ok());
     aside.filter(|step| *step > newest).max()
 }
 
@@ -143,8 +149,11 @@ impl Killer {
         let before = steps(checkpoints).last().copied().unwrap_or(0);
         let mut seen = Vec::new();
         while choice != 0 && seen.len() < saves && child.try_wait().unwrap().is_none() {
-            let found =
-                if choice == 1 { being_written(checkpoints) } else { steps(checkpoints).last().copied() };
+            let found = if choice == 1 {
+                being_written(checkpoints)
+            } else {
+                steps(checkpoints).last().copied()
+            };
             seen.extend(found.filter(|step| *step > before && !seen.contains(step)));
             std::thread::sleep(Duration::from_micros(100));
         }

@@ -1,4 +1,5 @@
-//! `headlong launch` on one machine: ranks find each other, one verdict names the culprit, nobody is left behind.
+//! `headlong launch` on one machine: ranks find each other, one verdict names the culprit, nobody
+//! is left behind.
 
 #![cfg(test)]
 
@@ -18,14 +19,20 @@ fn launch(ranks: usize, command: &[&str]) -> Command {
 }
 
 fn run(ranks: usize, command: &[&str]) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = launch(ranks, command).output().expect("headlong starts");
-    (status.code(), String::from_utf8(stdout).expect("text"), String::from_utf8(stderr).expect("text"))
+    let Output { status, stdout, stderr } =
+        launch(ranks, command).output().expect("headlong starts");
+    (
+        status.code(),
+        String::from_utf8(stdout).expect("text"),
+        String::from_utf8(stderr).expect("text"),
+    )
 }
 
 /// Processes whose parent is `parent` and that have not ended.
 fn children_of(parent: u32) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").expect("Linux");
-    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let numbers =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_child = |pid: &i32| {
         let stat = read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -52,14 +59,19 @@ fn is_alive(pid: i32) -> bool {
 
 /// A running job of `ranks`: the launcher and its children, rank 0 first.
 fn running(ranks: usize) -> (Child, Vec<i32>) {
-    let launcher =
-        launch(ranks, &ENDLESS).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    let launcher = launch(ranks, &ENDLESS)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
     wait_until("starting", || children_of(launcher.id()).len() == ranks);
     let children = children_of(launcher.id());
     // Joined: a control thread runs in each.
     let joined = |pid: &i32| {
-        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        let mut names = threads.filter_map(|thread| read_to_string(thread.path().join("comm")).ok());
+        let threads =
+            std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let mut names =
+            threads.filter_map(|thread| read_to_string(thread.path().join("comm")).ok());
         names.any(|name| name.trim() == "comm-control")
     };
     wait_until("joining", || children.iter().all(joined));
@@ -67,7 +79,8 @@ fn running(ranks: usize) -> (Child, Vec<i32>) {
 }
 
 fn send(pid: i32, signal: Signal) {
-    kill_process(Pid::from_raw(pid).expect("a process"), signal).expect("a signal to a process of this test");
+    kill_process(Pid::from_raw(pid).expect("a process"), signal)
+        .expect("a signal to a process of this test");
 }
 
 fn end_of(launcher: Child) -> (Option<i32>, String) {
@@ -77,8 +90,18 @@ fn end_of(launcher: Child) -> (Option<i32>, String) {
 
 #[test]
 fn ranks_find_each_other_and_rank_0_has_the_answer() {
-    let command =
-        ["bench", "all_reduce", "--backend", "tcp", "-b", "1024", "-e", "1024", "--iterations", "20"];
+    let command = [
+        "bench",
+        "all_reduce",
+        "--backend",
+        "tcp",
+        "-b",
+        "1024",
+        "-e",
+        "1024",
+        "--iterations",
+        "20",
+    ];
     let (code, out, errors) = run(3, &command);
     assert_eq!(code, Some(0), "{errors}");
     assert!(out.contains("1024"), "{out}");
@@ -120,8 +143,8 @@ fn a_killed_rank_is_named_and_the_others_end() {
     assert!(!children.iter().any(|pid| is_alive(*pid)));
 }
 
-/// A rank that is stopped for longer than others wait for its signs of life, and then goes on: it ends like a victim, and may say
-/// itself that another is gone.
+/// A rank that is stopped for longer than others wait for its signs of life, and then goes on: it
+/// ends like a victim, and may say itself that another is gone.
 fn stopped_for_a_while(victim: usize) {
     let (launcher, children) = running(2);
     send(children[victim], Signal::STOP);
@@ -153,8 +176,10 @@ fn ranks_that_are_bound_to_nothing_are_told_so() {
     let ranks = std::thread::available_parallelism().map_or(1, usize::from) + 1;
     let (code, _, errors) = run(ranks, &["no-such-command"]);
     assert_eq!(code, Some(2), "{errors}");
-    let words =
-        format!("note: --bind auto: {ranks} ranks, {} processors: ranks run on any processor", ranks - 1);
+    let words = format!(
+        "note: --bind auto: {ranks} ranks, {} processors: ranks run on any processor",
+        ranks - 1
+    );
     assert!(errors.contains(&words), "{errors}");
 }
 
@@ -196,10 +221,12 @@ fn ranks_are_bound_to_different_processors() {
     let (mut launcher, children) = running(2);
     let allowed = |pid: &i32| {
         let status = read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status.lines().find(|line| line.starts_with("Cpus_allowed_list")).map(str::to_string);
+        let line =
+            status.lines().find(|line| line.starts_with("Cpus_allowed_list")).map(str::to_string);
         line.expect("a line Cpus_allowed_list")
     };
-    let (lists, all) = (children.iter().map(allowed).collect::<Vec<_>>(), allowed(&(launcher.id() as i32)));
+    let (lists, all) =
+        (children.iter().map(allowed).collect::<Vec<_>>(), allowed(&(launcher.id() as i32)));
     if std::thread::available_parallelism().is_ok_and(|processors| processors.get() >= 2) {
         assert!(lists[0] != lists[1] && lists[0] != all, "{lists:?} of {all}");
     }

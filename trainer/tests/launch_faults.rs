@@ -1,5 +1,6 @@
-//! A rank of a training job of two processes is killed or stopped while a checkpoint is written: the job ends within seconds,
-//! names it, leaves whole checkpoints and no process, and goes on from there to the same weights.
+//! A rank of a training job of two processes is killed or stopped while a checkpoint is written:
+//! the job ends within seconds, names it, leaves whole checkpoints and no process, and goes on from
+//! there to the same weights.
 
 #![cfg(test)]
 
@@ -12,10 +13,22 @@ use std::time::{Duration, Instant};
 /// Training that saves often, and long enough to be hit while it does.
 fn training(place: &Place, log: &str) -> Run {
     let run = Run::new("train").with(&["--threads", "1", "--epochs", "1", "--seed", "5"]);
-    let run =
-        run.with(&["--set", "model.dim=8", "--set", "model.bottom=[16,8]", "--set", "model.top=[16,1]"]);
-    let run =
-        run.with(&["--set", "tables.rows=8000", "--set", "train.batch_size=64", "--set", "sum_blocks=4"]);
+    let run = run.with(&[
+        "--set",
+        "model.dim=8",
+        "--set",
+        "model.bottom=[16,8]",
+        "--set",
+        "model.top=[16,1]",
+    ]);
+    let run = run.with(&[
+        "--set",
+        "tables.rows=8000",
+        "--set",
+        "train.batch_size=64",
+        "--set",
+        "sum_blocks=4",
+    ]);
     let run = run.path("--data", &place.train).path("--output-dir", &place.path("output"));
     run.path("--log-json", &place.path(log))
 }
@@ -27,8 +40,10 @@ fn launched(run: &Run) -> Run {
 
 /// The processes of the launcher's ranks, rank 0 first.
 fn ranks_of(launcher: &Child) -> Vec<i32> {
-    let list =
-        Command::new("ps").args(["-o", "pid=", "--ppid", &launcher.id().to_string()]).output().expect("ps");
+    let list = Command::new("ps")
+        .args(["-o", "pid=", "--ppid", &launcher.id().to_string()])
+        .output()
+        .expect("ps");
     let text = String::from_utf8(list.stdout).expect("text");
     let mut pids: Vec<i32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     pids.sort_unstable();
@@ -48,9 +63,11 @@ fn is_being_written(checkpoints: &Path) -> bool {
     newest > 0 && half.max().is_some_and(|step| step > newest)
 }
 
-/// Strikes a rank while a checkpoint is written. Standard error of the launcher, and the time to its end.
+/// Strikes a rank while a checkpoint is written. Standard error of the launcher, and the time to
+/// its end.
 fn strike(run: &Run, checkpoints: &Path, victim: usize, signal: &str) -> (Ended, Duration) {
-    let mut launcher = run.command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    let mut launcher =
+        run.command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     let begin = Instant::now();
     while !is_being_written(checkpoints) {
         let ended = launcher.try_wait().expect("an own child");
@@ -64,7 +81,8 @@ fn strike(run: &Run, checkpoints: &Path, victim: usize, signal: &str) -> (Ended,
     let ranks = ranks_of(&launcher);
     assert_eq!(ranks.len(), 2, "both ranks run");
     let begin = Instant::now();
-    let sent = Command::new("kill").args([&format!("-{signal}"), &ranks[victim].to_string()]).status();
+    let sent =
+        Command::new("kill").args([&format!("-{signal}"), &ranks[victim].to_string()]).status();
     assert!(sent.expect("kill").success());
     let output = launcher.wait_with_output().expect("an own child");
     let took = begin.elapsed();
@@ -87,7 +105,8 @@ fn struck_while_saving(victim: usize, signal: &str, words: &str) {
     newest.verify().expect("every byte as it was written");
 
     run.succeeds();
-    let left: Vec<String> = names(&checkpoints).into_iter().filter(|name| name.starts_with(".tmp")).collect();
+    let left: Vec<String> =
+        names(&checkpoints).into_iter().filter(|name| name.starts_with(".tmp")).collect();
     assert!(left.is_empty(), "left behind: {left:?}");
     training(&place, "alone.json").succeeds();
     assert_eq!(

@@ -1,4 +1,5 @@
-//! What a process hears about the place that its launcher has given it: notes, refusals, and the secret that keeps others out.
+//! What a process hears about the place that its launcher has given it: notes, refusals, and the
+//! secret that keeps others out.
 
 #![cfg(test)]
 
@@ -34,7 +35,8 @@ fn free_port() -> String {
     listener.local_addr().expect("its address").port().to_string()
 }
 
-/// Both ranks of a job of two run `arguments`, each with the variables that `of_rank` gives; what rank 0 and rank 1 say.
+/// Both ranks of a job of two run `arguments`, each with the variables that `of_rank` gives; what
+/// rank 0 and rank 1 say.
 fn both(arguments: &[&str], of_rank: impl Fn(usize, &mut Command)) -> [Said; 2] {
     let ranks = [0, 1].map(|rank| {
         let mut command = headlong(arguments, &[]);
@@ -60,7 +62,10 @@ fn a_forgotten_srun_is_said() {
     let slurm = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "7")];
     let Said { code, text } = run(&train, &slurm);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("note: this is a Slurm job of 4 tasks, but srun has not started"), "{text}");
+    assert!(
+        text.contains("note: this is a Slurm job of 4 tasks, but srun has not started"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -111,7 +116,11 @@ fn beyond_this_machine_nobody_trains_without_a_secret_by_accident() {
     let place = Place::new("rows.txt");
     let data = place.train.to_str().expect("text");
     // An address for documents: of no machine.
-    let far = [("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "2"), ("HEADLONG_MASTER_ADDR", "192.0.2.1")];
+    let far = [
+        ("HEADLONG_RANK", "0"),
+        ("HEADLONG_WORLD_SIZE", "2"),
+        ("HEADLONG_MASTER_ADDR", "192.0.2.1"),
+    ];
     let commands: [&[&str]; 2] = [&["train", "--preset", "tiny", "--data", data], &BARRIER];
     for command in commands {
         let Said { code, text } = run(command, &far);
@@ -124,13 +133,19 @@ fn beyond_this_machine_nobody_trains_without_a_secret_by_accident() {
             assert!(text.contains(words), "{text}");
         }
         let Said { code, text } = run(&[command, &["--insecure"]].concat(), &far);
-        assert!(code == Some(3) && text.contains("not an address of this machine"), "{code:?} {text}");
+        assert!(
+            code == Some(3) && text.contains("not an address of this machine"),
+            "{code:?} {text}"
+        );
     }
     let by_key = [commands[0], &["--set", "comm.insecure=true"]].concat();
     assert_eq!(run(&by_key, &far).code, Some(3));
     let doctor = headlong(&["doctor"], &far).output().expect("headlong starts");
     let answer = String::from_utf8(doctor.stdout).expect("text");
-    assert!(answer.contains("FAIL  secret") && answer.contains("is not set, and rank 0 is at"), "{answer}");
+    assert!(
+        answer.contains("FAIL  secret") && answer.contains("is not set, and rank 0 is at"),
+        "{answer}"
+    );
 }
 
 /// `--insecure` is said aloud.
@@ -182,8 +197,12 @@ fn a_secret_that_is_set_is_never_no_secret() {
     for (name, value, words) in refused {
         let mut command = headlong(&BARRIER, &[]);
         by_hand(&mut command, 0, &port);
-        let Said { code, text } = said(command.env(name, OsStr::from_bytes(value)).output().expect("starts"));
-        assert!(code == Some(2) && text.contains(name) && text.contains(words), "{value:?}: {code:?} {text}");
+        let Said { code, text } =
+            said(command.env(name, OsStr::from_bytes(value)).output().expect("starts"));
+        assert!(
+            code == Some(2) && text.contains(name) && text.contains(words),
+            "{value:?}: {code:?} {text}"
+        );
     }
 }
 
@@ -194,7 +213,10 @@ fn settings_of_the_environment_that_cannot_work_end_with_2() {
     let data = place.train.to_str().expect("text");
     let train = ["train", "--preset", "tiny", "--data", data];
     let cases: [(&[(&str, &str)], &str); 6] = [
-        (&[("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "-1")], "`HEADLONG_WORLD_SIZE`: is `-1`"),
+        (
+            &[("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "-1")],
+            "`HEADLONG_WORLD_SIZE`: is `-1`",
+        ),
         (&[("HEADLONG_RANK", "5"), ("HEADLONG_WORLD_SIZE", "2")], "`HEADLONG_RANK`: is 5, but"),
         (&[("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "5000000000")], "from 0 to 4294967295"),
         (

@@ -1,4 +1,5 @@
-//! The model learns what was planted in the synthetic data, and every part of it is needed for that.
+//! The model learns what was planted in the synthetic data, and every part of it is needed for
+//! that.
 
 #![cfg(test)]
 
@@ -29,7 +30,8 @@ fn auc_of_dlrm(config: &Config, prepared: &Prepared, ablation: Ablation) -> f64 
     session.evaluate().unwrap().unwrap().auc.unwrap()
 }
 
-/// A weight for every row of every table and for every integer, trained sample by sample with Adagrad.
+/// A weight for every row of every table and for every integer, trained sample by sample with
+/// Adagrad.
 struct LogisticRegression {
     /// Weight and sum of squared gradients.
     tables: Vec<Vec<[f32; 2]>>,
@@ -44,10 +46,15 @@ impl LogisticRegression {
     }
 
     fn logit(&self, batch: &Batch, sample: usize) -> f32 {
-        let rows =
-            batch.sparse.iter().zip(&self.tables).map(|(ids, table)| table[ids.values[sample] as usize][0]);
+        let rows = batch
+            .sparse
+            .iter()
+            .zip(&self.tables)
+            .map(|(ids, table)| table[ids.values[sample] as usize][0]);
         let dense = batch.dense[sample * self.dense.len()..].iter().zip(&self.dense);
-        self.bias[0] + rows.sum::<f32>() + dense.map(|(value, weight)| value * weight[0]).sum::<f32>()
+        self.bias[0]
+            + rows.sum::<f32>()
+            + dense.map(|(value, weight)| value * weight[0]).sum::<f32>()
     }
 
     fn train(&mut self, batch: &Batch, learning_rate: f32) {
@@ -77,7 +84,8 @@ fn auc_of_logistic_regression(config: &Config, prepared: &Prepared) -> f64 {
         let mut model = LogisticRegression::new(&prepared.table_rows, config.data.num_dense);
         let start = Position::default();
         let mut reader =
-            open_training(config, &prepared.train, ids.clone(), (&start, Slice::WHOLE), THREADS).unwrap();
+            open_training(config, &prepared.train, ids.clone(), (&start, Slice::WHOLE), THREADS)
+                .unwrap();
         let mut batch = Batch::default();
         while reader.next(&mut batch).unwrap() {
             model.train(&batch, learning_rate);
@@ -85,7 +93,8 @@ fn auc_of_logistic_regression(config: &Config, prepared: &Prepared) -> f64 {
         let mut reader = valid.reader(&ids).unwrap();
         let mut metrics = MetricsAccumulator::default();
         while reader.next(&mut batch).unwrap() {
-            let logits: Vec<f32> = (0..batch.num_samples).map(|sample| model.logit(&batch, sample)).collect();
+            let logits: Vec<f32> =
+                (0..batch.num_samples).map(|sample| model.logit(&batch, sample)).collect();
             metrics.push(&logits, &batch.labels);
         }
         metrics.metrics().auc.unwrap()
@@ -118,12 +127,20 @@ fn the_model_learns_the_planted_truth_and_needs_all_of_its_parts() {
     let frozen = timed("frozen tables", &|| auc_of_dlrm(&config, &prepared, frozen));
     let no_dense = Ablation { ignore_dense: true, ..Ablation::default() };
     let no_dense = timed("zeroed dense features", &|| auc_of_dlrm(&config, &prepared, no_dense));
-    let regression = timed("logistic regression", &|| auc_of_logistic_regression(&config, &prepared));
+    let regression =
+        timed("logistic regression", &|| auc_of_logistic_regression(&config, &prepared));
 
-    assert!(best - full <= 0.01, "the whole model is {:.5} below the best possible AUC", best - full);
+    assert!(
+        best - full <= 0.01,
+        "the whole model is {:.5} below the best possible AUC",
+        best - full
+    );
     assert!(full < best + 0.005, "better than the truth itself: the evaluation is wrong");
     assert!(full - frozen >= 0.05, "frozen tables lose {:.5}", full - frozen);
     assert!(full - no_dense >= 0.01, "zeroed dense features lose {:.5}", full - no_dense);
     assert!(full - regression >= 0.01, "a logistic regression loses {:.5}", full - regression);
-    assert!(regression > 0.6, "a logistic regression that learns nothing is no comparison: {regression:.5}");
+    assert!(
+        regression > 0.6,
+        "a logistic regression that learns nothing is no comparison: {regression:.5}"
+    );
 }

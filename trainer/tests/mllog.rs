@@ -10,7 +10,8 @@ use headlong::preset::preset;
 use serde_json::Value;
 use std::path::Path;
 
-/// A run that reaches its target: at the fraction that the rules name, with the status that they name.
+/// A run that reaches its target: at the fraction that the rules name, with the status that they
+/// name.
 #[test]
 fn a_run_to_its_target_keeps_the_rules() {
     let place = Folder::new("rows.txt");
@@ -35,30 +36,38 @@ fn a_run_to_its_target_keeps_the_rules() {
     assert_eq!(violations(&missed), [] as [&str; 0]);
     assert_eq!(missed.last().unwrap()["metadata"]["status"], "aborted");
     let epochs = missed.iter().filter(|line| line["key"] == "eval_accuracy");
-    let epochs: Vec<_> = epochs.map(|line| line["metadata"]["epoch_num"].as_f64().unwrap()).collect();
+    let epochs: Vec<_> =
+        epochs.map(|line| line["metadata"]["epoch_num"].as_f64().unwrap()).collect();
     assert_eq!(epochs[..6], [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]);
 }
 
-/// The log of a run that was interrupted, and then went on from an earlier checkpoint still, is that of one run.
+/// The log of a run that was interrupted, and then went on from an earlier checkpoint still, is
+/// that of one run.
 #[test]
 fn a_log_goes_on_with_its_run() {
     let place = Folder::new("rows.txt");
-    let train = place.train().path("--valid", &place.valid).with(&["--epochs", "3", "--eval-every", "0.5"]);
+    let train =
+        place.train().path("--valid", &place.valid).with(&["--epochs", "3", "--eval-every", "0.5"]);
     let (whole, parts) = (place.path("whole.log"), place.path("parts.log"));
     // As one that saves the best, it waits for its evaluations.
     train.clone().path("--mllog", &whole).with(&["--set", "eval.asynchronous=false"]).succeeds();
     let what = |log: &Path| -> Vec<(Value, Value, Value)> {
         let lines = lines(log).into_iter().filter(|line| line["key"] != "tracked_stats");
         lines
-            .map(|line| (line["key"].clone(), line["value"].clone(), line["metadata"]["step"].clone()))
+            .map(|line| {
+                (line["key"].clone(), line["value"].clone(), line["metadata"]["step"].clone())
+            })
             .collect()
     };
     let checkpoints = place.path("checkpoints");
-    let saving =
-        train.path("--checkpoint-dir", &checkpoints).path("--mllog", &parts).with(&["--save-every", "13"]);
+    let saving = train
+        .path("--checkpoint-dir", &checkpoints)
+        .path("--mllog", &parts)
+        .with(&["--save-every", "13"]);
     saving.clone().succeeds();
     // As if it had been killed at its end: only earlier checkpoints are left, and half a line.
-    let done = names(&checkpoints).into_iter().filter(|name| name.starts_with("step-")).max().unwrap();
+    let done =
+        names(&checkpoints).into_iter().filter(|name| name.starts_with("step-")).max().unwrap();
     std::fs::remove_dir_all(checkpoints.join(done)).unwrap();
     let text = std::fs::read_to_string(&parts).unwrap();
     std::fs::write(&parts, text + ":::MLLOG {\"key\": \"eval_st").unwrap();
@@ -89,8 +98,8 @@ fn the_rules_find_what_is_wrong() {
         let gone = fewer.remove(index);
         let key = gone["key"].as_str().unwrap();
         // Of these a log may have any number, or none.
-        let is_free =
-            ["weights_initialization", "tracked_stats", "gradient_accumulation_steps"].contains(&key);
+        let is_free = ["weights_initialization", "tracked_stats", "gradient_accumulation_steps"]
+            .contains(&key);
         assert!(is_free || !violations(&fewer).is_empty(), "{gone} may be left out");
     }
     let mut swapped = whole.clone();
@@ -99,7 +108,8 @@ fn the_rules_find_what_is_wrong() {
     assert!(!violations(&swapped).is_empty());
 }
 
-/// A pretended run of the closed division, at full size: the published rules of both models hold for its settings.
+/// A pretended run of the closed division, at full size: the published rules of both models hold
+/// for its settings.
 fn pretended(name: &str, auc: f64, rules: &str) {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("result_0.txt");

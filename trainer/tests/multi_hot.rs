@@ -13,20 +13,21 @@ fn train(place: &Place, data: &Path, valid: &Path) -> Run {
         .path("--data", data)
         .path("--valid", valid)
         .path("--output-dir", &place.path("output"));
-    run.with(&["--set", "model.dim=8", "--set", "model.bottom=[16,8]", "--set", "model.top=[16,1]"]).with(&[
-        "--set",
-        "model.interaction=cross",
-        "--set",
-        "model.cross_rank=8",
-        "--set",
-        "tables.rows=1000",
-        "--set",
-        "train.batch_size=64",
-        "--set",
-        "data.ids=modulo",
-        "--threads",
-        "1",
-    ])
+    run.with(&["--set", "model.dim=8", "--set", "model.bottom=[16,8]", "--set", "model.top=[16,1]"])
+        .with(&[
+            "--set",
+            "model.interaction=cross",
+            "--set",
+            "model.cross_rank=8",
+            "--set",
+            "tables.rows=1000",
+            "--set",
+            "train.batch_size=64",
+            "--set",
+            "data.ids=modulo",
+            "--threads",
+            "1",
+        ])
 }
 
 fn generated(run: Run, distribution: &str) -> Run {
@@ -35,15 +36,23 @@ fn generated(run: Run, distribution: &str) -> Run {
 }
 
 /// Writes `from` as multi-hot data of `format`.
-fn written(place: &Place, from: &Path, format: &str, distribution: &str, name: &str) -> std::path::PathBuf {
+fn written(
+    place: &Place,
+    from: &Path,
+    format: &str,
+    distribution: &str,
+    name: &str,
+) -> std::path::PathBuf {
     let output = place.path(name);
-    let run = Run::new("data").with(&["multi-hot", "--to", format, "--rows", "1000", "--sizes", SIZES]);
+    let run =
+        Run::new("data").with(&["multi-hot", "--to", format, "--rows", "1000", "--sizes", SIZES]);
     let run = run.with(&["--distribution", distribution, "--dense-transform", "ln(x+1)"]);
     run.path("--data", from).path("--output", &output).succeeds();
     output
 }
 
-/// The same weights and the same evaluation, whether ids are made while text is read or were written before.
+/// The same weights and the same evaluation, whether ids are made while text is read or were
+/// written before.
 #[test]
 fn ids_that_are_made_are_those_that_are_written() {
     let place = Place::new("rows.txt");
@@ -74,8 +83,8 @@ fn ids_that_are_made_are_those_that_are_written() {
 #[test]
 fn a_run_with_made_ids_is_resumed_and_applied() {
     let place = Place::new("rows.txt");
-    let run =
-        generated(train(&place, &place.train, &place.valid), "uniform").with(&["--set", "sum_blocks=4"]);
+    let run = generated(train(&place, &place.train, &place.valid), "uniform")
+        .with(&["--set", "sum_blocks=4"]);
     let expected = run.clone().succeeds().digest();
     let saved = place.path("saved");
     let half = run.clone().with(&["--ranks", "4", "--set", "train.steps=9"]);
@@ -85,8 +94,10 @@ fn a_run_with_made_ids_is_resumed_and_applied() {
         .path("--checkpoint-dir", &saved)
         .fails(1, &["multi-hot uniform, seed 1", "multi-hot uniform, seed 0"]);
     let log = place.path("log");
-    let resumed =
-        run.with(&["--resume", "--ranks", "2"]).path("--checkpoint-dir", &saved).path("--log-json", &log);
+    let resumed = run
+        .with(&["--resume", "--ranks", "2"])
+        .path("--checkpoint-dir", &saved)
+        .path("--log-json", &log);
     assert_eq!(resumed.succeeds().digest(), expected);
     let json = place.path("eval.json");
     let eval = Run::new("eval").path("--checkpoint", &saved).path("--data", &place.valid);
@@ -103,8 +114,10 @@ fn sizes_that_do_not_fit_are_refused_by_name() {
     run.clone()
         .with(&["--set", "multi_hot.sizes=[1,2]"])
         .fails(2, &["multi_hot.sizes", "expected 26 counts"]);
-    run.with(&["--set", "multi_hot.sizes=kaggle"]).fails(2, &["multi_hot.sizes", "\"mlperf\"", "kaggle"]);
-    let data = Run::new("data").with(&["multi-hot", "--to", "headlong"]).path("--data", &place.train);
+    run.with(&["--set", "multi_hot.sizes=kaggle"])
+        .fails(2, &["multi_hot.sizes", "\"mlperf\"", "kaggle"]);
+    let data =
+        Run::new("data").with(&["multi-hot", "--to", "headlong"]).path("--data", &place.train);
     data.path("--output", &place.path("out")).fails(2, &["--rows"]);
 }
 
@@ -115,8 +128,10 @@ fn data_that_is_multi_hot_already_draws_nothing() {
     let train_file = written(&place, &place.train, "headlong", "uniform", "train.bin");
     let planned = |valid: &Path| {
         let sizes = format!("multi_hot.sizes=[{SIZES}]");
-        let run =
-            Run::new("plan").path("--data", &train_file).path("--valid", valid).with(&["--set", &sizes]);
+        let run = Run::new("plan")
+            .path("--data", &train_file)
+            .path("--valid", valid)
+            .with(&["--set", &sizes]);
         let run = run.with(&["--set", "data.ids=modulo", "--set", "tables.rows=1000"]);
         run.with(&["--set", &format!("data.hotness=[{SIZES}]"), "--json"])
     };
@@ -124,13 +139,16 @@ fn data_that_is_multi_hot_already_draws_nothing() {
         let plan: serde_json::Value = serde_json::from_str(&run.succeeds().stdout).unwrap();
         plan["memory"]["reader_bytes"].as_u64().unwrap()
     };
-    let drawn = SIZES.split(',').map(|size| 4 * 1000 * (size.parse::<u64>().unwrap() - 1)).sum::<u64>();
+    let drawn =
+        SIZES.split(',').map(|size| 4 * 1000 * (size.parse::<u64>().unwrap() - 1)).sum::<u64>();
     // Small validation files stay in memory, and are counted, too.
-    let without_file = |valid: &Path| reader_bytes(planned(valid)) - std::fs::metadata(valid).unwrap().len();
+    let without_file =
+        |valid: &Path| reader_bytes(planned(valid)) - std::fs::metadata(valid).unwrap().len();
     assert_eq!(without_file(&place.valid) - without_file(&train_file), drawn);
 }
 
-/// A bound on what is drawn: the same weights and the same file, by less memory, which the plan counts.
+/// A bound on what is drawn: the same weights and the same file, by less memory, which the plan
+/// counts.
 #[test]
 fn a_bound_on_memory_changes_no_id() {
     let place = Place::new("rows.txt");
@@ -140,7 +158,15 @@ fn a_bound_on_memory_changes_no_id() {
     assert_eq!(bounded.succeeds().digest(), run.succeeds().digest());
     let written = |name: &str, memory: &[&str]| {
         let output = place.path(name);
-        let run = Run::new("data").with(&["multi-hot", "--to", "raw", "--rows", "20000", "--sizes", SIZES]);
+        let run = Run::new("data").with(&[
+            "multi-hot",
+            "--to",
+            "raw",
+            "--rows",
+            "20000",
+            "--sizes",
+            SIZES,
+        ]);
         let run = run.with(&["--dense-transform", "ln(x+1)"]).with(memory);
         run.path("--data", &place.train).path("--output", &output).succeeds();
         std::fs::read(output).unwrap()
@@ -152,10 +178,20 @@ fn a_bound_on_memory_changes_no_id() {
 #[test]
 fn draws_that_do_not_fit_are_refused_by_name() {
     let place = Place::new("rows.txt");
-    let data = Run::new("data").with(&["multi-hot", "--to", "raw", "--rows", "4000000000", "--sizes", SIZES]);
+    let data = Run::new("data").with(&[
+        "multi-hot",
+        "--to",
+        "raw",
+        "--rows",
+        "4000000000",
+        "--sizes",
+        SIZES,
+    ]);
     let data = data.path("--data", &place.train).path("--output", &place.path("out"));
-    let refused =
-        data.clone().with(&["--memory-mib", "0"]).fails(2, &["--memory-mib", "bounds what is drawn"]);
+    let refused = data
+        .clone()
+        .with(&["--memory-mib", "0"])
+        .fails(2, &["--memory-mib", "bounds what is drawn"]);
     assert!(!place.path("out").exists(), "{}", refused.stderr);
     // As much as can be said is no bound, not one of nothing.
     data.with(&["--memory-gib", "18446744073709551615"]).fails(2, &["--memory-mib"]);

@@ -1,4 +1,5 @@
-//! Tables of bf16 through the built program: planned at half the bytes, trained, continued, exported, evaluated.
+//! Tables of bf16 through the built program: planned at half the bytes, trained, continued,
+//! exported, evaluated.
 
 #![cfg(test)]
 
@@ -22,7 +23,8 @@ fn a_run_in_bf16_goes_on_bit_for_bit_and_its_weights_are_what_it_trained() {
     Run::new("checkpoint").with(&["export"]).with(&[checkpoints.to_str().unwrap()]).succeeds();
     assert_eq!(parts.with(&["--steps", "30", "--resume"]).succeeds().digest(), whole);
     assert_eq!(steps(&checkpoints), [30]);
-    let exported = names(&checkpoints).into_iter().find(|name| name.ends_with(".safetensors")).unwrap();
+    let exported =
+        names(&checkpoints).into_iter().find(|name| name.ends_with(".safetensors")).unwrap();
     assert!(exported.starts_with("step-") && exported.contains("13."), "{exported}");
 
     let bytes = std::fs::read(checkpoints.join(exported)).unwrap();
@@ -44,7 +46,8 @@ fn a_run_in_bf16_goes_on_bit_for_bit_and_its_weights_are_what_it_trained() {
 fn the_plan_counts_the_bytes_that_are_stored() {
     let place = Place::new("rows.txt");
     let plan = |more: &[&str]| -> Value {
-        let run = Run::new("plan").path("--data", &place.train).with(&["--set", "tables.rows=1000"]);
+        let run =
+            Run::new("plan").path("--data", &place.train).with(&["--set", "tables.rows=1000"]);
         serde_json::from_str(&run.with(more).with(&["--json"]).succeeds().stdout).unwrap()
     };
     let weights = |plan: &Value| plan["memory"]["table_weight_bytes"].as_u64().unwrap();
@@ -54,14 +57,16 @@ fn the_plan_counts_the_bytes_that_are_stored() {
     assert_eq!(state(&wide), state(&narrow), "states are f32");
 }
 
-/// Rounding by chance adds noise of 2⁻⁹ of a weight at each update, far less than what one epoch's order of samples does.
+/// Rounding by chance adds noise of 2⁻⁹ of a weight at each update, far less than what one epoch's
+/// order of samples does.
 #[test]
 fn what_is_learnt_in_bf16_is_what_is_learnt_in_f32() {
     let place = Place::new("rows.txt");
     let auc = |more: &[&str]| {
         let log = place.path("auc.json");
         let _ = std::fs::remove_file(&log);
-        let train = Run::new("train").with(&["--preset", "tiny", "--set", "synthetic.train_rows=30000"]);
+        let train =
+            Run::new("train").with(&["--preset", "tiny", "--set", "synthetic.train_rows=30000"]);
         let train = train.with(&["--set", "synthetic.valid_rows=10000"]).with(more);
         train.path("--output-dir", &place.path("output")).path("--log-json", &log).succeeds();
         last_event(&log, "eval")["auc"].as_f64().unwrap()
@@ -75,6 +80,9 @@ fn what_is_learnt_in_bf16_is_what_is_learnt_in_f32() {
 #[test]
 fn what_cannot_be_stored_is_refused_by_key() {
     let place = Place::new("rows.txt");
-    place.train().with(&["--set", "tables.dtype=f16", "--device", "cpu"]).fails(2, &["tables.dtype", "f16"]);
+    place
+        .train()
+        .with(&["--set", "tables.dtype=f16", "--device", "cpu"])
+        .fails(2, &["tables.dtype", "f16"]);
     place.train().with(&["--set", "tables.dtype=int8"]).fails(2, &["tables.dtype", "f32", "bf16"]);
 }

@@ -1,5 +1,5 @@
-//! A step allocates nothing, once the first ones have settled the buffers. One test alone in its binary: the counter counts
-//! every thread of the process.
+//! A step allocates nothing, once the first ones have settled the buffers. One test alone in its
+//! binary: the counter counts every thread of the process.
 
 #![cfg(test)]
 
@@ -68,7 +68,9 @@ fn a_warm_step_allocates_nothing() {
     for optimizer in ["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"] {
         for (threads, accumulate) in [(1, 1), (2, 1), (2, 3)] {
             let counted = allocations_of_steps(&config(optimizer, accumulate), threads);
-            println!("{optimizer}, {threads} threads, accumulate {accumulate}: {counted} allocations");
+            println!(
+                "{optimizer}, {threads} threads, accumulate {accumulate}: {counted} allocations"
+            );
             assert_eq!(counted, 0, "{optimizer}, {threads} threads, accumulate {accumulate}");
         }
     }

@@ -1,5 +1,6 @@
-//! Every command on every kind of odd file, in each place where it names one. It ends within ten seconds and 256 MiB, with exit
-//! code 1 or 2 and a message that names the file; where the file is odd by its name alone, it does its work.
+//! Every command on every kind of odd file, in each place where it names one. It ends within ten
+//! seconds and 256 MiB, with exit code 1 or 2 and a message that names the file; where the file is
+//! odd by its name alone, it does its work.
 
 #![cfg(test)]
 
@@ -57,7 +58,13 @@ fn run_all(fixture: &Fixture, cases: &[Case]) {
         }
     });
     let failures = failures.into_inner().unwrap();
-    assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), cases.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {} cases:\n{}",
+        failures.len(),
+        cases.len(),
+        failures.join("\n")
+    );
 }
 
 fn check(fixture: &Fixture, case: &Case) -> Result<(), String> {
@@ -92,7 +99,9 @@ impl Place {
         static CASES: AtomicUsize = AtomicUsize::new(0);
         let own = format!("written-{}", CASES.fetch_add(1, Ordering::Relaxed));
         let put = |argument: &String| match argument.split_once(HERE) {
-            Some((before, after)) => [before.as_ref(), path.as_os_str(), after.as_ref()].join(OsStr::new("")),
+            Some((before, after)) => {
+                [before.as_ref(), path.as_os_str(), after.as_ref()].join(OsStr::new(""))
+            }
             None => argument.replace(OWN, &own).into(),
         };
         let arguments = self.arguments.iter().map(put).collect();
@@ -108,9 +117,13 @@ impl Place {
 /// What may lie where a file is expected: what it is, the path, and what must happen.
 fn odd_files(folder: &Path, good: &Path) -> Vec<(&'static str, PathBuf, Expected)> {
     fs::create_dir(folder).unwrap();
-    let extension = good.to_str().unwrap().split_once("good.").map_or("", |(_, extension)| extension);
     let extension =
-        if extension.is_empty() { good.extension().and_then(OsStr::to_str).unwrap_or("") } else { extension };
+        good.to_str().unwrap().split_once("good.").map_or("", |(_, extension)| extension);
+    let extension = if extension.is_empty() {
+        good.extension().and_then(OsStr::to_str).unwrap_or("")
+    } else {
+        extension
+    };
     let at = |name: &str| folder.join(format!("{name}.{extension}"));
     let bytes = fs::read(good).unwrap();
     for (name, bytes) in [
@@ -137,16 +150,22 @@ fn odd_files(folder: &Path, good: &Path) -> Vec<(&'static str, PathBuf, Expected
     fs::write(&odd_name, &bytes).unwrap();
     open_all_below(folder);
     deny(&at("denied"));
-    let kinds = ["missing", "empty", "folder", "fifo", "zero", "null", "denied", "dangling", "circle"];
+    let kinds =
+        ["missing", "empty", "folder", "fifo", "zero", "null", "denied", "dangling", "circle"];
     let damaged = ["truncated", "random", "text"];
-    let mut found: Vec<_> = kinds.iter().chain(&damaged).map(|kind| (*kind, at(kind), Refused)).collect();
+    let mut found: Vec<_> =
+        kinds.iter().chain(&damaged).map(|kind| (*kind, at(kind), Refused)).collect();
     found.push(("link", at("link"), Accepted));
     found.push(("name that is not UTF-8", odd_name, Accepted));
     found
 }
 
 /// Each place with each kind of odd file; `other` says where something else than usual is expected.
-fn run_inputs(fixture: &Fixture, places: &[Place], other: impl Fn(&Place, &str) -> Option<Expected>) {
+fn run_inputs(
+    fixture: &Fixture,
+    places: &[Place],
+    other: impl Fn(&Place, &str) -> Option<Expected>,
+) {
     let mut cases = Vec::new();
     for (at, place) in places.iter().enumerate() {
         let folder = fixture.path(&format!("odd-{at}"));
@@ -210,10 +229,15 @@ fn a_format_taken_for_another() {
 fn data_without_samples() {
     let fixture = Fixture::new();
     let header =
-        fs::read_to_string(fixture.path("good.csv")).unwrap().lines().next().unwrap().to_owned() + "\n";
+        fs::read_to_string(fixture.path("good.csv")).unwrap().lines().next().unwrap().to_owned()
+            + "\n";
     let gzip = crate::run_support::gzip("");
-    let files =
-        [("none.csv", header.as_bytes()), ("none.txt.gz", &gzip), ("none.txt", b""), ("lines.txt", b"\n\n")];
+    let files = [
+        ("none.csv", header.as_bytes()),
+        ("none.txt.gz", &gzip),
+        ("none.txt", b""),
+        ("lines.txt", b"\n\n"),
+    ];
     let mut cases = Vec::new();
     for (name, bytes) in files {
         let path = fixture.path(name);
@@ -221,7 +245,9 @@ fn data_without_samples() {
         let format = if name.ends_with(".csv") { "good.csv" } else { "good.txt.gz" };
         let of_format = places::data(&fixture).into_iter().filter(|place| place.good == format);
         let of_text = places::text(&fixture).into_iter().filter(|_| format != "good.csv");
-        cases.extend(of_format.chain(of_text).map(|place| place.case("no samples", path.clone(), Refused)));
+        cases.extend(
+            of_format.chain(of_text).map(|place| place.case("no samples", path.clone(), Refused)),
+        );
     }
     run_all(&fixture, &cases);
 }
@@ -267,7 +293,8 @@ fn inner_files(checkpoints: &Path) -> Vec<String> {
         .map(|entry| entry.unwrap().path())
         .find(|path| path.is_dir())
         .unwrap();
-    let mut names: Vec<_> = fs::read_dir(&step).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut names: Vec<_> =
+        fs::read_dir(&step).unwrap().map(|entry| entry.unwrap().path()).collect();
     names.sort();
     for path in names.iter().filter(|path| path.is_file()) {
         let kind = |name: &str| name.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();

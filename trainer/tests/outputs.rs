@@ -1,4 +1,5 @@
-//! Where commands write: never through a link that somebody planted, and straight into what is no file.
+//! Where commands write: never through a link that somebody planted, and straight into what is no
+//! file.
 
 #![cfg(test)]
 
@@ -52,15 +53,21 @@ fn predictions_go_to_standard_output_to_pipes_and_to_devices() {
            [ $(wc -c < piped) -ge $(wc -c < p.csv) ] && break; sleep 0.05; done",
     );
     assert!(std::fs::read_to_string(place.path("piped")).unwrap() == expected);
-    let left: Vec<_> = names(&place.path("")).into_iter().filter(|name| name.starts_with('.')).collect();
+    let left: Vec<_> =
+        names(&place.path("")).into_iter().filter(|name| name.starts_with('.')).collect();
     assert!(left.is_empty(), "{left:?}");
 
     // Formats that go back to their beginning need a file.
     convert(&place.valid, "csv", Path::new("/dev/stdout")).succeeds();
-    let export =
-        Run::new("checkpoint").with(&["export", checkpoint.to_str().unwrap(), "--output", "/dev/stdout"]);
+    let export = Run::new("checkpoint").with(&[
+        "export",
+        checkpoint.to_str().unwrap(),
+        "--output",
+        "/dev/stdout",
+    ]);
     export.fails(2, &["--output /dev/stdout", "front to back"]);
-    let export = Run::new("checkpoint").with(&["export", checkpoint.to_str().unwrap(), "--output", "-"]);
+    let export =
+        Run::new("checkpoint").with(&["export", checkpoint.to_str().unwrap(), "--output", "-"]);
     export.fails(2, &["--output -: safetensors are not written front to back"]);
 }
 
@@ -77,14 +84,16 @@ fn a_reader_that_goes_away_ends_the_prediction_in_silence() {
     assert!(output.status.success() && !errors.contains("error"), "{errors}");
 }
 
-/// Flags that name an output, given a file that the command reads by another name: refused before anything is touched. (That
-/// each output is not the command's own data, by whatever name, is among the cases of `odd_files`.)
+/// Flags that name an output, given a file that the command reads by another name: refused before
+/// anything is touched. (That each output is not the command's own data, by whatever name, is among
+/// the cases of `odd_files`.)
 #[test]
 fn no_output_is_an_input() {
     let place = Place::new("rows.txt");
     let checkpoint = checkpoint(&place);
     let step = checkpoint.join("step-000000003");
-    let (valid, manifest, config) = (&place.valid, step.join("manifest.json"), place.path("config.toml"));
+    let (valid, manifest, config) =
+        (&place.valid, step.join("manifest.json"), place.path("config.toml"));
     std::fs::write(&config, "[train]\nbatch_size = 64\n").unwrap();
     std::fs::write(place.path("sums.md5"), "").unwrap();
     let [hard, soft] = ["hard.txt", "soft.txt"].map(|name| place.path(name));
@@ -94,7 +103,8 @@ fn no_output_is_an_input() {
     std::fs::create_dir(place.path("dictionary")).unwrap();
     std::fs::copy(valid, &dictionary).unwrap();
 
-    let train = |flag: &str, path: &Path| place.train_without_data().path("--data", valid).path(flag, path);
+    let train =
+        |flag: &str, path: &Path| place.train_without_data().path("--data", valid).path(flag, path);
     let data = |command: &str| Run::new("data").with(&[command]);
     let export = Run::new("checkpoint").with(&["export", checkpoint.to_str().unwrap()]);
     let inspect = Run::new("checkpoint").with(&["inspect", checkpoint.to_str().unwrap()]);
@@ -113,8 +123,16 @@ fn no_output_is_an_input() {
             &manifest,
             "--checkpoint-dir",
         ),
-        (train("--init-from", &checkpoint).path("--trace", &step.join("new")), &manifest, "--init-from"),
-        (predict(&checkpoint, valid, step.join("p.csv").to_str().unwrap()), &manifest, "--checkpoint"),
+        (
+            train("--init-from", &checkpoint).path("--trace", &step.join("new")),
+            &manifest,
+            "--init-from",
+        ),
+        (
+            predict(&checkpoint, valid, step.join("p.csv").to_str().unwrap()),
+            &manifest,
+            "--checkpoint",
+        ),
         (convert(valid, "csv", &place.path("new.csv")).path("--json-file", &hard), valid, "--data"),
         (
             data("multi-hot")
@@ -145,8 +163,12 @@ fn no_output_is_an_input() {
         assert!(std::fs::read(file).unwrap() == before, "{:?}", run.arguments());
     }
     let both = place.path("both");
-    train("--log-json", &both).path("--mllog", &both).fails(2, &["--mllog", "--log-json", "writes"]);
-    assert!(!both.exists() && !place.path("output").exists() || names(&place.path("output")).is_empty());
+    train("--log-json", &both)
+        .path("--mllog", &both)
+        .fails(2, &["--mllog", "--log-json", "writes"]);
+    assert!(
+        !both.exists() && !place.path("output").exists() || names(&place.path("output")).is_empty()
+    );
     // A folder of split files onto itself.
     let split = place.path("split/train");
     let spec = ["--dense-transform", "ln(x+1)", "--rows", "1000"];
@@ -169,16 +191,24 @@ fn a_dry_run_and_a_plan_write_nothing() {
         (place.train_without_data().with(&["--ranks", "2"]), "both"),
     ] {
         let run = run.with(&["--steps", "2"]);
-        let dry = run.clone().with(&["--dry-run"]).path("--checkpoint-dir", &place.path("checkpoints"));
-        let dry = dry.path("--trace", &place.path("trace.json")).path("--mllog", &place.path("ml.log"));
+        let dry =
+            run.clone().with(&["--dry-run"]).path("--checkpoint-dir", &place.path("checkpoints"));
+        let dry =
+            dry.path("--trace", &place.path("trace.json")).path("--mllog", &place.path("ml.log"));
         let printed = dry.path("--log-json", &log).succeeds();
-        assert!(printed.stdout.contains("plan of") && !printed.stderr.contains("writing"), "{what}");
+        assert!(
+            printed.stdout.contains("plan of") && !printed.stderr.contains("writing"),
+            "{what}"
+        );
         run.of_command("plan").succeeds();
         assert_eq!(names(&place.path("")), before, "{what}");
     }
     // What an earlier run has left is used, and stays as it is.
-    let run =
-        place.train().with(&dictionary).with(&["--ranks", "2", "--steps", "2"]).path("--log-json", &log);
+    let run = place
+        .train()
+        .with(&dictionary)
+        .with(&["--ranks", "2", "--steps", "2"])
+        .path("--log-json", &log);
     run.succeeds();
     let (before, logged) = (names(&place.path("output")), std::fs::read(&log).unwrap());
     let printed = run.with(&["--dry-run"]).succeeds().stdout;
@@ -204,7 +234,8 @@ fn several_processes_predict_and_evaluate_once_and_refuse_to_write_one_file_twic
     let checkpoint = checkpoint(&place);
     let [alone, together] = ["alone.csv", "together.csv"].map(|name| place.path(name));
     predict(&checkpoint, &place.train, alone.to_str().unwrap()).succeeds();
-    let ended = predict(&checkpoint, &place.train, together.to_str().unwrap()).launched(3).succeeds();
+    let ended =
+        predict(&checkpoint, &place.train, together.to_str().unwrap()).launched(3).succeeds();
     assert!(
         ended.stderr.contains("`predict` is the work of one process: rank 0 of 3 does it"),
         "{}",
@@ -220,9 +251,16 @@ fn several_processes_predict_and_evaluate_once_and_refuse_to_write_one_file_twic
         export.clone().path("--output", &place.path("e.safetensors")),
         export,
         Run::new("plan").with(&["--preset", "tiny"]).path("--json-file", &place.path("plan.json")),
-        Run::new("data").with(&["make"]).path("--data", &place.valid).path("--output", &place.path("made")),
+        Run::new("data")
+            .with(&["make"])
+            .path("--data", &place.valid)
+            .path("--output", &place.path("made")),
     ] {
         run.launched(3).fails(2, &["3 processes would all write", "run it without a launcher"]);
     }
-    assert!(["v.csv", "e.safetensors", "plan.json", "made"].iter().all(|name| !place.path(name).exists()));
+    assert!(
+        ["v.csv", "e.safetensors", "plan.json", "made"]
+            .iter()
+            .all(|name| !place.path(name).exists())
+    );
 }

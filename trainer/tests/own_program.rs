@@ -9,7 +9,8 @@ const PROGRAM: &str = "05_own_program";
 
 /// The third table is of the new kind; what the kind leaves no choice of need not be said.
 fn config(place: &Place) -> PathBuf {
-    let text = "[[table]]\nname = \"C3\"\nkind = \"quotient_remainder\"\noptions = { buckets = 7 }\n";
+    let text =
+        "[[table]]\nname = \"C3\"\nkind = \"quotient_remainder\"\noptions = { buckets = 7 }\n";
     let file = place.path("own.toml");
     std::fs::write(&file, text).unwrap();
     file
@@ -28,15 +29,24 @@ fn every_command_knows_the_kind() {
     let place = Place::new("rows.txt");
     let file = config(&place);
     let with_config = |words: &[&str]| {
-        Run::new(words[0]).with(&words[1..]).by_example(PROGRAM).path("--config", &file).succeeds().stdout
+        Run::new(words[0])
+            .with(&words[1..])
+            .by_example(PROGRAM)
+            .path("--config", &file)
+            .succeeds()
+            .stdout
     };
     let shown = with_config(&["config", "show"]);
-    assert!(shown.contains("kind = \"quotient_remainder\"\ngrain = \"whole\"\nkeys = \"rows\""), "{shown}");
+    assert!(
+        shown.contains("kind = \"quotient_remainder\"\ngrain = \"whole\"\nkeys = \"rows\""),
+        "{shown}"
+    );
     assert!(with_config(&["config", "check"]).contains("no faults found"));
     assert!(with_config(&["plan"]).contains("fits"));
 
     let whole = place.path("whole");
-    let expected = train(&place).path("--checkpoint-dir", &whole).path("--valid", &place.valid).succeeds();
+    let expected =
+        train(&place).path("--checkpoint-dir", &whole).path("--valid", &place.valid).succeeds();
     let parts = train(&place).path("--checkpoint-dir", &place.path("parts"));
     parts.clone().with(&["--steps", "9"]).succeeds();
     assert_eq!(parts.with(&["--resume"]).succeeds().digest(), expected.digest());
@@ -49,7 +59,8 @@ fn every_command_knows_the_kind() {
     apply("predict", &place, &whole).by_example(PROGRAM).path("--output", &predictions).succeeds();
     assert_eq!(std::fs::read_to_string(&predictions).unwrap().lines().count(), 301);
 
-    let stock = apply("eval", &place, &whole).fails(2, &["C3", "no table kind `quotient_remainder`"]);
+    let stock =
+        apply("eval", &place, &whole).fails(2, &["C3", "no table kind `quotient_remainder`"]);
     assert_eq!(stock.stdout, "");
     let predictions = place.path("others.csv");
     apply("predict", &place, &whole).path("--output", &predictions).fails(2, &["no table kind"]);
@@ -64,7 +75,8 @@ fn it_is_called_by_its_own_name() {
     assert!(usage.stderr.contains(PROGRAM), "{}", usage.stderr);
 }
 
-/// The same run as threads and as processes, wherever the table lies; what one number of ranks has saved, another goes on from.
+/// The same run as threads and as processes, wherever the table lies; what one number of ranks has
+/// saved, another goes on from.
 #[test]
 fn rows_that_share_storage_train_in_several_processes() {
     let place = Place::new("rows.txt");
@@ -72,12 +84,20 @@ fn rows_that_share_storage_train_in_several_processes() {
     let placed = |placement: &str| {
         let text = std::fs::read_to_string(config(&place)).unwrap();
         std::fs::write(&file, format!("{text}placement = \"{placement}\"\n")).unwrap();
-        place.train().path("--config", &file).by_example(PROGRAM).with(&["--set", "train.sum_blocks=2"])
+        place
+            .train()
+            .path("--config", &file)
+            .by_example(PROGRAM)
+            .with(&["--set", "train.sum_blocks=2"])
     };
     let expected = placed("auto").succeeds().digest();
     for placement in ["auto", "table_wise", "data_parallel"] {
         let train = || placed(placement);
-        assert_eq!(train().with(&["--ranks", "2"]).succeeds().digest(), expected, "{placement}: threads");
+        assert_eq!(
+            train().with(&["--ranks", "2"]).succeeds().digest(),
+            expected,
+            "{placement}: threads"
+        );
         let saved = place.path(&format!("saved-{placement}"));
         let first = train().path("--checkpoint-dir", &saved).with(&["--steps", "9"]);
         let first = first.path("--valid", &place.valid).with(&["--eval-every", "4"]);
@@ -87,12 +107,17 @@ fn rows_that_share_storage_train_in_several_processes() {
             nine_steps,
             "{placement}: nine steps"
         );
-        let resumed = || train().path("--checkpoint-dir", &saved).with(&["--resume", "--keep", "9"]);
+        let resumed =
+            || train().path("--checkpoint-dir", &saved).with(&["--resume", "--keep", "9"]);
         assert_eq!(resumed().launched(2).succeeds().digest(), expected, "{placement}: processes");
         let last = saved.join("step-000000024");
         apply("eval", &place, &last).by_example(PROGRAM).succeeds();
         std::fs::remove_dir_all(&last).unwrap();
-        assert_eq!(resumed().succeeds().digest(), expected, "{placement}: one rank goes on from two");
+        assert_eq!(
+            resumed().succeeds().digest(),
+            expected,
+            "{placement}: one rank goes on from two"
+        );
         Run::new("checkpoint").with(&["verify", last.to_str().unwrap()]).succeeds();
     }
     // What one rank has saved, two processes go on from.
@@ -100,7 +125,12 @@ fn rows_that_share_storage_train_in_several_processes() {
     placed("table_wise").path("--checkpoint-dir", &saved).with(&["--steps", "9"]).succeeds();
     let resumed = placed("table_wise").path("--checkpoint-dir", &saved).with(&["--resume"]);
     assert_eq!(
-        resumed.with(&["--eval-ranks", "1"]).path("--valid", &place.valid).launched(2).succeeds().digest(),
+        resumed
+            .with(&["--eval-ranks", "1"])
+            .path("--valid", &place.valid)
+            .launched(2)
+            .succeeds()
+            .digest(),
         expected
     );
 }

@@ -1,5 +1,6 @@
-//! Every instruction set trains the same model, bit for bit. So what is shown of one of them, PyTorch's fixtures or an AUC on real rows,
-//! holds for all; and that it is shown of each, `pytorch_fixture.rs` adds.
+//! Every instruction set trains the same model, bit for bit. So what is shown of one of them,
+//! PyTorch's fixtures or an AUC on real rows, holds for all; and that it is shown of each,
+//! `pytorch_fixture.rs` adds.
 
 #![cfg(test)]
 
@@ -51,7 +52,10 @@ fn made_up_rows_end_in_the_same_weights_on_every_path() {
 
 #[test]
 fn real_rows_end_in_the_same_weights_on_every_path() {
-    let data = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
+    let data = PathBuf::from(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../shared/data/criteo/train.txt.gz"
+    ));
     if !data.exists() {
         println!("skipped, because {} is absent", data.display());
         return;
@@ -59,7 +63,9 @@ fn real_rows_end_in_the_same_weights_on_every_path() {
     let folder = tempfile::tempdir().unwrap();
     let run = || {
         let run = Run::new("train").with(&["--preset", "criteo-sample", "--set", "train.steps=8"]);
-        run.with(&["--set", "eval.every=0"]).path("--data", &data).path("--output-dir", folder.path())
+        run.with(&["--set", "eval.every=0"])
+            .path("--data", &data)
+            .path("--output-dir", folder.path())
     };
     every_path_ends_in_the_same_weights(&run);
 }

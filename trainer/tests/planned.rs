@@ -1,4 +1,5 @@
-//! What a plan and a run say before any data is read: what is counted, what an estimate is of, and settings that do nothing.
+//! What a plan and a run say before any data is read: what is counted, what an estimate is of, and
+//! settings that do nothing.
 
 #![cfg(test)]
 
@@ -21,7 +22,8 @@ fn data_that_is_kept_in_memory_is_in_the_plan() {
     let place = Place::new("rows.txt");
     let cached = |data: &Path, cache: &str, order: &str| {
         let order = ["--set", &format!("data.order={order}")];
-        let with = |cache| reader_bytes(&place, data, &[&["--cache-data", cache][..], &order].concat());
+        let with =
+            |cache| reader_bytes(&place, data, &[&["--cache-data", cache][..], &order].concat());
         let kept = with(cache);
         // Text is read in another order only where it is kept.
         let off = reader_bytes(&place, data, &["--cache-data", "off"]);
@@ -33,21 +35,27 @@ fn data_that_is_kept_in_memory_is_in_the_plan() {
     assert!((exact..exact * 9 / 8).contains(&estimate("auto", "batches")));
     assert_eq!(estimate("auto", "sequential"), 0);
     let converted = place.path("rows.hld");
-    let convert = Run::new("data").with(&["convert", "--to", "headlong"]).path("--data", &place.train);
+    let convert =
+        Run::new("data").with(&["convert", "--to", "headlong"]).path("--data", &place.train);
     convert.path("--output", &converted).succeeds();
     for cache in ["host", "auto"] {
         assert_eq!(cached(&converted, cache, "sequential"), exact, "{cache}");
     }
     // A run plans what `plan` plans; data that is made up is counted, too.
     let log = place.path("log.json");
-    let run = place.train().with(&["--steps", "2", "--cache-data", "host"]).path("--log-json", &log);
+    let run =
+        place.train().with(&["--steps", "2", "--cache-data", "host"]).path("--log-json", &log);
     run.succeeds();
     let planned = last_event(&log, "start")["plan"]["memory"]["reader_bytes"].as_u64();
     assert_eq!(planned, Some(reader_bytes(&place, &place.train, &["--cache-data", "host"])));
     let made_up = |cache: &str| {
-        let plan = place.train_without_data().with(&["--cache-data", cache, "--json"]).of_command("plan");
+        let plan =
+            place.train_without_data().with(&["--cache-data", cache, "--json"]).of_command("plan");
         let plan: Value = serde_json::from_str(&plan.succeeds().stdout).unwrap();
-        (plan["memory"]["reader_bytes"].as_u64().unwrap(), plan["division"]["data_rows"].as_u64().unwrap())
+        (
+            plan["memory"]["reader_bytes"].as_u64().unwrap(),
+            plan["division"]["data_rows"].as_u64().unwrap(),
+        )
     };
     let ((kept, rows), (off, _)) = (made_up("host"), made_up("off"));
     assert_eq!(kept - off, rows * SAMPLE_BYTES);
@@ -67,7 +75,8 @@ fn a_dictionary_without_a_use_is_refused_and_too_few_rows_before_the_plan() {
     }
     let looked_up = run.with(&["--set", "data.ids=dictionary"]);
     let few = looked_up.clone().with(&["--set", "tables.rows=3"]);
-    let words = ["`tables.rows`: table C1", "tables.rows = \"dictionary\" takes the numbers from it"];
+    let words =
+        ["`tables.rows`: table C1", "tables.rows = \"dictionary\" takes the numbers from it"];
     for run in [few.clone(), few.clone().with(&["--dry-run"]), few.of_command("plan")] {
         let ended = run.fails(2, &words);
         assert!(!ended.stdout.contains("plan of"), "{}", ended.stdout);
@@ -75,7 +84,10 @@ fn a_dictionary_without_a_use_is_refused_and_too_few_rows_before_the_plan() {
     let followed = looked_up.with(&["--set", "tables.rows=dictionary"]);
     followed.succeeds();
     let capped = ["--set", "tables.max_rows=3"];
-    followed.of_command("plan").with(&capped).fails(2, &["`tables.max_rows`: table C1", "or leave it out"]);
+    followed
+        .of_command("plan")
+        .with(&capped)
+        .fails(2, &["`tables.max_rows`: table C1", "or leave it out"]);
 }
 
 #[test]
@@ -89,12 +101,15 @@ fn an_upper_bound_refuses_no_ranks_that_evaluate() {
 #[test]
 fn evaluations_without_data_are_said_to_do_nothing() {
     let place = Place::new("rows.txt");
-    let note = "eval.every = 100, but nothing is evaluated: there is no validation data (--valid FILE)";
+    let note =
+        "eval.every = 100, but nothing is evaluated: there is no validation data (--valid FILE)";
     let run = place.train().with(&["--steps", "2"]);
     let every = run.clone().with(&["--eval-every", "100"]);
     assert!(every.succeeds().stderr.contains(note));
     assert!(every.clone().of_command("plan").succeeds().stdout.contains(note));
-    assert!(!every.path("--valid", &place.valid).succeeds().stderr.contains("nothing is evaluated"));
+    assert!(
+        !every.path("--valid", &place.valid).succeeds().stderr.contains("nothing is evaluated")
+    );
     let run = run.with(&["--eval-every", "0"]);
     assert!(!run.succeeds().stderr.contains("nothing is evaluated"));
 }

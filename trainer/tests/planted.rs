@@ -1,5 +1,6 @@
-//! A run at the shape of Criteo Terabyte on data whose truth is known: it climbs steadily to the best possible AUC, through two interruptions, and
-//! its MLPerf log keeps the rules. The soak run has 20 million rows and tables of up to five million, the one of every push 400,000 and 50,000.
+//! A run at the shape of Criteo Terabyte on data whose truth is known: it climbs steadily to the
+//! best possible AUC, through two interruptions, and its MLPerf log keeps the rules. The soak run
+//! has 20 million rows and tables of up to five million, the one of every push 400,000 and 50,000.
 
 #![cfg(test)]
 
@@ -20,11 +21,14 @@ struct Shape {
 }
 
 impl Shape {
-    /// Terabyte's cardinalities, capped, with room for the distinct ids that the data has: hashed ids seldom share a row.
+    /// Terabyte's cardinalities, capped, with room for the distinct ids that the data has: hashed
+    /// ids seldom share a row.
     fn table_rows(&self) -> Vec<u64> {
-        let distinct = SyntheticOptions { scale: self.scale, ..SyntheticOptions::default() }.cardinalities();
+        let distinct =
+            SyntheticOptions { scale: self.scale, ..SyntheticOptions::default() }.cardinalities();
         let rows = TERABYTE_40M_CARDINALITIES.iter().zip(distinct);
-        rows.map(|(&rows, distinct)| rows.min(self.max_table_rows).max(4 * distinct).max(1024)).collect()
+        rows.map(|(&rows, distinct)| rows.min(self.max_table_rows).max(4 * distinct).max(1024))
+            .collect()
     }
 
     fn run(&self, folder: &Path, log: &Path, mllog: &Path) -> Run {
@@ -38,9 +42,11 @@ impl Shape {
             ("checkpoint.save_every", (self.rows / self.batch_size / 4).to_string()),
         ];
         let run = Run::new("train").with(&["--preset", "tiny"]);
+        let run = settings
+            .iter()
+            .fold(run, |run, (key, value)| run.with(&["--set", &format!("{key}={value}")]));
         let run =
-            settings.iter().fold(run, |run, (key, value)| run.with(&["--set", &format!("{key}={value}")]));
-        let run = run.path("--output-dir", folder).path("--checkpoint-dir", &folder.join("checkpoints"));
+            run.path("--output-dir", folder).path("--checkpoint-dir", &folder.join("checkpoints"));
         run.path("--log-json", log).path("--mllog", mllog).with(&["--resume"])
     }
 
@@ -52,7 +58,9 @@ impl Shape {
         let steps = self.rows / self.batch_size;
         for part in [1, 2] {
             let mut child = run.start();
-            let at = || events(&log).iter().filter_map(|event| event["step"].as_u64()).max().unwrap_or(0);
+            let at = || {
+                events(&log).iter().filter_map(|event| event["step"].as_u64()).max().unwrap_or(0)
+            };
             while at() < steps * part / 3 && child.try_wait().unwrap().is_none() {
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
@@ -86,7 +94,11 @@ impl Shape {
             assert!(pair[1].1 >= pair[0].1 - self.most_fall, "an evaluation falls: {pair:?}");
         }
         let last = last_event(log, "done")["last_eval"]["auc"].as_f64().unwrap();
-        let best = said.split("best possible AUC ").nth(1).and_then(|text| text.split(',').next()).unwrap();
+        let best = said
+            .split("best possible AUC ")
+            .nth(1)
+            .and_then(|text| text.split(',').next())
+            .unwrap();
         let best: f64 = best.parse().unwrap();
         println!("last {last:.5}, best possible {best:.5}");
         assert!(
@@ -99,8 +111,13 @@ impl Shape {
 
 #[test]
 fn a_small_run_climbs_steadily_to_the_best_possible() {
-    let shape =
-        Shape { rows: 400_000, scale: 0.001, max_table_rows: 50_000, batch_size: 128, most_fall: 0.002 };
+    let shape = Shape {
+        rows: 400_000,
+        scale: 0.001,
+        max_table_rows: 50_000,
+        batch_size: 128,
+        most_fall: 0.002,
+    };
     shape.trains_to_the_best();
 }
 

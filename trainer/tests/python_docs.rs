@@ -11,7 +11,8 @@ use std::process::Command;
 fn programs() -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/python.md");
     let text = std::fs::read_to_string(page).unwrap();
-    let parts = text.split("```python\n").skip(1).map(|part| part.split("```").next().unwrap().to_owned());
+    let parts =
+        text.split("```python\n").skip(1).map(|part| part.split("```").next().unwrap().to_owned());
     parts.collect()
 }
 
@@ -43,7 +44,10 @@ fn written(place: &Place, name: &str, arguments: &[&str]) -> Written {
     headlong("checkpoint").path("export", &folder).path("--output", &model).succeeds();
     let predict = headlong("predict").path("--checkpoint", &folder).path("--data", &place.valid);
     predict.path("--output", &predictions).succeeds();
-    let name = crate::run_support::names(&folder).into_iter().find(|name| name.starts_with("step-")).unwrap();
+    let name = crate::run_support::names(&folder)
+        .into_iter()
+        .find(|name| name.starts_with("step-"))
+        .unwrap();
     Written { model, checkpoint: folder.join(name), predictions, log }
 }
 
@@ -51,8 +55,14 @@ fn written(place: &Place, name: &str, arguments: &[&str]) -> Written {
 fn numpy_predicts_the_same_from_an_export() {
     let Some(python) = python(&["numpy"]) else { return };
     let place = Place::new("rows.txt");
-    let dictionary =
-        ["--set", "data.ids=dictionary", "--set", "tables.rows=dictionary", "--set", "data.min_count=2"];
+    let dictionary = [
+        "--set",
+        "data.ids=dictionary",
+        "--set",
+        "tables.rows=dictionary",
+        "--set",
+        "data.min_count=2",
+    ];
     for (name, arguments) in [("hashed", &[][..]), ("dictionary", &dictionary[..])] {
         let Written { model, checkpoint, predictions, .. } = written(&place, name, arguments);
         let said = run(&python, &place, 0, &[&model, &checkpoint, &place.valid, &predictions]);

@@ -1,5 +1,6 @@
-//! Ten steps of a small DLRM and of a small DLRM-DCNv2 beside PyTorch: losses, every gradient by name, final weights and Adagrad's state, with SGD and
-//! with Adagrad, within bounds derived for f32 (`fixtures/README.md`).
+//! Ten steps of a small DLRM and of a small DLRM-DCNv2 beside PyTorch: losses, every gradient by
+//! name, final weights and Adagrad's state, with SGD and with Adagrad, within bounds derived for
+//! f32 (`fixtures/README.md`).
 
 #[cfg(test)]
 mod pytorch_data;
@@ -28,7 +29,8 @@ const DLRM_SGD: Case = Case { model: "dlrm", optimizer: "sgd", rate: 0.1, wrong_
 const DLRM_ADAGRAD: Case =
     Case { model: "dlrm", optimizer: "adagrad", rate: 0.003, wrong_rate: 0.003 * 1.005 };
 const DCN_SGD: Case = Case { model: "dcn", optimizer: "sgd", rate: 0.02, wrong_rate: 0.02 * 1.005 };
-const DCN_ADAGRAD: Case = Case { model: "dcn", optimizer: "adagrad", rate: 0.001, wrong_rate: 0.001 * 1.005 };
+const DCN_ADAGRAD: Case =
+    Case { model: "dcn", optimizer: "adagrad", rate: 0.001, wrong_rate: 0.001 * 1.005 };
 const CASES: [Case; 4] = [DLRM_SGD, DLRM_ADAGRAD, DCN_SGD, DCN_ADAGRAD];
 
 fn config(case: Case) -> Config {
@@ -53,10 +55,14 @@ fn config(case: Case) -> Config {
 }
 
 fn batch(inputs: &Tensors, step: usize) -> Batch {
-    let narrow = |name: &str| inputs[&format!("step.{step}.{name}")].iter().map(|&x| x as f32).collect();
+    let narrow =
+        |name: &str| inputs[&format!("step.{step}.{name}")].iter().map(|&x| x as f32).collect();
     let bags = |table: usize| Jagged {
         values: inputs[&format!("step.{step}.values.{table}")].iter().map(|&x| x as u64).collect(),
-        offsets: inputs[&format!("step.{step}.offsets.{table}")].iter().map(|&x| x as u32).collect(),
+        offsets: inputs[&format!("step.{step}.offsets.{table}")]
+            .iter()
+            .map(|&x| x as u32)
+            .collect(),
     };
     Batch {
         num_samples: BATCH,
@@ -79,7 +85,8 @@ fn trainer(inputs: &Tensors, config: &Config, stream: Stream) -> Trainer {
     trainer
 }
 
-/// Runs the ten steps at `rate` and holds everything to `exact` within `bounds`; the largest share of a bound that was used.
+/// Runs the ten steps at `rate` and holds everything to `exact` within `bounds`; the largest share
+/// of a bound that was used.
 fn follow(stream: Stream, case: Case, rate: f32) -> f64 {
     let Case { model, optimizer, .. } = case;
     let inputs = load(&format!("{model}_inputs.safetensors"));
@@ -89,8 +96,9 @@ fn follow(stream: Stream, case: Case, rate: f32) -> f64 {
     let mut trainer = trainer(&inputs, &config, stream);
     let names = trainer.names();
     let mut most = 0.0_f64;
-    let mut check =
-        |what: String, got: &[f32]| most = most.max(within(&what, got, &exact[&what], &bounds[&what]));
+    let mut check = |what: String, got: &[f32]| {
+        most = most.max(within(&what, got, &exact[&what], &bounds[&what]))
+    };
     let mut losses = Vec::new();
     for step in 0..STEPS {
         let gradients = trainer.gradients(&config, &ROWS, batch(&inputs, step));
@@ -152,14 +160,14 @@ fn cuda_follows_pytorch() {
     }
 }
 
-/// PyTorch's own f32 run has to lie inside the same bounds, and the bounds must be too narrow for a real mistake: half a
-/// percent of the learning rate, say.
+/// PyTorch's own f32 run has to lie inside the same bounds, and the bounds must be too narrow for a
+/// real mistake: half a percent of the learning rate, say.
 #[test]
 fn the_bounds_hold_pytorch_and_catch_a_wrong_learning_rate() {
     for case in CASES {
         let Case { model, optimizer, wrong_rate, .. } = case;
-        let [exact, single, bounds] =
-            ["f64", "f32", "bounds"].map(|what| load(&format!("{model}_{optimizer}_{what}.safetensors")));
+        let [exact, single, bounds] = ["f64", "f32", "bounds"]
+            .map(|what| load(&format!("{model}_{optimizer}_{what}.safetensors")));
         for (name, values) in &single {
             let values: Vec<f32> = values.iter().map(|&x| x as f32).collect();
             within(name, &values, &exact[name], &bounds[name]);
@@ -180,7 +188,8 @@ fn threads_change_no_bit() {
             (0..STEPS).for_each(|step| {
                 trainer.step(Rates::both(case.rate), batch(&inputs, step));
             });
-            let bits = |name: &String| trainer.read(name).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let bits =
+                |name: &String| trainer.read(name).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             trainer.names().iter().map(bits).collect::<Vec<_>>()
         };
         assert_eq!(run(1), run(3), "{case:?}");

@@ -1,12 +1,15 @@
-//! One rank equals many: loss and every weight and state, bit for bit, whatever the ranks, nodes, partition, exchange, schedule.
+//! One rank equals many: loss and every weight and state, bit for bit, whatever the ranks, nodes,
+//! partition, exchange, schedule.
 //!
-//! Batches are made up from a seed, with few rows and so with many duplicates, inside bags and between samples; some are short, so
-//! that the last ranks get nothing.
+//! Batches are made up from a seed, with few rows and so with many duplicates, inside bags and
+//! between samples; some are short, so that the last ranks get nothing.
 
 #![cfg(test)]
 
 use crate::made_up::{MadeUp, mixed};
-use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice, TableDtype};
+use headlong::config::{
+    Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice, TableDtype,
+};
 use headlong::crew::{Crew, CrewOptions};
 use headlong::digest::weights_digest;
 use headlong::engine::StepRates;
@@ -140,11 +143,14 @@ fn run_and_move(
 ) -> (Vec<u64>, String, Vec<u32>) {
     let config = case.config(optimizer, batch_size);
     let registry = Registry::default();
-    let options =
-        CrewOptions { partition: Some(case.partition()), ..CrewOptions::new(case.threads, &registry) };
+    let options = CrewOptions {
+        partition: Some(case.partition()),
+        ..CrewOptions::new(case.threads, &registry)
+    };
     let mut crew = Crew::build(&config, &ROWS, options).unwrap();
     // Every fifth batch is short: some ranks have few samples or none.
-    let samples = |number: u64| if number % 5 == 4 { 1 + number as usize % batch_size } else { batch_size };
+    let samples =
+        |number: u64| if number % 5 == 4 { 1 + number as usize % batch_size } else { batch_size };
     let at = |number: u64| batch(number, samples(number));
     crew.prime(&at(0)).unwrap();
     let losses = (1..=STEPS).map(|number| {
@@ -158,14 +164,17 @@ fn run_and_move(
     let losses: Vec<u64> = losses.collect();
     let mut predictions = Vec::new();
     for number in [100, 104] {
-        crew.predict(&at(number), &mut |logits, _| predictions.extend(logits.iter().map(|x| x.to_bits())))
-            .unwrap();
+        crew.predict(&at(number), &mut |logits, _| {
+            predictions.extend(logits.iter().map(|x| x.to_bits()))
+        })
+        .unwrap();
     }
     (losses, weights_digest(&crew).unwrap(), predictions)
 }
 
 fn check(case: &Case, optimizer: &str, batch_size: usize) {
-    let alone = run(&Case { dtype: case.dtype, ..Case::alone(case.sum_blocks) }, optimizer, batch_size);
+    let alone =
+        run(&Case { dtype: case.dtype, ..Case::alone(case.sum_blocks) }, optimizer, batch_size);
     let found = run(case, optimizer, batch_size);
     assert_eq!(alone.0, found.0, "losses of {case:?}, {optimizer}, batches of {batch_size}");
     assert_eq!(alone.1, found.1, "weights of {case:?}, {optimizer}, batches of {batch_size}");
@@ -206,14 +215,17 @@ fn every_way_to_exchange_gives_the_same_bits() {
             (ExchangeChoice::Hierarchical, IdsChoice::Known),
             (ExchangeChoice::Hierarchical, IdsChoice::Exchange),
         ] {
-            for deduplicate in [DeduplicateChoice::Off, DeduplicateChoice::Rank, DeduplicateChoice::Node] {
+            for deduplicate in
+                [DeduplicateChoice::Off, DeduplicateChoice::Rank, DeduplicateChoice::Node]
+            {
                 check(&Case { hybrid, exchange, ids, deduplicate, ..plain.clone() }, "adagrad", 16);
             }
         }
     }
 }
 
-/// Rows that move in the middle of a run, weights, states and the routed batch with them, change no bit.
+/// Rows that move in the middle of a run, weights, states and the routed batch with them, change no
+/// bit.
 #[test]
 fn rows_may_move_between_steps() {
     let plain = Case { ranks: 4, ranks_per_node: 2, ..Case::alone(4) };
@@ -226,7 +238,11 @@ fn rows_may_move_between_steps() {
         for ids in [IdsChoice::Exchange, IdsChoice::Known] {
             let case = Case { hybrid: from, deduplicate, ids, ..plain.clone() };
             let partition = Case { hybrid: to, ..case.clone() }.partition();
-            assert_eq!(alone, run_and_move(&case, "adagrad", 16, Some(partition)), "{case:?} to {to:?}");
+            assert_eq!(
+                alone,
+                run_and_move(&case, "adagrad", 16, Some(partition)),
+                "{case:?} to {to:?}"
+            );
         }
     }
 }

@@ -1,8 +1,10 @@
-//! Numbers of ranks that add up in another order than one rank: within rounding, which is derived and not guessed.
+//! Numbers of ranks that add up in another order than one rank: within rounding, which is derived
+//! and not guessed.
 //!
-//! With SGD all weights stay within 1e-6 of one rank's. Adagrad divides by the root of what it has seen, so that rounding
-//! of a tiny gradient moves a weight visibly: there each step is taken from the same weights and states, and what comes out must lie
-//! between the results of the least and the greatest gradient that f32 can give, by the f64 oracle's bounds.
+//! With SGD all weights stay within 1e-6 of one rank's. Adagrad divides by the root of what it has
+//! seen, so that rounding of a tiny gradient moves a weight visibly: there each step is taken from
+//! the same weights and states, and what comes out must lie between the results of the least and
+//! the greatest gradient that f32 can give, by the f64 oracle's bounds.
 
 #![cfg(test)]
 
@@ -154,8 +156,11 @@ impl Case {
     fn matrices(&self, state: &State) -> Named {
         let matrix = |(name, values): (&String, &Vec<f32>)| {
             let first = if name.starts_with("bottom") { DENSE } else { self.top_in() };
-            let widths: &[usize] =
-                if name.starts_with("bottom") { &self.config.model.bottom } else { &self.config.model.top };
+            let widths: &[usize] = if name.starts_with("bottom") {
+                &self.config.model.bottom
+            } else {
+                &self.config.model.top
+            };
             let cols = match name.split('.').collect::<Vec<_>>()[..] {
                 ["table", _] => self.config.model.dim,
                 [_, "0", "weight"] => first,
@@ -174,7 +179,10 @@ impl Case {
 }
 
 fn slots(arena: &Arena, suffix: &str) -> State {
-    arena.mats().map(|mat| (format!("{}{suffix}", mat.name()), mat.read::<f32>().data().to_vec())).collect()
+    arena
+        .mats()
+        .map(|mat| (format!("{}{suffix}", mat.name()), mat.read::<f32>().data().to_vec()))
+        .collect()
 }
 
 /// All weights and states, put together from the ranks.
@@ -186,8 +194,9 @@ fn read(crew: &Crew) -> State {
         for (table, spec) in model.tables.specs().iter().enumerate() {
             for (tensor, described) in model.tables.tensors(table).iter().enumerate() {
                 let name = format!("table.{table}{}", ["", ".state"][tensor]);
-                let values =
-                    state.entry(name).or_insert_with(|| vec![0.0; spec.rows as usize * described.cols]);
+                let values = state
+                    .entry(name)
+                    .or_insert_with(|| vec![0.0; spec.rows as usize * described.cols]);
                 model.tables.export_rows(table, tensor, 0, values).unwrap();
             }
         }
@@ -209,7 +218,8 @@ fn write(crew: &Crew, state: &State) {
                 model.tables.import_rows(table, tensor, 0, values).unwrap();
             }
         }
-        for (arena, suffix) in [(Some(&model.weights), ""), (model.dense_states.first(), ".state")] {
+        for (arena, suffix) in [(Some(&model.weights), ""), (model.dense_states.first(), ".state")]
+        {
             for mat in arena.into_iter().flat_map(Arena::mats) {
                 let values = &state[&format!("{}{suffix}", mat.name())];
                 mat.write::<f32>().data_mut().copy_from_slice(values);
@@ -219,7 +229,8 @@ fn write(crew: &Crew, state: &State) {
     crew.weights_changed();
 }
 
-/// What Adagrad makes of the least and the greatest gradient: the least and the greatest weight, then state.
+/// What Adagrad makes of the least and the greatest gradient: the least and the greatest weight,
+/// then state.
 fn adagrad(weight: f64, state: f64, gradient: Number, rate: f64) -> [(f64, f64); 2] {
     let (least, greatest) = (gradient.value - gradient.error, gradient.value + gradient.error);
     // Rises with the gradient.
@@ -228,7 +239,8 @@ fn adagrad(weight: f64, state: f64, gradient: Number, rate: f64) -> [(f64, f64);
     let (down, up) = (moved(greatest), moved(least));
     let squares = [least * least, greatest * greatest];
     let most = state + squares[0].max(squares[1]);
-    let fewest = state + if least < 0.0 && greatest > 0.0 { 0.0 } else { squares[0].min(squares[1]) };
+    let fewest =
+        state + if least < 0.0 && greatest > 0.0 { 0.0 } else { squares[0].min(squares[1]) };
     [
         (weight - down - slack(down), weight - up + slack(up)),
         (fewest * (1.0 - gamma(3)), most * (1.0 + gamma(3))),
@@ -310,7 +322,11 @@ fn with_adagrad_every_step_stays_within_the_bounds_of_its_gradients() {
             }
             for (who, crew) in [("all ranks", &crew), ("one rank", &alone)] {
                 let wrong = outside(&before, &read(crew), &gradients, f64::from(RATE));
-                assert!(wrong.is_empty(), "{who}, step {number} of {}: {wrong:?}", case.describe(number));
+                assert!(
+                    wrong.is_empty(),
+                    "{who}, step {number} of {}: {wrong:?}",
+                    case.describe(number)
+                );
             }
         }
     }
@@ -318,13 +334,15 @@ fn with_adagrad_every_step_stays_within_the_bounds_of_its_gradients() {
     assert!(checked > 20 * refused, "{refused} of {checked} steps could not be judged");
 }
 
-/// Ranks of any number on nodes of any size, short batches of any length: with the same blocks, one rank has the same bits.
+/// Ranks of any number on nodes of any size, short batches of any length: with the same blocks, one
+/// rank has the same bits.
 #[test]
 fn the_same_blocks_have_the_same_bits() {
     for seed in 200..240 {
         let mut case = Case::drawn(seed, ["sgd", "adagrad"][seed as usize % 2]);
         let sum_blocks = case.config.train.sum_blocks.unwrap();
-        // Each rank adds up its own micro-batches: another shape than one rank's (docs/numerics.md).
+        // Each rank adds up its own micro-batches: another shape than one rank's
+        // (docs/numerics.md).
         case.config.train.accumulate = 1;
         let (crew, alone) = (case.crew(), case.alone(sum_blocks));
         for number in 1..=STEPS {
@@ -332,15 +350,21 @@ fn the_same_blocks_have_the_same_bits() {
             assert_eq!(losses[0], losses[1], "step {number} of {}", case.describe(number));
         }
         let bits = |state: State| {
-            let bits =
-                |(name, values): (String, Vec<f32>)| (name, values.into_iter().map(f32::to_bits).collect());
+            let bits = |(name, values): (String, Vec<f32>)| {
+                (name, values.into_iter().map(f32::to_bits).collect())
+            };
             state.into_iter().map(bits).collect::<BTreeMap<String, Vec<u32>>>()
         };
-        assert!(bits(read(&crew)) == bits(read(&alone)), "weights or states of {}", case.describe(0));
+        assert!(
+            bits(read(&crew)) == bits(read(&alone)),
+            "weights or states of {}",
+            case.describe(0)
+        );
     }
 }
 
-/// The bounds are too narrow for a real mistake: half a percent of the learning rate, or one sample's share of a gradient.
+/// The bounds are too narrow for a real mistake: half a percent of the learning rate, or one
+/// sample's share of a gradient.
 #[test]
 fn the_bounds_catch_mistakes() {
     let case = Case::drawn(100, "adagrad");
@@ -350,11 +374,17 @@ fn the_bounds_catch_mistakes() {
     let (_, gradients) =
         bounded::step(&case.matrices(&before), &case.batch(2)).expect("every unit passes or not");
     case.step(&crew, 2, RATE * 1.005);
-    assert!(!outside(&before, &read(&crew), &gradients, f64::from(RATE)).is_empty(), "a wrong learning rate");
+    assert!(
+        !outside(&before, &read(&crew), &gradients, f64::from(RATE)).is_empty(),
+        "a wrong learning rate"
+    );
     write(&crew, &before);
     let mut batch = case.batch(2);
     batch.labels[0] = 1.0 - batch.labels[0];
     crew.prime(&batch).unwrap();
     crew.step(StepRates { number: 2, dense: RATE, sparse: RATE }, None).unwrap();
-    assert!(!outside(&before, &read(&crew), &gradients, f64::from(RATE)).is_empty(), "a wrong label");
+    assert!(
+        !outside(&before, &read(&crew), &gradients, f64::from(RATE)).is_empty(),
+        "a wrong label"
+    );
 }

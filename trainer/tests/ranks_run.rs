@@ -1,4 +1,5 @@
-//! Runs of several ranks through the built program: they save, others go on; what the plan says of bytes is what is counted.
+//! Runs of several ranks through the built program: they save, others go on; what the plan says of
+//! bytes is what is counted.
 
 #![cfg(test)]
 
@@ -6,34 +7,60 @@ use crate::run_support::{Place, Run, last_event, names};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Saved on four ranks, resumed on one, two and eight: the weights are those of one rank that was never interrupted.
+/// Saved on four ranks, resumed on one, two and eight: the weights are those of one rank that was
+/// never interrupted.
 #[test]
 fn a_checkpoint_of_four_ranks_goes_on_on_any_number() {
     let place = Place::new("rows.txt");
-    let train =
-        place.train().with(&["--set", "sum_blocks=8", "--optimizer", "adagrad", "--set", "train.epochs=2"]);
+    let train = place.train().with(&[
+        "--set",
+        "sum_blocks=8",
+        "--optimizer",
+        "adagrad",
+        "--set",
+        "train.epochs=2",
+    ]);
     let expected = train.clone().succeeds().digest();
     let saved = place.path("saved");
-    let half =
-        train.clone().with(&["--ranks", "4", "--set", "comm.ranks_per_node=2", "--set", "train.steps=20"]);
+    let half = train.clone().with(&[
+        "--ranks",
+        "4",
+        "--set",
+        "comm.ranks_per_node=2",
+        "--set",
+        "train.steps=20",
+    ]);
     half.path("--checkpoint-dir", &saved).succeeds();
-    for (ranks, further) in [("1", "hybrid=off"), ("2", "hybrid=rows=500"), ("8", "schedule=overlapped")] {
+    for (ranks, further) in
+        [("1", "hybrid=off"), ("2", "hybrid=rows=500"), ("8", "schedule=overlapped")]
+    {
         let copy = place.path(&format!("of {ranks}"));
         copy_folder(&saved, &copy);
-        let resumed = train.clone().with(&["--resume", "--ranks", ranks, "--set", &format!("run.{further}")]);
+        let resumed =
+            train.clone().with(&["--resume", "--ranks", ranks, "--set", &format!("run.{further}")]);
         let outcome = resumed.path("--checkpoint-dir", &copy).succeeds();
         assert!(outcome.stderr.contains("resumed at step 20"), "{}", outcome.stderr);
         assert_eq!(outcome.digest(), expected, "{ranks} ranks");
     }
-    assert!(names(&saved).iter().any(|name| name.contains("20")), "the folder saved to is untouched");
+    assert!(
+        names(&saved).iter().any(|name| name.contains("20")),
+        "the folder saved to is untouched"
+    );
 }
 
-/// Four processes that share memory, two pairs of them with TCP between the pairs, TCP alone: the weights of threads.
+/// Four processes that share memory, two pairs of them with TCP between the pairs, TCP alone: the
+/// weights of threads.
 #[test]
 fn processes_train_the_weights_of_threads_whatever_carries_their_payload() {
     let place = Place::new("rows.txt");
-    let train =
-        place.train().with(&["--set", "sum_blocks=4", "--optimizer", "adagrad", "--set", "train.steps=16"]);
+    let train = place.train().with(&[
+        "--set",
+        "sum_blocks=4",
+        "--optimizer",
+        "adagrad",
+        "--set",
+        "train.steps=16",
+    ]);
     let train = train.with(&["--ranks", "4"]);
     let threads = train.clone().succeeds().digest();
     for (transport, per_node, ways) in [
@@ -53,7 +80,8 @@ fn processes_train_the_weights_of_threads_whatever_carries_their_payload() {
     }
 }
 
-/// A transport that was asked for by name is not replaced: every rank refuses the setting, and says which rank lacks what.
+/// A transport that was asked for by name is not replaced: every rank refuses the setting, and says
+/// which rank lacks what.
 #[test]
 fn a_transport_that_is_missing_ends_the_run_by_name() {
     let place = Place::new("rows.txt");
@@ -65,19 +93,26 @@ fn a_transport_that_is_missing_ends_the_run_by_name() {
         "--set",
         "comm.ranks_per_node=1",
     ]);
-    let lacks =
-        "`transport shm`: shared memory joins the ranks of one node, and rank 1 is on another than rank 0";
+    let lacks = "`transport shm`: shared memory joins the ranks of one node, and rank 1 is on another than rank 0";
     run.launched(2).fails(2, &[lacks]);
 }
 
-/// Half-way other ids become frequent: the split is made anew at the next evaluation, and the weights do not notice.
+/// Half-way other ids become frequent: the split is made anew at the next evaluation, and the
+/// weights do not notice.
 #[test]
 fn rows_are_placed_anew_when_other_rows_become_frequent() {
     let place = Place::new("rows.txt");
     let rows = std::fs::read_to_string(&place.train).unwrap();
     let turned: String = rows.lines().map(|line| turn_ids(line) + "\n").collect();
     std::fs::write(&place.train, rows + &turned).unwrap();
-    let train = place.train().with(&["--set", "sum_blocks=2", "--eval-every", "12", "--hybrid", "rows=300"]);
+    let train = place.train().with(&[
+        "--set",
+        "sum_blocks=2",
+        "--eval-every",
+        "12",
+        "--hybrid",
+        "rows=300",
+    ]);
     let train = train.path("--valid", &place.valid);
     let expected = train.clone().succeeds().digest();
     let ranks = train.with(&["--ranks", "2", "--set", "hybrid.repartition_drift=0.1"]);
@@ -109,7 +144,10 @@ fn copy_folder(from: &Path, to: &Path) {
 }
 
 fn real_rows() -> Option<PathBuf> {
-    let rows = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
+    let rows = PathBuf::from(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../shared/data/criteo/train.txt.gz"
+    ));
     if rows.exists() {
         return Some(rows);
     }
@@ -122,9 +160,16 @@ fn real_rows() -> Option<PathBuf> {
 fn planned_bytes_agree_with_counted_ones_on_real_rows() {
     let Some(rows) = real_rows() else { return };
     let folder = tempfile::tempdir().unwrap();
-    for (hybrid, deduplicate) in [("off", "off"), ("off", "rank"), ("auto", "auto"), ("rows=2000", "node")] {
+    for (hybrid, deduplicate) in
+        [("off", "off"), ("off", "rank"), ("auto", "auto"), ("rows=2000", "node")]
+    {
         let options = |command: &str| {
-            let run = Run::new(command).path("--data", &rows).with(&["--ranks", "4", "--batch-size", "2048"]);
+            let run = Run::new(command).path("--data", &rows).with(&[
+                "--ranks",
+                "4",
+                "--batch-size",
+                "2048",
+            ]);
             let run = run.with(&["--set", "tables.rows=100000", "--set", "comm.ranks_per_node=2"]);
             let run = run.with(&["--set", "hybrid.statistics_batches=10", "--hybrid", hybrid]);
             run.with(&["--set", &format!("comm.deduplicate={deduplicate}")])
@@ -137,9 +182,12 @@ fn planned_bytes_agree_with_counted_ones_on_real_rows() {
         let counted = &last_event(&log, "done")["exchange_bytes_per_step"];
         for distance in ["intra_node", "inter_node"] {
             let planned = &planned["exchange_bytes_per_step"][distance];
-            let planned = planned["forward"].as_f64().unwrap() + planned["backward"].as_f64().unwrap();
+            let planned =
+                planned["forward"].as_f64().unwrap() + planned["backward"].as_f64().unwrap();
             let counted = counted[distance].as_f64().unwrap();
-            println!("{hybrid}, {deduplicate}, {distance}: planned {planned:.0}, counted {counted:.0}");
+            println!(
+                "{hybrid}, {deduplicate}, {distance}: planned {planned:.0}, counted {counted:.0}"
+            );
             let error = (planned / counted - 1.0).abs();
             assert!(
                 error < 0.05,
@@ -155,10 +203,17 @@ fn four_ranks_train_real_rows_like_one() {
     let Some(rows) = real_rows() else { return };
     let folder = tempfile::tempdir().unwrap();
     let digest = |ranks: &str| {
-        let run =
-            Run::new("train").path("--data", &rows).with(&["--preset", "criteo-hashed", "--steps", "100"]);
+        let run = Run::new("train").path("--data", &rows).with(&[
+            "--preset",
+            "criteo-hashed",
+            "--steps",
+            "100",
+        ]);
         let run = run.with(&["--ranks", ranks, "--set", "sum_blocks=4", "--batch-size", "512"]);
-        run.with(&["--set", "tables.rows=20000"]).path("--output-dir", folder.path()).succeeds().digest()
+        run.with(&["--set", "tables.rows=20000"])
+            .path("--output-dir", folder.path())
+            .succeeds()
+            .digest()
     };
     assert_eq!(digest("1"), digest("4"));
 }

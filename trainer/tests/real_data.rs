@@ -1,4 +1,5 @@
-//! Real Criteo rows, straight from their compressed text. Where they are absent, the tests say so and pass.
+//! Real Criteo rows, straight from their compressed text. Where they are absent, the tests say so
+//! and pass.
 
 #![cfg(test)]
 
@@ -21,26 +22,39 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (values.len() - 1) as f64).sqrt())
 }
 
-/// One epoch in bf16 with the seed that is least far from f32's. Rounding alone moves an epoch's AUC by up to 0.0009 (docs/numerics.md), and
-/// another system's `exp` rounds otherwise: three seeds on one system are within 0.001 (benches/results/README.md).
+/// One epoch in bf16 with the seed that is least far from f32's. Rounding alone moves an epoch's
+/// AUC by up to 0.0009 (docs/numerics.md), and another system's `exp` rounds otherwise: three seeds
+/// on one system are within 0.001 (benches/results/README.md).
 #[test]
 fn sixteen_bits_cost_little_auc() {
     let Some(data) = data() else { return };
     let folder = tempfile::tempdir().unwrap();
     let auc = |precision: &str| {
         let log = folder.path().join(precision);
-        let run =
-            Run::new("train").with(&["--preset", "criteo-sample", "--seed", "2", "--precision", precision]);
-        let run = run.path("--data", &data.join("train.txt.gz")).path("--valid", &data.join("valid.txt.gz"));
+        let run = Run::new("train").with(&[
+            "--preset",
+            "criteo-sample",
+            "--seed",
+            "2",
+            "--precision",
+            precision,
+        ]);
+        let run = run
+            .path("--data", &data.join("train.txt.gz"))
+            .path("--valid", &data.join("valid.txt.gz"));
         run.path("--output-dir", folder.path()).path("--log-json", &log).succeeds();
         last_event(&log, "eval")["auc"].as_f64().unwrap()
     };
     let (wide, narrow) = (auc("f32"), auc("bf16"));
     println!("AUC {narrow:.5} in bf16, {wide:.5} in f32");
-    assert!(narrow != wide && (narrow - wide).abs() <= 0.002, "AUC {narrow:.5} in bf16, {wide:.5} in f32");
+    assert!(
+        narrow != wide && (narrow - wide).abs() <= 0.002,
+        "AUC {narrow:.5} in bf16, {wide:.5} in f32"
+    );
 }
 
-/// The protocol of the sample: one epoch of `train.txt.gz`, three seeds, evaluated on the rows that follow in time.
+/// The protocol of the sample: one epoch of `train.txt.gz`, three seeds, evaluated on the rows that
+/// follow in time.
 #[test]
 fn one_epoch_of_the_sample_reaches_the_known_auc_and_its_checkpoint_predicts() {
     let Some(data) = data() else { return };
@@ -49,7 +63,9 @@ fn one_epoch_of_the_sample_reaches_the_known_auc_and_its_checkpoint_predicts() {
     for seed in ["1", "2", "3"] {
         let log = folder.path().join(format!("{seed}.json"));
         let run = Run::new("train").with(&["--preset", "criteo-sample", "--seed", seed]);
-        let run = run.path("--data", &data.join("train.txt.gz")).path("--valid", &data.join("valid.txt.gz"));
+        let run = run
+            .path("--data", &data.join("train.txt.gz"))
+            .path("--valid", &data.join("valid.txt.gz"));
         let run = run.path("--output-dir", folder.path()).path("--log-json", &log);
         run.path("--checkpoint-dir", &folder.path().join(seed)).succeeds();
         let eval = last_event(&log, "eval");
@@ -57,7 +73,11 @@ fn one_epoch_of_the_sample_reaches_the_known_auc_and_its_checkpoint_predicts() {
         assert_eq!(last_event(&log, "done")["samples"], 95_997);
         aucs.push(eval["auc"].as_f64().unwrap());
         losses.push(eval["logloss"].as_f64().unwrap());
-        println!("seed {seed}: AUC {:.5}, log loss {:.5}", aucs[aucs.len() - 1], losses[losses.len() - 1]);
+        println!(
+            "seed {seed}: AUC {:.5}, log loss {:.5}",
+            aucs[aucs.len() - 1],
+            losses[losses.len() - 1]
+        );
     }
     let ((auc, auc_deviation), (loss, loss_deviation)) =
         (mean_and_deviation(&aucs), mean_and_deviation(&losses));
@@ -80,10 +100,12 @@ fn one_epoch_of_the_sample_reaches_the_known_auc_and_its_checkpoint_predicts() {
     assert!((mean - 0.256).abs() < 0.05, "far from the click rate: {mean}");
     assert!(deviation > 0.05, "the same for every row: {deviation}");
     let eval = Run::new("eval").path("--checkpoint", &folder.path().join("1"));
-    eval.path("--data", &data.join("unlabelled.txt.gz")).fails(2, &["unlabelled.txt.gz", "no labels"]);
+    eval.path("--data", &data.join("unlabelled.txt.gz"))
+        .fails(2, &["unlabelled.txt.gz", "no labels"]);
 }
 
-/// What makes MLPerf's DLRM-DCNv2 fit the sample: its data's settings, smaller layers, the sample's learning rates.
+/// What makes MLPerf's DLRM-DCNv2 fit the sample: its data's settings, smaller layers, the sample's
+/// learning rates.
 const SCALED_DCN: [&str; 24] = [
     "--set",
     "model.dim=32",
@@ -111,8 +133,9 @@ const SCALED_DCN: [&str; 24] = [
     "eval.batch_size=2048",
 ];
 
-/// One epoch of DLRM-DCNv2 on 214 generated ids a sample, on four ranks with frequent rows replicated: within 0.005 of the one-hot
-/// DLRM's mean of 0.7642. Three seeds, one rank and bf16 are in benches/results/README.md.
+/// One epoch of DLRM-DCNv2 on 214 generated ids a sample, on four ranks with frequent rows
+/// replicated: within 0.005 of the one-hot DLRM's mean of 0.7642. Three seeds, one rank and bf16
+/// are in benches/results/README.md.
 #[test]
 fn dcnv2_on_generated_ids_learns_as_one_hot_dlrm_does() {
     let Some(data) = data() else { return };
@@ -120,7 +143,8 @@ fn dcnv2_on_generated_ids_learns_as_one_hot_dlrm_does() {
     let log = folder.path().join("log");
     let run = Run::new("train").with(&["--preset", "criteo-terabyte-dcnv2"]).with(&SCALED_DCN);
     let run = run.with(&["--ranks", "4", "--set", "run.hybrid=auto", "--set", "sum_blocks=4"]);
-    let run = run.path("--data", &data.join("train.txt.gz")).path("--valid", &data.join("valid.txt.gz"));
+    let run =
+        run.path("--data", &data.join("train.txt.gz")).path("--valid", &data.join("valid.txt.gz"));
     run.path("--output-dir", folder.path()).path("--log-json", &log).succeeds();
     let auc = last_event(&log, "eval")["auc"].as_f64().unwrap();
     println!("AUC {auc:.5}");
@@ -139,7 +163,8 @@ fn trains_and_evaluates(data: &Path, name: &str, rows: usize, settings: &[&str])
     run_support::write(&train, &lines[..rows / 4 * 3].concat());
     run_support::write(&valid, &lines[rows / 4 * 3..].concat());
     let log = folder.path().join("log.json");
-    let run = Run::new("train").path("--data", &train).path("--valid", &valid).path("--log-json", &log);
+    let run =
+        Run::new("train").path("--data", &train).path("--valid", &valid).path("--log-json", &log);
     run.path("--output-dir", folder.path())
         .with(&["--set", "tables.max_rows=20000"])
         .with(settings)

@@ -20,7 +20,9 @@ fn a_signal_finishes_the_step_and_saves_and_the_run_goes_on_as_if_nothing_had_be
         let (log, checkpoints) = (place.path(&format!("{name}.json")), place.path(name));
         let run = train.clone().path("--log-json", &log).path("--checkpoint-dir", &checkpoints);
         let mut child = run.start();
-        wait_until("ten steps", || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().count() > 10));
+        wait_until("ten steps", || {
+            std::fs::read_to_string(&log).is_ok_and(|text| text.lines().count() > 10)
+        });
         signal(&child, name);
         assert_eq!(child.wait().unwrap().code(), Some(code), "SIG{name}");
         let done = last_event(&log, "done");
@@ -53,7 +55,9 @@ fn a_run_that_was_started_to_outlive_its_terminal_does() {
         .args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_headlong")])
         .args(train.arguments());
     let mut child = shell.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    wait_until("ten steps", || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().count() > 10));
+    wait_until("ten steps", || {
+        std::fs::read_to_string(&log).is_ok_and(|text| text.lines().count() > 10)
+    });
     signal(&child, "HUP");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(last_event(&log, "done")["reason"], "finished");
@@ -66,7 +70,8 @@ fn has_in_mask(child: &Child, mask: &str, signal: u32) -> bool {
     u64::from_str_radix(bits.trim(), 16).unwrap() >> (signal - 1) & 1 == 1
 }
 
-/// A pipe whose writer pauses: the run waits for the data of its first step, so only the second signal can end it.
+/// A pipe whose writer pauses: the run waits for the data of its first step, so only the second
+/// signal can end it.
 #[test]
 fn a_second_signal_stops_at_once() {
     const INTERRUPT: u32 = 2;
@@ -105,7 +110,8 @@ fn resume_starts_goes_on_repeats_its_last_words_and_trains_longer() {
     let log = place.path("again.json");
     let again = resume.clone().path("--log-json", &log).succeeds();
     // Its last words: reason, steps, rate, memory, weights.
-    let last_words = |text: &str| text.lines().find(|line| line.starts_with("done (")).map(str::to_owned);
+    let last_words =
+        |text: &str| text.lines().find(|line| line.starts_with("done (")).map(str::to_owned);
     assert!(last_words(&first.stdout).is_some());
     assert_eq!(last_words(&again.stdout), last_words(&first.stdout));
     assert_eq!(again.digest(), first.digest());
@@ -119,7 +125,8 @@ fn resume_starts_goes_on_repeats_its_last_words_and_trains_longer() {
     assert_eq!(longer.digest(), train.with(&["--epochs", "3"]).succeeds().digest());
 }
 
-/// With a learning rate that moves nothing, the new run evaluates to the very same numbers, under another optimiser.
+/// With a learning rate that moves nothing, the new run evaluates to the very same numbers, under
+/// another optimiser.
 #[test]
 fn init_from_takes_the_weights_and_nothing_else() {
     let place = Place::new("rows.txt");
@@ -133,7 +140,8 @@ fn init_from_takes_the_weights_and_nothing_else() {
 
     let logloss = |checkpoint: &Path| {
         let eval = Run::new("eval").path("--checkpoint", checkpoint).path("--data", &place.valid);
-        let answer: Value = serde_json::from_str(&eval.with(&["--json"]).succeeds().stdout).unwrap();
+        let answer: Value =
+            serde_json::from_str(&eval.with(&["--json"]).succeeds().stdout).unwrap();
         answer["logloss"].as_f64().unwrap()
     };
     assert_eq!(logloss(&first).to_bits(), logloss(&second).to_bits());
@@ -179,7 +187,8 @@ fn a_checkpoint_of_something_else_is_refused_by_name() {
     let checkpoints = place.path("checkpoints");
     let train = place.train().path("--checkpoint-dir", &checkpoints);
     train.with(&["--steps", "5"]).succeeds();
-    let resumed = place.train().path("--checkpoint-dir", &checkpoints).with(&["--steps", "9", "--resume"]);
+    let resumed =
+        place.train().path("--checkpoint-dir", &checkpoints).with(&["--steps", "9", "--resume"]);
     let path = checkpoints.to_str().unwrap();
     for (settings, words) in [
         (["--set", "tables.max_rows=900"], ["another model", "model.tables"]),
@@ -189,7 +198,8 @@ fn a_checkpoint_of_something_else_is_refused_by_name() {
     ] {
         resumed.clone().with(&settings).fails(1, &[words[0], words[1], path]);
     }
-    // Note: the small model names its top network itself, and one key may be given twice: the last wins.
+    // Note: the small model names its top network itself, and one key may be given twice: the last
+    // wins.
     resumed.clone().with(&["--set", "model.top=[8,1]"]).fails(1, &["another model", "model.top"]);
     let from = place.train().path("--init-from", &checkpoints).with(&["--steps", "9"]);
     from.with(&["--set", "model.top=[8,1]"]).fails(1, &["another model", "model.top"]);
@@ -202,7 +212,10 @@ fn other_training_files_are_refused_unless_it_is_said_that_they_changed() {
     let place = Place::new("rows.txt");
     let checkpoints = place.path("checkpoints");
     let on = |files: &[&Path]| {
-        let run = place.train_without_data().with(&["--threads", "1"]).path("--checkpoint-dir", &checkpoints);
+        let run = place
+            .train_without_data()
+            .with(&["--threads", "1"])
+            .path("--checkpoint-dir", &checkpoints);
         files.iter().fold(run, |run, file| run.path("--data", file))
     };
     let (one, two) = (place.train.clone(), place.path("two.txt"));
@@ -211,7 +224,8 @@ fn other_training_files_are_refused_unless_it_is_said_that_they_changed() {
     let resumed = |files: &[&Path]| on(files).with(&["--resume", "--steps", "9"]);
     // The same rows, every label the other one.
     let text = std::fs::read_to_string(&two).unwrap();
-    let flipped = |line: &str| format!("{}{}\n", if line.starts_with('1') { 0 } else { 1 }, &line[1..]);
+    let flipped =
+        |line: &str| format!("{}{}\n", if line.starts_with('1') { 0 } else { 1 }, &line[1..]);
     let poison = place.path("poison.txt");
     write(&poison, &text.lines().map(flipped).collect::<String>());
     assert_eq!(std::fs::metadata(&poison).unwrap().len(), text.len() as u64);
@@ -221,7 +235,8 @@ fn other_training_files_are_refused_unless_it_is_said_that_they_changed() {
     resumed(&[&two, &one]).fails(2, &["in their order"]);
     resumed(&[&one]).fails(2, &["the run was trained on 2 files, now there are 1"]);
     write(&two, &format!("{text}{}", text.lines().next().unwrap()));
-    let sizes = [format!("expected {} bytes", text.len()), "found".to_owned(), "sample_xxh3".to_owned()];
+    let sizes =
+        [format!("expected {} bytes", text.len()), "found".to_owned(), "sample_xxh3".to_owned()];
     resumed(&[&one, &two]).fails(2, &sizes.each_ref().map(String::as_str));
     assert_eq!(steps(&checkpoints), [5], "nothing was trained");
     // A copy elsewhere.
@@ -295,13 +310,15 @@ fn the_last_and_the_best_checkpoint_stay() {
         .with(&["--save-every", "8", "--keep", "2"])
         .succeeds();
     let evals = events(&log).into_iter().filter(|event| event["event"] == "eval");
-    let evals = evals.map(|event| (event["auc"].as_f64().unwrap(), event["step"].as_u64().unwrap()));
+    let evals =
+        evals.map(|event| (event["auc"].as_f64().unwrap(), event["step"].as_u64().unwrap()));
     let best = evals.fold((0.0, 0), |best, eval| if eval.0 >= best.0 { eval } else { best });
     assert!(best.1 < 120, "the best evaluation was at step {}: too late to prove anything", best.1);
     assert_eq!(steps(&checkpoints), [best.1, 136, 144]);
 
     let last_alone = place.path("last-alone");
-    let run = train.path("--checkpoint-dir", &last_alone).with(&["--save-every", "8", "--keep", "1"]);
+    let run =
+        train.path("--checkpoint-dir", &last_alone).with(&["--save-every", "8", "--keep", "1"]);
     run.with(&["--set", "checkpoint.keep_best=false"]).succeeds();
     assert_eq!(steps(&last_alone), [144]);
 }

@@ -23,9 +23,25 @@ fn train(place: &Place, data: &Path, columns: &str) -> Run {
     Run::new("train")
         .path("--data", data)
         .path("--output-dir", &place.path("out"))
-        .with(&["--set", "data.columns.label='label'", "--set", &categorical, "--set", "data.ids=dictionary"])
+        .with(&[
+            "--set",
+            "data.columns.label='label'",
+            "--set",
+            &categorical,
+            "--set",
+            "data.ids=dictionary",
+        ])
         .with(&["--set", "tables.rows=dictionary", "--set", "data.min_count=1", "--steps", "3"])
-        .with(&["--set", "model.dim=4", "--set", "model.top=[4,1]", "--batch-size", "16", "--threads", "1"])
+        .with(&[
+            "--set",
+            "model.dim=4",
+            "--set",
+            "model.top=[4,1]",
+            "--batch-size",
+            "16",
+            "--threads",
+            "1",
+        ])
 }
 
 #[test]
@@ -39,7 +55,10 @@ fn a_dictionary_is_reused_for_the_same_data_alone() {
     // The same file, the other order of columns.
     let again = run("['b','a']");
     assert!(again.contains("`data.columns.categorical[0]` was \"a\", is \"b\""), "{again}");
-    assert!(again.contains("counted again") && again.contains("building the dictionary"), "{again}");
+    assert!(
+        again.contains("counted again") && again.contains("building the dictionary"),
+        "{again}"
+    );
     assert!(run("['a','b']").contains("building the dictionary"));
     // Written again with as many bytes.
     let length = std::fs::metadata(&data).unwrap().len();
@@ -67,7 +86,8 @@ fn a_dictionary_that_was_made_beforehand_serves_a_run_of_the_same_files() {
         .with(&["make", "--min-count", "2", "--max-rows", "1000000"])
         .path("--data", &place.train);
     make.path("--output", &folder).succeeds();
-    let dictionary = ["--set", "data.ids=dictionary", "--set", "tables.rows=dictionary", "--steps", "3"];
+    let dictionary =
+        ["--set", "data.ids=dictionary", "--set", "tables.rows=dictionary", "--steps", "3"];
     let train = |min_count: &str| {
         let rule = format!("data.min_count={min_count}");
         place.train().with(&dictionary).with(&["--set", &rule]).succeeds().stderr
@@ -82,7 +102,9 @@ fn a_dictionary_that_was_made_beforehand_serves_a_run_of_the_same_files() {
 fn statistics_are_counted_again_for_other_data_of_the_same_length() {
     let place = Place::new("rows.txt");
     let ranks = place.train().with(&["--ranks", "2", "--steps", "3"]);
-    let kept = || names(&place.path("output")).iter().filter(|name| name.starts_with("statistics-")).count();
+    let kept = || {
+        names(&place.path("output")).iter().filter(|name| name.starts_with("statistics-")).count()
+    };
     assert!(ranks.succeeds().stderr.contains("counted the rows"));
     assert!(ranks.succeeds().stderr.contains("statistics of"));
     assert_eq!(kept(), 1);
@@ -96,14 +118,22 @@ fn statistics_are_counted_again_for_other_data_of_the_same_length() {
     write(&place.train, &changed);
     assert!(ranks.succeeds().stderr.contains("counted the rows"));
     // Another way to make rows of ids, and another order of batches.
-    assert!(ranks.clone().with(&["--set", "data.ids=modulo"]).succeeds().stderr.contains("counted the rows"));
+    assert!(
+        ranks
+            .clone()
+            .with(&["--set", "data.ids=modulo"])
+            .succeeds()
+            .stderr
+            .contains("counted the rows")
+    );
     assert_eq!(kept(), 3);
 }
 
 #[test]
 fn synthetic_data_is_said_to_be_written_when_it_is() {
     let place = Place::new("rows.txt");
-    let rows = ["--set", "synthetic.train_rows=640", "--set", "synthetic.valid_rows=64", "--steps", "2"];
+    let rows =
+        ["--set", "synthetic.train_rows=640", "--set", "synthetic.valid_rows=64", "--steps", "2"];
     let train = place.train_without_data().with(&rows).with(&["--threads", "1"]);
     let said = |run: &Run| run.succeeds().stderr.contains("writing synthetic");
     assert!(said(&train));

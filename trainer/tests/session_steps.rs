@@ -18,8 +18,13 @@ fn config(place: &Place) -> Config {
     config.data.train = vec![place.train.clone().into()];
     config.synthetic.enabled = false;
     config.checkpoint.dir = Some(place.path("checkpoints"));
-    let small =
-        ["model.dim=8", "model.bottom=[16,8]", "model.top=[16,1]", "tables.rows=500", "train.batch_size=64"];
+    let small = [
+        "model.dim=8",
+        "model.bottom=[16,8]",
+        "model.top=[16,1]",
+        "tables.rows=500",
+        "train.batch_size=64",
+    ];
     config.set_all(&small).unwrap();
     config.validate().unwrap();
     config

@@ -1,5 +1,6 @@
-//! Whole training steps under two thousand schedules: delays, orders, and in half of them a fault. Where nothing fails, losses,
-//! weights and states have the bits of one rank; where something does, all ranks end and name the culprit.
+//! Whole training steps under two thousand schedules: delays, orders, and in half of them a fault.
+//! Where nothing fails, losses, weights and states have the bits of one rank; where something does,
+//! all ranks end and name the culprit.
 
 #![cfg(test)]
 
@@ -15,8 +16,9 @@ fn run_all(seeds: std::ops::Range<u64>) -> Vec<Report> {
         let case = Case::new(seed, seed % 2 == 1);
         case.run().map_err(|wrong| format!("{wrong}\nplay it again: {}", case.command()))
     };
-    let half =
-        |odd: u64| seeds.clone().filter(|seed| seed / 2 % 2 == odd).map(run).collect::<Result<Vec<_>, _>>();
+    let half = |odd: u64| {
+        seeds.clone().filter(|seed| seed / 2 % 2 == odd).map(run).collect::<Result<Vec<_>, _>>()
+    };
     let halves = std::thread::scope(|scope| {
         let other = scope.spawn(|| half(1));
         [half(0), other.join().expect("no panic")]
@@ -30,7 +32,10 @@ fn two_thousand_schedules() {
     let reports = run_all(0..2000);
     let failed = reports.iter().filter(|report| report.first_error.is_some()).count();
     let exchanges: u64 = reports.iter().flat_map(|report| &report.exchanges).sum();
-    println!("2000 seeds in {:?}, {exchanges} exchanges, {failed} failed as they must", started.elapsed());
+    println!(
+        "2000 seeds in {:?}, {exchanges} exchanges, {failed} failed as they must",
+        started.elapsed()
+    );
     assert!(
         failed > 200,
         "{failed} of 500 faults were noticed: the others fell behind the end or do no harm"
@@ -61,8 +66,10 @@ fn mistakes_are_found() {
         (Wrong::Caller(Mistake::FailQuietly), true),
     ];
     for (wrong, faulty) in kept {
-        let found = (0..300).find_map(|seed| Some((seed, Case::new(seed, faulty).with(wrong).run().err()?)));
-        let (seed, found) = found.unwrap_or_else(|| panic!("{wrong:?} is not noticed within 300 seeds"));
+        let found = (0..300)
+            .find_map(|seed| Some((seed, Case::new(seed, faulty).with(wrong).run().err()?)));
+        let (seed, found) =
+            found.unwrap_or_else(|| panic!("{wrong:?} is not noticed within 300 seeds"));
         println!("{wrong:?}: seed {seed}: {found:.200}");
     }
 }
@@ -83,14 +90,20 @@ fn the_printed_command_plays_the_case_again() {
         cargo.starts_with("cargo run --release ") && cargo.ends_with(" --example simulated_run"),
         "{command}"
     );
-    // The example that was built with this test; `cargo run` would build all dependencies again with this package's own features.
+    // The example that was built with this test; `cargo run` would build all dependencies again
+    // with this package's own features.
     let program = std::env::current_exe().expect("this test is a program");
-    let example = program.parent().expect("it lies in a folder").with_file_name("examples/simulated_run");
+    let example =
+        program.parent().expect("it lies in a folder").with_file_name("examples/simulated_run");
     let output = Command::new(&example)
         .args(arguments.split(' '))
         .output()
         .unwrap_or_else(|error| panic!("{}: {error}", example.display()));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success(), "the case fails");
-    assert!(text.contains(&format!("WRONG: {found}")), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        text.contains(&format!("WRONG: {found}")),
+        "{text}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

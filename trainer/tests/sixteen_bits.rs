@@ -1,5 +1,5 @@
-//! Training in 16 bits on the processor, and on a CUDA device where there is one. In f16 the loss is scaled: what overflows is skipped, and
-//! nothing else changes.
+//! Training in 16 bits on the processor, and on a CUDA device where there is one. In f16 the loss
+//! is scaled: what overflows is skipped, and nothing else changes.
 
 #![cfg(test)]
 
@@ -51,12 +51,15 @@ fn config(place: DeviceChoice, precision: Precision, loss_scale: f64) -> Config 
     config
 }
 
-/// The label of the last sample is `outlier` where there is one, so that the gradient of its logit is near that; those of others are below 1.
+/// The label of the last sample is `outlier` where there is one, so that the gradient of its logit
+/// is near that; those of others are below 1.
 fn batch(number: u64, outlier: Option<f32>) -> Batch {
     let random = CounterRng::new(5, number);
     let draw = |index: u64| random.uniform(index);
     let sparse = ROWS.iter().zip(1..).map(|(&rows, table)| Jagged {
-        values: (0..SAMPLES as u64).map(|s| (draw(table * 64 + s).powi(2) * rows as f32) as u64).collect(),
+        values: (0..SAMPLES as u64)
+            .map(|s| (draw(table * 64 + s).powi(2) * rows as f32) as u64)
+            .collect(),
         offsets: (0..=SAMPLES as u32).collect(),
     });
     let mut batch = Batch {
@@ -86,23 +89,30 @@ fn crew(config: &Config) -> Crew {
     Crew::build(config, &ROWS, CrewOptions { partition, ..CrewOptions::new(2, &registry) }).unwrap()
 }
 
-/// What each step leaves: digest of all weights and states, loss, scale; the same scale on all ranks.
-fn steps(crew: &Crew, batches: std::ops::Range<u64>, outlier: u64) -> Vec<(String, f64, ScaleState)> {
+/// What each step leaves: digest of all weights and states, loss, scale; the same scale on all
+/// ranks.
+fn steps(
+    crew: &Crew,
+    batches: std::ops::Range<u64>,
+    outlier: u64,
+) -> Vec<(String, f64, ScaleState)> {
     let batch = |number| batch(number, (number == outlier).then_some(3.0));
     crew.prime(&batch(batches.start)).unwrap();
     let step = |number: u64| {
         let next = (number + 1 < batches.end).then(|| batch(number + 1));
-        let loss =
-            crew.step(StepRates { number: number + 1, dense: 0.1, sparse: 0.2 }, next.as_ref()).unwrap();
-        let scales: Vec<_> = (0..crew.len()).map(|rank| crew.engine(rank).loss_scale().unwrap()).collect();
+        let loss = crew
+            .step(StepRates { number: number + 1, dense: 0.1, sparse: 0.2 }, next.as_ref())
+            .unwrap();
+        let scales: Vec<_> =
+            (0..crew.len()).map(|rank| crew.engine(rank).loss_scale().unwrap()).collect();
         assert!(scales.iter().all(|scale| *scale == scales[0]), "ranks disagree: {scales:?}");
         (weights_digest(crew).unwrap(), loss, scales[0].unwrap())
     };
     batches.clone().map(step).collect()
 }
 
-/// A scale so large that the first steps overflow: these change nothing, each halves the scale, and what follows is what a run with the
-/// scale that was found makes of the same batches.
+/// A scale so large that the first steps overflow: these change nothing, each halves the scale, and
+/// what follows is what a run with the scale that was found makes of the same batches.
 #[test]
 fn overflows_are_skipped_and_nothing_else_changes() {
     for place in places() {
@@ -124,7 +134,8 @@ fn overflows_are_skipped_and_nothing_else_changes() {
             let untouched = weights_digest(&run).unwrap();
             let all = steps(&run, 0..12, u64::MAX);
             let skipped = all.iter().take_while(|(digest, ..)| *digest == untouched).count();
-            // The gradient of a logit is up to 2²⁴ / 32 · 0.6, which is 5 · 65504: two steps at least.
+            // The gradient of a logit is up to 2²⁴ / 32 · 0.6, which is 5 · 65504: two steps at
+            // least.
             assert!((2..10).contains(&skipped), "{what}: {skipped} steps were skipped");
             for (index, (.., scale)) in all.iter().enumerate() {
                 assert_eq!(scale.was_skipped, index < skipped, "{what}, step {}", index + 1);
@@ -132,7 +143,8 @@ fn overflows_are_skipped_and_nothing_else_changes() {
                 assert_eq!(halved, first, "{what}, step {}", index + 1);
             }
             assert_eq!(all[11].2.num_skipped, skipped as u32);
-            let found = steps(&crew_of(f64::from(all[skipped].2.scale)), skipped as u64..12, u64::MAX);
+            let found =
+                steps(&crew_of(f64::from(all[skipped].2.scale)), skipped as u64..12, u64::MAX);
             for (after, (one, other)) in all[skipped..].iter().zip(&found).enumerate() {
                 assert_eq!(
                     (&one.0, one.1),
@@ -153,8 +165,8 @@ fn what_one_rank_finds_all_ranks_obey() {
                 continue;
             }
             for outlier in [3, 6] {
-                // Gradients of logits overflow from 65504 · 32 / 2²¹ = 0.9995 on, which the outlier's alone reaches; those of hidden layers
-                // are smaller.
+                // Gradients of logits overflow from 65504 · 32 / 2²¹ = 0.9995 on, which the
+                // outlier's alone reaches; those of hidden layers are smaller.
                 let mut config = config(place, Precision::F16, 2_097_152.0);
                 config.run.ranks = ranks;
                 let all = steps(&crew(&config), 0..9, outlier);
@@ -169,7 +181,8 @@ fn what_one_rank_finds_all_ranks_obey() {
     }
 }
 
-/// Steps are enqueued ahead, the scale falls and grows meanwhile, and a batch is short now and then.
+/// Steps are enqueued ahead, the scale falls and grows meanwhile, and a batch is short now and
+/// then.
 #[test]
 fn schedules_change_no_bit() {
     for place in places() {
@@ -184,7 +197,8 @@ fn schedules_change_no_bit() {
                 let mut losses = Vec::new();
                 for number in 1..=30 {
                     let rates = StepRates { number, dense: 0.1, sparse: 0.2 };
-                    crew.enqueue(rates, Some(&batch(number, (number % 11 == 0).then_some(3.0)))).unwrap();
+                    crew.enqueue(rates, Some(&batch(number, (number % 11 == 0).then_some(3.0))))
+                        .unwrap();
                     crew.take_losses(&mut |step| losses.push(step));
                 }
                 crew.settle().unwrap();
@@ -206,10 +220,11 @@ fn schedules_change_no_bit() {
     }
 }
 
-/// f16 keeps eleven bits: activations, weights and gradients err by up to 2⁻¹² of themselves each time they are rounded, logits near 1 by a
-/// few of these after four layers and one interaction, and the mean of 32 losses by less; fifty steps at these rates carry that on. bf16 keeps
-/// three bits less. Processor and device round the same values in the same places, but biases, and add in another order: they may not be
-/// further apart than either from f32.
+/// f16 keeps eleven bits: activations, weights and gradients err by up to 2⁻¹² of themselves each
+/// time they are rounded, logits near 1 by a few of these after four layers and one interaction,
+/// and the mean of 32 losses by less; fifty steps at these rates carry that on. bf16 keeps three
+/// bits less. Processor and device round the same values in the same places, but biases, and add in
+/// another order: they may not be further apart than either from f32.
 #[test]
 fn the_first_losses_are_near_those_of_f32() {
     let of_all = places().into_iter().map(|place| {
@@ -223,12 +238,14 @@ fn the_first_losses_are_near_those_of_f32() {
             (1..=50).map(step).collect::<Vec<f64>>()
         };
         let wide = of(Precision::F32);
-        [(Precision::F16, 8.0 / 4096.0), (Precision::Bf16, 8.0 / 512.0)].map(|(precision, allowed)| {
-            let narrow = of(precision);
-            assert_ne!(wide, narrow, "{place:?}: {precision:?} was asked for and f32 computed");
-            assert_near(&format!("{place:?}, {precision:?} and f32"), &wide, &narrow, allowed);
-            (format!("{precision:?}"), narrow, allowed)
-        })
+        [(Precision::F16, 8.0 / 4096.0), (Precision::Bf16, 8.0 / 512.0)].map(
+            |(precision, allowed)| {
+                let narrow = of(precision);
+                assert_ne!(wide, narrow, "{place:?}: {precision:?} was asked for and f32 computed");
+                assert_near(&format!("{place:?}, {precision:?} and f32"), &wide, &narrow, allowed);
+                (format!("{precision:?}"), narrow, allowed)
+            },
+        )
     });
     let of_all: Vec<_> = of_all.collect();
     for pair in of_all.windows(2) {
@@ -244,12 +261,15 @@ fn assert_near(what: &str, one: &[f64], other: &[f64], allowed: f64) {
     assert!(off <= allowed, "{what}: {off}");
 }
 
-/// In the dense input, and in a table's row: what comes first in the forward pass is named, in each schedule, though the host hears of it later.
+/// In the dense input, and in a table's row: what comes first in the forward pass is named, in each
+/// schedule, though the host hears of it later.
 #[test]
 fn what_is_not_a_number_is_named_with_its_sample() {
     for place in places() {
         let schedules = if place == DeviceChoice::Cpu { &SCHEDULES[..2] } else { &SCHEDULES };
-        for (schedule, precision) in schedules.iter().zip([Precision::F32, Precision::Bf16, Precision::F32]) {
+        for (schedule, precision) in
+            schedules.iter().zip([Precision::F32, Precision::Bf16, Precision::F32])
+        {
             let ended = |spoil: &dyn Fn(&mut Batch, &Crew)| {
                 let mut config = config(place, precision, 65536.0);
                 config.run.schedule = *schedule;
@@ -266,7 +286,10 @@ fn what_is_not_a_number_is_named_with_its_sample() {
                 headlong::error::chain(&error)
             };
             let text = ended(&|batch, _| batch.dense[5 * DENSE + 1] = f32::NAN);
-            assert!(text.contains("dense input (sample 5 of the batch)"), "{place:?}, {schedule:?}: {text}");
+            assert!(
+                text.contains("dense input (sample 5 of the batch)"),
+                "{place:?}, {schedule:?}: {text}"
+            );
             // Batch 8 is that of step 9.
             assert!(text.contains("step 9"), "{place:?}, {schedule:?}: {text}");
             let text = ended(&|batch, crew| {
@@ -306,10 +329,12 @@ fn a_resumed_run_has_the_scale_that_was_saved() {
         let scales = ["--set", "train.loss_scale=16777216", "--set", "train.loss_scale_interval=6"];
         let train = train.with(&scales);
         let log = folder.path("whole.json");
-        let whole = train.clone().path("--log-json", &log).with(&["--steps", "22"]).succeeds().digest();
+        let whole =
+            train.clone().path("--log-json", &log).with(&["--steps", "22"]).succeeds().digest();
         let at = |log: &std::path::Path, step: u64| {
-            let found =
-                events(log).into_iter().find(|event| event["event"] == "step" && event["step"] == step);
+            let found = events(log)
+                .into_iter()
+                .find(|event| event["event"] == "step" && event["step"] == step);
             found.unwrap()["scaling"].clone()
         };
         assert!(at(&log, 9)["skipped_steps"].as_u64().unwrap() > 0, "{}", at(&log, 9));
@@ -318,23 +343,27 @@ fn a_resumed_run_has_the_scale_that_was_saved() {
         let parts = train.path("--checkpoint-dir", &checkpoints);
         parts.clone().with(&["--steps", "9"]).succeeds();
         let resumed_log = folder.path("resumed.json");
-        let resumed = parts.path("--log-json", &resumed_log).with(&["--steps", "22", "--resume"]).succeeds();
+        let resumed =
+            parts.path("--log-json", &resumed_log).with(&["--steps", "22", "--resume"]).succeeds();
         assert_eq!(resumed.digest(), whole, "{place:?}: resumed is uninterrupted, bit for bit");
         assert_eq!(at(&resumed_log, 22), at(&log, 22), "{place:?}: scale and skipped steps");
         assert_eq!(last_event(&resumed_log, "done")["weights_digest"], whole);
     }
 }
 
-/// Ranks that are processes meet through NCCL on devices, and over TCP on the processor; two ranks' sums have one order only.
+/// Ranks that are processes meet through NCCL on devices, and over TCP on the processor; two ranks'
+/// sums have one order only.
 #[test]
 fn processes_end_as_threads_do() {
     for place in places().into_iter().filter(|&place| has_devices(place, 2)) {
         let folder = Place::new("rows.txt");
         let device = if place == DeviceChoice::Cuda { "cuda" } else { "cpu" };
-        let train = folder.train().with(&["--device", device, "--precision", "f16", "--hybrid", "rows=50"]);
+        let train =
+            folder.train().with(&["--device", device, "--precision", "f16", "--hybrid", "rows=50"]);
         let train = train.with(&["--steps", "10", "--set", "train.loss_scale=16777216"]);
         let log = folder.path("threads.json");
-        let threads = train.clone().path("--log-json", &log).with(&["--ranks", "2"]).succeeds().digest();
+        let threads =
+            train.clone().path("--log-json", &log).with(&["--ranks", "2"]).succeeds().digest();
         let last = events(&log).into_iter().rfind(|event| event["event"] == "step").unwrap();
         assert!(last["scaling"]["skipped_steps"].as_u64().unwrap() > 0, "{last}");
         let arguments: Vec<&str> = train.arguments().iter().map(String::as_str).collect();

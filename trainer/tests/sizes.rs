@@ -127,7 +127,8 @@ fn arguments(place: &Place, number: u64) -> Vec<String> {
         }
     }
     words.extend(settings.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
-    // Made-up rows would be written, up to 250 TB of them, and rows that are there have their columns: a plan is made for these alone.
+    // Made-up rows would be written, up to 250 TB of them, and rows that are there have their
+    // columns: a plan is made for these alone.
     if ["synthetic.train_rows", "data.num_dense", "data.num_sparse"].into_iter().any(is_set) {
         words.extend(["--preset".to_owned(), "tiny".to_owned()]);
     } else {
@@ -187,7 +188,8 @@ fn fits(what: &str, words: &[String], work: impl FnOnce() -> Result<()>) -> bool
 /// Whether a run of these is small: it can be run in a test.
 fn is_small(words: &[String]) -> bool {
     let (config, _) = train_arguments(words).resolve(&Registry::default()).unwrap();
-    if config.data.train.is_empty() || config.train.steps != Some(1) || config.run.threads > Some(4) {
+    if config.data.train.is_empty() || config.train.steps != Some(1) || config.run.threads > Some(4)
+    {
         return false;
     }
     let (machine, registry) = (Machine::detect(), Registry::default());
@@ -208,7 +210,8 @@ fn a_plan_and_a_run_agree_on_every_size() {
         let mut planned = fits("plan", &words, || plan(&words));
         let dry = || fits("train --dry-run", &words, || train(&words, true));
         if dry() != planned {
-            // Between the two the memory that is free may have come to the other side of what is needed.
+            // Between the two the memory that is free may have come to the other side of what is
+            // needed.
             planned = fits("plan", &words, || plan(&words));
             assert_eq!(dry(), planned, "{words:?}");
         }
@@ -220,11 +223,19 @@ fn a_plan_and_a_run_agree_on_every_size() {
         run += u64::from(runs);
         if number < BY_PROCESSES && (runs || !planned) {
             let ended = by_process(&words);
-            assert_eq!(ended.code, Some(if planned { 0 } else { 2 }), "{words:?}: {}", ended.stderr);
+            assert_eq!(
+                ended.code,
+                Some(if planned { 0 } else { 2 }),
+                "{words:?}: {}",
+                ended.stderr
+            );
         }
     }
     println!("{fitted} of {CONFIGURATIONS} fit, {run} were run");
-    assert!((CONFIGURATIONS / 5..=CONFIGURATIONS * 4 / 5).contains(&fitted), "some fit, and some do not");
+    assert!(
+        (CONFIGURATIONS / 5..=CONFIGURATIONS * 4 / 5).contains(&fitted),
+        "some fit, and some do not"
+    );
     assert!(run >= CONFIGURATIONS / 10, "some are run");
 }
 
@@ -242,9 +253,12 @@ fn clusters_of_every_size_are_planned_or_refused() {
         let mut draw = Draw { random: CounterRng::new(21, number), drawn: 0 };
         let mut words: Vec<String> =
             ["--preset", "criteo-terabyte-dlrm", "--cluster", "dgx-h100"].map(str::to_owned).into();
-        for (flag, usual) in
-            [("--nodes", 1), ("--devices-per-node", 8), ("--batch-sizes", 4096), ("--data-rows", 1_000_000)]
-        {
+        for (flag, usual) in [
+            ("--nodes", 1),
+            ("--devices-per-node", 8),
+            ("--batch-sizes", 4096),
+            ("--data-rows", 1_000_000),
+        ] {
             let size = if draw.below(2) == 0 { draw.size() } else { usual << draw.below(4) };
             words.extend([flag.to_owned(), size.to_string()]);
         }

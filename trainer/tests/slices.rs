@@ -1,5 +1,5 @@
-//! Processes that read their rank's slice of each batch: the weights are those of one process that reads it all, and no byte is read that
-//! another reads, but the pages that two share.
+//! Processes that read their rank's slice of each batch: the weights are those of one process that
+//! reads it all, and no byte is read that another reads, but the pages that two share.
 
 #![cfg(test)]
 
@@ -38,7 +38,8 @@ fn processes_that_read_their_slices_train_the_weights_of_one_that_reads_all() {
     let of = |data: &Path, more: &[&str]| train(&place, data).with(more);
     let mlperf = ["--set", "data.format=mlperf"];
     let cases = [
-        // 1,500 rows in batches of 512: the last is short, and some ranks have nothing of its last micro-batch.
+        // 1,500 rows in batches of 512: the last is short, and some ranks have nothing of its last
+        // micro-batch.
         of(&records, &[&mlperf[..], &["--accumulate", "8"]].concat()),
         of(&records, &[&mlperf[..], &["--set", "data.order=batches"]].concat()),
         of(&blocks, &["--set", "data.order=samples", "--set", "data.order_window=500"]),
@@ -46,7 +47,8 @@ fn processes_that_read_their_slices_train_the_weights_of_one_that_reads_all() {
         of(&records, &[&mlperf[..], &["--set", "comm.ids=known", "--accumulate", "2"]].concat()),
         of(
             &records,
-            &[&mlperf[..], &["--set", "hybrid.repartition_drift=0.01", "--eval-every", "8"]].concat(),
+            &[&mlperf[..], &["--set", "hybrid.repartition_drift=0.01", "--eval-every", "8"]]
+                .concat(),
         )
         .path("--valid", &records),
     ];
@@ -61,7 +63,12 @@ fn processes_that_read_their_slices_train_the_weights_of_one_that_reads_all() {
 fn a_process_reads_its_part_of_the_bytes() {
     let place = Place::new("rows.txt");
     let data = convert(&place, &place.train, "mlperf", "a.bin");
-    let train = train(&place, &data).with(&["--set", "data.format=mlperf", "--set", "train.batch_size=500"]);
+    let train = train(&place, &data).with(&[
+        "--set",
+        "data.format=mlperf",
+        "--set",
+        "train.batch_size=500",
+    ]);
     let bytes_of = |run: &Run, log: &Path| {
         run.succeeds();
         last_event(log, "done")["data_bytes_read"].as_u64().unwrap()
@@ -69,7 +76,10 @@ fn a_process_reads_its_part_of_the_bytes() {
     let log = place.path("log.json");
     let train = train.path("--log-json", &log);
     let whole = bytes_of(&train, &log);
-    assert!((480_000..520_000).contains(&whole), "two epochs of 1,500 records of 160 bytes: {whole}");
+    assert!(
+        (480_000..520_000).contains(&whole),
+        "two epochs of 1,500 records of 160 bytes: {whole}"
+    );
     for ranks in [2, 4] {
         std::fs::remove_file(&log).unwrap();
         let part = bytes_of(&train.clone().launched(ranks), &log);

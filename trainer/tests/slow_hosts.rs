@@ -1,5 +1,6 @@
-//! What takes longer on one rank's host than another rank may take to come to an exchange: a slow disk, slow data, a log that
-//! its reader does not read. The rank says that it is busy, and the others wait.
+//! What takes longer on one rank's host than another rank may take to come to an exchange: a slow
+//! disk, slow data, a log that its reader does not read. The rank says that it is busy, and the
+//! others wait.
 
 #![cfg(test)]
 
@@ -87,8 +88,15 @@ fn joined(rank: usize, port: u16, config: &Config) -> Communicator {
     Communicator::new(join(&options).unwrap(), comm_options(config))
 }
 
-/// What a rank of a job of two does: a few steps, with two saves, of which the second removes the first.
-fn train_and_save(rank: usize, port: u16, config: &Config, prepared: &Prepared, files: Box<dyn Files>) {
+/// What a rank of a job of two does: a few steps, with two saves, of which the second removes the
+/// first.
+fn train_and_save(
+    rank: usize,
+    port: u16,
+    config: &Config,
+    prepared: &Prepared,
+    files: Box<dyn Files>,
+) {
     let registry = Registry::default();
     let communicators = Some(vec![joined(rank, port, config)]);
     let options = CrewOptions { communicators, ..CrewOptions::new(1, &registry) };
@@ -115,14 +123,20 @@ fn config(place: &Place) -> Config {
     config.run.ranks = 2;
     config.run.hybrid = Hybrid::Off;
     config.comm.deadline_s = DEADLINE_S;
-    let small =
-        ["model.dim=8", "model.bottom=[16,8]", "model.top=[16,1]", "tables.rows=500", "train.batch_size=64"];
+    let small = [
+        "model.dim=8",
+        "model.bottom=[16,8]",
+        "model.top=[16,1]",
+        "tables.rows=500",
+        "train.batch_size=64",
+    ];
     config.set_all(&small).unwrap();
     config.validate().unwrap();
     config
 }
 
-/// Both ranks, which end well. Rank 1 reads `slow` in place of the rows that both count before they begin.
+/// Both ranks, which end well. Rank 1 reads `slow` in place of the rows that both count before they
+/// begin.
 fn train_on(place: &Place, disk: Box<dyn Files>, slow: Option<&Path>) {
     let (config, port) = (config(place), free_port());
     let prepare = || Prepared::new(&config, None, 1, &Reporter::quiet(None)).unwrap();
@@ -179,9 +193,11 @@ fn a_log_that_is_read_slowly_ends_no_job() {
     let pipe = place.path("log.json");
     make_pipe(&pipe);
     let deadline = format!("comm.deadline_s={DEADLINE_S}");
-    let train = place.train().with(&["--epochs", "20", "--set", "sum_blocks=2", "--set", &deadline]);
+    let train =
+        place.train().with(&["--epochs", "20", "--set", "sum_blocks=2", "--set", &deadline]);
     let train = train.path("--log-json", &pipe);
-    let child = train.launched(2).command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let child =
+        train.launched(2).command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(SLOW);
     let mut log = std::fs::File::open(&pipe).unwrap();
     let mut text = vec![0; 4096];

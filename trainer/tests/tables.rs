@@ -1,4 +1,5 @@
-//! Tables that the configuration describes one by one: raw ids in hashed tables, through the built program.
+//! Tables that the configuration describes one by one: raw ids in hashed tables, through the built
+//! program.
 
 #![cfg(test)]
 
@@ -42,13 +43,17 @@ fn all_hashed() -> String {
         3 => "rows = 40\noptions = { eviction = \"lfu\" }",
         _ => "rows = 2000\noptions = { min_count = 2 }",
     };
-    let entry = |number| format!("[[table]]\nname = \"C{number}\"\nkind = \"hashed\"\n{}\n", options(number));
+    let entry = |number| {
+        format!("[[table]]\nname = \"C{number}\"\nkind = \"hashed\"\n{}\n", options(number))
+    };
     (1..=26).map(entry).collect()
 }
 
 fn auc(checkpoint: &Path, place: &Place) -> f64 {
-    let eval =
-        Run::new("eval").path("--checkpoint", checkpoint).path("--data", &place.train).with(&["--json"]);
+    let eval = Run::new("eval")
+        .path("--checkpoint", checkpoint)
+        .path("--data", &place.train)
+        .with(&["--json"]);
     let answer: Value = serde_json::from_str(&eval.succeeds().stdout).unwrap();
     answer["auc"].as_f64().unwrap()
 }
@@ -60,7 +65,8 @@ fn hashed_tables_learn_and_go_on_in_the_same_bits() {
     let train = train.with(&["--learning-rate", "0.1"]);
     let all = train.clone().with(&["--steps", "144"]);
     let whole = place.path("whole");
-    let expected = all.clone().path("--checkpoint-dir", &whole).path("--valid", &place.valid).succeeds();
+    let expected =
+        all.clone().path("--checkpoint-dir", &whole).path("--valid", &place.valid).succeeds();
     // The integers alone do not tell clicks apart: the tables have learned the rows.
     let learned = auc(&whole, &place);
     assert!(learned > 0.95, "AUC {learned} of the rows that were trained on");
@@ -86,7 +92,8 @@ fn hashed_tables_learn_and_go_on_in_the_same_bits() {
 fn owners_of_raw_ids_train_like_one() {
     let place = Place::new("rows.txt");
     let text = TABLES.replace("rows = 40", "rows = 4000");
-    let train = place.train().path("--config", &config(&place, &text)).with(&["--set", "sum_blocks=4"]);
+    let train =
+        place.train().path("--config", &config(&place, &text)).with(&["--set", "sum_blocks=4"]);
     let expected = train.succeeds().digest();
     assert_eq!(train.clone().with(&["--ranks", "2"]).succeeds().digest(), expected);
     let saved = train.path("--checkpoint-dir", &place.path("saved"));
@@ -103,22 +110,28 @@ fn wrong_tables_are_refused_with_their_names() {
     fails("[[table]]\nname = \"C3\"\nknd = \"hashed\"\n", &["tables.toml:3", "table.kind"]);
     let of = |rest: &str| format!("[[table]]\nname = \"C3\"\nkind = \"hashed\"\n{rest}\n");
     fails(&of("placement = \"data_parallel\""), &["C3", "no replica"]);
-    fails(&of("options = { min_cout = 2 }"), &["no option `min_cout`; it has: min_count, eviction"]);
+    fails(
+        &of("options = { min_cout = 2 }"),
+        &["no option `min_cout`; it has: min_count, eviction"],
+    );
     fails(
         "[[table]]\nname = \"C3\"\nkind = \"hashd\"\n",
         &["C3", "no table kind `hashd`; known kinds: dense, hashed: did you mean `hashed`?"],
     );
 }
 
-/// What this program cannot build is refused by every command that reads a configuration, before it prints anything.
+/// What this program cannot build is refused by every command that reads a configuration, before it
+/// prints anything.
 #[test]
 fn kinds_that_are_not_registered_are_refused_before_a_plan_is_printed() {
     let place = Place::new("rows.txt");
     let text = "[[table]]\nname = \"C3\"\nkind = \"low_rank\"\ngrain = \"whole\"\n";
     let file = config(&place, text);
     for command in [&["train"][..], &["plan"], &["config", "check"], &["config", "show"]] {
-        let run =
-            Run::new(command[0]).with(&command[1..]).path("--config", &file).path("--data", &place.train);
+        let run = Run::new(command[0])
+            .with(&command[1..])
+            .path("--config", &file)
+            .path("--data", &place.train);
         let run = run.path("--output-dir", &place.path("output"));
         let ended = run.fails(2, &["C3", "no table kind `low_rank`", "known kinds: dense, hashed"]);
         assert_eq!(ended.stdout, "", "{command:?}");

@@ -1,4 +1,5 @@
-//! Mistakes of usage: what a command names that is not there, sizes that cannot be, and what the help says.
+//! Mistakes of usage: what a command names that is not there, sizes that cannot be, and what the
+//! help says.
 
 use crate::command_line::{refused, succeeds};
 use std::path::Path;
@@ -13,15 +14,27 @@ fn what_a_command_names_and_is_not_there_is_wrong_usage() {
     std::fs::write(&data, row).unwrap();
     let nodir = path("nodir");
     let absent = ["is not a checkpoint: there is no such directory"];
-    refused(&["eval", "--checkpoint", &nodir, "--data", &data], &[&absent[..], &["--checkpoint"]].concat());
-    refused(&["predict", "--checkpoint", &nodir, "--data", &data, "--output", &path("a.csv")], &absent);
+    refused(
+        &["eval", "--checkpoint", &nodir, "--data", &data],
+        &[&absent[..], &["--checkpoint"]].concat(),
+    );
+    refused(
+        &["predict", "--checkpoint", &nodir, "--data", &data, "--output", &path("a.csv")],
+        &absent,
+    );
     refused(&["checkpoint", "inspect", &nodir], &absent);
-    refused(&["checkpoint", "inspect", folder.path().to_str().unwrap()], &["it has no manifest.json"]);
+    refused(
+        &["checkpoint", "inspect", folder.path().to_str().unwrap()],
+        &["it has no manifest.json"],
+    );
     for dry_run in [&["--dry-run"][..], &[]] {
         let train = ["train", "--preset", "tiny", "--output-dir", &output, "--init-from", &nodir];
         refused(&[&train, dry_run].concat(), &[&absent[..], &["--init-from"]].concat());
     }
-    refused(&["eval", "--checkpoint", &file, "--data", &data], &["it is a file, expected a directory"]);
+    refused(
+        &["eval", "--checkpoint", &file, "--data", &data],
+        &["it is a file, expected a directory"],
+    );
     for format in ["npy", "split"] {
         refused(
             &["data", "convert", "--data", &data, "--to", format, "--output", &output],
@@ -55,8 +68,15 @@ fn sizes_of_benches_are_refused_where_they_do_not_fit() {
 #[test]
 fn help_lists_what_can_matter() {
     let help = succeeds(&["plan", "--help"]);
-    for flag in ["--resume", "--data-changed", "--trace", "--init-from", "--mllog", "--log-json", "--dry-run"]
-    {
+    for flag in [
+        "--resume",
+        "--data-changed",
+        "--trace",
+        "--init-from",
+        "--mllog",
+        "--log-json",
+        "--dry-run",
+    ] {
         assert!(!help.contains(flag), "{flag}: {help}");
         assert!(succeeds(&["train", "--help"]).contains(flag), "{flag}");
     }
@@ -76,6 +96,9 @@ fn a_device_that_is_not_here_can_be_planned_for() {
         return;
     }
     let text = succeeds(&["plan", "--device", "cuda", "--ranks", "4"]);
-    assert!(text.contains("there is none here; assumed are those of `--cluster dgx-h100`"), "{text}");
+    assert!(
+        text.contains("there is none here; assumed are those of `--cluster dgx-h100`"),
+        "{text}"
+    );
     assert!(text.contains("assumed device of dgx-h100"), "{text}");
 }

@@ -38,10 +38,15 @@ fn films(count: u64, seed: u64) -> String {
     let genres = ["drama", "war", "comedy", "horror"];
     for row in 0..count {
         let draw = |column: u64, most: f32| (random.uniform(row * 16 + column) * most) as u64;
-        let chosen: Vec<&str> =
-            (0..4).filter(|&genre| draw(genre, 3.0) == 0).map(|genre| genres[genre as usize]).collect();
-        let price =
-            if draw(5, 4.0) == 0 { String::new() } else { format!("{:.1}", draw(6, 90.0) as f32 / 10.0) };
+        let chosen: Vec<&str> = (0..4)
+            .filter(|&genre| draw(genre, 3.0) == 0)
+            .map(|genre| genres[genre as usize])
+            .collect();
+        let price = if draw(5, 4.0) == 0 {
+            String::new()
+        } else {
+            format!("{:.1}", draw(6, 90.0) as f32 / 10.0)
+        };
         let watched = u8::from(draw(7, 100.0) < if chosen.contains(&"war") { 70 } else { 20 });
         text += &format!(
             "{}\t{}\t{price}\t{}\t{watched}\n",
@@ -126,10 +131,20 @@ fn films_with_several_genres_are_learned_and_train_alike_once_converted() {
     assert!(auc > 0.7, "{auc}");
     let expected = digest(&log);
     for (to, name) in [("headlong", "films.hld"), ("parquet", "films.parquet")] {
-        let convert =
-            ["convert", "--config", "films.toml", "--data", "films.tsv", "--to", to, "--output", name];
+        let convert = [
+            "convert",
+            "--config",
+            "films.toml",
+            "--data",
+            "films.tsv",
+            "--to",
+            to,
+            "--output",
+            name,
+        ];
         assert_eq!(in_folder(&folder, &Run::new("data").with(&convert)).code, Some(0));
-        // Parquet comes from front to back, so it is shuffled in memory. Both files say themselves what their columns are.
+        // Parquet comes from front to back, so it is shuffled in memory. Both files say themselves
+        // what their columns are.
         let more = ["--data", name, "--cache-data", "host"];
         succeeds(&folder, &train("films.toml").with(&more));
         assert_eq!(digest(&log), expected, "{to}");
@@ -140,11 +155,16 @@ fn films_with_several_genres_are_learned_and_train_alike_once_converted() {
 fn a_mapping_that_is_wrong_is_named_by_column_and_line() {
     let folder = place();
     let refused = |changes: &[&str], code: i32, words: &[&str]| {
-        let changes = changes.iter().fold(train("films.toml"), |run, change| run.with(&["--set", change]));
+        let changes =
+            changes.iter().fold(train("films.toml"), |run, change| run.with(&["--set", change]));
         let ended = in_folder(&folder, &changes);
         assert_eq!(ended.code, Some(code), "{changes:?}: {}", ended.stderr);
         for word in words {
-            assert!(ended.stderr.contains(word), "{changes:?}: \"{word}\" is not in: {}", ended.stderr);
+            assert!(
+                ended.stderr.contains(word),
+                "{changes:?}: \"{word}\" is not in: {}",
+                ended.stderr
+            );
         }
     };
     let label = ["data.columns.label=age", "data.columns.dense=[\"price\",\"watched\"]"];
@@ -156,7 +176,11 @@ fn a_mapping_that_is_wrong_is_named_by_column_and_line() {
     let dense = ["data.columns.dense=[\"age\",\"cost\"]"];
     refused(&dense, 1, &["expected a column `cost`, found `film`, `age`"]);
     let dense = ["data.columns.dense=[\"age\",\"film\"]"];
-    refused(&dense, 2, &["data.columns.categorical", "column `film` is named in data.columns.dense"]);
+    refused(
+        &dense,
+        2,
+        &["data.columns.categorical", "column `film` is named in data.columns.dense"],
+    );
     refused(&["tables.max_ids_per_sample=1"], 1, &["`C2`", "tables.max_ids_per_sample"]);
     let text = std::fs::read_to_string(folder.path().join("films.tsv")).unwrap();
     std::fs::write(folder.path().join("films.tsv"), text.replacen("\t0\n", "\tno\n", 1)).unwrap();
@@ -164,6 +188,8 @@ fn a_mapping_that_is_wrong_is_named_by_column_and_line() {
     refused(
         &[],
         1,
-        &[&format!("films.tsv: line {line}, column `watched` (label): expected 0 or 1, found \"no\"")],
+        &[&format!(
+            "films.tsv: line {line}, column `watched` (label): expected 0 or 1, found \"no\""
+        )],
     );
 }

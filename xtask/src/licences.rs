@@ -1,8 +1,8 @@
 //! `cargo xtask licences`: the licence and the source of every dependency, against `deny.toml`.
 //!
-//! The same file that cargo-deny reads, so that both give one answer; this check needs nothing but cargo, and so runs
-//! everywhere. It reads `licenses.allow`, `licenses.exceptions`, `sources.allow-registry`, `bans.deny` and
-//! `graph.targets`.
+//! The same file that cargo-deny reads, so that both give one answer; this check needs nothing but
+//! cargo, and so runs everywhere. It reads `licenses.allow`, `licenses.exceptions`,
+//! `sources.allow-registry`, `bans.deny` and `graph.targets`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,16 +27,21 @@ impl Policy {
         let table: Table = text.parse().context("deny.toml")?;
         let section = |name: &str| table.get(name).and_then(Value::as_table);
         let list = |section_name: &str, key: &str| {
-            section(section_name).and_then(|section| section.get(key)).map(strings).unwrap_or_default()
+            section(section_name)
+                .and_then(|section| section.get(key))
+                .map(strings)
+                .unwrap_or_default()
         };
-        let exceptions =
-            section("licenses").and_then(|section| section.get("exceptions")).and_then(Value::as_array);
+        let exceptions = section("licenses")
+            .and_then(|section| section.get("exceptions"))
+            .and_then(Value::as_array);
         let exceptions = exceptions
             .into_iter()
             .flatten()
             .filter_map(|entry| Some((name_of(entry)?, strings(entry.get("allow")?))))
             .collect();
-        let banned = section("bans").and_then(|section| section.get("deny")).and_then(Value::as_array);
+        let banned =
+            section("bans").and_then(|section| section.get("deny")).and_then(Value::as_array);
         Ok(Self {
             licences: list("licenses", "allow"),
             exceptions,
@@ -56,7 +61,9 @@ impl Policy {
         match licence {
             None => complaints.push(format!("{name} states no licence")),
             Some(expression) if !is_allowed(expression, &allows) => {
-                complaints.push(format!("{name}: the licence `{expression}` is not allowed by deny.toml"));
+                complaints.push(format!(
+                    "{name}: the licence `{expression}` is not allowed by deny.toml"
+                ));
             }
             Some(_) => {}
         }
@@ -77,7 +84,8 @@ fn strings(value: &Value) -> Vec<String> {
 
 /// The crate that an entry of `bans.deny` or `licenses.exceptions` names.
 fn name_of(entry: &Value) -> Option<String> {
-    let name = entry.as_str().or_else(|| entry.get("crate").or_else(|| entry.get("name"))?.as_str())?;
+    let name =
+        entry.as_str().or_else(|| entry.get("crate").or_else(|| entry.get("name"))?.as_str())?;
     name.split('@').next().map(str::to_string)
 }
 
@@ -136,10 +144,12 @@ fn single(rest: &mut &[&str], allows: &dyn Fn(&str) -> bool) -> bool {
     }
 }
 
-/// Checks every dependency for the platforms of `graph.targets`; `Ok(true)` where there is no complaint.
+/// Checks every dependency for the platforms of `graph.targets`; `Ok(true)` where there is no
+/// complaint.
 pub fn run(root: &Path) -> Result<bool> {
     let path = root.join("deny.toml");
-    let policy = Policy::parse(&fs::read_to_string(&path).with_context(|| path.display().to_string())?)?;
+    let policy =
+        Policy::parse(&fs::read_to_string(&path).with_context(|| path.display().to_string())?)?;
     let filters = policy.targets.iter().map(|target| format!("--filter-platform={target}"));
     let metadata = MetadataCommand::new()
         .manifest_path(root.join("Cargo.toml"))
@@ -218,7 +228,8 @@ mod tests {
         let policy = Policy::parse(POLICY).unwrap();
         assert!(policy.complaints("a", None, INDEX)[0].contains("states no licence"));
         assert!(
-            policy.complaints("a", Some("MIT"), "git+https://example.org/a")[0].contains("comes from git+")
+            policy.complaints("a", Some("MIT"), "git+https://example.org/a")[0]
+                .contains("comes from git+")
         );
         assert!(complaints("openssl-sys", "MIT")[0].contains("banned"));
         assert!(complaints("other", "MIT")[0].contains("banned"));
@@ -230,6 +241,10 @@ mod tests {
         let text = fs::read_to_string(crate::workspace_root().join("deny.toml")).unwrap();
         let policy = Policy::parse(&text).unwrap();
         assert!(policy.licences.iter().any(|licence| licence == "Apache-2.0"));
-        assert!(!policy.registries.is_empty() && !policy.targets.is_empty() && !policy.banned.is_empty());
+        assert!(
+            !policy.registries.is_empty()
+                && !policy.targets.is_empty()
+                && !policy.banned.is_empty()
+        );
     }
 }

@@ -90,7 +90,8 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
 /// The folder that cargo builds into.
 fn target_folder(root: &Path) -> anyhow::Result<PathBuf> {
     let manifest = root.join("Cargo.toml");
-    let metadata = cargo_metadata::MetadataCommand::new().manifest_path(manifest).no_deps().exec()?;
+    let metadata =
+        cargo_metadata::MetadataCommand::new().manifest_path(manifest).no_deps().exec()?;
     Ok(metadata.target_directory.into_std_path_buf())
 }
 

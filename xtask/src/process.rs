@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// How long a command may run. No check takes a third of it; one that hangs is to fail by name, and the others to run.
+/// How long a command may run. No check takes a third of it; one that hangs is to fail by name, and
+/// the others to run.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// What a finished child left behind.
@@ -84,8 +85,8 @@ impl Drop for Watch {
     }
 }
 
-/// Kills a process and all below it, as `/proc` knows them: what it started holds our pipes open, too. From the top: a parent whose
-/// child ends first goes on.
+/// Kills a process and all below it, as `/proc` knows them: what it started holds our pipes open,
+/// too. From the top: a parent whose child ends first goes on.
 fn end_with_descendants(id: u32) {
     let mut family = vec![id];
     let mut seen = 0;
@@ -103,7 +104,9 @@ fn children_of(parent: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     lists
-        .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .flat_map(|list| {
+            list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()
+        })
         .collect()
 }
 

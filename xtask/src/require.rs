@@ -1,8 +1,8 @@
 //! Skips, and `REQUIRE`, which turns them into failures.
 //!
-//! A check that cannot run here says `skipped, because …` and passes. Where it ought to run, name it:
-//! `REQUIRE=data,python cargo xtask ci`. Only xtask reads the variable: a test says why it skipped, xtask reads the
-//! reason and judges it.
+//! A check that cannot run here says `skipped, because …` and passes. Where it ought to run, name
+//! it: `REQUIRE=data,python cargo xtask ci`. Only xtask reads the variable: a test says why it
+//! skipped, xtask reads the reason and judges it.
 
 use anyhow::{Result, bail};
 
@@ -20,7 +20,8 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "python", words: &["python", "torch", "numpy"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
     Requirement { name: "aarch64", words: &["aarch64"] },
-    // A GPU. What the software device lacks is not asked of it, and not the other way round: see `forbids`.
+    // A GPU. What the software device lacks is not asked of it, and not the other way round: see
+    // `forbids`.
     Requirement { name: "cuda", words: &["cuda", "gpu"] },
     // Any CUDA device: where there is no GPU, the software device, which g++ builds.
     Requirement { name: "hostcuda", words: &["hostcuda", "softcuda", "cuda", "g++", "sanitize"] },
@@ -45,7 +46,8 @@ impl Required {
             text.split([',', ' ']).filter(|name| !name.is_empty()).map(str::to_string).collect();
         for name in &names {
             if !REQUIREMENTS.iter().any(|requirement| requirement.name == name) {
-                let known: Vec<&str> = REQUIREMENTS.iter().map(|requirement| requirement.name).collect();
+                let known: Vec<&str> =
+                    REQUIREMENTS.iter().map(|requirement| requirement.name).collect();
                 bail!("REQUIRE names `{name}`; known are {}", known.join(", "));
             }
         }
@@ -65,7 +67,11 @@ impl Required {
             let reason = if requirement.name == "cuda" { &of_a_gpu } else { &reason };
             requirement.words.iter().any(|word| reason.contains(word))
         };
-        REQUIREMENTS.iter().filter(is_meant).map(|requirement| requirement.name).find(|name| self.wants(name))
+        REQUIREMENTS
+            .iter()
+            .filter(is_meant)
+            .map(|requirement| requirement.name)
+            .find(|name| self.wants(name))
     }
 }
 
@@ -84,7 +90,8 @@ mod tests {
 
     #[test]
     fn a_gpu_and_the_software_device_are_asked_for_apart() {
-        let (gpu, software) = (Required::parse("cuda").unwrap(), Required::parse("hostcuda").unwrap());
+        let (gpu, software) =
+            (Required::parse("cuda").unwrap(), Required::parse("hostcuda").unwrap());
         let on_a_gpu = "it needs 4 devices of softcuda";
         assert_eq!((gpu.forbids(on_a_gpu), software.forbids(on_a_gpu)), (None, Some("hostcuda")));
         let without = "it needs a GPU, and this is the software device";

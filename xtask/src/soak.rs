@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: the tests too long for every push, with their output kept beside the bench results.
+//! `cargo xtask soak`: the tests too long for every push, with their output kept beside the bench
+//! results.
 
 use std::path::Path;
 use std::process::Command;
@@ -28,13 +29,19 @@ const LONG_TESTS: &[LongTest] = &[
     LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_2" },
     LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_4" },
     LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_8" },
-    LongTest { package: "headlong", program: "all", name: "planted::soak_planted_truth_at_terabyte_shape" },
+    LongTest {
+        package: "headlong",
+        program: "all",
+        name: "planted::soak_planted_truth_at_terabyte_shape",
+    },
     LongTest { package: "headlong", program: "all", name: "evaluation::soak_evaluation_cost" },
     LongTest { package: "headlong", program: "all", name: "evaluation::soak_eval_ranks_cost" },
 ];
 
-/// Runs the long tests whose names hold `only`, all of them without it, and keeps their output as `benches/results/soak-DATE.log`.
-/// With `only`, the name of the log ends in it: `cuda_epoch` is the epoch on all numbers of devices, `cuda_epoch_8` on eight. Tests of CUDA run on the software device, where it can be built.
+/// Runs the long tests whose names hold `only`, all of them without it, and keeps their output as
+/// `benches/results/soak-DATE.log`. With `only`, the name of the log ends in it: `cuda_epoch` is
+/// the epoch on all numbers of devices, `cuda_epoch_8` on eight. Tests of CUDA run on the software
+/// device, where it can be built.
 ///
 /// # Errors
 /// No test of that name; a log that cannot be written.
@@ -99,7 +106,8 @@ pub fn about_this_machine(command: &str, root: &Path) -> Vec<String> {
 
 /// Today's date, as `YYYY-MM-DD` (UTC).
 pub fn today() -> Result<String> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+    let now =
+        SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
     Ok(civil_date(now.as_secs() / 86_400))
 }
 
@@ -107,15 +115,18 @@ pub fn today() -> Result<String> {
 fn answer(program: &str, arguments: &[&str], folder: &Path) -> String {
     let output = Command::new(program).args(arguments).current_dir(folder).output();
     match output {
-        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_string(),
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().to_string()
+        }
         _ => "unknown".into(),
     }
 }
 
 /// The date, as `YYYY-MM-DD`, of the day `days` days after 1970-01-01 (Gregorian calendar, UTC).
 fn civil_date(days: u64) -> String {
-    let is_leap =
-        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
     let (mut year, mut left) = (1970, days);
     while left >= 365 + u64::from(is_leap(year)) {
         left -= 365 + u64::from(is_leap(year));

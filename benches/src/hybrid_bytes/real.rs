@@ -6,8 +6,8 @@ use headlong_embedding::hybrid::cost::Costs;
 use headlong_embedding::hybrid::split::{Split, SplitOptions, split};
 use headlong_embedding::hybrid::statistics::{Collector, Statistics, StatisticsOptions};
 use headlong_embedding::hybrid::traffic::{
-    AllReduce, Cluster, Exchange, Hops, ID_BYTES, IdSource, Merge, all_reduce, count_bytes, count_vectors,
-    optimum,
+    AllReduce, Cluster, Exchange, Hops, ID_BYTES, IdSource, Merge, all_reduce, count_bytes,
+    count_vectors, optimum,
 };
 use headlong_embedding::hybrid::{Partition, Place};
 use headlong_reader::{Batch, CriteoTextReader, IdMapper, IdPolicy, Position, Reader, TextOptions};
@@ -17,10 +17,11 @@ use std::path::Path;
 /// Where the sample of Criteo's Kaggle rows lies, beside the project.
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz");
 
-/// Distinct values of C1 to C26 in the full Kaggle data, at most a million: rows of the tables that ids are hashed into.
+/// Distinct values of C1 to C26 in the full Kaggle data, at most a million: rows of the tables that
+/// ids are hashed into.
 pub(super) const TABLE_ROWS: [u64; 26] = [
-    1460, 583, 1_000_000, 1_000_000, 305, 24, 12_517, 633, 3, 93_145, 5683, 1_000_000, 3194, 27, 14_992,
-    1_000_000, 10, 5652, 2173, 4, 1_000_000, 18, 15, 286_181, 105, 142_572,
+    1460, 583, 1_000_000, 1_000_000, 305, 24, 12_517, 633, 3, 93_145, 5683, 1_000_000, 3194, 27,
+    14_992, 1_000_000, 10, 5652, 2173, 4, 1_000_000, 18, 15, 286_181, 105, 142_572,
 ];
 pub(super) const DIM: usize = 16;
 pub(super) const BATCH_SIZE: usize = 2048;
@@ -80,7 +81,11 @@ fn read() -> anyhow::Result<Vec<Batch>> {
 fn collect(specs: &[TableSpec], batches: &[Batch]) -> Statistics {
     let mut collector = Collector::new(specs, &StatisticsOptions::default());
     for batch in batches {
-        batch.sparse.iter().enumerate().for_each(|(table, bags)| collector.add(table, &bags.values));
+        batch
+            .sparse
+            .iter()
+            .enumerate()
+            .for_each(|(table, bags)| collector.add(table, &bags.values));
         collector.end_batch(BATCH_SIZE);
     }
     collector.finish()
@@ -93,21 +98,24 @@ fn line(
     cluster: Cluster,
 ) -> anyhow::Result<Line> {
     let mut options = SplitOptions::new(specs, cluster.clone(), BATCH_SIZE as u64, &SGD);
-    // The dense network of the Criteo Kaggle model (13-512-256-64-16, 512-256-1): 0.48 M parameters.
+    // The dense network of the Criteo Kaggle model (13-512-256-64-16, 512-256-1): 0.48 M
+    // parameters.
     options.dense_bytes = 1_900_000;
     let (costs, fewest) = fewest_bytes(&options);
     let hybrid = split(statistics, &costs, &fewest)?;
     let auto = split(statistics, &Costs::tcp(), &options)?;
     let (nodes, row_bytes) = (cluster.num_nodes() as f64, DIM as f64 * 4.0);
     let nothing = Partition::row_wise(specs, cluster.num_ranks());
-    let count =
-        |partition: &Partition, merge| count(&cluster, partition, merge, Exchange::Flat, held_out).inter;
+    let count = |partition: &Partition, merge| {
+        count(&cluster, partition, merge, Exchange::Flat, held_out).inter
+    };
     let both_ways = |vectors: f64| 2.0 * vectors * row_bytes / nodes;
     let frequent = |split: &Split, way| {
         let buffer = split.frequent_rows() as f64 * (row_bytes + 4.0);
         all_reduce(&cluster, way, buffer).inter / nodes
     };
-    let owners = |split: &Split| Partition::new(specs, cluster.num_ranks(), split.placements.clone());
+    let owners =
+        |split: &Split| Partition::new(specs, cluster.num_ranks(), split.placements.clone());
     let way = Costs::tcp().all_reduce_way(&cluster, f64::INFINITY);
     let asked = count(&owners(&auto)?, auto.variant.merge);
     let ids = if auto.variant.ids == IdSource::Known { 0.0 } else { asked * ID_BYTES };
@@ -118,7 +126,8 @@ fn line(
         pure: both_ways(count(&nothing, Merge::Off)),
         rank: both_ways(count(&nothing, Merge::Rank)),
         node: both_ways(count(&nothing, Merge::Node)),
-        hybrid: both_ways(count(&owners(&hybrid)?, Merge::Off)) + frequent(&hybrid, AllReduce::Hierarchical),
+        hybrid: both_ways(count(&owners(&hybrid)?, Merge::Off))
+            + frequent(&hybrid, AllReduce::Hierarchical),
         hybrid_rows: hybrid.frequent_rows(),
         optimum: optimum(&cluster, rates(held_out).into_iter()) * row_bytes,
         auto: Auto {
@@ -144,7 +153,8 @@ fn count(
     let sum: Hops = all
         .map(|(table, bags)| {
             let rows = &bags.values;
-            let slice = |rank: usize| &rows[rank * rows.len() / ranks..(rank + 1) * rows.len() / ranks];
+            let slice =
+                |rank: usize| &rows[rank * rows.len() / ranks..(rank + 1) * rows.len() / ranks];
             let slices: Vec<_> = (0..ranks).map(slice).collect();
             let owner_of = |row: u64| match partition.classify(table, row) {
                 Place::Frequent(_) => None,
@@ -156,7 +166,8 @@ fn count(
     sum * (1.0 / batches.len() as f64)
 }
 
-/// (λ, 1) of every row in these batches, as they were counted there: with hindsight, so the optimum is a little too low.
+/// (λ, 1) of every row in these batches, as they were counted there: with hindsight, so the optimum
+/// is a little too low.
 fn rates(batches: &[Batch]) -> Vec<(f64, f64)> {
     let mut counts = HashMap::<(usize, u64), u64>::new();
     for (table, bags) in batches.iter().flat_map(|batch| batch.sparse.iter().enumerate()) {

@@ -1,4 +1,5 @@
-//! The same bytes counted where they leave the transport, in training steps on real rows, for up to eight ranks.
+//! The same bytes counted where they leave the transport, in training steps on real rows, for up to
+//! eight ranks.
 
 use super::real::{BATCH_SIZE, DIM, Real, TABLE_ROWS};
 use super::{NAME, SGD};
@@ -20,7 +21,8 @@ const SHAPES: [(usize, usize); 3] = [(2, 1), (8, 1), (2, 4)];
 /// Steps that are trained.
 const STEPS: usize = 8;
 
-/// Trains with pure model parallelism, merged on ranks and on nodes, and as `auto` chooses, and sets prediction beside count.
+/// Trains with pure model parallelism, merged on ranks and on nodes, and as `auto` chooses, and
+/// sets prediction beside count.
 pub(super) fn compare(real: &Real, smoke: bool, harness: &mut Harness) -> anyhow::Result<()> {
     println!(
         "{NAME}: bytes of all ranks in a step, dense gradients included: predicted, and counted by the run"
@@ -38,7 +40,8 @@ pub(super) fn compare(real: &Real, smoke: bool, harness: &mut Harness) -> anyhow
                 continue;
             }
             let cluster = Cluster::even(nodes, each);
-            let mut options = SplitOptions::new(&real.specs, cluster.clone(), BATCH_SIZE as u64, &SGD);
+            let mut options =
+                SplitOptions::new(&real.specs, cluster.clone(), BATCH_SIZE as u64, &SGD);
             (options.mode, options.merge) = (mode, merge);
             let config = config(&cluster);
             options.dense_bytes = (headlong::plan::dense_parameters(&config) * 4_u64).get();
@@ -99,8 +102,10 @@ fn train(real: &Real, split: &Split, mut config: Config) -> anyhow::Result<(f64,
     };
     let partition = Partition::new(&real.specs, config.run.ranks, split.placements.clone())?;
     let registry = Registry::default();
-    let options =
-        CrewOptions { partition: Some(Arc::new(partition)), ..CrewOptions::new(config.run.ranks, &registry) };
+    let options = CrewOptions {
+        partition: Some(Arc::new(partition)),
+        ..CrewOptions::new(config.run.ranks, &registry)
+    };
     let crew = Crew::build(&config, &TABLE_ROWS, options)?;
     let batches = &real.held_out[..real.held_out.len().min(STEPS)];
     crew.prime(&batches[0])?;

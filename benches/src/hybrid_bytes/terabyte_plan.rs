@@ -1,4 +1,5 @@
-//! Frequencies like those of the Terabyte logs: a split from counts of draws, judged by the rates that they were drawn with.
+//! Frequencies like those of the Terabyte logs: a split from counts of draws, judged by the rates
+//! that they were drawn with.
 
 use super::{Auto, Line, SGD, SHAPES, fewest_bytes, predicted};
 use headlong::plan::cluster::terabyte::{Batches, Law};
@@ -8,8 +9,8 @@ use headlong_embedding::hybrid::cost::Costs;
 use headlong_embedding::hybrid::split::{Split, SplitOptions, split};
 use headlong_embedding::hybrid::statistics::{Collector, Statistics, StatisticsOptions};
 use headlong_embedding::hybrid::traffic::{
-    AllReduce, Cluster, Exchange, Hops, ID_BYTES, IdSource, Merge, Rate, all_reduce, count_bytes, optimum,
-    vectors,
+    AllReduce, Cluster, Exchange, Hops, ID_BYTES, IdSource, Merge, Rate, all_reduce, count_bytes,
+    optimum, vectors,
 };
 
 const DIM: usize = 128;
@@ -37,7 +38,10 @@ pub(super) fn lines(smoke: bool, keep: &mut dyn FnMut(&Line)) {
         for &(batch_size, shapes) in if smoke { &sizes[..1] } else { sizes } {
             for &(nodes, each) in shapes {
                 let cluster = Cluster::even(nodes, each);
-                keep(&Plan { data, specs: &specs, laws: &laws, batch_size, cluster }.line(&statistics));
+                keep(
+                    &Plan { data, specs: &specs, laws: &laws, batch_size, cluster }
+                        .line(&statistics),
+                );
             }
         }
     }
@@ -66,11 +70,13 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     fn line(self, statistics: &Statistics) -> Line {
-        let mut options = SplitOptions::new(self.specs, self.cluster.clone(), self.batch_size, &SGD);
+        let mut options =
+            SplitOptions::new(self.specs, self.cluster.clone(), self.batch_size, &SGD);
         options.dense_bytes = DENSE_BYTES;
         let (costs, fewest) = fewest_bytes(&options);
         let made = |costs: &Costs, options: &SplitOptions<'_>| {
-            split(statistics, costs, options).expect("statistics of these tables, no limit of memory")
+            split(statistics, costs, options)
+                .expect("statistics of these tables, no limit of memory")
         };
         let hybrid = made(&costs, &fewest);
         let auto = made(&Costs::verbs(), &options);
@@ -88,7 +94,11 @@ impl Plan<'_> {
             auto: Auto {
                 variant: auto.variant,
                 frequent_rows: auto.frequent_rows(),
-                bytes: self.bytes(&auto, Costs::verbs().all_reduce_way(&self.cluster, f64::INFINITY), true),
+                bytes: self.bytes(
+                    &auto,
+                    Costs::verbs().all_reduce_way(&self.cluster, f64::INFINITY),
+                    true,
+                ),
                 predicted: predicted(&auto, &self.cluster),
             },
             cluster: self.cluster,
@@ -98,17 +108,22 @@ impl Plan<'_> {
     /// (λ, number of rows) of all rows.
     fn rates(&self) -> impl Iterator<Item = (f64, f64)> {
         let batch = self.batch_size as f64;
-        self.laws.iter().flat_map(|law| &law.bins).map(move |bin| (bin.share * batch, bin.len as f64))
+        self.laws
+            .iter()
+            .flat_map(|law| &law.bins)
+            .map(move |bin| (bin.share * batch, bin.len as f64))
     }
 
     /// Vectors in one direction with nothing frequent.
     fn all_rows(&self, merge: Merge) -> Hops {
-        let vectors =
-            |(lambda, rows)| vectors(&self.cluster, merge, Exchange::Flat, Rate::known(lambda)) * rows;
+        let vectors = |(lambda, rows)| {
+            vectors(&self.cluster, merge, Exchange::Flat, Rate::known(lambda)) * rows
+        };
         self.rates().map(vectors).sum()
     }
 
-    /// Bytes that leave a node with this split, by the true rates; with ids and counts where the run would send them.
+    /// Bytes that leave a node with this split, by the true rates; with ids and counts where the
+    /// run would send them.
     fn bytes(&self, split: &Split, way: AllReduce, with_ids: bool) -> f64 {
         let (batch, merge) = (self.batch_size as f64, split.variant.merge);
         let one = |lambda: f64| vectors(&self.cluster, merge, Exchange::Flat, Rate::known(lambda));
@@ -123,10 +138,15 @@ impl Plan<'_> {
             travelling = travelling - gone;
         }
         let buffer = split.frequent_rows() as f64 * (ROW_BYTES + 4.0);
-        let mut bytes = 2.0 * travelling.inter * ROW_BYTES + all_reduce(&self.cluster, way, buffer).inter;
+        let mut bytes =
+            2.0 * travelling.inter * ROW_BYTES + all_reduce(&self.cluster, way, buffer).inter;
         if with_ids {
             bytes += count_bytes(&self.cluster, split.variant, self.specs.len()).inter;
-            bytes += if split.variant.ids == IdSource::Known { 0.0 } else { travelling.inter * ID_BYTES };
+            bytes += if split.variant.ids == IdSource::Known {
+                0.0
+            } else {
+                travelling.inter * ID_BYTES
+            };
         }
         bytes / self.cluster.num_nodes() as f64
     }

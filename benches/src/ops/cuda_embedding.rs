@@ -1,8 +1,9 @@
-//! The embedding step of published GPU figures, as one captured graph: ids copied, sorted and deduplicated, rows looked up, gradients
-//! summed per row, rows updated. 10 tables of 1.68 million rows of 128 f32, 104,857 samples with one id per table, a power law of
-//! exponent 1.05.
+//! The embedding step of published GPU figures, as one captured graph: ids copied, sorted and
+//! deduplicated, rows looked up, gradients summed per row, rows updated. 10 tables of 1.68 million
+//! rows of 128 f32, 104,857 samples with one id per table, a power law of exponent 1.05.
 //!
-//! Source of the shape: FBGEMM's table-batched embedding benchmark as published for H100 (0.959 ms forward and backward).
+//! Source of the shape: FBGEMM's table-batched embedding benchmark as published for H100 (0.959 ms
+//! forward and backward).
 
 use crate::harness::{Floor, Harness, Rate};
 use headlong::bench::data::zipf_rows;
@@ -52,7 +53,8 @@ fn with_optimizer(
     let stream = Stream::cuda(device, Arc::new(Pool::new(harness.settings().threads)))?;
     let specs: Vec<_> = (0..TABLES).map(|t| TableSpec::new(&format!("t{t}"), rows, DIM)).collect();
     let (seed, sum_blocks, frozen, max_ids) = (1, 1, false, vec![samples; TABLES]);
-    let set = SetOptions { optimizer, seed, max_samples: samples, max_ids: &max_ids, sum_blocks, frozen };
+    let set =
+        SetOptions { optimizer, seed, max_samples: samples, max_ids: &max_ids, sum_blocks, frozen };
     let partition = Arc::new(Partition::row_wise(&specs, 1));
     let (deduplicate, slot_factor) = (Deduplicate::Rank, DEFAULT_SLOT_FACTOR);
     let options = HybridOptions { set, partition, owner: Owner(0), deduplicate, slot_factor };
@@ -67,7 +69,8 @@ fn with_optimizer(
     let offsets: Vec<u32> = (0..=samples as u32).collect();
     let ids: Vec<JaggedRef> = ids.iter().map(|ids| JaggedRef::new(ids, &offsets)).collect();
     let mut plan = ArenaPlan::new("vectors");
-    let slots = ["vectors", "d_vectors"].map(|name| plan.matrix(name, DType::F32, samples, set.width()));
+    let slots =
+        ["vectors", "d_vectors"].map(|name| plan.matrix(name, DType::F32, samples, set.width()));
     let arena = plan.freeze_on(&stream)?;
     let [vectors, d_vectors] = slots.map(|slot| arena.mat(slot));
     let mut route = set.new_route();

@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 /// When tables do not fit, or an op refuses its input.
 pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     for shape in ["C1", "C2"] {
-        let wanted = ["route", "lookup", "update"].iter().any(|op| harness.wants(&format!("{op}/{shape}")));
+        let wanted =
+            ["route", "lookup", "update"].iter().any(|op| harness.wants(&format!("{op}/{shape}")));
         if wanted {
             at_shape(harness, shape)?;
         }
@@ -27,8 +28,12 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
     let shape = Shape::from_name(name, row_cap).map_err(anyhow::Error::msg)?;
     let (samples, dim) = (harness.size(2048, 32), shape.dim);
     let num_batches = harness.size(default_batches(&shape, samples), 2);
-    let specs: Vec<_> =
-        shape.rows.iter().enumerate().map(|(t, &rows)| TableSpec::new(&format!("t{t}"), rows, dim)).collect();
+    let specs: Vec<_> = shape
+        .rows
+        .iter()
+        .enumerate()
+        .map(|(t, &rows)| TableSpec::new(&format!("t{t}"), rows, dim))
+        .collect();
     let stream = harness.stream().clone();
     let max_ids = vec![samples; specs.len()];
     let (seed, sum_blocks, frozen) = (1, 1, false);
@@ -41,11 +46,15 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
         frozen,
     };
     let set = EmbeddingSet::new(&stream, &specs, &options)?;
-    let ids: Vec<Vec<u64>> =
-        (0..).zip(&shape.rows).map(|(t, &rows)| zipf_rows(1, t, rows, num_batches * samples)).collect();
+    let ids: Vec<Vec<u64>> = (0..)
+        .zip(&shape.rows)
+        .map(|(t, &rows)| zipf_rows(1, t, rows, num_batches * samples))
+        .collect();
     let offsets: Vec<u32> = (0..=samples as u32).collect();
     let batches: Vec<Vec<JaggedRef>> = (0..num_batches)
-        .map(|b| ids.iter().map(|ids| JaggedRef::new(&ids[b * samples..][..samples], &offsets)).collect())
+        .map(|b| {
+            ids.iter().map(|ids| JaggedRef::new(&ids[b * samples..][..samples], &offsets)).collect()
+        })
         .collect();
     let mut plan = ArenaPlan::new("vectors");
     let slot = plan.matrix("vectors", DType::F32, samples, set.width());
@@ -60,16 +69,24 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
         turn % num_batches
     };
     let mut route = set.new_route();
-    let rate = Rate { name: &case("route"), unit: "M ids/s", work: lookups * 1e-6, floor: Floor::None };
+    let rate =
+        Rate { name: &case("route"), unit: "M ids/s", work: lookups * 1e-6, floor: Floor::None };
     harness.measure(&rate, || expect(set.route(&stream, &batches[next()], &mut route)));
 
-    let rate =
-        Rate { name: &case("lookup"), unit: "GB/s", work: lookups * row_bytes * 1e-9, floor: Floor::Gather };
+    let rate = Rate {
+        name: &case("lookup"),
+        unit: "GB/s",
+        work: lookups * row_bytes * 1e-9,
+        floor: Floor::Gather,
+    };
     harness.measure(&rate, || expect(set.lookup(&stream, &batches[next()], &vectors)));
 
     // Every distinct row is read and written, every gradient read once.
-    let distinct: usize =
-        batches.iter().flatten().map(|bags| bags.values.iter().collect::<BTreeSet<_>>().len()).sum();
+    let distinct: usize = batches
+        .iter()
+        .flatten()
+        .map(|bags| bags.values.iter().collect::<BTreeSet<_>>().len())
+        .sum();
     let bytes = (lookups + 2.0 * distinct as f64 / num_batches as f64) * row_bytes;
     let mut routes = Vec::new();
     for batch in &batches {
@@ -78,7 +95,8 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
         routes.push(route);
     }
     let step = Step { learning_rate: 1e-6, number: 1 };
-    let rate = Rate { name: &case("update"), unit: "GB/s", work: bytes * 1e-9, floor: Floor::Gather };
+    let rate =
+        Rate { name: &case("update"), unit: "GB/s", work: bytes * 1e-9, floor: Floor::Gather };
     harness.measure(&rate, || expect(set.update(&stream, &routes[next()], &vectors, &step)));
     Ok(())
 }

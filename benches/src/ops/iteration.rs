@@ -6,7 +6,8 @@ use headlong::bench::iteration::{SteadyTrainer, configuration};
 use headlong::bench::shapes::Shape;
 use headlong::plan::advice;
 
-/// Runs `iteration/C1` and `iteration/C2`: samples per second, and the same in GFLOP/s beside the peak.
+/// Runs `iteration/C1` and `iteration/C2`: samples per second, and the same in GFLOP/s beside the
+/// peak.
 ///
 /// # Errors
 /// When the model does not fit, or its loss stops being a number.
@@ -20,19 +21,24 @@ pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
 }
 
 fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
-    let shape =
-        Shape::from_name(name, harness.settings().smoke.then_some(500)).map_err(anyhow::Error::msg)?;
+    let shape = Shape::from_name(name, harness.settings().smoke.then_some(500))
+        .map_err(anyhow::Error::msg)?;
     let batch_size = harness.size(2048, 32);
     let config = configuration(&shape, batch_size, harness.settings().threads, None)?;
-    let mut trainer = SteadyTrainer::new(&shape, &config, harness.stream().pool().threads(), advice::BENCH)?;
+    let mut trainer =
+        SteadyTrainer::new(&shape, &config, harness.stream().pool().threads(), advice::BENCH)?;
     let case = format!("iteration/{name} batch {batch_size}");
     let rate = Rate { name: &case, unit: "samples/s", work: batch_size as f64, floor: Floor::None };
     let mut failure = None;
-    let mut samples = harness.measure(&rate, || failure = failure.take().or(trainer.steps(1).err()));
+    let mut samples =
+        harness.measure(&rate, || failure = failure.take().or(trainer.steps(1).err()));
     failure.map_or(Ok(()), |error| Err(anyhow::Error::from(error)))?;
     let gflop = Arithmetic::of(&config).training_flop() as f64 * 1e-9;
     samples.iter_mut().for_each(|sample| sample.rate *= gflop);
     let case = format!("iteration/{name} batch {batch_size}, arithmetic");
-    harness.report(&Rate { name: &case, unit: "GFLOP/s", work: 1.0, floor: Floor::Arithmetic }, &samples);
+    harness.report(
+        &Rate { name: &case, unit: "GFLOP/s", work: 1.0, floor: Floor::Arithmetic },
+        &samples,
+    );
     Ok(())
 }

@@ -4,12 +4,13 @@ use crate::harness::{Floor, Harness, Rate};
 use headlong_device::testing::uniform;
 use headlong_device::{ArenaPlan, DType};
 use headlong_mlp::linear::{
-    Activation, BackwardDataArgs, BackwardWeightsArgs, Compute, ForwardArgs, WeightsPlan, backward_data,
-    backward_weights, forward,
+    Activation, BackwardDataArgs, BackwardWeightsArgs, Compute, ForwardArgs, WeightsPlan,
+    backward_data, backward_weights, forward,
 };
 use headlong_mlp::rounding::Rounding;
 
-/// Inputs and outputs of the layers that are measured: the thin first one, and the heaviest of each shape.
+/// Inputs and outputs of the layers that are measured: the thin first one, and the heaviest of each
+/// shape.
 const LAYERS: [(usize, usize); 5] = [(13, 512), (367, 512), (512, 256), (479, 1024), (1024, 1024)];
 
 /// Runs `linear/…` for each layer.
@@ -38,9 +39,12 @@ fn layer(
         return Ok(());
     }
     let (mut parameters, mut scratch) = (ArenaPlan::new("parameters"), ArenaPlan::new("scratch"));
-    let weights = WeightsPlan::add_for(compute, &mut parameters, &mut scratch, "w", (outputs, inputs));
-    let mut plan = |name: &str, rows: usize, cols: usize| scratch.matrix(name, DType::F32, rows, cols);
-    let (x, y, b) = (plan("x", samples, inputs), plan("y", samples, outputs), plan("b", 1, outputs));
+    let weights =
+        WeightsPlan::add_for(compute, &mut parameters, &mut scratch, "w", (outputs, inputs));
+    let mut plan =
+        |name: &str, rows: usize, cols: usize| scratch.matrix(name, DType::F32, rows, cols);
+    let (x, y, b) =
+        (plan("x", samples, inputs), plan("y", samples, outputs), plan("b", 1, outputs));
     let (d_x, d_z) = (plan("d_x", samples, inputs), plan("d_z", samples, outputs));
     let (d_w, d_b) = (plan("d_w", outputs, inputs), plan("d_b", 1, outputs));
     let (parameters, scratch) = (parameters.freeze()?, scratch.freeze()?);

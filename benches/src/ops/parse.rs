@@ -4,7 +4,9 @@ use crate::harness::{Floor, Harness, Rate};
 use headlong::bench::data::{ZIPF_EXPONENT, Zipf};
 use headlong::bench::sample::Sample;
 use headlong_device::rng::CounterRng;
-use headlong_reader::criteo::{BadRowPolicy, BlockOptions, BlockStream, Event, LineParser, RawBlock};
+use headlong_reader::criteo::{
+    BadRowPolicy, BlockOptions, BlockStream, Event, LineParser, RawBlock,
+};
 use headlong_reader::{Position, Schema};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -67,7 +69,8 @@ fn lines(harness: &mut Harness, text: &[u8]) {
 
 /// A file through the threads that read, cut and parse: what training takes in.
 fn file(harness: &mut Harness, path: &Path, text_bytes: usize) -> anyhow::Result<()> {
-    let options = BlockOptions { num_threads: harness.settings().threads, ..BlockOptions::default() };
+    let options =
+        BlockOptions { num_threads: harness.settings().threads, ..BlockOptions::default() };
     let rate = Rate {
         name: "parse/file to arrays",
         unit: "MB/s",
@@ -80,11 +83,14 @@ fn file(harness: &mut Harness, path: &Path, text_bytes: usize) -> anyhow::Result
             failure = Some(error);
         }
     });
-    failure.map_or(Ok(()), |error: headlong_reader::ReaderError| Err(anyhow::Error::from(error)))?;
-    // What is compared with other readers: all their threads count. Blocks too short for the clock of CPU time are left out.
+    failure
+        .map_or(Ok(()), |error: headlong_reader::ReaderError| Err(anyhow::Error::from(error)))?;
+    // What is compared with other readers: all their threads count. Blocks too short for the clock
+    // of CPU time are left out.
     let counted = samples.into_iter().filter(|sample| sample.cpu_s > 0.0);
-    let by_cpu: Vec<_> =
-        counted.map(|sample| Sample { rate: sample.rate * sample.wall_s / sample.cpu_s, ..sample }).collect();
+    let by_cpu: Vec<_> = counted
+        .map(|sample| Sample { rate: sample.rate * sample.wall_s / sample.cpu_s, ..sample })
+        .collect();
     harness.report(&Rate { name: "parse/file to arrays, per CPU second", ..rate }, &by_cpu);
     Ok(())
 }
@@ -137,8 +143,9 @@ fn generate(num_lines: usize) -> String {
         for column in 0..26_u64 {
             text.push('\t');
             if next() >= 0.12 {
-                let word =
-                    (zipf.draw(&mut next) + column * 1_000_003).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+                let word = (zipf.draw(&mut next) + column * 1_000_003)
+                    .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                    >> 32;
                 write!(text, "{word:08x}").expect("writing to a string never fails");
             }
         }

@@ -18,7 +18,8 @@ impl UniqueId {
     /// Bytes of an id.
     pub const BYTES: usize = 128;
 
-    /// A new id. NCCL opens a socket for it in this process, which has to live until all ranks have come together.
+    /// A new id. NCCL opens a socket for it in this process, which has to live until all ranks have
+    /// come together.
     ///
     /// # Errors
     /// [`Error::Call`], for instance where no network interface can be used.
@@ -43,11 +44,12 @@ impl UniqueId {
 
 /// One rank's end of a communicator.
 ///
-/// A thread of its own asks NCCL every [`Config::watch_every`] whether something went wrong. The first error ends the
-/// communicator: what waits on a stream is given up, and every later call answers with that error.
+/// A thread of its own asks NCCL every [`Config::watch_every`] whether something went wrong. The
+/// first error ends the communicator: what waits on a stream is given up, and every later call
+/// answers with that error.
 ///
-/// It is ended by [`Comm::close`], with all ranks, or by [`Comm::abort`], alone. Dropped without, it aborts, and waits for
-/// that at most [`Config::end_within`].
+/// It is ended by [`Comm::close`], with all ranks, or by [`Comm::abort`], alone. Dropped without,
+/// it aborts, and waits for that at most [`Config::end_within`].
 #[derive(Debug)]
 pub struct Comm {
     shared: Arc<Shared>,
@@ -57,13 +59,14 @@ pub struct Comm {
 }
 
 impl Comm {
-    /// Comes together with the other ranks: every rank calls this, with the same id and settings. The CUDA context of the
-    /// rank's device is current. Two ranks of one communicator on one device are refused by NCCL.
+    /// Comes together with the other ranks: every rank calls this, with the same id and settings.
+    /// The CUDA context of the rank's device is current. Two ranks of one communicator on one
+    /// device are refused by NCCL.
     ///
     /// # Errors
-    /// [`Error::Call`] with NCCL's words; [`Error::Timeout`] where ranks are missing at the deadline;
-    /// [`Error::Unsupported`] where the library is too old for a setting; [`Error::Unavailable`] where NCCL has come together
-    /// without what the settings require.
+    /// [`Error::Call`] with NCCL's words; [`Error::Timeout`] where ranks are missing at the
+    /// deadline; [`Error::Unsupported`] where the library is too old for a setting;
+    /// [`Error::Unavailable`] where NCCL has come together without what the settings require.
     ///
     /// # Panics
     /// When `rank` is not below `num_ranks`.
@@ -114,11 +117,13 @@ impl Comm {
     fn meet_demands(&self) -> Result<()> {
         const FUNCTION: &str = "ncclCommQueryProperties";
         let is_required = self.shared.config.nvls == Feature::Require;
-        let Some(query) = self.library().functions.comm_query_properties.filter(|_| is_required) else {
+        let Some(query) = self.library().functions.comm_query_properties.filter(|_| is_required)
+        else {
             return Ok(());
         };
         let mut properties = sys::Properties::new();
-        // SAFETY: the communicator is alive; the properties are, and have room for those of later libraries.
+        // SAFETY: the communicator is alive; the properties are, and have room for those of later
+        // libraries.
         self.turn(FUNCTION)?.call(FUNCTION, |comm| unsafe { query(comm, &mut properties) })?;
         match properties.multimem {
             0 => Err(demand::no_nvls(self.library().version())),
@@ -126,8 +131,9 @@ impl Comm {
         }
     }
 
-    /// Parts: ranks of one `color` become a communicator of their own, numbered by `key`, and by their rank here among equal
-    /// keys. All ranks call this; one without a color gets nothing. The parts end before this communicator does.
+    /// Parts: ranks of one `color` become a communicator of their own, numbered by `key`, and by
+    /// their rank here among equal keys. All ranks call this; one without a color gets nothing. The
+    /// parts end before this communicator does.
     ///
     /// # Errors
     /// As [`Comm::init`].
@@ -137,15 +143,18 @@ impl Comm {
         let library = self.library();
         let number = |value: u32| {
             let reason = || format!("colors and keys are at most {}, found {value}", c_int::MAX);
-            c_int::try_from(value).map_err(|_| Error::Argument { function: FUNCTION, reason: reason() })
+            c_int::try_from(value)
+                .map_err(|_| Error::Argument { function: FUNCTION, reason: reason() })
         };
         let (color, key) = (color.map_or(Ok(NO_COLOR), number)?, number(key)?);
         let split = library.later(FUNCTION, library.functions.comm_split)?;
         let mut settings = config.to_raw(library)?;
-        // NCCL writes here until the call is done: where it never is, the place is leaked rather than given back.
+        // NCCL writes here until the call is done: where it never is, the place is leaked rather
+        // than given back.
         let place: *mut sys::Comm = Box::into_raw(Box::new(std::ptr::null_mut()));
         self.turn(FUNCTION)?.finish(FUNCTION, |comm| {
-            // SAFETY: the communicator is alive, the place is on the heap; NCCL copies the settings.
+            // SAFETY: the communicator is alive, the place is on the heap; NCCL copies the
+            // settings.
             unsafe { split(comm, color, key, place, &mut settings) }
         })?;
         // SAFETY: made above by `Box`, and NCCL is done with it.
@@ -191,7 +200,8 @@ impl Comm {
         ))
     }
 
-    /// Whether everything is sound so far: what has gone wrong on a stream since the last look. It waits for nothing.
+    /// Whether everything is sound so far: what has gone wrong on a stream since the last look. It
+    /// waits for nothing.
     ///
     /// # Errors
     /// The communicator's first error; [`Error::Aborted`].
@@ -199,8 +209,8 @@ impl Comm {
         self.shared.check()
     }
 
-    /// Enqueues what `body` lists, all of it together: sends and receives of one group may come in any order. May be called on
-    /// a stream that is being captured.
+    /// Enqueues what `body` lists, all of it together: sends and receives of one group may come in
+    /// any order. May be called on a stream that is being captured.
     ///
     /// # Errors
     /// Those of `body` first; [`Error::Call`], [`Error::Timeout`], [`Error::Aborted`].
@@ -214,8 +224,9 @@ impl Comm {
         listed.and(ended)
     }
 
-    /// Ends the communicator at once, without the other ranks: what waits on a stream is given up. Later calls answer
-    /// [`Error::Aborted`]. Any thread may call it, beside one that waits; called again it does nothing.
+    /// Ends the communicator at once, without the other ranks: what waits on a stream is given up.
+    /// Later calls answer [`Error::Aborted`]. Any thread may call it, beside one that waits; called
+    /// again it does nothing.
     ///
     /// # Errors
     /// [`Error::Call`]; [`Error::Timeout`] where NCCL takes longer than [`Config::end_within`].
@@ -226,7 +237,8 @@ impl Comm {
     /// Ends the communicator with all ranks, when what they have enqueued is done.
     ///
     /// # Errors
-    /// [`Error::Call`], [`Error::Timeout`], [`Error::Aborted`]; the communicator is gone in any case.
+    /// [`Error::Call`], [`Error::Timeout`], [`Error::Aborted`]; the communicator is gone in any
+    /// case.
     pub fn close(self) -> Result<()> {
         const FUNCTION: &str = "ncclCommFinalize";
         let finalize = self.library().functions.comm_finalize;

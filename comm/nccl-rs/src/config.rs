@@ -13,20 +13,22 @@ pub enum Feature {
     /// As NCCL and its environment decide.
     #[default]
     Auto,
-    /// The communicator is only made where NCCL takes the demand and the feature is there, as far as that can be told:
-    /// [`Config::check`] says how. Whether an operation then uses it, NCCL does not tell: `NCCL_DEBUG=INFO` and
-    /// `NCCL_DEBUG_SUBSYS=TUNING` do.
+    /// The communicator is only made where NCCL takes the demand and the feature is there, as far
+    /// as that can be told: [`Config::check`] says how. Whether an operation then uses it, NCCL
+    /// does not tell: `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING` do.
     Require,
 }
 
-/// What a communicator is made with. Calls never block in NCCL: they are waited for here, until the deadline.
+/// What a communicator is made with. Calls never block in NCCL: they are waited for here, until the
+/// deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
     /// How long one call may be in progress.
     pub deadline: Duration,
     /// How often the watchdog asks NCCL whether something went wrong.
     pub watch_every: Duration,
-    /// How long aborting, destroying and dropping wait for NCCL; after that the communicator is left to itself.
+    /// How long aborting, destroying and dropping wait for NCCL; after that the communicator is
+    /// left to itself.
     pub end_within: Duration,
     /// Sums inside the network's switches (CollNet, SHARP).
     pub collnet: Feature,
@@ -60,10 +62,13 @@ impl Config {
         const NVLS_ON: i32 = 0;
         const NVLS_OFF: i32 = i32::MAX;
         let mut raw = sys::Config::new(library.version().number());
-        if let Some(on) = asked(self.collnet, library, COLLNET_SINCE, ["CollNet", "NCCL_COLLNET_ENABLE"])? {
+        if let Some(on) =
+            asked(self.collnet, library, COLLNET_SINCE, ["CollNet", "NCCL_COLLNET_ENABLE"])?
+        {
             raw.collnet_enable = i32::from(on);
         }
-        // Where it cannot be set, it is on by default, and the communicator is asked whether it is there.
+        // Where it cannot be set, it is on by default, and the communicator is asked whether it is
+        // there.
         let is_asked_later =
             self.nvls == Feature::Require && library.functions.comm_query_properties.is_some();
         if (library.version() >= NVLS_SINCE || !is_asked_later)

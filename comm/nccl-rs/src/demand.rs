@@ -1,4 +1,5 @@
-//! What [`Feature::Require`] demands, looked for before ranks come together: NCCL itself falls back in silence.
+//! What [`Feature::Require`] demands, looked for before ranks come together: NCCL itself falls back
+//! in silence.
 //!
 //! | feature | what can be told before | what a communicator tells |
 //! |---|---|---|
@@ -15,7 +16,8 @@ use std::path::PathBuf;
 
 /// The network plugin where the environment names none.
 const PLUGIN: &str = "libnccl-net.so";
-/// The versions of the plugin's part for collectives that libraries look for, newest first; some above today's.
+/// The versions of the plugin's part for collectives that libraries look for, newest first; some
+/// above today's.
 const COLLECTIVES: std::ops::RangeInclusive<u32> = 5..=20;
 const COLLNET: &str = "CollNet";
 const NVLS: &str = "NVLS";
@@ -28,9 +30,10 @@ fn of_process(name: &str) -> Option<String> {
 }
 
 impl Config {
-    /// Whether what is required can be there, as far as one rank can tell alone: the library's age, the switches in the
-    /// environment, the plugin for CollNet. To be asked on all ranks before they come together in
-    /// [`Comm::init`](crate::Comm::init), where those that can would wait for those that cannot.
+    /// Whether what is required can be there, as far as one rank can tell alone: the library's age,
+    /// the switches in the environment, the plugin for CollNet. To be asked on all ranks before
+    /// they come together in [`Comm::init`](crate::Comm::init), where those that can would wait for
+    /// those that cannot.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Unavailable`] with what is missing.
@@ -69,7 +72,11 @@ pub(crate) fn no_nvls(version: Version) -> Error {
 }
 
 /// The environment wins over what a communicator asks for.
-fn is_not_switched_off(what: &'static str, variable: &str, environment: Environment<'_>) -> Result<()> {
+fn is_not_switched_off(
+    what: &'static str,
+    variable: &str,
+    environment: Environment<'_>,
+) -> Result<()> {
     match environment(variable).as_deref() {
         Some("0") => Err(Error::Unavailable {
             what,
@@ -80,7 +87,8 @@ fn is_not_switched_off(what: &'static str, variable: &str, environment: Environm
     }
 }
 
-/// Whether NCCL would find a network plugin with a part for collectives, which CollNet (SHARP) needs. Opens what is there.
+/// Whether NCCL would find a network plugin with a part for collectives, which CollNet (SHARP)
+/// needs. Opens what is there.
 ///
 /// # Errors
 /// What was looked at, and what is wrong with it.
@@ -97,9 +105,10 @@ fn has_plugin(environment: Environment<'_>) -> Result<(), String> {
     for path in named.split(',').flat_map(files_of) {
         match open_shared(&path) {
             Ok(handle) if has_collectives(handle) => return Ok(()),
-            Ok(_) => {
-                looked.push(format!("{} has no part for collectives (ncclCollNetPlugin)", path.display()))
-            }
+            Ok(_) => looked.push(format!(
+                "{} has no part for collectives (ncclCollNetPlugin)",
+                path.display()
+            )),
             Err(reason) => looked.push(format!("{} ({reason})", path.display())),
         }
     }
@@ -118,7 +127,8 @@ fn files_of(name: &str) -> Vec<PathBuf> {
 /// Note: the plugin stays open, as NCCL would keep it.
 fn has_collectives(handle: *mut c_void) -> bool {
     COLLECTIVES.into_iter().any(|version| {
-        let name = CString::new(format!("ncclCollNetPlugin_v{version}")).expect("a name without zeros");
+        let name =
+            CString::new(format!("ncclCollNetPlugin_v{version}")).expect("a name without zeros");
         // SAFETY: the handle is open and the name ends in a zero.
         !unsafe { libc::dlsym(handle, name.as_ptr()) }.is_null()
     })
@@ -151,7 +161,10 @@ mod tests {
             let text = said(variables).expect_err("it is not there");
             assert!(text.contains(part), "{text}");
         };
-        refused(&[("NCCL_NVLS_ENABLE", "0")], "NVLS is required, but NCCL_NVLS_ENABLE=0 switches it off");
+        refused(
+            &[("NCCL_NVLS_ENABLE", "0")],
+            "NVLS is required, but NCCL_NVLS_ENABLE=0 switches it off",
+        );
         refused(&[("NCCL_COLLNET_ENABLE", "0")], "CollNet is required, but NCCL_COLLNET_ENABLE=0");
         refused(&[("NCCL_NET_PLUGIN", "none")], "NCCL_NET_PLUGIN=none keeps NCCL");
         refused(&[("NCCL_NET_PLUGIN", "/nowhere/plugin.so")], "looked at /nowhere/plugin.so (");
@@ -166,19 +179,27 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let plugin = |name: &str, symbol: &str| {
             let (source, library) = (folder.path().join("plugin.c"), folder.path().join(name));
-            std::fs::write(&source, format!("int {symbol};\n")).expect("a temporary folder can be written");
-            let built =
-                Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+            std::fs::write(&source, format!("int {symbol};\n"))
+                .expect("a temporary folder can be written");
+            let built = Command::new("cc")
+                .args(["-shared", "-fPIC", "-o"])
+                .args([&library, &source])
+                .status();
             let is_built = built.is_ok_and(|status| status.success());
             is_built.then(|| library.to_str().expect("a path of text").to_owned())
         };
-        let plugins = (plugin("one.so", "ncclNetPlugin_v10"), plugin("two.so", "ncclCollNetPlugin_v8"));
+        let plugins =
+            (plugin("one.so", "ncclNetPlugin_v10"), plugin("two.so", "ncclCollNetPlugin_v8"));
         let (Some(only_net), Some(both)) = plugins else {
             return println!("skipped, because cc builds no shared library");
         };
         let text = said(&[("NCCL_NET_PLUGIN", &only_net)]).expect_err("it has no collectives");
         assert!(text.contains("one.so has no part for collectives"), "{text}");
         assert_eq!(said(&[("NCCL_NET_PLUGIN", &both)]), Ok(()));
-        assert_eq!(said(&[("NCCL_NET_PLUGIN", &format!("{only_net},{both}"))]), Ok(()), "a list of them");
+        assert_eq!(
+            said(&[("NCCL_NET_PLUGIN", &format!("{only_net},{both}"))]),
+            Ok(()),
+            "a list of them"
+        );
     }
 }

@@ -7,7 +7,8 @@ use crate::sys::{self, Code, Functions, Stream};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
-/// What an operation reads and writes. Addresses are of the rank's device, and all counts are elements.
+/// What an operation reads and writes. Addresses are of the rank's device, and all counts are
+/// elements.
 #[derive(Debug, Clone, Copy)]
 pub struct Data {
     /// Where it reads. It may be `to`, or the rank's own part of `to`.
@@ -43,11 +44,13 @@ pub struct Parts<'a> {
 
 /// Operations that start together; made by [`Comm::group`](crate::Comm::group).
 ///
-/// An operation only lists what is to be done: it has read and written its memory when the stream has come past it.
+/// An operation only lists what is to be done: it has read and written its memory when the stream
+/// has come past it.
 ///
 /// # Safety
-/// Of every operation: what `data` names is memory of the communicator's device that holds as many elements as the operation
-/// reads and writes there, and stays until the stream has come past it; the stream is of that device.
+/// Of every operation: what `data` names is memory of the communicator's device that holds as many
+/// elements as the operation reads and writes there, and stays until the stream has come past it;
+/// the stream is of that device.
 pub struct Group<'a> {
     turn: &'a Turn<'a>,
     rank: usize,
@@ -72,7 +75,11 @@ impl<'a> Group<'a> {
         unsafe { (self.turn.shared.library.functions.group_end)() }
     }
 
-    fn list(&self, function: &'static str, call: impl FnOnce(&Functions, sys::Comm) -> Code) -> Result<()> {
+    fn list(
+        &self,
+        function: &'static str,
+        call: impl FnOnce(&Functions, sys::Comm) -> Code,
+    ) -> Result<()> {
         self.turn.list(function, |comm| call(&self.turn.shared.library.functions, comm))
     }
 
@@ -106,8 +113,8 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// `count` elements of every rank become one array of `count` elements, `to` on every rank. The order of addition is
-    /// NCCL's, and may differ between versions and numbers of ranks.
+    /// `count` elements of every rank become one array of `count` elements, `to` on every rank. The
+    /// order of addition is NCCL's, and may differ between versions and numbers of ranks.
     ///
     /// # Errors
     /// [`Error::Call`].
@@ -150,7 +157,9 @@ impl<'a> Group<'a> {
         let Data { count, kind, stream, .. } = data;
         self.list("ncclReduceScatter", |nccl, comm| {
             // SAFETY: the communicator is alive; the rest is the caller's word.
-            unsafe { (nccl.reduce_scatter)(data.from(), data.to(), count, kind.0, op.0, comm, stream) }
+            unsafe {
+                (nccl.reduce_scatter)(data.from(), data.to(), count, kind.0, op.0, comm, stream)
+            }
         })
     }
 
@@ -180,12 +189,15 @@ impl<'a> Group<'a> {
         let Data { count, kind, stream, .. } = data;
         self.list("ncclBroadcast", |nccl, comm| {
             // SAFETY: the communicator is alive; the rest is the caller's word.
-            unsafe { (nccl.broadcast)(data.from(), data.to(), count, kind.0, root as c_int, comm, stream) }
+            unsafe {
+                (nccl.broadcast)(data.from(), data.to(), count, kind.0, root as c_int, comm, stream)
+            }
         })
     }
 
-    /// Part `p` of `from`, `count` elements of ranks · `count`, goes to rank `p`, which has it as part of this rank in its
-    /// `to`; the two do not overlap. One call where the library has it (2.28), else sends and receives.
+    /// Part `p` of `from`, `count` elements of ranks · `count`, goes to rank `p`, which has it as
+    /// part of this rank in its `to`; the two do not overlap. One call where the library has it
+    /// (2.28), else sends and receives.
     ///
     /// # Errors
     /// [`Error::Call`]; [`Error::Argument`] where the bytes are more than can be counted.
@@ -201,22 +213,29 @@ impl<'a> Group<'a> {
             });
         }
         let counts = vec![count; self.num_ranks];
-        let offsets: Vec<usize> = (0..self.num_ranks).map(|peer| peer.saturating_mul(count)).collect();
+        let offsets: Vec<usize> =
+            (0..self.num_ranks).map(|peer| peer.saturating_mul(count)).collect();
         let parts = Parts { counts: &counts, offsets: &offsets };
         // SAFETY: the caller's word.
         unsafe { self.all_to_all_v(data, parts, parts) }
     }
 
-    /// Part `p` of `from`, as `sends` says, goes to rank `p`; what comes from rank `p` becomes part `p` of `to`, as `receives`
-    /// says. What one rank sends another expects. `data.count` says nothing here.
+    /// Part `p` of `from`, as `sends` says, goes to rank `p`; what comes from rank `p` becomes part
+    /// `p` of `to`, as `receives` says. What one rank sends another expects. `data.count` says
+    /// nothing here.
     ///
     /// # Errors
-    /// [`Error::Call`]; [`Error::Argument`] where there is not one part for each rank, or the bytes are more than can be
-    /// counted.
+    /// [`Error::Call`]; [`Error::Argument`] where there is not one part for each rank, or the bytes
+    /// are more than can be counted.
     ///
     /// # Safety
     /// See [`Group`].
-    pub unsafe fn all_to_all_v(&self, data: Data, sends: Parts<'_>, receives: Parts<'_>) -> Result<()> {
+    pub unsafe fn all_to_all_v(
+        &self,
+        data: Data,
+        sends: Parts<'_>,
+        receives: Parts<'_>,
+    ) -> Result<()> {
         // Everything is looked at before anything is listed.
         let (from, to) =
             (self.places(data.from, data.kind, sends)?, self.places(data.to, data.kind, receives)?);
@@ -224,11 +243,15 @@ impl<'a> Group<'a> {
         for peer in (0..self.num_ranks).map(|step| (self.rank + step) % self.num_ranks) {
             if sends.counts[peer] > 0 {
                 // SAFETY: the caller's word.
-                unsafe { self.send(Data { from: from[peer], count: sends.counts[peer], ..data }, peer) }?;
+                unsafe {
+                    self.send(Data { from: from[peer], count: sends.counts[peer], ..data }, peer)
+                }?;
             }
             if receives.counts[peer] > 0 {
                 // SAFETY: the caller's word.
-                unsafe { self.receive(Data { to: to[peer], count: receives.counts[peer], ..data }, peer) }?;
+                unsafe {
+                    self.receive(Data { to: to[peer], count: receives.counts[peer], ..data }, peer)
+                }?;
             }
         }
         Ok(())
@@ -242,7 +265,9 @@ impl<'a> Group<'a> {
             let ranks = self.num_ranks;
             return Err(refuse(format!("{counts} counts and {offsets} offsets for {ranks} ranks")));
         }
-        let bytes = kind.bytes().ok_or_else(|| refuse(format!("elements of unknown size: {kind:?}")))? as u64;
+        let bytes =
+            kind.bytes().ok_or_else(|| refuse(format!("elements of unknown size: {kind:?}")))?
+                as u64;
         let place = |(offset, count): (&usize, &usize)| {
             let end = (*offset as u64).checked_add(*count as u64)?.checked_mul(bytes)?;
             begin.checked_add(end)?;
@@ -255,7 +280,8 @@ impl<'a> Group<'a> {
 
 impl Drop for Group<'_> {
     fn drop(&mut self) {
-        // Only where the body has panicked: an open group would swallow all later calls of this thread.
+        // Only where the body has panicked: an open group would swallow all later calls of this
+        // thread.
         let _ = self.end();
     }
 }

@@ -1,4 +1,5 @@
-//! Types of elements and ways to combine them: NCCL's numbers, so that one of a newer library is no undefined behaviour.
+//! Types of elements and ways to combine them: NCCL's numbers, so that one of a newer library is no
+//! undefined behaviour.
 
 use crate::communicator::Comm;
 use crate::error::Result;
@@ -55,7 +56,8 @@ impl ReduceOp {
     pub const MEAN: Self = Self(4);
 }
 
-/// The sum of what every rank's elements are when multiplied by a number of that rank. Dropped, NCCL forgets it.
+/// The sum of what every rank's elements are when multiplied by a number of that rank. Dropped,
+/// NCCL forgets it.
 #[derive(Debug)]
 pub struct ScaledSum<'a> {
     comm: &'a Comm,
@@ -83,7 +85,8 @@ impl Comm {
         let kind = DataType::F32.0;
         self.turn(FUNCTION)?.finish(FUNCTION, |comm| {
             let scalar = (&raw const factor).cast::<c_void>();
-            // SAFETY: the communicator is alive; NCCL reads the factor during the call, and writes the number.
+            // SAFETY: the communicator is alive; NCCL reads the factor during the call, and writes
+            // the number.
             unsafe { create(&mut op, scalar, kind, ON_THE_HOST, comm) }
         })?;
         Ok(ScaledSum { comm: self, op: ReduceOp(op) })

@@ -21,11 +21,13 @@ pub struct Version {
     pub patch: u32,
 }
 
-/// The oldest version that is taken: 2.19 brought registered memory (`ncclMemAlloc`, `ncclCommRegister`).
+/// The oldest version that is taken: 2.19 brought registered memory (`ncclMemAlloc`,
+/// `ncclCommRegister`).
 pub const OLDEST: Version = Version { major: 2, minor: 19, patch: 0 };
 
 impl Version {
-    /// From NCCL's number: 22809 is 2.28.9. Before 2.9 it counted otherwise; such numbers come out as very old versions.
+    /// From NCCL's number: 22809 is 2.28.9. Before 2.9 it counted otherwise; such numbers come out
+    /// as very old versions.
     pub(crate) fn from_number(number: c_int) -> Self {
         let number = u32::try_from(number).unwrap_or(0);
         Self { major: number / 10_000, minor: number / 100 % 100, patch: number % 100 }
@@ -50,7 +52,8 @@ pub struct Capabilities {
     pub all_to_all: bool,
     /// [`Comm::register`](crate::Comm::register).
     pub registration: bool,
-    /// [`Comm::register_window`](crate::Comm::register_window): memory that all ranks have in the same shape.
+    /// [`Comm::register_window`](crate::Comm::register_window): memory that all ranks have in the
+    /// same shape.
     pub windows: bool,
     /// [`Allocation`](crate::Allocation).
     pub memory: bool,
@@ -93,8 +96,9 @@ impl Library {
     /// Opens the first `libnccl.so.2` of `search` that can be opened.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with every place and what was wrong there; [`Error::Broken`] and [`Error::TooOld`] for a
-    /// library that could be opened but not used: nothing is looked for behind it, so that a wrong installation is noticed.
+    /// [`Error::NotFound`] with every place and what was wrong there; [`Error::Broken`] and
+    /// [`Error::TooOld`] for a library that could be opened but not used: nothing is looked for
+    /// behind it, so that a wrong installation is noticed.
     pub fn open(search: &Search) -> Result<Arc<Self>> {
         let mut looked = Vec::new();
         let opened = search.first(|path| match open_shared(path) {
@@ -120,9 +124,9 @@ impl Library {
             let mut number = 0;
             // SAFETY: the function of this name takes a pointer to an int, in every version.
             let code = unsafe {
-                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> Code>(version)(
-                    &mut number,
-                )
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> Code>(
+                    version,
+                )(&mut number)
             };
             let found = Version::from_number(number);
             if code == Code::SUCCESS && found < OLDEST {
@@ -137,11 +141,16 @@ impl Library {
     ///
     /// # Safety
     /// What `symbol` gives for a name is null or the function of that name of NCCL's interface.
-    pub(crate) unsafe fn from_symbols(path: PathBuf, symbol: impl Fn(&CStr) -> *mut c_void) -> Result<Self> {
+    pub(crate) unsafe fn from_symbols(
+        path: PathBuf,
+        symbol: impl Fn(&CStr) -> *mut c_void,
+    ) -> Result<Self> {
         // SAFETY: the caller's word.
         let functions = match unsafe { Functions::load(symbol) } {
             Ok(functions) => functions,
-            Err(missing) => return Err(Error::Broken { path, reason: format!("it has no {missing}") }),
+            Err(missing) => {
+                return Err(Error::Broken { path, reason: format!("it has no {missing}") });
+            }
         };
         let mut library = Self { path, version: OLDEST, functions };
         let mut number = 0;
@@ -187,14 +196,16 @@ impl Library {
         })
     }
 
-    /// NCCL's answer as a result; "in progress" is none of a blocking call and counts as an error here.
+    /// NCCL's answer as a result; "in progress" is none of a blocking call and counts as an error
+    /// here.
     pub(crate) fn result(&self, function: &'static str, code: Code, comm: sys::Comm) -> Result<()> {
         if code == Code::SUCCESS {
             return Ok(());
         }
         // SAFETY: takes any code; the text is the library's own.
         let text = unsafe { text_of((self.functions.get_error_string)(code)) };
-        // SAFETY: the communicator is null, which NCCL allows, or alive; the text is the library's own.
+        // SAFETY: the communicator is null, which NCCL allows, or alive; the text is the library's
+        // own.
         let detail = unsafe { text_of((self.functions.get_last_error)(comm)) };
         let detail = detail.trim().to_owned();
         Err(Error::Call { function, code: code.0, text, detail })
@@ -215,8 +226,10 @@ unsafe fn text_of(text: *const std::ffi::c_char) -> String {
 
 /// Opens a shared library; the loader's words where it does not.
 pub(crate) fn open_shared(path: &Path) -> Result<*mut c_void, String> {
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero in the path".to_owned())?;
-    // SAFETY: the name ends in a zero; the library's own initialisation is trusted as the library is.
+    let name =
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero in the path".to_owned())?;
+    // SAFETY: the name ends in a zero; the library's own initialisation is trusted as the library
+    // is.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if !handle.is_null() {
         return Ok(handle);

@@ -7,7 +7,8 @@ use crate::sys::{self, Code};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// Device memory from NCCL's allocator, of the device whose context was current. Dropped, it is freed.
+/// Device memory from NCCL's allocator, of the device whose context was current. Dropped, it is
+/// freed.
 #[derive(Debug)]
 pub struct Allocation {
     library: Arc<Library>,
@@ -19,7 +20,8 @@ impl Allocation {
     /// `bytes` of memory, not zeroed.
     ///
     /// # Errors
-    /// [`Error::Call`](crate::Error::Call); [`Error::Unsupported`](crate::Error::Unsupported) of an old library.
+    /// [`Error::Call`](crate::Error::Call); [`Error::Unsupported`](crate::Error::Unsupported) of an
+    /// old library.
     pub fn new(library: &Arc<Library>, bytes: usize) -> Result<Self> {
         let allocate = library.later("ncclMemAlloc", library.functions.mem_alloc)?;
         library.later("ncclMemFree", library.functions.mem_free)?;
@@ -62,7 +64,8 @@ pub struct Registration<'a> {
 }
 
 impl Comm {
-    /// Makes memory of this rank's device known, so that operations on it need no copy. All ranks do so.
+    /// Makes memory of this rank's device known, so that operations on it need no copy. All ranks
+    /// do so.
     ///
     /// # Errors
     /// [`Error::Call`](crate::Error::Call), [`Error::Aborted`](crate::Error::Aborted);
@@ -80,8 +83,9 @@ impl Comm {
         })
     }
 
-    /// Makes memory known that all ranks have in the same shape: small operations on it are kernels that read the peers'
-    /// memory. All ranks call this together, with memory from [`Allocation`] (2.27).
+    /// Makes memory known that all ranks have in the same shape: small operations on it are kernels
+    /// that read the peers' memory. All ranks call this together, with memory from [`Allocation`]
+    /// (2.27).
     ///
     /// # Errors
     /// As [`Comm::register`].
@@ -92,11 +96,16 @@ impl Comm {
         const SYMMETRIC: c_int = 1;
         let functions = &self.library().functions;
         let register = self.library().later("ncclCommWindowRegister", functions.window_register)?;
-        let forget = self.library().later("ncclCommWindowDeregister", functions.window_deregister)?;
-        self.known("ncclCommWindowRegister", ("ncclCommWindowDeregister", forget), |comm, window| {
-            // SAFETY: the communicator is alive, and the memory is the caller's word.
-            unsafe { register(comm, address as *mut c_void, bytes, window, SYMMETRIC) }
-        })
+        let forget =
+            self.library().later("ncclCommWindowDeregister", functions.window_deregister)?;
+        self.known(
+            "ncclCommWindowRegister",
+            ("ncclCommWindowDeregister", forget),
+            |comm, window| {
+                // SAFETY: the communicator is alive, and the memory is the caller's word.
+                unsafe { register(comm, address as *mut c_void, bytes, window, SYMMETRIC) }
+            },
+        )
     }
 
     fn known(
@@ -105,7 +114,8 @@ impl Comm {
         forget: (&'static str, Forget),
         register: impl FnOnce(sys::Comm, *mut *mut c_void) -> Code,
     ) -> Result<Registration<'_>> {
-        // NCCL writes here until the call is done: where it never is, the place is leaked rather than given back.
+        // NCCL writes here until the call is done: where it never is, the place is leaked rather
+        // than given back.
         let place = Box::into_raw(Box::new(std::ptr::null_mut()));
         self.turn(function)?.finish(function, |comm| register(comm, place))?;
         // SAFETY: made above by `Box`, and NCCL is done with it.

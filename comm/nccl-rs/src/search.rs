@@ -9,8 +9,8 @@ pub(crate) const NAME: &str = "libnccl.so.2";
 /// Where a wheel (`nvidia-nccl-cu13`, which PyTorch brings along) has it, below `site-packages`.
 const WHEEL: &str = "nvidia/nccl/lib";
 
-/// Where to look for `libnccl.so.2`, in this order: the caller's directories, what the system's loader knows, and the wheels
-/// of the machine's Pythons.
+/// Where to look for `libnccl.so.2`, in this order: the caller's directories, what the system's
+/// loader knows, and the wheels of the machine's Pythons.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
     directories: Vec<PathBuf>,
@@ -20,19 +20,22 @@ pub struct Search {
 impl Search {
     /// These directories first; one that is a file is taken for the library itself.
     pub fn in_directories(directories: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
-        Self { directories: directories.into_iter().map(Into::into).collect(), only_directories: false }
+        Self {
+            directories: directories.into_iter().map(Into::into).collect(),
+            only_directories: false,
+        }
     }
 
-    /// Only the directories: neither the system nor any wheel. For a library that must be a certain one, as that of a
-    /// software device.
+    /// Only the directories: neither the system nor any wheel. For a library that must be a certain
+    /// one, as that of a software device.
     pub fn and_nowhere_else(mut self) -> Self {
         self.only_directories = true;
         self
     }
 
-    /// Calls `open` with each place that may hold the library until it gives something. A bare file name means: wherever
-    /// the system's loader finds it. The wheels of `python3` are asked for only when all else has failed, because
-    /// starting it takes longer than everything before.
+    /// Calls `open` with each place that may hold the library until it gives something. A bare file
+    /// name means: wherever the system's loader finds it. The wheels of `python3` are asked for
+    /// only when all else has failed, because starting it takes longer than everything before.
     pub(crate) fn first<T>(&self, mut open: impl FnMut(&Path) -> Option<T>) -> Option<T> {
         let file = |place: &PathBuf| if place.is_file() { place.clone() } else { place.join(NAME) };
         let found = self.directories.iter().map(file).find_map(|path| open(&path));
@@ -61,12 +64,9 @@ fn installed_packages() -> Vec<PathBuf> {
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
         });
         pythons.sort();
-        found.extend(
-            pythons
-                .iter()
-                .rev()
-                .flat_map(|python| ["site-packages", "dist-packages"].map(|packages| python.join(packages))),
-        );
+        found.extend(pythons.iter().rev().flat_map(|python| {
+            ["site-packages", "dist-packages"].map(|packages| python.join(packages))
+        }));
     }
     found
 }
@@ -95,7 +95,10 @@ mod tests {
             (path == Path::new(NAME)).then_some(())
         });
         assert_eq!(found, Some(()));
-        assert_eq!(asked, ["/a/libnccl.so.2", "/b/libnccl.so.2", "libnccl.so.2"].map(PathBuf::from));
+        assert_eq!(
+            asked,
+            ["/a/libnccl.so.2", "/b/libnccl.so.2", "libnccl.so.2"].map(PathBuf::from)
+        );
     }
 
     #[test]

@@ -5,9 +5,10 @@
 //!      └──────────┴──► failed ──► aborted            the first error stays, and is every later call's answer
 //! ```
 //!
-//! At most one thread at a time is inside NCCL with a communicator, and nobody holds a lock there: a call that is "in
-//! progress" is asked after, again and again, so that a wait can end. **Only the watchdog's thread aborts or destroys**: NCCL
-//! may take its time for that, and the thread that waits for a collective may be the one that is stuck.
+//! At most one thread at a time is inside NCCL with a communicator, and nobody holds a lock there:
+//! a call that is "in progress" is asked after, again and again, so that a wait can end. **Only the
+//! watchdog's thread aborts or destroys**: NCCL may take its time for that, and the thread that
+//! waits for a collective may be the one that is stuck.
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -24,7 +25,8 @@ const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Copy)]
 struct Raw(sys::Comm);
 
-// SAFETY: NCCL ties no communicator to a thread; that one call is made at a time is what `State::in_call` sees to.
+// SAFETY: NCCL ties no communicator to a thread; that one call is made at a time is what
+// `State::in_call` sees to.
 unsafe impl Send for Raw {}
 
 /// What the watchdog is to do.
@@ -63,7 +65,8 @@ pub(crate) struct Shared {
     wished: Condvar,
 }
 
-/// The watchdog of one communicator. Dropped, it aborts what is not ended, and waits for that at most `Config::end_within`.
+/// The watchdog of one communicator. Dropped, it aborts what is not ended, and waits for that at
+/// most `Config::end_within`.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     shared: Arc<Shared>,
@@ -90,7 +93,8 @@ impl Shared {
             wished: Condvar::new(),
         });
         let watched = shared.clone();
-        let thread = std::thread::Builder::new().name("nccl watchdog".into()).spawn(move || watched.watch());
+        let thread =
+            std::thread::Builder::new().name("nccl watchdog".into()).spawn(move || watched.watch());
         let thread = thread.map_err(|error| Error::Watchdog { reason: error.to_string() })?;
         Ok((shared.clone(), Watchdog { shared, thread: Some(thread) }))
     }
@@ -116,7 +120,8 @@ impl Shared {
             if left.is_zero() {
                 return (state, false);
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         (state, true)
     }
@@ -140,7 +145,9 @@ impl Shared {
         let is_free = |state: &State| !state.in_call || state.refusal(function).is_some();
         let (mut state, free) = self.wait(self.lock(), started + self.config.deadline, is_free);
         state.refusal(function).map_or(Ok(()), Err)?;
-        let Some(Raw(raw)) = state.raw.filter(|_| free) else { return Err(late(function, started)) };
+        let Some(Raw(raw)) = state.raw.filter(|_| free) else {
+            return Err(late(function, started));
+        };
         state.in_call = true;
         drop(state);
         let answer = body(raw);
@@ -228,7 +235,8 @@ impl Shared {
             }
         }
         // A thread that is stuck inside NCCL is freed by the abort, not waited for.
-        let (mut state, _) = self.wait(state, Instant::now() + ABORT_PATIENCE, |state| !state.in_call);
+        let (mut state, _) =
+            self.wait(state, Instant::now() + ABORT_PATIENCE, |state| !state.in_call);
         let (raw, wish) = (state.raw.take(), state.wish);
         drop(state);
         let functions = &self.library.functions;
@@ -236,8 +244,8 @@ impl Shared {
             (None, _) => Code::SUCCESS,
             // SAFETY: finalised, and taken out: nobody uses it again.
             (Some(Raw(raw)), Wish::Destroy) => unsafe { (functions.comm_destroy)(raw) },
-            // SAFETY: alive, and taken out. NCCL allows an abort beside another thread's call on communicators whose calls
-            // do not block, and `Config::to_raw` makes no others.
+            // SAFETY: alive, and taken out. NCCL allows an abort beside another thread's call on
+            // communicators whose calls do not block, and `Config::to_raw` makes no others.
             (Some(Raw(raw)), _) => unsafe { (functions.comm_abort)(raw) },
         };
         self.lock().ended = Some(code);
@@ -268,19 +276,31 @@ pub(crate) struct Turn<'a> {
 
 impl Turn<'_> {
     /// One call that answers at once.
-    pub(crate) fn call(&self, function: &'static str, body: impl FnOnce(sys::Comm) -> Code) -> Result<()> {
+    pub(crate) fn call(
+        &self,
+        function: &'static str,
+        body: impl FnOnce(sys::Comm) -> Code,
+    ) -> Result<()> {
         let library = &self.shared.library;
         self.shared.call(function, |raw| library.result(function, body(raw), raw))?
     }
 
     /// One call of a list; "in progress" says no more than that the list has not ended.
-    pub(crate) fn list(&self, function: &'static str, body: impl FnOnce(sys::Comm) -> Code) -> Result<()> {
+    pub(crate) fn list(
+        &self,
+        function: &'static str,
+        body: impl FnOnce(sys::Comm) -> Code,
+    ) -> Result<()> {
         self.shared.call(function, |raw| self.shared.judge(function, body(raw), raw))?
     }
 
-    /// One call, and its end: where it is in progress, waits for it, at most until the deadline. A failure ends the
-    /// communicator, unless it is about arguments alone.
-    pub(crate) fn finish(&self, function: &'static str, body: impl FnOnce(sys::Comm) -> Code) -> Result<()> {
+    /// One call, and its end: where it is in progress, waits for it, at most until the deadline. A
+    /// failure ends the communicator, unless it is about arguments alone.
+    pub(crate) fn finish(
+        &self,
+        function: &'static str,
+        body: impl FnOnce(sys::Comm) -> Code,
+    ) -> Result<()> {
         const ARGUMENT: i32 = 4;
         self.shared.lock().in_progress = Some(function);
         let done = self.wait_for(function, body);

@@ -1,5 +1,5 @@
-//! NCCL's interface as C sees it. Results and kinds are plain integers, so that a value of a newer library is no undefined
-//! behaviour.
+//! NCCL's interface as C sees it. Results and kinds are plain integers, so that a value of a newer
+//! library is no undefined behaviour.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
@@ -24,8 +24,8 @@ pub(crate) type Stream = *mut c_void;
 #[derive(Clone, Copy)]
 pub(crate) struct UniqueId(pub(crate) [c_char; 128]);
 
-/// `ncclConfig_t` as of 2.31. Its fields were appended version by version, and NCCL reads as many bytes as `size` says: a
-/// library gets the part that it knows.
+/// `ncclConfig_t` as of 2.31. Its fields were appended version by version, and NCCL reads as many
+/// bytes as `size` says: a library gets the part that it knows.
 #[repr(C)]
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -125,7 +125,16 @@ impl Properties {
     pub(crate) fn new() -> Self {
         let size = offset_of!(Self, room).next_multiple_of(8);
         let (magic, version) = (MAGIC, 22902);
-        Self { size, magic, version, place: [0; 4], device_api: 0, multimem: 0, gin: 0, room: [0; 221] }
+        Self {
+            size,
+            magic,
+            version,
+            place: [0; 4],
+            device_api: 0,
+            multimem: 0,
+            gin: 0,
+            room: [0; 221],
+        }
     }
 }
 
@@ -164,10 +173,12 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Takes each function from `symbol`; the first name that every version has and this one has not is the error.
+            /// Takes each function from `symbol`; the first name that every version has and this
+            /// one has not is the error.
             ///
             /// # Safety
-            /// What `symbol` gives for a name is null or the function of that name of NCCL's interface.
+            /// What `symbol` gives for a name is null or the function of that name of NCCL's
+            /// interface.
             pub(crate) unsafe fn load(symbol: impl Fn(&CStr) -> *mut c_void) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($field: resolve!(symbol, $symbol, ($($type),*) -> $result).ok_or($symbol)?,)*
@@ -237,7 +248,8 @@ mod tests {
 
     #[test]
     fn a_library_gets_the_part_of_the_settings_that_it_knows() {
-        // Offsets as a C compiler lays out the structs of nccl.h of these versions, on 64-bit systems.
+        // Offsets as a C compiler lays out the structs of nccl.h of these versions, on 64-bit
+        // systems.
         let size_of_version = |library| (Config::new(library).version, Config::new(library).size);
         assert_eq!(size_of_version(21903), (21800, 48));
         assert_eq!(size_of_version(22605), (21800, 48));

@@ -1,4 +1,5 @@
-//! Finding and opening: what is missing is named, and where it was looked for. Small libraries are made with the C compiler.
+//! Finding and opening: what is missing is named, and where it was looked for. Small libraries are
+//! made with the C compiler.
 
 use nccl_rs::{Comm, Config, Data, DataType, Error, Library, OLDEST, Search, UniqueId};
 use std::path::Path;
@@ -55,8 +56,12 @@ fn stand_in(folder: &Path, source: &str, defines: &[&str]) -> Option<Search> {
     let file = folder.join("nccl.c");
     std::fs::write(&file, source).expect("a temporary folder can be written");
     let library = folder.join("libnccl.so.2");
-    let built =
-        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(library).args(defines).arg(file).status();
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(library)
+        .args(defines)
+        .arg(file)
+        .status();
     match built {
         Ok(status) if status.success() => Some(Search::in_directories([folder]).and_nowhere_else()),
         _ => {
@@ -83,7 +88,8 @@ fn comm(library: &Arc<Library>, num_ranks: usize) -> nccl_rs::Result<Comm> {
 fn an_absent_library_is_an_error_that_names_every_place() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("libnccl.so.2"), "no library at all").unwrap();
-    let search = Search::in_directories([Path::new("/nowhere/lib"), folder.path()]).and_nowhere_else();
+    let search =
+        Search::in_directories([Path::new("/nowhere/lib"), folder.path()]).and_nowhere_else();
     let error = Library::open(&search).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::NotFound { .. }), "{text}");
@@ -97,8 +103,13 @@ fn an_old_library_is_refused_by_its_age() {
     let folder = tempfile::tempdir().unwrap();
     let Some(search) = stand_in(folder.path(), BASICS, &["-DNUMBER=21805"]) else { return };
     let error = Library::open(&search).unwrap_err();
-    assert!(matches!(&error, Error::TooOld { found, needed, .. } if *needed == OLDEST && found.minor == 18));
-    assert!(error.to_string().ends_with("NCCL 2.18.5 is too old, 2.19.0 or newer is needed"), "{error}");
+    assert!(
+        matches!(&error, Error::TooOld { found, needed, .. } if *needed == OLDEST && found.minor == 18)
+    );
+    assert!(
+        error.to_string().ends_with("NCCL 2.18.5 is too old, 2.19.0 or newer is needed"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -127,7 +138,10 @@ fn calls_in_progress_are_waited_for_and_refusals_have_the_librarys_words() {
     let refused = one.group(|group| unsafe { group.receive(data, 0) }).unwrap_err();
     assert_eq!(refused.to_string(), "ncclRecv: invalid usage (NCCL error 5): the stand-in refuses");
     let refused = comm(&library, 9).unwrap_err();
-    assert!(matches!(refused, Error::Call { function: "ncclCommInitRankConfig", code: 5, .. }), "{refused}");
+    assert!(
+        matches!(refused, Error::Call { function: "ncclCommInitRankConfig", code: 5, .. }),
+        "{refused}"
+    );
     one.close().unwrap();
 }
 
@@ -143,7 +157,8 @@ fn a_communicator_ends_once() {
     drop(aborted);
     drop(comm(&library, 2).unwrap());
     comm(&library, 2).unwrap().close().unwrap();
-    // The stand-in answers with its number of aborts: one by hand, one by dropping, none by closing.
+    // The stand-in answers with its number of aborts: one by hand, one by dropping, none by
+    // closing.
     assert_eq!(comm(&library, 2).unwrap().place().unwrap().1, 2);
 }
 
@@ -177,6 +192,8 @@ fn the_real_library_answers_without_a_gpu() {
     match UniqueId::new(&library) {
         Ok(id) => assert_ne!(id.to_bytes(), [0; UniqueId::BYTES]),
         // A machine without any network interface.
-        Err(error) => assert!(matches!(error, Error::Call { function: "ncclGetUniqueId", .. }), "{error}"),
+        Err(error) => {
+            assert!(matches!(error, Error::Call { function: "ncclGetUniqueId", .. }), "{error}")
+        }
     }
 }

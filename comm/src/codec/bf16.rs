@@ -1,5 +1,5 @@
-//! f32 as bf16: the upper half of its bits, rounded to nearest, ties to even. Numbers above the largest bf16 become
-//! infinite; what is not a number stays so.
+//! f32 as bf16: the upper half of its bits, rounded to nearest, ties to even. Numbers above the
+//! largest bf16 become infinite; what is not a number stays so.
 
 use half::bf16;
 use headlong_device::vectorized;
@@ -56,7 +56,12 @@ mod tests {
             let mut rounded = [bf16::ZERO; 6];
             compress(&values, &mut rounded);
             for (value, rounded) in values.iter().zip(rounded) {
-                assert_eq!(rounded.to_bits(), bf16::from_f32(*value).to_bits(), "{:#x}", value.to_bits());
+                assert_eq!(
+                    rounded.to_bits(),
+                    bf16::from_f32(*value).to_bits(),
+                    "{:#x}",
+                    value.to_bits()
+                );
             }
             let mut widened = [0.0; 6];
             expand(&rounded, &mut widened);

@@ -21,7 +21,11 @@ impl Communicator {
         if mine.is_empty() {
             return Ok(());
         }
-        gather(&mut call, mine.as_bytes(), all.chunks_exact_mut(mine.len()).map(<[T]>::as_mut_bytes))
+        gather(
+            &mut call,
+            mine.as_bytes(),
+            all.chunks_exact_mut(mine.len()).map(<[T]>::as_mut_bytes),
+        )
     }
 }
 

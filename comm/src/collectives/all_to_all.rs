@@ -23,7 +23,11 @@ impl Communicator {
     pub fn all_to_all<T: Element>(&self, send: &[T], recv: &mut [T]) -> Result<()> {
         let ranks = self.num_ranks();
         assert_eq!(send.len(), recv.len(), "all_to_all: as much comes as leaves");
-        assert!(send.len().is_multiple_of(ranks), "all_to_all: {} elements for {ranks} ranks", send.len());
+        assert!(
+            send.len().is_multiple_of(ranks),
+            "all_to_all: {} elements for {ranks} ranks",
+            send.len()
+        );
         let part = send.len() / ranks;
         let mut call = self.call(What::new(Collective::AllToAll, T::CODE, self.way()));
         let counts = Few::new(part, ranks);
@@ -31,18 +35,19 @@ impl Communicator {
         call.all_to_all(self.way(), known, send.as_bytes(), recv.as_mut_bytes(), size_of::<T>())
     }
 
-    /// Parts of any size: `send` holds what goes to each rank, `send_counts[r]` elements to rank r, one part after the
-    /// other; `recv` is filled likewise with `recv_counts[r]` elements from rank r. Counts may be 0.
+    /// Parts of any size: `send` holds what goes to each rank, `send_counts[r]` elements to rank r,
+    /// one part after the other; `recv` is filled likewise with `recv_counts[r]` elements from rank
+    /// r. Counts may be 0.
     ///
-    /// Flat or hierarchical as [`CommOptions::all_to_all`](crate::CommOptions) says, with the same result. Where
-    /// [`CommOptions::compress`](crate::CommOptions) says so, f32 travels as bf16.
+    /// Flat or hierarchical as [`CommOptions::all_to_all`](crate::CommOptions) says, with the same
+    /// result. Where [`CommOptions::compress`](crate::CommOptions) says so, f32 travels as bf16.
     ///
     /// # Errors
     /// The job's first error; two ranks that disagree about the size of a part are one.
     ///
     /// # Panics
-    /// When the counts do not add up to the lengths, there is not one for each rank, or this rank's two counts for itself
-    /// differ.
+    /// When the counts do not add up to the lengths, there is not one for each rank, or this rank's
+    /// two counts for itself differ.
     pub fn all_to_all_v<T: Element>(
         &self,
         send: &[T],
@@ -52,7 +57,8 @@ impl Communicator {
     ) -> Result<()> {
         if self.options().compress == Compress::Bf16 && T::as_f32(send).is_some() {
             let (send, recv) = (T::as_f32(send), T::as_f32_mut(recv));
-            let (send, recv) = send.zip(recv).expect("a type that is f32 in one direction is so in both");
+            let (send, recv) =
+                send.zip(recv).expect("a type that is f32 in one direction is so in both");
             return self.all_to_all_v_narrow(send, send_counts, recv, recv_counts);
         }
         let mut call = self.call(What::new(Collective::AllToAllV, T::CODE, self.way()));
@@ -75,7 +81,13 @@ impl Communicator {
         let from: &mut [bf16] = narrow_send.elements(send.len());
         let into: &mut [bf16] = narrow_recv.elements(recv.len());
         codec::compress(send, from);
-        call.all_to_all(self.way(), known, from.as_bytes(), into.as_mut_bytes(), size_of::<bf16>())?;
+        call.all_to_all(
+            self.way(),
+            known,
+            from.as_bytes(),
+            into.as_mut_bytes(),
+            size_of::<bf16>(),
+        )?;
         codec::expand(into, recv);
         call.memory().narrow_send = narrow_send;
         call.memory().narrow_recv = narrow_recv;
@@ -102,7 +114,10 @@ impl Communicator {
                 "all_to_all_v: counts of elements {what} all ranks"
             );
         }
-        assert_eq!(send.1[me.0], recv.1[me.0], "all_to_all_v: what a rank sends to itself it receives");
+        assert_eq!(
+            send.1[me.0], recv.1[me.0],
+            "all_to_all_v: what a rank sends to itself it receives"
+        );
         Known { send: send.1, recv: recv.1, equal: None }
     }
 }
@@ -136,7 +151,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// A carrier must know how much each rank of its node has for the ranks it carries for: these counts go first.
+    /// A carrier must know how much each rank of its node has for the ranks it carries for: these
+    /// counts go first.
     fn plan_hierarchical(&mut self, known: Known<'_>, plan: &mut Plan) -> Result<()> {
         let (topology, me) = (self.topology(), self.me());
         let peers = topology.ranks_of(topology.node_of(me));
@@ -160,7 +176,8 @@ impl Call<'_> {
     fn exchange_counts(&mut self, send: &[usize], carried: &mut [u64]) -> Result<()> {
         let (topology, me) = (self.topology(), self.me());
         let peers = topology.ranks_of(topology.node_of(me));
-        let for_carrier = |peer| hierarchical::carried_by(topology, peer).map(|to| send[to.0] as u64);
+        let for_carrier =
+            |peer| hierarchical::carried_by(topology, peer).map(|to| send[to.0] as u64);
         let mut told = std::mem::take(&mut self.memory().told);
         told.clear();
         told.extend(peers.iter().flat_map(|&peer| for_carrier(peer)));
@@ -195,8 +212,12 @@ impl Call<'_> {
             let staged = staged.bytes(plan.staged * size);
             let is_last = step + 1 == plan.num_steps();
             match is_last {
-                true => self.step(plan, step, size, (send, staged), recv, (&mut packed, &mut landed))?,
-                false => self.step(plan, step, size, (send, &[]), staged, (&mut packed, &mut landed))?,
+                true => {
+                    self.step(plan, step, size, (send, staged), recv, (&mut packed, &mut landed))?
+                }
+                false => {
+                    self.step(plan, step, size, (send, &[]), staged, (&mut packed, &mut landed))?
+                }
             }
         }
         let memory = self.memory();
@@ -227,7 +248,8 @@ impl Call<'_> {
             outgoing.push(Outgoing { to: message.peer, bytes });
         }
         let scattered = |message: &&Message| plan.pieces(message).len() > 1;
-        let num_landed: usize = plan.incoming(step).iter().filter(scattered).map(|message| message.len).sum();
+        let num_landed: usize =
+            plan.incoming(step).iter().filter(scattered).map(|message| message.len).sum();
         let mut direct = Carver::new(into);
         let mut landing = Carver::new(landed.bytes(num_landed * size));
         let mut at = 0;
@@ -254,7 +276,8 @@ fn pack<'a, 'b>(
     source: impl Fn(Place) -> &'b [u8],
     packed: &'a mut Scratch,
 ) -> &'a [u8] {
-    let several = || messages.iter().map(|message| plan.pieces(message)).filter(|pieces| pieces.len() > 1);
+    let several =
+        || messages.iter().map(|message| plan.pieces(message)).filter(|pieces| pieces.len() > 1);
     let len: usize = several().flatten().map(|piece| piece.len).sum();
     let packed = packed.bytes(len * size);
     let mut at = 0;
@@ -268,7 +291,8 @@ fn pack<'a, 'b>(
 
 /// Takes every message of several pieces apart.
 fn scatter(plan: &Plan, messages: &[Message], size: usize, landed: &[u8], into: &mut [u8]) {
-    let several = messages.iter().map(|message| plan.pieces(message)).filter(|pieces| pieces.len() > 1);
+    let several =
+        messages.iter().map(|message| plan.pieces(message)).filter(|pieces| pieces.len() > 1);
     let mut at = 0;
     for piece in several.flatten() {
         let len = piece.len * size;

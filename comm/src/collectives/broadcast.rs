@@ -14,8 +14,9 @@ use zerocopy::IntoBytes;
 const DIRECT_BYTES: usize = 64 << 10;
 
 impl Communicator {
-    /// `data` of rank `root` becomes everybody's. Small data goes from the root straight to everybody; of large data the root
-    /// sends each rank a segment, and the ranks exchange their segments.
+    /// `data` of rank `root` becomes everybody's. Small data goes from the root straight to
+    /// everybody; of large data the root sends each rank a segment, and the ranks exchange their
+    /// segments.
     ///
     /// # Errors
     /// The job's first error.
@@ -26,7 +27,8 @@ impl Communicator {
         assert!(root.0 < self.num_ranks(), "there are {} ranks, no {root}", self.num_ranks());
         let shared = self.num_ranks() > 2 && size_of_val(data) > DIRECT_BYTES;
         let algorithm = if shared { Algorithm::TwoSteps } else { Algorithm::Direct };
-        let what = What { collective: Collective::Broadcast, element: T::CODE, algorithm, root: root.0 };
+        let what =
+            What { collective: Collective::Broadcast, element: T::CODE, algorithm, root: root.0 };
         let mut call = self.call(what);
         match shared {
             true => {
@@ -56,7 +58,9 @@ fn scatter(call: &mut Call<'_>, root: Rank, data: &mut [u8]) -> Result<()> {
     let (mut outgoing, mut incoming) = (call.lists().outgoing(), call.lists().incoming());
     if me == root {
         let data = &*data;
-        outgoing.extend(call.peers().map(|to| Outgoing { to, bytes: &data[segment(len, ranks, to.0)] }));
+        outgoing.extend(
+            call.peers().map(|to| Outgoing { to, bytes: &data[segment(len, ranks, to.0)] }),
+        );
     } else {
         incoming.push(Incoming { from: root, bytes: &mut data[segment(len, ranks, me.0)] });
     }

@@ -41,7 +41,9 @@ impl Group {
 
     /// The others and their places, rising.
     pub(super) fn peers(self) -> impl Iterator<Item = (usize, Rank)> {
-        (0..self.len).filter(move |&place| place != self.me).map(move |place| (place, self.rank(place)))
+        (0..self.len)
+            .filter(move |&place| place != self.me)
+            .map(move |place| (place, self.rank(place)))
     }
 
     fn rank(self, place: usize) -> Rank {
@@ -53,22 +55,33 @@ impl Group {
         segment(len, self.len, self.me)
     }
 
-    /// Everybody's `data` becomes the sum over the group; the peers read a copy, so that the sum can take the place of
-    /// this rank's part at once.
-    pub(super) fn reduce_in_one_step<T: Element>(self, call: &mut Call<'_>, data: &mut [T]) -> Result<()> {
+    /// Everybody's `data` becomes the sum over the group; the peers read a copy, so that the sum
+    /// can take the place of this rank's part at once.
+    pub(super) fn reduce_in_one_step<T: Element>(
+        self,
+        call: &mut Call<'_>,
+        data: &mut [T],
+    ) -> Result<()> {
         let mut memory = std::mem::take(&mut call.memory().own);
         let own: &mut [T] = memory.elements(data.len());
         own.copy_from_slice(data);
         let bytes = own.as_bytes();
         let mut outgoing = call.lists().outgoing();
         outgoing.extend(self.peers().map(|(_, to)| Outgoing { to, bytes }));
-        call.exchange_reading(outgoing, bytes.len(), &mut |parts| T::add_in_tree(data, self.me, parts))?;
+        call.exchange_reading(outgoing, bytes.len(), &mut |parts| {
+            T::add_in_tree(data, self.me, parts)
+        })?;
         call.memory().own = memory;
         Ok(())
     }
 
-    /// Each rank's own segment of `data` becomes the sum over the group; the other segments stay as they are.
-    pub(super) fn reduce_segments<T: Element>(self, call: &mut Call<'_>, data: &mut [T]) -> Result<()> {
+    /// Each rank's own segment of `data` becomes the sum over the group; the other segments stay as
+    /// they are.
+    pub(super) fn reduce_segments<T: Element>(
+        self,
+        call: &mut Call<'_>,
+        data: &mut [T],
+    ) -> Result<()> {
         let (len, own) = (data.len(), self.own_segment(data.len()));
         let mut outgoing = call.lists().outgoing();
         let (before, rest) = data.split_at_mut(own.start);
@@ -86,7 +99,11 @@ impl Group {
     }
 
     /// Each rank's own segment of `data` goes to all of the group.
-    pub(super) fn share_segments<T: Element>(self, call: &mut Call<'_>, data: &mut [T]) -> Result<()> {
+    pub(super) fn share_segments<T: Element>(
+        self,
+        call: &mut Call<'_>,
+        data: &mut [T],
+    ) -> Result<()> {
         let len = data.len();
         let (mut outgoing, mut incoming) = (call.lists().outgoing(), call.lists().incoming());
         let mut carver = Carver::new(data.as_mut_bytes());

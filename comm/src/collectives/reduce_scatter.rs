@@ -8,8 +8,8 @@ use crate::transport::Outgoing;
 use zerocopy::IntoBytes;
 
 impl Communicator {
-    /// `data` is a part for each rank, one after the other; `mine` becomes the ordered sum over ranks
-    /// ([`crate::element`]) of the parts for this rank.
+    /// `data` is a part for each rank, one after the other; `mine` becomes the ordered sum over
+    /// ranks ([`crate::element`]) of the parts for this rank.
     ///
     /// # Errors
     /// The job's first error.
@@ -17,7 +17,11 @@ impl Communicator {
     /// # Panics
     /// When `data` is not as long as ranks × `mine`.
     pub fn reduce_scatter<T: Element>(&self, data: &[T], mine: &mut [T]) -> Result<()> {
-        assert_eq!(data.len(), self.num_ranks() * mine.len(), "reduce_scatter: one part for each rank");
+        assert_eq!(
+            data.len(),
+            self.num_ranks() * mine.len(),
+            "reduce_scatter: one part for each rank"
+        );
         let (len, me) = (mine.len(), self.rank());
         let mut call = self.call(What::new(Collective::ReduceScatter, T::CODE, Algorithm::Direct));
         let part = |rank: usize| &data[rank * len..][..len];

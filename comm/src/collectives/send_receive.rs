@@ -9,8 +9,9 @@ use crate::transport::{Incoming, Outgoing};
 use zerocopy::IntoBytes;
 
 impl Communicator {
-    /// Sends `send` to rank `to` while `recv` is filled by rank `from`. All ranks call it, each receiving what it is sent;
-    /// none: this rank sends or receives nothing. To and from oneself it is a copy.
+    /// Sends `send` to rank `to` while `recv` is filled by rank `from`. All ranks call it, each
+    /// receiving what it is sent; none: this rank sends or receives nothing. To and from oneself it
+    /// is a copy.
     ///
     /// # Errors
     /// The job's first error.
@@ -30,7 +31,8 @@ impl Communicator {
                 Ok(())
             }
             (send, recv) => {
-                let (mut outgoing, mut incoming) = (call.lists().outgoing(), call.lists().incoming());
+                let (mut outgoing, mut incoming) =
+                    (call.lists().outgoing(), call.lists().incoming());
                 let send = send.map(|(to, data)| Outgoing { to, bytes: data.as_bytes() });
                 let recv = recv.map(|(from, data)| Incoming { from, bytes: data.as_mut_bytes() });
                 let with_itself = send.as_ref().is_some_and(|message| message.to == me)

@@ -1,4 +1,5 @@
-//! How ranks come to collectives between devices: all of them, or none, and for a reason that all of them know.
+//! How ranks come to collectives between devices: all of them, or none, and for a reason that all
+//! of them know.
 
 use super::hierarchical::HierarchicalCollectives;
 use super::nccl::NcclCollectives;
@@ -16,21 +17,23 @@ use headlong_device::Stream;
 const STATEMENT: usize = 1024;
 
 impl Communicator {
-    /// Collectives between the devices of all ranks. All ranks call this, each with a stream of its own device; they come
-    /// together over this communicator, and stay with it: its failures end both.
+    /// Collectives between the devices of all ranks. All ranks call this, each with a stream of its
+    /// own device; they come together over this communicator, and stay with it: its failures end
+    /// both.
     ///
-    /// One rank needs nothing. Several need a device each, and NCCL on every rank, unless they are threads of one process
-    /// whose devices can use each other's memory ([`CommOptions::between_devices`](crate::CommOptions)).
+    /// One rank needs nothing. Several need a device each, and NCCL on every rank, unless they are
+    /// threads of one process whose devices can use each other's memory
+    /// ([`CommOptions::between_devices`](crate::CommOptions)).
     ///
     /// # Errors
-    /// [`CommError::Rendezvous`], the same on all ranks, names each rank that lacks something, what it is, and where it
-    /// was looked for. The job's first error.
+    /// [`CommError::Rendezvous`], the same on all ranks, names each rank that lacks something, what
+    /// it is, and where it was looked for. The job's first error.
     pub fn attach_device(&self, stream: &Stream) -> Result<Box<dyn DeviceCollectives>> {
         self.attach_device_for(stream, DeviceSizes::default())
     }
 
-    /// As [`Communicator::attach_device`], for exchanges of up to `sizes`: for ranks of several nodes and
-    /// [`AllToAll::Hierarchical`], which need memory on the way. All ranks say the same.
+    /// As [`Communicator::attach_device`], for exchanges of up to `sizes`: for ranks of several
+    /// nodes and [`AllToAll::Hierarchical`], which need memory on the way. All ranks say the same.
     ///
     /// # Errors
     /// As there; memory that a device refuses.
@@ -52,7 +55,9 @@ impl Communicator {
             return Ok(Box::new(HierarchicalCollectives::attach(self, cuda, sizes, by_memory)?));
         }
         let by_memory = match (&cuda, self.options().between_devices) {
-            (Ok(cuda), BetweenDevices::Auto) => PeerCollectives::is_possible(self, cuda)?.then_some(*cuda),
+            (Ok(cuda), BetweenDevices::Auto) => {
+                PeerCollectives::is_possible(self, cuda)?.then_some(*cuda)
+            }
             _ => None,
         };
         match by_memory {
@@ -61,7 +66,8 @@ impl Communicator {
         }
     }
 
-    /// Every rank says whether it has what it needs for `what`; one that lacks something is everybody's error.
+    /// Every rank says whether it has what it needs for `what`; one that lacks something is
+    /// everybody's error.
     pub(super) fn agree<T>(&self, what: &str, own: &Result<T, String>) -> Result<()> {
         let mut statement = [0_u8; STATEMENT];
         if let Err(reason) = own {
@@ -82,7 +88,9 @@ impl Communicator {
             .collect();
         match lacking.is_empty() {
             true => Ok(()),
-            false => Err(CommError::Rendezvous { reason: format!("{what}: {}", lacking.join("; ")) }),
+            false => {
+                Err(CommError::Rendezvous { reason: format!("{what}: {}", lacking.join("; ")) })
+            }
         }
     }
 }
@@ -104,7 +112,8 @@ mod tests {
             communicator.agree("NCCL", &own).unwrap_err().to_string()
         });
         assert!(answers.iter().all(|answer| answer == &answers[0]));
-        let start = "the job did not come together: NCCL: rank 1: libnccl.so.2 was not found; rank 2: ää";
+        let start =
+            "the job did not come together: NCCL: rank 1: libnccl.so.2 was not found; rank 2: ää";
         assert!(answers[0].starts_with(start), "{}", answers[0]);
     }
 
@@ -115,7 +124,9 @@ mod tests {
                 let attached = communicator.attach_device(&Stream::cpu(1));
                 attached.map(|_| ()).unwrap_err().to_string()
             });
-            assert!(answers.iter().all(|answer| answer.contains("rank 0: its stream is on the CPU")));
+            assert!(
+                answers.iter().all(|answer| answer.contains("rank 0: its stream is on the CPU"))
+            );
         }
     }
 }

@@ -7,16 +7,19 @@
 //! | [`nccl`] | processes or threads, a device each | by NCCL, opened at run time |
 //! | [`hierarchical`] | several nodes | inside the node by either, then in one strip per remote node and rail |
 //!
-//! [`Communicator::attach_device`](crate::Communicator::attach_device) chooses. Ids, agreement and failures travel over the
-//! communicator's own transport, so that a rank without NCCL, or one that ends, is heard of by all.
+//! [`Communicator::attach_device`](crate::Communicator::attach_device) chooses. Ids, agreement and
+//! failures travel over the communicator's own transport, so that a rank without NCCL, or one that
+//! ends, is heard of by all.
 //!
-//! **Blocking.** Every operation enqueues on the stream it is given and returns; over peer memory, as soon as all ranks have
-//! enqueued it. It may be called on a stream that is being captured: a replay exchanges again. All ranks enqueue the same operations, with the same sizes, in the same order, on
-//! one stream each at a time.
+//! **Blocking.** Every operation enqueues on the stream it is given and returns; over peer memory,
+//! as soon as all ranks have enqueued it. It may be called on a stream that is being captured: a
+//! replay exchanges again. All ranks enqueue the same operations, with the same sizes, in the same
+//! order, on one stream each at a time.
 //!
-//! **Failure.** An operation answers with what can be known when it is enqueued. What happens later, on the device or to
-//! a peer, is found by [`DeviceCollectives::check`], which the host calls while it waits: from then on every rank's calls
-//! answer with the job's first error, and what waits on the device is given up.
+//! **Failure.** An operation answers with what can be known when it is enqueued. What happens
+//! later, on the device or to a peer, is found by [`DeviceCollectives::check`], which the host
+//! calls while it waits: from then on every rank's calls answer with the job's first error, and
+//! what waits on the device is given up.
 
 mod attach;
 pub mod hierarchical;
@@ -43,7 +46,8 @@ pub struct Blocks {
     pub to: DevicePtr,
     /// Bytes from one block to the next, and the most that one may have.
     pub bytes_per_peer: usize,
-    /// The bytes of each rank's block that count, u32 on the device; null: all. What lies behind them need not travel.
+    /// The bytes of each rank's block that count, u32 on the device; null: all. What lies behind
+    /// them need not travel.
     pub lengths: DevicePtr,
 }
 
@@ -65,7 +69,8 @@ impl Default for DeviceSizes {
 
 /// One rank's end of collectives between devices.
 ///
-/// Addresses are of the rank's device; the caller owns the memory there until the stream has come past the operation.
+/// Addresses are of the rank's device; the caller owns the memory there until the stream has come
+/// past the operation.
 pub trait DeviceCollectives: Send + Sync {
     /// `one rank`, `peer memory`, `nccl`.
     fn name(&self) -> &'static str;
@@ -76,8 +81,8 @@ pub trait DeviceCollectives: Send + Sync {
     /// How many ranks there are.
     fn num_ranks(&self) -> usize;
 
-    /// Part `p` of `from` goes to rank `p`, which has it as part of this rank in its `to`. Both hold ranks ×
-    /// `bytes_per_peer` bytes and do not overlap.
+    /// Part `p` of `from` goes to rank `p`, which has it as part of this rank in its `to`. Both
+    /// hold ranks × `bytes_per_peer` bytes and do not overlap.
     ///
     /// # Errors
     /// [`CommError::Device`] where it cannot be enqueued; the job's first error.
@@ -89,12 +94,13 @@ pub trait DeviceCollectives: Send + Sync {
         bytes_per_peer: usize,
     ) -> Result<()>;
 
-    /// As [`DeviceCollectives::all_to_all`], where blocks may be shorter than their room. What of a block does not count may or may not
-    /// arrive.
+    /// As [`DeviceCollectives::all_to_all`], where blocks may be shorter than their room. What of a
+    /// block does not count may or may not arrive.
     ///
     /// # Errors
-    /// As there. A block that is longer than its room is found on the device: [`DeviceCollectives::flagged`] tells on all ranks, and
-    /// nothing was written outside of the room.
+    /// As there. A block that is longer than its room is found on the device:
+    /// [`DeviceCollectives::flagged`] tells on all ranks, and nothing was written outside of the
+    /// room.
     fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
         self.all_to_all(stream, blocks.from, blocks.to, blocks.bytes_per_peer)
     }
@@ -105,8 +111,8 @@ pub trait DeviceCollectives: Send + Sync {
     /// As [`DeviceCollectives::all_to_all`].
     fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()>;
 
-    /// `to` becomes the `bytes_per_rank` bytes of `from` of all ranks, one after another. `from` may be this rank's part
-    /// of `to`, and else does not overlap with it.
+    /// `to` becomes the `bytes_per_rank` bytes of `from` of all ranks, one after another. `from`
+    /// may be this rank's part of `to`, and else does not overlap with it.
     ///
     /// # Errors
     /// As [`DeviceCollectives::all_to_all`].
@@ -127,14 +133,15 @@ pub trait DeviceCollectives: Send + Sync {
     /// When there is no rank `root`.
     fn broadcast(&self, stream: &Stream, root: Rank, data: DevicePtr, bytes: usize) -> Result<()>;
 
-    /// Whether every rank is well, as far as is known here. It waits for nothing and calls no driver: for the host's loop
-    /// beside a running step.
+    /// Whether every rank is well, as far as is known here. It waits for nothing and calls no
+    /// driver: for the host's loop beside a running step.
     ///
     /// # Errors
     /// The job's first error; after it, what waits for peers on the device has been given up.
     fn check(&self) -> Result<()>;
 
-    /// What kernels of this rank's exchanges have found wrong, in those that have run. It calls no driver.
+    /// What kernels of this rank's exchanges have found wrong, in those that have run. It calls no
+    /// driver.
     ///
     /// # Errors
     /// The job's first error.
@@ -145,11 +152,12 @@ pub trait DeviceCollectives: Send + Sync {
     /// For how long other ranks have been busy on their hosts since the job began.
     fn excused(&self) -> Duration;
 
-    /// Ends the job for all ranks with `error`, unless it has failed already, and gives up what waits on the device.
+    /// Ends the job for all ranks with `error`, unless it has failed already, and gives up what
+    /// waits on the device.
     fn abort(&self, error: CommError);
 
-    /// Ends the collectives with all ranks, after the streams are done. Dropping them without gives up what still waits, and
-    /// is a failure to ranks that are not done.
+    /// Ends the collectives with all ranks, after the streams are done. Dropping them without gives
+    /// up what still waits, and is a failure to ranks that are not done.
     ///
     /// # Errors
     /// The job's first error.
@@ -176,11 +184,14 @@ pub trait DeviceCollectives: Send + Sync {
                 }
             }
             self.check()?;
-            // For as long as a rank saves, or waits for its disk, its device is given nothing to do.
+            // For as long as a rank saves, or waits for its disk, its device is given nothing to
+            // do.
             let waited = started.elapsed().saturating_sub(self.excused().saturating_sub(excused));
             if waited > deadline {
                 let waited = waited.as_millis();
-                self.abort(failed(format!("it was not done within {waited} ms; a peer may not have come")));
+                self.abort(failed(format!(
+                    "it was not done within {waited} ms; a peer may not have come"
+                )));
                 return self.check();
             }
             std::thread::yield_now();
@@ -188,8 +199,8 @@ pub trait DeviceCollectives: Send + Sync {
     }
 }
 
-/// The elements of `len` that the `index`-th of `count` ranks adds up: whole groups of four, so that only the last segment ends with
-/// single numbers. Some may be empty.
+/// The elements of `len` that the `index`-th of `count` ranks adds up: whole groups of four, so
+/// that only the last segment ends with single numbers. Some may be empty.
 fn segment(index: usize, count: usize, len: usize) -> Range<usize> {
     let each = len.div_ceil(count).next_multiple_of(4);
     (index * each).min(len)..((index + 1) * each).min(len)

@@ -1,7 +1,9 @@
-// Blocks of f32 as blocks of bf16, and back: what an exchange with compression sends and has received.
+// Blocks of f32 as blocks of bf16, and back: what an exchange with compression sends and has
+// received.
 //
-// A thread takes every (grid size)-th group of four numbers of all blocks, so that accesses of a warp lie side by side. Of a block, only
-// the groups that count are touched, never any behind its room.
+// A thread takes every (grid size)-th group of four numbers of all blocks, so that accesses of a
+// warp lie side by side. Of a block, only the groups that count are touched, never any behind its
+// room.
 
 // `NarrowArgs` in device/narrow.rs.
 struct NarrowArgs {

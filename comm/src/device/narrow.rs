@@ -1,5 +1,5 @@
-//! Exchanges with compression between devices: f32 travels as bf16, rounded to nearest with ties to even, as between hosts
-//! ([`Compress::Bf16`](crate::Compress)).
+//! Exchanges with compression between devices: f32 travels as bf16, rounded to nearest with ties to
+//! even, as between hosts ([`Compress::Bf16`](crate::Compress)).
 //!
 //! Two passes over what counts, one on each side, and memory of half the blocks' size for both.
 
@@ -45,7 +45,11 @@ impl Narrow {
     ///
     /// # Errors
     /// [`CommError::Device`]: memory that the device refuses, a kernel that does not load.
-    pub fn new(collectives: &dyn DeviceCollectives, stream: &Stream, block_bytes: usize) -> Result<Self> {
+    pub fn new(
+        collectives: &dyn DeviceCollectives,
+        stream: &Stream,
+        block_bytes: usize,
+    ) -> Result<Self> {
         let (cuda, ranks) = (stream.cuda_body(), collectives.num_ranks());
         let block_bytes = block_bytes.next_multiple_of(16);
         let take = |what, bytes| DeviceMemory::new(cuda.device(), what, bytes);
@@ -65,8 +69,9 @@ impl Narrow {
         })
     }
 
-    /// As [`DeviceCollectives::all_to_all_v`] of f32. `arriving`: per rank the bytes of f32 that count of what comes, u32 on the device, or
-    /// null: all. What a rank has for itself is rounded like all else.
+    /// As [`DeviceCollectives::all_to_all_v`] of f32. `arriving`: per rank the bytes of f32 that
+    /// count of what comes, u32 on the device, or null: all. What a rank has for itself is rounded
+    /// like all else.
     ///
     /// # Errors
     /// As there.
@@ -81,7 +86,11 @@ impl Narrow {
         arriving: DevicePtr,
     ) -> Result<()> {
         let bytes = blocks.bytes_per_peer;
-        assert!(bytes <= self.block_bytes, "{bytes} bytes for a rank, and room for {}", self.block_bytes);
+        assert!(
+            bytes <= self.block_bytes,
+            "{bytes} bytes for a rank, and room for {}",
+            self.block_bytes
+        );
         assert!(bytes.is_multiple_of(16), "{bytes} bytes for a rank are no groups of four numbers");
         let (cuda, num_blocks) = (stream.cuda_body(), collectives.num_ranks() as u32);
         let args = NarrowArgs {
@@ -102,14 +111,19 @@ impl Narrow {
         };
         collectives.all_to_all_v(stream, narrow)?;
         let (wide, narrow, narrow_lengths) = (blocks.to, self.to.ptr(), DevicePtr::NULL);
-        run(cuda, "widen_blocks", &NarrowArgs { wide, narrow, lengths: arriving, narrow_lengths, ..args });
+        run(
+            cuda,
+            "widen_blocks",
+            &NarrowArgs { wide, narrow, lengths: arriving, narrow_lengths, ..args },
+        );
         Ok(())
     }
 }
 
 fn run(cuda: &CudaStream, entry: &'static str, args: &NarrowArgs) {
     let threads = (args.groups * u64::from(args.num_blocks)).max(1);
-    let blocks = threads.div_ceil(u64::from(BLOCK)).min(8 * u64::from(cuda.device().multiprocessors()));
+    let blocks =
+        threads.div_ceil(u64::from(BLOCK)).min(8 * u64::from(cuda.device().multiprocessors()));
     cuda.run(&NARROW, &[], entry, Launch::new(blocks as u32, BLOCK), args);
 }
 

@@ -1,6 +1,7 @@
 //! Collectives by NCCL, each rank with a device of its own.
 //!
-//! The order of sums is NCCL's: the same on all ranks, and the same again for the same ranks, sizes and version.
+//! The order of sums is NCCL's: the same on all ranks, and the same again for the same ranks, sizes
+//! and version.
 
 use super::DeviceCollectives;
 use crate::communicator::Communicator;
@@ -17,8 +18,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// For how long the transport may come to know who failed first, when NCCL only knows that a peer is gone. The transport's
-/// ranks tell each other before they leave.
+/// For how long the transport may come to know who failed first, when NCCL only knows that a peer
+/// is gone. The transport's ranks tell each other before they leave.
 const CULPRIT_WITHIN: Duration = Duration::from_secs(1);
 
 /// What is sent to or received from one rank.
@@ -44,7 +45,10 @@ pub struct NcclCollectives {
 
 impl NcclCollectives {
     /// Comes together with all ranks: rank 0 makes NCCL's unique id and sends it to all.
-    pub(super) fn attach(communicator: &Communicator, cuda: Result<&CudaStream, String>) -> Result<Self> {
+    pub(super) fn attach(
+        communicator: &Communicator,
+        cuda: Result<&CudaStream, String>,
+    ) -> Result<Self> {
         let options = communicator.options();
         let NcclOptions { collnet, nvls } = options.nccl;
         let config = Config { deadline: options.deadline, collnet, nvls, ..Config::default() };
@@ -58,11 +62,16 @@ impl NcclCollectives {
         let (cuda, library) = opened.map_err(|reason| CommError::Rendezvous { reason })?;
         let id = exchange_id(communicator, &library)?;
         let (rank, num_ranks) = (communicator.rank().0, communicator.num_ranks());
-        let comm = bind(cuda)
-            .and_then(|()| Comm::init(&library, &id, rank, num_ranks, config).map_err(|e| e.to_string()));
+        let comm = bind(cuda).and_then(|()| {
+            Comm::init(&library, &id, rank, num_ranks, config).map_err(|e| e.to_string())
+        });
         communicator.agree("NCCL", &comm)?;
         let comm = comm.map_err(|reason| CommError::Rendezvous { reason })?;
-        Ok(Self { comm, transport: communicator.transport().clone(), device: cuda.device().clone() })
+        Ok(Self {
+            comm,
+            transport: communicator.transport().clone(),
+            device: cuda.device().clone(),
+        })
     }
 
     /// The version of the library, and its file.
@@ -70,7 +79,8 @@ impl NcclCollectives {
         self.comm.library()
     }
 
-    /// Enqueues sends and receives as one group: pieces between two ranks pair up in their order, and may be none.
+    /// Enqueues sends and receives as one group: pieces between two ranks pair up in their order,
+    /// and may be none.
     pub(super) fn exchange(
         &self,
         cuda: &CudaStream,
@@ -110,11 +120,13 @@ impl NcclCollectives {
             self.device
         );
         bind(cuda).or_else(|reason| self.end(operation, reason))?;
-        self.comm.group(|group| body(group, cuda.raw())).or_else(|error| self.end_by(operation, &error))
+        self.comm
+            .group(|group| body(group, cuda.raw()))
+            .or_else(|error| self.end_by(operation, &error))
     }
 
-    /// Ends the job with what NCCL says. Of a peer that is gone NCCL may name a rank that left because another had died:
-    /// the transport, which knows who was first, is given time to say so.
+    /// Ends the job with what NCCL says. Of a peer that is gone NCCL may name a rank that left
+    /// because another had died: the transport, which knows who was first, is given time to say so.
     fn end_by(&self, operation: &str, error: &nccl_rs::Error) -> Result<()> {
         let since = Instant::now();
         while error.is_remote() && since.elapsed() < CULPRIT_WITHIN {
@@ -148,8 +160,9 @@ fn bytes_of(from: DevicePtr, to: DevicePtr, count: usize, stream: RawStream) -> 
     Data { from: from.0, to: to.0, count, kind: DataType::U8, stream }
 }
 
-// SAFETY, of all calls of a group below: the stream is alive and of the communicator's device (`enqueue`); the memory is the
-// caller's by the contract of `DeviceCollectives`, and the driver refuses addresses that it does not know.
+// SAFETY, of all calls of a group below: the stream is alive and of the communicator's device
+// (`enqueue`); the memory is the caller's by the contract of `DeviceCollectives`, and the driver
+// refuses addresses that it does not know.
 impl DeviceCollectives for NcclCollectives {
     fn name(&self) -> &'static str {
         "nccl"
@@ -186,7 +199,8 @@ impl DeviceCollectives for NcclCollectives {
         self.enqueue("all_reduce", stream, |group, stream| {
             // SAFETY: see above.
             unsafe {
-                let data = Data { from: data.0, to: data.0, count: len, kind: DataType::F32, stream };
+                let data =
+                    Data { from: data.0, to: data.0, count: len, kind: DataType::F32, stream };
                 group.all_reduce(data, ReduceOp::SUM)
             }
         })
@@ -254,7 +268,8 @@ pub struct Report {
     pub version: Version,
     /// What it can do beyond what every version can.
     pub capabilities: Capabilities,
-    /// Whether there is a plugin for sums in the network's switches (CollNet, SHARP); else what was looked at.
+    /// Whether there is a plugin for sums in the network's switches (CollNet, SHARP); else what was
+    /// looked at.
     pub collnet: Result<(), String>,
 }
 
@@ -267,7 +282,12 @@ pub fn report() -> Result<Report, String> {
     let search = found.map_or_else(Search::default, |path| Search::in_directories([path]));
     let library = Library::open(&search).map_err(|error| error.to_string())?;
     let (path, version) = (library.path().to_path_buf(), library.version());
-    Ok(Report { path, version, capabilities: library.capabilities(), collnet: nccl_rs::collnet_plugin() })
+    Ok(Report {
+        path,
+        version,
+        capabilities: library.capabilities(),
+        collnet: nccl_rs::collnet_plugin(),
+    })
 }
 
 /// Switches of the network add up between nodes: NCCL leaves them alone where there is one.
@@ -316,7 +336,9 @@ fn exchange_id(communicator: &Communicator, library: &Library) -> Result<UniqueI
     let first = String::from_utf8_lossy(&first).trim_end_matches('\0').to_owned();
     let same = match first == own {
         true => Ok(()),
-        false => Err(format!("{} is NCCL {own}, that of rank 0 is {first}", library.path().display())),
+        false => {
+            Err(format!("{} is NCCL {own}, that of rank 0 is {first}", library.path().display()))
+        }
     };
     communicator.agree("NCCL", &same)?;
     Ok(UniqueId::from_bytes(bytes))

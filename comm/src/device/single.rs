@@ -9,7 +9,8 @@ use headlong_device::cuda::DevicePtr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Collectives of one rank. What it enqueues fails as the stream's other work does: by the stream's own check.
+/// Collectives of one rank. What it enqueues fails as the stream's other work does: by the stream's
+/// own check.
 pub struct SingleRank {
     transport: Arc<dyn Transport>,
 }
@@ -33,7 +34,13 @@ impl DeviceCollectives for SingleRank {
         1
     }
 
-    fn all_to_all(&self, stream: &Stream, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
+    fn all_to_all(
+        &self,
+        stream: &Stream,
+        from: DevicePtr,
+        to: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
         stream.cuda_body().copy(to, from, bytes);
         Ok(())
     }
@@ -42,14 +49,26 @@ impl DeviceCollectives for SingleRank {
         Ok(())
     }
 
-    fn all_gather(&self, stream: &Stream, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
+    fn all_gather(
+        &self,
+        stream: &Stream,
+        from: DevicePtr,
+        to: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
         if from.0 != to.0 {
             stream.cuda_body().copy(to, from, bytes);
         }
         Ok(())
     }
 
-    fn broadcast(&self, _stream: &Stream, root: Rank, _data: DevicePtr, _bytes: usize) -> Result<()> {
+    fn broadcast(
+        &self,
+        _stream: &Stream,
+        root: Rank,
+        _data: DevicePtr,
+        _bytes: usize,
+    ) -> Result<()> {
         assert!(root.0 == 0, "there is one rank, no {root}");
         Ok(())
     }

@@ -1,7 +1,8 @@
 // A sum of parts that lie anywhere the device can reach, written to several places at once.
 //
-// A thread takes every (grid size)-th group of four numbers, then of the single ones behind them, so that accesses of a warp lie
-// side by side. A place may be one of the parts: a thread reads all parts of a number before it writes it.
+// A thread takes every (grid size)-th group of four numbers, then of the single ones behind them,
+// so that accesses of a warp lie side by side. A place may be one of the parts: a thread reads all
+// parts of a number before it writes it.
 
 #ifndef PARTS
 #define PARTS 2
@@ -37,8 +38,9 @@ __device__ constexpr u32 half_of() {
   return half;
 }
 
-// The tree of headlong_comm::element: neighbours first, then neighbours of these; a part without a neighbour waits. That is: the
-// largest power of two of the parts on one side, the rest on the other.
+// The tree of headlong_comm::element: neighbours first, then neighbours of these; a part without a
+// neighbour waits. That is: the largest power of two of the parts on one side, the rest on the
+// other.
 template <u32 FIRST, u32 COUNT, class T, class Load, class Add>
 __device__ __forceinline__ T tree(Load load, Add add) {
   if constexpr (COUNT == 1) {

@@ -27,7 +27,8 @@ struct SumArgs {
     num_outs: u32,
 }
 
-/// Slots that exchanges use in turns: where the number of the exchange is found, and how far slots are apart.
+/// Slots that exchanges use in turns: where the number of the exchange is found, and how far slots
+/// are apart.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turns {
     pub(super) sequence: DevicePtr,
@@ -69,11 +70,18 @@ pub(super) fn load(cuda: &CudaStream, num_parts: usize) -> Result<(), String> {
     }
 }
 
-/// Enqueues that each of `outs` becomes the sum of `parts`, `len` numbers each, which are the leaves of the tree from left to right.
+/// Enqueues that each of `outs` becomes the sum of `parts`, `len` numbers each, which are the
+/// leaves of the tree from left to right.
 ///
 /// # Panics
 /// When there are more parts or places than [`MOST_PARTS`] and [`MOST_OUTS`].
-pub(super) fn sum(cuda: &CudaStream, parts: &[Place], outs: &[Place], len: usize, turns: Option<Turns>) {
+pub(super) fn sum(
+    cuda: &CudaStream,
+    parts: &[Place],
+    outs: &[Place],
+    len: usize,
+    turns: Option<Turns>,
+) {
     let bits = |places: &[Place]| {
         places.iter().enumerate().fold(0, |bits, (at, place)| bits | u64::from(place.turns) << at)
     };

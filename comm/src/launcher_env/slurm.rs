@@ -6,11 +6,16 @@ use crate::error::Result;
 /// Tasks on this node, from the step's `4(x3),2` and this node's number.
 pub fn tasks_on_node(variables: &Variables) -> Result<Option<usize>> {
     let name = "SLURM_STEP_TASKS_PER_NODE";
-    let (Some(list), Some(node)) = (variables.text(name)?, variables.number("SLURM_NODEID")?) else {
+    let (Some(list), Some(node)) = (variables.text(name)?, variables.number("SLURM_NODEID")?)
+    else {
         return Ok(None);
     };
-    let wrong =
-        || refuse(name, format!("is `{list}`, expected counts such as `4(x3),2` that reach node {node}"));
+    let wrong = || {
+        refuse(
+            name,
+            format!("is `{list}`, expected counts such as `4(x3),2` that reach node {node}"),
+        )
+    };
     let mut first_node = 0;
     for part in list.split(',') {
         let (tasks, nodes) = match part.split_once("(x") {
@@ -30,7 +35,8 @@ pub fn tasks_on_node(variables: &Variables) -> Result<Option<usize>> {
 pub fn first_host(variables: &Variables) -> Result<String> {
     for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"] {
         if let Some(list) = variables.text(name)? {
-            let wrong = || refuse(name, format!("is `{list}`, expected nodes such as `gnode[10,20-22]`"));
+            let wrong =
+                || refuse(name, format!("is `{list}`, expected nodes such as `gnode[10,20-22]`"));
             return first_of(list).ok_or_else(wrong);
         }
     }

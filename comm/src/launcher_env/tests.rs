@@ -65,7 +65,8 @@ fn nobody_launched_it() {
 /// What is set means something: never "not set".
 #[test]
 fn a_variable_that_is_set_but_cannot_be_used_is_an_error() {
-    let good = [("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "2"), ("HEADLONG_MASTER_ADDR", "a")];
+    let good =
+        [("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "2"), ("HEADLONG_MASTER_ADDR", "a")];
     assert!(parse(&map(&good)).is_ok());
     let asked = [
         "HEADLONG_RANK",
@@ -96,7 +97,10 @@ fn a_variable_that_is_set_but_cannot_be_used_is_an_error() {
             "HEADLONG_SECRET" | "HEADLONG_SECRET_FILE" => assert!(parse(&environment).is_ok()),
             _ => {
                 let text = parse(&environment).expect_err(name).to_string();
-                assert!(text.starts_with(name) && text.contains("expected text in UTF-8"), "{text}");
+                assert!(
+                    text.starts_with(name) && text.contains("expected text in UTF-8"),
+                    "{text}"
+                );
             }
         }
     }
@@ -137,7 +141,8 @@ fn torchrun() {
     assert_eq!((found.job.as_str(), &found.secret), ("none.0", &SecretSource::None));
 }
 
-/// Where torchrun's agent listens at MASTER_PORT itself, another port is derived, equal on all ranks.
+/// Where torchrun's agent listens at MASTER_PORT itself, another port is derived, equal on all
+/// ranks.
 #[test]
 fn torchrun_with_its_store_at_the_port() {
     let with = |rank: &'static str| {
@@ -150,15 +155,24 @@ fn torchrun_with_its_store_at_the_port() {
     assert_eq!(one.master_port, other.master_port);
     assert!((20_000..30_000).contains(&one.master_port), "{}", one.master_port);
     assert_ne!(one.master_port, 29500);
-    assert!(texts(&one.remarks).contains("torchrun's own store listens at 29500"), "{:?}", one.remarks);
+    assert!(
+        texts(&one.remarks).contains("torchrun's own store listens at 29500"),
+        "{:?}",
+        one.remarks
+    );
     assert!(!one.remarks[0].is_suspect, "that is as it should be");
 }
 
 /// Kubeflow and people by hand give no local ranks.
 #[test]
 fn torchrun_names_without_local_ranks() {
-    let found =
-        launch(&TORCHRUN.iter().filter(|(name, _)| !name.starts_with("LOCAL")).copied().collect::<Vec<_>>());
+    let found = launch(
+        &TORCHRUN
+            .iter()
+            .filter(|(name, _)| !name.starts_with("LOCAL"))
+            .copied()
+            .collect::<Vec<_>>(),
+    );
     assert_eq!((found.local_rank, found.local_size), (None, None));
 }
 
@@ -182,8 +196,10 @@ fn open_mpi_on_several_machines_needs_an_address() {
 
 #[test]
 fn mpich_intel_and_cray() {
-    let intel = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")];
-    let cray = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_LOCAL_RANK", "1"), ("PMI_LOCAL_SIZE", "2")];
+    let intel =
+        [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")];
+    let cray =
+        [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_LOCAL_RANK", "1"), ("PMI_LOCAL_SIZE", "2")];
     assert_eq!((launch(&intel).local_rank, launch(&intel).master_port), (Some(1), DEFAULT_PORT));
     assert_eq!((launch(&cray).launcher, launch(&cray).world_size), (Launcher::Pmi, 2));
 }
@@ -215,8 +231,12 @@ fn slurm_beside_pmix() {
 /// The trap: a batch script without srun sees the job's variables, but is one process.
 #[test]
 fn slurm_batch_script_without_srun_is_alone() {
-    let batch =
-        [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "10"), ("SLURM_JOB_ID", "4711"), ("SLURM_LOCALID", "0")];
+    let batch = [
+        ("SLURM_PROCID", "0"),
+        ("SLURM_NTASKS", "10"),
+        ("SLURM_JOB_ID", "4711"),
+        ("SLURM_LOCALID", "0"),
+    ];
     assert!(
         single(&batch).contains("a Slurm job of 10 tasks, but srun has not started"),
         "{}",
@@ -248,7 +268,10 @@ fn precedence_is_said() {
     let found = launch(&pairs);
     assert_eq!(found.launcher, Launcher::Torchrun);
     let remarks = texts(&found.remarks);
-    assert!(found.remarks.iter().all(|remark| remark.is_suspect), "they say other places: {remarks}");
+    assert!(
+        found.remarks.iter().all(|remark| remark.is_suspect),
+        "they say other places: {remarks}"
+    );
     assert!(
         remarks.contains("Open MPI are present (they say rank 2 of 4); those of torchrun win"),
         "{remarks}"
@@ -266,7 +289,11 @@ fn launchers_that_agree_are_no_reason_for_doubt() {
     let found = launch(&pairs);
     assert_eq!(found.launcher, Launcher::Pmi);
     assert_eq!((found.master_host.as_str(), found.local_rank), ("gnode10", Some(2)), "Slurm knows");
-    assert!(texts(&found.remarks).contains("Slurm are present; those of PMI"), "{:?}", found.remarks);
+    assert!(
+        texts(&found.remarks).contains("Slurm are present; those of PMI"),
+        "{:?}",
+        found.remarks
+    );
     assert!(found.remarks.iter().all(|remark| !remark.is_suspect), "{:?}", found.remarks);
 }
 
@@ -308,7 +335,12 @@ fn half_sets_and_contradictions_are_named() {
             "HEADLONG_LOCAL_SIZE: is not set, but HEADLONG_LOCAL_RANK is",
         ),
         (
-            &[("RANK", "0"), ("WORLD_SIZE", "1"), ("HEADLONG_SECRET", "a"), ("HEADLONG_SECRET_FILE", "b")],
+            &[
+                ("RANK", "0"),
+                ("WORLD_SIZE", "1"),
+                ("HEADLONG_SECRET", "a"),
+                ("HEADLONG_SECRET_FILE", "b"),
+            ],
             "HEADLONG_SECRET_FILE: is set, and HEADLONG_SECRET too",
         ),
     ];
@@ -336,7 +368,11 @@ fn slurm_lists() {
     }
     for (node, tasks) in [("0", Some(4)), ("2", Some(4)), ("3", Some(2)), ("4", None)] {
         let environment = map(&[("SLURM_STEP_TASKS_PER_NODE", "4(x3),2"), ("SLURM_NODEID", node)]);
-        assert_eq!(slurm::tasks_on_node(&Variables::new(&environment)).ok().flatten(), tasks, "node {node}");
+        assert_eq!(
+            slurm::tasks_on_node(&Variables::new(&environment)).ok().flatten(),
+            tasks,
+            "node {node}"
+        );
     }
 }
 

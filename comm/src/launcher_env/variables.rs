@@ -11,7 +11,8 @@ pub struct LauncherVariables {
     pub rank: &'static str,
     /// How many there are.
     pub world_size: &'static str,
-    /// This process among those of its machine, and how many its machine has; the first pair that is set counts.
+    /// This process among those of its machine, and how many its machine has; the first pair that
+    /// is set counts.
     pub local: &'static [(&'static str, &'static str)],
 }
 
@@ -27,7 +28,11 @@ const fn set(
 pub const SETS: &[(Launcher, LauncherVariables)] = &[
     (
         Launcher::Headlong,
-        set("HEADLONG_RANK", "HEADLONG_WORLD_SIZE", &[("HEADLONG_LOCAL_RANK", "HEADLONG_LOCAL_SIZE")]),
+        set(
+            "HEADLONG_RANK",
+            "HEADLONG_WORLD_SIZE",
+            &[("HEADLONG_LOCAL_RANK", "HEADLONG_LOCAL_SIZE")],
+        ),
     ),
     (Launcher::Torchrun, set("RANK", "WORLD_SIZE", &[("LOCAL_RANK", "LOCAL_WORLD_SIZE")])),
     (
@@ -49,7 +54,8 @@ pub const SETS: &[(Launcher, LauncherVariables)] = &[
     (Launcher::Pmix, set("PMIX_RANK", "HEADLONG_WORLD_SIZE", &[])),
 ];
 
-/// The name of the job: the same on all ranks, another for another job; `None` where the launcher gives none.
+/// The name of the job: the same on all ranks, another for another job; `None` where the launcher
+/// gives none.
 pub fn job_name(variables: &Variables, launcher: Launcher) -> Result<Option<String>> {
     if let Some(job) = variables.text("HEADLONG_JOB")? {
         return Ok(Some(job.into()));
@@ -67,8 +73,8 @@ pub fn job_name(variables: &Variables, launcher: Launcher) -> Result<Option<Stri
     Ok((!parts.is_empty()).then(|| parts.join(".")))
 }
 
-/// An environment, with errors that name the variable. A variable that is set but cannot be used is an error, never "not
-/// set": its user meant something by it.
+/// An environment, with errors that name the variable. A variable that is set but cannot be used is
+/// an error, never "not set": its user meant something by it.
 pub struct Variables<'a> {
     map: &'a Environment,
 }
@@ -126,10 +132,13 @@ impl<'a> Variables<'a> {
     pub fn host(&self, name: &str) -> Result<Option<String>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         let host = text.trim_matches(['[', ']']);
-        let is_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
+        let is_host =
+            |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
         match !host.is_empty() && host.chars().all(is_host) {
             true => Ok(Some(host.to_owned())),
-            false => Err(refuse(name, format!("is {text:?}, expected the name or address of a machine"))),
+            false => {
+                Err(refuse(name, format!("is {text:?}, expected the name or address of a machine")))
+            }
         }
     }
 
@@ -140,18 +149,23 @@ impl<'a> Variables<'a> {
                 check_below(rank_name, rank, size_name, size)?;
                 Ok(Some((rank, size)))
             }
-            // A launcher that gives only one of the two is taken as giving none; our own names are never half.
-            (Some(_), None) if rank_name.starts_with("HEADLONG") => Err(half_set(rank_name, size_name)),
-            (None, Some(_)) if rank_name.starts_with("HEADLONG") => Err(half_set(size_name, rank_name)),
+            // A launcher that gives only one of the two is taken as giving none; our own names are
+            // never half.
+            (Some(_), None) if rank_name.starts_with("HEADLONG") => {
+                Err(half_set(rank_name, size_name))
+            }
+            (None, Some(_)) if rank_name.starts_with("HEADLONG") => {
+                Err(half_set(size_name, rank_name))
+            }
             _ => Ok(None),
         }
     }
 
-    /// Without a launcher, a rank or a world size must not stand alone: somebody meant a job of several ranks.
+    /// Without a launcher, a rank or a world size must not stand alone: somebody meant a job of
+    /// several ranks.
     pub fn refuse_orphans(&self) -> Result<()> {
         if self.text("PMIX_RANK")?.is_some() && self.text("PMIX_NAMESPACE")?.is_some() {
-            let reason =
-                "is not set, and PMIX_RANK does not say how many ranks there are: set it on all ranks";
+            let reason = "is not set, and PMIX_RANK does not say how many ranks there are: set it on all ranks";
             return Err(refuse("HEADLONG_WORLD_SIZE", reason));
         }
         match self.number("HEADLONG_WORLD_SIZE")? {

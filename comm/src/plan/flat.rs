@@ -15,7 +15,9 @@ pub fn plan(me: Rank, send_counts: &[usize], recv_counts: &[usize], plan: &mut P
 }
 
 fn all(me: Rank, counts: &[usize], place: Place, plan: &mut Plan) {
-    for (peer, (at, &count)) in starts(counts).zip(counts).enumerate().filter(|&(peer, _)| peer != me.0) {
+    for (peer, (at, &count)) in
+        starts(counts).zip(counts).enumerate().filter(|&(peer, _)| peer != me.0)
+    {
         plan.begin_message(Rank(peer));
         plan.piece(place, at, count);
     }

@@ -1,26 +1,30 @@
 //! Inside the node first, then once across the network.
 //!
-//! What a rank has for a rank of another node goes first to the peer of its own node that **carries** for that destination: the
-//! one with the destination's local index (modulo the size of its own node). That peer sends what all ranks of its node have
-//! for the destination in one message: per rail and remote node one message crosses the network instead of one per source.
+//! What a rank has for a rank of another node goes first to the peer of its own node that
+//! **carries** for that destination: the one with the destination's local index (modulo the size of
+//! its own node). That peer sends what all ranks of its node have for the destination in one
+//! message: per rail and remote node one message crosses the network instead of one per source.
 //!
 //! ```text
 //!            node 0                node 1            for rank 5, local index 1:
 //!     rank 0   1   2        rank 3   4   5?          0 ─► 1, 2 ─► 1, then 1 ─► 5's node once
 //! ```
 //!
-//! Step 0 is the inside of the node, step 1 the network and what stays inside the node, which needs no carrying.
+//! Step 0 is the inside of the node, step 1 the network and what stays inside the node, which needs
+//! no carrying.
 
 use super::{Place, Plan, start_of, starts};
 use crate::topology::{Rank, Topology};
 
 /// Whether aggregation can help: several nodes, and one of them with several ranks.
 pub fn is_useful(topology: &Topology) -> bool {
-    let sizes = || (0..topology.num_nodes()).map(|node| topology.node_size(node)).filter(|&size| size > 0);
+    let sizes =
+        || (0..topology.num_nodes()).map(|node| topology.node_size(node)).filter(|&size| size > 0);
     sizes().count() > 1 && sizes().any(|size| size > 1)
 }
 
-/// The rank on `node` through which everything from that node to `destination`, on another node, goes.
+/// The rank on `node` through which everything from that node to `destination`, on another node,
+/// goes.
 pub fn carrier(topology: &Topology, node: usize, destination: Rank) -> Rank {
     topology.ranks_of(node)[topology.local_index(destination) % topology.node_size(node)]
 }
@@ -39,8 +43,8 @@ pub struct Counts<'a> {
     pub send: &'a [usize],
     /// Elements this rank gets from each rank.
     pub recv: &'a [usize],
-    /// Elements that the ranks of this node have for the destinations this rank carries for: for each rank of the node
-    /// (rising, this one included) each destination of [`carried_by`].
+    /// Elements that the ranks of this node have for the destinations this rank carries for: for
+    /// each rank of the node (rising, this one included) each destination of [`carried_by`].
     pub carried: &'a [usize],
 }
 
@@ -61,7 +65,11 @@ pub fn plan(topology: &Topology, me: Rank, counts: Counts<'_>, plan: &mut Plan) 
         let mut staged = 0;
         for (&source, row) in peers.iter().zip(rows(counts.carried, num_carried)) {
             if source == me {
-                plan.piece(Place::Send, start_of(counts.send, destination), counts.send[destination.0]);
+                plan.piece(
+                    Place::Send,
+                    start_of(counts.send, destination),
+                    counts.send[destination.0],
+                );
                 continue;
             }
             plan.piece(Place::Staged, staged + row[..index].iter().sum::<usize>(), row[index]);
@@ -84,7 +92,9 @@ fn collect(topology: &Topology, me: Rank, counts: Counts<'_>, num_carried: usize
         }
     }
     plan.end_outgoing();
-    for (&peer, row) in peers.iter().zip(rows(counts.carried, num_carried)).filter(|&(&peer, _)| peer != me) {
+    for (&peer, row) in
+        peers.iter().zip(rows(counts.carried, num_carried)).filter(|&(&peer, _)| peer != me)
+    {
         plan.begin_message(peer);
         let len = row.iter().sum();
         plan.piece(Place::Staged, plan.staged, len);
@@ -93,7 +103,8 @@ fn collect(topology: &Topology, me: Rank, counts: Counts<'_>, num_carried: usize
     plan.end_incoming();
 }
 
-/// One message from each peer of the node, and from each other node one with everything of its ranks.
+/// One message from each peer of the node, and from each other node one with everything of its
+/// ranks.
 fn receive(topology: &Topology, me: Rank, recv: &[usize], plan: &mut Plan) {
     for node in (0..topology.num_nodes()).filter(|&node| topology.node_size(node) > 0) {
         let sources = topology.ranks_of(node);
@@ -104,8 +115,9 @@ fn receive(topology: &Topology, me: Rank, recv: &[usize], plan: &mut Plan) {
             }
         } else {
             plan.begin_message(carrier(topology, node, me));
-            for (source, at) in
-                starts(recv).enumerate().filter(|&(source, _)| topology.node_of(Rank(source)) == node)
+            for (source, at) in starts(recv)
+                .enumerate()
+                .filter(|&(source, _)| topology.node_of(Rank(source)) == node)
             {
                 plan.piece(Place::Recv, at, recv[source]);
             }
@@ -130,8 +142,9 @@ mod tests {
         let of = |me: Rank| {
             let recv: Vec<usize> = counts.iter().map(|row| row[me.0]).collect();
             let peers = topology.ranks_of(topology.node_of(me)).iter();
-            let carried: Vec<usize> =
-                peers.flat_map(|peer| carried_by(topology, me).map(|to| counts[peer.0][to.0])).collect();
+            let carried: Vec<usize> = peers
+                .flat_map(|peer| carried_by(topology, me).map(|to| counts[peer.0][to.0]))
+                .collect();
             let mut built = Plan::default();
             let known = Counts { send: &counts[me.0], recv: &recv, carried: &carried };
             plan(topology, me, known, &mut built);

@@ -1,7 +1,8 @@
-//! Plans of all-to-all exchanges as pure data: a rank's steps follow from the topology and the counts alone, and can be
-//! tested without any transport.
+//! Plans of all-to-all exchanges as pure data: a rank's steps follow from the topology and the
+//! counts alone, and can be tested without any transport.
 //!
-//! Lengths and places are counted in elements; every rank's part of `Send` and `Recv` is packed by rank, rising.
+//! Lengths and places are counted in elements; every rank's part of `Send` and `Recv` is packed by
+//! rank, rising.
 
 pub mod flat;
 pub mod hierarchical;
@@ -70,13 +71,14 @@ impl Plan {
         &self.messages[self.steps[step].outgoing.clone()]
     }
 
-    /// Messages that come in a step, by the place of their first element. They write `Staged` or `Recv`.
+    /// Messages that come in a step, by the place of their first element. They write `Staged` or
+    /// `Recv`.
     pub fn incoming(&self, step: usize) -> &[Message] {
         &self.messages[self.steps[step].incoming.clone()]
     }
 
-    /// The pieces of a message of this plan, in the order in which they follow each other in it. None is empty, and none
-    /// could be joined with the one before.
+    /// The pieces of a message of this plan, in the order in which they follow each other in it.
+    /// None is empty, and none could be joined with the one before.
     pub fn pieces(&self, message: &Message) -> &[Piece] {
         &self.pieces[message.pieces.clone()]
     }
@@ -127,8 +129,10 @@ impl Plan {
         let step = self.steps.last_mut().expect("a step has begun");
         step.incoming.end = self.messages.len();
         let pieces = &self.pieces;
-        let first = |message: &Message| pieces.get(message.pieces.start).map_or(0, |piece| piece.at);
-        self.messages[step.incoming.clone()].sort_by_key(|message| (message.len > 0, first(message)));
+        let first =
+            |message: &Message| pieces.get(message.pieces.start).map_or(0, |piece| piece.at);
+        self.messages[step.incoming.clone()]
+            .sort_by_key(|message| (message.len > 0, first(message)));
     }
 }
 
@@ -153,20 +157,24 @@ pub(crate) mod oracle {
     /// An element that says where it comes from, where it goes, and which one it is.
     pub type Tagged = (usize, usize, usize);
 
-    /// Carries out the plans of all ranks step by step; what every rank has received. `seen` hears of every message.
+    /// Carries out the plans of all ranks step by step; what every rank has received. `seen` hears
+    /// of every message.
     pub fn carry_out(
         counts: &[Vec<usize>],
         plans: &[Plan],
         mut seen: impl FnMut(usize, Rank, Rank, &[Tagged]),
     ) -> Vec<Vec<Tagged>> {
         let ranks = 0..counts.len();
-        let tag =
-            |from: usize| ranks.clone().flat_map(move |to| (0..counts[from][to]).map(move |i| (from, to, i)));
+        let tag = |from: usize| {
+            ranks.clone().flat_map(move |to| (0..counts[from][to]).map(move |i| (from, to, i)))
+        };
         let send: Vec<Vec<Tagged>> = ranks.clone().map(|from| tag(from).collect()).collect();
         let nothing = (usize::MAX, 0, 0);
         let received = |to: usize| counts.iter().map(|row| row[to]).sum();
-        let mut recv: Vec<Vec<Tagged>> = ranks.clone().map(|to| vec![nothing; received(to)]).collect();
-        let mut staged: Vec<Vec<Tagged>> = plans.iter().map(|plan| vec![nothing; plan.staged]).collect();
+        let mut recv: Vec<Vec<Tagged>> =
+            ranks.clone().map(|to| vec![nothing; received(to)]).collect();
+        let mut staged: Vec<Vec<Tagged>> =
+            plans.iter().map(|plan| vec![nothing; plan.staged]).collect();
         for step in 0..plans.iter().map(Plan::num_steps).max().unwrap_or(0) {
             let mut wire = std::collections::BTreeMap::new();
             for from in ranks.clone() {
@@ -176,16 +184,26 @@ pub(crate) mod oracle {
                         Place::Staged => staged[from][piece.at..][..piece.len].to_vec(),
                         Place::Recv => panic!("a message reads what the caller receives"),
                     };
-                    let content: Vec<Tagged> = plans[from].pieces(message).iter().flat_map(read).collect();
+                    let content: Vec<Tagged> =
+                        plans[from].pieces(message).iter().flat_map(read).collect();
                     seen(step, Rank(from), message.peer, &content);
                     assert_eq!(content.len(), message.len);
-                    assert!(wire.insert((from, message.peer.0), content).is_none(), "two messages in a step");
+                    assert!(
+                        wire.insert((from, message.peer.0), content).is_none(),
+                        "two messages in a step"
+                    );
                 }
             }
             for to in ranks.clone() {
                 for message in plans[to].incoming(step) {
-                    let content = wire.remove(&(message.peer.0, to)).expect("a message that nobody sends");
-                    assert_eq!(content.len(), message.len, "step {step}, {:?} to {to}", message.peer);
+                    let content =
+                        wire.remove(&(message.peer.0, to)).expect("a message that nobody sends");
+                    assert_eq!(
+                        content.len(),
+                        message.len,
+                        "step {step}, {:?} to {to}",
+                        message.peer
+                    );
                     let mut rest = content.as_slice();
                     for piece in plans[to].pieces(message) {
                         let (mine, tail) = rest.split_at(piece.len);
@@ -211,7 +229,10 @@ pub(crate) mod oracle {
     /// What every rank must receive.
     pub fn expected(counts: &[Vec<usize>]) -> Vec<Vec<Tagged>> {
         let column = |to: usize| {
-            counts.iter().enumerate().flat_map(move |(from, row)| (0..row[to]).map(move |i| (from, to, i)))
+            counts
+                .iter()
+                .enumerate()
+                .flat_map(move |(from, row)| (0..row[to]).map(move |i| (from, to, i)))
         };
         (0..counts.len()).map(|to| column(to).collect()).collect()
     }

@@ -1,7 +1,9 @@
-//! A door: accepts connections, makes each prove itself, and drops whoever does not, in bounded memory and without a thread.
+//! A door: accepts connections, makes each prove itself, and drops whoever does not, in bounded
+//! memory and without a thread.
 //!
-//! Nobody who has not proven to know the secret gets more than one fixed HELLO, one small buffer and a few seconds. When the
-//! room is full, the guest who has been silent longest makes place. Whoever is dropped is counted, never answered.
+//! Nobody who has not proven to know the secret gets more than one fixed HELLO, one small buffer
+//! and a few seconds. When the room is full, the guest who has been silent longest makes place.
+//! Whoever is dropped is counted, never answered.
 
 use super::Keys;
 use super::handshake::{self, CLAIM_BYTES, Claims, MAGIC, Purpose, Session};
@@ -25,7 +27,8 @@ const SHORTEST_STAY: Duration = Duration::from_millis(50);
 pub struct Strangers {
     /// How many.
     pub count: u64,
-    /// How many of them sent a whole claim with a proof that does not fit: a wrong secret, most likely.
+    /// How many of them sent a whole claim with a proof that does not fit: a wrong secret, most
+    /// likely.
     pub wrong_proofs: u64,
     /// How many were processes of another user, where a job without a secret lets in none of them.
     pub of_others: u64,
@@ -39,7 +42,10 @@ impl std::fmt::Display for Strangers {
         write!(out, "{} strangers dropped, the last from {last}", self.count)?;
         if self.of_others > 0 {
             let others = self.of_others;
-            write!(out, "; {others} of them of another user: a job of several users needs a secret")?;
+            write!(
+                out,
+                "; {others} of them of another user: a job of several users needs a secret"
+            )?;
         }
         match self.wrong_proofs {
             0 => Ok(()),
@@ -60,7 +66,8 @@ struct Guest {
     received: usize,
 }
 
-/// A guest who has proven to know the secret; whether its claims are welcome is the caller's business.
+/// A guest who has proven to know the secret; whether its claims are welcome is the caller's
+/// business.
 pub struct Proven {
     /// The connection, not blocking.
     pub stream: TcpStream,
@@ -112,13 +119,22 @@ impl Door {
         patience: Duration,
     ) -> std::io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, purpose, keys, patience, guests: Vec::new(), strangers: Strangers::default() })
+        Ok(Self {
+            listener,
+            purpose,
+            keys,
+            patience,
+            guests: Vec::new(),
+            strangers: Strangers::default(),
+        })
     }
 
-    /// Tells a guest that it is in, or why not. A guest that cannot be told is not the caller's problem.
+    /// Tells a guest that it is in, or why not. A guest that cannot be told is not the caller's
+    /// problem.
     pub fn answer(&self, guest: &Proven, refusal: Option<&str>) {
         let frame = guest.session.verdict(&self.keys.secret, refusal);
-        // A verdict is smaller than any socket's buffer: one call takes it whole, or the connection is gone.
+        // A verdict is smaller than any socket's buffer: one call takes it whole, or the connection
+        // is gone.
         let _ = rustix::net::send(&guest.stream, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
@@ -138,7 +154,10 @@ impl Door {
         let mut descriptors = Vec::with_capacity(1 + self.guests.len() + others.len());
         self.descriptors(&mut descriptors);
         descriptors.extend(others.iter().map(|stream| PollFd::new(*stream, PollFlags::IN)));
-        let time = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        let time = Timespec {
+            tv_sec: longest.as_secs() as i64,
+            tv_nsec: i64::from(longest.subsec_nanos()),
+        };
         // An interrupted or failed wait only means that the caller looks earlier.
         let _ = poll(&mut descriptors, Some(&time));
     }
@@ -186,14 +205,22 @@ impl Door {
             return Ok(());
         }
         let since = Instant::now();
-        self.guests.push(Guest { stream, address, nonce, since, frame: [0; CLAIM_BYTES], received: 0 });
+        self.guests.push(Guest {
+            stream,
+            address,
+            nonce,
+            since,
+            frame: [0; CLAIM_BYTES],
+            received: 0,
+        });
         Ok(())
     }
 
     /// Sends the guest away who has been here longest, if long enough.
     fn make_place(&mut self) -> bool {
         let oldest = self.guests.iter().enumerate().min_by_key(|(_, guest)| guest.since);
-        let Some((place, _)) = oldest.filter(|(_, guest)| guest.since.elapsed() >= SHORTEST_STAY) else {
+        let Some((place, _)) = oldest.filter(|(_, guest)| guest.since.elapsed() >= SHORTEST_STAY)
+        else {
             return false;
         };
         let guest = self.guests.swap_remove(place);
@@ -211,8 +238,10 @@ impl Door {
     fn hear(&mut self, proven: &mut Vec<Proven>) {
         let mut place = 0;
         while place < self.guests.len() {
-            let mut fate = self.guests[place].listen(self.purpose, &self.keys.secret, self.patience);
-            // Asked of those alone who speak the language: looking it up takes as long as the machine has connections.
+            let mut fate =
+                self.guests[place].listen(self.purpose, &self.keys.secret, self.patience);
+            // Asked of those alone who speak the language: looking it up takes as long as the
+            // machine has connections.
             let is_proven = matches!(fate, Fate::Proven(_));
             if is_proven && self.keys.trust.check(&self.guests[place].stream).is_err() {
                 fate = Fate::Stranger(Why::OfAnother);
@@ -239,7 +268,9 @@ impl Guest {
         match rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Fate::Stranger(Why::Odd),
             Ok((received, _)) => self.received += received,
-            Err(Errno::AGAIN | Errno::INTR) if self.since.elapsed() < patience => return Fate::Waits,
+            Err(Errno::AGAIN | Errno::INTR) if self.since.elapsed() < patience => {
+                return Fate::Waits;
+            }
             Err(_) => return Fate::Stranger(Why::Odd),
         }
         let known = self.received.min(MAGIC.len());

@@ -21,13 +21,16 @@ pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let deadline = Instant::now() + options.deadlines.rendezvous;
     let mut listener: Option<TcpListener> = None;
     let mut claims = |stream: &TcpStream| -> Result<Claims> {
-        // The data port is opened at the address that leads to rank 0: the right one of several networks.
-        let here = stream.local_addr().map_err(|error| system("asking for an own address", &error))?.ip();
+        // The data port is opened at the address that leads to rank 0: the right one of several
+        // networks.
+        let here =
+            stream.local_addr().map_err(|error| system("asking for an own address", &error))?.ip();
         let data = match listener.take() {
             Some(known) if known.local_addr().is_ok_and(|address| address.ip() == here) => known,
             _ => data_listener(here)?,
         };
-        let address = data.local_addr().map_err(|error| system("asking for an own address", &error))?;
+        let address =
+            data.local_addr().map_err(|error| system("asking for an own address", &error))?;
         listener = Some(data);
         Ok(Claims { data_port: address.port(), ..options.claims() })
     };
@@ -45,10 +48,13 @@ pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let welcome = visit.pay(&mut claims, &|| Ok(()))?;
     let link = as_link(Rank(0), welcome.stream)?;
     let mut reader = FrameReader::new(launch.world_size);
-    // Rank 0 names who is missing when its deadline passes; this one is only for a rank 0 that does not.
+    // Rank 0 names who is missing when its deadline passes; this one is only for a rank 0 that does
+    // not.
     let patience = options.deadlines.rendezvous + options.deadlines.silence;
     let table = wait_for_table(options, &link, &mut reader, patience)?;
-    let Control::Table { epoch, peers, node_of } = table else { unreachable!("only a table ends the wait") };
+    let Control::Table { epoch, peers, node_of } = table else {
+        unreachable!("only a table ends the wait")
+    };
     let data_listener = listener.take().expect("a rank that was admitted has claimed a data port");
     let (links, readers, rank_0) = (vec![link], vec![reader], welcome.address.ip());
     Ok(Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, door: None })

@@ -65,7 +65,10 @@ pub fn gather(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
 fn open(options: &JoinOptions) -> Result<(TcpListener, IpAddr)> {
     let (launch, longest) = (&options.launch, options.deadlines.rendezvous);
     let (begin, mut waiting) = (Instant::now(), Waiting::begin(options.notice.as_ref()));
-    let place = format!("rank 0 cannot open the rendezvous at {}:{}", launch.master_host, launch.master_port);
+    let place = format!(
+        "rank 0 cannot open the rendezvous at {}:{}",
+        launch.master_host, launch.master_port
+    );
     loop {
         let error = match try_open(launch) {
             Ok((_, ip)) if is_loopback_down((ip, launch.master_port).into()) => {
@@ -74,7 +77,8 @@ fn open(options: &JoinOptions) -> Result<(TcpListener, IpAddr)> {
             Ok(open) => return Ok(open),
             Err(error) => error,
         };
-        // A name may not be known yet, and a port not be free yet; everything else will not get better.
+        // A name may not be known yet, and a port not be free yet; everything else will not get
+        // better.
         let patience = match error.kind() {
             ErrorKind::AddrInUse => PORT_PATIENCE.min(longest),
             ErrorKind::AddrNotAvailable | ErrorKind::InvalidInput => Duration::ZERO,
@@ -128,7 +132,8 @@ impl Gathering<'_> {
         while !self.missing().is_empty() {
             let streams: Vec<&TcpStream> =
                 self.arrivals.iter().flatten().map(|arrival| &arrival.link.stream).collect();
-            self.door.wait(&streams, Duration::from_millis(50).min(self.options.deadlines.heartbeat));
+            self.door
+                .wait(&streams, Duration::from_millis(50).min(self.options.deadlines.heartbeat));
             for guest in self.door.turn()? {
                 self.receive(guest)?;
             }
@@ -214,18 +219,28 @@ impl Gathering<'_> {
             ));
         }
         if claims.build != own.build {
-            return Judgement::GiveUp(format!("it runs build {}, rank 0 runs {}", claims.build, own.build));
+            return Judgement::GiveUp(format!(
+                "it runs build {}, rank 0 runs {}",
+                claims.build, own.build
+            ));
         }
         if claims.world_size != own.world_size {
             let (its, ours) = (claims.world_size, own.world_size);
-            return Judgement::GiveUp(format!("it expects a job of {its} ranks, rank 0 one of {ours}"));
+            return Judgement::GiveUp(format!(
+                "it expects a job of {its} ranks, rank 0 one of {ours}"
+            ));
         }
         let taken = match self.arrivals.get(rank as usize) {
             None => {
-                return Judgement::GiveUp(format!("there is no rank {rank} in a job of {}", own.world_size));
+                return Judgement::GiveUp(format!(
+                    "there is no rank {rank} in a job of {}",
+                    own.world_size
+                ));
             }
             Some(_) if rank == 0 => Some("rank 0 itself".to_string()),
-            Some(place) => place.as_ref().map(|arrival| format!("a process at {}", arrival.address.ip())),
+            Some(place) => {
+                place.as_ref().map(|arrival| format!("a process at {}", arrival.address.ip()))
+            }
         };
         if let Some(by) = taken {
             return Judgement::Refuse(format!(
@@ -253,13 +268,18 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    /// A rank that has come and is gone again will not come back by itself: waiting for it would help nobody.
+    /// A rank that has come and is gone again will not come back by itself: waiting for it would
+    /// help nobody.
     fn look_after_arrivals(&mut self) -> Result<()> {
         for arrival in self.arrivals.iter_mut().flatten() {
             arrival.reader.receive(&arrival.link.stream);
             if let Some(reason) = arrival.reader.end() {
                 let reason = format!("{reason} while the job came together");
-                return Err(CommError::PeerLost { culprit: arrival.link.peer, seen_by: Rank(0), reason });
+                return Err(CommError::PeerLost {
+                    culprit: arrival.link.peer,
+                    seen_by: Rank(0),
+                    reason,
+                });
             }
         }
         Ok(())
@@ -274,12 +294,17 @@ impl Gathering<'_> {
 
     fn send_table(mut self, ip: IpAddr) -> Result<Joined> {
         let data_listener = data_listener(ip)?;
-        let port =
-            data_listener.local_addr().map_err(|error| system("asking for an own address", &error))?.port();
-        let arrived =
-            |arrival: &Arrival| (Some(arrival.address.ip()), arrival.claims.data_port, arrival.claims.host);
-        let rows =
-            self.arrivals.iter().map(|place| place.as_ref().map_or((None, port, self.own.host), arrived));
+        let port = data_listener
+            .local_addr()
+            .map_err(|error| system("asking for an own address", &error))?
+            .port();
+        let arrived = |arrival: &Arrival| {
+            (Some(arrival.address.ip()), arrival.claims.data_port, arrival.claims.host)
+        };
+        let rows = self
+            .arrivals
+            .iter()
+            .map(|place| place.as_ref().map_or((None, port, self.own.host), arrived));
         let (peers, hosts): (Vec<PeerAddress>, Vec<[u8; 32]>) =
             rows.map(|(ip, port, host)| (PeerAddress { ip, port }, host)).unzip();
         let node_of = match self.options.ranks_per_node {
@@ -294,7 +319,16 @@ impl Gathering<'_> {
         self.tell(&Control::Table { epoch, peers: peers.clone(), node_of: node_of.clone() });
         let here = self.arrivals.into_iter().flatten();
         let (links, readers) = here.map(|arrival| (arrival.link, arrival.reader)).unzip();
-        Ok(Joined { epoch, peers, node_of, links, readers, rank_0: ip, data_listener, door: Some(self.door) })
+        Ok(Joined {
+            epoch,
+            peers,
+            node_of,
+            links,
+            readers,
+            rank_0: ip,
+            data_listener,
+            door: Some(self.door),
+        })
     }
 
     /// Tells everybody, also those who are still to come, that there will be no job.

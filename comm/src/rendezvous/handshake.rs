@@ -6,8 +6,8 @@
 //! host  → guest   VERDICT  magic 8 | admitted 1 | length of text 2 | tag 32 | text ≤ 1024
 //! ```
 //!
-//! Everything before the proof has a fixed length, so a stranger can neither ask for memory nor make anybody wait for more
-//! than one small frame.
+//! Everything before the proof has a fixed length, so a stranger can neither ask for memory nor
+//! make anybody wait for more than one small frame.
 
 use super::proof::{Nonce, Role, Secret, Tag};
 use crate::readable::readable;
@@ -89,8 +89,10 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
-        let (field, rest) =
-            self.0.split_first_chunk::<N>().expect("frames have fixed lengths, longer than their fields");
+        let (field, rest) = self
+            .0
+            .split_first_chunk::<N>()
+            .expect("frames have fixed lengths, longer than their fields");
         self.0 = rest;
         *field
     }
@@ -100,7 +102,10 @@ impl<'a> Reader<'a> {
         self.0 = rest;
         let end = field.iter().position(|byte| *byte == 0).unwrap_or(length);
         // Note: what a proven guest calls itself is still printed on somebody's terminal.
-        String::from_utf8_lossy(&field[..end]).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+        String::from_utf8_lossy(&field[..end])
+            .chars()
+            .map(|c| if c.is_control() { '?' } else { c })
+            .collect()
     }
 }
 
@@ -170,7 +175,11 @@ impl Session {
     }
 
     fn accepts(&self, secret: &Secret, role: Role, words: &[u8], tag: &[u8]) -> bool {
-        secret.accepts(role, &[&[self.purpose as u8], &self.host_nonce, &self.guest_nonce, words], tag)
+        secret.accepts(
+            role,
+            &[&[self.purpose as u8], &self.host_nonce, &self.guest_nonce, words],
+            tag,
+        )
     }
 
     /// The guest's claims and its proof.
@@ -199,7 +208,8 @@ impl Session {
         bytes
     }
 
-    /// Reads the verdict's head: length of the text that follows, or `None` where this is no verdict.
+    /// Reads the verdict's head: length of the text that follows, or `None` where this is no
+    /// verdict.
     pub fn verdict_text_length(head: &[u8; VERDICT_BYTES]) -> Option<usize> {
         let mut reader = Reader(head);
         let is_ours = reader.take::<8>() == MAGIC;
@@ -208,7 +218,8 @@ impl Session {
         (is_ours && length <= MAX_VERDICT_TEXT).then_some(length)
     }
 
-    /// The verdict: `Ok` admitted, `Err(Some(why))` refused, `Err(None)` this host does not know the secret.
+    /// The verdict: `Ok` admitted, `Err(Some(why))` refused, `Err(None)` this host does not know
+    /// the secret.
     pub fn read_verdict(
         &self,
         secret: &Secret,
@@ -242,7 +253,9 @@ pub fn read_claim(
     let session = Session { purpose, host_nonce: *host_nonce, guest_nonce: reader.take() };
     let words: [u8; CLAIMS] = reader.take();
     let tag: Tag = reader.take();
-    session.accepts(secret, Role::Guest, &words, &tag).then(|| (session, Claims::from_bytes(&words)))
+    session
+        .accepts(secret, Role::Guest, &words, &tag)
+        .then(|| (session, Claims::from_bytes(&words)))
 }
 
 #[cfg(test)]
@@ -251,7 +264,8 @@ mod tests {
     use crate::launcher_env::SecretSource;
 
     fn secret(text: &str) -> Secret {
-        Secret::load(&SecretSource::Value(format!("{text}, and sixteen bytes").into()), "job").unwrap()
+        Secret::load(&SecretSource::Value(format!("{text}, and sixteen bytes").into()), "job")
+            .unwrap()
     }
 
     fn claims() -> Claims {
@@ -272,7 +286,8 @@ mod tests {
     fn claims_come_back() {
         let session = Session { purpose: Purpose::Data, host_nonce: [7; 32], guest_nonce: [8; 32] };
         let frame = session.claim(&secret("s"), &claims());
-        let (found, read) = read_claim(&frame, &secret("s"), Purpose::Data, &[7; 32]).expect("a claim");
+        let (found, read) =
+            read_claim(&frame, &secret("s"), Purpose::Data, &[7; 32]).expect("a claim");
         assert_eq!(found.guest_nonce, [8; 32]);
         assert!(claims().job.starts_with(&read.job) && read.job.len() > 60, "{}", read.job);
         assert_eq!(Claims { job: claims().job, ..read }, claims());
@@ -280,10 +295,12 @@ mod tests {
 
     #[test]
     fn any_changed_bit_any_other_door_or_number_is_a_stranger() {
-        let session = Session { purpose: Purpose::Rendezvous, host_nonce: [7; 32], guest_nonce: [8; 32] };
+        let session =
+            Session { purpose: Purpose::Rendezvous, host_nonce: [7; 32], guest_nonce: [8; 32] };
         let frame = session.claim(&secret("s"), &claims());
-        let accepts =
-            |frame: &_, purpose, nonce: &_| read_claim(frame, &secret("s"), purpose, nonce).is_some();
+        let accepts = |frame: &_, purpose, nonce: &_| {
+            read_claim(frame, &secret("s"), purpose, nonce).is_some()
+        };
         assert!(accepts(&frame, Purpose::Rendezvous, &[7; 32]));
         for place in 0..CLAIM_BYTES {
             let mut other = frame;
@@ -297,7 +314,8 @@ mod tests {
 
     #[test]
     fn verdicts_are_proven_too() {
-        let session = Session { purpose: Purpose::Rendezvous, host_nonce: [7; 32], guest_nonce: [8; 32] };
+        let session =
+            Session { purpose: Purpose::Rendezvous, host_nonce: [7; 32], guest_nonce: [8; 32] };
         for refusal in [None, Some("no")] {
             let frame = session.verdict(&secret("s"), refusal);
             let (head, text) = frame.split_first_chunk::<VERDICT_BYTES>().unwrap();

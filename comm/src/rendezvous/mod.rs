@@ -1,9 +1,12 @@
-//! How the processes of a job find each other: one door at rank 0, at which every rank proves that it knows the job's secret.
+//! How the processes of a job find each other: one door at rank 0, at which every rank proves that
+//! it knows the job's secret.
 //!
-//! A rank says which rank of how many it is, of which job and build, and a fingerprint of its configuration. Whoever does not
-//! fit is refused by name; a mistake that leaves the job no way to start ends it for all ranks at once, with the culprit's
-//! name. Strangers are dropped, counted and never answered. When all are there, rank 0 gives everybody the table of who is
-//! where; its connections stay open as the control channel, and the door stays too, to tell latecomers why they are not let in.
+//! A rank says which rank of how many it is, of which job and build, and a fingerprint of its
+//! configuration. Whoever does not fit is refused by name; a mistake that leaves the job no way to
+//! start ends it for all ranks at once, with the culprit's name. Strangers are dropped, counted and
+//! never answered. When all are there, rank 0 gives everybody the table of who is where; its
+//! connections stay open as the control channel, and the door stays too, to tell latecomers why
+//! they are not let in.
 
 pub mod door;
 mod enter;
@@ -87,7 +90,8 @@ pub struct JoinOptions {
 }
 
 impl JoinOptions {
-    /// The defaults: this build, nodes as found, default deadlines, a secret where other machines can come, silent.
+    /// The defaults: this build, nodes as found, default deadlines, a secret where other machines
+    /// can come, silent.
     pub fn new(launch: Launch, config_fingerprint: [u8; 32]) -> Self {
         Self {
             launch,
@@ -130,9 +134,10 @@ struct Joined {
 /// Joins this process's job: returns when all ranks are there and connected.
 ///
 /// # Errors
-/// [`CommError::Refused`] this rank does not fit; [`CommError::Rendezvous`] the job did not come together, with the missing
-/// ranks or the culprit; [`CommError::PeerLost`] and [`CommError::Timeout`] a rank has ended or stopped meanwhile;
-/// [`CommError::System`] a port that is already used; [`CommError::Setting`] an address or secret that cannot be used.
+/// [`CommError::Refused`] this rank does not fit; [`CommError::Rendezvous`] the job did not come
+/// together, with the missing ranks or the culprit; [`CommError::PeerLost`] and
+/// [`CommError::Timeout`] a rank has ended or stopped meanwhile; [`CommError::System`] a port that
+/// is already used; [`CommError::Setting`] an address or secret that cannot be used.
 pub fn join(options: &JoinOptions) -> Result<Arc<TcpTransport>> {
     let launch = &options.launch;
     let mut remarks = launch.remarks.clone();
@@ -195,7 +200,8 @@ fn connect(
     let (rank, deadlines) = (options.launch.rank, options.deadlines);
     let health = Arc::new(Health::new(rank, peers.len(), links, deadlines.heartbeat)?);
     // Only rank 0 has something to say while the job runs.
-    let notice = options.notice.clone().filter(|_| rank == Rank(0)).map(without_waiting).transpose()?;
+    let notice =
+        options.notice.clone().filter(|_| rank == Rank(0)).map(without_waiting).transpose()?;
     let thread = ControlThread::new(Arc::clone(&health), deadlines, readers, door, notice);
     let control = std::thread::Builder::new()
         .name("comm-control".into())
@@ -231,8 +237,8 @@ fn connect(
     Ok(Arc::new(transport))
 }
 
-/// `notice` on a thread of its own: who reads what is said may be slow, and signs of life must not wait for that. What comes
-/// while a notice is still being said, and another waits, is dropped.
+/// `notice` on a thread of its own: who reads what is said may be slow, and signs of life must not
+/// wait for that. What comes while a notice is still being said, and another waits, is dropped.
 fn without_waiting(notice: Notice) -> Result<Notice> {
     let (sender, receiver) = mpsc::sync_channel::<String>(1);
     std::thread::Builder::new()
@@ -244,7 +250,8 @@ fn without_waiting(notice: Notice) -> Result<Notice> {
 
 /// A listener for peers' messages, at the one address that the others reach this rank at.
 fn data_listener(ip: IpAddr) -> Result<TcpListener> {
-    TcpListener::bind((ip, 0)).map_err(|error| system(&format!("opening a data port at {ip}"), &error))
+    TcpListener::bind((ip, 0))
+        .map_err(|error| system(&format!("opening a data port at {ip}"), &error))
 }
 
 fn system(what: &str, error: &std::io::Error) -> CommError {
@@ -253,6 +260,8 @@ fn system(what: &str, error: &std::io::Error) -> CommError {
 
 /// Prepares a connection for the control channel.
 fn as_link(peer: Rank, stream: TcpStream) -> Result<Link> {
-    stream.set_nonblocking(true).map_err(|error| system("preparing a control connection", &error))?;
+    stream
+        .set_nonblocking(true)
+        .map_err(|error| system("preparing a control connection", &error))?;
     Ok(Link { peer, stream, outbox: Default::default() })
 }

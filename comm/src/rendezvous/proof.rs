@@ -1,8 +1,9 @@
 //! Ranks prove to each other that they know the job's secret, without ever sending it.
 //!
-//! Both sides give a random number; each answers with HMAC-SHA256, keyed by the secret, over its role, what the connection is
-//! for, both numbers and everything it claims. Whoever listens in learns nothing that could be used again; role and purpose
-//! keep an answer from being played back to the other side or to another door.
+//! Both sides give a random number; each answers with HMAC-SHA256, keyed by the secret, over its
+//! role, what the connection is for, both numbers and everything it claims. Whoever listens in
+//! learns nothing that could be used again; role and purpose keep an answer from being played back
+//! to the other side or to another door.
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::SecretSource;
@@ -13,7 +14,8 @@ use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Bytes of the shortest secret that is taken: whoever answers as rank 0 can try out shorter ones at leisure.
+/// Bytes of the shortest secret that is taken: whoever answers as rank 0 can try out shorter ones
+/// at leisure.
 pub const LEAST_SECRET_BYTES: usize = 16;
 /// Bytes of the longest file of a secret.
 const MOST_SECRET_BYTES: u64 = 64 << 10;
@@ -38,11 +40,12 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Reads the secret from where the launcher has put it; white space around it does not count. Without one, the key follows
-    /// from public words: it keeps jobs apart, but proves nothing.
+    /// Reads the secret from where the launcher has put it; white space around it does not count.
+    /// Without one, the key follows from public words: it keeps jobs apart, but proves nothing.
     ///
     /// # Errors
-    /// A file that cannot be read or that others may read or change; a secret of less than [`LEAST_SECRET_BYTES`].
+    /// A file that cannot be read or that others may read or change; a secret of less than
+    /// [`LEAST_SECRET_BYTES`].
     pub fn load(source: &SecretSource, job: &str) -> Result<Self> {
         let (setting, bytes) = match source {
             SecretSource::None => {
@@ -53,7 +56,8 @@ impl Secret {
             SecretSource::File(path) => {
                 let setting = format!("HEADLONG_SECRET_FILE={}", path.display());
                 let read = read_private(path);
-                let bytes = read.map_err(|reason| CommError::Setting { setting: setting.clone(), reason })?;
+                let bytes =
+                    read.map_err(|reason| CommError::Setting { setting: setting.clone(), reason })?;
                 (setting, bytes)
             }
         };
@@ -81,13 +85,15 @@ impl Secret {
         self.mac(role, parts).finalize().into_bytes().into()
     }
 
-    /// Whether `tag` is the proof over the same words, in a time that does not depend on where it differs.
+    /// Whether `tag` is the proof over the same words, in a time that does not depend on where it
+    /// differs.
     pub fn accepts(&self, role: Role, parts: &[&[u8]], tag: &[u8]) -> bool {
         self.mac(role, parts).verify_slice(tag).is_ok()
     }
 
     fn mac(&self, role: Role, parts: &[&[u8]]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes keys of any length");
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes keys of any length");
         mac.update(&[role as u8]);
         for part in parts {
             mac.update(&(part.len() as u64).to_le_bytes());
@@ -120,8 +126,9 @@ pub fn nonce() -> Result<Nonce> {
     Ok(bytes)
 }
 
-/// A file's bytes, or why it must not be used. Links are followed, as mounted secrets are links: what counts is who owns the
-/// file that they lead to, and who may read it. It is looked at once it is open, so that nobody exchanges it in between.
+/// A file's bytes, or why it must not be used. Links are followed, as mounted secrets are links:
+/// what counts is who owns the file that they lead to, and who may read it. It is looked at once it
+/// is open, so that nobody exchanges it in between.
 fn read_private(path: &Path) -> Result<Vec<u8>, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     // Note: a pipe without a writer would keep an open without this flag waiting.
@@ -132,7 +139,8 @@ fn read_private(path: &Path) -> Result<Vec<u8>, String> {
         let what = if facts.is_dir() { "a folder" } else { "no regular file" };
         return Err(format!("is {what}, expected a file that holds the secret"));
     }
-    let (mode, owner, user) = (facts.mode() & 0o777, facts.uid(), rustix::process::geteuid().as_raw());
+    let (mode, owner, user) =
+        (facts.mode() & 0o777, facts.uid(), rustix::process::geteuid().as_raw());
     if mode & 0o077 != 0 {
         return Err(format!(
             "has mode {mode:o}, so others than its owner may use it: chmod 600 {}",
@@ -159,7 +167,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     fn secret(text: &str) -> Secret {
-        Secret::load(&SecretSource::Value(format!("{text}, and sixteen bytes").into_bytes()), "job").unwrap()
+        Secret::load(&SecretSource::Value(format!("{text}, and sixteen bytes").into_bytes()), "job")
+            .unwrap()
     }
 
     fn refusal(source: &SecretSource) -> String {
@@ -172,7 +181,10 @@ mod tests {
         assert!(secret("a").accepts(Role::Guest, &[b"one", b"two"], &tag));
         assert!(!secret("b").accepts(Role::Guest, &[b"one", b"two"], &tag));
         assert!(!secret("a").accepts(Role::Host, &[b"one", b"two"], &tag));
-        assert!(!secret("a").accepts(Role::Guest, &[b"onet", b"wo"], &tag), "lengths are part of the words");
+        assert!(
+            !secret("a").accepts(Role::Guest, &[b"onet", b"wo"], &tag),
+            "lengths are part of the words"
+        );
         assert!(!secret("a").accepts(Role::Guest, &[b"one", b"two"], &tag[..31]));
     }
 
@@ -221,7 +233,9 @@ mod tests {
         let text = refusal(&SecretSource::File(folder.path().into()));
         assert!(text.contains("is a folder") && !text.contains("chmod"), "{text}");
         assert!(refusal(&SecretSource::File("/dev/null".into())).contains("no regular file"));
-        assert!(refusal(&SecretSource::File(folder.path().join("none"))).contains("cannot be read"));
+        assert!(
+            refusal(&SecretSource::File(folder.path().join("none"))).contains("cannot be read")
+        );
         let (pipe, theirs) = (folder.path().join("pipe"), folder.path().join("theirs"));
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
         assert!(refusal(&SecretSource::File(pipe)).contains("no regular file"));

@@ -1,8 +1,9 @@
-//! Who is let in where a job has no secret: processes of the same user, as far as the system can tell who that is.
+//! Who is let in where a job has no secret: processes of the same user, as far as the system can
+//! tell who that is.
 //!
-//! Both ends of a connection inside one machine are in the kernel's table of connections, with the user who has opened them
-//! (`/proc/net/tcp`). From another machine comes nothing of the kind: there a job has a secret, or its user says that it needs
-//! none.
+//! Both ends of a connection inside one machine are in the kernel's table of connections, with the
+//! user who has opened them (`/proc/net/tcp`). From another machine comes nothing of the kind:
+//! there a job has a secret, or its user says that it needs none.
 
 use super::proof::Secret;
 use crate::error::{CommError, Result};
@@ -24,7 +25,8 @@ impl Trust {
     /// What this job's ranks ask of each other.
     ///
     /// # Errors
-    /// [`CommError::Setting`] where there is no secret, other machines can reach rank 0, and nobody has said that this is meant.
+    /// [`CommError::Setting`] where there is no secret, other machines can reach rank 0, and nobody
+    /// has said that this is meant.
     pub fn of(launch: &Launch, secret: &Secret, insecure: bool) -> Result<Self> {
         if secret.is_real() || launch.world_size == 1 {
             return Ok(Trust::Secret);
@@ -32,7 +34,9 @@ impl Trust {
         let why = match is_loopback(&launch.master_host, launch.master_port) {
             true if owners_are_known() => return Ok(Trust::SameUser),
             true => "the system does not say whose processes connect (/proc/net/tcp)".to_owned(),
-            false => format!("rank 0 is at {}, where other machines can reach it", launch.master_host),
+            false => {
+                format!("rank 0 is at {}, where other machines can reach it", launch.master_host)
+            }
         };
         if insecure {
             return Ok(Trust::Anybody);
@@ -51,7 +55,8 @@ impl Trust {
         match self {
             Trust::Secret => None,
             Trust::SameUser => Some(Remark {
-                text: "no secret is set: any process of this user on this machine can join the job".into(),
+                text: "no secret is set: any process of this user on this machine can join the job"
+                    .into(),
                 is_suspect: false,
             }),
             Trust::Anybody => Some(Remark {
@@ -81,12 +86,14 @@ impl Trust {
     }
 }
 
-/// Whether only this machine can reach that address. What cannot be resolved is taken for another machine's.
+/// Whether only this machine can reach that address. What cannot be resolved is taken for another
+/// machine's.
 fn is_loopback(host: &str, port: u16) -> bool {
     if let Ok(address) = host.parse::<IpAddr>() {
         return address.is_loopback();
     }
-    let addresses = (host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>).unwrap_or_default();
+    let addresses =
+        (host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>).unwrap_or_default();
     !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback())
 }
 
@@ -106,17 +113,20 @@ fn owner_in(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let (local, remote) = (in_table(local), in_table(remote));
     let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
     // Number, both addresses, state, queues, timer, retransmits, user.
-    let mut found = rows.filter(|row| row.get(1) == Some(&&*local) && row.get(2) == Some(&&*remote));
+    let mut found =
+        rows.filter(|row| row.get(1) == Some(&&*local) && row.get(2) == Some(&&*remote));
     found.find_map(|row| row.get(7)?.parse().ok())
 }
 
-/// An address as the kernel's table has it: words of 32 bits in hexadecimal, as the processor stores them, and the port.
+/// An address as the kernel's table has it: words of 32 bits in hexadecimal, as the processor
+/// stores them, and the port.
 fn in_table(address: SocketAddr) -> String {
     let octets = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
     };
-    let words = octets.as_chunks::<4>().0.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word)));
+    let words =
+        octets.as_chunks::<4>().0.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word)));
     format!("{}:{:04X}", words.collect::<String>(), address.port())
 }
 
@@ -157,7 +167,9 @@ mod tests {
             assert_eq!(Trust::of(&launch(host), &some, false), Ok(Trust::Secret));
             let trust = Trust::of(&launch(host), &none, true).unwrap();
             let remark = trust.remark(&launch(host)).unwrap();
-            assert!(trust == Trust::Anybody && remark.is_suspect && remark.text.contains("--insecure"));
+            assert!(
+                trust == Trust::Anybody && remark.is_suspect && remark.text.contains("--insecure")
+            );
         }
         for host in ["127.0.0.1", "127.3.2.1", "::1", "localhost"] {
             assert_eq!(Trust::of(&launch(host), &none, false), Ok(Trust::SameUser), "{host}");
@@ -173,7 +185,11 @@ mod tests {
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let guest = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let host = listener.accept().unwrap().0;
-            assert_eq!((owner_of_peer(&guest), owner_of_peer(&host)), (Some(own), Some(own)), "{address}");
+            assert_eq!(
+                (owner_of_peer(&guest), owner_of_peer(&host)),
+                (Some(own), Some(own)),
+                "{address}"
+            );
             assert_eq!(Trust::SameUser.check(&host), Ok(()));
         }
         assert!(owners_are_known());

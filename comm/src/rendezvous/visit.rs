@@ -56,11 +56,12 @@ pub struct Welcome {
 }
 
 impl Visit<'_> {
-    /// Visits until admitted. `claims` says what this rank is, given the connection; it is asked anew for each attempt.
-    /// `check` ends the attempts early.
+    /// Visits until admitted. `claims` says what this rank is, given the connection; it is asked
+    /// anew for each attempt. `check` ends the attempts early.
     ///
     /// # Errors
-    /// [`CommError::Refused`] with the host's reason; [`CommError::Rendezvous`] when the deadline passes.
+    /// [`CommError::Refused`] with the host's reason; [`CommError::Rendezvous`] when the deadline
+    /// passes.
     pub fn pay(
         &self,
         claims: &mut dyn FnMut(&TcpStream) -> Result<Claims>,
@@ -119,9 +120,13 @@ impl Visit<'_> {
     }
 
     /// Every address of the host, in the resolver's order.
-    fn try_all(&self, claims: &mut dyn FnMut(&TcpStream) -> Result<Claims>) -> Result<Welcome, Failure> {
+    fn try_all(
+        &self,
+        claims: &mut dyn FnMut(&TcpStream) -> Result<Claims>,
+    ) -> Result<Welcome, Failure> {
         let unknown = |error: io::Error| Failure::Name(format!("the name is not known ({error})"));
-        let addresses: Vec<SocketAddr> = (self.host, self.port).to_socket_addrs().map_err(unknown)?.collect();
+        let addresses: Vec<SocketAddr> =
+            (self.host, self.port).to_socket_addrs().map_err(unknown)?.collect();
         let mut last = Failure::Name("the name has no address".into());
         for address in addresses {
             match self.try_one(address, claims) {
@@ -138,14 +143,16 @@ impl Visit<'_> {
         claims: &mut dyn FnMut(&TcpStream) -> Result<Claims>,
     ) -> Result<Welcome, Failure> {
         let again = |error: io::Error| Failure::Again(error.to_string());
-        let left = self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let left =
+            self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let patience = self.patience.min(left);
-        let mut stream = TcpStream::connect_timeout(&address, patience).map_err(|error| {
-            match is_loopback_down(address) {
-                true => Failure::Final(self.unreachable(LOOPBACK_DOWN)),
-                false => again(error),
-            }
-        })?;
+        let mut stream =
+            TcpStream::connect_timeout(&address, patience).map_err(
+                |error| match is_loopback_down(address) {
+                    true => Failure::Final(self.unreachable(LOOPBACK_DOWN)),
+                    false => again(error),
+                },
+            )?;
         if stream.local_addr().ok() == Some(address) {
             // The system may connect a local port to itself where nobody listens.
             return Err(Failure::Again("nobody listens there".into()));
@@ -160,7 +167,10 @@ impl Visit<'_> {
                 "something else listens there: it does not speak this protocol".into(),
             ));
         };
-        self.keys.trust.check(&stream).map_err(|reason| Failure::Final(self.of_another(&reason)))?;
+        self.keys
+            .trust
+            .check(&stream)
+            .map_err(|reason| Failure::Final(self.of_another(&reason)))?;
         let guest_nonce = proof::nonce().map_err(Failure::Final)?;
         let session = Session { purpose: self.purpose, host_nonce, guest_nonce };
         let claims = claims(&stream).map_err(Failure::Final)?;
@@ -170,7 +180,12 @@ impl Visit<'_> {
         Ok(Welcome { stream, address })
     }
 
-    fn hear_verdict(&self, stream: &mut TcpStream, session: &Session, until: Instant) -> Result<(), Failure> {
+    fn hear_verdict(
+        &self,
+        stream: &mut TcpStream,
+        session: &Session,
+        until: Instant,
+    ) -> Result<(), Failure> {
         let closed = |error: io::Error| match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => silence(error),
             _ => Failure::Unproven,
@@ -193,7 +208,9 @@ impl Visit<'_> {
 
 fn silence(error: io::Error) -> Failure {
     Failure::Again(match error.kind() {
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "it listens, but says nothing".into(),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            "it listens, but says nothing".into()
+        }
         _ => error.to_string(),
     })
 }

@@ -1,4 +1,5 @@
-//! What a user hears while a process waits for its job: at once that a name is not known, soon that nobody answers.
+//! What a user hears while a process waits for its job: at once that a name is not known, soon that
+//! nobody answers.
 
 use super::Notice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -37,8 +38,8 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Whether nothing leads to a loopback address: then this machine, or this container, has no loopback interface that is up, and
-/// waiting does not help.
+/// Whether nothing leads to a loopback address: then this machine, or this container, has no
+/// loopback interface that is up, and waiting does not help.
 pub fn is_loopback_down(address: SocketAddr) -> bool {
     let any: IpAddr = match address.ip() {
         ip if !ip.is_loopback() => return false,
@@ -63,7 +64,8 @@ mod tests {
     fn an_unknown_name_is_said_once_and_at_once() {
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let heard = Arc::clone(&said);
-        let notice: Notice = Arc::new(move |text: &str| heard.lock().unwrap().push(text.to_owned()));
+        let notice: Notice =
+            Arc::new(move |text: &str| heard.lock().unwrap().push(text.to_owned()));
         let mut waiting = Waiting::begin(Some(&notice));
         waiting.failed("rank 0 at x:1", "refused", false);
         assert!(said.lock().unwrap().is_empty(), "not yet");

@@ -1,12 +1,13 @@
 //! Ranks as threads of one process.
 //!
-//! A message is copied once, from the sender's memory straight into the receiver's, by the receiver; messages of up to
-//! a kilobyte are left in a slot instead, so that their sender need not wait (`link.rs`). Nothing is allocated and no lock is
-//! contended on the way. A rank that waits asks again for a moment, then offers its core to others, then sleeps until the
-//! peer wakes it (`world.rs`): more ranks than cores do not collapse.
+//! A message is copied once, from the sender's memory straight into the receiver's, by the
+//! receiver; messages of up to a kilobyte are left in a slot instead, so that their sender need not
+//! wait (`link.rs`). Nothing is allocated and no lock is contended on the way. A rank that waits
+//! asks again for a moment, then offers its core to others, then sleeps until the peer wakes it
+//! (`world.rs`): more ranks than cores do not collapse.
 //!
-//! **Failure.** The first error is the world's, wakes everybody and is what every call answers from then on. Whatever
-//! happens, a rank returns only when nobody reads its memory any more.
+//! **Failure.** The first error is the world's, wakes everybody and is what every call answers from
+//! then on. Whatever happens, a rank returns only when nobody reads its memory any more.
 
 mod link;
 mod world;
@@ -79,8 +80,9 @@ impl LocalTransport {
                 self.wake_receivers(&outgoing[..index]);
                 self.world.wait(self.rank, id, || Ok((!slot.is_empty()).then_some(message.to)))?;
             }
-            // SAFETY: this is the sender, the slot is empty, and `publications` waits for or takes back every message that
-            // lies in the caller's memory before the borrow of `outgoing` ends.
+            // SAFETY: this is the sender, the slot is empty, and `publications` waits for or takes
+            // back every message that lies in the caller's memory before the borrow of `outgoing`
+            // ends.
             publications.waits |= !unsafe { slot.publish(id, message.bytes) };
             publications.published += 1;
         }
@@ -115,12 +117,18 @@ impl LocalTransport {
     }
 
     /// Takes every message of `expected` and shows them to `read`.
-    fn read_all(&self, id: &StepId, mut taken: Taken<'_>, read: &mut dyn FnMut(&[&[u8]])) -> Result<()> {
+    fn read_all(
+        &self,
+        id: &StepId,
+        mut taken: Taken<'_>,
+        read: &mut dyn FnMut(&[&[u8]]),
+    ) -> Result<()> {
         self.world.wait(self.rank, id, || taken.poll(id))?;
         let mut views = Views::default();
         for (message, header) in taken.expected.iter().zip(taken.headers.iter()) {
             let header = header.as_ref().expect("everything has been taken");
-            // SAFETY: the message was taken from this slot, and is released when `taken` is dropped, after `views`.
+            // SAFETY: the message was taken from this slot, and is released when `taken` is
+            // dropped, after `views`.
             views.push(unsafe { taken.slot(message.from).bytes(header) });
         }
         read(views.as_slice());
@@ -153,7 +161,12 @@ impl Transport for LocalTransport {
         &self.world.topology
     }
 
-    fn exchange(&self, id: &StepId, outgoing: &[Outgoing], incoming: &mut [Incoming]) -> Result<()> {
+    fn exchange(
+        &self,
+        id: &StepId,
+        outgoing: &[Outgoing],
+        incoming: &mut [Incoming],
+    ) -> Result<()> {
         let mut end = self.enter(id)?;
         let End { sent, received, pending, .. } = &mut *end;
         let publications = self.publish(sent, id, outgoing)?;
@@ -164,7 +177,8 @@ impl Transport for LocalTransport {
             while index < pending.len() {
                 let Incoming { from, bytes } = &mut incoming[pending[index]];
                 let slot = self.world.links.slot(*from, self.rank, received[from.0]);
-                // SAFETY: this is the receiver, and a message that was taken is released below before the next look.
+                // SAFETY: this is the receiver, and a message that was taken is released below
+                // before the next look.
                 let Some(header) = (unsafe { slot.take() }) else {
                     index += 1;
                     continue;
@@ -211,8 +225,8 @@ impl Transport for LocalTransport {
 
     fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::Relaxed);
-        // First, because a peer that still wanted something may end the job as soon as it sees this goodbye: that is its
-        // failure, not this rank's.
+        // First, because a peer that still wanted something may end the job as soon as it sees this
+        // goodbye: that is its failure, not this rank's.
         let outcome = self.world.check();
         self.world.close(self.rank);
         outcome
@@ -232,7 +246,8 @@ impl Drop for LocalTransport {
     }
 }
 
-/// Messages that lie in the caller's memory until their receivers have read them. Dropped early, it takes them back.
+/// Messages that lie in the caller's memory until their receivers have read them. Dropped early, it
+/// takes them back.
 struct Publications<'a> {
     transport: &'a LocalTransport,
     sent: &'a mut [u32],

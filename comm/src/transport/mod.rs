@@ -1,8 +1,9 @@
 //! Transports: how the bytes of one step of a collective get from rank to rank.
 //!
-//! A collective is a plan, a list of steps; in each step a rank sends at most one message to each peer and receives at most
-//! one from each. Both sides know all lengths beforehand, so a transport never guesses: a header that carries another
-//! operation, another step or another length is an error that names the peer.
+//! A collective is a plan, a list of steps; in each step a rank sends at most one message to each
+//! peer and receives at most one from each. Both sides know all lengths beforehand, so a transport
+//! never guesses: a header that carries another operation, another step or another length is an
+//! error that names the peer.
 //!
 //! | transport | ranks are | used for |
 //! |---|---|---|
@@ -25,16 +26,16 @@ use crate::topology::{Rank, Topology};
 use std::fmt;
 use std::time::Duration;
 
-/// Which step of which operation a message belongs to. All ranks count alike, because all call the same collectives in the
-/// same order.
+/// Which step of which operation a message belongs to. All ranks count alike, because all call the
+/// same collectives in the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepId {
     /// Number of the operation on this communicator, from 0.
     pub sequence: u64,
     /// Number of the step within the operation.
     pub step: u32,
-    /// Operation, element type, algorithm and root in one number ([`operation::fingerprint`]): two ranks that call
-    /// different collectives find out at once.
+    /// Operation, element type, algorithm and root in one number ([`operation::fingerprint`]): two
+    /// ranks that call different collectives find out at once.
     pub fingerprint: u32,
     /// Name of the operation, for errors.
     pub operation: &'static str,
@@ -87,19 +88,21 @@ pub trait Transport: Send + Sync {
     /// All ranks and their nodes.
     fn topology(&self) -> &Topology;
 
-    /// Sends all of `outgoing` and fills all of `incoming`, in any order and all at once. At most one of each per peer; a
-    /// message of no bytes is a message. Returns when every incoming buffer is full and every outgoing one may be written
-    /// again. Waits at most the transport's deadline.
+    /// Sends all of `outgoing` and fills all of `incoming`, in any order and all at once. At most
+    /// one of each per peer; a message of no bytes is a message. Returns when every incoming buffer
+    /// is full and every outgoing one may be written again. Waits at most the transport's deadline.
     ///
     /// # Errors
     /// The job's first error, with its culprit, from then on for every call on every rank.
-    fn exchange(&self, id: &StepId, outgoing: &[Outgoing], incoming: &mut [Incoming]) -> Result<()>;
+    fn exchange(&self, id: &StepId, outgoing: &[Outgoing], incoming: &mut [Incoming])
+    -> Result<()>;
 
-    /// As [`Transport::exchange`], but instead of filling buffers it shows all messages of `expected`, in that order, to
-    /// `read`, once, where they lie: a reduction then needs no copy of what it adds. `read` must not call the transport.
+    /// As [`Transport::exchange`], but instead of filling buffers it shows all messages of
+    /// `expected`, in that order, to `read`, once, where they lie: a reduction then needs no copy
+    /// of what it adds. `read` must not call the transport.
     ///
-    /// False: this transport cannot, nothing has been sent and `read` was not called. The answer is the same for every
-    /// call of one transport.
+    /// False: this transport cannot, nothing has been sent and `read` was not called. The answer is
+    /// the same for every call of one transport.
     ///
     /// # Errors
     /// As [`Transport::exchange`].
@@ -114,14 +117,15 @@ pub trait Transport: Send + Sync {
         Ok(false)
     }
 
-    /// The longest message that [`Transport::exchange_reading`] shows where it lies; longer ones it may have to copy first. The
-    /// same on all ranks.
+    /// The longest message that [`Transport::exchange_reading`] shows where it lies; longer ones it
+    /// may have to copy first. The same on all ranks.
     fn in_place_bytes(&self) -> usize {
         usize::MAX
     }
 
-    /// From now on this rank does something long on its host, or no longer; what it did before. Waiting for it does not count
-    /// against the deadlines of ranks in other processes; threads of one process share what they wait for.
+    /// From now on this rank does something long on its host, or no longer; what it did before.
+    /// Waiting for it does not count against the deadlines of ranks in other processes; threads of
+    /// one process share what they wait for.
     fn set_busy(&self, what: Option<&'static str>) -> Option<&'static str> {
         let _ = what;
         None
@@ -132,7 +136,8 @@ pub trait Transport: Send + Sync {
         Duration::ZERO
     }
 
-    /// Ends the job for all ranks with `error`, unless it has failed already: the first error stays.
+    /// Ends the job for all ranks with `error`, unless it has failed already: the first error
+    /// stays.
     fn abort(&self, error: CommError);
 
     /// The job's first error, if it has failed.
@@ -141,7 +146,8 @@ pub trait Transport: Send + Sync {
     /// That error.
     fn check(&self) -> Result<()>;
 
-    /// Says goodbye: a peer that ends after this has not failed. Called once, when this rank needs nobody any more.
+    /// Says goodbye: a peer that ends after this has not failed. Called once, when this rank needs
+    /// nobody any more.
     ///
     /// # Errors
     /// The job's first error, if it has failed.

@@ -3,7 +3,9 @@
 
 use headlong_comm::testing::run_ranks_with;
 use headlong_comm::transport::Transport;
-use headlong_comm::{AllReduce, AllToAll, CommError, CommOptions, Communicator, Element, Rank, Topology};
+use headlong_comm::{
+    AllReduce, AllToAll, CommError, CommOptions, Communicator, Element, Rank, Topology,
+};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +65,8 @@ impl Ranks for Kept {
             result
         };
         let results: Vec<_> = std::thread::scope(|scope| {
-            let runs: Vec<_> = self.0.iter().map(|transport| scope.spawn(move || one(transport))).collect();
+            let runs: Vec<_> =
+                self.0.iter().map(|transport| scope.spawn(move || one(transport))).collect();
             runs.into_iter().map(|run| run.join().and_then(|result| result)).collect()
         });
         // A panic is the cause; what the others say of it is not.
@@ -78,7 +81,8 @@ impl Ranks for Kept {
 
 /// Small steps and chunks, so that short data goes every way.
 pub fn options() -> impl Strategy<Value = CommOptions> {
-    let ways = prop_oneof![Just(AllToAll::Flat), Just(AllToAll::Hierarchical), Just(AllToAll::Auto)];
+    let ways =
+        prop_oneof![Just(AllToAll::Flat), Just(AllToAll::Hierarchical), Just(AllToAll::Auto)];
     let one_step = prop_oneof![Just(None), Just(Some(0)), Just(Some(300))];
     let reduces = prop_oneof![Just(AllReduce::Flat), Just(AllReduce::Auto)];
     (ways, reduces, one_step, 1usize..2000).prop_map(
@@ -112,7 +116,12 @@ fn small<T: From<u8>>(rank: usize, i: usize) -> T {
 
 fn sums<T: From<u8> + std::ops::Add<Output = T>>(ranks: usize, len: usize) -> Vec<T> {
     (0..len)
-        .map(|i| (0..ranks).map(|rank| small::<T>(rank, i)).reduce(|a, b| a + b).expect("at least one rank"))
+        .map(|i| {
+            (0..ranks)
+                .map(|rank| small::<T>(rank, i))
+                .reduce(|a, b| a + b)
+                .expect("at least one rank")
+        })
         .collect()
 }
 
@@ -154,7 +163,8 @@ pub fn move_everything<T: Element + From<u8>>(job: &impl Ranks, options: &CommOp
         }
         let (next, previous) = (Rank((me + 1) % ranks), Rank((me + ranks - 1) % ranks));
         let mut received = vec![T::default(); len];
-        communicator.send_receive(Some((next, &part(me)[..])), Some((previous, &mut received[..])))?;
+        communicator
+            .send_receive(Some((next, &part(me)[..])), Some((previous, &mut received[..])))?;
         assert_eq!(received, part(previous.0), "send_receive");
         communicator.barrier()
     });
@@ -182,7 +192,8 @@ pub fn parts_of_any_size(job: &impl Ranks, options: &CommOptions, counts: &[Vec<
             assert_eq!(recv, expected);
         }
         let len = counts[0][0];
-        let send: Vec<u64> = (0..ranks).flat_map(|to| (0..len).map(move |i| routed(me, to, i))).collect();
+        let send: Vec<u64> =
+            (0..ranks).flat_map(|to| (0..len).map(move |i| routed(me, to, i))).collect();
         let expected: Vec<u64> =
             (0..ranks).flat_map(|from| (0..len).map(move |i| routed(from, me, i))).collect();
         let mut recv = vec![u64::MAX; ranks * len];

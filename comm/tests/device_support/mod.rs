@@ -4,7 +4,9 @@
 use headlong_comm::testing::{run_communicators, run_ranks_with};
 use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::transport::verbs::fake::Fabric;
-use headlong_comm::{AllToAll, BetweenDevices, CommOptions, Communicator, DeviceCollectives, Rank, Topology};
+use headlong_comm::{
+    AllToAll, BetweenDevices, CommOptions, Communicator, DeviceCollectives, Rank, Topology,
+};
 use headlong_device::Stream;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, Event, testing};
 use headlong_device::pool::Pool;
@@ -27,8 +29,8 @@ pub fn stream_on(ordinal: u32) -> Stream {
     Stream::cuda(&device, Arc::new(Pool::new(1))).expect("a stream")
 }
 
-/// Waiting for a whole device, as reading its memory does, waits for what every test of the process has enqueued there: tests
-/// whose ranks wait for each other take turns.
+/// Waiting for a whole device, as reading its memory does, waits for what every test of the process
+/// has enqueued there: tests whose ranks wait for each other take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Runs `work` once for each rank, with a stream of a device of its own, from device `first` on.
@@ -55,7 +57,8 @@ pub fn on_nodes<R: Send>(
 ) -> Vec<R> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let (deadline, all_to_all) = (Duration::from_secs(20), AllToAll::Hierarchical);
-    let options = CommOptions { deadline, between_devices: way, all_to_all, ..CommOptions::default() };
+    let options =
+        CommOptions { deadline, between_devices: way, all_to_all, ..CommOptions::default() };
     run_ranks_with(&Topology::from_node_sizes(nodes), options, |communicator| {
         work(communicator, stream_on(communicator.rank().0 as u32))
     })
@@ -69,7 +72,8 @@ pub fn on_rails<R: Send>(
     work: impl Fn(&Communicator, Stream) -> R + Sync,
 ) -> Vec<R> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let options = CommOptions { deadline, all_to_all: AllToAll::Hierarchical, ..CommOptions::default() };
+    let options =
+        CommOptions { deadline, all_to_all: AllToAll::Hierarchical, ..CommOptions::default() };
     let topology = Topology::from_node_sizes(nodes);
     let communicators = Communicator::local(&topology, options).into_iter().map(|communicator| {
         let node = topology.node_of(communicator.rank());
@@ -128,7 +132,8 @@ fn values(rank: usize, round: usize, len: usize) -> Vec<f32> {
     (0..len).map(|index| value(rank, round, index)).collect()
 }
 
-/// One rank's memory for all four operations on `len` values (of each rank, where there is one part for each).
+/// One rank's memory for all four operations on `len` values (of each rank, where there is one part
+/// for each).
 pub struct Memory {
     parts: DeviceMemory,
     exchanged: DeviceMemory,

@@ -44,7 +44,8 @@ fn body(case: &Case, end: Arc<dyn Transport>) -> Result<(), Failure> {
 fn options(seed: u64) -> CommOptions {
     let mut random = Random::new(seed ^ 0x0b7);
     CommOptions {
-        all_to_all: [AllToAll::Flat, AllToAll::Hierarchical, AllToAll::Auto][random.below(3) as usize],
+        all_to_all: [AllToAll::Flat, AllToAll::Hierarchical, AllToAll::Auto]
+            [random.below(3) as usize],
         all_reduce: [AllReduce::Flat, AllReduce::Auto][random.below(2) as usize],
         one_step_bytes: [None, Some(0), Some(64)][random.below(3) as usize],
         chunk_bytes: [64, 1 << 20][random.below(2) as usize],
@@ -102,7 +103,9 @@ impl Script<'_> {
             return Ok(());
         }
         let operation = self.operation;
-        Err(Failure::Wrong(format!("{what} (operation {operation}): {found:?} instead of {expected:?}")))
+        Err(Failure::Wrong(format!(
+            "{what} (operation {operation}): {found:?} instead of {expected:?}"
+        )))
     }
 
     fn broadcast(&self) -> Result<(), Failure> {
@@ -158,7 +161,8 @@ impl Script<'_> {
     fn all_to_all(&self) -> Result<(), Failure> {
         let len = self.length() / 4;
         let send: Vec<u64> = (0..self.ranks).flat_map(|to| self.words(self.me, to, len)).collect();
-        let expected: Vec<u64> = (0..self.ranks).flat_map(|from| self.words(from, self.me, len)).collect();
+        let expected: Vec<u64> =
+            (0..self.ranks).flat_map(|from| self.words(from, self.me, len)).collect();
         let mut received = vec![0; expected.len()];
         self.communicator.all_to_all(&send, &mut received)?;
         self.expect("all_to_all", &received, &expected)
@@ -173,7 +177,8 @@ impl Script<'_> {
         let count = |from: usize, to: usize| counts[from * self.ranks + to];
         let sent: Vec<usize> = (0..self.ranks).map(|to| count(self.me, to)).collect();
         let taken: Vec<usize> = (0..self.ranks).map(|from| count(from, self.me)).collect();
-        let send: Vec<u64> = (0..self.ranks).flat_map(|to| self.words(self.me, to, sent[to])).collect();
+        let send: Vec<u64> =
+            (0..self.ranks).flat_map(|to| self.words(self.me, to, sent[to])).collect();
         let expected: Vec<u64> =
             (0..self.ranks).flat_map(|from| self.words(from, self.me, taken[from])).collect();
         let mut received = vec![0; expected.len()];
@@ -184,7 +189,8 @@ impl Script<'_> {
     /// Around the ring, in one direction or the other; some send nothing.
     fn send_receive(&self) -> Result<(), Failure> {
         let shift = 1 + self.random(7).below(self.ranks as u64 - 1) as usize;
-        let (next, previous) = ((self.me + shift) % self.ranks, (self.me + self.ranks - shift) % self.ranks);
+        let (next, previous) =
+            ((self.me + shift) % self.ranks, (self.me + self.ranks - shift) % self.ranks);
         let sends = |rank: usize| self.random(50 + rank as u64).chance(70);
         let len = self.length();
         let (mine, expected) = (self.words(self.me, next, len), self.words(previous, self.me, len));

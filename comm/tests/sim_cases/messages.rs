@@ -1,4 +1,5 @@
-//! A job that calls the transport itself: everybody with everybody, around the ring, and up and down a tree.
+//! A job that calls the transport itself: everybody with everybody, around the ring, and up and
+//! down a tree.
 
 use std::sync::Arc;
 
@@ -40,7 +41,8 @@ fn steps(shape: u64, me: usize, ranks: usize) -> Vec<(Vec<usize>, Vec<usize>)> {
         0 => vec![(others(), others())],
         1 => vec![(vec![(me + 1) % ranks], vec![(me + ranks - 1) % ranks]); ranks - 1],
         _ => {
-            let spans: Vec<usize> = (0..4).map(|level| 1 << level).filter(|&span| span < ranks).collect();
+            let spans: Vec<usize> =
+                (0..4).map(|level| 1 << level).filter(|&span| span < ranks).collect();
             let up = |&span: &usize| match (me % (2 * span), me + span) {
                 (0, partner) if partner < ranks => (vec![], vec![partner]),
                 (place, _) if place == span => (vec![me - span], vec![]),
@@ -57,7 +59,8 @@ fn steps(shape: u64, me: usize, ranks: usize) -> Vec<(Vec<usize>, Vec<usize>)> {
 fn message(seed: u64, (sequence, step): (u64, u32), from: usize, to: usize) -> Vec<u8> {
     // The same length in every step, so that a message in a wrong step fits there.
     let len = Random::new(seed ^ (from * 31 + to) as u64).below(40).saturating_sub(4) as usize;
-    let mut random = Random::new(seed ^ sequence << 40 ^ u64::from(step) << 20 ^ (from * 64 + to) as u64);
+    let mut random =
+        Random::new(seed ^ sequence << 40 ^ u64::from(step) << 20 ^ (from * 64 + to) as u64);
     (0..len).map(|_| random.next_u64() as u8).collect()
 }
 
@@ -75,11 +78,16 @@ fn exchange(
         to.iter().zip(&sent).map(|(&to, bytes)| Outgoing { to: Rank(to), bytes }).collect();
     let expected: Vec<Vec<u8>> = from.iter().map(|&from| message(seed, step, from, me)).collect();
     let mut received = expected.iter().map(|bytes| vec![0; bytes.len()]).collect::<Vec<_>>();
-    let mut incoming: Vec<Incoming> =
-        from.iter().zip(&mut received).map(|(&from, bytes)| Incoming { from: Rank(from), bytes }).collect();
+    let mut incoming: Vec<Incoming> = from
+        .iter()
+        .zip(&mut received)
+        .map(|(&from, bytes)| Incoming { from: Rank(from), bytes })
+        .collect();
     end.exchange(&id, &outgoing, &mut incoming)?;
     if received != expected {
-        return Err(Failure::Wrong(format!("step {step:?}: {received:?} came instead of {expected:?}")));
+        return Err(Failure::Wrong(format!(
+            "step {step:?}: {received:?} came instead of {expected:?}"
+        )));
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Mistakes of the code above the transport: wrapped around one rank's end, they change what it sends, receives or counts.
+//! Mistakes of the code above the transport: wrapped around one rank's end, they change what it
+//! sends, receives or counts.
 
 use std::sync::{Arc, Mutex};
 
@@ -41,7 +42,8 @@ impl Mistaken {
     fn count(&self, id: &StepId, outgoing: &[Outgoing]) -> StepId {
         let mut uncounted = self.uncounted.lock().expect("no panic");
         let lag = uncounted.iter().filter(|&&sequence| sequence < id.sequence).count() as u64;
-        let nothing = !outgoing.is_empty() && outgoing.iter().all(|message| message.bytes.is_empty());
+        let nothing =
+            !outgoing.is_empty() && outgoing.iter().all(|message| message.bytes.is_empty());
         if self.mistake == Mistake::SequenceStays && nothing && !uncounted.contains(&id.sequence) {
             uncounted.push(id.sequence);
         }
@@ -91,7 +93,8 @@ impl Transport for Mistaken {
                     bytes[keep..].fill(0);
                     bytes
                 };
-                let sent: Vec<Vec<u8>> = outgoing.iter().map(|message| forget(message.bytes)).collect();
+                let sent: Vec<Vec<u8>> =
+                    outgoing.iter().map(|message| forget(message.bytes)).collect();
                 let messages = outgoing.iter().zip(&sent);
                 let outgoing: Vec<Outgoing> =
                     messages.map(|(message, bytes)| Outgoing { to: message.to, bytes }).collect();

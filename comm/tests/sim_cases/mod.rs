@@ -1,7 +1,7 @@
 //! Jobs for the simulated network, the judge of how they end, and how one is played again.
 //!
-//! A case is three words: which job, which seed, with a fault or without. Everything else follows from the seed, so the
-//! example `sim_replay` plays any case that a test has printed.
+//! A case is three words: which job, which seed, with a fault or without. Everything else follows
+//! from the seed, so the example `sim_replay` plays any case that a test has printed.
 
 pub mod collectives;
 pub mod messages;
@@ -90,7 +90,8 @@ impl Case {
         let mut random = Random::new(seed ^ 0x7090);
         let shapes: [&[usize]; 8] =
             [&[2], &[1, 1], &[3], &[2, 2], &[4], &[1, 3, 1], &[2, 2, 2, 2], &[3, 1, 4]];
-        let topology = Topology::from_node_sizes(shapes[random.below(shapes.len() as u64) as usize]);
+        let topology =
+            Topology::from_node_sizes(shapes[random.below(shapes.len() as u64) as usize]);
         let own = faulty && random.chance(15);
         let rank = random.below(topology.num_ranks() as u64) as usize;
         let operation = random.below(8);
@@ -107,7 +108,9 @@ impl Case {
     /// What one rank does.
     pub fn body(&self, end: Arc<dyn Transport>) -> Result<(), Failure> {
         match self.wrong {
-            Some(Wrong::Caller(mistake)) => (self.job.body)(self, Arc::new(Mistaken::new(end, mistake))),
+            Some(Wrong::Caller(mistake)) => {
+                (self.job.body)(self, Arc::new(Mistaken::new(end, mistake)))
+            }
             _ => (self.job.body)(self, end),
         }
     }
@@ -116,7 +119,8 @@ impl Case {
         let mut options = SimOptions::new(self.seed);
         if self.faulty && self.own_failure.is_none() {
             let ranks = self.topology.num_ranks();
-            options.faults = FaultPlan::draw(self.seed, ranks, self.job.exchanges, options.deadline);
+            options.faults =
+                FaultPlan::draw(self.seed, ranks, self.job.exchanges, options.deadline);
         }
         if let Some(Wrong::Transport(mutation)) = self.wrong {
             options.mutation = Some(mutation);
@@ -164,14 +168,16 @@ impl Case {
     /// The command that plays this case again.
     pub fn command(&self) -> String {
         let faulty = if self.faulty { " --faulty" } else { "" };
-        let mutation = self.wrong.map_or(String::new(), |wrong| format!(" --mistake {}", wrong.name()));
+        let mutation =
+            self.wrong.map_or(String::new(), |wrong| format!(" --mistake {}", wrong.name()));
         let (job, seed) = (self.job.name, self.seed);
         format!(
             "cargo run --release -p headlong-comm --example sim_replay -- --job {job} --seed {seed}{faulty}{mutation}"
         )
     }
 
-    /// What each rank may end with: the right result, or the job's first error, which names the true culprit.
+    /// What each rank may end with: the right result, or the job's first error, which names the
+    /// true culprit.
     fn judge(
         &self,
         results: &[Result<(), Failure>],
@@ -189,12 +195,16 @@ impl Case {
             return Err(wrong);
         }
         let planned = report.faults.iter().filter_map(|fault| fault.culprit(deadline));
-        let culprits: Vec<Rank> = planned.chain(self.own_failure.map(|own| Rank(own.rank))).collect();
+        let culprits: Vec<Rank> =
+            planned.chain(self.own_failure.map(|own| Rank(own.rank))).collect();
         for (rank, result) in results.iter().enumerate() {
             let Err(Failure::Comm(error)) = result else { continue };
-            let culprit = error.culprit().ok_or_else(|| format!("rank {rank} names nobody: {error}"))?;
+            let culprit =
+                error.culprit().ok_or_else(|| format!("rank {rank} names nobody: {error}"))?;
             if !culprits.contains(&culprit) {
-                return Err(format!("rank {rank} blames the wrong one, {culprits:?} it was: {error}"));
+                return Err(format!(
+                    "rank {rank} blames the wrong one, {culprits:?} it was: {error}"
+                ));
             }
             // Who dies knows nothing of what the others make of it.
             let same = report.first_error.as_ref() == Some(error);
@@ -215,13 +225,18 @@ impl Case {
 /// # Panics
 /// When one ends wrongly, with the command that plays it again.
 #[allow(dead_code, reason = "not used by the example")]
-pub fn run_all(job: &'static Job, seeds: std::ops::Range<u64>, faulty: fn(u64) -> bool) -> Vec<Report> {
+pub fn run_all(
+    job: &'static Job,
+    seeds: std::ops::Range<u64>,
+    faulty: fn(u64) -> bool,
+) -> Vec<Report> {
     let run = |seed: u64| {
         let case = Case::new(job, seed, faulty(seed));
         case.run().map_err(|wrong| format!("{wrong}\nplay it again: {}", case.command()))
     };
-    let half =
-        |odd: u64| seeds.clone().filter(|seed| seed % 2 == odd).map(run).collect::<Result<Vec<_>, _>>();
+    let half = |odd: u64| {
+        seeds.clone().filter(|seed| seed % 2 == odd).map(run).collect::<Result<Vec<_>, _>>()
+    };
     let halves = std::thread::scope(|scope| {
         let other = scope.spawn(|| half(1));
         [half(0), other.join().expect("no panic")]
@@ -239,6 +254,7 @@ pub fn assert_found(job: &'static Job, wrong: Wrong, faulty: bool, seeds: u64) {
         let found = Case::new(job, seed, faulty).with(wrong).run().err()?;
         Some((seed, found))
     });
-    let (seed, found) = found.unwrap_or_else(|| panic!("{wrong:?} is not noticed within {seeds} seeds"));
+    let (seed, found) =
+        found.unwrap_or_else(|| panic!("{wrong:?} is not noticed within {seeds} seeds"));
     println!("{wrong:?}: seed {seed}: {:.200}", found);
 }

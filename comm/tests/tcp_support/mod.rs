@@ -1,4 +1,5 @@
-//! What the tests of processes joined by TCP have in common, and of what carries their payload instead.
+//! What the tests of processes joined by TCP have in common, and of what carries their payload
+//! instead.
 #![allow(dead_code, unused_macros, unused_imports, reason = "each test uses a part")]
 
 use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
@@ -23,7 +24,12 @@ pub struct ReservedPort {
 
 pub fn reserve_port() -> ReservedPort {
     let flags = rustix::net::SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP));
+    let socket = rustix::net::socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        flags,
+        Some(ipproto::TCP),
+    );
     let socket = socket.expect("a socket");
     sockopt::set_socket_reuseaddr(&socket, true).expect("a socket option");
     let any: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
@@ -61,7 +67,10 @@ pub fn launch(rank: usize, world_size: usize, port: u16) -> Launch {
 }
 
 pub fn options(rank: usize, world_size: usize, port: u16) -> JoinOptions {
-    JoinOptions { deadlines: deadlines(), ..JoinOptions::new(launch(rank, world_size, port), [7; 32]) }
+    JoinOptions {
+        deadlines: deadlines(),
+        ..JoinOptions::new(launch(rank, world_size, port), [7; 32])
+    }
 }
 
 pub type Joined = Result<Arc<TcpTransport>, CommError>;
@@ -69,7 +78,8 @@ pub type Joined = Result<Arc<TcpTransport>, CommError>;
 /// Joins all of `all` as threads of this process; their answers in the same order.
 pub fn join_all(all: Vec<JoinOptions>) -> Vec<Joined> {
     std::thread::scope(|scope| {
-        let joins: Vec<_> = all.into_iter().map(|options| scope.spawn(move || join(&options))).collect();
+        let joins: Vec<_> =
+            all.into_iter().map(|options| scope.spawn(move || join(&options))).collect();
         joins.into_iter().map(|join| join.join().expect("joining does not panic")).collect()
     })
 }
@@ -157,15 +167,18 @@ impl Way {
                 let (topology, rank) = (control.topology(), control.rank());
                 (topology.node_of(rank), topology.local_index(rank))
             };
-            let cards = VerbsNetwork::new(VerbsSettings::default(), fabric.provider(node), local_index);
+            let cards =
+                VerbsNetwork::new(VerbsSettings::default(), fabric.provider(node), local_index);
             let has_cards = matches!(self, Way::Verbs | Way::Nodes);
             let network = has_cards.then_some(&cards as &dyn Network);
             choose(control, &ChooseOptions { wanted: self.wanted(), network })
         };
         std::thread::scope(|scope| {
             let choice = &choice;
-            let choices: Vec<_> = controls.map(|control| scope.spawn(move || choice(control))).collect();
-            let chosen = choices.into_iter().map(|choice| choice.join().expect("choosing does not panic"));
+            let choices: Vec<_> =
+                controls.map(|control| scope.spawn(move || choice(control))).collect();
+            let chosen =
+                choices.into_iter().map(|choice| choice.join().expect("choosing does not panic"));
             chosen.map(|chosen| chosen.expect("the paths are there").transport).collect()
         })
     }

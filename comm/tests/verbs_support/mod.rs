@@ -1,4 +1,5 @@
-//! What the tests of ranks joined by verbs have in common: threads of this process, cards of its own fabric.
+//! What the tests of ranks joined by verbs have in common: threads of this process, cards of its
+//! own fabric.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use super::tcp_support::{join_all, options, reserve_port};
@@ -82,7 +83,10 @@ pub fn job(
 }
 
 /// Runs `work` for every rank on a thread of its own.
-pub fn on_all<R: Send>(ranks: &[Arc<PathTransport>], work: impl Fn(&PathTransport) -> R + Sync) -> Vec<R> {
+pub fn on_all<R: Send>(
+    ranks: &[Arc<PathTransport>],
+    work: impl Fn(&PathTransport) -> R + Sync,
+) -> Vec<R> {
     thread::scope(|scope| {
         let runs: Vec<_> = ranks.iter().map(|rank| scope.spawn(|| work(rank))).collect();
         runs.into_iter().map(|run| run.join().expect("no panic")).collect()

@@ -1,4 +1,5 @@
-// One step of an optimiser on rows of DIM elements, half a warp per row: for the tests of optimizer.cuh.
+// One step of an optimiser on rows of DIM elements, half a warp per row: for the tests of
+// optimizer.cuh.
 #ifndef HL_OPTIMIZER
 #define HL_OPTIMIZER HL_ADAGRAD
 #endif

@@ -1,4 +1,5 @@
-// Kernels for the tests of the prelude: each does one thing the prelude offers, on every element it is given.
+// Kernels for the tests of the prelude: each does one thing the prelude offers, on every element it
+// is given.
 
 struct ConvertArgs {
   const u32* from;  // bits of f32
@@ -100,7 +101,8 @@ HL_DEVICE void product(const ProductArgs& args) {
   copy_async_commit();
   copy_async_wait<0>();
   __syncwarp();
-  // Matrices of A in the order of its registers: rows 0–7 and 8–15 of columns 0–7, then of columns 8–15.
+  // Matrices of A in the order of its registers: rows 0–7 and 8–15 of columns 0–7, then of columns
+  // 8–15.
   u32 fa[4], fb4[4];
   load_matrices(fa, a + 16 * (lane & 15u) + 8 * (lane >> 4));
   load_matrices_transposed(fb4, b + 8 * lane);

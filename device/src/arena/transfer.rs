@@ -1,4 +1,5 @@
-//! Whole matrices and arenas to and from host lists, whatever memory they lie in: for initial values, checkpoints, tests.
+//! Whole matrices and arenas to and from host lists, whatever memory they lie in: for initial
+//! values, checkpoints, tests.
 
 use super::{Arena, Mat};
 use crate::cuda::{DeviceMemory, DevicePtr};
@@ -13,14 +14,17 @@ impl Mat {
         matches!(*self.slot.memory, Memory::Device(_))
     }
 
-    /// The address of the first element, for kernels. An empty matrix has one too; it must not be followed.
+    /// The address of the first element, for kernels. An empty matrix has one too; it must not be
+    /// followed.
     ///
     /// # Panics
     /// When the matrix lies in host memory.
     pub fn device_ptr(&self) -> DevicePtr {
         match &*self.slot.memory {
             Memory::Device(memory) => memory.ptr().offset(self.first_byte()),
-            Memory::Host(_) => panic!("slot `{}` lies in host memory and has no device address", self.name()),
+            Memory::Host(_) => {
+                panic!("slot `{}` lies in host memory and has no device address", self.name())
+            }
         }
     }
 
@@ -49,10 +53,12 @@ impl Mat {
         Ok(packed)
     }
 
-    /// Overwrites all elements, row after row without gaps. On a device: waits for all of its work first.
+    /// Overwrites all elements, row after row without gaps. On a device: waits for all of its work
+    /// first.
     ///
     /// # Panics
-    /// When the slot holds another element type, `packed` has another length, or the slot (in host memory) is in use.
+    /// When the slot holds another element type, `packed` has another length, or the slot (in host
+    /// memory) is in use.
     pub fn copy_from<T: Element>(&self, packed: &[T]) -> Result<()> {
         let (rows, cols) = (self.rows, self.cols);
         assert_eq!(packed.len(), rows * cols, "slot `{}` is {rows} × {cols}", self.name());
@@ -71,7 +77,8 @@ impl Mat {
             Memory::Device(memory) => {
                 let mut spanned = self.spanned::<T>(memory)?;
                 for row in 0..rows {
-                    spanned[row * self.stride..][..cols].copy_from_slice(&packed[row * cols..][..cols]);
+                    spanned[row * self.stride..][..cols]
+                        .copy_from_slice(&packed[row * cols..][..cols]);
                 }
                 memory.write(self.first_byte(), bytes_of(&spanned))
             }
@@ -91,7 +98,8 @@ impl Mat {
 impl Arena {
     /// First byte of host memory.
     pub(super) fn host_start(&self) -> NonNull<u8> {
-        self.memory.host_start(self.slots.first().map_or("of an empty arena", |slot| &slot.plan.name))
+        self.memory
+            .host_start(self.slots.first().map_or("of an empty arena", |slot| &slot.plan.name))
     }
 
     /// Whether the arena lies in a device's memory.
@@ -110,22 +118,27 @@ impl Arena {
         }
     }
 
-    /// All slots as one list, gaps of alignment included. On a device: waits for all of its work first.
+    /// All slots as one list, gaps of alignment included. On a device: waits for all of its work
+    /// first.
     ///
     /// # Panics
     /// When a slot holds another element type, or (in host memory) is being written.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        let Memory::Device(memory) = &*self.memory else { return Ok(self.read_all::<T>().to_vec()) };
+        let Memory::Device(memory) = &*self.memory else {
+            return Ok(self.read_all::<T>().to_vec());
+        };
         self.slots.iter().for_each(|slot| slot.check_dtype::<T>());
         let mut values = vec![T::default(); self.range.len() / size_of::<T>()];
         memory.read(self.range.start, bytes_of_mut(&mut values))?;
         Ok(values)
     }
 
-    /// Overwrites all slots from one list, gaps of alignment included. On a device: waits for all of its work first.
+    /// Overwrites all slots from one list, gaps of alignment included. On a device: waits for all
+    /// of its work first.
     ///
     /// # Panics
-    /// When a slot holds another element type, `values` has another length, or a slot (in host memory) is in use.
+    /// When a slot holds another element type, `values` has another length, or a slot (in host
+    /// memory) is in use.
     pub fn copy_from<T: Element>(&self, values: &[T]) -> Result<()> {
         assert_eq!(size_of_val(values), self.range.len(), "a list as long as the arena");
         let Memory::Device(memory) = &*self.memory else {

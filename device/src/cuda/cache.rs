@@ -1,8 +1,9 @@
 //! Compiled kernels on disk, so that a compiler runs once per machine, or never.
 //!
-//! Looked for in this order: the folder given by `--kernels`, as `headlong kernels build` made it; the user's cache
-//! folder; then NVRTC compiles, and the result goes to the user's cache. A file holds the code, the compiler's log and
-//! a checksum; it is written aside and renamed, so that several processes may fill one folder at once.
+//! Looked for in this order: the folder given by `--kernels`, as `headlong kernels build` made it;
+//! the user's cache folder; then NVRTC compiles, and the result goes to the user's cache. A file
+//! holds the code, the compiler's log and a checksum; it is written aside and renamed, so that
+//! several processes may fill one folder at once.
 
 use super::compile::{Compiled, compile, compiler_version, full_text, options};
 use super::kernel::{Define, Source};
@@ -75,13 +76,22 @@ impl KernelCache {
         );
         DeviceError::Unavailable {
             device: "cuda".to_owned(),
-            reason: format!("kernel source {} for {arch}: {looked}, and to compile it: {error}", source.name),
+            reason: format!(
+                "kernel source {} for {arch}: {looked}, and to compile it: {error}",
+                source.name
+            ),
         }
     }
 }
 
-/// Compiles an instance and writes it into a bundle, as `arch/room-op-key.cubin`; returns what was compiled.
-pub fn build_into(folder: &Path, source: &Source, defines: &[Define], arch: &str) -> Result<Compiled> {
+/// Compiles an instance and writes it into a bundle, as `arch/room-op-key.cubin`; returns what was
+/// compiled.
+pub fn build_into(
+    folder: &Path,
+    source: &Source,
+    defines: &[Define],
+    arch: &str,
+) -> Result<Compiled> {
     let compiled = compile(source, defines, arch)?;
     // The software device's compiler counts its minor versions from 1000.
     let arch_folder = arch_folder(arch, compiler_version()?.1 >= 1000);
@@ -89,7 +99,8 @@ pub fn build_into(folder: &Path, source: &Source, defines: &[Define], arch: &str
     Ok(compiled)
 }
 
-/// The file of an instance: everything that changes the code is in the key, the compiler's version apart.
+/// The file of an instance: everything that changes the code is in the key, the compiler's version
+/// apart.
 fn file_name(source: &Source, defines: &[Define], arch: &str) -> String {
     let key = format!("{}\0{}", full_text(source), options(defines, arch).join("\0"));
     format!("{}-{:032x}.cubin", source.name.replace('/', "-"), xxh3_128(key.as_bytes()))
@@ -101,14 +112,17 @@ fn compiler_folder() -> Result<String> {
     Ok(format!("nvrtc-{major}.{minor}"))
 }
 
-/// The folder of a bundle for an architecture. Code for the software device lies apart from code for GPUs.
+/// The folder of a bundle for an architecture. Code for the software device lies apart from code
+/// for GPUs.
 fn arch_folder(arch: &str, is_software: bool) -> String {
     if is_software { format!("{arch}-software") } else { arch.to_owned() }
 }
 
 fn user_cache() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")))?;
+    let variable =
+        |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base =
+        variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")))?;
     Some(base.join("headlong").join("kernels"))
 }
 
@@ -118,7 +132,10 @@ fn read(file: &Path) -> Option<Compiled> {
     let (head, payload) = bytes.split_at_checked(32)?;
     let number = |at: usize| head[at..at + 8].try_into().map(u64::from_le_bytes).ok();
     let (sum, cubin_len, log_len) = (number(8)?, number(16)? as usize, number(24)? as usize);
-    if head[..8] != *MAGIC || payload.len() != cubin_len.checked_add(log_len)? || xxh3_64(payload) != sum {
+    if head[..8] != *MAGIC
+        || payload.len() != cubin_len.checked_add(log_len)?
+        || xxh3_64(payload) != sum
+    {
         return None;
     }
     let (cubin, log) = payload.split_at(cubin_len);

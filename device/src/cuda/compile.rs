@@ -21,7 +21,8 @@ pub struct Compiled {
     pub cubin: Vec<u8>,
     /// What the compiler said, empty lines left out.
     pub log: String,
-    /// What each kernel uses, as the assembler reports it; empty from a compiler that reports nothing.
+    /// What each kernel uses, as the assembler reports it; empty from a compiler that reports
+    /// nothing.
     pub kernels: Vec<KernelReport>,
 }
 
@@ -82,14 +83,20 @@ pub fn compile(source: &Source, defines: &[Define], arch: &str) -> Result<Compil
     Library::Nvrtc.require()?;
     let program = Program::new(source)?;
     let options = options(defines, arch);
-    let options: Vec<CString> = options.iter().map(|option| c_string(option)).collect::<Result<_>>()?;
+    let options: Vec<CString> =
+        options.iter().map(|option| c_string(option)).collect::<Result<_>>()?;
     let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
     // SAFETY: a living program, and as many C strings as said.
-    let code = unsafe { sys::nvrtcCompileProgram(program.0, pointers.len() as i32, pointers.as_ptr()) };
+    let code =
+        unsafe { sys::nvrtcCompileProgram(program.0, pointers.len() as i32, pointers.as_ptr()) };
     let log = program.log()?;
     if code != sys::nvrtcResult::NVRTC_SUCCESS {
         let log = if log.is_empty() { describe(code) } else { log };
-        return Err(DeviceError::Compile { kernel: source.name.to_owned(), arch: arch.to_owned(), log });
+        return Err(DeviceError::Compile {
+            kernel: source.name.to_owned(),
+            arch: arch.to_owned(),
+            log,
+        });
     }
     Ok(Compiled::new(program.cubin()?, log))
 }
@@ -181,7 +188,8 @@ fn reports(log: &str) -> Vec<KernelReport> {
         }
         let Some(report) = reports.last_mut() else { continue };
         if line.contains("spill stores") {
-            report.spill_bytes += before(line, " bytes spill stores") + before(line, " bytes spill loads");
+            report.spill_bytes +=
+                before(line, " bytes spill stores") + before(line, " bytes spill loads");
         } else if line.contains("Used ") {
             report.registers = before(line, " registers");
             report.shared_bytes = before(line, " bytes smem");

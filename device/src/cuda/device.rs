@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// How the software device names itself.
 const SOFTWARE_DEVICE_NAME: &str = "Headlong software device";
 
-/// An open device. Cheap to clone; all clones, and all openings of one ordinal, are the same device.
+/// An open device. Cheap to clone; all clones, and all openings of one ordinal, are the same
+/// device.
 #[derive(Debug, Clone)]
 pub struct CudaDevice(Arc<Inner>);
 
@@ -83,7 +84,9 @@ impl CudaDevice {
         driver::start()?;
         let mut count = 0;
         // SAFETY: the driver is started.
-        driver::check(unsafe { sys::cuDeviceGetCount(&mut count) }, || "counting devices".to_owned())?;
+        driver::check(unsafe { sys::cuDeviceGetCount(&mut count) }, || {
+            "counting devices".to_owned()
+        })?;
         Ok(count.max(0) as u32)
     }
 
@@ -97,12 +100,15 @@ impl CudaDevice {
         &self.0.name
     }
 
-    /// Its address on the bus, as sysfs writes it: `0000:1b:00.0`. None where the driver does not say.
+    /// Its address on the bus, as sysfs writes it: `0000:1b:00.0`. None where the driver does not
+    /// say.
     pub fn bus_id(&self) -> Option<String> {
         let mut id = [0_u8; 32];
-        // SAFETY: a valid device; the buffer is as long as said, and the driver ends the text with a zero.
-        let code =
-            unsafe { sys::cuDeviceGetPCIBusId(id.as_mut_ptr().cast(), id.len() as i32, self.0.handle) };
+        // SAFETY: a valid device; the buffer is as long as said, and the driver ends the text with
+        // a zero.
+        let code = unsafe {
+            sys::cuDeviceGetPCIBusId(id.as_mut_ptr().cast(), id.len() as i32, self.0.handle)
+        };
         let end = id.iter().position(|&byte| byte == 0)?;
         let text = String::from_utf8_lossy(&id[..end]).to_lowercase();
         (code == sys::CUresult::CUDA_SUCCESS && !text.is_empty()).then_some(text)
@@ -206,14 +212,18 @@ pub(crate) fn arch_of((major, minor): (u32, u32)) -> String {
 pub(crate) fn handle_of(ordinal: u32) -> Result<sys::CUdevice> {
     let mut handle = 0;
     // SAFETY: the driver is started, or it says that it is not.
-    driver::check(unsafe { sys::cuDeviceGet(&mut handle, ordinal as i32) }, || format!("cuda:{ordinal}"))?;
+    driver::check(unsafe { sys::cuDeviceGet(&mut handle, ordinal as i32) }, || {
+        format!("cuda:{ordinal}")
+    })?;
     Ok(handle)
 }
 
 pub(crate) fn attribute(handle: sys::CUdevice, which: Attribute) -> Result<i32> {
     let mut value = 0;
     // SAFETY: a valid device and a place for the answer.
-    driver::check(unsafe { sys::cuDeviceGetAttribute(&mut value, which, handle) }, || format!("{which:?}"))?;
+    driver::check(unsafe { sys::cuDeviceGetAttribute(&mut value, which, handle) }, || {
+        format!("{which:?}")
+    })?;
     Ok(value)
 }
 

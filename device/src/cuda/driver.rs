@@ -1,4 +1,5 @@
-//! The few lines round every call of the driver: its codes as errors, its context on the calling thread.
+//! The few lines round every call of the driver: its codes as errors, its context on the calling
+//! thread.
 
 use super::libraries::Library;
 use crate::error::{DeviceError, Result};
@@ -16,7 +17,8 @@ pub(crate) fn check(code: sys::CUresult, what: impl FnOnce() -> String) -> Resul
 #[cold]
 pub(crate) fn error(code: sys::CUresult, what: String) -> DeviceError {
     let (mut name, mut text) = (std::ptr::null(), std::ptr::null());
-    // SAFETY: the driver is open, or there would be no code; it fills the pointers with static strings.
+    // SAFETY: the driver is open, or there would be no code; it fills the pointers with static
+    // strings.
     unsafe { sys::cuGetErrorName(code, &mut name) };
     // SAFETY: as above.
     unsafe { sys::cuGetErrorString(code, &mut text) };
@@ -45,7 +47,8 @@ pub(crate) fn start() -> Result<()> {
 }
 
 thread_local! {
-    /// The context this thread set last. Contexts live as long as the process, so none is ever stale.
+    /// The context this thread set last. Contexts live as long as the process, so none is ever
+    /// stale.
     static CURRENT: std::cell::Cell<sys::CUcontext> = const { std::cell::Cell::new(std::ptr::null_mut()) };
 }
 

@@ -46,7 +46,8 @@ impl Event {
         // SAFETY: the event is alive.
         match unsafe { sys::cuEventQuery(self.raw) } {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            code => driver::check(code, || format!("asking for an event of {}", self.device)).map(|()| true),
+            code => driver::check(code, || format!("asking for an event of {}", self.device))
+                .map(|()| true),
         }
     }
 
@@ -72,7 +73,8 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
-            // SAFETY: made in `with_flags`, destroyed only here; the driver waits with it until the event is past.
+            // SAFETY: made in `with_flags`, destroyed only here; the driver waits with it until the
+            // event is past.
             unsafe { sys::cuEventDestroy_v2(self.raw) };
         }
     }

@@ -7,7 +7,8 @@ use std::ffi::CString;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// A captured, instantiated and uploaded graph. The memory and kernels it uses must outlive it: arenas and modules do.
+/// A captured, instantiated and uploaded graph. The memory and kernels it uses must outlive it:
+/// arenas and modules do.
 #[derive(Debug)]
 pub struct Graph {
     device: CudaDevice,
@@ -29,7 +30,8 @@ impl Graph {
     pub(crate) fn instantiate(stream: &CudaStream, graph: sys::CUgraph) -> Result<Self> {
         let device = stream.device().clone();
         let executable = std::ptr::null_mut();
-        let mut made = Self { device, graph, executable, nodes: 0, kernel_nodes: 0, turn: Mutex::new(()) };
+        let mut made =
+            Self { device, graph, executable, nodes: 0, kernel_nodes: 0, turn: Mutex::new(()) };
         (made.nodes, made.kernel_nodes) = count(graph)?;
         // SAFETY: `graph` is a captured graph, owned by `made`.
         let code = unsafe { sys::cuGraphInstantiateWithFlags(&mut made.executable, graph, 0) };
@@ -64,10 +66,12 @@ impl Graph {
     pub fn print(&self, path: &Path) -> Result<()> {
         self.device.bind()?;
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed =
-            |reason: String| DeviceError::Misuse { what: format!("printing to {}", path.display()), reason };
-        let name =
-            CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| failed(error.to_string()))?;
+        let failed = |reason: String| DeviceError::Misuse {
+            what: format!("printing to {}", path.display()),
+            reason,
+        };
+        let name = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|error| failed(error.to_string()))?;
         // SAFETY: the graph is alive; the name is a C string.
         let code = unsafe { sys::cuGraphDebugDotPrint(self.graph, name.as_ptr(), 0) };
         driver::check(code, || format!("printing a graph to {}", path.display()))
@@ -99,7 +103,8 @@ impl Drop for Graph {
             return;
         }
         if !self.executable.is_null() {
-            // SAFETY: instantiated here and destroyed only here; the driver keeps it until running launches are done.
+            // SAFETY: instantiated here and destroyed only here; the driver keeps it until running
+            // launches are done.
             unsafe { sys::cuGraphExecDestroy(self.executable) };
         }
         // SAFETY: captured for this value and destroyed only here.

@@ -10,7 +10,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// The CUDA C++ text of an op, embedded in the program: `Source { name: "embedding/lookup", text: include_str!("lookup.cu") }`.
+/// The CUDA C++ text of an op, embedded in the program: `Source { name: "embedding/lookup", text:
+/// include_str!("lookup.cu") }`.
 #[derive(Debug)]
 pub struct Source {
     /// `room/op`.
@@ -166,7 +167,12 @@ impl Kernel {
         loaded.map(|loaded| loaded.name.clone())
     }
 
-    pub(crate) fn launch(&self, stream: sys::CUstream, shape: Launch, args: *const c_void) -> Result<()> {
+    pub(crate) fn launch(
+        &self,
+        stream: sys::CUstream,
+        shape: Launch,
+        args: *const c_void,
+    ) -> Result<()> {
         let Launch { grid, block, shared_bytes } = shape;
         if grid.x == 0 || grid.y == 0 || grid.z == 0 {
             return Ok(());
@@ -175,8 +181,9 @@ impl Kernel {
             self.allow_shared(shared_bytes)?;
         }
         let mut args = [args.cast_mut()];
-        // SAFETY: the function takes one argument of this type by value, as `layout_test!` checks; the driver copies it
-        // before it returns. What the kernel reads and writes is its op's responsibility.
+        // SAFETY: the function takes one argument of this type by value, as `layout_test!` checks;
+        // the driver copies it before it returns. What the kernel reads and writes is its op's
+        // responsibility.
         let code = unsafe {
             sys::cuLaunchKernel(
                 self.0.function,
@@ -209,7 +216,8 @@ impl Kernel {
 /// The modules loaded on a device and the kernels found in them.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
-    /// By a hash of source, defines and entry, so that finding a kernel takes no memory; then compared.
+    /// By a hash of source, defines and entry, so that finding a kernel takes no memory; then
+    /// compared.
     kernels: RwLock<HashMap<u64, Vec<Entry>>>,
     /// Held while compiling and loading; each source instance once.
     modules: Mutex<HashMap<(usize, Vec<Define>), usize>>,
@@ -235,7 +243,9 @@ impl Modules {
         let mut hasher = std::hash::DefaultHasher::new();
         (std::ptr::from_ref(source) as usize, defines, entry).hash(&mut hasher);
         let key = hasher.finish();
-        let is_it = |e: &&Entry| std::ptr::eq(e.source, source) && e.defines == defines && (e.entry == entry);
+        let is_it = |e: &&Entry| {
+            std::ptr::eq(e.source, source) && e.defines == defines && (e.entry == entry)
+        };
         let known = self.kernels.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = known.get(&key).and_then(|entries| entries.iter().find(is_it)) {
             return Ok(found.kernel.clone());
@@ -243,7 +253,8 @@ impl Modules {
         drop(known);
         if stream.is_capturing()? {
             let what = format!("kernel {}:{entry}", source.name);
-            let reason = "it is not loaded, and a capture must not load: run the same step once before";
+            let reason =
+                "it is not loaded, and a capture must not load: run the same step once before";
             return Err(DeviceError::Misuse { what, reason: reason.to_owned() });
         }
         let kernel = self.load(stream.device(), source, defines, entry)?;
@@ -272,8 +283,10 @@ impl Modules {
             }
         };
         let name = format!("{}:{entry}", source.name);
-        let symbol = CString::new(entry)
-            .map_err(|error| DeviceError::Misuse { what: name.clone(), reason: error.to_string() })?;
+        let symbol = CString::new(entry).map_err(|error| DeviceError::Misuse {
+            what: name.clone(),
+            reason: error.to_string(),
+        })?;
         let mut function = std::ptr::null_mut();
         // SAFETY: a loaded module and a C string.
         let code = unsafe { sys::cuModuleGetFunction(&mut function, module, symbol.as_ptr()) };
@@ -286,12 +299,18 @@ impl Modules {
     }
 }
 
-/// From the cache or the compiler to the device. Modules stay loaded as long as the process, as contexts do.
-fn load_module(device: &CudaDevice, source: &'static Source, defines: &[Define]) -> Result<sys::CUmodule> {
+/// From the cache or the compiler to the device. Modules stay loaded as long as the process, as
+/// contexts do.
+fn load_module(
+    device: &CudaDevice,
+    source: &'static Source,
+    defines: &[Define],
+) -> Result<sys::CUmodule> {
     let compiled =
         cache::KernelCache::current().get(source, defines, &device.arch(), device.is_software())?;
     let mut module = std::ptr::null_mut();
-    // SAFETY: the device's context is current; the bytes are a whole cubin, checked against their sum by the cache.
+    // SAFETY: the device's context is current; the bytes are a whole cubin, checked against their
+    // sum by the cache.
     let code = unsafe { sys::cuModuleLoadData(&mut module, compiled.cubin.as_ptr().cast()) };
     driver::check(code, || format!("loading kernel source {} on {device}", source.name))?;
     Ok(module)

@@ -1,9 +1,10 @@
-//! Finding CUDA's libraries at run time: nothing of CUDA is linked, and a machine without it runs everything else.
+//! Finding CUDA's libraries at run time: nothing of CUDA is linked, and a machine without it runs
+//! everything else.
 //!
-//! cudarc opens libraries by name and panics when it finds none, so each library is opened here first, by absolute path
-//! and for all to see; cudarc then gets the one that is already open. The order of search: the folders of
-//! `HEADLONG_CUDA_LIBS`, the system's names (`LD_LIBRARY_PATH`, `ld.so.cache`), `/usr/local/cuda/lib64`, and the NVIDIA
-//! wheels of the Pythons in `PATH`.
+//! cudarc opens libraries by name and panics when it finds none, so each library is opened here
+//! first, by absolute path and for all to see; cudarc then gets the one that is already open. The
+//! order of search: the folders of `HEADLONG_CUDA_LIBS`, the system's names (`LD_LIBRARY_PATH`,
+//! `ld.so.cache`), `/usr/local/cuda/lib64`, and the NVIDIA wheels of the Pythons in `PATH`.
 
 use crate::error::{DeviceError, Result};
 use std::ffi::{CStr, CString, OsStr, c_void};
@@ -14,7 +15,8 @@ use std::sync::OnceLock;
 pub const SEARCH_VARIABLE: &str = "HEADLONG_CUDA_LIBS";
 
 /// Where toolkits are installed by default.
-const TOOLKIT_FOLDERS: [&str; 2] = ["/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"];
+const TOOLKIT_FOLDERS: [&str; 2] =
+    ["/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"];
 
 /// One of CUDA's libraries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +49,8 @@ struct Opened {
 
 impl Library {
     /// All, in the order of reports.
-    pub const ALL: [Library; 4] = [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Nccl];
+    pub const ALL: [Library; 4] =
+        [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Nccl];
 
     /// The library's usual name.
     pub const fn name(self) -> &'static str {
@@ -64,13 +67,16 @@ impl Library {
         match self {
             Library::Driver => (&["libcuda.so.1"], c"cuInit"),
             Library::Nvrtc => (&["libnvrtc.so.13", "libnvrtc.so.12"], c"nvrtcVersion"),
-            Library::CublasLt => (&["libcublasLt.so.13", "libcublasLt.so.12"], c"cublasLtGetVersion"),
+            Library::CublasLt => {
+                (&["libcublasLt.so.13", "libcublasLt.so.12"], c"cublasLtGetVersion")
+            }
             Library::Nccl => (&["libnccl.so.2"], c"ncclGetVersion"),
         }
     }
 
     fn slot(self) -> &'static OnceLock<std::result::Result<Opened, String>> {
-        static SLOTS: [OnceLock<std::result::Result<Opened, String>>; 4] = [const { OnceLock::new() }; 4];
+        static SLOTS: [OnceLock<std::result::Result<Opened, String>>; 4] =
+            [const { OnceLock::new() }; 4];
         &SLOTS[self as usize]
     }
 
@@ -80,7 +86,10 @@ impl Library {
 
     /// Opens the library, once per process, and says which file it is.
     pub fn find(self) -> Found {
-        Found { name: self.name(), path: self.opened().map(|o| o.path.clone()).map_err(String::clone) }
+        Found {
+            name: self.name(),
+            path: self.opened().map(|o| o.path.clone()).map_err(String::clone),
+        }
     }
 
     /// Opens the library, or says why it cannot be had.
@@ -98,8 +107,12 @@ impl Library {
         // SAFETY: the handle was returned by `dlopen` and is never closed.
         let address = unsafe { libc::dlsym(opened.handle as *mut c_void, name.as_ptr()) };
         if address.is_null() {
-            let reason =
-                format!("{} at {} has no {}", self.name(), opened.path.display(), name.to_string_lossy());
+            let reason = format!(
+                "{} at {} has no {}",
+                self.name(),
+                opened.path.display(),
+                name.to_string_lossy()
+            );
             return Err(self.missing(&reason));
         }
         Ok(address)
@@ -115,7 +128,8 @@ impl Library {
                 Err(_) => {}
             }
         }
-        let tried = if tried.is_empty() { String::new() } else { format!(" ({})", tried.join("; ")) };
+        let tried =
+            if tried.is_empty() { String::new() } else { format!(" ({})", tried.join("; ")) };
         Err(format!(
             "{} is not among the system's libraries, in {SEARCH_VARIABLE}, a CUDA toolkit or a Python's NVIDIA \
              wheels{tried}",
@@ -125,9 +139,11 @@ impl Library {
 
     /// Files and names to try, in order.
     fn candidates(self, names: &[&str]) -> Vec<PathBuf> {
-        let in_folder =
-            |folder: PathBuf| names.iter().map(move |name| folder.join(name)).filter(|file| file.exists());
-        let mut candidates: Vec<PathBuf> = listed_folders().into_iter().flat_map(in_folder).collect();
+        let in_folder = |folder: PathBuf| {
+            names.iter().map(move |name| folder.join(name)).filter(|file| file.exists())
+        };
+        let mut candidates: Vec<PathBuf> =
+            listed_folders().into_iter().flat_map(in_folder).collect();
         candidates.extend(names.iter().map(PathBuf::from));
         if self != Library::Driver {
             // The driver comes with the kernel module; a copy in a toolkit is a stub.
@@ -137,7 +153,12 @@ impl Library {
         candidates
     }
 
-    fn opened_as(self, handle: usize, candidate: &Path, probe: &CStr) -> std::result::Result<Opened, String> {
+    fn opened_as(
+        self,
+        handle: usize,
+        candidate: &Path,
+        probe: &CStr,
+    ) -> std::result::Result<Opened, String> {
         // SAFETY: the handle is open; the name is a C string.
         let address = unsafe { libc::dlsym(handle as *mut c_void, probe.as_ptr()) };
         if address.is_null() {
@@ -151,8 +172,8 @@ impl Library {
         if same { Ok(Opened { handle, path }) } else { Err(self.not_the_same(&path, probe)) }
     }
 
-    /// The address of `symbol` in the library that cudarc opens by name; null where it finds none, `None` where it is not
-    /// asked for this library.
+    /// The address of `symbol` in the library that cudarc opens by name; null where it finds none,
+    /// `None` where it is not asked for this library.
     fn in_cudarc(self, symbol: &CStr) -> Option<*mut c_void> {
         use cudarc::{cublaslt, driver, nvrtc};
         // SAFETY: opens the library, which is open already, and closes it again.
@@ -180,20 +201,26 @@ impl Library {
         Some(found.map_or(std::ptr::null_mut(), |symbol| *symbol))
     }
 
-    /// cudarc asks for `libcuda.so` before `libcuda.so.1`: where such a file lies in the system's path, it may be another one.
+    /// cudarc asks for `libcuda.so` before `libcuda.so.1`: where such a file lies in the system's
+    /// path, it may be another one.
     fn not_the_same(self, ours: &Path, probe: &CStr) -> String {
         let theirs = self.in_cudarc(probe).and_then(|address| file_of(address)).unwrap_or_default();
         let (name, ours) = (self.name(), ours.display());
         match theirs.as_os_str().is_empty() {
             true => format!("{ours} is open, but not as {name}.so: its SONAME is another"),
-            false => format!("two {name} are in reach, {ours} and {}: take one away", theirs.display()),
+            false => {
+                format!("two {name} are in reach, {ours} and {}: take one away", theirs.display())
+            }
         }
     }
 }
 
-/// NVRTC opens its built-ins by name only: beside a wheel they are found when they are open already.
+/// NVRTC opens its built-ins by name only: beside a wheel they are found when they are open
+/// already.
 fn open_builtins(nvrtc: &Path) {
-    let Some(entries) = nvrtc.parent().and_then(|folder| std::fs::read_dir(folder).ok()) else { return };
+    let Some(entries) = nvrtc.parent().and_then(|folder| std::fs::read_dir(folder).ok()) else {
+        return;
+    };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
@@ -205,8 +232,10 @@ fn open_builtins(nvrtc: &Path) {
 }
 
 fn open_file(path: &Path) -> std::result::Result<usize, String> {
-    let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: opening a library runs its initialisers; these are NVIDIA's, or what the user put in their place.
+    let name =
+        CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
+    // SAFETY: opening a library runs its initialisers; these are NVIDIA's, or what the user put in
+    // their place.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if !handle.is_null() {
         return Ok(handle as usize);
@@ -264,7 +293,8 @@ fn wheel_folders() -> Vec<PathBuf> {
         for python in children(&prefix.join("lib"), "python3") {
             for packages in ["site-packages", "dist-packages"] {
                 let nvidia = python.join(packages).join("nvidia");
-                folders.extend(children(&nvidia, "").into_iter().map(|package| package.join("lib")));
+                folders
+                    .extend(children(&nvidia, "").into_iter().map(|package| package.join("lib")));
             }
         }
     }
@@ -275,7 +305,8 @@ fn wheel_folders() -> Vec<PathBuf> {
 
 fn children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let named = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    let named =
+        entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
     let mut paths: Vec<PathBuf> = named.map(|entry| entry.path()).collect();
     paths.sort();
     paths

@@ -28,7 +28,8 @@ impl DevicePtr {
 
 /// One allocation on a device, zeroed, released when dropped.
 ///
-/// Note: releasing waits for the device. Allocations are made before the first step and dropped after the last.
+/// Note: releasing waits for the device. Allocations are made before the first step and dropped
+/// after the last.
 #[derive(Debug)]
 pub struct DeviceMemory {
     device: CudaDevice,
@@ -78,38 +79,61 @@ impl DeviceMemory {
         &self.device
     }
 
-    /// Waits for the device, then copies bytes from `offset` on to the host. For the host's part only: start, checkpoints, tests.
+    /// Waits for the device, then copies bytes from `offset` on to the host. For the host's part
+    /// only: start, checkpoints, tests.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         assert!(offset + to.len() <= self.bytes, "bytes {offset}+{} of {}", to.len(), self.bytes);
         self.device.synchronize()?;
         self.finish(to.len(), |stream, bytes| {
-            // SAFETY: `to` is exclusively borrowed until the copy is done, in `finish`; the range was checked.
+            // SAFETY: `to` is exclusively borrowed until the copy is done, in `finish`; the range
+            // was checked.
             unsafe {
-                sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), self.start.offset(offset).0, bytes, stream)
+                sys::cuMemcpyDtoHAsync_v2(
+                    to.as_mut_ptr().cast(),
+                    self.start.offset(offset).0,
+                    bytes,
+                    stream,
+                )
             }
         })
     }
 
-    /// Waits for the device, then copies bytes from the host to `offset`. For the host's part only: start, checkpoints, tests.
+    /// Waits for the device, then copies bytes from the host to `offset`. For the host's part only:
+    /// start, checkpoints, tests.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.device.synchronize()?;
         self.write_beside(offset, from)
     }
 
-    /// Copies bytes from the host to `offset` at once, while other streams go on, even where one of them waits for these very
-    /// bytes. For words by which the host lets a device go on.
+    /// Copies bytes from the host to `offset` at once, while other streams go on, even where one of
+    /// them waits for these very bytes. For words by which the host lets a device go on.
     pub fn write_beside(&self, offset: usize, from: &[u8]) -> Result<()> {
-        assert!(offset + from.len() <= self.bytes, "bytes {offset}+{} of {}", from.len(), self.bytes);
+        assert!(
+            offset + from.len() <= self.bytes,
+            "bytes {offset}+{} of {}",
+            from.len(),
+            self.bytes
+        );
         self.device.bind()?;
         self.finish(from.len(), |stream, bytes| {
-            // SAFETY: `from` is borrowed until the copy is done, in `finish`; the range was checked.
+            // SAFETY: `from` is borrowed until the copy is done, in `finish`; the range was
+            // checked.
             unsafe {
-                sys::cuMemcpyHtoDAsync_v2(self.start.offset(offset).0, from.as_ptr().cast(), bytes, stream)
+                sys::cuMemcpyHtoDAsync_v2(
+                    self.start.offset(offset).0,
+                    from.as_ptr().cast(),
+                    bytes,
+                    stream,
+                )
             }
         })
     }
 
-    fn finish(&self, bytes: usize, copy: impl FnOnce(sys::CUstream, usize) -> sys::CUresult) -> Result<()> {
+    fn finish(
+        &self,
+        bytes: usize,
+        copy: impl FnOnce(sys::CUstream, usize) -> sys::CUresult,
+    ) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
@@ -124,7 +148,8 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
-            // SAFETY: allocated in `new`, and freed only here. An error would be an earlier kernel's.
+            // SAFETY: allocated in `new`, and freed only here. An error would be an earlier
+            // kernel's.
             unsafe { sys::cuMemFree_v2(self.start.0) };
         }
     }
@@ -132,8 +157,9 @@ impl Drop for DeviceMemory {
 
 /// Page-locked host memory: copies between it and a device run while the host goes on.
 ///
-/// The rule of use: while a copy from or to it may be running, the host neither writes it nor (for a copy to it) reads it.
-/// The caller keeps the order with an [`super::Event`] recorded behind the copy.
+/// The rule of use: while a copy from or to it may be running, the host neither writes it nor (for
+/// a copy to it) reads it. The caller keeps the order with an [`super::Event`] recorded behind the
+/// copy.
 #[derive(Debug)]
 pub struct Pinned {
     device: CudaDevice,
@@ -147,12 +173,14 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Takes `bytes` zeroed bytes of host memory, page-locked for all devices, cached as usual (not write-combined).
+    /// Takes `bytes` zeroed bytes of host memory, page-locked for all devices, cached as usual (not
+    /// write-combined).
     pub fn new(device: &CudaDevice, bytes: usize) -> Result<Self> {
         device.bind()?;
         let mut start = std::ptr::null_mut();
         // SAFETY: the device's context is current.
-        let code = unsafe { sys::cuMemHostAlloc(&mut start, bytes.max(1), sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let code =
+            unsafe { sys::cuMemHostAlloc(&mut start, bytes.max(1), sys::CU_MEMHOSTALLOC_PORTABLE) };
         driver::check(code, || format!("page-locking {bytes} bytes of host memory"))?;
         let start = start.cast::<u8>();
         // SAFETY: freshly allocated, `bytes` long.
@@ -175,17 +203,21 @@ impl Pinned {
         DevicePtr(self.start as u64)
     }
 
-    /// The `index`-th 32-bit word, which a kernel may be writing: what it wrote before is seen by whoever has seen the word.
+    /// The `index`-th 32-bit word, which a kernel may be writing: what it wrote before is seen by
+    /// whoever has seen the word.
     pub fn load_acquire(&self, index: usize) -> u32 {
         assert!(4 * index + 4 <= self.bytes, "word {index} of {} bytes", self.bytes);
-        // SAFETY: the word is in the allocation and aligned; it is only ever read here and written by stores of its size.
-        let word = unsafe { std::sync::atomic::AtomicU32::from_ptr(self.start.cast::<u32>().add(index)) };
+        // SAFETY: the word is in the allocation and aligned; it is only ever read here and written
+        // by stores of its size.
+        let word =
+            unsafe { std::sync::atomic::AtomicU32::from_ptr(self.start.cast::<u32>().add(index)) };
         word.load(std::sync::atomic::Ordering::Acquire)
     }
 
     /// Its contents; ends that fill no whole element are left out.
     pub fn as_slice<T: Element>(&self) -> &[T] {
-        // SAFETY: the memory lives as long as `self`, is aligned to pages, and every bit pattern is a value of an `Element`.
+        // SAFETY: the memory lives as long as `self`, is aligned to pages, and every bit pattern is
+        // a value of an `Element`.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.bytes / size_of::<T>()) }
     }
 
@@ -199,9 +231,14 @@ impl Pinned {
     pub fn put<T: Element>(&self, offset: usize, from: &[T]) {
         let bytes = size_of_val(from);
         assert!(offset + bytes <= self.bytes, "bytes {offset}+{bytes} of {}", self.bytes);
-        // SAFETY: the range was checked; `from` is a borrowed slice, so it is not this memory being written.
+        // SAFETY: the range was checked; `from` is a borrowed slice, so it is not this memory being
+        // written.
         unsafe {
-            std::ptr::copy_nonoverlapping(from.as_ptr().cast::<u8>(), self.start.add(offset), bytes);
+            std::ptr::copy_nonoverlapping(
+                from.as_ptr().cast::<u8>(),
+                self.start.add(offset),
+                bytes,
+            );
         }
     }
 }
@@ -209,7 +246,8 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
-            // SAFETY: allocated in `new`, and freed only here; the driver waits for copies that use it.
+            // SAFETY: allocated in `new`, and freed only here; the driver waits for copies that use
+            // it.
             unsafe { sys::cuMemFreeHost(self.start.cast()) };
         }
     }

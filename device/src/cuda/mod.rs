@@ -10,8 +10,9 @@
 //! nvtx       named ranges for profilers
 //! ```
 //!
-//! Every `.cu` file is compiled behind `device/cuda/prelude.cuh`; its kernels are `extern "C"` and take one struct by value.
-//! Only this module calls the driver (through cudarc's declarations); the rooms launch kernels on a [`CudaStream`].
+//! Every `.cu` file is compiled behind `device/cuda/prelude.cuh`; its kernels are `extern "C"` and
+//! take one struct by value. Only this module calls the driver (through cudarc's declarations); the
+//! rooms launch kernels on a [`CudaStream`].
 
 pub mod blas;
 mod cache;

@@ -1,9 +1,11 @@
 //! Named ranges for NVIDIA's profilers, by NVTX's own protocol and with nothing linked.
 //!
-//! A profiler (Nsight Systems) starts the program with `NVTX_INJECTION64_PATH` set to a library of its own. That library is
-//! opened here and fills a table of functions, of which two are used. Without a profiler a range costs one comparison.
+//! A profiler (Nsight Systems) starts the program with `NVTX_INJECTION64_PATH` set to a library of
+//! its own. That library is opened here and fills a table of functions, of which two are used.
+//! Without a profiler a range costs one comparison.
 //!
-//! Source: the header-only NVTX 3, `nvtxInit.h` and `nvtxTypes.h`. Note: not tried with a profiler yet.
+//! Source: the header-only NVTX 3, `nvtxInit.h` and `nvtxTypes.h`. Note: not tried with a profiler
+//! yet.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -51,7 +53,8 @@ impl Drop for Range {
     fn drop(&mut self) {
         let pop = FUNCTIONS[RANGE_POP].load(Ordering::Acquire);
         if pop != 0 {
-            // SAFETY: the profiler put a function of this type there; this thread's range began in `range`.
+            // SAFETY: the profiler put a function of this type there; this thread's range began in
+            // `range`.
             unsafe { std::mem::transmute::<usize, unsafe extern "C" fn() -> c_int>(pop)() };
         }
     }

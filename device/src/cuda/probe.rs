@@ -40,10 +40,13 @@ pub struct ProbedDevice {
 
 /// Looks for the driver, its devices and the libraries beside it. Opens libraries, but no device.
 pub fn probe() -> Probe {
-    let mut found = Probe { libraries: Vec::new(), driver_version: None, devices: Vec::new(), problem: None };
+    let mut found =
+        Probe { libraries: Vec::new(), driver_version: None, devices: Vec::new(), problem: None };
     found.libraries.extend(Library::ALL.map(Library::find));
     match devices(&mut found) {
-        Ok(()) if found.devices.is_empty() => found.problem = Some("the driver knows no device".to_owned()),
+        Ok(()) if found.devices.is_empty() => {
+            found.problem = Some("the driver knows no device".to_owned())
+        }
         Ok(()) => {}
         Err(error) => found.problem = Some(error.to_string()),
     }
@@ -74,7 +77,8 @@ fn probe_device(ordinal: u32) -> Result<ProbedDevice> {
         attribute(handle, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? as u32,
         attribute(handle, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)? as u32,
     );
-    let multiprocessors = attribute(handle, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32;
+    let multiprocessors =
+        attribute(handle, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32;
     let (arch, is_software) = (arch_of(capability), is_software(&name));
     Ok(ProbedDevice { ordinal, name, memory_bytes, capability, arch, multiprocessors, is_software })
 }

@@ -3,8 +3,8 @@
 use super::Define;
 use crate::optimizer::{Optimizer, Step};
 
-/// Learning rate and step number as kernels read them: written by the host before a step, so that a captured step needs
-/// no new arguments.
+/// Learning rate and step number as kernels read them: written by the host before a step, so that a
+/// captured step needs no new arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C)]
 pub struct DeviceStep {
@@ -16,7 +16,8 @@ pub struct DeviceStep {
     pub rate: f32,
     /// Adam: `√(1 - β₂ᵗ)`, computed in f64. 1 for every other optimiser.
     pub root: f32,
-    /// Not 0 where the step must change nothing, weights, states and counts alike: a device sets it, where gradients overflow.
+    /// Not 0 where the step must change nothing, weights, states and counts alike: a device sets
+    /// it, where gradients overflow.
     pub skip: u32,
 }
 
@@ -33,11 +34,18 @@ impl DeviceStep {
 
     /// Its words, as they lie in device memory: for a slot of [`crate::DType::U32`].
     pub fn words(&self) -> [u32; 5] {
-        [self.learning_rate.to_bits(), self.number, self.rate.to_bits(), self.root.to_bits(), self.skip]
+        [
+            self.learning_rate.to_bits(),
+            self.number,
+            self.rate.to_bits(),
+            self.root.to_bits(),
+            self.skip,
+        ]
     }
 }
 
-/// The constants of an optimiser, as `optimizer.cuh` has them. Those that an optimiser does not have are 0.
+/// The constants of an optimiser, as `optimizer.cuh` has them. Those that an optimiser does not
+/// have are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C)]
 pub struct OptimizerConstants {
@@ -63,7 +71,9 @@ impl OptimizerConstants {
             Optimizer::Adagrad { epsilon, .. } | Optimizer::RowWiseAdagrad { epsilon, .. } => {
                 Self { epsilon, ..Self::default() }
             }
-            Optimizer::Adam { beta1, beta2, epsilon } => Self { epsilon, beta1, beta2, ..Self::default() },
+            Optimizer::Adam { beta1, beta2, epsilon } => {
+                Self { epsilon, beta1, beta2, ..Self::default() }
+            }
             Optimizer::Ftrl { beta, l1, l2, .. } => Self { beta, l1, l2, ..Self::default() },
         }
     }

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A non-blocking stream of a device. Cheap to clone; clones are the same stream.
 ///
-/// Enqueuing never blocks and returns nothing: the first failure is kept, everything after it is skipped, and
-/// [`CudaStream::check`] returns it until the stream is dropped.
+/// Enqueuing never blocks and returns nothing: the first failure is kept, everything after it is
+/// skipped, and [`CudaStream::check`] returns it until the stream is dropped.
 #[derive(Debug, Clone)]
 pub struct CudaStream(Arc<Inner>);
 
@@ -33,7 +33,8 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// Makes a stream that does not wait for the default stream; with a priority among the device's, or the usual one.
+/// Makes a stream that does not wait for the default stream; with a priority among the device's, or
+/// the usual one.
 pub(crate) fn create_raw(device: &CudaDevice, high: Option<bool>) -> Result<sys::CUstream> {
     device.bind()?;
     let what = || format!("making a stream on {device}");
@@ -100,7 +101,8 @@ impl CudaStream {
         self.0.failed.store(true, Ordering::Release);
     }
 
-    /// The stream's first failure, if there was one. Asks nobody: no call of the driver, no waiting.
+    /// The stream's first failure, if there was one. Asks nobody: no call of the driver, no
+    /// waiting.
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.0.failed.load(Ordering::Acquire) { self.kept() } else { Ok(()) }
@@ -112,7 +114,8 @@ impl CudaStream {
         kept.as_ref().map_or(Ok(()), |error| Err(error.again()))
     }
 
-    /// Runs one call of the driver with the device's context current, unless the stream has failed before.
+    /// Runs one call of the driver with the device's context current, unless the stream has failed
+    /// before.
     #[inline]
     pub(crate) fn attempt(&self, call: impl FnOnce(sys::CUstream) -> Result<()>) {
         if self.0.failed.load(Ordering::Acquire) {
@@ -123,7 +126,8 @@ impl CudaStream {
         }
     }
 
-    /// Waits until everything enqueued is done; the stream's first failure, or what the device reports.
+    /// Waits until everything enqueued is done; the stream's first failure, or what the device
+    /// reports.
     pub fn synchronize(&self) -> Result<()> {
         self.attempt(|raw| {
             // SAFETY: the stream is alive.
@@ -137,14 +141,21 @@ impl CudaStream {
     fn waiting(&self) -> String {
         // SAFETY: null, or stored by `launch` from a kernel of the device's table.
         let last = unsafe { Kernel::name_of(self.0.last_kernel.load(Ordering::Relaxed)) };
-        let last = last.map_or(String::new(), |name| format!(", behind {name} or a kernel before it"));
+        let last =
+            last.map_or(String::new(), |name| format!(", behind {name} or a kernel before it"));
         format!("waiting for a stream of {}{last}", self.device())
     }
 
-    /// A kernel of a source: from the device's table, or compiled and loaded now. `None` after a failure, which is kept.
+    /// A kernel of a source: from the device's table, or compiled and loaded now. `None` after a
+    /// failure, which is kept.
     ///
     /// Note: loading is not allowed while a stream is captured; run the same calls once before.
-    pub fn kernel(&self, source: &'static Source, defines: &[Define], entry: &'static str) -> Option<Kernel> {
+    pub fn kernel(
+        &self,
+        source: &'static Source,
+        defines: &[Define],
+        entry: &'static str,
+    ) -> Option<Kernel> {
         if self.0.failed.load(Ordering::Acquire) {
             return None;
         }
@@ -152,7 +163,8 @@ impl CudaStream {
         kernel.map_err(|error| self.fail(error)).ok()
     }
 
-    /// Enqueues a kernel with one argument: a `#[repr(C)]` struct, copied here. A grid of no blocks is no work.
+    /// Enqueues a kernel with one argument: a `#[repr(C)]` struct, copied here. A grid of no blocks
+    /// is no work.
     pub fn launch<A: Copy>(
         &self,
         kernel: &Kernel,
@@ -180,14 +192,16 @@ impl CudaStream {
         }
     }
 
-    /// Enqueues a copy from bytes of pinned host memory to the device; see [`Pinned`] for the rule of use.
+    /// Enqueues a copy from bytes of pinned host memory to the device; see [`Pinned`] for the rule
+    /// of use.
     pub fn copy_to_device(&self, to: DevicePtr, from: &Pinned, range: Range<usize>) {
         assert!(range.end <= from.bytes(), "bytes {range:?} of {}", from.bytes());
         if range.is_empty() {
             return;
         }
         self.attempt(|raw| {
-            // SAFETY: the range was checked to lie in the pinned memory, which outlives the copy by the rule of use.
+            // SAFETY: the range was checked to lie in the pinned memory, which outlives the copy by
+            // the rule of use.
             let start = unsafe { from.as_ptr().add(range.start) };
             // SAFETY: as above; the caller owns the memory at `to`.
             let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, start.cast(), range.len(), raw) };
@@ -195,14 +209,16 @@ impl CudaStream {
         });
     }
 
-    /// Enqueues a copy from the device to bytes of pinned host memory; see [`Pinned`] for the rule of use.
+    /// Enqueues a copy from the device to bytes of pinned host memory; see [`Pinned`] for the rule
+    /// of use.
     pub fn copy_to_host(&self, to: &Pinned, range: Range<usize>, from: DevicePtr) {
         assert!(range.end <= to.bytes(), "bytes {range:?} of {}", to.bytes());
         if range.is_empty() {
             return;
         }
         self.attempt(|raw| {
-            // SAFETY: the range was checked to lie in the pinned memory, which outlives the copy by the rule of use.
+            // SAFETY: the range was checked to lie in the pinned memory, which outlives the copy by
+            // the rule of use.
             let start = unsafe { to.as_ptr().add(range.start) };
             // SAFETY: as above; the caller owns the memory at `from`.
             let code = unsafe { sys::cuMemcpyDtoHAsync_v2(start.cast(), from.0, range.len(), raw) };
@@ -244,7 +260,8 @@ impl CudaStream {
         });
     }
 
-    /// As [`Self::record`], on a stream that is being captured: each replay of the graph moves the event, so that a replay can be timed.
+    /// As [`Self::record`], on a stream that is being captured: each replay of the graph moves the
+    /// event, so that a replay can be timed.
     pub fn record_in_graph(&self, event: &Event) {
         self.attempt(|raw| {
             let flags = sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32;
@@ -268,12 +285,15 @@ impl CudaStream {
         self.device().bind()?;
         let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream is alive.
-        driver::check(unsafe { sys::cuStreamIsCapturing(self.0.raw, &mut status) }, || "capture".to_owned())?;
+        driver::check(unsafe { sys::cuStreamIsCapturing(self.0.raw, &mut status) }, || {
+            "capture".to_owned()
+        })?;
         Ok(status != sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
-    /// Records what `body` enqueues on this stream, and on streams that wait for it and that it waits for again, as a
-    /// graph; nothing of it runs. The capture ends in any case, also when `body` fails or panics.
+    /// Records what `body` enqueues on this stream, and on streams that wait for it and that it
+    /// waits for again, as a graph; nothing of it runs. The capture ends in any case, also when
+    /// `body` fails or panics.
     pub fn capture(&self, body: impl FnOnce() -> Result<()>) -> Result<Graph> {
         self.check()?;
         self.device().bind()?;

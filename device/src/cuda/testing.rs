@@ -1,4 +1,5 @@
-//! Tools for tests of CUDA bodies: a device if there is one, data to and fro, struct layouts compared.
+//! Tools for tests of CUDA bodies: a device if there is one, data to and fro, struct layouts
+//! compared.
 
 use super::{CudaDevice, CudaStream, Define, DeviceMemory, DevicePtr, Launch, Source};
 use crate::dtype::Element;
@@ -8,18 +9,22 @@ use crate::stream::Stream;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 
-/// How often the driver's function of this name was called so far; none where no software device counts.
+/// How often the driver's function of this name was called so far; none where no software device
+/// counts.
 pub fn driver_calls(name: &CStr) -> Option<u64> {
     let count = super::Library::Driver.symbol(c"softcudaCallCount").ok()?;
     // SAFETY: the function has this type, see device/softcuda/driver_calls.cpp.
-    let count = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char) -> u64>(count) };
+    let count =
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char) -> u64>(count) };
     Some(count(name.as_ptr()))
 }
 
-/// The first device, a GPU or the software device. `None`, and one line that says why, where there is none.
+/// The first device, a GPU or the software device. `None`, and one line that says why, where there
+/// is none.
 ///
 /// # Panics
-/// Where there is none and the environment's `REQUIRE` holds `hostcuda` or `cuda`; the latter asks for a GPU.
+/// Where there is none and the environment's `REQUIRE` holds `hostcuda` or `cuda`; the latter asks
+/// for a GPU.
 pub fn device() -> Option<CudaDevice> {
     let required = std::env::var("REQUIRE").unwrap_or_default();
     let requires = |what: &str| required.split(',').any(|word| word.trim() == what);
@@ -40,7 +45,8 @@ pub fn device() -> Option<CudaDevice> {
     }
 }
 
-/// A CPU stream of two threads, and a stream of the first device where there is one: what `check` runs on.
+/// A CPU stream of two threads, and a stream of the first device where there is one: what `check`
+/// runs on.
 pub fn streams() -> Vec<Stream> {
     let pool = Arc::new(Pool::new(2));
     let mut streams = vec![Stream::on_pool(Arc::clone(&pool))];
@@ -101,7 +107,8 @@ pub fn device_layout(
 ) -> Result<Vec<usize>> {
     // Tests only: a source lives as long as the process.
     let text: &'static str = Box::leak(layout_probe(source, name, fields).into_boxed_str());
-    let probe_name: &'static str = Box::leak(format!("{}-layout-{name}", source.name).into_boxed_str());
+    let probe_name: &'static str =
+        Box::leak(format!("{}-layout-{name}", source.name).into_boxed_str());
     let probe: &'static Source = Box::leak(Box::new(Source { name: probe_name, text }));
     let out = DeviceMemory::new(stream.device(), "layout", 8 * (fields.len() + 1))?;
     stream.run::<DevicePtr>(probe, defines, "hl_layout", Launch::new(1, 1), &out.ptr());
@@ -109,8 +116,9 @@ pub fn device_layout(
     Ok(download::<u64>(&out)?.into_iter().map(|value| value as usize).collect())
 }
 
-/// Inside a test: checks that a `#[repr(C)]` struct has the size and the field offsets that the kernel's compiler gives
-/// the struct of the same name in the source. Skipped where there is no device.
+/// Inside a test: checks that a `#[repr(C)]` struct has the size and the field offsets that the
+/// kernel's compiler gives the struct of the same name in the source. Skipped where there is no
+/// device.
 ///
 /// ```ignore
 /// layout_test!(LookupArgs, &LOOKUP, &[Define::new("DIM", 16)]; rows, values, num_rows);

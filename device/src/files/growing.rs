@@ -29,7 +29,9 @@ impl GrowingFile {
         let mut tries = 0..MOST_TRIES;
         let file = loop {
             let file = options.open(path).map_err(|error| match error.raw_os_error() {
-                Some(libc::ELOOP) => io::Error::other("it is a symbolic link: name the file itself"),
+                Some(libc::ELOOP) => {
+                    io::Error::other("it is a symbolic link: name the file itself")
+                }
                 _ => error,
             })?;
             lock(&file)?;
@@ -96,7 +98,10 @@ mod tests {
         let mut log = GrowingFile::open(&path, false).unwrap();
         log.write_all(b"one\n").unwrap();
         for append in [false, true] {
-            assert_eq!(GrowingFile::open(&path, append).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+            assert_eq!(
+                GrowingFile::open(&path, append).unwrap_err().kind(),
+                io::ErrorKind::ResourceBusy
+            );
         }
         assert!(GrowingFile::replace(&path, "other").is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "one\n", "a refused writer changes nothing");

@@ -1,7 +1,7 @@
 //! Locks between processes: of a name that is being written, and of a folder.
 //!
-//! Both are `flock` locks, which the system releases when a process ends, however it ends. Some network file systems
-//! have none; there two writers are the user's care.
+//! Both are `flock` locks, which the system releases when a process ends, however it ends. Some
+//! network file systems have none; there two writers are the user's care.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
@@ -21,8 +21,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// No file name is longer.
 const MOST_NAME_BYTES: u64 = 255;
 
-/// How often a file that has lost its name is opened again. Without a limit, this would not end on a file system whose
-/// inode numbers change.
+/// How often a file that has lost its name is opened again. Without a limit, this would not end on
+/// a file system whose inode numbers change.
 pub(super) const MOST_TRIES: usize = 100;
 
 /// Opens a file to lock, never through a link, which somebody may have planted.
@@ -31,7 +31,9 @@ fn open_to_lock(path: &Path) -> io::Result<File> {
     options.read(true).write(true).create(true).truncate(false).mode(0o666);
     let opened = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     opened.map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => io::Error::other(format!("{} is a symbolic link: remove it", path.display())),
+        Some(libc::ELOOP) => {
+            io::Error::other(format!("{} is a symbolic link: remove it", path.display()))
+        }
         _ => io::Error::new(error.kind(), format!("its lock {}: {error}", path.display())),
     })
 }
@@ -52,8 +54,8 @@ pub(super) fn is_at(file: &File, path: &Path) -> bool {
     matches!((open, named), (Ok(open), Ok(named)) if open == named)
 }
 
-/// The right to write a name: the locked file `.NAME.lock`, which holds the name of the temporary file and goes with
-/// the right. One that a crash has left says what else the crash has left.
+/// The right to write a name: the locked file `.NAME.lock`, which holds the name of the temporary
+/// file and goes with the right. One that a crash has left says what else the crash has left.
 #[derive(Debug)]
 pub(super) struct NameLock {
     path: PathBuf,
@@ -61,8 +63,8 @@ pub(super) struct NameLock {
 }
 
 impl NameLock {
-    /// Takes the lock, and removes the temporary file of a process that ended before it was done. Nothing where the
-    /// file system has no locks.
+    /// Takes the lock, and removes the temporary file of a process that ended before it was done.
+    /// Nothing where the file system has no locks.
     ///
     /// # Errors
     /// Another process has it; the file cannot be made; a file of that name is no such lock.
@@ -77,7 +79,9 @@ impl NameLock {
                 Some(true) => {
                     let left_over = left_over(&file, path, temporary_prefix)?;
                     let lock = Self { path: path.to_owned(), file };
-                    if let Some(left) = left_over.filter(|left| is_regular(fs::symlink_metadata(left))) {
+                    if let Some(left) =
+                        left_over.filter(|left| is_regular(fs::symlink_metadata(left)))
+                    {
                         let _ = fs::remove_file(left);
                     }
                     return Ok(Some(lock));
@@ -92,7 +96,8 @@ impl NameLock {
         }
     }
 
-    /// Notes the temporary file, for whoever comes after a crash. Best effort: without it the file stays.
+    /// Notes the temporary file, for whoever comes after a crash. Best effort: without it the file
+    /// stays.
     pub fn remember(&mut self, temporary: &OsStr) {
         let _ = self.file.set_len(0).and_then(|()| self.file.write_all_at(temporary.as_bytes(), 0));
     }
@@ -117,7 +122,10 @@ fn left_over(file: &File, path: &Path, prefix: &OsStr) -> io::Result<Option<Path
             false => {}
         }
     }
-    Err(io::Error::other(format!("{} is in the way, and no lock of ours: move it away", path.display())))
+    Err(io::Error::other(format!(
+        "{} is in the way, and no lock of ours: move it away",
+        path.display()
+    )))
 }
 
 fn is_regular(metadata: io::Result<fs::Metadata>) -> bool {
@@ -135,11 +143,13 @@ impl Drop for NameLock {
     }
 }
 
-/// A lock on what lies in a folder: many may read, or one may write. It is on the file `.lock`, which stays.
+/// A lock on what lies in a folder: many may read, or one may write. It is on the file `.lock`,
+/// which stays.
 #[derive(Debug)]
 pub struct FolderLock {
     path: PathBuf,
-    /// None where the file cannot be made and is not there: nobody can write there, so nobody has to be kept away.
+    /// None where the file cannot be made and is not there: nobody can write there, so nobody has
+    /// to be kept away.
     file: Option<File>,
 }
 
@@ -167,13 +177,14 @@ impl FolderLock {
         self.file.as_ref().is_none_or(|file| taken(file.try_lock()).unwrap_or(true))
     }
 
-    /// Takes the lock to read, if nobody writes: whether that went well. A lock to write becomes one to read.
+    /// Takes the lock to read, if nobody writes: whether that went well. A lock to write becomes
+    /// one to read.
     pub fn try_shared(&self) -> bool {
         self.file.as_ref().is_none_or(|file| taken(file.try_lock_shared()).unwrap_or(true))
     }
 
-    /// Takes the lock to write within `patience`. A program started by the former holder keeps its lock for the moment
-    /// until it runs.
+    /// Takes the lock to write within `patience`. A program started by the former holder keeps its
+    /// lock for the moment until it runs.
     pub fn exclusive_within(&self, patience: Duration) -> bool {
         let mut tries = patience.as_millis() / PAUSE.as_millis();
         while !self.try_exclusive() {
@@ -200,7 +211,8 @@ impl FolderLock {
         }
     }
 
-    /// Whether the locked file is the one in the folder: not where the folder was replaced, or the file removed.
+    /// Whether the locked file is the one in the folder: not where the folder was replaced, or the
+    /// file removed.
     pub fn is_in_place(&self) -> bool {
         self.file.as_ref().is_none_or(|file| is_at(file, &self.path))
     }

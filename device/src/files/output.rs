@@ -16,7 +16,8 @@ use super::lock::NameLock;
 
 /// What the name of a temporary file begins with: `.tmp-NAME-` and random letters.
 const TEMPORARY: &str = ".tmp-";
-/// Bytes of a longer name that the temporary file's name keeps: file systems allow 255 with what is added.
+/// Bytes of a longer name that the temporary file's name keeps: file systems allow 255 with what is
+/// added.
 const KEPT_NAME_BYTES: usize = 200;
 /// How long a program may take to open a named pipe for reading.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -25,13 +26,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// A file that a command writes.
 ///
-/// It is written as `.tmp-NAME-…` in the same folder, under a name that nobody can plant; [`OutputFile::commit`]
-/// flushes it to the disk and renames it. Dropped before that, it is removed. A second process that starts the same
-/// name meanwhile is refused, where the file system has locks. If `NAME` is a symbolic link, the link is replaced;
-/// its target is not touched.
+/// It is written as `.tmp-NAME-…` in the same folder, under a name that nobody can plant;
+/// [`OutputFile::commit`] flushes it to the disk and renames it. Dropped before that, it is
+/// removed. A second process that starts the same name meanwhile is refused, where the file system
+/// has locks. If `NAME` is a symbolic link, the link is replaced; its target is not touched.
 ///
-/// What is no regular file (a pipe, a device), and what the process has open already (`/dev/stdout`, `/dev/fd/N`),
-/// is written straight.
+/// What is no regular file (a pipe, a device), and what the process has open already
+/// (`/dev/stdout`, `/dev/fd/N`), is written straight.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -50,14 +51,14 @@ impl OutputFile {
     /// Starts the file `path`, for this process alone.
     ///
     /// # Errors
-    /// Another process is writing it ([`io::ErrorKind::ResourceBusy`]); the folder does not exist or cannot be
-    /// written; `path` is a directory or has no file name.
+    /// Another process is writing it ([`io::ErrorKind::ResourceBusy`]); the folder does not exist
+    /// or cannot be written; `path` is a directory or has no file name.
     pub fn create(path: &Path) -> io::Result<Self> {
         Self::start(path, true)
     }
 
-    /// Starts a file that several processes may write at once, because all of them write the same: the last one's
-    /// stays.
+    /// Starts a file that several processes may write at once, because all of them write the same:
+    /// the last one's stays.
     ///
     /// # Errors
     /// As [`OutputFile::create`].
@@ -82,7 +83,8 @@ impl OutputFile {
         let name = path.file_name().ok_or_else(|| io::Error::other("the path has no file name"))?;
         let folder = folder_of(path);
         let prefix = temporary_prefix(name);
-        let mut lock = if is_locked { NameLock::take(&lock_path(path, name), &prefix)? } else { None };
+        let mut lock =
+            if is_locked { NameLock::take(&lock_path(path, name), &prefix)? } else { None };
         let mut builder = tempfile::Builder::new();
         let random = builder.prefix(&prefix).rand_bytes(8);
         // The mode that a plain `open` would give: what the process's umask leaves of it.
@@ -127,8 +129,11 @@ impl OutputFile {
             Target::Direct(file) => file.metadata()?.is_file(),
             Target::Aside(..) => false,
         };
-        let written = if is_shared { Err(no_places()) } else { self.file().write_all_at(bytes, offset) };
-        written.map_err(|error| if error.kind() == io::ErrorKind::NotSeekable { no_places() } else { error })
+        let written =
+            if is_shared { Err(no_places()) } else { self.file().write_all_at(bytes, offset) };
+        written.map_err(|error| {
+            if error.kind() == io::ErrorKind::NotSeekable { no_places() } else { error }
+        })
     }
 
     /// Flushes the file to the disk and gives it its name, in place of whatever had it.
@@ -232,7 +237,8 @@ fn open_waiting(path: &Path) -> io::Result<File> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
-/// The number of the open file that `path` stands for: `/dev/stdout`, `/dev/fd/N`, `/proc/self/fd/N`, or a link to one.
+/// The number of the open file that `path` stands for: `/dev/stdout`, `/dev/fd/N`,
+/// `/proc/self/fd/N`, or a link to one.
 pub(super) fn own_descriptor(path: &Path) -> Option<i32> {
     let mut path = path.to_owned();
     // Links may go in circles; the system follows forty.
@@ -255,7 +261,8 @@ pub fn is_stdout(path: &Path) -> bool {
 
 /// Another handle of an open file: with its position, and its way of appending.
 fn duplicate(descriptor: i32) -> io::Result<File> {
-    // SAFETY: the call takes numbers and no memory; a number that is not open is refused with `EBADF`.
+    // SAFETY: the call takes numbers and no memory; a number that is not open is refused with
+    // `EBADF`.
     let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
         return Err(io::Error::last_os_error());

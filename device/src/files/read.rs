@@ -5,12 +5,14 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Opens a file for reading that must be a regular one: no pipe, which would be waited for, and no device.
+/// Opens a file for reading that must be a regular one: no pipe, which would be waited for, and no
+/// device.
 ///
 /// # Errors
 /// It is none, or cannot be opened.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let file =
+        File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     match file.metadata()? {
         found if found.is_file() => Ok(file),
         found if found.is_dir() => Err(io::Error::other("it is a directory, expected a file")),
@@ -18,7 +20,8 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads `file` to its end, which must come within `most` bytes, whatever the system says of its size.
+/// Reads `file` to its end, which must come within `most` bytes, whatever the system says of its
+/// size.
 ///
 /// # Errors
 /// It is longer, or cannot be read.

@@ -150,7 +150,11 @@ fn an_instance_takes_new_arguments_from_a_graph_of_the_same_shape_only() {
     let code = driver!(cuGraphExecUpdate_v2(instance, longer, &mut info));
     assert_eq!(code, Code::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
     for graph in [one, other, longer] {
-        assert_eq!(driver!(cuGraphDestroy(graph)), Code::CUDA_SUCCESS, "an instance stands by itself");
+        assert_eq!(
+            driver!(cuGraphDestroy(graph)),
+            Code::CUDA_SUCCESS,
+            "an instance stands by itself"
+        );
     }
     assert_eq!(driver!(cuGraphLaunch(instance, raw(&rig.first))), Code::CUDA_SUCCESS);
     rig.finish();
@@ -205,7 +209,10 @@ fn two_captures_cannot_become_one() {
     begin(&rig.first);
     begin(&rig.second);
     assert_eq!(driver!(cuEventRecord(event, raw(&rig.first))), Code::CUDA_SUCCESS);
-    assert_eq!(driver!(cuStreamWaitEvent(raw(&rig.second), event, 0)), Code::CUDA_ERROR_STREAM_CAPTURE_MERGE);
+    assert_eq!(
+        driver!(cuStreamWaitEvent(raw(&rig.second), event, 0)),
+        Code::CUDA_ERROR_STREAM_CAPTURE_MERGE
+    );
     end(&rig.first);
     end(&rig.second);
     destroy(event);
@@ -219,7 +226,10 @@ fn waiting_for_a_capturing_stream_is_refused_and_spoils_the_capture() {
     assert_eq!(code, Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     assert_eq!(end(&rig.first), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     begin(&rig.first);
-    assert_eq!(driver!(cuStreamQuery(raw(&rig.first))), Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    assert_eq!(
+        driver!(cuStreamQuery(raw(&rig.first))),
+        Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+    );
     assert_eq!(end(&rig.first), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
@@ -276,7 +286,10 @@ fn a_thread_that_captures_must_not_allocate_and_another_may() {
     assert_eq!(driver!(cuMemFree_v2(address)), Code::CUDA_SUCCESS);
     begin(&rig.first);
     let mut address = 0;
-    assert_eq!(driver!(cuMemAlloc_v2(&mut address, 4096)), Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    assert_eq!(
+        driver!(cuMemAlloc_v2(&mut address, 4096)),
+        Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+    );
     assert_eq!(end(&rig.first), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 

@@ -1,4 +1,5 @@
-// Kernels of the conformance tests: small correct ones, and at the end the mistakes that must be found.
+// Kernels of the conformance tests: small correct ones, and at the end the mistakes that must be
+// found.
 struct Args {
   u32* to;
   const u32* from;
@@ -20,7 +21,8 @@ extern "C" __global__ void __launch_bounds__(64) bounded(const Args a) {
   if (grid_thread() == 0) a.to[0] = a.value;
 }
 
-// One block: reversed through shared memory. The barriers are a define, so that tests can leave them out.
+// One block: reversed through shared memory. The barriers are a define, so that tests can leave
+// them out.
 #ifndef BARRIER
 #define BARRIER 1
 #endif
@@ -104,7 +106,8 @@ extern "C" __global__ void stale_shared(const Args a) {
   words[threadIdx.x] = a.value;
 }
 
-// ---- mistakes ----------------------------------------------------------------------------------------------------------
+// ---- mistakes
+// ----------------------------------------------------------------------------------------------------------
 extern "C" __global__ void wild_store(const Args a) {
   if (grid_thread() == 0) a.to[static_cast<u64>(1) << 40] = a.value;
 }

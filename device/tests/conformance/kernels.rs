@@ -65,7 +65,11 @@ fn warps_shuffle_vote_match_and_add() {
         let down = if lane > 27 { lane } else { lane + 4 };
         let ballot = (0..32).filter(|l| l % 3 == 0).map(|l| 1_u32 << l).sum();
         let same = 0xff << (lane / 8 * 8);
-        assert_eq!(got, [50, up, down, lane ^ 1, lane / 8 * 8 + 2, ballot, same, 496], "lane {lane}");
+        assert_eq!(
+            got,
+            [50, up, down, lane ^ 1, lane / 8 * 8 + 2, ballot, same, 496],
+            "lane {lane}"
+        );
     }
 }
 

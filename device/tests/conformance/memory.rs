@@ -12,7 +12,10 @@ fn a_copy_far_outside_its_allocation_is_refused() {
     let far = a.ptr().0 + (1 << 44);
     let code = driver!(cuMemcpyHtoDAsync_v2(far, host.as_ptr().cast(), 512, raw(&rig.first)));
     assert_eq!(code, Code::CUDA_ERROR_INVALID_VALUE);
-    assert_eq!(driver!(cuMemsetD8Async(far, 0, 512, raw(&rig.first))), Code::CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(
+        driver!(cuMemsetD8Async(far, 0, 512, raw(&rig.first))),
+        Code::CUDA_ERROR_INVALID_VALUE
+    );
     rig.finish();
 }
 
@@ -21,7 +24,10 @@ fn memory_that_a_device_does_not_have_is_out_of_memory() {
     let Some(rig) = rig() else { return };
     let total = rig.device.memory().1;
     let mut address = 0;
-    assert_eq!(driver!(cuMemAlloc_v2(&mut address, total + (1 << 30))), Code::CUDA_ERROR_OUT_OF_MEMORY);
+    assert_eq!(
+        driver!(cuMemAlloc_v2(&mut address, total + (1 << 30))),
+        Code::CUDA_ERROR_OUT_OF_MEMORY
+    );
     let error = DeviceMemory::new(&rig.device, "the big table", total + (1 << 30)).unwrap_err();
     assert!(error.to_string().contains("the big table"), "{error}");
 }
@@ -43,11 +49,13 @@ fn a_pageable_source_is_read_at_the_call_and_a_pageable_destination_complete_at_
     let Some(rig) = rig() else { return };
     let a = rig.zeros(256);
     let mut host = [5_u32; 256];
-    let code = driver!(cuMemcpyHtoDAsync_v2(a.ptr().0, host.as_ptr().cast(), 1024, raw(&rig.first)));
+    let code =
+        driver!(cuMemcpyHtoDAsync_v2(a.ptr().0, host.as_ptr().cast(), 1024, raw(&rig.first)));
     assert_eq!(code, Code::CUDA_SUCCESS);
     host.fill(6);
     rig.scale(&rig.first, &a, &a, 0);
-    let code = driver!(cuMemcpyDtoHAsync_v2(host.as_mut_ptr().cast(), a.ptr().0, 1024, raw(&rig.first)));
+    let code =
+        driver!(cuMemcpyDtoHAsync_v2(host.as_mut_ptr().cast(), a.ptr().0, 1024, raw(&rig.first)));
     assert_eq!((code, host), (Code::CUDA_SUCCESS, [15; 256]));
 }
 

@@ -1,11 +1,13 @@
-//! What only the software device shows. Five mistakes of a kind that a GPU mostly forgives: each must show under some seed
-//! of a few, and its correct twin under none. Further: counts of calls, injected faults, diagnoses, sanitizers.
+//! What only the software device shows. Five mistakes of a kind that a GPU mostly forgives: each
+//! must show under some seed of a few, and its correct twin under none. Further: counts of calls,
+//! injected faults, diagnoses, sanitizers.
 
 use super::{Code, Rig, args, capture, in_a_child, is_child, rig, sanitizer, words_of};
 use headlong_device::cuda::{Define, Launch, Pinned};
 use std::ffi::{CStr, c_char, c_void};
 
-/// What libcuda.so.1 of the software device exports beyond the driver's interface (device/softcuda/README.md).
+/// What libcuda.so.1 of the software device exports beyond the driver's interface
+/// (device/softcuda/README.md).
 struct Software {
     seed: extern "C" fn(u64),
     count: extern "C" fn(*const c_char) -> u64,
@@ -20,7 +22,8 @@ fn software() -> Option<(Rig, Software)> {
         return None;
     }
     // SAFETY: the device is open, so the library is loaded: this only finds it again.
-    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    let library =
+        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     assert!(!library.is_null());
     let symbol = |name: &CStr| -> *mut c_void {
         // SAFETY: a handle of dlopen and a C string.
@@ -35,13 +38,16 @@ fn software() -> Option<(Rig, Software)> {
             count: std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char) -> u64>(symbol(
                 c"softcudaCallCount",
             )),
-            reset: std::mem::transmute::<*mut c_void, extern "C" fn()>(symbol(c"softcudaCallsReset")),
+            reset: std::mem::transmute::<*mut c_void, extern "C" fn()>(symbol(
+                c"softcudaCallsReset",
+            )),
         }
     };
     Some((rig, software))
 }
 
-/// Runs both versions under a range of seeds: `body(rig, true)` must be right always, `body(rig, false)` wrong at least once.
+/// Runs both versions under a range of seeds: `body(rig, true)` must be right always,
+/// `body(rig, false)` wrong at least once.
 fn mutation(body: fn(&Rig, bool) -> bool) {
     let Some((rig, software)) = software() else { return };
     let mut found = Vec::new();
@@ -119,13 +125,17 @@ fn with_barrier(rig: &Rig, entry: &'static str, threads: u32, barrier: bool) -> 
 
 #[test]
 fn a_missing_block_barrier_shows() {
-    mutation(|rig, barrier| with_barrier(rig, "reverse_block", 256, barrier).into_iter().rev().eq(0..256));
+    mutation(|rig, barrier| {
+        with_barrier(rig, "reverse_block", 256, barrier).into_iter().rev().eq(0..256)
+    });
 }
 
 #[test]
 fn a_missing_warp_barrier_shows() {
     mutation(|rig, barrier| {
-        with_barrier(rig, "rotate_warp", 32, barrier).into_iter().eq((0..32).map(|lane| (lane + 1) % 32))
+        with_barrier(rig, "rotate_warp", 32, barrier)
+            .into_iter()
+            .eq((0..32).map(|lane| (lane + 1) % 32))
     });
 }
 
@@ -136,7 +146,8 @@ fn an_unjoined_capture_shows() {
 
 #[test]
 fn a_forgotten_join_inside_a_graph_shows() {
-    // The branch comes back at the end of the capture, but what needs its result does not wait for it.
+    // The branch comes back at the end of the capture, but what needs its result does not wait for
+    // it.
     mutation(|rig, join| {
         let (a, b, c) = (rig.words(&[1; 64]), rig.zeros(64), rig.zeros(64));
         let (fork, back) = (rig.event(), rig.event());
@@ -176,7 +187,10 @@ fn a_replayed_graph_is_one_call() {
         rig.first.record(&done);
     }
     let count = |name: &CStr| (software.count)(name.as_ptr());
-    assert_eq!((count(c"cuGraphLaunch"), count(c"cuEventRecord"), count(c"cuLaunchKernel")), (10, 10, 0));
+    assert_eq!(
+        (count(c"cuGraphLaunch"), count(c"cuEventRecord"), count(c"cuLaunchKernel")),
+        (10, 10, 0)
+    );
     let contexts = count(c"cuCtxSetCurrent") + count(c"cuCtxGetCurrent");
     assert_eq!(count(c"*") - contexts, 20, "no other calls");
     rig.finish();
@@ -191,7 +205,8 @@ fn fresh_shared_memory_is_poisoned_at_each_block() {
     assert_eq!(words_of(&out), [0xcbcb_cbcb; 128]);
 }
 
-/// One launch that the device must not survive, in a process of its own, whose message must hold `says`.
+/// One launch that the device must not survive, in a process of its own, whose message must hold
+/// `says`.
 fn dies(test: &str, entry: &'static str, value: u32, says: &str) {
     if !is_child() {
         return in_a_child(&format!("software::{test}"), &[], says);
@@ -229,7 +244,8 @@ fn an_injected_fault_is_an_illegal_address_that_names_its_kernel() {
     assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
 }
 
-// Mistakes for the sanitizers, which end the process with a report: device/softcuda/run-sanitized.sh says how to run them.
+// Mistakes for the sanitizers, which end the process with a report:
+// device/softcuda/run-sanitized.sh says how to run them.
 
 #[test]
 #[ignore = "AddressSanitizer must report it: device/softcuda/run-sanitized.sh self-test"]

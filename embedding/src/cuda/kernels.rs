@@ -10,8 +10,9 @@ use headlong_device::DType;
 use headlong_device::cuda::{Build, Define, Source};
 use headlong_device::optimizer::Optimizer;
 
-/// The kernels that sets of these tables launch: tables of `dims` whose rows are `rows`, vectors and their gradients of type
-/// `vectors`, rows moved by `optimizer`; with `several` ranks also what goes between them.
+/// The kernels that sets of these tables launch: tables of `dims` whose rows are `rows`, vectors
+/// and their gradients of type `vectors`, rows moved by `optimizer`; with `several` ranks also what
+/// goes between them.
 pub fn kernels(
     dims: &[usize],
     rows: DType,
@@ -19,7 +20,8 @@ pub fn kernels(
     optimizer: &Optimizer,
     several: bool,
 ) -> Vec<Build> {
-    let build = |source: &'static Source, defines: &[Define]| Build { source, defines: defines.to_vec() };
+    let build =
+        |source: &'static Source, defines: &[Define]| Build { source, defines: defines.to_vec() };
     let instance = Instance::new(dims.iter().copied(), rows);
     let initial = init_defines(rows);
     let vectors = dtype_number(vectors);
@@ -53,11 +55,15 @@ pub fn all_kernels() -> Vec<Build> {
     // Dim 1 stands for all that have no instance of their own.
     for dim in [1, 16, 32, 64, 128] {
         for rows in [DType::F32, DType::F16, DType::Bf16] {
-            let vectors = if rows == DType::F32 { vec![DType::F32] } else { vec![DType::F32, rows] };
-            for (vectors, optimizer) in vectors.iter().flat_map(|&v| optimizers.iter().map(move |o| (v, o))) {
+            let vectors =
+                if rows == DType::F32 { vec![DType::F32] } else { vec![DType::F32, rows] };
+            for (vectors, optimizer) in
+                vectors.iter().flat_map(|&v| optimizers.iter().map(move |o| (v, o)))
+            {
                 for build in kernels(&[dim], rows, vectors, optimizer, true) {
-                    let is_it =
-                        |b: &Build| std::ptr::eq(b.source, build.source) && b.defines == build.defines;
+                    let is_it = |b: &Build| {
+                        std::ptr::eq(b.source, build.source) && b.defines == build.defines
+                    };
                     if !all.iter().any(is_it) {
                         all.push(build);
                     }
@@ -78,6 +84,9 @@ mod cuda_tests {
         assert!(all.len() > 100, "{}", all.len());
         let few = kernels(&[16, 16], DType::F32, DType::F32, &Optimizer::Sgd, false);
         assert_eq!(few.len(), 4);
-        assert_eq!(kernels(&[16, 20], DType::F32, DType::F32, &Optimizer::Sgd, false)[1].defines[0].value, 0);
+        assert_eq!(
+            kernels(&[16, 20], DType::F32, DType::F32, &Optimizer::Sgd, false)[1].defines[0].value,
+            0
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! What host and kernels share: structs of the same layout as in `tables.cuh`, and where the parts of a batch lie.
+//! What host and kernels share: structs of the same layout as in `tables.cuh`, and where the parts
+//! of a batch lie.
 
 use crate::table::TableSpec;
 use headlong_device::cuda::DevicePtr;
@@ -117,8 +118,8 @@ impl TableLayout {
 impl Layout {
     /// For batches of at most these sizes.
     ///
-    /// Offsets travel with every batch for tables that were planned for more, or fewer, ids than samples; for the others, and
-    /// the weights of ids, there is room in the rest.
+    /// Offsets travel with every batch for tables that were planned for more, or fewer, ids than
+    /// samples; for the others, and the weights of ids, there is room in the rest.
     pub(crate) fn new(specs: &[TableSpec], max_samples: usize, max_ids: &[usize]) -> Self {
         let mut word = STAGED_WORDS + STAGED_TABLE_WORDS * specs.len();
         let mut take = |words: usize| {
@@ -131,8 +132,15 @@ impl Layout {
             let num_tiles = max_ids.div_ceil(TILE).max(1);
             let (ids, offsets) =
                 (take(max_ids), if max_ids == max_samples { 0 } else { take(max_samples + 1) });
-            let table =
-                TableLayout { max_ids, first_column, first_tile, num_tiles, ids, offsets, factors: 0 };
+            let table = TableLayout {
+                max_ids,
+                first_column,
+                first_tile,
+                num_tiles,
+                ids,
+                offsets,
+                factors: 0,
+            };
             (first_column, first_tile) = (first_column + spec.dim, first_tile + num_tiles);
             table
         };
@@ -145,7 +153,10 @@ impl Layout {
             table.factors = take(table.max_ids);
         }
         let layout = Self { max_samples, tables, num_tiles: first_tile, main_words, words: word };
-        assert!(layout.num_entries() <= MAX_ENTRIES, "ids of one batch are at most 2^30 with their gaps");
+        assert!(
+            layout.num_entries() <= MAX_ENTRIES,
+            "ids of one batch are at most 2^30 with their gaps"
+        );
         layout
     }
 
@@ -181,7 +192,8 @@ impl Places {
     }
 }
 
-/// Blocks for `needed` of them on a device of `multiprocessors`: kernels go over the rest with a stride.
+/// Blocks for `needed` of them on a device of `multiprocessors`: kernels go over the rest with a
+/// stride.
 pub(crate) fn blocks(needed: usize, multiprocessors: u32, per_multiprocessor: u32) -> u32 {
     needed.clamp(1, (multiprocessors * per_multiprocessor) as usize) as u32
 }
@@ -231,7 +243,10 @@ mod cuda_tests {
         let specs = [TableSpec::new("a", 5, 4), TableSpec::new("b", 5, 4)];
         let layout = Layout::new(&specs, 10, &[10, 5000]);
         assert_eq!((layout.num_tiles, layout.tables[1].first_entry()), (3, TILE));
-        assert!(layout.tables[0].offsets > layout.main_words && layout.tables[1].offsets < layout.main_words);
+        assert!(
+            layout.tables[0].offsets > layout.main_words
+                && layout.tables[1].offsets < layout.main_words
+        );
         assert_eq!(layout.tile_tables(), [0, 1, 1]);
     }
 }

@@ -8,12 +8,13 @@
 //! update   enqueued  sums in a fixed order, one optimiser step a row                       [crate::update], update.cu
 //! ```
 //!
-//! Counts never leave the device: grids are fixed, trip counts are read there. No atomics on numbers, so the same inputs
-//! give the same bits.
+//! Counts never leave the device: grids are fixed, trip counts are read there. No atomics on
+//! numbers, so the same inputs give the same bits.
 //!
-//! **Sums.** A row's gradients are added in entry order within chunks of 32 entries counted from the row's first; the sums of
-//! chunks are added in eight runs of neighbours, then the runs in order. `sum_blocks` has no part in it: results are equal to the
-//! CPU's where sums are exact, and within rounding elsewhere.
+//! **Sums.** A row's gradients are added in entry order within chunks of 32 entries counted from
+//! the row's first; the sums of chunks are added in eight runs of neighbours, then the runs in
+//! order. `sum_blocks` has no part in it: results are equal to the CPU's where sums are exact, and
+//! within rounding elsewhere.
 
 mod kernels;
 pub(crate) mod layout;
@@ -32,12 +33,18 @@ use headlong_device::cuda::Define;
 use headlong_device::{DType, Mat};
 
 /// The text of [`crate::lookup`]'s kernel.
-pub(crate) const LOOKUP_TEXT: &str =
-    concat!(include_str!("tables.cuh"), include_str!("rows.cuh"), include_str!("../lookup/lookup.cu"));
+pub(crate) const LOOKUP_TEXT: &str = concat!(
+    include_str!("tables.cuh"),
+    include_str!("rows.cuh"),
+    include_str!("../lookup/lookup.cu")
+);
 
 /// The text of [`crate::update`]'s kernels.
-pub(crate) const UPDATE_TEXT: &str =
-    concat!(include_str!("tables.cuh"), include_str!("rows.cuh"), include_str!("../update/update.cu"));
+pub(crate) const UPDATE_TEXT: &str = concat!(
+    include_str!("tables.cuh"),
+    include_str!("rows.cuh"),
+    include_str!("../update/update.cu")
+);
 
 /// Which instance of the kernels fits the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +76,8 @@ impl Instance {
         if self.dtype == DType::F32 { 4 } else { 8 }
     }
 
-    /// The instance for a matrix of vectors: where its rows do not start at multiples of an access, elements are accessed singly.
+    /// The instance for a matrix of vectors: where its rows do not start at multiples of an access,
+    /// elements are accessed singly.
     pub(crate) fn for_matrix(self, mat: &Mat) -> Self {
         let bytes = 4 * mat.dtype().bytes();
         let aligned = mat.device_ptr().0.is_multiple_of(bytes.max(16) as u64)

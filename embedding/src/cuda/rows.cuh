@@ -1,7 +1,7 @@
 // Rows and vectors in registers: which lanes hold which elements, and how they come and go.
 //
-// A *group* of LANES lanes holds one row, ELEMENTS neighbours a lane and VECTORS times that. With DIM 0 a group is a warp that
-// goes over a row in strips of 32 single elements.
+// A *group* of LANES lanes holds one row, ELEMENTS neighbours a lane and VECTORS times that. With
+// DIM 0 a group is a warp that goes over a row in strips of 32 single elements.
 
 #if DIM == 0
 #define ELEMENTS 1

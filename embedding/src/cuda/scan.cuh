@@ -1,6 +1,7 @@
 // Scans over a block's threads, for kernels that count before they write.
 
-// The sum of `value` over the threads before this one, and over all of them. All threads of the block take part.
+// The sum of `value` over the threads before this one, and over all of them. All threads of the
+// block take part.
 static __device__ __forceinline__ u32 exclusive_scan(u32 value, u32& total) {
   __shared__ u32 sums[WARPS];
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -47,11 +47,15 @@ pub(crate) struct DeviceRoute {
 
 /// Refuses tables that do not fit the kernels, by name.
 pub(crate) fn check_specs(specs: &[TableSpec]) -> Result<()> {
-    let refuse = |spec: &TableSpec, reason| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
+    let refuse =
+        |spec: &TableSpec, reason| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
     let dtype = specs.first().map_or(DType::F32, |spec| spec.dtype);
     for spec in specs {
         if spec.rows >= u64::from(u32::MAX) >> 1 {
-            return refuse(spec, format!("{} rows, a CUDA device takes fewer than 2^31 a table", spec.rows));
+            return refuse(
+                spec,
+                format!("{} rows, a CUDA device takes fewer than 2^31 a table", spec.rows),
+            );
         }
         if spec.dtype != dtype {
             let (found, others) = (spec.dtype.name(), dtype.name());
@@ -76,8 +80,9 @@ impl CudaSet {
         check_specs(specs)?;
         let layout = Layout::new(specs, max_samples, max_ids);
         let tables = specs.iter().zip(slots).enumerate();
-        let tables =
-            tables.map(|(index, (spec, slot))| describe(spec, index, &layout, Some(slot), DevicePtr::NULL));
+        let tables = tables.map(|(index, (spec, slot))| {
+            describe(spec, index, &layout, Some(slot), DevicePtr::NULL)
+        });
         let tables = DeviceTables::new(device, &tables.collect::<Vec<_>>(), &layout)?;
         let dtype = specs.first().map_or(DType::F32, |spec| spec.dtype);
         Ok(Self {
@@ -85,7 +90,11 @@ impl CudaSet {
             tables,
             instance: Instance::new(specs.iter().map(|spec| spec.dim), dtype),
             key_bits: specs.iter().map(|spec| bits_below(spec.rows)).max().unwrap_or(1),
-            partials: DeviceMemory::new(device, "partial sums of rows", partial_bytes(specs, &layout))?,
+            partials: DeviceMemory::new(
+                device,
+                "partial sums of rows",
+                partial_bytes(specs, &layout),
+            )?,
             flags: FlagsMemory::new(device)?,
             device_step: AtomicU64::new(0),
             specs: specs.into(),

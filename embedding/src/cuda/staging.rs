@@ -1,7 +1,9 @@
-//! A batch on its way to the device: packed by the host in page-locked memory, copied inside the step.
+//! A batch on its way to the device: packed by the host in page-locked memory, copied inside the
+//! step.
 
 use super::layout::{
-    Layout, MODE_BAGS, MODE_NEEDS_REST, MODE_WEIGHTED, STAGED_TABLE_WORDS, STAGED_WORDS, TableLayout,
+    Layout, MODE_BAGS, MODE_NEEDS_REST, MODE_WEIGHTED, STAGED_TABLE_WORDS, STAGED_WORDS,
+    TableLayout,
 };
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids, bags_of, check_range, num_samples};
@@ -23,7 +25,11 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    pub(crate) fn new(device: &CudaDevice, specs: &Arc<[TableSpec]>, layout: &Arc<Layout>) -> Result<Self> {
+    pub(crate) fn new(
+        device: &CudaDevice,
+        specs: &Arc<[TableSpec]>,
+        layout: &Arc<Layout>,
+    ) -> Result<Self> {
         Ok(Self {
             specs: Arc::clone(specs),
             layout: Arc::clone(layout),
@@ -44,7 +50,8 @@ impl Staging {
         self.num_samples
     }
 
-    /// Whether the batch has bags where none were planned, or weights: then more is copied than usual.
+    /// Whether the batch has bags where none were planned, or weights: then more is copied than
+    /// usual.
     pub(crate) fn needs_rest(&self) -> bool {
         self.needs_rest
     }
@@ -68,7 +75,8 @@ impl Staging {
     /// Packs the ids of a batch. The copy of the batch before must be done.
     ///
     /// # Errors
-    /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and batches of another shape: those of the CPU's route.
+    /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and batches of another
+    /// shape: those of the CPU's route.
     pub(crate) fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
         let found = num_samples(&self.specs, ids)?;
         for (table, spec) in self.specs.iter().enumerate() {
@@ -76,11 +84,19 @@ impl Staging {
                 ("ids", ids.table(table).values.len(), self.layout.tables[table].max_ids),
                 ("samples", found, self.layout.max_samples),
             ];
-            if let Some((what, found, capacity)) = sizes.into_iter().find(|(_, found, most)| found > most) {
-                return Err(EmbeddingError::Capacity { table: spec.name.clone(), what, found, capacity });
+            if let Some((what, found, capacity)) =
+                sizes.into_iter().find(|(_, found, most)| found > most)
+            {
+                return Err(EmbeddingError::Capacity {
+                    table: spec.name.clone(),
+                    what,
+                    found,
+                    capacity,
+                });
             }
         }
-        let in_range = |(table, spec): (usize, &TableSpec)| all_below(ids.table(table).values, spec.rows);
+        let in_range =
+            |(table, spec): (usize, &TableSpec)| all_below(ids.table(table).values, spec.rows);
         if !self.specs.iter().enumerate().all(in_range) {
             check_range(&self.specs, &|table| bags_of(ids, table))?;
         }

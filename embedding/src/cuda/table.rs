@@ -8,8 +8,8 @@ use crate::set::TableSlot;
 use headlong_device::cuda::{CudaStream, DevicePtr, DeviceStep, OptimizerConstants};
 use headlong_device::optimizer::Optimizer;
 
-/// Rows of one table, in device memory. How many there are is known there alone: kernels are launched for the capacity, or with a
-/// fixed grid, and read the count.
+/// Rows of one table, in device memory. How many there are is known there alone: kernels are
+/// launched for the capacity, or with a fixed grid, and read the count.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceRows {
     /// Row indices, `u32`.
@@ -35,9 +35,9 @@ pub struct CudaStep {
 
 /// The CUDA body of a table of one's own: what [`crate::EmbeddingTable::cuda`] returns.
 ///
-/// Both methods enqueue and return. They may be captured into a graph: no allocation, no waiting, no module that was not loaded by a
-/// first eager call, and nothing of the host that changes from step to step. Vectors and gradients are f32, `dim` elements each,
-/// one behind the other.
+/// Both methods enqueue and return. They may be captured into a graph: no allocation, no waiting,
+/// no module that was not loaded by a first eager call, and nothing of the host that changes from
+/// step to step. Vectors and gradients are f32, `dim` elements each, one behind the other.
 pub trait CudaTable {
     /// Writes one vector per entry of `rows`, which may repeat. Changes nothing else.
     ///
@@ -88,13 +88,23 @@ impl Hidden<'_> {
     }
 
     /// The author's vectors of `rows` into the staging matrix.
-    pub(crate) fn lookup(&self, stream: &CudaStream, rows: DevicePtr, count: DevicePtr) -> Result<()> {
+    pub(crate) fn lookup(
+        &self,
+        stream: &CudaStream,
+        rows: DevicePtr,
+        count: DevicePtr,
+    ) -> Result<()> {
         let rows = DeviceRows { rows, count, capacity: self.layout.max_ids };
         self.with(|table| table.lookup(stream, rows, self.staging()))
     }
 
     /// The author's step on the rows whose gradients lie in the staging matrix.
-    pub(crate) fn apply(&self, stream: &CudaStream, sorted: &Sorted, step: &CudaStep) -> Result<()> {
+    pub(crate) fn apply(
+        &self,
+        stream: &CudaStream,
+        sorted: &Sorted,
+        step: &CudaStep,
+    ) -> Result<()> {
         let [rows, count] = sorted.unique(self.table);
         let rows = DeviceRows { rows, count, capacity: self.layout.max_ids };
         self.with(|table| table.apply(stream, rows, self.staging(), step))

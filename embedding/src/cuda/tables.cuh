@@ -1,9 +1,12 @@
-// What all kernels of the tables share: where tables and their entries lie, the staged batch, the flag of errors.
+// What all kernels of the tables share: where tables and their entries lie, the staged batch, the
+// flag of errors.
 //
-// The ids of a batch are *entries*. Those of table t stand from `first_entry` on, which is a multiple of a tile, so that a tile
-// belongs to one table; how many there are is known on the device alone. Nothing here is larger than its capacity.
+// The ids of a batch are *entries*. Those of table t stand from `first_entry` on, which is a
+// multiple of a tile, so that a tile belongs to one table; how many there are is known on the
+// device alone. Nothing here is larger than its capacity.
 
-// Elements of a row, where all tables have the same; 0: each table says, and single elements are accessed.
+// Elements of a row, where all tables have the same; 0: each table says, and single elements are
+// accessed.
 #ifndef DIM
 #define DIM 0
 #endif
@@ -31,15 +34,16 @@
 
 // Of a table.
 #define POOLING_MEAN 1u
-// Its rows are the author's: `weights` is a staging matrix of f32, one vector per entry or one gradient per unique row.
+// Its rows are the author's: `weights` is a staging matrix of f32, one vector per entry or one
+// gradient per unique row.
 #define ROWS_HIDDEN 2u
 // Of a table's part of a batch.
 #define MODE_BAGS 1u
 #define MODE_WEIGHTED 2u
 #define MODE_NEEDS_REST 4u
 
-// Among several ranks, of a row's gradient: it goes to the block of frequent gradients, else to an element of what goes to
-// owners; or nowhere, as its owner's slot was full.
+// Among several ranks, of a row's gradient: it goes to the block of frequent gradients, else to an
+// element of what goes to owners; or nowhere, as its owner's slot was full.
 #define IN_FREQUENT 0x80000000u
 #define NOWHERE 0x7fffffffu
 
@@ -50,8 +54,8 @@ struct Table {
   float* second;
   // Per row its key in the sort; null where that is the row itself.
   const u32* home;
-  // Among several ranks, of rows that are rounded by chance: per row that lies here, which row of the model's table it is. Null
-  // where that is its place.
+  // Among several ranks, of rows that are rounded by chance: per row that lies here, which row of
+  // the model's table it is. Null where that is its place.
   const u32* row_numbers;
   u32 rows;
   u32 dim;
@@ -64,7 +68,8 @@ struct Table {
   u32 first_tile;
   u32 num_tiles;
   u32 flags;
-  // Among several ranks: rows of the replica, whose keys come first, and their places in the block of frequent gradients.
+  // Among several ranks: rows of the replica, whose keys come first, and their places in the block
+  // of frequent gradients.
   u32 num_frequent;
   u32 first_touched;
   u32 first_gradient;
@@ -89,7 +94,8 @@ __device__ __forceinline__ const StagedTable* staged_tables(const u32* staged) {
   return reinterpret_cast<const StagedTable*>(staged + sizeof(Staged) / sizeof(u32));
 }
 
-// Errors: the smallest of kind << 56 | table << 40 | where, so that which one is told does not depend on the schedule.
+// Errors: the smallest of kind << 56 | table << 40 | where, so that which one is told does not
+// depend on the schedule.
 #define ERROR_ID_OUT_OF_RANGE 1ull
 #define ERROR_NOT_COPIED 2ull
 #define ERROR_SLOT_FULL 3ull

@@ -11,7 +11,8 @@ use crate::table::{Keys, TableSpec};
 use headlong_device::Stream;
 
 impl HybridSet {
-    /// Merges what the sources asked for, which has arrived in [`HybridRoute::id_exchange`]'s buffers.
+    /// Merges what the sources asked for, which has arrived in [`HybridRoute::id_exchange`]'s
+    /// buffers.
     ///
     /// # Errors
     /// [`EmbeddingError::AskedRow`]: a source asks for rows that this owner does not keep.
@@ -24,23 +25,35 @@ impl HybridSet {
         stream.pool().chunks_mut(merges, 1, |table, merge| {
             merge[0].fill(|source| (asked.list(source, table), asked.first_element(source, table)));
         });
-        let refused = merges.iter().enumerate().find_map(|(table, merge)| Some((table, merge.refused()?)));
+        let refused =
+            merges.iter().enumerate().find_map(|(table, merge)| Some((table, merge.refused()?)));
         let Some((table, (source_index, row))) = refused else { return Ok(()) };
         let rows = merges[table].local_rows();
         merges.iter_mut().for_each(Merge::clear);
-        Err(EmbeddingError::AskedRow { table: self.specs[table].name.clone(), source_index, row, rows })
+        Err(EmbeddingError::AskedRow {
+            table: self.specs[table].name.clone(),
+            source_index,
+            row,
+            rows,
+        })
     }
 
-    /// As the exchange of ids and [`Self::accept`], from the slices of all ranks in rank order, where this rank knows them:
-    /// the same result, and nothing travels. It reads every id of the batch to find those that belong here. Under
-    /// [`Deduplicate::Node`] this is the owner's side alone: proxies still merge what their peers send them.
+    /// As the exchange of ids and [`Self::accept`], from the slices of all ranks in rank order,
+    /// where this rank knows them: the same result, and nothing travels. It reads every id of the
+    /// batch to find those that belong here. Under [`Deduplicate::Node`] this is the owner's side
+    /// alone: proxies still merge what their peers send them.
     ///
     /// # Errors
     /// [`EmbeddingError::IdOutOfRange`], slices of another shape, [`EmbeddingError::Capacity`].
     ///
     /// # Panics
     /// When there is not one slice per owner, and as [`Self::accept`].
-    pub fn accept_known(&self, stream: &Stream, route: &mut HybridRoute, slices: &[&dyn Ids]) -> Result<()> {
+    pub fn accept_known(
+        &self,
+        stream: &Stream,
+        route: &mut HybridRoute,
+        slices: &[&dyn Ids],
+    ) -> Result<()> {
         self.check_route(route);
         assert_eq!(slices.len(), self.partition.num_owners(), "one slice per rank");
         self.check_slices(route, slices)?;
@@ -101,7 +114,8 @@ impl HybridSet {
 /// Rows looked at together: their codes lie on the stack.
 const ROWS_AT_ONCE: usize = 256;
 
-/// Calls `body` with runs of the local rows (or raw ids) of all ids among `rows` that belong to `owner`, in their order.
+/// Calls `body` with runs of the local rows (or raw ids) of all ids among `rows` that belong to
+/// `owner`, in their order.
 fn each_row_of(
     partition: &Partition,
     owner: Owner,

@@ -13,8 +13,8 @@ use headlong_device::pool::SharedMut;
 const TILE_ROWS: usize = 256;
 
 impl HybridSet {
-    /// Writes the vectors that sources asked for to `out`, packed by source in the order asked: as many elements as
-    /// [`HybridRoute::vector_exchange`] says this owner sends.
+    /// Writes the vectors that sources asked for to `out`, packed by source in the order asked: as
+    /// many elements as [`HybridRoute::vector_exchange`] says this owner sends.
     ///
     /// # Errors
     /// Those of tables of other authors.
@@ -46,11 +46,13 @@ impl HybridSet {
         self.answer_staged(stream, route, out)
     }
 
-    /// Tables without plain rows: their own lookup of unique rows into the staging matrix, then a copy to each asker.
+    /// Tables without plain rows: their own lookup of unique rows into the staging matrix, then a
+    /// copy to each asker.
     fn answer_staged(&self, stream: &Stream, route: &HybridRoute, out: &mut [f32]) -> Result<()> {
         for (table, merge) in self.tables.iter().zip(&route.merges) {
             let slot = table.local.as_ref();
-            let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?))) else {
+            let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?)))
+            else {
                 continue;
             };
             let staging = staging.first_rows(merge.rows().len());

@@ -1,12 +1,16 @@
-//! What a step's exchange costs in time: measured latencies, and what is assumed where nothing was measured.
+//! What a step's exchange costs in time: measured latencies, and what is assumed where nothing was
+//! measured.
 
-use super::traffic::{AllReduce, Cluster, Exchange, Hops, IdSource, Merge, Traffic, Variant, all_reduce};
+use super::traffic::{
+    AllReduce, Cluster, Exchange, Hops, IdSource, Merge, Traffic, Variant, all_reduce,
+};
 use serde::{Deserialize, Serialize};
 
 /// Time of an operation by its size, as measured.
 ///
-/// Between two points it follows a straight line of logarithms, so a few points per decade are enough; below the first it is
-/// that of the first, beyond the last it grows with the bytes as between the last two.
+/// Between two points it follows a straight line of logarithms, so a few points per decade are
+/// enough; below the first it is that of the first, beyond the last it grows with the bytes as
+/// between the last two.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(f64, f64)>", into = "Vec<(f64, f64)>")]
 pub struct LatencyTable {
@@ -44,8 +48,9 @@ impl From<LatencyTable> for Vec<(f64, f64)> {
 /// Smallest and largest size of the points of a line.
 const LINE_SIZES: (u32, u32) = (6, 30);
 
-/// Bytes that may lie in an all-reduce besides gradients: sums of the loss, what rounds the counts of touched rows up. So near its limit no
-/// direct step is planned: the run would not take it, and the other ways send a fraction.
+/// Bytes that may lie in an all-reduce besides gradients: sums of the loss, what rounds the counts
+/// of touched rows up. So near its limit no direct step is planned: the run would not take it, and
+/// the other ways send a fraction.
 const BESIDES_BYTES: f64 = 1024.0;
 
 /// Bytes a microsecond of what costs nothing.
@@ -57,7 +62,8 @@ impl LatencyTable {
     /// # Errors
     /// No point, sizes that do not rise, sizes or times that are not positive numbers.
     pub fn new(points: Vec<(f64, f64)>) -> Result<Self, LatencyTableError> {
-        let refuse = |index, (bytes, us), reason| Err(LatencyTableError { index, bytes, us, reason });
+        let refuse =
+            |index, (bytes, us), reason| Err(LatencyTableError { index, bytes, us, reason });
         if points.is_empty() {
             return refuse(0, (0.0, 0.0), "there is at least one point");
         }
@@ -78,7 +84,10 @@ impl LatencyTable {
     /// # Panics
     /// When the rate is not positive or the latency is negative.
     pub fn line(latency_us: f64, bytes_per_us: f64) -> Self {
-        assert!(bytes_per_us > 0.0 && latency_us >= 0.0, "a rate is positive, a latency not negative");
+        assert!(
+            bytes_per_us > 0.0 && latency_us >= 0.0,
+            "a rate is positive, a latency not negative"
+        );
         let point = |exponent: u32| {
             let bytes = (1_u64 << exponent) as f64;
             (bytes, latency_us + bytes / bytes_per_us)
@@ -121,8 +130,8 @@ impl LatencyTable {
 pub struct LinkCosts {
     /// By the bytes that one rank sends to all others together.
     pub all_to_all: LatencyTable,
-    /// By the bytes that each of `m` ranks sends where it adds up its part and sends the sum to all: `2(m−1)/m` of the buffer. So one table
-    /// is right for any number of ranks.
+    /// By the bytes that each of `m` ranks sends where it adds up its part and sends the sum to
+    /// all: `2(m−1)/m` of the buffer. So one table is right for any number of ranks.
     pub all_reduce: LatencyTable,
     /// What one more message costs a rank.
     pub message_us: f64,
@@ -143,21 +152,24 @@ pub struct Costs {
     pub intra: LinkCosts,
     /// Between nodes.
     pub inter: LinkCosts,
-    /// Bytes that one rank reads or writes in a microsecond while it gathers, sums and updates rows.
+    /// Bytes that one rank reads or writes in a microsecond while it gathers, sums and updates
+    /// rows.
     pub memory_bytes_per_us: f64,
     /// What one row costs to gather or update besides its bytes.
     pub row_us: f64,
-    /// What one lookup costs to sort and merge: paid for the whole batch by each rank where ids are known to all.
+    /// What one lookup costs to sort and merge: paid for the whole batch by each rank where ids are
+    /// known to all.
     pub route_us: f64,
-    /// Longest all-reduce that is done in one direct step; between two ranks it sends the same bytes either way.
+    /// Longest all-reduce that is done in one direct step; between two ranks it sends the same
+    /// bytes either way.
     pub direct_bytes: f64,
     /// How longer ones are done: hierarchical where nodes allow it, else in two steps.
     pub all_reduce: AllReduce,
 }
 
 impl Costs {
-    /// Ranks as threads of one process. Assumed, not measured: a wake-up of 5 µs, half as fast as a core copies memory while the others
-    /// do the same (4 GB/s a rank); an all-reduce waits twice.
+    /// Ranks as threads of one process. Assumed, not measured: a wake-up of 5 µs, half as fast as a
+    /// core copies memory while the others do the same (4 GB/s a rank); an all-reduce waits twice.
     pub fn local() -> Self {
         let link = LinkCosts {
             all_to_all: LatencyTable::line(5.0, 4000.0),
@@ -175,9 +187,10 @@ impl Costs {
         }
     }
 
-    /// Processes over TCP. Between nodes 25 Gbit/s at 80 % (2.5 GB/s); of the 263 µs that Gloo publishes for a small all-reduce over four
-    /// hosts (median, 40 Gbit/s; facebookincubator/gloo, `docs`), each of its six dependent steps takes 44 µs, and ours are two. Inside a
-    /// node loopback: 20 µs a wait, 2 GB/s.
+    /// Processes over TCP. Between nodes 25 Gbit/s at 80 % (2.5 GB/s); of the 263 µs that Gloo
+    /// publishes for a small all-reduce over four hosts (median, 40 Gbit/s; facebookincubator/gloo,
+    /// `docs`), each of its six dependent steps takes 44 µs, and ours are two. Inside a node
+    /// loopback: 20 µs a wait, 2 GB/s.
     pub fn tcp() -> Self {
         Self {
             intra: LinkCosts {
@@ -195,10 +208,11 @@ impl Costs {
         }
     }
 
-    /// GPUs of a node over NVLink, nodes over InfiniBand. Bandwidths are those in HugeCTR's MLPerf configurations: all-to-all 190 GB/s
-    /// inside a node and 23.75 GB/s a GPU between nodes; all-reduce 130 GB/s inside a node, and between nodes what the all-to-all
-    /// reaches. A small all-reduce takes 15.2 µs in NCCL's model of eight NVLinked GPUs; the
-    /// other latencies, and memory at 1.5 TB/s, are assumptions.
+    /// GPUs of a node over NVLink, nodes over InfiniBand. Bandwidths are those in HugeCTR's MLPerf
+    /// configurations: all-to-all 190 GB/s inside a node and 23.75 GB/s a GPU between nodes;
+    /// all-reduce 130 GB/s inside a node, and between nodes what the all-to-all reaches. A small
+    /// all-reduce takes 15.2 µs in NCCL's model of eight NVLinked GPUs; the other latencies, and
+    /// memory at 1.5 TB/s, are assumptions.
     pub fn verbs() -> Self {
         Self {
             intra: LinkCosts {
@@ -219,8 +233,8 @@ impl Costs {
         }
     }
 
-    /// No time at all but the bytes that a rank sends between nodes, a microsecond each, with a hierarchical all-reduce: the split with
-    /// these costs sends the fewest bytes.
+    /// No time at all but the bytes that a rank sends between nodes, a microsecond each, with a
+    /// hierarchical all-reduce: the split with these costs sends the fewest bytes.
     pub fn bytes_between_nodes() -> Self {
         let (free, bytes) = (LatencyTable::line(0.0, FREE), LatencyTable::line(0.0, 1.0));
         Self {
@@ -234,7 +248,8 @@ impl Costs {
         }
     }
 
-    /// The defaults of a transport by its name in the configuration: `local` and `shm`, `nccl` and `verbs`, else TCP.
+    /// The defaults of a transport by its name in the configuration: `local` and `shm`, `nccl` and
+    /// `verbs`, else TCP.
     pub fn of_transport(name: &str) -> Self {
         match name {
             "local" | "shm" => Self::local(),
@@ -255,12 +270,19 @@ impl Costs {
     }
 
     /// One exchange of `bytes` (over all ranks), of which each rank has its part.
-    pub fn all_to_all_us(&self, cluster: &Cluster, merge: Merge, exchange: Exchange, bytes: Hops) -> f64 {
+    pub fn all_to_all_us(
+        &self,
+        cluster: &Cluster,
+        merge: Merge,
+        exchange: Exchange,
+        bytes: Hops,
+    ) -> f64 {
         let ranks = cluster.num_ranks() as f64;
         let intra = self.intra.all_to_all.us(bytes.intra / ranks);
         let inter = self.inter.all_to_all.us(bytes.inter / ranks);
         let (nodes, largest) = (cluster.num_nodes() as f64, cluster.largest_node() as f64);
-        let staged = cluster.has_levels() && (merge == Merge::Node || exchange == Exchange::Hierarchical);
+        let staged =
+            cluster.has_levels() && (merge == Merge::Node || exchange == Exchange::Hierarchical);
         if staged {
             return intra
                 + inter
@@ -268,7 +290,9 @@ impl Costs {
                 + self.intra.message_us * (largest - 1.0);
         }
         // All messages leave at once; both kinds of link work side by side.
-        intra.max(inter) + self.inter.message_us * (ranks - largest) + self.intra.message_us * (largest - 1.0)
+        intra.max(inter)
+            + self.inter.message_us * (ranks - largest)
+            + self.intra.message_us * (largest - 1.0)
     }
 
     /// One all-reduce of a buffer of `bytes`.
@@ -276,14 +300,16 @@ impl Costs {
         if cluster.num_ranks() == 1 {
             return 0.0;
         }
-        let (ranks, nodes, each) = (cluster.num_ranks(), cluster.num_nodes(), cluster.largest_node());
+        let (ranks, nodes, each) =
+            (cluster.num_ranks(), cluster.num_nodes(), cluster.largest_node());
         let sent = |ranks: usize, buffer: f64| 2.0 * (ranks - 1) as f64 / ranks as f64 * buffer;
         let link = if nodes == 1 { &self.intra } else { &self.inter };
         let way = self.all_reduce_way(cluster, bytes);
         match way {
             AllReduce::Hierarchical => {
                 let rail = bytes / each as f64;
-                self.intra.all_reduce.us(sent(each, bytes)) + self.inter.all_reduce.us(sent(nodes, rail))
+                self.intra.all_reduce.us(sent(each, bytes))
+                    + self.inter.all_reduce.us(sent(nodes, rail))
             }
             AllReduce::TwoSteps => link.all_reduce.us(sent(ranks, bytes)),
             AllReduce::Direct => {
@@ -370,12 +396,19 @@ mod tests {
 
     #[test]
     fn between_points_logarithms_are_straight() {
-        let table = LatencyTable::new(vec![(100.0, 4.0), (10_000.0, 16.0), (20_000.0, 26.0)]).unwrap();
+        let table =
+            LatencyTable::new(vec![(100.0, 4.0), (10_000.0, 16.0), (20_000.0, 26.0)]).unwrap();
         assert_eq!(table.us(0.0), 0.0);
         assert_eq!(table.us(1.0), 4.0);
-        assert!((table.us(1000.0) - 8.0).abs() < 1e-12, "half way in logarithms is the geometric mean");
+        assert!(
+            (table.us(1000.0) - 8.0).abs() < 1e-12,
+            "half way in logarithms is the geometric mean"
+        );
         assert!((table.us(10_000.0) - 16.0).abs() < 1e-12);
-        assert!((table.us(40_000.0) - 46.0).abs() < 1e-9, "a byte costs as between the last two points");
+        assert!(
+            (table.us(40_000.0) - 46.0).abs() < 1e-9,
+            "a byte costs as between the last two points"
+        );
         assert_eq!(LatencyTable::new(vec![(10.0, 5.0)]).unwrap().us(20.0), 10.0);
     }
 
@@ -387,7 +420,10 @@ mod tests {
             assert!((table.us(bytes) / exact - 1.0).abs() < 0.03, "{bytes}");
         }
         let pure = LatencyTable::line(0.0, 130.0);
-        assert!((pure.us(777.0) / (777.0 / 130.0) - 1.0).abs() < 1e-12, "without latency it is exact");
+        assert!(
+            (pure.us(777.0) / (777.0 / 130.0) - 1.0).abs() < 1e-12,
+            "without latency it is exact"
+        );
     }
 
     #[test]
@@ -395,7 +431,9 @@ mod tests {
         let refused = |points: &[(f64, f64)]| LatencyTable::new(points.to_vec()).unwrap_err();
         assert_eq!(refused(&[]).reason, "there is at least one point");
         assert_eq!(refused(&[(1.0, 1.0), (1.0, 2.0)]).index, 1);
-        assert!(refused(&[(1.0, 1.0), (2.0, -1.0)]).to_string().contains("point 1 is (2 bytes, -1 us)"));
+        assert!(
+            refused(&[(1.0, 1.0), (2.0, -1.0)]).to_string().contains("point 1 is (2 bytes, -1 us)")
+        );
         assert_eq!(refused(&[(f64::NAN, 1.0)]).index, 0);
     }
 
@@ -408,7 +446,8 @@ mod tests {
         assert_eq!(costs.all_reduce_way(&Cluster::even(14, 8), 100.0), AllReduce::Direct);
         assert_eq!(costs.all_reduce_us(&Cluster::even(1, 1), 1e6), 0.0);
         assert!(
-            costs.all_reduce_us(&Cluster::even(2, 8), 1e6) > costs.all_reduce_us(&Cluster::even(1, 8), 1e6)
+            costs.all_reduce_us(&Cluster::even(2, 8), 1e6)
+                > costs.all_reduce_us(&Cluster::even(1, 8), 1e6)
         );
     }
 

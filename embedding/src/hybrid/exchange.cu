@@ -1,9 +1,10 @@
-// Among several ranks: what a rank asks owners for, and what an owner is asked for. All counts stay on the device; what travels
-// lies in slots of one size, one per peer.
+// Among several ranks: what a rank asks owners for, and what an owner is asked for. All counts stay
+// on the device; what travels lies in slots of one size, one per peer.
 //
-// A slot of ids begins with the number of rows of each table; the local rows follow, table after table, rising. A slot of
-// vectors (and of gradients, on their way back) holds one row of f32 for each of them, in the same order. A rank sorts its ids by
-// keys that put frequent rows first, then those of owner 0, of owner 1 and so on: so the unique rows of an owner are neighbours.
+// A slot of ids begins with the number of rows of each table; the local rows follow, table after
+// table, rising. A slot of vectors (and of gradients, on their way back) holds one row of f32 for
+// each of them, in the same order. A rank sorts its ids by keys that put frequent rows first, then
+// those of owner 0, of owner 1 and so on: so the unique rows of an owner are neighbours.
 
 #define IN_REPLICA 0x80000000u
 #define NO_PLACE 0xffffffffu
@@ -26,7 +27,8 @@ struct RequestArgs {
   u32* ids;
   u32* origins;
   u32* destinations;
-  // Per owner, bytes that count in its slot of ids and in its slot of gradients; those of all owners one after the other.
+  // Per owner, bytes that count in its slot of ids and in its slot of gradients; those of all
+  // owners one after the other.
   u32* lengths;
   Flags* flags;
   u32 num_tables;
@@ -93,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
   }
 }
 
-// The owner of key `key`, which is no frequent row's: the last one whose rows do not start behind it.
+// The owner of key `key`, which is no frequent row's: the last one whose rows do not start behind
+// it.
 __device__ __forceinline__ u32 owner_of(const u32* bases, u32 num_owners, u32 key) {
   u32 low = 0, high = num_owners;
   while (low + 1 < high) {
@@ -143,7 +146,8 @@ struct AskedArgs {
   const Table* tables;
   const u32* tile_tables;
   const u32* ids;
-  // Sources × tables × 3: where the rows lie in the source's slot, their vectors, and their entries among the table's.
+  // Sources × tables × 3: where the rows lie in the source's slot, their vectors, and their entries
+  // among the table's.
   u32* places;
   // Per table.
   u32* num_entries;
@@ -197,8 +201,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) asked_bounds(const AskedArgs
   }
 }
 
-// Entries for the sort: the local row, and the element at which its vector leaves and its gradient arrives. Those of a table stand
-// source after source, so that a stable sort leaves equal rows in the order of sources.
+// Entries for the sort: the local row, and the element at which its vector leaves and its gradient
+// arrives. Those of a table stand source after source, so that a stable sort leaves equal rows in
+// the order of sources.
 extern "C" __global__ void __launch_bounds__(BLOCK) asked_keys(const AskedArgs a) {
   const u32 lists = a.num_sources * a.num_tables;
   for (u32 list = blockIdx.x; list < lists; list += gridDim.x) {
@@ -221,7 +226,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) asked_keys(const AskedArgs a
   }
 }
 
-// The rows asked for, into the slots of vectors: a warp takes 32 sorted entries of one table, a group of lanes copies a row.
+// The rows asked for, into the slots of vectors: a warp takes 32 sorted entries of one table, a
+// group of lanes copies a row.
 extern "C" __global__ void __launch_bounds__(BLOCK, 4) answer(const AskedArgs a) {
   const u32 lane = threadIdx.x % 32, group = lane / LANES, warp = threadIdx.x / 32;
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {

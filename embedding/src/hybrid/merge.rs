@@ -1,4 +1,5 @@
-//! Merge: what several sources asked for becomes unique rows, each with the parts that its sources will send.
+//! Merge: what several sources asked for becomes unique rows, each with the parts that its sources
+//! will send.
 //!
 //! ```text
 //! source 0 asks  2 5 9      rows    2 5 7 9         unique, rising
@@ -6,9 +7,9 @@
 //! source 2 asks  (nothing)  parts   0.0 | 0.1 1.0 | 1.1 | 0.2       source.position in its list
 //! ```
 //!
-//! The vector that answers part `s.k`, and the gradient that comes back for it, lie at `base(s) + k · dim` in the packed buffers
-//! of an exchange. A gradient is summed over a row's parts in the tree over sources, which [`Parts`] tells the kernels of
-//! [`crate::update`].
+//! The vector that answers part `s.k`, and the gradient that comes back for it, lie at
+//! `base(s) + k · dim` in the packed buffers of an exchange. A gradient is summed over a row's
+//! parts in the tree over sources, which [`Parts`] tells the kernels of [`crate::update`].
 
 use crate::route::{RadixSort, bits_below, cut};
 use crate::table::{Keys, TableSpec};
@@ -117,8 +118,8 @@ impl Merge {
         self.pairs.clear();
     }
 
-    /// Takes the list of each source, and where its first vector lies. On a row out of range nothing is merged; see
-    /// [`Self::refused`].
+    /// Takes the list of each source, and where its first vector lies. On a row out of range
+    /// nothing is merged; see [`Self::refused`].
     pub(crate) fn fill<'a>(&mut self, list: impl Fn(usize) -> (&'a [u64], usize)) {
         self.clear();
         let mut len = 0;
@@ -135,7 +136,8 @@ impl Merge {
                 }
                 let part = (source as u64) << self.position_bits;
                 let keys = self.keys[len..len + asked.len()].iter_mut().zip(asked);
-                keys.zip(part..).for_each(|((key, &row), part)| *key = row << self.part_bits | part);
+                keys.zip(part..)
+                    .for_each(|((key, &row), part)| *key = row << self.part_bits | part);
             }
             len += asked.len();
         }
@@ -152,9 +154,9 @@ impl Merge {
         self.local_rows
     }
 
-    /// Makes the sources' lists itself, from the rows of each of their ranks: `mine` calls back with runs of rank `rank`'s rows
-    /// that belong here. `ranks` ranks stand behind one source; `unique` rows are asked for once by a source. Bases are still to
-    /// be set.
+    /// Makes the sources' lists itself, from the rows of each of their ranks: `mine` calls back
+    /// with runs of rank `rank`'s rows that belong here. `ranks` ranks stand behind one source;
+    /// `unique` rows are asked for once by a source. Bases are still to be set.
     pub(crate) fn fill_known(
         &mut self,
         ranks: usize,
@@ -180,7 +182,8 @@ impl Merge {
         self.cut(len);
     }
 
-    /// Gives each sorted key its position in its source's list, and drops a source's duplicates. Returns what is left.
+    /// Gives each sorted key its position in its source's list, and drops a source's duplicates.
+    /// Returns what is left.
     fn number_parts(&mut self, len: usize, unique: bool) -> usize {
         self.asked.fill(0);
         let (bits, position_bits) = (self.part_bits, self.position_bits);

@@ -1,8 +1,9 @@
-//! The hybrid embedding: frequent rows are replicated and trained data-parallel, infrequent rows have one owner each and are
-//! trained model-parallel.
+//! The hybrid embedding: frequent rows are replicated and trained data-parallel, infrequent rows
+//! have one owner each and are trained model-parallel.
 //!
-//! Every rank trains on its slice of a batch and is one [`Owner`]. This room says *what* must travel and works on what has
-//! arrived; it sends nothing. One step, as a schedule drives it on every rank at once:
+//! Every rank trains on its slice of a batch and is one [`Owner`]. This room says *what* must
+//! travel and works on what has arrived; it sends nothing. One step, as a schedule drives it on
+//! every rank at once:
 //!
 //! ```text
 //!                    rank (its slice)                                owner (its rows)
@@ -23,23 +24,27 @@
 //!
 //! # The same bits, wherever rows lie
 //!
-//! Sums over samples keep the shape of [`crate::update`]: a rank adds up its own blocks, which are a subtree; owner and all-reduce
-//! continue the tree over ranks, where a rank without the row is left out or adds its +0. No partial sum is ever −0, as all start
-//! from +0. So weights and states after a step do not depend on the partition, nor on the number of ranks that the same blocks are
+//! Sums over samples keep the shape of [`crate::update`]: a rank adds up its own blocks, which are
+//! a subtree; owner and all-reduce continue the tree over ranks, where a rank without the row is
+//! left out or adds its +0. No partial sum is ever −0, as all start from +0. So weights and states
+//! after a step do not depend on the partition, nor on the number of ranks that the same blocks are
 //! spread over. Vectors are pooled in the order of the bag whatever side their rows come from.
 //!
 //! # Beside the plan
 //!
-//! * [`HybridRoute::id_exchange`] returns a `Result`: counts come from other ranks and are checked against what was planned.
-//! * [`Deduplicate::Node`] tells owners that their sources are nodes; the proxies' part is [`NodeProxy`], and requests are packed
-//!   by rail.
+//! * [`HybridRoute::id_exchange`] returns a `Result`: counts come from other ranks and are checked
+//!   against what was planned.
+//! * [`Deduplicate::Node`] tells owners that their sources are nodes; the proxies' part is
+//!   [`NodeProxy`], and requests are packed by rail.
 //! * "Sources" are ranks, or nodes under [`Deduplicate::Node`].
-//! * [`HybridSet::update_frequent`] updates a row with the range that holds the last element of its gradient.
+//! * [`HybridSet::update_frequent`] updates a row with the range that holds the last element of its
+//!   gradient.
 //!
 //! # Memory
 //!
-//! All buffers have the size of the worst case: no two ids of a slice equal, and all of them one owner's. [`HybridSet::memory`] counts
-//! them. Buffers of exchanges are the caller's: [`HybridSet::max_requested_elements`], [`HybridSet::max_asked_elements`].
+//! All buffers have the size of the worst case: no two ids of a slice equal, and all of them one
+//! owner's. [`HybridSet::memory`] counts them. Buffers of exchanges are the caller's:
+//! [`HybridSet::max_requested_elements`], [`HybridSet::max_asked_elements`].
 
 mod accept;
 mod alone;

@@ -1,8 +1,9 @@
 //! Deduplication inside a node: one rank of it asks each owner on behalf of all.
 //!
-//! A job of `M` nodes of `L` ranks (a power of two, the same everywhere; rank `m·L + l` is rank `l` of node `m`). What the ranks of a node
-//! request of owner `m·L + l` goes to rank `l` of their own node, its proxy, along the rail that the owner stands on. The proxy
-//! merges the requests, so that one vector per node and row crosses the network, whoever of the node needs it:
+//! A job of `M` nodes of `L` ranks (a power of two, the same everywhere; rank `m·L + l` is rank `l`
+//! of node `m`). What the ranks of a node request of owner `m·L + l` goes to rank `l` of their own
+//! node, its proxy, along the rail that the owner stands on. The proxy merges the requests, so that
+//! one vector per node and row crosses the network, whoever of the node needs it:
 //!
 //! ```text
 //!   node 0                               node 1
@@ -12,13 +13,16 @@
 //!   gradients ─────────┴► reduce ───────── sums ─────► update
 //! ```
 //!
-//! Gradients are summed over the node's ranks in the tree, which is the subtree of the sum over all ranks that the node stands for; so
-//! weights are the same, bit for bit, as when each rank asks for itself.
+//! Gradients are summed over the node's ranks in the tree, which is the subtree of the sum over all
+//! ranks that the node stands for; so weights are the same, bit for bit, as when each rank asks for
+//! itself.
 //!
-//! One step: [`NodeProxy::counts_inside`], [`NodeProxy::ids_inside`], [`NodeProxy::merge`], [`NodeProxy::counts_across`],
-//! [`NodeProxy::ids_across`], then [`HybridSet::accept`] and [`HybridSet::answer`]; vectors across, [`NodeProxy::expand`], vectors inside,
-//! [`HybridSet::pool`]; and back: [`HybridSet::reduce`], gradients inside, [`NodeProxy::reduce`], gradients across,
-//! [`HybridSet::update_infrequent`]. Every exchange is an all-to-all of the whole job in which most counts are zero.
+//! One step: [`NodeProxy::counts_inside`], [`NodeProxy::ids_inside`], [`NodeProxy::merge`],
+//! [`NodeProxy::counts_across`], [`NodeProxy::ids_across`], then [`HybridSet::accept`] and
+//! [`HybridSet::answer`]; vectors across, [`NodeProxy::expand`], vectors inside,
+//! [`HybridSet::pool`]; and back: [`HybridSet::reduce`], gradients inside, [`NodeProxy::reduce`],
+//! gradients across, [`HybridSet::update_infrequent`]. Every exchange is an all-to-all of the whole
+//! job in which most counts are zero.
 
 use super::merge::{Merge, MergeShape};
 use super::partition::{Owner, Partition};
@@ -44,8 +48,8 @@ pub struct RankExchange<'a, T> {
     pub receive_counts: &'a [usize],
 }
 
-/// This rank as a proxy: for the ranks of its node, towards the owners of its rail. Made by [`HybridSet::new_node_proxy`]; goes with
-/// one route. Buffers are taken once and reused.
+/// This rank as a proxy: for the ranks of its node, towards the owners of its rail. Made by
+/// [`HybridSet::new_node_proxy`]; goes with one route. Buffers are taken once and reused.
 #[derive(Debug)]
 pub struct NodeProxy {
     ranks: usize,
@@ -111,7 +115,8 @@ impl HybridSet {
         assert!(!self.is_alone(), "a rank alone has no proxy");
         let (shape, num_tables) = (self.shape(), self.specs.len());
         let num_owners = self.partition.num_owners();
-        let (node, index, num_nodes) = (self.owner.0 / ranks, self.owner.0 % ranks, num_owners / ranks);
+        let (node, index, num_nodes) =
+            (self.owner.0 / ranks, self.owner.0 % ranks, num_owners / ranks);
         let merges = merge_shapes(&shape, &self.partition, self.owner, ranks);
         let of_peer: Vec<_> = merges.iter().map(|merge| merge.max_asked).collect();
         let to_owner: Vec<_> = shape.max_ids.iter().map(|ids| ids * ranks).collect();
@@ -124,8 +129,17 @@ impl HybridSet {
             peers: Lists::new(ranks, of_peer, max_asked),
             merged: Lists::new(num_nodes, to_owner, max_asked),
             names: (0..merges.len()).map(|list| spec_of(list).name.clone()).collect(),
-            merges: (0..).zip(merges).map(|(list, shape)| Merge::new(spec_of(list), shape)).collect(),
-            counts: RankCounts { node, ranks, index, own: vec![0; num_owners], served: vec![0; num_owners] },
+            merges: (0..)
+                .zip(merges)
+                .map(|(list, shape)| Merge::new(spec_of(list), shape))
+                .collect(),
+            counts: RankCounts {
+                node,
+                ranks,
+                index,
+                own: vec![0; num_owners],
+                served: vec![0; num_owners],
+            },
         }
     }
 }
@@ -173,7 +187,8 @@ impl NodeProxy {
         stream.pool().chunks_mut(&mut self.merges, 1, |list, merge| {
             merge[0].fill(|peer| (peers.list(peer, list), peers.first_element(peer, list)));
         });
-        let refused = self.merges.iter().enumerate().find_map(|(list, merge)| Some((list, merge.refused()?)));
+        let refused =
+            self.merges.iter().enumerate().find_map(|(list, merge)| Some((list, merge.refused()?)));
         if let Some((list, (source_index, row))) = refused {
             let (table, rows) = (self.names[list].clone(), self.merges[list].local_rows());
             self.clear();
@@ -197,7 +212,8 @@ impl NodeProxy {
         self.merged.clear();
     }
 
-    /// Third exchange: how many rows of each table the proxies ask owners for; what this rank is asked arrives in the route.
+    /// Third exchange: how many rows of each table the proxies ask owners for; what this rank is
+    /// asked arrives in the route.
     pub fn counts_across<'a>(&'a mut self, route: &'a mut HybridRoute) -> RankExchange<'a, u32> {
         let each = self.num_tables;
         let (send_counts, receive_counts) = self.counts.across(|_| (each, each));
@@ -213,7 +229,10 @@ impl NodeProxy {
     ///
     /// # Errors
     /// As [`HybridRoute::id_exchange`].
-    pub fn ids_across<'a>(&'a mut self, route: &'a mut HybridRoute) -> Result<RankExchange<'a, u64>> {
+    pub fn ids_across<'a>(
+        &'a mut self,
+        route: &'a mut HybridRoute,
+    ) -> Result<RankExchange<'a, u64>> {
         let exchange = route.id_exchange()?;
         let merged = &self.merged;
         let (send_counts, receive_counts) =
@@ -226,27 +245,34 @@ impl NodeProxy {
         })
     }
 
-    /// The exchange of vectors and gradients inside the node, in f32 elements per rank of the job: those of this rank's own requests
-    /// (vectors arrive, gradients leave), and those that it expands and reduces for its peers (vectors leave, gradients arrive).
+    /// The exchange of vectors and gradients inside the node, in f32 elements per rank of the job:
+    /// those of this rank's own requests (vectors arrive, gradients leave), and those that it
+    /// expands and reduces for its peers (vectors leave, gradients arrive).
     pub fn vectors_inside(&mut self, route: &HybridRoute) -> (&[usize], &[usize]) {
         let requested = rail_sums(&route.requests.elements, self.num_nodes);
         let peers = &self.peers;
         self.counts.inside(|peer| (requested(peer), peers.elements[peer]))
     }
 
-    /// The exchange of vectors and gradients along the rail, in f32 elements per rank of the job: those that this proxy asked owners for
-    /// (vectors arrive, gradients leave), and those that this rank was asked for as an owner (vectors leave, gradients arrive).
+    /// The exchange of vectors and gradients along the rail, in f32 elements per rank of the job:
+    /// those that this proxy asked owners for (vectors arrive, gradients leave), and those that
+    /// this rank was asked for as an owner (vectors leave, gradients arrive).
     pub fn vectors_across(&mut self, route: &HybridRoute) -> (&[usize], &[usize]) {
         let merged = &self.merged;
         self.counts.across(|node| (merged.elements[node], route.asked.elements[node]))
     }
 
-    /// Hands each peer the vectors that it requested, from what owners sent: `received` is packed by owner, `out` by peer.
+    /// Hands each peer the vectors that it requested, from what owners sent: `received` is packed
+    /// by owner, `out` by peer.
     ///
     /// # Panics
     /// When a length is not what [`Self::vectors_across`] and [`Self::vectors_inside`] say.
     pub fn expand(&self, stream: &Stream, received: &[f32], out: &mut [f32]) {
-        assert_eq!(received.len(), self.merged.num_elements(), "one vector came for each row merged");
+        assert_eq!(
+            received.len(),
+            self.merged.num_elements(),
+            "one vector came for each row merged"
+        );
         assert_eq!(
             out.len(),
             self.peers.num_elements(),
@@ -265,13 +291,22 @@ impl NodeProxy {
         });
     }
 
-    /// Sums the peers' gradients of each merged row in the tree over the node's ranks: `from_peers` is packed by peer, `out` by owner.
+    /// Sums the peers' gradients of each merged row in the tree over the node's ranks: `from_peers`
+    /// is packed by peer, `out` by owner.
     ///
     /// # Panics
     /// As [`Self::expand`].
     pub fn reduce(&self, stream: &Stream, from_peers: &[f32], out: &mut [f32]) {
-        assert_eq!(from_peers.len(), self.peers.num_elements(), "one gradient came for each row requested");
-        assert_eq!(out.len(), self.merged.num_elements(), "one sum goes to the owner of each row merged");
+        assert_eq!(
+            from_peers.len(),
+            self.peers.num_elements(),
+            "one gradient came for each row requested"
+        );
+        assert_eq!(
+            out.len(),
+            self.merged.num_elements(),
+            "one sum goes to the owner of each row merged"
+        );
         let out = SharedMut::new(out);
         self.tiles(stream, &|merge, first, tile| {
             let sum = SegmentSum { parts: merge.view(), data: from_peers, one_block: false };
@@ -279,7 +314,8 @@ impl NodeProxy {
         });
     }
 
-    /// Calls `body` with every merge, the first element of its vectors among all merged, and the number of each of its tiles.
+    /// Calls `body` with every merge, the first element of its vectors among all merged, and the
+    /// number of each of its tiles.
     fn tiles(&self, stream: &Stream, body: &(dyn Fn(&Merge, usize, usize) + Sync)) {
         let most_parts = self.merges.iter().map(Merge::num_parts).max().unwrap_or(0);
         let tiles = most_parts.div_ceil(TILE_ENTRIES);
@@ -289,12 +325,14 @@ impl NodeProxy {
         });
     }
 
-    /// Most f32 elements that this proxy asks owners for, in the worst case: the length of the caller's buffers along the rail.
+    /// Most f32 elements that this proxy asks owners for, in the worst case: the length of the
+    /// caller's buffers along the rail.
     pub fn max_elements_across(&self) -> usize {
         self.max_elements_inside()
     }
 
-    /// Most f32 elements that this proxy expands and reduces for its peers: the length of the caller's buffers inside the node.
+    /// Most f32 elements that this proxy expands and reduces for its peers: the length of the
+    /// caller's buffers inside the node.
     pub fn max_elements_inside(&self) -> usize {
         let lists = self.peers.capacities.iter().zip(&self.merges);
         lists.map(|(rows, merge)| rows * merge.dim()).sum::<usize>() * self.ranks
@@ -302,7 +340,12 @@ impl NodeProxy {
 }
 
 /// The merges of a proxy: for each owner of its rail, for each table.
-fn merge_shapes(shape: &RouteShape, partition: &Partition, owner: Owner, ranks: usize) -> Vec<MergeShape> {
+fn merge_shapes(
+    shape: &RouteShape,
+    partition: &Partition,
+    owner: Owner,
+    ranks: usize,
+) -> Vec<MergeShape> {
     let num_tables = shape.max_ids.len();
     let lists = 0..shape.num_owners / ranks * num_tables;
     let merge = |list: usize| {
@@ -315,7 +358,12 @@ fn merge_shapes(shape: &RouteShape, partition: &Partition, owner: Owner, ranks: 
 }
 
 /// Bytes of a proxy.
-pub(super) fn proxy_bytes(shape: &RouteShape, partition: &Partition, owner: Owner, ranks: usize) -> u64 {
+pub(super) fn proxy_bytes(
+    shape: &RouteShape,
+    partition: &Partition,
+    owner: Owner,
+    ranks: usize,
+) -> u64 {
     let merges = merge_shapes(shape, partition, owner, ranks);
     // The rows that peers request, and as many at most that are merged.
     let lists = merges.iter().map(|merge| 2 * 8 * (merge.max_asked * ranks) as u64).sum::<u64>();

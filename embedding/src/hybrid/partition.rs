@@ -21,8 +21,8 @@ pub enum TablePlacement {
     DataParallel,
     /// One rank owns the whole table.
     TableWise(Owner),
-    /// Rows are divided among all ranks: those named here as they say, all others by formula. With both lists empty this
-    /// is pure model parallelism.
+    /// Rows are divided among all ranks: those named here as they say, all others by formula. With
+    /// both lists empty this is pure model parallelism.
     RowWise {
         /// Rows that every rank holds a replica of.
         frequent: Vec<u64>,
@@ -60,13 +60,15 @@ pub const MAX_TABLE_ROWS: u64 = 1 << 44;
 
 /// The place of every row of every table: a pure function that all ranks share.
 ///
-/// * [`TablePlacement::RowWise`]: frequent rows lie in the replica in rising order of rows. Row `r` of table `t` that is in
-///   neither list belongs to owner `(r + t) mod n` and lies at `p + r / n` there, where `p` rows were placed with this owner; those
-///   come first, in rising order. The local rows of hot rows stay empty: a little memory for an answer without a search.
+/// * [`TablePlacement::RowWise`]: frequent rows lie in the replica in rising order of rows. Row `r`
+///   of table `t` that is in neither list belongs to owner `(r + t) mod n` and lies at `p + r / n`
+///   there, where `p` rows were placed with this owner; those come first, in rising order. The
+///   local rows of hot rows stay empty: a little memory for an answer without a search.
 /// * Tables asked with raw ids: the owner is a hash of the raw id, `mod n`; nothing is frequent.
 /// * Tables whose rows share storage ([`Grain::Whole`]) are table-wise or data-parallel.
 ///
-/// Hot rows stand in a hash table, or in an array where the table is small: one access for each row asked about.
+/// Hot rows stand in a hash table, or in an array where the table is small: one access for each row
+/// asked about.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Partition {
     num_owners: usize,
@@ -90,12 +92,17 @@ struct TablePartition {
 }
 
 impl Partition {
-    /// The places that `placements`, one per table, give the rows of `specs` among `num_owners` owners.
+    /// The places that `placements`, one per table, give the rows of `specs` among `num_owners`
+    /// owners.
     ///
     /// # Errors
     /// [`EmbeddingError::Placement`]: lists of another length, rows that the table does not have or that are named twice,
     /// owners that there are not, and placements that the table's grain or keys do not allow.
-    pub fn new(specs: &[TableSpec], num_owners: usize, placements: Vec<TablePlacement>) -> Result<Self> {
+    pub fn new(
+        specs: &[TableSpec],
+        num_owners: usize,
+        placements: Vec<TablePlacement>,
+    ) -> Result<Self> {
         if num_owners == 0 || num_owners > MAX_OWNERS || placements.len() != specs.len() {
             return Err(EmbeddingError::Placement {
                 table: specs.first().map_or_else(String::new, |spec| spec.name.clone()),
@@ -114,7 +121,8 @@ impl Partition {
         Ok(Self { num_owners, tables: tables.collect::<Result<_>>()? })
     }
 
-    /// Pure model parallelism: every table row-wise by formula, whole tables one after the other on the owners.
+    /// Pure model parallelism: every table row-wise by formula, whole tables one after the other on
+    /// the owners.
     ///
     /// # Panics
     /// When there is no owner, or more than [`MAX_OWNERS`].
@@ -127,7 +135,8 @@ impl Partition {
         Self::new(specs, num_owners, placements).expect("placements by formula fit every table")
     }
 
-    /// Pure data parallelism: every row is frequent. Tables asked with raw ids cannot be, and stay row-wise.
+    /// Pure data parallelism: every row is frequent. Tables asked with raw ids cannot be, and stay
+    /// row-wise.
     ///
     /// # Panics
     /// As [`Self::row_wise`].
@@ -135,10 +144,13 @@ impl Partition {
         let placement = |(index, spec): (usize, &TableSpec)| match (spec.keys, spec.grain) {
             (Keys::RowIndices, _) => TablePlacement::DataParallel,
             (Keys::RawIds, Grain::Rows) => TablePlacement::by_formula(),
-            (Keys::RawIds, Grain::Whole) => TablePlacement::TableWise(Owner(index % num_owners.max(1))),
+            (Keys::RawIds, Grain::Whole) => {
+                TablePlacement::TableWise(Owner(index % num_owners.max(1)))
+            }
         };
         let placements = specs.iter().enumerate().map(placement).collect();
-        Self::new(specs, num_owners, placements).expect("replicas fit every table asked with row indices")
+        Self::new(specs, num_owners, placements)
+            .expect("replicas fit every table asked with row indices")
     }
 
     /// Number of owners that rows are divided among.
@@ -151,7 +163,8 @@ impl Partition {
         self.tables.len()
     }
 
-    /// The placements, each list in rising order of rows: what [`Self::new`] takes, and a checkpoint holds.
+    /// The placements, each list in rising order of rows: what [`Self::new`] takes, and a
+    /// checkpoint holds.
     pub fn placements(&self) -> impl ExactSizeIterator<Item = &TablePlacement> {
         self.tables.iter().map(|table| &table.placement)
     }
@@ -162,7 +175,11 @@ impl Partition {
     /// When the table does not have that row.
     pub fn classify(&self, table: usize, row: u64) -> Place {
         let part = &self.tables[table];
-        assert!(part.keys == Keys::RawIds || row < part.rows, "table `{}` has row {row}", part.name);
+        assert!(
+            part.keys == Keys::RawIds || row < part.rows,
+            "table `{}` has row {row}",
+            part.name
+        );
         let mut code = [Code::default()];
         self.classify_rows(table, &[row], &mut code);
         let [code] = code;
@@ -184,11 +201,17 @@ impl Partition {
             }
             (TablePlacement::TableWise(owner), keys) => {
                 let local = |row| if keys == Keys::RawIds { 0 } else { row };
-                codes.iter_mut().zip(rows).for_each(|(code, &row)| *code = Code::placed(owner.0, local(row)));
+                codes
+                    .iter_mut()
+                    .zip(rows)
+                    .for_each(|(code, &row)| *code = Code::placed(owner.0, local(row)));
             }
             (TablePlacement::RowWise { .. }, Keys::RawIds) => {
                 let owner = |row| (mix(row) % formula.owners) as usize;
-                codes.iter_mut().zip(rows).for_each(|(code, &row)| *code = Code::by_formula(owner(row), 0));
+                codes
+                    .iter_mut()
+                    .zip(rows)
+                    .for_each(|(code, &row)| *code = Code::by_formula(owner(row), 0));
             }
             (TablePlacement::RowWise { .. }, Keys::RowIndices) => {
                 if formula.owners.is_power_of_two() {
@@ -210,12 +233,14 @@ impl Partition {
         }
     }
 
-    /// Whether the table moves as one piece: then a row's place is its row index, on all ranks or on one.
+    /// Whether the table moves as one piece: then a row's place is its row index, on all ranks or
+    /// on one.
     pub(crate) fn is_whole(&self, table: usize) -> bool {
         !matches!(self.tables[table].placement, TablePlacement::RowWise { .. })
     }
 
-    /// The rows `first ..` as places in the order of owners: frequent rows first, then each owner's from its base on.
+    /// The rows `first ..` as places in the order of owners: frequent rows first, then each owner's
+    /// from its base on.
     pub(crate) fn keys(&self, table: usize, first: u64, count: usize, bases: &[u32]) -> Vec<u32> {
         let rows: Vec<u64> = (first..).take(count).collect();
         let mut codes = vec![Code::default(); count];
@@ -232,8 +257,8 @@ impl Partition {
         self.tables[table].placement == TablePlacement::DataParallel
     }
 
-    /// Rows that `owner` keeps of table `table`, those left empty by hot rows included. For a row-wise table asked with raw
-    /// ids: its share of the capacity.
+    /// Rows that `owner` keeps of table `table`, those left empty by hot rows included. For a
+    /// row-wise table asked with raw ids: its share of the capacity.
     pub fn local_rows(&self, table: usize, owner: Owner) -> u64 {
         let part = &self.tables[table];
         match (&part.placement, part.keys) {
@@ -245,7 +270,9 @@ impl Partition {
                     0
                 }
             }
-            (TablePlacement::RowWise { .. }, Keys::RawIds) => part.rows.div_ceil(self.num_owners as u64),
+            (TablePlacement::RowWise { .. }, Keys::RawIds) => {
+                part.rows.div_ceil(self.num_owners as u64)
+            }
             (TablePlacement::RowWise { .. }, Keys::RowIndices) => {
                 let owners = self.num_owners as u64;
                 let first = self.first_by_formula(table, owner);
@@ -271,7 +298,8 @@ impl Partition {
         }
     }
 
-    /// Row index of local row `local_row` of `owner`; of the row that would lie there by formula, if that one is hot.
+    /// Row index of local row `local_row` of `owner`; of the row that would lie there by formula,
+    /// if that one is hot.
     pub fn row_of_local(&self, table: usize, owner: Owner, local_row: u64) -> u64 {
         let part = &self.tables[table];
         if !matches!(part.placement, TablePlacement::RowWise { .. }) || part.keys == Keys::RawIds {
@@ -297,7 +325,9 @@ impl Partition {
     pub fn bytes(&self) -> u64 {
         let lists = |table: &TablePartition| {
             let named = match &table.placement {
-                TablePlacement::RowWise { frequent, placed } => 8 * frequent.len() + 24 * placed.len(),
+                TablePlacement::RowWise { frequent, placed } => {
+                    8 * frequent.len() + 24 * placed.len()
+                }
                 _ => 0,
             };
             (named as u64).saturating_add(table.hot.bytes())
@@ -468,8 +498,8 @@ impl Code {
         self.0 & (Self::MAX_LOCAL_ROW - 1)
     }
 
-    /// One bucket per owner for placed rows and one for those by formula: rows that come rising fill each in rising order of
-    /// local rows, and placed rows come first.
+    /// One bucket per owner for placed rows and one for those by formula: rows that come rising
+    /// fill each in rising order of local rows, and placed rows come first.
     #[inline(always)]
     pub(crate) const fn bucket(self) -> usize {
         self.owner() * 2 + (self.0 & Self::BY_FORMULA != 0) as usize

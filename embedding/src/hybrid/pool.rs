@@ -1,7 +1,8 @@
 //! Pooling: a slice's vectors, from the replica and from what owners sent.
 //!
-//! As [`crate::lookup`], bit for bit. Bags of frequent rows alone need nothing from other ranks, so they are pooled while
-//! vectors travel; all others once those have arrived, and so are all bags of a table without frequent rows.
+//! As [`crate::lookup`], bit for bit. Bags of frequent rows alone need nothing from other ranks, so
+//! they are pooled while vectors travel; all others once those have arrived, and so are all bags of
+//! a table without frequent rows.
 
 use super::route::{HybridRoute, Sources};
 use super::set::{HybridSet, HybridTable};
@@ -26,14 +27,16 @@ impl HybridTable {
 }
 
 impl HybridSet {
-    /// Writes the vectors of all bags that hold frequent rows alone, and of empty ones of tables that have frequent rows, to `vectors` (`samples of the slice ×
-    /// `[`Self::width`]). Together with [`Self::pool`], which comes second, it writes every element.
+    /// Writes the vectors of all bags that hold frequent rows alone, and of empty ones of tables
+    /// that have frequent rows, to `vectors` (`samples of the slice × `[`Self::width`]). Together
+    /// with [`Self::pool`], which comes second, it writes every element.
     ///
     /// # Errors
     /// Ids of another shape than those routed, and errors of tables of other authors.
     ///
     /// # Panics
-    /// When `vectors` has another shape or is in use, the set is alone, or the route is another set's.
+    /// When `vectors` has another shape or is in use, the set is alone, or the route is another
+    /// set's.
     pub fn lookup_frequent<I: Ids + ?Sized>(
         &self,
         stream: &Stream,
@@ -44,8 +47,9 @@ impl HybridSet {
         self.check_route(route);
         for (table, part) in self.tables.iter().zip(&route.tables) {
             let slot = table.frequent.as_ref();
-            let staged =
-                slot.and_then(|slot| Some((slot, slot.staging.as_ref()?, part.frequent_rows.as_ref()?)));
+            let staged = slot.and_then(|slot| {
+                Some((slot, slot.staging.as_ref()?, part.frequent_rows.as_ref()?))
+            });
             if let Some((slot, staging, rows)) = staged {
                 let staging = staging.first_rows(rows.len());
                 slot.lock().lookup(stream, Rows::new(rows), staging.write::<f32>().view())?;
@@ -54,8 +58,8 @@ impl HybridSet {
         self.pool_bags(stream, ids, route, None, vectors)
     }
 
-    /// Writes the vectors of all other bags; `received` is what owners sent, packed by owner: as many elements as
-    /// [`HybridRoute::vector_exchange`] says.
+    /// Writes the vectors of all other bags; `received` is what owners sent, packed by owner: as
+    /// many elements as [`HybridRoute::vector_exchange`] says.
     ///
     /// # Errors
     /// As [`Self::lookup_frequent`].
@@ -71,7 +75,11 @@ impl HybridSet {
         vectors: &Mat,
     ) -> Result<()> {
         self.check_route(route);
-        assert_eq!(received.len(), route.requests.num_elements(), "one vector came for each row requested");
+        assert_eq!(
+            received.len(),
+            route.requests.num_elements(),
+            "one vector came for each row requested"
+        );
         self.pool_bags(stream, ids, route, Some(received), vectors)
     }
 
@@ -108,8 +116,16 @@ impl HybridSet {
             let (out_first, out_stride) = (first * stride + table.first_column, stride);
             if let (Sources::Replica, Some(replica)) = (part.sources, &replica) {
                 let (values, weights) = (ids.values, replica.view());
-                let gather =
-                    Gather { weights, values, offsets, factors, pooling, out, out_first, out_stride };
+                let gather = Gather {
+                    weights,
+                    values,
+                    offsets,
+                    factors,
+                    pooling,
+                    out,
+                    out_first,
+                    out_stride,
+                };
                 assert!(gather.in_range(), "ids are those that were routed");
                 return gather_tile(&gather);
             }
@@ -134,10 +150,15 @@ impl HybridSet {
     fn check_ids<I: Ids + ?Sized>(&self, ids: &I, route: &HybridRoute) -> Result<()> {
         let found = num_samples(&self.specs, ids)?;
         for (table, spec) in self.specs.iter().enumerate() {
-            let (routed, num_ids) = (route.tables[table].route.num_ids, ids.table(table).values.len());
+            let (routed, num_ids) =
+                (route.tables[table].route.num_ids, ids.table(table).values.len());
             if found != route.num_samples || num_ids != routed {
                 let table = spec.name.clone();
-                return Err(EmbeddingError::SampleCount { table, expected: route.num_samples, found });
+                return Err(EmbeddingError::SampleCount {
+                    table,
+                    expected: route.num_samples,
+                    found,
+                });
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! Reduce: a rank's own gradients, summed per row: those of infrequent rows in the order in which they were requested, those of
-//! frequent rows in one dense block that all ranks add up.
+//! Reduce: a rank's own gradients, summed per row: those of infrequent rows in the order in which
+//! they were requested, those of frequent rows in one dense block that all ranks add up.
 //!
-//! The sum over a rank's samples is the subtree of [`crate::update`]'s that its blocks stand in; the tree goes on over ranks,
-//! at the row's owner or in the all-reduce.
+//! The sum over a rank's samples is the subtree of [`crate::update`]'s that its blocks stand in;
+//! the tree goes on over ranks, at the row's owner or in the all-reduce.
 
 use super::partition::Partition;
 use super::route::HybridRoute;
@@ -17,8 +17,8 @@ use headlong_device::{Mat, Stream};
 /// Elements that one task sets to zero.
 const ZERO_CHUNK: usize = 1 << 16;
 
-/// Where the gradients of frequent rows lie in their block: first one number per row of all tables, which says on how many
-/// ranks the row occurred, then the gradients, table after table.
+/// Where the gradients of frequent rows lie in their block: first one number per row of all tables,
+/// which says on how many ranks the row occurred, then the gradients, table after table.
 #[derive(Debug, Clone)]
 pub(super) struct FrequentLayout {
     /// Per table: first number, first gradient, rows.
@@ -50,15 +50,17 @@ impl FrequentLayout {
 }
 
 impl HybridSet {
-    /// Elements of the block of frequent gradients: the touched counts of all tables, padded to a multiple of 16, then `rows × dim`
-    /// of each table's replica. Zero where nothing is frequent, and for a set that is alone.
+    /// Elements of the block of frequent gradients: the touched counts of all tables, padded to a
+    /// multiple of 16, then `rows × dim` of each table's replica. Zero where nothing is frequent,
+    /// and for a set that is alone.
     pub fn frequent_len(&self) -> usize {
         self.frequent.len
     }
 
-    /// Sums the gradients of this rank's slice per row. `d_vectors` is `samples of the slice × `[`Self::width`]; `to_owners` gets
-    /// one row of gradients per row requested, in the order of the requests; `frequent`, [`Self::frequent_len`] long, is set to zero
-    /// and gets those of the frequent rows.
+    /// Sums the gradients of this rank's slice per row. `d_vectors` is
+    /// `samples of the slice × `[`Self::width`]; `to_owners` gets one row of gradients per row
+    /// requested, in the order of the requests; `frequent`, [`Self::frequent_len`] long, is set to
+    /// zero and gets those of the frequent rows.
     ///
     /// # Panics
     /// When a length or shape is another one, the set is alone, or the route is another set's.
@@ -96,7 +98,11 @@ impl HybridSet {
             let (destinations, mark) = part.destinations();
             reduce_tile(&ReduceTile {
                 sum: SegmentSum {
-                    parts: SampleParts { route: &part.route, stride, block_len: route.block_len as u32 },
+                    parts: SampleParts {
+                        route: &part.route,
+                        stride,
+                        block_len: route.block_len as u32,
+                    },
                     data: gradients.data(),
                     one_block: route.block_len >= route.num_samples,
                 },

@@ -1,15 +1,17 @@
-//! Route: which rows a rank's slice of the batch touches, where they lie, and in which order owners are asked for them.
+//! Route: which rows a rank's slice of the batch touches, where they lie, and in which order owners
+//! are asked for them.
 //!
-//! Per table, as [`crate::route`]: unique rows, each with its samples. Then each row's place: frequent ones are looked up and
-//! summed here; the others are asked of their owners. The request is one list, packed by owner, then by table, then by
-//! rising local row:
+//! Per table, as [`crate::route`]: unique rows, each with its samples. Then each row's place:
+//! frequent ones are looked up and summed here; the others are asked of their owners. The request
+//! is one list, packed by owner, then by table, then by rising local row:
 //!
 //! ```text
 //! owner 0: table 0: 1 4 | table 1: 0 2 3 |   owner 1: table 0: 7 | table 1: |   …
 //! ```
 //!
-//! The vectors that answer it, and the gradients that go back, lie in the same order with `dim` elements each. So a row's
-//! element in those buffers is known here, and each id is told at once where its vector will lie.
+//! The vectors that answer it, and the gradients that go back, lie in the same order with `dim`
+//! elements each. So a row's element in those buffers is known here, and each id is told at once
+//! where its vector will lie.
 
 use super::cuda::DeviceHybridRoute;
 use super::merge::Merge;
@@ -24,7 +26,8 @@ use headlong_device::Stream;
 /// Marks the vectors of frequent rows, which lie in the replica and not among those received.
 pub(super) const IN_REPLICA: u64 = 1 << 63;
 
-/// The route of one batch: this rank's requests, and what other ranks asked it for. Buffers are taken once and reused.
+/// The route of one batch: this rank's requests, and what other ranks asked it for. Buffers are
+/// taken once and reused.
 #[derive(Debug)]
 pub struct HybridRoute {
     pub(super) alone: Option<Route>,
@@ -76,13 +79,22 @@ impl Lists {
     }
 
     /// Works out totals and positions from the counts; on an error they stay as they were.
-    pub(super) fn lay_out(&mut self, names: &[String], dims: impl Fn(usize) -> usize) -> Result<()> {
+    pub(super) fn lay_out(
+        &mut self,
+        names: &[String],
+        dims: impl Fn(usize) -> usize,
+    ) -> Result<()> {
         let tables = self.capacities.len();
         for (list, &found) in self.counts.iter().enumerate() {
             let (found, capacity) = (found as usize, self.capacities[list % tables]);
             if found > capacity {
                 let table = names[list % tables].clone();
-                return Err(EmbeddingError::Capacity { table, what: "rows asked for", found, capacity });
+                return Err(EmbeddingError::Capacity {
+                    table,
+                    what: "rows asked for",
+                    found,
+                    capacity,
+                });
             }
         }
         let (mut row, mut element) = (0, 0);
@@ -139,7 +151,8 @@ impl Lists {
     }
 }
 
-/// What travels so that owners learn which rows they are asked for. Counts travel first; see [`HybridRoute::request_counts`].
+/// What travels so that owners learn which rows they are asked for. Counts travel first; see
+/// [`HybridRoute::request_counts`].
 #[derive(Debug)]
 pub struct IdExchange<'a> {
     /// Local rows (or raw ids) that this rank asks for, packed by owner.
@@ -170,8 +183,8 @@ pub(super) struct RouteShape {
 }
 
 impl RouteShape {
-    /// Most rows of `ids` ids that are asked for, of an owner with `rows` rows: of unique rows no more than there are; raw ids
-    /// have no such bound.
+    /// Most rows of `ids` ids that are asked for, of an owner with `rows` rows: of unique rows no
+    /// more than there are; raw ids have no such bound.
     pub(super) fn at_most(&self, table: usize, ids: usize, rows: u64) -> usize {
         match rows {
             0 => 0,
@@ -192,7 +205,8 @@ impl RouteShape {
     pub(super) fn bytes(&self, specs: &[TableSpec]) -> u64 {
         let table = |(table, spec): (usize, &TableSpec)| {
             let ids = self.max_ids[table];
-            let part = ids * (8 + 8 + 8) + self.max_requests[table] * 8 + self.num_owners * (2 * 4 + 16);
+            let part =
+                ids * (8 + 8 + 8) + self.max_requests[table] * 8 + self.num_owners * (2 * 4 + 16);
             Route::bytes(spec, self.max_samples, ids) + part as u64 + self.merge(table).bytes()
         };
         let requests = self.max_requests.iter().sum();
@@ -241,7 +255,11 @@ impl HybridRoute {
             rail_ranks: shape.num_owners / shape.num_sources,
             requests: Lists::new(shape.num_owners, shape.max_requests.clone(), max_requests),
             asked: Lists::new(shape.num_sources, shape.max_asked.clone(), max_asked),
-            merges: specs.iter().enumerate().map(|(t, spec)| Merge::new(spec, shape.merge(t))).collect(),
+            merges: specs
+                .iter()
+                .enumerate()
+                .map(|(t, spec)| Merge::new(spec, shape.merge(t)))
+                .collect(),
         }
     }
 
@@ -254,19 +272,26 @@ impl HybridRoute {
         self.merges.iter_mut().for_each(Merge::clear);
     }
 
-    /// On a CUDA device: packs the ids of a slice in page-locked memory, for [`Self::copy`]. The copy of the slice before must be
-    /// done. Nothing on the CPU, where ids are read from where they are.
+    /// On a CUDA device: packs the ids of a slice in page-locked memory, for [`Self::copy`]. The
+    /// copy of the slice before must be done. Nothing on the CPU, where ids are read from where
+    /// they are.
     ///
     /// # Errors
-    /// Those of the CPU's route: [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and slices of another shape.
+    /// Those of the CPU's route: [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`],
+    /// and slices of another shape.
     pub fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
-        let alone = self.alone.as_mut().and_then(|route| route.cuda.as_mut()).map(|route| &mut route.staging);
+        let alone = self
+            .alone
+            .as_mut()
+            .and_then(|route| route.cuda.as_mut())
+            .map(|route| &mut route.staging);
         let staging = alone.or_else(|| self.cuda.as_mut().map(|route| &mut route.staging));
         staging.map_or(Ok(()), |staging| staging.stage(ids))
     }
 
     fn staging(&self) -> Option<&Staging> {
-        let alone = self.alone.as_ref().and_then(|route| route.cuda.as_ref()).map(|route| &route.staging);
+        let alone =
+            self.alone.as_ref().and_then(|route| route.cuda.as_ref()).map(|route| &route.staging);
         alone.or_else(|| self.cuda.as_ref().map(|route| &route.staging))
     }
 
@@ -282,8 +307,8 @@ impl HybridRoute {
         }
     }
 
-    /// Whether the staged batch can run in a step that was captured with any other: not where it has bags in tables that were
-    /// planned for one id a sample, or weights.
+    /// Whether the staged batch can run in a step that was captured with any other: not where it
+    /// has bags in tables that were planned for one id a sample, or weights.
     pub fn is_as_planned(&self) -> bool {
         self.staging().is_none_or(|staging| !staging.needs_rest())
     }
@@ -303,19 +328,21 @@ impl HybridRoute {
     }
 
     /// How many rows of each table this rank asks each owner for: owners × tables. Under
-    /// [`Deduplicate::Node`](super::Deduplicate::Node) owners stand by rail: all those of local rank 0, node after node, then those
-    /// of local rank 1, and so on; and so do the requests themselves and their vectors.
+    /// [`Deduplicate::Node`](super::Deduplicate::Node) owners stand by rail: all those of local
+    /// rank 0, node after node, then those of local rank 1, and so on; and so do the requests
+    /// themselves and their vectors.
     pub fn request_counts(&self) -> &[u32] {
         &self.requests.counts
     }
 
-    /// Where the counts of the sources arrive: sources × tables, what each source's [`Self::request_counts`] say of this
-    /// owner.
+    /// Where the counts of the sources arrive: sources × tables, what each source's
+    /// [`Self::request_counts`] say of this owner.
     pub fn asked_counts_mut(&mut self) -> &mut [u32] {
         &mut self.asked.counts
     }
 
-    /// [`Self::request_counts`] and [`Self::asked_counts_mut`]: what an exchange of counts sends and receives.
+    /// [`Self::request_counts`] and [`Self::asked_counts_mut`]: what an exchange of counts sends
+    /// and receives.
     pub fn count_exchange(&mut self) -> (&[u32], &mut [u32]) {
         (&self.requests.counts, &mut self.asked.counts)
     }
@@ -341,8 +368,8 @@ impl HybridRoute {
         })
     }
 
-    /// The exchange of vectors, in f32 elements: what this owner sends to each source, and what this rank receives from each
-    /// owner. Gradients travel the other way, in the same counts.
+    /// The exchange of vectors, in f32 elements: what this owner sends to each source, and what
+    /// this rank receives from each owner. Gradients travel the other way, in the same counts.
     pub fn vector_exchange(&self) -> (&[usize], &[usize]) {
         (&self.asked.elements, &self.requests.elements)
     }
@@ -369,13 +396,16 @@ pub(super) enum Sources {
 pub(super) struct TablePart {
     pub(super) dim: usize,
     pub(super) sources: Sources,
-    /// Unique rows and samples. Without deduplication every id of an infrequent row stands for itself.
+    /// Unique rows and samples. Without deduplication every id of an infrequent row stands for
+    /// itself.
     pub(super) route: TableRoute,
     /// The place of each row.
     codes: Vec<Code>,
-    /// Per row: the element where its vector arrives and its gradient leaves, or `IN_REPLICA |` its row there.
+    /// Per row: the element where its vector arrives and its gradient leaves, or `IN_REPLICA |` its
+    /// row there.
     destinations: Vec<u64>,
-    /// Per id: the element where its vector lies, among those received or, with `IN_REPLICA`, among the frequent rows.
+    /// Per id: the element where its vector lies, among those received or, with `IN_REPLICA`, among
+    /// the frequent rows.
     pub(super) origins: Vec<u64>,
     /// This table's part of the requests, by owner.
     wanted: Vec<u64>,
@@ -383,7 +413,8 @@ pub(super) struct TablePart {
     buckets: Vec<u32>,
     /// Per owner, where its rows start among `wanted`, and their first element.
     owners: Vec<(usize, usize)>,
-    /// Rows of the replica that occur, for tables that hide their rows: vectors lie in a list of these.
+    /// Rows of the replica that occur, for tables that hide their rows: vectors lie in a list of
+    /// these.
     pub(super) frequent_rows: Option<Vec<u64>>,
 }
 
@@ -405,7 +436,13 @@ impl TablePart {
     }
 
     /// Finds unique rows and their places, and counts them by owner.
-    pub(super) fn fill(&mut self, bags: Bags, partition: &Partition, table: usize, deduplicate: bool) {
+    pub(super) fn fill(
+        &mut self,
+        bags: Bags,
+        partition: &Partition,
+        table: usize,
+        deduplicate: bool,
+    ) {
         self.route.fill(bags);
         if self.sources == Sources::Replica {
             return;
@@ -426,7 +463,8 @@ impl TablePart {
         let (route, codes) = (&mut self.route, &mut self.codes);
         let pieces = |code: Code, len: u32| if code.is_frequent() { 1 } else { len };
         let lengths = route.starts().windows(2).map(|bounds| bounds[1] - bounds[0]);
-        let mut end = codes.iter().zip(lengths).map(|(&code, len)| pieces(code, len) as usize).sum::<usize>();
+        let mut end =
+            codes.iter().zip(lengths).map(|(&code, len)| pieces(code, len) as usize).sum::<usize>();
         let (unique, total) = (route.num_rows, end);
         // From the back: what is written lies at or behind what is still to be read.
         route.starts[total] = route.num_ids as u32;
@@ -436,7 +474,8 @@ impl TablePart {
             let count = pieces(code, segment_end - start) as usize;
             for piece in (0..count).rev() {
                 end -= 1;
-                (route.rows[end], codes[end], route.starts[end]) = (row, code, start + piece as u32);
+                (route.rows[end], codes[end], route.starts[end]) =
+                    (row, code, start + piece as u32);
             }
             segment_end = start;
         }
@@ -453,7 +492,8 @@ impl TablePart {
         self.owners[owner].1 = element;
     }
 
-    /// Gives every row and every id its element, and lists the requests by owner. Counts become positions.
+    /// Gives every row and every id its element, and lists the requests by owner. Counts become
+    /// positions.
     pub(super) fn place(&mut self, keys: Keys) {
         if self.sources == Sources::Replica {
             return;
@@ -485,7 +525,8 @@ impl TablePart {
                 let place = &mut self.buckets[code.bucket()];
                 let at = *place as usize;
                 *place += 1;
-                self.wanted[at] = if keys == Keys::RawIds { route.rows[index] } else { code.local_row() };
+                self.wanted[at] =
+                    if keys == Keys::RawIds { route.rows[index] } else { code.local_row() };
                 let (first, element) = self.owners[code.owner()];
                 let element = element as u64 + (at - first) as u64 * dim;
                 self.destinations[index] = element;
@@ -499,7 +540,8 @@ impl TablePart {
         }
     }
 
-    /// Where the gradient of each row goes, up to the bits of the second number, which all of them have.
+    /// Where the gradient of each row goes, up to the bits of the second number, which all of them
+    /// have.
     pub(super) fn destinations(&self) -> (&[u64], u64) {
         match self.sources {
             Sources::Replica => (self.route.rows(), IN_REPLICA),

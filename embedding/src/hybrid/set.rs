@@ -1,4 +1,5 @@
-//! The tables of one rank among many: its shard of the infrequent rows, and its replica of the frequent ones.
+//! The tables of one rank among many: its shard of the infrequent rows, and its replica of the
+//! frequent ones.
 
 use super::cuda::{Planned, RankPlan, RankTables};
 use super::node::proxy_bytes;
@@ -25,7 +26,8 @@ pub enum Deduplicate {
     /// One vector per row that occurs in the rank's slice.
     #[default]
     Rank,
-    /// As [`Self::Rank`]; but owners are asked by the proxies of nodes, each of which merges what this many ranks request.
+    /// As [`Self::Rank`]; but owners are asked by the proxies of nodes, each of which merges what
+    /// this many ranks request.
     Node {
         /// Ranks of a node: the same power of two everywhere.
         ranks: usize,
@@ -45,7 +47,8 @@ impl Deduplicate {
 /// What a hybrid set is built for, besides its tables.
 #[derive(Debug, Clone)]
 pub struct HybridOptions<'a> {
-    /// For this rank's slice of the batch: its samples and ids, and the rank's own sum blocks. The same on all ranks.
+    /// For this rank's slice of the batch: its samples and ids, and the rank's own sum blocks. The
+    /// same on all ranks.
     pub set: SetOptions<'a>,
     /// Where rows lie; the same on all ranks.
     pub partition: Arc<Partition>,
@@ -53,8 +56,9 @@ pub struct HybridOptions<'a> {
     pub owner: Owner,
     /// What it asks owners for; the same on all ranks.
     pub deduplicate: Deduplicate,
-    /// On a device: how many even shares of a rank's ids its slot for one owner has room for, [`DEFAULT_SLOT_FACTOR`] as a rule; the
-    /// same on all ranks. A slot never takes more than the worst case needs, which is as many shares as there are ranks.
+    /// On a device: how many even shares of a rank's ids its slot for one owner has room for,
+    /// [`DEFAULT_SLOT_FACTOR`] as a rule; the same on all ranks. A slot never takes more than the
+    /// worst case needs, which is as many shares as there are ranks.
     pub slot_factor: f64,
 }
 
@@ -63,8 +67,9 @@ pub const DEFAULT_SLOT_FACTOR: f64 = 2.0;
 
 /// The tables of one rank: the rows it owns, and its replica of the frequent ones.
 ///
-/// Everything is taken by [`Self::new`]; afterwards no method allocates, but for errors, the first batch of bags or weights, and
-/// what tables of other authors do. Methods take `&self`, as those of [`EmbeddingSet`] do, and for the same reason.
+/// Everything is taken by [`Self::new`]; afterwards no method allocates, but for errors, the first
+/// batch of bags or weights, and what tables of other authors do. Methods take `&self`, as those of
+/// [`EmbeddingSet`] do, and for the same reason.
 pub struct HybridSet {
     pub(super) specs: Vec<TableSpec>,
     pub(super) tensors: Vec<Vec<TensorSpec>>,
@@ -97,16 +102,18 @@ pub(super) struct HybridTable {
 }
 
 impl HybridSet {
-    /// Builds and initialises this rank's part of `specs` with the kinds of `registry`; takes all memory that will be needed.
+    /// Builds and initialises this rank's part of `specs` with the kinds of `registry`; takes all
+    /// memory that will be needed.
     ///
-    /// Initial values depend on seed, table and row alone: a replica has the same on every rank, and so has any other partition.
+    /// Initial values depend on seed, table and row alone: a replica has the same on every rank,
+    /// and so has any other partition.
     ///
     /// # Errors
     /// Descriptions that a kind refuses, unknown kinds, memory that the system refuses.
     ///
     /// # Panics
-    /// When the partition is for other tables, does not know `owner`, or the options are not as [`SetOptions`] and
-    /// [`Deduplicate`] say.
+    /// When the partition is for other tables, does not know `owner`, or the options are not as
+    /// [`SetOptions`] and [`Deduplicate`] say.
     pub fn new(
         registry: &Registry,
         stream: &Stream,
@@ -174,9 +181,10 @@ impl HybridSet {
         })
     }
 
-    /// Memory that [`Self::new`] and `routes` calls of [`Self::new_route`] take, with as many of [`Self::new_node_proxy`] under
-    /// [`Deduplicate::Node`]; pure. The buffers of exchanges belong to the
-    /// caller: see [`Self::max_requested_elements`] and [`Self::max_asked_elements`]. Ranks of one process share the partition.
+    /// Memory that [`Self::new`] and `routes` calls of [`Self::new_route`] take, with as many of
+    /// [`Self::new_node_proxy`] under [`Deduplicate::Node`]; pure. The buffers of exchanges belong
+    /// to the caller: see [`Self::max_requested_elements`] and [`Self::max_asked_elements`]. Ranks
+    /// of one process share the partition.
     ///
     /// # Errors
     /// Descriptions that cannot be built, and unknown kinds.
@@ -196,19 +204,23 @@ impl HybridSet {
             Deduplicate::Node { ranks } => proxy_bytes(&shape, partition, options.owner, ranks),
             _ => 0,
         };
-        let route =
-            (shape.bytes(specs) + proxy).saturating_mul(routes as u64).saturating_add(partition.bytes());
+        let route = (shape.bytes(specs) + proxy)
+            .saturating_mul(routes as u64)
+            .saturating_add(partition.bytes());
         let mut needs = vec![MemoryNeeds { work_bytes: route, ..MemoryNeeds::default() }];
         for (table, spec) in specs.iter().enumerate() {
             check(spec, set.max_samples, set.max_ids[table])?;
             check_merge(spec, &shape, table)?;
             let kind = registry.kind(spec)?;
             let (local, frequent) = (shape.local_rows[table], partition.num_frequent(table));
-            let staged =
-                [(local, staged_rows(&shape, table)), (frequent, staged_frequent(frequent, &shape, table))];
+            let staged = [
+                (local, staged_rows(&shape, table)),
+                (frequent, staged_frequent(frequent, &shape, table)),
+            ];
             for (rows, staged) in staged.into_iter().filter(|(rows, _)| *rows > 0) {
                 needs.push(kind.memory(&TableSpec { rows, ..spec.clone() }, &set.optimizer));
-                let bytes = if kind.shows_rows() { 0 } else { staged * spec.dim * DType::F32.bytes() };
+                let bytes =
+                    if kind.shows_rows() { 0 } else { staged * spec.dim * DType::F32.bytes() };
                 needs.push(MemoryNeeds { work_bytes: bytes as u64, ..MemoryNeeds::default() });
             }
         }
@@ -256,7 +268,9 @@ impl HybridSet {
         shape_of(&self.specs, &self.partition, self.owner, self.deduplicate, sizes)
     }
 
-    /// Finds the rows that this rank's slice touches and where they lie, and lists what to ask owners for. `block_len` is [`crate::update::sum_block_len`] of the batch of all ranks. Reads no weights.
+    /// Finds the rows that this rank's slice touches and where they lie, and lists what to ask
+    /// owners for. `block_len` is [`crate::update::sum_block_len`] of the batch of all ranks. Reads
+    /// no weights.
     ///
     /// # Errors
     /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and slices of another shape.
@@ -316,7 +330,9 @@ impl HybridSet {
 
     pub(super) fn check_route(&self, route: &HybridRoute) {
         assert!(self.alone.is_none(), "a set that is alone takes the paths for one rank");
-        let fits = |(part, spec): (&super::route::TablePart, &TableSpec)| part.route.table_rows == spec.rows;
+        let fits = |(part, spec): (&super::route::TablePart, &TableSpec)| {
+            part.route.table_rows == spec.rows
+        };
         assert!(
             route.alone.is_none()
                 && route.tables.len() == self.specs.len()
@@ -327,12 +343,23 @@ impl HybridSet {
     }
 
     pub(super) fn check_vectors(&self, vectors: &Mat, route: &HybridRoute) {
-        assert_eq!(vectors.cols(), self.width, "`{}` is as wide as all tables together", vectors.name());
-        assert_eq!(vectors.rows(), route.num_samples(), "`{}` has the route's samples", vectors.name());
+        assert_eq!(
+            vectors.cols(),
+            self.width,
+            "`{}` is as wide as all tables together",
+            vectors.name()
+        );
+        assert_eq!(
+            vectors.rows(),
+            route.num_samples(),
+            "`{}` has the route's samples",
+            vectors.name()
+        );
     }
 
-    /// Lets tables of other authors bring rows near that a coming step asks for: those of the replica as soon as
-    /// [`Self::route`] is done, those that this rank owns after [`Self::accept`].
+    /// Lets tables of other authors bring rows near that a coming step asks for: those of the
+    /// replica as soon as [`Self::route`] is done, those that this rank owns after
+    /// [`Self::accept`].
     ///
     /// # Errors
     /// Those of the tables.
@@ -345,7 +372,8 @@ impl HybridSet {
             if let Some(slot) = local {
                 slot.lock().prefetch(route.merges[index].rows())?;
             }
-            if let (Some(slot), Some(rows)) = (&table.frequent, &route.tables[index].frequent_rows) {
+            if let (Some(slot), Some(rows)) = (&table.frequent, &route.tables[index].frequent_rows)
+            {
                 slot.lock().prefetch(rows)?;
             }
         }
@@ -382,8 +410,9 @@ impl HybridSet {
         self.owner
     }
 
-    /// The tensors of table `table` with the rows of the whole model, as a checkpoint holds them. Of a table whose rows share storage:
-    /// as the table says. Where no part of the table lies here: those of a dense one.
+    /// The tensors of table `table` with the rows of the whole model, as a checkpoint holds them.
+    /// Of a table whose rows share storage: as the table says. Where no part of the table lies
+    /// here: those of a dense one.
     pub fn tensors(&self, table: usize) -> &[TensorSpec] {
         &self.tensors[table]
     }
@@ -393,7 +422,8 @@ impl HybridSet {
         self.specs.iter().zip(self.tensors.iter().map(Vec::as_slice))
     }
 
-    /// What this rank owns of table `table`, for what only the table itself can do: saving rows that it hides, say.
+    /// What this rank owns of table `table`, for what only the table itself can do: saving rows
+    /// that it hides, say.
     pub fn local_table(&self, table: usize) -> Option<MutexGuard<'_, Box<dyn EmbeddingTable>>> {
         match &self.alone {
             Some(alone) => Some(alone.table(table)),
@@ -406,9 +436,10 @@ impl HybridSet {
         self.tables.get(table)?.frequent.as_ref().map(TableSlot::lock)
     }
 
-    /// Most f32 elements of the vectors that this rank requests for one slice: the worst case, in which no two ids of
-    /// infrequent rows are equal. The caller's buffers for received vectors and for gradients to owners are this long.
-    /// On a CUDA device: all slots, [`Self::slot_elements`] for each peer.
+    /// Most f32 elements of the vectors that this rank requests for one slice: the worst case, in
+    /// which no two ids of infrequent rows are equal. The caller's buffers for received vectors and
+    /// for gradients to owners are this long. On a CUDA device: all slots, [`Self::slot_elements`]
+    /// for each peer.
     pub fn max_requested_elements(&self) -> usize {
         if let Some(cuda) = &self.cuda {
             return cuda.slots.elements * cuda.slots.peers;
@@ -416,10 +447,10 @@ impl HybridSet {
         self.elements(&self.shape().max_requests)
     }
 
-    /// Most f32 elements of the vectors that sources ask this owner for: the worst case, in which all ids of all ranks are
-    /// unequal and belong here (or all rows that belong here are asked for by all). The caller's buffers for answers and for
-    /// gradients from sources are this long.
-    /// On a CUDA device as [`Self::max_requested_elements`].
+    /// Most f32 elements of the vectors that sources ask this owner for: the worst case, in which
+    /// all ids of all ranks are unequal and belong here (or all rows that belong here are asked for
+    /// by all). The caller's buffers for answers and for gradients from sources are this long. On a
+    /// CUDA device as [`Self::max_requested_elements`].
     pub fn max_asked_elements(&self) -> usize {
         if self.cuda.is_some() {
             return self.max_requested_elements();
@@ -460,7 +491,9 @@ fn check_options(specs: &[TableSpec], options: &HybridOptions) {
         set.sum_blocks
     );
     match options.deduplicate {
-        Deduplicate::Off => assert_eq!(set.sum_blocks, 1, "without deduplication a rank has one sum block"),
+        Deduplicate::Off => {
+            assert_eq!(set.sum_blocks, 1, "without deduplication a rank has one sum block")
+        }
         Deduplicate::Rank => {}
         Deduplicate::Node { ranks } => assert!(
             ranks.is_power_of_two() && owners.is_multiple_of(ranks),
@@ -474,8 +507,10 @@ fn check_merge(spec: &TableSpec, shape: &RouteShape, table: usize) -> Result<()>
         return Ok(());
     }
     let (rows, ids) = (shape.local_rows[table], shape.max_asked[table]);
-    let reason =
-        format!("{rows} rows of one owner and {ids} ids of {} sources do not fit one key", shape.num_sources);
+    let reason = format!(
+        "{rows} rows of one owner and {ids} ids of {} sources do not fit one key",
+        shape.num_sources
+    );
     Err(EmbeddingError::Spec { table: spec.name.clone(), reason })
 }
 
@@ -494,7 +529,8 @@ fn shape_of(
     let ranks = deduplicate.ranks_per_source();
     let unique = deduplicate != Deduplicate::Off;
     let num_owners = partition.num_owners();
-    let owned = |table| (0..num_owners).map(|owner| partition.local_rows(table, Owner(owner))).sum::<u64>();
+    let owned =
+        |table| (0..num_owners).map(|owner| partition.local_rows(table, Owner(owner))).sum::<u64>();
     let mut shape = RouteShape {
         num_owners,
         num_sources: num_owners / ranks,
@@ -517,7 +553,8 @@ fn staged_rows(shape: &RouteShape, table: usize) -> usize {
     shape.max_asked[table] * shape.num_sources
 }
 
-/// Rows of the staging matrix of a replica that hides its rows: those that one batch of all ranks touches.
+/// Rows of the staging matrix of a replica that hides its rows: those that one batch of all ranks
+/// touches.
 fn staged_frequent(frequent: u64, shape: &RouteShape, table: usize) -> usize {
     (shape.max_ids[table] * shape.num_owners).min(frequent as usize)
 }

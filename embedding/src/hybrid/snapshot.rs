@@ -1,5 +1,5 @@
-//! Weights from the ranks that train to ranks that hold the same tables otherwise, all of them in one process: memory to memory, on
-//! every thread that is there, without a buffer between.
+//! Weights from the ranks that train to ranks that hold the same tables otherwise, all of them in
+//! one process: memory to memory, on every thread that is there, without a buffer between.
 
 use super::partition::{Code, Owner};
 use super::set::HybridSet;
@@ -9,17 +9,20 @@ use crate::table::{Keys, PlainRows};
 use headlong_device::MatRef;
 use headlong_device::pool::Pool;
 
-/// Elements of a tile: half of the second-level cache of a core, so that a thread that comes late finds some left.
+/// Elements of a tile: half of the second-level cache of a core, so that a thread that comes late
+/// finds some left.
 const TILE_ELEMENTS: usize = 64 << 10;
 
 /// Rows whose places are looked up together: their codes lie on the stack.
 const ROWS_AT_ONCE: usize = 256;
 
-/// Copies the weights of each table whose rows lie in plain matrices in all of `from` and all of `to`: sets of the same tables, those of
-/// all ranks that hold rows. Says of each table whether that was done; the others, and all states, are left as they were.
+/// Copies the weights of each table whose rows lie in plain matrices in all of `from` and all of
+/// `to`: sets of the same tables, those of all ranks that hold rows. Says of each table whether
+/// that was done; the others, and all states, are left as they were.
 ///
-/// Tables take their turn, and each is copied in tiles by the threads of `pool`; returns when the last is there. Rows that a rank holds
-/// as a replica are taken from the first rank that has them: they are the same on all. Waits for nothing that streams were given.
+/// Tables take their turn, and each is copied in tiles by the threads of `pool`; returns when the
+/// last is there. Rows that a rank holds as a replica are taken from the first rank that has them:
+/// they are the same on all. Waits for nothing that streams were given.
 ///
 /// # Panics
 /// When the sets have other tables, or the schedule still writes what is read here.
@@ -38,8 +41,11 @@ fn copy_table(pool: &Pool, table: usize, from: &[&HybridSet], to: &[&HybridSet])
         return false;
     }
     let open: Vec<_> = from.iter().map(|set| set.parts(table).map(|slot| slot.map(open))).collect();
-    let sources =
-        Sources { table, from, parts: open.iter().map(|parts| parts.each_ref().map(view)).collect() };
+    let sources = Sources {
+        table,
+        from,
+        parts: open.iter().map(|parts| parts.each_ref().map(view)).collect(),
+    };
     for set in to {
         for (part, slot) in Part::BOTH.into_iter().zip(set.parts(table)) {
             if let Some(slot) = slot {
@@ -136,9 +142,13 @@ impl Sources<'_> {
                 let (source, row) = match self.from[0].is_alone() {
                     true => (self.parts[0][0], row as usize),
                     false if code.is_frequent() => (self.parts[0][1], code.slot() as usize),
-                    false => (self.parts[self.index_of(code.owner())][0], code.local_row() as usize),
+                    false => {
+                        (self.parts[self.index_of(code.owner())][0], code.local_row() as usize)
+                    }
                 };
-                out.copy_from_slice(typed(source.expect("the partition knows who holds a row")).row(row));
+                out.copy_from_slice(
+                    typed(source.expect("the partition knows who holds a row")).row(row),
+                );
             }
         }
     }
@@ -173,7 +183,8 @@ impl HybridSet {
         }
     }
 
-    /// The row of the whole table that lies at row `local` of a part. Of places that hot rows leave empty: the row that would lie there.
+    /// The row of the whole table that lies at row `local` of a part. Of places that hot rows leave
+    /// empty: the row that would lie there.
     fn row_of(&self, table: usize, part: Part, local: u64) -> u64 {
         match part {
             _ if self.is_alone() => local,

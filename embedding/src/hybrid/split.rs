@@ -1,19 +1,22 @@
 //! The split: which rows every rank holds, who owns the others, and how they are exchanged.
 //!
-//! A pure function of [`Statistics`], [`Costs`], the shape of the cluster and the batch. For every way to exchange that the topology
-//! allows and the settings do not exclude, candidates (all rows that were counted) are put in the order of their rates, most frequent
-//! first, and the number `k` of frequent ones is searched that makes
+//! A pure function of [`Statistics`], [`Costs`], the shape of the cluster and the batch. For every
+//! way to exchange that the topology allows and the settings do not exclude, candidates (all rows
+//! that were counted) are put in the order of their rates, most frequent first, and the number `k`
+//! of frequent ones is searched that makes
 //!
 //! ```text
 //! t_ids(k) + t_all_to_all(vectors, k) + t_all_to_all(gradients, k) + t_all_reduce(dense, k) + t_rows(k)
 //! ```
 //!
-//! least, within the memory limits. The order is that of benefit per byte: replicating a row of `dim` elements costs `4·dim` bytes in the
-//! all-reduce and saves a multiple of that in the exchange which depends on its rate alone. Small tables, whose rows are
-//! all frequent, come out wholly data-parallel by the same rule.
+//! least, within the memory limits. The order is that of benefit per byte: replicating a row of
+//! `dim` elements costs `4·dim` bytes in the all-reduce and saves a multiple of that in the
+//! exchange which depends on its rate alone. Small tables, whose rows are all frequent, come out
+//! wholly data-parallel by the same rule.
 //!
-//! Among ways to exchange the fastest is chosen, with one exception that needs no latency table: merging on the node is chosen
-//! where it sends fewer bytes between nodes than the best split that merges on the rank.
+//! Among ways to exchange the fastest is chosen, with one exception that needs no latency table:
+//! merging on the node is chosen where it sends fewer bytes between nodes than the best split that
+//! merges on the rank.
 
 mod balance;
 mod groups;
@@ -89,7 +92,12 @@ pub struct SplitOptions<'a> {
 
 impl<'a> SplitOptions<'a> {
     /// Everything by cost, with nothing else in the all-reduce and no limit of memory.
-    pub fn new(specs: &'a [TableSpec], cluster: Cluster, batch_size: u64, optimizer: &'a Optimizer) -> Self {
+    pub fn new(
+        specs: &'a [TableSpec],
+        cluster: Cluster,
+        batch_size: u64,
+        optimizer: &'a Optimizer,
+    ) -> Self {
         Self {
             specs,
             cluster,
@@ -112,7 +120,8 @@ impl<'a> SplitOptions<'a> {
         self.placements.get(table).copied().unwrap_or_default()
     }
 
-    /// Bytes of one vector of a row with its optimiser state: what an update of it reads and writes.
+    /// Bytes of one vector of a row with its optimiser state: what an update of it reads and
+    /// writes.
     fn row_bytes(&self, table: usize) -> u64 {
         let spec = &self.specs[table];
         (spec.dim * spec.dtype.bytes()) as u64 + self.optimizer.state_bytes(1, spec.dim)
@@ -120,8 +129,9 @@ impl<'a> SplitOptions<'a> {
 
     /// Bytes that `rows` rows take where they lie: their part of what the table takes.
     fn held_bytes(&self, table: usize, rows: u64) -> u64 {
-        let part =
-            |bytes: u64| u128::from(bytes) * u128::from(rows) / u128::from(self.specs[table].rows.max(1));
+        let part = |bytes: u64| {
+            u128::from(bytes) * u128::from(rows) / u128::from(self.specs[table].rows.max(1))
+        };
         match self.table_bytes.get(table) {
             Some(&bytes) => u64::try_from(part(bytes)).unwrap_or(u64::MAX),
             None => rows.saturating_mul(self.row_bytes(table)),
@@ -147,7 +157,8 @@ pub enum SplitError {
     /// Statistics of other tables.
     #[error(transparent)]
     Statistics(#[from] StatisticsError),
-    /// Even without a frequent row, or with those asked for, a rank needs more memory than it may take.
+    /// Even without a frequent row, or with those asked for, a rank needs more memory than it may
+    /// take.
     #[error(
         "the rows of one rank take {needed_bytes} bytes with {frequent_rows} frequent rows, the limit is {limit_bytes}"
     )]
@@ -188,7 +199,8 @@ pub struct TableSplit {
     pub bytes_per_rank: u64,
     /// Bytes in a step that it causes, over all ranks.
     pub traffic: Hops,
-    /// Bytes that it would cause if every lookup asked its owner for a vector: pure model parallelism, nothing merged.
+    /// Bytes that it would cause if every lookup asked its owner for a vector: pure model
+    /// parallelism, nothing merged.
     pub pure_traffic: Hops,
 }
 
@@ -241,13 +253,14 @@ impl Split {
     pub fn covered_share(&self, statistics: &Statistics) -> f64 {
         let lookups: u64 = statistics.tables.iter().map(|table| table.lookups).sum();
         let tables = self.tables.iter().zip(&statistics.tables);
-        let covered: f64 = tables.map(|(split, table)| split.covered_share * table.lookups as f64).sum();
+        let covered: f64 =
+            tables.map(|(split, table)| split.covered_share * table.lookups as f64).sum();
         if lookups == 0 { 0.0 } else { covered / lookups as f64 }
     }
 }
 
-/// A table becomes wholly data-parallel where that makes the predicted time longer by no more than this part: nothing needs to be
-/// looked up in a partition then.
+/// A table becomes wholly data-parallel where that makes the predicted time longer by no more than
+/// this part: nothing needs to be looked up in a partition then.
 const WHOLE_TABLE_SLACK: f64 = 1e-4;
 
 /// Finds the split.
@@ -267,7 +280,8 @@ pub fn split(
         let context = Context { costs, options, candidates: &candidates, variant };
         tried.push((context, context.best()?));
     }
-    let considered = tried.iter().map(|(context, chosen)| context.considered(chosen)).collect::<Vec<_>>();
+    let considered =
+        tried.iter().map(|(context, chosen)| context.considered(chosen)).collect::<Vec<_>>();
     let (context, chosen) = &tried[choose(&considered)];
     Ok(context.finish(chosen, statistics, considered))
 }
@@ -276,12 +290,15 @@ pub fn split(
 fn choose(considered: &[Considered]) -> usize {
     let fastest = |wanted: &dyn Fn(&Considered) -> bool| {
         let all = considered.iter().enumerate().filter(|(_, way)| wanted(way));
-        all.min_by(|(_, one), (_, other)| one.total_us.total_cmp(&other.total_us)).map(|(index, _)| index)
+        all.min_by(|(_, one), (_, other)| one.total_us.total_cmp(&other.total_us))
+            .map(|(index, _)| index)
     };
     let on_node = fastest(&|way| way.variant.merge == Merge::Node);
     let elsewhere = fastest(&|way| way.variant.merge != Merge::Node);
     match (on_node, elsewhere) {
-        (Some(node), Some(rank)) if considered[node].inter_node_bytes < considered[rank].inter_node_bytes => {
+        (Some(node), Some(rank))
+            if considered[node].inter_node_bytes < considered[rank].inter_node_bytes =>
+        {
             node
         }
         _ => fastest(&|_| true).expect("there is at least one way to exchange"),
@@ -299,12 +316,20 @@ fn check(options: &SplitOptions<'_>) -> Result<(), SplitError> {
         let name = format!("table `{}`", spec.name);
         match options.placement(table) {
             PlacementChoice::DataParallel if spec.keys == Keys::RawIds => {
-                return impossible(&name, "tables asked with raw ids are not replicated".to_owned());
+                return impossible(
+                    &name,
+                    "tables asked with raw ids are not replicated".to_owned(),
+                );
             }
             PlacementChoice::RowWise if spec.grain == Grain::Whole => {
-                return impossible(&name, "its rows share storage and cannot be divided".to_owned());
+                return impossible(
+                    &name,
+                    "its rows share storage and cannot be divided".to_owned(),
+                );
             }
-            PlacementChoice::TableWise(Some(Owner(owner))) if owner >= options.cluster.num_ranks() => {
+            PlacementChoice::TableWise(Some(Owner(owner)))
+                if owner >= options.cluster.num_ranks() =>
+            {
                 let reason = format!("owner {owner} of {} ranks", options.cluster.num_ranks());
                 return impossible(&name, reason);
             }
@@ -383,7 +408,8 @@ impl Context<'_> {
         let all_reduce = |bytes| traffic::all_reduce(cluster, way, bytes);
         let ids = if self.variant.ids == IdSource::Known { Hops::default() } else { sums.requests };
         Traffic {
-            ids: ids * traffic::ID_BYTES + traffic::count_bytes(cluster, self.variant, options.specs.len()),
+            ids: ids * traffic::ID_BYTES
+                + traffic::count_bytes(cluster, self.variant, options.specs.len()),
             vectors: sums.vector_bytes,
             gradients: sums.vector_bytes,
             frequent: all_reduce(sums.buffer_bytes),
@@ -423,16 +449,23 @@ impl Context<'_> {
         rows
     }
 
-    fn finish(&self, chosen: &Chosen, statistics: &Statistics, considered: Vec<Considered>) -> Split {
+    fn finish(
+        &self,
+        chosen: &Chosen,
+        statistics: &Statistics,
+        considered: Vec<Considered>,
+    ) -> Split {
         let options = self.options;
         let frequent = self.frequent_rows(chosen);
         let balanced = Balanced::new(self, chosen, statistics);
-        let tables = (0..options.specs.len()).map(|table| self.table(table, chosen, &frequent, &balanced));
+        let tables =
+            (0..options.specs.len()).map(|table| self.table(table, chosen, &frequent, &balanced));
         let tables: Vec<_> = tables.collect();
         let pure = Variant { merge: Merge::Off, ..self.variant };
         let pure = Context { variant: pure, ..*self };
         let replicated = frequent.iter().enumerate();
-        let replicated_bytes = replicated.map(|(table, &rows)| options.replica_bytes(table, rows)).sum();
+        let replicated_bytes =
+            replicated.map(|(table, &rows)| options.replica_bytes(table, rows)).sum();
         Split {
             variant: self.variant,
             placements: balanced.placements,
@@ -440,20 +473,31 @@ impl Context<'_> {
             pure_traffic: pure.traffic(&pure.nothing_frequent()),
             times: self.times(&chosen.sums),
             owner_imbalance: balanced.imbalance,
-            bytes_per_rank: balanced.owned_bytes.iter().max().copied().unwrap_or(0) + replicated_bytes,
+            bytes_per_rank: balanced.owned_bytes.iter().max().copied().unwrap_or(0)
+                + replicated_bytes,
             replicated_bytes,
             tables,
             considered,
         }
     }
 
-    fn table(&self, table: usize, chosen: &Chosen, frequent: &[u64], balanced: &Balanced) -> TableSplit {
+    fn table(
+        &self,
+        table: usize,
+        chosen: &Chosen,
+        frequent: &[u64],
+        balanced: &Balanced,
+    ) -> TableSplit {
         let (options, spec) = (self.options, &self.options.specs[table]);
         let rows = frequent[table];
         let owned = if chosen.whole[table] { 0 } else { balanced.largest_share[table] };
         let pure = Context { variant: Variant { merge: Merge::Off, ..self.variant }, ..*self };
         let bytes = |context: &Context<'_>, sums: &Sums| {
-            let ids = if context.variant.ids == IdSource::Known { Hops::default() } else { sums.requests };
+            let ids = if context.variant.ids == IdSource::Known {
+                Hops::default()
+            } else {
+                sums.requests
+            };
             let all = options.dense_bytes as f64 + chosen.sums.buffer_bytes;
             let way = self.costs.all_reduce_way(&options.cluster, all);
             sums.vector_bytes * 2.0
@@ -467,7 +511,11 @@ impl Context<'_> {
             dim: spec.dim,
             frequent_rows: rows,
             placed_rows: balanced.placed_rows[table],
-            covered_share: self.candidates.covered_share(table, chosen.num_frequent, chosen.whole[table]),
+            covered_share: self.candidates.covered_share(
+                table,
+                chosen.num_frequent,
+                chosen.whole[table],
+            ),
             bytes_per_rank: options.held_bytes(table, owned) + options.replica_bytes(table, rows),
             traffic: bytes(self, &sums),
             pure_traffic: bytes(&pure, &pure.table_infrequent(table)),

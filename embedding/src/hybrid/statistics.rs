@@ -1,15 +1,17 @@
 //! How often each row is asked for: counted over the first batches of the data, in bounded memory.
 //!
-//! A [`Collector`] sees every lookup of some batches, once. Up to [`StatisticsOptions::capacity`] rows of a table are
-//! counted singly. A table that has more distinct rows than that is counted by two sketches at once:
+//! A [`Collector`] sees every lookup of some batches, once. Up to [`StatisticsOptions::capacity`]
+//! rows of a table are counted singly. A table that has more distinct rows than that is counted by
+//! two sketches at once:
 //!
-//! * *Space-Saving* (Metwally, Agrawal, El Abbadi, ICDT 2005) for the frequent rows: a new row takes the place of the row
-//!   with the least count and goes on from there, so a count is too high by at most `lookups / capacity`. Kept is the part that is
-//!   certain: the true count lies in `count ..= count + error_bound`, and a row that is not listed occurred at most
-//!   `error_bound` times.
-//! * *distinct sampling* (Gibbons, VLDB 2001) for the tail: of the rows whose hash begins with `level` zero bits, every
-//!   lookup is counted exactly; the level rises when there are too many. Times `2^level`, it says how many rows occurred
-//!   once, twice, …
+//! * *Space-Saving* (Metwally, Agrawal, El Abbadi, ICDT 2005) for the frequent rows: a new row
+//!   takes the place of the row with the least count and goes on from there, so a count is too high
+//!   by at most `lookups / capacity`. Kept is the part that is certain: the true count lies in
+//!   `count ..= count + error_bound`, and a row that is not listed occurred at most `error_bound`
+//!   times.
+//! * *distinct sampling* (Gibbons, VLDB 2001) for the tail: of the rows whose hash begins with
+//!   `level` zero bits, every lookup is counted exactly; the level rises when there are too many.
+//!   Times `2^level`, it says how many rows occurred once, twice, …
 //!
 //! ```
 //! use headlong_embedding::TableSpec;
@@ -94,13 +96,14 @@ pub enum StatisticsError {
 /// How much memory counting takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatisticsOptions {
-    /// Rows of one table that are counted singly: about 70 bytes each while counting, 16 afterwards.
+    /// Rows of one table that are counted singly: about 70 bytes each while counting, 16
+    /// afterwards.
     pub capacity: usize,
 }
 
 impl Default for StatisticsOptions {
-    /// 262,144 rows a table: exact for 50 batches of 2,048 whatever the table, an error of at most 4.3 counts for 20 batches of
-    /// 55,296.
+    /// 262,144 rows a table: exact for 50 batches of 2,048 whatever the table, an error of at most
+    /// 4.3 counts for 20 batches of 55,296.
     fn default() -> Self {
         Self { capacity: 1 << 18 }
     }
@@ -135,14 +138,16 @@ pub struct TableStatistics {
     pub lookups: u64,
     /// Rows by falling count, equal counts by rising row.
     pub counted: Vec<RowCount>,
-    /// A listed row has at most this many more lookups than its count, an unlisted one at most this many. 0: all is exact.
+    /// A listed row has at most this many more lookups than its count, an unlisted one at most this
+    /// many. 0: all is exact.
     pub error_bound: u64,
     /// Where not all is exact: the tail's sample.
     pub sample: Option<RowSample>,
 }
 
 impl TableStatistics {
-    /// Share of the lookups that the `num_rows` most frequent rows serve: 0 to 1, a lower bound where counts are not exact.
+    /// Share of the lookups that the `num_rows` most frequent rows serve: 0 to 1, a lower bound
+    /// where counts are not exact.
     pub fn covered_by_top(&self, num_rows: usize) -> f64 {
         let covered: u64 = self.counted.iter().take(num_rows).map(|row| row.count).sum();
         if self.lookups == 0 { 0.0 } else { covered as f64 / self.lookups as f64 }
@@ -199,15 +204,18 @@ impl Statistics {
         self.tables[table].lookups as f64 / self.num_samples as f64 * batch_size as f64
     }
 
-    /// Expected lookups in a step of `batch_size` samples of a row that was counted `count` times, by plain proportion.
+    /// Expected lookups in a step of `batch_size` samples of a row that was counted `count` times,
+    /// by plain proportion.
     pub fn lambda(&self, count: u64, batch_size: u64) -> f64 {
         count as f64 / self.num_samples.max(1) as f64 * batch_size as f64
     }
 
-    /// Number of distinct rows of table `table` that `num_samples` other samples are expected to hold.
+    /// Number of distinct rows of table `table` that `num_samples` other samples are expected to
+    /// hold.
     ///
-    /// For fewer samples than were counted this is rarefaction: the mean over all ways to draw them from the counted ones, free
-    /// of any assumption on rows not seen. For more, the unseen are extrapolated. See [`TableStatistics::expected_distinct`].
+    /// For fewer samples than were counted this is rarefaction: the mean over all ways to draw them
+    /// from the counted ones, free of any assumption on rows not seen. For more, the unseen are
+    /// extrapolated. See [`TableStatistics::expected_distinct`].
     pub fn expected_distinct(&self, table: usize, num_samples: u64) -> f64 {
         self.tables[table].expected_distinct(self.lookups_per_step(table, num_samples))
     }
@@ -232,16 +240,23 @@ impl Collector {
         let counter = |spec: &TableSpec| {
             (spec.name.clone(), countable_rows(spec), Counter::new(options.capacity.max(1)))
         };
-        Self { num_batches: 0, num_samples: 0, batch_size: 0, tables: specs.iter().map(counter).collect() }
+        Self {
+            num_batches: 0,
+            num_samples: 0,
+            batch_size: 0,
+            tables: specs.iter().map(counter).collect(),
+        }
     }
 
-    /// Counts lookups of table `table`: row indices, or raw ids where the table is asked with those.
+    /// Counts lookups of table `table`: row indices, or raw ids where the table is asked with
+    /// those.
     pub fn add(&mut self, table: usize, rows: &[u64]) {
         let counter = &mut self.tables[table].2;
         rows.iter().for_each(|&row| counter.add(row));
     }
 
-    /// Says that the lookups added since the last call were those of one batch of `num_samples` samples.
+    /// Says that the lookups added since the last call were those of one batch of `num_samples`
+    /// samples.
     pub fn end_batch(&mut self, num_samples: usize) {
         self.num_batches += 1;
         self.num_samples += num_samples as u64;
@@ -259,7 +274,11 @@ impl Collector {
             num_batches: self.num_batches,
             num_samples: self.num_samples,
             batch_size: self.batch_size,
-            tables: self.tables.into_iter().map(|(name, rows, counter)| counter.finish(name, rows)).collect(),
+            tables: self
+                .tables
+                .into_iter()
+                .map(|(name, rows, counter)| counter.finish(name, rows))
+                .collect(),
         }
     }
 }

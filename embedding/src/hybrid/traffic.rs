@@ -2,11 +2,12 @@
 //!
 //! # What is counted
 //!
-//! Payload that leaves a rank, summed over all ranks, in one step of the global batch: `inter` crosses between nodes, `intra`
-//! stays inside one. What a rank keeps for itself counts as nothing. `N` ranks stand on `n` nodes; a row that comes `λ` times in a
-//! step is in a part `φ` of the batch with chance `q(φ) = 1 − exp(−λφ)` (from counts: `1 − (1 + φ/E)^(−λE)`, where the rate comes
-//! from `E` steps). Each rank has `1/N` of the batch and, on average over rows, owns `1/N` of the rows. Vectors that travel for
-//! one infrequent row, in one direction, on nodes of equal size:
+//! Payload that leaves a rank, summed over all ranks, in one step of the global batch: `inter`
+//! crosses between nodes, `intra` stays inside one. What a rank keeps for itself counts as nothing.
+//! `N` ranks stand on `n` nodes; a row that comes `λ` times in a step is in a part `φ` of the batch
+//! with chance `q(φ) = 1 − exp(−λφ)` (from counts: `1 − (1 + φ/E)^(−λE)`, where the rate comes from
+//! `E` steps). Each rank has `1/N` of the batch and, on average over rows, owns `1/N` of the rows.
+//! Vectors that travel for one infrequent row, in one direction, on nodes of equal size:
 //!
 //! | equal rows are merged | between nodes | inside nodes |
 //! |---|---|---|
@@ -14,9 +15,10 @@
 //! | on the rank | `N q(1/N) (n−1)/n` | `q(1/N) (N/n − 1)` |
 //! | on the node | `n q(1/n) (n−1)/n` | `N q(1/N) (1 − n/N)`: between the peer that merges and those who asked |
 //!
-//! A hierarchical exchange moves `1 − n/N` of what crosses between nodes once more inside one. Gradients take the way back. A row's
-//! id goes before it, 8 bytes, unless all ranks know the whole batch. A frequent row costs an all-reduce of its gradient
-//! (and of 4 bytes that say how often it was touched), of `Z` bytes:
+//! A hierarchical exchange moves `1 − n/N` of what crosses between nodes once more inside one.
+//! Gradients take the way back. A row's id goes before it, 8 bytes, unless all ranks know the whole
+//! batch. A frequent row costs an all-reduce of its gradient (and of 4 bytes that say how often it
+//! was touched), of `Z` bytes:
 //!
 //! | all-reduce | between nodes | inside nodes |
 //! |---|---|---|
@@ -26,9 +28,11 @@
 //!
 //! # The optimum
 //!
-//! Between nodes, both ways, an infrequent row that is merged nowhere costs `2 λ (n−1)/n` vectors, a frequent row in the hierarchical
-//! all-reduce `2 (n−1)`. The least that any choice of frequent rows sends is therefore, from each node, `2 (n−1)/n · Σ min(λ/n, 1)`
-//! vectors: [`optimum`]. Merging equal rows sends less than that: on the node `2 (n−1)/n · Σ q(1/n)`, as `1 − exp(−x) < min(x, 1)`.
+//! Between nodes, both ways, an infrequent row that is merged nowhere costs `2 λ (n−1)/n` vectors,
+//! a frequent row in the hierarchical all-reduce `2 (n−1)`. The least that any choice of frequent
+//! rows sends is therefore, from each node, `2 (n−1)/n · Σ min(λ/n, 1)` vectors: [`optimum`].
+//! Merging equal rows sends less than that: on the node `2 (n−1)/n · Σ q(1/n)`, as
+//! `1 − exp(−x) < min(x, 1)`.
 
 mod count;
 
@@ -154,13 +158,14 @@ impl Cluster {
         self.node_sizes[node]
     }
 
-    /// Whether an exchange can go inside the node first: several nodes, one of them with several ranks.
+    /// Whether an exchange can go inside the node first: several nodes, one of them with several
+    /// ranks.
     pub fn has_levels(&self) -> bool {
         self.num_nodes() > 1 && self.largest_node() > 1
     }
 
-    /// Whether the ranks of each node are a subtree of the tree that sums gradients over ranks, so that a node may sum for
-    /// itself: nodes of one power of two.
+    /// Whether the ranks of each node are a subtree of the tree that sums gradients over ranks, so
+    /// that a node may sum for itself: nodes of one power of two.
     pub fn nodes_are_subtrees(&self) -> bool {
         let size = self.node_sizes[0];
         size.is_power_of_two() && self.node_sizes.iter().all(|&other| other == size)
@@ -173,13 +178,16 @@ impl Cluster {
     /// Pairs of ranks, in order: on one node, and on two.
     fn pairs(&self) -> Hops {
         let ranks = self.num_ranks() as f64;
-        self.sizes().map(|size| Hops { intra: size * (size - 1.0), inter: size * (ranks - size) }).sum()
+        self.sizes()
+            .map(|size| Hops { intra: size * (size - 1.0), inter: size * (ranks - size) })
+            .sum()
     }
 
     /// What a hierarchical exchange adds inside nodes to vectors that cross between them.
     fn carried_share(&self) -> f64 {
         let ranks = self.num_ranks() as f64;
-        // From a rank of a node of `from` ranks to one of `to`: the carrier is the source itself once in `from`.
+        // From a rank of a node of `from` ranks to one of `to`: the carrier is the source itself
+        // once in `from`.
         let crossing: f64 = self.pairs().inter;
         let carried: f64 = self.sizes().map(|from| (ranks - from) * (from - 1.0)).sum();
         if crossing == 0.0 { 0.0 } else { carried / crossing }
@@ -198,7 +206,8 @@ pub enum Merge {
     Node,
 }
 
-/// How vectors travel between nodes. Merging on the node has its own way: to the peer on the owner's rail, and along the rail, flat.
+/// How vectors travel between nodes. Merging on the node has its own way: to the peer on the
+/// owner's rail, and along the rail, flat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Exchange {
@@ -246,7 +255,8 @@ pub struct Variant {
 pub struct Rate {
     /// Expected lookups in a step.
     pub lambda: f64,
-    /// Steps whose counts the rate comes from; infinite where it is known, or known to be alike for the rows it stands for.
+    /// Steps whose counts the rate comes from; infinite where it is known, or known to be alike for
+    /// the rows it stands for.
     pub evidence_steps: f64,
 }
 
@@ -274,7 +284,8 @@ pub fn vectors(cluster: &Cluster, merge: Merge, exchange: Exchange, rate: Rate) 
         Merge::Rank | Merge::Node => rate.chance_in(1.0 / ranks),
     };
     if merge == Merge::Node {
-        let crossing = cluster.sizes().map(|size| rate.chance_in(size / ranks) * (ranks - size) / ranks);
+        let crossing =
+            cluster.sizes().map(|size| rate.chance_in(size / ranks) * (ranks - size) / ranks);
         // Of the ranks of a node, the one that merges or owns need not be told.
         let inside: f64 = cluster.sizes().map(|size| size - 1.0).sum();
         return Hops { intra: by_pair * inside, inter: crossing.sum() };
@@ -283,7 +294,9 @@ pub fn vectors(cluster: &Cluster, merge: Merge, exchange: Exchange, rate: Rate) 
     let direct = cluster.pairs() * (by_pair / ranks);
     match exchange {
         Exchange::Flat => direct,
-        Exchange::Hierarchical => direct + Hops { intra: direct.inter * cluster.carried_share(), inter: 0.0 },
+        Exchange::Hierarchical => {
+            direct + Hops { intra: direct.inter * cluster.carried_share(), inter: 0.0 }
+        }
     }
 }
 
@@ -299,8 +312,8 @@ pub fn all_reduce(cluster: &Cluster, how: AllReduce, bytes: f64) -> Hops {
     }
 }
 
-/// Bytes of counts that go before the data of one step: a number for each rank and table that may be asked, and what ranks of a node tell
-/// those who carry for them.
+/// Bytes of counts that go before the data of one step: a number for each rank and table that may
+/// be asked, and what ranks of a node tell those who carry for them.
 pub fn count_bytes(cluster: &Cluster, variant: Variant, num_tables: usize) -> Hops {
     let asked = match variant.ids {
         IdSource::Known => Hops::default(),
@@ -310,7 +323,10 @@ pub fn count_bytes(cluster: &Cluster, variant: Variant, num_tables: usize) -> Ho
     if variant.merge == Merge::Node && variant.ids == IdSource::Exchange {
         // To each peer for all owners of its rail; from there to each owner.
         let one = num_tables as f64 * COUNT_BYTES;
-        return Hops { intra: cluster.pairs().intra * nodes * one, inter: ranks * (nodes - 1.0) * one };
+        return Hops {
+            intra: cluster.pairs().intra * nodes * one,
+            inter: ranks * (nodes - 1.0) * one,
+        };
     }
     if variant.exchange == Exchange::Flat || !cluster.has_levels() {
         return asked;
@@ -359,11 +375,13 @@ impl Traffic {
     }
 }
 
-/// The least vectors that leave one node in a step, forward and backward, with any choice of frequent rows, when nothing is
-/// merged: `2 (n−1)/n · Σ min(λ/n, 1)`. `rows` gives (λ, number of such rows).
+/// The least vectors that leave one node in a step, forward and backward, with any choice of
+/// frequent rows, when nothing is merged: `2 (n−1)/n · Σ min(λ/n, 1)`. `rows` gives (λ, number of
+/// such rows).
 pub fn optimum(cluster: &Cluster, rows: impl Iterator<Item = (f64, f64)>) -> f64 {
     let nodes = cluster.num_nodes() as f64;
-    2.0 * (nodes - 1.0) / nodes * rows.map(|(lambda, number)| number * (lambda / nodes).min(1.0)).sum::<f64>()
+    2.0 * (nodes - 1.0) / nodes
+        * rows.map(|(lambda, number)| number * (lambda / nodes).min(1.0)).sum::<f64>()
 }
 
 #[cfg(test)]

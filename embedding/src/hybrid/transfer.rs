@@ -12,18 +12,27 @@ use headlong_device::Mat;
 const ROWS_AT_ONCE: usize = 256;
 
 impl HybridSet {
-    /// Copies rows of tensor number `tensor` of [`Self::tensors`], from row `first_row` of the whole table on, to `out`: those that
-    /// lie here, owned or as replicas. The others' places in `out` stay as they are. Tables that hide their rows are asked for them,
-    /// a run of rows at a time.
+    /// Copies rows of tensor number `tensor` of [`Self::tensors`], from row `first_row` of the
+    /// whole table on, to `out`: those that lie here, owned or as replicas. The others' places in
+    /// `out` stay as they are. Tables that hide their rows are asked for them, a run of rows at a
+    /// time.
     ///
     /// # Errors
-    /// [`EmbeddingError::RowRange`]; [`EmbeddingError::UnknownTensor`] where there is none, or where rows go by raw ids (see
-    /// [`Self::local_table`]); errors of tables of other authors.
-    pub fn export_rows(&self, table: usize, tensor: usize, first_row: u64, out: &mut [f32]) -> Result<()> {
+    /// [`EmbeddingError::RowRange`]; [`EmbeddingError::UnknownTensor`] where there is none, or
+    /// where rows go by raw ids (see [`Self::local_table`]); errors of tables of other authors.
+    pub fn export_rows(
+        &self,
+        table: usize,
+        tensor: usize,
+        first_row: u64,
+        out: &mut [f32],
+    ) -> Result<()> {
         if let Some(alone) = self.alone() {
             return alone.read_rows(table, tensor, first_row, out);
         }
-        let Some(cols) = self.check_rows(table, tensor, first_row, out.len())? else { return Ok(()) };
+        let Some(cols) = self.check_rows(table, tensor, first_row, out.len())? else {
+            return Ok(());
+        };
         if self.hides(table) {
             return self.each_hidden_run(table, first_row, out.len() / cols, |part, run| {
                 run.copy_rows(part, tensor, cols, |index, row| {
@@ -48,16 +57,24 @@ impl HybridSet {
         Ok(())
     }
 
-    /// Overwrites rows of tensor number `tensor`, from row `first_row` of the whole table on, with `values`: those that lie here,
-    /// owned or as replicas. The others are passed over.
+    /// Overwrites rows of tensor number `tensor`, from row `first_row` of the whole table on, with
+    /// `values`: those that lie here, owned or as replicas. The others are passed over.
     ///
     /// # Errors
     /// As [`Self::export_rows`].
-    pub fn import_rows(&self, table: usize, tensor: usize, first_row: u64, values: &[f32]) -> Result<()> {
+    pub fn import_rows(
+        &self,
+        table: usize,
+        tensor: usize,
+        first_row: u64,
+        values: &[f32],
+    ) -> Result<()> {
         if let Some(alone) = self.alone() {
             return alone.write_rows(table, tensor, first_row, values);
         }
-        let Some(cols) = self.check_rows(table, tensor, first_row, values.len())? else { return Ok(()) };
+        let Some(cols) = self.check_rows(table, tensor, first_row, values.len())? else {
+            return Ok(());
+        };
         if self.hides(table) {
             return self.each_hidden_run(table, first_row, values.len() / cols, |part, run| {
                 run.overwrite_rows(part, tensor, cols, values)
@@ -149,7 +166,8 @@ impl HybridSet {
         [local, frequent].into_iter().flatten().any(|slot| slot.plain.is_none())
     }
 
-    /// Calls `body` with each run of rows, of those from `first_row` on that lie here, and the part that holds it.
+    /// Calls `body` with each run of rows, of those from `first_row` on that lie here, and the part
+    /// that holds it.
     fn each_hidden_run(
         &self,
         table: usize,
@@ -158,7 +176,8 @@ impl HybridSet {
         mut body: impl FnMut(&mut dyn EmbeddingTable, &Run) -> Result<()>,
     ) -> Result<()> {
         let HybridTable { local, frequent, .. } = &self.tables[table];
-        // Frequent rows, those placed here and those by formula: each kind lies in the order of rows.
+        // Frequent rows, those placed here and those by formula: each kind lies in the order of
+        // rows.
         let mut runs = [Run::default(), Run::default(), Run::default()];
         if self.specs[table].grain == Grain::Whole {
             // Its tensors have rows of their own, wherever the whole table lies.
@@ -180,8 +199,15 @@ impl HybridSet {
         Ok(())
     }
 
-    /// Columns of the tensor, if the rows exist and go by row index; none where nothing of the table lies here.
-    fn check_rows(&self, table: usize, tensor: usize, first_row: u64, len: usize) -> Result<Option<usize>> {
+    /// Columns of the tensor, if the rows exist and go by row index; none where nothing of the
+    /// table lies here.
+    fn check_rows(
+        &self,
+        table: usize,
+        tensor: usize,
+        first_row: u64,
+        len: usize,
+    ) -> Result<Option<usize>> {
         let spec = &self.specs[table];
         if spec.keys == Keys::RawIds {
             let (tensor, known) = (format!("number {tensor}"), "no rows but by raw id".to_owned());
@@ -194,8 +220,15 @@ impl HybridSet {
         check_rows(spec, &self.tensors[table], tensor, first_row, len).map(Some)
     }
 
-    /// Calls `body` with the number, counted from `first_row`, and the place of each of `count` rows that lies here.
-    fn each_held(&self, table: usize, first_row: u64, count: usize, mut body: impl FnMut(usize, Held)) {
+    /// Calls `body` with the number, counted from `first_row`, and the place of each of `count`
+    /// rows that lies here.
+    fn each_held(
+        &self,
+        table: usize,
+        first_row: u64,
+        count: usize,
+        mut body: impl FnMut(usize, Held),
+    ) {
         let mut rows = [0; ROWS_AT_ONCE];
         let mut codes = [Code::default(); ROWS_AT_ONCE];
         for done in (0..count).step_by(ROWS_AT_ONCE) {
@@ -231,7 +264,12 @@ impl Run {
     }
 
     /// First row of the part, and the values of all rows from there to the last one.
-    fn read(&self, part: &dyn EmbeddingTable, tensor: usize, cols: usize) -> Result<(u64, Vec<f32>)> {
+    fn read(
+        &self,
+        part: &dyn EmbeddingTable,
+        tensor: usize,
+        cols: usize,
+    ) -> Result<(u64, Vec<f32>)> {
         let first = self.rows.first().map_or(0, |(_, row)| *row);
         let last = self.rows.last().map_or(0, |(_, row)| *row);
         let mut values = vec![0.0; (last + 1 - first) as usize * cols];
@@ -247,9 +285,9 @@ impl Run {
         mut body: impl FnMut(usize, &[f32]),
     ) -> Result<()> {
         let (first, values) = self.read(part, tensor, cols)?;
-        self.rows
-            .iter()
-            .for_each(|&(index, row)| body(index, &values[(row - first) as usize * cols..][..cols]));
+        self.rows.iter().for_each(|&(index, row)| {
+            body(index, &values[(row - first) as usize * cols..][..cols])
+        });
         Ok(())
     }
 
@@ -262,7 +300,8 @@ impl Run {
     ) -> Result<()> {
         let (first, mut values) = self.read(part, tensor, cols)?;
         for &(index, row) in &self.rows {
-            values[(row - first) as usize * cols..][..cols].copy_from_slice(&from[index * cols..][..cols]);
+            values[(row - first) as usize * cols..][..cols]
+                .copy_from_slice(&from[index * cols..][..cols]);
         }
         part.write_rows(tensor, first, &values)
     }

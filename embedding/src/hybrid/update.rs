@@ -1,5 +1,5 @@
-//! Update: owners sum what sources sent for each of their rows and take one optimiser step on it; replicas take the same step
-//! on every rank, from the same sums.
+//! Update: owners sum what sources sent for each of their rows and take one optimiser step on it;
+//! replicas take the same step on every rank, from the same sums.
 
 use super::route::HybridRoute;
 use super::set::{HybridSet, HybridTable};
@@ -19,7 +19,8 @@ use std::sync::PoisonError;
 /// Rows of a replica that one task updates.
 const TILE_ROWS: usize = 256;
 
-/// Opens the memory of up to [`TABLES_AT_ONCE`] tables with plain rows for writing, and gives it to `body`.
+/// Opens the memory of up to [`TABLES_AT_ONCE`] tables with plain rows for writing, and gives it to
+/// `body`.
 fn with_open<'a>(
     tables: &'a [HybridTable],
     part: impl Fn(&'a HybridTable) -> Option<&'a TableSlot>,
@@ -32,8 +33,9 @@ fn with_open<'a>(
 }
 
 impl HybridSet {
-    /// Sums the gradients that sources sent, in the tree over sources, and takes one optimiser step on each row of this owner
-    /// that was asked for. `from_sources` is packed as the answers were. Does nothing in a frozen set.
+    /// Sums the gradients that sources sent, in the tree over sources, and takes one optimiser step
+    /// on each row of this owner that was asked for. `from_sources` is packed as the answers were.
+    /// Does nothing in a frozen set.
     ///
     /// # Errors
     /// Those of tables of other authors.
@@ -48,7 +50,11 @@ impl HybridSet {
         step: &Step,
     ) -> Result<()> {
         self.check_route(route);
-        assert_eq!(from_sources.len(), route.asked.num_elements(), "one gradient came for each vector sent");
+        assert_eq!(
+            from_sources.len(),
+            route.asked.num_elements(),
+            "one gradient came for each vector sent"
+        );
         if self.frozen {
             return Ok(());
         }
@@ -68,8 +74,11 @@ impl HybridSet {
                         let merge = &merges[table];
                         let range = rows_of_tile(merge.starts(), tile);
                         if !range.is_empty() {
-                            let sum =
-                                SegmentSum { parts: merge.view(), data: from_sources, one_block: false };
+                            let sum = SegmentSum {
+                                parts: merge.view(),
+                                data: from_sources,
+                                one_block: false,
+                            };
                             let rounding = RowRounding {
                                 rounding: Rounding::new(self.seed, step.step, first + table),
                                 row_of_local: &|row| {
@@ -77,7 +86,14 @@ impl HybridSet {
                                 },
                             };
                             let rows = merge.rows();
-                            update_merged_tile(&UpdateTile { sum, rows, range, memory, step, rounding });
+                            update_merged_tile(&UpdateTile {
+                                sum,
+                                rows,
+                                range,
+                                memory,
+                                step,
+                                rounding,
+                            });
                         }
                     });
                 },
@@ -95,7 +111,8 @@ impl HybridSet {
     ) -> Result<()> {
         for (table, merge) in self.tables.iter().zip(&route.merges) {
             let slot = table.local.as_ref();
-            let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?))) else {
+            let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?)))
+            else {
                 continue;
             };
             if merge.rows().is_empty() {
@@ -116,11 +133,13 @@ impl HybridSet {
         Ok(())
     }
 
-    /// Takes one optimiser step on the frequent rows that occurred on any rank, from the block that all ranks have added up.
+    /// Takes one optimiser step on the frequent rows that occurred on any rank, from the block that
+    /// all ranks have added up.
     ///
-    /// `ready` are the elements of the block that became final since the last call: ranges that rise and, over one step, cover
-    /// the block. A row is updated with the range that holds the end of its gradient; a table that hides its rows, with the one
-    /// that holds the end of all of its gradients. Does nothing in a frozen set.
+    /// `ready` are the elements of the block that became final since the last call: ranges that
+    /// rise and, over one step, cover the block. A row is updated with the range that holds the end
+    /// of its gradient; a table that hides its rows, with the one that holds the end of all of its
+    /// gradients. Does nothing in a frozen set.
     ///
     /// # Errors
     /// Those of tables of other authors.
@@ -164,7 +183,8 @@ impl HybridSet {
         step: SparseStep,
     ) {
         let tables = &self.tables[range.clone()];
-        let most_rows = range.clone().map(|table| self.ready_rows(table, ready).len()).max().unwrap_or(0);
+        let most_rows =
+            range.clone().map(|table| self.ready_rows(table, ready).len()).max().unwrap_or(0);
         let tiles = most_rows.div_ceil(TILE_ROWS);
         if tiles == 0 {
             return;
@@ -184,7 +204,8 @@ impl HybridSet {
                     update_frequent_tile(&FrequentTile {
                         rows,
                         touched: &frequent[place.first_touched..][..place.rows],
-                        gradients: &frequent[place.first_gradient..][..place.rows * tables[table].dim],
+                        gradients: &frequent[place.first_gradient..]
+                            [..place.rows * tables[table].dim],
                         memory,
                         step,
                         rounding: RowRounding {
@@ -197,7 +218,8 @@ impl HybridSet {
         );
     }
 
-    /// Replicas that hide their rows: the touched rows' gradients into the staging matrix, then the table's own `apply`.
+    /// Replicas that hide their rows: the touched rows' gradients into the staging matrix, then the
+    /// table's own `apply`.
     fn update_hidden_replicas(
         &self,
         stream: &Stream,
@@ -207,7 +229,8 @@ impl HybridSet {
     ) -> Result<()> {
         for (index, table) in self.tables.iter().enumerate() {
             let slot = table.frequent.as_ref();
-            let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?))) else {
+            let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?)))
+            else {
                 continue;
             };
             let place = self.frequent.tables[index];

@@ -40,14 +40,15 @@ vectorized! {
             let destination = tile.destinations[index] | tile.mark;
             let out = if destination & IN_REPLICA != 0 {
                 let row = (destination & !IN_REPLICA) as usize;
-                // SAFETY: a row of the replica is one unique row of one tile; both places lie in the frequent block, by its
-                // layout.
+                // SAFETY: a row of the replica is one unique row of one tile; both places lie in
+                // the frequent block, by its layout.
                 let touched = unsafe { tile.frequent.slice(tile.first_touched + row, 1) };
                 touched[0] = 1.0;
                 // SAFETY: as above.
                 unsafe { tile.frequent.slice(tile.first_gradient + row * tile.dim, tile.dim) }
             } else {
-                // SAFETY: every requested row has its own `dim` elements of the buffer, which is as long as all requests.
+                // SAFETY: every requested row has its own `dim` elements of the buffer, which is as
+                // long as all requests.
                 unsafe { tile.to_owners.slice(destination as usize, tile.dim) }
             };
             tile.sum.row(index, out);
@@ -64,7 +65,8 @@ vectorized! {
         sum: &SegmentSum<'_, MergedParts<'_>>, out: SharedMut<f32>, first: usize, dim: usize, rows: Range<usize>,
     ) {
         for index in rows {
-            // SAFETY: `out` holds one row of `dim` per unique row from `first` on, and each index is handed out once.
+            // SAFETY: `out` holds one row of `dim` per unique row from `first` on, and each index
+            // is handed out once.
             sum.row(index, unsafe { out.slice(first + index * dim, dim) });
         }
     }
@@ -74,7 +76,8 @@ vectorized! {
         for index in tile.rows.clone() {
             let vector = &tile.vectors[index * tile.dim..][..tile.dim];
             for entry in tile.parts.entries(index) {
-                // SAFETY: every part has its own `dim` elements of `out`, and belongs to one row of one tile.
+                // SAFETY: every part has its own `dim` elements of `out`, and belongs to one row of
+                // one tile.
                 unsafe { tile.out.slice(tile.parts.element(entry), tile.dim) }.copy_from_slice(vector);
             }
         }
@@ -95,7 +98,8 @@ fn copy_rows_of<T: RowElement>(tile: &Copy<'_>, weights: MatRef<T>) {
         if let Some(&coming) = tile.rows.get(index + ahead) {
             prefetch_row(data, (coming as usize).wrapping_mul(stride), dim);
         }
-        // SAFETY: a list of asked rows has its own elements of `out`, `dim` for each row; this tile alone writes them.
+        // SAFETY: a list of asked rows has its own elements of `out`, `dim` for each row; this tile
+        // alone writes them.
         let out = unsafe { tile.out.slice(tile.out_first + index * dim, dim) };
         widen(weights.row(row as usize), out);
     }
@@ -195,7 +199,8 @@ impl<T: RowElement> Pool<'_, T> {
         if let Some(&origin) = self.tile.origins.get(entry) {
             let (frequent, start) = start_of(origin);
             let start = start.wrapping_add(column);
-            // Note: of another tile, perhaps of another batch; a prefetch ignores what lies outside.
+            // Note: of another tile, perhaps of another batch; a prefetch ignores what lies
+            // outside.
             if frequent {
                 prefetch_row(self.replica, start, width);
             } else {
@@ -204,10 +209,11 @@ impl<T: RowElement> Pool<'_, T> {
         }
     }
 
-    /// The columns `column .. column + len` of all samples of the tile, `len` at most `W`. Returns `len`.
+    /// The columns `column .. column + len` of all samples of the tile, `len` at most `W`. Returns
+    /// `len`.
     ///
-    /// The sums are those of [`crate::lookup`], operation by operation: which bits a vector has does not depend on where its rows
-    /// came from.
+    /// The sums are those of [`crate::lookup`], operation by operation: which bits a vector has
+    /// does not depend on where its rows came from.
     #[inline(always)]
     fn strip<const W: usize>(&self, column: usize, len: usize) -> usize {
         let tile = self.tile;
@@ -223,8 +229,9 @@ impl<T: RowElement> Pool<'_, T> {
                 }
             }
             let first = tile.out_first + sample * tile.out_stride + column;
-            // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes these samples' columns of this
-            // table, and each call's slice is gone before the next one.
+            // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes
+            // these samples' columns of this table, and each call's slice is gone before the next
+            // one.
             let out = unsafe { tile.out.slice(first, len) };
             self.bag::<W>(origins, tile.factors.get(entries), column, out);
         }
@@ -233,7 +240,13 @@ impl<T: RowElement> Pool<'_, T> {
 
     /// One strip of one bag.
     #[inline(always)]
-    fn bag<const W: usize>(&self, origins: &[u64], factors: Option<&[f32]>, column: usize, out: &mut [f32]) {
+    fn bag<const W: usize>(
+        &self,
+        origins: &[u64],
+        factors: Option<&[f32]>,
+        column: usize,
+        out: &mut [f32],
+    ) {
         let [origin, rest @ ..] = origins else { return out.fill(0.0) };
         if rest.is_empty() && factors.is_none() {
             // Note: a mean of one is multiplied with 1, which changes no bit.

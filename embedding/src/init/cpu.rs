@@ -25,13 +25,22 @@ pub(super) fn initialise(env: &TableEnv, values: &InitialValues, weights: &Mat) 
         });
         return;
     }
-    env.stream.pool().chunks_mut(weights.write::<f32>().data_mut(), rows_at_once * dim, |chunk, out| {
-        fill_chunk(env, values, (dim, chunk * rows_at_once), out);
-    });
+    env.stream.pool().chunks_mut(
+        weights.write::<f32>().data_mut(),
+        rows_at_once * dim,
+        |chunk, out| {
+            fill_chunk(env, values, (dim, chunk * rows_at_once), out);
+        },
+    );
 }
 
 /// The rows from local row `first` on.
-fn fill_chunk(env: &TableEnv, values: &InitialValues, (dim, first): (usize, usize), out: &mut [f32]) {
+fn fill_chunk(
+    env: &TableEnv,
+    values: &InitialValues,
+    (dim, first): (usize, usize),
+    out: &mut [f32],
+) {
     let first = first as u64;
     match env.shard {
         None => values.fill(first * dim as u64, out),
@@ -53,13 +62,15 @@ impl InitialValues {
         CounterRng::new(self.seed_of_ids, id).fill_uniform(0, -self.bound, self.bound, out);
     }
 
-    /// Fills `out` with the elements from `first_element` on, counted row by row: `row · dim + column`.
+    /// Fills `out` with the elements from `first_element` on, counted row by row:
+    /// `row · dim + column`.
     pub fn fill(&self, first_element: u64, out: &mut [f32]) {
         if self.are_zero() {
             return out.fill(0.0);
         }
         // Up to the first element whose counter starts a group of four.
-        let head = (first_element.next_multiple_of(4) - first_element).min(out.len() as u64) as usize;
+        let head =
+            (first_element.next_multiple_of(4) - first_element).min(out.len() as u64) as usize;
         let (head, body) = out.split_at_mut(head);
         self.rng.fill_uniform(first_element, -self.bound, self.bound, head);
         let first_element = first_element + head.len() as u64;
@@ -86,7 +97,9 @@ impl InitialValues {
         let rows_at_once = COUNTERS / groups_of_row;
         for (first, rows) in (0..).step_by(rows_at_once).zip(out.chunks_mut(rows_at_once * dim)) {
             let num_rows = rows.len() / dim;
-            for (row, counters) in (first..).zip(counters.chunks_exact_mut(groups_of_row).take(num_rows)) {
+            for (row, counters) in
+                (first..).zip(counters.chunks_exact_mut(groups_of_row).take(num_rows))
+            {
                 let counter = row_of(row) * groups_of_row as u64;
                 counters.iter_mut().zip(counter..).for_each(|(to, counter)| *to = counter);
             }
@@ -112,7 +125,8 @@ fn fill_lanes(rng: &CounterRng, counter_of: impl Fn(usize) -> u64, bound: f32, v
 }
 
 vectorized! {
-    /// Whole groups of `4 · LANES` elements, from counter `first_counter` on; what is left over stays untouched.
+    /// Whole groups of `4 · LANES` elements, from counter `first_counter` on; what is left over
+    /// stays untouched.
     fn fill_groups(rng: &CounterRng, first_counter: u64, bound: f32, out: &mut [f32]) {
         for (group, values) in out.chunks_exact_mut(4 * LANES).enumerate() {
             let counter = first_counter + (group * LANES) as u64;

@@ -67,7 +67,8 @@ pub(super) fn initialise(
     Ok(stream.synchronize()?)
 }
 
-/// Rows of the model's table of `count` local rows from `first` on. On a device tables have fewer than 2³¹ rows.
+/// Rows of the model's table of `count` local rows from `first` on. On a device tables have fewer
+/// than 2³¹ rows.
 fn row_numbers(env: &TableEnv, first: usize, count: usize) -> Vec<u32> {
     (first..first + count).map(|row| env.row_of_local(row as u64) as u32).collect()
 }
@@ -101,7 +102,10 @@ pub(super) fn fill(stream: &CudaStream, state: &Mat, value: f32) -> Result<()> {
 }
 
 fn shape(stream: &CudaStream, threads: usize) -> Launch {
-    Launch::new(blocks(threads.div_ceil(BLOCK as usize), stream.device().multiprocessors(), 16), BLOCK)
+    Launch::new(
+        blocks(threads.div_ceil(BLOCK as usize), stream.device().multiprocessors(), 16),
+        BLOCK,
+    )
 }
 
 #[cfg(test)]

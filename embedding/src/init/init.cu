@@ -1,6 +1,8 @@
-// Initial values of rows, and of optimiser states: the bits that the processor makes, wherever a row lies.
+// Initial values of rows, and of optimiser states: the bits that the processor makes, wherever a
+// row lies.
 //
-// Where a row is a whole number of groups of four, a thread makes the four elements of one counter; else one element.
+// Where a row is a whole number of groups of four, a thread makes the four elements of one counter;
+// else one element.
 
 // Element type of the rows: 0 f32, 1 f16, 2 bf16.
 #ifndef ROW_TYPE

@@ -1,12 +1,16 @@
-//! Initial values: a function of seed, table, row and column, whoever asks and wherever the row lies.
+//! Initial values: a function of seed, table, row and column, whoever asks and wherever the row
+//! lies.
 //!
-//! Element `c` of row `r` of table `t` is `low + (high - low)·u`, where `u` is uniform number `r·dim + c` of stream `t` of the
-//! counter-based generator ([`headlong_device::rng`]) and `low`, `high` are what [`Init`] says. Product and sum are rounded one after
-//! the other, then to the table's element type, to nearest: the same bits on the processor and on a device, for any partition of the rows.
+//! Element `c` of row `r` of table `t` is `low + (high - low)·u`, where `u` is uniform number
+//! `r·dim + c` of stream `t` of the counter-based generator ([`headlong_device::rng`]) and `low`,
+//! `high` are what [`Init`] says. Product and sum are rounded one after the other, then to the
+//! table's element type, to nearest: the same bits on the processor and on a device, for any
+//! partition of the rows.
 //!
-//! Shapes: `weights` is `local rows × dim`; what row of the model a local row is, [`TableEnv::row_of_local`] says. On the CPU it
-//! blocks until done; on a device it enqueues one kernel for every 65,536 rows of a shard, or one for all rows, and waits for
-//! them. Errors: what the device reports. Source: `dlrm_s_pytorch.py`, `create_emb` (Naumov et al., arXiv 1906.00091).
+//! Shapes: `weights` is `local rows × dim`; what row of the model a local row is,
+//! [`TableEnv::row_of_local`] says. On the CPU it blocks until done; on a device it enqueues one
+//! kernel for every 65,536 rows of a shard, or one for all rows, and waits for them. Errors: what
+//! the device reports. Source: `dlrm_s_pytorch.py`, `create_emb` (Naumov et al., arXiv 1906.00091).
 
 mod cpu;
 pub(crate) mod cuda;
@@ -50,7 +54,8 @@ impl InitialValues {
     }
 }
 
-/// Writes the initial values of the rows that `env` says lie here to `weights`, `spec.rows × spec.dim`, which are zero before.
+/// Writes the initial values of the rows that `env` says lie here to `weights`,
+/// `spec.rows × spec.dim`, which are zero before.
 pub(crate) fn initialise(env: &TableEnv, spec: &TableSpec, weights: &Mat) -> Result<()> {
     let values = env.initial_values(spec);
     if values.are_zero() {

@@ -68,12 +68,14 @@ fn expected(spec: &TableSpec, env: &TableEnv, bound: f32) -> Vec<f32> {
     (0..spec.rows).flat_map(|row| (0..spec.dim).map(move |column| value(row, column))).collect()
 }
 
-/// A table of `rows` local rows, those of a larger table that `row_of_local` names, holds what the definition says.
+/// A table of `rows` local rows, those of a larger table that `row_of_local` names, holds what the
+/// definition says.
 fn check(stream: &Stream, (rows, dim): (u64, usize), dtype: DType, shard: Option<Shard>) {
     let optimizer = Optimizer::RowWiseAdagrad { epsilon: 0.0, initial_accumulator: 0.25 };
     let env = TableEnv { stream, optimizer: &optimizer, seed: 5 << 40 | 3, table_index: 17, shard };
     let bound = 0.3;
-    let spec = TableSpec { dtype, init: Init::Uniform { bound }, ..TableSpec::new("city", rows, dim) };
+    let spec =
+        TableSpec { dtype, init: Init::Uniform { bound }, ..TableSpec::new("city", rows, dim) };
     let table = DenseTable::new(&spec, &env).unwrap();
     let tensor = |tensor: usize, cols: usize| {
         let mut values = vec![f32::NAN; rows as usize * cols];
@@ -85,7 +87,8 @@ fn check(stream: &Stream, (rows, dim): (u64, usize), dtype: DType, shard: Option
     assert!(tensor(1, 1).iter().all(|&x| x == 0.25), "{what}: accumulators");
 }
 
-/// Whole tables and shards with rows in any order, up to the last that a device takes; dims that are groups of four or not.
+/// Whole tables and shards with rows in any order, up to the last that a device takes; dims that
+/// are groups of four or not.
 fn check_all(stream: &Stream, dtypes: &[DType]) {
     let row_of_local = |row: u64| (row * 0x0123_4567 + 89) % ((1 << 31) - 2);
     let shard = Shard { table_rows: (1 << 31) - 2, row_of_local: &row_of_local };

@@ -76,7 +76,10 @@ fn pool_entries(spec: &TableSpec, bags: Bags, entries: MatRef, mut out: MatMut) 
         if let Some(factors) = bags.weights.get(first..last) {
             target.iter_mut().for_each(|sum| *sum *= factors[0]);
             for (entry, &factor) in (first + 1..last).zip(&factors[1..]) {
-                target.iter_mut().zip(entries.row(entry)).for_each(|(sum, value)| *sum += value * factor);
+                target
+                    .iter_mut()
+                    .zip(entries.row(entry))
+                    .for_each(|(sum, value)| *sum += value * factor);
             }
             continue;
         }

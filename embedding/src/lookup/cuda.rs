@@ -36,7 +36,12 @@ pub(crate) struct From {
 /// The constants of an instance.
 pub(crate) fn defines(instance: Instance, vectors: i64, with_origins: bool) -> [Define; 4] {
     let [dim, row_type] = instance.defines();
-    [dim, row_type, Define::new("VECTOR_TYPE", vectors), Define::new("SOURCE", i64::from(with_origins))]
+    [
+        dim,
+        row_type,
+        Define::new("VECTOR_TYPE", vectors),
+        Define::new("SOURCE", i64::from(with_origins)),
+    ]
 }
 
 /// Enqueues the pooled vectors of the staged samples, `vectors.rows()` at most.
@@ -54,8 +59,11 @@ pub(crate) fn lookup(stream: &CudaStream, instance: Instance, from: &From, vecto
     };
     let warps = from.num_tables * vectors.rows().div_ceil(32);
     let grid = blocks(warps.div_ceil(WARPS), stream.device().multiprocessors(), 16);
-    let defines =
-        defines(instance.for_matrix(vectors), dtype_number(vectors.dtype()), from.origins.is_some());
+    let defines = defines(
+        instance.for_matrix(vectors),
+        dtype_number(vectors.dtype()),
+        from.origins.is_some(),
+    );
     stream.run(&LOOKUP, &defines, "lookup", Launch::new(grid, BLOCK), &args);
 }
 

@@ -1,9 +1,11 @@
 // Lookup: the rows of each bag, pooled in the order of the bag, for all tables in one launch.
 //
-// A warp takes 32 neighbouring samples of one table. Its lanes read their ids at once; then each group of lanes copies row after
-// row, several on their way at a time. Bags are summed by their group.
+// A warp takes 32 neighbouring samples of one table. Its lanes read their ids at once; then each
+// group of lanes copies row after row, several on their way at a time. Bags are summed by their
+// group.
 
-// Where rows come from: 0 the tables, by staged id; 1 from replicas and what owners have sent, by the origin of each id.
+// Where rows come from: 0 the tables, by staged id; 1 from replicas and what owners have sent, by
+// the origin of each id.
 #ifndef SOURCE
 #define SOURCE 0
 #endif
@@ -24,7 +26,8 @@ struct LookupArgs {
   u32 max_samples;
 };
 
-// A strip of the row that `id` says: of the table, of the replica, of what was received, or of the staging matrix.
+// A strip of the row that `id` says: of the table, of the replica, of what was received, or of the
+// staging matrix.
 __device__ __forceinline__ Row load_entry(const LookupArgs& a, const Table& table, u32 dim, u32 id, u32 strip) {
   const u32 columns = dim - strip * STRIP;
   if (SOURCE == 1 && (id & IN_REPLICA) == 0) {

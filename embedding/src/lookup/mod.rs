@@ -1,12 +1,14 @@
 //! Lookup: one pooled vector per sample and table.
 //!
-//! `vectors[s, columns of t] = Σ weights_t[r]` over the row indices `r` of sample `s`'s bag, in the order of the bag, times
-//! one over the bag's length for mean pooling; zeros for an empty bag. A bag of one row is that row, bit for bit. In weighted
-//! bags the sum is `Σ w·weights_t[r]`, each product rounded before it is added.
+//! `vectors[s, columns of t] = Σ weights_t[r]` over the row indices `r` of sample `s`'s bag, in the
+//! order of the bag, times one over the bag's length for mean pooling; zeros for an empty bag. A
+//! bag of one row is that row, bit for bit. In weighted bags the sum is `Σ w·weights_t[r]`, each
+//! product rounded before it is added.
 //!
-//! Shapes: `vectors` is `samples × Σ dim`, f32, the tables side by side in the order of the set. Enqueues one gather over
-//! tiles of all tables. Errors: row indices out of range, in which case `vectors` is left unspecified. Source: EmbeddingBag
-//! of the original DLRM (Naumov et al., arXiv 1906.00091, section 2.1).
+//! Shapes: `vectors` is `samples × Σ dim`, f32, the tables side by side in the order of the set.
+//! Enqueues one gather over tiles of all tables. Errors: row indices out of range, in which case
+//! `vectors` is left unspecified. Source: EmbeddingBag of the original DLRM (Naumov et al., arXiv
+//! 1906.00091, section 2.1).
 
 mod cpu;
 pub(crate) mod cuda;

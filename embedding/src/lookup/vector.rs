@@ -58,9 +58,11 @@ fn gather_rows<T: RowElement>(tile: &Gather, weights: MatRef<T>) {
     }
 }
 
-/// The columns `column .. column + len` of all samples of the tile, `len` at most `W`. Returns `len`.
+/// The columns `column .. column + len` of all samples of the tile, `len` at most `W`. Returns
+/// `len`.
 ///
-/// Both sides of the copy are asked for ahead: the rows lie anywhere, the vectors a whole sample apart.
+/// Both sides of the copy are asked for ahead: the rows lie anywhere, the vectors a whole sample
+/// apart.
 #[inline(always)]
 fn gather_strip<const W: usize, T: RowElement>(
     tile: &Gather,
@@ -96,7 +98,8 @@ impl<const W: usize, T: RowElement> Strip<'_, W, T> {
     fn prefetch_entry(&self, entry: usize) {
         let weights = &self.weights;
         if let Some(&row) = self.tile.values.get(entry) {
-            // Note: not checked yet where it is another tile's; a prefetch ignores what lies outside.
+            // Note: not checked yet where it is another tile's; a prefetch ignores what lies
+            // outside.
             let start = (row as usize).wrapping_mul(weights.stride()).wrapping_add(self.column);
             prefetch_row(weights.data(), start, W);
         }
@@ -107,8 +110,8 @@ impl<const W: usize, T: RowElement> Strip<'_, W, T> {
     fn vector<'v>(&self, sample: usize) -> &'v mut [f32] {
         assert!(sample + 1 < self.tile.offsets.len(), "the sample lies in the tile");
         let first = self.tile.out_first + sample * self.tile.out_stride + self.column;
-        // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes these samples' columns of
-        // this table, and each call's slice is gone before the next call.
+        // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes these
+        // samples' columns of this table, and each call's slice is gone before the next call.
         unsafe { self.tile.out.slice(first, self.len) }
     }
 
@@ -156,7 +159,10 @@ impl<const W: usize, T: RowElement> Strip<'_, W, T> {
                 continue;
             }
             for &row in rest {
-                sum[..self.len].iter_mut().zip(self.row(row)).for_each(|(sum, value)| *sum += value.wide());
+                sum[..self.len]
+                    .iter_mut()
+                    .zip(self.row(row))
+                    .for_each(|(sum, value)| *sum += value.wide());
             }
             if self.tile.pooling == Pooling::Mean {
                 let reciprocal = 1.0 / bag.len() as f32;

@@ -1,7 +1,8 @@
 //! All ranks of a job in one object, one method per stage of the hybrid embedding.
 //!
-//! Slow and obvious: places are asked of the partition one row at a time, every list is built by going through all samples, every
-//! sum is written out with its blocks, ranks without a part included as zeros.
+//! Slow and obvious: places are asked of the partition one row at a time, every list is built by
+//! going through all samples, every sum is written out with its blocks, ranks without a part
+//! included as zeros.
 
 use super::{OracleTable, tree_sum};
 use crate::hybrid::{Owner, Partition, Place};
@@ -57,7 +58,8 @@ pub struct OracleRanks {
 }
 
 impl OracleRanks {
-    /// All ranks of a job that cuts its batches into `num_blocks` sum blocks; without `deduplicate`, one vector travels per id.
+    /// All ranks of a job that cuts its batches into `num_blocks` sum blocks; without
+    /// `deduplicate`, one vector travels per id.
     pub fn new(
         specs: &[TableSpec],
         optimizer: Optimizer,
@@ -66,8 +68,10 @@ impl OracleRanks {
         num_blocks: usize,
         deduplicate: bool,
     ) -> Self {
-        let tables: Vec<_> =
-            (0..).zip(specs).map(|(index, spec)| OracleTable::new(spec, optimizer, seed, index)).collect();
+        let tables: Vec<_> = (0..)
+            .zip(specs)
+            .map(|(index, spec)| OracleTable::new(spec, optimizer, seed, index))
+            .collect();
         let ranks = partition.num_owners();
         Self {
             specs: specs.to_vec(),
@@ -86,7 +90,8 @@ impl OracleRanks {
 
     /// The samples of `rank`'s slice of a batch.
     pub fn slice(&self, rank: usize, num_samples: usize) -> Range<usize> {
-        let len = sum_block_len(num_samples, self.num_blocks) * (self.num_blocks / self.num_ranks());
+        let len =
+            sum_block_len(num_samples, self.num_blocks) * (self.num_blocks / self.num_ranks());
         (rank * len).min(num_samples)..((rank + 1) * len).min(num_samples)
     }
 
@@ -96,7 +101,9 @@ impl OracleRanks {
         for (table, bags) in batch.iter().enumerate() {
             for sample in self.slice(rank, bags.bags.len()) {
                 for &row in &bags.bags[sample] {
-                    if let Place::Infrequent { owner, local_row } = self.partition.classify(table, row) {
+                    if let Place::Infrequent { owner, local_row } =
+                        self.partition.classify(table, row)
+                    {
                         requests.push(Request { owner, table, local_row, row });
                     }
                 }
@@ -111,8 +118,12 @@ impl OracleRanks {
 
     /// What `owner` is asked for: rank by rank, each rank's requests in its order.
     pub fn asked(&self, owner: Owner, batch: &[OracleBags]) -> Vec<(usize, Request)> {
-        let of_rank = |rank| self.requests(rank, batch).into_iter().map(move |request| (rank, request));
-        (0..self.num_ranks()).flat_map(of_rank).filter(|(_, request)| request.owner == owner).collect()
+        let of_rank =
+            |rank| self.requests(rank, batch).into_iter().map(move |request| (rank, request));
+        (0..self.num_ranks())
+            .flat_map(of_rank)
+            .filter(|(_, request)| request.owner == owner)
+            .collect()
     }
 
     /// Answer: the vectors of those rows.
@@ -152,7 +163,9 @@ impl OracleRanks {
         for (entry, &row) in bag.iter().enumerate() {
             let mut vector = match self.partition.classify(table, row) {
                 Place::Frequent(_) => self.replicas[rank][table].row(row).weights.clone(),
-                Place::Infrequent { owner, .. } => self.owned[owner.0][table].row(row).weights.clone(),
+                Place::Infrequent { owner, .. } => {
+                    self.owned[owner.0][table].row(row).weights.clone()
+                }
             };
             if let Some(weights) = &bags.weights {
                 vector.iter_mut().for_each(|x| *x *= weights[sample][entry]);
@@ -170,7 +183,8 @@ impl OracleRanks {
         }
     }
 
-    /// The gradient of one row over `rank`'s slice: per block in the order of samples, then its blocks in the tree.
+    /// The gradient of one row over `rank`'s slice: per block in the order of samples, then its
+    /// blocks in the tree.
     fn row_gradient(
         &self,
         rank: usize,
@@ -195,7 +209,8 @@ impl OracleRanks {
         tree_sum(blocks)
     }
 
-    /// Reduce: `rank`'s gradients of the rows it requested, in their order. Without deduplication: one per id.
+    /// Reduce: `rank`'s gradients of the rows it requested, in their order. Without deduplication:
+    /// one per id.
     pub fn to_owners(&self, rank: usize, batch: &[OracleBags], d_vectors: &[Vec<f32>]) -> Vec<f32> {
         let mut sent = Vec::new();
         let mut seen = BTreeMap::new();
@@ -234,8 +249,14 @@ impl OracleRanks {
         gradient.iter().map(|g| 0.0 + g * factor).collect()
     }
 
-    /// Reduce: `rank`'s block of frequent gradients: which rows occurred, padding to a multiple of 16, then table by table.
-    pub fn frequent_block(&self, rank: usize, batch: &[OracleBags], d_vectors: &[Vec<f32>]) -> Vec<f32> {
+    /// Reduce: `rank`'s block of frequent gradients: which rows occurred, padding to a multiple of
+    /// 16, then table by table.
+    pub fn frequent_block(
+        &self,
+        rank: usize,
+        batch: &[OracleBags],
+        d_vectors: &[Vec<f32>],
+    ) -> Vec<f32> {
         let (mut touched, mut gradients) = (Vec::new(), Vec::new());
         for (table, bags) in batch.iter().enumerate() {
             let slice = self.slice(rank, bags.bags.len());
@@ -252,11 +273,18 @@ impl OracleRanks {
 
     /// The ordered all-reduce: the tree over ranks, element by element.
     pub fn all_reduce(&self, batch: &[OracleBags], d_vectors: &[Vec<f32>]) -> Vec<f32> {
-        tree_sum((0..self.num_ranks()).map(|rank| self.frequent_block(rank, batch, d_vectors)).collect())
+        tree_sum(
+            (0..self.num_ranks()).map(|rank| self.frequent_block(rank, batch, d_vectors)).collect(),
+        )
     }
 
     /// What `owner` receives: the gradients of the rows it was asked for, in that order.
-    pub fn from_ranks(&self, owner: Owner, batch: &[OracleBags], d_vectors: &[Vec<f32>]) -> Vec<f32> {
+    pub fn from_ranks(
+        &self,
+        owner: Owner,
+        batch: &[OracleBags],
+        d_vectors: &[Vec<f32>],
+    ) -> Vec<f32> {
         let mut arrived = Vec::new();
         for rank in 0..self.num_ranks() {
             let sent = self.to_owners(rank, batch, d_vectors);
@@ -272,7 +300,8 @@ impl OracleRanks {
         arrived
     }
 
-    /// Update of `owner`'s rows: what came from each rank is added up in order, then ranks in the tree; one step per row.
+    /// Update of `owner`'s rows: what came from each rank is added up in order, then ranks in the
+    /// tree; one step per row.
     pub fn update_infrequent(
         &mut self,
         owner: Owner,
@@ -299,7 +328,8 @@ impl OracleRanks {
 
     /// Update of `rank`'s replica from the block that all ranks have added up.
     pub fn update_frequent(&mut self, rank: usize, block: &[f32], step: &Step) {
-        let rows: Vec<u64> = (0..self.specs.len()).map(|table| self.partition.num_frequent(table)).collect();
+        let rows: Vec<u64> =
+            (0..self.specs.len()).map(|table| self.partition.num_frequent(table)).collect();
         let touched = rows.iter().sum::<u64>() as usize;
         let (touched, mut gradients) = block.split_at(touched.next_multiple_of(16));
         let mut touched = touched.iter();
@@ -315,7 +345,8 @@ impl OracleRanks {
         }
     }
 
-    /// Row `row` of table `table` as `rank` holds it, if it does: weights, then the optimiser's states.
+    /// Row `row` of table `table` as `rank` holds it, if it does: weights, then the optimiser's
+    /// states.
     pub fn row(&mut self, rank: usize, table: usize, row: u64) -> Option<Vec<Vec<f32>>> {
         let table_of = match self.partition.classify(table, row) {
             Place::Frequent(_) => &mut self.replicas[rank][table],

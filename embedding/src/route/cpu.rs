@@ -1,4 +1,5 @@
-//! One task per table; a stable radix sort of `row << low_bits | sample`, or of pairs where rows are raw ids.
+//! One task per table; a stable radix sort of `row << low_bits | sample`, or of pairs where rows
+//! are raw ids.
 
 use super::{Route, RouteArgs, TableRoute};
 use crate::ids::Bags;
@@ -12,7 +13,8 @@ pub(super) fn route(stream: &Stream, args: &RouteArgs, out: &mut Route) {
 }
 
 impl TableRoute {
-    /// Routes one table's bags. Where an id is out of range, nothing is routed and `in_range` says so.
+    /// Routes one table's bags. Where an id is out of range, nothing is routed and `in_range` says
+    /// so.
     pub(crate) fn fill(&mut self, bags: Bags) {
         let ids = bags.ids;
         self.clear();
@@ -36,10 +38,12 @@ impl TableRoute {
             let capacity = self.samples.len();
             self.factors.reserve_exact(capacity);
             let positions = if self.one_each { &self.samples } else { &self.positions };
-            self.factors.extend(positions[..self.num_ids].iter().map(|&at| bags.weights[at as usize]));
+            self.factors
+                .extend(positions[..self.num_ids].iter().map(|&at| bags.weights[at as usize]));
         }
         if !self.reciprocals.is_empty() {
-            for (sample, reciprocal) in self.reciprocals[..ids.num_samples()].iter_mut().enumerate() {
+            for (sample, reciprocal) in self.reciprocals[..ids.num_samples()].iter_mut().enumerate()
+            {
                 // Note: infinite for an empty bag, where nobody reads it.
                 *reciprocal = 1.0 / (ids.offsets[sample + 1] - ids.offsets[sample]) as f32;
             }
@@ -86,7 +90,8 @@ impl TableRoute {
     }
 }
 
-/// Cuts sorted entries, `(row, sample)`, into unique rows and their samples. Returns the number of rows.
+/// Cuts sorted entries, `(row, sample)`, into unique rows and their samples. Returns the number of
+/// rows.
 #[inline(always)]
 pub(crate) fn cut(
     entries: impl Iterator<Item = (u64, u32)> + Clone,
@@ -96,8 +101,9 @@ pub(crate) fn cut(
 ) -> usize {
     let mut num_rows = 0;
     let mut previous = entries.clone().next().map_or(0, |(row, _)| !row);
-    // Note: no branch on a new row, which would be mispredicted for every other key. The current row is written
-    // again with each of its keys, and its end, which is the next row's start, moves on.
+    // Note: no branch on a new row, which would be mispredicted for every other key. The current
+    // row is written again with each of its keys, and its end, which is the next row's start, moves
+    // on.
     for ((entry, (row, low)), sample) in (1..).zip(entries).zip(samples) {
         num_rows += usize::from(row != previous);
         previous = row;

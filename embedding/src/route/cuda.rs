@@ -1,4 +1,5 @@
-//! Route on a device: ids to keys, a radix sort, chunks of work. Everything stays there, counts included.
+//! Route on a device: ids to keys, a radix sort, chunks of work. Everything stays there, counts
+//! included.
 
 use crate::cuda::layout::{BLOCK, CHUNK, Layout, Places, TILE, blocks};
 use crate::cuda::staging::Staging;
@@ -177,7 +178,8 @@ impl Sorted {
         Ok(Self { memory, places, layout: Arc::clone(layout), key_bits, merges: true })
     }
 
-    /// The same where equal infrequent rows are one, or each entry is a row of its own: those of the replica are one in any case.
+    /// The same where equal infrequent rows are one, or each entry is a row of its own: those of
+    /// the replica are one in any case.
     pub(crate) fn merging(self, merges: bool) -> Self {
         Self { merges, ..self }
     }
@@ -247,11 +249,16 @@ impl Sorted {
 
     /// The rows of table `table`, each once, rising, and how many they are.
     pub(crate) fn unique(&self, table: usize) -> [DevicePtr; 2] {
-        let [rows, counts] = self.places.unique.expect("rows are numbered where they are asked for");
-        [self.at(rows).offset(4 * self.layout.tables[table].first_entry()), self.at(counts).offset(4 * table)]
+        let [rows, counts] =
+            self.places.unique.expect("rows are numbered where they are asked for");
+        [
+            self.at(rows).offset(4 * self.layout.tables[table].first_entry()),
+            self.at(counts).offset(4 * table),
+        ]
     }
 
-    /// Enqueues the lists of [`Self::unique`]; they are empty where `device_step` says that the step changes nothing.
+    /// Enqueues the lists of [`Self::unique`]; they are empty where `device_step` says that the
+    /// step changes nothing.
     pub(crate) fn list_unique(
         &self,
         stream: &CudaStream,
@@ -259,7 +266,8 @@ impl Sorted {
         num_entries: (DevicePtr, u32),
         device_step: DevicePtr,
     ) {
-        let [rows, counts] = self.places.unique.expect("rows are numbered where they are asked for");
+        let [rows, counts] =
+            self.places.unique.expect("rows are numbered where they are asked for");
         let args = UniqueArgs {
             tables: tables.tables(),
             tile_tables: tables.tile_tables(),
@@ -388,7 +396,8 @@ impl Sorted {
     }
 }
 
-const _: () = assert!(TILE.is_multiple_of(CHUNK), "chunks of different tables have places of their own");
+const _: () =
+    assert!(TILE.is_multiple_of(CHUNK), "chunks of different tables have places of their own");
 
 #[cfg(test)]
 mod cuda_tests {

@@ -9,10 +9,11 @@
 //! samples  0 2 2 | 0 | 2        rising within a segment; a sample occurs as often as the id in its bag
 //! ```
 //!
-//! Shapes: at most `max_ids` entries per table, planned before the first step. Enqueues one sort per table, tables in
-//! parallel; reads no weights, so a route may be made one batch ahead. Row order and sample order do not depend on
-//! threads. Errors: row indices out of range, batches beyond the plan. A radix sort by digits of at most 11 bits (Knuth,
-//! TAOCP 3, 5.2.5), as many as the table's rows need; raw ids, which take all 64 bits, are sorted as pairs.
+//! Shapes: at most `max_ids` entries per table, planned before the first step. Enqueues one sort
+//! per table, tables in parallel; reads no weights, so a route may be made one batch ahead. Row
+//! order and sample order do not depend on threads. Errors: row indices out of range, batches
+//! beyond the plan. A radix sort by digits of at most 11 bits (Knuth, TAOCP 3, 5.2.5), as many as
+//! the table's rows need; raw ids, which take all 64 bits, are sorted as pairs.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -53,8 +54,9 @@ impl Route {
 
     /// Bytes that a route of one table takes.
     pub(crate) fn bytes(spec: &TableSpec, max_samples: usize, max_ids: usize) -> u64 {
-        // Two key buffers of 8 bytes or one of pairs, the unique rows of 8 bytes, samples and starts of 4, and the
-        // reciprocals of bag lengths. Where bags have several ids: their positions, samples and weights.
+        // Two key buffers of 8 bytes or one of pairs, the unique rows of 8 bytes, samples and
+        // starts of 4, and the reciprocals of bag lengths. Where bags have several ids: their
+        // positions, samples and weights.
         let reciprocals = if spec.pooling == Pooling::Mean { max_samples * 4 } else { 0 };
         let bags = if max_ids > max_samples { max_ids * 12 } else { 0 };
         (max_ids * (2 * 8 + 8 + 4 + 4) + bags + reciprocals) as u64
@@ -131,7 +133,12 @@ fn low_bits(max_samples: usize, max_ids: usize) -> u32 {
 }
 
 impl TableRoute {
-    pub(crate) fn new(spec: &TableSpec, max_samples: usize, max_ids: usize, keeps_positions: bool) -> Self {
+    pub(crate) fn new(
+        spec: &TableSpec,
+        max_samples: usize,
+        max_ids: usize,
+        keeps_positions: bool,
+    ) -> Self {
         assert!(
             Route::fits(spec, max_samples, max_ids),
             "a row and a sample fit one key, which the set has checked"
@@ -211,7 +218,12 @@ pub(crate) struct RouteArgs<'a> {
 pub(crate) fn route(stream: &Stream, args: &RouteArgs, out: &mut Route) -> Result<()> {
     assert!(out.is_for(args.specs), "the route was made by the set that fills it");
     for (table, (spec, slot)) in args.specs.iter().zip(&out.tables).enumerate() {
-        check_capacity(spec, slot, (args.ids)(table).ids.values.len(), (args.num_samples, args.max_samples))?;
+        check_capacity(
+            spec,
+            slot,
+            (args.ids)(table).ids.values.len(),
+            (args.num_samples, args.max_samples),
+        )?;
     }
     out.num_samples = args.num_samples;
     cpu::route(stream, args, out);

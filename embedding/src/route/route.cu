@@ -1,7 +1,8 @@
 // Route: staged ids to keys, and sorted keys to chunks of work.
 //
-// A *segment* is a run of equal keys: one row of the batch. It is cut into chunks of at most CHUNK entries, counted from its own
-// first entry, so that how a row's gradients are added up does not depend on what else is in the batch.
+// A *segment* is a run of equal keys: one row of the batch. It is cut into chunks of at most CHUNK
+// entries, counted from its own first entry, so that how a row's gradients are added up does not
+// depend on what else is in the batch.
 
 // `KeysArgs` in route/cuda.rs.
 struct KeysArgs {
@@ -17,7 +18,8 @@ struct KeysArgs {
   u32 mask;
 };
 
-// The sample whose bag holds entry `entry`: the last one that starts at or before it, of those that are not empty.
+// The sample whose bag holds entry `entry`: the last one that starts at or before it, of those that
+// are not empty.
 __device__ __forceinline__ u32 sample_of(const u32* offsets, u32 num_samples, u32 entry) {
   u32 low = 0, high = num_samples;
   while (low + 1 < high) {
@@ -82,7 +84,8 @@ struct ChunksArgs {
   // For each long segment, its first chunk, and the one behind its last.
   u32* long_firsts;
   u32* long_ends;
-  // For each sorted entry the number of its segment among those of all tables; null where nobody asks.
+  // For each sorted entry the number of its segment among those of all tables; null where nobody
+  // asks.
   u32* row_numbers;
   // For each segment its first entry; null likewise.
   u32* row_starts;
@@ -120,10 +123,12 @@ __device__ __forceinline__ u32 lower_bound(const u32* keys, u32 count, u32 key) 
   return low;
 }
 
-// Whether neighbours of the sorted list are of two segments. Keys from `single` on are never of one.
+// Whether neighbours of the sorted list are of two segments. Keys from `single` on are never of
+// one.
 __device__ __forceinline__ bool differ(u32 one, u32 other, u64 single) { return one != other || one >= single; }
 
-// Marks the ITEMS entries from `at` (counted in the table) on; `keys` are the table's, `count` how many. All threads take part.
+// Marks the ITEMS entries from `at` (counted in the table) on; `keys` are the table's, `count` how
+// many. All threads take part.
 __device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first, u32 at, u64 single) {
   u32 mine[ITEMS];
 #pragma unroll
@@ -278,7 +283,8 @@ struct UniqueArgs {
   u32 num_tiles;
 };
 
-// Lists the rows of each table, for tables whose authors take the step. There are none in a step that changes nothing.
+// Lists the rows of each table, for tables whose authors take the step. There are none in a step
+// that changes nothing.
 extern "C" __global__ void __launch_bounds__(BLOCK) unique_rows(const UniqueArgs a) {
   const bool is_skipped = a.device_step != nullptr && a.device_step->skip != 0;
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {

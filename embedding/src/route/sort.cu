@@ -1,8 +1,10 @@
-// A stable radix sort of every table's (key, entry) pairs, least digit first: three launches a pass, for all tables at once.
+// A stable radix sort of every table's (key, entry) pairs, least digit first: three launches a
+// pass, for all tables at once.
 //
-// count: how often each digit occurs in each tile. scan: for each table and digit, the sum over the tiles before. scatter: each
-// tile ranks its keys among equal digits, sorts them in shared memory and writes runs of equal digits. Ranks go by place in
-// the tile and never by who came first, so the result is the same for any schedule.
+// count: how often each digit occurs in each tile. scan: for each table and digit, the sum over the
+// tiles before. scatter: each tile ranks its keys among equal digits, sorts them in shared memory
+// and writes runs of equal digits. Ranks go by place in the tile and never by who came first, so
+// the result is the same for any schedule.
 
 #define DIGITS 256u
 #define ITEMS (TILE / BLOCK)
@@ -35,7 +37,8 @@ __device__ __forceinline__ u32 tile_len(u32 tile, const Table& table, u32 num_en
   return num_entries <= first ? 0 : (num_entries - first < TILE ? num_entries - first : TILE);
 }
 
-// Counts the digits that `digit_of(i)` gives for i < len. Thread d keeps and writes the count of digit d; `histogram` is shared.
+// Counts the digits that `digit_of(i)` gives for i < len. Thread d keeps and writes the count of
+// digit d; `histogram` is shared.
 template <typename DigitOf>
 __device__ __forceinline__ void count_digits(u32* histogram, u32 len, u32* counts, DigitOf digit_of) {
   histogram[threadIdx.x] = 0;
@@ -101,8 +104,9 @@ struct Ranked {
   u32 ranks[ITEMS];
 };
 
-// Reads the tile and ranks each key among those of its warp with the same digit. Item j of a warp's lane l is the warp's
-// entry 32 j + l, so places rise with j, then with l. `counts` is the warp's own, and ends as its counts of digits.
+// Reads the tile and ranks each key among those of its warp with the same digit. Item j of a warp's
+// lane l is the warp's entry 32 j + l, so places rise with j, then with l. `counts` is the warp's
+// own, and ends as its counts of digits.
 __device__ __forceinline__ void rank_in_warp(const SortArgs& a, u32 tile, u32 len, u32* counts, Ranked& out) {
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const u64 base = static_cast<u64>(tile) * TILE;
@@ -123,7 +127,8 @@ __device__ __forceinline__ void rank_in_warp(const SortArgs& a, u32 tile, u32 le
       const u32 peers = __match_any_sync(ALL_LANES, digit);
       const u32 before = there ? counts[digit] : 0;
       out.ranks[j] = before + __popc(peers & ((1u << lane) - 1));
-      // All lanes have read before the first of the peers writes, and it has written before the next item is read.
+      // All lanes have read before the first of the peers writes, and it has written before the
+      // next item is read.
       __syncwarp();
       if (there && (peers & ((1u << lane) - 1)) == 0) {
         counts[digit] = before + __popc(peers);
@@ -154,7 +159,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sort_scatter(const SortArgs 
     Ranked mine;
     rank_in_warp(a, tile, len, warp_counts[warp], mine);
     __syncthreads();
-    // Thread d: how many keys of digit d stand in earlier warps, in the tile, in earlier tiles, and under smaller digits.
+    // Thread d: how many keys of digit d stand in earlier warps, in the tile, in earlier tiles, and
+    // under smaller digits.
     u32 count = 0;
     for (u32 w = 0; w < WARPS; w++) {
       const u32 here = warp_counts[w][digit];

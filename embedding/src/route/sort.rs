@@ -39,7 +39,8 @@ impl RadixSort {
         Self { counts: vec![0; digits.len() << width], digits }
     }
 
-    /// Sorts the first `len` keys; equal digits keep their order. `spare` is as long as `keys`, the two may change places.
+    /// Sorts the first `len` keys; equal digits keep their order. `spare` is as long as `keys`, the
+    /// two may change places.
     pub(crate) fn sort(&mut self, keys: &mut Vec<u64>, spare: &mut Vec<u64>, len: usize) {
         self.counts.fill(0);
         for digit in &self.digits {

@@ -1,11 +1,14 @@
-//! One row of memory per row index: the table of most models. Rows are f32 or bf16; on a CUDA device, where they lie there, also f16.
+//! One row of memory per row index: the table of most models. Rows are f32 or bf16; on a CUDA
+//! device, where they lie there, also f16.
 
 use crate::checkpoint::{RowSink, RowSource, TensorSpec, rows_at_once};
 use crate::error::{EmbeddingError, Result};
 use crate::init::{fill_state, initialise};
 use crate::registry::{Abilities, TableEnv, TableKind};
 use crate::set::{read_rows, write_rows};
-use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, PlainRows, Rows, SparseStep, TableSpec};
+use crate::table::{
+    EmbeddingTable, Grain, Keys, MemoryNeeds, PlainRows, Rows, SparseStep, TableSpec,
+};
 use headlong_device::{ArenaPlan, DType, Mat, MatMut, MatRef, Stream};
 
 /// Builds [`DenseTable`]s.
@@ -42,16 +45,20 @@ pub struct DenseTable {
 }
 
 impl DenseTable {
-    /// Takes the memory and fills it where it lies ([`crate::init`]). Zeros are left to the system: rows of a zero
-    /// tensor take no memory before they are written.
+    /// Takes the memory and fills it where it lies ([`crate::init`]). Zeros are left to the system:
+    /// rows of a zero tensor take no memory before they are written.
     ///
     /// # Errors
-    /// [`EmbeddingError::Spec`] for raw ids and, on the CPU, for f16; [`EmbeddingError::Device`] for memory.
+    /// [`EmbeddingError::Spec`] for raw ids and, on the CPU, for f16; [`EmbeddingError::Device`]
+    /// for memory.
     pub fn new(spec: &TableSpec, env: &TableEnv) -> Result<Self> {
         spec.check()?;
-        let refuse = |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
+        let refuse =
+            |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
         if spec.keys == Keys::RawIds {
-            return refuse("a dense table is asked with row indices, got keys = raw ids".to_owned());
+            return refuse(
+                "a dense table is asked with row indices, got keys = raw ids".to_owned(),
+            );
         }
         let on_device = env.stream.as_cuda().is_some();
         if !matches!(spec.dtype, DType::F32 | DType::Bf16) && !on_device {
@@ -66,7 +73,9 @@ impl DenseTable {
         let slots: Vec<_> = tensors
             .iter()
             .zip(dtypes)
-            .map(|(tensor, dtype)| plan.matrix(&tensor.name, dtype, tensor.rows as usize, tensor.cols))
+            .map(|(tensor, dtype)| {
+                plan.matrix(&tensor.name, dtype, tensor.rows as usize, tensor.cols)
+            })
             .collect();
         let arena = plan.freeze_on(env.stream)?;
         let mut mats = slots.into_iter().map(|slot| arena.mat(slot));
@@ -89,7 +98,8 @@ impl DenseTable {
         mats.map(read).collect()
     }
 
-    /// [`EmbeddingTable::apply`] on copies of rows, rounded to nearest: for tests and tools. Steps run in the set's kernels.
+    /// [`EmbeddingTable::apply`] on copies of rows, rounded to nearest: for tests and tools. Steps
+    /// run in the set's kernels.
     fn apply_to_copies(&self, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
         for (entry, &row) in rows.indices().iter().enumerate() {
             let mut parts = self.copied_row(row)?;
@@ -97,7 +107,9 @@ impl DenseTable {
             let (weights, first, second) = (each.next(), each.next(), each.next());
             let [weights, first, second] = [weights, first, second].map(Option::unwrap_or_default);
             step.optimizer.apply(step.step, weights, first, second, gradients.row(entry));
-            for (mat, values) in std::iter::once(&self.rows.weights).chain(&self.rows.states).zip(&parts) {
+            for (mat, values) in
+                std::iter::once(&self.rows.weights).chain(&self.rows.states).zip(&parts)
+            {
                 write_rows(mat, row, values)?;
             }
         }
@@ -136,8 +148,9 @@ impl EmbeddingTable for DenseTable {
     fn lookup(&mut self, _stream: &Stream, rows: Rows, mut out: MatMut) -> Result<()> {
         if is_copied(&self.rows.weights) {
             let mut entries = rows.indices().iter().enumerate();
-            return entries
-                .try_for_each(|(entry, &row)| read_rows(&self.rows.weights, row, out.row_mut(entry)));
+            return entries.try_for_each(|(entry, &row)| {
+                read_rows(&self.rows.weights, row, out.row_mut(entry))
+            });
         }
         let weights = self.rows.weights.read::<f32>();
         for (entry, &row) in rows.indices().iter().enumerate() {
@@ -146,7 +159,13 @@ impl EmbeddingTable for DenseTable {
         Ok(())
     }
 
-    fn apply(&mut self, _stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+    fn apply(
+        &mut self,
+        _stream: &Stream,
+        rows: Rows,
+        gradients: MatRef,
+        step: &SparseStep,
+    ) -> Result<()> {
         if is_copied(&self.rows.weights) {
             return self.apply_to_copies(rows, gradients, step);
         }
@@ -178,7 +197,8 @@ impl EmbeddingTable for DenseTable {
             }
             let values = mat.read::<f32>();
             for (first, count) in runs(tensor) {
-                let run = &values.data()[first as usize * tensor.cols..][..count as usize * tensor.cols];
+                let run =
+                    &values.data()[first as usize * tensor.cols..][..count as usize * tensor.cols];
                 sink.rows(tensor, first, run)?;
             }
         }
@@ -197,8 +217,8 @@ impl EmbeddingTable for DenseTable {
             }
             let mut values = mat.write::<f32>();
             for (first, count) in runs(tensor) {
-                let run =
-                    &mut values.data_mut()[first as usize * tensor.cols..][..count as usize * tensor.cols];
+                let run = &mut values.data_mut()[first as usize * tensor.cols..]
+                    [..count as usize * tensor.cols];
                 source.rows(tensor, first, run)?;
             }
         }

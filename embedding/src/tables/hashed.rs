@@ -1,23 +1,29 @@
-//! Rows for raw ids, made when they are needed: no dictionary, no collisions, a bounded number of rows.
+//! Rows for raw ids, made when they are needed: no dictionary, no collisions, a bounded number of
+//! rows.
 //!
-//! A row that is not stored has its initial value, which depends on seed, table and raw id alone. An id gets a row of its own in
-//! the step in which it has been seen in `min_count` training steps; its first gradient was taken at its initial value, so nothing
-//! jumps. With `min_count = 1` and room for all ids the table is a dense one over all 2⁶⁴ ids, bit for bit.
+//! A row that is not stored has its initial value, which depends on seed, table and raw id alone.
+//! An id gets a row of its own in the step in which it has been seen in `min_count` training steps;
+//! its first gradient was taken at its initial value, so nothing jumps. With `min_count = 1` and
+//! room for all ids the table is a dense one over all 2⁶⁴ ids, bit for bit.
 //!
 //! * `rows` is the capacity. With several owners each has its share of it.
 //! * Options: `min_count` (1 unless given), `eviction` (`lru` unless given, or `lfu`).
-//! * *Seen* counts training steps whose batch has the id, not samples. Ids that wait for admission are counted in as many places as
-//!   there are rows (none where `min_count` is 1); where these are full, the longest unseen are forgotten.
-//! * Where rows run out, at the end of [`EmbeddingTable::apply`], the least used sixteenth of the rows (or as many as are needed) goes,
-//!   in an order that depends on counts, steps and ids alone; rows of the present step stay. An evicted id starts anew.
+//! * *Seen* counts training steps whose batch has the id, not samples. Ids that wait for admission
+//!   are counted in as many places as there are rows (none where `min_count` is 1); where these are
+//!   full, the longest unseen are forgotten.
+//! * Where rows run out, at the end of [`EmbeddingTable::apply`], the least used sixteenth of the
+//!   rows (or as many as are needed) goes, in an order that depends on counts, steps and ids alone;
+//!   rows of the present step stay. An evicted id starts anew.
 //! * [`EmbeddingTable::lookup`] changes nothing: an evaluation admits no ids.
 //!
-//! The same seed, data and number of owners give the same bits. With another number of owners they are the same as long as
-//! nothing has been evicted or forgotten: which rows go is decided by each owner among its own.
+//! The same seed, data and number of owners give the same bits. With another number of owners they
+//! are the same as long as nothing has been evicted or forgotten: which rows go is decided by each
+//! owner among its own.
 //!
-//! A checkpoint holds the tensor `entry`, one row for each id that has a row or waits, rising by id, and the optimiser's states in the
-//! same order. An entry is `id (3) | has a row (1) | count (3) | last step (3) | weights (dim)`, numbers as
-//! [`crate::checkpoint::id_to_floats`] makes them. Loaded by an owner with fewer rows, the most used stay.
+//! A checkpoint holds the tensor `entry`, one row for each id that has a row or waits, rising by
+//! id, and the optimiser's states in the same order. An entry is `id (3) | has a row (1) | count
+//! (3) | last step (3) | weights (dim)`, numbers as [`crate::checkpoint::id_to_floats`] makes them.
+//! Loaded by an owner with fewer rows, the most used stay.
 
 mod members;
 
@@ -27,7 +33,9 @@ use crate::checkpoint::{
 use crate::error::{EmbeddingError, Result};
 use crate::init::InitialValues;
 use crate::registry::{Abilities, TableEnv, TableKind};
-use crate::table::{EmbeddingTable, Entries, Grain, Keys, MemoryNeeds, Rows, SparseStep, TableSpec};
+use crate::table::{
+    EmbeddingTable, Entries, Grain, Keys, MemoryNeeds, Rows, SparseStep, TableSpec,
+};
 use headlong_device::optimizer::Optimizer;
 use headlong_device::{ArenaPlan, DType, Mat, MatMut, MatRef, Stream};
 use members::{Eviction, Members, Use};
@@ -81,7 +89,8 @@ struct Settings {
 
 impl Settings {
     fn of(spec: &TableSpec) -> Result<Self> {
-        let refuse = |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
+        let refuse =
+            |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
         let min_count = spec.option("min_count", 1)?;
         if min_count == 0 {
             return refuse("option min_count: expected at least 1, got 0".to_owned());
@@ -133,12 +142,19 @@ impl HashedTable {
     pub fn new(spec: &TableSpec, env: &TableEnv) -> Result<Self> {
         spec.check()?;
         let settings = Settings::of(spec)?;
-        let refuse = |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
+        let refuse =
+            |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
         if spec.keys != Keys::RawIds {
-            return refuse("a hashed table is asked with raw ids, got keys = row indices".to_owned());
+            return refuse(
+                "a hashed table is asked with raw ids, got keys = row indices".to_owned(),
+            );
         }
         if spec.rows > Members::MAX_CAPACITY {
-            return refuse(format!("{} rows of one owner, at most {}", spec.rows, Members::MAX_CAPACITY));
+            return refuse(format!(
+                "{} rows of one owner, at most {}",
+                spec.rows,
+                Members::MAX_CAPACITY
+            ));
         }
         let mut plan = ArenaPlan::new(&format!("table {}", spec.name));
         let slots: Vec<_> = spec
@@ -206,12 +222,15 @@ impl HashedTable {
         1
     }
 
-    /// Gives rows to the newcomers that have waited long enough, in rising order of ids, and takes their first step.
+    /// Gives rows to the newcomers that have waited long enough, in rising order of ids, and takes
+    /// their first step.
     fn admit(&mut self, gradients: MatRef, step: &SparseStep) {
         let now = step.step.number;
         let mut newcomers = std::mem::take(&mut self.newcomers);
         newcomers.sort_unstable();
-        newcomers.iter_mut().for_each(|newcomer| newcomer.count = self.count_waiting(newcomer.id, now));
+        newcomers
+            .iter_mut()
+            .for_each(|newcomer| newcomer.count = self.count_waiting(newcomer.id, now));
         newcomers.retain(|newcomer| newcomer.count >= self.settings.min_count);
         let lacking = newcomers.len().saturating_sub(self.stored.num_free());
         if lacking > 0 {
@@ -290,7 +309,9 @@ impl Entries for HashedTable {
         for (&id, out) in ids.iter().zip(out.chunks_exact_mut(cols)) {
             match (tensor, self.stored.find(id)) {
                 (0, _) => drop(self.write_entry(id, out)),
-                (state, Some(slot)) => out.copy_from_slice(self.states[state - 1].read::<f32>().row(slot)),
+                (state, Some(slot)) => {
+                    out.copy_from_slice(self.states[state - 1].read::<f32>().row(slot))
+                }
                 // What waits has no state yet.
                 (_, None) if self.waiting.find(id).is_some() => out.fill(0.0),
                 (_, None) => {}
@@ -333,7 +354,8 @@ impl EmbeddingTable for HashedTable {
         let free = self.stored.num_free() + self.waiting.num_free();
         let rows = (self.stored.capacity() + self.waiting.capacity() - free) as u64;
         let mut tensors = self.spec.dense_tensors(&self.optimizer);
-        tensors[0] = TensorSpec { name: "entry".to_owned(), rows, cols: ENTRY_HEAD + self.spec.dim };
+        tensors[0] =
+            TensorSpec { name: "entry".to_owned(), rows, cols: ENTRY_HEAD + self.spec.dim };
         tensors.iter_mut().for_each(|tensor| tensor.rows = rows);
         tensors
     }
@@ -352,7 +374,13 @@ impl EmbeddingTable for HashedTable {
         Ok(())
     }
 
-    fn apply(&mut self, _stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+    fn apply(
+        &mut self,
+        _stream: &Stream,
+        rows: Rows,
+        gradients: MatRef,
+        step: &SparseStep,
+    ) -> Result<()> {
         for (entry, &id) in rows.indices().iter().enumerate() {
             match self.stored.find(id) {
                 Some(slot) => {
@@ -392,7 +420,8 @@ impl EmbeddingTable for HashedTable {
                 values.resize(count * tensor.cols, 0.0);
                 source.rows(&tensor, first, &mut values)?;
                 if number == 0 {
-                    let id = |entry: &[f32]| id_from_floats(&entry[..ID_FLOATS]).unwrap_or_default();
+                    let id =
+                        |entry: &[f32]| id_from_floats(&entry[..ID_FLOATS]).unwrap_or_default();
                     ids.extend(values.chunks_exact(tensor.cols).map(id));
                 }
                 let ids: &[u64] = &ids[first as usize..][..count];

@@ -38,32 +38,42 @@ const MOST_SIGHTS: u64 = 16;
 /// A table may hold its weights this much more tightly than in their element type.
 const TIGHTEST: u64 = 8;
 
-/// Bytes that a table may hold besides what it says it holds: names, descriptions, and a sixteenth of the rest.
+/// Bytes that a table may hold besides what it says it holds: names, descriptions, and a sixteenth
+/// of the rest.
 const SLACK_BYTES: u64 = 4096;
 
-/// Checks that tables of `kind` keep the promises of [`EmbeddingTable`](crate::EmbeddingTable), with each optimiser and with one
-/// and three threads:
+/// Checks that tables of `kind` keep the promises of [`EmbeddingTable`](crate::EmbeddingTable),
+/// with each optimiser and with one and three threads:
 ///
-/// 1. the table says what was asked for; its tensors are named as checkpoints need them: the weights, and after them each state of
-///    the optimiser, named after them (`quotient`, `quotient.accumulator`; states of `weight` may do without). A table of grain
-///    [`Grain::Rows`] has one tensor of weights, `weight`, with a row for each row;
-/// 2. its memory is at most what the kind planned and stays so; it is at least an eighth of what is saved, and where the program has
-///    installed [`CountingAllocator`](headlong_device::testing::CountingAllocator), at most a sixteenth and 4 KiB more was allocated;
-/// 3. built twice, and with other threads, it holds the same values; another seed and another table give others; a part of a table
-///    of grain [`Grain::Rows`] has the values of its rows, wherever it is built;
-/// 4. `lookup` gives equal vectors for equal rows, in any order, and finite numbers; neither it nor `prefetch` changes anything;
-/// 5. `apply` is one step of the optimiser with the step's learning rate and number, and changes nothing else. In a table of grain
-///    [`Grain::Rows`] each row named moves as the formula says, with states of its own; with SGD by exactly `-lr·g` (f32). In a
-///    [`Grain::Whole`] table each row of each tensor of weights does, with the gradient that the derivative of `lookup` gives,
+/// 1. the table says what was asked for; its tensors are named as checkpoints need them: the
+///    weights, and after them each state of the optimiser, named after them (`quotient`,
+///    `quotient.accumulator`; states of `weight` may do without). A table of grain [`Grain::Rows`]
+///    has one tensor of weights, `weight`, with a row for each row;
+/// 2. its memory is at most what the kind planned and stays so; it is at least an eighth of what is
+///    saved, and where the program has installed
+///    [`CountingAllocator`](headlong_device::testing::CountingAllocator), at most a sixteenth and 4
+///    KiB more was allocated;
+/// 3. built twice, and with other threads, it holds the same values; another seed and another table
+///    give others; a part of a table of grain [`Grain::Rows`] has the values of its rows, wherever
+///    it is built;
+/// 4. `lookup` gives equal vectors for equal rows, in any order, and finite numbers; neither it nor
+///    `prefetch` changes anything;
+/// 5. `apply` is one step of the optimiser with the step's learning rate and number, and changes
+///    nothing else. In a table of grain [`Grain::Rows`] each row named moves as the formula says,
+///    with states of its own; with SGD by exactly `-lr·g` (f32). In a [`Grain::Whole`] table each
+///    row of each tensor of weights does, with the gradient that the derivative of `lookup` gives,
 ///    as finite differences find it: every tensor that the vectors depend on is trained;
-/// 6. saved and loaded into a table of another seed and another past, it answers the same and goes on the same, bit for bit;
+/// 6. saved and loaded into a table of another seed and another past, it answers the same and goes
+///    on the same, bit for bit;
 /// 7. rows of tensors read and written singly are those that are saved and loaded;
 /// 8. plain rows, where the table shows them, are what `lookup` returns.
 ///
-/// Of a table asked with raw ids ([`Keys::RawIds`]), which may wait up to sixteen sights before it gives an id a row:
+/// Of a table asked with raw ids ([`Keys::RawIds`]), which may wait up to sixteen sights before it
+/// gives an id a row:
 ///
 /// 9. entries are listed once, rising, and one table's entries make another the same;
-/// 10. more ids than it has rows for do no harm: it keeps to its memory, its answers stay finite, and threads change nothing.
+/// 10. more ids than it has rows for do no harm: it keeps to its memory, its answers stay finite,
+///     and threads change nothing.
 ///
 /// # Panics
 /// With a message that names the promise that is broken.
@@ -71,8 +81,8 @@ pub fn check_table(kind: &dyn TableKind, spec: &TableSpec) {
     check_table_on([Stream::cpu(1), Stream::cpu(3)], kind, spec);
 }
 
-/// As [`check_table`], for tables on a CUDA device: with the [`crate::cuda::CudaTable`] of tables that have one, on a stream of the
-/// device.
+/// As [`check_table`], for tables on a CUDA device: with the [`crate::cuda::CudaTable`] of tables
+/// that have one, on a stream of the device.
 ///
 /// # Panics
 /// As there.
@@ -83,7 +93,8 @@ pub fn check_table_on_cuda(stream: &Stream, kind: &dyn TableKind, spec: &TableSp
 fn check_table_on(streams: [Stream; 2], kind: &dyn TableKind, spec: &TableSpec) {
     assert!(spec.rows >= 2, "the suite needs a table of two rows at least");
     for optimizer in marked_optimizers() {
-        let build = |stream: &Stream, origin: Origin| Subject::new(kind, spec, optimizer, stream, origin);
+        let build =
+            |stream: &Stream, origin: Origin| Subject::new(kind, spec, optimizer, stream, origin);
         let [mut one, mut three] = streams.each_ref().map(|stream| build(stream, Origin::FIRST));
         one.check_description(kind);
         one.check_names(kind, &streams[0]);
@@ -92,9 +103,17 @@ fn check_table_on(streams: [Stream; 2], kind: &dyn TableKind, spec: &TableSpec) 
         assert_eq!(one.lookup(&rows), three.lookup(&rows), "threads change initial values");
         let mut other = build(&streams[0], Origin::OTHER);
         if spec.init != Init::Zeros {
-            assert_ne!(one.lookup(&rows), other.lookup(&rows), "another seed gives the same initial values");
+            assert_ne!(
+                one.lookup(&rows),
+                other.lookup(&rows),
+                "another seed gives the same initial values"
+            );
             let mut next = build(&streams[0], Origin { table_index: 3, ..Origin::FIRST });
-            assert_ne!(one.lookup(&rows), next.lookup(&rows), "another table has the same initial values");
+            assert_ne!(
+                one.lookup(&rows),
+                next.lookup(&rows),
+                "another table has the same initial values"
+            );
         }
         if spec.grain == Grain::Rows && spec.keys == Keys::RowIndices {
             one.check_shard(kind, &streams[0]);
@@ -133,17 +152,22 @@ fn step(number: u64) -> Step {
 fn check_overflow(one: &mut Subject, other: &mut Subject, kind: &dyn TableKind) {
     let (dim, capacity) = (one.spec.dim, one.spec.rows.min(600));
     for step in 0..8 {
-        let mut ids: Vec<u64> =
-            (0..capacity).map(|index| crate::hybrid::mix(step / 2 * capacity + index + 77)).collect();
+        let mut ids: Vec<u64> = (0..capacity)
+            .map(|index| crate::hybrid::mix(step / 2 * capacity + index + 77))
+            .collect();
         ids.sort_unstable();
         let gradients = uniform(step, ids.len() * dim);
         one.apply(&ids, &gradients, self::step(100 + step));
         other.apply(&ids, &gradients, self::step(100 + step));
-        assert!(one.lookup(&ids).iter().all(|x| x.is_finite()), "an answer is no number when rows run out");
+        assert!(
+            one.lookup(&ids).iter().all(|x| x.is_finite()),
+            "an answer is no number when rows run out"
+        );
     }
     one.check_memory(kind);
     assert!(one.save() == other.save(), "two tables with one past differ after rows ran out");
-    let known = |subject: &Subject| subject.table.entries().map(|entries| entries.ids().len()).unwrap_or(0);
+    let known =
+        |subject: &Subject| subject.table.entries().map(|entries| entries.ids().len()).unwrap_or(0);
     let most = one.table.memory().total_bytes() / (dim * size_of::<f32>()) as u64;
     assert!(
         known(one) as u64 <= most.max(2 * one.spec.rows),
@@ -153,17 +177,23 @@ fn check_overflow(one: &mut Subject, other: &mut Subject, kind: &dyn TableKind) 
 
 impl Subject {
     fn check_description(&self, kind: &dyn TableKind) {
-        assert_eq!(self.table.spec(), &self.spec, "the table says something else than what was asked for");
+        assert_eq!(
+            self.table.spec(),
+            &self.spec,
+            "the table says something else than what was asked for"
+        );
         self.check_memory(kind);
     }
 
     /// What a checkpoint tells weights and states apart by.
     fn check_names(&self, kind: &dyn TableKind, stream: &Stream) {
         let tensors = self.table.tensors();
-        let plain = Subject::new(kind, &self.spec, Optimizer::Sgd, stream, Origin::FIRST).table.tensors();
+        let plain =
+            Subject::new(kind, &self.spec, Optimizer::Sgd, stream, Origin::FIRST).table.tensors();
         let by_rows = self.spec.grain == Grain::Rows;
         if by_rows && self.spec.keys == Keys::RowIndices {
-            let names: Vec<_> = plain.iter().map(|tensor| (tensor.name.as_str(), tensor.rows)).collect();
+            let names: Vec<_> =
+                plain.iter().map(|tensor| (tensor.name.as_str(), tensor.rows)).collect();
             assert_eq!(
                 names,
                 [("weight", self.spec.rows)],
@@ -181,7 +211,8 @@ impl Subject {
                 let (full, name) = (format!("{}.{}", weights.name, state.name), state.name);
                 let short = weights.name == "weight" || self.spec.keys == Keys::RawIds;
                 let tensor = found.next();
-                let tensor = tensor.unwrap_or_else(|| panic!("there is no tensor `{full}` in {tensors:?}"));
+                let tensor =
+                    tensor.unwrap_or_else(|| panic!("there is no tensor `{full}` in {tensors:?}"));
                 assert!(
                     tensor.name == full || short && tensor.name == name,
                     "tensor `{}` is in the place of state `{full}` of `{}`",
@@ -189,9 +220,15 @@ impl Subject {
                     weights.name
                 );
                 let per_row = state.width == StateWidth::PerRow;
-                let cols = if self.spec.keys == Keys::RawIds { self.spec.dim } else { weights.cols };
+                let cols =
+                    if self.spec.keys == Keys::RawIds { self.spec.dim } else { weights.cols };
                 let shape = (weights.rows, if per_row { 1 } else { cols });
-                assert_eq!((tensor.rows, tensor.cols), shape, "rows and columns of state `{}`", tensor.name);
+                assert_eq!(
+                    (tensor.rows, tensor.cols),
+                    shape,
+                    "rows and columns of state `{}`",
+                    tensor.name
+                );
             }
         }
         assert_eq!(found.next(), None, "a tensor that is neither weights nor their state");
@@ -226,13 +263,19 @@ impl Subject {
         );
         if let Some(held) = self.held() {
             let most = taken + taken / 16 + SLACK_BYTES;
-            assert!(held <= most, "the table says it takes {taken} bytes, and has allocated {held}");
+            assert!(
+                held <= most,
+                "the table says it takes {taken} bytes, and has allocated {held}"
+            );
         }
         let plain = self.table.plain_rows().map_or(0, |plain| {
             let of = |mat: &headlong_device::Mat| mat.rows() * mat.cols() * mat.dtype().bytes();
             of(&plain.weights) + plain.states.iter().map(of).sum::<usize>()
         });
-        assert!(plain as u64 <= taken, "the table shows {plain} bytes of rows and says it takes {taken}");
+        assert!(
+            plain as u64 <= taken,
+            "the table shows {plain} bytes of rows and says it takes {taken}"
+        );
     }
 
     fn check_lookup(&mut self) {
@@ -269,7 +312,11 @@ impl Subject {
         let mut part = Subject::new(kind, &spec, self.optimizer, stream, origin);
         let locals = part.some_rows();
         let rows: Vec<u64> = locals.iter().map(|&local| row_of_local(local)).collect();
-        assert_eq!(part.lookup(&locals), self.lookup(&rows), "initial values depend on where a row lies");
+        assert_eq!(
+            part.lookup(&locals),
+            self.lookup(&rows),
+            "initial values depend on where a row lies"
+        );
     }
 
     fn check_saved(&mut self, other: &mut Subject) {
@@ -291,7 +338,10 @@ impl Subject {
         self.apply(&rows, &gradients, step(3));
         other.apply(&rows, &gradients, step(3));
         assert_eq!(self.lookup(&rows), other.lookup(&rows), "a loaded table goes on differently");
-        assert!(self.save() == other.save(), "a loaded table has another optimiser state after a step");
+        assert!(
+            self.save() == other.save(),
+            "a loaded table has another optimiser state after a step"
+        );
     }
 
     /// `other` is the same table so far.
@@ -305,7 +355,11 @@ impl Subject {
             let expected = &expected[first as usize * tensor.cols..][..rows as usize * tensor.cols];
             let mut read = vec![f32::NAN; expected.len()];
             self.table.read_rows(number, first, &mut read).unwrap_or_else(fails);
-            assert_eq!(read, expected, "rows {first}+{rows} of tensor `{}` read singly", tensor.name);
+            assert_eq!(
+                read, expected,
+                "rows {first}+{rows} of tensor `{}` read singly",
+                tensor.name
+            );
             if self.spec.keys == Keys::RowIndices {
                 let fails = |error| panic!("rows cannot be read or written singly: {error}");
                 other.table.write_rows(number, first, &vec![0.5; read.len()]).unwrap_or_else(fails);
@@ -345,17 +399,26 @@ impl Subject {
             );
             // In pieces, as a checkpoint comes.
             for (ids, rows) in ids.chunks(7).zip(rows.chunks(7 * tensor.cols)) {
-                copy.write(number, ids, rows).unwrap_or_else(|error| panic!("entries are refused: {error}"));
+                copy.write(number, ids, rows)
+                    .unwrap_or_else(|error| panic!("entries are refused: {error}"));
             }
         }
         assert!(other.save() == saved, "a table made from entries is another");
         let rows = self.some_rows();
-        assert_eq!(self.lookup(&rows), other.lookup(&rows), "a table made from entries answers differently");
+        assert_eq!(
+            self.lookup(&rows),
+            other.lookup(&rows),
+            "a table made from entries answers differently"
+        );
     }
 
     fn check_plain_rows(&mut self) {
         let Some(plain) = self.table.plain_rows() else { return };
-        assert_eq!(plain.states.len(), self.optimizer.states().len(), "one matrix per optimiser state");
+        assert_eq!(
+            plain.states.len(),
+            self.optimizer.states().len(),
+            "one matrix per optimiser state"
+        );
         let rows = self.some_rows();
         let looked_up = self.lookup(&rows);
         let mut weights = vec![0.0; self.spec.dim];

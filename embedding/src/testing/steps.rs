@@ -1,8 +1,10 @@
 //! Whether `apply` is one step of the optimiser.
 //!
-//! Where rows stand for themselves, the optimiser's own formula says where each row goes. Where they share storage, the derivative of
-//! `lookup` says what the gradient of each weight is: finite differences find it, weights being written by `load`. A step of SGD must
-//! go along it; another optimiser must make of the same gradient what its formula says, with the states that the table saves.
+//! Where rows stand for themselves, the optimiser's own formula says where each row goes. Where
+//! they share storage, the derivative of `lookup` says what the gradient of each weight is: finite
+//! differences find it, weights being written by `load`. A step of SGD must go along it; another
+//! optimiser must make of the same gradient what its formula says, with the states that the table
+//! saves.
 
 use super::step;
 use super::subject::{Origin, Subject};
@@ -35,14 +37,18 @@ pub(super) fn check(kind: &dyn TableKind, spec: &TableSpec, optimizer: Optimizer
         return check_rows(&mut new(optimizer, Origin::FIRST));
     }
     if spec.keys == Keys::RawIds {
-        // What a tensor of entries holds besides weights is the table's own: no difference can be taken of it.
+        // What a tensor of entries holds besides weights is the table's own: no difference can be
+        // taken of it.
         return;
     }
     match optimizer {
         Optimizer::Sgd => {
             check_derivative(&mut new(optimizer, Origin::FIRST), &mut new(optimizer, Origin::OTHER))
         }
-        _ => check_formula(&mut new(optimizer, Origin::FIRST), &mut new(Optimizer::Sgd, Origin::OTHER)),
+        _ => check_formula(
+            &mut new(optimizer, Origin::FIRST),
+            &mut new(Optimizer::Sgd, Origin::OTHER),
+        ),
     }
 }
 
@@ -60,8 +66,12 @@ impl Row {
     }
 
     /// The state numbers and the weights, each with its name.
-    fn parts<'a>(&'a self, optimizer: &Optimizer) -> impl Iterator<Item = (&'static str, &'a [f32])> {
-        let names = std::iter::once("weights").chain(optimizer.states().into_iter().map(|state| state.name));
+    fn parts<'a>(
+        &'a self,
+        optimizer: &Optimizer,
+    ) -> impl Iterator<Item = (&'static str, &'a [f32])> {
+        let names = std::iter::once("weights")
+            .chain(optimizer.states().into_iter().map(|state| state.name));
         let parts = std::iter::once(&self.weights).chain(&self.states).map(Vec::as_slice);
         names.zip(parts).collect::<Vec<_>>().into_iter()
     }
@@ -96,9 +106,13 @@ fn check_rows(subject: &mut Subject) {
                 expected.step(&optimizer, &step, &gradients[index * dim..][..dim]);
             }
             for (column, (&found, &expected)) in found.iter().zip(&expected.weights).enumerate() {
-                let exact = optimizer == Optimizer::Sgd && dtype == DType::F32 || expected == before[column];
-                let is_right =
-                    if exact { found == expected } else { is_near(found, expected, before[column], dtype) };
+                let exact = optimizer == Optimizer::Sgd && dtype == DType::F32
+                    || expected == before[column];
+                let is_right = if exact {
+                    found == expected
+                } else {
+                    is_near(found, expected, before[column], dtype)
+                };
                 let name = optimizer.name();
                 assert!(
                     is_right,
@@ -115,7 +129,8 @@ fn check_rows(subject: &mut Subject) {
 /// Whether a number that was `before` has come to what was expected, but for rounding.
 fn is_near(found: f32, expected: f32, before: f32, dtype: DType) -> bool {
     let of_weight = if dtype == DType::F32 { 1e-5 } else { 1.0 / 64.0 };
-    (found - expected).abs() <= 2e-3 * (expected - before).abs() + of_weight * (1.0 + expected.abs())
+    (found - expected).abs()
+        <= 2e-3 * (expected - before).abs() + of_weight * (1.0 + expected.abs())
 }
 
 /// Values of `tensor` as they were saved.
@@ -154,7 +169,9 @@ fn check_derivative(subject: &mut Subject, probe: &mut Subject) {
             let moved: Vec<f64> = before_values
                 .iter()
                 .zip(after)
-                .map(|(before, after)| (f64::from(*before) - f64::from(*after)) / f64::from(learning_rate))
+                .map(|(before, after)| {
+                    (f64::from(*before) - f64::from(*after)) / f64::from(learning_rate)
+                })
                 .collect();
             for (name, range) in directions(tensor, &moved) {
                 let slope = objective.slope(&before, &tensors, tensor, &range);
@@ -173,7 +190,8 @@ fn check_derivative(subject: &mut Subject, probe: &mut Subject) {
     }
 }
 
-/// Directions in which a tensor's derivative is looked at: all of it, and rows one by one, those that have moved and others.
+/// Directions in which a tensor's derivative is looked at: all of it, and rows one by one, those
+/// that have moved and others.
 fn directions(tensor: &TensorSpec, moved: &[f64]) -> Vec<(String, Range<usize>)> {
     let row = |row: usize| row * tensor.cols..(row + 1) * tensor.cols;
     let has_moved = |&number: &usize| moved[row(number)].iter().any(|&moved| moved != 0.0);
@@ -246,8 +264,8 @@ impl Objective<'_> {
     }
 }
 
-/// Steps of another optimiser make of each tensor's gradient what the formula says. `slopes` is a table with SGD, whose steps show
-/// the gradient.
+/// Steps of another optimiser make of each tensor's gradient what the formula says. `slopes` is a
+/// table with SGD, whose steps show the gradient.
 fn check_formula(subject: &mut Subject, slopes: &mut Subject) {
     let (optimizer, dim, dtype) = (subject.optimizer, subject.spec.dim, subject.spec.dtype);
     let rows = subject.some_rows();
@@ -267,16 +285,23 @@ fn check_formula(subject: &mut Subject, slopes: &mut Subject) {
             for row in 0..weights.rows as usize {
                 let (was, is) = (row_of(&before, group, row), row_of(&after, group, row));
                 let range = row * weights.cols..(row + 1) * weights.cols;
-                let gradient: Vec<f32> =
-                    was.weights.iter().zip(&fallen[range]).map(|(before, after)| before - after).collect();
+                let gradient: Vec<f32> = was
+                    .weights
+                    .iter()
+                    .zip(&fallen[range])
+                    .map(|(before, after)| before - after)
+                    .collect();
                 if is == was && gradient.iter().all(|&x| x == 0.0) {
                     continue;
                 }
                 let mut expected = was.clone();
                 expected.step(&optimizer, &step, &gradient);
-                let parts = is.parts(&optimizer).zip(expected.parts(&optimizer)).zip(was.parts(&optimizer));
+                let parts =
+                    is.parts(&optimizer).zip(expected.parts(&optimizer)).zip(was.parts(&optimizer));
                 for (((name, is), (_, expected)), (_, was)) in parts {
-                    for (column, ((&is, &expected), &was)) in is.iter().zip(expected).zip(was).enumerate() {
+                    for (column, ((&is, &expected), &was)) in
+                        is.iter().zip(expected).zip(was).enumerate()
+                    {
                         let (optimizer, tensor) = (optimizer.name(), &weights.name);
                         assert!(
                             is_near(is, expected, was, dtype),

@@ -19,7 +19,8 @@ pub(super) struct Subject {
     pub(super) spec: TableSpec,
     pub(super) optimizer: Optimizer,
     stream: Stream,
-    /// Bytes that building it and its steps have allocated and not freed, where the allocator counts.
+    /// Bytes that building it and its steps have allocated and not freed, where the allocator
+    /// counts.
     held: Option<i64>,
 }
 
@@ -47,9 +48,9 @@ impl Subject {
         let Origin { seed, table_index, shard } = origin;
         let env = TableEnv { stream, optimizer: &optimizer, seed, table_index, shard };
         let before = bytes_held();
-        let table = kind
-            .build(spec, &env)
-            .unwrap_or_else(|error| panic!("a table with {} is not built: {error}", optimizer.name()));
+        let table = kind.build(spec, &env).unwrap_or_else(|error| {
+            panic!("a table with {} is not built: {error}", optimizer.name())
+        });
         let held = bytes_held().zip(before).map(|(after, before)| after - before);
         Self { table, spec: spec.clone(), optimizer, stream: stream.clone(), held }
     }
@@ -74,7 +75,8 @@ impl Subject {
         rows
     }
 
-    /// Runs the CUDA body on `rows` in device memory and on `values` (vectors or gradients) beside them, which are returned.
+    /// Runs the CUDA body on `rows` in device memory and on `values` (vectors or gradients) beside
+    /// them, which are returned.
     fn on_device(
         &self,
         table: &dyn CudaTable,
@@ -101,8 +103,9 @@ impl Subject {
     pub(super) fn lookup(&mut self, rows: &[u64]) -> Vec<f32> {
         if let Some(table) = self.table.cuda() {
             let out = vec![f32::NAN; rows.len() * self.spec.dim];
-            return self
-                .on_device(table, rows, &out, |table, stream, rows, to| table.lookup(stream, rows, to));
+            return self.on_device(table, rows, &out, |table, stream, rows, to| {
+                table.lookup(stream, rows, to)
+            });
         }
         let mut out = vec![f32::NAN; rows.len() * self.spec.dim];
         let view = MatMut::new(&mut out, rows.len(), self.spec.dim);
@@ -136,7 +139,8 @@ impl Subject {
         self.held = self.held.map(|held| held + grown);
     }
 
-    /// Steps of zero gradients, which move nothing, until a table that counts sights has seen enough.
+    /// Steps of zero gradients, which move nothing, until a table that counts sights has seen
+    /// enough.
     pub(super) fn make_known(&mut self, rows: &[u64]) {
         if self.spec.keys == Keys::RawIds {
             let zeros = vec![0.0; rows.len() * self.spec.dim];

@@ -1,6 +1,9 @@
-//! Tiles of unique rows, each of one table; gradients are summed in registers and go straight into the optimiser.
+//! Tiles of unique rows, each of one table; gradients are summed in registers and go straight into
+//! the optimiser.
 
-use super::vector::{RowRounding, SampleParts, SegmentSum, TableMemory, UpdateTile, sum_rows, update_tile};
+use super::vector::{
+    RowRounding, SampleParts, SegmentSum, TableMemory, UpdateTile, sum_rows, update_tile,
+};
 use super::{UpdateArgs, sum_block_len};
 use crate::error::Result;
 use crate::route::TableRoute;
@@ -26,7 +29,8 @@ pub(super) fn update_plain(stream: &Stream, args: &UpdateArgs, first_table: usiz
         std::array::from_fn(|i| args.tables[tables.clone()].get(i).and_then(OpenTable::new));
     let memory: [Option<TableMemory>; TABLES_AT_ONCE] =
         std::array::from_fn(|i| open[i].as_mut().map(OpenTable::share));
-    let most_ids = args.route.tables[tables.clone()].iter().map(|table| table.num_ids).max().unwrap_or(0);
+    let most_ids =
+        args.route.tables[tables.clone()].iter().map(|table| table.num_ids).max().unwrap_or(0);
     let tiles = most_ids.div_ceil(TILE_ENTRIES);
     let d_vectors = args.d_vectors.read::<f32>();
     stream.pool().run(tables.len() * tiles, &|task| {
@@ -95,14 +99,21 @@ impl<'a> OpenTable<'a> {
     pub(crate) fn share(&mut self) -> TableMemory {
         let [first, second] = &mut self.states;
         let state = |state: &mut Option<(Write<'a, f32>, usize)>| match state {
-            Some((guard, cols)) => RowMemory { data: SharedMut::new(guard.data_mut()), cols: *cols },
+            Some((guard, cols)) => {
+                RowMemory { data: SharedMut::new(guard.data_mut()), cols: *cols }
+            }
             None => RowMemory { data: SharedMut::new(&mut []), cols: 0 },
         };
-        TableMemory { weights: self.weights.share(self.dim), first: state(first), second: state(second) }
+        TableMemory {
+            weights: self.weights.share(self.dim),
+            first: state(first),
+            second: state(second),
+        }
     }
 }
 
-/// Tables without plain rows: summed gradients into the staging matrix, then the table's own `apply`.
+/// Tables without plain rows: summed gradients into the staging matrix, then the table's own
+/// `apply`.
 pub(super) fn update_staged(stream: &Stream, args: &UpdateArgs) -> Result<()> {
     for (slot, route) in args.tables.iter().zip(&args.route.tables) {
         let Some(staging) = &slot.staging else { continue };

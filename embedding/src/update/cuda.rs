@@ -3,7 +3,9 @@
 use crate::cuda::layout::{BLOCK, WARPS, blocks};
 use crate::cuda::{CudaStep, Instance, UPDATE_TEXT, dtype_number};
 use crate::route::cuda::Sorted;
-use headlong_device::cuda::{CudaStream, Define, DevicePtr, DeviceStep, Launch, OptimizerConstants, Source};
+use headlong_device::cuda::{
+    CudaStream, Define, DevicePtr, DeviceStep, Launch, OptimizerConstants, Source,
+};
 use headlong_device::optimizer::Optimizer;
 use headlong_device::{DType, Mat};
 
@@ -92,7 +94,8 @@ pub(crate) fn defines(
 impl Update<'_> {
     fn args(&self) -> UpdateArgs {
         let sorted = self.sorted;
-        let ([chunk_starts, chunk_ends], [long_firsts, long_ends]) = (sorted.chunks(), sorted.longs());
+        let ([chunk_starts, chunk_ends], [long_firsts, long_ends]) =
+            (sorted.chunks(), sorted.longs());
         let (gradients, stride, staged) = match self.gradients {
             Gradients::OfVectors(mat, staged) => (mat.device_ptr(), mat.stride() as u64, staged),
             Gradients::Packed(start) => (start, 0, DevicePtr::NULL),
@@ -103,7 +106,9 @@ impl Update<'_> {
             Sink::Write { .. } => (none, DevicePtr::NULL, 0, OptimizerConstants::default()),
         };
         let (destinations, to_owners, frequent) = match self.sink {
-            Sink::Write { destinations, to_owners, frequent } => (destinations, to_owners, frequent),
+            Sink::Write { destinations, to_owners, frequent } => {
+                (destinations, to_owners, frequent)
+            }
             Sink::Step { .. } => Default::default(),
         };
         UpdateArgs {
@@ -155,7 +160,8 @@ pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
     stream.run(&UPDATE, &defines, "update_longs", Launch::new(longs, BLOCK), &args);
 }
 
-/// Enqueues the steps of frequent rows, from the block that all ranks have added up; `shape` is tables and rows of all replicas.
+/// Enqueues the steps of frequent rows, from the block that all ranks have added up; `shape` is
+/// tables and rows of all replicas.
 pub(crate) fn update_frequent(
     stream: &CudaStream,
     instance: Instance,

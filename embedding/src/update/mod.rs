@@ -1,15 +1,19 @@
-//! Update: gradients of pooled vectors become gradients of rows, and each row that occurs takes one optimiser step.
+//! Update: gradients of pooled vectors become gradients of rows, and each row that occurs takes one
+//! optimiser step.
 //!
-//! `g[r] = Σ d_vectors[s, columns of t]` over the samples `s` whose bag holds row `r` (as often as it holds it; times one
-//! over the bag's length for mean pooling, or the id's weight in weighted bags), then `weights_t[r], states_t[r] = optimizer(weights_t[r], states_t[r], g[r])`.
+//! `g[r] = Σ d_vectors[s, columns of t]` over the samples `s` whose bag holds row `r` (as often as
+//! it holds it; times one over the bag's length for mean pooling, or the id's weight in weighted
+//! bags), then `weights_t[r], states_t[r] = optimizer(weights_t[r], states_t[r], g[r])`.
 //!
-//! The sum has a fixed shape. `sum_blocks` cuts the batch's samples into blocks of `⌈samples / sum_blocks⌉`. A block's part
-//! is summed from +0 on in the order of samples; blocks are then added in one fixed binary tree, neighbours first
-//! (0+1, 2+3, then (0+1)+(2+3), …). A block in which the row does not occur is left out, which gives the same bits as
-//! adding its zeros. So threads, tiles and, later, ranks never change a bit.
+//! The sum has a fixed shape. `sum_blocks` cuts the batch's samples into blocks of
+//! `⌈samples / sum_blocks⌉`. A block's part is summed from +0 on in the order of samples; blocks
+//! are then added in one fixed binary tree, neighbours first (0+1, 2+3, then (0+1)+(2+3), …). A
+//! block in which the row does not occur is left out, which gives the same bits as adding its
+//! zeros. So threads, tiles and, later, ranks never change a bit.
 //!
-//! Shapes: `d_vectors` is `samples × Σ dim`, f32. Enqueues one pass over tiles of all tables; every row is written once.
-//! Errors: none of its own. Source: the sparse gradient coalescing of PyTorch's `SparseAdam` and FBGEMM's exact optimisers.
+//! Shapes: `d_vectors` is `samples × Σ dim`, f32. Enqueues one pass over tiles of all tables; every
+//! row is written once. Errors: none of its own. Source: the sparse gradient coalescing of
+//! PyTorch's `SparseAdam` and FBGEMM's exact optimisers.
 
 pub(crate) mod cpu;
 pub(crate) mod cuda;

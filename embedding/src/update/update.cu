@@ -1,10 +1,13 @@
-// Update: the gradients of each row of the batch, summed in a fixed order, and one step of the optimiser on the row.
+// Update: the gradients of each row of the batch, summed in a fixed order, and one step of the
+// optimiser on the row.
 //
-// Rows' entries are cut into chunks of at most 32, counted from the row's first. `update_chunks`: a group of lanes sums a chunk,
-// entry after entry; of a row with one chunk it takes the step at once, else it keeps the partial sum. `update_longs`: a block
-// adds the partial sums of one row: eight runs of neighbours, then the runs, each in order. Every row is written once.
+// Rows' entries are cut into chunks of at most 32, counted from the row's first. `update_chunks`: a
+// group of lanes sums a chunk, entry after entry; of a row with one chunk it takes the step at
+// once, else it keeps the partial sum. `update_longs`: a block adds the partial sums of one row:
+// eight runs of neighbours, then the runs, each in order. Every row is written once.
 
-// What gradients come as: 0 those of pooled vectors, by sample; 1 rows of f32, by the element at which each starts.
+// What gradients come as: 0 those of pooled vectors, by sample; 1 rows of f32, by the element at
+// which each starts.
 #ifndef SOURCE
 #define SOURCE 0
 #endif
@@ -116,8 +119,9 @@ __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& tab
 }
 
 #if DIM != 0
-// The mean of the squares of a row, in the order of the CPU: element i belongs to lane i mod 16 of sixteen, which add up in
-// the order of elements, and then in a tree. All lanes of the group get it.
+// The mean of the squares of a row, in the order of the CPU: element i belongs to lane i mod 16 of
+// sixteen, which add up in the order of elements, and then in a tree. All lanes of the group get
+// it.
 __device__ __forceinline__ float mean_of_squares(const Row& gradient) {
   // Lanes that hold sixteen neighbours, and this one's place among them.
   constexpr u32 neighbours = 16 / ELEMENTS;
@@ -160,8 +164,8 @@ __device__ __forceinline__ float squares_of_strip(const Row& gradient) {
   return sum;
 }
 
-// Writes weights: bf16 rounded up or down by chance, so that small steps are not lost; the numbers go by seed, step, table, row
-// of the model's table and element, as in rows.rs.
+// Writes weights: bf16 rounded up or down by chance, so that small steps are not lost; the numbers
+// go by seed, step, table, row of the model's table and element, as in rows.rs.
 __device__ __forceinline__ void store_weights(const UpdateArgs& a, const DeviceStep& step, const Table& table, const Chunk& chunk,
                                               u32 dim, const Row& weights, u64 at, u32 strip) {
   if constexpr (ROW_TYPE != 2) {
@@ -193,7 +197,8 @@ __device__ __forceinline__ void store_weights(const UpdateArgs& a, const DeviceS
   }
 }
 
-// Takes one step on a strip of the row. `mean` is the mean of the whole row's squares, for the row-wise optimiser.
+// Takes one step on a strip of the row. `mean` is the mean of the whole row's squares, for the
+// row-wise optimiser.
 __device__ __forceinline__ void step_strip(const UpdateArgs& a, const DeviceStep& step, const Table& table, const Chunk& chunk,
                                            u32 dim, u32 strip, const Row& gradient, float mean) {
   const u32 columns = dim - strip * STRIP;
@@ -261,8 +266,8 @@ __device__ __forceinline__ DeviceStep this_step(const UpdateArgs& a) {
   return a.device_step != nullptr ? *a.device_step : a.step;
 }
 
-// Where the partial sum of a chunk lies: two places for every CHUNK entries. Of two chunks of long rows that start within so
-// many entries, one ends its row and the other starts the next.
+// Where the partial sum of a chunk lies: two places for every CHUNK entries. Of two chunks of long
+// rows that start within so many entries, one ends its row and the other starts the next.
 __device__ __forceinline__ u64 partial_of(u32 begin, bool starts_row) {
   return static_cast<u64>(begin / CHUNK) * 2 + (starts_row ? 1 : 0);
 }
@@ -270,7 +275,8 @@ __device__ __forceinline__ u64 partial_of(u32 begin, bool starts_row) {
 // Whether the whole row's gradient is needed before its first strip's step.
 #define NEEDS_MEAN (SINK == 0 && HL_OPTIMIZER == HL_ROWWISE_ADAGRAD)
 
-// The mean of the squares of the row whose strips `strip_of` gives; `gradient` is the first, and the only one where DIM is known.
+// The mean of the squares of the row whose strips `strip_of` gives; `gradient` is the first, and
+// the only one where DIM is known.
 template <typename StripOf>
 __device__ __forceinline__ float mean_over_strips(u32 dim, const Row& gradient, StripOf strip_of) {
 #if NEEDS_MEAN && DIM != 0
@@ -310,7 +316,8 @@ __device__ __forceinline__ void keep_partial(const UpdateArgs& a, const Chunk& c
   }
 }
 
-// A warp reads the numbers of eight chunks at once, one by each of its first lanes; its groups then take turns.
+// A warp reads the numbers of eight chunks at once, one by each of its first lanes; its groups then
+// take turns.
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_chunks(const UpdateArgs a) {
   const u32 lane = threadIdx.x % 32, group = lane / LANES;
   const u32 num_chunks = a.totals[0], num_warps = gridDim.x * WARPS;
@@ -358,7 +365,8 @@ __device__ __forceinline__ Row sum_partials(const UpdateArgs& a, u32 begin, u32 
   return sum;
 }
 
-// One long row at a time: each of the first RUNS groups adds a run, then the first group adds the runs.
+// One long row at a time: each of the first RUNS groups adds a run, then the first group adds the
+// runs.
 __device__ __forceinline__ Row sum_long(const UpdateArgs& a, float* runs, u32 begin, u32 chunks, u32 columns, u32 strip) {
   const u32 group = threadIdx.x / LANES;
   // The last strip's readers are done.
@@ -395,7 +403,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_longs(const
     const u32 dim = DIM == 0 ? table.dim : DIM;
     const auto strip_of = [&](u32 strip) { return sum_long(a, runs, chunk.begin, chunks, dim - strip * STRIP, strip); };
     Row gradient = strip_of(0);
-    // Note: all warps sum strips, for their barriers; the first group alone has the sums and takes the step.
+    // Note: all warps sum strips, for their barriers; the first group alone has the sums and takes
+    // the step.
     float mean = 0.0f;
     if (DIM == 0 || threadIdx.x < LANES) {
       mean = mean_over_strips(dim, gradient, strip_of);
@@ -426,7 +435,8 @@ __device__ __forceinline__ u32 table_of_frequent(const UpdateArgs& a, u32 row) {
   return low;
 }
 
-// The frequent rows that occurred on any rank, from the block that all ranks have added up: a group a row.
+// The frequent rows that occurred on any rank, from the block that all ranks have added up: a group
+// a row.
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_frequent(const UpdateArgs a) {
   const DeviceStep step = this_step(a);
   if (step.skip != 0) {

@@ -133,14 +133,16 @@ impl<P: Parts> SegmentSum<'_, P> {
             let gradient = &self.data[start + column..][..len];
             match self.parts.factor(entry) {
                 None => sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g),
-                Some(factor) => sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g * factor),
+                Some(factor) => {
+                    sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g * factor)
+                }
             }
         }
         sum
     }
 
-    /// The sum over blocks in the fixed tree. Parts wait on a stack; two are added once the next block lies outside
-    /// the smallest subtree that holds both.
+    /// The sum over blocks in the fixed tree. Parts wait on a stack; two are added once the next
+    /// block lies outside the smallest subtree that holds both.
     #[inline(always)]
     fn tree<const W: usize>(&self, entries: Range<usize>, column: usize, len: usize) -> [f32; W] {
         let mut stack = [([0.0; W], 0_u32); TREE_DEPTH];
@@ -153,7 +155,8 @@ impl<P: Parts> SegmentSum<'_, P> {
                 last += 1;
             }
             while depth >= 2
-                && height(stack[depth - 2].1, stack[depth - 1].1) < height(stack[depth - 1].1, block)
+                && height(stack[depth - 2].1, stack[depth - 1].1)
+                    < height(stack[depth - 1].1, block)
             {
                 depth = merge(&mut stack, depth);
             }
@@ -244,7 +247,8 @@ impl<P: Parts> UpdateTile<'_, P> {
         for index in self.range.clone() {
             if index + ahead < self.range.end {
                 let row = self.rows[index + ahead];
-                // SAFETY: rows of a route are in range and unique, and each belongs to one tile: this one.
+                // SAFETY: rows of a route are in range and unique, and each belongs to one tile:
+                // this one.
                 unsafe { weights.prefetch(row) };
                 // SAFETY: as above.
                 unsafe { first.prefetch(row) };
@@ -254,7 +258,8 @@ impl<P: Parts> UpdateTile<'_, P> {
             self.sum.row(index, gradient);
             let row = self.rows[index];
             // SAFETY: as above; the slices of the prefetch are gone.
-            let (weights, first, second) = unsafe { (weights.row(row), first.row(row), second.row(row)) };
+            let (weights, first, second) =
+                unsafe { (weights.row(row), first.row(row), second.row(row)) };
             let index = if T::IS_NARROW { row_of_local(row) } else { row };
             T::change(weights, wide, &rounding, index, |weights| {
                 self.step.optimizer.apply(self.step.step, weights, first, second, gradient);
@@ -273,7 +278,8 @@ vectorized! {
         sum: &SegmentSum<'_, SampleParts<'_>>, out: SharedMut<f32>, dim: usize, rows: Range<usize>,
     ) {
         for index in rows {
-            // SAFETY: `out` holds one row of `dim` per unique row, and each index is handed out once.
+            // SAFETY: `out` holds one row of `dim` per unique row, and each index is handed out
+            // once.
             sum.row(index, unsafe { out.slice(index * dim, dim) });
         }
     }

@@ -11,7 +11,8 @@ use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
 use headlong_embedding::{EmbeddingSet, Keys, Pooling, SetOptions, TableSpec};
 
 pub fn specs() -> Vec<TableSpec> {
-    let mean = |name, rows, dim| TableSpec { pooling: Pooling::Mean, ..TableSpec::new(name, rows, dim) };
+    let mean =
+        |name, rows, dim| TableSpec { pooling: Pooling::Mean, ..TableSpec::new(name, rows, dim) };
     vec![
         TableSpec::new("a", 3, 16),
         TableSpec::new("b", 500, 20),
@@ -41,7 +42,8 @@ pub fn batch(specs: &[TableSpec], seed: u64, samples: usize) -> Vec<Bags> {
             bags.iter_mut().flatten().take(1).for_each(|id| *id = u64::MAX);
         }
         let mut numbers = uniform(seed + 7, bags.concat().len()).into_iter();
-        let weights = bags.iter().map(|bag| bag.iter().map(|_| numbers.next().unwrap()).collect()).collect();
+        let weights =
+            bags.iter().map(|bag| bag.iter().map(|_| numbers.next().unwrap()).collect()).collect();
         Bags { bags, weights: (spec.name == "d").then_some(weights) }
     });
     tables.collect()
@@ -99,8 +101,10 @@ pub fn alone(specs: &[TableSpec], optimizer: Optimizer, num_blocks: usize) -> Ou
     for number in 1..=STEPS {
         let samples = sizes()[number as usize - 1];
         let ids = Batch::new(&batch(specs, number, samples));
-        let (_arena, vectors) = matrix(samples, set.width(), &vec![f32::NAN; samples * set.width()]);
-        let (_arena, d_vectors) = matrix(samples, set.width(), &uniform(number, samples * set.width()));
+        let (_arena, vectors) =
+            matrix(samples, set.width(), &vec![f32::NAN; samples * set.width()]);
+        let (_arena, d_vectors) =
+            matrix(samples, set.width(), &uniform(number, samples * set.width()));
         ids.with(|ids| {
             set.route(&stream, ids, &mut route).unwrap();
             set.lookup(&stream, ids, &vectors).unwrap();

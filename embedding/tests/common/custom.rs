@@ -1,4 +1,5 @@
-//! Tables of other authors: a dense one that hides its rows, one asked with raw ids, one whose rows share storage.
+//! Tables of other authors: a dense one that hides its rows, one asked with raw ids, one whose rows
+//! share storage.
 
 use headlong_device::optimizer::StateWidth;
 use headlong_device::{MatMut, MatRef, Stream};
@@ -78,7 +79,13 @@ impl EmbeddingTable for Hidden {
     fn lookup(&mut self, stream: &Stream, rows: Rows, out: MatMut) -> Result<()> {
         self.inner.lookup(stream, rows, out)
     }
-    fn apply(&mut self, stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+    fn apply(
+        &mut self,
+        stream: &Stream,
+        rows: Rows,
+        gradients: MatRef,
+        step: &SparseStep,
+    ) -> Result<()> {
         assert!(rows.indices().is_sorted_by(|a, b| a < b), "rows are unique and rising");
         self.inner.apply(stream, rows, gradients, step)
     }
@@ -114,7 +121,13 @@ impl EmbeddingTable for Raw {
         }
         Ok(())
     }
-    fn apply(&mut self, _stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+    fn apply(
+        &mut self,
+        _stream: &Stream,
+        rows: Rows,
+        gradients: MatRef,
+        step: &SparseStep,
+    ) -> Result<()> {
         assert!(rows.indices().is_sorted_by(|a, b| a < b), "ids are unique and rising");
         for (entry, &id) in rows.indices().iter().enumerate() {
             let (weights, states) = self.row(id);
@@ -127,7 +140,8 @@ impl EmbeddingTable for Raw {
     }
 }
 
-/// Quotient and remainder: the vector of a row is the sum of two, which it shares with other rows. Plain descent.
+/// Quotient and remainder: the vector of a row is the sum of two, which it shares with other rows.
+/// Plain descent.
 struct Shared {
     spec: TableSpec,
     parts: Vec<f32>,
@@ -178,7 +192,13 @@ impl EmbeddingTable for Shared {
         }
         Ok(())
     }
-    fn apply(&mut self, _stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+    fn apply(
+        &mut self,
+        _stream: &Stream,
+        rows: Rows,
+        gradients: MatRef,
+        step: &SparseStep,
+    ) -> Result<()> {
         // Note: not linear in the parts, so that an apply in two pieces would give other bits.
         let norm: f32 = (0..rows.indices().len()).map(|entry| gradients.row(entry)[0].abs()).sum();
         let rate = step.step.learning_rate / (1.0 + norm);

@@ -110,7 +110,8 @@ impl Alone {
     /// Everything the tables hold.
     pub fn tensors(&self) -> Vec<Vec<f32>> {
         let tables = 0..self.set.specs().len();
-        let each = tables.flat_map(|table| (0..self.set.tensors(table).len()).map(move |i| (table, i)));
+        let each =
+            tables.flat_map(|table| (0..self.set.tensors(table).len()).map(move |i| (table, i)));
         each.map(|(table, tensor)| self.tensor(table, tensor)).collect()
     }
 }
@@ -135,6 +136,9 @@ pub fn assert_near(got: &[f32], expected: &[f32], relative: f32, absolute: f32, 
     assert_eq!(got.len(), expected.len(), "{what}: length");
     for (at, (&got, &expected)) in got.iter().zip(expected).enumerate() {
         let bound = absolute + relative * expected.abs();
-        assert!((got - expected).abs() <= bound, "{what}: element {at}: got {got}, expected {expected}");
+        assert!(
+            (got - expected).abs() <= bound,
+            "{what}: element {at}: got {got}, expected {expected}"
+        );
     }
 }

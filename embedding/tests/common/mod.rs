@@ -72,7 +72,12 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new(stream: &Stream, specs: &[TableSpec], optimizer: Optimizer, sum_blocks: usize) -> Self {
+    pub fn new(
+        stream: &Stream,
+        specs: &[TableSpec],
+        optimizer: Optimizer,
+        sum_blocks: usize,
+    ) -> Self {
         let max_ids = vec![20_000; specs.len()];
         let options = SetOptions {
             optimizer,
@@ -83,8 +88,11 @@ impl Pair {
             frozen: false,
         };
         let set = EmbeddingSet::new(stream, specs, &options).unwrap();
-        let oracle =
-            specs.iter().enumerate().map(|(t, s)| OracleTable::new(s, optimizer, 11, t as u64)).collect();
+        let oracle = specs
+            .iter()
+            .enumerate()
+            .map(|(t, s)| OracleTable::new(s, optimizer, 11, t as u64))
+            .collect();
         let route = set.new_route();
         Self { set, oracle, specs: specs.to_vec(), sum_blocks, route }
     }
@@ -92,8 +100,10 @@ impl Pair {
     /// Makes all weights small integers, on both sides.
     pub fn with_integer_weights(mut self) -> Self {
         for (table, spec) in self.specs.iter().enumerate() {
-            let values =
-                headlong_device::testing::small_integers(table as u64, spec.rows as usize * spec.dim);
+            let values = headlong_device::testing::small_integers(
+                table as u64,
+                spec.rows as usize * spec.dim,
+            );
             self.set.write_rows(table, 0, 0, &values).unwrap();
             for (row, weights) in values.chunks(spec.dim).enumerate() {
                 self.oracle[table].row(row as u64).weights = weights.to_vec();
@@ -114,14 +124,24 @@ impl Pair {
         for (table, spec) in self.specs.iter().enumerate() {
             for (sample, expected) in self.oracle[table].lookup(&bags[table]).iter().enumerate() {
                 let got = &got.row(sample)[column..column + spec.dim];
-                assert_eq!(bits(got), bits(expected), "table {table}, sample {sample}: {got:?} {expected:?}");
+                assert_eq!(
+                    bits(got),
+                    bits(expected),
+                    "table {table}, sample {sample}: {got:?} {expected:?}"
+                );
             }
             column += spec.dim;
         }
     }
 
     /// One update on both sides.
-    pub fn update(&mut self, stream: &Stream, bags: &[Vec<Vec<u64>>], d_vectors: &[f32], step: &Step) {
+    pub fn update(
+        &mut self,
+        stream: &Stream,
+        bags: &[Vec<Vec<u64>>],
+        d_vectors: &[f32],
+        step: &Step,
+    ) {
         let ids: Vec<_> = bags.iter().map(|bags| Jagged::new(bags)).collect();
         let samples = bags[0].len();
         let (_arena, mat) = matrix(samples, self.set.width(), d_vectors);

@@ -1,4 +1,5 @@
-// Row i is quotient[i / m] * remainder[i % m], element by element: a table whose rows share storage.
+// Row i is quotient[i / m] * remainder[i % m], element by element: a table whose rows share
+// storage.
 
 // `Args` in quotient_remainder.rs.
 #ifndef HL_OPTIMIZER

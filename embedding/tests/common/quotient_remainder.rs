@@ -58,7 +58,9 @@ impl TableKind for QuotientRemainder {
         let device = env.stream.cuda_body().device();
         let mut tensors = Vec::new();
         let mut element = 0;
-        for (half, (name, rows)) in ["quotient", "remainder"].into_iter().zip(parts(spec)).enumerate() {
+        for (half, (name, rows)) in
+            ["quotient", "remainder"].into_iter().zip(parts(spec)).enumerate()
+        {
             let mut values = vec![0.0; rows as usize * spec.dim];
             env.initial_values(spec).fill(element, &mut values);
             element += values.len() as u64;
@@ -71,11 +73,18 @@ impl TableKind for QuotientRemainder {
             tensor(name.to_owned(), spec.dim, values)?;
             for state in env.optimizer.states() {
                 let cols = if state.width == StateWidth::PerRow { 1 } else { spec.dim };
-                tensor(format!("{name}.{}", state.name), cols, vec![state.initial; rows as usize * cols])?;
+                tensor(
+                    format!("{name}.{}", state.name),
+                    cols,
+                    vec![state.initial; rows as usize * cols],
+                )?;
             }
         }
-        let sums =
-            DeviceMemory::new(device, "sums", parts(spec).iter().sum::<u64>() as usize * spec.dim * 4)?;
+        let sums = DeviceMemory::new(
+            device,
+            "sums",
+            parts(spec).iter().sum::<u64>() as usize * spec.dim * 4,
+        )?;
         let memory = self.memory(spec, env.optimizer);
         Ok(Box::new(Table { spec: spec.clone(), memory, tensors, sums, optimizer: *env.optimizer }))
     }

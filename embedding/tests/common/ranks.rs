@@ -4,8 +4,8 @@ use super::{Jagged, bits, matrix};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{JaggedRef, Mat, Stream};
 use headlong_embedding::hybrid::{
-    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, NodeProxy, Owner, Partition,
-    RankExchange,
+    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, NodeProxy, Owner,
+    Partition, RankExchange,
 };
 use headlong_embedding::update::sum_block_len;
 use headlong_embedding::{EmbeddingError, Ids, Registry, SetOptions, TableSpec, WeightedIds};
@@ -143,16 +143,24 @@ impl Ranks {
         let slices: Vec<Batch> = bounds
             .windows(2)
             .map(|bounds| {
-                Batch::new(&tables.iter().map(|t| t.slice(bounds[0], bounds[1])).collect::<Vec<_>>())
+                Batch::new(
+                    &tables.iter().map(|t| t.slice(bounds[0], bounds[1])).collect::<Vec<_>>(),
+                )
             })
             .collect();
         self.route(&slices, samples);
         let answers = self.answers();
         let received = self.bring_vectors(&answers);
-        traffic.requests =
-            self.routes.iter_mut().map(|route| route.id_exchange().unwrap().requests.to_vec()).collect();
-        traffic.asked =
-            self.routes.iter_mut().map(|route| route.id_exchange().unwrap().asked.to_vec()).collect();
+        traffic.requests = self
+            .routes
+            .iter_mut()
+            .map(|route| route.id_exchange().unwrap().requests.to_vec())
+            .collect();
+        traffic.asked = self
+            .routes
+            .iter_mut()
+            .map(|route| route.id_exchange().unwrap().asked.to_vec())
+            .collect();
         traffic.answers = answers;
         traffic.received = received.clone();
         let mut all = Vec::new();
@@ -199,28 +207,43 @@ impl Ranks {
         for (rank, arrived) in all_to_all(&sent).iter().enumerate() {
             self.proxies[rank].counts_inside(&self.routes[rank]).receive.copy_from_slice(arrived);
         }
-        let sent: Vec<_> =
-            (0..ranks).map(|r| owned(&self.proxies[r].ids_inside(&self.routes[r]).unwrap())).collect();
+        let sent: Vec<_> = (0..ranks)
+            .map(|r| owned(&self.proxies[r].ids_inside(&self.routes[r]).unwrap()))
+            .collect();
         for (rank, arrived) in all_to_all(&sent).iter().enumerate() {
-            self.proxies[rank].ids_inside(&self.routes[rank]).unwrap().receive.copy_from_slice(arrived);
+            self.proxies[rank]
+                .ids_inside(&self.routes[rank])
+                .unwrap()
+                .receive
+                .copy_from_slice(arrived);
             self.proxies[rank].merge(&self.stream).unwrap();
         }
-        let sent: Vec<_> =
-            (0..ranks).map(|r| owned(&self.proxies[r].counts_across(&mut self.routes[r]))).collect();
+        let sent: Vec<_> = (0..ranks)
+            .map(|r| owned(&self.proxies[r].counts_across(&mut self.routes[r])))
+            .collect();
         for (rank, arrived) in all_to_all(&sent).iter().enumerate() {
-            self.proxies[rank].counts_across(&mut self.routes[rank]).receive.copy_from_slice(arrived);
+            self.proxies[rank]
+                .counts_across(&mut self.routes[rank])
+                .receive
+                .copy_from_slice(arrived);
         }
-        let sent: Vec<_> =
-            (0..ranks).map(|r| owned(&self.proxies[r].ids_across(&mut self.routes[r]).unwrap())).collect();
+        let sent: Vec<_> = (0..ranks)
+            .map(|r| owned(&self.proxies[r].ids_across(&mut self.routes[r]).unwrap()))
+            .collect();
         for (rank, arrived) in all_to_all(&sent).iter().enumerate() {
-            self.proxies[rank].ids_across(&mut self.routes[rank]).unwrap().receive.copy_from_slice(arrived);
+            self.proxies[rank]
+                .ids_across(&mut self.routes[rank])
+                .unwrap()
+                .receive
+                .copy_from_slice(arrived);
         }
     }
 
     /// Counts, then ids.
     fn exchange_ids(&mut self) {
         let num_tables = self.sets[0].specs().len();
-        let counts: Vec<Vec<u32>> = self.routes.iter().map(|route| route.request_counts().to_vec()).collect();
+        let counts: Vec<Vec<u32>> =
+            self.routes.iter().map(|route| route.request_counts().to_vec()).collect();
         for (owner, route) in self.routes.iter_mut().enumerate() {
             let asked = route.asked_counts_mut();
             for (source, counts) in counts.iter().enumerate() {
@@ -268,7 +291,8 @@ impl Ranks {
                 &answers.iter().cloned().zip(self.routes.iter().map(counts)).collect::<Vec<_>>(),
             );
         }
-        let served = |(proxy, route): (&mut NodeProxy, &HybridRoute)| proxy.vectors_across(route).1.to_vec();
+        let served =
+            |(proxy, route): (&mut NodeProxy, &HybridRoute)| proxy.vectors_across(route).1.to_vec();
         let counts = self.proxies.iter_mut().zip(&self.routes).map(served);
         let arrived = all_to_all(&answers.iter().cloned().zip(counts).collect::<Vec<_>>());
         let mut expanded = Vec::new();
@@ -292,11 +316,13 @@ impl Ranks {
                 &gradients.iter().cloned().zip(self.routes.iter().map(counts)).collect::<Vec<_>>(),
             );
         }
-        let own = |(proxy, route): (&mut NodeProxy, &HybridRoute)| proxy.vectors_inside(route).0.to_vec();
+        let own =
+            |(proxy, route): (&mut NodeProxy, &HybridRoute)| proxy.vectors_inside(route).0.to_vec();
         let counts = self.proxies.iter_mut().zip(&self.routes).map(own);
         let arrived = all_to_all(&gradients.iter().cloned().zip(counts).collect::<Vec<_>>());
         let mut sums = Vec::new();
-        for ((proxy, route), from_peers) in self.proxies.iter_mut().zip(&self.routes).zip(&arrived) {
+        for ((proxy, route), from_peers) in self.proxies.iter_mut().zip(&self.routes).zip(&arrived)
+        {
             let counts = proxy.vectors_across(route).0.to_vec();
             let mut out = vec![f32::NAN; counts.iter().sum()];
             proxy.reduce(&self.stream, from_peers, &mut out);
@@ -306,7 +332,13 @@ impl Ranks {
     }
 
     /// Backward and update of the batch that was routed last.
-    pub fn backward(&mut self, samples: usize, d_vectors: &[f32], step: &Step, traffic: &mut Traffic) {
+    pub fn backward(
+        &mut self,
+        samples: usize,
+        d_vectors: &[f32],
+        step: &Step,
+        traffic: &mut Traffic,
+    ) {
         let bounds = self.bounds(samples);
         let mut blocks = Vec::new();
         traffic.gradients.clear();
@@ -338,16 +370,20 @@ impl Ranks {
         }
     }
 
-    /// Rows of one tensor of the whole model, put together from all ranks; replicas are equal. None of a table that hides them.
+    /// Rows of one tensor of the whole model, put together from all ranks; replicas are equal. None
+    /// of a table that hides them.
     pub fn tensor(&self, table: usize, tensor: usize) -> Option<Vec<f32>> {
         let partition = self.sets[0].partition();
-        let holder =
-            (0..self.sets.len()).find(|&rank| partition.local_rows(table, Owner(rank)) > 0).unwrap_or(0);
+        let holder = (0..self.sets.len())
+            .find(|&rank| partition.local_rows(table, Owner(rank)) > 0)
+            .unwrap_or(0);
         let spec = self.sets[holder].tensors(table).get(tensor)?;
         let mut whole = vec![f32::NAN; spec.rows as usize * spec.cols];
         for set in &self.sets {
             let mut part = vec![f32::NAN; whole.len()];
-            if let Err(EmbeddingError::UnknownTensor { .. }) = set.export_rows(table, tensor, 0, &mut part) {
+            if let Err(EmbeddingError::UnknownTensor { .. }) =
+                set.export_rows(table, tensor, 0, &mut part)
+            {
                 return None;
             }
             for (whole, part) in whole.iter_mut().zip(&part) {
@@ -363,8 +399,12 @@ impl Ranks {
 
     pub fn all_bits(&self) -> Vec<Vec<u32>> {
         let set = &self.sets[0];
-        let tensors = (0..set.specs().len()).flat_map(|t| (0..set.tensors(t).len()).map(move |i| (t, i)));
-        tensors.filter_map(|(table, tensor)| self.tensor(table, tensor)).map(|rows| bits(&rows)).collect()
+        let tensors =
+            (0..set.specs().len()).flat_map(|t| (0..set.tensors(t).len()).map(move |i| (t, i)));
+        tensors
+            .filter_map(|(table, tensor)| self.tensor(table, tensor))
+            .map(|rows| bits(&rows))
+            .collect()
     }
 }
 
@@ -374,8 +414,11 @@ fn with_all(slices: &[Batch], body: &mut dyn FnMut(&[&dyn Ids])) {
         slices.iter().map(|slice| slice.jagged.iter().map(Jagged::view).collect()).collect();
     let weights: Vec<Vec<Option<&[f32]>>> =
         slices.iter().map(|slice| slice.weights.iter().map(Option::as_deref).collect()).collect();
-    let ids: Vec<WeightedIds> =
-        tables.iter().zip(&weights).map(|(tables, weights)| WeightedIds { tables, weights }).collect();
+    let ids: Vec<WeightedIds> = tables
+        .iter()
+        .zip(&weights)
+        .map(|(tables, weights)| WeightedIds { tables, weights })
+        .collect();
     body(&ids.iter().map(|ids| ids as &dyn Ids).collect::<Vec<_>>());
 }
 
@@ -385,11 +428,14 @@ fn owned<T: Clone>(exchange: &RankExchange<T>) -> (Vec<T>, Vec<usize>) {
     (exchange.send.to_vec(), exchange.send_counts.to_vec())
 }
 
-/// What each rank receives: the parts that are its own, of each sender's buffer, in the order of senders.
+/// What each rank receives: the parts that are its own, of each sender's buffer, in the order of
+/// senders.
 fn all_to_all<T: Clone>(sent: &[(Vec<T>, Vec<usize>)]) -> Vec<Vec<T>> {
     let part = |rank: usize, (buffer, counts): &(Vec<T>, Vec<usize>)| {
         let first: usize = counts[..rank].iter().sum();
         buffer[first..first + counts[rank]].to_vec()
     };
-    (0..sent.len()).map(|rank| sent.iter().flat_map(|sender| part(rank, sender)).collect()).collect()
+    (0..sent.len())
+        .map(|rank| sent.iter().flat_map(|sender| part(rank, sender)).collect())
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! Tables whose rows share storage, right and broken: low rank, its tanh, sums of two hashed rows, products of quotient and remainder.
+//! Tables whose rows share storage, right and broken: low rank, its tanh, sums of two hashed rows,
+//! products of quotient and remainder.
 
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::{DType, MatMut, MatRef, Stream};
@@ -22,15 +23,20 @@ pub enum Shape {
 }
 
 impl Shape {
-    pub const ALL: [Self; 4] = [Self::LowRank, Self::LowRankTanh, Self::DoubleHash, Self::QuotientRemainder];
+    pub const ALL: [Self; 4] =
+        [Self::LowRank, Self::LowRankTanh, Self::DoubleHash, Self::QuotientRemainder];
 
     /// Name, rows and columns of both parts.
     fn parts(self, spec: &TableSpec) -> [(&'static str, u64, usize); 2] {
         let (rows, dim) = (spec.rows, spec.dim);
         match self {
-            Self::LowRank | Self::LowRankTanh => [("factor", rows, SIZE as usize), ("projection", SIZE, dim)],
+            Self::LowRank | Self::LowRankTanh => {
+                [("factor", rows, SIZE as usize), ("projection", SIZE, dim)]
+            }
             Self::DoubleHash => [("first", SIZE, dim), ("second", SIZE, dim)],
-            Self::QuotientRemainder => [("quotient", rows.div_ceil(SIZE), dim), ("remainder", SIZE, dim)],
+            Self::QuotientRemainder => {
+                [("quotient", rows.div_ceil(SIZE), dim), ("remainder", SIZE, dim)]
+            }
         }
     }
 }
@@ -119,8 +125,9 @@ impl TableKind for WholeKind {
 
     fn memory(&self, spec: &TableSpec, optimizer: &Optimizer) -> MemoryNeeds {
         let parts = self.shape.parts(spec).into_iter();
-        let needs: MemoryNeeds =
-            parts.map(|(_, rows, dim)| TableSpec { rows, dim, ..spec.clone() }.dense_memory(optimizer)).sum();
+        let needs: MemoryNeeds = parts
+            .map(|(_, rows, dim)| TableSpec { rows, dim, ..spec.clone() }.dense_memory(optimizer))
+            .sum();
         let part = match self.broken {
             Broken::MemoryIsAHundredth => 100,
             Broken::MemoryIsHalf => 2,
@@ -141,7 +148,10 @@ impl TableKind for WholeKind {
             element += part.tensors[0].1.len() as u64;
         }
         let near_one = self.shape == Shape::QuotientRemainder;
-        parts[1].tensors[0].1.iter_mut().for_each(|value| *value += if near_one { 1.0 } else { 0.0 });
+        parts[1].tensors[0]
+            .1
+            .iter_mut()
+            .for_each(|value| *value += if near_one { 1.0 } else { 0.0 });
         let memory = self.memory(spec, env.optimizer);
         let initial = parts.each_ref().map(|part| part.tensors.clone());
         Ok(Box::new(Table {
@@ -176,7 +186,10 @@ impl Part {
             let cols = if state.width == StateWidth::PerRow { 1 } else { cols };
             tensor(format!("{name}.{}", state.name), cols, state.initial)
         });
-        Self { cols, tensors: std::iter::once(tensor(name.to_owned(), cols, 0.0)).chain(states).collect() }
+        Self {
+            cols,
+            tensors: std::iter::once(tensor(name.to_owned(), cols, 0.0)).chain(states).collect(),
+        }
     }
 
     fn row(&self, row: u64) -> &[f32] {
@@ -228,7 +241,8 @@ impl Table {
         match self.kind.shape {
             Shape::LowRank | Shape::LowRankTanh => [row, 0],
             Shape::DoubleHash => {
-                [row.wrapping_mul(0x9e37_79b9) >> 3, row.wrapping_mul(0x85eb_ca6b) >> 5].map(|h| h % SIZE)
+                [row.wrapping_mul(0x9e37_79b9) >> 3, row.wrapping_mul(0x85eb_ca6b) >> 5]
+                    .map(|h| h % SIZE)
             }
             Shape::QuotientRemainder => [row / SIZE, row % SIZE],
         }
@@ -285,10 +299,9 @@ impl Table {
                     Broken::FirstForgetsSecond => gradient[k % gradient.len()],
                     _ => times(&gradient, self.parts[1].row(k as u64)).iter().sum(),
                 });
-                let of_projection = factor
-                    .iter()
-                    .enumerate()
-                    .map(|(k, factor)| (1, k as u64, gradient.iter().map(|g| g * factor).collect()));
+                let of_projection = factor.iter().enumerate().map(|(k, factor)| {
+                    (1, k as u64, gradient.iter().map(|g| g * factor).collect())
+                });
                 std::iter::once((0, row, of_factor.collect())).chain(of_projection).collect()
             }
         }
@@ -297,7 +310,8 @@ impl Table {
     fn sums(&self, rows: &[u64], gradients: &MatRef) -> [Gradients; 2] {
         let mut sums = [Gradients::new(), Gradients::new()];
         for (entry, &row) in rows.iter().enumerate() {
-            let entry = if self.kind.broken == Broken::LastGradientForAll { rows.len() - 1 } else { entry };
+            let entry =
+                if self.kind.broken == Broken::LastGradientForAll { rows.len() - 1 } else { entry };
             let clipped: Vec<f32> = match self.kind.broken {
                 Broken::GradientsAreClipped => {
                     gradients.row(entry).iter().map(|g| g.clamp(-0.5, 0.5)).collect()
@@ -342,8 +356,10 @@ impl Table {
             }
             Broken::NextRowMoves => {
                 let rows = self.parts[0].tensors[0].0.rows;
-                let next: Vec<_> =
-                    sums[0].iter().map(|(row, gradient)| ((row + 1) % rows, gradient.clone())).collect();
+                let next: Vec<_> = sums[0]
+                    .iter()
+                    .map(|(row, gradient)| ((row + 1) % rows, gradient.clone()))
+                    .collect();
                 sums[0].extend(next);
             }
             _ => {}
@@ -369,8 +385,12 @@ impl EmbeddingTable for Table {
     }
 
     fn tensors(&self) -> Vec<TensorSpec> {
-        let mut tensors: Vec<TensorSpec> =
-            self.parts.iter().flat_map(|part| &part.tensors).map(|(tensor, _)| tensor.clone()).collect();
+        let mut tensors: Vec<TensorSpec> = self
+            .parts
+            .iter()
+            .flat_map(|part| &part.tensors)
+            .map(|(tensor, _)| tensor.clone())
+            .collect();
         match self.kind.broken {
             Broken::StateIsMisnamed => {
                 tensors.iter_mut().for_each(|tensor| tensor.name = tensor.name.replace('.', "_"));
@@ -400,10 +420,18 @@ impl EmbeddingTable for Table {
         Ok(())
     }
 
-    fn apply(&mut self, _stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
+    fn apply(
+        &mut self,
+        _stream: &Stream,
+        rows: Rows,
+        gradients: MatRef,
+        step: &SparseStep,
+    ) -> Result<()> {
         let first_rate = *self.first_rate.get_or_insert(step.step.learning_rate);
         let changed = match self.kind.broken {
-            Broken::TenfoldRate => Step { learning_rate: 10.0 * step.step.learning_rate, ..*step.step },
+            Broken::TenfoldRate => {
+                Step { learning_rate: 10.0 * step.step.learning_rate, ..*step.step }
+            }
             Broken::RateOfFirstStep => Step { learning_rate: first_rate, ..*step.step },
             Broken::NumberIsOne => Step { number: 1, ..*step.step },
             _ => *step.step,
@@ -426,14 +454,16 @@ impl EmbeddingTable for Table {
     }
 
     fn save(&self, sink: &mut dyn RowSink) -> Result<()> {
-        let all: Vec<&(TensorSpec, Vec<f32>)> = self.parts.iter().flat_map(|part| &part.tensors).collect();
+        let all: Vec<&(TensorSpec, Vec<f32>)> =
+            self.parts.iter().flat_map(|part| &part.tensors).collect();
         for tensor in self.tensors() {
             let is_it = |name: &str| name == tensor.name || name.replace('.', "_") == tensor.name;
             let (_, values) =
                 all.iter().find(|(own, _)| is_it(&own.name)).expect("the tensor is one of these");
             let initial = self.initial.iter().flatten().find(|(own, _)| is_it(&own.name));
-            match initial.filter(|_| self.kind.broken == Broken::StateIsNotSaved && tensor.name.contains('.'))
-            {
+            match initial.filter(|_| {
+                self.kind.broken == Broken::StateIsNotSaved && tensor.name.contains('.')
+            }) {
                 Some((_, initial)) => sink.rows(&tensor, 0, initial)?,
                 None => sink.rows(&tensor, 0, values)?,
             }
@@ -444,7 +474,8 @@ impl EmbeddingTable for Table {
     fn load(&mut self, source: &mut dyn RowSource) -> Result<()> {
         let tensors = self.tensors();
         for (own, values) in self.parts.iter_mut().flat_map(|part| &mut part.tensors) {
-            let is_it = |tensor: &&TensorSpec| tensor.name.replace('.', "_") == own.name.replace('.', "_");
+            let is_it =
+                |tensor: &&TensorSpec| tensor.name.replace('.', "_") == own.name.replace('.', "_");
             let Some(tensor) = tensors.iter().find(is_it) else { continue };
             source.rows(tensor, 0, values)?;
             if self.kind.broken == Broken::LoadSwapsRows {

@@ -63,5 +63,11 @@ pub fn find(stream: &Stream, args: &FindArgs<'_>) {
         num_matrices,
         matrices,
     };
-    stream.cuda_body().run(&SOURCE, &[], "find_non_finite", Launch::new(BLOCKS, THREADS), &launched);
+    stream.cuda_body().run(
+        &SOURCE,
+        &[],
+        "find_non_finite",
+        Launch::new(BLOCKS, THREADS),
+        &launched,
+    );
 }

@@ -1,9 +1,11 @@
-//! Where a step stopped being numbers: the first matrix of the forward pass with a value that is not finite, found on the device in the step
-//! itself. The host hears of the loss two steps later, when nothing of that step is there any more.
+//! Where a step stopped being numbers: the first matrix of the forward pass with a value that is
+//! not finite, found on the device in the step itself. The host hears of the loss two steps later,
+//! when nothing of that step is there any more.
 //!
 //! # What it computes
-//! Where one of `sums` is not finite, the least [`Found`] of this step, by matrix in the order given and then by sample, is kept if none
-//! was found before. Where all are finite, nothing is read but them.
+//! Where one of `sums` is not finite, the least [`Found`] of this step, by matrix in the order
+//! given and then by sample, is kept if none was found before. Where all are finite, nothing is
+//! read but them.
 //!
 //! # Shapes
 //! Matrices of f32, f16 or bf16; the record is 1 × 1 u64, [`NONE`] at first.

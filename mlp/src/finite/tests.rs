@@ -12,7 +12,8 @@ mod cuda_tests {
 
     const SAMPLES: usize = 300;
 
-    /// Of several values that are not finite, the first of the first matrix, of the first step; with a finite loss none.
+    /// Of several values that are not finite, the first of the first matrix, of the first step;
+    /// with a finite loss none.
     #[test]
     fn the_first_place_and_sample_are_found() {
         let Some(stream) = stream() else { return };

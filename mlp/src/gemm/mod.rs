@@ -1,23 +1,24 @@
 //! Matrix products with a fixed order of addition, the floor under the dense layers.
 //!
 //! # What it computes
-//! `C = finish(C₀ + A·B)`: every element is one chain `c ← fma(a(i,k), b(k,j), c)` over `k = 0, 1, …`, starting from zero, or
-//! from what `C` holds when [`Product::accumulate`] is set. So an element depends on its row of `A` and its column of `B`
-//! alone: not on the tile it falls in, on its place in the batch, on the number of threads or on the instruction set.
+//! `C = finish(C₀ + A·B)`: every element is one chain `c ← fma(a(i,k), b(k,j), c)` over
+//! `k = 0, 1, …`, starting from zero, or from what `C` holds when [`Product::accumulate`] is set.
+//! So an element depends on its row of `A` and its column of `B` alone: not on the tile it falls
+//! in, on its place in the batch, on the number of threads or on the instruction set.
 //!
 //! Of factors in bf16 ([`Numbers::Bf16`]) two steps of depth are one, the odd one added first.
 //!
 //! # Shapes
-//! `A` is `m × depth`, `B` is `depth × n`, `C` is `m × n`; all f32. Either `A` lies by rows and is read where it lies, and `B`
-//! comes as [`Panels`], packed beforehand; or `A` lies by columns and `B` by rows, and both are packed block by block on the
-//! stack.
+//! `A` is `m × depth`, `B` is `depth × n`, `C` is `m × n`; all f32. Either `A` lies by rows and is
+//! read where it lies, and `B` comes as [`Panels`], packed beforehand; or `A` lies by columns and
+//! `B` by rows, and both are packed block by block on the stack.
 //!
 //! # Errors
 //! None; a shape that does not fit is a bug of the caller and panics.
 //!
 //! # Source
-//! Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008; why our own kernel:
-//! `docs/decisions/001-gemm.md`.
+//! Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3),
+//! 2008; why our own kernel: `docs/decisions/001-gemm.md`.
 
 mod pack;
 #[cfg(test)]
@@ -37,14 +38,16 @@ pub enum Numbers {
     /// f32.
     #[default]
     F32,
-    /// bf16, as the upper half of each f32; lower halves are zero in matrices, and rounded away where weights are packed. The
-    /// chain is that of `vdpbf16ps`: `c ← fma(a(i,2k), b(2k,j), fma(a(i,2k+1), b(2k+1,j), c))`, where numbers below 2⁻¹²⁶ are
+    /// bf16, as the upper half of each f32; lower halves are zero in matrices, and rounded away
+    /// where weights are packed. The chain is that of `vdpbf16ps`:
+    /// `c ← fma(a(i,2k), b(2k,j), fma(a(i,2k+1), b(2k+1,j), c))`, where numbers below 2⁻¹²⁶ are
     /// zero.
     Bf16,
 }
 
 impl Numbers {
-    /// 32-bit words of `depth` packed numbers: two of bf16 in one, the first in its lower half, zero behind the last.
+    /// 32-bit words of `depth` packed numbers: two of bf16 in one, the first in its lower half,
+    /// zero behind the last.
     pub const fn words(self, depth: usize) -> usize {
         match self {
             Numbers::F32 => depth,
@@ -79,8 +82,9 @@ pub enum Right<'a> {
     Rows(MatRef<'a>),
 }
 
-/// A right factor packed as panels of [`PANEL_COLS`] columns, zeros beyond the last: `b(k, 32·p + c)` lies at
-/// `data[(p·depth + k)·32 + c]`; of bf16 the words lie there, [`Numbers::words`] in place of the depth.
+/// A right factor packed as panels of [`PANEL_COLS`] columns, zeros beyond the last:
+/// `b(k, 32·p + c)` lies at `data[(p·depth + k)·32 + c]`; of bf16 the words lie there,
+/// [`Numbers::words`] in place of the depth.
 #[derive(Debug, Clone, Copy)]
 pub struct Panels<'a> {
     /// The panels, one after the other.
@@ -91,14 +95,16 @@ pub struct Panels<'a> {
     pub cols: usize,
 }
 
-/// What is done to a finished element before it is stored, in this order; for products with [`Panels`] alone.
+/// What is done to a finished element before it is stored, in this order; for products with
+/// [`Panels`] alone.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Finish<'a> {
     /// Added to each row; `n` elements.
     pub bias: Option<&'a [f32]>,
     /// Negative results become zero (NaN stays NaN).
     pub relu: bool,
-    /// Results become zero where this matrix, `m × n`, is not above zero: the ReLU's derivative by its output.
+    /// Results become zero where this matrix, `m × n`, is not above zero: the ReLU's derivative by
+    /// its output.
     pub mask: Option<MatRef<'a>>,
     /// Results are rounded to bf16, for the products that take them.
     pub round: bool,
@@ -142,7 +148,8 @@ impl Product<'_> {
     /// Whether the lower halves of the factors that lie as matrices are zero.
     fn holds_bf16(&self) -> bool {
         let in_rows = |matrix: MatRef<'_>| {
-            (0..matrix.rows()).all(|row| matrix.row(row).iter().all(|value| value.to_bits() & 0xffff == 0))
+            (0..matrix.rows())
+                .all(|row| matrix.row(row).iter().all(|value| value.to_bits() & 0xffff == 0))
         };
         let (Left::Rows(left) | Left::Columns(left)) = self.left;
         in_rows(left)
@@ -155,7 +162,11 @@ impl Product<'_> {
     fn check(&self, c: &MatMut<'_>) {
         let ((m, depth), (right_depth, n)) = self.shape();
         assert_eq!(depth, right_depth, "columns of the left factor and rows of the right one");
-        assert_eq!((c.rows(), c.cols()), (m, n), "shape of the product of {m} × {depth} and {depth} × {n}");
+        assert_eq!(
+            (c.rows(), c.cols()),
+            (m, n),
+            "shape of the product of {m} × {depth} and {depth} × {n}"
+        );
         let panels = matches!(self.right, Right::Panels(_));
         assert_eq!(
             panels,
@@ -172,7 +183,10 @@ impl Product<'_> {
             );
         }
         assert!(panels || !self.finish.any(), "only products with panels are finished");
-        debug_assert!(self.numbers == Numbers::F32 || self.holds_bf16(), "lower halves of bf16 are zero");
+        debug_assert!(
+            self.numbers == Numbers::F32 || self.holds_bf16(),
+            "lower halves of bf16 are zero"
+        );
         if let Some(bias) = self.finish.bias {
             assert_eq!(bias.len(), n, "one bias per column");
         }
@@ -190,11 +204,15 @@ pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
     for_each_tile(pool, c, None, tile, &|tile| vector::compute(kernels, product, tile));
 }
 
-/// As [`run`] for a left factor by columns, and in the same pass its row sums, one chain of additions each: `sums[i]` is
-/// `Σ a(i, k)` over `k = 0, 1, …`, added to what it holds where the product accumulates.
+/// As [`run`] for a left factor by columns, and in the same pass its row sums, one chain of
+/// additions each: `sums[i]` is `Σ a(i, k)` over `k = 0, 1, …`, added to what it holds where the
+/// product accumulates.
 pub fn run_with_row_sums(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums: &mut [f32]) {
     product.check(&c);
-    assert!(matches!(product.left, Left::Columns(_)), "row sums are taken while columns are packed");
+    assert!(
+        matches!(product.left, Left::Columns(_)),
+        "row sums are taken while columns are packed"
+    );
     if !product.accumulate {
         sums.fill(0.0);
     }
@@ -203,14 +221,16 @@ pub fn run_with_row_sums(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums
     for_each_tile(pool, c, Some(sums), tile, &|tile| vector::compute(kernels, product, tile));
 }
 
-/// Rows and columns of a tile. They change speed only: every element is the same chain wherever it is computed.
+/// Rows and columns of a tile. They change speed only: every element is the same chain wherever it
+/// is computed.
 fn tile_shape(
     threads: usize,
     kernels: Kernels,
     product: &Product<'_>,
     (rows, cols): (usize, usize),
 ) -> (usize, usize) {
-    // Large tiles read the factors less often; some tiles for each thread keep all of them busy to the end.
+    // Large tiles read the factors less often; some tiles for each thread keep all of them busy to
+    // the end.
     let least = if threads == 1 { 1 } else { 4 * threads };
     let choose = |sides: &[usize], tiles: &dyn Fn(usize) -> usize| {
         let smallest = sides[sides.len() - 1];
@@ -226,7 +246,8 @@ fn tile_shape(
             (even(rows, choose(sides, &|side| rows.div_ceil(side))), cols.max(1))
         }
         Right::Rows(_) => {
-            let side = choose(&[256, 192, 128, 64], &|side| rows.div_ceil(side) * cols.div_ceil(side));
+            let side =
+                choose(&[256, 192, 128, 64], &|side| rows.div_ceil(side) * cols.div_ceil(side));
             let tile_rows = even(rows, side.min(kernels.max_packed_rows()));
             (tile_rows, even(cols, side).next_multiple_of(PANEL_COLS))
         }

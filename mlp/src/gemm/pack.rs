@@ -12,8 +12,8 @@ pub const fn panel_elements(numbers: Numbers, depth: usize, cols: usize) -> usiz
     numbers.words(depth) * cols.div_ceil(PANEL_COLS) * PANEL_COLS
 }
 
-/// Packs panel `panel` of `B = matrix`: `panel_data[k·32 + c] = matrix(k, 32·panel + c)`, zeros beyond the last column.
-/// Of bf16, word `k` holds the rows `2k` and `2k + 1`, rounded.
+/// Packs panel `panel` of `B = matrix`: `panel_data[k·32 + c] = matrix(k, 32·panel + c)`, zeros
+/// beyond the last column. Of bf16, word `k` holds the rows `2k` and `2k + 1`, rounded.
 pub fn pack_columns(numbers: Numbers, matrix: MatRef<'_>, panel: usize, panel_data: &mut [f32]) {
     let first = panel * PANEL_COLS;
     let cols = first..matrix.cols().min(first + PANEL_COLS);
@@ -23,8 +23,8 @@ pub fn pack_columns(numbers: Numbers, matrix: MatRef<'_>, panel: usize, panel_da
     }
 }
 
-/// Packs panel `panel` of `B = matrixᵀ`: `panel_data[k·32 + c] = matrix(32·panel + c, k)`, zeros beyond the last row.
-/// Of bf16, word `k` holds the columns `2k` and `2k + 1`, rounded.
+/// Packs panel `panel` of `B = matrixᵀ`: `panel_data[k·32 + c] = matrix(32·panel + c, k)`, zeros
+/// beyond the last row. Of bf16, word `k` holds the columns `2k` and `2k + 1`, rounded.
 pub fn pack_transposed(numbers: Numbers, matrix: MatRef<'_>, panel: usize, panel_data: &mut [f32]) {
     let first = panel * PANEL_COLS;
     let rows = first..matrix.rows().min(first + PANEL_COLS);

@@ -34,7 +34,8 @@ struct Case {
     finish: bool,
 }
 
-/// Runs one case on `threads` threads with strides wider than the shape and compares with the definition, bit for bit.
+/// Runs one case on `threads` threads with strides wider than the shape and compares with the
+/// definition, bit for bit.
 fn check(case: &Case, threads: usize) {
     let &Case { numbers, m, n, depth, columns, accumulate, finish } = case;
     let drawn = |seed, len| {
@@ -71,7 +72,12 @@ fn check(case: &Case, threads: usize) {
             Right::Rows(b_mat)
         },
         finish: match finish {
-            true => Finish { bias: Some(&bias), relu: true, mask: Some(MatRef::new(&mask, m, n)), round },
+            true => Finish {
+                bias: Some(&bias),
+                relu: true,
+                mask: Some(MatRef::new(&mask, m, n)),
+                round,
+            },
             false => Finish::default(),
         },
         accumulate,
@@ -100,17 +106,20 @@ fn check(case: &Case, threads: usize) {
         }
     }
     // What lies between the rows is nobody's to touch.
-    assert!((0..m.saturating_sub(1)).all(|i| c_data[i * (n + 2) + n..(i + 1) * (n + 2)] == before[i * (n + 2) + n..(i + 1) * (n + 2)]));
+    assert!((0..m.saturating_sub(1)).all(|i| c_data[i * (n + 2) + n..(i + 1) * (n + 2)]
+        == before[i * (n + 2) + n..(i + 1) * (n + 2)]));
 }
 
-/// The kernels there are, from the narrowest up, and whether those of AVX-512 may use instructions for bf16.
+/// The kernels there are, from the narrowest up, and whether those of AVX-512 may use instructions
+/// for bf16.
 const PATHS: [(Isa, bool); 4] =
     [(Isa::Portable, false), (Isa::Avx2, false), (Isa::Avx512, false), (Isa::Avx512, true)];
 
 /// Calls `body` once for each path that this processor has.
 fn on_every_path(body: &mut dyn FnMut(&str)) {
     for (isa, bf16) in PATHS {
-        let name = format!("{}{}", isa.name(), if bf16 { " with instructions for bf16" } else { "" });
+        let name =
+            format!("{}{}", isa.name(), if bf16 { " with instructions for bf16" } else { "" });
         allow_bf16(bf16);
         if force_isa(isa) != isa || has_bf16() != bf16 {
             println!("skipped, because this processor has no {name}");
@@ -164,7 +173,8 @@ fn small_integers_are_exact() {
     run(&Pool::new(2), &product, MatMut::new(&mut c, m, n));
     for i in 0..m {
         for j in 0..n {
-            let exact: i64 = (0..depth).map(|k| a[i * depth + k] as i64 * b[k * n + j] as i64).sum();
+            let exact: i64 =
+                (0..depth).map(|k| a[i * depth + k] as i64 * b[k * n + j] as i64).sum();
             assert_eq!(c[i * n + j] as i64, exact);
         }
     }
@@ -188,8 +198,8 @@ fn packing_a_transpose_is_packing_the_transposed() {
     }
 }
 
-/// Numbers of bf16 whose products lie around the smallest normal number, among them zeros of both signs, numbers below 2⁻¹²⁶ and large
-/// ones; at every `rare`th place an infinity or a NaN.
+/// Numbers of bf16 whose products lie around the smallest normal number, among them zeros of both
+/// signs, numbers below 2⁻¹²⁶ and large ones; at every `rare`th place an infinity or a NaN.
 fn extreme(seed: u64, len: usize, rare: usize) -> Vec<f32> {
     let (signs, exponents) = (uniform(seed, len), uniform(seed + 1, len));
     let value = |at: usize| match at % 11 {
@@ -207,7 +217,8 @@ fn extreme(seed: u64, len: usize, rare: usize) -> Vec<f32> {
     values
 }
 
-/// What `C` holds before products are added: numbers on both sides of 2⁻¹²⁶, zeros of both signs, ordinary ones.
+/// What `C` holds before products are added: numbers on both sides of 2⁻¹²⁶, zeros of both signs,
+/// ordinary ones.
 fn before(len: usize) -> Vec<f32> {
     let drawn = uniform(21, len);
     let value = |at: usize| match at % 5 {
@@ -220,7 +231,11 @@ fn before(len: usize) -> Vec<f32> {
 }
 
 /// A product of bf16 of extreme numbers, as bits; all NaN are one.
-fn extreme_product((m, n, depth): (usize, usize, usize), columns: bool, accumulate: bool) -> Vec<u32> {
+fn extreme_product(
+    (m, n, depth): (usize, usize, usize),
+    columns: bool,
+    accumulate: bool,
+) -> Vec<u32> {
     let (a, b) = (extreme(11, m * depth, 997), extreme(13, depth * n, 1009));
     let mut c = before(m * n);
     let b = MatRef::new(&b, depth, n);
@@ -236,13 +251,15 @@ fn extreme_product((m, n, depth): (usize, usize, usize), columns: bool, accumula
             (Left::Rows(MatRef::new(&a, m, depth)), Right::Panels(panels))
         }
     };
-    let product = Product { numbers: Numbers::Bf16, left, right, finish: Finish::default(), accumulate };
+    let product =
+        Product { numbers: Numbers::Bf16, left, right, finish: Finish::default(), accumulate };
     run(&Pool::new(1), &product, MatMut::new(&mut c, m, n));
     c.into_iter().map(|c| if c.is_nan() { f32::NAN.to_bits() } else { c.to_bits() }).collect()
 }
 
-/// Every path has the bits of the plainest one, and so of `vdpbf16ps` where the processor has it: whatever the number of rows and columns
-/// of a microtile, the parity of the depth and the blocks it is cut into.
+/// Every path has the bits of the plainest one, and so of `vdpbf16ps` where the processor has it:
+/// whatever the number of rows and columns of a microtile, the parity of the depth and the blocks
+/// it is cut into.
 #[test]
 fn every_path_has_the_bits_of_bf16_instructions() {
     let rows = 1..=15;

@@ -13,11 +13,13 @@ pub enum Compute {
     F32,
     /// f32, rounded to TF32 (ten bits of fraction) by the tensor cores. Devices only.
     Tf32,
-    /// bf16: activations between layers, their gradients and a copy of the weights are bf16. Devices only.
+    /// bf16: activations between layers, their gradients and a copy of the weights are bf16.
+    /// Devices only.
     Bf16,
     /// f16, likewise. Gradients below 2⁻²⁴ are lost unless the loss is scaled. Devices only.
     F16,
-    /// f32, of what was rounded as in [`Self::Bf16`] or [`Self::F16`]: the processor's way. Biases are not rounded.
+    /// f32, of what was rounded as in [`Self::Bf16`] or [`Self::F16`]: the processor's way. Biases
+    /// are not rounded.
     Rounded(Rounding),
 }
 

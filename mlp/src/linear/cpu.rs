@@ -1,7 +1,8 @@
 //! The CPU bodies: one product each, with everything elementwise in its epilogue.
 
 use super::{
-    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, Partials,
+    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs,
+    Partials,
 };
 use crate::gemm::{self, Finish, Left, Numbers, Product, Right};
 use crate::sum::{add_blocks, block};
@@ -95,7 +96,13 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, numbers
     }
 }
 
-fn sum_all_blocks(pool: &Pool, factors: Factors<'_>, partials: &Partials, block_len: usize, has_bias: bool) {
+fn sum_all_blocks(
+    pool: &Pool,
+    factors: Factors<'_>,
+    partials: &Partials,
+    block_len: usize,
+    has_bias: bool,
+) {
     let (mut weight, mut bias) = (partials.weight.write::<f32>(), partials.bias.write::<f32>());
     let (mut weight, mut bias) = (weight.view(), bias.view());
     for index in 0..partials.sum_blocks {
@@ -115,7 +122,8 @@ fn sum_block(
     accumulate: bool,
 ) {
     let finish = Finish::default();
-    let product = Product { numbers, left: Left::Columns(d_z), right: Right::Rows(x), finish, accumulate };
+    let product =
+        Product { numbers, left: Left::Columns(d_z), right: Right::Rows(x), finish, accumulate };
     match d_b {
         Some(mut d_b) => gemm::run_with_row_sums(pool, &product, d_w, d_b.row_mut(0)),
         None => gemm::run(pool, &product, d_w),

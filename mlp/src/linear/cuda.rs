@@ -2,8 +2,8 @@
 
 use super::helpers::{add_bias, add_blocks, bias_gradient, filled_up, mask_gradient};
 use super::{
-    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, Below, Beside, ForwardArgs,
-    Partials,
+    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, Below, Beside,
+    ForwardArgs, Partials,
 };
 use crate::cuda::product;
 use crate::sum::block;
@@ -11,7 +11,8 @@ use headlong_device::cuda::blas::{Epilogue, Math, MatmulArgs, MatmulSpec, Operan
 use headlong_device::cuda::{CudaStream, DevicePtr};
 use headlong_device::{DeviceError, Mat, Stream};
 
-/// Runs a product: with the first of the epilogues that the library has for it, which comes back. None after a failure.
+/// Runs a product: with the first of the epilogues that the library has for it, which comes back.
+/// None after a failure.
 ///
 /// Epilogues access biases 16 bytes at a time: one that starts elsewhere is left to a kernel.
 fn run_with_first(
@@ -20,7 +21,8 @@ fn run_with_first(
     epilogues: &[Epilogue],
     args: &MatmulArgs,
 ) -> Option<Epilogue> {
-    let fits = |epilogue: &&Epilogue| **epilogue == Epilogue::None || args.bias.0.is_multiple_of(16);
+    let fits =
+        |epilogue: &&Epilogue| **epilogue == Epilogue::None || args.bias.0.is_multiple_of(16);
     let mut reason = String::new();
     for &epilogue in epilogues.iter().filter(fits) {
         match product(stream, MatmulSpec { epilogue, ..spec }) {
@@ -32,7 +34,10 @@ fn run_with_first(
         }
     }
     let MatmulSpec { m, n, k, .. } = spec;
-    stream.fail(DeviceError::Misuse { what: format!("a product of {m} × {k} and {k} × {n}"), reason });
+    stream.fail(DeviceError::Misuse {
+        what: format!("a product of {m} × {k} and {k} × {n}"),
+        reason,
+    });
     None
 }
 
@@ -110,7 +115,11 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
 }
 
 /// Whether the bias gradient of the layer below is done, too.
-pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>, below: Option<&Below<'_>>) -> bool {
+pub fn backward_data(
+    stream: &Stream,
+    args: &BackwardDataArgs<'_>,
+    below: Option<&Below<'_>>,
+) -> bool {
     let stream = stream.cuda_body();
     let (d_z, w, d_x) = (args.d_z, args.w.operand(), args.d_x);
     if d_z.rows() == 0 {
@@ -164,13 +173,20 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, beside:
     }
 }
 
-fn sum_all_blocks(stream: &CudaStream, math: Math, args: &BackwardWeightsArgs<'_>, partials: &Partials) {
+fn sum_all_blocks(
+    stream: &CudaStream,
+    math: Math,
+    args: &BackwardWeightsArgs<'_>,
+    partials: &Partials,
+) {
     let outputs = args.d_z.cols();
     for index in 0..partials.sum_blocks {
         let samples = block(args.x.rows(), args.block_len, index);
         let of = |mat: &Mat| mat.rows_range(samples.start, samples.len());
-        let (d_w, d_b) =
-            (partials.weight.rows_range(index * outputs, outputs), partials.bias.rows_range(index, 1));
+        let (d_w, d_b) = (
+            partials.weight.rows_range(index * outputs, outputs),
+            partials.bias.rows_range(index, 1),
+        );
         let d_b = args.d_b.map(|_| &d_b);
         sum_block(stream, math, (&of(args.x), &of(args.d_z)), (&d_w, d_b), false);
     }
@@ -203,7 +219,8 @@ fn sum_block(
         bias_dtype: d_w.dtype(),
     };
     let bias = d_b.map_or(DevicePtr::NULL, Mat::device_ptr);
-    let run = MatmulArgs { beta: if accumulate { 1.0 } else { 0.0 }, bias, ..addresses(d_z, x, d_w) };
+    let run =
+        MatmulArgs { beta: if accumulate { 1.0 } else { 0.0 }, bias, ..addresses(d_z, x, d_w) };
     // The epilogue overwrites the bias gradient: it cannot accumulate.
     let epilogues = match d_b {
         Some(_) if !accumulate => &[Epilogue::BgradA, Epilogue::None][..],

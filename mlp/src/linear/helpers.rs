@@ -101,8 +101,8 @@ fn elementwise<A: Copy>(stream: &CudaStream, entry: &'static str, mat: &Mat, arg
     stream.run(&SOURCE, &defines(mat.dtype()), entry, shape, args);
 }
 
-/// Rounds matrices of f32 to the type of their copies, all of one type; a copy's rows are filled up with zeros as far as products
-/// read them.
+/// Rounds matrices of f32 to the type of their copies, all of one type; a copy's rows are filled up
+/// with zeros as far as products read them.
 pub fn copy_rounded<'a>(stream: &CudaStream, pairs: impl Iterator<Item = (&'a Mat, &'a Mat)>) {
     let mut pairs = pairs.peekable();
     while let Some((_, first)) = pairs.peek() {
@@ -118,14 +118,16 @@ pub fn copy_rounded<'a>(stream: &CudaStream, pairs: impl Iterator<Item = (&'a Ma
                 cols: from.cols() as u64,
                 padded_cols: filled_up(to) as u64,
             };
-            (largest, count) = (largest.max(blocks_over(stream, from.rows(), filled_up(to))), count + 1);
+            (largest, count) =
+                (largest.max(blocks_over(stream, from.rows(), filled_up(to))), count + 1);
         }
         let shape = Launch::new((largest, count), THREADS);
         stream.run(&SOURCE, &defines(dtype), "copy_rounded", shape, &launched);
     }
 }
 
-/// Elements of a row that a product of 16-bit matrices takes: a multiple of 16 bytes, where there is room for it.
+/// Elements of a row that a product of 16-bit matrices takes: a multiple of 16 bytes, where there
+/// is room for it.
 pub fn filled_up(mat: &Mat) -> usize {
     let whole = mat.cols().next_multiple_of(8);
     if mat.dtype() == DType::F32 || whole > mat.stride() { mat.cols() } else { whole }

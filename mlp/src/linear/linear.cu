@@ -1,5 +1,5 @@
-// What dense layers need beside their products, and instead of an epilogue that the library does not have for a shape. Rows lie
-// `stride` elements apart.
+// What dense layers need beside their products, and instead of an epilogue that the library does
+// not have for a shape. Rows lie `stride` elements apart.
 
 // Type of activations and their gradients: 0 is f32, 1 f16, 2 bf16.
 #ifndef ELEMENT
@@ -72,8 +72,9 @@ struct CopiesArgs {
     CopyArgs copies[MAX_COPIES];
 };
 
-// Calls f(row, col) for all elements of a matrix. Threads stand side by side along a row, as many as it has elements, rounded up to a
-// power of two, and on so many rows as a block has room for: so no thread divides.
+// Calls f(row, col) for all elements of a matrix. Threads stand side by side along a row, as many
+// as it has elements, rounded up to a power of two, and on so many rows as a block has room for: so
+// no thread divides.
 template <class F> inline __device__ void for_each_element(u64 rows, u64 cols, F f) {
     u32 log = 0;
     while (log < 8 && (1u << log) < cols) {
@@ -106,8 +107,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_bias(const BiasArgs a)
     });
 }
 
-// Sums of the columns over each of the parts of the rows, in order: a block takes 32 columns of a part, and its eight warps take
-// the rows in turn.
+// Sums of the columns over each of the parts of the rows, in order: a block takes 32 columns of a
+// part, and its eight warps take the rows in turn.
 extern "C" __global__ void __launch_bounds__(THREADS) bias_gradient_parts(const BiasGradientArgs a) {
     __shared__ float sums[THREADS];
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -1,23 +1,28 @@
-//! Dense layer: `Y = act(X·Wᵀ + b)`, and its gradients in three separate ops, so that the schedule can put each on a lane.
+//! Dense layer: `Y = act(X·Wᵀ + b)`, and its gradients in three separate ops, so that the schedule
+//! can put each on a lane.
 //!
 //! # What it computes
 //! * [`forward`]: `Y = act(X·Wᵀ + b)`, or without `b`.
-//! * [`backward_data`]: `dX = dZ·W`, where `dZ` is the gradient before the activation. Given the layer's input as
-//!   [`BackwardDataArgs::mask`], it is masked by the ReLU of the layer below in the same pass: then `dX` is that layer's `dZ`.
+//! * [`backward_data`]: `dX = dZ·W`, where `dZ` is the gradient before the activation. Given the
+//!   layer's input as [`BackwardDataArgs::mask`], it is masked by the ReLU of the layer below in
+//!   the same pass: then `dX` is that layer's `dZ`.
 //! * [`backward_weights`]: `dW = dZᵀ·X` and `db = Σ dZ`, over samples in their order.
 //! * [`backward_activation`]: masks a gradient in place, for whoever could not fuse it.
 //!
 //! # Shapes
-//! `X` samples × in, `W` out × in (PyTorch's layout), `b` 1 × out, `Y` and `dZ` samples × out; f32, rows may be strided.
+//! `X` samples × in, `W` out × in (PyTorch's layout), `b` 1 × out, `Y` and `dZ` samples × out; f32,
+//! rows may be strided.
 //!
 //! # Sums
-//! Every element is one chain of fused multiply-adds in a fixed order ([`crate::gemm`]); `dW` and `db` are summed per block
-//! of samples in sample order, then over blocks in one binary tree ([`crate::sum`]).
+//! Every element is one chain of fused multiply-adds in a fixed order ([`crate::gemm`]); `dW` and
+//! `db` are summed per block of samples in sample order, then over blocks in one binary tree
+//! ([`crate::sum`]).
 //!
 //! # Work
-//! On the CPU each op blocks until its tiles are done, and allocates nothing. On a device each enqueues a product of cuBLASLt, whose
-//! order of addition is the library's, the same for the same shape; and a kernel where no epilogue does the rest. Errors: those
-//! of the stream; wrong shapes panic.
+//! On the CPU each op blocks until its tiles are done, and allocates nothing. On a device each
+//! enqueues a product of cuBLASLt, whose order of addition is the library's, the same for the same
+//! shape; and a kernel where no epilogue does the rest. Errors: those of the stream; wrong shapes
+//! panic.
 //!
 //! # Source
 //! Naumov et al., "Deep Learning Recommendation Model", 2019, §2; PyTorch `nn.Linear`.
@@ -66,7 +71,8 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     forward_with_mask(stream, args, None);
 }
 
-/// As [`forward`]; a device whose products can leaves in `mask`, one bit an element, where the ReLU let its input pass.
+/// As [`forward`]; a device whose products can leaves in `mask`, one bit an element, where the ReLU
+/// let its input pass.
 pub(crate) fn forward_with_mask(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
     let (samples, inputs, outputs) = (args.x.rows(), args.w.inputs(), args.w.outputs());
     shape("input", args.x, samples, inputs);
@@ -92,7 +98,8 @@ pub struct BackwardDataArgs<'a> {
     pub d_x: &'a Mat,
     /// The input where a ReLU made it: the gradient becomes zero where it is not above zero.
     pub mask: Option<&'a Mat>,
-    /// Adds to what the gradient holds instead of overwriting it: the input goes on beside the layer, too.
+    /// Adds to what the gradient holds instead of overwriting it: the input goes on beside the
+    /// layer, too.
     pub accumulate: bool,
 }
 
@@ -159,7 +166,8 @@ pub struct BackwardWeightsArgs<'a> {
     pub d_b: Option<&'a Mat>,
     /// Sums of the blocks of samples; none for one block.
     pub partials: Option<&'a Partials>,
-    /// Samples of one block ([`crate::sum::block_len`]), where there are blocks; they hold all samples.
+    /// Samples of one block ([`crate::sum::block_len`]), where there are blocks; they hold all
+    /// samples.
     pub block_len: usize,
     /// Adds to what the gradients hold instead of overwriting them.
     pub accumulate: bool,
@@ -182,7 +190,11 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
 }
 
 /// As [`backward_weights`], for a stack of layers on a device.
-pub(crate) fn backward_weights_beside(stream: &Stream, args: &BackwardWeightsArgs<'_>, beside: Beside) {
+pub(crate) fn backward_weights_beside(
+    stream: &Stream,
+    args: &BackwardWeightsArgs<'_>,
+    beside: Beside,
+) {
     let (samples, inputs, outputs) = (args.x.rows(), args.x.cols(), args.d_z.cols());
     shape("gradient of the output", args.d_z, samples, outputs);
     shape("gradient of the weights", args.d_w, outputs, inputs);

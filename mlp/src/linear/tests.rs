@@ -36,7 +36,8 @@ impl Layer {
 
     fn run(&self, stream: &Stream, data: &Inputs, accumulate_twice: bool) -> Results {
         let &Layer { samples, inputs, outputs, sum_blocks } = self;
-        let (mut parameters, mut scratch) = (ArenaPlan::new("parameters"), ArenaPlan::new("scratch"));
+        let (mut parameters, mut scratch) =
+            (ArenaPlan::new("parameters"), ArenaPlan::new("scratch"));
         let plan = WeightsPlan::add_to(&mut parameters, &mut scratch, "w", (outputs, inputs));
         let freeze = |plan: ArenaPlan| plan.freeze_on(stream).unwrap();
         let w = plan.build(&freeze(parameters), &freeze(scratch));
@@ -54,7 +55,10 @@ impl Layer {
             weight: frozen("partial weights", sum_blocks * outputs, inputs, &[]),
             bias: frozen("partial biases", sum_blocks, outputs, &[]),
         });
-        forward(stream, &ForwardArgs { x: &x, w: &w, b: Some(&b), y: &y, activation: Activation::Relu });
+        forward(
+            stream,
+            &ForwardArgs { x: &x, w: &w, b: Some(&b), y: &y, activation: Activation::Relu },
+        );
         backward_data(
             stream,
             &BackwardDataArgs { d_z: &d_z, w: &w, d_x: &d_x, mask: Some(&x), accumulate: false },
@@ -152,7 +156,12 @@ fn threads_change_no_bit() {
         let one = layer.run(&Stream::cpu(1), &data, false);
         for threads in [2, 5] {
             let many = layer.run(&Stream::cpu(threads), &data, false);
-            assert!(one.y == many.y && one.d_x == many.d_x && one.d_w == many.d_w && one.d_b == many.d_b);
+            assert!(
+                one.y == many.y
+                    && one.d_x == many.d_x
+                    && one.d_w == many.d_w
+                    && one.d_b == many.d_b
+            );
         }
     }
 }
@@ -200,7 +209,10 @@ fn masks_in_place() {
 fn check_mask(stream: &Stream) {
     let y = frozen_on(stream, "y", 2, 3, &[1.0, 0.0, -0.0, 2.0, 0.0, 3.0]);
     let d_y = frozen_on(stream, "d_y", 2, 3, &[5.0; 6]);
-    backward_activation(stream, &BackwardActivationArgs { y: &y, d_y: &d_y, activation: Activation::Relu });
+    backward_activation(
+        stream,
+        &BackwardActivationArgs { y: &y, d_y: &d_y, activation: Activation::Relu },
+    );
     assert_eq!(values(&d_y), [5.0, 0.0, 0.0, 5.0, 0.0, 5.0]);
 }
 
@@ -210,8 +222,15 @@ fn wrong_shapes_are_refused_by_name() {
     let mat = |name, rows, cols| frozen(name, rows, cols, &[]);
     let (x, d_z, d_w, d_b) = (mat("x", 4, 3), mat("d_z", 4, 2), mat("d_w", 3, 2), mat("d_b", 1, 2));
     let (partials, block_len, accumulate) = (None, 4, false);
-    let args =
-        BackwardWeightsArgs { x: &x, d_z: &d_z, d_w: &d_w, d_b: Some(&d_b), partials, block_len, accumulate };
+    let args = BackwardWeightsArgs {
+        x: &x,
+        d_z: &d_z,
+        d_w: &d_w,
+        d_b: Some(&d_b),
+        partials,
+        block_len,
+        accumulate,
+    };
     backward_weights(&Stream::cpu(1), &args);
 }
 

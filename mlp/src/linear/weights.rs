@@ -7,9 +7,10 @@ use headlong_device::{Arena, ArenaPlan, DType, Mat, SlotId, Stream};
 
 /// Weights of one layer, logically out × in, with the packed copies that products read.
 ///
-/// The values lie in the arena of all parameters, where the optimiser changes them; the copies in the arena of
-/// activations. [`Self::refresh`] makes the copies again; [`Self::pack`] and [`Self::unpack`] carry the logical matrix
-/// to and from checkpoints, so that the physical layout is nobody else's business.
+/// The values lie in the arena of all parameters, where the optimiser changes them; the copies in
+/// the arena of activations. [`Self::refresh`] makes the copies again; [`Self::pack`] and
+/// [`Self::unpack`] carry the logical matrix to and from checkpoints, so that the physical layout
+/// is nobody else's business.
 #[derive(Debug, Clone)]
 pub struct Weights {
     pub(crate) values: Mat,
@@ -20,9 +21,11 @@ pub struct Weights {
 /// What products read.
 #[derive(Debug, Clone)]
 enum Copies {
-    /// The values, rounded where products take that, in panels, for either product; on a device, where the values themselves are read, they lie idle.
+    /// The values, rounded where products take that, in panels, for either product; on a device,
+    /// where the values themselves are read, they lie idle.
     Panels { forward: Mat, backward: Mat },
-    /// The values in 16 bits, rows and their number filled up with zeros to multiples of eight; and the bias.
+    /// The values in 16 bits, rows and their number filled up with zeros to multiples of eight; and
+    /// the bias.
     Rounded { weight: Mat, bias: Mat },
 }
 
@@ -55,8 +58,9 @@ impl WeightsPlan {
         (outputs, inputs): (usize, usize),
     ) -> Self {
         let values = parameters.matrix(name, DType::F32, outputs, inputs);
-        let mut copy =
-            |what: &str, rows, cols| scratch.matrix(&format!("{name}.{what}"), compute.dtype(), rows, cols);
+        let mut copy = |what: &str, rows, cols| {
+            scratch.matrix(&format!("{name}.{what}"), compute.dtype(), rows, cols)
+        };
         let panels = |cols: usize| cols.div_ceil(PANEL_COLS);
         let words = |depth| compute.numbers().words(depth);
         let copies = match compute.is_16_bit() {
@@ -109,7 +113,8 @@ impl Weights {
         self.values.name()
     }
 
-    /// Takes the logical matrix, row-major out × in. Call [`Self::refresh`] before the next product.
+    /// Takes the logical matrix, row-major out × in. Call [`Self::refresh`] before the next
+    /// product.
     pub fn pack(&self, logical: &[f32]) {
         copy_into(&self.values, logical);
     }
@@ -117,13 +122,17 @@ impl Weights {
     /// Gives the logical matrix, row-major out × in.
     pub fn unpack(&self, logical: &mut [f32]) {
         let values = self.values.to_vec::<f32>();
-        logical.copy_from_slice(&values.unwrap_or_else(|error| panic!("slot `{}`: {error}", self.name())));
+        logical.copy_from_slice(
+            &values.unwrap_or_else(|error| panic!("slot `{}`: {error}", self.name())),
+        );
     }
 
-    /// Packs the values for [`super::forward`] and [`super::backward_data`]: once after each change.
+    /// Packs the values for [`super::forward`] and [`super::backward_data`]: once after each
+    /// change.
     ///
-    /// Moves each weight twice; at a batch of 2048 that is about a hundredth of the step. On a device products in f32 read the values
-    /// themselves, and there is nothing to do; copies in 16 bits are made for all layers of a stack at once, by the stack.
+    /// Moves each weight twice; at a batch of 2048 that is about a hundredth of the step. On a
+    /// device products in f32 read the values themselves, and there is nothing to do; copies in 16
+    /// bits are made for all layers of a stack at once, by the stack.
     pub fn refresh(&self, stream: &Stream) {
         let Copies::Panels { forward, backward } = &self.copies else { return };
         if self.values.is_on_device() {
@@ -131,11 +140,16 @@ impl Weights {
         }
         let values = self.values.read::<f32>();
         let (mut forward, mut backward) = (forward.write::<f32>(), backward.write::<f32>());
-        pack_bands(stream.pool(), values.view(), self.panels_mut(forward.data_mut(), backward.data_mut()));
+        pack_bands(
+            stream.pool(),
+            values.view(),
+            self.panels_mut(forward.data_mut(), backward.data_mut()),
+        );
     }
 
-    /// Changes the values and packs them, a band at a time while it is in the cache. `lists` are the elements of the values and of two
-    /// states of an optimiser; see [`change_bands`]. On the CPU alone.
+    /// Changes the values and packs them, a band at a time while it is in the cache. `lists` are
+    /// the elements of the values and of two states of an optimiser; see [`change_bands`]. On the
+    /// CPU alone.
     pub(crate) fn change(
         &self,
         stream: &Stream,
@@ -179,7 +193,8 @@ impl Weights {
         }
     }
 
-    /// `Wᵀ`, in × out, as the right factor of the forward product. `data` is what [`Self::forward_panels`] opened.
+    /// `Wᵀ`, in × out, as the right factor of the forward product. `data` is what
+    /// [`Self::forward_panels`] opened.
     pub(super) fn as_forward<'a>(&self, data: &'a [f32]) -> Panels<'a> {
         Panels { data, depth: self.inputs(), cols: self.outputs() }
     }
@@ -207,7 +222,8 @@ impl Weights {
     }
 }
 
-/// Fills a slot wherever it lies: the host's part, before the first step and when a checkpoint is loaded.
+/// Fills a slot wherever it lies: the host's part, before the first step and when a checkpoint is
+/// loaded.
 ///
 /// # Panics
 /// When the device fails.

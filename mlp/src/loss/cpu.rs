@@ -24,12 +24,18 @@ pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
     });
 }
 
-fn gradients(pool: &Pool, args: &LossArgs<'_>, (logits, labels): (MatRef<'_>, MatRef<'_>), out: MatMut<'_>) {
+fn gradients(
+    pool: &Pool,
+    args: &LossArgs<'_>,
+    (logits, labels): (MatRef<'_>, MatRef<'_>),
+    out: MatMut<'_>,
+) {
     let loss_scale = args.loss_scale.map_or(1.0, |loss_scale| loss_scale.scale().0);
     let scale = f64::from(args.scale) * f64::from(loss_scale);
     for_each_row_tile(pool, out, TILE_ROWS, &|first, mut out| {
         for row in 0..out.rows() {
-            let (_, gradient) = loss(args.loss, logits.row(first + row)[0], labels.row(first + row)[0]);
+            let (_, gradient) =
+                loss(args.loss, logits.row(first + row)[0], labels.row(first + row)[0]);
             out.row_mut(row)[0] = (gradient * scale) as f32;
         }
     });
@@ -54,11 +60,16 @@ fn loss(kind: Loss, logit: f32, label: f32) -> (f64, f64) {
 
 pub fn probabilities(stream: &Stream, logits: &Mat, probabilities: &Mat) {
     let logits = logits.read::<f32>();
-    for_each_row_tile(stream.pool(), probabilities.write::<f32>().view(), TILE_ROWS, &|first, mut out| {
-        for row in 0..out.rows() {
-            let z = f64::from(logits.row(first + row)[0]);
-            let small = (-z.abs()).exp();
-            out.row_mut(row)[0] = (if z >= 0.0 { 1.0 } else { small } / (1.0 + small)) as f32;
-        }
-    });
+    for_each_row_tile(
+        stream.pool(),
+        probabilities.write::<f32>().view(),
+        TILE_ROWS,
+        &|first, mut out| {
+            for row in 0..out.rows() {
+                let z = f64::from(logits.row(first + row)[0]);
+                let small = (-z.abs()).exp();
+                out.row_mut(row)[0] = (if z >= 0.0 { 1.0 } else { small } / (1.0 + small)) as f32;
+            }
+        },
+    );
 }

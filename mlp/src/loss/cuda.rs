@@ -7,7 +7,8 @@ use headlong_device::{Mat, Stream};
 
 pub static SOURCE: Source = Source { name: "mlp/loss", text: include_str!("loss.cu") };
 
-/// Fewest samples of a part of a block, where it has several, and most parts of a block: as in `loss.cu`.
+/// Fewest samples of a part of a block, where it has several, and most parts of a block: as in
+/// `loss.cu`.
 const PART: usize = 1024;
 const MAX_PARTS: usize = 64;
 const _: () = assert!(super::MAX_SUM_BLOCKS * MAX_PARTS * size_of::<f64>() <= SCRATCH_BYTES);

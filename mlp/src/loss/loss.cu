@@ -1,7 +1,8 @@
 // Loss, its gradient and predictions. Arithmetic is f64 within a sample, as on the CPU.
 //
-// A block of samples of the sum is cut into parts, one thread block each: its threads take samples in turn, and a fixed tree adds
-// up what they found. So the order of addition depends on the shape alone.
+// A block of samples of the sum is cut into parts, one thread block each: its threads take samples
+// in turn, and a fixed tree adds up what they found. So the order of addition depends on the shape
+// alone.
 
 // Fewest samples of a part, where a block has several, and most parts of a block.
 #ifndef PART
@@ -54,8 +55,8 @@ inline __device__ double small_exponential(double z) { return exp(z < 0.0 ? z : 
 
 inline __device__ double probability(double z, double small) { return (z >= 0.0 ? 1.0 : small) / (1.0 + small); }
 
-// ln(1 + x): what rounding takes from 1 + x cancels in the quotient (Goldberg, "What every computer scientist should know about
-// floating-point arithmetic", theorem 4).
+// ln(1 + x): what rounding takes from 1 + x cancels in the quotient (Goldberg, "What every computer
+// scientist should know about floating-point arithmetic", theorem 4).
 inline __device__ double ln_1p(double x) {
     const double sum = 1.0 + x;
     return sum == 1.0 ? x : log(sum) * x / (sum - 1.0);

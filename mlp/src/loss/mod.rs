@@ -8,18 +8,20 @@
 //! | `BceWithLogits` | `max(z, 0) - z·y + ln(1 + e^-|z|)` | `p - y` |
 //! | `MseOfSigmoid` | `(p - y)²` | `2 (p - y) p (1 - p)` |
 //!
-//! `scale` is 1 / (global batch), or 1 / (batch · k) where k batches are accumulated into one step: then gradients are those
-//! of the mean.
+//! `scale` is 1 / (global batch), or 1 / (batch · k) where k batches are accumulated into one step:
+//! then gradients are those of the mean.
 //!
 //! # Shapes
-//! Logits, labels and gradient samples × 1; [`LossArgs::sums`] blocks × 2; all f32. Arithmetic is f64 within a sample.
+//! Logits, labels and gradient samples × 1; [`LossArgs::sums`] blocks × 2; all f32. Arithmetic is
+//! f64 within a sample.
 //!
 //! # Sums
-//! The losses of a block are added in f64 in sample order and kept as two f32, the sum and what rounding it lost;
-//! [`total`] adds the blocks in the fixed tree of [`crate::sum`].
+//! The losses of a block are added in f64 in sample order and kept as two f32, the sum and what
+//! rounding it lost; [`total`] adds the blocks in the fixed tree of [`crate::sum`].
 //!
 //! # Work
-//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two kernels. Errors: none; wrong shapes panic. NaN passes through to the sums.
+//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two
+//! kernels. Errors: none; wrong shapes panic. NaN passes through to the sums.
 //!
 //! # Source
 //! PyTorch `BCEWithLogitsLoss`, `MSELoss`; the stable form of the former is the well-known one.
@@ -58,7 +60,8 @@ pub struct LossArgs<'a> {
     pub labels: &'a Mat,
     /// Gradient with respect to the logits, samples × 1; overwritten.
     pub d_logits: &'a Mat,
-    /// Sums of the losses per block of samples, blocks × 2; overwritten. Its rows say how many blocks.
+    /// Sums of the losses per block of samples, blocks × 2; overwritten. Its rows say how many
+    /// blocks.
     pub sums: &'a Mat,
     /// Samples of one block ([`crate::sum::block_len`]); all blocks together hold all samples.
     pub block_len: usize,
@@ -71,12 +74,22 @@ pub struct LossArgs<'a> {
 /// Losses, summed per block, and the gradient of the logits.
 pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
     let samples = args.logits.rows();
-    for (what, mat) in [("logits", args.logits), ("labels", args.labels), ("gradient", args.d_logits)] {
-        assert_eq!((mat.rows(), mat.cols()), (samples, 1), "{what}, slot `{}`: rows × columns", mat.name());
+    for (what, mat) in
+        [("logits", args.logits), ("labels", args.labels), ("gradient", args.d_logits)]
+    {
+        assert_eq!(
+            (mat.rows(), mat.cols()),
+            (samples, 1),
+            "{what}, slot `{}`: rows × columns",
+            mat.name()
+        );
     }
     assert_eq!(args.sums.cols(), 2, "a block's sum is two numbers");
     assert!((1..=MAX_SUM_BLOCKS).contains(&args.sums.rows()), "1 to {MAX_SUM_BLOCKS} blocks");
-    assert!(args.sums.rows().saturating_mul(args.block_len) >= samples, "the blocks hold all samples");
+    assert!(
+        args.sums.rows().saturating_mul(args.block_len) >= samples,
+        "the blocks hold all samples"
+    );
     match stream.device() {
         Device::Cpu => cpu::forward_backward(stream, args),
         Device::Cuda(_) => cuda::forward_backward(stream, args),
@@ -84,7 +97,8 @@ pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
     }
 }
 
-/// The sum of the losses of all samples, from the block sums of [`forward_backward`]. Reads device memory: for the host's part.
+/// The sum of the losses of all samples, from the block sums of [`forward_backward`]. Reads device
+/// memory: for the host's part.
 pub fn total(sums: &Mat) -> f64 {
     let sums = sums.read::<f32>();
     let pairs = (0..sums.view().rows()).map(|index| sums.row(index));
@@ -110,7 +124,11 @@ fn total_of_pairs<'a>(pairs: impl ExactSizeIterator<Item = &'a [f32]>) -> f64 {
 
 /// `p = 1 / (1 + e^-z)` for predictions: logits and probabilities samples × 1, f32.
 pub fn probabilities(stream: &Stream, logits: &Mat, probabilities: &Mat) {
-    assert_eq!((logits.rows(), logits.cols()), (probabilities.rows(), 1), "one probability per logit");
+    assert_eq!(
+        (logits.rows(), logits.cols()),
+        (probabilities.rows(), 1),
+        "one probability per logit"
+    );
     match stream.device() {
         Device::Cpu => cpu::probabilities(stream, logits, probabilities),
         Device::Cuda(_) => cuda::probabilities(stream, logits, probabilities),

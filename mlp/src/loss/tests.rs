@@ -23,11 +23,20 @@ fn run_on(
 ) -> (f64, Vec<f32>) {
     let n = logits.len();
     let list = |name, data: &[f32]| frozen_on(stream, name, n, 1, data);
-    let (logits, labels, d_logits) = (list("logits", logits), list("labels", labels), list("d_logits", &[]));
+    let (logits, labels, d_logits) =
+        (list("logits", logits), list("labels", labels), list("d_logits", &[]));
     let sums = frozen_on(stream, "sums", blocks, 2, &[]);
     let (labels, d_logits, sums, block_len) = (&labels, &d_logits, &sums, n.div_ceil(blocks));
-    let args =
-        LossArgs { loss: kind, logits: &logits, labels, d_logits, sums, block_len, scale, loss_scale: None };
+    let args = LossArgs {
+        loss: kind,
+        logits: &logits,
+        labels,
+        d_logits,
+        sums,
+        block_len,
+        scale,
+        loss_scale: None,
+    };
     forward_backward(stream, &args);
     stream.check().unwrap();
     (total_of(&values(sums)), values(d_logits))
@@ -36,7 +45,8 @@ fn run_on(
 #[test]
 fn agrees_with_the_definitions() {
     let logits: Vec<f32> = uniform(1, 600).iter().map(|x| 20.0 * x).collect();
-    let labels: Vec<f32> = uniform(2, 600).iter().map(|&x| if x > 0.0 { 1.0 } else { 0.0 }).collect();
+    let labels: Vec<f32> =
+        uniform(2, 600).iter().map(|&x| if x > 0.0 { 1.0 } else { 0.0 }).collect();
     for kind in [Loss::BceWithLogits, Loss::MseOfSigmoid] {
         let (sum, gradient) = run(kind, &logits, &labels, 3, 0.25, 2);
         let each: Vec<(f64, f64)> = logits
@@ -48,7 +58,9 @@ fn agrees_with_the_definitions() {
         // f64 throughout; the definition itself loses digits in 1 - p, at most e^20 units of f64.
         assert!((sum - expected).abs() < 1e-6, "{kind:?}: got {sum}, expected {expected}");
         for (got, (_, expected)) in gradient.iter().zip(&each) {
-            assert!((f64::from(*got) - 0.25 * expected).abs() <= oracle::UNIT * expected.abs() + 1e-9);
+            assert!(
+                (f64::from(*got) - 0.25 * expected).abs() <= oracle::UNIT * expected.abs() + 1e-9
+            );
         }
     }
 }
@@ -62,7 +74,8 @@ fn gradients_are_finite_differences_of_the_loss() {
             for (label, gradient) in labels.iter().zip(gradient) {
                 let at = |z: f32| run(kind, &[z], &[*label], 1, 1.0, 1).0;
                 let slope = (at(z + step) - at(z - step)) / f64::from(2.0 * step);
-                // The third derivative of either loss is below 1, so the difference errs by less than step²/6.
+                // The third derivative of either loss is below 1, so the difference errs by less
+                // than step²/6.
                 assert!(
                     (slope - f64::from(gradient)).abs() < 1e-5,
                     "{kind:?} at {z}: {slope} and {gradient}"
@@ -74,7 +87,8 @@ fn gradients_are_finite_differences_of_the_loss() {
 
 #[test]
 fn large_logits_do_not_overflow() {
-    let (sum, gradient) = run(Loss::BceWithLogits, &[1e4, -1e4, 1e4, -1e4], &[1.0, 0.0, 0.0, 1.0], 1, 1.0, 1);
+    let (sum, gradient) =
+        run(Loss::BceWithLogits, &[1e4, -1e4, 1e4, -1e4], &[1.0, 0.0, 0.0, 1.0], 1, 1.0, 1);
     assert_eq!(sum, 2e4);
     assert_eq!(gradient, [0.0, 0.0, 1.0, -1.0]);
 }
@@ -115,15 +129,24 @@ mod cuda_tests {
         let Some(stream) = stream() else { return };
         for (n, blocks) in [(1, 1), (600, 3), (5000, 1), (5000, 2), (2049, 4), (10, 7)] {
             let logits: Vec<f32> = uniform(1, n).iter().map(|x| 20.0 * x).collect();
-            let labels: Vec<f32> = uniform(2, n).iter().map(|&x| if x > 0.0 { 1.0 } else { 0.0 }).collect();
+            let labels: Vec<f32> =
+                uniform(2, n).iter().map(|&x| if x > 0.0 { 1.0 } else { 0.0 }).collect();
             for kind in [Loss::BceWithLogits, Loss::MseOfSigmoid] {
                 let (sum, gradient) = run_on(&stream, kind, (&logits, &labels), blocks, 0.25);
                 let (expected, gradients) = run(kind, &logits, &labels, blocks, 0.25, 1);
-                // f64 on both, in another order, and kept in two f32 with 48 bits: about 2^-47 of each block's sum.
-                assert!((sum - expected).abs() <= 1e-13 * expected, "{n} in {blocks}: {sum}, {expected}");
+                // f64 on both, in another order, and kept in two f32 with 48 bits: about 2^-47 of
+                // each block's sum.
+                assert!(
+                    (sum - expected).abs() <= 1e-13 * expected,
+                    "{n} in {blocks}: {sum}, {expected}"
+                );
                 for (got, expected) in gradient.iter().zip(&gradients) {
-                    // Both round the same number in f64, of which exponentials may differ in the last bits.
-                    assert!((got - expected).abs() <= 1.2e-7 * expected.abs() + 1e-16, "{got}, {expected}");
+                    // Both round the same number in f64, of which exponentials may differ in the
+                    // last bits.
+                    assert!(
+                        (got - expected).abs() <= 1.2e-7 * expected.abs() + 1e-16,
+                        "{got}, {expected}"
+                    );
                 }
                 assert_eq!(run_on(&stream, kind, (&logits, &labels), blocks, 0.25).0, sum);
             }
@@ -133,8 +156,9 @@ mod cuda_tests {
     #[test]
     fn extremes_are_those_of_the_cpu() {
         let Some(stream) = stream() else { return };
-        let run =
-            |logits: &[f32], labels: &[f32]| run_on(&stream, Loss::BceWithLogits, (logits, labels), 1, 1.0);
+        let run = |logits: &[f32], labels: &[f32]| {
+            run_on(&stream, Loss::BceWithLogits, (logits, labels), 1, 1.0)
+        };
         let (sum, gradient) = run(&[1e4, -1e4, 1e4, -1e4], &[1.0, 0.0, 0.0, 1.0]);
         assert_eq!((sum, gradient), (2e4, vec![0.0, 0.0, 1.0, -1.0]));
         assert!(run(&[0.0, f32::NAN], &[1.0, 0.0]).0.is_nan());

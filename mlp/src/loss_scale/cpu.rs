@@ -1,8 +1,8 @@
 //! The CPU bodies.
 
 use super::{
-    FIRST_BAD, GOOD_STEPS, INVERSE, LARGEST, LARGEST_COUNT, LossScale, NO_QUAD, NUM_SKIPPED, SCALE, SKIP,
-    SMALLEST, WAS_SKIPPED, WAS_SMALLEST,
+    FIRST_BAD, GOOD_STEPS, INVERSE, LARGEST, LARGEST_COUNT, LossScale, NO_QUAD, NUM_SKIPPED, SCALE,
+    SKIP, SMALLEST, WAS_SKIPPED, WAS_SMALLEST,
 };
 use crate::vector::for_each_row_tile;
 use headlong_device::{Arena, Mat, Stream, vectorized};
@@ -23,7 +23,8 @@ pub fn check(stream: &Stream, scale: &LossScale, gradients: &Arena) {
         fits[0] = are_finite(&gradients[start.min(gradients.len())..end.min(gradients.len())]);
     });
     let found = scale.overflow.read::<f32>().data()[0] != 0.0 || !fits.iter().all(|&fits| fits);
-    let first = if found { gradients.iter().position(|gradient| !gradient.is_finite()) } else { None };
+    let first =
+        if found { gradients.iter().position(|gradient| !gradient.is_finite()) } else { None };
     let mut state = scale.state.write::<f32>();
     state.data_mut()[SKIP] = f32::from(u8::from(found));
     state.data_mut()[FIRST_BAD] = f32::from_bits(first.map_or(NO_QUAD, |index| (index / 4) as u32));

@@ -1,10 +1,12 @@
-//! Dynamic scaling of the loss, for gradients in f16: below 2⁻²⁴ they would be lost, above 65504 they would be infinite.
+//! Dynamic scaling of the loss, for gradients in f16: below 2⁻²⁴ they would be lost, above 65504
+//! they would be infinite.
 //!
 //! # What it computes
-//! The gradient of the loss is multiplied by a scale S ([`crate::loss`]), and with it everything that is computed from it. The
-//! gradients of vectors are divided by S where the interaction writes them, those of dense parameters where the optimiser reads
-//! them. S is a power of two, so that neither rounds. A step in which a gradient is not finite changes nothing (it is *skipped*), and S is
-//! halved; after [`LossScale::growth_interval`] steps without one, S is doubled:
+//! The gradient of the loss is multiplied by a scale S ([`crate::loss`]), and with it everything
+//! that is computed from it. The gradients of vectors are divided by S where the interaction writes
+//! them, those of dense parameters where the optimiser reads them. S is a power of two, so that
+//! neither rounds. A step in which a gradient is not finite changes nothing (it is *skipped*), and
+//! S is halved; after [`LossScale::growth_interval`] steps without one, S is doubled:
 //!
 //! ```text
 //! skipped                      S ← max(S / 2, SMALLEST)       good ← 0
@@ -13,20 +15,23 @@
 //! ```
 //!
 //! # Who finds what
-//! [`crate::interaction`] raises [`LossScale::overflow`] where a gradient of a vector is not finite: one number that ranks add up with
-//! their gradients. [`LossScale::check`] looks at that number and at the gradients of dense parameters, after they were added up:
-//! so all ranks find the same. On a device it writes what it found into [`DeviceStep::skip`], which every optimiser obeys; the host
-//! asks [`LossScale::skips`] on the CPU. [`LossScale::adjust`] ends the step.
+//! [`crate::interaction`] raises [`LossScale::overflow`] where a gradient of a vector is not
+//! finite: one number that ranks add up with their gradients. [`LossScale::check`] looks at that
+//! number and at the gradients of dense parameters, after they were added up: so all ranks find the
+//! same. On a device it writes what it found into [`DeviceStep::skip`], which every optimiser
+//! obeys; the host asks [`LossScale::skips`] on the CPU. [`LossScale::adjust`] ends the step.
 //!
 //! # Shapes
-//! The state is 1 × [`STATE_LEN`] f32, the overflow 1 × 1 f32; both start as [`LossScale::set`] leaves them.
+//! The state is 1 × [`STATE_LEN`] f32, the overflow 1 × 1 f32; both start as [`LossScale::set`]
+//! leaves them.
 //!
 //! # Work
-//! On the CPU it blocks until done and allocates nothing; on a device each call enqueues one kernel and nothing returns to the host.
+//! On the CPU it blocks until done and allocates nothing; on a device each call enqueues one kernel
+//! and nothing returns to the host.
 //!
 //! # Source
-//! Micikevicius et al., "Mixed Precision Training", 2018, §3.2; PyTorch `torch.amp.GradScaler` (factors, interval, first scale); NVIDIA
-//! Apex `LossScaler` (bounds).
+//! Micikevicius et al., "Mixed Precision Training", 2018, §3.2; PyTorch `torch.amp.GradScaler`
+//! (factors, interval, first scale); NVIDIA Apex `LossScaler` (bounds).
 
 mod cpu;
 mod cuda;
@@ -40,8 +45,9 @@ use headlong_device::cuda::DevicePtr;
 use headlong_device::cuda::DeviceStep;
 use headlong_device::{Arena, Device, Mat, Stream};
 
-/// Numbers in the state: scale, 1 / scale, steps since it changed, steps skipped, whether this step is to be skipped, whether the last one
-/// was, whether it was at the smallest scale; then, as bits, which quad of the dense gradients is the first that is not finite.
+/// Numbers in the state: scale, 1 / scale, steps since it changed, steps skipped, whether this step
+/// is to be skipped, whether the last one was, whether it was at the smallest scale; then, as bits,
+/// which quad of the dense gradients is the first that is not finite.
 pub const STATE_LEN: usize = 8;
 
 /// The smallest scale: what overflows there is no matter of scale.
@@ -71,7 +77,8 @@ const LARGEST_COUNT: f32 = 16_777_216.0;
 pub struct LossScale {
     /// 1 × [`STATE_LEN`].
     pub state: Mat,
-    /// 1 × 1: above zero where a gradient of a vector was not finite; ranks add it up before [`LossScale::check`].
+    /// 1 × 1: above zero where a gradient of a vector was not finite; ranks add it up before
+    /// [`LossScale::check`].
     pub overflow: Mat,
     /// Steps without an overflow after which the scale is doubled.
     pub growth_interval: u32,
@@ -90,7 +97,8 @@ pub struct ScaleState {
     pub was_skipped: bool,
     /// Whether it was skipped at [`SMALLEST`], from where there is nowhere to go.
     pub was_smallest: bool,
-    /// The first four dense gradients of which one was not finite, counted in fours, where [`Self::was_smallest`].
+    /// The first four dense gradients of which one was not finite, counted in fours, where
+    /// [`Self::was_smallest`].
     pub first_bad: Option<u32>,
 }
 
@@ -137,7 +145,8 @@ pub fn is_scale(scale: f64) -> bool {
 }
 
 impl LossScale {
-    /// Puts scale and counters where they stand: the host's part, before the first step and when a checkpoint is loaded.
+    /// Puts scale and counters where they stand: the host's part, before the first step and when a
+    /// checkpoint is loaded.
     ///
     /// # Errors
     /// A device that has failed.
@@ -154,13 +163,19 @@ impl LossScale {
         Ok(ScaleState::of(&self.state.to_vec::<f32>()?))
     }
 
-    /// Looks for what is not finite: in the gradients of all dense parameters, and in [`Self::overflow`]. `steps` are the [`DeviceStep`]s
-    /// that a device's optimisers read; the CPU has none.
+    /// Looks for what is not finite: in the gradients of all dense parameters, and in
+    /// [`Self::overflow`]. `steps` are the [`DeviceStep`]s that a device's optimisers read; the CPU
+    /// has none.
     pub fn check(&self, stream: &Stream, gradients: &Arena, steps: Option<[DevicePtr; 2]>) {
         match stream.device() {
             Device::Cpu => cpu::check(stream, self, gradients),
             Device::Cuda(_) => {
-                cuda::check(stream, self, gradients, steps.expect("a device reads steps from its memory"));
+                cuda::check(
+                    stream,
+                    self,
+                    gradients,
+                    steps.expect("a device reads steps from its memory"),
+                );
             }
             device => unreachable!("no op runs on {device}"),
         }
@@ -175,7 +190,8 @@ impl LossScale {
         }
     }
 
-    /// Whether [`Self::check`] found that this step must change nothing. Reads the state: on the CPU only.
+    /// Whether [`Self::check`] found that this step must change nothing. Reads the state: on the
+    /// CPU only.
     pub fn skips(&self) -> bool {
         self.state.read::<f32>().data()[SKIP] != 0.0
     }
@@ -186,8 +202,8 @@ impl LossScale {
         (state.data()[SCALE], state.data()[INVERSE])
     }
 
-    /// Divides gradients by the scale, and raises [`Self::overflow`] where one is not finite: the CPU's pass behind an interaction, whose
-    /// kernels do it themselves.
+    /// Divides gradients by the scale, and raises [`Self::overflow`] where one is not finite: the
+    /// CPU's pass behind an interaction, whose kernels do it themselves.
     pub(crate) fn unscale(&self, stream: &Stream, gradients: &Mat) {
         cpu::unscale(stream, self, gradients);
     }

@@ -54,7 +54,8 @@ const STEP: Step = Step { learning_rate: 0.5, number: 1 };
 
 /// The rule, written out.
 fn expected(state: &ScaleState, skipped: bool) -> ScaleState {
-    let mut next = ScaleState { was_skipped: skipped, was_smallest: false, first_bad: None, ..*state };
+    let mut next =
+        ScaleState { was_skipped: skipped, was_smallest: false, first_bad: None, ..*state };
     if skipped {
         next.num_skipped += 1;
         next.good_steps = 0;
@@ -80,8 +81,10 @@ fn the_scale_falls_at_once_and_grows_after_a_while() {
             for number in 1..20 {
                 let skipped = number % bad == 0;
                 let value = if skipped { [f32::INFINITY, f32::NAN][number % 2] } else { 1.0 };
-                let (gradients, steps) =
-                    (gradients_on(&stream, &[0.0, 3e38, value, 1.0, 0.5, -3e38]), Steps::on(&stream));
+                let (gradients, steps) = (
+                    gradients_on(&stream, &[0.0, 3e38, value, 1.0, 0.5, -3e38]),
+                    Steps::on(&stream),
+                );
                 scale.check(&stream, &gradients, steps.places());
                 stream.synchronize().unwrap();
                 assert_eq!(steps.skips().unwrap_or([skipped; 2]), [skipped; 2], "step {number}");
@@ -116,7 +119,11 @@ fn what_is_not_finite_is_found_wherever_it_is() {
         // What another rank has found counts, once.
         for skipped in [true, false] {
             scale.overflow.copy_from(&[if skipped { 2.0_f32 } else { 0.0 }]).unwrap();
-            scale.check(&stream, &gradients_on(&stream, &uniform(1, 300)), Steps::on(&stream).places());
+            scale.check(
+                &stream,
+                &gradients_on(&stream, &uniform(1, 300)),
+                Steps::on(&stream).places(),
+            );
             scale.adjust(&stream);
             assert_eq!(scale.get().unwrap().was_skipped, skipped);
             assert_eq!(values(&scale.overflow), [0.0]);
@@ -124,7 +131,8 @@ fn what_is_not_finite_is_found_wherever_it_is() {
     }
 }
 
-/// A power of two changes no bit on its way through the loss and out of the optimiser, clipped or not.
+/// A power of two changes no bit on its way through the loss and out of the optimiser, clipped or
+/// not.
 #[test]
 fn a_scale_changes_no_bit_of_a_step() {
     for stream in streams() {
@@ -132,7 +140,8 @@ fn a_scale_changes_no_bit_of_a_step() {
             let of = |scale: Option<&LossScale>| {
                 let mat = |name, data: &[f32]| frozen_on(&stream, name, 64, 1, data);
                 let (logits, labels) = (mat("logits", &uniform(1, 64)), mat("labels", &[1.0; 64]));
-                let (d_logits, sums) = (mat("d_logits", &[]), frozen_on(&stream, "sums", 1, 2, &[]));
+                let (d_logits, sums) =
+                    (mat("d_logits", &[]), frozen_on(&stream, "sums", 1, 2, &[]));
                 let args = LossArgs {
                     loss: Loss::BceWithLogits,
                     logits: &logits,
@@ -200,7 +209,8 @@ fn a_skipped_step_changes_nothing() {
     }
 }
 
-/// Interactions divide the gradients of vectors, leave those of the bottom scaled, and raise the overflow for the former alone.
+/// Interactions divide the gradients of vectors, leave those of the bottom scaled, and raise the
+/// overflow for the former alone.
 #[test]
 fn interactions_unscale_and_report() {
     const SAMPLES: usize = 37;
@@ -209,7 +219,8 @@ fn interactions_unscale_and_report() {
         for (vectors, dim, is_dot) in [(4, 8, true), (70, 150, true), (3, 5, false)] {
             let width = if is_dot { dot::output_width(vectors, dim) } else { (vectors + 1) * dim };
             let of = |scale: Option<&LossScale>, d_out: &[f32]| {
-                let mat = |name, cols: usize, data: &[f32]| frozen_on(&stream, name, SAMPLES, cols, data);
+                let mat =
+                    |name, cols: usize, data: &[f32]| frozen_on(&stream, name, SAMPLES, cols, data);
                 let bottom = mat("bottom", dim, &uniform(1, SAMPLES * dim));
                 let rows = mat("vectors", vectors * dim, &uniform(2, SAMPLES * vectors * dim));
                 let (d_out, d_bottom) = (mat("d_out", width, d_out), mat("d_bottom", dim, &[]));

@@ -1,4 +1,5 @@
-// What an interaction does with gradients of a scaled loss: it divides them, and tells where one is not finite.
+// What an interaction does with gradients of a scaled loss: it divides them, and tells where one is
+// not finite.
 struct UnscaleArgs {
     // The state of the scale, whose second number is 1 / scale; null where the loss is not scaled.
     const float *state;

@@ -4,7 +4,8 @@ use headlong_device::cuda::Event;
 use headlong_device::{Result, Stream};
 use std::sync::{Arc, OnceLock};
 
-/// The events of one stack: one for each layer, and one for the end. Made by the first backward pass with a companion.
+/// The events of one stack: one for each layer, and one for the end. Made by the first backward
+/// pass with a companion.
 #[derive(Debug, Clone, Default)]
 pub struct Aside {
     events: Arc<OnceLock<Vec<Event>>>,
@@ -39,7 +40,8 @@ impl Aside {
 }
 
 impl Running<'_> {
-    /// The companion, once it waits for all that the stream has been given so far: the gradient of layer `index`.
+    /// The companion, once it waits for all that the stream has been given so far: the gradient of
+    /// layer `index`.
     pub fn fork(&self, index: usize) -> &Stream {
         self.stream.cuda_body().record(&self.events[index]);
         self.companion.cuda_body().wait(&self.events[index]);

@@ -10,12 +10,13 @@ use headlong_device::{Arena, ArenaPlan, DType, SlotId, Stream};
 /// The plans that stacks add their slots to. Any part of the model may add slots of its own.
 #[derive(Debug, Clone)]
 pub struct Plans {
-    /// Parameters, in the order in which stacks were added: `bottom.0.weight`, `bottom.0.bias`, `bottom.1.weight`, ….
-    /// Gradients and optimiser states are frozen from copies of it.
+    /// Parameters, in the order in which stacks were added: `bottom.0.weight`, `bottom.0.bias`,
+    /// `bottom.1.weight`, …. Gradients and optimiser states are frozen from copies of it.
     pub parameters: ArenaPlan,
     /// Outputs of layers, their gradients, packed weights.
     pub activations: ArenaPlan,
-    /// Gradients of others that lie before those of the parameters, in one memory with them, so that one all-reduce takes both.
+    /// Gradients of others that lie before those of the parameters, in one memory with them, so
+    /// that one all-reduce takes both.
     pub leading: ArenaPlan,
 }
 
@@ -73,9 +74,10 @@ impl Plans {
 pub enum Kind {
     /// Biases and ReLUs. Its ends may be f32 where products take less.
     Perceptron,
-    /// A matrix of low rank, as two factors: `W·(V·x) + b`. The first layer, `v`, has no bias, nothing stands between the two, and the
-    /// second, `w`, has a bias that starts at zero. The gradient of the input is added to what is there, because the input goes on
-    /// beside the stack, too. Its ends are what products take: of that type, or rounded.
+    /// A matrix of low rank, as two factors: `W·(V·x) + b`. The first layer, `v`, has no bias,
+    /// nothing stands between the two, and the second, `w`, has a bias that starts at zero. The
+    /// gradient of the input is added to what is there, because the input goes on beside the stack,
+    /// too. Its ends are what products take: of that type, or rounded.
     LowRank,
 }
 
@@ -104,7 +106,8 @@ pub struct MlpPlan {
     kind: Kind,
     compute: Compute,
     layers: Vec<LayerPlan>,
-    /// Input and gradient of the output in 16 bits, where products are and the caller's are not; rounded, where products take that.
+    /// Input and gradient of the output in 16 bits, where products are and the caller's are not;
+    /// rounded, where products take that.
     rounded: Option<[(SlotId, usize); 2]>,
 }
 
@@ -126,7 +129,8 @@ impl MlpSpec<'_> {
     /// Adds the slots of this stack.
     ///
     /// # Panics
-    /// When a width or `sum_blocks` is 0, or there is no width. A stack of one width has no layer, and is not to be run.
+    /// When a width or `sum_blocks` is 0, or there is no width. A stack of one width has no layer,
+    /// and is not to be run.
     pub fn add_to(&self, plans: &mut Plans) -> MlpPlan {
         assert!(!self.widths.is_empty(), "a stack has an input");
         assert!(
@@ -158,19 +162,33 @@ impl MlpSpec<'_> {
         let (inputs, width) = (self.widths[index], self.widths[index + 1]);
         let last = index + 2 == self.widths.len();
         let name = self.layer_name(index);
-        let (has_bias, relu) = (last || self.kind == Kind::Perceptron, self.kind == Kind::Perceptron);
+        let (has_bias, relu) =
+            (last || self.kind == Kind::Perceptron, self.kind == Kind::Perceptron);
         let Plans { parameters, activations, .. } = plans;
         let (compute, shape) = (self.compute, (width, inputs));
-        let weights =
-            WeightsPlan::add_for(compute, parameters, activations, &format!("{name}.weight"), shape);
-        let bias = has_bias.then(|| parameters.matrix(&format!("{name}.bias"), DType::F32, 1, width));
-        let mut matrix =
-            |what: &str, dtype, rows, cols| activations.matrix(&format!("{name}.{what}"), dtype, rows, cols);
+        let weights = WeightsPlan::add_for(
+            compute,
+            parameters,
+            activations,
+            &format!("{name}.weight"),
+            shape,
+        );
+        let bias =
+            has_bias.then(|| parameters.matrix(&format!("{name}.bias"), DType::F32, 1, width));
+        let mut matrix = |what: &str, dtype, rows, cols| {
+            activations.matrix(&format!("{name}.{what}"), dtype, rows, cols)
+        };
         let between = (!last).then(|| {
             let stride = padded(width);
-            let [y, d_z] = ["y", "d_z"].map(|what| matrix(what, compute.dtype(), self.max_samples, stride));
-            // A bit an element: where there is no device to write it, it takes a sixtieth of the room of the two.
-            [y, d_z, matrix("mask", DType::U32, self.max_samples, blas::aux_stride_bits(width) / 32)]
+            let [y, d_z] =
+                ["y", "d_z"].map(|what| matrix(what, compute.dtype(), self.max_samples, stride));
+            // A bit an element: where there is no device to write it, it takes a sixtieth of the
+            // room of the two.
+            [
+                y,
+                d_z,
+                matrix("mask", DType::U32, self.max_samples, blas::aux_stride_bits(width) / 32),
+            ]
         });
         let coarse_d_bias = (compute.is_16_bit() && !last && relu)
             .then(|| matrix("coarse_d_bias", compute.dtype(), 1, width));
@@ -180,7 +198,8 @@ impl MlpSpec<'_> {
         LayerPlan { name, width, activation, weights, bias, between, coarse_d_bias, partials }
     }
 
-    /// Room for the sums of blocks; and where 16-bit inputs have rows that are filled up, room for what that makes of the sums.
+    /// Room for the sums of blocks; and where 16-bit inputs have rows that are filled up, room for
+    /// what that makes of the sums.
     fn partials(
         &self,
         (width, inputs): (usize, usize),
@@ -196,8 +215,8 @@ impl MlpSpec<'_> {
     }
 }
 
-/// Elements between the starts of rows `width` wide: never a multiple of 4 KiB, at which all rows would fall into the same few
-/// lines of the first-level cache.
+/// Elements between the starts of rows `width` wide: never a multiple of 4 KiB, at which all rows
+/// would fall into the same few lines of the first-level cache.
 fn padded(width: usize) -> usize {
     let stride = width.next_multiple_of(16);
     if stride.is_multiple_of(512) { stride + 16 } else { stride }
@@ -207,8 +226,9 @@ impl MlpPlan {
     /// The stack, in frozen arenas of the same plans.
     pub fn build(&self, arenas: &Arenas) -> Mlp {
         let layers = self.layers.iter().map(|plan| plan.build(arenas)).collect();
-        let rounded =
-            self.rounded.map(|ends| ends.map(|(slot, width)| arenas.activations.mat(slot).columns(0, width)));
+        let rounded = self
+            .rounded
+            .map(|ends| ends.map(|(slot, width)| arenas.activations.mat(slot).columns(0, width)));
         Mlp { kind: self.kind, compute: self.compute, layers, rounded, aside: Aside::default() }
     }
 }

@@ -36,13 +36,21 @@ fn model_of(stream: &Stream, widths: &[usize], sum_blocks: usize) -> Model {
 fn model_with(stream: &Stream, widths: &[usize], sum_blocks: usize, compute: Compute) -> Model {
     let mut plans = Plans::new();
     let last = Activation::None;
-    let spec =
-        MlpSpec { name: "top", kind: Kind::Perceptron, widths, last, max_samples: 64, sum_blocks, compute };
+    let spec = MlpSpec {
+        name: "top",
+        kind: Kind::Perceptron,
+        widths,
+        last,
+        max_samples: 64,
+        sum_blocks,
+        compute,
+    };
     let plan = spec.add_to(&mut plans);
     let arenas = plans.freeze_on(stream).unwrap();
     let stack = plan.build(&arenas);
     stack.initialize(3);
-    let labels: Vec<f32> = uniform(8, SAMPLES).iter().map(|&x| if x > 0.2 { 1.0 } else { 0.0 }).collect();
+    let labels: Vec<f32> =
+        uniform(8, SAMPLES).iter().map(|&x| if x > 0.2 { 1.0 } else { 0.0 }).collect();
     let frozen = |name, rows, cols, data: &[f32]| frozen_on(stream, name, rows, cols, data);
     Model {
         arenas,
@@ -73,10 +81,24 @@ impl Model {
         let block_len = block_len(SAMPLES, sums.rows());
         loss::forward_backward(
             stream,
-            &LossArgs { loss, logits, labels, d_logits, sums, block_len, scale: 1.0, loss_scale: None },
+            &LossArgs {
+                loss,
+                logits,
+                labels,
+                d_logits,
+                sums,
+                block_len,
+                scale: 1.0,
+                loss_scale: None,
+            },
         );
-        let args =
-            MlpBackwardArgs { x: &self.x, d_z: &self.d_y, d_x: Some(&self.d_x), accumulate, block_len };
+        let args = MlpBackwardArgs {
+            x: &self.x,
+            d_z: &self.d_y,
+            d_x: Some(&self.d_x),
+            accumulate,
+            block_len,
+        };
         self.stack.backward(stream, &args);
     }
 
@@ -85,7 +107,12 @@ impl Model {
         let mut input = x.to_vec();
         for layer in self.stack.layers() {
             let w: Vec<f64> = values_f64(&layer.weights().values);
-            let z = oracle::linear(&input, &w, &values_f64(layer.bias().unwrap()), layer.weights().inputs());
+            let z = oracle::linear(
+                &input,
+                &w,
+                &values_f64(layer.bias().unwrap()),
+                layer.weights().inputs(),
+            );
             input = z.iter().map(|sum| oracle::activate(layer.activation(), sum.value)).collect();
         }
         let labels = values_f64(&self.labels);
@@ -106,9 +133,10 @@ fn loss_and_gradients_agree_with_finite_differences_of_the_oracle() {
     let step = 2.0_f64.powi(-12);
     let slope = |change: &dyn Fn(f64) -> f64| (change(step) - change(-step)) / (2.0 * step);
     for layer in model.stack.layers() {
-        for (parameter, gradient) in
-            [(&layer.weights().values, layer.d_weight()), (layer.bias().unwrap(), layer.d_bias().unwrap())]
-        {
+        for (parameter, gradient) in [
+            (&layer.weights().values, layer.d_weight()),
+            (layer.bias().unwrap(), layer.d_bias().unwrap()),
+        ] {
             let gradient = values(gradient);
             for index in [0, gradient.len() / 2, gradient.len() - 1] {
                 let change = |by: f64| {
@@ -120,7 +148,8 @@ fn loss_and_gradients_agree_with_finite_differences_of_the_oracle() {
                     parameter.write::<f32>().data_mut()[index] = before;
                     loss
                 };
-                // Rounding the moved weight to f32 turns a step of 2^-12 by up to 2^-13, a kink of a ReLU by more.
+                // Rounding the moved weight to f32 turns a step of 2^-12 by up to 2^-13, a kink of
+                // a ReLU by more.
                 let expected = slope(&change);
                 let got = f64::from(gradient[index]);
                 assert!(
@@ -175,9 +204,13 @@ fn accumulating_adds() {
 #[test]
 fn parameters_are_named_and_initial_values_depend_on_name_and_seed() {
     let stack = model(1).stack;
-    let names: Vec<&str> =
-        stack.layers().iter().flat_map(|l| [l.weights().name(), l.bias().unwrap().name()]).collect();
-    let expected = ["top.0.weight", "top.0.bias", "top.1.weight", "top.1.bias", "top.2.weight", "top.2.bias"];
+    let names: Vec<&str> = stack
+        .layers()
+        .iter()
+        .flat_map(|l| [l.weights().name(), l.bias().unwrap().name()])
+        .collect();
+    let expected =
+        ["top.0.weight", "top.0.bias", "top.1.weight", "top.1.bias", "top.2.weight", "top.2.bias"];
     assert_eq!(names, expected);
     let weight = |seed| {
         stack.initialize(seed);
@@ -191,15 +224,20 @@ mod cuda_tests {
     use super::*;
     use headlong_device::cuda::testing::{device, stream};
 
-    /// Sums of at most 40 terms of size 1, three layers up and three down: some 6 · 40 · 2^-24 of the largest.
+    /// Sums of at most 40 terms of size 1, three layers up and three down: some 6 · 40 · 2^-24 of
+    /// the largest.
     fn close(got: &[f32], expected: &[f32], what: &str) {
         assert_eq!(got.len(), expected.len(), "{what}");
         for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
-            assert!((got - expected).abs() <= 2e-5 * (1.0 + expected.abs()), "{what} {i}: {got}, {expected}");
+            assert!(
+                (got - expected).abs() <= 2e-5 * (1.0 + expected.abs()),
+                "{what} {i}: {got}, {expected}"
+            );
         }
     }
 
-    /// With rows that start anywhere, and at multiples of 16 bytes: then ReLU masks are kept, and bias gradients fused.
+    /// With rows that start anywhere, and at multiples of 16 bytes: then ReLU masks are kept, and
+    /// bias gradients fused.
     const STACKS: [[usize; 4]; 2] = [WIDTHS, [8, 40, 24, 1]];
 
     #[test]
@@ -207,7 +245,8 @@ mod cuda_tests {
         let Some(stream) = stream() else { return };
         let cpu = Stream::cpu(1);
         for (widths, sum_blocks) in STACKS.iter().flat_map(|widths| [(widths, 1), (widths, 4)]) {
-            let (here, there) = (model_of(&cpu, widths, sum_blocks), model_of(&stream, widths, sum_blocks));
+            let (here, there) =
+                (model_of(&cpu, widths, sum_blocks), model_of(&stream, widths, sum_blocks));
             let loss = here.step(&cpu, false);
             for (here, there) in here.stack.layers().iter().zip(there.stack.layers()) {
                 assert_eq!(values(&there.weights().values), values(&here.weights().values));
@@ -245,9 +284,11 @@ mod cuda_tests {
             let model = model_of(&alone, widths, sum_blocks);
             let loss = model.step(&alone, false);
             let expected = gradients(&model);
-            let clear = || model.arenas.gradients.copy_from(&vec![f32::NAN; expected.len()]).unwrap();
+            let clear =
+                || model.arenas.gradients.copy_from(&vec![f32::NAN; expected.len()]).unwrap();
             let pool = std::sync::Arc::new(headlong_device::pool::Pool::new(1));
-            let two = [(); 2].map(|()| Stream::cuda(&device, std::sync::Arc::clone(&pool)).unwrap());
+            let two =
+                [(); 2].map(|()| Stream::cuda(&device, std::sync::Arc::clone(&pool)).unwrap());
             let [stream, companion] = two;
             let stream = stream.with_companion(companion);
             clear();
@@ -269,7 +310,8 @@ mod cuda_tests {
 
     /// Gaps between slots are nobody's.
     fn assert_same(got: &[f32], expected: &[f32]) {
-        let wrong = got.iter().zip(expected).filter(|(got, expected)| got != expected && **expected != 0.0);
+        let wrong =
+            got.iter().zip(expected).filter(|(got, expected)| got != expected && **expected != 0.0);
         assert_eq!(wrong.count(), 0);
     }
 

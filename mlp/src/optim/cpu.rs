@@ -38,26 +38,35 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
         // Biases, and what no product reads.
         change(stream, args, &gradients[done..range.start], part(&mut lists, done..range.start));
         let gradients = &gradients[range.clone()];
-        layer.change(stream, part(&mut lists, range.clone()), &|start, [weights, first, second]| {
-            let gradients = &gradients[start..start + weights.len()];
-            args.optimizer.apply(args.step, weights, first, second, gradients);
-        });
+        layer.change(
+            stream,
+            part(&mut lists, range.clone()),
+            &|start, [weights, first, second]| {
+                let gradients = &gradients[start..start + weights.len()];
+                args.optimizer.apply(args.step, weights, first, second, gradients);
+            },
+        );
         done = range.end;
     }
     let rest = done..gradients.len();
     change(stream, args, &gradients[rest.clone()], part(&mut lists, rest));
 }
 
-/// The first weights of a layer from element `from` on, and where they lie. Those without elements are passed over.
+/// The first weights of a layer from element `from` on, and where they lie. Those without elements
+/// are passed over.
 fn next_weights<'a>(args: &StepArgs<'a>, from: usize) -> Option<(&'a Weights, Range<usize>)> {
     let layers = args.stacks.iter().copied().flatten().flat_map(Mlp::layers).map(Layer::weights);
     let places = layers.map(|weights| (weights, args.weights.elements_of(weights.values())));
-    places.filter(|(_, range)| range.start >= from && !range.is_empty()).min_by_key(|(_, range)| range.start)
+    places
+        .filter(|(_, range)| range.start >= from && !range.is_empty())
+        .min_by_key(|(_, range)| range.start)
 }
 
 /// The elements `range` of each list that has any.
 fn part<'a>(lists: &'a mut [&mut [f32]; 3], range: Range<usize>) -> [&'a mut [f32]; 3] {
-    lists.each_mut().map(|list| if list.is_empty() { &mut [][..] } else { &mut list[range.clone()] })
+    lists
+        .each_mut()
+        .map(|list| if list.is_empty() { &mut [][..] } else { &mut list[range.clone()] })
 }
 
 /// Changes parameters that nobody packs.
@@ -71,7 +80,8 @@ fn change(stream: &Stream, args: &StepArgs<'_>, gradients: &[f32], lists: [&mut 
 /// PyTorch's factor: at most 1, and a little less than `clip / norm`.
 fn clip_factor(norm: f64, clip: f32) -> f32 {
     let factor = f64::from(clip) / (norm + 1e-6);
-    // Note: a NaN norm gives a NaN factor, so that a broken step shows instead of passing unclipped.
+    // Note: a NaN norm gives a NaN factor, so that a broken step shows instead of passing
+    // unclipped.
     if factor >= 1.0 { 1.0 } else { factor as f32 }
 }
 
@@ -95,7 +105,8 @@ vectorized! {
         }
     }
 
-    /// In eight lanes, so that every instruction set adds in the same order. Chunks are multiples of 16 long.
+    /// In eight lanes, so that every instruction set adds in the same order. Chunks are multiples
+    /// of 16 long.
     fn sum_of_squares(values: &[f32]) -> f64 {
         let mut lanes = [0.0_f64; 8];
         for chunk in values.chunks(8) {

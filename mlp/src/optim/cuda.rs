@@ -17,7 +17,8 @@ pub static SOURCE: Source = Source { name: "mlp/optim", text: include_str!("opti
 const NORM_PARTS: usize = 128;
 const _: () = assert!(NORM_PARTS * size_of::<f64>() <= SCRATCH_BYTES);
 
-/// Most parameters whose copies one pass writes: as in `optim.cu`. Those of deeper stacks are rounded behind it.
+/// Most parameters whose copies one pass writes: as in `optim.cu`. Those of deeper stacks are
+/// rounded behind it.
 const MAX_COPIES: usize = 32;
 
 /// As in `optim.cu`.
@@ -124,17 +125,31 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
         num_copies,
         copies,
     };
-    let shape = Launch::new(blocks(stream, quads(args.weights).div_ceil(THREADS as usize)), THREADS);
+    let shape =
+        Launch::new(blocks(stream, quads(args.weights).div_ceil(THREADS as usize)), THREADS);
     stream.run(&SOURCE, &defines, "optim_step", shape, &launched);
     copy_rounded(stream, stacks);
 }
 
 /// Where the sum of the squares of all gradients lies once what is enqueued here has run.
-fn sum_of_squares(stream: &CudaStream, defines: &[Define], gradients: &Arena) -> Option<Arc<DeviceMemory>> {
+fn sum_of_squares(
+    stream: &CudaStream,
+    defines: &[Define],
+    gradients: &Arena,
+) -> Option<Arc<DeviceMemory>> {
     let sums = scratch(stream)?;
-    let launched =
-        NormArgs { gradients: gradients.device_ptr(), sums: sums.ptr(), quads: quads(gradients) as u64 };
-    stream.run(&SOURCE, defines, "norm_parts", Launch::new(blocks(stream, NORM_PARTS), THREADS), &launched);
+    let launched = NormArgs {
+        gradients: gradients.device_ptr(),
+        sums: sums.ptr(),
+        quads: quads(gradients) as u64,
+    };
+    stream.run(
+        &SOURCE,
+        defines,
+        "norm_parts",
+        Launch::new(blocks(stream, NORM_PARTS), THREADS),
+        &launched,
+    );
     stream.run(&SOURCE, defines, "norm_total", Launch::new(1, THREADS), &launched);
     Some(sums)
 }

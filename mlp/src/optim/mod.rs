@@ -1,19 +1,21 @@
 //! One pass of the dense optimiser over the whole arena of parameters.
 //!
 //! # What it computes
-//! With `n = ‖g‖₂` over all gradients and [`StepArgs::clip`] = c, `g ← g · min(1, c / (n + 1e-6))`; then the formula of
-//! [`headlong_device::optimizer`] for every element. The gaps between slots hold zeros in gradients, so they may be passed over
-//! like the rest.
+//! With `n = ‖g‖₂` over all gradients and [`StepArgs::clip`] = c, `g ← g · min(1, c / (n + 1e-6))`;
+//! then the formula of [`headlong_device::optimizer`] for every element. The gaps between slots
+//! hold zeros in gradients, so they may be passed over like the rest.
 //!
 //! # Shapes
-//! Weights, gradients and states are arenas made from the same plan, so that element i of one belongs to element i of the
-//! others. f32.
+//! Weights, gradients and states are arenas made from the same plan, so that element i of one
+//! belongs to element i of the others. f32.
 //!
 //! # Sums
-//! The norm is summed in f64, in 64 chunks of eight lanes each and a fixed tree: neither threads nor instruction set change it.
+//! The norm is summed in f64, in 64 chunks of eight lanes each and a fixed tree: neither threads
+//! nor instruction set change it.
 //!
 //! # Work
-//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one kernel, two more where gradients are clipped. [`check`] refuses optimisers that have no dense form.
+//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one kernel, two
+//! more where gradients are clipped. [`check`] refuses optimisers that have no dense form.
 //!
 //! # Source
 //! PyTorch `SGD`, `Adagrad`, `Adam`; `torch.nn.utils.clip_grad_norm_`.
@@ -47,14 +49,16 @@ pub struct StepArgs<'a> {
     pub optimizer: &'a Optimizer,
     /// Learning rate and number of the step.
     pub step: &'a Step,
-    /// The same in the memory of a device ([`headlong_device::cuda::DeviceStep`]), which a device reads instead of `step`. The CPU
-    /// ignores it.
+    /// The same in the memory of a device ([`headlong_device::cuda::DeviceStep`]), which a device
+    /// reads instead of `step`. The CPU ignores it.
     pub device_step: Option<DevicePtr>,
     /// Largest norm of the gradients, where they are clipped.
     pub clip: Option<f32>,
-    /// Stacks over these weights: what their products read is made anew, in the same pass on a CPU and in 16 bits on a device.
+    /// Stacks over these weights: what their products read is made anew, in the same pass on a CPU
+    /// and in 16 bits on a device.
     pub stacks: &'a [&'a [Mlp]],
-    /// How the loss was scaled: gradients are divided by the scale, and a step that is skipped changes nothing.
+    /// How the loss was scaled: gradients are divided by the scale, and a step that is skipped
+    /// changes nothing.
     pub loss_scale: Option<&'a LossScale>,
 }
 
@@ -66,7 +70,12 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
         Optimizer::Adagrad { .. } => 1,
         _ => 2,
     };
-    assert_eq!(states.iter().flatten().count(), kept, "states that {} keeps", args.optimizer.name());
+    assert_eq!(
+        states.iter().flatten().count(),
+        kept,
+        "states that {} keeps",
+        args.optimizer.name()
+    );
     for arena in states.iter().flatten().chain([&args.gradients]) {
         assert_eq!(arena.bytes(), args.weights.bytes(), "arenas of one plan are equally long");
     }
@@ -93,12 +102,15 @@ pub fn norm(stream: &Stream, gradients: &Arena) -> f64 {
 pub fn check(optimizer: &Optimizer) -> Result<()> {
     let per_element = optimizer.states().iter().all(|state| state.width == StateWidth::PerElement);
     match optimizer {
-        Optimizer::Sgd | Optimizer::Adagrad { .. } | Optimizer::Adam { .. } if per_element => Ok(()),
+        Optimizer::Sgd | Optimizer::Adagrad { .. } | Optimizer::Adam { .. } if per_element => {
+            Ok(())
+        }
         other => Err(MlpError::NotDense { optimizer: other.name() }),
     }
 }
 
-/// Freezes the states of `optimizer` for parameters of `plan`, filled with what they hold before the first step.
+/// Freezes the states of `optimizer` for parameters of `plan`, filled with what they hold before
+/// the first step.
 ///
 /// # Errors
 /// [`MlpError::NotDense`], and [`MlpError::Device`] when the system refuses the memory.
@@ -110,7 +122,11 @@ pub fn freeze_states(optimizer: &Optimizer, plan: &ArenaPlan) -> Result<Vec<Aren
 ///
 /// # Errors
 /// As there.
-pub fn freeze_states_on(stream: &Stream, optimizer: &Optimizer, plan: &ArenaPlan) -> Result<Vec<Arena>> {
+pub fn freeze_states_on(
+    stream: &Stream,
+    optimizer: &Optimizer,
+    plan: &ArenaPlan,
+) -> Result<Vec<Arena>> {
     freeze_states_with(optimizer, &|| plan.clone().freeze_on(stream))
 }
 

@@ -1,5 +1,6 @@
-// Dense optimisers, one pass over the arena of all parameters: four elements a thread at a time. Arenas start and end at
-// multiples of 64 bytes, and the gaps between slots hold zeros in gradients.
+// Dense optimisers, one pass over the arena of all parameters: four elements a thread at a time.
+// Arenas start and end at multiples of 64 bytes, and the gaps between slots hold zeros in
+// gradients.
 
 #ifndef HL_OPTIMIZER
 #define HL_OPTIMIZER HL_SGD
@@ -95,20 +96,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_total(const NormArgs 
     }
 }
 
-// PyTorch's factor: at most 1, and a little less than clip / norm. A NaN norm gives a NaN factor, so that a broken step shows.
+// PyTorch's factor: at most 1, and a little less than clip / norm. A NaN norm gives a NaN factor,
+// so that a broken step shows.
 inline __device__ float clip_factor(double norm, float clip) {
     const double factor = (double)clip / (norm + 1e-6);
     return factor >= 1.0 ? 1.0f : (float)factor;
 }
 
-// Rounds a quad of the arena into the copy that it belongs to. `number` is that of the thread's last quad, or before: quads rise.
+// Rounds a quad of the arena into the copy that it belongs to. `number` is that of the thread's
+// last quad, or before: quads rise.
 inline __device__ void copy_quad(const OptimArgs &a, u32 &number, u64 quad, float4 w) {
     const u64 element = quad * 4;
     while (number + 1 < a.num_copies && a.copies[number + 1].first <= element) {
         number++;
     }
     const Copied &copy = a.copies[number];
-    // Slots start at multiples of 16 elements, so that a quad belongs to one; behind its last element is a gap.
+    // Slots start at multiples of 16 elements, so that a quad belongs to one; behind its last
+    // element is a gap.
     const u64 start = element - copy.first;
     if (element < copy.first || start >= copy.count) {
         return;

@@ -73,17 +73,24 @@ fn check(stream: &Stream) {
     for optimizer in &optimizers() {
         for clip in [None, Some(2.0), Some(1e9)] {
             let (got, last) = run_on(stream, optimizer, clip);
-            let f64s = |seed| uniform(seed, got.len()).iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+            let f64s =
+                |seed| uniform(seed, got.len()).iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
             let states = optimizer.states();
-            let state = |i: usize| states.get(i).map_or(vec![], |s| vec![f64::from(s.initial); got.len()]);
-            let mut oracle = OptimizerOracle { weights: f64s(1), first: state(0), second: state(1) };
+            let state =
+                |i: usize| states.get(i).map_or(vec![], |s| vec![f64::from(s.initial); got.len()]);
+            let mut oracle =
+                OptimizerOracle { weights: f64s(1), first: state(0), second: state(1) };
             for number in 1..=5 {
                 let step = Step { learning_rate: 0.01, number };
                 oracle.step(optimizer, &step, &f64s(1 + number), clip.map(f64::from));
             }
             // Five steps of some ten roundings each of numbers up to 1, steps up to 0.01.
             for (got, expected) in got.iter().zip(&oracle.weights) {
-                assert!((f64::from(*got) - expected).abs() < 1e-6, "{}: {got}, {expected}", optimizer.name());
+                assert!(
+                    (f64::from(*got) - expected).abs() < 1e-6,
+                    "{}: {got}, {expected}",
+                    optimizer.name()
+                );
             }
             let exact = f64s(6).iter().map(|g| g * g).sum::<f64>().sqrt();
             assert!((last - exact).abs() < 1e-12 * exact);
@@ -152,7 +159,10 @@ mod cuda_tests {
         let Some(stream) = stream() else { return };
         for optimizer in &optimizers() {
             assert_eq!(run_on(&stream, optimizer, None).0, run(optimizer, None, 1).0);
-            assert_eq!(run_on(&stream, optimizer, Some(1.0)), run_on(&stream, optimizer, Some(1.0)));
+            assert_eq!(
+                run_on(&stream, optimizer, Some(1.0)),
+                run_on(&stream, optimizer, Some(1.0))
+            );
         }
     }
 
@@ -186,7 +196,8 @@ mod cuda_tests {
         assert!(weights.to_vec::<f32>().unwrap()[0].is_nan());
     }
 
-    /// The pass over the parameters leaves the copies that a refresh makes, bit for bit and with the same filling; of deep stacks, too.
+    /// The pass over the parameters leaves the copies that a refresh makes, bit for bit and with
+    /// the same filling; of deep stacks, too.
     #[test]
     fn copies_are_written_with_the_weights() {
         let Some(stream) = stream() else { return };
@@ -235,7 +246,11 @@ mod cuda_tests {
                 let written = copies(&stacks);
                 stacks.iter().for_each(|stack| stack.refresh(&stream));
                 assert_eq!(written, copies(&stacks), "{compute:?}, {widths:?}");
-                assert_eq!(written == before, compute == Compute::F32, "{compute:?}: the weights have moved");
+                assert_eq!(
+                    written == before,
+                    compute == Compute::F32,
+                    "{compute:?}: the weights have moved"
+                );
             }
         }
     }
@@ -262,18 +277,27 @@ mod cuda_tests {
     }
 }
 
-/// Weights after some steps, and what products with them give: forward, and as the gradient of the input.
-fn trained(optimizer: &Optimizer, compute: Compute, threads: usize, in_one_pass: bool) -> [Vec<f32>; 3] {
+/// Weights after some steps, and what products with them give: forward, and as the gradient of the
+/// input.
+fn trained(
+    optimizer: &Optimizer,
+    compute: Compute,
+    threads: usize,
+    in_one_pass: bool,
+) -> [Vec<f32>; 3] {
     const SAMPLES: usize = 5;
     let (stream, mut plans) = (Stream::cpu(threads), Plans::new());
     // Widths of no, one and several bands of 32, odd ones among them.
     let stack = |name, widths: &[usize], plans: &mut Plans| {
         let (kind, last) = (Kind::Perceptron, Activation::None);
-        MlpSpec { name, kind, widths, last, max_samples: SAMPLES, sum_blocks: 1, compute }.add_to(plans)
+        MlpSpec { name, kind, widths, last, max_samples: SAMPLES, sum_blocks: 1, compute }
+            .add_to(plans)
     };
-    let both = [stack("bottom", &[13, 71, 64], &mut plans), stack("top", &[64, 33, 7, 1], &mut plans)];
+    let both =
+        [stack("bottom", &[13, 71, 64], &mut plans), stack("top", &[64, 33, 7, 1], &mut plans)];
     let matrices = [("x", 13), ("between", 64), ("y", 1), ("d_between", 64), ("d_x", 13)];
-    let slots = matrices.map(|(name, cols)| plans.activations.matrix(name, DType::F32, SAMPLES, cols));
+    let slots =
+        matrices.map(|(name, cols)| plans.activations.matrix(name, DType::F32, SAMPLES, cols));
     let parameters = plans.parameters.clone();
     let arenas = plans.freeze().unwrap();
     let states = freeze_states(optimizer, &parameters).unwrap();
@@ -307,7 +331,8 @@ fn trained(optimizer: &Optimizer, compute: Compute, threads: usize, in_one_pass:
     stacks[1].forward(&stream, &between, &y);
     let weights = arenas.parameters.to_vec().unwrap();
     for (stack, x, d_z, d_x) in [(1, &between, &y, &d_between), (0, &x, &d_between, &d_x)] {
-        let args = MlpBackwardArgs { x, d_z, d_x: Some(d_x), accumulate: false, block_len: SAMPLES };
+        let args =
+            MlpBackwardArgs { x, d_z, d_x: Some(d_x), accumulate: false, block_len: SAMPLES };
         stacks[stack].backward(&stream, &args);
     }
     [weights, y.to_vec().unwrap(), d_x.to_vec().unwrap()]
@@ -316,7 +341,9 @@ fn trained(optimizer: &Optimizer, compute: Compute, threads: usize, in_one_pass:
 #[test]
 fn changing_and_packing_in_one_pass_gives_the_same_bits() {
     for optimizer in optimizers() {
-        for compute in [Compute::F32, Compute::Bf16, Compute::F16].map(|compute| compute.on(&Device::Cpu)) {
+        for compute in
+            [Compute::F32, Compute::Bf16, Compute::F16].map(|compute| compute.on(&Device::Cpu))
+        {
             let apart = trained(&optimizer, compute, 1, false);
             assert!(apart.iter().flatten().all(|value| value.is_finite()));
             for threads in [1, 3] {

@@ -1,8 +1,9 @@
 //! Pieces of AVX2 kernels.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _mm256_castpd_ps, _mm256_castps_pd, _mm256_loadu_si256, _mm256_permute2f128_ps,
-    _mm256_setzero_ps, _mm256_unpackhi_pd, _mm256_unpackhi_ps, _mm256_unpacklo_pd, _mm256_unpacklo_ps,
+    __m256, __m256i, _mm256_castpd_ps, _mm256_castps_pd, _mm256_loadu_si256,
+    _mm256_permute2f128_ps, _mm256_setzero_ps, _mm256_unpackhi_pd, _mm256_unpackhi_ps,
+    _mm256_unpacklo_pd, _mm256_unpacklo_ps,
 };
 
 /// The first `count` lanes of a vector, all of them where there are more.
@@ -27,7 +28,8 @@ pub fn transpose(rows: &[__m256; 8]) -> [__m256; 8] {
     let mut quads = pairs;
     for h in 0..2 {
         for c in 0..2 {
-            let (a, b) = (_mm256_castps_pd(pairs[4 * h + c]), _mm256_castps_pd(pairs[4 * h + c + 2]));
+            let (a, b) =
+                (_mm256_castps_pd(pairs[4 * h + c]), _mm256_castps_pd(pairs[4 * h + c + 2]));
             quads[4 * h + 2 * c] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
             quads[4 * h + 2 * c + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
         }

@@ -1,4 +1,5 @@
-//! What the ops' bodies share and what needs `unsafe`: disjoint tiles of one matrix for many tasks, pieces of kernels.
+//! What the ops' bodies share and what needs `unsafe`: disjoint tiles of one matrix for many tasks,
+//! pieces of kernels.
 
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
@@ -8,10 +9,12 @@ mod panels;
 mod tiles;
 
 pub use panels::{PanelsMut, change_bands, pack_bands};
-pub use tiles::{Tile, for_each_chunk_of_three, for_each_row_tile, for_each_row_tile_of_two, for_each_tile};
+pub use tiles::{
+    Tile, for_each_chunk_of_three, for_each_row_tile, for_each_row_tile_of_two, for_each_tile,
+};
 
-/// Runs `body` with `i` = 0, 1, … below `n` (at most 14), written out: accumulators stay in registers only where every index
-/// is a constant.
+/// Runs `body` with `i` = 0, 1, … below `n` (at most 14), written out: accumulators stay in
+/// registers only where every index is a constant.
 #[cfg(target_arch = "x86_64")]
 macro_rules! unrolled {
     ($i:ident < $n:ident $body:block) => {

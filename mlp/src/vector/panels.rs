@@ -36,8 +36,9 @@ pub fn pack_bands(pool: &Pool, weights: MatRef<'_>, panels: PanelsMut<'_>) {
     });
 }
 
-/// Calls `body(first element, parts)` for each band of the weights and the two states of an optimiser, `lists`, then packs the band while
-/// it is in the cache. The second and third list may be empty, and then so are their parts.
+/// Calls `body(first element, parts)` for each band of the weights and the two states of an
+/// optimiser, `lists`, then packs the band while it is in the cache. The second and third list may
+/// be empty, and then so are their parts.
 pub fn change_bands(
     pool: &Pool,
     lists: [&mut [f32]; 3],
@@ -68,8 +69,16 @@ impl Bands {
     fn new(panels: PanelsMut<'_>) -> Self {
         let PanelsMut { forward, backward, shape, numbers, rounding } = panels;
         let (outputs, inputs) = shape;
-        assert_eq!(forward.len(), panel_elements(numbers, inputs, outputs), "panels of the transpose");
-        assert_eq!(backward.len(), panel_elements(numbers, outputs, inputs), "panels of the weights");
+        assert_eq!(
+            forward.len(),
+            panel_elements(numbers, inputs, outputs),
+            "panels of the transpose"
+        );
+        assert_eq!(
+            backward.len(),
+            panel_elements(numbers, outputs, inputs),
+            "panels of the weights"
+        );
         Self {
             forward: SharedMut::new(forward),
             backward: SharedMut::new(backward),
@@ -88,13 +97,15 @@ impl Bands {
         assert!(first < outputs && rows.cols() == inputs, "band {band} lies in the weights");
         assert_eq!(rows.rows(), BAND_ROWS.min(outputs - first), "rows of band {band}");
         let words = |depth| self.numbers.words(depth) * PANEL_COLS;
-        // SAFETY: panel `band` of the transpose belongs to this band alone; the rest is the caller's promise.
+        // SAFETY: panel `band` of the transpose belongs to this band alone; the rest is the
+        // caller's promise.
         let panel = unsafe { self.forward.slice(band * words(inputs), words(inputs)) };
         pack_transposed(self.numbers, rows, 0, panel);
         self.round(panel);
         for column in 0..inputs.div_ceil(PANEL_COLS) {
             let start = column * words(outputs) + words(first);
-            // SAFETY: of each panel the words of these rows belong to this band alone: it starts at an even row.
+            // SAFETY: of each panel the words of these rows belong to this band alone: it starts at
+            // an even row.
             let part = unsafe { self.backward.slice(start, words(rows.rows())) };
             pack_columns(self.numbers, rows, column, part);
             self.round(part);

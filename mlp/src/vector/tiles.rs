@@ -15,7 +15,8 @@ pub struct Tile<'a> {
     rows: usize,
     cols: usize,
     stride: usize,
-    /// The elements of a list beside the matrix that belong to the tile's rows; the tiles of the first column have them.
+    /// The elements of a list beside the matrix that belong to the tile's rows; the tiles of the
+    /// first column have them.
     pub beside: Option<&'a mut [f32]>,
     owner: PhantomData<&'a mut [f32]>,
 }
@@ -42,10 +43,11 @@ impl Tile<'_> {
     }
 }
 
-/// Cuts `matrix` into tiles of `tile_rows × tile_cols` (those at the edges may be smaller) and calls `body` for each.
+/// Cuts `matrix` into tiles of `tile_rows × tile_cols` (those at the edges may be smaller) and
+/// calls `body` for each.
 ///
-/// Tiles of one band of rows follow each other, so that a thread that takes neighbours finds its rows still near. The tiles of
-/// the first column also get their rows' elements of `beside`.
+/// Tiles of one band of rows follow each other, so that a thread that takes neighbours finds its
+/// rows still near. The tiles of the first column also get their rows' elements of `beside`.
 pub fn for_each_tile(
     pool: &Pool,
     mut matrix: MatMut<'_>,
@@ -57,15 +59,20 @@ pub fn for_each_tile(
     let (rows, cols, stride) = (matrix.rows(), matrix.cols(), matrix.stride());
     let across = cols.div_ceil(tile_cols);
     let base = SharedMut::new(matrix.data_mut());
-    assert!(beside.as_ref().is_none_or(|beside| beside.len() == rows), "one element beside each row");
+    assert!(
+        beside.as_ref().is_none_or(|beside| beside.len() == rows),
+        "one element beside each row"
+    );
     let beside = beside.map(SharedMut::new);
     pool.run(rows.div_ceil(tile_rows) * across, &|task| {
         let (first_row, first_col) = (task / across * tile_rows, task % across * tile_cols);
-        // SAFETY: the tile's first row and column are inside the matrix, so the offset is inside its data.
+        // SAFETY: the tile's first row and column are inside the matrix, so the offset is inside
+        // its data.
         let start = unsafe { base.at(first_row * stride + first_col) };
         let count = tile_rows.min(rows - first_row);
         // SAFETY: the rows of this tile, of which no other tile of the first column has any.
-        let beside = beside.filter(|_| first_col == 0).map(|list| unsafe { list.slice(first_row, count) });
+        let beside =
+            beside.filter(|_| first_col == 0).map(|list| unsafe { list.slice(first_row, count) });
         body(Tile {
             start,
             first_row,
@@ -141,7 +148,8 @@ impl Bands {
     }
 }
 
-/// Cuts three lists alike into chunks of `chunk_len` and calls `body(first element, chunks)` for each.
+/// Cuts three lists alike into chunks of `chunk_len` and calls `body(first element, chunks)` for
+/// each.
 ///
 /// The second and third may be empty, and then so are their chunks.
 pub fn for_each_chunk_of_three(
@@ -160,7 +168,8 @@ pub fn for_each_chunk_of_three(
         let count = chunk_len.min(len - first);
         let parts = std::array::from_fn(|list| match lens[list] {
             0 => &mut [][..],
-            // SAFETY: the range is inside the list, each task is handed out once, and their ranges are disjoint.
+            // SAFETY: the range is inside the list, each task is handed out once, and their ranges
+            // are disjoint.
             _ => unsafe { bases[list].slice(first, count) },
         });
         body(first, parts);

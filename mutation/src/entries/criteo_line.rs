@@ -2,7 +2,8 @@ use headlong_reader::criteo::parse::{Body, MISSING_DENSE, MOST_FAULTS};
 use headlong_reader::criteo::{LineParser, RawBlock};
 use headlong_reader::{BadRowPolicy, Schema};
 
-/// The line parser on arbitrary bytes: every body gives what the definition gives, and what it gives is whole.
+/// The line parser on arbitrary bytes: every body gives what the definition gives, and what it
+/// gives is whole.
 ///
 /// The first byte chooses columns and policy, the rest is the text. True where some line is a row.
 pub fn criteo_line(data: &[u8]) -> bool {
@@ -36,14 +37,17 @@ fn check(schema: &Schema, policy: BadRowPolicy, text: &[u8], block: &RawBlock) {
     assert_eq!(block.sparse.len(), num_samples * schema.num_sparse);
     assert_eq!((block.sparse_missing.len(), block.line_ends.len()), (num_samples, num_samples));
     assert!(block.labels.iter().all(|&label| label <= 1));
-    assert!(block.dense.iter().all(|&value| value == MISSING_DENSE || value.checked_neg().is_some()));
+    assert!(
+        block.dense.iter().all(|&value| value == MISSING_DENSE || value.checked_neg().is_some())
+    );
     assert_eq!(block.num_lines, num_samples + block.bad_lines.len());
     if policy == BadRowPolicy::Skip || block.bad_lines.is_empty() {
         let unended = text.last().is_some_and(|&byte| byte != b'\n') as usize;
         assert_eq!(block.num_lines, text.iter().filter(|&&byte| byte == b'\n').count() + unended);
     }
     assert!(
-        block.line_ends.is_sorted() && block.line_ends.last().is_none_or(|&end| end as usize <= text.len())
+        block.line_ends.is_sorted()
+            && block.line_ends.last().is_none_or(|&end| end as usize <= text.len())
     );
     assert_eq!(block.faults.len(), block.bad_lines.len().min(MOST_FAULTS));
     assert!(block.faults.iter().all(|fault| !fault.to_string().is_empty()));

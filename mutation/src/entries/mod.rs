@@ -1,4 +1,5 @@
-//! Functions that take any bytes and say by a panic what should not be: the bodies of the libFuzzer targets.
+//! Functions that take any bytes and say by a panic what should not be: the bodies of the libFuzzer
+//! targets.
 
 mod checkpoint_manifest;
 mod criteo_line;

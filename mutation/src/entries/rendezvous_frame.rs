@@ -1,6 +1,7 @@
 use headlong_comm::launcher_env::SecretSource;
 use headlong_comm::rendezvous::handshake::{
-    CLAIM_BYTES, Claims, HELLO_BYTES, MAGIC, Purpose, Session, VERDICT_BYTES, hello, read_claim, read_hello,
+    CLAIM_BYTES, Claims, HELLO_BYTES, MAGIC, Purpose, Session, VERDICT_BYTES, hello, read_claim,
+    read_hello,
 };
 use headlong_comm::rendezvous::proof::{Role, Secret};
 use headlong_comm::transport::tcp::control_frame::{Control, FrameReader};
@@ -14,8 +15,9 @@ static SECRET: LazyLock<Secret> = LazyLock::new(|| {
         .expect("a value is always there")
 });
 
-/// What strangers and peers send while a job comes together, as arbitrary bytes: the frames of the handshake, with a
-/// proof that does not fit and with one that does, and the words on a control connection.
+/// What strangers and peers send while a job comes together, as arbitrary bytes: the frames of the
+/// handshake, with a proof that does not fit and with one that does, and the words on a control
+/// connection.
 ///
 /// The first byte chooses the frame, the rest is its bytes.
 pub fn rendezvous_frame(data: &[u8]) {
@@ -52,7 +54,8 @@ fn try_claim(bytes: &[u8], purpose: Purpose) {
     let guest_nonce = [9; 32];
     let tag = SECRET.tag(Role::Guest, &[&[purpose as u8], &host_nonce, &guest_nonce, &words]);
     let frame: [u8; CLAIM_BYTES] = fixed(&[&MAGIC[..], &guest_nonce, &words, &tag].concat());
-    let (session, claims) = read_claim(&frame, &SECRET, purpose, &host_nonce).expect("the proof fits");
+    let (session, claims) =
+        read_claim(&frame, &SECRET, purpose, &host_nonce).expect("the proof fits");
     assert_eq!(session.guest_nonce, guest_nonce);
     for text in [&claims.job, &claims.build] {
         assert!(!text.contains(char::is_control), "{text:?}");
@@ -70,7 +73,11 @@ fn try_verdict(bytes: &[u8], purpose: Purpose) {
     let text = bytes.get(VERDICT_BYTES..).unwrap_or_default();
     if let Some(length) = Session::verdict_text_length(&head) {
         let text = &text[..length.min(text.len())];
-        assert_eq!(session.read_verdict(&SECRET, &head, text), Err(None), "nobody has proven anything");
+        assert_eq!(
+            session.read_verdict(&SECRET, &head, text),
+            Err(None),
+            "nobody has proven anything"
+        );
     }
     // A refusal of any words comes across, cut where it is too long.
     let words = String::from_utf8_lossy(bytes);
@@ -78,11 +85,13 @@ fn try_verdict(bytes: &[u8], purpose: Purpose) {
     let head: [u8; VERDICT_BYTES] = fixed(&frame);
     let length = Session::verdict_text_length(&head).expect("a verdict");
     assert_eq!(frame.len(), VERDICT_BYTES + length);
-    let refusal = session.read_verdict(&SECRET, &head, &frame[VERDICT_BYTES..]).expect_err("a refusal");
+    let refusal =
+        session.read_verdict(&SECRET, &head, &frame[VERDICT_BYTES..]).expect_err("a refusal");
     assert!(refusal.is_some_and(|refusal| !refusal.contains(char::is_control)));
 }
 
-/// A stream in pieces of `piece` bytes gives the same frames, and the same end, as all of it at once.
+/// A stream in pieces of `piece` bytes gives the same frames, and the same end, as all of it at
+/// once.
 fn try_control(bytes: &[u8], piece: usize) {
     let mut whole = FrameReader::new(RANKS);
     whole.push(bytes);

@@ -65,9 +65,10 @@ pub const RECORDS: Subject = Subject {
     name: "records",
     bound_mib: 32,
     good: |_| {
-        // Numbers of four bytes: a label, then dense ones and ids of the columns that `described` says. All are 0,
-        // which is a number and an integer alike.
-        let records = |name: &str, numbers: usize| vec![(name.to_owned(), [0; 4].repeat(20 * numbers))];
+        // Numbers of four bytes: a label, then dense ones and ids of the columns that `described`
+        // says. All are 0, which is a number and an integer alike.
+        let records =
+            |name: &str, numbers: usize| vec![(name.to_owned(), [0; 4].repeat(20 * numbers))];
         Ok(vec![records("raw", 1 + 2 + 4), records("mlperf", 1 + 13 + 26)])
     },
     damage: |good, random| {
@@ -96,20 +97,26 @@ fn read_arrays(folder: &Path, _: &Files) -> Outcome {
 
 /// Damages an array: its header, whose length is then corrected, or any of it.
 fn damage_array(array: &mut Vec<u8>, random: &mut Random) {
-    let header =
-        array.get(8..NPY_PREFIX).map_or(0, |length| usize::from(length[0]) | usize::from(length[1]) << 8);
+    let header = array
+        .get(8..NPY_PREFIX)
+        .map_or(0, |length| usize::from(length[0]) | usize::from(length[1]) << 8);
     let end = NPY_PREFIX + header;
     if end > array.len() || random.once_in(4) {
         return mutate::bytes(array, random);
     }
     let mut words = array[NPY_PREFIX..end].to_vec();
-    let others: [&[u8]; 3] =
-        [b"{'descr': '<f8', 'fortran_order': True, 'shape': (0,), }\n", b"(4611686018427387904, 4)", b"'|O'"];
+    let others: [&[u8]; 3] = [
+        b"{'descr': '<f8', 'fortran_order': True, 'shape': (0,), }\n",
+        b"(4611686018427387904, 4)",
+        b"'|O'",
+    ];
     match random.below(4) {
         0 => {
             // Another type of the same array.
-            let types =
-                ["<i4", "<f4", "<i8", "<f2", "|b1", "|u1", ">i4", "<u2", "<f8", "<c16", "|S1", "<M8[s]"];
+            let types = [
+                "<i4", "<f4", "<i8", "<f2", "|b1", "|u1", ">i4", "<u2", "<f8", "<c16", "|S1",
+                "<M8[s]",
+            ];
             replace(&mut words, b"'<", random.pick(&types).as_bytes());
         }
         _ => mutate::text(&mut words, &others, random),
@@ -133,7 +140,8 @@ fn replace(words: &mut Vec<u8>, mark: &[u8], new: &[u8]) {
 
 /// Names and bytes of an archive's members.
 fn members(archive: &[u8]) -> Files {
-    let mut archive = zip::ZipArchive::new(Cursor::new(archive)).expect("what was written just now");
+    let mut archive =
+        zip::ZipArchive::new(Cursor::new(archive)).expect("what was written just now");
     let mut members = Vec::new();
     for index in 0..archive.len() {
         let mut member = archive.by_index(index).expect("what was written just now");
@@ -147,7 +155,8 @@ fn members(archive: &[u8]) -> Files {
 /// An archive whose sums fit; the names of members may be others than numpy gives.
 fn pack(members: &Files, random: &mut Random) -> Vec<u8> {
     let mut writer = zip::ZipWriter::new(Cursor::new(Vec::new()));
-    let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    let options =
+        zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
     for (index, (name, bytes)) in members.iter().enumerate() {
         let other = ["0.npy", "../0.npy", "18446744073709551615.npy", "", "-1.npy", "1", "a/0.npy"];
         let name = if random.once_in(16) { *random.pick(&other) } else { name };

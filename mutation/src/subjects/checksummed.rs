@@ -24,9 +24,11 @@ pub const HEADLONG: Subject = Subject {
         let varying = [Hotness::Varying, Hotness::Fixed(1)];
         let numbers = DenseKind::Transformed(DenseTransform::LnPlus1);
         let mut good = Vec::new();
-        for (kind, hotness, count, per_block) in
-            [(DenseKind::Integers, fixed, 30, 8), (numbers, varying, 30, 7), (numbers, fixed, 5, 4096)]
-        {
+        for (kind, hotness, count, per_block) in [
+            (DenseKind::Integers, fixed, 30, 8),
+            (numbers, varying, 30, 7),
+            (numbers, fixed, 5, 4096),
+        ] {
             let (schema, samples) = samples(kind, &hotness, count);
             let header = Header { samples_per_block: per_block, ..Header::new(schema, "raw") };
             write(Box::new(HeadlongSink::create(&folder.join("data.hld"), header)?), &samples)?;
@@ -60,8 +62,13 @@ pub const DICTIONARY: Subject = Subject {
                 distinct: 25,
                 shared_count: 3,
             };
-            let file =
-                CountedFile { path: "a.txt".to_owned(), bytes: 1000, rows: 190, skipped: 1, identity: None };
+            let file = CountedFile {
+                path: "a.txt".to_owned(),
+                bytes: 1000,
+                rows: 190,
+                skipped: 1,
+                identity: None,
+            };
             let rule = DictionaryRule { min_count: 2, max_rows: Some(21) };
             let dictionary = Dictionary::new(rule, vec![file], (0..columns).map(column).collect());
             dictionary.save(&folder.join("dictionary.hld"))?;
@@ -119,7 +126,8 @@ fn number_at(bytes: &[u8], at: usize) -> usize {
     bytes[at..at + 8].iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte))
 }
 
-/// Takes a file of data apart, damages some of its parts, and puts it together again with checksums that fit.
+/// Takes a file of data apart, damages some of its parts, and puts it together again with checksums
+/// that fit.
 fn damage_data(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let tail = bytes.len() - TAIL_BYTES;
     let [mut num_samples, num_blocks, index] = [0, 8, 16].map(|at| number_at(bytes, tail + at));
@@ -165,8 +173,11 @@ fn assemble(num_samples: u64, header: &[u8], blocks: &[Vec<u8>], random: &mut Ra
         ends.push(all.len() as u64);
     }
     let (start, num_blocks) = (all.len() as u64, ends.len() as u64);
-    let mut index: Vec<u8> =
-        ends.into_iter().chain([num_samples, num_blocks, start]).flat_map(u64::to_le_bytes).collect();
+    let mut index: Vec<u8> = ends
+        .into_iter()
+        .chain([num_samples, num_blocks, start])
+        .flat_map(u64::to_le_bytes)
+        .collect();
     if random.once_in(4) {
         mutate::bytes(&mut index, random);
     }

@@ -94,12 +94,17 @@ fn foreign(codec: Compression, version: WriterVersion) -> Result<Vec<u8>> {
         let count = 40 - 20 * group;
         let present: Vec<i16> = (0..count).map(|row| i16::from(row % 5 > 0)).collect();
         let here = present.iter().filter(|there| **there > 0).count();
-        let words: Vec<_> = (0..here).map(|row| ByteArray::from(["drama", "war", ""][row % 3])).collect();
+        let words: Vec<_> =
+            (0..here).map(|row| ByteArray::from(["drama", "war", ""][row % 3])).collect();
         let truths: Vec<_> = (0..count).map(|row| row % 3 == 0).collect();
         let mut group = writer.next_row_group()?;
         put::<BoolType>(&mut group, &truths, None)?;
         put::<DoubleType>(&mut group, &vec![0.5; here], Some(&present))?;
-        put::<Int64Type>(&mut group, &(0..here as i64).map(|id| id - 5).collect::<Vec<_>>(), Some(&present))?;
+        put::<Int64Type>(
+            &mut group,
+            &(0..here as i64).map(|id| id - 5).collect::<Vec<_>>(),
+            Some(&present),
+        )?;
         put::<ByteArrayType>(&mut group, &words, Some(&present))?;
         put::<BoolType>(&mut group, &truths, None)?;
         group.close()?;

@@ -36,7 +36,8 @@ pub struct Subject {
     pub read: fn(&Path, &Files) -> Outcome,
 }
 
-/// Every format. Small inputs need little: a bound is far above what good ones take, far below what harms.
+/// Every format. Small inputs need little: a bound is far above what good ones take, far below what
+/// harms.
 pub const SUBJECTS: &[Subject] = &[
     rows::CRITEO,
     rows::GZIP,

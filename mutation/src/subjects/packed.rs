@@ -36,7 +36,9 @@ pub fn gzip(text: &[u8], random: &mut Random) -> Vec<u8> {
 
 /// Makes checksum and length those of what the damaged bytes unpack to, where they unpack.
 fn correct(member: &mut [u8]) {
-    let Some(end) = member.len().checked_sub(GZIP_TRAILER).filter(|end| *end > GZIP_HEADER) else { return };
+    let Some(end) = member.len().checked_sub(GZIP_TRAILER).filter(|end| *end > GZIP_HEADER) else {
+        return;
+    };
     let mut text = Vec::new();
     let inflated = flate2::read::DeflateDecoder::new(&member[GZIP_HEADER..end]).take(1 << 22);
     if { inflated }.read_to_end(&mut text).is_err() {
@@ -51,7 +53,8 @@ fn correct(member: &mut [u8]) {
 /// A frame of zstd, or two, with and without a checksum and a length; mostly damaged.
 pub fn zstd(text: &[u8], random: &mut Random) -> Vec<u8> {
     let frame = |text: &[u8], random: &mut Random| {
-        let mut writer = zstd::Encoder::new(Vec::new(), 1 + random.below(3) as i32).expect("a level of zstd");
+        let mut writer =
+            zstd::Encoder::new(Vec::new(), 1 + random.below(3) as i32).expect("a level of zstd");
         writer.include_checksum(random.once_in(4)).expect("a setting of zstd");
         writer.include_contentsize(random.once_in(2)).expect("a setting of zstd");
         if random.once_in(2) {

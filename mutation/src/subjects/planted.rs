@@ -5,7 +5,10 @@ use super::{Outcome, Subject};
 /// The seed at which they go wrong.
 const WRONG: &[u8] = b"3";
 
-const fn planted(name: &'static str, read: fn(&std::path::Path, &super::Files) -> Outcome) -> Subject {
+const fn planted(
+    name: &'static str,
+    read: fn(&std::path::Path, &super::Files) -> Outcome,
+) -> Subject {
     Subject {
         name,
         bound_mib: 16,
@@ -34,7 +37,8 @@ pub const THREAD: Subject = planted("planted-thread", |_, files| {
 });
 
 /// Ends the process.
-pub const ABORT: Subject = planted("planted-abort", |_, files| at_wrong(files, || std::process::abort()));
+pub const ABORT: Subject =
+    planted("planted-abort", |_, files| at_wrong(files, || std::process::abort()));
 
 /// Does not come back.
 pub const HANG: Subject = planted("planted-hang", |_, files| {

@@ -30,7 +30,12 @@ pub fn data(file: &Path, format: Option<Format>, described: &Described) -> Outco
         let format = format.map_or_else(|| convert::detect(&file), Ok)?;
         let source = convert::open(format, &[file], described)?;
         let end = source.num_samples().unwrap_or(u64::MAX);
-        let disk = DiskOptions { block_bytes: 4096, depth: 2, engine: EngineChoice::Threads, direct: false };
+        let disk = DiskOptions {
+            block_bytes: 4096,
+            depth: 2,
+            engine: EngineChoice::Threads,
+            direct: false,
+        };
         let mut stream = source.read(Box::new(std::iter::once(0..end)), &disk)?;
         let mut samples = Samples::default();
         while stream.next(&mut samples)? {}
@@ -47,8 +52,12 @@ pub fn samples(kind: DenseKind, hotness: &[Hotness], count: usize) -> (DataSchem
     samples.num_samples = count;
     samples.labels.extend((0..count).map(|row| (row % 2) as f32));
     match &mut samples.dense {
-        DenseValues::Integers(values) => values.extend((0..2 * count as i32).map(|index| index * 7)),
-        DenseValues::Numbers(values) => values.extend((0..2 * count).map(|index| index as f32 * 0.25)),
+        DenseValues::Integers(values) => {
+            values.extend((0..2 * count as i32).map(|index| index * 7))
+        }
+        DenseValues::Numbers(values) => {
+            values.extend((0..2 * count).map(|index| index as f32 * 0.25))
+        }
     }
     for (bags, hotness) in samples.sparse.iter_mut().zip(hotness) {
         for row in 0..count as u64 {

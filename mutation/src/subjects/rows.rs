@@ -56,7 +56,8 @@ pub const LINES: Subject = Subject {
     name: "lines",
     bound_mib: 16,
     good: |_| {
-        let row = |row: usize| format!("1\t{row}\t-1{}{}\n", "\t".repeat(11), "\t0a1B2c3d".repeat(26));
+        let row =
+            |row: usize| format!("1\t{row}\t-1{}{}\n", "\t".repeat(11), "\t0a1B2c3d".repeat(26));
         let wide: String = (0..30).map(row).collect();
         Ok(vec![
             files("lines", [&b"\0"[..], wide.as_bytes()].concat()),
@@ -78,7 +79,9 @@ fn files(name: &str, bytes: Vec<u8>) -> Files {
 /// Lines of Criteo's text with a few columns.
 fn rows(count: usize) -> Vec<u8> {
     let row = |row: usize| {
-        let dense = (0..SCHEMA.num_dense).map(|column| format!("\t{}", row * 3 + column)).collect::<String>();
+        let dense = (0..SCHEMA.num_dense)
+            .map(|column| format!("\t{}", row * 3 + column))
+            .collect::<String>();
         let sparse = (0..SCHEMA.num_sparse).map(|column| format!("\t{:08x}", row * 77 + column));
         format!("{}{dense}{}\n", row % 2, sparse.collect::<String>())
     };
@@ -86,7 +89,11 @@ fn rows(count: usize) -> Vec<u8> {
 }
 
 /// Damage before packing, so that everything unpacks; or after it.
-fn damage_packed(good: &[Files], random: &mut Random, pack: fn(&[u8], &mut Random) -> Vec<u8>) -> Files {
+fn damage_packed(
+    good: &[Files],
+    random: &mut Random,
+    pack: fn(&[u8], &mut Random) -> Vec<u8>,
+) -> Files {
     let mut files = one(good, random);
     let bytes = &mut files[0].1;
     if random.once_in(3) {

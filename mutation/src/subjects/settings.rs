@@ -19,7 +19,8 @@ pub const SPECIFICATION: Subject = Subject {
     bound_mib: 16,
     good: |folder| {
         let hotness = [Hotness::Fixed(1), Hotness::Fixed(1)];
-        let (schema, samples) = samples(DenseKind::Transformed(DenseTransform::LnPlus1), &hotness, 8);
+        let (schema, samples) =
+            samples(DenseKind::Transformed(DenseTransform::LnPlus1), &hotness, 8);
         let sink = SplitSink::create(&folder.join("train"), &schema, &[100, 70_000])?;
         write(Box::new(sink), &samples)?;
         let mut files = take_files(folder)?;

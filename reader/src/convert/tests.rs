@@ -17,7 +17,11 @@ fn text(rows: usize) -> String {
         }
         for column in 14..40 {
             let value = random(column);
-            text.push_str(&if value % 7 == 0 { "\t".to_owned() } else { format!("\t{:08x}", value >> 32) });
+            text.push_str(&if value % 7 == 0 {
+                "\t".to_owned()
+            } else {
+                format!("\t{:08x}", value >> 32)
+            });
         }
         text.push('\n');
     }
@@ -58,7 +62,8 @@ fn text_survives_our_own_format_to_the_byte() {
     let [first, ours, back] = ["a.txt", "a.hld", "b.txt"].map(|name| folder.path().join(name));
     std::fs::write(&first, text(9000)).unwrap();
     let converted =
-        run(Format::Criteo, std::slice::from_ref(&first), Format::Headlong, &ours, &plain()).unwrap();
+        run(Format::Criteo, std::slice::from_ref(&first), Format::Headlong, &ours, &plain())
+            .unwrap();
     assert_eq!(converted.num_samples, 9000);
     assert_eq!(detect(&ours.clone().into()).unwrap(), Format::Headlong);
     run(Format::Headlong, &[ours], Format::Criteo, &back, &plain()).unwrap();
@@ -71,8 +76,11 @@ fn formats_with_less_keep_what_they_have_room_for() {
     let [first, ours] = ["a.txt", "a.hld"].map(|name| folder.path().join(name));
     std::fs::write(&first, text(3000)).unwrap();
     let rows: Vec<u64> = (0..26).map(|column| [100, 1000, 1 << 20][column % 3]).collect();
-    let options =
-        ConvertOptions { transform: Some(DenseTransform::LnPlus1), rows: Some(rows.clone()), ..plain() };
+    let options = ConvertOptions {
+        transform: Some(DenseTransform::LnPlus1),
+        rows: Some(rows.clone()),
+        ..plain()
+    };
     run(Format::Criteo, std::slice::from_ref(&first), Format::Headlong, &ours, &options).unwrap();
     let expected = all(Format::Headlong, &ours);
     let cases = [
@@ -98,7 +106,9 @@ fn formats_with_less_keep_what_they_have_room_for() {
         assert_eq!(found.labels, expected.labels, "{format}");
         assert_eq!(found.sparse, expected.sparse, "{format}");
         match (&found.dense, &expected.dense) {
-            (DenseValues::Numbers(found), DenseValues::Numbers(expected)) if format == Format::Split => {
+            (DenseValues::Numbers(found), DenseValues::Numbers(expected))
+                if format == Format::Split =>
+            {
                 let halves: Vec<f32> =
                     expected.iter().map(|&value| half::f16::from_f32(value).to_f32()).collect();
                 assert_eq!(*found, halves, "split data has 16-bit numbers");
@@ -142,7 +152,10 @@ fn what_a_format_cannot_hold_is_refused_before_a_file_is_there() {
     std::fs::write(&first, text(10)).unwrap();
     let cases = [
         (Format::Npy, "npy holds transformed numbers"),
-        (Format::Raw, "(--dense-transform \"ln(x+1)\"), or that another program reads integers (--integers)"),
+        (
+            Format::Raw,
+            "(--dense-transform \"ln(x+1)\"), or that another program reads integers (--integers)",
+        ),
         (Format::Split, "rows of every column's table"),
     ];
     for (format, expected) in cases {
@@ -192,10 +205,15 @@ fn check_pairs(formats: &[Format], expected: &Samples, first: &Path, described: 
 #[test]
 fn any_two_formats_become_each_other_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
-    let [text_file, ours, halves] = ["a.txt", "a.hld", "b.hld"].map(|name| folder.path().join(name));
+    let [text_file, ours, halves] =
+        ["a.txt", "a.hld", "b.hld"].map(|name| folder.path().join(name));
     std::fs::write(
         &text_file,
-        text(700).replace('-', "").replace("\t\t", "\t0\t").replace("\t\t", "\t0\t").replace("\t\n", "\t0\n"),
+        text(700)
+            .replace('-', "")
+            .replace("\t\t", "\t0\t")
+            .replace("\t\t", "\t0\t")
+            .replace("\t\n", "\t0\n"),
     )
     .unwrap();
     let rows = ConvertOptions { rows: Some(vec![1000; 26]), ..plain() };
@@ -213,13 +231,15 @@ fn any_two_formats_become_each_other_bit_for_bit() {
     );
     let mut samples = all(Format::Headlong, &ours);
     if let DenseValues::Integers(values) = &samples.dense {
-        samples.dense =
-            DenseValues::Numbers(values.iter().map(|&value| (value % 2048) as f32 / 64.0).collect());
+        samples.dense = DenseValues::Numbers(
+            values.iter().map(|&value| (value % 2048) as f32 / 64.0).collect(),
+        );
     }
     let mut sink = create(Format::Headlong, &halves, &schema, &plain()).unwrap();
     sink.write(&samples).unwrap();
     sink.finish().unwrap();
     let described = Described { raw: (13, schema.dense_kind, vec![1; 26]), ..Described::default() };
-    let formats = [Format::Headlong, Format::Raw, Format::Npy, Format::Split, Format::Parquet, Format::Csv];
+    let formats =
+        [Format::Headlong, Format::Raw, Format::Npy, Format::Split, Format::Parquet, Format::Csv];
     check_pairs(&formats, &samples, &halves, &described);
 }

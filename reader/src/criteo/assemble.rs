@@ -137,7 +137,8 @@ impl AssembleThread {
                 Ok(Some(Event::EndOfEpoch)) => self.end_epoch()?,
                 Ok(None) => return self.send(Ok(None)),
                 Err(error) => {
-                    // A full batch waits only for the place of the sample after it, which is not to come.
+                    // A full batch waits only for the place of the sample after it, which is not to
+                    // come.
                     if self.builder.is_full() {
                         self.emit(self.place.after)?;
                     }
@@ -158,9 +159,14 @@ impl AssembleThread {
             let count = self.builder.room().min(num_samples - taken);
             let samples = taken..taken + count;
             let history = &self.history;
-            self.builder.add(&block.raw, samples.clone(), &self.functions[block.file], |sparse, at| {
-                lock(history).map(&block.raw, samples, sparse, at);
-            });
+            self.builder.add(
+                &block.raw,
+                samples.clone(),
+                &self.functions[block.file],
+                |sparse, at| {
+                    lock(history).map(&block.raw, samples, sparse, at);
+                },
+            );
             taken += count;
             self.place.take(block, taken - 1, count);
         }
@@ -174,7 +180,8 @@ impl AssembleThread {
             let report = lock(&self.skip_report).clone();
             let names: Vec<_> = self.files.iter().map(|file| file.to_string()).collect();
             let first = report.first.first().map(BadRow::to_string).unwrap_or_default();
-            let error = ReaderError::NoSamples { files: names.join(", "), skipped: report.total, first };
+            let error =
+                ReaderError::NoSamples { files: names.join(", "), skipped: report.total, first };
             self.send(Err(error))?;
             return Err(Dropped);
         }

@@ -1,7 +1,8 @@
 //! Files to parsed blocks, in order: one thread decompresses and cuts into lines, others parse.
 //!
-//! Block `k` goes to parser `k mod n` and is taken from it in turn, so the order of the files is kept without
-//! sorting, every queue is bounded, and the number of threads changes nothing but speed.
+//! Block `k` goes to parser `k mod n` and is taken from it in turn, so the order of the files is
+//! kept without sorting, every queue is bounded, and the number of threads changes nothing but
+//! speed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -106,11 +107,13 @@ pub struct BlockStream {
 }
 
 impl BlockStream {
-    /// Opens `files` and begins to read at `start`; stops after `epochs` epochs in all, counted from 0, or never.
+    /// Opens `files` and begins to read at `start`; stops after `epochs` epochs in all, counted
+    /// from 0, or never.
     ///
     /// # Errors
-    /// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Empty`] for any of the files,
-    /// [`ReaderError::Invalid`] for senseless options, [`ReaderError::BadPosition`] if there is no such file.
+    /// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Empty`] for any of the
+    /// files, [`ReaderError::Invalid`] for senseless options, [`ReaderError::BadPosition`] if there
+    /// is no such file.
     pub fn open(
         files: Vec<DataFile>,
         options: &BlockOptions,
@@ -160,8 +163,8 @@ impl BlockStream {
     /// The next block or the end of an epoch; `None` after the last epoch. Waits for it.
     ///
     /// # Errors
-    /// Whatever went wrong at this place of the stream, after everything before it has been delivered; from then
-    /// on the stream has ended.
+    /// Whatever went wrong at this place of the stream, after everything before it has been
+    /// delivered; from then on the stream has ended.
     #[expect(clippy::should_implement_trait, reason = "it fails and waits, as `Reader::next` does")]
     pub fn next(&mut self) -> Result<Option<Event>> {
         if let Some(failure) = self.failure.take() {
@@ -199,7 +202,8 @@ impl BlockStream {
         self.used[previous].give(block.raw);
     }
 
-    /// A clock that tells how long it took to skip to the starting position; 0 until that has been done.
+    /// A clock that tells how long it took to skip to the starting position; 0 until that has been
+    /// done.
     pub fn skip_clock(&self) -> SkipClock {
         self.skip_clock.clone()
     }
@@ -218,7 +222,8 @@ fn check_files(files: &[DataFile], start: &Position) -> Result<()> {
     }
     if start.file >= files.len() as u64 {
         let (file, line, byte) = (PathBuf::from("the list of files"), start.line, start.byte);
-        let reason = format!("it has {} files, the position is in file {}", files.len(), start.file + 1);
+        let reason =
+            format!("it has {} files, the position is in file {}", files.len(), start.file + 1);
         return Err(ReaderError::BadPosition { file, line, byte, reason });
     }
     Ok(())

@@ -7,7 +7,8 @@ use crate::error::{ReaderError, Result};
 use crate::io::{DataFile, LineBlocks, TextBlock, TextFile};
 use crate::schema::Schema;
 
-/// Whether the first line of `file`, which a pipe keeps for its reader, has a column more than the integers and categories of `schema`: a label.
+/// Whether the first line of `file`, which a pipe keeps for its reader, has a column more than the
+/// integers and categories of `schema`: a label.
 ///
 /// # Errors
 /// Those of opening and reading; [`ReaderError::BadLine`] if line 1 has neither number of columns.

@@ -1,4 +1,5 @@
-//! Criteo's click logs: tab-separated text with an optional label, integers and hexadecimal categories.
+//! Criteo's click logs: tab-separated text with an optional label, integers and hexadecimal
+//! categories.
 
 mod assemble;
 pub mod blocks;

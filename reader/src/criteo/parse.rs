@@ -1,9 +1,10 @@
 //! Lines of text to numbers: the fast line parser.
 //!
-//! A line holds an optional label, integers (`i32`; empty = missing) and categories of up to eight hexadecimal
-//! digits (`u32`; empty = missing), separated by tabs and ended by `\n` or `\r\n`; the last line may lack its end.
-//! The fast bodies handle lines that are plainly good and hand everything else to [`mod@line`], which defines the
-//! format; so all agree to the bit, also on rubbish.
+//! A line holds an optional label, integers (`i32`; empty = missing) and categories of up to eight
+//! hexadecimal digits (`u32`; empty = missing), separated by tabs and ended by `\n` or `\r\n`; the
+//! last line may lack its end. The fast bodies handle lines that are plainly good and hand
+//! everything else to [`mod@line`], which defines the format; so all agree to the bit, also on
+//! rubbish.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -26,8 +27,8 @@ pub const MISSING_DENSE: i32 = i32::MIN;
 /// Lines longer than this many bytes are bad. A good Criteo line is shorter than 400 bytes.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// Of so many bad lines of a block it is known what is wrong; the others are counted. A block of a mebibyte can be as many
-/// empty lines.
+/// Of so many bad lines of a block it is known what is wrong; the others are counted. A block of a
+/// mebibyte can be as many empty lines.
 pub const MOST_FAULTS: usize = 100;
 
 /// What to do with a line that is not a row.
@@ -41,7 +42,8 @@ pub enum BadRowPolicy {
     Skip,
 }
 
-/// The samples of a block of lines, as they stand in the file. Buffers are reused from block to block.
+/// The samples of a block of lines, as they stand in the file. Buffers are reused from block to
+/// block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawBlock {
     /// Good lines.

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use crate::hashing::fmix64;
 
-/// `count` rows drawn from `seed`: a few distinct categories, missing values, negative and large integers.
+/// `count` rows drawn from `seed`: a few distinct categories, missing values, negative and large
+/// integers.
 pub fn rows(count: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut draw = move || {

@@ -65,12 +65,19 @@ pub struct CriteoTextReader {
 }
 
 impl CriteoTextReader {
-    /// Opens `files`, to be read in order, and begins to read at `start`, for which `ids` has the state.
+    /// Opens `files`, to be read in order, and begins to read at `start`, for which `ids` has the
+    /// state.
     ///
     /// # Errors
-    /// As [`BlockStream::open`]; [`ReaderError::Invalid`] if `ids` has another number of tables than the schema,
-    /// or the batch size is 0. `file-minimum` reads all files first, so their faults come now.
-    pub fn open(files: &[DataFile], ids: IdMapper, options: &TextOptions, start: &Position) -> Result<Self> {
+    /// As [`BlockStream::open`]; [`ReaderError::Invalid`] if `ids` has another number of tables
+    /// than the schema, or the batch size is 0. `file-minimum` reads all files first, so their
+    /// faults come now.
+    pub fn open(
+        files: &[DataFile],
+        ids: IdMapper,
+        options: &TextOptions,
+        start: &Position,
+    ) -> Result<Self> {
         let schema = options.blocks.schema;
         check(&ids, options)?;
         let stream = BlockStream::open(files.to_vec(), &options.blocks, start, options.epochs)?;
@@ -111,7 +118,8 @@ impl CriteoTextReader {
         })
     }
 
-    /// Opens `files` from their beginning with a mapping that learns nothing: for evaluation and prediction.
+    /// Opens `files` from their beginning with a mapping that learns nothing: for evaluation and
+    /// prediction.
     ///
     /// # Errors
     /// As [`CriteoTextReader::open`].
@@ -119,15 +127,16 @@ impl CriteoTextReader {
         Self::open(files, ids.frozen(), options, &Position::default())
     }
 
-    /// The id mapper as it was at `position`: after one of the last few batches delivered (or prefetched), or
-    /// where reading began.
+    /// The id mapper as it was at `position`: after one of the last few batches delivered (or
+    /// prefetched), or where reading began.
     ///
     /// # Errors
     /// [`ReaderError::Invalid`] if the position is none of these.
     pub fn mapper_at(&self, position: &Position) -> Result<IdMapper> {
         lock(&self.history).mapper_at(position).ok_or_else(|| {
             let Position { epoch, sample, .. } = position;
-            let message = format!("the id state at sample {sample} of epoch {epoch} is not known any more");
+            let message =
+                format!("the id state at sample {sample} of epoch {epoch} is not known any more");
             ReaderError::Invalid { message }
         })
     }
@@ -146,7 +155,9 @@ fn check(ids: &IdMapper, options: &TextOptions) -> Result<()> {
         return Err(ReaderError::Invalid { message });
     }
     if options.batch_size == 0 {
-        return Err(ReaderError::Invalid { message: "batch_size: expected at least 1, found 0".to_owned() });
+        return Err(ReaderError::Invalid {
+            message: "batch_size: expected at least 1, found 0".to_owned(),
+        });
     }
     Ok(())
 }
@@ -171,8 +182,8 @@ impl Reader for CriteoTextReader {
         Ok(true)
     }
 
-    /// Bad lines skipped so far. The reader is ahead of its consumer, and so is this; the count that belongs to a
-    /// batch is in its position.
+    /// Bad lines skipped so far. The reader is ahead of its consumer, and so is this; the count
+    /// that belongs to a batch is in its position.
     fn skip_report(&self) -> SkipReport {
         lock(&self.skip_report).clone()
     }

@@ -12,8 +12,13 @@ impl Dictionary {
     /// Counts the ids of all samples of `source`, of up to 64 bits.
     ///
     /// # Errors
-    /// Those of reading; [`ReaderError::Invalid`] for a column with more ids than a dictionary can have.
-    pub fn count(source: &dyn Source, rule: DictionaryRule, mut files: Vec<CountedFile>) -> Result<Self> {
+    /// Those of reading; [`ReaderError::Invalid`] for a column with more ids than a dictionary can
+    /// have.
+    pub fn count(
+        source: &dyn Source,
+        rule: DictionaryRule,
+        mut files: Vec<CountedFile>,
+    ) -> Result<Self> {
         let end = source.num_samples().unwrap_or(u64::MAX);
         let mut stream = source.read(Box::new(std::iter::once(0..end)), &DiskOptions::default())?;
         let mut counts = vec![HashMap::<u64, u64>::new(); source.schema().sparse.len()];
@@ -28,7 +33,8 @@ impl Dictionary {
         if let Some(first) = files.first_mut() {
             first.rows = rows;
         }
-        let columns = counts.into_iter().map(|counts| column(counts, rule)).collect::<Result<_>>()?;
+        let columns =
+            counts.into_iter().map(|counts| column(counts, rule)).collect::<Result<_>>()?;
         Ok(Self::new(rule, files, columns))
     }
 }
@@ -41,10 +47,16 @@ fn column(counts: HashMap<u64, u64>, rule: DictionaryRule) -> Result<DictionaryC
     let frequent = sights.partition_point(|&(_, count)| count >= rule.min_count.max(1)) as u64;
     let kept = frequent.min(rule.max_rows.map_or(u64::MAX, |rows| rows.saturating_sub(1)));
     if kept >= MAX_DICTIONARY_ROWS {
-        let message = format!("a dictionary has room for {MAX_DICTIONARY_ROWS} rows, found {kept} ids");
+        let message =
+            format!("a dictionary has room for {MAX_DICTIONARY_ROWS} rows, found {kept} ids");
         return Err(ReaderError::Invalid { message });
     }
     let (own, shared) = sights.split_at(kept as usize);
     let (ids, counts) = own.iter().copied().unzip();
-    Ok(DictionaryColumn { ids, counts, distinct, shared_count: shared.iter().map(|(_, count)| count).sum() })
+    Ok(DictionaryColumn {
+        ids,
+        counts,
+        distinct,
+        shared_count: shared.iter().map(|(_, count)| count).sum(),
+    })
 }

@@ -32,15 +32,16 @@ impl CountTables {
         Self { columns, memory_bytes }
     }
 
-    /// Whether `num_samples` more samples surely stay within the memory, even if every id is new and a table has
-    /// to be copied to grow.
+    /// Whether `num_samples` more samples surely stay within the memory, even if every id is new
+    /// and a table has to be copied to grow.
     pub fn has_room_for(&mut self, num_samples: usize) -> bool {
         let (mut after, mut copied) = (0, 0);
         for column in &mut self.columns {
             let column = column.get_mut().unwrap_or_else(PoisonError::into_inner);
             let grown = column.slots_for(num_samples);
             after += grown as u64 * SLOT_BYTES;
-            copied += if grown > column.slots.len() { column.slots.len() as u64 * SLOT_BYTES } else { 0 };
+            copied +=
+                if grown > column.slots.len() { column.slots.len() as u64 * SLOT_BYTES } else { 0 };
         }
         after + copied <= self.memory_bytes
     }
@@ -53,8 +54,12 @@ impl CountTables {
         let num_columns = self.columns.len();
         assert_eq!(block.sparse.len(), block.num_samples * num_columns, "the columns of the block");
         pool.run(num_columns, &|column| {
-            let ids =
-                ColumnIds { sparse: &block.sparse, missing: &block.sparse_missing, num_columns, column };
+            let ids = ColumnIds {
+                sparse: &block.sparse,
+                missing: &block.sparse_missing,
+                num_columns,
+                column,
+            };
             lock(&self.columns[column]).count(ids);
         });
     }
@@ -67,9 +72,11 @@ impl CountTables {
         })
     }
 
-    /// Takes all counts out: for each column its entries by rising id, each id once. The memory is freed.
+    /// Takes all counts out: for each column its entries by rising id, each id once. The memory is
+    /// freed.
     pub fn drain(&mut self, pool: &Pool) -> Vec<Vec<Entry>> {
-        let sorted: Vec<Mutex<Vec<Entry>>> = self.columns.iter().map(|_| Mutex::default()).collect();
+        let sorted: Vec<Mutex<Vec<Entry>>> =
+            self.columns.iter().map(|_| Mutex::default()).collect();
         pool.run(self.columns.len(), &|column| {
             let table = std::mem::take(&mut *lock(&self.columns[column]));
             *lock(&sorted[column]) = table.into_sorted();
@@ -81,7 +88,8 @@ impl CountTables {
     }
 }
 
-/// A panic while counting is passed on by the pool, so a poisoned lock is never seen by anyone who goes on.
+/// A panic while counting is passed on by the pool, so a poisoned lock is never seen by anyone who
+/// goes on.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -145,7 +153,9 @@ impl CountTable {
     fn into_sorted(self) -> Vec<Entry> {
         let mut entries = self.carried;
         let counted = self.slots.iter().filter(|&&entry| entry != 0);
-        entries.extend(counted.map(|entry| Entry { id: entry & u64::from(u32::MAX), count: entry >> 32 }));
+        entries.extend(
+            counted.map(|entry| Entry { id: entry & u64::from(u32::MAX), count: entry >> 32 }),
+        );
         if self.missing > 0 {
             entries.push(Entry { id: MISSING_ID, count: self.missing });
         }
@@ -172,11 +182,13 @@ mod tests {
         let draw = |index: u64| fmix64(index) as u32;
         let sparse: Vec<u32> =
             (0..num_samples * 3).map(|index| draw(index) % (10 << (index % 3 * 6))).collect();
-        let missing: Vec<u64> = (0..num_samples).map(|index| u64::from(draw(index + 77) & 7)).collect();
+        let missing: Vec<u64> =
+            (0..num_samples).map(|index| u64::from(draw(index + 77) & 7)).collect();
         let mut expected = vec![BTreeMap::new(); num_columns];
         for (ids, missing) in sparse.chunks(3).zip(&missing) {
             for column in 0..3 {
-                let id = if missing >> column & 1 == 1 { MISSING_ID } else { u64::from(ids[column]) };
+                let id =
+                    if missing >> column & 1 == 1 { MISSING_ID } else { u64::from(ids[column]) };
                 *expected[column].entry(id).or_insert(0_u64) += 1;
             }
         }
@@ -192,8 +204,10 @@ mod tests {
         tables.count(&block, &pool);
         tables.count(&block, &pool);
         for (entries, expected) in tables.drain(&pool).iter().zip(&expected) {
-            let found: Vec<(u64, u64)> = entries.iter().map(|entry| (entry.id, entry.count)).collect();
-            let expected: Vec<(u64, u64)> = expected.iter().map(|(&id, &count)| (id, 2 * count)).collect();
+            let found: Vec<(u64, u64)> =
+                entries.iter().map(|entry| (entry.id, entry.count)).collect();
+            let expected: Vec<(u64, u64)> =
+                expected.iter().map(|(&id, &count)| (id, 2 * count)).collect();
             assert_eq!(found, expected);
         }
         assert!(tables.is_empty());

@@ -52,11 +52,13 @@ impl Dictionary {
     /// # Errors
     /// [`ReaderError::Write`].
     pub fn save(&self, path: &Path) -> Result<()> {
-        let header =
-            serde_json::to_vec(&self.header()).expect("a struct of plain fields always becomes JSON");
+        let header = serde_json::to_vec(&self.header())
+            .expect("a struct of plain fields always becomes JSON");
         write_file(path, |file| {
-            let mut output =
-                Hashed { inner: BufWriter::with_capacity(1 << 20, file), hasher: Xxh3Default::new() };
+            let mut output = Hashed {
+                inner: BufWriter::with_capacity(1 << 20, file),
+                hasher: Xxh3Default::new(),
+            };
             output.write(MAGIC)?;
             output.write(&(header.len() as u64).to_le_bytes())?;
             output.write(&header)?;
@@ -89,7 +91,8 @@ impl Dictionary {
         }
     }
 
-    /// Reads a dictionary (or the one in the folder `path`) and checks it: checksum, fingerprint, and that every id has one row.
+    /// Reads a dictionary (or the one in the folder `path`) and checks it: checksum, fingerprint,
+    /// and that every id has one row.
     ///
     /// # Errors
     /// [`ReaderError::Open`]; [`ReaderError::Format`] naming the file and what does not fit.
@@ -108,7 +111,9 @@ impl Dictionary {
         let failed = |source| ReaderError::Open { file: path.clone(), source };
         let (file, length) = open_regular(path)?;
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(length as usize).map_err(|error| failed(io::Error::other(error)))?;
+        bytes
+            .try_reserve_exact(length as usize)
+            .map_err(|error| failed(io::Error::other(error)))?;
         file.take(length).read_to_end(&mut bytes).map_err(failed)?;
         Self::parse(path, &bytes[..], length).map(|dictionary| (dictionary, bytes))
     }
@@ -134,11 +139,14 @@ impl Dictionary {
         }
         let mut header = vec![0; header_bytes as usize];
         input.read_into(&mut header).map_err(short)?;
-        let header: Header =
-            serde_json::from_slice(&header).map_err(|error| bad(format!("damaged header: {error}")))?;
+        let header: Header = serde_json::from_slice(&header)
+            .map_err(|error| bad(format!("damaged header: {error}")))?;
         header.check(length - header_bytes).map_err(bad)?;
-        let columns =
-            header.columns.iter().map(|column| input.read_column(column)).collect::<io::Result<Vec<_>>>();
+        let columns = header
+            .columns
+            .iter()
+            .map(|column| input.read_column(column))
+            .collect::<io::Result<Vec<_>>>();
         let columns = columns.map_err(short)?;
         let expected = input.hasher.digest();
         let found = u64::from_le_bytes(input.read().map_err(short)?);
@@ -168,7 +176,8 @@ fn file_of(path: &Path) -> PathBuf {
 }
 
 impl Header {
-    /// Sees that the columns have the bytes that follow the header, before memory is taken for them.
+    /// Sees that the columns have the bytes that follow the header, before memory is taken for
+    /// them.
     fn check(&self, bytes_without_header: u64) -> std::result::Result<(), String> {
         if !(1..=FORMAT_VERSION).contains(&self.format_version) {
             return Err(format!(
@@ -238,6 +247,11 @@ impl<T: Read> Hashed<T> {
 
     fn read_column(&mut self, header: &ColumnHeader) -> io::Result<DictionaryColumn> {
         let (ids, counts) = (self.read_words(header.rows - 1)?, self.read_words(header.rows - 1)?);
-        Ok(DictionaryColumn { ids, counts, distinct: header.distinct, shared_count: header.shared_count })
+        Ok(DictionaryColumn {
+            ids,
+            counts,
+            distinct: header.distinct,
+            shared_count: header.shared_count,
+        })
     }
 }

@@ -1,7 +1,9 @@
-//! Runs: counts on disk, sorted by column and id, so that any number of them is merged in little memory.
+//! Runs: counts on disk, sorted by column and id, so that any number of them is merged in little
+//! memory.
 //!
-//! A run is `HLCOUNT1`, then for each column its entries (id and count, u64 little-endian each, by rising id), then
-//! for each column the number of its entries (u64), the number of columns (u64), and the XXH3-64 of all before.
+//! A run is `HLCOUNT1`, then for each column its entries (id and count, u64 little-endian each, by
+//! rising id), then for each column the number of its entries (u64), the number of columns (u64),
+//! and the XXH3-64 of all before.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -24,8 +26,8 @@ pub(crate) const ENTRY_BYTES: u64 = 16;
 pub(crate) const MAX_MERGED_RUNS: usize = 64;
 /// Bytes read of a run at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes that an id kept in a dictionary needs: id and count, and at most four slots of its lookup table, as that
-/// is at least a quarter full.
+/// Bytes that an id kept in a dictionary needs: id and count, and at most four slots of its lookup
+/// table, as that is at least a quarter full.
 const KEPT_BYTES: u64 = 16 + 4 * 8;
 
 /// An id and how often it was seen.
@@ -94,7 +96,8 @@ impl Run {
             file.seek(SeekFrom::Start(8 + before * ENTRY_BYTES))?;
             Ok(BufReader::with_capacity(READ_BYTES, file))
         };
-        let input = open().map_err(|source| ReaderError::Open { file: self.path.clone(), source })?;
+        let input =
+            open().map_err(|source| ReaderError::Open { file: self.path.clone(), source })?;
         Ok(RunReader { path: self.path.clone(), input, left: self.entries[column] })
     }
 }
@@ -115,7 +118,8 @@ impl RunReader {
         self.input
             .read_exact(&mut bytes)
             .map_err(|source| ReaderError::Open { file: self.path.clone(), source })?;
-        let word = |from: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[from + index]));
+        let word =
+            |from: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[from + index]));
         Ok(Some(Entry { id: word(0), count: word(8) }))
     }
 }
@@ -229,11 +233,14 @@ pub(crate) fn merge_into_run(runs: &[Run], num_columns: usize, path: &Path) -> R
         let mut writer = RunWriter::new(file)?;
         for column in 0..num_columns {
             writer.begin_column();
-            let mut next_of = |merge: &mut Merge| merge.next().map_err(|error| failure = Some(error));
+            let mut next_of =
+                |merge: &mut Merge| merge.next().map_err(|error| failure = Some(error));
             let Ok(mut merge) = Merge::open(runs, column) else {
                 return Err(io::Error::other("a part of the counts cannot be read"));
             };
-            while let Some(entry) = next_of(&mut merge).map_err(|()| io::Error::other("reading failed"))? {
+            while let Some(entry) =
+                next_of(&mut merge).map_err(|()| io::Error::other("reading failed"))?
+            {
                 writer.push(entry)?;
             }
         }
@@ -255,12 +262,12 @@ struct Ranked {
     total: u64,
 }
 
-/// Merges runs into the columns of a dictionary, in at most `memory_bytes`, buffers of [`MAX_MERGED_RUNS`] files a
-/// thread apart.
+/// Merges runs into the columns of a dictionary, in at most `memory_bytes`, buffers of
+/// [`MAX_MERGED_RUNS`] files a thread apart.
 ///
 /// # Errors
-/// [`ReaderError::Invalid`] naming the largest column and the options that help, if the ids to keep do not fit;
-/// else as [`Run::open`].
+/// [`ReaderError::Invalid`] naming the largest column and the options that help, if the ids to keep
+/// do not fit; else as [`Run::open`].
 pub(crate) fn merge_into_columns(
     runs: &[Run],
     num_columns: usize,
@@ -291,7 +298,8 @@ fn rank_column(
     kept_bytes: &std::sync::atomic::AtomicU64,
 ) -> Result<Ranked> {
     use std::sync::atomic::Ordering::Relaxed;
-    let most = rule.max_rows.unwrap_or(MAX_DICTIONARY_ROWS).clamp(1, MAX_DICTIONARY_ROWS) as usize - 1;
+    let most =
+        rule.max_rows.unwrap_or(MAX_DICTIONARY_ROWS).clamp(1, MAX_DICTIONARY_ROWS) as usize - 1;
     let mut ranked = Ranked::default();
     let mut merge = Merge::open(runs, column)?;
     while let Some(entry) = merge.next()? {
@@ -324,7 +332,9 @@ fn check_memory(ranked: &[Ranked], memory_bytes: u64) -> Result<()> {
     let needed: u64 = ranked.iter().map(|column| column.wanted * KEPT_BYTES).sum();
     let largest = ranked.iter().enumerate().max_by_key(|(_, column)| column.wanted);
     match largest {
-        Some((index, column)) if needed > memory_bytes || column.kept.len() as u64 != column.wanted => {
+        Some((index, column))
+            if needed > memory_bytes || column.kept.len() as u64 != column.wanted =>
+        {
             let (index, wanted) = (index + 1, column.wanted);
             let message = format!(
                 "the dictionary needs {needed} bytes, expected at most {memory_bytes}: column C{index} alone keeps \

@@ -8,7 +8,8 @@ pub(super) fn first_slot(slots: &[u64], id: u32) -> usize {
     fmix64(u64::from(id)) as usize & (slots.len() - 1)
 }
 
-/// The slot whose lower half is `id`, or the empty one (0) where it would be. One slot is empty at least.
+/// The slot whose lower half is `id`, or the empty one (0) where it would be. One slot is empty at
+/// least.
 #[inline(always)]
 pub(super) fn slot_of(slots: &[u64], id: u32) -> usize {
     let mut slot = first_slot(slots, id);

@@ -11,8 +11,13 @@ fn column(ids: &[u64]) -> DictionaryColumn {
 }
 
 fn dictionary() -> Dictionary {
-    let files =
-        vec![CountedFile { path: "day_0.gz".to_owned(), bytes: 10, rows: 5, skipped: 1, identity: None }];
+    let files = vec![CountedFile {
+        path: "day_0.gz".to_owned(),
+        bytes: 10,
+        rows: 5,
+        skipped: 1,
+        identity: None,
+    }];
     let columns = vec![
         column(&[5, 0, u64::from(u32::MAX), MISSING_ID, 77]),
         column(&[]),
@@ -25,7 +30,8 @@ fn dictionary() -> Dictionary {
 fn ids_have_the_rows_of_their_places() {
     let dictionary = dictionary();
     assert_eq!(dictionary.rows(), [6, 1, 1001]);
-    let rows = [Some(5), Some(0), Some(u32::MAX), None, Some(77), Some(78)].map(|id| dictionary.row(0, id));
+    let rows = [Some(5), Some(0), Some(u32::MAX), None, Some(77), Some(78)]
+        .map(|id| dictionary.row(0, id));
     assert_eq!(rows, [1, 2, 3, 4, 5, 0]);
     assert_eq!((dictionary.row(1, Some(5)), dictionary.row(1, None)), (0, 0));
     for (index, &id) in dictionary.columns()[2].ids.iter().enumerate() {
@@ -41,11 +47,18 @@ fn a_column_at_once_is_the_same_as_one_by_one() {
     let id = |sample: u64, column: u64| {
         if sample.is_multiple_of(3) { 77 } else { sample * (column + 1) * 4_000_037 }
     };
-    let sparse: Vec<u32> =
-        (0..num_samples).flat_map(|sample| [0, 1, 2].map(|column| id(sample, column) as u32)).collect();
+    let sparse: Vec<u32> = (0..num_samples)
+        .flat_map(|sample| [0, 1, 2].map(|column| id(sample, column) as u32))
+        .collect();
     let sparse_missing: Vec<u64> = (0..num_samples).map(|sample| sample % 5).collect();
-    let block = RawBlock { num_samples: num_samples as usize, sparse, sparse_missing, ..RawBlock::default() };
-    let mapper = IdMapper::with_lookup(std::sync::Arc::new(dictionary.clone()), &dictionary.rows()).unwrap();
+    let block = RawBlock {
+        num_samples: num_samples as usize,
+        sparse,
+        sparse_missing,
+        ..RawBlock::default()
+    };
+    let mapper =
+        IdMapper::with_lookup(std::sync::Arc::new(dictionary.clone()), &dictionary.rows()).unwrap();
     let mut bags = vec![Jagged::default(); 3];
     bags.iter_mut().for_each(|bags| bags.set_one_hot(block.num_samples));
     mapper.map(&block, 0..block.num_samples, &mut bags, 0);
@@ -108,7 +121,10 @@ fn the_fingerprint_is_that_of_the_mapping() {
     let mut columns = same.columns().to_vec();
     columns[0].counts[0] += 1;
     let rule = DictionaryRule { min_count: 1, max_rows: None };
-    assert_eq!(Dictionary::new(rule, Vec::new(), columns.clone()).fingerprint(), same.fingerprint());
+    assert_eq!(
+        Dictionary::new(rule, Vec::new(), columns.clone()).fingerprint(),
+        same.fingerprint()
+    );
     columns[0].ids.swap(0, 1);
     assert_ne!(Dictionary::new(rule, Vec::new(), columns).fingerprint(), same.fingerprint());
 }
@@ -170,6 +186,9 @@ fn ids_of_any_width_counted_from_samples_have_rows_by_falling_count() {
     let rows = |column: usize, ids: &[u64]| -> Vec<u64> {
         ids.iter().map(|&id| dictionary.wide_row(column, id)).collect()
     };
-    assert_eq!(rows(0, &[id_of_text(b"war"), id_of_text(b"love"), id_of_text(b"rare"), 3]), [1, 2, 0, 0]);
+    assert_eq!(
+        rows(0, &[id_of_text(b"war"), id_of_text(b"love"), id_of_text(b"rare"), 3]),
+        [1, 2, 0, 0]
+    );
     assert_eq!(rows(1, &[MISSING_ID, 900_000_000_000, 7, 1]), [1, 2, 0, 0]);
 }

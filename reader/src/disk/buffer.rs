@@ -4,7 +4,8 @@ use std::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What offset, length and memory of a direct read are multiples of. Disks ask for 512 or 4096 bytes.
+/// What offset, length and memory of a direct read are multiples of. Disks ask for 512 or 4096
+/// bytes.
 pub const ALIGNMENT: usize = 4096;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]

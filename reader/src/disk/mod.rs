@@ -1,14 +1,16 @@
-//! A file at the speed of its disk: large aligned reads, several in flight, past the page cache, in order.
+//! A file at the speed of its disk: large aligned reads, several in flight, past the page cache, in
+//! order.
 //!
 //! ```text
 //! disk ─ engine: `depth` reads in flight ─ put in order ─ bounded queue ─ blocks ─ next()
 //!        io_uring, else threads                           buffers come back when a block is dropped
 //! ```
 //!
-//! What is read is a list of segments, ranges of bytes of some files, in the order they are wanted: a file from front to back, or
-//! batches in shuffled order, or one rank's slice of each. Blocks are of a size that suits the disk and have nothing to do with
-//! batches: whoever cuts records out of them carries the remainder over. Memory is `depth + QUEUED` buffers and no more. A file
-//! that has another size at the end than it had at the beginning is an error: somebody writes to it.
+//! What is read is a list of segments, ranges of bytes of some files, in the order they are wanted:
+//! a file from front to back, or batches in shuffled order, or one rank's slice of each. Blocks are
+//! of a size that suits the disk and have nothing to do with batches: whoever cuts records out of
+//! them carries the remainder over. Memory is `depth + QUEUED` buffers and no more. A file that has
+//! another size at the end than it had at the beginning is an error: somebody writes to it.
 
 mod buffer;
 mod threads;
@@ -53,7 +55,8 @@ impl std::str::FromStr for EngineChoice {
             "io_uring" => Ok(EngineChoice::IoUring),
             "threads" => Ok(EngineChoice::Threads),
             _ => {
-                let message = format!("engine: expected auto, io_uring or threads, found \"{text}\"");
+                let message =
+                    format!("engine: expected auto, io_uring or threads, found \"{text}\"");
                 Err(ReaderError::Invalid { message })
             }
         }
@@ -86,7 +89,8 @@ impl DiskOptions {
     }
 
     fn check(&self) -> Result<()> {
-        let sound = self.depth > 0 && self.block_bytes > 0 && self.block_bytes.is_multiple_of(ALIGNMENT);
+        let sound =
+            self.depth > 0 && self.block_bytes > 0 && self.block_bytes.is_multiple_of(ALIGNMENT);
         if sound && self.block_bytes <= 1 << 30 {
             return Ok(());
         }
@@ -201,8 +205,8 @@ impl DiskBlocks {
     /// The next block, or nothing after the last. Waits for it.
     ///
     /// # Errors
-    /// [`ReaderError::Disk`] with the place, [`ReaderError::Changed`] where a file has another size than it had; the stream has
-    /// ended then.
+    /// [`ReaderError::Disk`] with the place, [`ReaderError::Changed`] where a file has another size
+    /// than it had; the stream has ended then.
     #[expect(clippy::should_implement_trait, reason = "it fails and waits, as `Reader::next` does")]
     pub fn next(&mut self) -> Result<Option<Block>> {
         if self.finished {
@@ -241,7 +245,8 @@ impl DiskFiles {
     /// # Errors
     /// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Empty`].
     pub fn open(paths: &[PathBuf], direct: bool) -> Result<Self> {
-        let opened = paths.iter().map(|path| open_file(path, direct)).collect::<Result<Vec<_>>>()?;
+        let opened =
+            paths.iter().map(|path| open_file(path, direct)).collect::<Result<Vec<_>>>()?;
         let cache = match (opened.iter().all(|(_, direct)| *direct), direct) {
             (true, _) => "past the page cache",
             (false, true) => "through the page cache (this file system has no O_DIRECT)",
@@ -275,8 +280,8 @@ impl DiskFiles {
     /// Begins to read `segments`, which lie within the files.
     ///
     /// # Errors
-    /// [`ReaderError::Invalid`] for options that make no sense; what the kernel says where it was told to use io_uring and
-    /// refuses.
+    /// [`ReaderError::Invalid`] for options that make no sense; what the kernel says where it was
+    /// told to use io_uring and refuses.
     pub fn read(
         &self,
         segments: impl Iterator<Item = Segment> + Send + 'static,
@@ -309,7 +314,14 @@ impl DiskFiles {
         };
         let mut threads = OwnedThreads::default();
         threads.spawn("reader-disk".to_owned(), move || pump.run())?;
-        Ok(DiskBlocks { description, blocks, bytes_read: 0, finished: false, stop, _threads: threads })
+        Ok(DiskBlocks {
+            description,
+            blocks,
+            bytes_read: 0,
+            finished: false,
+            stop,
+            _threads: threads,
+        })
     }
 }
 
@@ -349,8 +361,8 @@ impl Iterator for Pieces {
 
 fn start_engine(path: &Path, options: &DiskOptions) -> Result<(Box<dyn Engine>, String)> {
     let threads = |name: String| -> Result<(Box<dyn Engine>, String)> {
-        let engine =
-            threads::Threads::start(options.depth).map_err(|source| ReaderError::Thread { source })?;
+        let engine = threads::Threads::start(options.depth)
+            .map_err(|source| ReaderError::Thread { source })?;
         Ok((Box::new(engine), name))
     };
     if options.engine == EngineChoice::Threads {
@@ -433,7 +445,8 @@ impl Pump {
             // The last read asks for whole pages beyond the end, as direct reads must.
             let to = wanted.end.next_multiple_of(ALIGNMENT);
             let file = Arc::clone(&self.files[index].file);
-            let read = Read { number: window.asked, index, file, offset, from: 0, to, wanted, buffer };
+            let read =
+                Read { number: window.asked, index, file, offset, from: 0, to, wanted, buffer };
             self.engine.begin(read).map_err(|source| self.error(index, offset, source))?;
             window.asked += 1;
             window.in_flight += 1;
@@ -441,7 +454,8 @@ impl Pump {
         Ok(())
     }
 
-    /// A buffer; none where all are in use and a read in flight will finish sooner than the consumer, or nobody consumes.
+    /// A buffer; none where all are in use and a read in flight will finish sooner than the
+    /// consumer, or nobody consumes.
     fn buffer(&self, window: &mut Window) -> Option<AlignedBuffer> {
         if let Ok(buffer) = self.returned.try_recv() {
             return Some(buffer);
@@ -482,7 +496,9 @@ impl Pump {
     }
 
     fn deliver(&self, window: &mut Window) -> Result<(), Dropped> {
-        while let Some(index) = window.waiting.iter().position(|read| read.number == window.delivered) {
+        while let Some(index) =
+            window.waiting.iter().position(|read| read.number == window.delivered)
+        {
             let read = window.waiting.swap_remove(index);
             let block = Block {
                 file: read.index,

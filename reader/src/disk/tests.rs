@@ -58,7 +58,10 @@ fn a_stream_that_is_dropped_early_ends_its_threads() {
         let mut blocks = DiskBlocks::open(&path, 0, &options(engine, true, 4)).unwrap();
         let held: Vec<Block> = (0..8).map(|_| blocks.next().unwrap().unwrap()).collect();
         drop(blocks);
-        assert!(held.iter().all(|block| block.bytes().len() == 2 * ALIGNMENT), "blocks outlive their stream");
+        assert!(
+            held.iter().all(|block| block.bytes().len() == 2 * ALIGNMENT),
+            "blocks outlive their stream"
+        );
     }
 }
 
@@ -70,7 +73,12 @@ fn a_file_that_shrinks_or_grows_while_it_is_read_is_an_error() {
         let path = write(folder.path(), &contents);
         let mut blocks = DiskBlocks::open(&path, 0, &options(engine, false, 1)).unwrap();
         drop(blocks.next().unwrap());
-        File::options().write(true).open(&path).unwrap().set_len(32 * ALIGNMENT as u64 + 5).unwrap();
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(32 * ALIGNMENT as u64 + 5)
+            .unwrap();
         let message = read_all(blocks).unwrap_err().to_string();
         assert!(
             message.contains(
@@ -108,8 +116,9 @@ fn an_error_of_the_disk_names_file_and_place() {
 fn senseless_options_and_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), b"x");
-    let refused =
-        |options: DiskOptions| DiskBlocks::open(&path, 0, &options).err().map(|error| error.to_string());
+    let refused = |options: DiskOptions| {
+        DiskBlocks::open(&path, 0, &options).err().map(|error| error.to_string())
+    };
     assert!(refused(DiskOptions { depth: 0, ..DiskOptions::default() }).is_some());
     assert!(refused(DiskOptions { block_bytes: 1000, ..DiskOptions::default() }).is_some());
     assert!(matches!(
@@ -118,7 +127,10 @@ fn senseless_options_and_files_are_refused() {
     ));
     let empty = folder.path().join("empty");
     std::fs::write(&empty, b"").unwrap();
-    assert!(matches!(DiskBlocks::open(&empty, 0, &DiskOptions::default()), Err(ReaderError::Empty { .. })));
+    assert!(matches!(
+        DiskBlocks::open(&empty, 0, &DiskOptions::default()),
+        Err(ReaderError::Empty { .. })
+    ));
 }
 
 #[test]
@@ -126,9 +138,18 @@ fn segments_of_several_files_come_in_the_order_they_were_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let contents = [pattern(9 * ALIGNMENT + 3), pattern(3 * ALIGNMENT).into_iter().rev().collect()];
     let paths = [folder.path().join("0"), folder.path().join("1")];
-    paths.iter().zip(&contents).for_each(|(path, contents)| std::fs::write(path, contents).unwrap());
-    let wanted =
-        [(1, 5..17), (0, 4000..30_000), (0, 7..7), (0, 0..1), (1, 4096..12_288), (0, 36_866..36_867)];
+    paths
+        .iter()
+        .zip(&contents)
+        .for_each(|(path, contents)| std::fs::write(path, contents).unwrap());
+    let wanted = [
+        (1, 5..17),
+        (0, 4000..30_000),
+        (0, 7..7),
+        (0, 0..1),
+        (1, 4096..12_288),
+        (0, 36_866..36_867),
+    ];
     for engine in [EngineChoice::Auto, EngineChoice::Threads] {
         let files = DiskFiles::open(&paths, true).unwrap();
         let segments = wanted.clone().into_iter().map(|(file, bytes)| Segment { file, bytes });
@@ -137,10 +158,14 @@ fn segments_of_several_files_come_in_the_order_they_were_asked_for() {
         while let Some(block) = blocks.next().unwrap() {
             let at = block.offset as usize;
             assert_eq!(block.bytes(), &contents[block.file][at..at + block.bytes().len()]);
-            found.extend((at as u64..(at + block.bytes().len()) as u64).map(|byte| (block.file, byte)));
+            found.extend(
+                (at as u64..(at + block.bytes().len()) as u64).map(|byte| (block.file, byte)),
+            );
         }
-        let expected: Vec<_> =
-            wanted.iter().flat_map(|(file, bytes)| bytes.clone().map(|byte| (*file, byte))).collect();
+        let expected: Vec<_> = wanted
+            .iter()
+            .flat_map(|(file, bytes)| bytes.clone().map(|byte| (*file, byte)))
+            .collect();
         assert_eq!(found, expected);
     }
 }

@@ -1,4 +1,5 @@
-//! Reads by a few threads, where io_uring is refused: the same number in flight, one system call each.
+//! Reads by a few threads, where io_uring is refused: the same number in flight, one system call
+//! each.
 
 use std::io;
 use std::os::unix::fs::FileExt;

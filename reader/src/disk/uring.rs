@@ -1,4 +1,5 @@
-//! Reads by io_uring: the kernel is asked once for as many as may be in flight, and no thread waits for each.
+//! Reads by io_uring: the kernel is asked once for as many as may be in flight, and no thread waits
+//! for each.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -10,7 +11,8 @@ use super::{Done, Engine, Read};
 /// One ring.
 pub(super) struct Uring {
     ring: IoUring,
-    /// Reads in flight, at the index that the kernel gives back; their buffers may be written until they return.
+    /// Reads in flight, at the index that the kernel gives back; their buffers may be written until
+    /// they return.
     in_flight: Vec<Option<Read>>,
 }
 
@@ -24,7 +26,10 @@ impl Uring {
         let mut probe = io_uring::Probe::new();
         ring.submitter().register_probe(&mut probe)?;
         if !probe.is_supported(opcode::Read::CODE) {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's io_uring cannot read"));
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this kernel's io_uring cannot read",
+            ));
         }
         Ok(Self { ring, in_flight: (0..depth).map(|_| None).collect() })
     }
@@ -43,8 +48,8 @@ impl Engine for Uring {
         let memory = read.buffer.bytes_mut()[read.from..read.to].as_mut_ptr();
         let entry = opcode::Read::new(types::Fd(read.file.as_raw_fd()), memory, length as u32);
         let entry = entry.offset(at).build().user_data(index as u64);
-        // SAFETY: `in_flight` owns the read, with its buffer on the heap and its open file, until the completion has been
-        // taken; `drop` waits for all of them.
+        // SAFETY: `in_flight` owns the read, with its buffer on the heap and its open file, until
+        // the completion has been taken; `drop` waits for all of them.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|_| full())?;
         self.ring.submit().map(drop)
@@ -54,11 +59,16 @@ impl Engine for Uring {
         loop {
             let completion = self.ring.completion().next();
             if let Some(completion) = completion {
-                let slot = self.in_flight.get_mut(completion.user_data() as usize).and_then(Option::take);
-                let read = slot.ok_or_else(|| io::Error::other("the kernel finished a read nobody began"))?;
+                let slot =
+                    self.in_flight.get_mut(completion.user_data() as usize).and_then(Option::take);
+                let read = slot
+                    .ok_or_else(|| io::Error::other("the kernel finished a read nobody began"))?;
                 let code = completion.result();
-                let result =
-                    if code < 0 { Err(io::Error::from_raw_os_error(-code)) } else { Ok(code as usize) };
+                let result = if code < 0 {
+                    Err(io::Error::from_raw_os_error(-code))
+                } else {
+                    Ok(code as usize)
+                };
                 return Ok(Done { read, result });
             }
             match self.ring.submit_and_wait(1) {
@@ -74,7 +84,8 @@ impl Drop for Uring {
     fn drop(&mut self) {
         while self.num_in_flight() > 0 {
             if self.wait().is_err() {
-                // Rather lost memory than memory that the kernel writes to after it has another owner.
+                // Rather lost memory than memory that the kernel writes to after it has another
+                // owner.
                 std::mem::forget(std::mem::take(&mut self.in_flight));
                 return;
             }

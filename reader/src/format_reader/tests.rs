@@ -12,9 +12,10 @@ fn source(folder: &std::path::Path, count: u64) -> Arc<dyn Source> {
     samples.num_samples = count as usize;
     samples.labels.extend((0..count).map(|index| (index % 2) as f32));
     if let DenseValues::Integers(values) = &mut samples.dense {
-        values.extend(
-            (0..count).flat_map(|index| (0..13).map(move |column| (index * (column == 0) as u64) as i32)),
-        );
+        values
+            .extend((0..count).flat_map(|index| {
+                (0..13).map(move |column| (index * (column == 0) as u64) as i32)
+            }));
     }
     for (column, bags) in samples.sparse.iter_mut().enumerate() {
         bags.ids.extend((0..count).map(|index| index * 7 + column as u64));
@@ -39,8 +40,13 @@ fn options(order: Order, batch_size: usize) -> FormatOptions {
     }
 }
 
-/// Numbers of the samples of every batch, with the position behind it; checks that all columns belong together.
-fn read(source: &Arc<dyn Source>, options: FormatOptions, start: &Position) -> Vec<(Vec<u64>, Position)> {
+/// Numbers of the samples of every batch, with the position behind it; checks that all columns
+/// belong together.
+fn read(
+    source: &Arc<dyn Source>,
+    options: FormatOptions,
+    start: &Position,
+) -> Vec<(Vec<u64>, Position)> {
     let mut reader = FormatReader::open(Arc::clone(source), options, start).unwrap();
     let (mut batch, mut all) = (Batch::default(), Vec::new());
     while reader.next(&mut batch).unwrap() {
@@ -67,7 +73,8 @@ fn every_order_visits_every_sample_once_an_epoch_and_resumes_exactly() {
         let all = read(&source, options(order, 100), &Position::default());
         assert_eq!(all.len(), 22, "{order:?}");
         for epoch in [&all[..11], &all[11..]] {
-            let mut numbers: Vec<u64> = epoch.iter().flat_map(|(numbers, _)| numbers.clone()).collect();
+            let mut numbers: Vec<u64> =
+                epoch.iter().flat_map(|(numbers, _)| numbers.clone()).collect();
             assert_eq!(numbers == (0..1003).collect::<Vec<_>>(), order == Order::Sequential);
             numbers.sort_unstable();
             assert_eq!(numbers, (0..1003).collect::<Vec<_>>());
@@ -111,7 +118,8 @@ fn a_slice_is_all_that_is_read() {
     let source = source(folder.path(), 3000);
     let bytes = |slice: Slice| {
         let options = FormatOptions { slice, ..options(Order::Batches { seed: 3 }, 1000) };
-        let mut reader = FormatReader::open(Arc::clone(&source), options, &Position::default()).unwrap();
+        let mut reader =
+            FormatReader::open(Arc::clone(&source), options, &Position::default()).unwrap();
         let mut batch = Batch::default();
         while reader.next(&mut batch).unwrap() {
             assert_eq!(batch.share_of, (slice.of > 1).then_some(1000));
@@ -119,11 +127,17 @@ fn a_slice_is_all_that_is_read() {
         reader.progress().bytes_read
     };
     let whole = bytes(Slice::WHOLE);
-    assert!((960_000..1_010_000).contains(&whole), "two epochs of 3,000 records of 160 bytes: {whole}");
+    assert!(
+        (960_000..1_010_000).contains(&whole),
+        "two epochs of 3,000 records of 160 bytes: {whole}"
+    );
     for index in 0..4 {
         // Of each batch, two pages at most are shared.
         let part = bytes(Slice::one_of(index, 4));
-        assert!((240_000..whole / 4 + 6 * 2 * 4096).contains(&part), "slice {index}: {part} of {whole}");
+        assert!(
+            (240_000..whole / 4 + 6 * 2 * 4096).contains(&part),
+            "slice {index}: {part} of {whole}"
+        );
     }
 }
 
@@ -194,9 +208,10 @@ fn samples_that_nobody_has_counted_come_in_the_same_batches() {
         opened.err().unwrap().to_string()
     };
     let elsewhere = Position { sample: 100, ..Position::default() };
-    for message in
-        [refused(Order::Batches { seed: 1 }, &Position::default()), refused(Order::Sequential, &elsewhere)]
-    {
+    for message in [
+        refused(Order::Batches { seed: 1 }, &Position::default()),
+        refused(Order::Sequential, &elsewhere),
+    ] {
         assert!(message.contains("can only be read from front to back"), "{message}");
     }
 }

@@ -1,6 +1,8 @@
-//! Delimited text with a header: comma, semicolon or tab between fields, quoted fields, any columns ([`NamedColumns`]).
+//! Delimited text with a header: comma, semicolon or tab between fields, quoted fields, any columns
+//! ([`NamedColumns`]).
 //!
-//! A first pass finds where every 64th record begins: so plain files are read in any order, compressed ones from front to back.
+//! A first pass finds where every 64th record begins: so plain files are read in any order,
+//! compressed ones from front to back.
 
 mod records;
 
@@ -32,7 +34,8 @@ pub struct DelimitedSource {
     columns: Arc<NamedColumns>,
     schema: DataSchema,
     files: Arc<[OneFile]>,
-    /// Samples before each file, and all of them at the end; none where only reading tells, because one is a pipe.
+    /// Samples before each file, and all of them at the end; none where only reading tells, because
+    /// one is a pipe.
     starts: Option<Arc<[u64]>>,
 }
 
@@ -54,7 +57,8 @@ struct Found {
     num_records: u64,
 }
 
-/// The names of a file's columns, and what is between its fields: a tab if one is in the header, else a comma, else a semicolon.
+/// The names of a file's columns, and what is between its fields: a tab if one is in the header,
+/// else a comma, else a semicolon.
 ///
 /// # Errors
 /// Those of opening and reading.
@@ -73,7 +77,8 @@ pub fn header(path: &DataFile) -> Result<(Vec<String>, u8)> {
         [b'\t', b',', b';'].into_iter().find(|separator| line.contains(separator)).unwrap_or(b',');
     let mut records = Records::new(TextFile::look(path)?, separator, Place::START)?;
     records.next()?;
-    let names = records.fields().map(|name| String::from_utf8_lossy(name.trim_ascii()).into_owned());
+    let names =
+        records.fields().map(|name| String::from_utf8_lossy(name.trim_ascii()).into_owned());
     Ok((names.collect(), separator))
 }
 
@@ -81,8 +86,8 @@ impl DelimitedSource {
     /// Opens `paths`, reads their headers and finds their records.
     ///
     /// # Errors
-    /// Those of opening; [`ReaderError::Format`] for a file whose header does not fit `columns`, or whose records are not as long as
-    /// the header.
+    /// Those of opening; [`ReaderError::Format`] for a file whose header does not fit `columns`, or
+    /// whose records are not as long as the header.
     pub fn open(paths: &[DataFile], columns: &NamedColumns) -> Result<Self> {
         let counted = !paths.iter().any(DataFile::is_stream);
         let open = |path| OneFile::open(path, columns, counted);
@@ -96,7 +101,9 @@ impl DelimitedSource {
             return Err(ReaderError::Format { file: other.path.name(), message });
         }
         let mut starts = vec![0];
-        files.iter().for_each(|file| starts.push(starts[starts.len() - 1] + file.found.num_records));
+        files
+            .iter()
+            .for_each(|file| starts.push(starts[starts.len() - 1] + file.found.num_records));
         let (schema, columns) = (columns.schema(labelled), Arc::new(columns.clone()));
         Ok(Self { columns, schema, files: files.into(), starts: counted.then(|| starts.into()) })
     }
@@ -120,7 +127,8 @@ impl OneFile {
             found: Arc::default(),
         };
         if counted {
-            one.found = path.find_once(|| one.find_records(Records::new(file, separator, Place::START)?))?;
+            one.found =
+                path.find_once(|| one.find_records(Records::new(file, separator, Place::START)?))?;
         }
         Ok(one)
     }
@@ -150,8 +158,11 @@ impl OneFile {
 
     /// Goes to the first record, or to the one at `place`.
     fn records(&self, place: Option<Place>) -> Result<Records> {
-        let mut records =
-            Records::new(TextFile::open(&self.path)?, self.separator, place.unwrap_or(Place::START))?;
+        let mut records = Records::new(
+            TextFile::open(&self.path)?,
+            self.separator,
+            place.unwrap_or(Place::START),
+        )?;
         if place.is_none() {
             records.next()?;
         }
@@ -328,7 +339,10 @@ impl DelimitedStream {
                     }
                 );
                 let line = records.place().line;
-                ReaderError::Format { file: file.path.name(), message: format!("line {line}, {message}") }
+                ReaderError::Format {
+                    file: file.path.name(),
+                    message: format!("line {line}, {message}"),
+                }
             })?;
         }
         Ok(true)
@@ -355,7 +369,8 @@ impl DelimitedSink {
         let separator = if path.extension().is_some_and(|end| end == "tsv") { b'\t' } else { b',' };
         let file = output::create(path)?;
         let writer = csv::WriterBuilder::new().delimiter(separator).from_writer(file);
-        let mut sink = Self { path: path.to_owned(), writer, schema: schema.clone(), num_samples: 0 };
+        let mut sink =
+            Self { path: path.to_owned(), writer, schema: schema.clone(), num_samples: 0 };
         let names = schema.labelled.then(|| schema.label_name()).into_iter();
         let names = names.chain(schema.dense.iter().map(String::as_str));
         let names: Vec<_> = names.chain(schema.sparse.iter().map(|column| &*column.name)).collect();
@@ -380,10 +395,12 @@ impl DelimitedSink {
         let width = self.schema.dense.len();
         let dense = index * width..(index + 1) * width;
         match &samples.dense {
-            DenseValues::Integers(values) => fields.extend(values[dense].iter().map(|&value| match value {
-                MISSING_DENSE => String::new(),
-                value => value.to_string(),
-            })),
+            DenseValues::Integers(values) => {
+                fields.extend(values[dense].iter().map(|&value| match value {
+                    MISSING_DENSE => String::new(),
+                    value => value.to_string(),
+                }))
+            }
             // The shortest text that reads back to the same bits.
             DenseValues::Numbers(values) => fields.extend(values[dense].iter().map(f32::to_string)),
         }
@@ -396,8 +413,10 @@ impl DelimitedSink {
                 );
                 return Err(ReaderError::Format { file: self.path.clone(), message });
             }
-            let texts: Vec<_> =
-                ids.iter().map(|&id| if id == MISSING_ID { String::new() } else { id.to_string() }).collect();
+            let texts: Vec<_> = ids
+                .iter()
+                .map(|&id| if id == MISSING_ID { String::new() } else { id.to_string() })
+                .collect();
             fields.push(texts.join(LIST_SEPARATOR));
         }
         Ok(())

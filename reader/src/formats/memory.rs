@@ -1,4 +1,5 @@
-//! Data of any format, held in memory: then its samples come in any order, and no disk is read again.
+//! Data of any format, held in memory: then its samples come in any order, and no disk is read
+//! again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +26,11 @@ impl MemorySource {
     ///
     /// # Errors
     /// Those of reading.
-    pub fn load(source: &dyn Source, options: &DiskOptions, most_bytes: u64) -> Result<Option<Self>> {
+    pub fn load(
+        source: &dyn Source,
+        options: &DiskOptions,
+        most_bytes: u64,
+    ) -> Result<Option<Self>> {
         let schema = source.schema().clone();
         let end = source.num_samples().unwrap_or(u64::MAX);
         let mut stream = source.read(Box::new(std::iter::once(0..end)), options)?;
@@ -44,7 +49,9 @@ impl MemorySource {
             }
         }
         let mut starts = vec![0];
-        blocks.iter().for_each(|block| starts.push(starts[starts.len() - 1] + block.num_samples as u64));
+        blocks
+            .iter()
+            .for_each(|block| starts.push(starts[starts.len() - 1] + block.num_samples as u64));
         let stored_bytes = source.stored_bytes();
         Ok(Some(Self { schema, blocks: blocks.into(), starts: starts.into(), stored_bytes }))
     }
@@ -65,7 +72,11 @@ impl Source for MemorySource {
 
     fn read(&self, ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
         let (schema, blocks) = (self.schema.clone(), Arc::clone(&self.blocks));
-        Ok(Box::new(MemoryStream { schema, blocks, pieces: Box::new(cut(ranges, Arc::clone(&self.starts))) }))
+        Ok(Box::new(MemoryStream {
+            schema,
+            blocks,
+            pieces: Box::new(cut(ranges, Arc::clone(&self.starts))),
+        }))
     }
 }
 
@@ -79,7 +90,11 @@ impl SampleStream for MemoryStream {
     fn next(&mut self, samples: &mut Samples) -> Result<bool> {
         let Some((block, range)) = self.pieces.next() else { return Ok(false) };
         samples.clear(&self.schema);
-        samples.extend_from(&self.blocks[block], range.start as usize..range.end as usize, &self.schema);
+        samples.extend_from(
+            &self.blocks[block],
+            range.start as usize..range.end as usize,
+            &self.schema,
+        );
         Ok(true)
     }
 

@@ -11,7 +11,8 @@
 //! | `csv` | delimited text with a header | [`delimited`] |
 //! | `criteo` | tab-separated text, compressed or not | [`crate::criteo`] |
 //!
-//! All but Parquet and compressed or Criteo's text are read at random: a [`Source`] gives any ranges of samples in any order.
+//! All but Parquet and compressed or Criteo's text are read at random: a [`Source`] gives any
+//! ranges of samples in any order.
 
 pub mod delimited;
 pub mod headlong;
@@ -51,7 +52,8 @@ pub trait Source: Send + Sync {
     /// Begins to read `ranges`.
     ///
     /// # Errors
-    /// [`ReaderError::Invalid`] where the format can only be read from front to back and something else is asked for.
+    /// [`ReaderError::Invalid`] where the format can only be read from front to back and something
+    /// else is asked for.
     fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>>;
 
     /// Bytes of all files.
@@ -91,20 +93,20 @@ pub(crate) fn no_samples(names: &str) -> ReaderError {
     ReaderError::Invalid { message: format!("{names}: expected at least one sample, found none") }
 }
 
-/// Refuses ranges other than everything, which is all that can be asked for where samples have not been counted.
+/// Refuses ranges other than everything, which is all that can be asked for where samples have not
+/// been counted.
 pub(crate) fn front_to_back(mut ranges: Ranges) -> Result<()> {
     match ranges.next() {
         Some(Range { start: 0, end: u64::MAX }) => Ok(()),
         _ => {
-            let message =
-                "this data can only be read from front to back: convert it to read it in another order";
+            let message = "this data can only be read from front to back: convert it to read it in another order";
             Err(ReaderError::Invalid { message: message.to_owned() })
         }
     }
 }
 
-/// Ranges of samples, cut at the borders of parts (files, shards, blocks): which part, and its samples. `starts` are the samples before
-/// each part, and all of them at the end.
+/// Ranges of samples, cut at the borders of parts (files, shards, blocks): which part, and its
+/// samples. `starts` are the samples before each part, and all of them at the end.
 pub(crate) fn cut(
     ranges: impl Iterator<Item = Range<u64>> + Send,
     starts: Arc<[u64]>,
@@ -127,7 +129,8 @@ pub trait Sink: Send {
     /// Adds samples of the schema it was made for.
     ///
     /// # Errors
-    /// [`ReaderError::Write`]; [`ReaderError::Invalid`] for a value that the format cannot hold, naming column and value.
+    /// [`ReaderError::Write`]; [`ReaderError::Invalid`] for a value that the format cannot hold,
+    /// naming column and value.
     fn write(&mut self, samples: &Samples) -> Result<()>;
 
     /// Completes the files.
@@ -199,7 +202,9 @@ impl std::str::FromStr for Format {
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|format| format.name() == text).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            ReaderError::Invalid { message: format!("format: expected one of {names}, found \"{text}\"") }
+            ReaderError::Invalid {
+                message: format!("format: expected one of {names}, found \"{text}\""),
+            }
         })
     }
 }
@@ -232,7 +237,9 @@ mod tests {
     #[test]
     fn ranges_are_cut_at_the_borders_of_parts() {
         let starts: Arc<[u64]> = [0, 10, 10, 25].into();
-        let cut = |range: Range<u64>| cut(std::iter::once(range), Arc::clone(&starts)).collect::<Vec<_>>();
+        let cut = |range: Range<u64>| {
+            cut(std::iter::once(range), Arc::clone(&starts)).collect::<Vec<_>>()
+        };
         assert_eq!(cut(3..12), [(0, 3..10), (2, 0..2)]);
         assert_eq!(cut(10..99), [(2, 0..15)]);
         assert_eq!(cut(5..5), []);

@@ -1,4 +1,5 @@
-//! Files whose columns have names: which of them are label, dense, categorical, ignored, and what their values mean.
+//! Files whose columns have names: which of them are label, dense, categorical, ignored, and what
+//! their values mean.
 
 use std::path::Path;
 
@@ -30,7 +31,8 @@ pub struct NamedColumns {
     pub dense: Vec<String>,
     /// What is in them.
     pub dense_reading: DenseReading,
-    /// Categorical columns, in the order of their tables; those with other than one value are lists.
+    /// Categorical columns, in the order of their tables; those with other than one value are
+    /// lists.
     pub sparse: Vec<SparseColumn>,
     /// What is between the values of a list in text.
     pub list_separator: u8,
@@ -64,15 +66,21 @@ pub enum Role {
 }
 
 impl NamedColumns {
-    /// The columns of a file as [`DataSchema::numbered`] names them: `label`, `I1…`, `C1…`, or as split data does,
-    /// `num_0…`, `cat_0.bin…`; other names are found to have no place.
-    pub fn by_convention(header: &[String], dense_reading: DenseReading, hotness: &[Hotness]) -> Self {
+    /// The columns of a file as [`DataSchema::numbered`] names them: `label`, `I1…`, `C1…`, or as
+    /// split data does, `num_0…`, `cat_0.bin…`; other names are found to have no place.
+    pub fn by_convention(
+        header: &[String],
+        dense_reading: DenseReading,
+        hotness: &[Hotness],
+    ) -> Self {
         let is_numbered = |name: &&String, prefixes: [&str; 2]| {
             let name = name.trim_end_matches(".bin");
-            let number = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or_default();
+            let number =
+                prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or_default();
             !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
         };
-        let named = |prefixes| header.iter().filter(move |name| is_numbered(name, prefixes)).cloned();
+        let named =
+            |prefixes| header.iter().filter(move |name| is_numbered(name, prefixes)).cloned();
         let sparse = named(["C", "cat_"]).enumerate();
         Self {
             label: header.iter().find(|name| *name == "label").cloned(),
@@ -90,7 +98,12 @@ impl NamedColumns {
     }
 
     /// Gives the columns of `header` that have no place the one that `others` says.
-    pub fn place_others(&mut self, others: Others, header: &[String], hotness: impl Fn(usize) -> Hotness) {
+    pub fn place_others(
+        &mut self,
+        others: Others,
+        header: &[String],
+        hotness: impl Fn(usize) -> Hotness,
+    ) {
         match others {
             Others::Refused => {}
             Others::Ignored => self.ignored.push("*".to_owned()),
@@ -98,7 +111,8 @@ impl NamedColumns {
                 for (index, name) in header.iter().enumerate() {
                     let sparse = self.sparse.iter().any(|column| column.name == *name);
                     if !sparse && !self.dense.contains(name) && self.label.as_ref() != Some(name) {
-                        self.sparse.push(SparseColumn { name: name.clone(), hotness: hotness(index) });
+                        self.sparse
+                            .push(SparseColumn { name: name.clone(), hotness: hotness(index) });
                     }
                 }
             }
@@ -127,14 +141,20 @@ impl NamedColumns {
     /// [`ReaderError::Format`] for a column that is missing, there twice, or has no place.
     pub fn roles(&self, header: &[String], file: &Path) -> Result<Vec<Role>> {
         let bad = |message: String| ReaderError::Format { file: file.into(), message };
-        if self.dense_reading == DenseReading::Raw(DenseTransform::FileMinimum) && !self.dense.is_empty() {
+        if self.dense_reading == DenseReading::Raw(DenseTransform::FileMinimum)
+            && !self.dense.is_empty()
+        {
             return Err(bad(
-                "dense transform file-minimum: expected another one, this format has no minimum".to_owned(),
+                "dense transform file-minimum: expected another one, this format has no minimum"
+                    .to_owned(),
             ));
         }
         let dense = self.dense.iter().enumerate().map(|(index, name)| (name, Role::Dense(index)));
-        let sparse =
-            self.sparse.iter().enumerate().map(|(index, column)| (&column.name, Role::Sparse(index)));
+        let sparse = self
+            .sparse
+            .iter()
+            .enumerate()
+            .map(|(index, column)| (&column.name, Role::Sparse(index)));
         let label = self.label.iter().map(|name| (name, Role::Label));
         let places: Vec<_> = label.chain(dense).chain(sparse).collect();
         for (name, role) in &places {
@@ -143,9 +163,13 @@ impl NamedColumns {
                 0 if *role == Role::Label => {}
                 0 => {
                     let found = header.join("`, `");
-                    return Err(bad(format!("header: expected a column `{name}`, found `{found}`")));
+                    return Err(bad(format!(
+                        "header: expected a column `{name}`, found `{found}`"
+                    )));
                 }
-                count => return Err(bad(format!("header: column `{name}` is there {count} times"))),
+                count => {
+                    return Err(bad(format!("header: column `{name}` is there {count} times")));
+                }
             }
         }
         let role = |name: &String| {
@@ -161,12 +185,14 @@ impl NamedColumns {
     }
 }
 
-/// The id that text stands for: a whole number below 2⁶⁴ without leading zeros is that number (but 2³², which means a missing
-/// value), anything else its XXH3-64 with the highest bit set.
+/// The id that text stands for: a whole number below 2⁶⁴ without leading zeros is that number (but
+/// 2³², which means a missing value), anything else its XXH3-64 with the highest bit set.
 pub fn id_of_text(text: &[u8]) -> u64 {
-    let is_number =
-        !text.is_empty() && text.iter().all(u8::is_ascii_digit) && (text[0] != b'0' || text.len() == 1);
-    let number = std::str::from_utf8(text).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
+    let is_number = !text.is_empty()
+        && text.iter().all(u8::is_ascii_digit)
+        && (text[0] != b'0' || text.len() == 1);
+    let number =
+        std::str::from_utf8(text).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
     number.filter(|id| *id != MISSING_ID).unwrap_or_else(|| xxh3_64(text) | 1 << 63)
 }
 
@@ -243,7 +269,9 @@ pub fn push_dense(
             let number = number.filter(|number| number.is_finite());
             to.push(number.ok_or_else(|| fault("a number", field))?);
         }
-        (_, DenseValues::Integers(_)) => unreachable!("samples are cleared by the schema of the reading"),
+        (_, DenseValues::Integers(_)) => {
+            unreachable!("samples are cleared by the schema of the reading")
+        }
     }
     Ok(())
 }
@@ -264,7 +292,9 @@ pub fn push_ids(
     }
     let before = to.ids.len();
     if !field.is_empty() {
-        to.ids.extend(field.split(|&byte| byte == separator).map(|value| id_of_text(value.trim_ascii())));
+        to.ids.extend(
+            field.split(|&byte| byte == separator).map(|value| id_of_text(value.trim_ascii())),
+        );
     }
     match hotness {
         Hotness::Varying => to.offsets.push(to.ids.len() as u32),
@@ -302,7 +332,8 @@ pub(super) fn push_fields<'a>(
     for (column, field) in in_order.into_iter().enumerate() {
         samples.dense_missing[column] += u64::from(field.is_empty());
         let index = || roles.iter().position(|role| *role == Role::Dense(column)).unwrap_or(0);
-        push_dense(field, columns.dense_reading, &mut samples.dense).map_err(|fault| (index(), fault))?;
+        push_dense(field, columns.dense_reading, &mut samples.dense)
+            .map_err(|fault| (index(), fault))?;
     }
     samples.num_samples += 1;
     Ok(())

@@ -1,8 +1,10 @@
-//! TorchRec's arrays: for each shard `…_labels.npy` (`i32` [N, 1]), `…_dense.npy` (`f32` [N, D], the logarithm taken already) and
-//! either `…_sparse.npy` (`i32` [N, T], one id each) or `…_sparse_multi_hot.npz`, whose members `0`, `1`, … are `i32` [N, H].
+//! TorchRec's arrays: for each shard `…_labels.npy` (`i32` [N, 1]), `…_dense.npy` (`f32` [N, D],
+//! the logarithm taken already) and either `…_sparse.npy` (`i32` [N, T], one id each) or
+//! `…_sparse_multi_hot.npz`, whose members `0`, `1`, … are `i32` [N, H].
 //!
-//! Other element types are read too. Members of an `npz` must be stored, not compressed, as `numpy.savez` does. Which logarithm the
-//! dense numbers went through is not in the files: it has to be said ([`DenseTransform`]).
+//! Other element types are read too. Members of an `npz` must be stored, not compressed, as
+//! `numpy.savez` does. Which logarithm the dense numbers went through is not in the files: it has
+//! to be said ([`DenseTransform`]).
 
 use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
@@ -11,7 +13,9 @@ use std::path::{Path, PathBuf};
 
 use headlong_device::files::OutputFile;
 
-use super::records::{Element, Field, FieldFile, MOST_RECORD_BYTES, RecordSink, RecordSource, Shard, Target};
+use super::records::{
+    Element, Field, FieldFile, MOST_RECORD_BYTES, RecordSink, RecordSource, Shard, Target,
+};
 use super::{Samples, Sink};
 use crate::error::{ReaderError, Result};
 use crate::io::open_regular;
@@ -49,7 +53,8 @@ pub fn open(paths: &[PathBuf], transform: DenseTransform) -> Result<RecordSource
             stems.push(stem);
         }
     }
-    let mut opened = stems.iter().map(|stem| open_shard(stem, transform)).collect::<Result<Vec<_>>>()?;
+    let mut opened =
+        stems.iter().map(|stem| open_shard(stem, transform)).collect::<Result<Vec<_>>>()?;
     let Some(schema) = opened.first().map(|(schema, _)| schema.clone()) else {
         return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
     };
@@ -64,7 +69,8 @@ const SUFFIXES: [&str; 4] = ["_labels.npy", "_dense.npy", "_sparse.npy", MULTI_H
 
 fn stem_of(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().as_bytes();
-    let stem = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix.as_bytes())).unwrap_or(name);
+    let stem =
+        SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix.as_bytes())).unwrap_or(name);
     path.with_file_name(OsStr::from_bytes(stem))
 }
 
@@ -127,7 +133,8 @@ fn field_file(path: &Path, target: Target) -> Result<FieldFile> {
 fn open_members(path: &Path) -> Result<Vec<FieldFile>> {
     let bad = |message: String| ReaderError::Format { file: path.into(), message };
     let (file, _) = open_regular(path)?;
-    let mut archive = zip::ZipArchive::new(file).map_err(|error| bad(format!("not an npz: {error}")))?;
+    let mut archive =
+        zip::ZipArchive::new(file).map_err(|error| bad(format!("not an npz: {error}")))?;
     let num_columns = archive.len();
     if !(1..=MOST_COLUMNS).contains(&num_columns) {
         return Err(bad(format!(
@@ -137,10 +144,12 @@ fn open_members(path: &Path) -> Result<Vec<FieldFile>> {
     let mut members = Vec::new();
     for column in 0..num_columns {
         let name = format!("{column}.npy");
-        let missing = || bad(format!("expected members 0.npy to {}.npy, found no {name}", num_columns - 1));
+        let missing =
+            || bad(format!("expected members 0.npy to {}.npy, found no {name}", num_columns - 1));
         let index = archive.index_for_name(&name).ok_or_else(missing)?;
         // As it is stored: whether it can be decompressed is no matter.
-        let member = archive.by_index_raw(index).map_err(|error| bad(format!("{name}: {error}")))?;
+        let member =
+            archive.by_index_raw(index).map_err(|error| bad(format!("{name}: {error}")))?;
         if member.compression() != zip::CompressionMethod::Stored {
             return Err(bad(format!(
                 "{name} is compressed, which cannot be read at random: save the arrays with numpy.savez, not savez_compressed"
@@ -165,7 +174,12 @@ impl Array {
             first_byte: start.saturating_add(self.first_byte),
             num_bytes: Some(self.data_bytes),
             record_bytes: self.row_bytes,
-            fields: vec![Field { at: 0, element: self.element, count: self.width as usize, target }],
+            fields: vec![Field {
+                at: 0,
+                element: self.element,
+                count: self.width as usize,
+                target,
+            }],
         }
     }
 }
@@ -173,9 +187,11 @@ impl Array {
 /// Reads numpy's header (format 1.0 to 3.0): magic, version, length, a Python dictionary.
 fn read_header(from: &mut impl Read, path: &Path, member: &str) -> Result<Array> {
     let place = if member.is_empty() { String::new() } else { format!("{member}: ") };
-    let bad = |what: &str| ReaderError::Format { file: path.into(), message: format!("{place}{what}") };
+    let bad =
+        |what: &str| ReaderError::Format { file: path.into(), message: format!("{place}{what}") };
     let mut start = [0; 8];
-    from.read_exact(&mut start).map_err(|_| bad("expected a numpy array, found fewer than 8 bytes"))?;
+    from.read_exact(&mut start)
+        .map_err(|_| bad("expected a numpy array, found fewer than 8 bytes"))?;
     if start[..6] != *b"\x93NUMPY" {
         return Err(bad("expected a numpy array (\\x93NUMPY), found something else"));
     }
@@ -193,7 +209,11 @@ fn read_header(from: &mut impl Read, path: &Path, member: &str) -> Result<Array>
     let (rows, width) = match shape[..] {
         [rows] => (rows, 1),
         [rows, width] => (rows, width),
-        _ => return Err(bad(&format!("expected an array of one or two dimensions, found {shape:?}"))),
+        _ => {
+            return Err(bad(&format!(
+                "expected an array of one or two dimensions, found {shape:?}"
+            )));
+        }
     };
     let row_bytes = width.saturating_mul(element.bytes() as u64);
     if row_bytes == 0 || row_bytes > MOST_RECORD_BYTES {
@@ -210,7 +230,8 @@ fn read_header(from: &mut impl Read, path: &Path, member: &str) -> Result<Array>
 
 /// Type and shape of `{'descr': '<i4', 'fortran_order': False, 'shape': (8, 26), }`.
 fn parse_header(text: &str) -> Result<(Element, Vec<u64>), String> {
-    let after = |key: &str| text.split_once(&format!("'{key}':")).map(|(_, rest)| rest.trim_start());
+    let after =
+        |key: &str| text.split_once(&format!("'{key}':")).map(|(_, rest)| rest.trim_start());
     let missing = |key: &str| format!("the numpy header has no '{key}': {text}");
     let descr = after("descr").ok_or_else(|| missing("descr"))?;
     let descr = descr.strip_prefix('\'').and_then(|rest| rest.split('\'').next()).unwrap_or(descr);
@@ -226,7 +247,11 @@ fn parse_header(text: &str) -> Result<(Element, Vec<u64>), String> {
         "<f2" => Element::F16,
         "<f4" => Element::F32,
         "<f8" => Element::F64,
-        other => return Err(format!("expected little-endian numbers of 1 to 8 bytes, found \"{other}\"")),
+        other => {
+            return Err(format!(
+                "expected little-endian numbers of 1 to 8 bytes, found \"{other}\""
+            ));
+        }
     };
     let order = after("fortran_order").ok_or_else(|| missing("fortran_order"))?;
     if !order.starts_with("False") {
@@ -236,16 +261,20 @@ fn parse_header(text: &str) -> Result<(Element, Vec<u64>), String> {
         );
     }
     let shape = after("shape").ok_or_else(|| missing("shape"))?;
-    let inside =
-        shape.strip_prefix('(').and_then(|rest| rest.split(')').next()).ok_or_else(|| missing("shape"))?;
+    let inside = shape
+        .strip_prefix('(')
+        .and_then(|rest| rest.split(')').next())
+        .ok_or_else(|| missing("shape"))?;
     let sizes = inside.split(',').map(str::trim).filter(|size| !size.is_empty());
-    let sizes = sizes.map(|size| size.parse::<u64>().map_err(|_| format!("shape: found \"{size}\"")));
+    let sizes =
+        sizes.map(|size| size.parse::<u64>().map_err(|_| format!("shape: found \"{size}\"")));
     Ok((element, sizes.collect::<Result<_, _>>()?))
 }
 
 /// A header of [`HEADER_BYTES`] bytes.
 fn header(descr: &str, rows: u64, width: usize) -> Vec<u8> {
-    let dictionary = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
+    let dictionary =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
     let length = HEADER_BYTES - 10;
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend_from_slice(&(length as u16).to_le_bytes());
@@ -253,7 +282,8 @@ fn header(descr: &str, rows: u64, width: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes one shard of arrays. A former shard of the name goes, also those of its arrays that this one does not have.
+/// Writes one shard of arrays. A former shard of the name goes, also those of its arrays that this
+/// one does not have.
 pub struct NpySink {
     sink: RecordSink,
     /// Type and width of each file.
@@ -267,8 +297,8 @@ impl NpySink {
     /// Creates the files of the shard `stem`.
     ///
     /// # Errors
-    /// [`ReaderError::Write`]; [`ReaderError::Invalid`] for columns that arrays cannot hold: of varying hotness, or integers that are
-    /// still to be transformed.
+    /// [`ReaderError::Write`]; [`ReaderError::Invalid`] for columns that arrays cannot hold: of
+    /// varying hotness, or integers that are still to be transformed.
     pub fn create(stem: &Path, schema: &DataSchema) -> Result<Self> {
         let stem = stem_of(stem);
         if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() {
@@ -276,7 +306,8 @@ impl NpySink {
                 "npy holds transformed numbers: say how integers become numbers (--dense-transform \"ln(x+1)\")".to_owned();
             return Err(ReaderError::Invalid { message });
         }
-        let hotness: Vec<_> = schema.fixed_hotness()?.into_iter().map(|count| count as usize).collect();
+        let hotness: Vec<_> =
+            schema.fixed_hotness()?.into_iter().map(|count| count as usize).collect();
         let [labels, dense, one_hot, _] = SUFFIXES.map(|suffix| beside(&stem, suffix));
         let mut parts = vec![];
         if schema.labelled {

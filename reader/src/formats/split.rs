@@ -1,6 +1,7 @@
-//! NVIDIA's split binary: in each folder `label.bin` (a byte each), `numerical.bin` (`f16` [N, D], `ln(x+3)` taken already) and a file
-//! for each categorical column (the smallest of `i8`, `i16`, `i32` that holds its ids), and beside the folders
-//! `feature_spec.yaml`, which says what they are (DeepLearningExamples, DLRM).
+//! NVIDIA's split binary: in each folder `label.bin` (a byte each), `numerical.bin` (`f16` [N, D],
+//! `ln(x+3)` taken already) and a file for each categorical column (the smallest of `i8`, `i16`,
+//! `i32` that holds its ids), and beside the folders `feature_spec.yaml`, which says what they are
+//! (DeepLearningExamples, DLRM).
 //!
 //! `DIR/train` is read by the source `train` of `DIR/feature_spec.yaml`.
 
@@ -63,8 +64,8 @@ pub fn has_specification(folder: &Path) -> bool {
     folder.parent().unwrap_or(Path::new(".")).join(SPECIFICATION).exists()
 }
 
-/// The first line that nests deeper than any specification does: the YAML parser's time grows with the square of the
-/// depth.
+/// The first line that nests deeper than any specification does: the YAML parser's time grows with
+/// the square of the depth.
 fn first_deep_line(text: &str) -> Option<usize> {
     let mut open = 0_usize;
     text.lines().position(|line| {
@@ -115,10 +116,14 @@ impl FeatureSpec {
         let spec: Self = serde_norway::from_str(&text).map_err(|error| bad(error.to_string()))?;
         let mut files = spec.source_spec.values().flatten().flat_map(|chunk| &chunk.files);
         let leaves = |path: &&String| {
-            Path::new(path).components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir))
+            Path::new(path)
+                .components()
+                .any(|part| !matches!(part, Component::Normal(_) | Component::CurDir))
         };
         match files.find(leaves) {
-            Some(path) => Err(bad(format!("files: expected a path inside its folder, found \"{path}\""))),
+            Some(path) => {
+                Err(bad(format!("files: expected a path inside its folder, found \"{path}\"")))
+            }
             None => Ok(spec),
         }
     }
@@ -131,7 +136,9 @@ impl FeatureSpec {
     pub fn cardinalities(&self) -> Vec<u64> {
         let columns = self.channel("categorical").iter();
         columns
-            .map(|name| self.feature_spec.get(name).and_then(|feature| feature.cardinality).unwrap_or(0))
+            .map(|name| {
+                self.feature_spec.get(name).and_then(|feature| feature.cardinality).unwrap_or(0)
+            })
             .collect()
     }
 }
@@ -141,7 +148,8 @@ impl FeatureSpec {
 /// # Errors
 /// Those of opening; [`ReaderError::Format`] where the specification and the files disagree.
 pub fn open(folders: &[PathBuf], transform: DenseTransform) -> Result<RecordSource> {
-    let opened = folders.iter().map(|folder| open_folder(folder, transform)).collect::<Result<Vec<_>>>()?;
+    let opened =
+        folders.iter().map(|folder| open_folder(folder, transform)).collect::<Result<Vec<_>>>()?;
     let Some((schema, _)) = opened.first().cloned() else {
         return Err(ReaderError::Invalid { message: "no data folder was named".to_owned() });
     };
@@ -152,10 +160,12 @@ pub fn open(folders: &[PathBuf], transform: DenseTransform) -> Result<RecordSour
 }
 
 fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, Shard)> {
-    let root = folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let root =
+        folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !has_specification(folder) {
-        let message =
-            format!("a folder of data is described by the {SPECIFICATION} next to it, and there is none");
+        let message = format!(
+            "a folder of data is described by the {SPECIFICATION} next to it, and there is none"
+        );
         return Err(ReaderError::Format { file: folder.to_owned(), message });
     }
     let spec = FeatureSpec::load(root)?;
@@ -168,17 +178,20 @@ fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, 
             known.join(", ")
         )));
     };
-    let [labels, dense, sparse] = ["label", "numerical", "categorical"].map(|channel| spec.channel(channel));
+    let [labels, dense, sparse] =
+        ["label", "numerical", "categorical"].map(|channel| spec.channel(channel));
     let mut files = Vec::new();
     for chunk in chunks {
-        let Some(feature) = chunk.features.first().and_then(|name| spec.feature_spec.get(name)) else {
+        let Some(feature) = chunk.features.first().and_then(|name| spec.feature_spec.get(name))
+        else {
             return Err(bad(format!(
                 "source_spec {name}: features {:?} are not in feature_spec",
                 chunk.features
             )));
         };
-        let element = element(&feature.dtype)
-            .ok_or_else(|| bad(format!("{}: unknown dtype \"{}\"", chunk.features[0], feature.dtype)))?;
+        let element = element(&feature.dtype).ok_or_else(|| {
+            bad(format!("{}: unknown dtype \"{}\"", chunk.features[0], feature.dtype))
+        })?;
         let column = sparse.iter().position(|name| chunk.features == [name.as_str()]);
         let target = match column {
             _ if chunk.features == labels => Target::Label,
@@ -192,7 +205,10 @@ fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, 
             }
         };
         let [path] = &chunk.files[..] else {
-            return Err(bad(format!("source_spec {name}: expected one file for {:?}", chunk.features)));
+            return Err(bad(format!(
+                "source_spec {name}: expected one file for {:?}",
+                chunk.features
+            )));
         };
         let count = chunk.features.len();
         files.push(FieldFile {
@@ -205,7 +221,10 @@ fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, 
     }
     let expected = usize::from(!labels.is_empty()) + usize::from(!dense.is_empty()) + sparse.len();
     if files.len() != expected {
-        return Err(bad(format!("source_spec {name}: expected {expected} files, found {}", files.len())));
+        return Err(bad(format!(
+            "source_spec {name}: expected {expected} files, found {}",
+            files.len()
+        )));
     }
     let schema = DataSchema {
         labelled: !labels.is_empty(),
@@ -235,7 +254,8 @@ impl SplitSink {
     /// # Errors
     /// [`ReaderError::Write`]; [`ReaderError::Invalid`] for columns that the format cannot hold.
     pub fn create(folder: &Path, schema: &DataSchema, rows: &[u64]) -> Result<Self> {
-        let refuse = |message: &str| Err(ReaderError::Invalid { message: format!("split: {message}") });
+        let refuse =
+            |message: &str| Err(ReaderError::Invalid { message: format!("split: {message}") });
         if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() {
             return refuse(
                 "it holds transformed numbers: say how integers become numbers (--dense-transform \"ln(x+1)\")",
@@ -265,7 +285,13 @@ impl SplitSink {
             add(format!("cat_{column}.bin"), element, 1, Target::Column(column));
         }
         let sink = RecordSink::create(schema.clone(), files)?;
-        Ok(Self { sink, folder: folder.to_owned(), schema: schema.clone(), elements, rows: rows.to_vec() })
+        Ok(Self {
+            sink,
+            folder: folder.to_owned(),
+            schema: schema.clone(),
+            elements,
+            rows: rows.to_vec(),
+        })
     }
 
     fn specification(&self, name: &str) -> FeatureSpec {
@@ -281,7 +307,8 @@ impl SplitSink {
             }
         };
         let label = vec!["label".to_owned()];
-        let dense: Vec<_> = (0..self.schema.dense.len()).map(|column| format!("num_{column}")).collect();
+        let dense: Vec<_> =
+            (0..self.schema.dense.len()).map(|column| format!("num_{column}")).collect();
         if self.schema.labelled {
             add("label", label.clone(), vec![(label.clone(), "label.bin".to_owned())]);
             spec.feature_spec
@@ -290,12 +317,15 @@ impl SplitSink {
         if !dense.is_empty() {
             add("numerical", dense.clone(), vec![(dense.clone(), "numerical.bin".to_owned())]);
         }
-        let files = categorical.iter().map(|column| (vec![column.clone()], column.clone())).collect();
+        let files =
+            categorical.iter().map(|column| (vec![column.clone()], column.clone())).collect();
         add("categorical", categorical.clone(), files);
         for name in dense {
-            spec.feature_spec.insert(name, Feature { dtype: "float16".to_owned(), cardinality: None });
+            spec.feature_spec
+                .insert(name, Feature { dtype: "float16".to_owned(), cardinality: None });
         }
-        for ((name, &element), &rows) in categorical.into_iter().zip(&self.elements).zip(&self.rows) {
+        for ((name, &element), &rows) in categorical.into_iter().zip(&self.elements).zip(&self.rows)
+        {
             let feature = Feature { dtype: element.name().to_owned(), cardinality: Some(rows) };
             spec.feature_spec.insert(name, feature);
         }
@@ -318,7 +348,11 @@ impl Sink for SplitSink {
     }
 
     fn finish(self: Box<Self>) -> Result<Vec<PathBuf>> {
-        let root = self.folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let root = self
+            .folder
+            .parent()
+            .filter(|root| !root.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let spec = self.specification(&name);
         // What will not do is refused before anything has its name.
@@ -328,8 +362,9 @@ impl Sink for SplitSink {
         // Read while it is locked: another folder may be added by another process.
         let mut file = output::create_in_turn(&path)?;
         let spec = spec.joined_with(root, &name)?;
-        let text = serde_norway::to_string(&spec)
-            .map_err(|error| ReaderError::Invalid { message: format!("{}: {error}", path.display()) })?;
+        let text = serde_norway::to_string(&spec).map_err(|error| ReaderError::Invalid {
+            message: format!("{}: {error}", path.display()),
+        })?;
         file.write_all(text.as_bytes()).map_err(output::write_error(&path))?;
         output::commit(file)?;
         paths.push(path);
@@ -338,8 +373,8 @@ impl Sink for SplitSink {
 }
 
 impl FeatureSpec {
-    /// With the folders that the specification in `root` has besides `name`: of the same data, such as `test` next to
-    /// `train`.
+    /// With the folders that the specification in `root` has besides `name`: of the same data, such
+    /// as `test` next to `train`.
     fn joined_with(mut self, root: &Path, name: &str) -> Result<Self> {
         let file = root.join(SPECIFICATION);
         if !file.exists() {

@@ -65,7 +65,8 @@ impl Source for TextSource {
 
     fn read(&self, ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
         front_to_back(ranges)?;
-        let stream = BlockStream::open(self.files.clone(), &self.options, &Position::default(), Some(1))?;
+        let stream =
+            BlockStream::open(self.files.clone(), &self.options, &Position::default(), Some(1))?;
         Ok(Box::new(TextStream { stream, schema: self.schema.clone() }))
     }
 }
@@ -79,7 +80,9 @@ impl SampleStream for TextStream {
     fn next(&mut self, samples: &mut Samples) -> Result<bool> {
         let block = loop {
             match self.stream.next()? {
-                Some(Event::Block(block)) if block.raw.num_samples == 0 => self.stream.recycle(block),
+                Some(Event::Block(block)) if block.raw.num_samples == 0 => {
+                    self.stream.recycle(block)
+                }
                 Some(Event::Block(block)) => break block,
                 Some(Event::EndOfEpoch) => {}
                 None => return Ok(false),
@@ -95,8 +98,11 @@ impl SampleStream for TextStream {
         let width = self.schema.sparse.len();
         for (column, bags) in samples.sparse.iter_mut().enumerate() {
             let ids = raw.sparse.iter().skip(column).step_by(width.max(1)).zip(&raw.sparse_missing);
-            let ids =
-                ids.map(|(&id, missing)| if missing >> column & 1 == 1 { MISSING_ID } else { u64::from(id) });
+            let ids = ids.map(
+                |(&id, missing)| {
+                    if missing >> column & 1 == 1 { MISSING_ID } else { u64::from(id) }
+                },
+            );
             bags.ids.extend(ids);
         }
         self.stream.recycle(block);
@@ -124,9 +130,12 @@ impl TextSink {
     /// # Errors
     /// [`ReaderError::Write`]; [`ReaderError::Invalid`] for columns that text cannot hold.
     pub fn create(path: &Path, schema: &DataSchema) -> Result<Self> {
-        let refuse = |message: &str| Err(ReaderError::Invalid { message: format!("criteo: {message}") });
+        let refuse =
+            |message: &str| Err(ReaderError::Invalid { message: format!("criteo: {message}") });
         if schema.dense_kind != DenseKind::Integers && !schema.dense.is_empty() {
-            return refuse("it holds the integers themselves, these numbers are transformed already");
+            return refuse(
+                "it holds the integers themselves, these numbers are transformed already",
+            );
         }
         if schema.sparse.iter().any(|column| column.hotness != Hotness::Fixed(1)) {
             return refuse("it has one id a sample in every column");

@@ -111,7 +111,8 @@ impl DenseStatistics {
     /// Values with their counts, in rising order; none where they were estimated.
     pub fn sorted_counts(&self) -> Vec<(f64, u64)> {
         let (_, true) = self.values.distinct() else { return Vec::new() };
-        let counts = self.values.counts().map(|(bits, count)| (f64::from(bits as u32 as i32), count));
+        let counts =
+            self.values.counts().map(|(bits, count)| (f64::from(bits as u32 as i32), count));
         let mut counts: Vec<(f64, u64)> = counts.collect();
         counts.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         counts

@@ -10,7 +10,8 @@ const LEAST_SLOTS: usize = 1 << 10;
 /// Values of a column and how often each was seen.
 #[derive(Clone, Debug)]
 pub(crate) struct DistinctCounter {
-    /// `(value, count)`, a count of 0 for an empty slot; a power of two of them, at most three quarters full.
+    /// `(value, count)`, a count of 0 for an empty slot; a power of two of them, at most three
+    /// quarters full.
     slots: Vec<(u64, u64)>,
     used: usize,
     limit: usize,
@@ -46,16 +47,19 @@ impl DistinctCounter {
 
     /// Distinct values, and whether that is exact.
     pub fn distinct(&self) -> (u64, bool) {
-        self.estimate.as_ref().map_or((self.used as u64, true), |estimate| (estimate.distinct(), false))
+        self.estimate
+            .as_ref()
+            .map_or((self.used as u64, true), |estimate| (estimate.distinct(), false))
     }
 
-    /// The most frequent value, the smallest of those that are equally frequent. If values have been estimated, it
-    /// is the most frequent of the first ones, whose counts are exact.
+    /// The most frequent value, the smallest of those that are equally frequent. If values have
+    /// been estimated, it is the most frequent of the first ones, whose counts are exact.
     pub fn most_frequent(&self) -> Option<(u64, u64)> {
         self.counts().max_by_key(|&(value, count)| (count, std::cmp::Reverse(value)))
     }
 
-    /// The values with their counts, in no order; all of them if [`DistinctCounter::distinct`] is exact.
+    /// The values with their counts, in no order; all of them if [`DistinctCounter::distinct`] is
+    /// exact.
     pub fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
         self.slots.iter().copied().filter(|slot| slot.1 > 0)
     }
@@ -80,8 +84,10 @@ impl DistinctCounter {
     }
 }
 
-/// HyperLogLog (Flajolet et al., "HyperLogLog: the analysis of a near-optimal cardinality estimation algorithm",
-/// 2007) over 64-bit hashes, so without the correction for large numbers; small ones are counted exactly before.
+/// HyperLogLog (Flajolet et al., "HyperLogLog: the analysis of a near-optimal cardinality
+/// estimation algorithm",
+/// 2007) over 64-bit hashes, so without the correction for large numbers; small ones are counted
+///       exactly before.
 #[derive(Clone, Debug)]
 struct Estimate {
     registers: Vec<u8>,

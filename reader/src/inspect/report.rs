@@ -39,7 +39,8 @@ pub struct InspectReport {
 pub struct FileSummary {
     /// Its path, as it was given.
     pub path: String,
-    /// Its size, as stored, with that of the files that are read with it (`npy`, `split`); 0 of a pipe.
+    /// Its size, as stored, with that of the files that are read with it (`npy`, `split`); 0 of a
+    /// pipe.
     pub bytes: u64,
     /// Its format, as on the command line: `criteo`, `csv` and so on.
     pub format: &'static str,
@@ -51,8 +52,8 @@ pub struct FileSummary {
     pub bad_rows: Option<u64>,
 }
 
-/// One column of numbers. Ranges and means are those of the values present, none if there is none; where they are no
-/// integers, a missing one is among them, as the number that it counts as.
+/// One column of numbers. Ranges and means are those of the values present, none if there is none;
+/// where they are no integers, a missing one is among them, as the number that it counts as.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DenseSummary {
     /// `I1` and so on, or as the file calls it.
@@ -88,10 +89,11 @@ pub struct SparseSummary {
     pub distinct: u64,
     /// Whether `distinct` was counted; else it is an estimate with a standard error of 0.8 %.
     pub distinct_is_exact: bool,
-    /// The most frequent value, or `missing`; none if there is no row. An id of Criteo's text is shown as eight
-    /// hexadecimal digits, another as a decimal number.
+    /// The most frequent value, or `missing`; none if there is no row. An id of Criteo's text is
+    /// shown as eight hexadecimal digits, another as a decimal number.
     pub most_frequent: Option<String>,
-    /// How often it is there for each row: its share, where a row has one value; of lists it may be above 1.
+    /// How often it is there for each row: its share, where a row has one value; of lists it may be
+    /// above 1.
     pub most_frequent_share: f64,
     /// Ids a sample, missing ones not counted.
     pub ids_per_sample: f64,
@@ -103,10 +105,18 @@ impl FileSummary {
         let file = TextFile::look(path)?;
         let (bytes, compression) = (file.stored_bytes(), file.compression().name());
         let (path, format) = (path.to_string(), Format::Criteo.name());
-        Ok(Self { path, bytes, format, compression: Some(compression), rows: Some(0), bad_rows: Some(0) })
+        Ok(Self {
+            path,
+            bytes,
+            format,
+            compression: Some(compression),
+            rows: Some(0),
+            bad_rows: Some(0),
+        })
     }
 
-    /// One of several files, or a folder, whose rows are counted together; nothing of them has been read yet.
+    /// One of several files, or a folder, whose rows are counted together; nothing of them has been
+    /// read yet.
     pub(super) fn of_format(path: &DataFile, format: Format) -> Result<Self> {
         let files = files_of(format, &[path.system_path().to_owned()]);
         let bytes = files.iter().map(|file| file.metadata().map_or(0, |data| data.len())).sum();
@@ -137,11 +147,15 @@ impl InspectReport {
             first_bad_rows: skipped.first.iter().map(ToString::to_string).collect(),
             clicks,
             click_rate: clicks.filter(|_| rows > 0).map(|clicks| clicks as f64 / rows as f64),
-            dense: dense.map(|(column, index)| DenseSummary::of_column(index, &column, rows)).collect(),
+            dense: dense
+                .map(|(column, index)| DenseSummary::of_column(index, &column, rows))
+                .collect(),
             sparse: sparse
                 .map(|(column, index)| {
                     let name = Column::Sparse(index).to_string();
-                    SparseSummary::new(name, column.missing, &column.values, rows, |id| format!("{id:08x}"))
+                    SparseSummary::new(name, column.missing, &column.values, rows, |id| {
+                        format!("{id:08x}")
+                    })
                 })
                 .collect(),
         }
@@ -165,10 +179,17 @@ pub(super) struct Numbers {
 
 impl DenseSummary {
     fn of_column(index: u16, column: &DenseStatistics, rows: u64) -> Self {
-        let range = (rows > column.missing).then(|| (f64::from(column.minimum), f64::from(column.maximum)));
+        let range =
+            (rows > column.missing).then(|| (f64::from(column.minimum), f64::from(column.maximum)));
         let DenseStatistics { missing, negative, .. } = *column;
-        let numbers =
-            Numbers { rows, counted: rows - missing, missing, negative, range, sum: column.sum as f64 };
+        let numbers = Numbers {
+            rows,
+            counted: rows - missing,
+            missing,
+            negative,
+            range,
+            sum: column.sum as f64,
+        };
         let name = Column::Dense(index).to_string();
         Self::new(name, &numbers, &column.sorted_counts(), column.values.distinct())
     }
@@ -196,7 +217,8 @@ impl DenseSummary {
     }
 }
 
-/// The value below which the share `share` of the values lies (the lower one of two), if they are known.
+/// The value below which the share `share` of the values lies (the lower one of two), if they are
+/// known.
 fn quantile(counts: &[(f64, u64)], share: f64) -> Option<f64> {
     let total: u64 = counts.iter().map(|&(_, count)| count).sum();
     let place = (total.saturating_sub(1) as f64 * share) as u64;
@@ -222,7 +244,8 @@ impl SparseSummary {
         let absent = Some(("missing".to_owned(), missing)).filter(|missing| missing.1 > 0);
         // At equal counts the value present counts more.
         let most_frequent = absent.into_iter().chain(present).max_by_key(|candidate| candidate.1);
-        let most_frequent_share = most_frequent.as_ref().map_or(0.0, |(_, count)| share(*count, rows));
+        let most_frequent_share =
+            most_frequent.as_ref().map_or(0.0, |(_, count)| share(*count, rows));
         Self {
             name,
             missing_share: share(missing, rows),
@@ -260,7 +283,10 @@ impl fmt::Display for InspectReport {
         self.write_dense(formatter)?;
         self.write_sparse(formatter)?;
         let columns = self.dense.iter().map(|column| column.distinct_is_exact);
-        if !columns.chain(self.sparse.iter().map(|column| column.distinct_is_exact)).all(|exact| exact) {
+        if !columns
+            .chain(self.sparse.iter().map(|column| column.distinct_is_exact))
+            .all(|exact| exact)
+        {
             writeln!(formatter, "\n~ is an estimate, with a standard error of 0.8 %")?;
         }
         Ok(())
@@ -269,7 +295,17 @@ impl fmt::Display for InspectReport {
 
 impl InspectReport {
     fn write_dense(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = ["column", "missing %", "negative %", "min", "median", "99 %", "max", "mean", "distinct"];
+        let names = [
+            "column",
+            "missing %",
+            "negative %",
+            "min",
+            "median",
+            "99 %",
+            "max",
+            "mean",
+            "distinct",
+        ];
         let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), number_text);
         let rows = self.dense.iter().map(|column| {
             [
@@ -314,8 +350,9 @@ fn write_table<const N: usize>(
     }
     rows.insert(0, names.map(str::to_owned));
     let letters = |text: &String| text.chars().count();
-    let widths: [usize; N] =
-        std::array::from_fn(|column| rows.iter().map(|row| letters(&row[column])).max().unwrap_or(0));
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        rows.iter().map(|row| letters(&row[column])).max().unwrap_or(0)
+    });
     writeln!(formatter)?;
     for row in &rows {
         write!(formatter, "{:<1$}", row[0], widths[0])?;
@@ -327,7 +364,8 @@ fn write_table<const N: usize>(
     Ok(())
 }
 
-/// A number in few digits, so that the table stays narrow: whole ones as they are, large ones to tenths.
+/// A number in few digits, so that the table stays narrow: whole ones as they are, large ones to
+/// tenths.
 fn number_text(number: f64) -> String {
     let digits = if number.abs() < 1000.0 { 4 } else { 1 };
     let rounded = format!("{number:.digits$}");

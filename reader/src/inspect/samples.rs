@@ -15,8 +15,9 @@ use crate::hashing::MISSING_ID;
 use crate::io::DataFile;
 use crate::samples::{DenseValues, IdBags, Samples};
 
-/// Reads all of `source`, which are `files` of `format`, once and describes it. Distinct values are counted exactly up to
-/// `exact_distinct` of a column, beyond that estimated; threads change nothing but speed.
+/// Reads all of `source`, which are `files` of `format`, once and describes it. Distinct values are
+/// counted exactly up to `exact_distinct` of a column, beyond that estimated; threads change
+/// nothing but speed.
 ///
 /// # Errors
 /// Whatever is wrong with the data.
@@ -28,7 +29,8 @@ pub fn inspect_samples(
     pool: &Pool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<InspectReport> {
-    let summaries: Result<_> = files.iter().map(|file| FileSummary::of_format(file, format)).collect();
+    let summaries: Result<_> =
+        files.iter().map(|file| FileSummary::of_format(file, format)).collect();
     let (files, schema) = (summaries?, source.schema());
     let values = DistinctCounter::new(exact_distinct);
     let column = |_| {
@@ -98,7 +100,11 @@ impl Column {
                 }
             }
             DenseValues::Numbers(values) => {
-                values.iter().skip(column).step_by(width).for_each(|&value| self.add(f64::from(value)));
+                values
+                    .iter()
+                    .skip(column)
+                    .step_by(width)
+                    .for_each(|&value| self.add(f64::from(value)));
                 // What was missing has come as a number, and is among the values.
                 self.missing += samples.dense_missing[column];
             }
@@ -144,7 +150,9 @@ impl Column {
 
     fn sparse(&self, name: &str, rows: u64) -> SparseSummary {
         let mut summary =
-            SparseSummary::new(name.to_owned(), self.missing, &self.values, rows, |id| id.to_string());
+            SparseSummary::new(name.to_owned(), self.missing, &self.values, rows, |id| {
+                id.to_string()
+            });
         summary.ids_per_sample = self.counted as f64 / rows.max(1) as f64;
         summary
     }

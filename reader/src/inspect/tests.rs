@@ -13,7 +13,11 @@ fn inspected(text: &str, options: &InspectOptions, threads: usize) -> Result<Ins
     let file = folder.path().join("rows.txt");
     fs::write(&file, text).unwrap();
     let report = inspect(&[file.into()], options, &Pool::new(threads), &mut |_| ())?;
-    let files = report.files.iter().map(|file| FileSummary { path: String::new(), ..file.clone() }).collect();
+    let files = report
+        .files
+        .iter()
+        .map(|file| FileSummary { path: String::new(), ..file.clone() })
+        .collect();
     Ok(InspectReport { files, ..report })
 }
 
@@ -41,7 +45,10 @@ fn a_small_file_by_hand() {
     );
     assert_eq!((first.missing_share, first.negative_share, first.distinct), (0.25, 0.25, 3));
     let second = &report.dense[1];
-    assert_eq!((second.minimum, second.median, second.mean, second.missing_share), (None, None, None, 1.0));
+    assert_eq!(
+        (second.minimum, second.median, second.mean, second.missing_share),
+        (None, None, None, 1.0)
+    );
     let [first, second] = &*report.sparse else { panic!("two columns") };
     assert_eq!(
         (first.distinct, first.most_frequent.as_deref(), first.most_frequent_share),
@@ -55,7 +62,8 @@ fn a_small_file_by_hand() {
     assert!(table.contains("4 rows, 1 clicks, click rate 0.25000"), "{table}");
     assert_eq!(row(&table, "I1"), ["I1", "25.0", "25.0", "-1", "5", "5", "8", "4", "3"]);
     assert_eq!(row(&table, "C1"), ["C1", "0.0", "2", "1.00", "0000000a", "75.0"]);
-    let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
     assert_eq!(json["sparse"][1]["name"], "C2");
 }
 
@@ -70,7 +78,13 @@ fn threads_change_nothing_and_limits_only_what_they_say() {
         assert_eq!(exact.missing_share, estimated.missing_share);
         assert_eq!(estimated.distinct_is_exact, exact.distinct <= 100);
         let error = estimated.distinct as f64 / exact.distinct as f64 - 1.0;
-        assert!(error.abs() < 0.04, "{}: {} for {}", exact.name, estimated.distinct, exact.distinct);
+        assert!(
+            error.abs() < 0.04,
+            "{}: {} for {}",
+            exact.name,
+            estimated.distinct,
+            exact.distinct
+        );
     }
     assert!(estimated.to_string().contains("~ is an estimate"));
     assert!(estimated.dense.iter().any(|column| column.median.is_none() && column.mean.is_some()));
@@ -86,7 +100,8 @@ fn bad_rows_stop_or_are_counted() {
     assert!(report.first_bad_rows[0].contains("rows.txt, line 2"));
 }
 
-/// Per integer column of the real training sample: missing %, minimum, median, 99th percentile, maximum, distinct.
+/// Per integer column of the real training sample: missing %, minimum, median, 99th percentile,
+/// maximum, distinct.
 #[rustfmt::skip]
 const REAL_INTEGERS: [(f64, i32, i32, i32, i32, u64); 13] = [
     (45.5, 0, 1, 39, 330, 140), (0.0, -2, 3, 2213, 9814, 2636), (21.1, 0, 6, 218, 38443, 627),
@@ -111,16 +126,24 @@ const REAL_CATEGORIES: [(u64, f64, &str, f64); 26] = [
 
 #[test]
 fn the_real_sample_is_as_published() {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
+    let path =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
     if !path.exists() {
         println!("skipped, because {} is absent", path.display());
         return;
     }
-    let report = inspect(&[path.into()], &InspectOptions::default(), &Pool::new(2), &mut |_| ()).unwrap();
-    assert_eq!((report.rows, report.bad_rows, report.files[0].compression), (95_997, 0, Some("gzip")));
+    let report =
+        inspect(&[path.into()], &InspectOptions::default(), &Pool::new(2), &mut |_| ()).unwrap();
+    assert_eq!(
+        (report.rows, report.bad_rows, report.files[0].compression),
+        (95_997, 0, Some("gzip"))
+    );
     let table = report.to_string();
     let (_, columns) = table.split_once("\n\n").unwrap();
-    assert!(columns.lines().all(|line| line.chars().count() <= 80), "a terminal has 80 columns: {table}");
+    assert!(
+        columns.lines().all(|line| line.chars().count() <= 80),
+        "a terminal has 80 columns: {table}"
+    );
     // The published figures are rounded.
     let near = |share: f64, percent: f64| (100.0 * share - percent).abs() < 0.0501;
     assert!((report.click_rate.unwrap() - 0.25608).abs() < 0.000_005);
@@ -132,18 +155,27 @@ fn the_real_sample_is_as_published() {
             (Some(f64::from(minimum)), Some(f64::from(maximum))),
             "{column:?}"
         );
-        assert_eq!((column.median, column.distinct), (Some(f64::from(median)), distinct), "{column:?}");
+        assert_eq!(
+            (column.median, column.distinct),
+            (Some(f64::from(median)), distinct),
+            "{column:?}"
+        );
         // The published percentile may lie between two values.
         let difference = (column.percentile_99.unwrap() - f64::from(percentile_99)).abs();
         assert!(difference <= 1.0 + 0.001 * f64::from(percentile_99), "{column:?}");
     }
-    for (column, (distinct, missing, most_frequent, share)) in report.sparse.iter().zip(REAL_CATEGORIES) {
+    for (column, (distinct, missing, most_frequent, share)) in
+        report.sparse.iter().zip(REAL_CATEGORIES)
+    {
         assert_eq!(
             (column.distinct, column.most_frequent.as_deref()),
             (distinct, Some(most_frequent)),
             "{column:?}"
         );
-        assert!(near(column.missing_share, missing) && near(column.most_frequent_share, share), "{column:?}");
+        assert!(
+            near(column.missing_share, missing) && near(column.most_frequent_share, share),
+            "{column:?}"
+        );
     }
 }
 
@@ -163,7 +195,8 @@ fn other_formats_are_described_alike() {
     };
     let files = [file];
     let source = DelimitedSource::open(&files, &columns).unwrap();
-    let report = inspect_samples(&source, &files, Format::Csv, 1000, &Pool::new(2), &mut |_| ()).unwrap();
+    let report =
+        inspect_samples(&source, &files, Format::Csv, 1000, &Pool::new(2), &mut |_| ()).unwrap();
     assert_eq!((report.rows, report.clicks, report.files[0].rows), (4, Some(2), None));
     let price = &report.dense[0];
     assert_eq!((price.minimum, price.median, price.maximum), (Some(-4.5), Some(0.0), Some(3.0)));
@@ -172,10 +205,16 @@ fn other_formats_are_described_alike() {
     let few = inspect_samples(&source, &files, Format::Csv, 1, &Pool::new(2), &mut |_| ()).unwrap();
     assert_eq!((few.dense[0].mean, few.dense[0].median), (price.mean, None));
     let [first, tags] = &*report.sparse else { panic!("two columns") };
-    assert_eq!((first.distinct, first.most_frequent.as_deref(), first.missing_share), (2, Some("7"), 0.25));
+    assert_eq!(
+        (first.distinct, first.most_frequent.as_deref(), first.missing_share),
+        (2, Some("7"), 0.25)
+    );
     assert_eq!((tags.distinct, tags.ids_per_sample, tags.most_frequent_share), (3, 1.5, 0.75));
     let table = report.to_string();
-    assert!(table.contains("a.csv: 58 bytes (csv)") && table.contains("4 rows, 2 clicks"), "{table}");
+    assert!(
+        table.contains("a.csv: 58 bytes (csv)") && table.contains("4 rows, 2 clicks"),
+        "{table}"
+    );
     assert_eq!(row(&table, "tags")[..4], ["tags", "0.0", "3", "1.50"]);
 }
 
@@ -186,8 +225,11 @@ fn a_compressed_table_says_so() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(b"label,I1,C1\n1,2,a\n").unwrap();
     let file = crate::io::testing::write(folder.path(), "a.csv.gz", &gzip.finish().unwrap());
-    let source = crate::convert::open(Format::Csv, std::slice::from_ref(&file), &Default::default()).unwrap();
-    let report = inspect_samples(&*source, &[file], Format::Csv, 9, &Pool::new(1), &mut |_| ()).unwrap();
+    let source =
+        crate::convert::open(Format::Csv, std::slice::from_ref(&file), &Default::default())
+            .unwrap();
+    let report =
+        inspect_samples(&*source, &[file], Format::Csv, 9, &Pool::new(1), &mut |_| ()).unwrap();
     assert_eq!((report.files[0].format, report.files[0].compression), ("csv", Some("gzip")));
     assert!(report.to_string().contains(" bytes (csv, gzip)"), "{report}");
 }

@@ -1,8 +1,9 @@
-//! A file of data as it was named: a regular file, which may be opened any number of times, or a pipe, which is opened once.
+//! A file of data as it was named: a regular file, which may be opened any number of times, or a
+//! pipe, which is opened once.
 //!
-//! What a pipe has given cannot be read again. Code that needs only the beginning (to detect compression, format or a label
-//! column) reads through [`DataFile::look`], which consumes nothing: what is read afterwards are the bytes looked at and the
-//! rest.
+//! What a pipe has given cannot be read again. Code that needs only the beginning (to detect
+//! compression, format or a label column) reads through [`DataFile::look`], which consumes nothing:
+//! what is read afterwards are the bytes looked at and the rest.
 
 use std::any::Any;
 use std::ffi::OsString;
@@ -29,8 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// How often that is looked at.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A file, folder or pipe by name; `-` is standard input. Clones share what was read of a pipe, and what was found by
-/// reading a file.
+/// A file, folder or pipe by name; `-` is standard input. Clones share what was read of a pipe, and
+/// what was found by reading a file.
 #[derive(Clone, Default)]
 pub struct DataFile {
     path: PathBuf,
@@ -75,8 +76,8 @@ impl DataFile {
         if self.is_standard_input() { Path::new("/dev/stdin") } else { &self.path }
     }
 
-    /// Whether it can be read once only: a pipe or a device, or what another program has left of a file on standard input.
-    /// What is not there is none.
+    /// Whether it can be read once only: a pipe or a device, or what another program has left of a
+    /// file on standard input. What is not there is none.
     pub fn is_stream(&self) -> bool {
         let metadata = std::fs::metadata(self.system_path());
         metadata.is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) || self.is_rest()
@@ -96,16 +97,22 @@ impl DataFile {
     /// # Errors
     /// [`ReaderError::Open`].
     pub fn stored_bytes(&self) -> Result<u64> {
-        let metadata = std::fs::metadata(self.system_path()).map_err(|source| self.open_error(source))?;
+        let metadata =
+            std::fs::metadata(self.system_path()).map_err(|source| self.open_error(source))?;
         Ok(if metadata.is_file() && !self.is_rest() { metadata.len() } else { 0 })
     }
 
-    /// What `find` finds by reading the whole file: read once for all clones, as long as size and time stay the same.
+    /// What `find` finds by reading the whole file: read once for all clones, as long as size and
+    /// time stay the same.
     ///
     /// # Errors
     /// [`ReaderError::Open`], and those of `find`.
-    pub(crate) fn find_once<T: Any + Send + Sync>(&self, find: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
-        let metadata = std::fs::metadata(self.system_path()).map_err(|source| self.open_error(source))?;
+    pub(crate) fn find_once<T: Any + Send + Sync>(
+        &self,
+        find: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
+        let metadata =
+            std::fs::metadata(self.system_path()).map_err(|source| self.open_error(source))?;
         let stamp = (metadata.len(), metadata.modified().ok());
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let known = found.clone().filter(|(then, _)| *then == stamp);
@@ -188,8 +195,8 @@ impl DataFile {
         }
     }
 
-    /// Opens a pipe or a device, a named pipe after somebody has opened it for writing within `patience`; with the bytes that
-    /// were read to find that out.
+    /// Opens a pipe or a device, a named pipe after somebody has opened it for writing within
+    /// `patience`; with the bytes that were read to find that out.
     fn open_stream(&self, patience: Duration) -> Result<(Vec<u8>, File)> {
         let failed = |source| self.open_error(source);
         if self.is_input() {
@@ -205,7 +212,8 @@ impl DataFile {
         // A pipe without a name (`<(…)`) has had its writer, and may be at its end already.
         let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let is_named = link.is_ok_and(|link| link.exists());
-        let seen = if is_named { wait_for_writer(&file, patience).map_err(failed)? } else { Vec::new() };
+        let seen =
+            if is_named { wait_for_writer(&file, patience).map_err(failed)? } else { Vec::new() };
         let flags = rustix::fs::fcntl_getfl(&file).map_err(io::Error::from).map_err(failed)?;
         let blocking = flags.difference(rustix::fs::OFlags::NONBLOCK);
         rustix::fs::fcntl_setfl(&file, blocking).map_err(io::Error::from).map_err(failed)?;
@@ -213,7 +221,8 @@ impl DataFile {
     }
 }
 
-/// Waits until somebody has opened a named pipe for writing, `patience` at most; the first bytes, where there are some already.
+/// Waits until somebody has opened a named pipe for writing, `patience` at most; the first bytes,
+/// where there are some already.
 fn wait_for_writer(mut file: &File, patience: Duration) -> io::Result<Vec<u8>> {
     let (started, mut seen) = (Instant::now(), vec![0; 4096]);
     loop {
@@ -254,7 +263,8 @@ pub(super) enum Bytes {
 }
 
 impl Bytes {
-    /// Skips up to `count` bytes, by seeking where the file can seek (pipes cannot), else by reading; says how many there were.
+    /// Skips up to `count` bytes, by seeking where the file can seek (pipes cannot), else by
+    /// reading; says how many there were.
     pub fn skip(&mut self, count: u64) -> io::Result<u64> {
         let Self::All { seen, file } = self else {
             return io::copy(&mut self.take(count), &mut io::sink());
@@ -281,7 +291,9 @@ impl Read for Bytes {
             Self::Look { of, at } => {
                 let mut stream = of.lock();
                 let Stream::Seen(seen, file) = &mut *stream else {
-                    return Err(io::Error::other("it was given to another reader while it was looked at"));
+                    return Err(io::Error::other(
+                        "it was given to another reader while it was looked at",
+                    ));
                 };
                 if *at == seen.len() {
                     if seen.len() >= MOST_SEEN_BYTES {
@@ -355,7 +367,9 @@ mod tests {
         let file = DataFile::from(&path);
         let message = file.begin(&Stream::Refused, &mut file.lock()).err().unwrap().to_string();
         assert!(
-            message.contains("pipe: no program has opened this named pipe for writing: start that first"),
+            message.contains(
+                "pipe: no program has opened this named pipe for writing: start that first"
+            ),
             "{message}"
         );
         let writer = std::thread::spawn(move || std::fs::write(path, "abc"));

@@ -27,7 +27,8 @@ pub struct TextBlock {
 }
 
 impl TextBlock {
-    /// The lines; the last one lacks its `\n` only at the end of a file, or where it is far too long to be a row.
+    /// The lines; the last one lacks its `\n` only at the end of a file, or where it is far too
+    /// long to be a row.
     pub fn text(&self) -> &[u8] {
         &self.buffer[..self.length]
     }
@@ -62,7 +63,14 @@ impl LineBlocks {
 
     /// The lines of an open file.
     pub fn of(file: TextFile, block_bytes: usize) -> Self {
-        Self { file, block_bytes: block_bytes.max(1), carry: Vec::new(), line: 0, byte: 0, ended: false }
+        Self {
+            file,
+            block_bytes: block_bytes.max(1),
+            carry: Vec::new(),
+            line: 0,
+            byte: 0,
+            ended: false,
+        }
     }
 
     /// The file.
@@ -70,12 +78,12 @@ impl LineBlocks {
         &self.file
     }
 
-    /// Skips to byte `byte` of the text, which must be the start of line `line` (from 0). Plain files are
-    /// seeked, compressed ones decompressed.
+    /// Skips to byte `byte` of the text, which must be the start of line `line` (from 0). Plain
+    /// files are seeked, compressed ones decompressed.
     ///
     /// # Errors
-    /// [`ReaderError::BadPosition`] if the text is shorter or the byte is not the start of a line; else as
-    /// [`LineBlocks::next`].
+    /// [`ReaderError::BadPosition`] if the text is shorter or the byte is not the start of a line;
+    /// else as [`LineBlocks::next`].
     ///
     /// # Panics
     /// If called after reading has begun.
@@ -85,7 +93,8 @@ impl LineBlocks {
             return Ok(());
         }
         let mut last = [0];
-        let result = self.file.skip(byte - 1).and_then(|skipped| Ok((skipped, self.file.read(&mut last)?)));
+        let result =
+            self.file.skip(byte - 1).and_then(|skipped| Ok((skipped, self.file.read(&mut last)?)));
         let reason = match result {
             Err(error) => return Err(self.file.name_error(error, 0, 0)),
             Ok((skipped, read)) if skipped + (read as u64) < byte => {
@@ -105,8 +114,8 @@ impl LineBlocks {
     /// A line longer than [`MAX_LINE_BYTES`] is cut (it can only be reported) and ends its block.
     ///
     /// # Errors
-    /// [`ReaderError::Read`], [`ReaderError::Truncated`], [`ReaderError::Corrupt`], or [`ReaderError::Empty`] if
-    /// the file holds no text at all.
+    /// [`ReaderError::Read`], [`ReaderError::Truncated`], [`ReaderError::Corrupt`], or
+    /// [`ReaderError::Empty`] if the file holds no text at all.
     pub fn next(&mut self, block: &mut TextBlock) -> Result<bool> {
         (block.first_line, block.first_byte) = (self.line, self.byte);
         block.reserve(self.carry.len().max(self.block_bytes));
@@ -162,8 +171,8 @@ impl LineBlocks {
         Ok(())
     }
 
-    /// Cuts the overlong line that fills `block` and reads past its end; says how many bytes were dropped. A line that goes on for
-    /// [`MOST_DROPPED_BYTES`] is an error: this is no text.
+    /// Cuts the overlong line that fills `block` and reads past its end; says how many bytes were
+    /// dropped. A line that goes on for [`MOST_DROPPED_BYTES`] is an error: this is no text.
     fn drop_rest_of_line(&mut self, block: &mut TextBlock) -> Result<u64> {
         let kept = MAX_LINE_BYTES + 2;
         let mut dropped = (block.length - kept) as u64;

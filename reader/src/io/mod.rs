@@ -73,8 +73,8 @@ impl TextFile {
     /// Opens `file`, to be read to its end, and looks at its first bytes.
     ///
     /// # Errors
-    /// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Pipe`] for a pipe that was read before, or
-    /// [`ReaderError::Empty`] for a file of no bytes.
+    /// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Pipe`] for a pipe that was
+    /// read before, or [`ReaderError::Empty`] for a file of no bytes.
     pub fn open(file: &DataFile) -> Result<Self> {
         Self::of(file, file.open()?)
     }
@@ -97,15 +97,17 @@ impl TextFile {
         }
         let compression = Compression::of(&magic);
         let stored_bytes_read = Arc::new(AtomicU64::new(0));
-        let counted = Counted { magic: Cursor::new(magic), bytes, count: Arc::clone(&stored_bytes_read) };
+        let counted =
+            Counted { magic: Cursor::new(magic), bytes, count: Arc::clone(&stored_bytes_read) };
         let text = match compression {
             Compression::Plain => Text::Plain(counted),
-            Compression::Gzip => {
-                Text::Decoded(Box::new(MultiGzDecoder::new(BufReader::with_capacity(READ_BYTES, counted))))
-            }
+            Compression::Gzip => Text::Decoded(Box::new(MultiGzDecoder::new(
+                BufReader::with_capacity(READ_BYTES, counted),
+            ))),
             Compression::Zstd => {
                 let buffered = BufReader::with_capacity(READ_BYTES, counted);
-                let decoder = zstd::stream::read::Decoder::with_buffer(buffered).map_err(open_error)?;
+                let decoder =
+                    zstd::stream::read::Decoder::with_buffer(buffered).map_err(open_error)?;
                 Text::Decoded(Box::new(decoder))
             }
         };
@@ -148,8 +150,12 @@ impl TextFile {
         let file = self.name.clone();
         let format = self.compression.name();
         match (self.compression, source.kind(), source.raw_os_error()) {
-            (Compression::Plain, _, _) | (_, _, Some(_)) => ReaderError::Read { file, line, source },
-            (_, io::ErrorKind::UnexpectedEof, _) => ReaderError::Truncated { file, format, line, bytes },
+            (Compression::Plain, _, _) | (_, _, Some(_)) => {
+                ReaderError::Read { file, line, source }
+            }
+            (_, io::ErrorKind::UnexpectedEof, _) => {
+                ReaderError::Truncated { file, format, line, bytes }
+            }
             _ => ReaderError::Corrupt { file, format, line, bytes, source },
         }
     }

@@ -1,4 +1,5 @@
-//! Files that have a size, and small files that are read whole: neither ever waits or takes more memory than its bound.
+//! Files that have a size, and small files that are read whole: neither ever waits or takes more
+//! memory than its bound.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -11,8 +12,8 @@ use crate::error::{ReaderError, Result};
 /// Opens a file that is read at random, and says its size.
 ///
 /// # Errors
-/// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Empty`]; [`ReaderError::NotRegular`] for a pipe or
-/// a device, which is not waited for.
+/// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Empty`];
+/// [`ReaderError::NotRegular`] for a pipe or a device, which is not waited for.
 pub(crate) fn open_regular(path: &Path) -> Result<(File, u64)> {
     open_regular_with(path, 0)
 }
@@ -37,12 +38,12 @@ fn check(path: &Path, metadata: &Metadata) -> Result<()> {
     }
 }
 
-/// All of a text file that is never long: a configuration, a specification, a list of sums. It may be a pipe, which is
-/// waited for as [`DataFile`] does.
+/// All of a text file that is never long: a configuration, a specification, a list of sums. It may
+/// be a pipe, which is waited for as [`DataFile`] does.
 ///
 /// # Errors
-/// What the system says; [`io::ErrorKind::FileTooLarge`] as soon as there are more than `most_bytes`;
-/// [`io::ErrorKind::InvalidData`] for bytes that are not UTF-8.
+/// What the system says; [`io::ErrorKind::FileTooLarge`] as soon as there are more than
+/// `most_bytes`; [`io::ErrorKind::InvalidData`] for bytes that are not UTF-8.
 pub fn read_small_text(path: &Path, most_bytes: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     let opened = DataFile::from(path).open().map_err(|error| match error {
@@ -54,7 +55,8 @@ pub fn read_small_text(path: &Path, most_bytes: u64) -> io::Result<String> {
         let message = format!("expected at most {most_bytes} bytes, found more");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
-    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+    String::from_utf8(bytes)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
 #[cfg(test)]

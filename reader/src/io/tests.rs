@@ -16,7 +16,9 @@ fn all_blocks(path: &DataFile, block_bytes: usize) -> Result<Vec<(u64, u64, Vec<
 }
 
 fn sample_text() -> Vec<u8> {
-    (0..500).flat_map(|index| format!("{}{}\n", index, "x".repeat(index % 37)).into_bytes()).collect()
+    (0..500)
+        .flat_map(|index| format!("{}{}\n", index, "x".repeat(index % 37)).into_bytes())
+        .collect()
 }
 
 #[test]
@@ -40,7 +42,10 @@ fn every_compression_and_block_size_gives_the_same_lines() {
             let mut joined = Vec::new();
             for (first_line, first_byte, block) in &blocks {
                 assert_eq!(*first_byte as usize, joined.len());
-                assert_eq!(*first_line as usize, joined.iter().filter(|&&byte| byte == b'\n').count());
+                assert_eq!(
+                    *first_line as usize,
+                    joined.iter().filter(|&&byte| byte == b'\n').count()
+                );
                 assert!(block.ends_with(b"\n"));
                 joined.extend_from_slice(block);
             }
@@ -73,10 +78,16 @@ fn skipping_continues_at_the_line() {
         }
         let mut blocks = LineBlocks::open(&path, 100).unwrap();
         let message = blocks.skip_to(3, 6).unwrap_err().to_string();
-        assert!(message.contains("not the start of a line; have the data files changed?"), "{message}");
+        assert!(
+            message.contains("not the start of a line; have the data files changed?"),
+            "{message}"
+        );
         let mut blocks = LineBlocks::open(&path, 100).unwrap();
         let message = blocks.skip_to(999, 1 << 30).unwrap_err().to_string();
-        assert!(message.contains(&format!("the text ends after {} bytes", text.len())), "{message}");
+        assert!(
+            message.contains(&format!("the text ends after {} bytes", text.len())),
+            "{message}"
+        );
     }
 }
 
@@ -89,7 +100,10 @@ fn truncated_files_say_so() {
             let path = write(folder.path(), name, &bytes[..kept]);
             let message = all_blocks(&path, 64).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains("truncated"), "{message}");
-            assert!(message.contains(&format!("the {format} stream ends early, after line")), "{message}");
+            assert!(
+                message.contains(&format!("the {format} stream ends early, after line")),
+                "{message}"
+            );
         }
     }
 }
@@ -111,7 +125,9 @@ fn files_that_are_none_say_so() {
     let message = |path: &DataFile| all_blocks(path, 64).unwrap_err().to_string();
     assert!(message(&folder.path().join("absent").into()).contains("cannot open"));
     assert!(message(&folder.path().into()).contains("is a directory, expected a file"));
-    assert!(message(&write(folder.path(), "a", b"")).contains("is empty, expected at least one row"));
+    assert!(
+        message(&write(folder.path(), "a", b"")).contains("is empty, expected at least one row")
+    );
     assert!(message(&write(folder.path(), "a.gz", &gzip(b""))).contains("is empty"));
 }
 
@@ -123,10 +139,15 @@ fn a_line_without_end_does_not_fill_memory() {
     for block_bytes in [10, 1 << 10, 1 << 20] {
         let path = write(folder.path(), "a", &text);
         let blocks = all_blocks(&path, block_bytes).unwrap();
-        assert!(blocks.iter().all(|(_, _, block)| block.len() <= (2 * MAX_LINE_BYTES).max(block_bytes)));
+        assert!(
+            blocks.iter().all(|(_, _, block)| block.len() <= (2 * MAX_LINE_BYTES).max(block_bytes))
+        );
         let (line, byte, last) = blocks.last().unwrap();
         if block_bytes <= 1 << 10 {
-            assert_eq!((*line, *byte as usize, last.as_slice()), (2, text.len() - 6, b"three\n".as_slice()));
+            assert_eq!(
+                (*line, *byte as usize, last.as_slice()),
+                (2, text.len() - 6, b"three\n".as_slice())
+            );
         }
     }
 }
@@ -176,7 +197,8 @@ fn looking_into_a_pipe_takes_nothing_out_of_it() {
         writer.join().unwrap();
         let message = TextFile::open(&file).err().unwrap().to_string();
         assert!(
-            message.contains("pipe is a pipe, which can be read only once: it has been read already"),
+            message
+                .contains("pipe is a pipe, which can be read only once: it has been read already"),
             "{message}"
         );
     }

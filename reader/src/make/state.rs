@@ -76,12 +76,23 @@ impl FinishedFile {
 }
 
 impl State {
-    /// Takes up what an earlier call left in `folder`, as far as it is about these files and they are unchanged.
-    pub fn open(folder: &Path, schema: Schema, on_bad_row: BadRowPolicy, files: &[DataFile]) -> Result<Self> {
+    /// Takes up what an earlier call left in `folder`, as far as it is about these files and they
+    /// are unchanged.
+    pub fn open(
+        folder: &Path,
+        schema: Schema,
+        on_bad_row: BadRowPolicy,
+        files: &[DataFile],
+    ) -> Result<Self> {
         let folder = folder.join(FOLDER);
         fs::create_dir_all(&folder).map_err(write_error(&folder))?;
-        let fresh =
-            Record { format_version: FORMAT_VERSION, schema, on_bad_row, finished: Vec::new(), next_run: 0 };
+        let fresh = Record {
+            format_version: FORMAT_VERSION,
+            schema,
+            on_bad_row,
+            finished: Vec::new(),
+            next_run: 0,
+        };
         let found = fs::read(folder.join(STATE_FILE)).ok();
         let found: Option<Record> = found.and_then(|json| serde_json::from_slice(&json).ok());
         let mut record = match found.filter(|found| found.is_of(&fresh)) {
@@ -125,8 +136,8 @@ impl State {
     /// Records a file whose runs are all on disk.
     pub fn finish_file(&mut self, file: FinishedFile) -> Result<()> {
         self.record.finished.push(file);
-        let json =
-            serde_json::to_vec_pretty(&self.record).expect("a struct of plain fields always becomes JSON");
+        let json = serde_json::to_vec_pretty(&self.record)
+            .expect("a struct of plain fields always becomes JSON");
         write_file(&self.folder.join(STATE_FILE), |file| file.write_all(&json))
     }
 
@@ -141,7 +152,8 @@ impl State {
         self.folder.join(format!("{MERGED}{round}-{group}"))
     }
 
-    /// Removes all of it, and the folder where nothing else lies in it: the dictionary has been saved.
+    /// Removes all of it, and the folder where nothing else lies in it: the dictionary has been
+    /// saved.
     pub fn remove(&self) -> Result<()> {
         self.remove_unfinished(true)?;
         remove_file(&self.folder.join(STATE_FILE))?;
@@ -156,7 +168,8 @@ impl State {
         let failed = |source| write_error(&self.folder)(source);
         for entry in fs::read_dir(&self.folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            let is_ours = path.file_name().and_then(|name| name.to_str()).is_some_and(is_name_of_run);
+            let is_ours =
+                path.file_name().and_then(|name| name.to_str()).is_some_and(is_name_of_run);
             if is_ours && (all || !known.contains(&path)) {
                 remove_file(&path)?;
             }

@@ -28,7 +28,8 @@ fn naive_columns(text: &str, rule: DictionaryRule) -> Vec<DictionaryColumn> {
     let mut counts: Vec<HashMap<u64, u64>> = vec![HashMap::new(); 26];
     for line in text.lines() {
         for (field, counts) in line.split('\t').skip(14).zip(&mut counts) {
-            let id = if field.is_empty() { MISSING_ID } else { u64::from_str_radix(field, 16).unwrap() };
+            let id =
+                if field.is_empty() { MISSING_ID } else { u64::from_str_radix(field, 16).unwrap() };
             *counts.entry(id).or_default() += 1;
         }
     }
@@ -65,13 +66,18 @@ fn what_it_takes_is_estimated_from_above_and_progress_reaches_the_end() {
         let mut look = |at: &MakeProgress| {
             let runs = fs::read_dir(out.path().join("counting")).unwrap();
             most = most.max(runs.map(|run| run.unwrap().metadata().unwrap().len()).sum::<u64>());
-            assert!(at.call_bytes_read >= last.call_bytes_read && at.call_bytes_read <= at.call_bytes);
+            assert!(
+                at.call_bytes_read >= last.call_bytes_read && at.call_bytes_read <= at.call_bytes
+            );
             last = at.clone();
         };
         make_dictionary(&files, out.path(), &options, &Pool::new(2), &mut look).unwrap();
         assert!(most <= disk_bytes, "{most} bytes on disk, estimated {disk_bytes}");
         assert_eq!(last.call_bytes_read, last.call_bytes);
-        assert_eq!(last.call_bytes, files.iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>());
+        assert_eq!(
+            last.call_bytes,
+            files.iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>()
+        );
     }
 }
 
@@ -92,7 +98,12 @@ fn dictionaries_are_those_of_a_map_however_the_counting_is_cut() {
             let report = report.unwrap();
             assert_eq!(report.dictionary.columns(), expected);
             assert_eq!((report.rows, report.resumed_files), (6000, 0));
-            assert_eq!(report.spills > 3, options.memory_bytes == SMALL_MEMORY, "{} spills", report.spills);
+            assert_eq!(
+                report.spills > 3,
+                options.memory_bytes == SMALL_MEMORY,
+                "{} spills",
+                report.spills
+            );
             let loaded = Dictionary::load(&report.file).unwrap();
             assert_eq!(loaded.columns(), expected);
             assert!(!out.path().join("counting").exists());
@@ -130,15 +141,17 @@ fn a_call_that_failed_goes_on_at_its_file() {
     assert!(message_of(&[&*good, b"0\tx\n"].concat()).contains("b.txt, line 3001"));
     assert!(!folder.path().join(DICTIONARY_FILE).exists());
     // What the crash left behind of the second file, and rubbish, does not count.
-    let [rubbish, mine] = ["run-9", "my-only-copy"].map(|name| folder.path().join("counting").join(name));
+    let [rubbish, mine] =
+        ["run-9", "my-only-copy"].map(|name| folder.path().join("counting").join(name));
     fs::write(&rubbish, "half a run").unwrap();
     fs::write(&mine, "precious").unwrap();
 
     fs::write(&files[1], &good).unwrap();
     let mut seen = Vec::new();
     let pool = Pool::new(1);
-    let report =
-        make_dictionary(&files, folder.path(), &options, &pool, &mut |progress| seen.push(progress.clone()));
+    let report = make_dictionary(&files, folder.path(), &options, &pool, &mut |progress| {
+        seen.push(progress.clone())
+    });
     let report = report.unwrap();
     assert_eq!((report.resumed_files, report.rows), (1, 6000));
     assert!(seen.iter().all(|progress| progress.file == 1 && progress.num_files == 2));
@@ -160,8 +173,10 @@ fn what_another_call_left_unfinished_is_not_taken_for_a_finished_file() {
     // A call with another policy is killed while it counts the first file, after as many runs.
     let counting = folder.path().join("counting");
     let run = fs::read(counting.join("run-0")).unwrap();
-    let num_runs = (0..).take_while(|index| counting.join(format!("run-{index}")).is_file()).count();
-    let mut killed = State::open(folder.path(), Schema::criteo(), BadRowPolicy::Skip, &files).unwrap();
+    let num_runs =
+        (0..).take_while(|index| counting.join(format!("run-{index}")).is_file()).count();
+    let mut killed =
+        State::open(folder.path(), Schema::criteo(), BadRowPolicy::Skip, &files).unwrap();
     let mut first = FinishedFile::begin(&files[0]).unwrap();
     for _ in 0..num_runs {
         fs::write(killed.new_run(&mut first), &run).unwrap();
@@ -229,7 +244,8 @@ fn what_cannot_be_done_is_refused_with_the_remedy() {
     let message_of = |files: &[DataFile], options: &MakeOptions| {
         make(files, folder.path(), options).unwrap_err().to_string()
     };
-    let message = message_of(&files, &MakeOptions { memory_bytes: 100_000, ..spilling(rule(1, None)) });
+    let message =
+        message_of(&files, &MakeOptions { memory_bytes: 100_000, ..spilling(rule(1, None)) });
     // Of the testing rows every third column has thousands of ids.
     assert!(message.contains("expected at most 100000: column C"), "{message}");
     assert!(message.contains("raise min_count, limit"), "{message}");
@@ -240,25 +256,31 @@ fn what_cannot_be_done_is_refused_with_the_remedy() {
             .contains("at least 1")
     );
     assert!(
-        message_of(&[folder.path().join("none").into()], &MakeOptions::default()).contains("cannot open")
+        message_of(&[folder.path().join("none").into()], &MakeOptions::default())
+            .contains("cannot open")
     );
 
     let other = DictionaryFolder::open(folder.path()).unwrap();
     assert!(other.try_lock());
-    assert!(message_of(&files, &MakeOptions::default()).contains("another process is making a dictionary"));
+    assert!(
+        message_of(&files, &MakeOptions::default())
+            .contains("another process is making a dictionary")
+    );
     drop(other);
     make(&files, folder.path(), &MakeOptions::default()).unwrap();
 }
 
-/// Values seen three times or more in the real training sample, column by column; from the README of the data.
+/// Values seen three times or more in the real training sample, column by column; from the README
+/// of the data.
 const SEEN_THRICE: [usize; 26] = [
-    197, 463, 2668, 3492, 66, 9, 4775, 120, 3, 4178, 2893, 2738, 2370, 25, 2794, 3044, 9, 1591, 757, 3, 2836,
-    8, 14, 2958, 40, 2248,
+    197, 463, 2668, 3492, 66, 9, 4775, 120, 3, 4178, 2893, 2738, 2370, 25, 2794, 3044, 9, 1591,
+    757, 3, 2836, 8, 14, 2958, 40, 2248,
 ];
 
 #[test]
 fn the_real_sample_has_the_published_numbers_of_values() {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
+    let path =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz"));
     if !path.exists() {
         println!("skipped, because {} is absent", path.display());
         return;
@@ -266,7 +288,8 @@ fn the_real_sample_has_the_published_numbers_of_values() {
     let folder = tempfile::tempdir().unwrap();
     let report = make(&[path.into()], folder.path(), &MakeOptions::default()).unwrap();
     assert_eq!(report.rows, 95_997);
-    let valued = |column: &DictionaryColumn| column.ids.iter().filter(|&&id| id != MISSING_ID).count();
+    let valued =
+        |column: &DictionaryColumn| column.ids.iter().filter(|&&id| id != MISSING_ID).count();
     let found: Vec<usize> = report.dictionary.columns().iter().map(valued).collect();
     assert_eq!(found, SEEN_THRICE);
 

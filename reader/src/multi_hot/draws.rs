@@ -1,7 +1,9 @@
-//! The numbers drawn for the rows of one table: all of them in memory, or made again when they are asked for.
+//! The numbers drawn for the rows of one table: all of them in memory, or made again when they are
+//! asked for.
 //!
-//! A table that is not kept has marks, copies of the generator at every so many rows. A row's numbers are made again from the mark before
-//! it, which takes a few microseconds; those of rows that come often lie in a cache. What comes out is the same.
+//! A table that is not kept has marks, copies of the generator at every so many rows. A row's
+//! numbers are made again from the mark before it, which takes a few microseconds; those of rows
+//! that come often lie in a cache. What comes out is the same.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -38,7 +40,9 @@ impl Shape {
     fn draw(&self, random: &mut Mt19937) -> u32 {
         match self.distribution {
             Distribution::Uniform => random.below(self.rows),
-            Distribution::Pareto => to_i32(random.pareto(PARETO_SHAPE)).rem_euclid(self.rows as i64) as u32,
+            Distribution::Pareto => {
+                to_i32(random.pareto(PARETO_SHAPE)).rem_euclid(self.rows as i64) as u32
+            }
         }
     }
 
@@ -51,7 +55,8 @@ impl Shape {
     }
 }
 
-/// As numpy's `astype(int32)` on x86-64: the fraction is cut off, and what does not fit becomes the smallest number.
+/// As numpy's `astype(int32)` on x86-64: the fraction is cut off, and what does not fit becomes the
+/// smallest number.
 fn to_i32(value: f64) -> i64 {
     let fits = value < 2_147_483_648.0;
     i64::from(if fits { value as i32 } else { i32::MIN })
@@ -66,8 +71,9 @@ pub(super) enum Holding {
     Marks { rows_per_mark: u64, cached_rows: u64 },
 }
 
-/// How tables are held in `memory_bytes`: small ones whole, up to half of it; of what is left one half is for marks, the other for
-/// caches, in proportion to the numbers. Each table gets one mark at least, so a bound of less than that is missed by these.
+/// How tables are held in `memory_bytes`: small ones whole, up to half of it; of what is left one
+/// half is for marks, the other for caches, in proportion to the numbers. Each table gets one mark
+/// at least, so a bound of less than that is missed by these.
 pub(super) fn hold(shapes: &[Shape], memory_bytes: Option<u64>) -> Vec<Holding> {
     let all: u64 = shapes.iter().map(Shape::bytes).fold(0, u64::saturating_add);
     let Some(memory) = memory_bytes.filter(|&memory| memory < all) else {
@@ -88,9 +94,16 @@ pub(super) fn hold(shapes: &[Shape], memory_bytes: Option<u64>) -> Vec<Holding> 
     let marked = |shape: &Shape| {
         let marks = (share(shape) as u64 / MARK_BYTES).clamp(1, shape.rows);
         let cached_rows = share(shape) as u64 / ((shape.per_row + 1) * NUMBER_BYTES);
-        Holding::Marks { rows_per_mark: shape.rows.div_ceil(marks), cached_rows: cached_rows.min(shape.rows) }
+        Holding::Marks {
+            rows_per_mark: shape.rows.div_ceil(marks),
+            cached_rows: cached_rows.min(shape.rows),
+        }
     };
-    holding.into_iter().zip(shapes).map(|(held, shape)| held.unwrap_or_else(|| marked(shape))).collect()
+    holding
+        .into_iter()
+        .zip(shapes)
+        .map(|(held, shape)| held.unwrap_or_else(|| marked(shape)))
+        .collect()
 }
 
 /// Bytes that the numbers of one table take.
@@ -98,7 +111,8 @@ pub(super) fn bytes(shape: &Shape, holding: Holding) -> u64 {
     match holding {
         Holding::All => shape.bytes(),
         Holding::Marks { rows_per_mark, cached_rows } => {
-            shape.rows.div_ceil(rows_per_mark) * MARK_BYTES + cached_rows * (shape.per_row + 1) * NUMBER_BYTES
+            shape.rows.div_ceil(rows_per_mark) * MARK_BYTES
+                + cached_rows * (shape.per_row + 1) * NUMBER_BYTES
         }
     }
 }
@@ -120,7 +134,8 @@ impl Draws {
                 Ok(Self::All(numbers))
             }
             Holding::Marks { rows_per_mark, cached_rows } => {
-                let mut marks = room(shape.rows.div_ceil(rows_per_mark) * MARK_WORDS as u64, &shape)?;
+                let mut marks =
+                    room(shape.rows.div_ceil(rows_per_mark) * MARK_WORDS as u64, &shape)?;
                 for first in (0..shape.rows).step_by(rows_per_mark as usize) {
                     random.mark(&mut marks);
                     shape.skip(random, rows_per_mark.min(shape.rows - first) * shape.per_row);
@@ -138,7 +153,9 @@ impl Draws {
                 for &row in rows {
                     to.push(row);
                     to.extend(
-                        numbers[row as usize * per_row..][..per_row].iter().map(|&number| u64::from(number)),
+                        numbers[row as usize * per_row..][..per_row]
+                            .iter()
+                            .map(|&number| u64::from(number)),
                     );
                 }
             }

@@ -1,24 +1,29 @@
-//! Synthetic multi-hot data, made of one-hot data while it is read: the generator of MLPerf's DLRM-DCNv2.
+//! Synthetic multi-hot data, made of one-hot data while it is read: the generator of MLPerf's
+//! DLRM-DCNv2.
 //!
 //! # What it computes
-//! Every row `r` of a table with H ids a sample stands for a bag: `r` itself, then H − 1 rows of the same table that were drawn once, at the
-//! start. So equal ids have equal bags, and nothing has to be stored but the draws: 3.8 TB of files become (H − 1) numbers a row.
+//! Every row `r` of a table with H ids a sample stands for a bag: `r` itself, then H − 1 rows of
+//! the same table that were drawn once, at the start. So equal ids have equal bags, and nothing has
+//! to be stored but the draws: 3.8 TB of files become (H − 1) numbers a row.
 //!
-//! The draws are numpy's, number for number: `numpy.random.seed(seed)` once, then table by table, row by row, `randint(0, rows)` or
-//! `pareto(0.25)` cut to 32 bits and taken modulo the rows.
+//! The draws are numpy's, number for number: `numpy.random.seed(seed)` once, then table by table,
+//! row by row, `randint(0, rows)` or `pareto(0.25)` cut to 32 bits and taken modulo the rows.
 //!
 //! # Memory and time
-//! Σ rows · (H − 1) · 4 bytes ([`MultiHot::bytes_needed`]); at MLPerf's sizes 23 GB, drawn by one thread: the order of draws is what has to
-//! be numpy's. Under a bound ([`MultiHotSpec::memory_bytes`]) only small tables are kept whole. Of the others the generator's state is kept
-//! every so many rows, from which a row's numbers are made again, and a cache of rows that came last. The bags are the same. Expanding
-//! allocates nothing once buffers have grown.
+//! Σ rows · (H − 1) · 4 bytes ([`MultiHot::bytes_needed`]); at MLPerf's sizes 23 GB, drawn by one
+//! thread: the order of draws is what has to be numpy's. Under a bound
+//! ([`MultiHotSpec::memory_bytes`]) only small tables are kept whole. Of the others the generator's
+//! state is kept every so many rows, from which a row's numbers are made again, and a cache of rows
+//! that came last. The bags are the same. Expanding allocates nothing once buffers have grown.
 //!
 //! # Errors
-//! [`ReaderError::Invalid`] for sizes that do not fit the tables, and for memory that the system refuses.
+//! [`ReaderError::Invalid`] for sizes that do not fit the tables, and for memory that the system
+//! refuses.
 //!
 //! # Source
-//! mlcommons/training, `recommendation_v2/torchrec_dlrm/data/multi_hot_criteo.py` and `scripts/materialize_synthetic_multihot_dataset.py`;
-//! Matsumoto and Nishimura, "Mersenne Twister", ACM TOMACS 8(1), 1998.
+//! mlcommons/training, `recommendation_v2/torchrec_dlrm/data/multi_hot_criteo.py` and
+//! `scripts/materialize_synthetic_multihot_dataset.py`; Matsumoto and Nishimura, "Mersenne
+//! Twister", ACM TOMACS 8(1), 1998.
 
 mod draws;
 mod mt19937;
@@ -66,7 +71,9 @@ impl std::str::FromStr for Distribution {
         match text {
             "uniform" => Ok(Self::Uniform),
             "pareto" => Ok(Self::Pareto),
-            _ => Err(invalid(format!("distribution: expected uniform or pareto, found \"{text}\""))),
+            _ => {
+                Err(invalid(format!("distribution: expected uniform or pareto, found \"{text}\"")))
+            }
         }
     }
 }
@@ -100,7 +107,8 @@ impl MultiHot {
     /// As the module says.
     pub fn new(rows: &[u64], spec: &MultiHotSpec) -> Result<Self> {
         if spec.sizes.len() != rows.len() || spec.sizes.contains(&0) {
-            let expected = format!("expected {} sizes of at least 1, one for each column", rows.len());
+            let expected =
+                format!("expected {} sizes of at least 1, one for each column", rows.len());
             return Err(invalid(format!("multi-hot: {expected}; found {:?}", spec.sizes)));
         }
         if let Some(table) = rows.iter().position(|&rows| rows == 0 || rows > MAX_ROWS) {
@@ -115,10 +123,15 @@ impl MultiHot {
         let holdings = draws::hold(&shapes, spec.memory_bytes);
         let drawn = shapes.into_iter().zip(holdings);
         let others = drawn.map(|(shape, holding)| Draws::new(shape, holding, &mut random));
-        Ok(Self { rows: rows.to_vec(), sizes: spec.sizes.clone(), others: others.collect::<Result<_>>()? })
+        Ok(Self {
+            rows: rows.to_vec(),
+            sizes: spec.sizes.clone(),
+            others: others.collect::<Result<_>>()?,
+        })
     }
 
-    /// Bytes that the draws take, `memory_bytes` at most as far as that is possible: [`MultiHotSpec::memory_bytes`].
+    /// Bytes that the draws take, `memory_bytes` at most as far as that is possible:
+    /// [`MultiHotSpec::memory_bytes`].
     pub fn bytes_needed(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> u64 {
         let shapes = shapes(rows, sizes, Distribution::default());
         let holdings = draws::hold(&shapes, memory_bytes);
@@ -141,7 +154,12 @@ impl MultiHot {
     pub fn expand(&self, sparse: &mut [Jagged], buffer: &mut Vec<u64>) {
         assert_eq!(sparse.len(), self.sizes.len(), "one size for each column");
         for (column, bags) in sparse.iter_mut().enumerate() {
-            assert_eq!(bags.values.len() + 1, bags.offsets.len(), "C{}: one id a sample", column + 1);
+            assert_eq!(
+                bags.values.len() + 1,
+                bags.offsets.len(),
+                "C{}: one id a sample",
+                column + 1
+            );
             let size = self.sizes[column];
             if size > 1 {
                 self.fill(column, &bags.values, buffer);
@@ -159,8 +177,10 @@ impl MultiHot {
         for (column, bags) in sparse.iter_mut().enumerate() {
             let rows = if self.sizes[column] == 1 { u64::MAX } else { self.rows[column] };
             if let Some(id) = bags.ids.iter().find(|&&id| id >= rows) {
-                let message =
-                    format!("multi-hot: C{}: id {id} is none of the table's {rows} rows", column + 1);
+                let message = format!(
+                    "multi-hot: C{}: id {id} is none of the table's {rows} rows",
+                    column + 1
+                );
                 return Err(invalid(message));
             }
             self.fill(column, &bags.ids, buffer);
@@ -182,7 +202,9 @@ impl MultiHot {
         for (column, &size) in expanded.sparse.iter_mut().zip(&self.sizes) {
             if column.hotness != Hotness::Fixed(1) {
                 let found = format!("column {} has {:?}", column.name, column.hotness);
-                return Err(invalid(format!("multi-hot: expected one id a sample in each column; {found}")));
+                return Err(invalid(format!(
+                    "multi-hot: expected one id a sample in each column; {found}"
+                )));
             }
             column.hotness = Hotness::Fixed(size);
         }

@@ -24,7 +24,8 @@ impl Mt19937 {
         let mut state = Box::new([seed; LEN]);
         for index in 1..LEN {
             let before = state[index - 1];
-            state[index] = 1_812_433_253_u32.wrapping_mul(before ^ before >> 30).wrapping_add(index as u32);
+            state[index] =
+                1_812_433_253_u32.wrapping_mul(before ^ before >> 30).wrapping_add(index as u32);
         }
         Self { state, next: LEN }
     }
@@ -39,7 +40,8 @@ impl Mt19937 {
         bits
     }
 
-    /// Writes the generator as it is now behind what `mark` holds: 624 words of state, and which of them is next.
+    /// Writes the generator as it is now behind what `mark` holds: 624 words of state, and which of
+    /// them is next.
     pub fn mark(&self, mark: &mut Vec<u32>) {
         mark.extend_from_slice(&*self.state);
         mark.push(self.next as u32);
@@ -50,12 +52,16 @@ impl Mt19937 {
     /// # Panics
     /// If the words are no mark.
     pub fn go_to(&mut self, mark: &[u32]) {
-        assert!(mark.len() == MARK_WORDS && mark[LEN] as usize <= LEN, "a state and where it stands");
+        assert!(
+            mark.len() == MARK_WORDS && mark[LEN] as usize <= LEN,
+            "a state and where it stands"
+        );
         self.state.copy_from_slice(&mark[..LEN]);
         self.next = mark[LEN] as usize;
     }
 
-    /// Leaves out `count` numbers of [`Self::below`]: to the same place but for words that the next of them would be drawn past.
+    /// Leaves out `count` numbers of [`Self::below`]: to the same place but for words that the next
+    /// of them would be drawn past.
     ///
     /// # Panics
     /// As [`Self::below`].
@@ -68,7 +74,8 @@ impl Mt19937 {
             // Whole pieces at once: the compiler makes vectors of the count.
             let rest = &self.state[self.next..];
             let piece = &rest[..rest.len().min(PIECE)];
-            let fitting = piece.iter().filter(|&&word| tempered(word) & mask <= last).count() as u64;
+            let fitting =
+                piece.iter().filter(|&&word| tempered(word) & mask <= last).count() as u64;
             if fitting > count {
                 (0..count).for_each(|_| _ = self.below(end));
                 return;
@@ -87,7 +94,8 @@ impl Mt19937 {
         self.next += count as usize;
     }
 
-    /// Below `end`, as `numpy.random.randint(0, end)`: bits under a mask, drawn again until one fits.
+    /// Below `end`, as `numpy.random.randint(0, end)`: bits under a mask, drawn again until one
+    /// fits.
     ///
     /// # Panics
     /// If `end` is 0 or above 2³².
@@ -113,8 +121,8 @@ impl Mt19937 {
         (-(1.0 - self.unit()).ln() / shape).exp() - 1.0
     }
 
-    /// The next 624 words. Each is made of one that stands 397 behind it, or 227 before: three runs whose words do not depend on each other,
-    /// of which the compiler makes vectors.
+    /// The next 624 words. Each is made of one that stands 397 behind it, or 227 before: three runs
+    /// whose words do not depend on each other, of which the compiler makes vectors.
     fn twist(&mut self) {
         let state = &mut *self.state;
         let (low, high) = state.split_at_mut(BEHIND);
@@ -160,7 +168,8 @@ fn last_and_mask(end: u64) -> Option<(u32, u32)> {
 mod tests {
     use super::*;
 
-    /// The 10,000th number of the reference implementation's default seed, as the C++ standard states it.
+    /// The 10,000th number of the reference implementation's default seed, as the C++ standard
+    /// states it.
     #[test]
     fn the_ten_thousandth_number() {
         let mut random = Mt19937::new(5489);

@@ -1,10 +1,13 @@
 use super::*;
 use crate::samples::DenseKind;
 
-/// Rows and ids a sample, as in `tests/python/multi_hot.py`: one row, one id, more than 2¹⁶ numbers.
-const TABLES: [(u64, u32); 7] = [(7, 3), (1, 4), (10, 1), (1000, 2), (3, 2), (40_000_000, 1), (65_536, 5)];
+/// Rows and ids a sample, as in `tests/python/multi_hot.py`: one row, one id, more than 2¹⁶
+/// numbers.
+const TABLES: [(u64, u32); 7] =
+    [(7, 3), (1, 4), (10, 1), (1000, 2), (3, 2), (40_000_000, 1), (65_536, 5)];
 
-/// Bytes that keep all of [`TABLES`], all but the last, which is the largest by far, with many marks and few, and none of them.
+/// Bytes that keep all of [`TABLES`], all but the last, which is the largest by far, with many
+/// marks and few, and none of them.
 const BOUNDS: [Option<u64>; 4] = [None, Some(900_000), Some(100_000), Some(1)];
 
 fn tables(distribution: Distribution, memory_bytes: Option<u64>) -> MultiHot {
@@ -20,13 +23,16 @@ fn others(tables: &MultiHot, table: usize) -> Vec<u32> {
     bags.chunks(size).flat_map(|bag| bag[1..].iter().map(|&other| other as u32)).collect()
 }
 
-/// What numpy 1 and 2 print for `tests/python/multi_hot.py`: of each table the first twelve numbers, and the sum of all.
+/// What numpy 1 and 2 print for `tests/python/multi_hot.py`: of each table the first twelve
+/// numbers, and the sum of all.
 fn check(distribution: Distribution, expected: &[(&[u32], u64)]) {
-    // Row after row is made again from the mark before it, which takes its time where there is only one.
+    // Row after row is made again from the mark before it, which takes its time where there is only
+    // one.
     for &memory_bytes in &BOUNDS[..3] {
         let tables = tables(distribution, memory_bytes);
         for (table, expected) in expected.iter().enumerate() {
-            let of_table = format!("{distribution:?} in {memory_bytes:?} bytes, table {}", table + 1);
+            let of_table =
+                format!("{distribution:?} in {memory_bytes:?} bytes, table {}", table + 1);
             let others = others(&tables, table);
             assert_eq!(&others[..others.len().min(12)], expected.0, "{of_table}");
             let sum: u64 = others.iter().map(|&other| u64::from(other)).sum();
@@ -35,7 +41,8 @@ fn check(distribution: Distribution, expected: &[(&[u32], u64)]) {
     }
 }
 
-/// In any order, again and again, from the cache and from marks: the bags of draws that are all kept.
+/// In any order, again and again, from the cache and from marks: the bags of draws that are all
+/// kept.
 #[test]
 fn bags_do_not_depend_on_memory() {
     let random = headlong_device::rng::CounterRng::new(1, 2);
@@ -43,7 +50,9 @@ fn bags_do_not_depend_on_memory() {
         let kept = tables(distribution, None);
         for memory_bytes in &BOUNDS[1..] {
             let bounded = tables(distribution, *memory_bytes);
-            for (table, (rows, size)) in TABLES.into_iter().enumerate().filter(|(_, (_, size))| *size > 1) {
+            for (table, (rows, size)) in
+                TABLES.into_iter().enumerate().filter(|(_, (_, size))| *size > 1)
+            {
                 // Low rows come often, others once.
                 let row = |index: u64| (random.uniform(index).powi(4) * rows as f32) as u64;
                 let asked: Vec<u64> = (0..3000).map(|index| row(index).min(rows - 1)).collect();
@@ -65,13 +74,17 @@ fn bags_do_not_depend_on_memory() {
 #[test]
 fn a_bound_holds_at_full_size() {
     let rows = [
-        40_000_000, 39_060, 17_295, 7424, 20_265, 3, 7122, 1543, 63, 40_000_000, 3_067_956, 405_282, 10,
-        2209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36,
+        40_000_000, 39_060, 17_295, 7424, 20_265, 3, 7122, 1543, 63, 40_000_000, 3_067_956,
+        405_282, 10, 2209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152,
+        12_973, 108, 36,
     ];
     let all = MultiHot::bytes_needed(&rows, &MLPERF_SIZES, None);
     assert_eq!(
         all,
-        rows.iter().zip(MLPERF_SIZES).map(|(rows, size)| rows * u64::from(size - 1) * 4).sum::<u64>()
+        rows.iter()
+            .zip(MLPERF_SIZES)
+            .map(|(rows, size)| rows * u64::from(size - 1) * 4)
+            .sum::<u64>()
     );
     for bound in [1 << 28, 1 << 30, 4 << 30, 16 << 30] {
         let bytes = MultiHot::bytes_needed(&rows, &MLPERF_SIZES, Some(bound));
@@ -93,8 +106,8 @@ fn uniform_draws_are_numpys() {
             (&[], 0),
             (
                 &[
-                    32_637, 5382, 41_574, 28_582, 45_387, 62_834, 58_709, 28_030, 18_802, 23_218, 32_563,
-                    27_906,
+                    32_637, 5382, 41_574, 28_582, 45_387, 62_834, 58_709, 28_030, 18_802, 23_218,
+                    32_563, 27_906,
                 ],
                 8_578_278_292,
             ),
@@ -121,8 +134,10 @@ fn pareto_draws_are_numpys() {
 #[test]
 fn bags_are_expanded_where_they_lie() {
     let tables = tables(Distribution::Uniform, None);
-    let one_hot =
-        |values: &[u64]| Jagged { values: values.to_vec(), offsets: (0..=values.len() as u32).collect() };
+    let one_hot = |values: &[u64]| Jagged {
+        values: values.to_vec(),
+        offsets: (0..=values.len() as u32).collect(),
+    };
     let mut sparse = TABLES.map(|(rows, _)| one_hot(&[0, 2 % rows, 0])).to_vec();
     let mut buffer = Vec::new();
     tables.expand(&mut sparse, &mut buffer);

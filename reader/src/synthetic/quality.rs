@@ -3,8 +3,8 @@
 /// A drawn label and the logit of its true probability.
 pub(super) type Scored = (f64, u8);
 
-/// The exact area under the ROC curve: the share of (click, no click) pairs in which the click has the higher
-/// logit, ties counting one half. 0.5 where one of the two is absent.
+/// The exact area under the ROC curve: the share of (click, no click) pairs in which the click has
+/// the higher logit, ties counting one half. 0.5 where one of the two is absent.
 pub(super) fn auc(scored: &mut [Scored]) -> f64 {
     scored.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let (mut negatives_below, mut positives, mut wins) = (0.0, 0.0, 0.0);
@@ -23,7 +23,8 @@ pub(super) fn auc(scored: &mut [Scored]) -> f64 {
 pub(super) fn log_loss(scored: &[Scored]) -> f64 {
     // ln(1 + e^x), without overflow for large x.
     let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
-    let loss = |&(logit, label): &Scored| if label == 1 { softplus(-logit) } else { softplus(logit) };
+    let loss =
+        |&(logit, label): &Scored| if label == 1 { softplus(-logit) } else { softplus(logit) };
     scored.iter().map(loss).sum::<f64>() / scored.len().max(1) as f64
 }
 

@@ -5,7 +5,13 @@ use crate::batch::Position;
 use crate::criteo::{BlockOptions, BlockStream, Event};
 
 fn options(seed: u64, gzip: bool) -> SyntheticOptions {
-    SyntheticOptions { seed, train_rows: 20_000, valid_rows: 5_000, gzip, ..SyntheticOptions::default() }
+    SyntheticOptions {
+        seed,
+        train_rows: 20_000,
+        valid_rows: 5_000,
+        gzip,
+        ..SyntheticOptions::default()
+    }
 }
 
 fn generated(options: &SyntheticOptions, threads: usize) -> (tempfile::TempDir, SyntheticReport) {
@@ -35,18 +41,23 @@ fn the_real_parser_reads_every_row_and_both_files_follow_one_truth() {
         let (_folder, report) = generated(&options(3, gzip), 2);
         let files = vec![report.train_file.clone().into(), report.valid_file.clone().into()];
         let mut stream =
-            BlockStream::open(files, &BlockOptions::default(), &Position::default(), Some(1)).unwrap();
+            BlockStream::open(files, &BlockOptions::default(), &Position::default(), Some(1))
+                .unwrap();
         let (mut samples, mut clicks) = ([0, 0], [0_u64, 0]);
         while let Some(event) = stream.next().unwrap() {
             let Event::Block(block) = event else { continue };
             samples[block.file] += block.raw.num_samples as u64;
-            clicks[block.file] += block.raw.labels.iter().map(|&label| u64::from(label)).sum::<u64>();
+            clicks[block.file] +=
+                block.raw.labels.iter().map(|&label| u64::from(label)).sum::<u64>();
         }
         assert_eq!(samples, [20_000, 5_000]);
         let [train_rate, valid_rate] = [clicks[0] as f64 / 20_000.0, clicks[1] as f64 / 5_000.0];
         assert_eq!(train_rate, report.click_rate);
         // Six standard deviations of the smaller file's rate.
-        assert!((train_rate - valid_rate).abs() < 6.0 * 0.5 / 70.0, "{train_rate} and {valid_rate}");
+        assert!(
+            (train_rate - valid_rate).abs() < 6.0 * 0.5 / 70.0,
+            "{train_rate} and {valid_rate}"
+        );
     }
 }
 
@@ -71,14 +82,18 @@ fn what_is_there_already_is_not_made_again() {
 #[test]
 fn data_in_use_is_shared_and_other_data_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
-    let small = |seed| SyntheticOptions { train_rows: 900, valid_rows: 100, ..options(seed, false) };
+    let small =
+        |seed| SyntheticOptions { train_rows: 900, valid_rows: 100, ..options(seed, false) };
     let obtain = |seed| obtain(&small(seed), folder.path(), &Pool::new(1), &mut |_| ());
     let first = obtain(1).unwrap();
     let text = fs::read(&first.report.train_file).unwrap();
     let second = obtain(1).unwrap();
     assert!(!first.report.reused && second.report.reused);
     let refused = obtain(2).unwrap_err().to_string();
-    assert!(refused.contains("in use by another run") && refused.contains("--output-dir"), "{refused}");
+    assert!(
+        refused.contains("in use by another run") && refused.contains("--output-dir"),
+        "{refused}"
+    );
     assert!(fs::read(&first.report.train_file).unwrap() == text, "a refused run changes nothing");
     drop((first, second));
     assert!(!obtain(2).unwrap().report.reused);
@@ -90,7 +105,8 @@ fn who_comes_while_data_is_made_waits_for_it() {
     let options = options(1, false);
     let run = || {
         let mut events = Vec::new();
-        let obtained = obtain(&options, folder.path(), &Pool::new(1), &mut |event| events.push(event));
+        let obtained =
+            obtain(&options, folder.path(), &Pool::new(1), &mut |event| events.push(event));
         (obtained.unwrap().report, events)
     };
     let ends: Vec<_> = thread::scope(|scope| {
@@ -108,7 +124,8 @@ fn who_comes_while_data_is_made_waits_for_it() {
 fn progress_ends_with_all_rows() {
     let folder = tempfile::tempdir().unwrap();
     let mut seen = Vec::new();
-    generate(&options(1, false), folder.path(), &Pool::new(1), &mut |progress| seen.push(progress)).unwrap();
+    generate(&options(1, false), folder.path(), &Pool::new(1), &mut |progress| seen.push(progress))
+        .unwrap();
     assert!(seen.windows(2).all(|pair| pair[0].rows < pair[1].rows));
     assert_eq!(seen.last(), Some(&SyntheticProgress { rows: 25_000, total_rows: 25_000 }));
 }
@@ -116,8 +133,14 @@ fn progress_ends_with_all_rows() {
 #[test]
 fn senseless_options_and_places_are_refused() {
     let refused = |options: SyntheticOptions| options.check().unwrap_err().to_string();
-    assert!(refused(SyntheticOptions { scale: 0.0, ..options(1, false) }).starts_with("synthetic scale"));
-    assert!(refused(SyntheticOptions { train_rows: 0, ..options(1, false) }).starts_with("synthetic rows"));
+    assert!(
+        refused(SyntheticOptions { scale: 0.0, ..options(1, false) })
+            .starts_with("synthetic scale")
+    );
+    assert!(
+        refused(SyntheticOptions { train_rows: 0, ..options(1, false) })
+            .starts_with("synthetic rows")
+    );
     let file = tempfile::NamedTempFile::new().unwrap();
     let error = generate(&options(1, false), file.path(), &Pool::new(1), &mut |_| ()).unwrap_err();
     assert!(matches!(error, ReaderError::Write { .. }), "{error}");

@@ -1,13 +1,15 @@
-//! The planted truth: what the categories and integers of a synthetic row mean, and how rows are drawn.
+//! The planted truth: what the categories and integers of a synthetic row mean, and how rows are
+//! drawn.
 //!
-//! `logit = bias + Σ_c effect_c[v_c] + Σ_(a,b) ⟨latent_a[v_a], latent_b[v_b]⟩ + g(integers)`; the label is drawn from
-//! Bernoulli(sigmoid(logit)). The second sum is what a logistic regression cannot say and a DLRM can; the last
-//! term is not linear in the logarithms of the integers.
+//! `logit = bias + Σ_c effect_c[v_c] + Σ_(a,b) ⟨latent_a[v_a], latent_b[v_b]⟩ + g(integers)`; the
+//! label is drawn from Bernoulli(sigmoid(logit)). The second sum is what a logistic regression
+//! cannot say and a DLRM can; the last term is not linear in the logarithms of the integers.
 //!
-//! The constants are such that one epoch of a small DLRM (dim 16, bottom 64-32-16, top 64-32-1, Adagrad 0.02, batch
-//! 128, 400,000 rows) comes within 0.005 of the best possible AUC, while a logistic regression stays 0.11 below it,
-//! frozen tables 0.13 and a model without integers 0.04. What a model loses is mostly the noise of the values
-//! it has to learn, so most rows have one of a few values in each column, and rare ones have small effects.
+//! The constants are such that one epoch of a small DLRM (dim 16, bottom 64-32-16, top 64-32-1,
+//! Adagrad 0.02, batch 128, 400,000 rows) comes within 0.005 of the best possible AUC, while a
+//! logistic regression stays 0.11 below it, frozen tables 0.13 and a model without integers 0.04.
+//! What a model loses is mostly the noise of the values it has to learn, so most rows have one of a
+//! few values in each column, and rare ones have small effects.
 
 use headlong_device::rng::CounterRng;
 
@@ -16,10 +18,11 @@ pub(super) const NUM_DENSE: usize = 13;
 /// Categorical columns of a row.
 pub(super) const NUM_SPARSE: usize = 26;
 
-/// Distinct values of C1..C26 in the full Kaggle `train.txt` (Criteo's Display Advertising Challenge).
+/// Distinct values of C1..C26 in the full Kaggle `train.txt` (Criteo's Display Advertising
+/// Challenge).
 pub(super) const KAGGLE_CARDINALITIES: [u64; NUM_SPARSE] = [
-    1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194, 27, 14_992,
-    5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
+    1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194, 27,
+    14_992, 5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 ];
 /// Columns are not scaled below this many distinct values, so the small ones keep their real size.
 const LEAST_CARDINALITY: u64 = 100;
@@ -53,15 +56,18 @@ const MISSING_TOGETHER: [(f64, &[usize]); 4] =
 const PAIRS: [(usize, usize); 2] = [(5, 22), (16, 13)];
 /// Length of a latent vector.
 const LATENT_DIM: usize = 2;
-/// The `k`-th most frequent value of a column comes up in proportion to `k` to the power of minus this.
+/// The `k`-th most frequent value of a column comes up in proportion to `k` to the power of minus
+/// this.
 const ZIPF_EXPONENT: f64 = 1.8;
-/// Deviation over rows of the effect of a column of at most [`FEW_VALUES`] values, and of one of more.
+/// Deviation over rows of the effect of a column of at most [`FEW_VALUES`] values, and of one of
+/// more.
 const EFFECT_DEVIATIONS: [f64; 2] = [0.22, 0.07];
 /// Columns of up to this many values have the larger effects.
 const FEW_VALUES: u64 = 30;
 /// Deviation over rows of the dot product of a pair.
 const PAIR_DEVIATION: f64 = 0.9;
-/// Values rarer than the one of this rank have effects and latents that shrink with the root of their rank.
+/// Values rarer than the one of this rank have effects and latents that shrink with the root of
+/// their rank.
 const FULL_EFFECT_RANKS: f64 = 10.0;
 /// The logit of a row without any effect.
 const BIAS: f64 = -1.5;
@@ -85,7 +91,8 @@ pub(super) struct Row {
     pub sparse: [Option<u32>; NUM_SPARSE],
 }
 
-/// A categorical column: its values by rank of frequency, and the last entry of each list for a missing one.
+/// A categorical column: its values by rank of frequency, and the last entry of each list for a
+/// missing one.
 #[derive(Debug)]
 struct Column {
     ids: Vec<u32>,
@@ -111,8 +118,9 @@ pub(super) fn cardinalities(scale: f64) -> [u64; NUM_SPARSE] {
 impl Truth {
     pub fn new(seed: u64, scale: f64) -> Self {
         let columns = cardinalities(scale).into_iter().enumerate();
-        let columns =
-            columns.map(|(index, cardinality)| Column::new(seed, index as u64, cardinality)).collect();
+        let columns = columns
+            .map(|(index, cardinality)| Column::new(seed, index as u64, cardinality))
+            .collect();
         Self { seed, columns }
     }
 
@@ -154,11 +162,12 @@ impl Column {
         let effect_deviation = EFFECT_DEVIATIONS[usize::from(cardinality > FEW_VALUES)];
         let standard = |stream: u64, component: u64| {
             let rng = CounterRng::new(seed, stream + index);
-            let draws =
-                (0..=cardinality).map(|rank| f64::from(rng.normal(LATENT_DIM as u64 * rank + component)));
+            let draws = (0..=cardinality)
+                .map(|rank| f64::from(rng.normal(LATENT_DIM as u64 * rank + component)));
             standardized(draws, &shares)
         };
-        let effects = standard(EFFECT_STREAM, 0).into_iter().map(|value| value * effect_deviation).collect();
+        let effects =
+            standard(EFFECT_STREAM, 0).into_iter().map(|value| value * effect_deviation).collect();
         let [first, second] = [0, 1].map(|component| standard(LATENT_STREAM, component));
         let latents = first.into_iter().zip(second).map(<[f64; LATENT_DIM]>::from).collect();
         let [word, ..] = CounterRng::new(seed, SCRAMBLE_STREAM + index).bits(0);
@@ -173,19 +182,24 @@ impl Column {
 
 /// The share of rows that has each value of a column, by rank, and last the share without a value.
 fn shares(column: usize, cardinality: u64) -> Vec<f64> {
-    let missing =
-        MISSING_TOGETHER.iter().find(|(_, columns)| columns.contains(&column)).map_or(0.0, |group| group.0);
+    let missing = MISSING_TOGETHER
+        .iter()
+        .find(|(_, columns)| columns.contains(&column))
+        .map_or(0.0, |group| group.0);
     let total: f64 = (0..cardinality).map(zipf_weight).sum();
     let present = (0..cardinality).map(|rank| zipf_weight(rank) / total * (1.0 - missing));
     present.chain([missing]).collect()
 }
 
-/// Draws with mean 0 and deviation 1 over rows, so that the strength of the truth does not depend on luck; values
-/// rarer than the one of rank [`FULL_EFFECT_RANKS`] shrink with the root of their rank.
+/// Draws with mean 0 and deviation 1 over rows, so that the strength of the truth does not depend
+/// on luck; values rarer than the one of rank [`FULL_EFFECT_RANKS`] shrink with the root of their
+/// rank.
 fn standardized(draws: impl Iterator<Item = f64>, shares: &[f64]) -> Vec<f64> {
     let (missing, last) = (shares.len() - 1, FULL_EFFECT_RANKS);
     // A missing value is frequent where it occurs, so its draw is a full one.
-    let shrink = |rank: usize| if rank == missing { 1.0 } else { (last / (rank + 1) as f64).sqrt().min(1.0) };
+    let shrink = |rank: usize| {
+        if rank == missing { 1.0 } else { (last / (rank + 1) as f64).sqrt().min(1.0) }
+    };
     let mut draws: Vec<f64> = draws.enumerate().map(|(rank, draw)| draw * shrink(rank)).collect();
     let mean: f64 = draws.iter().zip(shares).map(|(draw, share)| draw * share).sum();
     draws.iter_mut().for_each(|draw| *draw -= mean);
@@ -216,7 +230,8 @@ fn zipf_thresholds(cardinality: u64) -> Vec<u64> {
     thresholds
 }
 
-/// A bijection of 32-bit words (MurmurHash3's 32-bit finaliser): distinct ranks give distinct values.
+/// A bijection of 32-bit words (MurmurHash3's 32-bit finaliser): distinct ranks give distinct
+/// values.
 fn scramble(word: u32) -> u32 {
     let word = (word ^ (word >> 16)).wrapping_mul(0x85eb_ca6b);
     let word = (word ^ (word >> 13)).wrapping_mul(0xc2b2_ae35);
@@ -286,7 +301,10 @@ impl Words {
 
     fn next(&mut self) -> u32 {
         if self.used == self.block.len() {
-            assert!(self.next_call < self.last_call, "a row should not use the words of the next one");
+            assert!(
+                self.next_call < self.last_call,
+                "a row should not use the words of the next one"
+            );
             (self.block, self.used) = (self.rng.bits(self.next_call), 0);
             self.next_call += 1;
         }
@@ -339,14 +357,18 @@ mod tests {
         let (mut dense, mut sparse) = ([0; NUM_DENSE], [0; NUM_SPARSE]);
         for index in 0..rows {
             let row = truth.row(TRAIN_STREAM, index);
-            row.dense.iter().zip(&mut dense).for_each(|(value, count)| *count += u64::from(value.is_none()));
+            row.dense
+                .iter()
+                .zip(&mut dense)
+                .for_each(|(value, count)| *count += u64::from(value.is_none()));
             row.sparse
                 .iter()
                 .zip(&mut sparse)
                 .for_each(|(value, count)| *count += u64::from(value.is_none()));
         }
         // Six standard deviations of a share of one half.
-        let near = |count: u64, share: f64| (count as f64 / rows as f64 - share).abs() < 6.0 * 0.5 / 141.0;
+        let near =
+            |count: u64, share: f64| (count as f64 / rows as f64 - share).abs() < 6.0 * 0.5 / 141.0;
         for (column, &(_, _, share)) in INTEGERS.iter().enumerate() {
             assert!(near(dense[column], share), "I{}: {} of {rows}", column + 1, dense[column]);
         }
@@ -363,7 +385,8 @@ mod tests {
     fn parts_of_the_truth_are_as_strong_as_stated_whatever_the_seed() {
         let deviation = |values: &[f64]| {
             let mean = values.iter().sum::<f64>() / values.len() as f64;
-            (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64).sqrt()
+            (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64)
+                .sqrt()
         };
         for seed in 0..3 {
             let truth = Truth::new(seed, 0.001);
@@ -375,12 +398,18 @@ mod tests {
             for (column, shares) in truth.columns.iter().zip(&shares_of) {
                 assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
                 let moment = |power: i32| -> f64 {
-                    column.effects.iter().zip(shares).map(|(effect, share)| effect.powi(power) * share).sum()
+                    column
+                        .effects
+                        .iter()
+                        .zip(shares)
+                        .map(|(effect, share)| effect.powi(power) * share)
+                        .sum()
                 };
                 let expected = EFFECT_DEVIATIONS[usize::from(column.ids.len() as u64 > FEW_VALUES)];
                 assert!(moment(1).abs() < 1e-9 && (moment(2).sqrt() - expected).abs() < 1e-9);
             }
-            let logits: Vec<f64> = (0..20_000).map(|index| truth.row(VALID_STREAM, index).logit).collect();
+            let logits: Vec<f64> =
+                (0..20_000).map(|index| truth.row(VALID_STREAM, index).logit).collect();
             // Effects, two pairs and the integers: 0.66, 1.27 and 0.6 add to 1.55.
             assert!((1.3..1.8).contains(&deviation(&logits)), "{}", deviation(&logits));
         }

@@ -1,4 +1,5 @@
-//! Rows to files: blocks of rows in parallel, written in order, under a temporary name until they are whole.
+//! Rows to files: blocks of rows in parallel, written in order, under a temporary name until they
+//! are whole.
 
 use std::io::Write;
 use std::path::Path;
@@ -57,9 +58,11 @@ pub(super) fn write_rows(task: &FileTask<'_>, progress: &mut dyn FnMut(u64)) -> 
     blocks.resize_with(task.pool.threads() * BLOCKS_PER_THREAD, Mutex::default);
     let mut written = Written { clicks: 0, scored: Vec::new(), bytes: 0 };
     let kept = if task.keeps_scores { task.rows } else { 0 };
-    let room = usize::try_from(kept).ok().map(|kept| written.scored.try_reserve_exact(kept).is_ok());
+    let room =
+        usize::try_from(kept).ok().map(|kept| written.scored.try_reserve_exact(kept).is_ok());
     if room != Some(true) {
-        let message = format!("synthetic rows: the system refuses memory for the scores of {kept} rows");
+        let message =
+            format!("synthetic rows: the system refuses memory for the scores of {kept} rows");
         return Err(ReaderError::Invalid { message });
     }
     let mut rows = 0;
@@ -101,8 +104,10 @@ impl Block {
         }
         if task.gzip {
             self.stored.clear();
-            // No name and no time, so that the bytes depend on the rows alone. Each block is a member of its own.
-            let mut encoder = GzBuilder::new().write(&mut self.stored, Compression::new(GZIP_LEVEL));
+            // No name and no time, so that the bytes depend on the rows alone. Each block is a
+            // member of its own.
+            let mut encoder =
+                GzBuilder::new().write(&mut self.stored, Compression::new(GZIP_LEVEL));
             encoder.write_all(&self.text).expect("writing to memory does not fail");
             encoder.finish().expect("writing to memory does not fail");
         }
@@ -161,7 +166,8 @@ mod tests {
         let mut text = Vec::new();
         push_row(&mut text, &row);
         let empty = |count| "\t".repeat(count);
-        let expected = format!("1\t0\t-2{}\t2147483647\t000000fe{}\tffffffff\n", empty(10), empty(24));
+        let expected =
+            format!("1\t0\t-2{}\t2147483647\t000000fe{}\tffffffff\n", empty(10), empty(24));
         assert_eq!(String::from_utf8(text).unwrap(), expected);
     }
 }

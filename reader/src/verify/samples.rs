@@ -1,4 +1,5 @@
-//! Whether data of a binary format, Parquet or delimited text can be read to its end, and what is in it.
+//! Whether data of a binary format, Parquet or delimited text can be read to its end, and what is
+//! in it.
 
 use std::fmt;
 
@@ -129,7 +130,8 @@ impl SamplesReport {
     /// Columns that teach a model nothing, or not what they seem to.
     fn find_anomalies(&self, kind: DenseKind) -> Vec<Anomaly> {
         let mut found = Vec::new();
-        let mut add = |column: &str, message| found.push(Anomaly { column: column.to_owned(), message });
+        let mut add =
+            |column: &str, message| found.push(Anomaly { column: column.to_owned(), message });
         if let Some(clicks) = self.clicks.filter(|clicks| *clicks == 0 || *clicks == self.samples) {
             add("label", of_one_label(clicks > 0, self.samples));
         }
@@ -186,11 +188,13 @@ impl fmt::Display for SamplesReport {
             None => writeln!(formatter, "{} samples without labels", self.samples)?,
         }
         for DenseRange { name, least, largest, missing, .. } in &self.dense {
-            let range = least.zip(*largest).map_or("no number".to_owned(), |(a, b)| format!("{a} to {b}"));
+            let range =
+                least.zip(*largest).map_or("no number".to_owned(), |(a, b)| format!("{a} to {b}"));
             writeln!(formatter, "{name:<12} {range}, {missing} missing")?;
         }
         for IdRange { name, ids, least, largest, missing } in &self.sparse {
-            let range = least.zip(*largest).map_or("no id".to_owned(), |(a, b)| format!("ids {a} to {b}"));
+            let range =
+                least.zip(*largest).map_or("no id".to_owned(), |(a, b)| format!("ids {a} to {b}"));
             let mean = *ids as f64 / self.samples.max(1) as f64;
             writeln!(formatter, "{name:<12} {range}, {mean:.2} a sample, {missing} missing")?;
         }

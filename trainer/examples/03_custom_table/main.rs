@@ -1,5 +1,6 @@
-//! A table of one's own, driven through the library. `quotient_remainder.rs` is the table, written as in a crate of one's
-//! own; docs/custom-tables.md walks through it, and through a program that has the command line.
+//! A table of one's own, driven through the library. `quotient_remainder.rs` is the table, written
+//! as in a crate of one's own; docs/custom-tables.md walks through it, and through a program that
+//! has the command line.
 //!
 //! ```text
 //! cargo run --release -p headlong --example 03_custom_table
@@ -39,13 +40,15 @@ fn main() -> headlong::Result<()> {
     check_table(&QuotientRemainder, &spec);
     println!("the table conforms");
 
-    let folder = tempfile::tempdir().map_err(headlong::Error::io("create", "a temporary folder"))?;
+    let folder =
+        tempfile::tempdir().map_err(headlong::Error::io("create", "a temporary folder"))?;
     // A part, and then the rest of the epoch, as the next start of this program would train it.
     train(&registry, folder.path(), Some(200))?;
     train(&registry, folder.path(), None)
 }
 
-/// Trains on from the newest checkpoint in `folder`, where there is one: `steps` in all, or an epoch.
+/// Trains on from the newest checkpoint in `folder`, where there is one: `steps` in all, or an
+/// epoch.
 fn train(registry: &Registry, folder: &Path, steps: Option<u64>) -> headlong::Result<()> {
     let mut config = preset("tiny")?;
     config.set_all(&["synthetic.train_rows=40_000", "synthetic.valid_rows=10_000"])?;

@@ -1,8 +1,8 @@
-//! Quotient-remainder embeddings, after Shi et al., "Compositional embeddings using complementary partitions for
-//! memory-efficient recommendation systems" (2019, arXiv:1909.02107).
+//! Quotient-remainder embeddings, after Shi et al., "Compositional embeddings using complementary
+//! partitions for memory-efficient recommendation systems" (2019, arXiv:1909.02107).
 //!
-//! Row `i` is `quotient[i / m] ⊙ remainder[i mod m]`: two small matrices instead of one large one, and no two rows are
-//! the same pair.
+//! Row `i` is `quotient[i / m] ⊙ remainder[i mod m]`: two small matrices instead of one large one,
+//! and no two rows are the same pair.
 
 use headlong::table::*;
 use std::collections::BTreeMap;
@@ -37,13 +37,19 @@ impl TableKind for QuotientRemainder {
         let buckets = buckets(spec)?;
         let mut parts = [("quotient", spec.rows.div_ceil(buckets)), ("remainder", buckets)]
             .map(|(name, rows)| Part::new(name, rows, spec.dim, env.optimizer));
-        // The quotient starts as the rows of a dense table would, the remainder near 1: so does their product.
+        // The quotient starts as the rows of a dense table would, the remainder near 1: so does
+        // their product.
         let values = env.initial_values(spec);
         values.fill(0, &mut parts[0].tensors[0].1);
         let first_of_remainder = parts[0].tensors[0].1.len() as u64;
         values.fill(first_of_remainder, &mut parts[1].tensors[0].1);
         parts[1].tensors[0].1.iter_mut().for_each(|value| *value += 1.0);
-        Ok(Box::new(Table { spec: spec.clone(), memory: self.memory(spec, env.optimizer), buckets, parts }))
+        Ok(Box::new(Table {
+            spec: spec.clone(),
+            memory: self.memory(spec, env.optimizer),
+            buckets,
+            parts,
+        }))
     }
 }
 
@@ -68,7 +74,10 @@ impl Part {
             let cols = if state.width == StateWidth::PerRow { 1 } else { dim };
             tensor(format!("{name}.{}", state.name), cols, state.initial)
         });
-        Self { dim, tensors: std::iter::once(tensor(name.to_owned(), dim, 0.0)).chain(states).collect() }
+        Self {
+            dim,
+            tensors: std::iter::once(tensor(name.to_owned(), dim, 0.0)).chain(states).collect(),
+        }
     }
 
     fn row(&self, row: u64) -> &[f32] {
@@ -83,7 +92,8 @@ impl Part {
                 &mut values[row as usize * cols..][..cols]
             });
             let weights = rows.next().unwrap_or_default();
-            let (first, second) = (rows.next().unwrap_or_default(), rows.next().unwrap_or_default());
+            let (first, second) =
+                (rows.next().unwrap_or_default(), rows.next().unwrap_or_default());
             step.optimizer.apply(step.step, weights, first, second, gradient);
         }
     }
@@ -125,8 +135,15 @@ impl EmbeddingTable for Table {
         Ok(())
     }
 
-    fn apply(&mut self, _stream: &Stream, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
-        // Rows are unique, their halves are not: each half sums its gradients, in the order of the rows, and takes one step.
+    fn apply(
+        &mut self,
+        _stream: &Stream,
+        rows: Rows,
+        gradients: MatRef,
+        step: &SparseStep,
+    ) -> Result<()> {
+        // Rows are unique, their halves are not: each half sums its gradients, in the order of the
+        // rows, and takes one step.
         let mut sums = [BTreeMap::new(), BTreeMap::new()];
         for (entry, &row) in rows.indices().iter().enumerate() {
             let places = self.places(row);
@@ -134,7 +151,8 @@ impl EmbeddingTable for Table {
                 let other = self.parts[1 - half].row(places[1 - half]);
                 let sum: &mut Vec<f32> =
                     sums[half].entry(places[half]).or_insert_with(|| vec![0.0; self.spec.dim]);
-                for ((sum, gradient), other) in sum.iter_mut().zip(gradients.row(entry)).zip(other) {
+                for ((sum, gradient), other) in sum.iter_mut().zip(gradients.row(entry)).zip(other)
+                {
                     *sum += gradient * other;
                 }
             }

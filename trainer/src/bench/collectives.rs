@@ -1,5 +1,6 @@
-//! `headlong bench all_reduce` and its siblings: latency and bandwidth of collectives over one backend or several, with the
-//! options and columns of nccl-tests and what they lack: percentiles, skew, sample counts, a baseline, a picture.
+//! `headlong bench all_reduce` and its siblings: latency and bandwidth of collectives over one
+//! backend or several, with the options and columns of nccl-tests and what they lack: percentiles,
+//! skew, sample counts, a baseline, a picture.
 //!
 //! `docs/benchmarking.md` explains every column.
 
@@ -33,7 +34,8 @@ use table::{Report, Row};
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong usage; a transport that fails; wrong data; a baseline that was faster; no backend that is there.
+/// Wrong usage; a transport that fails; wrong data; a baseline that was faster; no backend that is
+/// there.
 pub fn run(operation: Operation, arguments: &CollectiveArguments) -> Result<()> {
     arguments.check()?;
     let baseline = arguments.baseline.as_ref().map(|file| baseline::read(file)).transpose()?;
@@ -51,10 +53,9 @@ pub fn run(operation: Operation, arguments: &CollectiveArguments) -> Result<()> 
     }
     output::answer(&arguments.json, &text, &report.document())?;
     if arguments.json.json || arguments.compat {
-        report
-            .skipped
-            .iter()
-            .for_each(|(backend, reason)| say(format_args!("{}: skipped: {reason}", backend.name())));
+        report.skipped.iter().for_each(|(backend, reason)| {
+            say(format_args!("{}: skipped: {reason}", backend.name()))
+        });
     }
     judge(&report, baseline.as_ref(), arguments)
 }
@@ -96,7 +97,8 @@ fn judge(
     arguments: &CollectiveArguments,
 ) -> Result<()> {
     if report.rows.is_empty() {
-        let reason = |(backend, reason): &(Backend, String)| format!("{}: {reason}", backend.name());
+        let reason =
+            |(backend, reason): &(Backend, String)| format!("{}: {reason}", backend.name());
         let reasons: Vec<String> = report.skipped.iter().map(reason).collect();
         return Err(Error::Skipped(reasons.join("; ")));
     }
@@ -109,7 +111,8 @@ fn judge(
     }
 }
 
-/// Ends the whole command when its time is over, with all processes that it has started: they are tied to this one.
+/// Ends the whole command when its time is over, with all processes that it has started: they are
+/// tied to this one.
 fn end_after(seconds: f64) {
     if seconds <= 0.0 {
         return;
@@ -121,6 +124,7 @@ fn end_after(seconds: f64) {
         lines::to_stderr(&lines::error(&format!("headlong bench: {error}")));
         std::process::exit(i32::from(error.exit_code()));
     };
-    // Where there is no thread to be had, the command runs without an end: its ranks have deadlines all the same.
+    // Where there is no thread to be had, the command runs without an end: its ranks have deadlines
+    // all the same.
     drop(std::thread::Builder::new().name("bench-timeout".into()).spawn(watch));
 }

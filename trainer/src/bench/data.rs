@@ -1,4 +1,5 @@
-//! Batches that lie ready in memory: Zipf-distributed ids, log-normal-like dense features, labels that follow them.
+//! Batches that lie ready in memory: Zipf-distributed ids, log-normal-like dense features, labels
+//! that follow them.
 
 use super::shapes::{NUM_DENSE, Shape};
 use headlong_device::rng::CounterRng;
@@ -7,15 +8,17 @@ use headlong_reader::{Batch, Jagged};
 /// Exponent of the distribution of ids.
 pub const ZIPF_EXPONENT: f64 = 1.05;
 
-/// Batches kept for a batch size: enough that tables do not stay in the caches; fewer where samples have many ids.
+/// Batches kept for a batch size: enough that tables do not stay in the caches; fewer where samples
+/// have many ids.
 pub fn default_batches(shape: &Shape, batch_size: usize) -> usize {
     let ids: usize = shape.hotness.iter().map(|&count| count as usize).sum();
     let samples = 262_144 * shape.hotness.len() / ids.max(1);
     (samples / batch_size.max(1)).clamp(8, 256)
 }
 
-/// Draws ranks 1..=n with probability proportional to rank^-s, by rejection-inversion (Hörmann and Derflinger,
-/// "Rejection-inversion to generate variates from monotone discrete distributions", 1996): no table of n numbers.
+/// Draws ranks 1..=n with probability proportional to rank^-s, by rejection-inversion (Hörmann and
+/// Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions",
+/// 1996): no table of n numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Zipf {
     exponent: f64,
@@ -29,7 +32,8 @@ impl Zipf {
     /// The distribution over `num_ranks` ranks; `exponent` is 0 (all alike) or more.
     pub fn new(num_ranks: u64, exponent: f64) -> Self {
         let num_ranks = num_ranks.max(1) as f64;
-        // The integral of 1/x has another form than all others; this difference is below what a bench shows.
+        // The integral of 1/x has another form than all others; this difference is below what a
+        // bench shows.
         let exponent = if (exponent - 1.0).abs() < 1e-6 { 1.0 + 1e-6 } else { exponent };
         let mut zipf = Self { exponent, num_ranks, low: 0.0, high: 0.0, accept: 0.0 };
         zipf.low = zipf.integral(1.5) - 1.0;
@@ -79,7 +83,8 @@ impl Uniforms {
     }
 }
 
-/// Scatters ranks over a table of `rows` rows by a fixed affine map, so that frequent rows do not lie side by side.
+/// Scatters ranks over a table of `rows` rows by a fixed affine map, so that frequent rows do not
+/// lie side by side.
 #[derive(Debug, Clone, Copy)]
 pub struct Scatter {
     rows: u64,
@@ -111,7 +116,8 @@ pub fn zipf_rows(seed: u64, table: u64, rows: u64, count: usize) -> Vec<u64> {
     power_law_rows(seed, table, rows, count, ZIPF_EXPONENT)
 }
 
-/// `count` row indices of a table of `rows` rows, the k-th most frequent in proportion to k^-`exponent`.
+/// `count` row indices of a table of `rows` rows, the k-th most frequent in proportion to
+/// k^-`exponent`.
 pub fn power_law_rows(seed: u64, table: u64, rows: u64, count: usize, exponent: f64) -> Vec<u64> {
     let (zipf, scatter) = (Zipf::new(rows, exponent), Scatter::new(rows));
     let mut uniforms = Uniforms::new(seed, table);
@@ -185,7 +191,10 @@ mod tests {
             let scatter = Scatter::new(rows);
             let mut seen = vec![false; rows.min(2000) as usize];
             (0..rows).map(|rank| scatter.row(rank)).filter(|&row| row < 2000).for_each(|row| {
-                assert!(!std::mem::replace(&mut seen[row as usize], true), "row {row} of {rows} twice");
+                assert!(
+                    !std::mem::replace(&mut seen[row as usize], true),
+                    "row {row} of {rows} twice"
+                );
             });
             assert!(seen.iter().all(|&s| s));
         }
@@ -202,8 +211,13 @@ mod tests {
         assert_eq!(batches, make_batches(&shape, 64, 3, 1));
         for batch in &batches {
             assert_eq!((batch.labels.len(), batch.dense.len()), (64, 64 * NUM_DENSE));
-            for (bags, (&rows, &hotness)) in batch.sparse.iter().zip(shape.rows.iter().zip(&shape.hotness)) {
-                assert_eq!((bags.values.len(), bags.offsets[64]), (64 * hotness as usize, 64 * hotness));
+            for (bags, (&rows, &hotness)) in
+                batch.sparse.iter().zip(shape.rows.iter().zip(&shape.hotness))
+            {
+                assert_eq!(
+                    (bags.values.len(), bags.offsets[64]),
+                    (64 * hotness as usize, 64 * hotness)
+                );
                 assert!(bags.values.iter().all(|&row| row < rows));
             }
         }

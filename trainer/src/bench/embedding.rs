@@ -1,5 +1,6 @@
-//! `headlong bench embedding`: what a step asks of embedding tables, and nothing else: ids routed (sorted, deduplicated), rows looked up
-//! and pooled, gradients summed for each row, rows updated. By the same set of tables as in training, on one rank.
+//! `headlong bench embedding`: what a step asks of embedding tables, and nothing else: ids routed
+//! (sorted, deduplicated), rows looked up and pooled, gradients summed for each row, rows updated.
+//! By the same set of tables as in training, on one rank.
 
 use super::data::power_law_rows;
 use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
@@ -16,7 +17,8 @@ use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::pool::Pool;
 use headlong_device::{Arena, ArenaPlan, DType, JaggedRef, Mat, Stream};
 use headlong_embedding::hybrid::{
-    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, MAX_TABLE_ROWS, Owner, Partition,
+    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, MAX_TABLE_ROWS, Owner,
+    Partition,
 };
 use headlong_embedding::table::MAX_DIM;
 use headlong_embedding::{Registry, SetOptions, TableSpec};
@@ -91,10 +93,12 @@ pub fn run(arguments: &EmbeddingArguments) -> Result<()> {
 /// Refuses what cannot be measured.
 fn checked(arguments: &EmbeddingArguments) -> Result<Optimizer> {
     let EmbeddingArguments { tables, dim, ids, bag, .. } = *arguments;
-    let is_sound = tables > 0 && arguments.rows > 0 && dim > 0 && bag > 0 && arguments.threads != Some(0);
+    let is_sound =
+        tables > 0 && arguments.rows > 0 && dim > 0 && bag > 0 && arguments.threads != Some(0);
     if !is_sound || ids == 0 || !ids.is_multiple_of(bag) {
         return Err(Error::Usage(
-            "--tables, --rows, --dim, --bag and --threads are above 0, --ids a multiple of --bag".to_owned(),
+            "--tables, --rows, --dim, --bag and --threads are above 0, --ids a multiple of --bag"
+                .to_owned(),
         ));
     }
     if !(arguments.alpha >= 0.0 && arguments.alpha.is_finite() && arguments.seconds.is_finite()) {
@@ -122,7 +126,8 @@ fn checked(arguments: &EmbeddingArguments) -> Result<Optimizer> {
     Ok(optimizer)
 }
 
-/// Rows and their states, ids of all batches, what a batch is routed by, and its vectors with their gradients.
+/// Rows and their states, ids of all batches, what a batch is routed by, and its vectors with their
+/// gradients.
 fn memory(arguments: &EmbeddingArguments, optimizer: &Optimizer) -> Count {
     /// Bytes of an id in a batch and in a route.
     const ID_BYTES: usize = 8 * BATCHES + 64;
@@ -180,33 +185,48 @@ impl Tables {
         let (stream, device) = match arguments.device {
             DeviceChoice::Cuda => {
                 let device = CudaDevice::open(0).map_err(Error::failed("the CUDA device"))?;
-                (Stream::cuda(&device, pool).map_err(Error::failed("the CUDA device"))?, Some(device))
+                (
+                    Stream::cuda(&device, pool).map_err(Error::failed("the CUDA device"))?,
+                    Some(device),
+                )
             }
             _ => (Stream::on_pool(pool), None),
         };
         let EmbeddingArguments { tables, dim, ids, bag, .. } = *arguments;
         let samples = ids / bag;
-        let specs: Vec<_> =
-            (0..tables).map(|table| TableSpec::new(&format!("t{table}"), arguments.rows, dim)).collect();
+        let specs: Vec<_> = (0..tables)
+            .map(|table| TableSpec::new(&format!("t{table}"), arguments.rows, dim))
+            .collect();
         let (max_ids, seed, sum_blocks, frozen) = (vec![ids; tables], 1, 1, false);
-        let set = SetOptions { optimizer, seed, max_samples: samples, max_ids: &max_ids, sum_blocks, frozen };
+        let set = SetOptions {
+            optimizer,
+            seed,
+            max_samples: samples,
+            max_ids: &max_ids,
+            sum_blocks,
+            frozen,
+        };
         let partition = Arc::new(Partition::row_wise(&specs, 1));
         let (deduplicate, slot_factor) = (Deduplicate::Rank, DEFAULT_SLOT_FACTOR);
         let options = HybridOptions { set, partition, owner: Owner(0), deduplicate, slot_factor };
-        let set = HybridSet::new(&Registry::default(), &stream, &specs, &options).map_err(failed())?;
+        let set =
+            HybridSet::new(&Registry::default(), &stream, &specs, &options).map_err(failed())?;
         let rate = Step { learning_rate: 1e-6, number: 1 };
         let device_step = device.map(|device| step_on(&device, &rate, &optimizer)).transpose()?;
         if let Some(step) = &device_step {
             set.set_device_step(step.ptr());
         }
         let mut plan = ArenaPlan::new("vectors");
-        let slots = ["vectors", "d_vectors"].map(|name| plan.matrix(name, DType::F32, samples, set.width()));
+        let slots = ["vectors", "d_vectors"]
+            .map(|name| plan.matrix(name, DType::F32, samples, set.width()));
         let arena = plan.freeze_on(&stream).map_err(Error::failed("the vectors of the bench"))?;
         let [vectors, d_vectors] = slots.map(|slot| arena.mat(slot));
-        let drawn = |table| power_law_rows(1, table, arguments.rows, BATCHES * ids, arguments.alpha);
+        let drawn =
+            |table| power_law_rows(1, table, arguments.rows, BATCHES * ids, arguments.alpha);
         let drawn: Vec<Vec<u64>> = (0..tables as u64).map(drawn).collect();
         let distinct = |batch: &[u64]| batch.iter().collect::<HashSet<_>>().len();
-        let distinct: usize = drawn.iter().flat_map(|of_table| of_table.chunks(ids)).map(distinct).sum();
+        let distinct: usize =
+            drawn.iter().flat_map(|of_table| of_table.chunks(ids)).map(distinct).sum();
         Ok(Self {
             stream,
             set,
@@ -263,7 +283,9 @@ impl Tables {
         let at_once = if self.stream.as_cuda().is_some() { CALLS_ON_A_DEVICE } else { 1 };
         let mut calls = |count: usize| -> Result<()> {
             for _ in 0..count {
-                (0..at_once).try_for_each(|_| once()).map_err(Error::failed("the bench of tables"))?;
+                (0..at_once)
+                    .try_for_each(|_| once())
+                    .map_err(Error::failed("the bench of tables"))?;
                 self.stream.synchronize().map_err(Error::failed("the bench of tables"))?;
             }
             Ok(())
@@ -284,8 +306,8 @@ impl Tables {
         Ok(summarize(&samples).expect("at least one block was measured"))
     }
 
-    /// Bytes of rows that an operation reads and writes in a step: a lookup reads one for each id, an update a gradient for each id, and
-    /// reads and writes every distinct row.
+    /// Bytes of rows that an operation reads and writes in a step: a lookup reads one for each id,
+    /// an update a gradient for each id, and reads and writes every distinct row.
     fn row_bytes(&self, operation: Operation, dim: usize) -> f64 {
         let ids = (self.ids.len() * self.ids_per_batch) as f64;
         let (lookup, update) = (ids, ids + 2.0 * self.distinct_rows);
@@ -329,7 +351,8 @@ fn document(
         document[format!("{}_us", operation.name())] = json!(1e6 / summary.median);
         let bytes = bench.row_bytes(*operation, dim);
         if bytes > 0.0 {
-            document[format!("{}_gb_per_s", operation.name())] = json!(bytes * summary.median * 1e-9);
+            document[format!("{}_gb_per_s", operation.name())] =
+                json!(bytes * summary.median * 1e-9);
         }
     }
     document
@@ -356,8 +379,11 @@ fn text(
     );
     for (operation, summary) in measured {
         let bytes = bench.row_bytes(*operation, dim);
-        let rate =
-            if bytes > 0.0 { format!("{:.2}", bytes * summary.median * 1e-9) } else { "–".to_owned() };
+        let rate = if bytes > 0.0 {
+            format!("{:.2}", bytes * summary.median * 1e-9)
+        } else {
+            "–".to_owned()
+        };
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
@@ -369,7 +395,8 @@ fn text(
     }
     let foreign = measured.iter().map(|(_, summary)| summary.foreign).fold(0.0, f64::max);
     if foreign >= 0.1 {
-        let _ = writeln!(text, "others used {foreign:.1} cores meanwhile: repeat on a quiet machine");
+        let _ =
+            writeln!(text, "others used {foreign:.1} cores meanwhile: repeat on a quiet machine");
     }
     text
 }

@@ -1,8 +1,10 @@
-//! `headlong bench exchange`: what the ranks of a planned run send each other in a step, measured with the run's real sizes.
+//! `headlong bench exchange`: what the ranks of a planned run send each other in a step, measured
+//! with the run's real sizes.
 //!
-//! The plan says where every row lies; batches of the data say which rows each rank asks whom for. From both follow the sizes of
-//! every message of every batch. They travel as the trainer sends them: ids to owners, vectors back, gradients to owners, one
-//! all-reduce of frequent rows and dense gradients; call after call goes through the batches.
+//! The plan says where every row lies; batches of the data say which rows each rank asks whom for.
+//! From both follow the sizes of every message of every batch. They travel as the trainer sends
+//! them: ids to owners, vectors back, gradients to owners, one all-reduce of frequent rows and
+//! dense gradients; call after call goes through the batches.
 
 mod count;
 mod report;
@@ -35,8 +37,15 @@ pub struct ExchangeArguments {
     /// The run, as for `train`: configuration, data, ranks
     #[command(flatten)]
     pub train: TrainArguments,
-    /// What to compare, one after the other: local (threads), shm, tcp, verbs (processes, which this command starts)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "local", help_heading = "Bench")]
+    /// What to compare, one after the other: local (threads), shm, tcp, verbs (processes, which
+    /// this command starts)
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "local",
+        help_heading = "Bench"
+    )]
     pub backend: Vec<Backend>,
     /// Batches of the data whose messages are sent, in turn
     #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Bench")]
@@ -70,7 +79,8 @@ pub struct ExchangeArguments {
 /// Runs the command.
 ///
 /// # Errors
-/// A configuration that cannot work; data that cannot be read; a transport that fails; no backend that is there.
+/// A configuration that cannot work; data that cannot be read; a transport that fails; no backend
+/// that is there.
 pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
     let (mut config, _) = arguments.train.resolve(registry)?;
     prepare(&mut config, arguments)?;
@@ -78,10 +88,16 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
         let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
         let messages: Messages =
             serde_json::from_str(&text).map_err(Error::failed("the messages of the bench"))?;
-        return measure(backend, &messages, &collective_arguments(&config, arguments, &messages), file)
-            .map(drop);
+        return measure(
+            backend,
+            &messages,
+            &collective_arguments(&config, arguments, &messages),
+            file,
+        )
+        .map(drop);
     }
-    let files = of_training(&arguments.train, &config).writes("--json-file", &arguments.json.json_file);
+    let files =
+        of_training(&arguments.train, &config).writes("--json-file", &arguments.json.json_file);
     files.check_for_one_process()?;
     let threads = config.run.threads.unwrap_or_else(crate::machine::cores);
     let prepared = Prepared::new(&config, None, threads, &Reporter::quiet(None))?;
@@ -111,7 +127,8 @@ fn prepare(config: &mut Config, arguments: &ExchangeArguments) -> Result<()> {
     match config.comm.deduplicate {
         DeduplicateChoice::Auto => config.comm.deduplicate = DeduplicateChoice::Rank,
         DeduplicateChoice::Node => {
-            let reason = "its messages are those of rows merged on each rank: leave comm.deduplicate away";
+            let reason =
+                "its messages are those of rows merged on each rank: leave comm.deduplicate away";
             return Err(Error::unsupported(
                 "`headlong bench exchange` with comm.deduplicate = \"node\"",
                 reason,
@@ -200,7 +217,8 @@ fn answer(
     }
     let report = report::Report { config, split, counted, answers: &answers, skipped: &skipped };
     output::answer(&arguments.json, &report.text(), &report.document())?;
-    let reasons = || skipped.iter().map(|(backend, reason)| format!("{}: {reason}", backend.name()));
+    let reasons =
+        || skipped.iter().map(|(backend, reason)| format!("{}: {reason}", backend.name()));
     match answers.is_empty() {
         true => Err(Error::Skipped(reasons().collect::<Vec<_>>().join("; "))),
         false => report.check(),

@@ -1,8 +1,9 @@
-//! `headlong bench forecast`: the planner beside the machine. Writes a description of this machine for `headlong plan --cluster`, or
-//! predicts steps of one of the compared shapes and measures them: time, bytes between ranks, memory.
+//! `headlong bench forecast`: the planner beside the machine. Writes a description of this machine
+//! for `headlong plan --cluster`, or predicts steps of one of the compared shapes and measures
+//! them: time, bytes between ranks, memory.
 //!
-//! What this machine does is measured on two small models of other shapes, through the same stages as training; exchanges come from a
-//! file of `headlong bench tune`.
+//! What this machine does is measured on two small models of other shapes, through the same stages
+//! as training; exchanges come from a file of `headlong bench tune`.
 
 use super::data::{ZIPF_EXPONENT, default_batches};
 use super::iteration::{SteadyTrainer, configuration, sample_bytes};
@@ -68,17 +69,22 @@ pub fn run(arguments: &ForecastArguments) -> Result<()> {
     match (&arguments.write, &arguments.shape) {
         (Some(path), _) => {
             let found = describe(arguments)?;
-            let text = toml::to_string(&found).map_err(Error::failed("writing a description as TOML"))?;
-            let text = format!("# This machine, measured by `headlong bench forecast --write`.\n{text}");
+            let text =
+                toml::to_string(&found).map_err(Error::failed("writing a description as TOML"))?;
+            let text =
+                format!("# This machine, measured by `headlong bench forecast --write`.\n{text}");
             output::write_file(path, &text)?;
             output::print(&text)
         }
         (None, Some(name)) => compare(arguments, name),
-        (None, None) => Err(Error::Usage("--write FILE or --shape C1|C2|C3 says what to do".to_owned())),
+        (None, None) => {
+            Err(Error::Usage("--write FILE or --shape C1|C2|C3 says what to do".to_owned()))
+        }
     }
 }
 
-/// Microseconds that an operation on a pool of two threads costs besides its work: an empty one was measured at 3 to 8.
+/// Microseconds that an operation on a pool of two threads costs besides its work: an empty one was
+/// measured at 3 to 8.
 const KERNEL_US: f64 = 6.0;
 
 /// A small model that this machine is measured with.
@@ -115,10 +121,12 @@ impl Probe {
         found.map_or(0.0, |(_, us)| *us)
     }
 
-    /// Of the top network, forward and backward: operations, the same divided by each product's narrowest side, microseconds.
+    /// Of the top network, forward and backward: operations, the same divided by each product's
+    /// narrowest side, microseconds.
     fn products(&self) -> [f64; 3] {
         let layers = self.workload.layers.iter().filter(|layer| layer.part == Part::Top);
-        let (mut flop, mut by_width, mut us) = (0.0, 0.0, self.us("top_forward") + self.us("top_backward"));
+        let (mut flop, mut by_width, mut us) =
+            (0.0, 0.0, self.us("top_forward") + self.us("top_backward"));
         for layer in layers {
             let (inputs, outputs) = (layer.inputs as f64, layer.outputs as f64);
             let three = 3.0 * 2.0 * self.workload.samples * inputs * outputs;
@@ -184,8 +192,10 @@ fn describe(arguments: &ForecastArguments) -> Result<ClusterDescription> {
         let tuning = Tuning::read(&text)
             .map_err(|error| Error::config("--tuning", format!("{}: {error}", path.display())))?;
         if let Some(costs) = tuned::costs(&tuning, "local") {
-            let (all_to_all, all_reduce) = (Some(costs.intra.all_to_all), Some(costs.intra.all_reduce));
-            cluster.inside = LinkDescription { all_to_all, all_reduce, message_us: 0.0, ..cluster.inside };
+            let (all_to_all, all_reduce) =
+                (Some(costs.intra.all_to_all), Some(costs.intra.all_reduce));
+            cluster.inside =
+                LinkDescription { all_to_all, all_reduce, message_us: 0.0, ..cluster.inside };
         }
     }
     Ok(cluster)
@@ -207,10 +217,13 @@ fn compare(arguments: &ForecastArguments, name: &str) -> Result<()> {
     let split = trainer.split();
     let forecast = predicted(&config, &shape, &cluster, &trainer)?;
     let times = trainer.stages_us();
-    let measured =
-        |name: &str| times.iter().find(|(stage, _)| *stage == name).map_or(0.0, |(_, us)| us.round());
-    let stages =
-        forecast.stages.iter().map(|stage| json!([stage.name, stage.us.round(), measured(stage.name)]));
+    let measured = |name: &str| {
+        times.iter().find(|(stage, _)| *stage == name).map_or(0.0, |(_, us)| us.round())
+    };
+    let stages = forecast
+        .stages
+        .iter()
+        .map(|stage| json!([stage.name, stage.us.round(), measured(stage.name)]));
     let predicted_bytes = split.map(|split| split.traffic.total().total());
     let document = json!({
         "shape": shape.name,
@@ -236,13 +249,15 @@ fn predicted(
     cluster: &ClusterDescription,
     trainer: &SteadyTrainer,
 ) -> Result<Forecast> {
-    let counted =
-        trainer.statistics().map(|counted| counted.tables.iter().map(Frequencies::counted).collect());
+    let counted = trainer
+        .statistics()
+        .map(|counted| counted.tables.iter().map(Frequencies::counted).collect());
     let source = counted.map_or(Source::PowerLaw(ZIPF_EXPONENT), Source::Given);
     let workload = Workload::new(config, &shape.rows, &source)?;
     let mut practice = report::practice(&workload);
     let Some(split) = trainer.split() else {
-        return Ok(Placing { workload: &workload, cluster, practice: &practice }.forecast(Strategy::RowWise));
+        return Ok(Placing { workload: &workload, cluster, practice: &practice }
+            .forecast(Strategy::RowWise));
     };
     practice.variant = split.variant;
     let place = |table: &TableSplit| match table.frequent_rows {
@@ -255,13 +270,15 @@ fn predicted(
     Ok(placing.forecast_of(placing.lay_out(Strategy::RowWise, places)))
 }
 
-/// What the planner says of this process's memory: batches lie in memory here, where a run has a reader.
+/// What the planner says of this process's memory: batches lie in memory here, where a run has a
+/// reader.
 fn memory_bytes(config: &Config, shape: &Shape, split: Option<&Split>) -> f64 {
     let machine = Machine::detect();
     let registry = &Registry::default();
     let facts = Facts { split, ..Facts::new(&shape.rows, &machine, registry) };
     let plan = Plan::new(config, &facts);
     let sample = sample_bytes(shape) as f64;
-    let batches = (default_batches(shape, config.train.batch_size) * config.train.batch_size) as f64 * sample;
+    let batches =
+        (default_batches(shape, config.train.batch_size) * config.train.batch_size) as f64 * sample;
     (plan.bytes_per_rank - plan.memory.reader_bytes).as_f64() * config.run.ranks as f64 + batches
 }

@@ -1,14 +1,17 @@
-//! `headlong bench iteration`: samples per second of whole training steps on batches that lie ready in memory.
+//! `headlong bench iteration`: samples per second of whole training steps on batches that lie ready
+//! in memory.
 //!
-//! A step is everything but reading: copy, route, lookup, forward, loss, backward, dense optimiser, table update, the same
-//! list of stages that `headlong train` walks.
+//! A step is everything but reading: copy, route, lookup, forward, loss, backward, dense optimiser,
+//! table update, the same list of stages that `headlong train` walks.
 
 use super::data::{default_batches, make_batches};
 use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
 use super::shapes::{NUM_DENSE, Shape};
 use crate::arithmetic::{Arithmetic, Ceiling};
 use crate::cli::{IterationArguments, RowCap};
-use crate::config::{Config, DeviceChoice, Interaction, ModelConfig, Precision, ScheduleChoice, TableRows};
+use crate::config::{
+    Config, DeviceChoice, Interaction, ModelConfig, Precision, ScheduleChoice, TableRows,
+};
 use crate::crew::{Crew, CrewOptions, local_topology};
 use crate::engine::StepRates;
 use crate::error::{Error, Result};
@@ -48,7 +51,8 @@ pub fn run(arguments: &IterationArguments) -> Result<()> {
     let ceiling = Ceiling::measure(&config, arguments.threads, arguments.ranks);
     let samples = trainer.measure(arguments.seconds)?;
     let summary = summarize(&samples).expect("at least one block was measured");
-    let document = document(arguments, &shape, &config, (&summary, ceiling.peak_gflops()), &trainer);
+    let document =
+        document(arguments, &shape, &config, (&summary, ceiling.peak_gflops()), &trainer);
     match arguments.json {
         true => output::print(&document.to_string()),
         false => output::print(&text(&document, &trainer, &ceiling)),
@@ -79,7 +83,8 @@ fn refuse(arguments: &IterationArguments) -> Result<()> {
 fn shape(arguments: &IterationArguments) -> Result<Shape> {
     let name = format!("{:?}", arguments.shape);
     let at = |cap| {
-        Shape::from_name(&name, cap).map_err(|reason| Error::unsupported(format!("`--shape {name}`"), reason))
+        Shape::from_name(&name, cap)
+            .map_err(|reason| Error::unsupported(format!("`--shape {name}`"), reason))
     };
     match arguments.row_cap {
         None => at(None),
@@ -87,8 +92,9 @@ fn shape(arguments: &IterationArguments) -> Result<Shape> {
         Some(RowCap::Fit) => {
             let usable = Machine::detect().usable_bytes() as f64 * TABLE_SHARE_OF_MEMORY;
             let whole = at(Some(u64::MAX))?;
-            let fits =
-                |cap: u64| whole.rows.iter().map(|&rows| rows.min(cap)).sum::<u64>() * (whole.dim * 4) as u64;
+            let fits = |cap: u64| {
+                whole.rows.iter().map(|&rows| rows.min(cap)).sum::<u64>() * (whole.dim * 4) as u64
+            };
             let (mut low, mut high) = (1, whole.rows.iter().copied().max().unwrap_or(1));
             while low < high {
                 let middle = low + (high - low).div_ceil(2);
@@ -99,7 +105,8 @@ fn shape(arguments: &IterationArguments) -> Result<Shape> {
     }
 }
 
-/// The configuration that trains `shape`, as a user would write it; the shape's optimiser where none is named.
+/// The configuration that trains `shape`, as a user would write it; the shape's optimiser where
+/// none is named.
 ///
 /// # Errors
 /// Unknown optimisers; tables larger than memory.
@@ -134,7 +141,8 @@ pub fn configuration(
 fn check_memory(shape: &Shape, config: &Config, knobs: &[Knob]) -> Result<()> {
     let machine = Machine::detect_with(config.run.device)?;
     let registry = Registry::default();
-    let batches = Count::from(default_batches(shape, config.train.batch_size)) * config.train.batch_size;
+    let batches =
+        Count::from(default_batches(shape, config.train.batch_size)) * config.train.batch_size;
     let kept_bytes = (batches * sample_bytes(shape)).get();
     let facts = Facts { kept_bytes, ..Facts::new(&shape.rows, &machine, &registry) };
     Plan::new(config, &facts).check_with(config, &facts, knobs)
@@ -167,13 +175,15 @@ pub struct SteadyTrainer {
     batch_size: usize,
     first_loss: f64,
     last_loss: f64,
-    /// How often rows come in the batches, and how they are split for it: where there are several ranks.
+    /// How often rows come in the batches, and how they are split for it: where there are several
+    /// ranks.
     statistics: Option<Statistics>,
     split: Option<Split>,
 }
 
 impl SteadyTrainer {
-    /// Builds the model and the batches, and takes the first steps. `knobs` are the settings that the user can lower.
+    /// Builds the model and the batches, and takes the first steps. `knobs` are the settings that
+    /// the user can lower.
     ///
     /// # Errors
     /// Memory that the system refuses.
@@ -183,9 +193,15 @@ impl SteadyTrainer {
         let batches = make_batches(shape, batch_size, default_batches(shape, batch_size), 1);
         let registry = Registry::default();
         // The batches themselves are the statistics.
-        let statistics = (config.run.ranks > 1).then(|| statistics_of(config, &shape.rows, &batches));
-        let placement =
-            Placement::new(config, &shape.rows, &local_topology(config), statistics.as_ref(), &registry)?;
+        let statistics =
+            (config.run.ranks > 1).then(|| statistics_of(config, &shape.rows, &batches));
+        let placement = Placement::new(
+            config,
+            &shape.rows,
+            &local_topology(config),
+            statistics.as_ref(),
+            &registry,
+        )?;
         let config = &placement.decide(config);
         let (partition, split) = (Some(placement.partition), placement.split);
         // Stages on a device are timed by waiting for each step: that is another measurement.
@@ -207,7 +223,8 @@ impl SteadyTrainer {
         trainer.steps(1)?;
         trainer.first_loss = trainer.last_loss;
         trainer.steps(WARM_UP_STEPS)?;
-        // The system takes memory of optimiser states as the first steps touch it; that would weigh in the mean of few steps.
+        // The system takes memory of optimiser states as the first steps touch it; that would weigh
+        // in the mean of few steps.
         trainer.crew.first().recorder_mut().forget_totals();
         Ok(trainer)
     }
@@ -265,7 +282,8 @@ impl SteadyTrainer {
         self.crew.sent_per_step()
     }
 
-    /// Microseconds of each stage on the first rank, mean over the measured steps, in the order of the schedule.
+    /// Microseconds of each stage on the first rank, mean over the measured steps, in the order of
+    /// the schedule.
     pub fn stages_us(&self) -> Vec<(&'static str, f64)> {
         let crew = self.crew.first();
         let totals = crew.recorder().totals().iter();
@@ -301,7 +319,8 @@ fn document(
         "batch": arguments.batch_size,
         "dtype": config.train.precision,
         "threads": arguments.threads,
-        // Its own name: the software device says that it is none. The peaks below are the processor's.
+        // Its own name: the software device says that it is none. The peaks below are the
+        // processor's.
         "device": device_name(config),
         "ranks": arguments.ranks,
         "schedule": config.run.schedule,
@@ -351,7 +370,10 @@ fn text(document: &Value, trainer: &SteadyTrainer, ceiling: &Ceiling) -> String 
     }
     text.push('\n');
     if number("foreign") >= 0.1 {
-        text += &format!("others used {:.1} cores meanwhile: repeat on a quiet machine\n", number("foreign"));
+        text += &format!(
+            "others used {:.1} cores meanwhile: repeat on a quiet machine\n",
+            number("foreign")
+        );
     }
     let ceiling = document["device"].is_null().then_some(ceiling);
     text += &trainer.crew.first().recorder().table(ceiling);
@@ -374,14 +396,21 @@ mod tests {
 
     #[test]
     fn a_tiny_shape_trains_and_reports_what_scripts_read() {
-        let arguments =
-            arguments("--shape C2 --row-cap 200 --batch-size 64 --dtype fp32 --threads 2 --seconds 0");
+        let arguments = arguments(
+            "--shape C2 --row-cap 200 --batch-size 64 --dtype fp32 --threads 2 --seconds 0",
+        );
         let shape = shape(&arguments).unwrap();
         let config = config(&shape, &arguments).unwrap();
         let mut trainer = SteadyTrainer::new(&shape, &config, 2, advice::BENCH).unwrap();
         let samples = trainer.measure(0.0).unwrap();
-        assert!(trainer.last_loss < trainer.first_loss, "{} -> {}", trainer.first_loss, trainer.last_loss);
-        let most_runs = trainer.crew.first().recorder().totals().iter().map(|total| total.runs).max();
+        assert!(
+            trainer.last_loss < trainer.first_loss,
+            "{} -> {}",
+            trainer.first_loss,
+            trainer.last_loss
+        );
+        let most_runs =
+            trainer.crew.first().recorder().totals().iter().map(|total| total.runs).max();
         assert_eq!(most_runs, Some(2), "the warm-up is not in the stages' times");
         let summary = summarize(&samples).unwrap();
         let document = document(&arguments, &shape, &config, (&summary, 100.0), &trainer);

@@ -1,4 +1,5 @@
-//! `headlong bench p2p write|write_imm|read|atomic|send`: one verb between two cards, as perftest measures it.
+//! `headlong bench p2p write|write_imm|read|atomic|send`: one verb between two cards, as perftest
+//! measures it.
 
 use super::collectives::arguments::{Bind, Bytes, CollectiveArguments};
 use super::collectives::backend::Backend;
@@ -41,7 +42,8 @@ pub struct P2pArguments {
     /// Calls before the clock starts
     #[arg(short = 'w', long, value_name = "N", default_value_t = 100)]
     pub warmup: usize,
-    /// Cards: of libibverbs (system), or of a fabric inside this process, for tests, whose times mean nothing (fake)
+    /// Cards: of libibverbs (system), or of a fabric inside this process, for tests, whose times
+    /// mean nothing (fake)
     #[arg(long, value_name = "system|fake", default_value = "system", hide_possible_values = true)]
     pub card: Card,
     /// Device by its name, of both ranks or of each; the nearest by default
@@ -139,13 +141,23 @@ pub fn run(arguments: &P2pArguments) -> Result<()> {
     };
     let (verb, name) = arguments.verb.verb();
     // Several sizes that were asked for may be one that is sent.
-    let mut sizes: Vec<usize> = collective.sizes().into_iter().map(|size| verb.bytes(size)).collect();
+    let mut sizes: Vec<usize> =
+        collective.sizes().into_iter().map(|size| verb.bytes(size)).collect();
     sizes.dedup();
     let work = |stopwatch: &Stopwatch<'_>| {
         let communicator = stopwatch.communicator();
-        let what = PingPong { verb, sizes: &sizes, warm_up: arguments.warmup, calls: arguments.iterations };
+        let what = PingPong {
+            verb,
+            sizes: &sizes,
+            warm_up: arguments.warmup,
+            calls: arguments.iterations,
+        };
         let samples = what.run(communicator, &settings, &*provider(communicator.rank().0))?;
-        Ok(samples.into_iter().zip(&sizes).map(|(samples, &size)| measured(size, samples)).collect())
+        Ok(samples
+            .into_iter()
+            .zip(&sizes)
+            .map(|(samples, &size)| measured(size, samples))
+            .collect())
     };
     let backend = if fabric.is_some() { Backend::Local } else { Backend::Tcp };
     let job = Job {
@@ -205,9 +217,13 @@ fn print(arguments: &P2pArguments, name: &str, verb: Verb, answer: &Answer) -> R
         let latency = Distribution::new(samples.iter().copied());
         let mean = samples.iter().sum::<u64>() as f64 * 1e-3 / samples.len().max(1) as f64;
         let square = |ns: &u64| (*ns as f64 * 1e-3 - mean).powi(2);
-        let deviation = (samples.iter().map(square).sum::<f64>() / samples.len().max(1) as f64).sqrt();
-        let [typical, p99, p999] = [50.0, 99.0, 99.9].map(|percentile| latency.percentile(percentile));
-        let known = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
+        let deviation =
+            (samples.iter().map(square).sum::<f64>() / samples.len().max(1) as f64).sqrt();
+        let [typical, p99, p999] =
+            [50.0, 99.0, 99.9].map(|percentile| latency.percentile(percentile));
+        let known = |value: Option<f64>| {
+            value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
+        };
         let _ = writeln!(
             text,
             "{:>10} {:>12} {:>12.2} {:>12.2} {:>15} {mean:>12.2} {deviation:>13.2} {:>13} {:>15}",

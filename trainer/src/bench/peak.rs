@@ -15,15 +15,16 @@ pub enum Factors {
     Bf16,
 }
 
-/// Measures the multiply-add peak of all threads of `stream` together, in GFLOP/s: the best of `blocks` blocks
-/// of about `block_ms` milliseconds.
+/// Measures the multiply-add peak of all threads of `stream` together, in GFLOP/s: the best of
+/// `blocks` blocks of about `block_ms` milliseconds.
 pub fn multiply_add_gflops(stream: &Stream, factors: Factors, blocks: usize, block_ms: u64) -> f64 {
     let mut rounds = 1 << 12;
     // A short block says how many rounds fill the time asked for; it also warms the clock up.
     while time(stream, factors, rounds).0 < 1e-3 {
         rounds *= 2;
     }
-    rounds = (rounds as f64 * block_ms as f64 * 1e-3 / time(stream, factors, rounds).0).max(1.0) as u64;
+    rounds =
+        (rounds as f64 * block_ms as f64 * 1e-3 / time(stream, factors, rounds).0).max(1.0) as u64;
     let rate = |_| {
         let (seconds, flop) = time(stream, factors, rounds);
         flop / seconds * 1e-9
@@ -41,8 +42,9 @@ fn time(stream: &Stream, factors: Factors, rounds: u64) -> (f64, f64) {
             Factors::F32 => None,
             Factors::Bf16 => multiply_adds_bf16(rounds),
         };
-        let done =
-            black_box(done.unwrap_or_else(|| multiply_adds(rounds, black_box(0.999), black_box(1e-6))));
+        let done = black_box(
+            done.unwrap_or_else(|| multiply_adds(rounds, black_box(0.999), black_box(1e-6))),
+        );
         flop.fetch_add(done.0, Ordering::Relaxed);
     });
     (start.elapsed().as_secs_f64(), flop.into_inner() as f64)

@@ -1,6 +1,7 @@
 //! `headlong bench reader`: how fast files are read and decoded, without a model.
 //!
-//! Beside each figure stands the disk's own rate: the same bytes by plain direct reads in one thread, in the same run.
+//! Beside each figure stands the disk's own rate: the same bytes by plain direct reads in one
+//! thread, in the same run.
 
 use crate::bench::sample::Block;
 use crate::cli::JsonOutput;
@@ -55,7 +56,9 @@ pub struct ReaderArguments {
 /// Refuses reads in flight that this machine has no memory for.
 fn check_memory(options: &DiskOptions) -> Result<()> {
     let needed = Count::from(options.block_bytes) * options.depth;
-    needed.must_fit(Machine::detect().usable_bytes(), || "lower `--depth` or `--block-kib`".to_owned())
+    needed.must_fit(Machine::detect().usable_bytes(), || {
+        "lower `--depth` or `--block-kib`".to_owned()
+    })
 }
 
 /// One way through the files.
@@ -88,10 +91,16 @@ pub fn run(arguments: &ReaderArguments) -> Result<()> {
     };
     require_files(&arguments.files)?;
     check_memory(&options)?;
-    DataFile::refuse_pipes(&arguments.files, "its bytes are read twice, to compare").map_err(failed)?;
-    // One read at a time, as `dd iflag=direct bs=1M` does, and many: the better of both is what the disk can.
-    let one =
-        DiskOptions { block_bytes: 1 << 20, depth: 1, engine: EngineChoice::Threads, direct: options.direct };
+    DataFile::refuse_pipes(&arguments.files, "its bytes are read twice, to compare")
+        .map_err(failed)?;
+    // One read at a time, as `dd iflag=direct bs=1M` does, and many: the better of both is what the
+    // disk can.
+    let one = DiskOptions {
+        block_bytes: 1 << 20,
+        depth: 1,
+        engine: EngineChoice::Threads,
+        direct: options.direct,
+    };
     let plain = undecoded(&arguments.files, &one).map_err(failed)?;
     let pass = match (arguments.no_decode, arguments.decompress_only) {
         (true, _) => undecoded(&arguments.files, &options).map_err(failed)?,
@@ -152,7 +161,13 @@ fn undecoded(files: &[DataFile], options: &DiskOptions) -> headlong_reader::Resu
         description = blocks.description().to_owned();
     }
     let sample = clock.stop(bytes as f64);
-    Ok(Pass { bytes, samples: 0, seconds: sample.wall_s, cores: sample.cpu_s / sample.wall_s, description })
+    Ok(Pass {
+        bytes,
+        samples: 0,
+        seconds: sample.wall_s,
+        cores: sample.cpu_s / sample.wall_s,
+        description,
+    })
 }
 
 /// The text of the files, decompressed as it is for whoever parses it.

@@ -29,7 +29,8 @@ pub struct Sample {
 /// What a run of blocks amounts to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
-    /// Median rate of the clean blocks, or of the least disturbed third where fewer than three are clean.
+    /// Median rate of the clean blocks, or of the least disturbed third where fewer than three are
+    /// clean.
     pub median: f64,
     /// Fastest block.
     pub best: f64,
@@ -82,8 +83,8 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// CPU seconds of the whole machine since it started, all but idle and waiting for disks, stolen time included; `None`
-/// where the system does not say.
+/// CPU seconds of the whole machine since it started, all but idle and waiting for disks, stolen
+/// time included; `None` where the system does not say.
 fn machine_cpu_s() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let ticks: Vec<f64> =
@@ -91,14 +92,17 @@ fn machine_cpu_s() -> Option<f64> {
     if ticks.len() < 8 {
         return None;
     }
-    // user nice system idle iowait irq softirq steal; ticks are hundredths of a second on every Linux.
+    // user nice system idle iowait irq softirq steal; ticks are hundredths of a second on every
+    // Linux.
     Some((ticks[..8].iter().sum::<f64>() - ticks[3] - ticks[4]) / 100.0)
 }
 
-/// CPU seconds of this process so far, of all its threads, those that ended included; 0 where the system does not say.
+/// CPU seconds of this process so far, of all its threads, those that ended included; 0 where the
+/// system does not say.
 fn own_cpu_s() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The second field is the program's name in brackets and may hold spaces; user and system time are 14 and 15.
+    // The second field is the program's name in brackets and may hold spaces; user and system time
+    // are 14 and 15.
     let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: f64 =
         after_name.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<f64>().ok()).sum();
@@ -110,7 +114,8 @@ pub fn resident_bytes() -> (u64, u64) {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+            * 1024
     };
     (field("VmRSS:"), field("VmHWM:"))
 }
@@ -125,8 +130,13 @@ mod tests {
 
     #[test]
     fn disturbed_blocks_are_left_out() {
-        let samples =
-            [sample(10.0, 0.0), sample(1.0, 1.5), sample(12.0, 0.05), sample(11.0, 0.01), sample(2.0, 0.9)];
+        let samples = [
+            sample(10.0, 0.0),
+            sample(1.0, 1.5),
+            sample(12.0, 0.05),
+            sample(11.0, 0.01),
+            sample(2.0, 0.9),
+        ];
         let summary = summarize(&samples).unwrap();
         assert_eq!((summary.median, summary.best, summary.num_blocks), (11.0, 12.0, 5));
         assert_eq!(summary.foreign, 0.05);
@@ -134,7 +144,8 @@ mod tests {
 
     #[test]
     fn the_least_disturbed_third_stands_in_for_clean_blocks() {
-        let samples: Vec<Sample> = (0..12).map(|i| sample(f64::from(i), 0.2 + f64::from(i))).collect();
+        let samples: Vec<Sample> =
+            (0..12).map(|i| sample(f64::from(i), 0.2 + f64::from(i))).collect();
         assert_eq!(summarize(&samples).unwrap().median, 1.5);
         assert_eq!(summarize(&samples[..2]).unwrap().median, 0.5);
         assert!(summarize(&[]).is_none());
@@ -150,7 +161,10 @@ mod tests {
         let sample = block.stop(std::hint::black_box(x));
         assert!(sample.wall_s >= 0.06);
         if cfg!(target_os = "linux") {
-            assert!(sample.cpu_s >= 0.0 && sample.cpu_s <= sample.wall_s * 8.0 + 0.02, "{sample:?}");
+            assert!(
+                sample.cpu_s >= 0.0 && sample.cpu_s <= sample.wall_s * 8.0 + 0.02,
+                "{sample:?}"
+            );
             assert!(resident_bytes().1 >= resident_bytes().0 / 2);
         }
     }

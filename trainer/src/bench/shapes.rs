@@ -4,14 +4,15 @@ use headlong_reader::formats::records::DCNV2_HOTNESS;
 
 /// Criteo Terabyte cardinalities at the index range of MLPerf (40 M).
 const TERABYTE: [u64; 26] = [
-    39_884_406, 39_043, 17_289, 7_420, 20_263, 3, 7_120, 1_543, 63, 38_532_951, 2_953_546, 403_346, 10,
-    2_208, 11_938, 155, 4, 976, 14, 39_979_771, 25_641_295, 39_664_984, 585_935, 12_972, 108, 36,
+    39_884_406, 39_043, 17_289, 7_420, 20_263, 3, 7_120, 1_543, 63, 38_532_951, 2_953_546, 403_346,
+    10, 2_208, 11_938, 155, 4, 976, 14, 39_979_771, 25_641_295, 39_664_984, 585_935, 12_972, 108,
+    36,
 ];
 
 /// Criteo Kaggle cardinalities.
 const KAGGLE: [u64; 26] = [
-    1_460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5_683, 8_351_593, 3_194, 27, 14_992,
-    5_461_306, 10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
+    1_460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5_683, 8_351_593, 3_194,
+    27, 14_992, 5_461_306, 10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 ];
 
 /// Largest table of the Terabyte shape unless asked otherwise: 5.0 M rows in all, 2.4 GiB.
@@ -44,7 +45,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of a name, with tables of at most `row_cap` rows where given, else as published for the comparison.
+    /// The shape of a name, with tables of at most `row_cap` rows where given, else as published
+    /// for the comparison.
     ///
     /// # Errors
     /// A message that names the shapes there are.
@@ -76,7 +78,14 @@ impl Shape {
 
     fn mlperf_v2() -> Self {
         let (hotness, cross) = (DCNV2_HOTNESS.to_vec(), Some((3, 512)));
-        Self { name: "C3", hotness, cross, optimizer: "adagrad", learning_rate: 0.005, ..Self::mlperf_v1() }
+        Self {
+            name: "C3",
+            hotness,
+            cross,
+            optimizer: "adagrad",
+            learning_rate: 0.005,
+            ..Self::mlperf_v1()
+        }
     }
 
     fn kaggle() -> Self {

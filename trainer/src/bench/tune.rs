@@ -1,8 +1,9 @@
-//! `headlong bench tune`: measures the collectives every way that this program can do them, and writes what it has found.
+//! `headlong bench tune`: measures the collectives every way that this program can do them, and
+//! writes what it has found.
 //!
-//! A file `FILE.json` maps operation, bytes and nodes to the fastest backend and algorithm (`comm.tuning`); its times are also what
-//! the hybrid split counts with. A file `FILE.toml` holds the costs of one backend alone, to be edited by hand
-//! (`hybrid.latency_table`).
+//! A file `FILE.json` maps operation, bytes and nodes to the fastest backend and algorithm
+//! (`comm.tuning`); its times are also what the hybrid split counts with. A file `FILE.toml` holds
+//! the costs of one backend alone, to be edited by hand (`hybrid.latency_table`).
 
 use super::collectives::arguments::{Bytes, CollectiveArguments, Places, Way};
 use super::collectives::backend::Backend;
@@ -20,7 +21,8 @@ use std::path::PathBuf;
 /// Arguments of `headlong bench tune`.
 #[derive(Debug, Args)]
 pub struct TuneArguments {
-    /// What to measure: local (threads), shm, tcp, verbs (processes: those of a launcher, or some that this command starts)
+    /// What to measure: local (threads), shm, tcp, verbs (processes: those of a launcher, or some
+    /// that this command starts)
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "local")]
     pub backend: Vec<Backend>,
     /// Ranks
@@ -38,7 +40,8 @@ pub struct TuneArguments {
     /// Largest buffer of a rank
     #[arg(short = 'e', long = "max-bytes", value_name = "BYTES", default_value = "64M")]
     pub max_bytes: Bytes,
-    /// The file to write: everything as JSON, or as .toml the costs of one backend; standard output by default
+    /// The file to write: everything as JSON, or as .toml the costs of one backend; standard output
+    /// by default
     #[arg(long, value_name = "FILE.json|FILE.toml")]
     pub output: Option<PathBuf>,
     /// One rank of a job that this command has started
@@ -82,9 +85,13 @@ const WAYS: [Variation; 10] = [
         to.one_step_bytes = Some(Bytes(0));
     }),
     way(Operation::AllToAll, ("all_to_all", "flat"), false, |to| to.exchange = Way::Flat),
-    way(Operation::AllToAll, ("all_to_all", "hierarchical"), true, |to| to.exchange = Way::Hierarchical),
+    way(Operation::AllToAll, ("all_to_all", "hierarchical"), true, |to| {
+        to.exchange = Way::Hierarchical
+    }),
     way(Operation::AllToAllV, ("all_to_all_v", "flat"), false, |to| to.exchange = Way::Flat),
-    way(Operation::AllToAllV, ("all_to_all_v", "hierarchical"), true, |to| to.exchange = Way::Hierarchical),
+    way(Operation::AllToAllV, ("all_to_all_v", "hierarchical"), true, |to| {
+        to.exchange = Way::Hierarchical
+    }),
     way(Operation::AllGather, ("all_gather", "direct"), false, |_| {}),
     way(Operation::ReduceScatter, ("reduce_scatter", "direct"), false, |_| {}),
     way(Operation::Broadcast, ("broadcast", "direct"), false, |_| {}),
@@ -100,21 +107,28 @@ pub fn run(arguments: &TuneArguments) -> Result<()> {
     if arguments.ranks < 2 {
         return Err(Error::Usage("one rank exchanges nothing: --ranks is at least 2".to_owned()));
     }
-    let as_costs =
-        arguments.output.as_ref().is_some_and(|path| path.extension().is_some_and(|end| end == "toml"));
+    let as_costs = arguments
+        .output
+        .as_ref()
+        .is_some_and(|path| path.extension().is_some_and(|end| end == "toml"));
     if as_costs && arguments.backend.len() != 1 {
-        return Err(Error::Usage("a .toml file holds the costs of one backend; .json holds all".to_owned()));
+        return Err(Error::Usage(
+            "a .toml file holds the costs of one backend; .json holds all".to_owned(),
+        ));
     }
     if let (Some(backend), Some(way)) = (arguments.worker, arguments.way) {
         let way = WAYS.get(way).ok_or_else(|| Error::Usage(format!("--way {way}")))?;
         return measure(backend, way, &collective, 0).map(drop);
     }
-    let Some((tuning, skipped)) = measure_all(&arguments.backend, &collective)? else { return Ok(()) };
+    let Some((tuning, skipped)) = measure_all(&arguments.backend, &collective)? else {
+        return Ok(());
+    };
     if tuning.measurements.is_empty() {
         return Err(Error::Skipped(skipped.join("; ")));
     }
     skipped.iter().for_each(say);
-    let text = if as_costs { costs_text(&tuning, arguments.backend[0])? } else { tuning.write() + "\n" };
+    let text =
+        if as_costs { costs_text(&tuning, arguments.backend[0])? } else { tuning.write() + "\n" };
     match &arguments.output {
         Some(path) => {
             output::write_file(path, &text)?;
@@ -141,14 +155,17 @@ fn measure_all(
     backends: &[Backend],
     collective: &CollectiveArguments,
 ) -> Result<Option<(Tuning, Vec<String>)>> {
-    let about = format!("headlong {}, bench tune: medians of completion", env!("CARGO_PKG_VERSION"));
+    let about =
+        format!("headlong {}, bench tune: medians of completion", env!("CARGO_PKG_VERSION"));
     let (mut tuning, mut skipped) = (Tuning::new(about), Vec::new());
     let has_levels = collective.topology().num_nodes() > 1;
     let mut is_elsewhere = false;
     for &backend in backends {
         for (number, way) in WAYS.iter().enumerate().filter(|(_, way)| has_levels || !way.crosses) {
             match measure(backend, way, collective, number)? {
-                Outcome::Measured(answer) => tuning.measurements.push(measurement(backend, way, &answer)),
+                Outcome::Measured(answer) => {
+                    tuning.measurements.push(measurement(backend, way, &answer))
+                }
                 Outcome::Skipped(reason) => {
                     skipped.push(format!("{}, {}: skipped: {reason}", backend.name(), way.name));
                 }
@@ -169,7 +186,12 @@ fn measure(
     (way.set)(&mut arguments);
     let is_own_form_in_place = way.operation.places()[0] == Place::In;
     arguments.place = if is_own_form_in_place { Places::In } else { Places::Out };
-    job::run_with(backend, &[way.operation], &arguments, &["--way".into(), number.to_string().into()])
+    job::run_with(
+        backend,
+        &[way.operation],
+        &arguments,
+        &["--way".into(), number.to_string().into()],
+    )
 }
 
 fn measurement(backend: Backend, way: &Variation, answer: &Answer) -> Measurement {
@@ -194,18 +216,27 @@ fn measurement(backend: Backend, way: &Variation, answer: &Answer) -> Measuremen
 
 /// The fastest way of each operation and size, for people.
 fn summary(tuning: &Tuning) -> String {
-    let mut text = format!("# {:<14} {:>12}  {:<24} {:>10}\n", "operation", "bytes", "fastest", "p50 (us)");
+    let mut text =
+        format!("# {:<14} {:>12}  {:<24} {:>10}\n", "operation", "bytes", "fastest", "p50 (us)");
     for way in WAYS.iter().filter(|way| !way.crosses) {
-        let Some(first) = tuning.measurements.iter().find(|known| known.operation == way.name) else {
+        let Some(first) = tuning.measurements.iter().find(|known| known.operation == way.name)
+        else {
             continue;
         };
         if first.algorithm != way.algorithm {
             continue;
         }
         for &(bytes, _) in &first.points {
-            let Some(best) = tuning.fastest(way.name, bytes, first.nodes, first.ranks) else { continue };
+            let Some(best) = tuning.fastest(way.name, bytes, first.nodes, first.ranks) else {
+                continue;
+            };
             let name = format!("{} {}", best.backend, best.algorithm);
-            let _ = writeln!(text, "  {:<14} {bytes:>12}  {name:<24} {:>10.2}", way.name, best.micros(bytes));
+            let _ = writeln!(
+                text,
+                "  {:<14} {bytes:>12}  {name:<24} {:>10.2}",
+                way.name,
+                best.micros(bytes)
+            );
         }
     }
     text
@@ -214,7 +245,9 @@ fn summary(tuning: &Tuning) -> String {
 /// The defaults of the transport, with what was measured in place of what was assumed.
 fn costs_text(tuning: &Tuning, backend: Backend) -> Result<String> {
     let costs = tuned::costs(tuning, backend.name()).ok_or_else(|| {
-        Error::Usage("tune measures one kind of link: all ranks on one node, or one rank on each".to_owned())
+        Error::Usage(
+            "tune measures one kind of link: all ranks on one node, or one rank on each".to_owned(),
+        )
     })?;
     let measured = toml::to_string(&costs).map_err(Error::failed("writing the costs as TOML"))?;
     Ok(format!(

@@ -1,6 +1,7 @@
 //! Multiply-adds from registers alone, one body an instruction set.
 //!
-//! Written with intrinsics: the compiler does not keep sixteen vectors of sums in registers by itself.
+//! Written with intrinsics: the compiler does not keep sixteen vectors of sums in registers by
+//! itself.
 
 #[cfg(target_arch = "x86_64")]
 use headlong_device::vector::has_bf16;
@@ -11,8 +12,8 @@ use std::hint::black_box;
 /// Independent sums: enough to hide a latency of four cycles on two units.
 const SUMS: usize = 16;
 
-/// Does `rounds` rounds of `sum = sum * factor + term` in every lane of every sum. Returns the FLOP done and a number
-/// that depends on all of them, so that none is left out.
+/// Does `rounds` rounds of `sum = sum * factor + term` in every lane of every sum. Returns the FLOP
+/// done and a number that depends on all of them, so that none is left out.
 pub fn multiply_adds(rounds: u64, factor: f32, term: f32) -> (u64, f32) {
     match isa() {
         #[cfg(target_arch = "x86_64")]
@@ -40,9 +41,11 @@ pub fn multiply_adds_bf16(rounds: u64) -> Option<(u64, f32)> {
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn avx512_bf16(rounds: u64) -> (u64, f32) {
     use std::arch::x86_64::{
-        __m512bh, _mm512_add_ps, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_reduce_add_ps, _mm512_set1_ps,
+        __m512bh, _mm512_add_ps, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_reduce_add_ps,
+        _mm512_set1_ps,
     };
-    let small: __m512bh = black_box(_mm512_cvtne2ps_pbh(_mm512_set1_ps(1e-3), _mm512_set1_ps(1e-3)));
+    let small: __m512bh =
+        black_box(_mm512_cvtne2ps_pbh(_mm512_set1_ps(1e-3), _mm512_set1_ps(1e-3)));
     let mut sums: [_; SUMS] = std::array::from_fn(|i| _mm512_set1_ps(i as f32));
     for _ in 0..rounds {
         for sum in &mut sums {

@@ -9,7 +9,8 @@ use headlong_reader::Batch;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// A batch on its way through the iteration: as it came from the reader, and what was made of it ahead of time.
+/// A batch on its way through the iteration: as it came from the reader, and what was made of it
+/// ahead of time.
 pub struct BatchSlot {
     purpose: Purpose,
     /// This rank's share.
@@ -34,8 +35,8 @@ pub(super) enum Purpose {
     Evaluation,
 }
 
-// Note: the schedule orders readers and writers, so none of these locks is ever waited for; a lock whose holder panicked
-// holds plain data still, and the panic ends the step.
+// Note: the schedule orders readers and writers, so none of these locks is ever waited for; a lock
+// whose holder panicked holds plain data still, and the panic ends the step.
 impl BatchSlot {
     /// An empty slot; `num_shares` is the number of ranks where every rank's share is kept, else 0.
     pub(super) fn new(
@@ -86,7 +87,8 @@ impl BatchSlot {
         self.num_samples_of_all.load(Ordering::Relaxed)
     }
 
-    /// Takes the shares of `incoming`, which is all ranks' batch or this rank's share of it; the latter not with `all_shares`.
+    /// Takes the shares of `incoming`, which is all ranks' batch or this rank's share of it; the
+    /// latter not with `all_shares`.
     pub(super) fn take(&self, incoming: &Batch, share: &Share, all_shares: bool) {
         let num_samples = incoming.share_of.unwrap_or(incoming.num_samples);
         self.num_samples_of_all.store(num_samples, Ordering::Relaxed);
@@ -121,7 +123,11 @@ impl BatchSlot {
             }
             Purpose::Training => copy_share(incoming, share.in_step(incoming.num_samples), batch),
             Purpose::Evaluation => {
-                copy_share(incoming, std::iter::once(share.in_evaluation(incoming.num_samples)), batch);
+                copy_share(
+                    incoming,
+                    std::iter::once(share.in_evaluation(incoming.num_samples)),
+                    batch,
+                );
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Names for what is not finite: what the forward pass makes, and the gradients of dense parameters.
+//! Names for what is not finite: what the forward pass makes, and the gradients of dense
+//! parameters.
 
 use super::Model;
 use crate::data::failed;
@@ -18,7 +19,8 @@ struct Made {
 }
 
 impl Model {
-    /// What the last micro-batch of a call makes, in the order of the forward pass; and its first sample. Allocates nothing.
+    /// What the last micro-batch of a call makes, in the order of the forward pass; and its first
+    /// sample. Allocates nothing.
     fn made(&self, call: &Call<'_>) -> (usize, impl Iterator<Item = Made>) {
         let call = call.micro_batch(call.num_micro_batches.saturating_sub(1));
         let (first, count) = call.samples();
@@ -26,11 +28,13 @@ impl Model {
             let output = mlp.layers().get(index)?.output()?;
             Some(output.first_rows(count))
         };
-        let bottom = (0..self.bottom.layers().len()).filter_map(move |index| outputs(&self.bottom, index));
+        let bottom =
+            (0..self.bottom.layers().len()).filter_map(move |index| outputs(&self.bottom, index));
         let top = (0..self.top.layers().len()).filter_map(move |index| outputs(&self.top, index));
         let crossed = self.cross.iter().flat_map(|cross| cross.outputs());
         let one = |mat| Made { mat, places: 1 };
-        let tables = Made { mat: self.vectors.rows_range(first, count), places: self.tables.specs().len() };
+        let tables =
+            Made { mat: self.vectors.rows_range(first, count), places: self.tables.specs().len() };
         let made = std::iter::once(one(call.now.dense.rows_range(first, count)))
             .chain(bottom.map(one))
             .chain([one(self.bottom_out.first_rows(count)), tables])
@@ -50,7 +54,9 @@ impl Model {
         let mut names = vec!["dense input".to_owned()];
         names.extend(outputs(&self.bottom));
         names.push("output of the bottom network".to_owned());
-        names.extend(self.tables.specs().iter().map(|spec| format!("vector of table {}", spec.name)));
+        names.extend(
+            self.tables.specs().iter().map(|spec| format!("vector of table {}", spec.name)),
+        );
         let crossed = self.cross.as_ref().map_or(0, |cross| cross.outputs().len());
         names.extend((0..crossed).map(|layer| format!("output of layer cross.{layer}")));
         names.push("output of the interaction".to_owned());
@@ -59,8 +65,8 @@ impl Model {
         names
     }
 
-    /// The first thing, in the order of the forward pass, that is not a number; of the last micro-batch, where there are
-    /// several. For the CPU, once the step has ended.
+    /// The first thing, in the order of the forward pass, that is not a number; of the last
+    /// micro-batch, where there are several. For the CPU, once the step has ended.
     pub(crate) fn first_non_finite(&self, call: &Call<'_>) -> Option<String> {
         let (first, made) = self.made(call);
         let places = made.flat_map(|Made { mat, places }| {
@@ -71,8 +77,11 @@ impl Model {
             let mat = mat.read::<f32>();
             (0..mat.view().rows()).find(|&row| mat.row(row).iter().any(|value| !value.is_finite()))
         };
-        let found =
-            self.place_names().into_iter().zip(places).find_map(|(name, mat)| Some((name, sample(&mat)?)));
+        let found = self
+            .place_names()
+            .into_iter()
+            .zip(places)
+            .find_map(|(name, mat)| Some((name, sample(&mat)?)));
         found.map(|(name, row)| format!("{name} (sample {} of the batch)", first + row))
     }
 
@@ -93,17 +102,29 @@ impl Model {
         }
         let rows = call.num_micro_batches * self.share.sum_blocks();
         let (matrices, sums) = (&looked[..count], &self.loss_sums.first_rows(rows));
-        headlong_mlp::finite::find(stream, &FindArgs { matrices, sums, device_step, record: &self.record });
+        headlong_mlp::finite::find(
+            stream,
+            &FindArgs { matrices, sums, device_step, record: &self.record },
+        );
     }
 
     /// Forgets what was found: before the first step.
     pub(super) fn forget_non_finite(&self) -> Result<()> {
-        self.record.copy_from(&[NONE]).map_err(|error| failed("the record of a step cannot be set", error))
+        self.record
+            .copy_from(&[NONE])
+            .map_err(|error| failed("the record of a step cannot be set", error))
     }
 
-    /// What a device has found in the step over the batch of slot `slot`, which was waited for; nothing where another rank has.
-    pub(crate) fn found_non_finite(&self, slot: usize, step: u64, call: &Call<'_>) -> Option<String> {
-        let found = Found::of(self.record_of(&self.slots[slot])).filter(|found| found.step == step)?;
+    /// What a device has found in the step over the batch of slot `slot`, which was waited for;
+    /// nothing where another rank has.
+    pub(crate) fn found_non_finite(
+        &self,
+        slot: usize,
+        step: u64,
+        call: &Call<'_>,
+    ) -> Option<String> {
+        let found =
+            Found::of(self.record_of(&self.slots[slot])).filter(|found| found.step == step)?;
         let name = self.place_names().into_iter().nth(found.place)?;
         Some(format!("{name} (sample {} of the batch)", self.made(call).0 + found.sample))
     }

@@ -1,7 +1,9 @@
-//! What the host and a device with memory of its own hand each other: batches, learning rates, loss sums.
+//! What the host and a device with memory of its own hand each other: batches, learning rates, loss
+//! sums.
 //!
-//! Everything goes through page-locked memory of a batch slot: the host writes there before it enqueues a step, the step's first
-//! copies read it, its last one writes the loss sums back. A slot is written again two steps later, when its step has ended.
+//! Everything goes through page-locked memory of a batch slot: the host writes there before it
+//! enqueues a step, the step's first copies read it, its last one writes the loss sums back. A slot
+//! is written again two steps later, when its step has ended.
 
 use super::{BatchSlot, Model};
 use crate::crew::exchange_failed;
@@ -45,9 +47,15 @@ pub(super) const RATES_BYTES: usize = size_of::<DeviceStep>();
 
 impl Staging {
     /// Room for `samples` samples of `num_dense` features, and `blocks` loss sums.
-    pub(super) fn new(stream: &Stream, samples: usize, num_dense: usize, blocks: usize) -> Result<Self> {
+    pub(super) fn new(
+        stream: &Stream,
+        samples: usize,
+        num_dense: usize,
+        blocks: usize,
+    ) -> Result<Self> {
         let device = stream.cuda_body().device();
-        let pinned = |bytes: usize| Pinned::new(device, bytes.max(1)).map(Mutex::new).map_err(refused);
+        let pinned =
+            |bytes: usize| Pinned::new(device, bytes.max(1)).map(Mutex::new).map_err(refused);
         Ok(Self {
             labels: pinned(samples * 4)?,
             dense: pinned(samples * num_dense * 4)?,
@@ -80,7 +88,8 @@ impl BatchSlot {
             false => labels.copy_from_slice(&batch.labels),
         }
         if with_dense {
-            lock(&staging.dense).as_mut_slice::<f32>()[..batch.dense.len()].copy_from_slice(&batch.dense);
+            lock(&staging.dense).as_mut_slice::<f32>()[..batch.dense.len()]
+                .copy_from_slice(&batch.dense);
         }
         let staged = self.route_mut().stage(&super::BatchIds(&batch));
         staged.map_err(|error| failed("the ids of a batch cannot be routed", error))
@@ -88,7 +97,8 @@ impl BatchSlot {
 
     /// Enqueues the copies of a staged batch.
     fn copy_to_device(&self, stream: &Stream, with_dense: bool) {
-        let (cuda, staging, samples) = (stream.cuda_body(), self.staging(), self.batch().num_samples);
+        let (cuda, staging, samples) =
+            (stream.cuda_body(), self.staging(), self.batch().num_samples);
         cuda.copy_to_device(self.labels.device_ptr(), &lock(&staging.labels), 0..samples * 4);
         let dense_bytes = samples * self.dense.cols() * 4;
         if with_dense && dense_bytes > 0 {
@@ -101,7 +111,8 @@ impl BatchSlot {
 impl Model {
     /// Takes what a model needs besides on a device with memory of its own.
     pub(super) fn go_to_device(&mut self, stream: &Stream) -> Result<()> {
-        let steps = DeviceMemory::new(stream.cuda_body().device(), "learning rates", 2 * RATES_BYTES);
+        let steps =
+            DeviceMemory::new(stream.cuda_body().device(), "learning rates", 2 * RATES_BYTES);
         let steps = steps.map_err(refused)?;
         self.tables.set_device_step(steps.ptr().offset(RATES_BYTES));
         self.device_steps = Some(steps);
@@ -115,8 +126,8 @@ impl Model {
     /// Meets the other ranks' devices, where there are several: all ranks call it together.
     pub(crate) fn meet_devices(&mut self, stream: &Stream) -> Result<()> {
         if self.runs_ahead() && !self.is_alone() {
-            let logits =
-                self.config.eval.batch_size.div_ceil(self.communicator.num_ranks()) * size_of::<f32>();
+            let logits = self.config.eval.batch_size.div_ceil(self.communicator.num_ranks())
+                * size_of::<f32>();
             let vectors = self.tables.slot_elements() * size_of::<f32>();
             let ids = self.slots[0].route().id_slots().bytes_per_peer;
             let sizes = DeviceSizes {
@@ -143,7 +154,8 @@ impl Model {
         self.devices.as_deref()
     }
 
-    /// Brings the batch of a slot to the device again, where it came from elsewhere than the reader.
+    /// Brings the batch of a slot to the device again, where it came from elsewhere than the
+    /// reader.
     pub(crate) fn stage_again(&self, slot: &BatchSlot) -> Result<()> {
         if self.runs_ahead() { slot.stage(self.copies_dense()) } else { Ok(()) }
     }
@@ -163,7 +175,8 @@ impl Model {
         self.device_steps.as_ref().map(|steps| steps.ptr())
     }
 
-    /// The host's part before a walk: the batch that comes in and the step's learning rates go where the device's copies find them.
+    /// The host's part before a walk: the batch that comes in and the step's learning rates go
+    /// where the device's copies find them.
     pub(crate) fn hand_over(&self, call: &Call<'_>) -> Result<()> {
         if !self.runs_ahead() {
             return Ok(());
@@ -175,7 +188,8 @@ impl Model {
         }
         let rates = lock(&call.now.staging().rates);
         rates.put(0, &DeviceStep::new(&call.dense_step, &self.dense_optimizer).words());
-        rates.put(RATES_BYTES, &DeviceStep::new(&call.sparse_step, self.tables.optimizer()).words());
+        rates
+            .put(RATES_BYTES, &DeviceStep::new(&call.sparse_step, self.tables.optimizer()).words());
         Ok(())
     }
 
@@ -199,17 +213,24 @@ impl Model {
     /// Sets all loss sums to zero.
     pub(crate) fn clear_loss_sums(&self, stream: &Stream) {
         match stream.as_cuda() {
-            Some(cuda) => cuda.fill_bytes(self.loss_sums.device_ptr(), 0, self.loss_sums.rows() * 2 * 4),
+            Some(cuda) => {
+                cuda.fill_bytes(self.loss_sums.device_ptr(), 0, self.loss_sums.rows() * 2 * 4)
+            }
             None => self.loss_sums.write::<f32>().data_mut().fill(0.0),
         }
     }
 
-    /// Brings the step's loss sums to the host, what is not finite, and where the loss scale stands.
+    /// Brings the step's loss sums to the host, what is not finite, and where the loss scale
+    /// stands.
     pub(crate) fn fetch_sums(&self, stream: &Stream, slot: &BatchSlot) {
         let sums = lock(&slot.staging().sums);
         let bytes = self.loss_sums.rows() * 2 * 4;
         stream.cuda_body().copy_to_host(&sums, 0..bytes, self.loss_sums.device_ptr());
-        stream.cuda_body().copy_to_host(&lock(&slot.staging().found), 0..8, self.record.device_ptr());
+        stream.cuda_body().copy_to_host(
+            &lock(&slot.staging().found),
+            0..8,
+            self.record.device_ptr(),
+        );
         if let Some(scale) = &self.loss_scale {
             let scaling = lock(&slot.staging().scaling);
             stream.cuda_body().copy_to_host(&scaling, 0..STATE_LEN * 4, scale.state.device_ptr());

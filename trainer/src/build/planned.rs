@@ -1,4 +1,5 @@
-//! The slots of one rank before there is memory for them: what [`super::Model::of_rank`] freezes, and what the plan counts.
+//! The slots of one rank before there is memory for them: what [`super::Model::of_rank`] freezes,
+//! and what the plan counts.
 
 use super::compute;
 use super::sizes::{Exchanged, Sizes, SlotIds};
@@ -18,7 +19,12 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    pub(super) fn new(config: &Config, sizes: &Sizes, compute: Compute, exchanged: &Exchanged) -> Self {
+    pub(super) fn new(
+        config: &Config,
+        sizes: &Sizes,
+        compute: Compute,
+        exchanged: &Exchanged,
+    ) -> Self {
         let mut plans = Plans::new();
         // Without dense columns there is no bottom network; zeros stay in the place of its output.
         let bottom_widths = match config.data.num_dense {
@@ -52,7 +58,8 @@ fn widths(first: usize, rest: &[usize]) -> Vec<usize> {
 pub(crate) struct SlotBytes {
     /// Dense parameters, and their gradients.
     pub(crate) parameters: usize,
-    /// Outputs of layers and their gradients, sums of blocks, packed weights, pooled vectors, labels and dense features.
+    /// Outputs of layers and their gradients, sums of blocks, packed weights, pooled vectors,
+    /// labels and dense features.
     pub(crate) activations: usize,
     /// Samples of one step of training, of this rank.
     pub(crate) step: usize,
@@ -60,7 +67,8 @@ pub(crate) struct SlotBytes {
     pub(crate) evaluation: usize,
 }
 
-/// Bytes that the slots of one of `ranks` ranks take, on a processor or on a CUDA device; `usize::MAX` for what no address space holds.
+/// Bytes that the slots of one of `ranks` ranks take, on a processor or on a CUDA device;
+/// `usize::MAX` for what no address space holds.
 pub(crate) fn slot_bytes(config: &Config, ranks: usize, on_device: bool) -> SlotBytes {
     let compute = compute(config.train.precision);
     let compute = if on_device { compute } else { compute.on(&Device::Cpu) };

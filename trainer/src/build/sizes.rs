@@ -119,22 +119,32 @@ impl Sizes {
         self.sum_blocks / self.ranks
     }
 
-    pub(super) fn add_slots(&self, plans: &mut Plans, num_dense: usize, exchanged: &Exchanged) -> SlotIds {
+    pub(super) fn add_slots(
+        &self,
+        plans: &mut Plans,
+        num_dense: usize,
+        exchanged: &Exchanged,
+    ) -> SlotIds {
         let leading = self.add_leading(plans, exchanged.frequent);
-        let mut typed = |name: &str, dtype, rows, cols| plans.activations.matrix(name, dtype, rows, cols);
+        let mut typed =
+            |name: &str, dtype, rows, cols| plans.activations.matrix(name, dtype, rows, cols);
         let width = self.tables * self.dim;
         // Rows of the interaction start at cache lines.
         let top_in = self.top_in.next_multiple_of(16);
-        let bottom_out =
-            ["bottom_out", "d_bottom_out"].map(|name| typed(name, self.between, self.micro, self.bottom_out));
-        let top_in = ["top_in", "d_top_in"].map(|name| typed(name, self.between, self.micro, top_in));
+        let bottom_out = ["bottom_out", "d_bottom_out"]
+            .map(|name| typed(name, self.between, self.micro, self.bottom_out));
+        let top_in =
+            ["top_in", "d_top_in"].map(|name| typed(name, self.between, self.micro, top_in));
         let record = typed("record", DType::U64, 1, 1);
         let mut matrix = |name: &str, rows, cols| typed(name, DType::F32, rows, cols);
         SlotIds {
             record,
             bottom_out,
             top_in,
-            vectors: [matrix("vectors", self.largest, width), matrix("d_vectors", self.step, width)],
+            vectors: [
+                matrix("vectors", self.largest, width),
+                matrix("d_vectors", self.step, width),
+            ],
             logits: [matrix("logits", self.largest, 1), matrix("d_logits", self.step, 1)],
             all_logits: matrix(
                 "all_logits",
@@ -161,9 +171,11 @@ impl Sizes {
         }
     }
 
-    /// What the all-reduce takes before the dense gradients, frequent rows first: they are wanted first.
+    /// What the all-reduce takes before the dense gradients, frequent rows first: they are wanted
+    /// first.
     fn add_leading(&self, plans: &mut Plans, frequent: usize) -> Leading {
-        let mut matrix = |name: &str, rows, cols| plans.leading.matrix(name, DType::F32, rows, cols);
+        let mut matrix =
+            |name: &str, rows, cols| plans.leading.matrix(name, DType::F32, rows, cols);
         Leading {
             frequent: matrix("gradients of frequent rows", 1, frequent),
             loss_sums: matrix("loss_sums", self.accumulate * self.sum_blocks, 2),

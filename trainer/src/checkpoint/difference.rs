@@ -14,10 +14,12 @@ pub struct Difference {
     pub found: String,
 }
 
-/// Compares two values key by key, in alphabetical order of the keys; `name` is the key of the whole.
+/// Compares two values key by key, in alphabetical order of the keys; `name` is the key of the
+/// whole.
 pub fn first_difference<T: Serialize>(name: &str, expected: &T, found: &T) -> Option<Difference> {
-    // What is compared here are plain structures with text keys, which always become JSON; if one did not, both would be
-    // null and equal, which the digest of the weights and the layout's own comparison then still catch.
+    // What is compared here are plain structures with text keys, which always become JSON; if one
+    // did not, both would be null and equal, which the digest of the weights and the layout's own
+    // comparison then still catch.
     let value = |of: &T| serde_json::to_value(of).unwrap_or(Value::Null);
     compare(name, Some(&value(expected)), Some(&value(found)))
 }
@@ -29,11 +31,18 @@ fn compare(key: &str, expected: Option<&Value>, found: Option<&Value>) -> Option
             names.sort_unstable();
             names.dedup();
             names.iter().find_map(|name| {
-                compare(&format!("{key}.{name}"), expected.get(name.as_str()), found.get(name.as_str()))
+                compare(
+                    &format!("{key}.{name}"),
+                    expected.get(name.as_str()),
+                    found.get(name.as_str()),
+                )
             })
         }
-        (Some(Value::Array(expected)), Some(Value::Array(found))) => (0..expected.len().max(found.len()))
-            .find_map(|index| compare(&format!("{key}[{index}]"), expected.get(index), found.get(index))),
+        (Some(Value::Array(expected)), Some(Value::Array(found))) => {
+            (0..expected.len().max(found.len())).find_map(|index| {
+                compare(&format!("{key}[{index}]"), expected.get(index), found.get(index))
+            })
+        }
         (expected, found) if expected == found => None,
         (expected, found) => {
             Some(Difference { key: key.to_owned(), expected: text(expected), found: text(found) })

@@ -1,4 +1,5 @@
-//! A directory of checkpoints: one writer at a time, saves aside and renames, removes what is superfluous.
+//! A directory of checkpoints: one writer at a time, saves aside and renames, removes what is
+//! superfluous.
 //!
 //! Names inside it:
 //!
@@ -9,7 +10,8 @@
 //! | `.old-step-000001234` | the former holder of that name while a new one takes its place |
 //! | `.lock` | locked by the process that writes |
 //!
-//! Whatever else lies there is left alone: another name, or a directory with something in it that no checkpoint has.
+//! Whatever else lies there is left alone: another name, or a directory with something in it that
+//! no checkpoint has.
 
 use super::error::{CheckpointError, Result};
 use super::files::{Files, SystemFiles};
@@ -91,7 +93,11 @@ impl fmt::Display for Cleaned {
                 write!(out, "removed {}, which a run that was killed had left", path.display())
             }
             Self::BroughtBack(path) => {
-                write!(out, "brought back {}, which a run that was killed was replacing", path.display())
+                write!(
+                    out,
+                    "brought back {}, which a run that was killed was replacing",
+                    path.display()
+                )
             }
         }
     }
@@ -106,15 +112,17 @@ pub struct SaveReport {
     pub bytes: u64,
     /// Digest of all weights and optimiser states.
     pub weights_digest: String,
-    /// Checkpoints that are removed because newer or better ones stay. They have lost their names; that their files go is
-    /// not waited for.
+    /// Checkpoints that are removed because newer or better ones stay. They have lost their names;
+    /// that their files go is not waited for.
     pub removed: Vec<PathBuf>,
-    /// What went wrong since the last save: a checkpoint to be removed could not be. Worth a warning, not an end.
+    /// What went wrong since the last save: a checkpoint to be removed could not be. Worth a
+    /// warning, not an end.
     pub warnings: Vec<String>,
 }
 
 impl CheckpointDirectory {
-    /// Opens the directory for writing, makes it if it is not there, and removes what a crash left behind.
+    /// Opens the directory for writing, makes it if it is not there, and removes what a crash left
+    /// behind.
     ///
     /// # Errors
     /// Another process writes there, or the directory cannot be made or cleaned.
@@ -125,7 +133,8 @@ impl CheckpointDirectory {
         let files: Arc<dyn Files> = Arc::from(files);
         let remover = Remover::new(Arc::clone(&files));
         let options = Options { keep_last, keep_best, shard_bytes, writers, files };
-        let mut directory = Self { path: path.to_owned(), options, cleaned: Vec::new(), remover, lock };
+        let mut directory =
+            Self { path: path.to_owned(), options, cleaned: Vec::new(), remover, lock };
         directory.clean()?;
         Ok(directory)
     }
@@ -140,7 +149,8 @@ impl CheckpointDirectory {
         &self.cleaned
     }
 
-    /// Waits until all superfluous checkpoints are gone, and says which could not be removed since the last save.
+    /// Waits until all superfluous checkpoints are gone, and says which could not be removed since
+    /// the last save.
     pub fn finish(&self) -> Vec<String> {
         self.remover.wait()
     }
@@ -153,13 +163,14 @@ impl CheckpointDirectory {
         newest(&self.path)
     }
 
-    /// Saves a checkpoint, and has the superfluous ones removed by a thread of its own. Returns when the checkpoint is on
-    /// the disk. A checkpoint of the same step is replaced. Where space is short, what the save makes superfluous goes
-    /// before it, but never the newest checkpoint.
+    /// Saves a checkpoint, and has the superfluous ones removed by a thread of its own. Returns
+    /// when the checkpoint is on the disk. A checkpoint of the same step is replaced. Where space
+    /// is short, what the save makes superfluous goes before it, but never the newest checkpoint.
     ///
     /// # Errors
-    /// [`CheckpointError::NoSpace`] where the disk is full, or an error of a file or of the source. After every error, the
-    /// newest checkpoint from before is as it was, and what was written aside is gone, or goes at the next start.
+    /// [`CheckpointError::NoSpace`] where the disk is full, or an error of a file or of the source.
+    /// After every error, the newest checkpoint from before is as it was, and what was written
+    /// aside is gone, or goes at the next start.
     pub fn save(&self, snapshot: &Snapshot<'_>) -> Result<SaveReport> {
         if !self.lock.is_in_place() {
             return Err(CheckpointError::Replaced { path: self.path.clone() });
@@ -177,7 +188,11 @@ impl CheckpointDirectory {
             free = self.free_bytes();
         }
         if is_short(free) && self.newest().is_ok_and(|newest| newest.is_some()) {
-            removed = self.remove_superfluous(self.options.keep_last.saturating_sub(1), None, &mut warnings);
+            removed = self.remove_superfluous(
+                self.options.keep_last.saturating_sub(1),
+                None,
+                &mut warnings,
+            );
             warnings.extend(self.remover.wait());
             free = self.free_bytes();
         }
@@ -210,14 +225,19 @@ impl CheckpointDirectory {
         self.options.files.free_bytes(&self.path)
     }
 
-    fn write_aside(&self, aside: &Path, snapshot: &Snapshot<'_>, plan: &FilePlan) -> Result<Written> {
+    fn write_aside(
+        &self,
+        aside: &Path,
+        snapshot: &Snapshot<'_>,
+        plan: &FilePlan,
+    ) -> Result<Written> {
         let files = &*self.options.files;
         files.create_dir(aside).map_err(CheckpointError::io("create", aside))?;
         write_files(files, aside, snapshot, plan, self.options.writers)
     }
 
-    /// Gives the finished directory its name. Between the two renames of a replacement the former checkpoint has the
-    /// name `.old-…`, from which the next start brings it back.
+    /// Gives the finished directory its name. Between the two renames of a replacement the former
+    /// checkpoint has the name `.old-…`, from which the next start brings it back.
     fn move_into_place(&self, aside: &Path, path: &Path, name: &str) -> Result<()> {
         let files = &*self.options.files;
         let former = self.path.join(format!("{FORMER}{name}"));
@@ -234,13 +254,15 @@ impl CheckpointDirectory {
         }
         files.sync_dir(&self.path).map_err(CheckpointError::io("flush", &self.path))?;
         if replaces {
-            // The new one is safe: a former one that cannot be removed now is removed at the next start.
+            // The new one is safe: a former one that cannot be removed now is removed at the next
+            // start.
             let _ = files.remove_dir_all(&former);
         }
         Ok(())
     }
 
-    /// Removes what a removal that was not finished, or a crash, has left under a name that is needed now.
+    /// Removes what a removal that was not finished, or a crash, has left under a name that is
+    /// needed now.
     fn clear(&self, path: &Path) -> Result<()> {
         if !path.exists() {
             return Ok(());
@@ -251,7 +273,8 @@ impl CheckpointDirectory {
         self.options.files.remove_dir_all(path).map_err(CheckpointError::io("remove", path))
     }
 
-    /// Removes all but the last `keep_last` checkpoints, the best one and the one just saved; says which.
+    /// Removes all but the last `keep_last` checkpoints, the best one and the one just saved; says
+    /// which.
     fn remove_superfluous(
         &self,
         keep_last: usize,
@@ -266,16 +289,21 @@ impl CheckpointDirectory {
                 return removed;
             }
         };
-        // Whatever is no checkpoint of its name, or holds other files besides, is neither counted nor removed.
+        // Whatever is no checkpoint of its name, or holds other files besides, is neither counted
+        // nor removed.
         let candidate = |(step, path): &(u64, PathBuf)| {
-            let found =
-                is_checkpoint_files(path).is_ok_and(|is| is).then(|| Checkpoint::open(path).ok())??;
+            let found = is_checkpoint_files(path)
+                .is_ok_and(|is| is)
+                .then(|| Checkpoint::open(path).ok())??;
             let state = &found.manifest().state;
-            let auc = state.metrics.filter(|_| self.options.keep_best).and_then(|metrics| metrics.auc);
+            let auc =
+                state.metrics.filter(|_| self.options.keep_best).and_then(|metrics| metrics.auc);
             Some(Candidate { step: *step, auc })
         };
         let candidates: Vec<Candidate> = steps.iter().filter_map(candidate).collect();
-        for step in superfluous(&candidates, keep_last).into_iter().filter(|step| Some(*step) != saved) {
+        for step in
+            superfluous(&candidates, keep_last).into_iter().filter(|step| Some(*step) != saved)
+        {
             let path = self.path.join(step_name(step));
             match self.remove(&path, step) {
                 Ok(()) => removed.push(path),
@@ -299,7 +327,9 @@ impl CheckpointDirectory {
         let files = &*self.options.files;
         for entry in entries(&self.path)? {
             let former = step_named(&entry, FORMER).map(|step| self.path.join(step_name(step)));
-            if former.is_none() && step_named(&entry, ASIDE).is_none() || !is_checkpoint_files(&entry)? {
+            if former.is_none() && step_named(&entry, ASIDE).is_none()
+                || !is_checkpoint_files(&entry)?
+            {
                 continue;
             }
             match former.filter(|path| !path.exists()) {
@@ -318,8 +348,8 @@ impl CheckpointDirectory {
     }
 }
 
-/// Whether everything in a directory is a file that a checkpoint could have; of one that was half written or half removed,
-/// too.
+/// Whether everything in a directory is a file that a checkpoint could have; of one that was half
+/// written or half removed, too.
 fn is_checkpoint_files(directory: &Path) -> Result<bool> {
     let listed = || CheckpointError::io("list", directory);
     if fs::symlink_metadata(directory).map_err(listed())?.is_symlink() {
@@ -342,7 +372,8 @@ fn is_checkpoint_files(directory: &Path) -> Result<bool> {
 /// The newest checkpoint in a directory of checkpoints, opened; `None` where there is none.
 ///
 /// # Errors
-/// The newest one is damaged: the error names the file. An older one is never taken silently in its place.
+/// The newest one is damaged: the error names the file. An older one is never taken silently in its
+/// place.
 pub fn newest(directory: &Path) -> Result<Option<Checkpoint>> {
     if !directory.exists() {
         return Ok(None);
@@ -378,7 +409,8 @@ pub fn step_name(step: u64) -> String {
     format!("{STEP}{step:09}")
 }
 
-/// The step of a name that is written here: `prefix` and the name of a step's directory, digit for digit.
+/// The step of a name that is written here: `prefix` and the name of a step's directory, digit for
+/// digit.
 pub(super) fn step_named(path: &Path, prefix: &str) -> Option<u64> {
     let name = path.file_name()?.to_str()?.strip_prefix(prefix)?;
     let step = name.strip_prefix(STEP)?.parse().ok()?;
@@ -399,7 +431,8 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// How long a lock is tried for. A program started by the former holder keeps its lock for the moment until it runs.
+/// How long a lock is tried for. A program started by the former holder keeps its lock for the
+/// moment until it runs.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 fn lock(directory: &Path) -> Result<FolderLock> {

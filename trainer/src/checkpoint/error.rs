@@ -8,7 +8,8 @@ pub type Result<T, E = CheckpointError> = std::result::Result<T, E>;
 /// An error of whoever gives or takes the tensors.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// What can go wrong with a checkpoint. Every message names the file or the key, and what was expected and found.
+/// What can go wrong with a checkpoint. Every message names the file or the key, and what was
+/// expected and found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
@@ -171,7 +172,8 @@ pub enum CheckpointError {
 }
 
 /// What to do about a damaged checkpoint.
-const HELP: &str = "restore the file, or remove this checkpoint's directory to use the one before it";
+const HELP: &str =
+    "restore the file, or remove this checkpoint's directory to use the one before it";
 
 impl CheckpointError {
     /// Wraps a file error: `result.map_err(CheckpointError::io("read", path))`.
@@ -185,7 +187,8 @@ impl CheckpointError {
 
     /// The message with its cause, for a warning.
     pub(crate) fn with_cause(&self) -> String {
-        std::error::Error::source(self).map_or_else(|| self.to_string(), |cause| format!("{self}: {cause}"))
+        std::error::Error::source(self)
+            .map_or_else(|| self.to_string(), |cause| format!("{self}: {cause}"))
     }
 
     /// Whether the system said that no space is left.
@@ -206,7 +209,11 @@ pub(crate) fn bytes(count: u64) -> String {
         value /= 1024.0;
         unit = larger;
     }
-    if unit == "bytes" { format!("{count} bytes") } else { format!("{value:.1} {unit} ({count} bytes)") }
+    if unit == "bytes" {
+        format!("{count} bytes")
+    } else {
+        format!("{value:.1} {unit} ({count} bytes)")
+    }
 }
 
 /// What lowering `--keep` would do.

@@ -1,4 +1,5 @@
-//! The few file operations of which saving consists, behind a trait, so that a test can fail each of them in turn.
+//! The few file operations of which saving consists, behind a trait, so that a test can fail each
+//! of them in turn.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -21,7 +22,8 @@ pub trait Files: Send + Sync {
     /// Removes a directory and everything in it.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
 
-    /// Bytes that an ordinary user may still write below `path`; `None` where the system does not say.
+    /// Bytes that an ordinary user may still write below `path`; `None` where the system does not
+    /// say.
     fn free_bytes(&self, path: &Path) -> Option<u64>;
 }
 

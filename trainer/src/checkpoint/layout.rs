@@ -1,8 +1,10 @@
-//! The names and shapes of everything that is saved, and the two doors through which the values pass.
+//! The names and shapes of everything that is saved, and the two doors through which the values
+//! pass.
 //!
-//! A [`Layout`] knows nothing of ranks, devices or arenas: dense parameters have logical names and shapes, tables have
-//! global rows. Whoever owns the values implements [`CheckpointSource`] and [`CheckpointSink`] and is asked for, or
-//! handed, a few rows at a time, so that no second copy of a large table ever exists.
+//! A [`Layout`] knows nothing of ranks, devices or arenas: dense parameters have logical names and
+//! shapes, tables have global rows. Whoever owns the values implements [`CheckpointSource`] and
+//! [`CheckpointSink`] and is asked for, or handed, a few rows at a time, so that no second copy of
+//! a large table ever exists.
 
 use super::error::{Cause, CheckpointError, Result};
 use serde::{Deserialize, Serialize};
@@ -52,8 +54,8 @@ pub struct TableLayout {
     pub dim: u64,
     /// Optimiser states.
     pub states: Vec<RowState>,
-    /// Whether a row is what a table of raw ids holds of one id. There are as many as it holds: `rows` differ from save to save,
-    /// and `dim` counts the id and its use besides the vector.
+    /// Whether a row is what a table of raw ids holds of one id. There are as many as it holds:
+    /// `rows` differ from save to save, and `dim` counts the id and its use besides the vector.
     #[serde(default, skip_serializing_if = "is_false")]
     pub by_id: bool,
 }
@@ -99,8 +101,8 @@ pub struct TensorId {
 pub struct Tensor {
     /// Which tensor.
     pub id: TensorId,
-    /// Full name, unique in the checkpoint: `dense.bottom.0.weight`, `dense.bottom.0.weight.accumulator`,
-    /// `table.C1.weight`, `table.C1.accumulator`.
+    /// Full name, unique in the checkpoint: `dense.bottom.0.weight`,
+    /// `dense.bottom.0.weight.accumulator`, `table.C1.weight`, `table.C1.accumulator`.
     pub name: String,
     /// Shape over all ranks.
     pub shape: Vec<u64>,
@@ -115,8 +117,8 @@ pub trait CheckpointSource: Sync {
     /// Names and shapes of everything there is to save.
     fn layout(&self) -> Layout;
 
-    /// Copies rows `first_row ..` of `tensor` to `out`, row-major, without padding. The length of `out` is a multiple
-    /// of the tensor's width and never reaches beyond its last row.
+    /// Copies rows `first_row ..` of `tensor` to `out`, row-major, without padding. The length of
+    /// `out` is a multiple of the tensor's width and never reaches beyond its last row.
     fn read(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause>;
 }
 
@@ -125,7 +127,8 @@ pub trait CheckpointSink {
     /// Names and shapes of everything there is to fill.
     fn layout(&self) -> Layout;
 
-    /// Takes `values` as rows `first_row ..` of `tensor`, row-major, without padding. Each row comes exactly once.
+    /// Takes `values` as rows `first_row ..` of `tensor`, row-major, without padding. Each row
+    /// comes exactly once.
     fn write(&mut self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause>;
 }
 
@@ -138,7 +141,8 @@ impl Layout {
         layout
     }
 
-    /// The layout with as many entries of raw ids as `other` has: how many there are is no property of a model.
+    /// The layout with as many entries of raw ids as `other` has: how many there are is no property
+    /// of a model.
     pub(crate) fn with_entries_of(mut self, other: &Self) -> Self {
         for (table, other) in self.tables.iter_mut().zip(&other.tables) {
             if table.by_id && other.by_id {
@@ -148,7 +152,8 @@ impl Layout {
         self
     }
 
-    /// All tensors: dense parameters and their states, then tables and theirs, in the layout's order.
+    /// All tensors: dense parameters and their states, then tables and theirs, in the layout's
+    /// order.
     ///
     /// # Errors
     /// An axis of length 0, a size beyond 2⁶⁰ numbers, or a name that occurs twice.
@@ -174,8 +179,9 @@ impl Layout {
                 let parameter = &self.dense[index];
                 let weights = (format!("dense.{}", parameter.name), parameter.shape.clone());
                 let states = parameter.states.iter();
-                let states = states
-                    .map(|state| (format!("dense.{}.{}", parameter.name, state.name), state.shape.clone()));
+                let states = states.map(|state| {
+                    (format!("dense.{}.{}", parameter.name, state.name), state.shape.clone())
+                });
                 std::iter::once(weights).chain(states).collect()
             }
             Section::Tables => {
@@ -191,7 +197,12 @@ impl Layout {
         };
         let number = |(position, (name, shape)): (usize, (String, Vec<u64>))| {
             let may_be_empty = section == Section::Tables && self.tables[index].by_id;
-            tensor(TensorId { section, index, state: position.checked_sub(1) }, name, shape, may_be_empty)
+            tensor(
+                TensorId { section, index, state: position.checked_sub(1) },
+                name,
+                shape,
+                may_be_empty,
+            )
         };
         named.into_iter().enumerate().map(number).collect()
     }
@@ -259,7 +270,9 @@ mod tests {
     fn bad_shapes_and_names_are_refused() {
         let mut twice = layout();
         twice.tables.push(twice.tables[0].clone());
-        assert!(twice.tensors().unwrap_err().to_string().contains("`table.C1.weight` is used twice"));
+        assert!(
+            twice.tensors().unwrap_err().to_string().contains("`table.C1.weight` is used twice")
+        );
         for shape in [vec![0, 3], vec![4, 0], vec![u64::MAX, 2], vec![1 << 31, 1 << 31]] {
             let mut bad = layout();
             bad.dense[0].shape = shape;

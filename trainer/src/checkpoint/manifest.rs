@@ -1,6 +1,7 @@
 //! The manifest: what a checkpoint holds, and the checksum of every byte of it, its own included.
 //!
-//! A manifest is a JSON document whose second line carries the checksum of everything behind that line:
+//! A manifest is a JSON document whose second line carries the checksum of everything behind that
+//! line:
 //!
 //! ```text
 //! {
@@ -82,8 +83,8 @@ pub struct SavedState {
     pub optimizers: OptimizerFingerprint,
     /// How data becomes numbers. Using the weights on data prepared otherwise is refused.
     pub data: DataFingerprint,
-    /// The training files, in their order. Going on with others is refused unless it is meant; manifests of earlier
-    /// programs have none.
+    /// The training files, in their order. Going on with others is refused unless it is meant;
+    /// manifests of earlier programs have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub train_files: Vec<TrainedFile>,
     /// The reader's position, as the reader writes it: the next sample to train on.
@@ -95,7 +96,8 @@ pub struct SavedState {
     pub loss_scale: Option<LossScaleState>,
     /// The evaluation of these very weights, where there was one.
     pub metrics: Option<EvalMetrics>,
-    /// What the session wants back on resume (best AUC so far, totals for the log), as it writes it.
+    /// What the session wants back on resume (best AUC so far, totals for the log), as it writes
+    /// it.
     pub session: Value,
 }
 
@@ -206,31 +208,40 @@ impl Manifest {
     pub fn to_bytes(&self) -> Vec<u8> {
         let text = serde_json::to_string_pretty(self)
             .expect("a manifest has text keys only, and serialising to memory does not fail");
-        let body = text.strip_prefix("{\n").expect("a pretty object starts with a brace and a line end");
+        let body =
+            text.strip_prefix("{\n").expect("a pretty object starts with a brace and a line end");
         let checksum = checksum_text(xxh3_128(body.as_bytes()));
         [PREFIX, &checksum, AFTER_CHECKSUM, body, "\n"].concat().into_bytes()
     }
 
-    /// Reads the bytes of a manifest and checks that they agree with themselves: the checksum, the version, that every
-    /// tensor lies in exactly one place, and that each file has the size its tensors need. `file` is for messages.
+    /// Reads the bytes of a manifest and checks that they agree with themselves: the checksum, the
+    /// version, that every tensor lies in exactly one place, and that each file has the size its
+    /// tensors need. `file` is for messages.
     ///
     /// # Errors
-    /// [`CheckpointError::Corrupted`], [`CheckpointError::UnknownVersion`] or [`CheckpointError::Manifest`].
+    /// [`CheckpointError::Corrupted`], [`CheckpointError::UnknownVersion`] or
+    /// [`CheckpointError::Manifest`].
     pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self> {
-        let refused = |message: String| CheckpointError::Manifest { file: file.to_owned(), message };
+        let refused =
+            |message: String| CheckpointError::Manifest { file: file.to_owned(), message };
         let body = checked_body(file, bytes)?;
         let document = [b"{\n", body].concat();
-        let head: Head =
-            serde_json::from_slice(&document).map_err(|error| refused(format!("not a manifest: {error}")))?;
+        let head: Head = serde_json::from_slice(&document)
+            .map_err(|error| refused(format!("not a manifest: {error}")))?;
         if head.format != FORMAT {
             return Err(refused(format!("the format is `{}`, expected `{FORMAT}`", head.format)));
         }
         if head.version != u64::from(FORMAT_VERSION) {
             let (found, supported) = (head.version, FORMAT_VERSION);
-            return Err(CheckpointError::UnknownVersion { file: file.to_owned(), found, supported });
+            return Err(CheckpointError::UnknownVersion {
+                file: file.to_owned(),
+                found,
+                supported,
+            });
         }
-        let manifest: Self = serde_json::from_slice(&document)
-            .map_err(|error| refused(format!("not a manifest of version {FORMAT_VERSION}: {error}")))?;
+        let manifest: Self = serde_json::from_slice(&document).map_err(|error| {
+            refused(format!("not a manifest of version {FORMAT_VERSION}: {error}"))
+        })?;
         manifest.check().map_err(refused)?;
         Ok(manifest)
     }
@@ -240,7 +251,8 @@ impl Manifest {
         self.files.iter().find(|entry| entry.file == name)
     }
 
-    /// Whether every tensor lies in exactly one place, and each file has the size that its tensors need.
+    /// Whether every tensor lies in exactly one place, and each file has the size that its tensors
+    /// need.
     pub(super) fn check(&self) -> Result<(), String> {
         self.layout.tensors().map_err(|error| error.to_string())?;
         let mut names = HashSet::new();
@@ -251,11 +263,15 @@ impl Manifest {
             if !names.insert(name) {
                 return Err(format!("the file `{name}` is listed twice"));
             }
-            let pieces = pieces(&self.layout, &entry.content).map_err(|error| format!("{name}: {error}"))?;
+            let pieces =
+                pieces(&self.layout, &entry.content).map_err(|error| format!("{name}: {error}"))?;
             if entry.content != Content::Blob && file_bytes(&pieces) != Some(entry.bytes) {
-                let expected =
-                    file_bytes(&pieces).map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
-                return Err(format!("{name}: {} bytes are listed, its tensors need {expected}", entry.bytes));
+                let expected = file_bytes(&pieces)
+                    .map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
+                return Err(format!(
+                    "{name}: {} bytes are listed, its tensors need {expected}",
+                    entry.bytes
+                ));
             }
             for piece in pieces {
                 rows.entry(piece.id).or_default().push((piece.first_row, piece.rows));
@@ -277,7 +293,10 @@ impl Manifest {
                 next += count;
             }
             if next != tensor.rows {
-                return Err(format!("`{}`: rows {next}..{} are in no file", tensor.name, tensor.rows));
+                return Err(format!(
+                    "`{}`: rows {next}..{} are in no file",
+                    tensor.name, tensor.rows
+                ));
             }
         }
         Ok(())
@@ -329,7 +348,8 @@ fn checked_body<'a>(file: &Path, bytes: &'a [u8]) -> Result<&'a [u8]> {
 /// File names are plain, so that a manifest cannot reach outside its directory.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let good = !name.is_empty() && name.len() <= 200 && name.bytes().all(plain) && !name.starts_with('.');
+    let good =
+        !name.is_empty() && name.len() <= 200 && name.bytes().all(plain) && !name.starts_with('.');
     if good && name != MANIFEST_FILE {
         Ok(())
     } else {

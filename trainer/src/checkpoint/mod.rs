@@ -1,12 +1,14 @@
-//! Checkpoints: saved so that a crash at any moment leaves the one before it intact, and read so that no wrong byte is
-//! ever believed. `docs/formats.md` describes the files.
+//! Checkpoints: saved so that a crash at any moment leaves the one before it intact, and read so
+//! that no wrong byte is ever believed. `docs/formats.md` describes the files.
 //!
-//! A checkpoint is a directory `step-000001234` with `manifest.json` and safetensors files of dense parameters and of
-//! row ranges of tables. It depends on no rank count: tables are saved by their global rows.
+//! A checkpoint is a directory `step-000001234` with `manifest.json` and safetensors files of dense
+//! parameters and of row ranges of tables. It depends on no rank count: tables are saved by their
+//! global rows.
 //!
-//! The life of a checkpoint: [`CheckpointSource`] gives the values → written aside to `.tmp-step-000001234` → every file and
-//! the directory flushed to the disk → renamed → older ones removed by [`retention`]. The newest complete
-//! directory is the one to resume from; there is no pointer to go stale.
+//! The life of a checkpoint: [`CheckpointSource`] gives the values → written aside to
+//! `.tmp-step-000001234` → every file and the directory flushed to the disk → renamed → older ones
+//! removed by [`retention`]. The newest complete directory is the one to resume from; there is no
+//! pointer to go stale.
 
 mod difference;
 mod directory;
@@ -27,12 +29,12 @@ pub use directory::{
 pub use error::{Cause, CheckpointError, Result};
 pub use files::{FileWriter, Files, SystemFiles};
 pub use layout::{
-    CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, RowState, Section, TableLayout,
-    Tensor, TensorId,
+    CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, RowState, Section,
+    TableLayout, Tensor, TensorId,
 };
 pub use manifest::{
-    DataFingerprint, FORMAT_VERSION, FileEntry, LossScaleState, MANIFEST_FILE, Manifest, ModelFingerprint,
-    OptimizerFingerprint, RandomState, SavedState, TableFingerprint, TrainedFile,
+    DataFingerprint, FORMAT_VERSION, FileEntry, LossScaleState, MANIFEST_FILE, Manifest,
+    ModelFingerprint, OptimizerFingerprint, RandomState, SavedState, TableFingerprint, TrainedFile,
 };
 pub use read::{Checkpoint, Select};
 pub use shard::{Content, DEFAULT_SHARD_BYTES, RowRange};

@@ -1,4 +1,5 @@
-//! Reading a checkpoint: nothing is believed before its checksum agrees, and nothing large is held in memory.
+//! Reading a checkpoint: nothing is believed before its checksum agrees, and nothing large is held
+//! in memory.
 
 use super::difference::{Difference, first_difference};
 use super::directory::{step_name, step_named};
@@ -31,7 +32,8 @@ pub enum Select {
     WeightsOnly,
 }
 
-/// A checkpoint whose manifest has been read and agrees with itself, and whose files are there with the right sizes.
+/// A checkpoint whose manifest has been read and agrees with itself, and whose files are there with
+/// the right sizes.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -39,7 +41,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in the directory `path`. Reads the manifest and the sizes of the files, no tensor.
+    /// Opens the checkpoint in the directory `path`. Reads the manifest and the sizes of the files,
+    /// no tensor.
     ///
     /// # Errors
     /// No checkpoint there, a damaged manifest, a file missing or of another size.
@@ -94,7 +97,8 @@ impl Checkpoint {
         difference.map_or(Ok(()), |difference| Err(self.other_model(difference)))
     }
 
-    /// Refuses to use the weights on data that was prepared otherwise: another dense transform, another hash.
+    /// Refuses to use the weights on data that was prepared otherwise: another dense transform,
+    /// another hash.
     pub fn check_data(&self, expected: &DataFingerprint) -> Result<()> {
         let difference = first_difference("data", expected, &self.manifest.state.data);
         difference.map_or(Ok(()), |Difference { key, expected, found }| {
@@ -106,15 +110,18 @@ impl Checkpoint {
         CheckpointError::OtherModel { path: self.path.clone(), key, expected, found }
     }
 
-    /// Streams the tensors into `sink`, 8 MiB at a time, checking every checksum. After an error the sink is half
-    /// filled and must not be used.
+    /// Streams the tensors into `sink`, 8 MiB at a time, checking every checksum. After an error
+    /// the sink is half filled and must not be used.
     ///
     /// # Errors
-    /// The layout of the sink is another one (the first difference is named), a damaged file, or an error of the sink.
+    /// The layout of the sink is another one (the first difference is named), a damaged file, or an
+    /// error of the sink.
     pub fn load(&self, sink: &mut dyn CheckpointSink, select: Select) -> Result<()> {
         let (expected, found) = match select {
             Select::All => (sink.layout(), self.manifest.layout.clone()),
-            Select::WeightsOnly => (sink.layout().weights_only(), self.manifest.layout.weights_only()),
+            Select::WeightsOnly => {
+                (sink.layout().weights_only(), self.manifest.layout.weights_only())
+            }
         };
         let expected = expected.with_entries_of(&found);
         if let Some(difference) = first_difference("layout", &expected, &found) {
@@ -144,8 +151,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The bytes of the file `name` that another part of the program saved, their checksum compared; `None` where the
-    /// checkpoint has no such file.
+    /// The bytes of the file `name` that another part of the program saved, their checksum
+    /// compared; `None` where the checkpoint has no such file.
     pub fn blob(&self, name: &str) -> Result<Option<BufReader<File>>> {
         let entry = self.manifest.file(name).filter(|entry| entry.content == Content::Blob);
         entry.map(|entry| self.checked_blob(entry)).transpose()
@@ -221,9 +228,12 @@ fn read_manifest(path: &Path, file: &Path) -> Result<Vec<u8>> {
         |message: String| CheckpointError::NotACheckpoint { path: path.to_owned(), message };
     match open_regular(file) {
         // What the system says of its size is not believed: the file may grow.
-        Ok(opened) => read_bounded(opened, MAX_MANIFEST_BYTES)
-            .map_err(|error| not_a_checkpoint(format!("its {MANIFEST_FILE} cannot be read: {error}"))),
-        Err(_) if path.is_file() => Err(not_a_checkpoint("it is a file, expected a directory".to_owned())),
+        Ok(opened) => read_bounded(opened, MAX_MANIFEST_BYTES).map_err(|error| {
+            not_a_checkpoint(format!("its {MANIFEST_FILE} cannot be read: {error}"))
+        }),
+        Err(_) if path.is_file() => {
+            Err(not_a_checkpoint("it is a file, expected a directory".to_owned()))
+        }
         Err(_) if !path.is_dir() => Err(not_a_checkpoint("there is no such directory".to_owned())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err(not_a_checkpoint(format!("it has no {MANIFEST_FILE}")))

@@ -11,8 +11,8 @@ pub struct Candidate {
     pub auc: Option<f64>,
 }
 
-/// The steps of the checkpoints to remove, ascending: all but the last `keep_last` (at least one) and the one with the
-/// highest AUC (of equals, the latest).
+/// The steps of the checkpoints to remove, ascending: all but the last `keep_last` (at least one)
+/// and the one with the highest AUC (of equals, the latest).
 pub fn superfluous(candidates: &[Candidate], keep_last: usize) -> Vec<u64> {
     let mut steps: Vec<u64> = candidates.iter().map(|candidate| candidate.step).collect();
     steps.sort_unstable();
@@ -43,8 +43,13 @@ mod tests {
 
     #[test]
     fn the_last_and_the_best_stay() {
-        let all =
-            candidates(&[(10, Some(0.7)), (20, Some(0.8)), (30, Some(0.75)), (40, None), (50, Some(0.79))]);
+        let all = candidates(&[
+            (10, Some(0.7)),
+            (20, Some(0.8)),
+            (30, Some(0.75)),
+            (40, None),
+            (50, Some(0.79)),
+        ]);
         assert_eq!(superfluous(&all, 2), [10, 30]);
         assert_eq!(superfluous(&all, 1), [10, 30, 40]);
         assert_eq!(superfluous(&all, 0), [10, 30, 40], "one always stays");
@@ -61,6 +66,9 @@ mod tests {
 
     #[test]
     fn of_equals_the_latest_is_the_best() {
-        assert_eq!(best(&candidates(&[(10, Some(0.5)), (30, Some(0.5)), (20, Some(0.5))])), Some(30));
+        assert_eq!(
+            best(&candidates(&[(10, Some(0.5)), (30, Some(0.5)), (20, Some(0.5))])),
+            Some(30)
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Which rows lie in which file, and the safetensors header of each file.
 //!
-//! A file's header is a function of the layout and of the file's contents alone, so the exact size of a checkpoint is
-//! known before its first byte is written, and a reader can tell a wrong header without trusting it.
+//! A file's header is a function of the layout and of the file's contents alone, so the exact size
+//! of a checkpoint is known before its first byte is written, and a reader can tell a wrong header
+//! without trusting it.
 
 use super::error::{CheckpointError, Result};
 use super::layout::{Layout, Section, Tensor, TensorId};
@@ -65,8 +66,9 @@ impl Piece {
     }
 }
 
-/// The files that the tensors of `layout` are written to: `dense.safetensors` and `tables-00001.safetensors` …, each
-/// at most about `shard_bytes` long (one row at least). Small tables share a file.
+/// The files that the tensors of `layout` are written to: `dense.safetensors` and
+/// `tables-00001.safetensors` …, each at most about `shard_bytes` long (one row at least). Small
+/// tables share a file.
 pub(crate) fn plan_files(layout: &Layout, shard_bytes: u64) -> Result<Vec<(String, Content)>> {
     let mut files = Vec::new();
     if !layout.dense.is_empty() {
@@ -127,16 +129,19 @@ pub(crate) fn pieces(layout: &Layout, content: &Content) -> Result<Vec<Piece>> {
                     ),
                 })?;
                 let tensors = layout.tensors_of(Section::Tables, index)?;
-                pieces
-                    .extend(tensors.into_iter().map(|tensor| Piece::of(tensor, range.first_row, range.rows)));
+                pieces.extend(
+                    tensors
+                        .into_iter()
+                        .map(|tensor| Piece::of(tensor, range.first_row, range.rows)),
+                );
             }
         }
     }
     Ok(pieces)
 }
 
-/// The safetensors header of a file with `pieces`: eight bytes of length (little-endian), then JSON, filled with
-/// spaces to a multiple of eight bytes.
+/// The safetensors header of a file with `pieces`: eight bytes of length (little-endian), then
+/// JSON, filled with spaces to a multiple of eight bytes.
 pub(crate) fn header(pieces: &[Piece]) -> Vec<u8> {
     let mut entries = Map::new();
     let mut ranges = Map::new();
@@ -214,7 +219,8 @@ mod tests {
 
     #[test]
     fn the_header_is_what_the_format_says() {
-        let content = Content::Rows { ranges: vec![RowRange { table: "C2".into(), first_row: 1, rows: 2 }] };
+        let content =
+            Content::Rows { ranges: vec![RowRange { table: "C2".into(), first_row: 1, rows: 2 }] };
         let pieces = pieces(&layout(), &content).unwrap();
         let header = header(&pieces);
         let expected = concat!(
@@ -241,8 +247,11 @@ mod tests {
 
     #[test]
     fn ranges_outside_the_table_are_refused() {
-        for (table, first_row, rows) in [("C3", 0, 1), ("C2", 0, 4), ("C2", u64::MAX, 2), ("C2", 0, 0)] {
-            let content = Content::Rows { ranges: vec![RowRange { table: table.into(), first_row, rows }] };
+        for (table, first_row, rows) in
+            [("C3", 0, 1), ("C2", 0, 4), ("C2", u64::MAX, 2), ("C2", 0, 0)]
+        {
+            let content =
+                Content::Rows { ranges: vec![RowRange { table: table.into(), first_row, rows }] };
             assert!(pieces(&layout(), &content).unwrap_err().to_string().contains(table));
         }
     }

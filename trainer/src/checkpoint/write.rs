@@ -1,4 +1,5 @@
-//! Writing one checkpoint aside: its files, flushed, the manifest last. Moving it into place is `directory`'s part.
+//! Writing one checkpoint aside: its files, flushed, the manifest last. Moving it into place is
+//! `directory`'s part.
 
 use super::error::{CheckpointError, Result};
 use super::files::{FileWriter, Files};
@@ -15,7 +16,8 @@ use xxhash_rust::xxh3::Xxh3Default;
 /// Writes the bytes of a [`Blob`].
 pub type BlobWriter<'a> = Box<dyn Fn(&mut dyn Write) -> io::Result<()> + 'a>;
 
-/// Bytes of another part of the program that are saved with the weights: `config.toml`, the state of the ids.
+/// Bytes of another part of the program that are saved with the weights: `config.toml`, the state
+/// of the ids.
 pub struct Blob<'a> {
     /// File name in the checkpoint: `ids.bin`.
     pub file: String,
@@ -57,7 +59,8 @@ impl FilePlan {
         }
         let blobs = snapshot.blobs.iter();
         bytes = blobs.fold(bytes, |sum, blob| sum.saturating_add(blob.estimated_bytes));
-        // A manifest needs a few hundred bytes per tensor; directories and partly filled blocks need some, too.
+        // A manifest needs a few hundred bytes per tensor; directories and partly filled blocks
+        // need some, too.
         let tensors: u64 = files.iter().map(|(_, _, pieces)| pieces.len() as u64).sum();
         bytes = bytes.saturating_add(16_384 + 512 * tensors + 4096 * files.len() as u64);
         Ok(Self { layout, files, bytes })
@@ -71,8 +74,8 @@ pub(super) struct Written {
     pub weights_digest: String,
 }
 
-/// Writes all files of a checkpoint into the existing, empty directory `aside` and flushes them and the directory. `writers`
-/// threads take the files of tensors one by one.
+/// Writes all files of a checkpoint into the existing, empty directory `aside` and flushes them and
+/// the directory. `writers` threads take the files of tensors one by one.
 pub(super) fn write_files(
     files: &dyn Files,
     aside: &Path,
@@ -112,7 +115,8 @@ pub(super) fn write_files(
     Ok(Written { bytes, weights_digest })
 }
 
-/// The results of `work` for `0 .. count`, up to the first that fails, by `threads` threads that take the next number each.
+/// The results of `work` for `0 .. count`, up to the first that fails, by `threads` threads that
+/// take the next number each.
 fn side_by_side<T: Send>(
     count: usize,
     threads: usize,
@@ -143,8 +147,8 @@ fn side_by_side<T: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Reads everything that a save of `source` with one writer reads, in the same order, and writes nothing: what a rank does
-/// while another saves, where every read is an exchange between them.
+/// Reads everything that a save of `source` with one writer reads, in the same order, and writes
+/// nothing: what a rank does while another saves, where every read is an exchange between them.
 ///
 /// # Errors
 /// A layout that cannot be saved, or an error of the source.

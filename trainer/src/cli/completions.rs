@@ -1,5 +1,6 @@
-//! `headlong completions SHELL`: what a shell offers. The values come from what the help says anyway: a flag of `auto|cpu|cuda` offers
-//! these words, one of `FILE` files, one of `DIR` folders, one of `N` nothing.
+//! `headlong completions SHELL`: what a shell offers. The values come from what the help says
+//! anyway: a flag of `auto|cpu|cuda` offers these words, one of `FILE` files, one of `DIR` folders,
+//! one of `N` nothing.
 
 use super::Cli;
 use crate::config::keys::KEYS;
@@ -32,7 +33,8 @@ complete -F _{function}_keys -o bashdefault {name}
     )
 }
 
-/// The command line with what its values can be, and with commands after `launch`, which to the parser are just words.
+/// The command line with what its values can be, and with commands after `launch`, which to the
+/// parser are just words.
 fn command() -> Command {
     let command = with_values(Cli::command());
     let launched: Vec<Command> =
@@ -62,9 +64,11 @@ fn with_value(argument: Arg) -> Arg {
         _ => words_of(&argument),
     };
     if !known.is_empty() {
-        // The parser holds words that live as long as the program, which ends when the script is printed.
+        // The parser holds words that live as long as the program, which ends when the script is
+        // printed.
         let known = known.into_iter().map(|word| &*word.leak());
-        return argument.value_parser(PossibleValuesParser::new(known.collect::<Vec<&'static str>>()));
+        return argument
+            .value_parser(PossibleValuesParser::new(known.collect::<Vec<&'static str>>()));
     }
     let hint = match name_of(&argument) {
         name if name.contains("DIR") => ValueHint::DirPath,
@@ -80,7 +84,8 @@ fn name_of(argument: &Arg) -> String {
     argument.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect()
 }
 
-/// The words of a name such as `off|auto|rows=N` that stand for themselves; none where files can be named, too.
+/// The words of a name such as `off|auto|rows=N` that stand for themselves; none where files can be
+/// named, too.
 fn words_of(argument: &Arg) -> Vec<String> {
     let name = name_of(argument);
     if name.contains("FILE") {
@@ -88,9 +93,9 @@ fn words_of(argument: &Arg) -> Vec<String> {
     }
     let is_word = |word: &&str| {
         word.starts_with(|letter: char| letter.is_ascii_lowercase())
-            && word
-                .chars()
-                .all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_')
+            && word.chars().all(|letter| {
+                letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_'
+            })
     };
     name.split('|').filter(is_word).map(str::to_owned).collect()
 }
@@ -108,7 +113,11 @@ mod tests {
     }
 
     fn values(path: &[&str], id: &str) -> Vec<String> {
-        argument(path, id).get_possible_values().iter().map(|value| value.get_name().to_owned()).collect()
+        argument(path, id)
+            .get_possible_values()
+            .iter()
+            .map(|value| value.get_name().to_owned())
+            .collect()
     }
 
     #[test]

@@ -1,19 +1,23 @@
 //! The program: reads the command line, calls the command, prints errors, gives the exit code.
 
-use super::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments};
+use super::{
+    BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments,
+};
 use super::{completions, files};
 use crate::Registry;
 use crate::bench::collectives::{self, operation::Operation};
 use crate::error::{Error, Result};
 use crate::report::lines;
-use crate::{checkpoint_command, config_command, data_command, doctor, inference, output, plan_command};
+use crate::{
+    checkpoint_command, config_command, data_command, doctor, inference, output, plan_command,
+};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The program `headlong`, whole, with the kinds of tables that `registry` knows: the `main` of a program with tables of
-/// its own.
+/// The program `headlong`, whole, with the kinds of tables that `registry` knows: the `main` of a
+/// program with tables of its own.
 ///
 /// ```no_run
 /// use headlong::table::{Registry, TableEnv, TableSpec};
@@ -29,7 +33,8 @@ use std::process::ExitCode;
 /// }
 /// ```
 ///
-/// Reads the command line of this process. Commands that start processes (`launch`, `bench`) start this program.
+/// Reads the command line of this process. Commands that start processes (`launch`, `bench`) start
+/// this program.
 pub fn main_with(registry: Registry) -> ExitCode {
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
@@ -40,7 +45,8 @@ pub fn main_with(registry: Registry) -> ExitCode {
         }
         Err(error) => error.exit(),
     };
-    let launched = crate::signals::outlive_file_limits().and_then(|()| crate::launch::follow_launcher());
+    let launched =
+        crate::signals::outlive_file_limits().and_then(|()| crate::launch::follow_launcher());
     let answer = launched.and_then(|()| match command {
         Some(command) => dispatch(command, &registry),
         None => output::print(&Cli::command().render_help().to_string()),
@@ -55,7 +61,8 @@ pub fn main_with(registry: Registry) -> ExitCode {
     }
 }
 
-/// The error of an argument that must be text. Paths may be any bytes, but not where they are the value of a key.
+/// The error of an argument that must be text. Paths may be any bytes, but not where they are the
+/// value of a key.
 fn not_text() -> Error {
     let arguments = std::env::args_os().filter(|argument| argument.to_str().is_none());
     let names: Vec<_> = arguments.map(|argument| format!("`{}`", argument.display())).collect();
@@ -79,8 +86,12 @@ fn dispatch(command: Command, registry: &Registry) -> Result<()> {
         Command::Kernels(KernelsCommand::List(arguments)) => {
             crate::kernels_command::list(&arguments, registry)
         }
-        Command::Config(ConfigCommand::Show(arguments)) => config_command::show(&arguments, registry),
-        Command::Config(ConfigCommand::Check(arguments)) => config_command::check(&arguments, registry),
+        Command::Config(ConfigCommand::Show(arguments)) => {
+            config_command::show(&arguments, registry)
+        }
+        Command::Config(ConfigCommand::Check(arguments)) => {
+            config_command::check(&arguments, registry)
+        }
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Recipe(arguments) => crate::recipe::run(&arguments),
         Command::Completions { shell } => output::print(&completions::script(shell, &program())),
@@ -111,7 +122,9 @@ fn bench(command: &BenchCommand, registry: &Registry) -> Result<()> {
         BenchCommand::Reader(arguments) => crate::bench::reader::run(arguments),
         BenchCommand::Embedding(arguments) => crate::bench::embedding::run(arguments),
         BenchCommand::AllReduce(arguments) => collectives::run(Operation::AllReduce, arguments),
-        BenchCommand::ReduceScatter(arguments) => collectives::run(Operation::ReduceScatter, arguments),
+        BenchCommand::ReduceScatter(arguments) => {
+            collectives::run(Operation::ReduceScatter, arguments)
+        }
         BenchCommand::AllGather(arguments) => collectives::run(Operation::AllGather, arguments),
         BenchCommand::Broadcast(arguments) => collectives::run(Operation::Broadcast, arguments),
         BenchCommand::Alltoall(arguments) => collectives::run(Operation::AllToAll, arguments),

@@ -1,4 +1,5 @@
-//! What a command reads and writes, by the flags that name it: no output is an input, and no two outputs are one file.
+//! What a command reads and writes, by the flags that name it: no output is an input, and no two
+//! outputs are one file.
 
 use super::{
     BenchCommand, CheckpointCommand, Command, DataCommand, JsonOutput, KernelsCommand, LogTarget,
@@ -65,11 +66,14 @@ fn pipe_at(path: &Path) -> Option<(u64, u64)> {
 }
 
 impl CommandFiles {
-    /// Adds files that are read: where a folder of data is named those in it, and of a shard all its files.
+    /// Adds files that are read: where a folder of data is named those in it, and of a shard all
+    /// its files.
     pub fn reads<P: AsRef<Path>>(mut self, by: &str, paths: impl IntoIterator<Item = P>) -> Self {
         for path in paths {
             let path = path.as_ref().to_owned();
-            let of_data = match is_folder_or_stem(&path) || path.extension().is_some_and(|end| end == "npy") {
+            let of_data = match is_folder_or_stem(&path)
+                || path.extension().is_some_and(|end| end == "npy")
+            {
                 true if path.is_dir() => files_of(Format::Split, std::slice::from_ref(&path)),
                 true => files_of(Format::Npy, std::slice::from_ref(&path)),
                 false => Vec::new(),
@@ -82,15 +86,18 @@ impl CommandFiles {
 
     /// Adds files that are written; `-` is none.
     pub fn writes<P: AsRef<Path>>(mut self, by: &str, paths: impl IntoIterator<Item = P>) -> Self {
-        let paths =
-            paths.into_iter().map(|path| path.as_ref().to_owned()).filter(|path| path != Path::new("-"));
+        let paths = paths
+            .into_iter()
+            .map(|path| path.as_ref().to_owned())
+            .filter(|path| path != Path::new("-"));
         self.writes.extend(paths.map(|path| Named { by: by.to_owned(), path }));
         self
     }
 
     /// Adds a checkpoint that is read, or the newest one of a folder.
     pub fn reads_checkpoint(mut self, by: &str, folder: Option<&PathBuf>) -> Self {
-        self.closed.extend(folder.map(|folder| Named { by: by.to_owned(), path: checkpoint_at(folder) }));
+        self.closed
+            .extend(folder.map(|folder| Named { by: by.to_owned(), path: checkpoint_at(folder) }));
         self
     }
 
@@ -98,8 +105,8 @@ impl CommandFiles {
         self.writes("--json-file", &json.json_file)
     }
 
-    /// Refuses an output that is an input, or another output; and a pipe that is named twice, of which each reader would
-    /// have a part.
+    /// Refuses an output that is an input, or another output; and a pipe that is named twice, of
+    /// which each reader would have a part.
     ///
     /// # Errors
     /// [`Error::Usage`] with both flags and the file.
@@ -109,8 +116,9 @@ impl CommandFiles {
             let Some(pipe) = pipe_at(&input.path) else { continue };
             if pipes.contains(&pipe) {
                 let (by, path) = (&input.by, input.path.display());
-                let message =
-                    format!("{by} {path} is one pipe, named twice: each reader would have a part of it");
+                let message = format!(
+                    "{by} {path} is one pipe, named twice: each reader would have a part of it"
+                );
                 return Err(Error::Usage(message));
             }
             pipes.push(pipe);
@@ -127,8 +135,10 @@ impl CommandFiles {
             let folder = output.path.parent().and_then(|folder| fs::canonicalize(folder).ok());
             let is_inside = |closed: &&Named| {
                 let path = fs::canonicalize(&closed.path).ok();
-                let is_below =
-                    folder.as_ref().zip(path).is_some_and(|(folder, path)| folder.starts_with(path));
+                let is_below = folder
+                    .as_ref()
+                    .zip(path)
+                    .is_some_and(|(folder, path)| folder.starts_with(path));
                 let mut entries = fs::read_dir(&closed.path).into_iter().flatten().flatten();
                 is_below || entries.any(|entry| Place::of(&entry.path()).as_ref() == Some(&place))
             };
@@ -139,8 +149,8 @@ impl CommandFiles {
         Ok(())
     }
 
-    /// As [`CommandFiles::check`], for a command that is the work of one process: several that a launcher has started
-    /// would all write the same file.
+    /// As [`CommandFiles::check`], for a command that is the work of one process: several that a
+    /// launcher has started would all write the same file.
     ///
     /// # Errors
     /// As [`CommandFiles::check`]; [`Error::Usage`] where several processes were started.
@@ -167,11 +177,15 @@ fn checkpoint_at(folder: &Path) -> PathBuf {
 impl Named {
     fn clash(&self, what: &str, other: &Self, does: &str) -> Error {
         let (path, other_path) = (self.path.display(), other.path.display());
-        Error::Usage(format!("{} {path} {what} {} {other_path} {does}: name another file", self.by, other.by))
+        Error::Usage(format!(
+            "{} {path} {what} {} {other_path} {does}: name another file",
+            self.by, other.by
+        ))
     }
 }
 
-/// Refuses outputs of `command` that are inputs. Commands with a configuration look again when they have it.
+/// Refuses outputs of `command` that are inputs. Commands with a configuration look again when they
+/// have it.
 ///
 /// # Errors
 /// As [`CommandFiles::check_for_one_process`].
@@ -183,7 +197,8 @@ pub(super) fn check(command: &Command) -> Result<()> {
             files.reads_checkpoint("--checkpoint", Some(&arguments.checkpoint)).check()
         }
         Command::Predict(arguments) => {
-            let files = files.reads("--data", &arguments.data).writes("--output", [&arguments.output]);
+            let files =
+                files.reads("--data", &arguments.data).writes("--output", [&arguments.output]);
             files.reads_checkpoint("--checkpoint", Some(&arguments.checkpoint)).check()
         }
         Command::Data(command) => of_data(command).check_for_one_process(),
@@ -211,11 +226,16 @@ fn of_data(command: &DataCommand) -> CommandFiles {
     match command {
         DataCommand::Make(arguments) => files
             .reads("--data", &arguments.data)
-            .writes("--output", [arguments.output.join(headlong_reader::dictionary::DICTIONARY_FILE)])
+            .writes(
+                "--output",
+                [arguments.output.join(headlong_reader::dictionary::DICTIONARY_FILE)],
+            )
             .writes_json(&arguments.json),
         DataCommand::Convert(arguments) => of_conversion(arguments),
         DataCommand::MultiHot(arguments) => of_conversion(&arguments.conversion),
-        DataCommand::Inspect(arguments) => files.reads("FILE", &arguments.files).writes_json(&arguments.json),
+        DataCommand::Inspect(arguments) => {
+            files.reads("FILE", &arguments.files).writes_json(&arguments.json)
+        }
         DataCommand::Verify(arguments) => files
             .reads("FILE", &arguments.files)
             .reads("--md5", &arguments.md5)
@@ -258,9 +278,10 @@ fn of_checkpoint(command: &CheckpointCommand) -> CommandFiles {
 fn check_bench(command: &BenchCommand) -> Result<()> {
     let files = CommandFiles::default();
     match command {
-        BenchCommand::Reader(arguments) => {
-            files.reads("FILE", &arguments.files).writes_json(&arguments.json).check_for_one_process()
-        }
+        BenchCommand::Reader(arguments) => files
+            .reads("FILE", &arguments.files)
+            .writes_json(&arguments.json)
+            .check_for_one_process(),
         BenchCommand::Forecast(arguments) => files
             .reads("--tuning", &arguments.tuning)
             .reads("--cluster", &arguments.cluster)
@@ -306,11 +327,17 @@ pub fn of_training(arguments: &TrainArguments, config: &Config) -> CommandFiles 
         .writes("--mllog", &arguments.mllog)
         .writes("--trace", &arguments.trace)
         .reads_checkpoint("--init-from", arguments.init_from.as_ref())
-        .reads_checkpoint("--checkpoint-dir", config.checkpoint.dir.as_ref().filter(|_| arguments.resume));
+        .reads_checkpoint(
+            "--checkpoint-dir",
+            config.checkpoint.dir.as_ref().filter(|_| arguments.resume),
+        );
     let makes_data = data.train.is_empty() && config.synthetic.enabled;
     let makes_dictionary = data.ids == Ids::Dictionary && data.dictionary.is_none();
     files
-        .writes("--output-dir", makes_data.then(|| prepare::synthetic_files(config)).into_iter().flatten())
+        .writes(
+            "--output-dir",
+            makes_data.then(|| prepare::synthetic_files(config)).into_iter().flatten(),
+        )
         .writes("--output-dir", makes_dictionary.then(|| dictionary::built_file(config)))
 }
 
@@ -328,7 +355,8 @@ mod tests {
     use super::super::Cli;
     use clap::CommandFactory as _;
 
-    /// Flags that name files or folders, and what this file does about them. Whoever adds one adds it here, and above.
+    /// Flags that name files or folders, and what this file does about them. Whoever adds one adds
+    /// it here, and above.
     const KNOWN: [&str; 22] = [
         // Read.
         "baseline",

@@ -1,5 +1,5 @@
-//! The command line: every command and flag, as text and as types. What a flag means for the configuration stands in
-//! [`train_arguments`]; [`main_with`] calls the commands.
+//! The command line: every command and flag, as text and as types. What a flag means for the
+//! configuration stands in [`train_arguments`]; [`main_with`] calls the commands.
 
 mod completions;
 mod dispatch;
@@ -31,10 +31,12 @@ use std::path::PathBuf;
 /// Trains deep-learning recommendation models (DLRM) on click logs.
 #[derive(Debug, Parser)]
 #[command(name = "headlong", version, about, propagate_version = true, max_term_width = 110)]
-#[command(after_help = "Exit codes: 0 done, 1 failed while running, 2 wrong usage, config or plan, \
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed while running, 2 wrong usage, config or plan, \
     3 communication failed, 4 slower than the baseline given, 77 skipped because a device is absent, \
     124 out of time, 129, 130 or 143 stopped by SIGHUP, SIGINT or SIGTERM: after saving, \
-    unless a second signal ended the run at once.")]
+    unless a second signal ended the run at once."
+)]
 pub struct Cli {
     /// What to do; without it the help is printed.
     #[command(subcommand)]
@@ -47,10 +49,11 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
     threads.ok_or_else(|| format!("expected 1 to {MOST_THREADS} threads"))
 }
 
-/// Flags of `train` that say nothing of a configuration: other commands take them, so that a command line of `train` can be
-/// tried, and do not list them.
+/// Flags of `train` that say nothing of a configuration: other commands take them, so that a
+/// command line of `train` can be tried, and do not list them.
 fn hide_what_runs_alone_have(argument: clap::Arg) -> clap::Arg {
-    let of_runs = ["resume", "data_changed", "init_from", "log_json", "mllog", "trace", "time", "dry_run"];
+    let of_runs =
+        ["resume", "data_changed", "init_from", "log_json", "mllog", "trace", "time", "dry_run"];
     let is_hidden = of_runs.iter().any(|name| argument.get_id() == name);
     if is_hidden { argument.hide(true) } else { argument }
 }
@@ -181,7 +184,8 @@ pub struct EvalArguments {
     /// Samples of one batch; the checkpoint's configuration by default
     #[arg(long, value_name = "N")]
     pub batch_size: Option<usize>,
-    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of the run's own evaluations
+    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of
+    /// the run's own evaluations
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
     pub device: crate::config::DeviceChoice,
     /// Threads; one per core by default
@@ -207,13 +211,15 @@ pub struct PredictArguments {
     /// Their format; told from the first file, else the one that was trained on
     #[arg(long, value_name = "FORMAT")]
     pub data_format: Option<Format>,
-    /// Where the probabilities go; the extension decides between CSV and Parquet; `-`: CSV to standard output
+    /// Where the probabilities go; the extension decides between CSV and Parquet; `-`: CSV to
+    /// standard output
     #[arg(long, value_name = "FILE.csv|.parquet|-")]
     pub output: PathBuf,
     /// Samples of one batch; the checkpoint's configuration by default
     #[arg(long, value_name = "N")]
     pub batch_size: Option<usize>,
-    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of the run's own evaluations
+    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of
+    /// the run's own evaluations
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
     pub device: crate::config::DeviceChoice,
     /// Threads; one per core by default
@@ -230,7 +236,8 @@ pub struct PlanArguments {
     /// As for `train`
     #[command(flatten)]
     pub train: TrainArguments,
-    /// Rows of the training files, where known: adds the last batch and the nearest batch size that divides them
+    /// Rows of the training files, where known: adds the last batch and the nearest batch size that
+    /// divides them
     #[arg(long, value_name = "N")]
     pub data_rows: Option<u64>,
     /// Show the stages of a step: their lanes, what they read and write, and what each waits for
@@ -247,7 +254,8 @@ pub struct PlanArguments {
 /// What `headlong plan` is asked about a cluster.
 #[derive(Debug, Default, Args)]
 pub struct ClusterArguments {
-    /// Plan for laptop, h200x1, dgx-a100, dgx-h100, dgx-h200, gb200-nvl72 or a described cluster; `show` prints the descriptions
+    /// Plan for laptop, h200x1, dgx-a100, dgx-h100, dgx-h200, gb200-nvl72 or a described cluster;
+    /// `show` prints the descriptions
     #[arg(long, value_name = "NAME|FILE.toml|show", help_heading = "Cluster")]
     pub cluster: Option<PathBuf>,
     /// Nodes of it
@@ -256,11 +264,19 @@ pub struct ClusterArguments {
     /// Devices of a node
     #[arg(long, value_name = "N", requires = "cluster", help_heading = "Cluster")]
     pub devices_per_node: Option<usize>,
-    /// How often rows are asked for: Criteo's Terabyte logs, or the row of rank k in proportion to k^-ALPHA
+    /// How often rows are asked for: Criteo's Terabyte logs, or the row of rank k in proportion to
+    /// k^-ALPHA
     #[arg(long, value_name = "terabyte|ALPHA", requires = "cluster", help_heading = "Cluster")]
     pub frequencies: Option<String>,
-    /// Batch sizes to choose from; by default that of the configuration, and those whose convergence is published
-    #[arg(long, value_name = "N,…", value_delimiter = ',', requires = "cluster", help_heading = "Cluster")]
+    /// Batch sizes to choose from; by default that of the configuration, and those whose
+    /// convergence is published
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        requires = "cluster",
+        help_heading = "Cluster"
+    )]
     pub batch_sizes: Vec<usize>,
     /// Draw step time and samples per second against devices, and where the tables lie
     #[arg(long, value_name = "FILE.svg", requires = "cluster", help_heading = "Cluster")]
@@ -275,11 +291,13 @@ pub struct ClusterArguments {
 pub enum DataCommand {
     /// Build a dictionary with a frequency threshold: one streaming pass, resumable per file
     Make(DataMakeArguments),
-    /// Convert between formats: Criteo text, CSV, Parquet, MLPerf and HugeCTR records, npy, split binary, our own
+    /// Convert between formats: Criteo text, CSV, Parquet, MLPerf and HugeCTR records, npy, split
+    /// binary, our own
     Convert(ConvertArguments),
     /// Rows, click rate, and per column the missing share, cardinality and range
     Inspect(DataFilesArguments),
-    /// Check every line or sample of any format, and MD5 sums; malformed lines are named with their numbers
+    /// Check every line or sample of any format, and MD5 sums; malformed lines are named with their
+    /// numbers
     Verify(VerifyArguments),
     /// Make multi-hot data of one-hot data in any format, as the generator of MLPerf v3 does
     MultiHot(MultiHotArguments),
@@ -354,7 +372,8 @@ pub enum CheckpointCommand {
     Export {
         /// Checkpoint folder
         dir: PathBuf,
-        /// The file; beside the checkpoint by default, where no later checkpoint removes it: STEP.safetensors
+        /// The file; beside the checkpoint by default, where no later checkpoint removes it:
+        /// STEP.safetensors
         #[arg(long, value_name = "FILE.safetensors")]
         output: Option<PathBuf>,
     },
@@ -477,7 +496,8 @@ impl std::str::FromStr for RowCap {
 /// `headlong kernels …`
 #[derive(Debug, Subcommand)]
 pub enum KernelsCommand {
-    /// Compile for one or more architectures; print registers, spills and shared memory of each kernel
+    /// Compile for one or more architectures; print registers, spills and shared memory of each
+    /// kernel
     Build(kernels_command::BuildArguments),
     /// Name the sources and their constants
     List(kernels_command::ListArguments),

@@ -1,5 +1,6 @@
-//! Which flag of `headlong train` sets which keys of the configuration. A flag has no other way to them, so that what is said of all of them
-//! here (a key is set by a flag or by `--set`, not by both) holds for each.
+//! Which flag of `headlong train` sets which keys of the configuration. A flag has no other way to
+//! them, so that what is said of all of them here (a key is set by a flag or by `--set`, not by
+//! both) holds for each.
 
 use super::TrainArguments;
 use crate::config::{Config, FormatChoice};
@@ -29,9 +30,11 @@ impl Setting<'_> {
     /// Refuses `--set` of a key that this flag sets, too.
     pub(super) fn refuse_both(&self, set: &[&str]) -> Result<()> {
         match self.keys.iter().find(|key| self.is_given() && set.contains(key)) {
-            Some(key) => {
-                Err(Error::contradiction(self.flag, format!("--set {key}"), "both set it; leave one out"))
-            }
+            Some(key) => Err(Error::contradiction(
+                self.flag,
+                format!("--set {key}"),
+                "both set it; leave one out",
+            )),
             None => Ok(()),
         }
     }
@@ -79,9 +82,15 @@ impl TrainArguments {
             flag("--data-format", &["data.format"], &self.data_format, |c, format| {
                 c.data.format = FormatChoice::Of(format);
             }),
-            flag("--output-dir", &["run.output_dir"], &self.output_dir, |c, dir| c.run.output_dir = dir),
-            flag("--on-bad-row", &["data.on_bad_row"], &self.on_bad_row, |c, what| c.data.on_bad_row = what),
-            flag("--cache-data", &["data.cache"], &self.cache_data, |c, place| c.data.cache = place),
+            flag("--output-dir", &["run.output_dir"], &self.output_dir, |c, dir| {
+                c.run.output_dir = dir
+            }),
+            flag("--on-bad-row", &["data.on_bad_row"], &self.on_bad_row, |c, what| {
+                c.data.on_bad_row = what
+            }),
+            flag("--cache-data", &["data.cache"], &self.cache_data, |c, place| {
+                c.data.cache = place
+            }),
             flag("--checkpoint-dir", &["checkpoint.dir"], &self.checkpoint_dir, |c, dir| {
                 c.checkpoint.dir = Some(dir);
             }),
@@ -103,8 +112,12 @@ impl TrainArguments {
                 keys: &["optimizer.sparse.name", "optimizer.dense.name"],
                 put: optimizer,
             },
-            flag("--batch-size", &["train.batch_size"], &self.batch_size, |c, n| c.train.batch_size = n),
-            flag("--accumulate", &["train.accumulate"], &self.accumulate, |c, n| c.train.accumulate = n),
+            flag("--batch-size", &["train.batch_size"], &self.batch_size, |c, n| {
+                c.train.batch_size = n
+            }),
+            flag("--accumulate", &["train.accumulate"], &self.accumulate, |c, n| {
+                c.train.accumulate = n
+            }),
             flag("--epochs", &["train.epochs", "train.steps"], &self.epochs, |c, epochs| {
                 (c.train.epochs, c.train.steps) = (epochs, None);
             }),
@@ -112,12 +125,16 @@ impl TrainArguments {
             flag("--learning-rate", &["train.learning_rate"], &self.learning_rate, |c, rate| {
                 c.train.learning_rate = rate;
             }),
-            flag("--precision", &["train.precision"], &self.precision, |c, name| c.train.precision = name),
+            flag("--precision", &["train.precision"], &self.precision, |c, name| {
+                c.train.precision = name
+            }),
             flag("--seed", &["train.seed"], &self.seed, |c, seed| c.train.seed = seed),
             flag("--target-auc", &["eval.target_auc"], &self.target_auc, |c, auc| {
                 c.eval.target_auc = Some(auc);
             }),
-            flag("--eval-every", &["eval.every"], &self.eval_every, |c, every| c.eval.every = every),
+            flag("--eval-every", &["eval.every"], &self.eval_every, |c, every| {
+                c.eval.every = every
+            }),
             flag("--eval-batch-size", &["eval.batch_size"], &self.eval_batch_size, |c, n| {
                 c.eval.batch_size = n;
             }),
@@ -126,17 +143,26 @@ impl TrainArguments {
 
     fn settings_of_machine(&self) -> Vec<Setting<'_>> {
         vec![
-            flag("--eval-ranks", &["run.eval_ranks"], &self.eval_ranks, |c, n| c.run.eval_ranks = Some(n)),
+            flag("--eval-ranks", &["run.eval_ranks"], &self.eval_ranks, |c, n| {
+                c.run.eval_ranks = Some(n)
+            }),
             flag("--device", &["run.device"], &self.device, |c, device| c.run.device = device),
             flag("--kernels", &["run.kernels"], &self.kernels, |c, dir| c.run.kernels = Some(dir)),
             flag("--threads", &["run.threads"], &self.threads, |c, n| c.run.threads = Some(n)),
             flag("--ranks", &["run.ranks"], &self.ranks, |c, n| c.run.ranks = n),
             flag("--hybrid", &["run.hybrid"], &self.hybrid, |c, hybrid| c.run.hybrid = hybrid),
             flag("--schedule", &["run.schedule"], &self.schedule, |c, name| c.run.schedule = name),
-            flag("--transport", &["run.transport"], &self.transport, |c, name| c.run.transport = name),
-            flag("--insecure", &["comm.insecure"], &self.insecure.then_some(true), |c, insecure| {
-                c.comm.insecure = insecure;
+            flag("--transport", &["run.transport"], &self.transport, |c, name| {
+                c.run.transport = name
             }),
+            flag(
+                "--insecure",
+                &["comm.insecure"],
+                &self.insecure.then_some(true),
+                |c, insecure| {
+                    c.comm.insecure = insecure;
+                },
+            ),
         ]
     }
 }
@@ -146,7 +172,8 @@ mod tests {
     use crate::cli::{Cli, Command, TrainArguments};
     use clap::{CommandFactory as _, Parser as _};
 
-    /// Flags that set no key: they say where the configuration comes from, or what a run does besides.
+    /// Flags that set no key: they say where the configuration comes from, or what a run does
+    /// besides.
     const OTHERS: [&str; 11] = [
         "--config",
         "--preset",
@@ -211,10 +238,13 @@ mod tests {
         for argument in train.get_arguments().filter_map(|argument| argument.get_long()) {
             let flag = format!("--{argument}");
             let sets = settings.iter().any(|setting| setting.flag == flag);
-            let known = OTHERS.contains(&flag.as_str()) || ["--help", "--version"].contains(&flag.as_str());
+            let known =
+                OTHERS.contains(&flag.as_str()) || ["--help", "--version"].contains(&flag.as_str());
             assert!(sets != known, "{flag} sets a key, or is named among those that set none");
         }
-        assert!(settings.iter().all(|setting| VALUES.iter().any(|(flag, ..)| *flag == setting.flag)));
+        assert!(
+            settings.iter().all(|setting| VALUES.iter().any(|(flag, ..)| *flag == setting.flag))
+        );
     }
 
     #[test]
@@ -223,15 +253,20 @@ mod tests {
             let arguments = parse(&[flag, value]);
             let settings = arguments.settings();
             let setting = settings.into_iter().find(|setting| setting.flag == flag).expect(flag);
-            let named: Vec<_> = sets.iter().map(|set| set.split_once('=').expect("a value").0).collect();
+            let named: Vec<_> =
+                sets.iter().map(|set| set.split_once('=').expect("a value").0).collect();
             assert_eq!(setting.keys, named, "{flag}");
             for set in sets {
                 let arguments = parse(&["--data", "x", "--valid", "y", "--checkpoint-dir", "z"]);
-                let error = TrainArguments { set: vec![(*set).to_owned()], ..with(arguments, flag, value) };
+                let error =
+                    TrainArguments { set: vec![(*set).to_owned()], ..with(arguments, flag, value) };
                 let error = error.resolve(&crate::Registry::default()).expect_err(flag);
                 let message = error.to_string();
                 let key = set.split_once('=').expect("a value").0;
-                assert!(message.contains(flag) && message.contains(&format!("--set {key}")), "{message}");
+                assert!(
+                    message.contains(flag) && message.contains(&format!("--set {key}")),
+                    "{message}"
+                );
                 assert_eq!(error.exit_code(), 2);
             }
             let mut changed = crate::config::Config::default();

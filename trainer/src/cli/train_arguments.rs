@@ -1,10 +1,11 @@
-//! The flags of `headlong train`, which are also those of `plan` and `config`, and what they do to the configuration.
+//! The flags of `headlong train`, which are also those of `plan` and `config`, and what they do to
+//! the configuration.
 
 use crate::Registry;
 use crate::command_line;
 use crate::config::{
-    CacheData, Config, DeviceChoice, EvalEvery, Hybrid, OnBadRow, Precision, ScheduleChoice, TransportChoice,
-    keys,
+    CacheData, Config, DeviceChoice, EvalEvery, Hybrid, OnBadRow, Precision, ScheduleChoice,
+    TransportChoice, keys,
 };
 use crate::error::{Error, Result};
 use crate::preset;
@@ -15,7 +16,8 @@ use headlong_reader::io::DataFile;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The flags of `headlong train`. A flag overrides `--set`'s layers below it; both for the same key is an error.
+/// The flags of `headlong train`. A flag overrides `--set`'s layers below it; both for the same key
+/// is an error.
 #[derive(Debug, Clone, Default, Args)]
 pub struct TrainArguments {
     /// TOML configuration (`headlong config show` prints one)
@@ -28,8 +30,8 @@ pub struct TrainArguments {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
-    /// Training files: Criteo text, CSV or TSV (plain, gzip or Zstandard; `-`: standard input), Parquet, or binary data;
-    /// may be repeated
+    /// Training files: Criteo text, CSV or TSV (plain, gzip or Zstandard; `-`: standard input),
+    /// Parquet, or binary data; may be repeated
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
     pub data: Vec<DataFile>,
     /// Validation files; may be repeated
@@ -63,7 +65,8 @@ pub struct TrainArguments {
     /// Learning rate after the warm-up
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub learning_rate: Option<f64>,
-    /// sgd, adagrad, adam (lazy for tables), rowwise_adagrad or ftrl (tables; adagrad for the dense network)
+    /// sgd, adagrad, adam (lazy for tables), rowwise_adagrad or ftrl (tables; adagrad for the dense
+    /// network)
     #[arg(long, value_name = "NAME", help_heading = "Training")]
     pub optimizer: Option<String>,
     /// Arithmetic of the dense layers
@@ -76,7 +79,8 @@ pub struct TrainArguments {
     /// Stop at the first evaluation that reaches this AUC
     #[arg(long, value_name = "X", help_heading = "Evaluation")]
     pub target_auc: Option<f64>,
-    /// Evaluate every N steps, or every FRACTION of an epoch (written with a point); 0: at the end alone
+    /// Evaluate every N steps, or every FRACTION of an epoch (written with a point); 0: at the end
+    /// alone
     #[arg(long, value_name = "N|FRACTION", value_parser = parse_eval_every, help_heading = "Evaluation")]
     pub eval_every: Option<EvalEvery>,
     /// Samples of one evaluation batch
@@ -108,7 +112,8 @@ pub struct TrainArguments {
     /// Where the arithmetic happens
     #[arg(long, value_name = "auto|cpu|cuda", help_heading = "Machine")]
     pub device: Option<DeviceChoice>,
-    /// Folder of compiled kernels that `headlong kernels build` has written; without it they are compiled when first used
+    /// Folder of compiled kernels that `headlong kernels build` has written; without it they are
+    /// compiled when first used
     #[arg(long, value_name = "DIR", help_heading = "Machine")]
     pub kernels: Option<PathBuf>,
     /// Threads of this process; one per core by default; changes no result
@@ -137,7 +142,8 @@ pub struct TrainArguments {
     /// Write a log of MLPerf's form (:::MLLOG lines)
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub mllog: Option<PathBuf>,
-    /// Write every stage of every step as a trace that Perfetto opens; FILE.svg: a picture of the last step
+    /// Write every stage of every step as a trace that Perfetto opens; FILE.svg: a picture of the
+    /// last step
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub trace: Option<PathBuf>,
     /// Print the stages with their microseconds at the end
@@ -163,7 +169,8 @@ impl From<OsString> for LogTarget {
     }
 }
 
-/// What a run does besides its configuration: nothing here changes a weight, except what it starts from.
+/// What a run does besides its configuration: nothing here changes a weight, except what it starts
+/// from.
 #[derive(Debug, Clone, Default)]
 pub struct TrainOptions {
     /// Go on from the newest checkpoint of `checkpoint.dir`.
@@ -195,16 +202,20 @@ fn parse_eval_every(text: &str) -> Result<EvalEvery, String> {
         return Ok(EvalEvery::Steps(steps));
     }
     match text.parse::<f64>() {
-        Ok(fraction) if fraction.is_finite() && fraction > 0.0 => Ok(EvalEvery::EpochFraction(fraction)),
+        Ok(fraction) if fraction.is_finite() && fraction > 0.0 => {
+            Ok(EvalEvery::EpochFraction(fraction))
+        }
         _ => Err("expected a number of steps, or a fraction of an epoch such as 0.05".to_owned()),
     }
 }
 
 impl TrainArguments {
-    /// The effective configuration, checked, and what the run does besides; `registry` knows the kinds of tables.
+    /// The effective configuration, checked, and what the run does besides; `registry` knows the
+    /// kinds of tables.
     ///
     /// # Errors
-    /// Everything that is wrong with the usage or the configuration (exit code 2), named by flag or key.
+    /// Everything that is wrong with the usage or the configuration (exit code 2), named by flag or
+    /// key.
     pub fn resolve(&self, registry: &Registry) -> Result<(Config, TrainOptions)> {
         let (mut config, origin) = self.base()?;
         let set = keys_of(&self.set);
@@ -256,8 +267,9 @@ impl TrainArguments {
                 ("--keep", self.keep.is_some()),
             ] {
                 if given {
-                    let message =
-                        format!("{flag} needs a folder of checkpoints: name it with --checkpoint-dir DIR");
+                    let message = format!(
+                        "{flag} needs a folder of checkpoints: name it with --checkpoint-dir DIR"
+                    );
                     return Err(Error::Usage(message));
                 }
             }

@@ -1,5 +1,5 @@
-//! The settings of exchanges between ranks and of the hybrid split. None of them changes a result at the same number of
-//! ranks, but `comm.compress`.
+//! The settings of exchanges between ranks and of the hybrid split. None of them changes a result
+//! at the same number of ranks, but `comm.compress`.
 
 use super::verbs::VerbsConfig;
 use crate::error::{Error, Result};
@@ -11,7 +11,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommConfig {
-    /// Ranks of one node, where ranks are threads of one process; 0: all on one node. Processes know their nodes.
+    /// Ranks of one node, where ranks are threads of one process; 0: all on one node. Processes
+    /// know their nodes.
     pub ranks_per_node: usize,
     /// How vectors travel between nodes.
     pub exchange: ExchangeChoice,
@@ -21,15 +22,16 @@ pub struct CommConfig {
     pub deduplicate: DeduplicateChoice,
     /// What vectors and their gradients are rounded to on the way.
     pub compress: CompressChoice,
-    /// On devices, where what travels are slots of a fixed size: how many even shares of a rank's ids its slot for one owner has
-    /// room for, at least 1. A batch that asks one owner for more ends the run.
+    /// On devices, where what travels are slots of a fixed size: how many even shares of a rank's
+    /// ids its slot for one owner has room for, at least 1. A batch that asks one owner for more
+    /// ends the run.
     pub slot_factor: f64,
     /// Seconds after which a rank that does not come to an exchange ends the run.
     pub deadline_s: f64,
     /// Whether a job that other machines can reach may do without a secret.
     pub insecure: bool,
-    /// Which way is the fastest for how many bytes, as measured (`headlong bench tune`); changes no result. Unset: documented
-    /// defaults of the transport.
+    /// Which way is the fastest for how many bytes, as measured (`headlong bench tune`); changes no
+    /// result. Unset: documented defaults of the transport.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
     pub tuning: Option<PathBuf>,
     /// What NCCL may use.
@@ -71,8 +73,12 @@ const MOST_SECONDS: f64 = 1e9;
 /// # Errors
 /// Nothing that a clock could measure, by the name of `key`.
 pub fn seconds(key: &str, seconds: f64) -> Result<Duration> {
-    let wrong =
-        || Error::config(key, format!("expected seconds above 0, at most {MOST_SECONDS}, found {seconds:?}"));
+    let wrong = || {
+        Error::config(
+            key,
+            format!("expected seconds above 0, at most {MOST_SECONDS}, found {seconds:?}"),
+        )
+    };
     let is_measurable = seconds > 0.0 && seconds <= MOST_SECONDS;
     let duration = Duration::try_from_secs_f64(seconds).ok().filter(|_| is_measurable);
     duration.filter(|duration| !duration.is_zero()).ok_or_else(wrong)
@@ -107,19 +113,26 @@ pub enum FeatureChoice {
 pub struct HybridConfig {
     /// Batches that are read before the first step to learn how frequent each row is.
     pub statistics_batches: u64,
-    /// Measured latencies of exchanges (`headlong bench tune`). Unset: documented defaults of the transport.
+    /// Measured latencies of exchanges (`headlong bench tune`). Unset: documented defaults of the
+    /// transport.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
     pub latency_table: Option<PathBuf>,
-    /// Bytes of one rank that replicated rows may take, their optimiser state and gradients included; 0: a quarter of memory.
+    /// Bytes of one rank that replicated rows may take, their optimiser state and gradients
+    /// included; 0: a quarter of memory.
     pub max_replicated_bytes: u64,
-    /// At an evaluation, the split is made anew where the replicated rows cover this much less of the lookups than when it was
-    /// made (0.05: five points of a hundred); 0: never.
+    /// At an evaluation, the split is made anew where the replicated rows cover this much less of
+    /// the lookups than when it was made (0.05: five points of a hundred); 0: never.
     pub repartition_drift: f64,
 }
 
 impl Default for HybridConfig {
     fn default() -> Self {
-        Self { statistics_batches: 50, latency_table: None, max_replicated_bytes: 0, repartition_drift: 0.0 }
+        Self {
+            statistics_batches: 50,
+            latency_table: None,
+            max_replicated_bytes: 0,
+            repartition_drift: 0.0,
+        }
     }
 }
 

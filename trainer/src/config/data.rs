@@ -13,7 +13,8 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DataConfig {
-    /// Training files, read in this order. Empty: the synthetic data set, where `synthetic.enabled`.
+    /// Training files, read in this order. Empty: the synthetic data set, where
+    /// `synthetic.enabled`.
     pub train: Vec<DataFile>,
     /// Validation files, read in this order.
     pub valid: Vec<DataFile>,
@@ -23,8 +24,8 @@ pub struct DataConfig {
     pub num_dense: usize,
     /// Number of categorical columns, which is the number of tables.
     pub num_sparse: usize,
-    /// Ids a sample in each categorical column; 0: any number, `tables.max_ids_per_sample` on average. Empty: what the files say, else
-    /// `tables.max_ids_per_sample` for all.
+    /// Ids a sample in each categorical column; 0: any number, `tables.max_ids_per_sample` on
+    /// average. Empty: what the files say, else `tables.max_ids_per_sample` for all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hotness: Vec<u32>,
     /// What the columns of files with a header are. They also give `num_dense` and `num_sparse`.
@@ -42,7 +43,8 @@ pub struct DataConfig {
     pub hash: String,
     /// `admitted` and `dictionary`: an id gets its own row when it is seen this often.
     pub min_count: u32,
-    /// `dictionary`: the folder of `headlong data make`. Unset: `train` builds one in `run.output_dir`.
+    /// `dictionary`: the folder of `headlong data make`. Unset: `train` builds one in
+    /// `run.output_dir`.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
     pub dictionary: Option<PathBuf>,
     /// What is done to an integer before it enters the model; it is kept in the checkpoint.
@@ -53,7 +55,8 @@ pub struct DataConfig {
     pub prefetch_batches: usize,
     /// Where decoded data is kept between epochs.
     pub cache: CacheData,
-    /// Not set but found: whether columns of a file that have no place are ignored, because it is predicted and not trained on.
+    /// Not set but found: whether columns of a file that have no place are ignored, because it is
+    /// predicted and not trained on.
     #[serde(skip)]
     pub ignores_others: bool,
 }
@@ -90,9 +93,11 @@ impl Default for DataConfig {
 pub enum Ids {
     /// Hashed into the table's rows: no state, collisions possible.
     Hash,
-    /// One pass: an id gets a row of its own at its `min_count`-th sight; before that its column's shared row.
+    /// One pass: an id gets a row of its own at its `min_count`-th sight; before that its column's
+    /// shared row.
     Admitted,
-    /// Two passes: ids seen at least `min_count` times have rows of their own, the others share one.
+    /// Two passes: ids seen at least `min_count` times have rows of their own, the others share
+    /// one.
     Dictionary,
     /// The id modulo the table's rows, missing = 0: the original DLRM, MLPerf.
     Modulo,
@@ -100,7 +105,8 @@ pub enum Ids {
     Rows,
 }
 
-/// What is done to an integer before it enters the model. Three are in use for the same data; mixing them is an error.
+/// What is done to an integer before it enters the model. Three are in use for the same data;
+/// mixing them is an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DenseTransform {
     /// The integer as it is, missing = 0.
@@ -158,9 +164,10 @@ impl TryFrom<String> for FormatChoice {
     fn try_from(text: String) -> Result<Self, String> {
         match text.as_str() {
             "auto" => Ok(Self::Auto),
-            name => {
-                name.parse().map(Self::Of).map_err(|error: headlong_reader::ReaderError| error.to_string())
-            }
+            name => name
+                .parse()
+                .map(Self::Of)
+                .map_err(|error: headlong_reader::ReaderError| error.to_string()),
         }
     }
 }
@@ -186,7 +193,8 @@ pub enum OrderChoice {
     Samples,
 }
 
-/// What the columns of a file with a header are: `[data.columns]`. Every column of the file is named here, or ignored.
+/// What the columns of a file with a header are: `[data.columns]`. Every column of the file is
+/// named here, or ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ColumnsConfig {
@@ -218,11 +226,13 @@ impl ColumnsConfig {
 }
 
 impl Config {
-    /// Takes the numbers of columns from those that are named. Without dense columns there is no bottom network.
+    /// Takes the numbers of columns from those that are named. Without dense columns there is no
+    /// bottom network.
     pub(super) fn settle_columns(&mut self) {
         let data = &mut self.data;
         if !data.columns.is_empty() {
-            (data.num_dense, data.num_sparse) = (data.columns.dense.len(), data.columns.categorical.len());
+            (data.num_dense, data.num_sparse) =
+                (data.columns.dense.len(), data.columns.categorical.len());
         }
         if data.num_dense == 0 {
             self.model.bottom = vec![self.model.dim];
@@ -275,7 +285,8 @@ impl ColumnsConfig {
             return Ok(());
         }
         if self.categorical.is_empty() {
-            let message = "expected at least one column: the model is made of the tables of such columns";
+            let message =
+                "expected at least one column: the model is made of the tables of such columns";
             return Err(Error::config("data.columns.categorical", message));
         }
         if let Some(name) = self.lists.iter().find(|name| !self.categorical.contains(name)) {
@@ -283,7 +294,10 @@ impl ColumnsConfig {
             return Err(Error::config("data.columns.lists", message));
         }
         if self.list_separator.is_some_and(|separator| !separator.is_ascii()) {
-            return Err(Error::config("data.columns.list_separator", "expected an ASCII character"));
+            return Err(Error::config(
+                "data.columns.list_separator",
+                "expected an ASCII character",
+            ));
         }
         let mut named = Vec::new();
         let roles = [
@@ -295,7 +309,8 @@ impl ColumnsConfig {
         for (role, columns) in roles {
             for column in columns {
                 if let Some((_, other)) = named.iter().find(|(name, _)| *name == column) {
-                    let message = format!("column `{column}` is named in data.columns.{other}, too");
+                    let message =
+                        format!("column `{column}` is named in data.columns.{other}, too");
                     return Err(Error::config(format!("data.columns.{role}"), message));
                 }
                 named.push((column, role));

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EvalConfig {
-    /// An integer: every so many steps. A number with a point: every such fraction of an epoch. 0: at the end alone.
+    /// An integer: every so many steps. A number with a point: every such fraction of an epoch. 0:
+    /// at the end alone.
     pub every: EvalEvery,
     /// Samples of one evaluation batch.
     pub batch_size: usize,

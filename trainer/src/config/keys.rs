@@ -152,10 +152,12 @@ pub fn is_known(path: &str) -> bool {
     KEYS.iter().any(|key| key.path == path || is_section_of(path, key.path))
 }
 
-/// The key that `written` means: its full path, or the last word of one key (`sum_blocks` for `train.sum_blocks`).
+/// The key that `written` means: its full path, or the last word of one key (`sum_blocks` for
+/// `train.sum_blocks`).
 ///
 /// # Errors
-/// [`Error::UnknownKey`] with the nearest key, [`Error::AmbiguousKey`] where the word could mean several.
+/// [`Error::UnknownKey`] with the nearest key, [`Error::AmbiguousKey`] where the word could mean
+/// several.
 pub fn resolve(written: &str, place: &str) -> Result<&'static str> {
     if let Some(key) = KEYS.iter().find(|key| key.path == written) {
         return Ok(key.path);
@@ -208,7 +210,8 @@ fn nearest_key(path: &str) -> Option<&'static str> {
         if section.is_empty() {
             return whole.max(likeness(word, its_word));
         }
-        // The same word in another section counts as much as a word that is a little like it in the same one.
+        // The same word in another section counts as much as a word that is a little like it in the
+        // same one.
         let of_section = Some(similarity(section, its_section)).filter(|likeness| *likeness >= 0.5);
         0.3 * of_section.unwrap_or(0.0) + 0.7 * likeness(word, its_word)
     };
@@ -219,11 +222,13 @@ fn nearest_key(path: &str) -> Option<&'static str> {
     best(candidates.map(|candidate| (score(candidate), candidate)), least)
 }
 
-/// How likely `word` was written for the last word `known` of a key: misspelt, its beginning, its initials, or some of its parts.
+/// How likely `word` was written for the last word `known` of a key: misspelt, its beginning, its
+/// initials, or some of its parts.
 fn likeness(word: &str, known: &str) -> f64 {
     let parts: Vec<&str> = known.split('_').collect();
     let initials: String = parts.iter().filter_map(|part| part.chars().next()).collect();
-    let is_short = known.starts_with(word) && word.len() >= 3 || initials == word && word.len() >= 2;
+    let is_short =
+        known.starts_with(word) && word.len() >= 3 || initials == word && word.len() >= 2;
     if is_short && word != known {
         return 0.9;
     }
@@ -245,7 +250,8 @@ pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
 }
 
 fn best<'a>(scored: impl Iterator<Item = (f64, &'a str)>, least: f64) -> Option<&'a str> {
-    // Note: of equally near candidates the first wins, so the answer does not depend on the order of a map.
+    // Note: of equally near candidates the first wins, so the answer does not depend on the order
+    // of a map.
     let best = scored.fold(None, |best: Option<(f64, &str)>, next| match best {
         Some(best) if best.0 >= next.0 => Some(best),
         _ => Some(next),

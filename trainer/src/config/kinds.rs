@@ -5,9 +5,9 @@ use crate::error::{Error, Result};
 use headlong_embedding::{Grain, Keys, Registry, TableKind, TableSpec};
 
 impl Config {
-    /// As [`Config::validate`], in a program that has registered the kinds of `registry`: a kind that is
-    /// not registered is refused, and so is what tables of a kind cannot be. Entries say afterwards what
-    /// their kind leaves no choice of: `grain` and `keys`.
+    /// As [`Config::validate`], in a program that has registered the kinds of `registry`: a kind
+    /// that is not registered is refused, and so is what tables of a kind cannot be. Entries say
+    /// afterwards what their kind leaves no choice of: `grain` and `keys`.
     ///
     /// # Errors
     /// As [`Config::validate`]; the first table that the program cannot build, by name.
@@ -17,9 +17,11 @@ impl Config {
         self.validate()?;
         match self.table_rows(None) {
             Ok(rows) => self.check_tables(&rows, registry),
-            // The dictionary decides, and is not there: what depends on rows is checked with the plan.
-            Err(_) => (0..self.data.num_sparse)
-                .try_for_each(|column| self.kind_of(&self.table_spec(column, 1), registry).map(drop)),
+            // The dictionary decides, and is not there: what depends on rows is checked with the
+            // plan.
+            Err(_) => (0..self.data.num_sparse).try_for_each(|column| {
+                self.kind_of(&self.table_spec(column, 1), registry).map(drop)
+            }),
         }
     }
 
@@ -69,7 +71,8 @@ fn unknown(table: &str, kind: &str, registry: &Registry) -> Error {
     let help = match keys::nearest(kind, registry.names()) {
         Some(name) => format!("did you mean `{name}`?"),
         None => {
-            "a kind of your own is known to the program that registers it (docs/custom-tables.md)".to_owned()
+            "a kind of your own is known to the program that registers it (docs/custom-tables.md)"
+                .to_owned()
         }
     };
     let message = format!("table {table}: no table kind `{kind}`; known kinds: {known}: {help}");

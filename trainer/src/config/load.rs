@@ -14,7 +14,8 @@ impl Config {
     /// Reads a TOML text over the defaults. `place` names it in errors (a file name).
     ///
     /// # Errors
-    /// [`Error::UnknownKey`] and [`Error::Toml`] with `place:line`; [`Error::Config`] for an impossible optimiser.
+    /// [`Error::UnknownKey`] and [`Error::Toml`] with `place:line`; [`Error::Config`] for an
+    /// impossible optimiser.
     pub fn from_toml(text: &str, place: &str) -> Result<Self> {
         let mut config: Self = toml::from_str({
             check_keys(text, place)?;
@@ -31,13 +32,14 @@ impl Config {
     /// # Errors
     /// As [`Config::from_toml`], and [`Error::Config`] where the file cannot be read.
     pub fn from_file(path: &Path) -> Result<Self> {
-        let text = read_text(path)
-            .map_err(|error| Error::config("--config", format!("cannot read {}: {error}", path.display())))?;
+        let text = read_text(path).map_err(|error| {
+            Error::config("--config", format!("cannot read {}: {error}", path.display()))
+        })?;
         Self::from_toml(&text, &path.display().to_string())
     }
 
-    /// Applies `--set KEY=VALUE` arguments in order. A value is TOML; what is not TOML is taken as a string, so that
-    /// quotes lost to the shell are no error.
+    /// Applies `--set KEY=VALUE` arguments in order. A value is TOML; what is not TOML is taken as
+    /// a string, so that quotes lost to the shell are no error.
     ///
     /// # Errors
     /// [`Error::UnknownKey`] with the nearest key, [`Error::Toml`] where the type is wrong,
@@ -95,7 +97,8 @@ impl Config {
 fn parse_value(text: &str) -> Value {
     let parsed = toml::from_str::<Table>(&format!("value = {text}\n"));
     // Note: one key alone, lest a line break smuggle in a second one.
-    let single = parsed.ok().filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
+    let single =
+        parsed.ok().filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
     single.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
@@ -167,7 +170,8 @@ fn check_table(prefix: &str, table: &DeTable<'_>, text: &str, place: &str) -> Re
 fn check_entries(entries: &DeValue<'_>, text: &str, place: &str) -> Result<()> {
     let at = |position: usize| format!("{place}:{}", line_of(text, position));
     let DeValue::Array(entries) = entries else {
-        let message = "`table` is a list of sections: write `[[table]]`, once for each table".to_owned();
+        let message =
+            "`table` is a list of sections: write `[[table]]`, once for each table".to_owned();
         return Err(Error::Toml { place: place.to_owned(), message });
     };
     for entry in entries.iter() {
@@ -188,9 +192,11 @@ fn check_entries(entries: &DeValue<'_>, text: &str, place: &str) -> Result<()> {
     Ok(())
 }
 
-/// A value of a known key that has another type, or is too large: says what the key takes, where that is a number.
+/// A value of a known key that has another type, or is too large: says what the key takes, where
+/// that is a number.
 fn value_error(error: &toml::de::Error, text: &str, place: &str) -> Error {
-    let key = error.span().and_then(|span| key_at("", DeTable::parse(text).ok()?.get_ref(), span.start));
+    let key =
+        error.span().and_then(|span| key_at("", DeTable::parse(text).ok()?.get_ref(), span.start));
     match key.and_then(|key| expected(&key)) {
         Some(expected) => located(error, &format!("expected {expected}; found"), text, place),
         None => toml_error(error, text, place),
@@ -203,8 +209,11 @@ fn key_at(prefix: &str, table: &DeTable<'_>, position: usize) -> Option<String> 
         DeValue::Table(inner) => key_at("", inner, position).is_some(),
         _ => value.span().contains(&position),
     })?;
-    let path =
-        if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
+    let path = if prefix.is_empty() {
+        key.get_ref().to_string()
+    } else {
+        format!("{prefix}.{}", key.get_ref())
+    };
     match value.get_ref() {
         DeValue::Table(inner) => key_at(&path, inner, position),
         _ => Some(path),
@@ -243,8 +252,14 @@ mod tests {
             message("[model]\ndim = 8\n\n[train]\nbatch_sise = 512\n"),
             "a.toml:5: unknown key `train.batch_sise`: did you mean `train.batch_size`?"
         );
-        assert_eq!(message("[trian]\nseed = 1\n"), "a.toml:1: unknown key `trian`: did you mean `train`?");
-        assert!(message("zebra = 1\n").starts_with("a.toml:1: unknown key `zebra`; `headlong config show`"));
+        assert_eq!(
+            message("[trian]\nseed = 1\n"),
+            "a.toml:1: unknown key `trian`: did you mean `train`?"
+        );
+        assert!(
+            message("zebra = 1\n")
+                .starts_with("a.toml:1: unknown key `zebra`; `headlong config show`")
+        );
         assert!(message("[optimizer.sparse]\nbeta3 = 1\n").contains("`optimizer.sparse.beta3`"));
     }
 
@@ -283,7 +298,8 @@ mod tests {
 
     #[test]
     fn set_names_what_is_wrong() {
-        let error = |argument: &str| Config::default().set_all(&[argument]).unwrap_err().to_string();
+        let error =
+            |argument: &str| Config::default().set_all(&[argument]).unwrap_err().to_string();
         assert_eq!(
             error("train.batch_sise=3"),
             "--set: unknown key `train.batch_sise`: did you mean `train.batch_size`?"

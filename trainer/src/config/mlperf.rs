@@ -37,9 +37,10 @@ impl MlperfConfig {
     pub(super) fn validate(&self) -> Result<()> {
         let one_of = |key: &str, value: &str, names: &[&str]| match names.contains(&value) {
             true => Ok(()),
-            false => {
-                Err(Error::config(key, format!("expected one of {}, found \"{value}\"", names.join(", "))))
-            }
+            false => Err(Error::config(
+                key,
+                format!("expected one of {}, found \"{value}\"", names.join(", ")),
+            )),
         };
         one_of("mlperf.division", &self.division, &["closed", "open"])?;
         one_of("mlperf.status", &self.status, &["onprem", "cloud", "preview", "research"])

@@ -1,9 +1,10 @@
-//! The configuration: every setting that can change a result, with its default, its unit in its name.
+//! The configuration: every setting that can change a result, with its default, its unit in its
+//! name.
 //!
-//! A configuration is built in layers, each over the one before: the defaults of this file, then a preset or
-//! a TOML file, then `--set key=value`, then the flags the user typed ([`load`]). Unknown keys are refused with
-//! the nearest known one ([`keys`]); values that cannot work are refused before anything is allocated
-//! ([`validate`]). The environment is never read.
+//! A configuration is built in layers, each over the one before: the defaults of this file, then a
+//! preset or a TOML file, then `--set key=value`, then the flags the user typed ([`load`]). Unknown
+//! keys are refused with the nearest known one ([`keys`]); values that cannot work are refused
+//! before anything is allocated ([`validate`]). The environment is never read.
 //!
 //! ```
 //! let config = headlong::config::Config::from_toml("[train]\nbatch_size = 512\n", "example").unwrap();
@@ -30,8 +31,8 @@ mod verbs;
 
 pub(crate) use comm::seconds;
 pub use comm::{
-    CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, FeatureChoice, HybridConfig, IdsChoice,
-    NcclConfig,
+    CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, FeatureChoice, HybridConfig,
+    IdsChoice, NcclConfig,
 };
 pub use data::{
     CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids, OnBadRow, OrderChoice,
@@ -40,7 +41,9 @@ pub use evaluation::{EvalConfig, EvalEvery};
 pub use mlperf::MlperfConfig;
 pub use model::{Interaction, Loss, ModelConfig};
 pub use multi_hot::{MultiHotConfig, MultiHotSizes};
-pub(crate) use multi_hot::{check_memory as check_multi_hot_memory, memory_bytes as multi_hot_memory_bytes};
+pub(crate) use multi_hot::{
+    check_memory as check_multi_hot_memory, memory_bytes as multi_hot_memory_bytes,
+};
 pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
 };
@@ -74,7 +77,8 @@ pub struct Config {
     pub checkpoint: CheckpointConfig,
     /// Who a log of MLPerf's form is from. Changes no result.
     pub mlperf: MlperfConfig,
-    /// How the run uses the machine. Nothing here changes a result, except `ranks` where `train.sum_blocks` is unset.
+    /// How the run uses the machine. Nothing here changes a result, except `ranks` where
+    /// `train.sum_blocks` is unset.
     pub run: RunConfig,
     /// How ranks exchange what the tables need. Changes no result, but for `compress`.
     pub comm: CommConfig,
@@ -98,7 +102,8 @@ pub struct TablesConfig {
     pub pooling: Pooling,
     /// What rows are stored in.
     pub dtype: TableDtype,
-    /// Most ids of one bag, on average over a batch: memory is planned for `batch × this`. Criteo's bags hold one id.
+    /// Most ids of one bag, on average over a batch: memory is planned for `batch × this`. Criteo's
+    /// bags hold one id.
     pub max_ids_per_sample: usize,
 }
 
@@ -122,7 +127,8 @@ pub enum TableRows {
     List(Vec<u64>),
     /// The same number for every column.
     Each(u64),
-    /// A published list ([`crate::preset::cardinalities`]) or `"dictionary"`: as many as the dictionary holds.
+    /// A published list ([`crate::preset::cardinalities`]) or `"dictionary"`: as many as the
+    /// dictionary holds.
     Named(String),
 }
 
@@ -146,7 +152,8 @@ pub enum Pooling {
     Mean,
 }
 
-/// What the rows of a table are stored in. Sums, gradients and optimiser states are f32 in any case.
+/// What the rows of a table are stored in. Sums, gradients and optimiser states are f32 in any
+/// case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TableDtype {
@@ -163,8 +170,8 @@ pub enum TableDtype {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SyntheticConfig {
-    /// Whether it is written and used where no training file is named. Without it, naming no file is an error, so that
-    /// a forgotten flag never trains on made-up data.
+    /// Whether it is written and used where no training file is named. Without it, naming no file
+    /// is an error, so that a forgotten flag never trains on made-up data.
     pub enabled: bool,
     /// Rows of the training file.
     pub train_rows: u64,
@@ -172,7 +179,8 @@ pub struct SyntheticConfig {
     pub valid_rows: u64,
     /// Decides every row; independent of `train.seed`.
     pub seed: u64,
-    /// The Kaggle data's numbers of distinct ids are multiplied by this, above 0 and up to 1; small columns keep theirs.
+    /// The Kaggle data's numbers of distinct ids are multiplied by this, above 0 and up to 1; small
+    /// columns keep theirs.
     pub scale: f64,
     /// Whether the files are compressed.
     pub gzip: bool,
@@ -180,7 +188,14 @@ pub struct SyntheticConfig {
 
 impl Default for SyntheticConfig {
     fn default() -> Self {
-        Self { enabled: false, train_rows: 400_000, valid_rows: 50_000, seed: 1, scale: 0.001, gzip: false }
+        Self {
+            enabled: false,
+            train_rows: 400_000,
+            valid_rows: 50_000,
+            seed: 1,
+            scale: 0.001,
+            gzip: false,
+        }
     }
 }
 
@@ -213,7 +228,8 @@ pub struct TrainConfig {
     pub decay_power: f64,
     /// Learning rate below which the decay does not go.
     pub final_learning_rate: f64,
-    /// Between warm-up and decay, the warm-up's last value instead of `learning_rate`: as the original and HugeCTR have it.
+    /// Between warm-up and decay, the warm-up's last value instead of `learning_rate`: as the
+    /// original and HugeCTR have it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hugectr_compat: bool,
     /// Largest L2 norm of all dense gradients together; larger ones are scaled down to it.
@@ -226,7 +242,8 @@ pub struct TrainConfig {
     pub sum_blocks: Option<usize>,
     /// Arithmetic of the dense layers.
     pub precision: Precision,
-    /// What the loss is multiplied by at first, in f16 alone (docs/numerics.md): a power of two from 1 to 2²⁴.
+    /// What the loss is multiplied by at first, in f16 alone (docs/numerics.md): a power of two
+    /// from 1 to 2²⁴.
     pub loss_scale: f64,
     /// Steps without an overflow after which that is doubled.
     pub loss_scale_interval: u32,
@@ -302,11 +319,12 @@ impl Default for CheckpointConfig {
 pub struct RunConfig {
     /// Where the arithmetic happens.
     pub device: DeviceChoice,
-    /// Folder of compiled CUDA kernels. Unset: kernels are compiled when they are first used, and kept.
+    /// Folder of compiled CUDA kernels. Unset: kernels are compiled when they are first used, and
+    /// kept.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
     pub kernels: Option<PathBuf>,
-    /// File of algorithms for matrix products on a CUDA device: those that are not in it are searched when a product is first needed,
-    /// and kept. Unset: the library's first proposal.
+    /// File of algorithms for matrix products on a CUDA device: those that are not in it are
+    /// searched when a product is first needed, and kept. Unset: the library's first proposal.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
     pub algorithms: Option<PathBuf>,
     /// Threads of this process, over all its ranks. Unset: one per core. It never changes a result.
@@ -316,7 +334,8 @@ pub struct RunConfig {
     pub instructions: Instructions,
     /// Data-parallel ranks.
     pub ranks: usize,
-    /// Ranks that evaluate alone, besides `ranks`, while these train. Unset: those that train evaluate.
+    /// Ranks that evaluate alone, besides `ranks`, while these train. Unset: those that train
+    /// evaluate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_ranks: Option<usize>,
     /// Which rows are replicated on every rank: `"off"`, `"auto"` or `"rows=N"`.

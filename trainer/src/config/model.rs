@@ -2,13 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The model: DLRM as published (docs/numerics.md names the initialisation and the order of the interaction).
+/// The model: DLRM as published (docs/numerics.md names the initialisation and the order of the
+/// interaction).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelConfig {
     /// Width of every embedding vector, in elements.
     pub dim: usize,
-    /// Widths of the bottom network's layers after its `data.num_dense` inputs; the last equals `dim`.
+    /// Widths of the bottom network's layers after its `data.num_dense` inputs; the last equals
+    /// `dim`.
     pub bottom: Vec<usize>,
     /// Widths of the top network's layers after the interaction; the last is 1.
     pub top: Vec<usize>,
@@ -40,11 +42,13 @@ impl Default for ModelConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Interaction {
-    /// `[bottom output, strict lower triangle of F·Fᵀ]`, F the stack of the bottom output and the pooled vectors.
+    /// `[bottom output, strict lower triangle of F·Fᵀ]`, F the stack of the bottom output and the
+    /// pooled vectors.
     Dot,
     /// All vectors one after another.
     Cat,
-    /// The same, through a low-rank cross network (DCN v2) of `cross_layers` layers and rank `cross_rank`.
+    /// The same, through a low-rank cross network (DCN v2) of `cross_layers` layers and rank
+    /// `cross_rank`.
     Cross,
 }
 

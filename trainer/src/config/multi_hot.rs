@@ -12,7 +12,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MultiHotConfig {
-    /// Ids a sample in each column: the first is the file's, the others are rows drawn for it, once and for all.
+    /// Ids a sample in each column: the first is the file's, the others are rows drawn for it, once
+    /// and for all.
     pub sizes: MultiHotSizes,
     /// How these are drawn.
     pub distribution: Distribution,
@@ -20,7 +21,8 @@ pub struct MultiHotConfig {
     pub seed: u32,
     /// Most memory for what is drawn, in MiB; 0: as much as all of it takes. Changes no id.
     pub memory_mib: u64,
-    /// Not set but found ([`crate::data::is_drawn`]): all of the data is multi-hot already, so nothing is drawn.
+    /// Not set but found ([`crate::data::is_drawn`]): all of the data is multi-hot already, so
+    /// nothing is drawn.
     #[serde(skip)]
     pub is_idle: bool,
 }
@@ -102,7 +104,8 @@ impl Config {
         let rows = self.given_rows()?.map_or(Ok(Vec::new()), |_| self.table_rows(None))?;
         if let Some(column) = rows.iter().position(|&rows| rows > MAX_ROWS) {
             let (table, rows) = (self.column_name(column), rows[column]);
-            let message = format!("table {table}: ids are drawn for {MAX_ROWS} rows at most, found {rows}");
+            let message =
+                format!("table {table}: ids are drawn for {MAX_ROWS} rows at most, found {rows}");
             return Err(Error::config("tables.rows", message));
         }
         match self.raw_columns().first() {
@@ -134,8 +137,10 @@ impl Config {
             return Ok(None);
         }
         check_memory(table_rows, &sizes, memory_bytes, "multi_hot.memory_mib")?;
-        let bags = MultiHot::new(table_rows, &MultiHotSpec { sizes, distribution, seed, memory_bytes });
-        bags.map(|bags| Some(Arc::new(bags))).map_err(Error::failed("multi-hot ids cannot be drawn"))
+        let bags =
+            MultiHot::new(table_rows, &MultiHotSpec { sizes, distribution, seed, memory_bytes });
+        bags.map(|bags| Some(Arc::new(bags)))
+            .map_err(Error::failed("multi-hot ids cannot be drawn"))
     }
 }
 
@@ -150,6 +155,7 @@ pub(crate) fn check_memory(
     setting: &str,
 ) -> Result<()> {
     let needed = Count::from(MultiHot::bytes_needed(rows, sizes, memory_bytes));
-    let help = || format!("`{setting}` bounds what is drawn for multi-hot ids, and changes none of them");
+    let help =
+        || format!("`{setting}` bounds what is drawn for multi-hot ids, and changes none of them");
     needed.must_fit(Machine::detect().usable_bytes(), help)
 }

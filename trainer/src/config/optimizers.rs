@@ -14,7 +14,8 @@ pub struct OptimizersConfig {
     pub dense: DenseOptimizer,
 }
 
-/// The optimiser of the embedding tables: `sgd`, `adagrad`, `rowwise_adagrad`, `lazy_adam` or `ftrl`.
+/// The optimiser of the embedding tables: `sgd`, `adagrad`, `rowwise_adagrad`, `lazy_adam` or
+/// `ftrl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SparseOptimizer {
@@ -48,12 +49,14 @@ impl Default for DenseOptimizer {
     }
 }
 
-/// Settings of an optimiser. [`super::load`] fills the unset ones that the named optimiser has with its defaults
-/// and refuses the ones it lacks, so after loading a setting is `Some` exactly where it has a meaning.
+/// Settings of an optimiser. [`super::load`] fills the unset ones that the named optimiser has with
+/// its defaults and refuses the ones it lacks, so after loading a setting is `Some` exactly where
+/// it has a meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OptimizerSettings {
-    /// Added to the root of the accumulator, outside the root. Default 1e-10 (Adagrad), 1e-8 (Adam).
+    /// Added to the root of the accumulator, outside the root. Default 1e-10 (Adagrad), 1e-8
+    /// (Adam).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epsilon: Option<f64>,
     /// First value of the accumulator. Default 0; FTRL 0.1.
@@ -211,9 +214,10 @@ impl OptimizersConfig {
         self.dense.settings.resolve("optimizer.dense", &self.dense.name)
     }
 
-    /// `--optimizer NAME`: sets both, where both have it. `rowwise_adagrad` and `ftrl` leave the dense network
-    /// with `adagrad`; `adam` and `lazy_adam` mean lazy Adam for the tables and Adam for the dense network.
-    /// Settings return to the defaults of the new optimiser where the name changes.
+    /// `--optimizer NAME`: sets both, where both have it. `rowwise_adagrad` and `ftrl` leave the
+    /// dense network with `adagrad`; `adam` and `lazy_adam` mean lazy Adam for the tables and Adam
+    /// for the dense network. Settings return to the defaults of the new optimiser where the name
+    /// changes.
     ///
     /// # Errors
     /// [`Error::Config`] where no optimiser has that name.
@@ -224,7 +228,11 @@ impl OptimizersConfig {
             other => (other, other),
         };
         let of_dense = DENSE_NAMES.into_iter().filter(|name| !SPARSE_NAMES.contains(name));
-        check_name("--optimizer", name, &SPARSE_NAMES.into_iter().chain(of_dense).collect::<Vec<_>>())?;
+        check_name(
+            "--optimizer",
+            name,
+            &SPARSE_NAMES.into_iter().chain(of_dense).collect::<Vec<_>>(),
+        )?;
         if self.sparse.name != sparse {
             self.sparse = SparseOptimizer { name: sparse.to_owned(), ..SparseOptimizer::default() };
         }
@@ -262,8 +270,17 @@ mod tests {
         ] {
             optimizers.set_both(flag).unwrap();
             optimizers.resolve().unwrap();
-            assert_eq!((optimizers.sparse.name.as_str(), optimizers.dense.name.as_str()), (sparse, dense));
+            assert_eq!(
+                (optimizers.sparse.name.as_str(), optimizers.dense.name.as_str()),
+                (sparse, dense)
+            );
         }
-        assert!(optimizers.set_both("adagard").unwrap_err().to_string().contains("did you mean \"adagrad\""));
+        assert!(
+            optimizers
+                .set_both("adagard")
+                .unwrap_err()
+                .to_string()
+                .contains("did you mean \"adagrad\"")
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! How paths are written: TOML and JSON hold UTF-8, names of files any bytes. What is not UTF-8 is shown with a sign in its
-//! place; `headlong config show`, whose text is read back, refuses it.
+//! How paths are written: TOML and JSON hold UTF-8, names of files any bytes. What is not UTF-8 is
+//! shown with a sign in its place; `headlong config show`, whose text is read back, refuses it.
 
 use super::Config;
 use crate::error::{Error, Result};
@@ -10,7 +10,10 @@ pub(crate) fn one<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S:
     path.to_string_lossy().serialize(serializer)
 }
 
-pub(super) fn optional<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn optional<S: Serializer>(
+    path: &Option<PathBuf>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     path.as_ref().map(|path| path.to_string_lossy()).serialize(serializer)
 }
 
@@ -40,7 +43,8 @@ impl Config {
     pub fn check_paths_are_text(&self) -> Result<()> {
         match self.paths().find(|(_, path)| path.to_str().is_none()) {
             Some((key, path)) => {
-                let message = format!("{} is not UTF-8, and a TOML file holds nothing else", path.display());
+                let message =
+                    format!("{} is not UTF-8, and a TOML file holds nothing else", path.display());
                 Err(Error::config(key, message))
             }
             None => Ok(()),
@@ -65,6 +69,10 @@ mod tests {
         assert_eq!(serde_json::to_value(&config).unwrap()["data"]["train"][0], "bad\u{fffd}.txt");
         let message = config.check_paths_are_text().unwrap_err().to_string();
         assert!(message.contains("data.train") && message.contains("UTF-8"), "{message}");
-        assert_eq!(Config::default().with_every_key_set().paths().count(), 7, "without files of data");
+        assert_eq!(
+            Config::default().with_every_key_set().paths().count(),
+            7,
+            "without files of data"
+        );
     }
 }

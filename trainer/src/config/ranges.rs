@@ -1,7 +1,9 @@
-//! What every number of a configuration may be: whole numbers lie in a range, all others are finite.
+//! What every number of a configuration may be: whole numbers lie in a range, all others are
+//! finite.
 //!
-//! The upper ends are far above what anybody trains, and low enough that sizes derived from two or three of them are
-//! numbers still: what those come to is for the plan to judge ([`crate::plan`]), which counts without wrapping.
+//! The upper ends are far above what anybody trains, and low enough that sizes derived from two or
+//! three of them are numbers still: what those come to is for the plan to judge ([`crate::plan`]),
+//! which counts without wrapping.
 
 use super::Config;
 use crate::error::{Error, Result};
@@ -38,7 +40,8 @@ pub const MOST_THREADS: usize = 4096;
 
 macro_rules! ranges {
     ($($path:literal: $least:expr, $most:expr;)*) => {
-        /// The range of every key that holds whole numbers. Those of `comm.verbs` are with the settings of cards.
+        /// The range of every key that holds whole numbers. Those of `comm.verbs` are with the
+        /// settings of cards.
         const RANGES: &[(&str, Range)] = &[$(($path, Range { least: $least, most: $most })),*];
     };
 }
@@ -97,9 +100,13 @@ pub fn range_of(path: &str) -> Option<Range> {
 pub(super) fn expected(path: &str) -> Option<String> {
     let range = range_of(path)?;
     Some(match path {
-        "eval.every" => format!("a whole number of steps, {range}, or a fraction of an epoch with a point"),
+        "eval.every" => {
+            format!("a whole number of steps, {range}, or a fraction of an epoch with a point")
+        }
         "tables.rows" => format!("a number of rows, {range}, a list of them, or the name of one"),
-        "model.bottom" | "model.top" | "data.hotness" => format!("a list of whole numbers, each {range}"),
+        "model.bottom" | "model.top" | "data.hotness" => {
+            format!("a list of whole numbers, each {range}")
+        }
         "multi_hot.sizes" => format!("a list of whole numbers, each {range}, or \"mlperf\""),
         _ => format!("a whole number, {range}"),
     })
@@ -117,8 +124,10 @@ impl std::fmt::Display for Range {
 impl Config {
     /// Refuses the first number that lies outside of its key's range, or is none.
     pub(super) fn validate_numbers(&self) -> Result<()> {
-        let shown = serde_json::to_value(self).expect("every field of a configuration has a JSON form");
-        // In the order of the ranges: of several, a rank or a batch is named before what follows from it.
+        let shown =
+            serde_json::to_value(self).expect("every field of a configuration has a JSON form");
+        // In the order of the ranges: of several, a rank or a batch is named before what follows
+        // from it.
         for (path, range) in RANGES {
             let found = path.split('.').try_fold(&shown, |value, name| value.get(name));
             found.map_or(Ok(()), |found| range.check(path, found))?;
@@ -158,7 +167,9 @@ impl Range {
 /// JSON has neither NaN nor infinities and holds `null` for them. What is not set is left out.
 fn refuse_no_number(path: &str, value: &Value) -> Result<()> {
     match value {
-        Value::Null => Err(Error::config(path, "expected a finite number, found NaN or an infinity")),
+        Value::Null => {
+            Err(Error::config(path, "expected a finite number, found NaN or an infinity"))
+        }
         Value::Object(entries) => entries.iter().try_for_each(|(name, value)| {
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
             refuse_no_number(&path, value)
@@ -181,7 +192,8 @@ mod tests {
 
     #[test]
     fn every_key_of_whole_numbers_has_a_range_and_holds_it() {
-        for path in KEYS.iter().map(|key| key.path).filter(|path| !path.starts_with("comm.verbs.")) {
+        for path in KEYS.iter().map(|key| key.path).filter(|path| !path.starts_with("comm.verbs."))
+        {
             // What a key takes tells what it holds.
             let takes = |text: &str| Config::default().set_all(&[format!("{path}={text}")]).is_ok();
             let (list, word) = (takes("[3]") && !takes("[\"a\"]"), takes("abcd"));
@@ -208,7 +220,8 @@ mod tests {
 
     #[test]
     fn every_other_number_is_finite_used_or_not() {
-        for path in ["train.decay_power", "comm.slot_factor", "train.clip_norm", "synthetic.scale"] {
+        for path in ["train.decay_power", "comm.slot_factor", "train.clip_norm", "synthetic.scale"]
+        {
             for text in ["nan", "inf", "-inf"] {
                 let message = set(&[&format!("{path}={text}")]).unwrap_err().to_string();
                 assert!(message.contains(path) && message.contains("finite"), "{message}");

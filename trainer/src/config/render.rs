@@ -4,14 +4,15 @@ use super::{Config, keys};
 use toml::{Table, Value};
 
 impl Config {
-    /// The effective configuration as commented TOML: what `headlong config show` prints. Reading it back gives the
-    /// same configuration. Unset keys stand as comments.
+    /// The effective configuration as commented TOML: what `headlong config show` prints. Reading
+    /// it back gives the same configuration. Unset keys stand as comments.
     pub fn to_commented_toml(&self) -> String {
         let table = self.to_table();
         let mut text = String::new();
         let mut section = "";
         for key in keys::KEYS {
-            let (path, name) = key.path.rsplit_once('.').expect("every known key stands in a section");
+            let (path, name) =
+                key.path.rsplit_once('.').expect("every known key stands in a section");
             if path != section {
                 let gap = if section.is_empty() { "" } else { "\n" };
                 text.push_str(&format!("{gap}[{path}]\n"));
@@ -46,7 +47,12 @@ mod tests {
         let mut config = Config::default();
         config.optimizer.resolve().unwrap();
         config
-            .set_all(&["run.hybrid=rows=5", "eval.every=0.5", "tables.max_rows=9", "data.train=[\"a b.gz\"]"])
+            .set_all(&[
+                "run.hybrid=rows=5",
+                "eval.every=0.5",
+                "tables.max_rows=9",
+                "data.train=[\"a b.gz\"]",
+            ])
             .unwrap();
         let text = config.to_commented_toml();
         assert_eq!(Config::from_toml(&text, "shown").unwrap(), config, "{text}");

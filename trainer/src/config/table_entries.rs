@@ -44,7 +44,8 @@ pub struct TableEntry {
     /// Where its rows lie, where there are several ranks. Unset: as the split decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementName>,
-    /// Whether rows stand for themselves or share storage. Unset: what the kind is known to have, else `rows`.
+    /// Whether rows stand for themselves or share storage. Unset: what the kind is known to have,
+    /// else `rows`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grain: Option<GrainName>,
     /// What the table is asked with. Unset: what the kind is known to want, else `rows`.
@@ -94,11 +95,14 @@ impl TableEntry {
     pub(super) fn to_toml(&self) -> String {
         let table = toml::Table::try_from(self).expect("every field of an entry has a TOML form");
         let known = ENTRY_KEYS.iter().filter_map(|key| Some((key, table.get(*key)?)));
-        known.fold("\n[[table]]\n".to_owned(), |text, (key, value)| format!("{text}{key} = {value}\n"))
+        known.fold("\n[[table]]\n".to_owned(), |text, (key, value)| {
+            format!("{text}{key} = {value}\n")
+        })
     }
 
     fn text_options(&self) -> BTreeMap<String, String> {
-        let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text =
+            |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         self.options.iter().map(|(name, value)| (name.clone(), text(value))).collect()
     }
 }
@@ -163,12 +167,13 @@ impl Config {
 
     /// Where each table may lie.
     pub fn placement_choices(&self) -> Vec<PlacementChoice> {
-        let choice = |column: usize| match self.table_entry(column).and_then(|entry| entry.placement) {
-            None | Some(PlacementName::Auto) => PlacementChoice::Auto,
-            Some(PlacementName::DataParallel) => PlacementChoice::DataParallel,
-            Some(PlacementName::RowWise) => PlacementChoice::RowWise,
-            Some(PlacementName::TableWise) => PlacementChoice::TableWise(None),
-        };
+        let choice =
+            |column: usize| match self.table_entry(column).and_then(|entry| entry.placement) {
+                None | Some(PlacementName::Auto) => PlacementChoice::Auto,
+                Some(PlacementName::DataParallel) => PlacementChoice::DataParallel,
+                Some(PlacementName::RowWise) => PlacementChoice::RowWise,
+                Some(PlacementName::TableWise) => PlacementChoice::TableWise(None),
+            };
         (0..self.data.num_sparse).map(choice).collect()
     }
 
@@ -187,12 +192,17 @@ impl Config {
                 let names: Vec<String> =
                     (1..=self.data.num_sparse).map(|number| format!("C{number}")).collect();
                 let nearest = keys::nearest(&entry.name, names.iter().map(String::as_str));
-                let meant = nearest.map_or(String::new(), |name| format!(": did you mean `{name}`?"));
-                let message = format!("no table `{}`, there are C1 to C{}{meant}", entry.name, names.len());
+                let meant =
+                    nearest.map_or(String::new(), |name| format!(": did you mean `{name}`?"));
+                let message =
+                    format!("no table `{}`, there are C1 to C{}{meant}", entry.name, names.len());
                 return Err(Error::config("table.name", message));
             }
             if self.table[..index].iter().any(|other| other.name == entry.name) {
-                return Err(Error::config("table.name", format!("table {} has two sections", entry.name)));
+                return Err(Error::config(
+                    "table.name",
+                    format!("table {} has two sections", entry.name),
+                ));
             }
         }
         Ok(())
@@ -221,7 +231,9 @@ impl Config {
             if self.run.device == DeviceChoice::Cpu && spec.dtype == DType::F16 {
                 return refuse("a processor has f32 and bf16");
             }
-            if self.run.device == DeviceChoice::Cuda && *first.get_or_insert(spec.dtype) != spec.dtype {
+            if self.run.device == DeviceChoice::Cuda
+                && *first.get_or_insert(spec.dtype) != spec.dtype
+            {
                 return refuse("on a CUDA device all tables are stored alike");
             }
         }
@@ -244,8 +256,8 @@ impl Config {
                 }
                 _ => continue,
             };
-            let placement =
-                toml::Value::try_from(entry.placement).map_or_else(|_| String::new(), |v| v.to_string());
+            let placement = toml::Value::try_from(entry.placement)
+                .map_or_else(|_| String::new(), |v| v.to_string());
             return Err(Error::contradiction(
                 format!("table {}: placement = {placement}", entry.name),
                 format!("kind = \"{}\"", spec.kind),
@@ -269,8 +281,14 @@ mod tests {
         let rows = config.table_rows(None).unwrap();
         assert_eq!((rows[2], rows[4]), (900, 50), "an entry stands above max_rows");
         let spec = config.table_spec(2, rows[2]);
-        assert_eq!((spec.kind.as_str(), spec.keys, spec.grain), ("hashed", Keys::RawIds, Grain::Rows));
-        assert_eq!((spec.options["min_count"].as_str(), spec.options["eviction"].as_str()), ("2", "lfu"));
+        assert_eq!(
+            (spec.kind.as_str(), spec.keys, spec.grain),
+            ("hashed", Keys::RawIds, Grain::Rows)
+        );
+        assert_eq!(
+            (spec.options["min_count"].as_str(), spec.options["eviction"].as_str()),
+            ("2", "lfu")
+        );
         assert_eq!(spec.pooling, headlong_embedding::Pooling::Mean);
         assert_eq!(config.table_spec(4, 50).pooling, headlong_embedding::Pooling::Sum);
         assert_eq!(config.raw_columns(), [2]);
@@ -293,7 +311,8 @@ mod tests {
         let mixed = config.validate().unwrap_err().to_string();
         assert!(mixed.contains("stored alike"), "{mixed}");
         let hashed = "[tables]\ndtype = \"bf16\"\n\n[[table]]\nname = \"C3\"\nkind = \"hashed\"\n";
-        let hashed = Config::from_toml(hashed, "a.toml").unwrap().validate().unwrap_err().to_string();
+        let hashed =
+            Config::from_toml(hashed, "a.toml").unwrap().validate().unwrap_err().to_string();
         assert!(hashed.contains("C3") && hashed.contains("`dtype = \"f32\"`"), "{hashed}");
         let half = "[tables]\ndtype = \"f16\"\n\n[run]\ndevice = \"cpu\"\n";
         let half = Config::from_toml(half, "a.toml").unwrap().validate().unwrap_err().to_string();
@@ -321,9 +340,11 @@ mod tests {
         assert!(name.contains("no table `C27`, there are C1 to C26: did you mean `C2"), "{name}");
         let twice = message("[[table]]\nname = \"C1\"\n[[table]]\nname = \"C1\"\n");
         assert!(twice.contains("C1 has two sections"), "{twice}");
-        let replica = "[[table]]\nname = \"C1\"\nkind = \"hashed\"\nplacement = \"data_parallel\"\n";
+        let replica =
+            "[[table]]\nname = \"C1\"\nkind = \"hashed\"\nplacement = \"data_parallel\"\n";
         assert!(message(replica).contains("has no replica"), "{}", message(replica));
-        let divided = "[[table]]\nname = \"C1\"\nkind = \"x\"\ngrain = \"whole\"\nplacement = \"row_wise\"\n";
+        let divided =
+            "[[table]]\nname = \"C1\"\nkind = \"x\"\ngrain = \"whole\"\nplacement = \"row_wise\"\n";
         assert!(message(divided).contains("cannot be divided"), "{}", message(divided));
     }
 }

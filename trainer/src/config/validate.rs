@@ -2,8 +2,8 @@
 
 use super::ranges::BLOCKS_OF_RANK;
 use super::{
-    CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice, Interaction, Precision,
-    ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice, seconds,
+    CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice, Interaction,
+    Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice, seconds,
 };
 use crate::build::MAX_LOSS_SUMS;
 use crate::error::{Error, Result};
@@ -39,7 +39,10 @@ impl Config {
         for (key, widths) in [("model.bottom", &model.bottom), ("model.top", &model.top)] {
             if !(1..=MOST_LAYERS).contains(&widths.len()) {
                 let found = widths.len();
-                return Err(Error::config(key, format!("expected 1 to {MOST_LAYERS} widths, found {found}")));
+                return Err(Error::config(
+                    key,
+                    format!("expected 1 to {MOST_LAYERS} widths, found {found}"),
+                ));
             }
         }
         let (last, before) = model.bottom.split_last().expect("there is one width at least");
@@ -57,7 +60,9 @@ impl Config {
         }
         match model.top.last() {
             Some(1) => Ok(()),
-            last => Err(Error::config("model.top", format!("the last width must be 1, found {last:?}"))),
+            last => {
+                Err(Error::config("model.top", format!("the last width must be 1, found {last:?}")))
+            }
         }
     }
 
@@ -93,7 +98,9 @@ impl Config {
                 let (table, ids) = (self.column_name(column), quoted(&self.data.ids));
                 let message = match rows < least {
                     true => format!("table {table} needs at least {least} rows, found {rows}"),
-                    false => format!("table {table}: ids = {ids} fills {most} rows at most, found {rows}"),
+                    false => format!(
+                        "table {table}: ids = {ids} fills {most} rows at most, found {rows}"
+                    ),
                 };
                 return Err(Error::config("tables.rows", message));
             }
@@ -128,17 +135,21 @@ impl Config {
         Ok(Some(self.with_entry_rows(rows)))
     }
 
-    /// Rows of each table: those of the dictionary where it decides, else the given ones, both under
-    /// `tables.max_rows`.
+    /// Rows of each table: those of the dictionary where it decides, else the given ones, both
+    /// under `tables.max_rows`.
     ///
     /// # Errors
-    /// As [`Config::given_rows`]; [`Error::Config`] where the dictionary should decide and none is given.
+    /// As [`Config::given_rows`]; [`Error::Config`] where the dictionary should decide and none is
+    /// given.
     pub fn table_rows(&self, dictionary_rows: Option<&[u64]>) -> Result<Vec<u64>> {
         let rows = match (self.given_rows()?, dictionary_rows) {
             (Some(rows), _) => rows,
             (None, Some(rows)) => rows.to_vec(),
             (None, None) => {
-                return Err(Error::config("tables.rows", "the dictionary decides, and it is not built yet"));
+                return Err(Error::config(
+                    "tables.rows",
+                    "the dictionary decides, and it is not built yet",
+                ));
             }
         };
         let cap = self.tables.max_rows.unwrap_or(u64::MAX);
@@ -150,9 +161,10 @@ impl Config {
         let train = &self.train;
         positive("train.epochs", train.epochs)?;
         positive("train.learning_rate", train.learning_rate)?;
-        for (key, value) in
-            [("train.sparse_learning_rate", train.sparse_learning_rate), ("train.clip_norm", train.clip_norm)]
-        {
+        for (key, value) in [
+            ("train.sparse_learning_rate", train.sparse_learning_rate),
+            ("train.clip_norm", train.clip_norm),
+        ] {
             value.map_or(Ok(()), |value| positive(key, value))?;
         }
         if train.decay_steps > 0 {
@@ -177,7 +189,8 @@ impl Config {
     /// Positions of a batch's ids have 32 bits, and a step has so many sums of losses at most.
     fn validate_step(&self) -> Result<()> {
         let (batch_size, accumulate) = (self.train.batch_size as u64, self.train.accumulate as u64);
-        let ids = (0..self.data.num_sparse).map(|column| self.max_ids_per_sample(column) as u64).max();
+        let ids =
+            (0..self.data.num_sparse).map(|column| self.max_ids_per_sample(column) as u64).max();
         let ids = ids.unwrap_or(1);
         for (key, samples, of) in [
             ("train.batch_size", batch_size * accumulate, "a step"),
@@ -203,7 +216,8 @@ impl Config {
         Ok(())
     }
 
-    /// A batch is cut into blocks, and a rank holds a subtree of them: then the sums of all ranks have the shape of one rank's.
+    /// A batch is cut into blocks, and a rank holds a subtree of them: then the sums of all ranks
+    /// have the shape of one rank's.
     fn validate_ranks(&self) -> Result<()> {
         let (ranks, blocks) = (self.run.ranks, self.sum_blocks());
         let batch_size = self.train.batch_size;
@@ -223,8 +237,9 @@ impl Config {
             ));
         }
         if blocks / ranks > BLOCKS_OF_RANK {
-            let message =
-                format!("expected {BLOCKS_OF_RANK} a rank at most, found {blocks} on {ranks} ranks");
+            let message = format!(
+                "expected {BLOCKS_OF_RANK} a rank at most, found {blocks} on {ranks} ranks"
+            );
             return Err(Error::config("train.sum_blocks", message));
         }
         if self.comm.deduplicate == DeduplicateChoice::Off && ranks > 1 && blocks != ranks {
@@ -268,7 +283,10 @@ impl Config {
         };
         let checkpoint = &self.checkpoint;
         if !self.eval.asynchronous {
-            return contradicts("eval.asynchronous = false", "training does not wait for ranks of their own");
+            return contradicts(
+                "eval.asynchronous = false",
+                "training does not wait for ranks of their own",
+            );
         }
         if checkpoint.dir.is_some() && checkpoint.save_every > 0 && checkpoint.keep_best {
             let reason = "when the metrics are known, training has gone on: set checkpoint.keep_best = false";
@@ -280,8 +298,8 @@ impl Config {
     /// Refuses to train without data: a forgotten flag must not end in a run on made-up rows.
     ///
     /// # Errors
-    /// [`Error::Config`] where no training file is named and `synthetic.enabled` is false, or a named file is absent
-    /// or a directory.
+    /// [`Error::Config`] where no training file is named and `synthetic.enabled` is false, or a
+    /// named file is absent or a directory.
     pub fn require_data(&self) -> Result<()> {
         if self.data.train.is_empty() && !self.synthetic.enabled {
             return Err(Error::config(
@@ -327,7 +345,10 @@ impl Config {
         }
         if let Some(target) = self.eval.target_auc {
             if !(0.0..=1.0).contains(&target) {
-                return Err(Error::config("eval.target_auc", format!("expected 0 to 1, found {target}")));
+                return Err(Error::config(
+                    "eval.target_auc",
+                    format!("expected 0 to 1, found {target}"),
+                ));
             }
             if self.data.valid.is_empty() && !self.data.train.is_empty() {
                 return Err(Error::contradiction(
@@ -369,7 +390,11 @@ impl Config {
 pub fn refuse_unsupported(config: &Config) -> Result<()> {
     let run = &config.run;
     let refuse = |refused: bool, setting: String, reason: &str| {
-        if refused { Err(Error::unsupported(setting, format!("this build has {reason}"))) } else { Ok(()) }
+        if refused {
+            Err(Error::unsupported(setting, format!("this build has {reason}")))
+        } else {
+            Ok(())
+        }
     };
     if run.device == DeviceChoice::Cuda {
         refuse_on_devices(config)?;
@@ -413,9 +438,10 @@ fn refuse_on_devices(config: &Config) -> Result<()> {
         ),
     ];
     match refused.into_iter().find(|(refused, ..)| *refused) {
-        Some((_, setting, instead)) => {
-            Err(Error::unsupported(setting, format!("with run.device = \"cuda\" this build has {instead}")))
-        }
+        Some((_, setting, instead)) => Err(Error::unsupported(
+            setting,
+            format!("with run.device = \"cuda\" this build has {instead}"),
+        )),
         None => Ok(()),
     }
 }

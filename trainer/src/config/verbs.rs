@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VerbsConfig {
-    /// Devices by local index of the rank, again from the first where there are more ranks; empty: the nearest one.
+    /// Devices by local index of the rank, again from the first where there are more ranks; empty:
+    /// the nearest one.
     pub devices: Vec<String>,
     /// Place of the global identifier in the port's table. Unset: the best one.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -19,12 +19,13 @@ const MARGIN: u64 = 16;
 /// Bytes of a decoded id.
 const ID_BYTES: u64 = 8;
 
-/// Bytes of decoded training data that `data.cache` keeps in memory: exact where the files say how many samples of how many ids they
-/// have, else an upper estimate from their bytes. What a pipe will give is not known: 0.
+/// Bytes of decoded training data that `data.cache` keeps in memory: exact where the files say how
+/// many samples of how many ids they have, else an upper estimate from their bytes. What a pipe
+/// will give is not known: 0.
 pub(crate) fn cached_bytes(config: &Config) -> u64 {
     let (cache, files) = (config.data.cache, &config.data.train);
-    let is_kept =
-        matches!(cache, CacheData::Host | CacheData::Auto) && !files.iter().any(DataFile::is_stream);
+    let is_kept = matches!(cache, CacheData::Host | CacheData::Auto)
+        && !files.iter().any(DataFile::is_stream);
     // Files that cannot be opened are refused where they are read.
     if !is_kept || is_streamed(config, files).unwrap_or(true) {
         return 0;
@@ -33,7 +34,9 @@ pub(crate) fn cached_bytes(config: &Config) -> u64 {
         (true, _) if !config.synthetic.enabled => 0,
         (true, _) => config.synthetic.train_rows.saturating_mul(text_sample_bytes(config)),
         (false, Ok(Format::Criteo)) => bytes_of_text(config, files),
-        (false, _) => open_source(config, files, 1).map_or(0, |source| bytes_of_samples(&*source, files)),
+        (false, _) => {
+            open_source(config, files, 1).map_or(0, |source| bytes_of_samples(&*source, files))
+        }
     };
     if cache == CacheData::Host {
         return decoded;
@@ -84,7 +87,8 @@ fn bytes_of_samples(source: &dyn Source, files: &[DataFile]) -> u64 {
     let numbers = u64::from(schema.labelled) + schema.dense.len() as u64;
     match (source.num_samples(), ids) {
         (Some(samples), Some(ids)) => samples.saturating_mul(4 * numbers + ID_BYTES * ids),
-        // Where bags have any number of ids, an id takes two bytes of a file at least, a digit and what separates it.
+        // Where bags have any number of ids, an id takes two bytes of a file at least, a digit and
+        // what separates it.
         _ => stored_bytes(files).saturating_mul(MOST_COMPRESSION),
     }
 }

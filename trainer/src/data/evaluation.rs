@@ -17,11 +17,12 @@ use headlong_reader::{
 };
 use std::sync::Arc;
 
-/// Validation files up to this size are kept in memory, decoded; larger ones are read again for each evaluation.
+/// Validation files up to this size are kept in memory, decoded; larger ones are read again for
+/// each evaluation.
 pub(crate) const MOST_RESIDENT_STORED_BYTES: u64 = 1 << 30;
 
-/// Data that is predicted, any number of times: validation files, or the files of `eval` and `predict`. What fits is kept in memory,
-/// decoded. A clone shares it.
+/// Data that is predicted, any number of times: validation files, or the files of `eval` and
+/// `predict`. What fits is kept in memory, decoded. A clone shares it.
 #[derive(Clone)]
 pub struct EvaluationData {
     contents: Contents,
@@ -41,7 +42,12 @@ impl EvaluationData {
     ///
     /// # Errors
     /// Files that cannot be read.
-    pub fn open(config: &Config, files: &[DataFile], labelled: bool, threads: usize) -> Result<Self> {
+    pub fn open(
+        config: &Config,
+        files: &[DataFile],
+        labelled: bool,
+        threads: usize,
+    ) -> Result<Self> {
         Self::open_to_keep(config, files, labelled, threads, true)
     }
 
@@ -49,7 +55,12 @@ impl EvaluationData {
     ///
     /// # Errors
     /// Files that cannot be read.
-    pub fn open_once(config: &Config, files: &[DataFile], labelled: bool, threads: usize) -> Result<Self> {
+    pub fn open_once(
+        config: &Config,
+        files: &[DataFile],
+        labelled: bool,
+        threads: usize,
+    ) -> Result<Self> {
         let kept = !files.iter().any(DataFile::is_stream);
         Self::open_to_keep(config, files, labelled, threads, kept)
     }
@@ -121,8 +132,10 @@ impl EvaluationData {
             Contents::ResidentText(data) => data
                 .reader(Arc::new(ids.clone()), self.batch_size)
                 .map(|reader| Box::new(reader) as Box<dyn Reader>),
-            Contents::Text { files, options } => CriteoTextReader::open_frozen(files, ids.clone(), options)
-                .map(|reader| Box::new(reader) as Box<dyn Reader>),
+            Contents::Text { files, options } => {
+                CriteoTextReader::open_frozen(files, ids.clone(), options)
+                    .map(|reader| Box::new(reader) as Box<dyn Reader>)
+            }
             Contents::Format(source) => {
                 let options = FormatOptions {
                     batch_size: self.batch_size,

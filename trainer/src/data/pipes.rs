@@ -1,4 +1,5 @@
-//! Training on pipes: they are read once, so a run that reads its data again is refused before anything is read.
+//! Training on pipes: they are read once, so a run that reads its data again is refused before
+//! anything is read.
 
 use crate::config::{Config, EvalEvery, Ids};
 use crate::error::{Error, Result};
@@ -45,7 +46,10 @@ fn second_reader(config: &Config, reads: Reads) -> Option<(&'static str, String)
     let (train, data) = (&config.train, &config.data);
     if train.steps.is_none() && train.epochs != 1.0 {
         let epochs = train.epochs;
-        return Some(("train.epochs", format!("{epochs} epochs read it, or count its rows, more than once")));
+        return Some((
+            "train.epochs",
+            format!("{epochs} epochs read it, or count its rows, more than once"),
+        ));
     }
     if matches!(config.eval.every, EvalEvery::EpochFraction(_)) && !data.valid.is_empty() {
         let reason = "a part of an epoch needs its rows counted (name a number of steps instead)";
@@ -103,13 +107,23 @@ mod tests {
             (dictionary, none, "`data.ids`"),
             (|config| config.run.ranks = 2, none, "`run.ranks`"),
             (|_| (), Reads { has_mllog: true, ..none }, "`--mllog`"),
-            (|_| (), Reads { has_other_processes: true, ..none }, "every process would get another part"),
+            (
+                |_| (),
+                Reads { has_other_processes: true, ..none },
+                "every process would get another part",
+            ),
         ];
         for (change, reads, words) in cases {
             let message = refused(change, reads).expect(words);
-            assert!(message.contains(words) && message.contains("write the data to a file"), "{message}");
+            assert!(
+                message.contains(words) && message.contains("write the data to a file"),
+                "{message}"
+            );
         }
         // A transform that reads a file first says so itself.
-        assert_eq!(refused(|config| config.data.dense_transform = DenseTransform::FileMinimum, none), None);
+        assert_eq!(
+            refused(|config| config.data.dense_transform = DenseTransform::FileMinimum, none),
+            None
+        );
     }
 }

@@ -15,7 +15,8 @@ pub struct TrainingReader {
 enum Source {
     /// Criteo's text as a stream.
     Text(CriteoTextReader),
-    /// Any other format, or any data in another order or from memory; and ids to rows, which learn nothing on the way.
+    /// Any other format, or any data in another order or from memory; and ids to rows, which learn
+    /// nothing on the way.
     Format(Box<FormatReader>, Box<IdMapper>),
 }
 

@@ -27,7 +27,10 @@ fn driver(root: &Path, probe: &Probe) -> Finding {
     let has_device_file = root.join("dev/nvidia0").exists();
     let Some(file) = file(probe, Library::Driver) else {
         if !has_device_file {
-            return Finding::ok("CUDA", "no driver, no NVIDIA device; training runs on the processor");
+            return Finding::ok(
+                "CUDA",
+                "no driver, no NVIDIA device; training runs on the processor",
+            );
         }
         return Finding::warn(
             "CUDA",
@@ -36,8 +39,9 @@ fn driver(root: &Path, probe: &Probe) -> Finding {
             "install the NVIDIA driver, or start the container with the NVIDIA runtime",
         );
     };
-    let version =
-        probe.driver_version.map_or(String::new(), |(major, minor)| format!("CUDA {major}.{minor}, "));
+    let version = probe
+        .driver_version
+        .map_or(String::new(), |(major, minor)| format!("CUDA {major}.{minor}, "));
     match &probe.problem {
         None => Finding::ok("CUDA", format!("{version}{file}, {} devices", probe.devices.len())),
         Some(problem) => Finding::warn(
@@ -52,7 +56,8 @@ fn driver(root: &Path, probe: &Probe) -> Finding {
 fn device(device: &ProbedDevice) -> Finding {
     let ProbedDevice { ordinal, name, memory_bytes, arch, multiprocessors, .. } = device;
     let memory = bytes(*memory_bytes as u64);
-    let found = format!("cuda:{ordinal}: {name}, {memory}, {arch}, {multiprocessors} multiprocessors");
+    let found =
+        format!("cuda:{ordinal}: {name}, {memory}, {arch}, {multiprocessors} multiprocessors");
     if !device.is_software {
         return Finding::ok("GPU", found);
     }
@@ -153,7 +158,9 @@ mod tests {
         std::fs::write(root.path().join("dev/nvidia0"), "").unwrap();
         assert_eq!(driver(root.path(), &nothing).status, Status::Warn);
         let without_device = driver(root.path(), &probe(&[Library::Driver], vec![]));
-        assert!(without_device.status == Status::Warn && without_device.found.contains("/opt/libcuda"));
+        assert!(
+            without_device.status == Status::Warn && without_device.found.contains("/opt/libcuda")
+        );
         let whole = probe(&[Library::Driver], vec![a_device("NVIDIA H200", false)]);
         let finding = driver(root.path(), &whole);
         assert!(finding.status == Status::Ok && finding.found.contains("/opt/libcuda, 1 devices"));
@@ -163,7 +170,11 @@ mod tests {
     fn the_software_device_is_not_called_a_gpu() {
         let finding = device(&a_device("Headlong software device", true));
         assert_eq!((finding.name, finding.status), ("device", Status::Warn));
-        assert!(finding.found.contains("a software device, not a GPU: for tests"), "{}", finding.found);
+        assert!(
+            finding.found.contains("a software device, not a GPU: for tests"),
+            "{}",
+            finding.found
+        );
         let finding = device(&a_device("NVIDIA H200", false));
         assert_eq!((finding.name, finding.status), ("GPU", Status::Ok));
         assert!(
@@ -179,9 +190,13 @@ mod tests {
         let system = &System::at(root.path());
         let all = findings(system, &probe(&[], vec![]));
         assert!(all[1..].iter().all(|finding| finding.status == Status::Ok));
-        let one = findings(system, &probe(&[Library::Driver], vec![a_device("NVIDIA H200", false)]));
-        let warned: Vec<&str> =
-            one.iter().filter(|finding| finding.status == Status::Warn).map(|finding| finding.name).collect();
+        let one =
+            findings(system, &probe(&[Library::Driver], vec![a_device("NVIDIA H200", false)]));
+        let warned: Vec<&str> = one
+            .iter()
+            .filter(|finding| finding.status == Status::Warn)
+            .map(|finding| finding.name)
+            .collect();
         assert_eq!(warned, ["NVRTC", "cuBLASLt"]);
         assert!(one.iter().all(|finding| finding.status == Status::Ok || !finding.fix.is_empty()));
     }

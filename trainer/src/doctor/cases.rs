@@ -1,4 +1,5 @@
-//! Every broken machine that `docs/network.md` shows, made of files, and what is said of it. The page's section is these texts.
+//! Every broken machine that `docs/network.md` shows, made of files, and what is said of it. The
+//! page's section is these texts.
 
 use super::system::System;
 use super::{Finding, Status, environment, gpu, host, interfaces, memory, rdma, to_text, topology};
@@ -100,7 +101,8 @@ struct Case {
 
 /// The one finding that is not OK.
 fn only_bad(heading: &'static str, findings: Vec<Finding>) -> Case {
-    let mut bad: Vec<Finding> = findings.into_iter().filter(|one| one.status != Status::Ok).collect();
+    let mut bad: Vec<Finding> =
+        findings.into_iter().filter(|one| one.status != Status::Ok).collect();
     assert_eq!(bad.len(), 1, "{heading}: {bad:?}");
     Case { heading, finding: bad.remove(0) }
 }
@@ -116,7 +118,10 @@ fn rdma_cases() -> Vec<Case> {
     let small = "Max locked memory         8388608              8388608              bytes\n";
     vec![
         say("The library is missing", without(infiniband(), "usr/lib/libibverbs.so.1")),
-        say("A container without the device files", without(infiniband(), "dev/infiniband/uverbs0")),
+        say(
+            "A container without the device files",
+            without(infiniband(), "dev/infiniband/uverbs0"),
+        ),
         say(
             "A port without a cable",
             infiniband().port("state", "1: DOWN\n").port("phys_state", "3: Disabled\n"),
@@ -147,9 +152,18 @@ fn inside_cases() -> Vec<Case> {
     let mut no_memfd = tree.system();
     no_memfd.memfd = Err("Operation not permitted".into());
     vec![
-        only_bad("A GPU far from every card", topology::findings(&card().bus(SWITCH, OTHER).system())),
-        only_bad("Bridges that send everything through the processor", topology::findings(&acs.system())),
-        smi("A GPU that is too hot", "3, 700.00, 700.00, 1005, 1980, 0x0000000000000040, Enabled, 0"),
+        only_bad(
+            "A GPU far from every card",
+            topology::findings(&card().bus(SWITCH, OTHER).system()),
+        ),
+        only_bad(
+            "Bridges that send everything through the processor",
+            topology::findings(&acs.system()),
+        ),
+        smi(
+            "A GPU that is too hot",
+            "3, 700.00, 700.00, 1005, 1980, 0x0000000000000040, Enabled, 0",
+        ),
         smi(
             "A GPU with a lowered power limit",
             "3, 450.00, 700.00, 1980, 1980, 0x0000000000000004, Enabled, 0",
@@ -158,7 +172,10 @@ fn inside_cases() -> Vec<Case> {
             "A GPU without persistence",
             "3, 700.00, 700.00, 1980, 1980, 0x0000000000000001, Disabled, [N/A]",
         ),
-        smi("A GPU whose memory is broken", "3, 700.00, 700.00, 1980, 1980, 0x0000000000000001, Enabled, 2"),
+        smi(
+            "A GPU whose memory is broken",
+            "3, 700.00, 700.00, 1980, 1980, 0x0000000000000001, Enabled, 2",
+        ),
         only_bad(
             "A container with little shared memory",
             memory::findings(&Tree::new().write("proc/mounts", mounts).system()),
@@ -173,7 +190,8 @@ const ROUTES: &str = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tM
     docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n";
 
 fn with_rank_0(address: &str) -> (Tree, System) {
-    let tree = Tree::new().write("proc/net/route", ROUTES).write("sys/class/net/eth0/operstate", "up\n");
+    let tree =
+        Tree::new().write("proc/net/route", ROUTES).write("sys/class/net/eth0/operstate", "up\n");
     let tree = tree.write("sys/class/net/eth0/mtu", "9000\n");
     let mut system = tree.system();
     system.environment.insert("MASTER_ADDR".into(), address.into());
@@ -185,8 +203,9 @@ fn network_cases() -> Vec<Case> {
         .write("proc/sys/kernel/hostname", "node-a\n")
         .write("etc/hosts", "127.0.0.1 localhost\n127.0.1.1\tnode-a.example node-a # Debian\n")
         .write("sys/class/net/eth0/operstate", "up\n");
-    let cut_off =
-        Tree::new().write("sys/class/net/eth0/operstate", "down\n").write("sys/class/net/lo/mtu", "65536\n");
+    let cut_off = Tree::new()
+        .write("sys/class/net/eth0/operstate", "down\n")
+        .write("sys/class/net/lo/mtu", "65536\n");
     let say = |heading, system: &System| only_bad(heading, interfaces::findings(system));
     vec![
         say("No network", &cut_off.system()),
@@ -202,7 +221,8 @@ fn host_cases() -> Vec<Case> {
             .write("sys/devices/system/cpu/online", "0-15\n")
             .write("proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-7,9\n")
     };
-    let clock = machine().write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
+    let clock = machine()
+        .write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
     let one = machine().write("proc/self/status", "Cpus_allowed_list:\t3\n");
     let quota = machine().write("sys/fs/cgroup/cpu.max", "250000 100000\n");
     let say = |heading, tree: Tree| only_bad(heading, host::findings(&tree.system()));
@@ -227,8 +247,9 @@ fn a_machine_without_faults_hears_none() {
     let tree = tree
         .write("proc/modules", "nvidia_peermem 16384 0 - Live 0x0\n")
         .write("proc/mounts", "tmpfs /dev/shm tmpfs rw 0 0\n");
-    let tree =
-        tree.write("sys/class/net/eth0/operstate", "up\n").write("sys/fs/cgroup/cpu.max", "max 100000\n");
+    let tree = tree
+        .write("sys/class/net/eth0/operstate", "up\n")
+        .write("sys/fs/cgroup/cpu.max", "max 100000\n");
     let tree = tree.write("sys/bus/pci/devices/0000:15:01.0/class", "0x060400\n");
     let tree = tree.write("sys/bus/pci/devices/0000:15:01.0/config", bridge(0x11));
     let mut system = tree.system();
@@ -252,7 +273,8 @@ fn a_machine_without_faults_hears_none() {
 
 #[test]
 fn the_page_says_what_the_doctor_says() {
-    const BEGIN: &str = "<!-- What follows is written by the tests of trainer/src/doctor/cases.rs. -->\n";
+    const BEGIN: &str =
+        "<!-- What follows is written by the tests of trainer/src/doctor/cases.rs. -->\n";
     let cases = [rdma_cases(), inside_cases(), network_cases(), host_cases()];
     let mut section = BEGIN.to_owned();
     for case in cases.iter().flatten() {
@@ -270,7 +292,8 @@ fn the_page_says_what_the_doctor_says() {
     }
 }
 
-/// All of the program's source is looked at: a variable that something reads is one that the doctor knows.
+/// All of the program's source is looked at: a variable that something reads is one that the doctor
+/// knows.
 #[test]
 fn every_variable_of_ours_is_known() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));

@@ -1,7 +1,9 @@
 //! The single checks of `headlong doctor`.
 
 use super::system::System;
-use super::{Finding, accelerator, environment, gpu, host, interfaces, memory as shared, rdma, topology};
+use super::{
+    Finding, accelerator, environment, gpu, host, interfaces, memory as shared, rdma, topology,
+};
 use crate::machine;
 use crate::report::{bytes, count};
 use headlong_device::vector::{Isa, isa};
@@ -48,8 +50,11 @@ fn processor(root: &Path) -> Finding {
     let model = model.map_or(std::env::consts::ARCH, |(_, model)| model.trim());
     let cores = machine::cores();
     let all = info.lines().filter(|line| line.starts_with("processor")).count();
-    let share =
-        if all > cores { format!(" of {all} (limited by affinity or control group)") } else { String::new() };
+    let share = if all > cores {
+        format!(" of {all} (limited by affinity or control group)")
+    } else {
+        String::new()
+    };
     Finding::ok("processor", format!("{model}, {cores} cores{share}"))
 }
 
@@ -82,14 +87,24 @@ fn memory(memory: Option<machine::MemoryInfo>, limit: Option<u64>) -> Finding {
         );
     };
     let usable = limit.unwrap_or(u64::MAX).min(memory.available_bytes);
-    let limit = limit.map_or(String::new(), |limit| format!(", the control group allows {}", bytes(limit)));
-    let found =
-        format!("{} available of {}{limit}", bytes(memory.available_bytes), bytes(memory.total_bytes));
-    let fix = "free some memory, raise the control group's limit, or cap the tables with tables.max_rows";
+    let limit =
+        limit.map_or(String::new(), |limit| format!(", the control group allows {}", bytes(limit)));
+    let found = format!(
+        "{} available of {}{limit}",
+        bytes(memory.available_bytes),
+        bytes(memory.total_bytes)
+    );
+    let fix =
+        "free some memory, raise the control group's limit, or cap the tables with tables.max_rows";
     if usable < LEAST_MEMORY_BYTES {
         Finding::fail("memory", found, "not even the synthetic data set trains", fix)
     } else if usable < KAGGLE_MEMORY_BYTES {
-        Finding::warn("memory", found, "the preset criteo-kaggle (2.01 GiB of tables) does not fit", fix)
+        Finding::warn(
+            "memory",
+            found,
+            "the preset criteo-kaggle (2.01 GiB of tables) does not fit",
+            fix,
+        )
     } else {
         Finding::ok("memory", found)
     }
@@ -99,7 +114,9 @@ fn huge_pages(root: &Path) -> Finding {
     let text = read(root, "sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let chosen = text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
     match chosen {
-        Some(word @ ("always" | "madvise")) => Finding::ok("huge pages", format!("transparent: {word}")),
+        Some(word @ ("always" | "madvise")) => {
+            Finding::ok("huge pages", format!("transparent: {word}"))
+        }
         other => Finding::warn(
             "huge pages",
             format!("transparent: {}", other.unwrap_or("not known")),
@@ -209,8 +226,11 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("libibverbs.so.1"), "").unwrap();
         std::fs::create_dir_all(root.path().join("etc/ld.so.conf.d")).unwrap();
-        std::fs::write(root.path().join("etc/ld.so.conf.d/rdma.conf"), "# the driver\n/opt/driver\n")
-            .unwrap();
+        std::fs::write(
+            root.path().join("etc/ld.so.conf.d/rdma.conf"),
+            "# the driver\n/opt/driver\n",
+        )
+        .unwrap();
         let network = || rdma::findings(&System::at(root.path()))[0].found.clone();
         assert!(network().contains("no RDMA device"));
         std::fs::create_dir_all(root.path().join("sys/class/infiniband/mlx5_0")).unwrap();
@@ -233,7 +253,8 @@ mod tests {
 
     #[test]
     fn df_is_read_by_column() {
-        let text = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/a 100 40 60 40% /\n";
+        let text =
+            "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/a 100 40 60 40% /\n";
         assert_eq!(parse_df(text), Some(60 * 1024));
         assert_eq!(parse_df("df: no such file\n"), None);
     }
@@ -242,6 +263,8 @@ mod tests {
     fn this_machine_answers() {
         let findings = all(&System::this(), Path::new("."));
         assert!(findings.iter().any(|finding| finding.name == "processor"));
-        assert!(findings.iter().all(|finding| finding.status == Status::Ok || !finding.fix.is_empty()));
+        assert!(
+            findings.iter().all(|finding| finding.status == Status::Ok || !finding.fix.is_empty())
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Variables that decide who a process is, or what NCCL does: leftovers, contradictions, typing errors.
+//! Variables that decide who a process is, or what NCCL does: leftovers, contradictions, typing
+//! errors.
 
 use super::Finding;
 use super::system::System;
@@ -26,8 +27,16 @@ pub(super) const OURS: [&str; 13] = [
 /// Variables of NCCL that take something away: name, value that does (empty: any), what follows.
 const NCCL: [(&str, &str, &str); 9] = [
     ("NCCL_IB_DISABLE", "1", "NCCL does not use the RDMA devices, and takes TCP"),
-    ("NCCL_P2P_DISABLE", "1", "GPUs of a machine do not reach each other's memory, and go through the host"),
-    ("NCCL_SHM_DISABLE", "1", "GPUs of a machine that cannot reach each other go through the network"),
+    (
+        "NCCL_P2P_DISABLE",
+        "1",
+        "GPUs of a machine do not reach each other's memory, and go through the host",
+    ),
+    (
+        "NCCL_SHM_DISABLE",
+        "1",
+        "GPUs of a machine that cannot reach each other go through the network",
+    ),
     ("NCCL_NET", "Socket", "NCCL does not use the RDMA devices, and takes TCP"),
     (
         "NCCL_ALGO",
@@ -36,7 +45,11 @@ const NCCL: [(&str, &str, &str); 9] = [
     ),
     ("NCCL_PROTO", "", "one protocol is forced, also where NCCL knows a faster one"),
     ("NCCL_SOCKET_IFNAME", "lo", "ranks of other machines cannot be reached"),
-    ("NCCL_LAUNCH_MODE", "GROUP", "several communicators of a process may wait for each other for ever"),
+    (
+        "NCCL_LAUNCH_MODE",
+        "GROUP",
+        "several communicators of a process may wait for each other for ever",
+    ),
     ("NCCL_BLOCKING_WAIT", "", "is PyTorch's and means nothing here"),
 ];
 
@@ -69,7 +82,12 @@ fn nccl(system: &System) -> Vec<Finding> {
     let set = NCCL.iter().filter(|(name, value, _)| is_set(name, value));
     set.map(|(name, _, consequence)| {
         let value = system.variable(name).unwrap_or_default();
-        Finding::warn("environment", format!("{name}={value}"), consequence, &format!("unset {name}"))
+        Finding::warn(
+            "environment",
+            format!("{name}={value}"),
+            consequence,
+            &format!("unset {name}"),
+        )
     })
     .collect()
 }
@@ -82,7 +100,8 @@ fn launcher(system: &System) -> Finding {
         Ok(Place::Rank(launch)) => {
             let name = launch.launcher.name();
             let found = format!("{name}: rank {} of {}", launch.rank.0, launch.world_size);
-            let fix = "start from a clean shell, or unset the variables of the launcher that is not used";
+            let fix =
+                "start from a clean shell, or unset the variables of the launcher that is not used";
             place(&found, &launch.remarks, fix)
         }
         Err(error) => Finding::fail(
@@ -116,12 +135,18 @@ pub(super) fn secret(launch: &Launch, insecure: bool) -> Finding {
     }
 }
 
-/// A process's place, with what there is to say of it; a warning where it may be another than was meant.
+/// A process's place, with what there is to say of it; a warning where it may be another than was
+/// meant.
 fn place(found: &str, remarks: &[Remark], fix: &str) -> Finding {
     let texts = remarks.iter().map(|remark| remark.text.as_str());
     let found = [found].into_iter().chain(texts).collect::<Vec<_>>().join("; ");
     match remarks.iter().any(|remark| remark.is_suspect) {
         false => Finding::ok("launcher", found),
-        true => Finding::warn("launcher", found, "the process may take another place than was meant", fix),
+        true => Finding::warn(
+            "launcher",
+            found,
+            "the process may take another place than was meant",
+            fix,
+        ),
     }
 }

@@ -11,7 +11,8 @@ pub(super) const SMI_FIELDS: &str = "index,power.limit,power.default_limit,clock
 /// A driver that is in trouble lets `nvidia-smi` hang.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Reasons that are trouble, by their bit: idle (1), application clocks (2) and the power limit (4) are not.
+/// Reasons that are trouble, by their bit: idle (1), application clocks (2) and the power limit (4)
+/// are not.
 const HELD_BACK: [(u64, &str); 4] = [
     (0x8, "a hardware slowdown"),
     (0x20, "the temperature (by the driver)"),
@@ -21,7 +22,8 @@ const HELD_BACK: [(u64, &str); 4] = [
 
 /// The answer of `nvidia-smi`, where there is one within [`PATIENCE`].
 pub(super) fn ask_smi() -> Option<String> {
-    let arguments = [format!("--query-gpu={SMI_FIELDS}"), "--format=csv,noheader,nounits".to_owned()];
+    let arguments =
+        [format!("--query-gpu={SMI_FIELDS}"), "--format=csv,noheader,nounits".to_owned()];
     let mut child = Command::new("nvidia-smi")
         .args(arguments)
         .stdin(Stdio::null())
@@ -52,10 +54,13 @@ fn gpu(line: &str) -> Vec<Finding> {
     let [index, limit, default, clock, most, reasons, persistence, errors] = fields[..] else {
         return vec![Finding::ok("GPU state", format!("nvidia-smi: {line}"))];
     };
-    let found = format!("GPU {index}: power limit {limit} W of {default} W, clock {clock} MHz of {most} MHz");
+    let found = format!(
+        "GPU {index}: power limit {limit} W of {default} W, clock {clock} MHz of {most} MHz"
+    );
     let number = |text: &str| text.parse::<f64>().ok();
     let bits = u64::from_str_radix(reasons.trim_start_matches("0x"), 16).unwrap_or(0);
-    let held: Vec<&str> = HELD_BACK.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, why)| *why).collect();
+    let held: Vec<&str> =
+        HELD_BACK.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, why)| *why).collect();
     let mut findings = Vec::new();
     if !held.is_empty() {
         findings.push(Finding::warn(

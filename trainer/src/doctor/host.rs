@@ -26,7 +26,9 @@ fn clock(system: &System) -> Finding {
 /// How many processors a list such as `0-3,8` names.
 fn count_of(list: &str) -> usize {
     let range = |part: &str| match part.split_once('-') {
-        Some((first, last)) => Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1),
+        Some((first, last)) => {
+            Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
+        }
         None => part.parse::<usize>().ok().map(|_| 1),
     };
     list.trim().split(',').filter_map(range).sum()
@@ -47,7 +49,9 @@ fn affinity(system: &System) -> Finding {
             "threads that compute and threads that exchange take turns on one core",
             "mpirun --bind-to none, srun --cpus-per-task=N, or taskset in the shell that starts it",
         ),
-        (Some(allowed), Some(online)) => Finding::ok("affinity", format!("{allowed} of {online} processors")),
+        (Some(allowed), Some(online)) => {
+            Finding::ok("affinity", format!("{allowed} of {online} processors"))
+        }
         _ => Finding::ok("affinity", "not known"),
     }
 }
@@ -61,7 +65,8 @@ fn quota(system: &System) -> Option<Finding> {
             (quota.parse::<f64>().ok()?, period.parse::<f64>().ok()?)
         }
         None => {
-            let quota = system.number(format!("{cpu}/cpu.cfs_quota_us")).filter(|quota| *quota > 0)?;
+            let quota =
+                system.number(format!("{cpu}/cpu.cfs_quota_us")).filter(|quota| *quota > 0)?;
             (quota as f64, system.number(format!("{cpu}/cpu.cfs_period_us"))? as f64)
         }
     };

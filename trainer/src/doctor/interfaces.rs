@@ -16,8 +16,9 @@ pub(super) fn findings(system: &System) -> Vec<Finding> {
 }
 
 fn interfaces(system: &System) -> Finding {
-    let is_up =
-        |name: &String| system.text(format!("{NET}/{name}/operstate")).is_some_and(|state| state != "down");
+    let is_up = |name: &String| {
+        system.text(format!("{NET}/{name}/operstate")).is_some_and(|state| state != "down")
+    };
     let names = system.names(NET).into_iter().filter(|name| name != "lo").filter(is_up);
     let describe = |name: String| {
         let mtu = mtu(system, &name).map_or(String::new(), |mtu| format!(" MTU {mtu}"));
@@ -51,7 +52,8 @@ pub(super) fn interface_to_rank_0(system: &System) -> Option<(Ipv4Addr, Option<S
     }
 }
 
-/// The interface of the narrowest route that holds `address` (`/proc/net/route`: hexadecimal, as the processor stores it).
+/// The interface of the narrowest route that holds `address` (`/proc/net/route`: hexadecimal, as
+/// the processor stores it).
 fn route_to(system: &System, address: Ipv4Addr) -> Option<String> {
     if address.is_loopback() {
         return Some("lo".to_owned());
@@ -86,7 +88,8 @@ fn route(system: &System) -> Option<Finding> {
     })
 }
 
-/// A machine that takes its own name for its loop tells the others an address at which they find themselves.
+/// A machine that takes its own name for its loop tells the others an address at which they find
+/// themselves.
 fn own_name(system: &System) -> Option<Finding> {
     let name = system.text("proc/sys/kernel/hostname")?;
     let hosts = system.text("etc/hosts").unwrap_or_default();

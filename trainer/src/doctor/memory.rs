@@ -14,8 +14,7 @@ pub(super) fn findings(system: &System) -> Vec<Finding> {
 fn shm(system: &System) -> Finding {
     let mounts = system.text("proc/mounts").unwrap_or_default();
     let mount = mounts.lines().find(|line| line.split(' ').nth(1) == Some("/dev/shm"));
-    let fix =
-        "docker run --shm-size=1g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm";
+    let fix = "docker run --shm-size=1g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm";
     let Some(mount) = mount else {
         return Finding::warn(
             "/dev/shm",

@@ -1,7 +1,9 @@
-//! `headlong doctor`: what this machine has, what is missing, what follows from it and what to do about it.
+//! `headlong doctor`: what this machine has, what is missing, what follows from it and what to do
+//! about it.
 //!
-//! Facts come from `/proc` and `/sys`; CUDA's libraries, NCCL and `nvidia-smi` are asked, but no device is taken and nothing
-//! is changed. As one of several ranks it also says what differs between them (`peers`).
+//! Facts come from `/proc` and `/sys`; CUDA's libraries, NCCL and `nvidia-smi` are asked, but no
+//! device is taken and nothing is changed. As one of several ranks it also says what differs
+//! between them (`peers`).
 
 mod accelerator;
 #[cfg(test)]
@@ -54,7 +56,13 @@ pub struct Finding {
 
 impl Finding {
     fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, status: Status::Ok, found: found.into(), consequence: String::new(), fix: String::new() }
+        Self {
+            name,
+            status: Status::Ok,
+            found: found.into(),
+            consequence: String::new(),
+            fix: String::new(),
+        }
     }
 
     fn warn(name: &'static str, found: impl Into<String>, consequence: &str, fix: &str) -> Self {

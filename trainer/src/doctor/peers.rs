@@ -1,6 +1,7 @@
 //! What differs between the ranks of a job, and what the other ranks have found.
 //!
-//! Every rank looks at its own machine; the ranks then show each other what they have found, and rank 0 prints it.
+//! Every rank looks at its own machine; the ranks then show each other what they have found, and
+//! rank 0 prints it.
 
 use super::system::System;
 use super::{Finding, Status, interfaces};
@@ -40,13 +41,21 @@ const EQUAL: [(&str, &str, &str); 6] = [
         "packets of the larger size are dropped in silence: small messages pass, large ones hang until the deadline",
         "give the interfaces of all machines, and the switch, the same MTU (ip link set DEV mtu N)",
     ),
-    ("NCCL", "the run ends when GPUs are joined: NCCL wants one version", "install one version everywhere"),
+    (
+        "NCCL",
+        "the run ends when GPUs are joined: NCCL wants one version",
+        "install one version everywhere",
+    ),
     (
         "CUDA driver",
         "kernels may be compiled differently, and one rank be slower",
         "install one driver everywhere",
     ),
-    ("processor", "every step waits for the slowest rank", "take equal machines, if the time matters"),
+    (
+        "processor",
+        "every step waits for the slowest rank",
+        "take equal machines, if the time matters",
+    ),
     (
         "vectors",
         "dense layers run at another speed: every step waits for the slowest rank",
@@ -64,8 +73,9 @@ const EQUAL_ON_A_HOST: [(&str, &str, &str); 1] = [(
 /// What this rank shows the others.
 pub(super) fn statement(system: &System, findings: &[Finding]) -> Statement {
     let host = system.text("proc/sys/kernel/hostname").unwrap_or_default();
-    let found =
-        |name: &str| findings.iter().find(|finding| finding.name == name).map(|one| one.found.clone());
+    let found = |name: &str| {
+        findings.iter().find(|finding| finding.name == name).map(|one| one.found.clone())
+    };
     let interface = interfaces::interface_to_rank_0(system).and_then(|(_, interface)| interface);
     let mtu = interface.filter(|name| name != "lo").and_then(|name| interfaces::mtu(system, &name));
     let namespace = std::fs::read_link(system.root().join("proc/self/ns/ipc"));
@@ -73,7 +83,10 @@ pub(super) fn statement(system: &System, findings: &[Finding]) -> Statement {
     let facts = [
         ("program", program(system)),
         ("MTU to rank 0", mtu.map(|mtu| mtu.to_string())),
-        ("NCCL", system.nccl.as_ref().ok().and_then(|text| text.split(',').next().map(str::to_owned))),
+        (
+            "NCCL",
+            system.nccl.as_ref().ok().and_then(|text| text.split(',').next().map(str::to_owned)),
+        ),
         ("CUDA driver", found("CUDA").filter(|text| text.starts_with("CUDA "))),
         ("processor", model),
         ("vectors", found("vectors")),
@@ -98,7 +111,11 @@ fn program(system: &System) -> Option<String> {
 ///
 /// # Errors
 /// Ranks that do not come.
-pub(super) fn gather(launch: Launch, own: &Statement, insecure: bool) -> Result<(usize, Vec<Statement>)> {
+pub(super) fn gather(
+    launch: Launch,
+    own: &Statement,
+    insecure: bool,
+) -> Result<(usize, Vec<Statement>)> {
     let deadlines = Deadlines {
         rendezvous: Duration::from_secs(60),
         operation: Duration::from_secs(30),
@@ -110,8 +127,8 @@ pub(super) fn gather(launch: Launch, own: &Statement, insecure: bool) -> Result<
         notice: Some(Arc::new(|text: &str| say(text))),
         ..JoinOptions::new(launch, [0; 32])
     };
-    let transport =
-        rendezvous::join(&options).map_err(Error::communication("the ranks did not come together"))?;
+    let transport = rendezvous::join(&options)
+        .map_err(Error::communication("the ranks did not come together"))?;
     let communicator = Communicator::new(transport, CommOptions::default());
     let mut all = vec![0; ROOM * communicator.num_ranks()];
     let compared = communicator.all_gather(&encode(own), &mut all);
@@ -135,9 +152,10 @@ fn encode(statement: &Statement) -> Vec<u8> {
 /// What another rank says, fit for this one's terminal.
 fn decode(bytes: &[u8]) -> Statement {
     let Statement { host, facts, findings } = serde_json::from_slice(bytes).unwrap_or_default();
-    let finding = |(status, name, found, consequence, fix): (Status, String, String, String, String)| {
-        (status, readable(&name), readable(&found), readable(&consequence), readable(&fix))
-    };
+    let finding =
+        |(status, name, found, consequence, fix): (Status, String, String, String, String)| {
+            (status, readable(&name), readable(&found), readable(&consequence), readable(&fix))
+        };
     let facts = facts.iter().map(|(name, fact)| (readable(name), readable(fact)));
     Statement {
         host: readable(&host),
@@ -146,7 +164,8 @@ fn decode(bytes: &[u8]) -> Statement {
     }
 }
 
-/// What all statements together say: what differs, and what other machines than that of rank `own` have found.
+/// What all statements together say: what differs, and what other machines than that of rank `own`
+/// have found.
 pub(super) fn compare(own: usize, all: &[Statement]) -> Vec<Finding> {
     let hosts: BTreeMap<&str, Vec<usize>> =
         all.iter().enumerate().fold(BTreeMap::new(), |mut map, (rank, one)| {
@@ -164,22 +183,30 @@ pub(super) fn compare(own: usize, all: &[Statement]) -> Vec<Finding> {
         findings.extend(per_host.map(|ranks| equal(all, ranks, fact, [consequence, fix])));
     }
     let mut seen: Vec<(&str, &str, &str)> = Vec::new();
-    for (rank, one) in all.iter().enumerate().filter(|(rank, one)| *rank != own && one.host != all[own].host)
+    for (rank, one) in
+        all.iter().enumerate().filter(|(rank, one)| *rank != own && one.host != all[own].host)
     {
         for (status, name, found, consequence, fix) in &one.findings {
             // Ranks of one machine find the same.
             if !seen.contains(&(&one.host, name, found)) {
                 seen.push((&one.host, name, found));
                 let found = format!("rank {rank} on {}: {name}: {found}", one.host);
-                findings
-                    .push(Finding { status: *status, ..Finding::warn("elsewhere", found, consequence, fix) });
+                findings.push(Finding {
+                    status: *status,
+                    ..Finding::warn("elsewhere", found, consequence, fix)
+                });
             }
         }
     }
     findings
 }
 
-fn equal(all: &[Statement], ranks: &[usize], fact: &'static str, [consequence, fix]: [&str; 2]) -> Finding {
+fn equal(
+    all: &[Statement],
+    ranks: &[usize],
+    fact: &'static str,
+    [consequence, fix]: [&str; 2],
+) -> Finding {
     let mut values: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for &rank in ranks {
         let value = all[rank].facts.get(fact).map_or("none", String::as_str);
@@ -225,24 +252,36 @@ mod tests {
     fn what_differs_is_named_with_its_ranks() {
         let all = ["9000", "9000", "1500", "9000"].map(|mtu| rank("a", mtu));
         let findings = compare(0, &all);
-        let unequal: Vec<&Finding> = findings.iter().filter(|one| one.status != Status::Ok).collect();
+        let unequal: Vec<&Finding> =
+            findings.iter().filter(|one| one.status != Status::Ok).collect();
         assert_eq!(unequal.len(), 1, "{unequal:?}");
         assert_eq!(unequal[0].found, "MTU to rank 0: 1500 (rank 2), 9000 (ranks 0-1, 3)");
     }
 
     #[test]
     fn other_machines_findings_are_told_once_with_their_machine() {
-        let bad =
-            (Status::Fail, "locked memory".to_owned(), "8 MiB".to_owned(), "so".to_owned(), "do".to_owned());
+        let bad = (
+            Status::Fail,
+            "locked memory".to_owned(),
+            "8 MiB".to_owned(),
+            "so".to_owned(),
+            "do".to_owned(),
+        );
         let mut all = vec![rank("a", "1"), rank("b", "1"), rank("b", "1")];
         for one in &mut all {
             one.findings.push(bad.clone());
         }
         let findings = compare(0, &all);
-        let told: Vec<&str> =
-            findings.iter().filter(|one| one.status == Status::Fail).map(|one| one.found.as_str()).collect();
+        let told: Vec<&str> = findings
+            .iter()
+            .filter(|one| one.status == Status::Fail)
+            .map(|one| one.found.as_str())
+            .collect();
         assert_eq!(told, ["rank 1 on b: locked memory: 8 MiB"]);
-        assert!(findings.iter().all(|one| one.name != "unequal"), "namespaces of two machines may differ");
+        assert!(
+            findings.iter().all(|one| one.name != "unequal"),
+            "namespaces of two machines may differ"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Cards with RDMA: the library, ports, addresses, memory that may be locked, and the way into a GPU's memory.
+//! Cards with RDMA: the library, ports, addresses, memory that may be locked, and the way into a
+//! GPU's memory.
 
 use super::checks::find_library;
 use super::system::System;
@@ -21,7 +22,9 @@ pub(super) fn findings(system: &System) -> Vec<Finding> {
 
 fn library(system: &System, cards: &[String]) -> Finding {
     match (find_library(system.root(), "libibverbs.so.1"), cards) {
-        (_, []) => Finding::ok("verbs", "no RDMA device: between machines, TCP carries what travels"),
+        (_, []) => {
+            Finding::ok("verbs", "no RDMA device: between machines, TCP carries what travels")
+        }
         (Some(path), cards) => {
             let real = path.canonicalize().unwrap_or(path);
             Finding::ok(
@@ -58,8 +61,10 @@ fn ports(system: &System, card: &str) -> Vec<Finding> {
 
 fn port_findings(system: &System, card: &str, port: &str) -> Vec<Finding> {
     let folder = format!("{CARDS}/{card}/ports/{port}");
-    let read = |name: &str| system.text(format!("{folder}/{name}")).unwrap_or_else(|| "not known".into());
-    let word = |text: String| text.split_once(": ").map_or(text.clone(), |(_, word)| word.to_owned());
+    let read =
+        |name: &str| system.text(format!("{folder}/{name}")).unwrap_or_else(|| "not known".into());
+    let word =
+        |text: String| text.split_once(": ").map_or(text.clone(), |(_, word)| word.to_owned());
     let (state, physical) = (word(read("state")), word(read("phys_state")));
     let (link, rate) = (read("link_layer"), read("rate"));
     let found = format!("{card}/{port}: {state} ({physical}), {link}, {rate}");
@@ -96,11 +101,13 @@ fn roce_address(system: &System, card: &str, port: &str, folder: &str) -> Findin
         })
         .collect();
     let usable = gids.iter().find(|(_, kind, gid)| kind == "RoCE v2" && !gid.starts_with("fe80"));
-    let all: Vec<String> = gids.iter().map(|(index, kind, gid)| format!("{index} {kind} {gid}")).collect();
+    let all: Vec<String> =
+        gids.iter().map(|(index, kind, gid)| format!("{index} {kind} {gid}")).collect();
     match usable {
-        Some((index, _, gid)) => {
-            Finding::ok("RoCE address", format!("{card}/{port}: GID {index}, {gid}, of {}", all.len()))
-        }
+        Some((index, _, gid)) => Finding::ok(
+            "RoCE address",
+            format!("{card}/{port}: GID {index}, {gid}, of {}", all.len()),
+        ),
         None => Finding::warn(
             "RoCE address",
             format!("{card}/{port}: no routable GID of RoCE v2 among: {}", all.join("; ")),
@@ -114,7 +121,8 @@ fn locked_memory(system: &System) -> Finding {
     const ENOUGH: u64 = 4 << 30;
     let limits = system.text("proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
-    let limit = line.and_then(|line| line.split_whitespace().next()).unwrap_or("not known").to_owned();
+    let limit =
+        line.and_then(|line| line.split_whitespace().next()).unwrap_or("not known").to_owned();
     match limit.parse::<u64>() {
         Ok(bytes) if bytes < ENOUGH => Finding::fail(
             "locked memory",
@@ -122,7 +130,9 @@ fn locked_memory(system: &System) -> Finding {
             "memory cannot be registered with the RDMA device: connections fail as they are made",
             "ulimit -l unlimited; containers: --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK",
         ),
-        Ok(bytes) => Finding::ok("locked memory", format!("at most {}", crate::report::bytes(bytes))),
+        Ok(bytes) => {
+            Finding::ok("locked memory", format!("at most {}", crate::report::bytes(bytes)))
+        }
         Err(_) => Finding::ok("locked memory", limit),
     }
 }
@@ -136,8 +146,9 @@ fn gpu_direct(system: &System) -> Option<Finding> {
     let loaded = |name: &str| modules.lines().any(|line| line.split(' ').next() == Some(name));
     let peermem = loaded("nvidia_peermem") || loaded("nv_peer_mem");
     let release = system.text("proc/sys/kernel/osrelease").unwrap_or_default();
-    let is_open =
-        system.text("proc/driver/nvidia/version").is_some_and(|text| text.contains("Open Kernel Module"));
+    let is_open = system
+        .text("proc/driver/nvidia/version")
+        .is_some_and(|text| text.contains("Open Kernel Module"));
     let dmabuf = is_open && kernel(&release) >= (5, 12);
     let copies = if loaded("gdrdrv") { ", gdrdrv" } else { "" };
     Some(match (dmabuf, peermem) {

@@ -1,4 +1,5 @@
-//! What the checks read: files under a root, so that tests can show them a broken machine, and facts that no file has.
+//! What the checks read: files under a root, so that tests can show them a broken machine, and
+//! facts that no file has.
 
 use headlong_comm::launcher_env::{self, Environment};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,8 @@ pub(super) struct System {
     pub environment: Environment,
     /// Version, file and abilities of NCCL; or where it was looked for.
     pub nccl: Result<String, String>,
-    /// What `nvidia-smi` says of the GPUs, a line for each, in the order of [`SMI_FIELDS`](super::gpu::SMI_FIELDS).
+    /// What `nvidia-smi` says of the GPUs, a line for each, in the order of
+    /// [`SMI_FIELDS`](super::gpu::SMI_FIELDS).
     pub smi: Option<String>,
     /// Whether memory without a file can be made and shared.
     pub memfd: Result<(), String>,
@@ -28,7 +30,12 @@ impl System {
                     Ok(()) => "a plugin for SHARP".to_owned(),
                     Err(reason) => format!("no SHARP: {reason}"),
                 };
-                format!("{}, {}: {}; {collnet}", nccl.version, nccl.path.display(), nccl.capabilities)
+                format!(
+                    "{}, {}: {}; {collnet}",
+                    nccl.version,
+                    nccl.path.display(),
+                    nccl.capabilities
+                )
             }),
             smi: super::gpu::ask_smi(),
             memfd: super::memory::try_memfd(),

@@ -65,7 +65,10 @@ fn device(system: &System, name: &str, folder: &str) -> Option<Device> {
 }
 
 fn gpu_devices(system: &System) -> Vec<Device> {
-    gpus(system).iter().filter_map(|address| device(system, address, &format!("{PCI}/{address}"))).collect()
+    gpus(system)
+        .iter()
+        .filter_map(|address| device(system, address, &format!("{PCI}/{address}")))
+        .collect()
 }
 
 /// RDMA cards that are devices of the bus: software ones are not.
@@ -124,12 +127,16 @@ fn access_control(system: &System) -> Finding {
             class.is_some_and(|class| class.starts_with("0x0604"))
         })
         .collect();
-    let spaces = bridges.iter().map(|address| (address, system.bytes(format!("{PCI}/{address}/config"))));
+    let spaces =
+        bridges.iter().map(|address| (address, system.bytes(format!("{PCI}/{address}/config"))));
     let readable: Vec<(&String, Vec<u8>)> = spaces
         .filter_map(|(address, space)| Some((address, space.filter(|space| space.len() > 256)?)))
         .collect();
-    let redirecting: Vec<&str> =
-        readable.iter().filter(|(_, space)| redirects(space)).map(|(address, _)| address.as_str()).collect();
+    let redirecting: Vec<&str> = readable
+        .iter()
+        .filter(|(_, space)| redirects(space))
+        .map(|(address, _)| address.as_str())
+        .collect();
     match (readable.is_empty(), redirecting.first()) {
         (true, _) => Finding::ok("ACS", "not readable (as root it is)"),
         (false, None) => Finding::ok("ACS", format!("{} bridges, none redirects", readable.len())),
@@ -142,7 +149,8 @@ fn access_control(system: &System) -> Finding {
     }
 }
 
-/// Whether the extended capability 0x000d (Access Control Services) asks for redirection of requests or completions.
+/// Whether the extended capability 0x000d (Access Control Services) asks for redirection of
+/// requests or completions.
 fn redirects(space: &[u8]) -> bool {
     const REDIRECT: u16 = 0x0004 | 0x0008;
     let word = |at: usize| space.get(at..at + 2).map(|two| u16::from_le_bytes([two[0], two[1]]));

@@ -1,20 +1,22 @@
 //! Exact area under the ROC curve, with ties, over any number of samples.
 //!
-//! AUC = (pairs of one positive and one negative sample in which the positive scores higher, ties counted one half)
-//! / (all such pairs). Counted in integers, so the result does not depend on the order of the samples, and the only
-//! rounding is the one division at the end.
+//! AUC = (pairs of one positive and one negative sample in which the positive scores higher, ties
+//! counted one half) / (all such pairs). Counted in integers, so the result does not depend on the
+//! order of the samples, and the only rounding is the one division at the end.
 
 use super::scores::Scores;
 
-/// The exact AUC of `scores` with `labels` (1 where above 0.5, else 0), both of the same length. `None` where it is undefined:
-/// no positive sample, no negative one, or a score that is not a number.
+/// The exact AUC of `scores` with `labels` (1 where above 0.5, else 0), both of the same length.
+/// `None` where it is undefined: no positive sample, no negative one, or a score that is not a
+/// number.
 pub fn auc(scores: &[f32], labels: &[f32]) -> Option<f64> {
     let mut all = Scores::with_capacity(scores.len());
     all.extend(scores, labels);
     all.tally().auc()
 }
 
-/// Maps a number to an integer of the same order: a < b exactly where key(a) < key(b), and −0 has the key of +0.
+/// Maps a number to an integer of the same order: a < b exactly where key(a) < key(b), and −0 has
+/// the key of +0.
 #[inline]
 pub(super) fn sort_key(score: f32) -> u32 {
     // Adding +0 turns −0 into +0 and changes nothing else.
@@ -32,7 +34,8 @@ const RADIX_FROM: usize = 1 << 14;
 const DIGIT_BITS: u32 = 11;
 const NUM_DIGITS: u32 = 3;
 
-/// Sorts `keys` ascending: least significant digit first, three digits of 11 bits, each skipped where all keys share it.
+/// Sorts `keys` ascending: least significant digit first, three digits of 11 bits, each skipped
+/// where all keys share it.
 pub(super) fn sort(keys: &mut Vec<u32>, scratch: &mut Vec<u32>) {
     if keys.len() < RADIX_FROM {
         keys.sort_unstable();
@@ -118,15 +121,19 @@ mod tests {
     #[test]
     fn a_million_samples_agree_with_average_ranks() {
         let num_samples = 1_000_000;
-        let scores: Vec<f32> = (0..num_samples).map(|i| (mixed(i) % 40_000) as f32 / 8000.0 - 2.5).collect();
+        let scores: Vec<f32> =
+            (0..num_samples).map(|i| (mixed(i) % 40_000) as f32 / 8000.0 - 2.5).collect();
         let labels: Vec<f32> = (0..num_samples)
-            .map(|i| f32::from(u8::from(mixed(i + num_samples) % 1000 < 250 + mixed(i) % 40_000 / 200)))
+            .map(|i| {
+                f32::from(u8::from(mixed(i + num_samples) % 1000 < 250 + mixed(i) % 40_000 / 200))
+            })
             .collect();
         let mut order: Vec<usize> = (0..scores.len()).collect();
         order.sort_by(|&a, &b| scores[a].total_cmp(&scores[b]));
         let (mut rank_sum, mut first) = (0.0_f64, 0);
         while first < order.len() {
-            let tied = order[first..].iter().take_while(|&&i| scores[i] == scores[order[first]]).count();
+            let tied =
+                order[first..].iter().take_while(|&&i| scores[i] == scores[order[first]]).count();
             let average_rank = first as f64 + (tied as f64 + 1.0) / 2.0;
             let hits = order[first..first + tied].iter().filter(|&&i| labels[i] > 0.5).count();
             rank_sum += average_rank * hits as f64;

@@ -1,8 +1,10 @@
-//! Runs of scores change ranks, so that each rank has all samples of one range of logits, and no rank has them all.
+//! Runs of scores change ranks, so that each rank has all samples of one range of logits, and no
+//! rank has them all.
 //!
-//! Every rank shows a few of its keys, evenly spaced (a regular sample: Shi and Schaeffer 1992, "Parallel sorting by regular sampling"). The
-//! ranges' borders are chosen from all of these: so no range holds more than about twice its part of the runs, whatever the scores. Samples
-//! of one logit are one run on each rank, so that ties cannot make a range large.
+//! Every rank shows a few of its keys, evenly spaced (a regular sample: Shi and Schaeffer 1992,
+//! "Parallel sorting by regular sampling"). The ranges' borders are chosen from all of these: so no
+//! range holds more than about twice its part of the runs, whatever the scores. Samples of one
+//! logit are one run on each rank, so that ties cannot make a range large.
 
 use super::scores::{Run, TALLY_WORDS, Tally};
 use headlong_comm::{Communicator, Result};
@@ -51,9 +53,15 @@ pub(super) fn merge(mut runs: Vec<Run>) -> Tally {
     let mut rest = runs.into_iter().peekable();
     Tally::of(std::iter::from_fn(|| {
         let [key, mut positives, mut negatives] = rest.next()?;
-        while let Some([_, more_positives, more_negatives]) = rest.next_if(|&[other, ..]| other == key) {
-            positives = positives.checked_add(more_positives).expect("fewer than 2^32 samples of one logit");
-            negatives = negatives.checked_add(more_negatives).expect("fewer than 2^32 samples of one logit");
+        while let Some([_, more_positives, more_negatives]) =
+            rest.next_if(|&[other, ..]| other == key)
+        {
+            positives = positives
+                .checked_add(more_positives)
+                .expect("fewer than 2^32 samples of one logit");
+            negatives = negatives
+                .checked_add(more_negatives)
+                .expect("fewer than 2^32 samples of one logit");
         }
         Some([key, positives, negatives])
     }))
@@ -105,16 +113,23 @@ mod tests {
         scores
     }
 
-    /// The tally by ranks, each of which has its part of the samples; and the most runs that a rank got.
+    /// The tally by ranks, each of which has its part of the samples; and the most runs that a rank
+    /// got.
     fn by_ranks(parts: &[Vec<(f32, bool)>]) -> (Vec<Tally>, usize) {
         let all = run_ranks(&Topology::from_node_sizes(&[parts.len()]), |communicator| {
             let (runs, rest) = scores(&parts[communicator.rank().0]).runs();
             let received = exchange(communicator, &runs)?;
             let len = received.len();
-            Ok::<_, headlong_comm::CommError>((add_up(communicator, merge(received).and_above(rest))?, len))
+            Ok::<_, headlong_comm::CommError>((
+                add_up(communicator, merge(received).and_above(rest))?,
+                len,
+            ))
         });
         let all: Vec<_> = all.into_iter().map(|one| one.expect("the ranks are well")).collect();
-        (all.iter().map(|(tally, _)| *tally).collect(), all.iter().map(|(_, len)| *len).max().unwrap_or(0))
+        (
+            all.iter().map(|(tally, _)| *tally).collect(),
+            all.iter().map(|(_, len)| *len).max().unwrap_or(0),
+        )
     }
 
     proptest! {

@@ -1,8 +1,8 @@
 //! The scores of an evaluation, and what they add up to.
 //!
-//! All that the metrics need of a sample is its logit and its class. Samples of equal logit are one `Run`; a [`Tally`] is what a
-//! range of logits comes to, in integers. So neither the order of samples, nor how they lie on ranks, nor who counts which range
-//! changes a bit of a metric.
+//! All that the metrics need of a sample is its logit and its class. Samples of equal logit are one
+//! `Run`; a [`Tally`] is what a range of logits comes to, in integers. So neither the order of
+//! samples, nor how they lie on ranks, nor who counts which range changes a bit of a metric.
 
 use super::auc::{score_of, sort, sort_key};
 use crate::metrics::{exact_probability, log_loss};
@@ -21,8 +21,8 @@ pub struct Scores {
 pub(super) type Run = [u32; 3];
 
 impl Scores {
-    /// No scores, and room for `num_samples` samples of either class: pushing that many allocates nothing. Untouched room costs
-    /// address space, not memory.
+    /// No scores, and room for `num_samples` samples of either class: pushing that many allocates
+    /// nothing. Untouched room costs address space, not memory.
     pub fn with_capacity(num_samples: usize) -> Self {
         Self {
             positives: Vec::with_capacity(num_samples),
@@ -69,7 +69,9 @@ impl Scores {
 
     /// Samples so far.
     pub fn num_samples(&self) -> u64 {
-        (self.positives.len() + self.negatives.len()) as u64 + self.not_numbers[0] + self.not_numbers[1]
+        (self.positives.len() + self.negatives.len()) as u64
+            + self.not_numbers[0]
+            + self.not_numbers[1]
     }
 
     /// What all samples add up to. Sorts, which for n samples is O(n).
@@ -115,11 +117,14 @@ pub struct Tally {
     negatives: u64,
     num_right: u64,
     not_numbers: [u64; 2],
-    /// Twice the pairs of one positive and one negative sample that the positive wins, ties counted one half.
+    /// Twice the pairs of one positive and one negative sample that the positive wins, ties counted
+    /// one half.
     doubled_wins: u128,
-    /// Sum of the samples' losses, each rounded to a multiple of 2^-64 nats. At the largest number it is infinite.
+    /// Sum of the samples' losses, each rounded to a multiple of 2^-64 nats. At the largest number
+    /// it is infinite.
     loss: u128,
-    /// For each bin of predicted probabilities: their sum, each rounded to a multiple of 2^-64, less the samples of label 1.
+    /// For each bin of predicted probabilities: their sum, each rounded to a multiple of 2^-64,
+    /// less the samples of label 1.
     excess: [i128; CALIBRATION_BINS],
 }
 
@@ -140,7 +145,8 @@ impl Tally {
     pub(super) fn of(runs: impl Iterator<Item = Run>) -> Self {
         let mut tally = Self::default();
         for [key, positives, negatives] in runs {
-            let (positives, negatives, logit) = (u64::from(positives), u64::from(negatives), score_of(key));
+            let (positives, negatives, logit) =
+                (u64::from(positives), u64::from(negatives), score_of(key));
             let loss = |is_positive, count: u64| {
                 if count == 0 {
                     return 0;
@@ -152,9 +158,12 @@ impl Tally {
             let probability = exact_probability(logit);
             let predicted = (probability * UNITS) as i128 * i128::from(positives + negatives);
             tally.excess[bin_of(probability)] += predicted - (i128::from(positives) << 64);
-            tally.doubled_wins += u128::from(positives) * u128::from(2 * tally.negatives + negatives);
-            tally.loss =
-                tally.loss.saturating_add(loss(true, positives)).saturating_add(loss(false, negatives));
+            tally.doubled_wins +=
+                u128::from(positives) * u128::from(2 * tally.negatives + negatives);
+            tally.loss = tally
+                .loss
+                .saturating_add(loss(true, positives))
+                .saturating_add(loss(false, negatives));
             tally.num_right += if logit > 0.0 { positives } else { negatives };
             tally.positives += positives;
             tally.negatives += negatives;
@@ -226,11 +235,12 @@ impl Tally {
         self.not_numbers != [0; 2]
     }
 
-    /// The exact AUC in [0, 1]; `None` where it is undefined: no positive sample, no negative one, or a logit that is not a number.
-    /// The one division at the end is all that is rounded.
+    /// The exact AUC in [0, 1]; `None` where it is undefined: no positive sample, no negative one,
+    /// or a logit that is not a number. The one division at the end is all that is rounded.
     pub fn auc(&self) -> Option<f64> {
         let pairs = u128::from(self.positives) * u128::from(self.negatives);
-        (pairs > 0 && !self.has_not_numbers()).then(|| self.doubled_wins as f64 / (2 * pairs) as f64)
+        (pairs > 0 && !self.has_not_numbers())
+            .then(|| self.doubled_wins as f64 / (2 * pairs) as f64)
     }
 
     /// Sum of the losses in nats; `None` where it is not finite (2^64 nats and more are not).
@@ -238,14 +248,16 @@ impl Tally {
         (self.loss < u128::MAX && !self.has_not_numbers()).then(|| self.loss as f64 / UNITS)
     }
 
-    /// Mean of the predicted probabilities; `None` without samples, or where a logit is not a number.
+    /// Mean of the predicted probabilities; `None` without samples, or where a logit is not a
+    /// number.
     pub fn mean_prediction(&self) -> Option<f64> {
         let predicted = self.excess.iter().sum::<i128>() + (i128::from(self.positives) << 64);
         self.per_sample(predicted)
     }
 
-    /// Expected calibration error: over [`CALIBRATION_BINS`] bins of equal width, the mean of |mean prediction − share of label 1|,
-    /// weighted by the bins' samples. `None` as [`Tally::mean_prediction`].
+    /// Expected calibration error: over [`CALIBRATION_BINS`] bins of equal width, the mean of |mean
+    /// prediction − share of label 1|, weighted by the bins' samples. `None` as
+    /// [`Tally::mean_prediction`].
     pub fn calibration_error(&self) -> Option<f64> {
         // A bin's samples cancel: n_b · |predicted_b / n_b − positives_b / n_b|.
         self.per_sample(self.excess.iter().map(|excess| excess.abs()).sum())

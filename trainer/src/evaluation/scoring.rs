@@ -35,7 +35,8 @@ enum Work {
     Merge(Link, Worker<Tally>),
 }
 
-/// The way to the ranks of other processes. Exchanges of scores take their turn among those of training, on its thread.
+/// The way to the ranks of other processes. Exchanges of scores take their turn among those of
+/// training, on its thread.
 #[derive(Clone)]
 struct Link(Arc<Communicator>);
 
@@ -46,8 +47,8 @@ impl std::fmt::Debug for Link {
 }
 
 impl Scoring {
-    /// Begins with the scores of this process's ranks. `others` leads to the ranks of other processes, where there are some: then this
-    /// process has one rank.
+    /// Begins with the scores of this process's ranks. `others` leads to the ranks of other
+    /// processes, where there are some: then this process has one rank.
     ///
     /// # Errors
     /// A system that gives no thread.
@@ -69,8 +70,9 @@ impl Scoring {
         Ok(Self { work, memory: Vec::new() })
     }
 
-    /// Exchanges sorted scores with the ranks of other processes, for which it waits until they are sorted. All ranks call it between the
-    /// same two steps; where this process has all scores, or has exchanged them, there is nothing to do.
+    /// Exchanges sorted scores with the ranks of other processes, for which it waits until they are
+    /// sorted. All ranks call it between the same two steps; where this process has all scores, or
+    /// has exchanged them, there is nothing to do.
     ///
     /// # Errors
     /// A rank that is gone.
@@ -86,7 +88,8 @@ impl Scoring {
         Ok(())
     }
 
-    /// The metrics, for which it waits, and the scores' memory. All ranks call it between the same two steps.
+    /// The metrics, for which it waits, and the scores' memory. All ranks call it between the same
+    /// two steps.
     ///
     /// # Errors
     /// A rank that is gone.

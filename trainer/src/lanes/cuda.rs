@@ -1,7 +1,8 @@
-//! Lanes on a CUDA device: a lane is a stream, a wait between lanes is an event, and a walk begins and ends on the dense lane.
+//! Lanes on a CUDA device: a lane is a stream, a wait between lanes is an event, and a walk begins
+//! and ends on the dense lane.
 //!
-//! The host only enqueues. The same walk on a capturing stream makes a graph. A walk begins when the one before has ended, in a
-//! graph as outside of one ([`crate::schedule::BORDER`]).
+//! The host only enqueues. The same walk on a capturing stream makes a graph. A walk begins when
+//! the one before has ended, in a graph as outside of one ([`crate::schedule::BORDER`]).
 
 use super::Lane;
 use crate::build::Model;
@@ -19,7 +20,8 @@ const MOST_STAGES: usize = 32;
 
 /// The streams of the lanes, and what they tell each other.
 pub(super) struct CudaLanes {
-    /// In the order of [`Lane::ALL`]; clones of one stream where lanes do not run beside each other.
+    /// In the order of [`Lane::ALL`]; clones of one stream where lanes do not run beside each
+    /// other.
     streams: [Stream; Lane::ALL.len()],
     beside_each_other: bool,
     begun: Event,
@@ -54,7 +56,8 @@ impl Clock {
 
 /// A walk on its way to being one graph.
 enum Captured {
-    /// It has not run yet: the first time it runs eagerly, which loads every kernel and chooses every algorithm.
+    /// It has not run yet: the first time it runs eagerly, which loads every kernel and chooses
+    /// every algorithm.
     NotYet,
     /// It has run.
     Warm,
@@ -115,8 +118,9 @@ impl CudaLanes {
         self.stream(lane).cuda_body()
     }
 
-    /// As [`Self::walk`] over the batch of slot `slot`, in one launch where that walk has been captured: over full batches alone, since
-    /// a graph's sizes are fixed. The batch of next may then be short.
+    /// As [`Self::walk`] over the batch of slot `slot`, in one launch where that walk has been
+    /// captured: over full batches alone, since a graph's sizes are fixed. The batch of next may
+    /// then be short.
     pub(super) fn replay(
         &self,
         schedule: &Schedule,
@@ -132,7 +136,9 @@ impl CudaLanes {
                 let mut captured = captured[slot].lock().unwrap_or_else(PoisonError::into_inner);
                 match &*captured {
                     Captured::Graph(graph) => self.launch(graph, schedule, call, recorder)?,
-                    _ if !model.is_full(call, slot) => self.walk(schedule, model, call, recorder)?,
+                    _ if !model.is_full(call, slot) => {
+                        self.walk(schedule, model, call, recorder)?
+                    }
                     Captured::NotYet => {
                         self.walk(schedule, model, call, recorder)?;
                         *captured = Captured::Warm;
@@ -195,7 +201,13 @@ impl CudaLanes {
         if recorder.is_on() { self.take_times(schedule, call, recorder) } else { Ok(()) }
     }
 
-    fn enqueue(&self, schedule: &Schedule, model: &Model, call: &Call<'_>, clock: Clock) -> Result<()> {
+    fn enqueue(
+        &self,
+        schedule: &Schedule,
+        model: &Model,
+        call: &Call<'_>,
+        clock: Clock,
+    ) -> Result<()> {
         let stages = &schedule.stages;
         assert!(stages.len() <= MOST_STAGES, "at most {MOST_STAGES} stages in a list");
         self.fork();
@@ -256,7 +268,12 @@ impl CudaLanes {
     }
 
     /// Waits for the walk, for whoever wants to see its times.
-    fn take_times(&self, schedule: &Schedule, call: &Call<'_>, recorder: &mut Recorder) -> Result<()> {
+    fn take_times(
+        &self,
+        schedule: &Schedule,
+        call: &Call<'_>,
+        recorder: &mut Recorder,
+    ) -> Result<()> {
         let ended = self.stream(Lane::Dense).synchronize();
         ended.map_err(|source| failed_at("the end of the step", call, source))?;
         let ran = |stage: &Stage| call.of(stage, 0).is_some();

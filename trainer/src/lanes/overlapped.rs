@@ -1,4 +1,5 @@
-//! Lanes beside each other, with the stages' waits between them: one thread for the exchanges, one for all that computes.
+//! Lanes beside each other, with the stages' waits between them: one thread for the exchanges, one
+//! for all that computes.
 
 use super::{Lane, walk_in_order};
 use crate::build::Model;
@@ -15,7 +16,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// Stages of the longest list.
 const MOST_STAGES: usize = 32;
 
-/// Looks for a stage that is ready before a thread sleeps: most stages follow each other within microseconds.
+/// Looks for a stage that is ready before a thread sleeps: most stages follow each other within
+/// microseconds.
 const LOOKS_BEFORE_SLEEP: u32 = 50;
 
 /// Set in the counters where a stage has failed: nobody waits for the walk any more.
@@ -37,7 +39,8 @@ pub(super) struct Overlapped {
 
 impl Overlapped {
     pub(super) fn new() -> Result<Self> {
-        let threads = Pool::exactly(2).map_err(|error| failed("the lanes cannot be started", error))?;
+        let threads =
+            Pool::exactly(2).map_err(|error| failed("the lanes cannot be started", error))?;
         Ok(Self {
             threads,
             runs: std::array::from_fn(|_| AtomicU32::new(0)),
@@ -127,7 +130,8 @@ impl<I: Iterator<Item = (usize, usize)>> Cursor<I> {
 }
 
 impl Walk<'_> {
-    /// Runs the stages of `lanes` on this thread: always the first in program order of those that are ready.
+    /// Runs the stages of `lanes` on this thread: always the first in program order of those that
+    /// are ready.
     fn run_lanes(&self, lanes: &[Lane]) -> Result<()> {
         let order = self.schedule.program_order(self.call.num_micro_batches);
         let mut cursors: [Option<Cursor<_>>; COMPUTING.len()] = std::array::from_fn(|position| {
@@ -145,7 +149,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The lane whose next run comes first among those that are ready; waits for one. None where the walk has failed.
+    /// The lane whose next run comes first among those that are ready; waits for one. None where
+    /// the walk has failed.
     fn first_ready<I>(&self, cursors: &[Option<Cursor<I>>]) -> Option<usize> {
         let look = || {
             let ready = cursors.iter().enumerate().filter_map(|(position, cursor)| {

@@ -1,9 +1,10 @@
 //! `headlong launch -n N -- COMMAND`: N processes of this program on this machine, one rank each.
 //!
-//! The children learn who they are from their environment, as under any other launcher, with a secret and a port of their own.
-//! The port is bound here and stays so, so that nobody else is given it before rank 0 listens there. When a rank fails, the
-//! others get a short time to say so themselves; then they are ended. A child does not outlive its launcher, even one that is
-//! killed: the system ends it.
+//! The children learn who they are from their environment, as under any other launcher, with a
+//! secret and a port of their own. The port is bound here and stays so, so that nobody else is
+//! given it before rank 0 listens there. When a rank fails, the others get a short time to say so
+//! themselves; then they are ended. A child does not outlive its launcher, even one that is killed:
+//! the system ends it.
 
 mod one_process;
 mod output;
@@ -37,14 +38,16 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Runs the command in N processes and waits for all of them.
 ///
 /// # Errors
-/// Wrong usage; a process that cannot be started; the rank that has failed first, with its exit code.
+/// Wrong usage; a process that cannot be started; the rank that has failed first, with its exit
+/// code.
 pub fn run(arguments: &LaunchArguments) -> Result<()> {
     let command = strip_name(&arguments.command);
     check(arguments, command)?;
     let signals = Signals::new(asking()).map_err(Error::failed("listening to signals"))?;
     let grace = seconds("--grace-s", arguments.grace_s)?;
     let (_port, mut environment) = environment(arguments.ranks)?;
-    let pipe = told::Pipe::new().map_err(Error::failed("making a pipe for the ranks' last words"))?;
+    let pipe =
+        told::Pipe::new().map_err(Error::failed("making a pipe for the ranks' last words"))?;
     environment.push(pipe.variable());
     let ranks = start_all(arguments, command, &environment)?;
     let mut crew = Crew { ranks, signals, forwarded: Vec::new(), begin: Instant::now(), grace };
@@ -53,14 +56,17 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
     verdict::judge(&outcomes, &pipe.read(), crew.forwarded.first().copied(), grace)
 }
 
-/// Ties this process to the launcher that has started it, if one has: when that one dies, this one does too.
+/// Ties this process to the launcher that has started it, if one has: when that one dies, this one
+/// does too.
 ///
 /// # Errors
 /// A variable that does not name the launcher's process.
 pub fn follow_launcher() -> Result<()> {
-    let launcher = launcher_env::launcher_process().map_err(Error::communication("the launcher"))?;
+    let launcher =
+        launcher_env::launcher_process().map_err(Error::communication("the launcher"))?;
     let Some(launcher) = launcher else { return Ok(()) };
-    // Where the system cannot do it, a killed launcher leaves this process behind: no reason not to run.
+    // Where the system cannot do it, a killed launcher leaves this process behind: no reason not to
+    // run.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     if parent() != Some(launcher) {
         // The launcher has died before the tie was made.
@@ -76,8 +82,11 @@ fn parent() -> Option<i32> {
 /// Tells the launcher of this process, if it has one, which rank this one has lost.
 pub fn tell_launcher(error: &Error) {
     let launcher = launcher_env::launcher_process().ok().flatten();
-    let pipe = launcher_env::environment().remove(told::PIPE).and_then(|pipe| pipe.into_string().ok());
-    if let (Some(launcher), Some(pipe)) = (launcher.filter(|launcher| parent() == Some(*launcher)), pipe) {
+    let pipe =
+        launcher_env::environment().remove(told::PIPE).and_then(|pipe| pipe.into_string().ok());
+    if let (Some(launcher), Some(pipe)) =
+        (launcher.filter(|launcher| parent() == Some(*launcher)), pipe)
+    {
         told::tell(launcher, &pipe, error);
     }
 }
@@ -96,7 +105,9 @@ fn check(arguments: &LaunchArguments, command: &[OsString]) -> Result<()> {
     }
     match command.first() {
         None => Err(Error::Usage("which command? `headlong launch -n 4 -- train ...`".into())),
-        Some(first) if first == "launch" => Err(Error::Usage("`launch` cannot launch itself".into())),
+        Some(first) if first == "launch" => {
+            Err(Error::Usage("`launch` cannot launch itself".into()))
+        }
         Some(_) => Ok(()),
     }
 }
@@ -118,7 +129,9 @@ pub(crate) fn environment(ranks: usize) -> Result<(OwnedFd, Vec<(&'static str, S
     let (socket, port) = reserve().map_err(Error::failed("reserving a port for the rendezvous"))?;
     let mut random = [0_u8; 48];
     getrandom::fill(&mut random).map_err(|error| {
-        Error::failed::<std::io::Error>("making the job's secret")(std::io::Error::other(error.to_string()))
+        Error::failed::<std::io::Error>("making the job's secret")(std::io::Error::other(
+            error.to_string(),
+        ))
     })?;
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let variables = vec![
@@ -141,16 +154,20 @@ struct RankProcess {
     output: Vec<std::thread::JoinHandle<()>>,
 }
 
-/// Starts all ranks, each on its part of the machine. If one cannot be started, those before it are ended.
+/// Starts all ranks, each on its part of the machine. If one cannot be started, those before it are
+/// ended.
 fn start_all(
     arguments: &LaunchArguments,
     command: &[OsString],
     environment: &[(&'static str, String)],
 ) -> Result<Vec<RankProcess>> {
-    let program = std::env::current_exe().map_err(Error::failed("finding this program's own file"))?;
+    let program =
+        std::env::current_exe().map_err(Error::failed("finding this program's own file"))?;
     let places = match arguments.bind {
         Bind::Auto => places::places(arguments.ranks)
-            .map_err(|reason| say(format_args!("note: --bind auto: {reason}: ranks run on any processor")))
+            .map_err(|reason| {
+                say(format_args!("note: --bind auto: {reason}: ranks run on any processor"))
+            })
             .ok(),
         Bind::Off => None,
     };
@@ -163,8 +180,12 @@ fn start_all(
         match started {
             Ok(child) => ranks.push(watch(rank, child)),
             Err(error) => {
-                ranks.iter_mut().for_each(|rank| drop(rank.child.kill().and_then(|()| rank.child.wait())));
-                return Err(Error::failed(format!("starting rank {rank} ({})", program.display()))(error));
+                ranks
+                    .iter_mut()
+                    .for_each(|rank| drop(rank.child.kill().and_then(|()| rank.child.wait())));
+                return Err(
+                    Error::failed(format!("starting rank {rank} ({})", program.display()))(error),
+                );
             }
         }
     }
@@ -193,7 +214,12 @@ fn child_command(
 fn watch(rank: usize, mut child: Child) -> RankProcess {
     let out = child.stdout.take().map(|pipe| output::forward(rank, pipe));
     let errors = child.stderr.take().map(|pipe| output::forward(rank, pipe));
-    RankProcess { child, end: None, killed: false, output: out.into_iter().chain(errors).flatten().collect() }
+    RankProcess {
+        child,
+        end: None,
+        killed: false,
+        output: out.into_iter().chain(errors).flatten().collect(),
+    }
 }
 
 /// All ranks while they run.
@@ -227,7 +253,9 @@ impl Crew {
         let mut failed = false;
         for rank in self.ranks.iter_mut().filter(|rank| rank.end.is_none()) {
             // A child that cannot be waited for is an own child no more: it has ended.
-            if let Some(status) = rank.child.try_wait().unwrap_or(Some(ExitStatus::from_raw(1 << 8))) {
+            if let Some(status) =
+                rank.child.try_wait().unwrap_or(Some(ExitStatus::from_raw(1 << 8)))
+            {
                 failed |= !status.success();
                 rank.end = Some((status, self.begin.elapsed()));
             }
@@ -239,7 +267,8 @@ impl Crew {
         for signal in self.signals.pending() {
             self.forwarded.push(signal);
             let wanted = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
-            // The first asks to save and end, the second to end at once; whoever asks three times is serious.
+            // The first asks to save and end, the second to end at once; whoever asks three times
+            // is serious.
             let wanted = if self.forwarded.len() > 2 { Signal::KILL } else { wanted };
             self.ranks.iter().for_each(|rank| rank.send(wanted));
         }

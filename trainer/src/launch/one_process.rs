@@ -10,7 +10,8 @@ pub fn launched() -> Option<(usize, usize)> {
     (launch.world_size > 1).then_some((launch.rank.0, launch.world_size))
 }
 
-/// Whether this process does the work of a command that one process does. Of several, rank 0 does it, and says so.
+/// Whether this process does the work of a command that one process does. Of several, rank 0 does
+/// it, and says so.
 pub fn does_the_work(command: &str) -> bool {
     match launched() {
         Some((0, processes)) => {

@@ -1,4 +1,5 @@
-//! What the other ranks say goes to standard error, each line with its rank: standard output is rank 0's alone.
+//! What the other ranks say goes to standard error, each line with its rank: standard output is
+//! rank 0's alone.
 
 use crate::report::Bar;
 use std::io::{BufRead as _, BufReader, Read, Write as _};

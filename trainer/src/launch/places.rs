@@ -1,6 +1,8 @@
-//! Which processors each rank runs on: an even split of those this process may use, by memory node and core.
+//! Which processors each rank runs on: an even split of those this process may use, by memory node
+//! and core.
 //!
-//! A rank's memory follows its processors: the system gives a page from the node whose processor first writes to it.
+//! A rank's memory follows its processors: the system gives a page from the node whose processor
+//! first writes to it.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::read_to_string;
@@ -20,7 +22,8 @@ pub struct Places {
     ranks: Vec<Vec<usize>>,
 }
 
-/// Keeps this thread, and what it starts, on a rank's processors; gives it all of them back at the end.
+/// Keeps this thread, and what it starts, on a rank's processors; gives it all of them back at the
+/// end.
 pub struct Bound<'a>(&'a CpuSet);
 
 impl Drop for Bound<'_> {
@@ -34,16 +37,19 @@ impl Drop for Bound<'_> {
 /// # Errors
 /// Why there is none: fewer processors than ranks, or a system that does not tell.
 pub fn places(ranks: usize) -> Result<Places, String> {
-    let all = sched_getaffinity(None).map_err(|error| format!("the processors are not known ({error})"))?;
+    let all = sched_getaffinity(None)
+        .map_err(|error| format!("the processors are not known ({error})"))?;
     let numbers = (0..CpuSet::MAX_CPU).filter(|number| all.is_set(*number));
     let processors: Vec<Processor> = numbers.map(describe).collect();
     let found = processors.len();
-    let ranks = split(processors, ranks).ok_or_else(|| format!("{ranks} ranks, {found} processors"))?;
+    let ranks =
+        split(processors, ranks).ok_or_else(|| format!("{ranks} ranks, {found} processors"))?;
     Ok(Places { all, ranks })
 }
 
 impl Places {
-    /// Moves this thread to a rank's processors until the answer is dropped: a process started meanwhile stays there.
+    /// Moves this thread to a rank's processors until the answer is dropped: a process started
+    /// meanwhile stays there.
     pub fn bind(&self, rank: usize) -> Bound<'_> {
         let mut wanted = CpuSet::new();
         self.ranks[rank].iter().for_each(|number| wanted.set(*number));
@@ -55,7 +61,8 @@ impl Places {
 
 fn describe(number: usize) -> Processor {
     let folder = format!("/sys/devices/system/cpu/cpu{number}");
-    let word = |file: &str| read_to_string(format!("{folder}/topology/{file}")).ok()?.trim().parse().ok();
+    let word =
+        |file: &str| read_to_string(format!("{folder}/topology/{file}")).ok()?.trim().parse().ok();
     let node = std::fs::read_dir(&folder).ok().and_then(|entries| {
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).next()
@@ -71,14 +78,17 @@ fn describe(number: usize) -> Processor {
 /// Whole cores where there are enough of them, neighbours together.
 fn split(mut processors: Vec<Processor>, ranks: usize) -> Option<Vec<Vec<usize>>> {
     processors.sort_unstable();
-    let same_core = |a: &Processor, b: &Processor| (a.node, a.package, a.core) == (b.node, b.package, b.core);
+    let same_core =
+        |a: &Processor, b: &Processor| (a.node, a.package, a.core) == (b.node, b.package, b.core);
     let cores: Vec<&[Processor]> = processors.chunk_by(same_core).collect();
-    let units: Vec<&[Processor]> = if cores.len() >= ranks { cores } else { processors.chunks(1).collect() };
+    let units: Vec<&[Processor]> =
+        if cores.len() >= ranks { cores } else { processors.chunks(1).collect() };
     if units.len() < ranks {
         return None;
     }
     let part = |rank: usize| &units[rank * units.len() / ranks..(rank + 1) * units.len() / ranks];
-    let numbers = |rank| part(rank).iter().flat_map(|unit| unit.iter().map(|one| one.number)).collect();
+    let numbers =
+        |rank| part(rank).iter().flat_map(|unit| unit.iter().map(|one| one.number)).collect();
     Some((0..ranks).map(numbers).collect())
 }
 
@@ -86,11 +96,17 @@ fn split(mut processors: Vec<Processor>, ranks: usize) -> Option<Vec<Vec<usize>>
 mod tests {
     use super::*;
 
-    /// Two nodes of two cores with two processors each, numbered as Linux does: siblings are 4 apart.
+    /// Two nodes of two cores with two processors each, numbered as Linux does: siblings are 4
+    /// apart.
     fn machine() -> Vec<Processor> {
         let place = |number: usize| (number % 4 / 2, number % 4);
         (0..8)
-            .map(|number| Processor { node: place(number).0, package: 0, core: place(number).1, number })
+            .map(|number| Processor {
+                node: place(number).0,
+                package: 0,
+                core: place(number).1,
+                number,
+            })
             .collect()
     }
 

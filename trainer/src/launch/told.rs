@@ -1,7 +1,9 @@
-//! What ranks tell their launcher about whose fault it was: those that have lost another rank know which, their exit code does not.
+//! What ranks tell their launcher about whose fault it was: those that have lost another rank know
+//! which, their exit code does not.
 //!
-//! The launcher holds a pipe; a rank that ends in an error opens it under the launcher's number in `/proc` and writes one line, as
-//! much as is written at once. Where there is no `/proc`, the launcher judges by exit codes, as it does where no rank knows more.
+//! The launcher holds a pipe; a rank that ends in an error opens it under the launcher's number in
+//! `/proc` and writes one line, as much as is written at once. Where there is no `/proc`, the
+//! launcher judges by exit codes, as it does where no rank knows more.
 
 use crate::error::{Error, comm_error};
 use headlong_comm::readable::readable;
@@ -55,7 +57,8 @@ impl Pipe {
     }
 }
 
-/// Tells the launcher `launcher` whom this rank has lost, if that is what its error says. What cannot be told is no further error.
+/// Tells the launcher `launcher` whom this rank has lost, if that is what its error says. What
+/// cannot be told is no further error.
 pub fn tell(launcher: i32, pipe: &str, error: &Error) {
     let Some(named) = named(error) else { return };
     let Ok(number) = pipe.parse::<u32>() else { return };
@@ -85,7 +88,8 @@ mod tests {
         let pipe = Pipe::new().unwrap();
         let number = pipe.variable().1;
         let launcher = std::process::id() as i32;
-        let lost = CommError::PeerLost { culprit: Rank(2), seen_by: Rank(0), reason: "x\ny".into() };
+        let lost =
+            CommError::PeerLost { culprit: Rank(2), seen_by: Rank(0), reason: "x\ny".into() };
         tell(launcher, &number, &Error::communication("saving")(lost.clone()));
         tell(launcher, &number, &Error::failed("the checkpoint was not saved")(lost));
         tell(launcher, &number, &Error::Usage("nobody is lost".into()));

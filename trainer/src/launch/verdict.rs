@@ -48,12 +48,18 @@ impl Outcome {
     }
 }
 
-/// Names the rank that has failed first: the one with an end of its own, else whom the ranks have named, the first first.
-/// `forwarded` is the signal that the user has sent, if any.
+/// Names the rank that has failed first: the one with an end of its own, else whom the ranks have
+/// named, the first first. `forwarded` is the signal that the user has sent, if any.
 ///
 /// # Errors
-/// [`Error::Rank`] with the culprit and its exit code; [`Error::Interrupted`] when all ended because they were asked to.
-pub fn judge(outcomes: &[Outcome], named: &[Named], forwarded: Option<i32>, grace: Duration) -> Result<()> {
+/// [`Error::Rank`] with the culprit and its exit code; [`Error::Interrupted`] when all ended
+/// because they were asked to.
+pub fn judge(
+    outcomes: &[Outcome],
+    named: &[Named],
+    forwarded: Option<i32>,
+    grace: Duration,
+) -> Result<()> {
     let culprit = outcomes
         .iter()
         .min_by_key(|outcome| outcome.suspicion())
@@ -61,25 +67,31 @@ pub fn judge(outcomes: &[Outcome], named: &[Named], forwarded: Option<i32>, grac
     let Some(culprit) = culprit else { return Ok(()) };
     if let Some(signal) = forwarded {
         let asked = |end: End| {
-            matches!(end, End::Code(0)) || end == End::Signal(signal) || end == End::Code(128 + signal)
+            matches!(end, End::Code(0))
+                || end == End::Signal(signal)
+                || end == End::Code(128 + signal)
         };
         if outcomes.iter().all(|outcome| asked(outcome.end)) {
             // Rank 0 has said what was saved, where it had the time to.
-            let is_said = outcomes.iter().any(|one| one.rank == 0 && one.end == End::Code(128 + signal));
+            let is_said =
+                outcomes.iter().any(|one| one.rank == 0 && one.end == End::Code(128 + signal));
             return Err(Error::Interrupted { signal, outcome: String::new(), is_said });
         }
     }
     let is_known = |named: &&Named| outcomes.iter().any(|outcome| outcome.rank == named.culprit);
     let told = named.iter().find(is_known).filter(|_| !culprit.is_evident());
     let rank = told.map_or(culprit.rank, |named| named.culprit);
-    let end = outcomes.iter().find(|outcome| outcome.rank == rank).map_or(culprit.end, |one| one.end);
+    let end =
+        outcomes.iter().find(|outcome| outcome.rank == rank).map_or(culprit.end, |one| one.end);
     let victims: Vec<String> = outcomes
         .iter()
         .filter(|outcome| outcome.rank != rank && outcome.end == End::Code(COMMUNICATION))
         .map(|outcome| outcome.rank.to_string())
         .collect();
     let (how, exit_code) = match (end, told) {
-        (End::Code(_), Some(Named { error, .. })) => (format!("was lost: {error}"), COMMUNICATION as u8),
+        (End::Code(_), Some(Named { error, .. })) => {
+            (format!("was lost: {error}"), COMMUNICATION as u8)
+        }
         (End::Code(code), None) => {
             (format!("has failed with exit code {code}"), u8::try_from(code).unwrap_or(1))
         }
@@ -90,7 +102,9 @@ pub fn judge(outcomes: &[Outcome], named: &[Named], forwarded: Option<i32>, grac
         (End::Late, _) => {
             let seconds = grace.as_secs_f64();
             (
-                format!("did not end within {seconds} s after the others had failed, and was killed"),
+                format!(
+                    "did not end within {seconds} s after the others had failed, and was killed"
+                ),
                 COMMUNICATION as u8,
             )
         }
@@ -104,8 +118,11 @@ pub fn judge(outcomes: &[Outcome], named: &[Named], forwarded: Option<i32>, grac
 }
 
 fn signal_text(signal: i32) -> String {
-    let hint =
-        if signal == libc::SIGKILL { ": by somebody, or by the system for want of memory" } else { "" };
+    let hint = if signal == libc::SIGKILL {
+        ": by somebody, or by the system for want of memory"
+    } else {
+        ""
+    };
     match signal_hook::low_level::signal_name(signal) {
         Some(name) => format!("{name}{hint}"),
         None => format!("signal {signal}"),
@@ -120,7 +137,11 @@ mod tests {
         told_verdict(ends, &[], forwarded)
     }
 
-    fn told_verdict(ends: &[(End, u64)], named: &[usize], forwarded: Option<i32>) -> Option<(String, u8)> {
+    fn told_verdict(
+        ends: &[(End, u64)],
+        named: &[usize],
+        forwarded: Option<i32>,
+    ) -> Option<(String, u8)> {
         let error = |culprit: usize| format!("rank {culprit} has not come");
         let named: Vec<Named> =
             named.iter().map(|&culprit| Named { culprit, error: error(culprit) }).collect();
@@ -157,14 +178,23 @@ mod tests {
         }
     }
 
-    /// A rank that was stopped for a while ends like those that have lost it, and sometimes after them.
+    /// A rank that was stopped for a while ends like those that have lost it, and sometimes after
+    /// them.
     #[test]
     fn whom_ranks_have_named_the_launcher_names() {
         use End::{Code, Late, Signal};
         type Case<'a> = (&'a [(End, u64)], &'a [usize], &'a str);
         let cases: &[Case<'_>] = &[
-            (&[(Code(3), 10), (Code(3), 15)], &[1, 0], "rank 1 was lost: rank 1 has not come; rank 0 then"),
-            (&[(Code(3), 15), (Code(3), 10)], &[0, 1], "rank 0 was lost: rank 0 has not come; rank 1 then"),
+            (
+                &[(Code(3), 10), (Code(3), 15)],
+                &[1, 0],
+                "rank 1 was lost: rank 1 has not come; rank 0 then",
+            ),
+            (
+                &[(Code(3), 15), (Code(3), 10)],
+                &[0, 1],
+                "rank 0 was lost: rank 0 has not come; rank 1 then",
+            ),
             (
                 &[(Code(3), 10), (Late, 15), (Code(3), 12)],
                 &[2],
@@ -186,8 +216,11 @@ mod tests {
         let asked = [(End::Code(130), 10), (End::Signal(2), 11), (End::Code(0), 12)];
         assert_eq!(verdict(&asked, Some(2)), Some(("stopped by SIGINT".into(), 130)));
         for (ends, is_said) in [(asked, true), ([asked[1], asked[0], asked[2]], false)] {
-            let outcome =
-                |(rank, (end, at)): (usize, (End, u64))| Outcome { rank, end, at: Duration::from_millis(at) };
+            let outcome = |(rank, (end, at)): (usize, (End, u64))| Outcome {
+                rank,
+                end,
+                at: Duration::from_millis(at),
+            };
             let outcomes: Vec<Outcome> = ends.into_iter().enumerate().map(outcome).collect();
             let error = judge(&outcomes, &[], Some(2), Duration::ZERO).unwrap_err();
             let found = matches!(error, Error::Interrupted { is_said: true, .. });

@@ -23,7 +23,8 @@ pub(super) fn settings(config: &Config) -> Vec<(&'static str, Value)> {
         ("opt_base_learning_rate", json!(train.learning_rate)),
         ("opt_learning_rate_warmup_steps", json!(train.warmup_steps)),
     ];
-    let of_version = if is_first_version(config) { first_version(config) } else { second_version(config) };
+    let of_version =
+        if is_first_version(config) { first_version(config) } else { second_version(config) };
     settings.extend(of_version);
     settings
 }
@@ -44,7 +45,10 @@ fn second_version(config: &Config) -> Vec<(&'static str, Value)> {
         // What this program's Adagrad has not.
         ("opt_adagrad_learning_rate_decay", json!(0)),
         ("opt_weight_decay", json!(0)),
-        ("opt_adagrad_initial_accumulator_value", json!(adagrad.initial_accumulator.unwrap_or(0.0))),
+        (
+            "opt_adagrad_initial_accumulator_value",
+            json!(adagrad.initial_accumulator.unwrap_or(0.0)),
+        ),
         ("opt_adagrad_epsilon", json!(adagrad.epsilon)),
         ("opt_learning_rate_decay_start_step", json!(train.decay_start_step)),
         ("opt_learning_rate_decay_steps", json!(train.decay_steps)),
@@ -59,6 +63,7 @@ pub(super) fn tensors(config: &Config) -> Vec<String> {
     let layers = |stack: &str, count: usize| {
         (1..=count).map(|number| format!("{stack}_mlp_dense{number}")).collect::<Vec<_>>()
     };
-    let (bottom, top) = (layers("bottom", config.model.bottom.len()), layers("top", config.model.top.len()));
+    let (bottom, top) =
+        (layers("bottom", config.model.bottom.len()), layers("top", config.model.top.len()));
     ["embeddings".to_owned()].into_iter().chain(bottom).chain(top).collect()
 }

@@ -1,8 +1,9 @@
 //! `--mllog FILE`: what a run does, in the lines that MLPerf's rules ask for.
 //!
-//! A line is `:::MLLOG ` and an object: time in ms, the kind of event, a key, a value, and metadata: the place in the source, and where the
-//! run stands (`epoch_num`, `step`). Which keys a model needs is in `hyperparameters.rs`. Source: mlcommons/logging 4.1.68, the compliance checker's rules
-//! of training 2.1.0 (DLRM) and 6.0.0 (DLRM-DCNv2).
+//! A line is `:::MLLOG ` and an object: time in ms, the kind of event, a key, a value, and
+//! metadata: the place in the source, and where the run stands (`epoch_num`, `step`). Which keys a
+//! model needs is in `hyperparameters.rs`. Source: mlcommons/logging 4.1.68, the compliance
+//! checker's rules of training 2.1.0 (DLRM) and 6.0.0 (DLRM-DCNv2).
 //!
 //! ```text
 //! cache_clear, submission_*, init_start      before anything is read
@@ -13,7 +14,8 @@
 //! run_stop                                   success: the target was reached; aborted: it was not
 //! ```
 //!
-//! A run that goes on from a checkpoint goes on with its log: lines of steps after the checkpoint are taken out, since these steps come again.
+//! A run that goes on from a checkpoint goes on with its log: lines of steps after the checkpoint
+//! are taken out, since these steps come again.
 
 mod hyperparameters;
 
@@ -50,7 +52,8 @@ pub struct MlLog {
 }
 
 impl MlLog {
-    /// Begins a log, or goes on with one: `resumed` is the step of the checkpoint that the run goes on from.
+    /// Begins a log, or goes on with one: `resumed` is the step of the checkpoint that the run goes
+    /// on from.
     ///
     /// # Errors
     /// A file that cannot be written; one to go on with that holds something else.
@@ -60,8 +63,10 @@ impl MlLog {
             None => (Vec::new(), GrowingFile::open(path, false).map_err(Error::io("write", path))?),
         };
         let has = |key: &str| kept.iter().any(|line| line["key"] == key);
-        let block =
-            kept.iter().rev().find(|line| line["key"] == "block_start" || line["key"] == "block_stop");
+        let block = kept
+            .iter()
+            .rev()
+            .find(|line| line["key"] == "block_start" || line["key"] == "block_stop");
         let block = block.filter(|line| line["key"] == "block_start");
         let mut log = Self {
             file,
@@ -91,7 +96,12 @@ impl MlLog {
     ///
     /// # Errors
     /// A full disk, or whatever else the system says; so for every event below.
-    pub fn begin(&mut self, config: &Config, train_samples: u64, eval_samples: Option<u64>) -> Result<()> {
+    pub fn begin(
+        &mut self,
+        config: &Config,
+        train_samples: u64,
+        eval_samples: Option<u64>,
+    ) -> Result<()> {
         if self.has_begun {
             return Ok(());
         }
@@ -100,7 +110,12 @@ impl MlLog {
             self.point(key, value)?;
         }
         for tensor in hyperparameters::tensors(config) {
-            self.write("POINT_IN_TIME", "weights_initialization", Value::Null, json!({ "tensor": tensor }))?;
+            self.write(
+                "POINT_IN_TIME",
+                "weights_initialization",
+                Value::Null,
+                json!({ "tensor": tensor }),
+            )?;
         }
         self.point("train_samples", json!(train_samples))?;
         eval_samples.map_or(Ok(()), |samples| self.eval_samples(samples))?;
@@ -113,7 +128,8 @@ impl MlLog {
         self.point("eval_samples", json!(samples))
     }
 
-    /// A step is about to be trained: a block begins, unless it has. `epochs` is its planned length.
+    /// A step is about to be trained: a block begins, unless it has. `epochs` is its planned
+    /// length.
     ///
     /// # Errors
     /// As [`Self::begin`].
@@ -122,7 +138,8 @@ impl MlLog {
             return Ok(());
         }
         self.block = Some(at.epoch);
-        let metadata = json!({ "first_epoch_num": at.epoch, "epoch_count": epochs, "step": at.step });
+        let metadata =
+            json!({ "first_epoch_num": at.epoch, "epoch_count": epochs, "step": at.step });
         self.write("INTERVAL_START", "block_start", Value::Null, metadata)
     }
 
@@ -145,7 +162,13 @@ impl MlLog {
     ///
     /// # Errors
     /// As [`Self::begin`].
-    pub fn eval_stop(&mut self, at: Place, auc: Option<f64>, samples: u64, samples_per_s: f64) -> Result<()> {
+    pub fn eval_stop(
+        &mut self,
+        at: Place,
+        auc: Option<f64>,
+        samples: u64,
+        samples_per_s: f64,
+    ) -> Result<()> {
         if !self.has_eval_samples {
             self.eval_samples(samples)?;
         }
@@ -200,7 +223,8 @@ impl Place {
     }
 }
 
-/// Leaves in a log what had happened up to `step`, and gives these lines and the log. A log that is not there is empty.
+/// Leaves in a log what had happened up to `step`, and gives these lines and the log. A log that is
+/// not there is empty.
 fn keep_until(path: &Path, step: u64) -> Result<(Vec<Value>, GrowingFile)> {
     let text = match std::fs::metadata(path).and_then(|found| match found.is_file() {
         true => std::fs::read_to_string(path),
@@ -213,11 +237,16 @@ fn keep_until(path: &Path, step: u64) -> Result<(Vec<Value>, GrowingFile)> {
     };
     let (mut kept, mut lines) = (Vec::new(), String::new());
     // Note: the last line may be half written.
-    for (number, line) in text.split_inclusive('\n').filter(|line| line.ends_with('\n')).enumerate() {
-        let parsed = line.strip_prefix(TOKEN).and_then(|line| serde_json::from_str::<Value>(line).ok());
+    for (number, line) in text.split_inclusive('\n').filter(|line| line.ends_with('\n')).enumerate()
+    {
+        let parsed =
+            line.strip_prefix(TOKEN).and_then(|line| serde_json::from_str::<Value>(line).ok());
         let Some(parsed) = parsed else {
-            let message =
-                format!("{}:{}: not a line of an MLPerf log; name another file", path.display(), number + 1);
+            let message = format!(
+                "{}:{}: not a line of an MLPerf log; name another file",
+                path.display(),
+                number + 1
+            );
             return Err(Error::config("--mllog", message));
         };
         let is_later = parsed["metadata"]["step"].as_u64().is_some_and(|at| at > step);

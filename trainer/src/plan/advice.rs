@@ -1,4 +1,5 @@
-//! Judging a plan: what does not fit is refused, with the key that would help most and a value for it.
+//! Judging a plan: what does not fit is refused, with the key that would help most and a value for
+//! it.
 
 use super::{Count, Facts, Plan};
 use crate::config::Config;
@@ -114,7 +115,8 @@ pub const APPLYING: &[Knob] = &[
         value: |config, _| Some(config.eval.batch_size as u64),
         least: |config| config.sum_blocks() as u64,
         set: |(config, _), samples| {
-            (config.train.batch_size, config.eval.batch_size) = (samples as usize, samples as usize);
+            (config.train.batch_size, config.eval.batch_size) =
+                (samples as usize, samples as usize);
         },
     },
     Knob {
@@ -154,9 +156,12 @@ impl Plan {
     /// [`crate::Error::DoesNotFit`].
     pub fn check_with(&self, config: &Config, facts: &Facts<'_>, knobs: &[Knob]) -> Result<()> {
         let uncached = Facts { cached_bytes: 0, ..*facts };
-        let advise = || match facts.cached_bytes > 0 && Plan::without_division(config, &uncached).fits {
+        let advise = || match facts.cached_bytes > 0
+            && Plan::without_division(config, &uncached).fits
+        {
             true => {
-                "`data.cache` = \"off\" would fit (--cache-data off): data is read from its files".to_owned()
+                "`data.cache` = \"off\" would fit (--cache-data off): data is read from its files"
+                    .to_owned()
             }
             false => help(config, facts, knobs),
         };
@@ -166,12 +171,14 @@ impl Plan {
         (self.bytes_per_rank * self.ranks_here).must_fit(self.available_bytes, advise)
     }
 
-    /// Refuses ranks that evaluate, as `others` plans them, where they do not fit beside those that train.
+    /// Refuses ranks that evaluate, as `others` plans them, where they do not fit beside those that
+    /// train.
     ///
     /// # Errors
     /// [`crate::Error::DoesNotFit`].
     pub fn check_beside(&self, others: &Self) -> Result<()> {
-        let of_hosts = [self, others].map(|plan| plan.bytes_per_rank * plan.ranks_here).into_iter().sum();
+        let of_hosts =
+            [self, others].map(|plan| plan.bytes_per_rank * plan.ranks_here).into_iter().sum();
         let mut memories: Vec<(Count, u64)> = vec![(of_hosts, self.available_bytes)];
         if let (Some(mine), Some(theirs)) = (&self.on_device, &others.on_device) {
             let shared = !has_devices_beside(mine.count, self.ranks, others.ranks);
@@ -197,7 +204,8 @@ fn changed(config: &Config, facts: &Facts<'_>, knob: &Knob, value: u64) -> Plan 
     Plan::without_division(&config, &Facts { table_rows: &rows, split: None, ..*facts })
 }
 
-/// The setting that frees most and is enough, one that changes no result before others; else those that free most.
+/// The setting that frees most and is enough, one that changes no result before others; else those
+/// that free most.
 fn help(config: &Config, facts: &Facts<'_>, knobs: &[Knob]) -> String {
     let lowest = |knob: &'_ Knob| {
         let (value, least) = ((knob.value)(config, facts)?, (knob.least)(config));
@@ -219,14 +227,19 @@ fn help(config: &Config, facts: &Facts<'_>, knobs: &[Knob]) -> String {
     let needed = Plan::without_division(config, &Facts { split: None, ..*facts }).needed();
     lowered.retain(|(_, (_, _, plan))| plan.needed() < needed || !needed.fits(u64::MAX));
     lowered.sort_by_key(|(_, (_, _, plan))| plan.needed());
-    let names: Vec<_> = lowered.iter().take(2).map(|(knob, _)| format!("`{}`", knob.name)).collect();
+    let names: Vec<_> =
+        lowered.iter().take(2).map(|(knob, _)| format!("`{}`", knob.name)).collect();
     match names.is_empty() {
         true => "no setting of this command makes it smaller: take a smaller model".to_owned(),
-        false => format!("no single setting is enough: lower {}, or the model's widths", names.join(" and ")),
+        false => format!(
+            "no single setting is enough: lower {}, or the model's widths",
+            names.join(" and ")
+        ),
     }
 }
 
-/// The largest number from `low`, which holds, to `high` for which `holds`, where smaller ones hold too.
+/// The largest number from `low`, which holds, to `high` for which `holds`, where smaller ones hold
+/// too.
 fn largest_that(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
     while low < high {
         let middle = low + (high - low).div_ceil(2);

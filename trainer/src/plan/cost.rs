@@ -1,4 +1,5 @@
-//! What a step costs, by counting, and how long it would take on a machine that does each at its full rate.
+//! What a step costs, by counting, and how long it would take on a machine that does each at its
+//! full rate.
 
 use super::memory::activations_per_sample;
 use super::{Count, samples_per_step};
@@ -13,12 +14,14 @@ use serde::Serialize;
 pub struct StepCost {
     /// Floating-point operations of one step, a multiply-add counted as two.
     pub flops_per_step: Count,
-    /// Bytes of rows and their optimiser state that are read and written in one step, if none stays in a cache.
+    /// Bytes of rows and their optimiser state that are read and written in one step, if none stays
+    /// in a cache.
     pub table_bytes_per_step: Count,
     /// Bytes of dense weights, state and activations that are read and written in one step.
     pub dense_bytes_per_step: Count,
-    /// An estimate for f32 on the processor: operations at its rate, then the bytes of the tables at its memory's; nothing overlaps.
-    /// None where the model is on a device, of whose rates nothing is known here.
+    /// An estimate for f32 on the processor: operations at its rate, then the bytes of the tables
+    /// at its memory's; nothing overlaps. None where the model is on a device, of whose rates
+    /// nothing is known here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted_step_us: Option<f64>,
     /// The same: samples of a step by its time.
@@ -27,13 +30,18 @@ pub struct StepCost {
 }
 
 impl StepCost {
-    pub(super) fn new(config: &Config, dense_parameters: Count, machine: &Machine, threads: usize) -> Self {
+    pub(super) fn new(
+        config: &Config,
+        dense_parameters: Count,
+        machine: &Machine,
+        threads: usize,
+    ) -> Self {
         let samples = samples_per_step(config);
         let flops_per_step = samples * Arithmetic::of(config).training_flop();
         let table_bytes_per_step = samples * table_bytes_per_sample(config);
         let dense_state = dense_parameters * config.optimizer.dense.optimizer().state_bytes(1, 1);
-        // Weights forward and backward, gradients written and read, weights and state updated; activations written
-        // and read forward and backward, by batch.
+        // Weights forward and backward, gradients written and read, weights and state updated;
+        // activations written and read forward and backward, by batch.
         let dense_bytes_per_step = dense_parameters * config.train.accumulate * 16_u64
             + dense_parameters * 8_u64
             + dense_state * 2_u64
@@ -54,7 +62,8 @@ impl StepCost {
 }
 
 impl StepCost {
-    /// With the time of exchanges between ranks, which nothing hides in this estimate. Ranks share the machine, so all else stays.
+    /// With the time of exchanges between ranks, which nothing hides in this estimate. Ranks share
+    /// the machine, so all else stays.
     pub(super) fn with_exchange(mut self, split: Option<&Split>) -> Self {
         let (Some(split), Some((us, per_s))) = (split, self.predicted()) else { return self };
         let with_exchange = us + split.times.total_us() - split.times.rows_us;
@@ -69,7 +78,8 @@ impl StepCost {
     }
 }
 
-/// One row per table is read forward, its gradient written and read, and row and state read and written by the update.
+/// One row per table is read forward, its gradient written and read, and row and state read and
+/// written by the update.
 fn table_bytes_per_sample(config: &Config) -> Count {
     let gradient = config.model.dim as u64 * 4;
     let state = config.optimizer.sparse.optimizer().state_bytes(1, config.model.dim);

@@ -5,8 +5,8 @@ use serde::Serialize;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
-/// A number that never wraps around. What 64 bits have no room for stays at the largest number, which fits nowhere
-/// ([`Count::fits`]): a plan of it is refused, whatever else it says.
+/// A number that never wraps around. What 64 bits have no room for stays at the largest number,
+/// which fits nowhere ([`Count::fits`]): a plan of it is refused, whatever else it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
 #[serde(transparent)]
 pub struct Count(u64);
@@ -36,12 +36,14 @@ impl Count {
         }
     }
 
-    /// A part of it, rounded up: what one of `parts` holds that share it. Of a number that is too large, every part is.
+    /// A part of it, rounded up: what one of `parts` holds that share it. Of a number that is too
+    /// large, every part is.
     pub fn share(self, parts: usize) -> Self {
         if self.0 == u64::MAX { self } else { Self(self.0.div_ceil((parts as u64).max(1))) }
     }
 
-    /// `some` of `all` parts of it; nothing where there are none. Of a number that is too large, every part is.
+    /// `some` of `all` parts of it; nothing where there are none. Of a number that is too large,
+    /// every part is.
     pub fn part(self, some: u64, all: u64) -> Self {
         if self.0 == u64::MAX {
             return self;

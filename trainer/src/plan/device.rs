@@ -42,7 +42,8 @@ impl MemoryUse {
             + WORKSPACE_BYTES
     }
 
-    /// What of it the host holds where the model lies on a device: batches pass through page-locked memory.
+    /// What of it the host holds where the model lies on a device: batches pass through page-locked
+    /// memory.
     pub(super) fn beside_a_device(&self) -> Count {
         self.reader_bytes + self.id_map_bytes + self.other_bytes
     }

@@ -19,7 +19,8 @@ pub struct Division {
     pub last_step_samples: u64,
     /// Samples that are never trained on: 0, because the last step takes what is left.
     pub samples_lost: u64,
-    /// The batch size nearest to the configured one that divides the data into full steps; none within a quarter of it.
+    /// The batch size nearest to the configured one that divides the data into full steps; none
+    /// within a quarter of it.
     pub nearest_dividing_batch_size: Option<u64>,
 }
 
@@ -27,7 +28,8 @@ impl Division {
     pub(super) fn new(config: &Config, data_rows: u64) -> Self {
         let step = samples_per_step(config).get();
         let remainder = data_rows % step;
-        let (micro_batches, batch_size) = (config.train.accumulate as u64, config.train.batch_size as u64);
+        let (micro_batches, batch_size) =
+            (config.train.accumulate as u64, config.train.batch_size as u64);
         let divides = data_rows > 0 && data_rows.is_multiple_of(micro_batches);
         Self {
             data_rows,
@@ -50,14 +52,17 @@ impl Division {
         if self.last_step_samples.checked_mul(self.steps_per_epoch) == Some(self.data_rows) {
             return format!("data {rows} rows: {steps} steps an epoch, all of {last} samples");
         }
-        let even = self
-            .nearest_dividing_batch_size
-            .map_or(String::new(), |size| format!("; with batch size {} all would be full", count(size)));
-        format!("data {rows} rows: {steps} steps an epoch, the last of {last} samples, none lost{even}")
+        let even = self.nearest_dividing_batch_size.map_or(String::new(), |size| {
+            format!("; with batch size {} all would be full", count(size))
+        });
+        format!(
+            "data {rows} rows: {steps} steps an epoch, the last of {last} samples, none lost{even}"
+        )
     }
 }
 
-/// The divisor of `number` nearest to `target` within a quarter of it; the smaller of two equally near ones.
+/// The divisor of `number` nearest to `target` within a quarter of it; the smaller of two equally
+/// near ones.
 fn nearest_divisor(number: u64, target: u64) -> Option<u64> {
     let divides = |candidate: &u64| number.is_multiple_of(*candidate);
     (0..=(target / 4).min(MOST_TRIED))
@@ -74,7 +79,8 @@ mod tests {
         assert_eq!(nearest_divisor(1000, 128), Some(125));
         assert_eq!(nearest_divisor(97, 50), None);
         assert_eq!(nearest_divisor(97, 90), Some(97));
-        // Of the numbers from 48 to 80 none divides the Criteo sample's rows: twice 33 is far from 64 already.
+        // Of the numbers from 48 to 80 none divides the Criteo sample's rows: twice 33 is far from
+        // 64 already.
         assert_eq!(nearest_divisor(95_997, 64), None);
         assert_eq!(nearest_divisor(24, 7), Some(6));
         assert_eq!(nearest_divisor(u64::MAX, 65_000), Some(65_535));
@@ -93,7 +99,10 @@ mod tests {
             "data 1,000 rows: 8 steps an epoch, the last of 104 samples, none lost; with batch size 125 all would be full"
         );
         let sample = text(64, 95_997);
-        assert!(sample.ends_with("1,500 steps an epoch, the last of 61 samples, none lost"), "{sample}");
+        assert!(
+            sample.ends_with("1,500 steps an epoch, the last of 61 samples, none lost"),
+            "{sample}"
+        );
         assert_eq!(text(64, 30), "data 30 rows: one step an epoch, of 30 samples");
         assert!(text(1 << 30, u64::MAX).contains("17,179,869,184 steps"));
     }

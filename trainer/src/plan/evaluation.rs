@@ -3,10 +3,12 @@
 use super::samples_per_step;
 use crate::config::{Config, EvalEvery};
 
-/// Arithmetic of a training step over that of its forward pass: the backward pass has two products for each of the forward pass.
+/// Arithmetic of a training step over that of its forward pass: the backward pass has two products
+/// for each of the forward pass.
 const STEP_OVER_FORWARD: u128 = 3;
 
-/// Samples that are trained on between two evaluations; none where there is one alone, at the end, or nothing is known of an epoch.
+/// Samples that are trained on between two evaluations; none where there is one alone, at the end,
+/// or nothing is known of an epoch.
 pub(super) fn samples_between(config: &Config, data_rows: Option<u64>) -> Option<f64> {
     match config.eval.every {
         EvalEvery::Steps(0) => None,
@@ -15,11 +17,13 @@ pub(super) fn samples_between(config: &Config, data_rows: Option<u64>) -> Option
     }
 }
 
-/// The fewest ranks of their own that have evaluated `eval_rows` samples before the next evaluation begins, on ranks as fast as those
-/// that train; none where there is one evaluation alone, at the end, or nothing is known of an epoch.
+/// The fewest ranks of their own that have evaluated `eval_rows` samples before the next evaluation
+/// begins, on ranks as fast as those that train; none where there is one evaluation alone, at the
+/// end, or nothing is known of an epoch.
 ///
-/// An evaluation of E samples takes N ranks the time of E / N forward passes. Between two evaluations, R ranks train on I samples in the
-/// time of 3 I / R forward passes. So N is R E / 3 I, rounded up.
+/// An evaluation of E samples takes N ranks the time of E / N forward passes. Between two
+/// evaluations, R ranks train on I samples in the time of 3 I / R forward passes. So N is R E / 3
+/// I, rounded up.
 pub fn hiding_eval_ranks(config: &Config, eval_rows: u64, data_rows: Option<u64>) -> Option<u64> {
     let between = u128::from(samples_between(config, data_rows)? as u64);
     let forward_passes = config.run.ranks as u128 * u128::from(eval_rows);
@@ -30,9 +34,8 @@ pub fn hiding_eval_ranks(config: &Config, eval_rows: u64, data_rows: Option<u64>
 /// The same in words; empty where nothing is known.
 pub fn note(config: &Config, eval_rows: Option<u64>, data_rows: Option<u64>) -> String {
     match eval_rows.and_then(|rows| hiding_eval_ranks(config, rows, data_rows)) {
-        Some(1) => {
-            "evaluation: 1 rank of its own would hide it behind training (--eval-ranks 1)\n".to_owned()
-        }
+        Some(1) => "evaluation: 1 rank of its own would hide it behind training (--eval-ranks 1)\n"
+            .to_owned(),
         Some(ranks) => {
             format!(
                 "evaluation: {ranks} ranks of their own would hide it behind training (--eval-ranks {ranks})\n"
@@ -42,7 +45,8 @@ pub fn note(config: &Config, eval_rows: Option<u64>, data_rows: Option<u64>) -> 
     }
 }
 
-/// What is said where evaluations are asked for and the data that is named has nothing to evaluate on.
+/// What is said where evaluations are asked for and the data that is named has nothing to evaluate
+/// on.
 pub fn missing_data(config: &Config) -> Option<String> {
     let every = match config.eval.every {
         EvalEvery::Steps(0) => return None,
@@ -60,7 +64,8 @@ mod tests {
     use super::*;
     use crate::preset::preset;
 
-    /// The slow, obvious way: ranks are added until an evaluation takes no longer than the training between two.
+    /// The slow, obvious way: ranks are added until an evaluation takes no longer than the training
+    /// between two.
     fn tried(ranks: u64, eval_rows: u64, between: u64) -> u64 {
         let hides = |count: &u64| eval_rows * ranks <= 3 * between * count;
         (1..).find(hides).expect("enough ranks hide everything")

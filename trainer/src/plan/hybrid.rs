@@ -1,4 +1,5 @@
-//! The hybrid split for people and for programs: what each table keeps on every rank, what that serves, what it saves.
+//! The hybrid split for people and for programs: what each table keeps on every rank, what that
+//! serves, what it saves.
 
 use crate::report::{bytes, count, short_time};
 use headlong_embedding::hybrid::split::{Split, TableSplit};
@@ -51,8 +52,8 @@ impl HybridPlan {
         }
     }
 
-    /// A table for people: per table the frequent rows, the share of its lookups that they serve, what is saved against pure model
-    /// parallelism, and the memory of a rank.
+    /// A table for people: per table the frequent rows, the share of its lookups that they serve,
+    /// what is saved against pure model parallelism, and the memory of a rank.
     pub fn to_text(&self) -> String {
         let mut tables: Vec<&TableSplit> = self.tables.iter().collect();
         tables.sort_by(|one, other| saved(other).total_cmp(&saved(one)));
@@ -73,8 +74,12 @@ impl HybridPlan {
     fn write_summary(&self, text: &mut String) {
         let (sent, pure) = (self.bytes_per_step, self.pure_bytes_per_step);
         // Writing to a string cannot fail.
-        let _ =
-            writeln!(text, "exchange: {}; estimate {} a step", self.exchange, short_time(self.exchange_us));
+        let _ = writeln!(
+            text,
+            "exchange: {}; estimate {} a step",
+            self.exchange,
+            short_time(self.exchange_us)
+        );
         let _ = writeln!(
             text,
             "tables send {} between nodes and {} inside them in a step (pure model-parallel: {} and {}); busiest owner {:.1} % above the mean",
@@ -95,9 +100,11 @@ fn row(name: &str, tables: &[&TableSplit]) -> String {
     let sum = |of: fn(&TableSplit) -> u64| -> u64 { tables.iter().map(|table| of(table)).sum() };
     let sent: f64 = tables.iter().map(|table| table.traffic.total()).sum();
     let saved: f64 = tables.iter().map(|table| saved(table)).sum();
-    // Pure model parallelism sends one vector for each lookup, so its bytes weigh the tables by lookups and width.
+    // Pure model parallelism sends one vector for each lookup, so its bytes weigh the tables by
+    // lookups and width.
     let weight: f64 = tables.iter().map(|table| table.pure_traffic.total()).sum();
-    let served: f64 = tables.iter().map(|table| table.covered_share * table.pure_traffic.total()).sum();
+    let served: f64 =
+        tables.iter().map(|table| table.covered_share * table.pure_traffic.total()).sum();
     let share = if weight > 0.0 { served / weight } else { 0.0 };
     line(&[
         name.to_owned(),
@@ -112,7 +119,9 @@ fn row(name: &str, tables: &[&TableSplit]) -> String {
 
 fn line(cells: &[String; 7]) -> String {
     let [name, frequent, rows, share, sent, saved, memory] = cells;
-    format!("  {name:<16} {frequent:>11} {rows:>13} {share:>8} {sent:>12} {saved:>12} {memory:>12}\n")
+    format!(
+        "  {name:<16} {frequent:>11} {rows:>13} {share:>8} {sent:>12} {saved:>12} {memory:>12}\n"
+    )
 }
 
 fn whole(number: f64) -> String {
@@ -149,12 +158,14 @@ mod tests {
     use headlong_embedding::hybrid::traffic::Cluster;
 
     fn plan(num_tables: usize) -> HybridPlan {
-        let specs: Vec<_> =
-            (1..=num_tables).map(|column| TableSpec::new(&format!("C{column}"), 1000, 16)).collect();
+        let specs: Vec<_> = (1..=num_tables)
+            .map(|column| TableSpec::new(&format!("C{column}"), 1000, 16))
+            .collect();
         let mut collector = Collector::new(&specs, &StatisticsOptions::default());
         for table in 0..num_tables {
             // Half of the lookups are row 7, the others differ.
-            let rows: Vec<u64> = (0..400).map(|index| if index % 2 == 0 { 7 } else { index }).collect();
+            let rows: Vec<u64> =
+                (0..400).map(|index| if index % 2 == 0 { 7 } else { index }).collect();
             collector.add(table, &rows);
         }
         collector.end_batch(400);
@@ -176,7 +187,10 @@ mod tests {
         let share: f64 = table[3].parse().unwrap();
         assert!((49.0..52.0).contains(&share), "{text}");
         assert_eq!(all[2..4], ["2", "2,000"]);
-        assert!(text.contains("equal rows merged on each") && text.contains("pure model-parallel"), "{text}");
+        assert!(
+            text.contains("equal rows merged on each") && text.contains("pure model-parallel"),
+            "{text}"
+        );
         assert!(plan.bytes_per_step.total() < plan.pure_bytes_per_step.total());
     }
 

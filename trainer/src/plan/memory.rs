@@ -9,15 +9,16 @@ use serde::Serialize;
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
 pub const READER_BLOCK_BYTES: u64 = 8 << 20;
 
-/// Bytes of everything of a process that no other line counts: the program, stacks, file buffers, messages on their way, the
-/// evaluation's scores.
+/// Bytes of everything of a process that no other line counts: the program, stacks, file buffers,
+/// messages on their way, the evaluation's scores.
 const PROGRAM_BYTES: u64 = 48 << 20;
 
-/// Bytes of one entry of the maps that hold a dictionary or admitted ids: key, row, count, at 7/8 occupancy at worst
-/// after doubling.
+/// Bytes of one entry of the maps that hold a dictionary or admitted ids: key, row, count, at 7/8
+/// occupancy at worst after doubling.
 const MAP_ENTRY_BYTES: u64 = 37;
 
-/// Bytes of one looked-up row in a routing plan: keys twice for sorting, unique rows, samples, starts.
+/// Bytes of one looked-up row in a routing plan: keys twice for sorting, unique rows, samples,
+/// starts.
 const ROUTE_ENTRY_BYTES: u64 = 32;
 /// The same for each id of bags of several: positions, samples and weights.
 const BAG_ENTRY_BYTES: u64 = 12;
@@ -63,7 +64,8 @@ pub struct OfRank {
     pub frequent_bytes: u64,
     /// Frequent rows.
     pub frequent_rows: u64,
-    /// Bytes of vectors that it asks others for, and that others ask it for; none: as much as there is room for.
+    /// Bytes of vectors that it asks others for, and that others ask it for; none: as much as there
+    /// is room for.
     pub exchanged_bytes: Option<u64>,
 }
 
@@ -99,8 +101,14 @@ pub(super) struct Sharing {
 }
 
 impl MemoryUse {
-    /// That of the rank that needs most. What a process has once is counted to each of its ranks in equal parts.
-    pub(super) fn of_rank(config: &Config, tables: &[TablePlan], threads: usize, sharing: &Sharing) -> Self {
+    /// That of the rank that needs most. What a process has once is counted to each of its ranks in
+    /// equal parts.
+    pub(super) fn of_rank(
+        config: &Config,
+        tables: &[TablePlan],
+        threads: usize,
+        sharing: &Sharing,
+    ) -> Self {
         let ranks = sharing.ranks;
         let slots = slot_bytes(config, ranks, sharing.on_device);
         let lookups = Lookups::of(config, tables, &slots, sharing);
@@ -114,7 +122,9 @@ impl MemoryUse {
             table_state_bytes: states,
             dense_bytes: Count::from(slots.parameters) + dense_state,
             exchange_bytes: lookups.exchange_bytes,
-            activation_bytes: Count::from(slots.activations) + lookups.route_bytes + batches(config, &slots),
+            activation_bytes: Count::from(slots.activations)
+                + lookups.route_bytes
+                + batches(config, &slots),
             reader_bytes: of_process(
                 reader_bytes(config, threads, sharing) + config.multi_hot_bytes(&table_rows),
             ),
@@ -140,7 +150,9 @@ impl MemoryUse {
 fn rows_of_rank(tables: &[TablePlan], sharing: &Sharing) -> (Count, Count) {
     let weights: Count = tables.iter().map(|table| table.weight_bytes).sum();
     let states: Count = tables.iter().map(|table| table.state_bytes).sum();
-    let Some(of) = &sharing.rows else { return (weights.share(sharing.ranks), states.share(sharing.ranks)) };
+    let Some(of) = &sharing.rows else {
+        return (weights.share(sharing.ranks), states.share(sharing.ranks));
+    };
     let own = Count::from(of.bytes_of_rows) - of.frequent_bytes;
     let part = weights.as_f64() / (weights + states).as_f64().max(1.0);
     let weights = Count::from((own.as_f64() * part) as u64);
@@ -156,10 +168,12 @@ struct Lookups {
 }
 
 impl Lookups {
-    /// Room is taken for the worst case: no two ids of a batch are equal, and each rank may be asked for all of them.
+    /// Room is taken for the worst case: no two ids of a batch are equal, and each rank may be
+    /// asked for all of them.
     fn of(config: &Config, tables: &[TablePlan], slots: &SlotBytes, sharing: &Sharing) -> Self {
         let ranks = sharing.ranks;
-        // One rank looks up the rows of evaluations straight from their ids, where tables are dense.
+        // One rank looks up the rows of evaluations straight from their ids, where tables are
+        // dense.
         let is_planned =
             ranks > 1 || sharing.on_device || config.table.iter().any(|entry| entry.kind.is_some());
         let samples = if is_planned { slots.step.max(slots.evaluation) } else { slots.step };
@@ -184,7 +198,8 @@ impl Lookups {
             vectors += (requested + asked) * table.dim;
             route += ids * REQUEST_BYTES + asked * ASKED_BYTES;
         }
-        let (frequent, places) = sharing.rows.map_or((0, 0), |of| (of.frequent_bytes, of.frequent_rows));
+        let (frequent, places) =
+            sharing.rows.map_or((0, 0), |of| (of.frequent_bytes, of.frequent_rows));
         let exchanged = sharing.rows.and_then(|of| of.exchanged_bytes).map(Count::from);
         Self {
             exchange_bytes: exchanged.unwrap_or(vectors * 4_u64) + frequent,
@@ -199,16 +214,19 @@ fn slot_rows(config: &Config, ids: Count, ranks: usize) -> u64 {
     (Count::from(rows.ceil() as u64) + 64_u64).get()
 }
 
-/// Elements that one sample passes through: inputs, layer outputs, pooled vectors, the interaction's output.
+/// Elements that one sample passes through: inputs, layer outputs, pooled vectors, the
+/// interaction's output.
 pub(super) fn activations_per_sample(config: &Config) -> Count {
     let outputs: Count = super::layers(config).iter().map(|&(_, outputs)| outputs).sum();
     let pooled = Count::from(config.data.num_sparse) * config.model.dim;
     outputs + pooled + config.data.num_dense + super::top_input_width(config)
 }
 
-/// Bytes of one sample as the reader delivers it: a label, the dense values, per table a row index and an offset.
+/// Bytes of one sample as the reader delivers it: a label, the dense values, per table a row index
+/// and an offset.
 fn sample_bytes(config: &Config) -> Count {
-    let ids: Count = (0..config.data.num_sparse).map(|column| config.max_ids_per_sample(column)).sum();
+    let ids: Count =
+        (0..config.data.num_sparse).map(|column| config.max_ids_per_sample(column)).sum();
     ids * 8_u64 + Count::from(4 + config.data.num_dense * 4 + config.data.num_sparse * 4)
 }
 
@@ -224,8 +242,11 @@ fn reader_bytes(config: &Config, threads: usize, sharing: &Sharing) -> Count {
     // The ones that wait, the one that is read, the one that is taken, and that of the session.
     let ahead = samples_per_step(config) * (data.prefetch_batches + 3);
     let evaluates = !data.valid.is_empty() || config.synthetic.enabled;
-    let evaluated =
-        if evaluates { Count::from(config.eval.batch_size) * EVALUATION_BATCHES } else { Count::ZERO };
+    let evaluated = if evaluates {
+        Count::from(config.eval.batch_size) * EVALUATION_BATCHES
+    } else {
+        Count::ZERO
+    };
     let shuffled = match data.order {
         OrderChoice::Samples => data.order_window.min(sharing.data_rows.unwrap_or(u64::MAX)),
         OrderChoice::Sequential | OrderChoice::Batches => 0,

@@ -1,8 +1,9 @@
 //! The plan: what a configuration means on a machine, decided before any memory is taken.
 //!
-//! A pure function of the configuration, the number of rows of each table, the number of rows of the data where it is
-//! known, and the machine's facts ([`Machine`]). It answers three questions: does it fit, what does a step cost, what
-//! would be left over. `headlong plan` prints it, `headlong train` prints it first and refuses what does not fit.
+//! A pure function of the configuration, the number of rows of each table, the number of rows of
+//! the data where it is known, and the machine's facts ([`Machine`]). It answers three questions:
+//! does it fit, what does a step cost, what would be left over. `headlong plan` prints it,
+//! `headlong train` prints it first and refuses what does not fit.
 
 pub mod advice;
 pub mod cluster;
@@ -71,7 +72,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The same for ranks that evaluate: all are threads of rank 0's process, and read no training data.
+    /// The same for ranks that evaluate: all are threads of rank 0's process, and read no training
+    /// data.
     pub fn of_eval_ranks(self) -> Self {
         Self { split: None, ranks_here: None, separate: false, cached_bytes: 0, ..self }
     }
@@ -94,7 +96,8 @@ pub struct TablePlan {
     pub bytes: Count,
     /// Bytes of weights.
     pub weight_bytes: Count,
-    /// Bytes of optimiser state, and of what a table needs besides: an index of ids, room for the vectors of a batch.
+    /// Bytes of optimiser state, and of what a table needs besides: an index of ids, room for the
+    /// vectors of a batch.
     pub state_bytes: Count,
 }
 
@@ -135,7 +138,8 @@ pub struct Plan {
     pub bytes_per_rank: Count,
     /// Bytes this machine can give.
     pub available_bytes: u64,
-    /// The device of a rank, where ranks train on devices; then `bytes_per_rank` is what the host holds.
+    /// The device of a rank, where ranks train on devices; then `bytes_per_rank` is what the host
+    /// holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_device: Option<DevicePlan>,
     /// Whether everything fits where it is to lie.
@@ -145,7 +149,8 @@ pub struct Plan {
     pub cost: StepCost,
     /// Bytes that travel in a step; none at one rank.
     pub exchange_bytes_per_step: ExchangePlan,
-    /// Which rows are replicated, and what that saves; where there are several ranks and statistics.
+    /// Which rows are replicated, and what that saves; where there are several ranks and
+    /// statistics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hybrid: Option<hybrid::HybridPlan>,
     /// How the data divides, where its rows are known.
@@ -161,8 +166,8 @@ pub struct Plan {
     pub device: &'static str,
 }
 
-/// Width of the top network's input: `dim + n(n−1)/2` for the dot interaction over n vectors, the sum of all widths
-/// for `cat` and `cross`.
+/// Width of the top network's input: `dim + n(n−1)/2` for the dot interaction over n vectors, the
+/// sum of all widths for `cat` and `cross`.
 pub fn top_input_width(config: &Config) -> usize {
     let model = &config.model;
     let bottom = model.bottom.last().copied().unwrap_or(0);
@@ -196,7 +201,8 @@ pub fn layers(config: &Config) -> Vec<(usize, usize)> {
 
 /// Weights and biases of the dense network.
 pub fn dense_parameters(config: &Config) -> Count {
-    let with_biases = layers(config).into_iter().map(|(inputs, outputs)| Count::from(inputs + 1) * outputs);
+    let with_biases =
+        layers(config).into_iter().map(|(inputs, outputs)| Count::from(inputs + 1) * outputs);
     // The first factor of a cross layer has no bias.
     with_biases.sum::<Count>() - Count::from(cross_layers(config)) * config.model.cross_rank
 }
@@ -205,13 +211,15 @@ impl Plan {
     /// Makes the plan. It does not judge: [`Plan::check`] does.
     ///
     /// # Panics
-    /// If `facts.table_rows` has another length than `data.num_sparse`, which [`Config::table_rows`] prevents.
+    /// If `facts.table_rows` has another length than `data.num_sparse`, which
+    /// [`Config::table_rows`] prevents.
     pub fn new(config: &Config, facts: &Facts<'_>) -> Self {
         let division = facts.data_rows.map(|rows| Division::new(config, rows));
         Self { division, ..Self::without_division(config, facts) }
     }
 
-    /// The same without how the data divides, which takes long to find for a plan that is only tried.
+    /// The same without how the data divides, which takes long to find for a plan that is only
+    /// tried.
     fn without_division(config: &Config, facts: &Facts<'_>) -> Self {
         assert_eq!(
             facts.table_rows.len(),
@@ -225,7 +233,8 @@ impl Plan {
         let dense_parameters = dense_parameters(config);
         let threads = config.run.threads.unwrap_or(facts.machine.cores);
         let memory = MemoryUse::of_rank(config, &tables, threads, &sharing(config, facts));
-        let on_device = facts.machine.device.as_ref().map(|device| DevicePlan::new(device, &memory));
+        let on_device =
+            facts.machine.device.as_ref().map(|device| DevicePlan::new(device, &memory));
         let bytes_per_rank = match on_device {
             Some(_) => memory.beside_a_device(),
             None => memory.total(),
@@ -234,7 +243,8 @@ impl Plan {
         let available_bytes = facts.machine.usable_bytes();
         Self {
             embedding_parameters: embedding_parameters(config, &tables),
-            cost: StepCost::new(config, dense_parameters, facts.machine, threads).with_exchange(facts.split),
+            cost: StepCost::new(config, dense_parameters, facts.machine, threads)
+                .with_exchange(facts.split),
             hybrid: facts.split.map(hybrid::HybridPlan::new),
             division: None,
             top_input_width: top_input_width(config),
@@ -272,10 +282,13 @@ pub(crate) fn samples_per_step(config: &Config) -> Count {
     Count::from(config.train.batch_size) * config.train.accumulate
 }
 
-/// What a table takes, as its kind says; a kind that is not registered is refused before there is a plan.
+/// What a table takes, as its kind says; a kind that is not registered is refused before there is a
+/// plan.
 pub(crate) fn table_needs(config: &Config, spec: &TableSpec, registry: &Registry) -> MemoryNeeds {
     let optimizer = config.optimizer.sparse.optimizer();
-    registry.kind(spec).map_or_else(|_| spec.dense_memory(&optimizer), |kind| kind.memory(spec, &optimizer))
+    registry
+        .kind(spec)
+        .map_or_else(|_| spec.dense_memory(&optimizer), |kind| kind.memory(spec, &optimizer))
 }
 
 pub(crate) fn tables(config: &Config, rows: &[u64], registry: &Registry) -> Vec<TablePlan> {
@@ -306,7 +319,11 @@ pub(crate) fn tables(config: &Config, rows: &[u64], registry: &Registry) -> Vec<
 /// Elements of weights. Tables whose rows share storage have fewer than one vector for each row.
 fn embedding_parameters(config: &Config, tables: &[TablePlan]) -> Count {
     let element_bytes = |column| config.table_spec(column, 1).dtype.bytes() as u64;
-    tables.iter().enumerate().map(|(column, table)| table.weight_bytes / element_bytes(column)).sum()
+    tables
+        .iter()
+        .enumerate()
+        .map(|(column, table)| table.weight_bytes / element_bytes(column))
+        .sum()
 }
 
 /// What the split says of each table. `bytes` stays that of the whole table, wherever its rows lie.

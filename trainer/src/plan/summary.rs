@@ -5,8 +5,8 @@ use crate::report::{bytes, count};
 use std::fmt::Write as _;
 
 impl Plan {
-    /// The model, the memory, the division of the data and what is replicated: a line each. `headlong plan` has every table and what a
-    /// step costs ([`Plan::to_text`]).
+    /// The model, the memory, the division of the data and what is replicated: a line each.
+    /// `headlong plan` has every table and what a step costs ([`Plan::to_text`]).
     pub fn summary(&self) -> String {
         let rows: u64 = self.tables.iter().map(|table| table.rows).sum();
         let mut text = format!(
@@ -38,12 +38,18 @@ impl Plan {
                 bytes((sent.inter + sent.intra).round() as u64)
             );
         }
-        text.push_str("  `headlong plan` with the same options shows every table and what a step costs\n");
+        text.push_str(
+            "  `headlong plan` with the same options shows every table and what a step costs\n",
+        );
         text
     }
 
     fn write_machine(&self, text: &mut String) {
-        let ranks = if self.ranks > 1 { format!(" for each of {} ranks", self.ranks) } else { String::new() };
+        let ranks = if self.ranks > 1 {
+            format!(" for each of {} ranks", self.ranks)
+        } else {
+            String::new()
+        };
         let _ = write!(
             text,
             "  memory {}{ranks} of {} available",

@@ -111,7 +111,8 @@ fn multi_hot_draws_that_do_not_fit_are_refused_with_a_bound_that_fits() {
     let (config, plan) = plan_of(name, 1024 * GIB, None);
     let available = (plan.memory.total() - 10 * GIB).get();
     let message = refusal(&config, &config.table_rows(None).unwrap(), available);
-    let bound = message.split("multi_hot.memory_mib=").nth(1).and_then(|rest| rest.split(')').next());
+    let bound =
+        message.split("multi_hot.memory_mib=").nth(1).and_then(|rest| rest.split(')').next());
     let mut bounded = config;
     bounded.multi_hot.memory_mib = bound.unwrap_or_else(|| panic!("{message}")).parse().unwrap();
     let rows = bounded.table_rows(None).unwrap();
@@ -125,7 +126,8 @@ fn what_does_not_fit_is_refused_with_a_cap_that_fits() {
     let (mut config, plan) = plan_of("criteo-terabyte-dlrm", 8 * GIB, None);
     assert!(!plan.fits);
     let message = refusal(&config, &config.table_rows(None).unwrap(), 8 * GIB);
-    let cap = message.split("tables.max_rows=").nth(1).and_then(|rest| rest.strip_suffix(')')).unwrap();
+    let cap =
+        message.split("tables.max_rows=").nth(1).and_then(|rest| rest.strip_suffix(')')).unwrap();
     config.set_all(&[format!("tables.max_rows={cap}")]).unwrap();
     let rows = config.table_rows(None).unwrap();
     let machine = machine(8 * GIB);
@@ -232,7 +234,8 @@ fn the_setting_that_takes_most_is_named() {
         config.validate().unwrap();
         let message = refusal(&config, &config.table_rows(None).unwrap(), 3 * GIB);
         assert!(message.contains(named), "{settings:?}: {message}");
-        let Some(set) = message.split("--set ").nth(1).and_then(|rest| rest.strip_suffix(')')) else {
+        let Some(set) = message.split("--set ").nth(1).and_then(|rest| rest.strip_suffix(')'))
+        else {
             continue;
         };
         config.set_all(&[set]).unwrap();
@@ -333,7 +336,10 @@ fn ranks_that_evaluate_are_counted_as_one_process() {
         let others = Plan::new(&evaluating, &of_job.of_eval_ranks());
         let model = rows.iter().sum::<u64>() * 64;
         let needed = (others.bytes_per_rank * others.ranks_here).get();
-        assert!((model..model * 5 / 4).contains(&needed), "{count} ranks: {needed} bytes for {model}");
+        assert!(
+            (model..model * 5 / 4).contains(&needed),
+            "{count} ranks: {needed} bytes for {model}"
+        );
         let plan = Plan::new(&config, &of_job);
         let both = (plan.bytes_per_rank * ranks_here).get() + needed;
         let with = |available_bytes| Plan { available_bytes, ..plan.clone() }.check_beside(&others);

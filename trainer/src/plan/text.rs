@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 const SHOWN_TABLES: usize = 8;
 
 impl Plan {
-    /// The plan for people: the largest tables, the memory by use, a step's cost, the division of the data.
+    /// The plan for people: the largest tables, the memory by use, a step's cost, the division of
+    /// the data.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         self.write_tables(&mut text);
@@ -55,14 +56,20 @@ impl Plan {
             }
         }
         let dim = self.tables.first().map_or(0, |table| table.dim);
-        text.insert_str(0, &format!("  {:<22} {:>15} {:>12} {:>12}\n", "table", "rows", "weights", "state"));
+        text.insert_str(
+            0,
+            &format!("  {:<22} {:>15} {:>12} {:>12}\n", "table", "rows", "weights", "state"),
+        );
         text.insert_str(0, &format!("tables of dim {dim}\n"));
     }
 
     fn write_memory(&self, text: &mut String) {
         let memory = &self.memory;
-        let host =
-            [("reader", memory.reader_bytes), ("ids", memory.id_map_bytes), ("other", memory.other_bytes)];
+        let host = [
+            ("reader", memory.reader_bytes),
+            ("ids", memory.id_map_bytes),
+            ("other", memory.other_bytes),
+        ];
         let model = [
             ("tables", memory.table_weight_bytes + memory.table_state_bytes),
             ("dense network", memory.dense_bytes),
@@ -70,14 +77,18 @@ impl Plan {
             ("activations", memory.activation_bytes),
         ];
         let fits = |fits| if fits { "fits" } else { "DOES NOT FIT" };
-        let ranks = if self.ranks > 1 { format!(" a rank, {} ranks,", self.ranks) } else { String::new() };
+        let ranks =
+            if self.ranks > 1 { format!(" a rank, {} ranks,", self.ranks) } else { String::new() };
         let mut on_host = listed(&host);
         match &self.on_device {
             Some(device) => {
                 let (needed, free) = (bytes(device.needed_bytes.get()), bytes(device.free_bytes));
                 let (name, uses) = (&device.name, listed(&model));
                 let fits = fits(device.fits());
-                let _ = writeln!(text, "{name}: {needed}{ranks} of {free} free ({fits}): {uses}, work space");
+                let _ = writeln!(
+                    text,
+                    "{name}: {needed}{ranks} of {free} free ({fits}): {uses}, work space"
+                );
             }
             None => on_host = format!("{}, {on_host}", listed(&model)),
         }
@@ -124,5 +135,8 @@ impl Plan {
 /// Sizes by name, without those that are nothing.
 fn listed(uses: &[(&str, Count)]) -> String {
     let listed = uses.iter().filter(|(_, size)| *size > 0);
-    listed.map(|(name, size)| format!("{name} {}", bytes(size.get()))).collect::<Vec<_>>().join(", ")
+    listed
+        .map(|(name, size)| format!("{name} {}", bytes(size.get())))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

@@ -1,21 +1,28 @@
-//! What a step's exchange costs by a file of measurements: the same times that choose the fastest way.
+//! What a step's exchange costs by a file of measurements: the same times that choose the fastest
+//! way.
 
 use headlong_comm::CommOptions;
 use headlong_comm::tuning::{Measurement, Tuning};
 use headlong_embedding::hybrid::cost::{Costs, LatencyTable, LinkCosts};
 
-/// The costs of a transport, with what was measured over it in place of what is assumed. None: nothing was.
+/// The costs of a transport, with what was measured over it in place of what is assumed. None:
+/// nothing was.
 ///
-/// Measured on one node, all-reduce and all-to-all say what the links inside a node do; on several nodes with one rank each, what
-/// the links between nodes do. At each size the fastest algorithm counts. Nodes of threads are nodes by name alone: their links
-/// are the same.
+/// Measured on one node, all-reduce and all-to-all say what the links inside a node do; on several
+/// nodes with one rank each, what the links between nodes do. At each size the fastest algorithm
+/// counts. Nodes of threads are nodes by name alone: their links are the same.
 pub fn costs(tuning: &Tuning, transport: &str) -> Option<Costs> {
     let mut costs = Costs::of_transport(transport);
     let of_one_node = |known: &&Measurement| known.nodes == 1;
     let of_one_rank_each = |known: &&Measurement| known.nodes > 1 && known.nodes == known.ranks;
     let inside = link(tuning, transport, &of_one_node, costs.intra.message_us);
     let between = link(tuning, transport, &of_one_rank_each, costs.inter.message_us);
-    let ranks = tuning.measurements.iter().filter(|known| known.ranks > 1).map(|known| known.ranks).max()?;
+    let ranks = tuning
+        .measurements
+        .iter()
+        .filter(|known| known.ranks > 1)
+        .map(|known| known.ranks)
+        .max()?;
     match (transport, inside, between) {
         (_, None, None) => return None,
         ("local", Some(link), _) | ("local", None, Some(link)) => {
@@ -56,9 +63,11 @@ fn table(known: &[&Measurement], factor: f64) -> Option<LatencyTable> {
     let known: Vec<_> = known.iter().filter(|known| known.ranks == ranks).collect();
     // To a picosecond: at a point that was measured it is that point again.
     let exact = |us: f64| (us * 1e6).round() / 1e6;
-    let fastest =
-        |bytes: u64| exact(known.iter().map(|known| known.micros(bytes)).fold(f64::INFINITY, f64::min));
-    let points = known[0].points.iter().map(|&(bytes, _)| ((bytes as f64 * sent).round(), fastest(bytes)));
+    let fastest = |bytes: u64| {
+        exact(known.iter().map(|known| known.micros(bytes)).fold(f64::INFINITY, f64::min))
+    };
+    let points =
+        known[0].points.iter().map(|&(bytes, _)| ((bytes as f64 * sent).round(), fastest(bytes)));
     LatencyTable::new(points.collect()).ok()
 }
 
@@ -66,7 +75,12 @@ fn table(known: &[&Measurement], factor: f64) -> Option<LatencyTable> {
 mod tests {
     use super::*;
 
-    fn known(operation: &str, algorithm: &str, nodes: usize, points: [(u64, f64); 2]) -> Measurement {
+    fn known(
+        operation: &str,
+        algorithm: &str,
+        nodes: usize,
+        points: [(u64, f64); 2],
+    ) -> Measurement {
         Measurement {
             operation: operation.into(),
             backend: "tcp".into(),
@@ -102,6 +116,10 @@ mod tests {
         let found = costs(&tuning, "tcp").expect("links between nodes");
         assert_eq!((found.inter.all_reduce.us(1024.0), found.intra), (5.0, Costs::tcp().intra));
         tuning.measurements.iter_mut().for_each(|known| known.ranks = 4);
-        assert_eq!(costs(&tuning, "tcp"), None, "two kinds of links at once say nothing about either");
+        assert_eq!(
+            costs(&tuning, "tcp"),
+            None,
+            "two kinds of links at once say nothing about either"
+        );
     }
 }

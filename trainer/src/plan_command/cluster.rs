@@ -18,7 +18,8 @@ use crate::plan::cluster::workload::{Source, Workload};
 use crate::trace::{Record, Recorder, write_trace};
 use std::path::Path;
 
-/// Frequencies of data that nobody has described: what recommendation data look like (notes of FBGEMM's benchmarks).
+/// Frequencies of data that nobody has described: what recommendation data look like (notes of
+/// FBGEMM's benchmarks).
 const DEFAULT_ALPHA: f64 = 1.05;
 /// Ranks and steps of a simulated trace, at most.
 const TRACED_RANKS: usize = 16;
@@ -27,7 +28,8 @@ const TRACED_STEPS: usize = 4;
 /// Prints the best plan of a configuration on a described cluster.
 ///
 /// # Errors
-/// Wrong descriptions and configurations, by file and key; [`Error::DoesNotFit`]; files that cannot be written.
+/// Wrong descriptions and configurations, by file and key; [`Error::DoesNotFit`]; files that cannot
+/// be written.
 pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -> Result<()> {
     let asked = &arguments.on_cluster;
     if name == Path::new("show") {
@@ -65,15 +67,16 @@ fn described(asked: &ClusterArguments, name: &Path) -> Result<ClusterDescription
     cluster.check_size("--nodes, --devices-per-node")?;
     let range = range_of("train.batch_size").expect("a batch size is a whole number");
     match asked.batch_sizes.iter().find(|&&size| !range.contains(size as u64)) {
-        Some(size) => Err(Error::Usage(format!("--batch-sizes: expected numbers of {range}, found {size}"))),
+        Some(size) => {
+            Err(Error::Usage(format!("--batch-sizes: expected numbers of {range}, found {size}")))
+        }
         None => Ok(cluster),
     }
 }
 
 /// Frequencies as asked for; by default those of Criteo's logs for tables of Criteo's columns.
 fn source(asked: &ClusterArguments, config: &Config) -> Result<Source> {
-    let is_terabyte =
-        matches!(&config.tables.rows, TableRows::Named(name) if name.starts_with("criteo-terabyte"));
+    let is_terabyte = matches!(&config.tables.rows, TableRows::Named(name) if name.starts_with("criteo-terabyte"));
     match asked.frequencies.as_deref() {
         None if is_terabyte => Ok(Source::Terabyte),
         None => Ok(Source::PowerLaw(DEFAULT_ALPHA)),

@@ -19,7 +19,8 @@ pub(super) fn run(config: &Config, json: &JsonOutput) -> Result<()> {
         device => Machine::detect_with(device)?.device.is_some(),
     };
     let schedule = Schedule::step(Features::of(config, config.run.ranks, on_device));
-    let rows: Vec<_> = std::iter::once(HEADINGS.map(str::to_owned)).chain(rows(&schedule)).collect();
+    let rows: Vec<_> =
+        std::iter::once(HEADINGS.map(str::to_owned)).chain(rows(&schedule)).collect();
     let text = format!("{}steps: {}", columns(&rows), BORDER.text());
     let stages: Vec<Value> = (0..schedule.stages.len()).map(|at| document(&schedule, at)).collect();
     output::answer(json, &text, &json!({ "stages": stages, "steps": BORDER }))
@@ -85,7 +86,8 @@ mod tests {
             Runs::Scaled => "in f16",
             Runs::Crossed => "with a cross network",
         };
-        let mut table = "| stage | lane | batch | where | waits for |\n|---|---|---|---|---|\n".to_owned();
+        let mut table =
+            "| stage | lane | batch | where | waits for |\n|---|---|---|---|---|\n".to_owned();
         for ([name, lane, batch, waits], stage) in rows(&Schedule::step(all)).zip(STEP) {
             table += &format!("| {name} | {lane} | {batch} | {} | {waits} |\n", runs(stage));
         }

@@ -1,7 +1,7 @@
 //! The progress bar: one line on a terminal, with as many facts as fit.
 //!
-//! The line never fills the terminal's last columns, and nothing is written after it, so that neither `^C` on the keyboard nor a
-//! window that gets narrower leaves a copy of it behind.
+//! The line never fills the terminal's last columns, and nothing is written after it, so that
+//! neither `^C` on the keyboard nor a window that gets narrower leaves a copy of it behind.
 
 use super::format::duration;
 use super::lines::width;
@@ -19,8 +19,8 @@ const BAR: (usize, usize) = (6, 24);
 /// The bar, the percentage and the time take their places among the facts by importance.
 const IMPORTANCE_OF_ELAPSED: u8 = 4;
 
-/// A fact of the line: how important it is (0: most), and its text. They are shown in their order; the least important ones are left
-/// out where there is no room.
+/// A fact of the line: how important it is (0: most), and its text. They are shown in their order;
+/// the least important ones are left out where there is no room.
 pub type Fact = (u8, String);
 
 /// A line of progress on standard error.
@@ -44,21 +44,24 @@ impl Bar {
             let fraction = state.len().map(|_| state.fraction().into());
             let _ = out.write_str(&line(fraction, state.elapsed(), &locked(&shown), room));
         };
-        let style =
-            ProgressStyle::with_template("{line}").expect("the template is a constant and well formed");
+        let style = ProgressStyle::with_template("{line}")
+            .expect("the template is a constant and well formed");
         let target = ProgressDrawTarget::term_like_with_hz(Box::<OneLine>::default(), 20);
-        let bar = ProgressBar::with_draw_target(None, target).with_style(style.with_key("line", line));
+        let bar =
+            ProgressBar::with_draw_target(None, target).with_style(style.with_key("line", line));
         // The clock goes on while data is awaited.
         bar.enable_steady_tick(Duration::from_millis(500));
         Some(Self { bar, facts })
     }
 
-    /// What a line of another process begins with, so that it takes the place of a bar that a rank draws on the same terminal.
+    /// What a line of another process begins with, so that it takes the place of a bar that a rank
+    /// draws on the same terminal.
     pub fn way_off() -> &'static str {
         if ProgressDrawTarget::stderr().is_hidden() { "" } else { "\r\u{1b}[K" }
     }
 
-    /// What part is done, 0 to 1. Before the first call no part is shown: of a pipe, it is not known.
+    /// What part is done, 0 to 1. Before the first call no part is shown: of a pipe, it is not
+    /// known.
     pub fn advance(&self, fraction: f64) {
         self.bar.set_length(UNITS);
         self.bar.set_position((fraction.clamp(0.0, 1.0) * UNITS as f64) as u64);
@@ -86,7 +89,8 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The line, in at most `room` columns where there is room for the bar and the percentage at all. Without a `fraction` it has neither.
+/// The line, in at most `room` columns where there is room for the bar and the percentage at all.
+/// Without a `fraction` it has neither.
 fn line(fraction: Option<f64>, elapsed: Duration, facts: &[Fact], room: usize) -> String {
     let elapsed = (IMPORTANCE_OF_ELAPSED, duration(elapsed.as_secs_f64()));
     let mut shown: Vec<&Fact> = std::iter::once(&elapsed).chain(facts).collect();
@@ -147,7 +151,8 @@ impl TermLike for OneLine {
     fn write_str(&self, text: &str) -> io::Result<()> {
         let mut drawn = locked(&self.0);
         if text.bytes().all(|byte| byte == b' ') {
-            // Blanks up to the last column are how the library clears the rest of the line. There, what comes next would wrap.
+            // Blanks up to the last column are how the library clears the rest of the line. There,
+            // what comes next would wrap.
             drawn.pending.push_str("\u{1b}[K");
         } else {
             drawn.pending.push_str(text);
@@ -205,8 +210,14 @@ mod tests {
             of(116),
             "███████░░░░░░░░░░░░░░░░░   32 %  12 s  step 1,000  loss 0.49970  129,438 samples/s  data wait 5.4 %  ETA 2.0 s"
         );
-        assert_eq!(of(76), "██░░░░░   32 %  12 s  step 1,000  loss 0.49970  129,438 samples/s  ETA 2.0 s");
-        assert_eq!(of(70), "██░░░░░   32 %  step 1,000  loss 0.49970  129,438 samples/s  ETA 2.0 s");
+        assert_eq!(
+            of(76),
+            "██░░░░░   32 %  12 s  step 1,000  loss 0.49970  129,438 samples/s  ETA 2.0 s"
+        );
+        assert_eq!(
+            of(70),
+            "██░░░░░   32 %  step 1,000  loss 0.49970  129,438 samples/s  ETA 2.0 s"
+        );
         assert_eq!(of(40), "██░░░░░   32 %  step 1,000  loss 0.49970");
         assert_eq!(of(10), "█░░░░░   32 %");
         for room in 14..130 {
@@ -221,10 +232,14 @@ mod tests {
         let terminal = OneLine::default();
         terminal.write_str(&"x".repeat(150)).unwrap();
         terminal.write_str(&" ".repeat(10)).unwrap();
-        assert!(locked(&terminal.0).pending.ends_with("x\u{1b}[K"), "no blanks up to the last column");
+        assert!(
+            locked(&terminal.0).pending.ends_with("x\u{1b}[K"),
+            "no blanks up to the last column"
+        );
         locked(&terminal.0).pending.clear();
         terminal.clear_line().unwrap();
-        // A test's standard error is no terminal of another width than 80, or is one at least 80 wide.
+        // A test's standard error is no terminal of another width than 80, or is one at least 80
+        // wide.
         let rows = 149 / usize::from(terminal.width());
         let up = if rows > 0 { format!("\u{1b}[{rows}A") } else { String::new() };
         assert_eq!(locked(&terminal.0).pending, up + "\r\u{1b}[J");

@@ -88,8 +88,8 @@ pub struct Eval {
     pub metrics: EvalMetrics,
     /// Seconds that training stood still for it.
     pub eval_s: f64,
-    /// The last step before the metrics were known: training goes on while scores are sorted. The event's own `step` is the one whose
-    /// weights were evaluated.
+    /// The last step before the metrics were known: training goes on while scores are sorted. The
+    /// event's own `step` is the one whose weights were evaluated.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub known_at_step: Option<u64>,
 }
@@ -106,7 +106,8 @@ pub struct Checkpoint {
     pub seconds: f64,
 }
 
-/// Bytes that left the ranks of a run in a training step, on average: payload, counted where it leaves.
+/// Bytes that left the ranks of a run in a training step, on average: payload, counted where it
+/// leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ExchangeBytes {
     /// To ranks of the same node.
@@ -122,7 +123,8 @@ pub struct Done {
     pub reason: String,
     /// Seconds since the start.
     pub wall_s: f64,
-    /// Samples a second of this process, since its data were ready, evaluations and checkpoints included.
+    /// Samples a second of this process, since its data were ready, evaluations and checkpoints
+    /// included.
     pub samples_per_s: f64,
     /// Largest resident memory of the process.
     pub peak_rss_bytes: u64,
@@ -131,13 +133,16 @@ pub struct Done {
     /// What a training step sent between ranks, where there are several.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exchange_bytes_per_step: Option<ExchangeBytes>,
-    /// Bytes that this process has asked the disk for, of training data that is read at random: a process of several reads its slice alone.
+    /// Bytes that this process has asked the disk for, of training data that is read at random: a
+    /// process of several reads its slice alone.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub data_bytes_read: Option<u64>,
-    /// Share of the time from the first step on in which training stood still for evaluations, 0 to 1.
+    /// Share of the time from the first step on in which training stood still for evaluations, 0
+    /// to 1.
     #[serde(default)]
     pub eval_share: f64,
-    /// The step of the last evaluation, where there was one: it reached the target where that is the reason.
+    /// The step of the last evaluation, where there was one: it reached the target where that is
+    /// the reason.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub eval_step: Option<u64>,
     /// The last evaluation, where there was one.

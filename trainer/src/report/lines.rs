@@ -1,7 +1,8 @@
-//! Lines for people: as wide as the terminal, broken between facts, never in a word; `error:` and `warning:` coloured as the
-//! command line parser's own messages are.
+//! Lines for people: as wide as the terminal, broken between facts, never in a word; `error:` and
+//! `warning:` coloured as the command line parser's own messages are.
 //!
-//! Facts of a line are separated by two blanks. Where the output is no terminal, a line stays one line.
+//! Facts of a line are separated by two blanks. Where the output is no terminal, a line stays one
+//! line.
 
 use crate::error::{Error, chain};
 use anstream::adapter::strip_str;
@@ -23,7 +24,8 @@ pub fn width(stream: impl AsFd) -> Option<usize> {
     (size.ws_col > 0).then(|| usize::from(size.ws_col).max(NARROWEST))
 }
 
-/// `text` in lines of at most `width` columns, as far as there are blanks to break at; unchanged where there is no width.
+/// `text` in lines of at most `width` columns, as far as there are blanks to break at; unchanged
+/// where there is no width.
 pub fn fold(text: &str, width: Option<usize>) -> Cow<'_, str> {
     let Some(width) = width.filter(|&width| text.lines().any(|line| columns(line) > width)) else {
         return text.into();
@@ -54,8 +56,9 @@ fn fold_line(line: &str, width: usize, folded: &mut String) {
     folded.push_str(rest);
 }
 
-/// Where a line that may fill `available` columns is broken best: between facts, else after a mark or before a bracket, else between
-/// words, but not between a number and its unit. Never between back quotes. `None` where there is nothing to break at.
+/// Where a line that may fill `available` columns is broken best: between facts, else after a mark
+/// or before a bracket, else between words, but not between a number and its unit. Never between
+/// back quotes. `None` where there is nothing to break at.
 fn best_break(line: &str, available: usize) -> Option<usize> {
     let (mut best, mut quoted, mut before) = (None, false, '\0');
     for (column, (at, letter)) in line.char_indices().enumerate() {
@@ -100,7 +103,12 @@ pub fn error(message: &str) -> String {
 
 /// `warning: message`, in lines of at most `width` columns.
 pub fn warning(message: &str, width: Option<usize>) -> String {
-    labelled(Style::new().bold().fg_color(Some(AnsiColor::Yellow.into())), "warning:", message, width)
+    labelled(
+        Style::new().bold().fg_color(Some(AnsiColor::Yellow.into())),
+        "warning:",
+        message,
+        width,
+    )
 }
 
 fn labelled(style: Style, label: &str, message: &str, width: Option<usize>) -> String {
@@ -109,7 +117,8 @@ fn labelled(style: Style, label: &str, message: &str, width: Option<usize>) -> S
     format!("{style}{label}{style:#}{}", &folded[label.len()..])
 }
 
-/// The last words of a program that ends with `error`, on standard error. A requested stop is not an error.
+/// The last words of a program that ends with `error`, on standard error. A requested stop is not
+/// an error.
 pub fn last_words(failure: &Error) {
     match failure {
         Error::Interrupted { is_said: true, .. } => {}
@@ -123,8 +132,9 @@ pub fn last_words(failure: &Error) {
     }
 }
 
-/// Writes lines to standard error, in colour where that is a terminal that shows it unless the user says otherwise (`NO_COLOR`). All at
-/// once: other processes may write to the same place. What cannot be written is lost: there is no other place to say so.
+/// Writes lines to standard error, in colour where that is a terminal that shows it unless the user
+/// says otherwise (`NO_COLOR`). All at once: other processes may write to the same place. What
+/// cannot be written is lost: there is no other place to say so.
 pub fn to_stderr(text: &str) {
     let mut out = std::io::stderr();
     let mut text = format!("{}\n", text.trim_end());
@@ -140,21 +150,19 @@ mod tests {
 
     #[test]
     fn lines_break_between_facts() {
-        let line = "step 3,125  AUC 0.80162  log loss 0.49029  accuracy 76.11 % (always \"no\" 67.87 %)\n";
-        let expected =
-            "step 3,125  AUC 0.80162  log loss 0.49029\n  accuracy 76.11 % (always \"no\" 67.87 %)\n";
+        let line =
+            "step 3,125  AUC 0.80162  log loss 0.49029  accuracy 76.11 % (always \"no\" 67.87 %)\n";
+        let expected = "step 3,125  AUC 0.80162  log loss 0.49029\n  accuracy 76.11 % (always \"no\" 67.87 %)\n";
         assert_eq!(fold(line, Some(80)), expected);
         assert_eq!(fold(line, Some(82)), line);
         assert_eq!(fold(line, None), line);
-        let narrow =
-            "step 3,125  AUC 0.80162\n  log loss 0.49029\n  accuracy 76.11 %\n  (always \"no\" 67.87 %)\n";
+        let narrow = "step 3,125  AUC 0.80162\n  log loss 0.49029\n  accuracy 76.11 %\n  (always \"no\" 67.87 %)\n";
         assert_eq!(fold(line, Some(24)), narrow);
     }
 
     #[test]
     fn prose_breaks_after_marks_and_numbers_keep_their_units() {
-        let line =
-            "  memory 132.07 MiB of 22.48 GiB available (fits): tables 37.12 MiB, dense network 341.82 KiB";
+        let line = "  memory 132.07 MiB of 22.48 GiB available (fits): tables 37.12 MiB, dense network 341.82 KiB";
         let expected = "  memory 132.07 MiB of 22.48 GiB available (fits): tables 37.12 MiB,\n    dense network 341.82 KiB";
         assert_eq!(fold(line, Some(80)), expected);
         assert_eq!(fold("a sum of about 400 samples", Some(20)), "a sum of about\n  400 samples");
@@ -162,7 +170,8 @@ mod tests {
 
     #[test]
     fn commands_words_and_what_follows_stay_whole() {
-        let command = "go on with `headlong train --data a.txt --checkpoint-dir c --resume`, or not";
+        let command =
+            "go on with `headlong train --data a.txt --checkpoint-dir c --resume`, or not";
         assert_eq!(
             fold(command, Some(40)),
             "go on with\n  `headlong train --data a.txt --checkpoint-dir c --resume`,\n  or not"

@@ -1,8 +1,9 @@
 //! What a run says: a progress bar on a terminal, plain lines elsewhere, and the JSON log.
 //!
-//! Results (the plan, evaluations, the end) go to standard output, progress and warnings to standard error. Where the
-//! JSON log goes to standard output, it alone does, and everything else goes to standard error. Escape codes are written
-//! to a terminal only, and lines are folded there alone.
+//! Results (the plan, evaluations, the end) go to standard output, progress and warnings to
+//! standard error. Where the JSON log goes to standard output, it alone does, and everything else
+//! goes to standard error. Escape codes are written to a terminal only, and lines are folded there
+//! alone.
 
 mod bar;
 pub mod events;
@@ -40,7 +41,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// A reporter to the terminal, and to the JSON log where there is one. A resumed run appends to the log's file.
+    /// A reporter to the terminal, and to the JSON log where there is one. A resumed run appends to
+    /// the log's file.
     ///
     /// # Errors
     /// [`Error::Io`] where the log cannot be opened.
@@ -110,8 +112,8 @@ impl Reporter {
         }
     }
 
-    /// Where the run stands, after every step: moves the bar. `fraction` of the run that is done, where it is known, 0
-    /// to 1. Takes no memory where there is no terminal.
+    /// Where the run stands, after every step: moves the bar. `fraction` of the run that is done,
+    /// where it is known, 0 to 1. Takes no memory where there is no terminal.
     pub fn advance(&mut self, at: At, fraction: Option<f64>) {
         self.set_position(at);
         let Some(fraction) = fraction else { return };
@@ -201,7 +203,8 @@ impl Reporter {
         self.log_event("checkpoint", checkpoint)
     }
 
-    /// Something that the user should know; `fields` identify the place (`file`, `line`, `table`, …).
+    /// Something that the user should know; `fields` identify the place (`file`, `line`, `table`,
+    /// …).
     ///
     /// # Errors
     /// As [`Reporter::start`].
@@ -261,7 +264,12 @@ impl Reporter {
         self.log.as_mut().map_or(Ok(()), |log| log.write(event, fields))
     }
 
-    fn log_message(&mut self, event: &str, message: &str, mut fields: Map<String, Value>) -> Result<()> {
+    fn log_message(
+        &mut self,
+        event: &str,
+        message: &str,
+        mut fields: Map<String, Value>,
+    ) -> Result<()> {
         fields.insert("message".to_owned(), message.into());
         self.log_event(event, &fields)
     }
@@ -309,7 +317,11 @@ pub fn eval_text(eval: &Eval) -> String {
         format!("NE {}", or_undefined(metrics.ne, 5)),
         format!("calibration {}", or_undefined(metrics.calibration, 3)),
         format!("calibration error {}", or_undefined(metrics.calibration_error, 5)),
-        format!("click rate {:.2} % (predicted {} %)", 100.0 * metrics.base_rate, or_undefined(predicted, 2)),
+        format!(
+            "click rate {:.2} % (predicted {} %)",
+            100.0 * metrics.base_rate,
+            or_undefined(predicted, 2)
+        ),
         format!(
             "accuracy {:.2} % (always \"no\" {:.2} %)",
             100.0 * metrics.accuracy,

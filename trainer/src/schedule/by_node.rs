@@ -1,5 +1,6 @@
-//! The exchanges of a step where equal rows are merged inside the node: each rank asks a proxy of its own node, and the proxies ask
-//! the owners, so that one vector per node and row crosses the network. Gradients come back the same way and are summed in the node.
+//! The exchanges of a step where equal rows are merged inside the node: each rank asks a proxy of
+//! its own node, and the proxies ask the owners, so that one vector per node and row crosses the
+//! network. Gradients come back the same way and are summed in the node.
 
 use super::stages::{first, first_mut};
 use crate::build::{BatchSlot, Model};
@@ -49,7 +50,10 @@ pub(super) fn exchange_vectors(
     let (merged, served) = proxy.vectors_across(&route);
     let (from, num_merged) = (first(asked.data(), served), merged.iter().sum());
     let to = first_mut(across.data_mut(), merged);
-    model.communicator.all_to_all_v(from, served, to, merged).map_err(exchange_failed("the vectors"))?;
+    model
+        .communicator
+        .all_to_all_v(from, served, to, merged)
+        .map_err(exchange_failed("the vectors"))?;
     let num_inside = proxy.vectors_inside(&route).1.iter().sum();
     let (across, inside) = (&across.data_mut()[..num_merged], &mut inside.data_mut()[..num_inside]);
     proxy.expand(stream, across, inside);

@@ -1,6 +1,7 @@
-//! The stages between ranks whose models lie on devices. Counts stay on the devices, so what travels are slots of a fixed size, one
-//! for each pair of ranks: a kernel writes how much of it is used, and flags what would not fit. Between nodes only what is used
-//! travels, where the network can be told so by the device.
+//! The stages between ranks whose models lie on devices. Counts stay on the devices, so what
+//! travels are slots of a fixed size, one for each pair of ranks: a kernel writes how much of it is
+//! used, and flags what would not fit. Between nodes only what is used travels, where the network
+//! can be told so by the device.
 
 use crate::build::{BatchSlot, Model};
 use crate::crew::exchange_failed;
@@ -16,7 +17,11 @@ const ELEMENT_BYTES: usize = size_of::<f32>();
 type Collectives<'a> = &'a dyn DeviceCollectives;
 
 /// Ranks ask owners for rows.
-pub(super) fn exchange_ids(ranks: Collectives<'_>, stream: &Stream, slot: &BatchSlot) -> Result<()> {
+pub(super) fn exchange_ids(
+    ranks: Collectives<'_>,
+    stream: &Stream,
+    slot: &BatchSlot,
+) -> Result<()> {
     let slots = slot.route().id_slots();
     let blocks = Blocks {
         from: slots.from,
@@ -91,5 +96,7 @@ pub(super) fn gather_logits(
 ) -> Result<()> {
     let share_len = call.num_samples_of_all.div_ceil(ranks.num_ranks());
     let (mine, all) = (model.logits.device_ptr(), model.all_logits.device_ptr());
-    ranks.all_gather(stream, mine, all, share_len * ELEMENT_BYTES).map_err(exchange_failed("the predictions"))
+    ranks
+        .all_gather(stream, mine, all, share_len * ELEMENT_BYTES)
+        .map_err(exchange_failed("the predictions"))
 }

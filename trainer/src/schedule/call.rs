@@ -63,8 +63,9 @@ impl Call<'_> {
     pub fn samples(&self) -> (usize, usize) {
         let first = (self.micro_batch * self.micro_batch_size).min(self.num_samples);
         let rest = self.num_samples - first;
-        // Note: of a short micro-batch, which is the last, a rank may have more samples than of a whole one. 10 samples in 5
-        // blocks are 2 for each of 5 ranks; 21 samples are 5 for each but the last, which has 1.
+        // Note: of a short micro-batch, which is the last, a rank may have more samples than of a
+        // whole one. 10 samples in 5 blocks are 2 for each of 5 ranks; 21 samples are 5 for each
+        // but the last, which has 1.
         let is_last = self.micro_batch + 1 >= self.num_micro_batches;
         (first, if is_last { rest } else { self.micro_batch_size.min(rest) })
     }

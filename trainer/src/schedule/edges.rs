@@ -11,7 +11,8 @@ use serde::Serialize;
 pub enum Steps {
     /// No stage of a step begins before all of the step before have ended.
     Barrier,
-    /// A stage begins as soon as those that it waits for have ended, of its step and of the one before.
+    /// A stage begins as soon as those that it waits for have ended, of its step and of the one
+    /// before.
     Overlap,
 }
 
@@ -65,7 +66,8 @@ impl Features {
 pub struct Schedule {
     /// The stages.
     pub stages: Vec<Stage>,
-    /// Of each, the earlier stages that it waits for, by place in the list: no more than needed, where lanes run in order.
+    /// Of each, the earlier stages that it waits for, by place in the list: no more than needed,
+    /// where lanes run in order.
     pub within: Vec<Vec<usize>>,
     /// Of each, the stages of the step before that it would wait for if steps overlapped.
     pub across: Vec<Vec<usize>>,
@@ -83,15 +85,21 @@ impl Schedule {
         Self::of(next.map(|stage| Stage { name: stage.names_elsewhere[1], ..*stage }), features)
     }
 
-    /// Predictions for a batch, each rank's own: its preparation, then the forward stages. They change nothing but activations.
+    /// Predictions for a batch, each rank's own: its preparation, then the forward stages. They
+    /// change nothing but activations.
     pub fn evaluation(features: Features) -> Self {
         let next = STEP.iter().filter(|stage| stage.batch == BatchOf::Next);
         let logits = STEP.iter().position(|stage| stage.writes.contains(&Resource::Logits));
         let forward = STEP[..=logits.expect("a stage makes logits")].iter();
-        let forward = forward.filter(|stage| stage.batch == BatchOf::Now && stage.runs != Runs::OnDevice);
+        let forward =
+            forward.filter(|stage| stage.batch == BatchOf::Now && stage.runs != Runs::OnDevice);
         let stages = next.chain(forward).filter(|stage| features.ranks || !stage.is_for_updates());
         Self::of(
-            stages.map(|stage| Stage { name: stage.names_elsewhere[0], batch: BatchOf::Now, ..*stage }),
+            stages.map(|stage| Stage {
+                name: stage.names_elsewhere[0],
+                batch: BatchOf::Now,
+                ..*stage
+            }),
             features,
         )
     }
@@ -113,21 +121,28 @@ impl Schedule {
         self.within[place].iter().map(|&other| self.stages[other].name)
     }
 
-    /// Every run of every stage in program order: place in the list, and micro-batch. Neighbouring stages that repeat run once
-    /// per micro-batch, together.
-    pub fn program_order(&self, micro_batches: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
+    /// Every run of every stage in program order: place in the list, and micro-batch. Neighbouring
+    /// stages that repeat run once per micro-batch, together.
+    pub fn program_order(
+        &self,
+        micro_batches: usize,
+    ) -> impl Iterator<Item = (usize, usize)> + Clone {
         let groups = self.stages.chunk_by(|one, other| one.repeat == other.repeat);
-        let starts =
-            groups.clone().scan(0, |start, group| Some(std::mem::replace(start, *start + group.len())));
+        let starts = groups
+            .clone()
+            .scan(0, |start, group| Some(std::mem::replace(start, *start + group.len())));
         groups.zip(starts).flat_map(move |(group, start)| {
             let times = if group[0].repeat == Repeat::Micro { micro_batches } else { 1 };
-            (0..times).flat_map(move |micro| (start..start + group.len()).map(move |stage| (stage, micro)))
+            (0..times).flat_map(move |micro| {
+                (start..start + group.len()).map(move |stage| (stage, micro))
+            })
         })
     }
 }
 
 impl Stage {
-    /// Whether a single rank needs it for the update of its rows alone: it finds rows to look them up without it.
+    /// Whether a single rank needs it for the update of its rows alone: it finds rows to look them
+    /// up without it.
     fn is_for_updates(&self) -> bool {
         self.batch == BatchOf::Next && self.writes.contains(&Resource::Route)
     }
@@ -137,20 +152,21 @@ impl Stage {
         reads.chain(self.writes.iter().map(|&resource| (resource, true)))
     }
 
-    /// Whether `later` must not run before this stage has: one of them writes what the other touches. `swapped`: it is a stage of
-    /// the next step, where the slot of next is that of now.
+    /// Whether `later` must not run before this stage has: one of them writes what the other
+    /// touches. `swapped`: it is a stage of the next step, where the slot of next is that of now.
     fn is_needed_by(&self, later: &Stage, swapped: bool) -> bool {
         self.touches().any(|(resource, writes)| {
             later.touches().any(|(other, other_writes)| {
-                let is_same_slot = !resource.is_of_a_slot() || (self.batch == later.batch) != swapped;
+                let is_same_slot =
+                    !resource.is_of_a_slot() || (self.batch == later.batch) != swapped;
                 resource == other && (writes || other_writes) && is_same_slot
             })
         })
     }
 }
 
-/// Of each stage, the earlier ones of its step and those of the step before that it waits for: only those that nothing else,
-/// such as the order of a lane, makes it wait for already.
+/// Of each stage, the earlier ones of its step and those of the step before that it waits for: only
+/// those that nothing else, such as the order of a lane, makes it wait for already.
 fn edges(stages: &[Stage]) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
     let mut within: Vec<Vec<usize>> = Vec::with_capacity(stages.len());
     // What has ended before a stage begins, for whatever reason.
@@ -176,7 +192,8 @@ fn edges(stages: &[Stage]) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
     }
     let across = stages.iter().map(|stage| {
         let needed = (0..stages.len()).filter(|&other| stages[other].is_needed_by(stage, true));
-        // The last such stage of a lane stands for all of them, and its own lane runs in order anyway.
+        // The last such stage of a lane stands for all of them, and its own lane runs in order
+        // anyway.
         let last = |lane| needed.clone().rfind(|&other| stages[other].lane == lane);
         Lane::ALL.into_iter().filter(|&lane| lane != stage.lane).filter_map(last).collect()
     });
@@ -215,7 +232,8 @@ mod tests {
         let mut ended = vec![false; schedule.stages.len()];
         let mut open = vec![place];
         while let Some(stage) = open.pop() {
-            let of_lane = |&other: &usize| schedule.stages[other].lane == schedule.stages[stage].lane;
+            let of_lane =
+                |&other: &usize| schedule.stages[other].lane == schedule.stages[stage].lane;
             for other in within[stage].iter().copied().chain((0..stage).rfind(of_lane)) {
                 if !std::mem::replace(&mut ended[other], true) {
                     open.push(other);
@@ -256,7 +274,9 @@ mod tests {
     #[test]
     fn stages_of_micro_batches_share_a_lane() {
         assert!(
-            STEP.iter().filter(|stage| stage.repeat == Repeat::Micro).all(|stage| stage.lane == Lane::Dense)
+            STEP.iter()
+                .filter(|stage| stage.repeat == Repeat::Micro)
+                .all(|stage| stage.lane == Lane::Dense)
         );
     }
 
@@ -264,21 +284,31 @@ mod tests {
     fn evaluation_and_preparation_are_parts_of_the_step() {
         let of = |ranks: bool| Features { ranks, ..Features::default() };
         assert_eq!(names(&Schedule::preparation(of(false))), ["first_copy_batch", "first_route"]);
-        let first = ["first_copy_batch", "first_route", "first_exchange_ids", "first_receive_requests"];
+        let first =
+            ["first_copy_batch", "first_route", "first_exchange_ids", "first_receive_requests"];
         assert_eq!(names(&Schedule::preparation(of(true))), first);
         let single = ["copy_batch", "pool", "bottom_forward", "interaction_forward", "top_forward"];
-        assert_eq!(names(&Schedule::evaluation(of(false))), single.map(|name| format!("eval_{name}")));
+        assert_eq!(
+            names(&Schedule::evaluation(of(false))),
+            single.map(|name| format!("eval_{name}"))
+        );
         let ranks = names(&Schedule::evaluation(of(true))).join(" ");
-        let head = "eval_copy_batch eval_route eval_exchange_ids eval_receive_requests eval_owner_lookup";
+        let head =
+            "eval_copy_batch eval_route eval_exchange_ids eval_receive_requests eval_owner_lookup";
         assert!(ranks.starts_with(head) && ranks.ends_with("eval_top_forward"), "{ranks}");
         let rated = Features { device: true, scaled: true, ..of(true) };
-        assert_eq!(names(&Schedule::evaluation(rated)).join(" "), ranks, "nothing of it is for weights");
+        assert_eq!(
+            names(&Schedule::evaluation(rated)).join(" "),
+            ranks,
+            "nothing of it is for weights"
+        );
         assert_eq!(names(&Schedule::gather(of(true))), ["eval_gather"]);
     }
 
     #[test]
     fn a_stage_waits_for_what_it_reads() {
-        let schedule = Schedule::step(Features { ranks: true, scaled: true, device: true, crossed: true });
+        let schedule =
+            Schedule::step(Features { ranks: true, scaled: true, device: true, crossed: true });
         let waits = |name: &str| {
             let place = schedule.stages.iter().position(|stage| stage.name == name).unwrap();
             schedule.waits_of(place).collect::<Vec<_>>()

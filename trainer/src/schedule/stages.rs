@@ -41,10 +41,14 @@ pub(super) fn exchange_vectors(model: &Model, stream: &Stream, call: &Call<'_>) 
     let (answers, requests) = route.vector_exchange();
     let (from, mut to) = (model.asked.read::<f32>(), model.requested.write::<f32>());
     let (from, to) = (first(from.data(), answers), first_mut(to.data_mut(), requests));
-    model.communicator.all_to_all_v(from, answers, to, requests).map_err(exchange_failed("the vectors"))
+    model
+        .communicator
+        .all_to_all_v(from, answers, to, requests)
+        .map_err(exchange_failed("the vectors"))
 }
 
-/// The frequent rows, from this rank's replica. Bags that hold infrequent rows as well wait for [`pool`].
+/// The frequent rows, from this rank's replica. Bags that hold infrequent rows as well wait for
+/// [`pool`].
 pub(super) fn lookup_replicated(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let vectors = model.vectors.first_rows(call.num_samples);
     let route = call.now.route();
@@ -52,7 +56,8 @@ pub(super) fn lookup_replicated(model: &Model, stream: &Stream, call: &Call<'_>)
         model.tables.lookup_frequent_on_device(stream, &route, &vectors);
         return Ok(());
     }
-    let found = model.tables.lookup_frequent(stream, &BatchIds(&call.now.batch()), &route, &vectors);
+    let found =
+        model.tables.lookup_frequent(stream, &BatchIds(&call.now.batch()), &route, &vectors);
     found.map_err(|error| failed("the vectors of a batch cannot be looked up", error))
 }
 
@@ -68,7 +73,13 @@ pub(super) fn pool(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()
     } else {
         let (route, received) = (call.now.route(), model.requested.read::<f32>());
         let (_, requests) = route.vector_exchange();
-        model.tables.pool(stream, &BatchIds(&batch), &route, first(received.data(), requests), &vectors)
+        model.tables.pool(
+            stream,
+            &BatchIds(&batch),
+            &route,
+            first(received.data(), requests),
+            &vectors,
+        )
     };
     pooled.map_err(|error| failed("the vectors of a batch cannot be looked up", error))
 }
@@ -98,7 +109,8 @@ pub(super) fn route(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<(
     routed.map_err(|error| failed(UNROUTABLE, error))
 }
 
-/// Ranks ask owners for rows. Where every rank holds the ids of the whole batch, nobody needs to ask.
+/// Ranks ask owners for rows. Where every rank holds the ids of the whole batch, nobody needs to
+/// ask.
 pub(super) fn exchange_ids(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     if let Some(devices) = model.devices() {
         return by_slot::exchange_ids(devices, stream, call.slot);
@@ -112,7 +124,9 @@ pub(super) fn exchange_ids(model: &Model, stream: &Stream, call: &Call<'_>) -> R
     let mut route = call.slot.route_mut();
     let communicator = &model.communicator;
     let (request_counts, asked_counts) = route.count_exchange();
-    communicator.all_to_all(request_counts, asked_counts).map_err(exchange_failed("the numbers of ids"))?;
+    communicator
+        .all_to_all(request_counts, asked_counts)
+        .map_err(exchange_failed("the numbers of ids"))?;
     let exchange = route.id_exchange().map_err(|error| failed("ranks ask for too much", error))?;
     let IdExchange { requests, request_counts, asked, asked_counts } = exchange;
     communicator
@@ -139,8 +153,7 @@ pub(super) fn receive_requests(model: &Model, stream: &Stream, call: &Call<'_>) 
 }
 
 /// Room for the ids of a batch is what the configuration says.
-const UNROUTABLE: &str =
-    "the ids of a batch cannot be routed: room is planned by tables.max_ids_per_sample and data.hotness";
+const UNROUTABLE: &str = "the ids of a batch cannot be routed: room is planned by tables.max_ids_per_sample and data.hotness";
 
 pub(super) fn bottom_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     if model.bottom.layers().is_empty() {
@@ -157,12 +170,16 @@ pub(super) fn bottom_forward(model: &Model, stream: &Stream, call: &Call<'_>) ->
 
 pub(super) fn top_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let (first, count) = call.samples();
-    model.top.forward(stream, &model.top_in.first_rows(count), &model.logits.rows_range(first, count));
+    model.top.forward(
+        stream,
+        &model.top_in.first_rows(count),
+        &model.logits.rows_range(first, count),
+    );
     Ok(())
 }
 
-/// The loss of a micro-batch and its gradient; the mean is taken over the batch of all ranks. The sums of other ranks' blocks
-/// are zeros here until the all-reduce brings them.
+/// The loss of a micro-batch and its gradient; the mean is taken over the batch of all ranks. The
+/// sums of other ranks' blocks are zeros here until the all-reduce brings them.
 pub(super) fn loss(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let (first, count) = call.samples();
     if call.micro_batch == 0 && !model.is_alone() {
@@ -214,7 +231,8 @@ pub(super) fn bottom_backward(model: &Model, stream: &Stream, call: &Call<'_>) -
     Ok(())
 }
 
-/// Sums the gradients of each row over this rank's samples: infrequent rows for their owners, frequent ones for the all-reduce.
+/// Sums the gradients of each row over this rank's samples: infrequent rows for their owners,
+/// frequent ones for the all-reduce.
 pub(super) fn reduce_rows(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let d_vectors = model.d_vectors.first_rows(call.num_samples);
     if model.runs_ahead() {
@@ -222,7 +240,8 @@ pub(super) fn reduce_rows(model: &Model, stream: &Stream, call: &Call<'_>) -> Re
         model.tables.reduce_on_device(stream, &call.now.route(), &d_vectors, to_owners, frequent);
         return Ok(());
     }
-    let (mut to_owners, mut frequent) = (model.requested.write::<f32>(), model.frequent.write::<f32>());
+    let (mut to_owners, mut frequent) =
+        (model.requested.write::<f32>(), model.frequent.write::<f32>());
     let route = call.now.route();
     let (_, requests) = route.vector_exchange();
     let (to_owners, frequent) = (first_mut(to_owners.data_mut(), requests), frequent.data_mut());
@@ -248,8 +267,9 @@ pub(super) fn exchange_gradients(model: &Model, stream: &Stream, call: &Call<'_>
         .map_err(exchange_failed("the gradients of rows"))
 }
 
-/// The one all-reduce of a step: gradients of frequent rows, loss sums, dense gradients, in this order in one memory. Frequent
-/// rows are updated as soon as their piece of the sum is final; a transport that moves bytes by itself goes on meanwhile.
+/// The one all-reduce of a step: gradients of frequent rows, loss sums, dense gradients, in this
+/// order in one memory. Frequent rows are updated as soon as their piece of the sum is final; a
+/// transport that moves bytes by itself goes on meanwhile.
 pub(super) fn all_reduce_and_update_replicated(
     model: &Model,
     stream: &Stream,
@@ -260,8 +280,10 @@ pub(super) fn all_reduce_and_update_replicated(
     }
     let (mut failure, frequent_len) = (Ok(()), model.tables.frequent_len());
     let mut gradients = model.reduced.write_all::<f32>();
-    let reduced =
-        model.communicator.all_reduce_chunks(&mut gradients, model.chunk_len, &mut |ready, gradients| {
+    let reduced = model.communicator.all_reduce_chunks(
+        &mut gradients,
+        model.chunk_len,
+        &mut |ready, gradients| {
             let ready = ready.start.min(frequent_len)..ready.end.min(frequent_len);
             if failure.is_ok() && model.loss_scale.is_none() {
                 failure = model.tables.update_frequent(
@@ -271,7 +293,8 @@ pub(super) fn all_reduce_and_update_replicated(
                     &call.sparse_step,
                 );
             }
-        });
+        },
+    );
     reduced.map_err(exchange_failed("the gradients"))?;
     failure.map_err(|error| failed("the frequent rows cannot be updated", error))
 }
@@ -291,7 +314,12 @@ pub(super) fn update_owned(model: &Model, stream: &Stream, call: &Call<'_>) -> R
     } else {
         let (answers, _) = route.vector_exchange();
         let asked = model.asked.read::<f32>();
-        model.tables.update_infrequent(stream, &route, first(asked.data(), answers), &call.sparse_step)
+        model.tables.update_infrequent(
+            stream,
+            &route,
+            first(asked.data(), answers),
+            &call.sparse_step,
+        )
     };
     updated.map_err(|error| failed("the tables cannot be updated", error))
 }
@@ -314,7 +342,8 @@ pub(super) fn dense_optimizer(model: &Model, stream: &Stream, call: &Call<'_>) -
     Ok(())
 }
 
-/// The logits of all ranks, in the order of the samples. The last shares may be short: what lies behind them is not looked at.
+/// The logits of all ranks, in the order of the samples. The last shares may be short: what lies
+/// behind them is not looked at.
 pub(super) fn gather(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     if let Some(devices) = model.devices() {
         return by_slot::gather_logits(model, devices, stream, call);
@@ -334,7 +363,8 @@ pub(super) fn first_mut<'a>(values: &'a mut [f32], counts: &[usize]) -> &'a mut 
     &mut values[..counts.iter().sum()]
 }
 
-/// Products of all pairs to the top network; or all vectors side by side, to the cross network where there is one.
+/// Products of all pairs to the top network; or all vectors side by side, to the cross network
+/// where there is one.
 pub(super) fn interaction_forward(model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
     let (first, count) = call.samples();
     if let Some(rounding) = model.rounding {

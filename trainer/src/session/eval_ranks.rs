@@ -1,8 +1,9 @@
-//! Ranks of their own that evaluate: they take a snapshot of the weights and predict on their own threads, while training goes on.
+//! Ranks of their own that evaluate: they take a snapshot of the weights and predict on their own
+//! threads, while training goes on.
 //!
-//! They live in the process that leads, on devices of their own where the machine has so many, else on those of ranks that train. Where
-//! training has ranks in other processes, these give their rows for the snapshot, and hear what the evaluation has come to at the step at
-//! which it is looked at.
+//! They live in the process that leads, on devices of their own where the machine has so many, else
+//! on those of ranks that train. Where training has ranks in other processes, these give their rows
+//! for the snapshot, and hear what the evaluation has come to at the step at which it is looked at.
 //!
 //! ```text
 //! training ranks      step 32 ── snapshot ── 33 ── 34 ── …  ── metrics of 32 are looked at, snapshot ── 65 ── …
@@ -23,8 +24,8 @@ use headlong_embedding::{Keys, Registry};
 use headlong_reader::{IdMapper, SkipReport};
 use std::sync::Arc;
 
-/// The configuration of `count` ranks that evaluate the model of `config`: no optimiser states, and no batches larger than those of
-/// evaluations.
+/// The configuration of `count` ranks that evaluate the model of `config`: no optimiser states, and
+/// no batches larger than those of evaluations.
 pub fn config_of(config: &Config, count: usize) -> Config {
     let mut config = config.clone();
     (config.run.ranks, config.run.eval_ranks) = (count, None);
@@ -69,17 +70,24 @@ impl EvalRanks {
     ///
     /// # Errors
     /// As [`Crew::build`].
-    pub fn build(config: &Config, table_rows: &[u64], options: &EvalRanksOptions<'_>) -> Result<Self> {
+    pub fn build(
+        config: &Config,
+        table_rows: &[u64],
+        options: &EvalRanksOptions<'_>,
+    ) -> Result<Self> {
         let EvalRanksOptions { count, leads, registry, .. } = *options;
         let threads = count * options.threads_per_rank;
-        let crew =
-            CrewOptions { taken_devices: options.ranks_on_machine, ..CrewOptions::new(threads, registry) };
+        let crew = CrewOptions {
+            taken_devices: options.ranks_on_machine,
+            ..CrewOptions::new(threads, registry)
+        };
         let build = || Crew::build(&config_of(config, count), table_rows, crew).map(Box::new);
         let copiers = Pool::new(if leads { options.training_threads + threads } else { 1 });
         Ok(Self { crew: leads.then(build).transpose()?, count, copiers })
     }
 
-    /// Takes a snapshot of the weights of `training` and begins to evaluate it. All ranks of training call it between the same two steps.
+    /// Takes a snapshot of the weights of `training` and begins to evaluate it. All ranks of
+    /// training call it between the same two steps.
     ///
     /// # Errors
     /// A rank that is gone, a system that gives no thread.
@@ -99,8 +107,11 @@ impl EvalRanks {
         training.copy_weights_to(crew.as_deref_mut(), &self.copiers)?;
         let (valid, count) = (valid.clone(), self.count);
         let named = move |error| {
-            let ranks =
-                if count == 1 { "1 evaluation rank".to_owned() } else { format!("{count} evaluation ranks") };
+            let ranks = if count == 1 {
+                "1 evaluation rank".to_owned()
+            } else {
+                format!("{count} evaluation ranks")
+            };
             failed(&format!("the evaluation of step {step} has failed on {ranks}"), error)
         };
         let work = |crew| move || evaluate(crew, &valid, &ids).map_err(named);

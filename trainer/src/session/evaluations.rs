@@ -1,4 +1,5 @@
-//! Evaluations of a session: forward passes at one step's weights, scores worked on while training goes on, metrics when asked for.
+//! Evaluations of a session: forward passes at one step's weights, scores worked on while training
+//! goes on, metrics when asked for.
 
 use super::Session;
 use super::eval_ranks::{Away, EvalRanks};
@@ -52,7 +53,8 @@ pub struct Evaluated {
 }
 
 impl Session {
-    /// Evaluates the weights as they are on the validation data, and waits for the metrics. `None` where there is no validation data.
+    /// Evaluates the weights as they are on the validation data, and waits for the metrics. `None`
+    /// where there is no validation data.
     ///
     /// # Errors
     /// As [`Session::begin_evaluation`].
@@ -64,8 +66,9 @@ impl Session {
         Ok(self.finish_evaluation()?.map(|evaluated| evaluated.metrics))
     }
 
-    /// Predicts the validation data with the weights as they are. Training may go on while the scores are worked on, until
-    /// [`Session::finish_evaluation`]. Nothing where there is no validation data. All ranks call it between the same two steps.
+    /// Predicts the validation data with the weights as they are. Training may go on while the
+    /// scores are worked on, until [`Session::finish_evaluation`]. Nothing where there is no
+    /// validation data. All ranks call it between the same two steps.
     ///
     /// # Errors
     /// Data that cannot be read.
@@ -82,18 +85,21 @@ impl Session {
             None => {
                 let mut reader = valid.reader(&ids)?;
                 self.evaluations.skipped =
-                    predict_all_with(&self.crew, &mut *reader, &mut |batch| self.crew.evaluate(batch))?;
+                    predict_all_with(&self.crew, &mut *reader, &mut |batch| {
+                        self.crew.evaluate(batch)
+                    })?;
                 let engines = (0..self.crew.len()).map(|rank| self.crew.engine(rank).take_scores());
                 Work::Scoring(Scoring::start(engines.collect(), self.crew.link())?)
             }
         };
         let held = self.add_held(started);
-        self.evaluations.pending = Some(Pending { step: self.step, samples: self.samples, held, work });
+        self.evaluations.pending =
+            Some(Pending { step: self.step, samples: self.samples, held, work });
         Ok(())
     }
 
-    /// Leaves evaluations to ranks of their own from now on: training waits for nothing but the snapshot. All ranks call it before the
-    /// first step.
+    /// Leaves evaluations to ranks of their own from now on: training waits for nothing but the
+    /// snapshot. All ranks call it before the first step.
     pub fn evaluate_on(&mut self, ranks: EvalRanks) {
         self.evaluations.ranks = Some(ranks);
     }
@@ -108,8 +114,9 @@ impl Session {
         self.evaluations.pending.as_ref().map(|pending| pending.step)
     }
 
-    /// Exchanges the scores of a pending evaluation with ranks of other processes, once they are sorted: all ranks call it between the
-    /// same two steps, or leave it to [`Session::finish_evaluation`].
+    /// Exchanges the scores of a pending evaluation with ranks of other processes, once they are
+    /// sorted: all ranks call it between the same two steps, or leave it to
+    /// [`Session::finish_evaluation`].
     ///
     /// # Errors
     /// A rank that is gone.
@@ -123,8 +130,8 @@ impl Session {
         Ok(())
     }
 
-    /// The metrics of the pending evaluation, for which it waits; `None` where none is pending. All ranks call it between the same two
-    /// steps.
+    /// The metrics of the pending evaluation, for which it waits; `None` where none is pending. All
+    /// ranks call it between the same two steps.
     ///
     /// # Errors
     /// A rank that is gone; what has failed on ranks of their own, with its step.
@@ -187,12 +194,16 @@ impl Session {
 /// Is handed logits and labels, batch by batch.
 pub type Take<'a> = dyn FnMut(&[f32], &[f32]) -> Result<()> + 'a;
 
-/// Predicts everything that `reader` gives and hands logits and labels to `take`, batch by batch. Returns the bad lines that
-/// were skipped.
+/// Predicts everything that `reader` gives and hands logits and labels to `take`, batch by batch.
+/// Returns the bad lines that were skipped.
 ///
 /// # Errors
 /// Data that cannot be read; an error of `take`, which is handed nothing more.
-pub fn predict_all(crew: &Crew, reader: &mut dyn Reader, take: &mut Take<'_>) -> Result<SkipReport> {
+pub fn predict_all(
+    crew: &Crew,
+    reader: &mut dyn Reader,
+    take: &mut Take<'_>,
+) -> Result<SkipReport> {
     predict_all_with(crew, reader, &mut |batch| {
         let mut taken = Ok(());
         crew.predict(batch, &mut |logits, labels| taken = take(logits, labels))?;
@@ -200,7 +211,8 @@ pub fn predict_all(crew: &Crew, reader: &mut dyn Reader, take: &mut Take<'_>) ->
     })
 }
 
-/// Calls `predict`, which works with `crew`, with every batch of `reader`. Returns the bad lines that were skipped.
+/// Calls `predict`, which works with `crew`, with every batch of `reader`. Returns the bad lines
+/// that were skipped.
 pub(super) fn predict_all_with(
     crew: &Crew,
     reader: &mut dyn Reader,
@@ -209,7 +221,8 @@ pub(super) fn predict_all_with(
     let mut batch = Batch::default();
     loop {
         let busy = crew.busy("waits for its data");
-        let has_batch = reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))?;
+        let has_batch =
+            reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))?;
         drop(busy);
         if !has_batch {
             return Ok(reader.skip_report());

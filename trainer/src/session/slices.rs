@@ -1,7 +1,8 @@
 //! Slices: each process reads its rank's samples of a batch, and no others.
 //!
-//! Where owners find out for themselves which rows are wanted, or rows are counted, every rank needs the ids of the whole batch: then ranks
-//! tell each other those that they have read. Labels and dense features stay where they are.
+//! Where owners find out for themselves which rows are wanted, or rows are counted, every rank
+//! needs the ids of the whole batch: then ranks tell each other those that they have read. Labels
+//! and dense features stay where they are.
 
 use crate::crew::{Crew, exchange_failed};
 use crate::error::Result;
@@ -12,7 +13,8 @@ use headlong_reader::{Batch, Jagged};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What this process reads of each batch: all of it where its ranks share one reader, else its rank's slice.
+/// What this process reads of each batch: all of it where its ranks share one reader, else its
+/// rank's slice.
 pub(super) fn slice_of(crew: &Crew) -> Slice {
     match crew.has_remote_ranks() && crew.len() == 1 {
         true => crew.first().model().share.slice(),
@@ -24,7 +26,8 @@ pub(super) fn slice_of(crew: &Crew) -> Slice {
 pub(super) struct Gather {
     communicator: Arc<Communicator>,
     share: Share,
-    /// What this rank tells, how much each rank does, what all told, and the batch that is made of it.
+    /// What this rank tells, how much each rank does, what all told, and the batch that is made of
+    /// it.
     mine: Vec<u64>,
     lengths: Vec<u64>,
     all: Vec<u64>,
@@ -34,7 +37,8 @@ pub(super) struct Gather {
     told: Vec<Told>,
 }
 
-/// Where what a rank told of one table and was not taken yet stands in [`Gather::all`]: the numbers of ids, and the ids.
+/// Where what a rank told of one table and was not taken yet stands in [`Gather::all`]: the numbers
+/// of ids, and the ids.
 #[derive(Debug, Clone, Copy)]
 struct Told {
     counts: usize,
@@ -54,8 +58,9 @@ impl Gather {
         Self { communicator, share, mine, lengths, all, whole, runs, told }
     }
 
-    /// Makes `batch`, this rank's slice, a whole batch, in which labels and dense features of other ranks' samples are zero. Nothing is
-    /// done where it is whole already. All ranks call it for the same batch.
+    /// Makes `batch`, this rank's slice, a whole batch, in which labels and dense features of other
+    /// ranks' samples are zero. Nothing is done where it is whole already. All ranks call it for
+    /// the same batch.
     ///
     /// # Errors
     /// A rank that is gone.
@@ -63,7 +68,9 @@ impl Gather {
         let Some(num_samples) = batch.share_of else { return Ok(()) };
         let lost = || exchange_failed("the ids of a batch");
         self.tell(batch);
-        self.communicator.all_gather(&[self.mine.len() as u64], &mut self.lengths).map_err(lost())?;
+        self.communicator
+            .all_gather(&[self.mine.len() as u64], &mut self.lengths)
+            .map_err(lost())?;
         let longest = self.lengths.iter().copied().max().unwrap_or(0) as usize;
         self.mine.resize(longest, 0);
         self.all.resize(longest * self.lengths.len(), 0);
@@ -85,7 +92,8 @@ impl Gather {
     fn assemble(&mut self, batch: &Batch, num_samples: usize, longest: usize) {
         let num_ranks = self.share.num_ranks();
         self.runs.clear();
-        (0..num_ranks).for_each(|rank| self.runs.extend(self.share.of_rank(rank).in_step(num_samples)));
+        (0..num_ranks)
+            .for_each(|rank| self.runs.extend(self.share.of_rank(rank).in_step(num_samples)));
         self.told.clear();
         self.told.extend((0..num_ranks).map(|rank| Told { counts: 0, ids: rank * longest }));
         let whole = &mut self.whole;
@@ -101,7 +109,8 @@ impl Gather {
     }
 }
 
-/// Takes one table off what all ranks told: its bags in the order of the samples, rank by rank within each micro-batch.
+/// Takes one table off what all ranks told: its bags in the order of the samples, rank by rank
+/// within each micro-batch.
 fn merge(all: &[u64], told: &mut [Told], runs: &[Range<usize>], bags: &mut Jagged) {
     bags.values.clear();
     bags.offsets.clear();
@@ -128,8 +137,15 @@ fn merge(all: &[u64], told: &mut [Told], runs: &[Range<usize>], bags: &mut Jagge
     }
 }
 
-/// Puts the values of `runs`' samples where they belong among those of all samples; the others are zero.
-fn scatter(values: &[f32], runs: &[Range<usize>], num_samples: usize, held: usize, all: &mut Vec<f32>) {
+/// Puts the values of `runs`' samples where they belong among those of all samples; the others are
+/// zero.
+fn scatter(
+    values: &[f32],
+    runs: &[Range<usize>],
+    num_samples: usize,
+    held: usize,
+    all: &mut Vec<f32>,
+) {
     let width = values.len().checked_div(held).unwrap_or(0);
     all.clear();
     all.resize(num_samples * width, 0.0);
@@ -152,7 +168,8 @@ mod tests {
 
     /// Bags of none to four ids in two tables.
     fn whole(num_samples: usize, seed: u64) -> Batch {
-        let numbers = |table: u64| (0..num_samples as u64).map(move |sample| (sample * 7 + table + seed) % 5);
+        let numbers =
+            |table: u64| (0..num_samples as u64).map(move |sample| (sample * 7 + table + seed) % 5);
         let bags = |table| {
             let mut bags = Jagged { values: Vec::new(), offsets: vec![0] };
             for (sample, count) in (0..).zip(numbers(table)) {
@@ -171,12 +188,14 @@ mod tests {
         let of_batch = |batch: &Batch| {
             let floats = [&batch.labels, &batch.dense].map(|floats| floats.as_ptr().addr());
             let bags = batch.sparse.iter();
-            let bags = bags.flat_map(|bags| [bags.values.as_ptr().addr(), bags.offsets.as_ptr().addr()]);
+            let bags =
+                bags.flat_map(|bags| [bags.values.as_ptr().addr(), bags.offsets.as_ptr().addr()]);
             bags.chain(floats).collect::<Vec<_>>()
         };
         let own = [&gather.mine, &gather.lengths, &gather.all].map(|words| words.as_ptr().addr());
         let rest = [gather.runs.as_ptr().addr(), gather.told.as_ptr().addr()];
-        let mut all = [of_batch(&gather.whole), of_batch(batch), own.to_vec(), rest.to_vec()].concat();
+        let mut all =
+            [of_batch(&gather.whole), of_batch(batch), own.to_vec(), rest.to_vec()].concat();
         all.sort_unstable();
         all
     }
@@ -186,7 +205,8 @@ mod tests {
         let share = Share::new(communicator.rank().0, RANKS, 2 * RANKS, 15);
         let mut gather = Gather::between(Arc::clone(&communicator), share);
         let (mut batch, mut places) = (Batch::default(), Vec::new());
-        for (round, seed) in (0..3).flat_map(|round| (0..).take(SAMPLES.len()).map(move |seed| (round, seed)))
+        for (round, seed) in
+            (0..3).flat_map(|round| (0..).take(SAMPLES.len()).map(move |seed| (round, seed)))
         {
             let all = whole(SAMPLES[seed as usize], seed);
             copy_share(&all, share.in_step(all.num_samples), &mut batch);

@@ -1,4 +1,5 @@
-//! A picture of one step: lanes below each other, stages as bars over time. For eyes and documents; Perfetto shows whole runs.
+//! A picture of one step: lanes below each other, stages as bars over time. For eyes and documents;
+//! Perfetto shows whole runs.
 
 use super::{Recorder, Span};
 use crate::axis::round_ticks;
@@ -24,7 +25,8 @@ pub(super) fn svg<'a>(ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> Str
         ranks.map(|(rank, recorder)| (rank, last_step(&recorder.spans))).collect();
     let spans = || ranks.iter().flat_map(|(_, spans)| spans.iter());
     let start = spans().map(|span| span.start_us).fold(f64::INFINITY, f64::min);
-    let end = spans().map(|span| span.start_us + span.duration_us).fold(f64::NEG_INFINITY, f64::max);
+    let end =
+        spans().map(|span| span.start_us + span.duration_us).fold(f64::NEG_INFINITY, f64::max);
     let length = if end > start { end - start } else { 1.0 };
     let rank_height = Lane::ALL.len() as f64 * LANE_HEIGHT + RANK_GAP;
     let height = TOP + ranks.len() as f64 * rank_height + 8.0;
@@ -46,12 +48,19 @@ pub(super) fn svg<'a>(ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> Str
     }
     for (position, (rank, spans)) in ranks.iter().enumerate() {
         let top = TOP + position as f64 * rank_height;
-        let _ =
-            writeln!(text, "<text x=\"4\" y=\"{:.1}\" font-weight=\"bold\">rank {rank}</text>", top + 4.0);
+        let _ = writeln!(
+            text,
+            "<text x=\"4\" y=\"{:.1}\" font-weight=\"bold\">rank {rank}</text>",
+            top + 4.0
+        );
         for lane in Lane::ALL {
             let y = top + 8.0 + lane as usize as f64 * LANE_HEIGHT;
-            let _ =
-                writeln!(text, "<text x=\"4\" y=\"{:.1}\" fill=\"#333\">{}</text>", y + 16.0, lane.name());
+            let _ = writeln!(
+                text,
+                "<text x=\"4\" y=\"{:.1}\" fill=\"#333\">{}</text>",
+                y + 16.0,
+                lane.name()
+            );
             for span in spans.iter().filter(|span| span.lane == lane) {
                 bar(&mut text, span, (x(span.start_us), y, span.duration_us / length * WIDTH));
             }
@@ -91,7 +100,8 @@ fn bar(text: &mut String, span: &Span, (x, y, width): (f64, f64, f64)) {
     }
 }
 
-/// A stage's name in a bar of this width: whole, in one row or two, or not at all. It shows when pointed at, too.
+/// A stage's name in a bar of this width: whole, in one row or two, or not at all. It shows when
+/// pointed at, too.
 fn name_in(name: &str, width: f64) -> Vec<String> {
     let name = name.replace('_', " ");
     let fits = |text: &str| text.chars().count() as f64 * LETTER_WIDTH + 2.0 * MARGIN <= width;
@@ -103,9 +113,11 @@ fn name_in(name: &str, width: f64) -> Vec<String> {
     fitting.map_or(Vec::new(), |rows| rows.map(str::to_owned).to_vec())
 }
 
-/// The spans of the last step that ended: from the last but one start of the stage that starts each step to the last.
+/// The spans of the last step that ended: from the last but one start of the stage that starts each
+/// step to the last.
 fn last_step(spans: &[Span]) -> &[Span] {
-    let first = crate::schedule::STEP.iter().find(|stage| spans.iter().any(|span| span.name == stage.name));
+    let first =
+        crate::schedule::STEP.iter().find(|stage| spans.iter().any(|span| span.name == stage.name));
     let Some(first) = first else { return spans };
     let mut starts: Vec<usize> = spans
         .iter()
@@ -144,7 +156,11 @@ mod tests {
         assert_eq!(picture.matches("<title>top_forward: 50.0 µs</title>").count(), 2);
         assert!(picture.contains("rank 1") && picture.ends_with("</svg>\n"));
         // 50 µs: ticks at multiples of 5.
-        assert!(picture.contains(">5 µs<") && picture.contains(">50 µs<") && !picture.contains(">6 µs<"));
+        assert!(
+            picture.contains(">5 µs<")
+                && picture.contains(">50 µs<")
+                && !picture.contains(">6 µs<")
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! When a run evaluates, and when it hears what was found.
 //!
-//! Scores are sorted and counted while training goes on. A run looks at what they came to a fixed number of steps later ([`known_after`]), not
-//! as soon as they are ready: so that it stops at the same step, with the same weights, however fast the machine, on any number of ranks.
+//! Scores are sorted and counted while training goes on. A run looks at what they came to a fixed
+//! number of steps later ([`known_after`]), not as soon as they are ready: so that it stops at the
+//! same step, with the same weights, however fast the machine, on any number of ranks.
 //!
 //! ```text
 //! step        32        33        34                      48
@@ -10,9 +11,11 @@
 //!                                 metrics are known, the run stops where they reach the target
 //! ```
 //!
-//! Where the run's end is known, an evaluation that would come right before it is left to the one at the end.
+//! Where the run's end is known, an evaluation that would come right before it is left to the one
+//! at the end.
 //!
-//! Ranks of their own (`--eval-ranks`) have the whole time to the next evaluation: their metrics are looked at right before it.
+//! Ranks of their own (`--eval-ranks`) have the whole time to the next evaluation: their metrics
+//! are looked at right before it.
 
 use super::Run;
 use crate::error::Result;
@@ -21,23 +24,27 @@ use crate::report::{At, Eval, count};
 /// The metrics of an evaluation are looked at a sixteenth of the way to the next one.
 const PART_OF_INTERVAL: u64 = 16;
 
-/// An evaluation that would come within this part of the interval before the run's end is left to the one at the end.
+/// An evaluation that would come within this part of the interval before the run's end is left to
+/// the one at the end.
 const PART_LEFT_TO_THE_END: u64 = 10;
 
-/// Whether the evaluation that is due at `step`, where there are `every` steps between evaluations, is left to the one at the end of
-/// the run: a fraction of an epoch is rounded down to steps, so that its last multiple is a few steps short of the end.
+/// Whether the evaluation that is due at `step`, where there are `every` steps between evaluations,
+/// is left to the one at the end of the run: a fraction of an epoch is rounded down to steps, so
+/// that its last multiple is a few steps short of the end.
 fn is_left_to_the_end(step: u64, every: u64, end: Option<u64>) -> bool {
     let rest = end.map_or(u64::MAX, |end| end.saturating_sub(step));
     0 < rest && rest < every && rest <= every.div_ceil(PART_LEFT_TO_THE_END)
 }
 
-/// Steps after an evaluation at which its metrics are looked at, where there are `every` steps between evaluations.
+/// Steps after an evaluation at which its metrics are looked at, where there are `every` steps
+/// between evaluations.
 fn known_after(every: u64) -> u64 {
     every.div_ceil(PART_OF_INTERVAL)
 }
 
 impl Run<'_> {
-    /// After a step: hears of the evaluation before, and begins one where it is time. True where the target is reached.
+    /// After a step: hears of the evaluation before, and begins one where it is time. True where
+    /// the target is reached.
     pub(super) fn evaluate_when_due(&mut self) -> Result<bool> {
         let Some(every) = self.eval_every else { return Ok(false) };
         let (step, known_after) = (self.session.steps(), self.known_after(every));
@@ -48,7 +55,10 @@ impl Run<'_> {
                 _ => {}
             }
         }
-        if !self.is_target_reached(step) && step.is_multiple_of(every) && !self.is_left_to_the_end(every) {
+        if !self.is_target_reached(step)
+            && step.is_multiple_of(every)
+            && !self.is_left_to_the_end(every)
+        {
             self.begin_evaluation()?;
             if known_after == 0 {
                 self.conclude_evaluation()?;
@@ -57,7 +67,8 @@ impl Run<'_> {
         Ok(self.is_target_reached(step))
     }
 
-    /// At the end of the data: evaluates the last weights, where that has not been done. True where the target is reached.
+    /// At the end of the data: evaluates the last weights, where that has not been done. True where
+    /// the target is reached.
     pub(super) fn evaluate_last(&mut self) -> Result<bool> {
         self.conclude_evaluation()?;
         if !self.is_target_reached(u64::MAX)
@@ -71,7 +82,10 @@ impl Run<'_> {
 
     /// Whether an evaluation has reached the target for which the run stops at `step` or before.
     fn is_target_reached(&self, step: u64) -> bool {
-        self.session.memory().reached.is_some_and(|(due, auc)| step >= due && self.reaches_target(auc))
+        self.session
+            .memory()
+            .reached
+            .is_some_and(|(due, auc)| step >= due && self.reaches_target(auc))
     }
 
     /// Not where a target or MLPerf's log counts evaluations: there, each is where the rule has it.
@@ -80,11 +94,12 @@ impl Run<'_> {
         !counts && is_left_to_the_end(self.session.steps(), every, self.ends_at_step)
     }
 
-    /// None where every evaluation is waited for: because that was asked for, or because the best checkpoint is kept, which can only be
-    /// written while the weights are there.
+    /// None where every evaluation is waited for: because that was asked for, or because the best
+    /// checkpoint is kept, which can only be written while the weights are there.
     fn known_after(&self, every: u64) -> u64 {
         let checkpoint = &self.config.checkpoint;
-        let may_be_best = checkpoint.dir.is_some() && checkpoint.save_every > 0 && checkpoint.keep_best;
+        let may_be_best =
+            checkpoint.dir.is_some() && checkpoint.save_every > 0 && checkpoint.keep_best;
         match self.config.run.eval_ranks {
             Some(_) => every,
             None if may_be_best || !self.config.eval.asynchronous => 0,
@@ -145,7 +160,10 @@ mod tests {
     fn the_end_takes_the_place_of_an_evaluation_right_before_it() {
         let is_left = |step, every, end| is_left_to_the_end(step, every, Some(end));
         // A quarter of 3,125 steps.
-        assert_eq!([781, 1562, 2343, 3124].map(|step| is_left(step, 781, 3125)), [false, false, false, true]);
+        assert_eq!(
+            [781, 1562, 2343, 3124].map(|step| is_left(step, 781, 3125)),
+            [false, false, false, true]
+        );
         assert_eq!([10, 11].map(|rest| is_left(100, 100, 100 + rest)), [true, false]);
         assert!(!is_left(100, 100, 100), "at the end itself there is one");
         assert!(!is_left(5, 1, 6), "every step was asked for");

@@ -38,7 +38,8 @@ impl Run<'_> {
         self.mllog.as_mut().map_or(Ok(()), |log| log.stop(place, success))
     }
 
-    /// Where the run stands. By the rule, the k-th evaluation is at k times the fraction of an epoch, though its steps are rounded down.
+    /// Where the run stands. By the rule, the k-th evaluation is at k times the fraction of an
+    /// epoch, though its steps are rounded down.
     fn place(&self, at: At) -> Place {
         let epoch = match (self.config.eval.every, self.eval_every) {
             (EvalEvery::EpochFraction(fraction), Some(every)) if at.step.is_multiple_of(every) => {

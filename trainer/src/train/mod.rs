@@ -1,4 +1,5 @@
-//! `headlong train`: from a configuration to a trained model, and everything a person or a script wants to hear on the way.
+//! `headlong train`: from a configuration to a trained model, and everything a person or a script
+//! wants to hear on the way.
 
 mod evaluations;
 mod milestones;
@@ -72,7 +73,8 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     outcome
 }
 
-/// Where the JSON log goes. A dry run leaves the log of an earlier run alone; to standard output it writes nothing else, either.
+/// Where the JSON log goes. A dry run leaves the log of an earlier run alone; to standard output it
+/// writes nothing else, either.
 fn log_target(options: &TrainOptions) -> Option<&LogTarget> {
     let target = options.log_json.as_ref();
     target.filter(|target| !options.dry_run || **target == LogTarget::Stdout)
@@ -93,7 +95,8 @@ fn run_with(
         return reporter.done(At { step: state.step, samples: state.samples }, &done);
     }
     if options.resume && resumed.is_none() {
-        reporter.note("--resume: there is no checkpoint yet, so training starts from the beginning");
+        reporter
+            .note("--resume: there is no checkpoint yet, so training starts from the beginning");
     }
     if options.dry_run {
         return dry_run(job, options, resumed, reporter);
@@ -130,8 +133,11 @@ fn run_with(
     drop(preparing);
     let outcome = run.until_the_end();
     match &outcome {
-        // Ranks of other processes hear why this one ends; after a signal all have agreed and said goodbye.
-        Err(error) if !matches!(error, Error::Interrupted { .. }) => run.session.crew().abort(error),
+        // Ranks of other processes hear why this one ends; after a signal all have agreed and said
+        // goodbye.
+        Err(error) if !matches!(error, Error::Interrupted { .. }) => {
+            run.session.crew().abort(error)
+        }
         _ => {}
     }
     outcome
@@ -143,8 +149,12 @@ fn refuse_what_cannot_fit(job: &Job, options: &TrainOptions, reporter: &Reporter
     config.multi_hot.is_idle = !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
     let ranks_here = job.processes_here();
     let machine = Machine::detect_with(config.run.device)?;
-    let place =
-        Place { machine: &machine, ranks_here, separate: ranks_here.is_some(), registry: &options.registry };
+    let place = Place {
+        machine: &machine,
+        ranks_here,
+        separate: ranks_here.is_some(),
+        registry: &options.registry,
+    };
     match outlook::what_cannot_fit(&config, &place)? {
         Some((plan, error)) => {
             reporter.result(&format!("plan of {}\n{}", options.origin, plan.to_text()));
@@ -163,8 +173,12 @@ fn dry_run(
 ) -> Result<()> {
     let ranks_here = job.processes_here();
     let machine = Machine::detect_with(job.config.run.device)?;
-    let place =
-        Place { machine: &machine, ranks_here, separate: ranks_here.is_some(), registry: &options.registry };
+    let place = Place {
+        machine: &machine,
+        ranks_here,
+        separate: ranks_here.is_some(),
+        registry: &options.registry,
+    };
     let of_run = OfRun { resumed, topology: &job.topology(), data_rows: None };
     let planned = Planned::new(&job.config, &place, &of_run)?;
     reporter.result(&planned.text(&options.origin));
@@ -172,11 +186,16 @@ fn dry_run(
 }
 
 /// The checkpoint that `--resume` goes on from.
-fn find_checkpoint(config: &Config, options: &TrainOptions, leads: bool) -> Result<Option<Checkpoint>> {
+fn find_checkpoint(
+    config: &Config,
+    options: &TrainOptions,
+    leads: bool,
+) -> Result<Option<Checkpoint>> {
     match &config.checkpoint.dir {
         Some(dir) if options.resume && dir.exists() => {
             if leads && !options.dry_run {
-                // Opening the directory brings back a checkpoint that a crash had left under an interim name.
+                // Opening the directory brings back a checkpoint that a crash had left under an
+                // interim name.
                 let directory = open_directory(config, 1)?;
                 let cleaned = directory.iter().flat_map(CheckpointDirectory::cleaned);
                 cleaned.for_each(|left| output::say(format_args!("checkpoints: {left}")));
@@ -190,8 +209,8 @@ fn find_checkpoint(config: &Config, options: &TrainOptions, leads: bool) -> Resu
 
 /// Two runs in one folder would be told apart by their steps alone, and the wrong one resumed.
 fn refuse_foreign_checkpoints(dir: &Path) -> Result<()> {
-    let found =
-        checkpoint::steps(dir).map_err(|error| failed("the checkpoint directory cannot be read", error))?;
+    let found = checkpoint::steps(dir)
+        .map_err(|error| failed("the checkpoint directory cannot be read", error))?;
     let Some((step, _)) = found.last() else { return Ok(()) };
     let dir = dir.display();
     Err(Error::config(
@@ -202,11 +221,12 @@ fn refuse_foreign_checkpoints(dir: &Path) -> Result<()> {
     ))
 }
 
-/// Another run may have saved between the look at the folder and the moment at which this run locked it.
+/// Another run may have saved between the look at the folder and the moment at which this run
+/// locked it.
 fn refuse_later_checkpoints(config: &Config, resumed: Option<&Checkpoint>) -> Result<()> {
     let Some(dir) = &config.checkpoint.dir else { return Ok(()) };
-    let found =
-        checkpoint::steps(dir).map_err(|error| failed("the checkpoint directory cannot be read", error))?;
+    let found = checkpoint::steps(dir)
+        .map_err(|error| failed("the checkpoint directory cannot be read", error))?;
     let newest = found.last().map(|(step, _)| *step);
     let expected = resumed.map(|checkpoint| checkpoint.manifest().state.step);
     match (newest, expected) {
@@ -285,7 +305,8 @@ fn open_session(
     Ok(session)
 }
 
-/// How the threads of this process are shared out: ranks that evaluate have as many as ranks that train.
+/// How the threads of this process are shared out: ranks that evaluate have as many as ranks that
+/// train.
 struct Threads {
     of_training: usize,
     of_eval_rank: usize,
@@ -313,7 +334,11 @@ fn announce(
     session.cleaned().iter().for_each(|left| reporter.note(&format!("checkpoints: {left}")));
     evaluation::missing_data(config).iter().for_each(|note| reporter.note(note));
     if session.steps() > 0 {
-        reporter.note(&format!("resumed at step {} (sample {})", session.steps(), session.samples()));
+        reporter.note(&format!(
+            "resumed at step {} (sample {})",
+            session.steps(),
+            session.samples()
+        ));
     }
     let to_value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
     reporter.start(&report::Start {
@@ -327,13 +352,18 @@ fn announce(
 }
 
 /// The log of MLPerf's form, where one is asked for: its first lines come before anything is read.
-fn open_mllog(job: &Job, options: &TrainOptions, resumed: Option<&Checkpoint>) -> Result<Option<MlLog>> {
+fn open_mllog(
+    job: &Job,
+    options: &TrainOptions,
+    resumed: Option<&Checkpoint>,
+) -> Result<Option<MlLog>> {
     let path = options.mllog.as_ref().filter(|_| job.leads());
     let step = resumed.map(|checkpoint| checkpoint.manifest().state.step);
     path.map(|path| MlLog::open(path, &job.config, step)).transpose()
 }
 
-/// Rows of the training files; counted where they are not known and somebody needs them: for parts of an epoch.
+/// Rows of the training files; counted where they are not known and somebody needs them: for parts
+/// of an epoch.
 fn train_rows(
     config: &Config,
     options: &TrainOptions,
@@ -364,11 +394,20 @@ fn eval_every(config: &Config, rows: Option<u64>) -> Option<u64> {
     }
 }
 
-fn counted(config: &Config, prepared: &Prepared, threads: usize, reporter: &Reporter) -> Result<u64> {
+fn counted(
+    config: &Config,
+    prepared: &Prepared,
+    threads: usize,
+    reporter: &Reporter,
+) -> Result<u64> {
     let started = Instant::now();
     let rows = count_samples(config, &prepared.train, threads)?;
     let seconds = started.elapsed().as_secs_f64();
-    reporter.note(&format!("counted {} training rows in {}", report::count(rows), report::duration(seconds)));
+    reporter.note(&format!(
+        "counted {} training rows in {}",
+        report::count(rows),
+        report::duration(seconds)
+    ));
     Ok(rows)
 }
 
@@ -416,8 +455,8 @@ impl Run<'_> {
         }
     }
 
-    /// The signal that ends the run. Ranks of other processes may have got it at another moment, or not at all: they agree with
-    /// the gradients of a step.
+    /// The signal that ends the run. Ranks of other processes may have got it at another moment, or
+    /// not at all: they agree with the gradients of a step.
     fn agreed_stop(&self) -> Result<Option<i32>> {
         let asked = self.stop.asked();
         if !self.session.crew().has_remote_ranks() {
@@ -436,12 +475,14 @@ impl Run<'_> {
         if std::mem::take(&mut self.is_first_step) {
             let seconds = self.session.reader().skip_time().as_secs_f64();
             if seconds > 0.0 {
-                self.reporter.note(&format!("skipped to the first sample in {}", report::duration(seconds)));
+                self.reporter
+                    .note(&format!("skipped to the first sample in {}", report::duration(seconds)));
             }
         }
         self.meter.add(&step, &self.session);
         let at = self.at();
-        let fraction = self.meter.fraction(&self.session, self.ends_at_step, self.config.train.epochs);
+        let fraction =
+            self.meter.fraction(&self.session, self.ends_at_step, self.config.train.epochs);
         self.reporter.advance(at, fraction);
         if self.reporter.is_progress_due()
             && let Some(step) = self.meter.look(&self.session)
@@ -457,14 +498,16 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// Every so many steps, and whenever an evaluation was the best so far: what is not saved cannot be kept.
+    /// Every so many steps, and whenever an evaluation was the best so far: what is not saved
+    /// cannot be kept.
     fn is_to_be_saved(&self, step: u64) -> bool {
         let settings = &self.config.checkpoint;
         let memory = self.session.memory();
         let is_best = memory.last_eval_step == Some(step)
             && memory.best_auc.is_some()
             && memory.best_auc == self.session.last_metrics().and_then(|metrics| metrics.auc);
-        settings.save_every > 0 && (step.is_multiple_of(settings.save_every) || settings.keep_best && is_best)
+        settings.save_every > 0
+            && (step.is_multiple_of(settings.save_every) || settings.keep_best && is_best)
     }
 
     fn at(&self) -> At {
@@ -472,7 +515,8 @@ impl Run<'_> {
     }
 
     fn save(&mut self, finished: Option<&str>) -> Result<()> {
-        // A checkpoint holds no evaluation half done: whoever goes on from it has heard of them all.
+        // A checkpoint holds no evaluation half done: whoever goes on from it has heard of them
+        // all.
         self.conclude_evaluation()?;
         let started = Instant::now();
         let Some(report) = self.session.save(finished)? else { return Ok(()) };
@@ -567,7 +611,9 @@ impl Run<'_> {
             self.reporter.warning(&message, fields)?;
         }
         match self.session.reader().only_label() {
-            Some((samples, label)) => self.reporter.warning(&remarks::one_class(samples, label), Map::new()),
+            Some((samples, label)) => {
+                self.reporter.warning(&remarks::one_class(samples, label), Map::new())
+            }
             None => Ok(()),
         }
     }
@@ -580,7 +626,8 @@ impl Run<'_> {
             peak_rss_bytes: report::peak_rss_bytes(),
             weights_digest: self.session.weights_digest()?,
             exchange_bytes_per_step: self.session.crew().sent_per_step()?,
-            data_bytes_read: Some(self.session.reader().progress().bytes_read).filter(|&bytes| bytes > 0),
+            data_bytes_read: Some(self.session.reader().progress().bytes_read)
+                .filter(|&bytes| bytes > 0),
             eval_share: self.meter.eval_share(&self.session),
             eval_step: self.session.memory().last_eval_step,
             last_eval: self.meter.last_eval(),

@@ -21,7 +21,9 @@ use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::IdMapper;
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHot;
-use headlong_reader::synthetic::{self, SyntheticData, SyntheticEvent, SyntheticOptions, SyntheticReport};
+use headlong_reader::synthetic::{
+    self, SyntheticData, SyntheticEvent, SyntheticOptions, SyntheticReport,
+};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -34,7 +36,8 @@ pub struct Prepared {
     pub train: Vec<DataFile>,
     /// Validation files.
     pub valid: Vec<DataFile>,
-    /// The synthetic data, where that is what the run trains on: no other run replaces it as long as this value lives.
+    /// The synthetic data, where that is what the run trains on: no other run replaces it as long
+    /// as this value lives.
     synthetic: Option<SyntheticData>,
     /// The dictionary, where ids come from one.
     pub dictionary: Option<RunDictionary>,
@@ -42,9 +45,11 @@ pub struct Prepared {
     pub train_rows: Option<u64>,
     /// Rows of each table.
     pub table_rows: Vec<u64>,
-    /// Whether there is nothing to draw bags for: none are asked for, or none of the data is one-hot.
+    /// Whether there is nothing to draw bags for: none are asked for, or none of the data is
+    /// one-hot.
     needs_no_bags: bool,
-    /// The bags that rows stand for, where several ids are made of one and somebody has asked for them.
+    /// The bags that rows stand for, where several ids are made of one and somebody has asked for
+    /// them.
     multi_hot: OnceLock<Option<Arc<MultiHot>>>,
     /// How frequent the rows are, where there are several ranks.
     pub statistics: Option<Statistics>,
@@ -53,7 +58,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Finds or makes the data. `resumed` is the checkpoint that the run goes on from: it brings its dictionary.
+    /// Finds or makes the data. `resumed` is the checkpoint that the run goes on from: it brings
+    /// its dictionary.
     ///
     /// # Errors
     /// Files that cannot be read or written.
@@ -80,7 +86,8 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// What is there already, for a plan: writes nothing. None where data or a dictionary would have to be made first.
+    /// What is there already, for a plan: writes nothing. None where data or a dictionary would
+    /// have to be made first.
     ///
     /// # Errors
     /// Files that cannot be read.
@@ -88,7 +95,9 @@ impl Prepared {
         let mut prepared = Self::named_by(config);
         if prepared.train.is_empty() {
             let folder = config.run.output_dir.join(SYNTHETIC_FOLDER);
-            let Some(report) = synthetic::find(&synthetic_options(config), &folder) else { return Ok(None) };
+            let Some(report) = synthetic::find(&synthetic_options(config), &folder) else {
+                return Ok(None);
+            };
             prepared.train_on(&report);
         } else {
             prepared.train_rows = data::known_samples(config, &prepared.train)?;
@@ -120,8 +129,8 @@ impl Prepared {
         }
     }
 
-    /// Counts what follows from files and dictionary: rows of tables, and how frequent they are. `is_kept`: statistics that are counted
-    /// now are left for the next run.
+    /// Counts what follows from files and dictionary: rows of tables, and how frequent they are.
+    /// `is_kept`: statistics that are counted now are left for the next run.
     fn count(
         &mut self,
         config: &Config,
@@ -132,7 +141,8 @@ impl Prepared {
         self.needs_no_bags = !data::is_drawn(config, &[&self.train, &self.valid])?;
         let dictionary = self.dictionary.as_ref();
         self.train_rows = self.train_rows.or(dictionary.and_then(RunDictionary::counted_rows));
-        self.table_rows = config.table_rows(dictionary.map(RunDictionary::table_rows).as_deref())?;
+        self.table_rows =
+            config.table_rows(dictionary.map(RunDictionary::table_rows).as_deref())?;
         dictionary.map_or(Ok(()), |found| found.check_rows(config, &self.table_rows))?;
         let kept = resumed.map(statistics::of_checkpoint).transpose()?.flatten();
         self.statistics = match (config.run.ranks, kept) {
@@ -156,11 +166,21 @@ impl Prepared {
     ///
     /// # Errors
     /// As [`Placement::new`].
-    pub fn placement(&self, config: &Config, topology: &Topology, registry: &Registry) -> Result<Placement> {
+    pub fn placement(
+        &self,
+        config: &Config,
+        topology: &Topology,
+        registry: &Registry,
+    ) -> Result<Placement> {
         Placement::new(config, &self.table_rows, topology, self.statistics.as_ref(), registry)
     }
 
-    fn make_synthetic(&mut self, config: &Config, threads: usize, reporter: &Reporter) -> Result<()> {
+    fn make_synthetic(
+        &mut self,
+        config: &Config,
+        threads: usize,
+        reporter: &Reporter,
+    ) -> Result<()> {
         let options = synthetic_options(config);
         let folder = config.run.output_dir.join(SYNTHETIC_FOLDER);
         let mut hear = |event| match event {
@@ -206,8 +226,8 @@ impl Prepared {
         self.synthetic.as_ref().map(|data| &data.report)
     }
 
-    /// Prints the plan, briefly where it fits, and refuses what does not fit; `options` say where the
-    /// configuration is from and what kinds of tables there are.
+    /// Prints the plan, briefly where it fits, and refuses what does not fit; `options` say where
+    /// the configuration is from and what kinds of tables there are.
     ///
     /// # Errors
     /// [`crate::Error::DoesNotFit`]; tables that their kinds refuse.
@@ -249,7 +269,8 @@ impl Prepared {
         config
     }
 
-    /// The bags that ids are made into, drawn the first time that they are asked for: whoever plans alone has no need of them.
+    /// The bags that ids are made into, drawn the first time that they are asked for: whoever plans
+    /// alone has no need of them.
     fn multi_hot(&self, config: &Config) -> Result<Option<Arc<MultiHot>>> {
         if let Some(drawn) = self.multi_hot.get() {
             return Ok(drawn.clone());

@@ -126,8 +126,14 @@ impl Meter {
         share(session.evaluation_time(), self.begun.elapsed().as_secs_f64().max(f64::MIN_POSITIVE))
     }
 
-    /// Which part of the run is done: by steps where their number is known, else by bytes of the files.
-    pub fn fraction(&self, session: &Session, ends_at_step: Option<u64>, epochs: f64) -> Option<f64> {
+    /// Which part of the run is done: by steps where their number is known, else by bytes of the
+    /// files.
+    pub fn fraction(
+        &self,
+        session: &Session,
+        ends_at_step: Option<u64>,
+        epochs: f64,
+    ) -> Option<f64> {
         if let Some(end) = ends_at_step {
             return Some(session.steps() as f64 / end.max(1) as f64);
         }

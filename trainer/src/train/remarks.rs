@@ -10,7 +10,8 @@ use headlong_reader::{ReaderError, SkipReport};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// The fields of the `error` event that identify the place: `file`, `line`, `step`, `key`, as far as the error knows.
+/// The fields of the `error` event that identify the place: `file`, `line`, `step`, `key`, as far
+/// as the error knows.
 pub fn place(error: &Error) -> Map<String, Value> {
     let mut fields = Map::new();
     let mut add = |key: &str, value: Value| fields.insert(key.to_owned(), value);
@@ -51,12 +52,15 @@ pub fn place(error: &Error) -> Map<String, Value> {
                 | CheckpointError::Manifest { file, .. },
             ) => drop(add("file", json!(file.to_string_lossy()))),
             Some(
-                CheckpointError::OtherModel { path, key, .. } | CheckpointError::OtherData { path, key, .. },
+                CheckpointError::OtherModel { path, key, .. }
+                | CheckpointError::OtherData { path, key, .. },
             ) => {
                 add("file", json!(path.to_string_lossy()));
                 add("key", json!(key));
             }
-            Some(CheckpointError::NoSpace { path, .. }) => drop(add("file", json!(path.to_string_lossy()))),
+            Some(CheckpointError::NoSpace { path, .. }) => {
+                drop(add("file", json!(path.to_string_lossy())))
+            }
             _ => {}
         }
         next = error.source();
@@ -64,13 +68,17 @@ pub fn place(error: &Error) -> Map<String, Value> {
     fields
 }
 
-/// The warning about bad rows that were skipped, and the fields of its event; none where there were none.
+/// The warning about bad rows that were skipped, and the fields of its event; none where there were
+/// none.
 pub fn skipped(data: &str, report: &SkipReport) -> Option<(String, Map<String, Value>)> {
     let first = report.first.first()?;
     let rows = if report.total == 1 { "row was" } else { "rows were" };
     let places: Vec<String> = report.first.iter().map(ToString::to_string).collect();
-    let message =
-        format!("{} bad {rows} skipped in the {data}; the first: {}", count(report.total), places.join("; "));
+    let message = format!(
+        "{} bad {rows} skipped in the {data}; the first: {}",
+        count(report.total),
+        places.join("; ")
+    );
     let mut fields = Map::new();
     fields.insert("skipped".to_owned(), json!(report.total));
     fields.insert("file".to_owned(), json!(first.file.to_string_lossy()));
@@ -87,11 +95,14 @@ pub fn one_class(samples: u64, label: f32) -> String {
     )
 }
 
-/// How a sentence goes on that begins with "stopped by SIGINT": where, what was saved, how to go on.
+/// How a sentence goes on that begins with "stopped by SIGINT": where, what was saved, how to go
+/// on.
 pub fn stopped(step: u64, saved: Option<&Path>, is_alone: bool) -> String {
     let step = count(step);
     let Some(folder) = saved else {
-        return format!(" at step {step}: nothing was saved; --checkpoint-dir DIR would have kept the model");
+        return format!(
+            " at step {step}: nothing was saved; --checkpoint-dir DIR would have kept the model"
+        );
     };
     let how = match command_line::resuming(is_alone) {
         Some(command) => format!("\n  {command}"),
@@ -100,7 +111,8 @@ pub fn stopped(step: u64, saved: Option<&Path>, is_alone: bool) -> String {
     format!(" at step {step}: checkpoint {} saved; continue with{how}", folder.display())
 }
 
-/// What the run came to and where it was written. `reached` is the AUC and the best possible one, where that is known.
+/// What the run came to and where it was written. `reached` is the AUC and the best possible one,
+/// where that is known.
 pub fn what_was_reached(config: &Config, reached: Option<(f64, f64)>) -> String {
     let mut lines = Vec::new();
     if let Some((auc, best)) = reached {
@@ -110,7 +122,10 @@ pub fn what_was_reached(config: &Config, reached: Option<(f64, f64)>) -> String 
         ));
     }
     if config.data.train.is_empty() {
-        lines.push(format!("data written to {}", config.run.output_dir.join(SYNTHETIC_FOLDER).display()));
+        lines.push(format!(
+            "data written to {}",
+            config.run.output_dir.join(SYNTHETIC_FOLDER).display()
+        ));
     }
     lines.push(match &config.checkpoint.dir {
         Some(dir) => format!("checkpoints written to {}", dir.display()),
@@ -129,7 +144,8 @@ mod tests {
         let line = ReaderError::Empty { file: "day_0".into() };
         let fields = place(&failed("the training data cannot be read", line));
         assert_eq!(Value::from(fields), json!({"file": "day_0"}));
-        let loss = Error::NotFinite { step: 7, what: "output of layer top.0".to_owned(), value: f64::NAN };
+        let loss =
+            Error::NotFinite { step: 7, what: "output of layer top.0".to_owned(), value: f64::NAN };
         assert_eq!(Value::from(place(&loss)), json!({"step": 7, "place": "output of layer top.0"}));
     }
 

@@ -1,9 +1,10 @@
-//! The model written out forward and backward in f64, on numbers that carry a bound of their f32 rounding error: the same
-//! arithmetic as `fixtures/error_bound.py`, for any model and batch.
+//! The model written out forward and backward in f64, on numbers that carry a bound of their f32
+//! rounding error: the same arithmetic as `fixtures/error_bound.py`, for any model and batch.
 //!
-//! A sum of n products is off by at most γ(n) = n·u / (1 − n·u) times the sum of the absolute products (u = 2⁻²⁴), in whatever
-//! order it is added (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1), plus what the errors of
-//! its inputs contribute. So the bound holds for every number of ranks and blocks.
+//! A sum of n products is off by at most γ(n) = n·u / (1 − n·u) times the sum of the absolute
+//! products (u = 2⁻²⁴), in whatever order it is added (Higham, Accuracy and Stability of Numerical
+//! Algorithms, 2nd ed., section 3.1), plus what the errors of its inputs contribute. So the bound
+//! holds for every number of ranks and blocks.
 
 use headlong_reader::{Batch, Jagged};
 use std::collections::BTreeMap;
@@ -99,13 +100,22 @@ struct Layer {
     passes: Option<Vec<bool>>,
 }
 
-/// Forward through a network; none where a unit is nearer to zero than its error, so that it could pass or not.
-fn forward(network: &str, input: Matrix, weights: &Named, relu_last: bool) -> Option<(Matrix, Vec<Layer>)> {
-    let depth = (0..).take_while(|layer| weights.contains_key(&format!("{network}.{layer}.weight"))).count();
+/// Forward through a network; none where a unit is nearer to zero than its error, so that it could
+/// pass or not.
+fn forward(
+    network: &str,
+    input: Matrix,
+    weights: &Named,
+    relu_last: bool,
+) -> Option<(Matrix, Vec<Layer>)> {
+    let depth = (0..)
+        .take_while(|layer| weights.contains_key(&format!("{network}.{layer}.weight")))
+        .count();
     let (mut x, mut layers) = (input, Vec::new());
     for layer in 0..depth {
         let name = format!("{network}.{layer}");
-        let (weight, bias) = (&weights[&format!("{name}.weight")], &weights[&format!("{name}.bias")]);
+        let (weight, bias) =
+            (&weights[&format!("{name}.weight")], &weights[&format!("{name}.bias")]);
         let mut z = Matrix::from_fn(x.rows, weight.rows, |row, unit| {
             let products = (0..x.cols).map(|k| x.at(row, k).times(weight.at(unit, k)));
             sum(products.chain([bias.numbers[unit]]), 2)
@@ -141,8 +151,9 @@ fn backward(d_output: Matrix, layers: &[Layer], weights: &Named, gradients: &mut
         let d_weight = Matrix::from_fn(weight.rows, weight.cols, |unit, k| {
             sum((0..d.rows).map(|row| d.at(row, unit).times(x.at(row, k))), 1)
         });
-        let d_bias =
-            Matrix::from_fn(1, weight.rows, |_, unit| sum((0..d.rows).map(|row| d.at(row, unit)), 0));
+        let d_bias = Matrix::from_fn(1, weight.rows, |_, unit| {
+            sum((0..d.rows).map(|row| d.at(row, unit)), 0)
+        });
         gradients.insert(format!("{}.weight", layer.name), d_weight);
         gradients.insert(format!("{}.bias", layer.name), d_bias);
         d = Matrix::from_fn(d.rows, weight.cols, |row, k| {
@@ -169,7 +180,8 @@ pub fn step(weights: &Named, batch: &Batch) -> Option<(Number, Named)> {
             sum(bag(bags, sample).iter().map(|&row| rows.at(row as usize, col)), 0)
         }));
     }
-    let pairs: Vec<(usize, usize)> = (0..features.len()).flat_map(|i| (0..i).map(move |j| (i, j))).collect();
+    let pairs: Vec<(usize, usize)> =
+        (0..features.len()).flat_map(|i| (0..i).map(move |j| (i, j))).collect();
     let interaction = Matrix::from_fn(samples, dim + pairs.len(), |sample, col| {
         if col < dim {
             return features[0].at(sample, col);

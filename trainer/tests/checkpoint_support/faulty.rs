@@ -1,5 +1,5 @@
-//! A file system that fails at one operation, and then loses what a power cut may lose. It notes what was flushed and
-//! flushes nothing, so that thousands of saves take seconds.
+//! A file system that fails at one operation, and then loses what a power cut may lose. It notes
+//! what was flushed and flushes nothing, so that thousands of saves take seconds.
 
 use headlong::checkpoint::{FileWriter, Files, SystemFiles};
 use std::fs;
@@ -96,7 +96,8 @@ impl FaultyFiles {
             fs::File::create(path).unwrap();
         }
         for path in &world.names {
-            // Fails where the path is not there, or not of that sort: then there is nothing to lose.
+            // Fails where the path is not there, or not of that sort: then there is nothing to
+            // lose.
             let _ = fs::remove_file(path).or_else(|_| fs::remove_dir_all(path));
         }
     }
@@ -109,8 +110,12 @@ impl World {
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         match self.fault {
             Fault::Crash if operation == self.at => Verdict::FailHalfway(io::Error::other("crash")),
-            Fault::Crash if operation > self.at => Verdict::Fail(io::Error::other("crashed before")),
-            Fault::Once if operation == self.at => Verdict::FailHalfway(io::Error::other("injected")),
+            Fault::Crash if operation > self.at => {
+                Verdict::Fail(io::Error::other("crashed before"))
+            }
+            Fault::Once if operation == self.at => {
+                Verdict::FailHalfway(io::Error::other("injected"))
+            }
             Fault::DiskFull if operation == self.at && writes => Verdict::FailHalfway(full()),
             Fault::DiskFull if operation > self.at && writes => Verdict::Fail(full()),
             _ => Verdict::Go,

@@ -5,9 +5,9 @@
 pub mod faulty;
 
 use headlong::checkpoint::{
-    Cause, CheckpointSink, CheckpointSource, DataFingerprint, DenseLayout, DenseState, DirectoryOptions,
-    Layout, ModelFingerprint, OptimizerFingerprint, RandomState, RowState, SavedState, Snapshot,
-    TableFingerprint, TableLayout, TensorId,
+    Cause, CheckpointSink, CheckpointSource, DataFingerprint, DenseLayout, DenseState,
+    DirectoryOptions, Layout, ModelFingerprint, OptimizerFingerprint, RandomState, RowState,
+    SavedState, Snapshot, TableFingerprint, TableLayout, TensorId,
 };
 use headlong::metrics::EvalMetrics;
 use serde_json::json;
@@ -21,7 +21,8 @@ pub struct Toy {
 }
 
 impl Toy {
-    /// Values that differ with the seed, and include both zeros, a subnormal number and the largest.
+    /// Values that differ with the seed, and include both zeros, a subnormal number and the
+    /// largest.
     pub fn new(seed: u32) -> Self {
         let mut next = seed.wrapping_mul(0x9e37_79b9).wrapping_add(1);
         let mut values = BTreeMap::new();
@@ -125,7 +126,10 @@ pub fn state(step: u64, auc: Option<f64>) -> SavedState {
             interaction: "dot".into(),
             tables: vec![table("C1", 23), table("C2", 7), table("C3", 1)],
         },
-        optimizers: OptimizerFingerprint { dense: "sgd()".into(), sparse: "adagrad(epsilon=1e-8)".into() },
+        optimizers: OptimizerFingerprint {
+            dense: "sgd()".into(),
+            sparse: "adagrad(epsilon=1e-8)".into(),
+        },
         data: DataFingerprint {
             dense_transform: "ln(x+1)".into(),
             id_policy: "hash".into(),

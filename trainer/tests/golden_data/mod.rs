@@ -1,4 +1,5 @@
-//! The debug run of the original DLRM as data: `fixtures/golden_dlrm.json` and its f64 recomputation.
+//! The debug run of the original DLRM as data: `fixtures/golden_dlrm.json` and its f64
+//! recomputation.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -37,8 +38,10 @@ pub struct Golden {
 impl Golden {
     /// Reads both files.
     pub fn load() -> Self {
-        let printed: Value = serde_json::from_str(include_str!("../fixtures/golden_dlrm.json")).unwrap();
-        let computed: Value = serde_json::from_str(include_str!("../fixtures/golden_dlrm_f64.json")).unwrap();
+        let printed: Value =
+            serde_json::from_str(include_str!("../fixtures/golden_dlrm.json")).unwrap();
+        let computed: Value =
+            serde_json::from_str(include_str!("../fixtures/golden_dlrm_f64.json")).unwrap();
         let published = &printed["published"];
         let number = |value: &Value| value.as_f64().unwrap();
         Self {
@@ -76,6 +79,7 @@ fn by_name(value: &Value) -> BTreeMap<String, Numbers> {
 
 fn step(value: &Value) -> GoldenStep {
     let bag = |bag: &Value| numbers(bag).iter().map(|&row| row as u64).collect();
-    let ids = list(&value["ids"]).iter().map(|table| list(table).iter().map(bag).collect()).collect();
+    let ids =
+        list(&value["ids"]).iter().map(|table| list(table).iter().map(bag).collect()).collect();
     GoldenStep { dense: numbers(&value["dense"]), ids, targets: numbers(&value["targets"]) }
 }

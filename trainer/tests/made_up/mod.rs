@@ -16,7 +16,8 @@ pub struct MadeUp<'a> {
 }
 
 impl MadeUp<'_> {
-    /// Batch number `number`: bags of none to three ids, few of them frequent, many of them the same.
+    /// Batch number `number`: bags of none to three ids, few of them frequent, many of them the
+    /// same.
     pub fn bags(&self, number: u64, samples: usize) -> Batch {
         let random = CounterRng::new(self.seed, number);
         let mut counter = 0;
@@ -28,7 +29,11 @@ impl MadeUp<'_> {
             let mut bags = Jagged { values: Vec::new(), offsets: vec![0] };
             for _ in 0..samples {
                 for _ in 0..[1, 1, 0, 3][(bits() % 4) as usize] {
-                    bags.values.push(if bits() % 2 == 0 { bits() % rows.min(3) } else { bits() % rows });
+                    bags.values.push(if bits() % 2 == 0 {
+                        bits() % rows.min(3)
+                    } else {
+                        bits() % rows
+                    });
                 }
                 bags.offsets.push(bags.values.len() as u32);
             }
@@ -38,7 +43,9 @@ impl MadeUp<'_> {
         Batch {
             num_samples: samples,
             labels: (0..samples).map(|_| (bits() % 2) as f32).collect(),
-            dense: (0..samples * self.num_dense).map(|_| (bits() % 1000) as f32 / 500.0 - 1.0).collect(),
+            dense: (0..samples * self.num_dense)
+                .map(|_| (bits() % 1000) as f32 / 500.0 - 1.0)
+                .collect(),
             sparse,
             ..Batch::default()
         }
@@ -49,11 +56,14 @@ impl MadeUp<'_> {
         let random = CounterRng::new(self.seed, 3);
         let ids = |(table, &rows): (usize, &u64)| Jagged {
             values: (0..samples)
-                .map(|sample| (random.uniform((table * samples + sample) as u64) * rows as f32) as u64)
+                .map(|sample| {
+                    (random.uniform((table * samples + sample) as u64) * rows as f32) as u64
+                })
                 .collect(),
             offsets: (0..=samples as u32).collect(),
         };
-        let dense = (0..samples * self.num_dense).map(|index| random.uniform(1_000_000 + index as u64));
+        let dense =
+            (0..samples * self.num_dense).map(|index| random.uniform(1_000_000 + index as u64));
         Batch {
             num_samples: samples,
             labels: (0..samples).map(|sample| f32::from(sample % 3 == 0)).collect(),
@@ -69,9 +79,15 @@ pub fn mixed(specs: &[TableSpec], ranks: usize) -> Partition {
     let last = Owner(ranks - 1);
     let placements = vec![
         TablePlacement::DataParallel,
-        TablePlacement::RowWise { frequent: vec![3, 7, 0], placed: vec![(1, last), (39, Owner(0))] },
+        TablePlacement::RowWise {
+            frequent: vec![3, 7, 0],
+            placed: vec![(1, last), (39, Owner(0))],
+        },
         TablePlacement::TableWise(last),
-        TablePlacement::RowWise { frequent: (0..100).step_by(7).collect(), placed: vec![(1, Owner(0))] },
+        TablePlacement::RowWise {
+            frequent: (0..100).step_by(7).collect(),
+            placed: vec![(1, Owner(0))],
+        },
     ];
     Partition::new(specs, ranks, placements).unwrap()
 }

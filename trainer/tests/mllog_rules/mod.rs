@@ -1,4 +1,5 @@
-//! The rules of MLPerf's compliance checker, written down once more, and that checker itself, where it is installed.
+//! The rules of MLPerf's compliance checker, written down once more, and that checker itself, where
+//! it is installed.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -63,20 +64,26 @@ pub fn violations(lines: &[Value]) -> Vec<String> {
             found.push(format!("a line without its fields: {line}"));
         }
     }
-    let is_first = lines.iter().any(|line| line["key"] == "submission_benchmark" && line["value"] == "dlrm");
+    let is_first =
+        lines.iter().any(|line| line["key"] == "submission_benchmark" && line["value"] == "dlrm");
     let of_model = if is_first { &FIRST[..] } else { &SECOND[..] };
     for key in ONCE.iter().chain(of_model) {
         if count.get(key) != Some(&1) {
             found.push(format!("{key}: {:?} times", count.get(key)));
         }
     }
-    for key in ["cache_clear", "init_start", "block_start", "block_stop", "eval_start", "eval_accuracy"] {
+    for key in
+        ["cache_clear", "init_start", "block_start", "block_stop", "eval_start", "eval_accuracy"]
+    {
         if !count.contains_key(key) {
             found.push(format!("no {key}"));
         }
     }
-    for pair in [["block_start", "block_stop"], ["eval_start", "eval_stop"], ["eval_start", "eval_accuracy"]]
-    {
+    for pair in [
+        ["block_start", "block_stop"],
+        ["eval_start", "eval_stop"],
+        ["eval_start", "eval_accuracy"],
+    ] {
         if count.get(pair[0]) != count.get(pair[1]) {
             found.push(format!("{pair:?}: not as many of one as of the other"));
         }
@@ -114,7 +121,8 @@ fn out_of_order(lines: &[Value]) -> Vec<String> {
                 !wrong && line["metadata"]["epoch_count"].as_f64().is_some_and(|count| count > 0.0)
             }
             "block_stop" => {
-                std::mem::replace(&mut in_block, false) && line["metadata"]["first_epoch_num"].is_f64()
+                std::mem::replace(&mut in_block, false)
+                    && line["metadata"]["first_epoch_num"].is_f64()
             }
             "eval_start" => {
                 !in_block && evaluating.is_none() && {
@@ -141,15 +149,22 @@ fn out_of_order(lines: &[Value]) -> Vec<String> {
 pub fn published_checker(log: &Path, ruleset: &str) {
     let Some(python) = python(&["mlperf_logging"]) else { return };
     let mut checker = Command::new(python);
-    checker.args(["-m", "mlperf_logging.compliance_checker", "--usage", "training", "--ruleset", ruleset]);
+    checker.args([
+        "-m",
+        "mlperf_logging.compliance_checker",
+        "--usage",
+        "training",
+        "--ruleset",
+        ruleset,
+    ]);
     // Its own log goes beside ours, not into the folder of the tests.
     let output = checker
         .args(["--log_output", log.with_extension("checked").to_str().unwrap()])
         .arg(log)
         .output()
         .unwrap();
-    let text =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("SUCCESS"), "{text}");
     println!("{ruleset}: the published checker is content");
 }

@@ -1,5 +1,6 @@
-//! A reader of what nccl-tests print, written from their documented format: lines that begin with `#` are comments, all others
-//! are `size count type redop root`, then twice (out of place, in place) `time algbw busbw #wrong`.
+//! A reader of what nccl-tests print, written from their documented format: lines that begin with
+//! `#` are comments, all others are `size count type redop root`, then twice (out of place, in
+//! place) `time algbw busbw #wrong`.
 
 /// Everything that is read.
 #[derive(Debug, Clone, Default)]
@@ -38,7 +39,8 @@ pub fn parse(text: &str) -> Result<Parsed, String> {
     let mut columns = None;
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let value = |label: &str| line.strip_prefix(label).map(|rest| rest.trim_start_matches([' ', ':']));
+        let value =
+            |label: &str| line.strip_prefix(label).map(|rest| rest.trim_start_matches([' ', ':']));
         if let Some(rest) = value("# Out of bounds values") {
             let (number, verdict) = rest.split_once(' ').ok_or(line)?;
             parsed.out_of_bounds = number.parse().map_err(|_| line)?;
@@ -78,7 +80,12 @@ fn row(words: &[&str]) -> Option<Row> {
 
 fn half([time, algbw, busbw, wrong]: [&str; 4]) -> Option<Half> {
     let wrong = if wrong == "N/A" { None } else { Some(wrong.parse().ok()?) };
-    Some(Half { time_us: time.parse().ok()?, algbw: algbw.parse().ok()?, busbw: busbw.parse().ok()?, wrong })
+    Some(Half {
+        time_us: time.parse().ok()?,
+        algbw: algbw.parse().ok()?,
+        busbw: busbw.parse().ok()?,
+        wrong,
+    })
 }
 
 #[test]
@@ -90,13 +97,13 @@ fn what_nccl_tests_print_is_read() {
 # Using devices
 #  Rank  0 Group  0 Pid   5092 on   GENOA-06 device  0 [0x21] NVIDIA GeForce RTX 5090
 #
-#                                                              out-of-place                       in-place          
+#                                                              out-of-place                       in-place
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)       
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
            8             2     float     sum      -1     5.63    0.00    0.00      0     0.20    0.04    0.00      0
      1048576        262144     float     sum      -1    105.9    9.90   17.33      0    105.7    9.92   17.37    N/A
 # Out of bounds values : 0 OK
-# Avg bus bandwidth    : 220.921 
+# Avg bus bandwidth    : 220.921
 #
 ";
     let parsed = parse(text).expect("the format");

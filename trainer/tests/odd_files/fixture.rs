@@ -55,7 +55,8 @@ impl Fixture {
         let text = rows(300, 7);
         fs::write(self.path("good.txt"), &text).unwrap();
         fs::write(self.path("good.txt.gz"), gzip(&text)).unwrap();
-        fs::write(self.path("good.txt.zst"), zstd::encode_all(text.as_bytes(), 1).unwrap()).unwrap();
+        fs::write(self.path("good.txt.zst"), zstd::encode_all(text.as_bytes(), 1).unwrap())
+            .unwrap();
         for (format, name) in &FORMATS[1..6] {
             let run = Run::new("data").with(&["convert"]).path("--data", &self.path("good.txt"));
             let run = run.with(&["--to", format]).path("--output", &self.path(name));
@@ -70,8 +71,10 @@ impl Fixture {
 
     fn write_the_rest(&self) {
         fs::write(self.path("small.toml"), SMALL).unwrap();
-        let train = Run::new("train").path("--config", &self.path("small.toml")).with(&["--steps", "2"]);
-        let train = train.path("--data", &self.path("good.txt")).path("--output-dir", &self.path("output"));
+        let train =
+            Run::new("train").path("--config", &self.path("small.toml")).with(&["--steps", "2"]);
+        let train =
+            train.path("--data", &self.path("good.txt")).path("--output-dir", &self.path("output"));
         train.path("--checkpoint-dir", &self.path("checkpoints")).succeeds();
         let make = Run::new("data").with(&["make"]).path("--data", &self.path("good.txt"));
         make.path("--output", &self.path("dictionary")).succeeds();
@@ -81,10 +84,12 @@ impl Fixture {
         fs::write(self.path("good.md5"), sums.stdout).unwrap();
         let bench = |words: &[&str]| Run::new("bench").with(words).with(&["--ranks", "2"]);
         for output in ["tuning.toml", "tuning.json"] {
-            let tune = ["tune", "--backend", "local", "--seconds-per-size", "0.001", "--max-bytes", "4K"];
+            let tune =
+                ["tune", "--backend", "local", "--seconds-per-size", "0.001", "--max-bytes", "4K"];
             bench(&tune).path("--output", &self.path(output)).succeeds();
         }
-        let barrier = bench(&["barrier", "-n", "2"]).path("--json-file", &self.path("baseline.json"));
+        let barrier =
+            bench(&["barrier", "-n", "2"]).path("--json-file", &self.path("baseline.json"));
         barrier.succeeds();
     }
 }

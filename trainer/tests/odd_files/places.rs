@@ -89,14 +89,22 @@ pub fn settings(fixture: &Fixture) -> Vec<Place> {
         ("small.toml", format!("config show --config {HERE}")),
         ("small.toml", format!("config check --config {HERE}")),
         ("small.toml", format!("kernels list --config {HERE}")),
-        ("cluster.toml", format!("plan --preset criteo-kaggle --cluster {HERE} --data-rows 1000000")),
+        (
+            "cluster.toml",
+            format!("plan --preset criteo-kaggle --cluster {HERE} --data-rows 1000000"),
+        ),
         ("tuning.json", format!("{ranks} comm.tuning={HERE}")),
         ("tuning.toml", format!("{ranks} hybrid.latency_table={HERE}")),
-        ("baseline.json", format!("bench barrier --ranks 2 -n 2 --max-regress 1e9% --baseline {HERE}")),
+        (
+            "baseline.json",
+            format!("bench barrier --ranks 2 -n 2 --max-regress 1e9% --baseline {HERE}"),
+        ),
         ("good.md5", format!("data verify @good.txt --md5 {HERE}")),
         (
             "dictionary/dictionary.hld",
-            format!("train SMALL --data @good.txt --set data.ids=dictionary --set data.dictionary={HERE}"),
+            format!(
+                "train SMALL --data @good.txt --set data.ids=dictionary --set data.dictionary={HERE}"
+            ),
         ),
     ];
     places(fixture, &list)
@@ -116,13 +124,17 @@ pub fn checkpoints(fixture: &Fixture) -> Vec<Place> {
     places(fixture, &list.map(|words| ("checkpoints", words)))
 }
 
-/// Places of files that are written, with what the command reads. The last argument is the place, or the option's value.
+/// Places of files that are written, with what the command reads. The last argument is the place,
+/// or the option's value.
 pub fn outputs(fixture: &Fixture) -> Vec<Place> {
     let list = [
         ("good.txt", format!("train SMALL --data @good.txt --log-json {HERE}")),
         ("good.txt", format!("train SMALL --data @good.txt --mllog {HERE}")),
         ("good.txt", format!("train SMALL --data @good.txt --trace {HERE}")),
-        ("good.csv", format!("data convert --data @good.csv --to headlong --rows 9 --output {HERE}")),
+        (
+            "good.csv",
+            format!("data convert --data @good.csv --to headlong --rows 9 --output {HERE}"),
+        ),
         ("good.csv", format!("data convert --data @good.csv --to parquet --output {HERE}")),
         ("good.txt", format!("predict --checkpoint @checkpoints --data @good.txt --output {HERE}")),
         (
@@ -136,7 +148,9 @@ pub fn outputs(fixture: &Fixture) -> Vec<Place> {
         ("small.toml", format!("kernels list --config @small.toml --json-file {HERE}")),
         (
             "cluster.toml",
-            format!("plan --preset criteo-kaggle --data-rows 1000000 --cluster @cluster.toml --plot {HERE}"),
+            format!(
+                "plan --preset criteo-kaggle --data-rows 1000000 --cluster @cluster.toml --plot {HERE}"
+            ),
         ),
         (
             "baseline.json",

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 const MOST_KIB: u64 = 256 << 10;
 /// The longest that it may take.
 const LONGEST: Duration = Duration::from_secs(10);
-/// A user who owns nothing: for files that may not be read, where the tests run as root, who may read all.
+/// A user who owns nothing: for files that may not be read, where the tests run as root, who may
+/// read all.
 pub const NOBODY: u32 = 65534;
 
 /// What was seen of a run of the program.
@@ -28,7 +29,9 @@ impl Ended {
     /// An error that says which bound the run did not keep.
     pub fn kept_its_bounds(&self) -> Result<(), String> {
         match (self.took > LONGEST, self.peak_kib > MOST_KIB, self.code) {
-            (true, ..) => Err(format!("ran for {:?} or was ended then: {}", self.took, self.stderr)),
+            (true, ..) => {
+                Err(format!("ran for {:?} or was ended then: {}", self.took, self.stderr))
+            }
             (_, true, _) => Err(format!("took {} KiB of memory: {}", self.peak_kib, self.stderr)),
             (.., None) => Err(format!("was ended by a signal: {}", self.stderr)),
             _ => Ok(()),

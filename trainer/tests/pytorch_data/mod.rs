@@ -18,25 +18,33 @@ pub fn load(name: &str) -> Tensors {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let file = SafeTensors::deserialize(&bytes).unwrap();
-    file.tensors().into_iter().map(|(name, view)| (name, numbers(view.dtype(), view.data()))).collect()
+    file.tensors()
+        .into_iter()
+        .map(|(name, view)| (name, numbers(view.dtype(), view.data())))
+        .collect()
 }
 
 fn numbers(dtype: Dtype, data: &[u8]) -> Vec<f64> {
     let wide = |chunk: &[u8]| chunk.try_into().unwrap();
     match dtype {
-        Dtype::F32 => {
-            data.chunks_exact(4).map(|c| f64::from(f32::from_le_bytes(c.try_into().unwrap()))).collect()
-        }
+        Dtype::F32 => data
+            .chunks_exact(4)
+            .map(|c| f64::from(f32::from_le_bytes(c.try_into().unwrap())))
+            .collect(),
         Dtype::F64 => data.chunks_exact(8).map(|c| f64::from_le_bytes(wide(c))).collect(),
         Dtype::I64 => data.chunks_exact(8).map(|c| i64::from_le_bytes(wide(c)) as f64).collect(),
         other => panic!("the fixtures hold no {other:?}"),
     }
 }
 
-/// Fails with the largest excess when `got` leaves the bound around `expected` anywhere; returns the largest share of
-/// the bound that was used.
+/// Fails with the largest excess when `got` leaves the bound around `expected` anywhere; returns
+/// the largest share of the bound that was used.
 pub fn within(name: &str, got: &[f32], expected: &[f64], bound: &[f64]) -> f64 {
-    assert_eq!((got.len(), bound.len()), (expected.len(), expected.len()), "{name}: number of elements");
+    assert_eq!(
+        (got.len(), bound.len()),
+        (expected.len(), expected.len()),
+        "{name}: number of elements"
+    );
     let mut most = 0.0_f64;
     for (index, ((&got, &expected), &bound)) in got.iter().zip(expected).zip(bound).enumerate() {
         let distance = (f64::from(got) - expected).abs();

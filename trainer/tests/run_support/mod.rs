@@ -94,14 +94,17 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// `headlong train` of the small model on the training rows, everything written inside the folder.
+    /// `headlong train` of the small model on the training rows, everything written inside the
+    /// folder.
     pub fn train(&self) -> Run {
         self.train_on(1)
     }
 
     /// The same on some threads.
     pub fn train_on(&self, threads: usize) -> Run {
-        self.train_without_data().path("--data", &self.train).with(&["--threads", &threads.to_string()])
+        self.train_without_data()
+            .path("--data", &self.train)
+            .with(&["--threads", &threads.to_string()])
     }
 
     /// The same with data still to be named.
@@ -130,14 +133,17 @@ impl Run {
         Self { program, arguments: vec![command.to_owned()], environment: Vec::new() }
     }
 
-    /// By an example of the library instead, where that is a program with kinds of tables of its own.
+    /// By an example of the library instead, where that is a program with kinds of tables of its
+    /// own.
     pub fn by_example(mut self, name: &str) -> Self {
         // Cargo builds examples with tests, in a folder next to the program.
-        self.program = Path::new(env!("CARGO_BIN_EXE_headlong")).with_file_name("examples").join(name);
+        self.program =
+            Path::new(env!("CARGO_BIN_EXE_headlong")).with_file_name("examples").join(name);
         self
     }
 
-    /// With more arguments. A key that was set already is set anew: the program takes one value of a key.
+    /// With more arguments. A key that was set already is set anew: the program takes one value of
+    /// a key.
     pub fn with(mut self, arguments: &[&str]) -> Self {
         let key = |setting: &str| setting.split_once('=').map(|(key, _)| key.to_owned());
         for &argument in arguments {
@@ -173,7 +179,8 @@ impl Run {
 
     /// The same, started by `headlong launch` as `ranks` processes.
     pub fn launched(self, ranks: usize) -> Self {
-        let mut arguments = vec!["launch".to_owned(), "-n".to_owned(), ranks.to_string(), "--".to_owned()];
+        let mut arguments =
+            vec!["launch".to_owned(), "-n".to_owned(), ranks.to_string(), "--".to_owned()];
         arguments.extend(self.arguments);
         Self { arguments, ..self }
     }
@@ -248,8 +255,12 @@ impl Ended {
 
     /// The weights' digest of the last words.
     pub fn digest(&self) -> String {
-        let digest = self.stdout.lines().filter_map(|line| line.strip_prefix("weights ")).next_back();
-        digest.unwrap_or_else(|| panic!("no digest in: {}{}", self.stdout, self.stderr)).trim().to_owned()
+        let digest =
+            self.stdout.lines().filter_map(|line| line.strip_prefix("weights ")).next_back();
+        digest
+            .unwrap_or_else(|| panic!("no digest in: {}{}", self.stdout, self.stderr))
+            .trim()
+            .to_owned()
     }
 }
 
@@ -300,6 +311,7 @@ pub fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
 
 /// Sends a signal by its short name: `INT`, `TERM`.
 pub fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill").arg(format!("-{name}")).arg(child.id().to_string()).status().unwrap();
+    let sent =
+        Command::new("kill").arg(format!("-{name}")).arg(child.id().to_string()).status().unwrap();
     assert!(sent.success(), "kill -{name} failed");
 }

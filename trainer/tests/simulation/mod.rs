@@ -1,7 +1,8 @@
-//! Whole training steps on the simulated network: what a case is, how it ends well, and how it is played again.
+//! Whole training steps on the simulated network: what a case is, how it ends well, and how it is
+//! played again.
 //!
-//! A case is a seed, with a fault or without: ranks, nodes, model, optimiser, partition, exchange, schedule, weather and fault
-//! all follow from it. Each rank reads its own data, as processes do.
+//! A case is a seed, with a fault or without: ranks, nodes, model, optimiser, partition, exchange,
+//! schedule, weather and fault all follow from it. Each rank reads its own data, as processes do.
 
 #[path = "../../../comm/tests/sim_cases/mistake.rs"]
 pub mod mistake;
@@ -27,7 +28,8 @@ const DENSE: usize = 3;
 const DIM: usize = 4;
 /// Steps of a run: the pipeline is full, weights of the second depend on gradients of the first.
 const STEPS: u64 = 3;
-/// About how many exchanges a rank does in a run whose all-reduces are done in one piece, and in many.
+/// About how many exchanges a rank does in a run whose all-reduces are done in one piece, and in
+/// many.
 const EXCHANGES: [u64; 2] = [36, 110];
 
 /// A mistake, in the transport or in its caller.
@@ -106,7 +108,8 @@ impl Case {
         };
         let optimizer = ["sgd", "adagrad", "rowwise_adagrad"][pick(3)];
         let batch_size = [16, 21][pick(2)];
-        let bad_data = (pick(100) < 10 && faulty).then(|| (pick(ranks as u64), pick(STEPS + 1) as u64));
+        let bad_data =
+            (pick(100) < 10 && faulty).then(|| (pick(ranks as u64), pick(STEPS + 1) as u64));
         Self {
             seed,
             faulty,
@@ -136,12 +139,16 @@ impl Case {
     #[allow(dead_code, reason = "not used by the example")]
     pub fn command(&self) -> String {
         let faulty = if self.faulty { " --faulty" } else { "" };
-        let wrong = self.wrong.map_or(String::new(), |wrong| format!(" --mistake {}", wrong.name()));
+        let wrong =
+            self.wrong.map_or(String::new(), |wrong| format!(" --mistake {}", wrong.name()));
         let seed = self.seed;
-        format!("cargo run --release -p headlong --example simulated_run -- --seed {seed}{faulty}{wrong}")
+        format!(
+            "cargo run --release -p headlong --example simulated_run -- --seed {seed}{faulty}{wrong}"
+        )
     }
 
-    /// Whether all-reduces are done in many pieces: frequent rows are then updated while the rest is on its way.
+    /// Whether all-reduces are done in many pieces: frequent rows are then updated while the rest
+    /// is on its way.
     fn small_pieces(&self) -> bool {
         (self.seed / 2).is_multiple_of(3)
     }
@@ -246,7 +253,8 @@ impl Case {
     fn simulate(&self, keep_trace: bool) -> (Vec<headlong::Result<Trained>>, Report, Vec<String>) {
         let config = self.config();
         let partition = Arc::new(self.partition(&config));
-        let (world, ends) = World::new(&self.topology, &SimOptions { keep_trace, ..self.options() });
+        let (world, ends) =
+            World::new(&self.topology, &SimOptions { keep_trace, ..self.options() });
         let results = std::thread::scope(|scope| {
             let start = |end| scope.spawn(|| self.train(&config, &partition, end));
             let threads: Vec<_> = ends.into_iter().map(start).collect();
@@ -259,11 +267,13 @@ impl Case {
         (results, world.report(), world.trace())
     }
 
-    /// A rank ends with the bits of one rank alone, or with the job's first error, which names the true culprit.
+    /// A rank ends with the bits of one rank alone, or with the job's first error, which names the
+    /// true culprit.
     fn judge(&self, results: &[headlong::Result<Trained>], report: &Report) -> Result<(), String> {
         let expected = self.work.alone();
-        let wrong =
-            results.iter().position(|result| result.as_ref().is_ok_and(|trained| *trained != expected));
+        let wrong = results
+            .iter()
+            .position(|result| result.as_ref().is_ok_and(|trained| *trained != expected));
         if let Some(rank) = wrong {
             return Err(format!("rank {rank} has {:?} instead of {expected:?}", results[rank]));
         }
@@ -272,19 +282,24 @@ impl Case {
         }
         let deadline = self.options().deadline;
         let planned = report.faults.iter().filter_map(|fault| fault.culprit(deadline));
-        let culprits: Vec<Rank> = planned.chain(self.bad_data.map(|(rank, _)| Rank(rank))).collect();
+        let culprits: Vec<Rank> =
+            planned.chain(self.bad_data.map(|(rank, _)| Rank(rank))).collect();
         for (rank, result) in results.iter().enumerate() {
             let Err(error) = result else { continue };
             if culprits.contains(&Rank(rank)) {
                 // It has an error of its own, or has died.
                 continue;
             }
-            let Some(error) = comm_error(error) else { return Err(format!("rank {rank}: {error:?}")) };
+            let Some(error) = comm_error(error) else {
+                return Err(format!("rank {rank}: {error:?}"));
+            };
             if report.first_error.as_ref() != Some(error) {
                 return Err(format!("rank {rank}: {error}; first was {:?}", report.first_error));
             }
             if !error.culprit().is_some_and(|culprit| culprits.contains(&culprit)) {
-                return Err(format!("rank {rank} blames the wrong one, {culprits:?} it was: {error}"));
+                return Err(format!(
+                    "rank {rank} blames the wrong one, {culprits:?} it was: {error}"
+                ));
             }
         }
         let bound = deadline * 4 + Duration::from_secs(10);
@@ -312,14 +327,18 @@ fn train_steps(crew: &Crew, at: impl Fn(u64) -> Batch) -> headlong::Result<Train
     let mut losses = Vec::new();
     for number in 1..=STEPS {
         let next = (number < STEPS).then(|| at(number));
-        losses.push(crew.step(StepRates { number, dense: 0.05, sparse: 0.1 }, next.as_ref())?.to_bits());
+        losses.push(
+            crew.step(StepRates { number, dense: 0.05, sparse: 0.1 }, next.as_ref())?.to_bits(),
+        );
     }
     let mut predictions = Vec::new();
     crew.predict(&at(STEPS), &mut |logits, _| {
         predictions.extend(logits.iter().map(|logit| logit.to_bits()))
     })?;
-    let failed =
-        |error| headlong::Error::Communication { context: "the digest".to_owned(), source: Box::new(error) };
+    let failed = |error| headlong::Error::Communication {
+        context: "the digest".to_owned(),
+        source: Box::new(error),
+    };
     let digest = weights_digest(crew).map_err(failed)?;
     Ok((losses, predictions, digest))
 }
@@ -344,14 +363,19 @@ impl Work {
         config
     }
 
-    /// The result of one rank, and of the local transport, which must agree. Made once for each kind of work.
+    /// The result of one rank, and of the local transport, which must agree. Made once for each
+    /// kind of work.
     fn alone(&self) -> Trained {
         static KNOWN: Mutex<Option<HashMap<Work, Trained>>> = Mutex::new(None);
         if let Some(known) = KNOWN.lock().expect("no panic").get_or_insert_default().get(self) {
             return known.clone();
         }
         let alone = self.train_locally(1);
-        assert_eq!(alone, self.train_locally(4), "the local transport gives the bits of one rank: {self:?}");
+        assert_eq!(
+            alone,
+            self.train_locally(4),
+            "the local transport gives the bits of one rank: {self:?}"
+        );
         KNOWN.lock().expect("no panic").get_or_insert_default().insert(*self, alone.clone());
         alone
     }
@@ -359,12 +383,14 @@ impl Work {
     fn train_locally(&self, ranks: usize) -> Trained {
         let config = self.config(ranks);
         let registry = Registry::default();
-        let crew = Crew::build(&config, &ROWS, CrewOptions::new(ranks, &registry)).expect("it can be built");
+        let crew = Crew::build(&config, &ROWS, CrewOptions::new(ranks, &registry))
+            .expect("it can be built");
         train_steps(&crew, |number| self.batch(number)).expect("nothing fails")
     }
 
-    /// Batch number `number`, the same on every rank: bags of none to three ids, few of them frequent; one is so short that
-    /// some ranks have no sample of it, and one gives the last rank more samples than a whole one.
+    /// Batch number `number`, the same on every rank: bags of none to three ids, few of them
+    /// frequent; one is so short that some ranks have no sample of it, and one gives the last rank
+    /// more samples than a whole one.
     fn batch(&self, number: u64) -> Batch {
         let mut random = Random::new(number);
         let samples = [self.batch_size, 3, 10, self.batch_size][number as usize % 4];
@@ -395,9 +421,15 @@ fn mixed(specs: &[TableSpec], ranks: usize) -> Partition {
     let last = Owner(ranks - 1);
     let placements = vec![
         TablePlacement::DataParallel,
-        TablePlacement::RowWise { frequent: vec![2, 0, 9], placed: vec![(1, last), (39, Owner(0))] },
+        TablePlacement::RowWise {
+            frequent: vec![2, 0, 9],
+            placed: vec![(1, last), (39, Owner(0))],
+        },
         TablePlacement::TableWise(last),
-        TablePlacement::RowWise { frequent: (0..60).step_by(7).collect(), placed: vec![(1, Owner(0))] },
+        TablePlacement::RowWise {
+            frequent: (0..60).step_by(7).collect(),
+            placed: vec![(1, Owner(0))],
+        },
     ];
     Partition::new(specs, ranks, placements).expect("the placements are valid")
 }

@@ -1,4 +1,5 @@
-//! A trainer that tests drive step by step, with weights and gradients under the names of the original DLRM.
+//! A trainer that tests drive step by step, with weights and gradients under the names of the
+//! original DLRM.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -25,8 +26,9 @@ impl Rates {
     }
 }
 
-/// Probes of row gradients use this learning rate. A power of two so large that the weight it is added to is rounding:
-/// what the gradient loses is 2^-24 of itself and 2^-24 of 2^-40 of the weight.
+/// Probes of row gradients use this learning rate. A power of two so large that the weight it is
+/// added to is rounding: what the gradient loses is 2^-24 of itself and 2^-24 of 2^-40 of the
+/// weight.
 const PROBE_RATE: f32 = (1_u64 << 40) as f32;
 
 /// The engine with doors to its weights.
@@ -101,9 +103,15 @@ impl Trainer {
         }
     }
 
-    /// Every gradient of a batch at the present weights, by name. Leaves this trainer alone: a second one with SGD takes
-    /// a step that moves tables alone, so far that what they are afterwards is their gradient.
-    pub fn gradients(&self, config: &Config, rows: &[u64], batch: Batch) -> BTreeMap<String, Vec<f32>> {
+    /// Every gradient of a batch at the present weights, by name. Leaves this trainer alone: a
+    /// second one with SGD takes a step that moves tables alone, so far that what they are
+    /// afterwards is their gradient.
+    pub fn gradients(
+        &self,
+        config: &Config,
+        rows: &[u64],
+        batch: Batch,
+    ) -> BTreeMap<String, Vec<f32>> {
         let mut config = config.clone();
         config.optimizer.set_both("sgd").unwrap();
         config.optimizer.resolve().unwrap();
@@ -128,7 +136,8 @@ impl Trainer {
     }
 }
 
-/// `bottom.1.weight` is `bot_l.2.weight`: the original counts activations as layers. The cross network has TorchRec's names.
+/// `bottom.1.weight` is `bot_l.2.weight`: the original counts activations as layers. The cross
+/// network has TorchRec's names.
 fn original_name(name: &str) -> String {
     let parts = name.split('.').collect::<Vec<_>>();
     if let ["cross", layer, factor, kind] = parts[..] {
@@ -165,7 +174,11 @@ pub fn interaction_output(samples: &[(Vec<f64>, Vec<f32>)]) -> Vec<f32> {
         bottom.write::<f32>().row_mut(row).copy_from_slice(&b);
         vectors.write::<f32>().row_mut(row).copy_from_slice(v);
     }
-    dot::forward(&Stream::cpu(1), &dot::ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
-    let rows: Vec<f32> = (0..samples.len()).flat_map(|row| out.read::<f32>().row(row).to_vec()).collect();
+    dot::forward(
+        &Stream::cpu(1),
+        &dot::ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out },
+    );
+    let rows: Vec<f32> =
+        (0..samples.len()).flat_map(|row| out.read::<f32>().row(row).to_vec()).collect();
     rows
 }

@@ -1,4 +1,5 @@
-//! A terminal for the program: a pseudo-terminal of some columns, and what a person would see on it.
+//! A terminal for the program: a pseudo-terminal of some columns, and what a person would see on
+//! it.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -21,16 +22,27 @@ pub struct Terminal {
 
 impl Terminal {
     /// Starts `headlong` with `arguments` in `folder`, on a terminal of `columns`.
-    pub fn start(columns: usize, folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    pub fn start(
+        columns: usize,
+        folder: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
-        let slave = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let slave =
+            open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         set_columns(&master, columns);
         let slave = || slave.try_clone().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_headlong"));
-        command.args(arguments).current_dir(folder).env_remove("NO_COLOR").env("TERM", "xterm-256color");
+        command
+            .args(arguments)
+            .current_dir(folder)
+            .env_remove("NO_COLOR")
+            .env("TERM", "xterm-256color");
         command.envs(environment.iter().copied());
         let child = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
         let shown = Arc::new(Mutex::new(Shown::new(columns)));
@@ -80,7 +92,8 @@ fn set_columns(terminal: impl std::os::fd::AsFd, columns: usize) {
     tcsetwinsize(terminal, size).unwrap();
 }
 
-/// What is on the screen and above it: rows of letters, a cursor, and as much of the escape codes as the program uses.
+/// What is on the screen and above it: rows of letters, a cursor, and as much of the escape codes
+/// as the program uses.
 struct Shown {
     columns: usize,
     rows: Vec<Vec<char>>,

@@ -14,10 +14,14 @@ use crate::process::{self, command};
 /// Where counts are kept, from the workspace's root.
 const KEPT: &str = "benches/results/instructions.txt";
 
-/// Instruction sets that callgrind knows, and what is counted of each, as `--only` takes it: work that is the same in every run and takes
-/// callgrind a second. Portable processors have no fused multiply-add: products there are a call of a function each.
+/// Instruction sets that callgrind knows, and what is counted of each, as `--only` takes it: work
+/// that is the same in every run and takes callgrind a second. Portable processors have no fused
+/// multiply-add: products there are a call of a function each.
 const COUNTED: [(&str, &[&str]); 2] = [
-    ("avx2", &["parse/lines", "route/", "lookup/", "update/", "interaction", "32x13x512", "32x512x256"]),
+    (
+        "avx2",
+        &["parse/lines", "route/", "lookup/", "update/", "interaction", "32x13x512", "32x512x256"],
+    ),
     ("portable", &["parse/lines", "route/", "lookup/", "update/", "32x13x512"]),
 ];
 
@@ -104,7 +108,9 @@ impl Kept {
                 let (count, set, name) = (words.next(), words.next(), words.next());
                 let count = count.and_then(|count| count.parse().ok());
                 let (Some(count), Some(set), Some(name)) = (count, set, name) else {
-                    anyhow::bail!("{KEPT}: line {number}: expected `COUNT SET BENCHMARK`, found `{line}`");
+                    anyhow::bail!(
+                        "{KEPT}: line {number}: expected `COUNT SET BENCHMARK`, found `{line}`"
+                    );
                 };
                 kept.counts.insert((set.to_owned(), name.to_owned()), count);
             }
@@ -139,9 +145,11 @@ fn count_all(program: &Path) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Counts the benchmarks `only`: callgrind counts inside [`BODY`] alone, and writes a file at its every end.
+/// Counts the benchmarks `only`: callgrind counts inside [`BODY`] alone, and writes a file at its
+/// every end.
 fn count(program: &Path, set: &str, only: &str, folder: &Path) -> Result<Vec<(String, u64)>> {
-    let mut counted = command("valgrind", &["--tool=callgrind", "--quiet", "--collect-atstart=no"], folder);
+    let mut counted =
+        command("valgrind", &["--tool=callgrind", "--quiet", "--collect-atstart=no"], folder);
     counted.args([format!("--toggle-collect={BODY}"), format!("--dump-after={BODY}")]);
     counted.arg("--callgrind-out-file=out").arg(program);
     counted.args(["--count", "--threads", "1", "--isa", set, "--only", only]);
@@ -150,15 +158,21 @@ fn count(program: &Path, set: &str, only: &str, folder: &Path) -> Result<Vec<(St
     let names = finished.lines.iter().filter_map(|line| line.strip_prefix("counted "));
     let total = |(number, name): (usize, &str)| {
         let path = folder.join(format!("out.{number}"));
-        let text = fs::read_to_string(&path).with_context(|| format!("callgrind's count of {name}"))?;
-        Ok((name.to_owned(), total_of(&text).with_context(|| format!("no total in the count of {name}"))?))
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("callgrind's count of {name}"))?;
+        Ok((
+            name.to_owned(),
+            total_of(&text).with_context(|| format!("no total in the count of {name}"))?,
+        ))
     };
     (1..).zip(names).map(total).collect()
 }
 
 /// The total of one of callgrind's files.
 fn total_of(text: &str) -> Option<u64> {
-    let totals = text.lines().find_map(|line| line.strip_prefix("summary:").or(line.strip_prefix("totals:")));
+    let totals = text
+        .lines()
+        .find_map(|line| line.strip_prefix("summary:").or(line.strip_prefix("totals:")));
     totals?.split_whitespace().next()?.parse().ok()
 }
 
@@ -202,7 +216,10 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_read_again() {
-        let kept = Kept { compiler: "rustc 1.0".to_owned(), counts: counts(&[("linear/forward 2x3", 12)]) };
+        let kept = Kept {
+            compiler: "rustc 1.0".to_owned(),
+            counts: counts(&[("linear/forward 2x3", 12)]),
+        };
         let again = Kept::parse(&kept.text()).unwrap();
         assert_eq!((again.compiler, again.counts), (kept.compiler, kept.counts));
         let error = Kept::parse("# text\n12 avx2").err().unwrap().to_string();

@@ -1,9 +1,12 @@
-//! `cargo xtask bench-diff`: has anything become slower? Without a quiet machine, and without trusting a clock.
+//! `cargo xtask bench-diff`: has anything become slower? Without a quiet machine, and without
+//! trusting a clock.
 //!
-//! - The instructions of every benchmark's body, counted by callgrind on the paths that it knows (AVX2 and portable), are set beside the
-//!   counts that were kept ([`counts`]).
-//! - The paths that it does not know are set beside our own AVX2 path, in turn in the same process ([`paths`]).
-//! - With `--peers PYTHON`, whole training steps are set beside PyTorch's and FBGEMM's; that needs a quiet machine ([`peers`]).
+//! - The instructions of every benchmark's body, counted by callgrind on the paths that it knows
+//!   (AVX2 and portable), are set beside the counts that were kept ([`counts`]).
+//! - The paths that it does not know are set beside our own AVX2 path, in turn in the same process
+//!   ([`paths`]).
+//! - With `--peers PYTHON`, whole training steps are set beside PyTorch's and FBGEMM's; that needs
+//!   a quiet machine ([`peers`]).
 
 mod counts;
 mod paths;

@@ -7,13 +7,20 @@ use anyhow::{Result, ensure};
 use crate::ci::Outcome;
 use crate::process::{self, command};
 
-/// Benchmarks, as `--only` takes them, and the least times as fast that AVX-512 has to be. Processors that add 512 bits in two halves
-/// (Zen 4) gain nothing from wide additions, and AVX2's products have the same loop: there the largest and the narrowest of f32 are equal,
-/// give or take a tenth (0.93 to 1.27 and 0.95 to 1.03 in two runs). So these bars say "not slower", with room for a noisy minute.
-const BARS: [(&str, f64); 4] =
-    [("linear/forward", 0.85), ("linear/backward", 0.85), ("linear/bf16", 0.95), ("interaction", 0.95)];
+/// Benchmarks, as `--only` takes them, and the least times as fast that AVX-512 has to be.
+/// Processors that add 512 bits in two halves (Zen 4) gain nothing from wide additions, and AVX2's
+/// products have the same loop: there the largest and the narrowest of f32 are equal, give or take
+/// a tenth (0.93 to 1.27 and 0.95 to 1.03 in two runs). So these bars say "not slower", with room
+/// for a noisy minute.
+const BARS: [(&str, f64); 4] = [
+    ("linear/forward", 0.85),
+    ("linear/backward", 0.85),
+    ("linear/bf16", 0.95),
+    ("interaction", 0.95),
+];
 
-/// The same where products of bf16 have instructions of their own, for one that memory does not bound.
+/// The same where products of bf16 have instructions of their own, for one that memory does not
+/// bound.
 const BAR_OF_BF16: (&str, f64) = ("linear/bf16 forward 2048x1024x1024", 1.5);
 
 fn has_bf16() -> bool {
@@ -35,11 +42,16 @@ pub fn check(root: &Path, program: &Path) -> Result<Outcome> {
         let arguments = ["--against", "avx2", "--only", only, "--seconds", "0.4"];
         let finished = process::read(command(program, &arguments, root), |_| false)?;
         if finished.lines.iter().any(|line| line.contains("this processor has no")) {
-            return Ok(Outcome::Skipped("this processor has no AVX2 path to compare with".to_owned()));
+            return Ok(Outcome::Skipped(
+                "this processor has no AVX2 path to compare with".to_owned(),
+            ));
         }
         ensure!(finished.success, "{only} failed:\n{}", finished.lines.join("\n"));
-        let ratios: Vec<(f64, &String)> =
-            finished.lines.iter().filter_map(|line| ratio_of(line).map(|ratio| (ratio, line))).collect();
+        let ratios: Vec<(f64, &String)> = finished
+            .lines
+            .iter()
+            .filter_map(|line| ratio_of(line).map(|ratio| (ratio, line)))
+            .collect();
         ensure!(!ratios.is_empty(), "no benchmark is called {only}");
         if !ratios.iter().any(|(_, line)| line.contains("with avx512")) {
             return Ok(Outcome::Skipped("this processor has no AVX-512".to_owned()));
@@ -53,7 +65,9 @@ pub fn check(root: &Path, program: &Path) -> Result<Outcome> {
         }
     }
     Ok(match slow.as_slice() {
-        [] => Outcome::Passed(format!("AVX-512 holds its bars against AVX2 in {compared} benchmarks")),
+        [] => {
+            Outcome::Passed(format!("AVX-512 holds its bars against AVX2 in {compared} benchmarks"))
+        }
         slow => Outcome::Failed(slow.join("; ")),
     })
 }

@@ -1,4 +1,5 @@
-//! Whole training steps beside PyTorch's and FBGEMM's on the same cores, against the ratios that were kept.
+//! Whole training steps beside PyTorch's and FBGEMM's on the same cores, against the ratios that
+//! were kept.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +45,10 @@ pub fn run(root: &Path, python: &str) -> Result<Outcome> {
     }
     Ok(match short.as_slice() {
         [] => Outcome::Passed(format!("{} ratios to the best peer as kept or higher", kept.len())),
-        short => Outcome::Failed(format!("further behind or less far ahead than kept: {}", short.join("; "))),
+        short => Outcome::Failed(format!(
+            "further behind or less far ahead than kept: {}",
+            short.join("; ")
+        )),
     })
 }
 
@@ -53,8 +57,11 @@ fn measure(root: &Path, python: &str, case: &str) -> Result<f64> {
     let &[shape, batch, dtype, threads] = words.as_slice() else {
         anyhow::bail!("{KEPT}: `{case}` is not SHAPE BATCH TYPE THREADS");
     };
-    let mut compare =
-        command(python, &["benches/peers/compare.py", "--shape", shape, "--batch-size", batch], root);
+    let mut compare = command(
+        python,
+        &["benches/peers/compare.py", "--shape", shape, "--batch-size", batch],
+        root,
+    );
     compare.args(["--dtype", dtype, "--threads", threads]);
     let finished = process::read(compare, |_| true)?;
     let ratio = finished.lines.iter().find_map(|line| ratio_of(line));

@@ -11,7 +11,8 @@ use crate::cuda::test_programs::{self, TestProgram};
 use crate::cuda::{Had, kernels, nvrtc, softcuda};
 use crate::process;
 
-/// Orders in which the software device runs what may run in any order, besides that of the step `tests`.
+/// Orders in which the software device runs what may run in any order, besides that of the step
+/// `tests`.
 const SEEDS: [&str; 2] = ["1", "2"];
 
 /// Test programs that run in each of these orders: a forgotten wait shows in some.
@@ -35,9 +36,11 @@ pub fn kernels(workshop: &Workshop) -> Result<Outcome> {
     })
 }
 
-/// The file that pins what the software device and a GPU have in common, and whole iterations, in several orders.
+/// The file that pins what the software device and a GPU have in common, and whole iterations, in
+/// several orders.
 pub fn orders(workshop: &Workshop) -> Result<Outcome> {
-    let Had::Here(device) = softcuda::build(&workshop.root, &workshop.target(), Sanitizer::None)? else {
+    let Had::Here(device) = softcuda::build(&workshop.root, &workshop.target(), Sanitizer::None)?
+    else {
         return Ok(Outcome::Skipped("softcuda cannot be built".into()));
     };
     let programs = test_programs::build(&workshop.root, &["headlong-device", "headlong"])?;
@@ -46,7 +49,10 @@ pub fn orders(workshop: &Workshop) -> Result<Outcome> {
         let (device, programs) = (&device, &programs);
         let of_seed = |seed| scope.spawn(move || in_order(workshop, device, programs, seed));
         let running = SEEDS.map(of_seed);
-        running.map(|thread| thread.join().expect("no order panics")).into_iter().collect::<Result<Vec<_>>>()
+        running
+            .map(|thread| thread.join().expect("no order panics"))
+            .into_iter()
+            .collect::<Result<Vec<_>>>()
     })?
     .concat();
     Ok(match failed.is_empty() {
@@ -56,14 +62,20 @@ pub fn orders(workshop: &Workshop) -> Result<Outcome> {
 }
 
 /// Runs all programs in the order of `seed`; what failed.
-fn in_order(workshop: &Workshop, device: &Path, programs: &[TestProgram], seed: &str) -> Result<Vec<String>> {
+fn in_order(
+    workshop: &Workshop,
+    device: &Path,
+    programs: &[TestProgram],
+    seed: &str,
+) -> Result<Vec<String>> {
     let mut failed = Vec::new();
     for name in ORDERED {
         let Some(program) = programs.iter().find(|program| program.name == name) else {
             failed.push(format!("the test program {name} is absent"));
             continue;
         };
-        // One test at a time, as on a GPU: some count the driver's calls, which are all the process's.
+        // One test at a time, as on a GPU: some count the driver's calls, which are all the
+        // process's.
         let arguments = ["--quiet", "--test-threads", "1"];
         let mut command = process::command(&program.path, &arguments, &program.folder);
         command.env("HEADLONG_CUDA_LIBS", device).env("SOFTCUDA_DEVICES", softcuda::DEVICES);
@@ -75,14 +87,16 @@ fn in_order(workshop: &Workshop, device: &Path, programs: &[TestProgram], seed: 
     Ok(failed)
 }
 
-/// Tests under sanitizers: a test program, and the words that choose its tests, at least one test each.
+/// Tests under sanitizers: a test program, and the words that choose its tests, at least one test
+/// each.
 struct Watched {
     package: &'static str,
     program: &'static str,
     filters: &'static [&'static str],
 }
 
-/// Small tests of each kind of kernel: every instance costs a compilation by g++ with the sanitizer.
+/// Small tests of each kind of kernel: every instance costs a compilation by g++ with the
+/// sanitizer.
 const WATCHED: &[Watched] = &[
     Watched {
         package: "headlong-mlp",
@@ -95,13 +109,19 @@ const WATCHED: &[Watched] = &[
         ],
     },
     Watched { package: "headlong-embedding", program: "cuda_alone", filters: &["hot_rows_add_up"] },
-    Watched { package: "headlong-comm", program: "device_cuda", filters: &["memory_at_odd_addresses"] },
+    Watched {
+        package: "headlong-comm",
+        program: "device_cuda",
+        filters: &["memory_at_odd_addresses"],
+    },
 ];
 
 /// Tests of kernels with every access watched: addresses and undefined behaviour, then races.
 pub fn sanitizers(workshop: &Workshop) -> Result<Outcome> {
     if !process::answers("g++", &["--version"]) {
-        return Ok(Outcome::Skipped("g++, which builds softcuda with a sanitizer, is not installed".into()));
+        return Ok(Outcome::Skipped(
+            "g++, which builds softcuda with a sanitizer, is not installed".into(),
+        ));
     }
     let mut packages: Vec<&str> = WATCHED.iter().map(|watched| watched.package).collect();
     packages.dedup();
@@ -113,13 +133,18 @@ pub fn sanitizers(workshop: &Workshop) -> Result<Outcome> {
             Had::Not(reason) => return Ok(Outcome::Skipped(reason)),
         };
         for watched in WATCHED {
-            let Some(program) = programs.iter().find(|program| program.name == watched.program) else {
+            let Some(program) = programs.iter().find(|program| program.name == watched.program)
+            else {
                 failed.push(format!("{} is absent", watched.program));
                 continue;
             };
             ran += watched.filters.len();
             if !run_watched(workshop, &device, sanitizer, program, watched.filters)? {
-                failed.push(format!("{} ({})", watched.program, sanitizer.name().unwrap_or("plain")));
+                failed.push(format!(
+                    "{} ({})",
+                    watched.program,
+                    sanitizer.name().unwrap_or("plain")
+                ));
             }
         }
     }
@@ -144,8 +169,9 @@ fn run_watched(
     command.env("XDG_CACHE_HOME", workshop.scratch().join("cache"));
     let finished = process::read(command, |_| true)?;
     let is_enough = |line: &String| {
-        let passed =
-            line.strip_prefix("test result: ok. ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+        let passed = line
+            .strip_prefix("test result: ok. ")
+            .and_then(|rest| rest.split(' ').next()?.parse().ok());
         passed.is_some_and(|passed: usize| passed >= filters.len())
     };
     Ok(finished.success && finished.lines.iter().any(is_enough))

@@ -1,4 +1,5 @@
-//! `cargo xtask ci`: every check a change has to pass, one after another, all of them even where one fails.
+//! `cargo xtask ci`: every check a change has to pass, one after another, all of them even where
+//! one fails.
 
 mod device_steps;
 mod own_table;
@@ -100,9 +101,13 @@ pub fn run(root: &Path, options: &[&str]) -> Result<bool> {
     }
     let chosen = choose(options)?;
     let manifest = root.join("Cargo.toml");
-    let metadata =
-        MetadataCommand::new().manifest_path(manifest).no_deps().exec().context("cargo metadata")?;
-    let workshop = Workshop { root: root.into(), metadata, required: Required::from_environment()? };
+    let metadata = MetadataCommand::new()
+        .manifest_path(manifest)
+        .no_deps()
+        .exec()
+        .context("cargo metadata")?;
+    let workshop =
+        Workshop { root: root.into(), metadata, required: Required::from_environment()? };
     let started = Instant::now();
     let reports: Vec<Report> = chosen.into_iter().map(|step| run_step(step, &workshop)).collect();
     print_table(&reports);
@@ -126,18 +131,24 @@ fn choose(options: &[&str]) -> Result<Vec<&'static Step>> {
         return Ok(steps::STEPS.iter().collect());
     }
     let find = |name: &&str| steps::STEPS.iter().find(|step| step.name == *name);
-    names.iter().map(|name| find(name).with_context(|| format!("no step `{name}`; see --list"))).collect()
+    names
+        .iter()
+        .map(|name| find(name).with_context(|| format!("no step `{name}`; see --list")))
+        .collect()
 }
 
 fn run_step(step: &'static Step, workshop: &Workshop) -> Report {
     println!("\n== {}: {}", step.name, step.what);
     let started = Instant::now();
-    let outcome = (step.run)(workshop).unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+    let outcome =
+        (step.run)(workshop).unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
     let outcome = match outcome {
         Outcome::Skipped(reason) => {
             println!("{}: skipped, because {reason}", step.name);
             match workshop.required.forbids(&reason) {
-                Some(name) => Outcome::Failed(format!("REQUIRE={name}, but skipped, because {reason}")),
+                Some(name) => {
+                    Outcome::Failed(format!("REQUIRE={name}, but skipped, because {reason}"))
+                }
                 None => Outcome::Skipped(reason),
             }
         }
@@ -149,8 +160,12 @@ fn run_step(step: &'static Step, workshop: &Workshop) -> Report {
 fn print_table(reports: &[Report]) {
     println!("\n{:<12} {:>8}  outcome", "step", "seconds");
     for Report { name, took, outcome } in reports {
-        let line =
-            format!("{name:<12} {:>8.1}  {:<7} {}", took.as_secs_f64(), outcome.word(), outcome.remark());
+        let line = format!(
+            "{name:<12} {:>8.1}  {:<7} {}",
+            took.as_secs_f64(),
+            outcome.word(),
+            outcome.remark()
+        );
         println!("{}", line.trim_end());
     }
 }
@@ -162,8 +177,11 @@ mod tests {
     #[test]
     fn steps_are_chosen_by_name_and_unknown_names_refused() {
         assert_eq!(choose(&[]).unwrap().len(), steps::STEPS.len());
-        let names: Vec<&str> =
-            choose(&["--only", "fmt", "--only", "tidy"]).unwrap().iter().map(|step| step.name).collect();
+        let names: Vec<&str> = choose(&["--only", "fmt", "--only", "tidy"])
+            .unwrap()
+            .iter()
+            .map(|step| step.name)
+            .collect();
         assert_eq!(names, ["fmt", "tidy"]);
         assert!(choose(&["--only", "tidyy"]).is_err());
         assert!(choose(&["tidy"]).is_err());

@@ -1,7 +1,9 @@
-//! The step `own-table`: what `docs/custom-tables.md` says is done, to the letter, in a folder outside of the workspace.
+//! The step `own-table`: what `docs/custom-tables.md` says is done, to the letter, in a folder
+//! outside of the workspace.
 //!
-//! The page's blocks are the test. A block whose first line is a comment with a file's name is that file; a block of `sh` is run.
-//! Lines of a run that name the digest of its weights must agree where the page says that they do.
+//! The page's blocks are the test. A block whose first line is a comment with a file's name is that
+//! file; a block of `sh` is run. Lines of a run that name the digest of its weights must agree
+//! where the page says that they do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,8 +44,11 @@ pub fn own_table(workshop: &Workshop) -> Result<Outcome> {
         println!("$ {line}");
         let mut command = process::command("sh", &["-ec", &line], &folder);
         command.env("CARGO_NET_OFFLINE", "true");
-        // The same release profile as the workspace, so that the dependencies built there are reused.
-        command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16").env("CARGO_PROFILE_RELEASE_DEBUG", "false");
+        // The same release profile as the workspace, so that the dependencies built there are
+        // reused.
+        command
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "false");
         let finished = process::read(command, |_| true)?;
         if !finished.success {
             return Ok(Outcome::Failed(format!("`{line}` fails")));
@@ -56,12 +61,17 @@ pub fn own_table(workshop: &Workshop) -> Result<Outcome> {
     ensure!(digests.len() > 1, "{PAGE} says of no two runs that their weights are equal");
     let first = digests[0].0.clone();
     match digests.iter().find(|(digest, _)| *digest != first) {
-        Some((_, line)) => Ok(Outcome::Failed(format!("`{line}` has other weights than `{}`", digests[0].1))),
-        None => Ok(Outcome::Passed(format!("{ran} commands, {} runs of equal weights", digests.len()))),
+        Some((_, line)) => {
+            Ok(Outcome::Failed(format!("`{line}` has other weights than `{}`", digests[0].1)))
+        }
+        None => {
+            Ok(Outcome::Passed(format!("{ran} commands, {} runs of equal weights", digests.len())))
+        }
     }
 }
 
-/// A folder of its own for each checkout, always the same one: what was built for it is found again.
+/// A folder of its own for each checkout, always the same one: what was built for it is found
+/// again.
 fn folder(root: &Path) -> PathBuf {
     let name: String =
         root.to_string_lossy().chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
@@ -77,17 +87,21 @@ fn digest(lines: &[String]) -> Result<String> {
     }
 }
 
-/// The files of the crate, with their names, and the commands, in the order of the page; other blocks are remarks.
+/// The files of the crate, with their names, and the commands, in the order of the page; other
+/// blocks are remarks.
 fn blocks(page: &str) -> (Vec<(&str, String)>, Vec<&str>) {
     let (mut files, mut commands) = (Vec::new(), Vec::new());
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
         let Some(language) = line.strip_prefix("```") else { continue };
         let body: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
-        let name = body.first().and_then(|first| first.strip_prefix("// ").or(first.strip_prefix("# ")));
+        let name =
+            body.first().and_then(|first| first.strip_prefix("// ").or(first.strip_prefix("# ")));
         match (language, name) {
             ("sh", _) => commands.extend(body),
-            ("rust" | "toml", Some(name)) if Path::new(name).extension().is_some() && !name.contains(' ') => {
+            ("rust" | "toml", Some(name))
+                if Path::new(name).extension().is_some() && !name.contains(' ') =>
+            {
                 files.push((name, body[1..].join("\n").trim_start().to_owned() + "\n"));
             }
             _ => {}
@@ -103,10 +117,14 @@ mod tests {
     #[test]
     fn blocks_are_files_commands_or_remarks() {
         let page = "a\n```rust\n// src/lib.rs\n\nfn a() {}\n```\n```toml\n[remark]\n```\n```sh\ncargo test\n```\n```rust\n// A remark.\n```\n";
-        assert_eq!(blocks(page), (vec![("src/lib.rs", "fn a() {}\n".to_owned())], vec!["cargo test"]));
+        assert_eq!(
+            blocks(page),
+            (vec![("src/lib.rs", "fn a() {}\n".to_owned())], vec!["cargo test"])
+        );
     }
 
-    /// The page's table and its program by the library are the example `03_custom_table`: both are tested.
+    /// The page's table and its program by the library are the example `03_custom_table`: both are
+    /// tested.
     #[test]
     fn the_page_has_the_files_of_the_example() {
         let root = crate::workspace_root();
@@ -116,11 +134,13 @@ mod tests {
             let found = files.iter().find(|(file, _)| *file == name);
             found.unwrap_or_else(|| panic!("no block for {name}")).1.clone()
         };
-        let of_example = |name: &str| fs::read_to_string(root.join("trainer/examples").join(name)).unwrap();
+        let of_example =
+            |name: &str| fs::read_to_string(root.join("trainer/examples").join(name)).unwrap();
         assert_eq!(of_page("src/lib.rs"), of_example("03_custom_table/quotient_remainder.rs"));
         let in_crate = |text: String, path: &str| {
             let module = format!("{path}mod quotient_remainder;\n\n");
-            let text = text.replace(&module, "").replace("use quotient_remainder::", "use own_table::");
+            let text =
+                text.replace(&module, "").replace("use quotient_remainder::", "use own_table::");
             text.lines()
                 .skip_while(|line| line.starts_with("//!") || line.is_empty())
                 .fold(String::new(), |text, line| text + line + "\n")

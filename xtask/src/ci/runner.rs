@@ -1,4 +1,5 @@
-//! The test runner: cargo-nextest where it is installed, else `cargo test`; and the skips that tests report.
+//! The test runner: cargo-nextest where it is installed, else `cargo test`; and the skips that
+//! tests report.
 
 use std::process::Command;
 
@@ -8,7 +9,8 @@ use super::{Outcome, Workshop};
 use crate::cuda::{Had, softcuda};
 use crate::process::{self, Finished, cargo};
 
-/// What a test prints when it cannot run here. Note: it may stand behind the runner's own `test NAME ... `.
+/// What a test prints when it cannot run here. Note: it may stand behind the runner's own
+/// `test NAME ... `.
 const SKIP_MARK: &str = "skipped, because ";
 
 /// Runs every test of the workspace and judges the skips they report.
@@ -26,7 +28,9 @@ pub fn tests(workshop: &Workshop) -> Result<Outcome> {
     let mut forbidden = Vec::new();
     for reason in &skips {
         println!("a test was skipped, because {reason}");
-        forbidden.extend(workshop.required.forbids(reason).map(|name| format!("REQUIRE={name}: {reason}")));
+        forbidden.extend(
+            workshop.required.forbids(reason).map(|name| format!("REQUIRE={name}: {reason}")),
+        );
     }
     let summary = summary_of(&finished.lines);
     Ok(match (finished.success, forbidden.is_empty()) {
@@ -36,11 +40,18 @@ pub fn tests(workshop: &Workshop) -> Result<Outcome> {
     })
 }
 
-/// Successful tests' output goes to the log only, so it is asked for and then hidden. Twice as many tests run at once as there are cores: many
-/// wait for a rank that is lost, or for a deadline.
+/// Successful tests' output goes to the log only, so it is asked for and then hidden. Twice as many
+/// tests run at once as there are cores: many wait for a rank that is lost, or for a deadline.
 fn run_nextest(workshop: &Workshop) -> Result<Finished> {
-    let arguments =
-        ["nextest", "run", "--release", "--workspace", "--no-fail-fast", "--success-output", "immediate"];
+    let arguments = [
+        "nextest",
+        "run",
+        "--release",
+        "--workspace",
+        "--no-fail-fast",
+        "--success-output",
+        "immediate",
+    ];
     let mut command = cargo(&arguments, &workshop.root);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     command.args(["--test-threads", &(2 * cores).to_string()]);
@@ -48,8 +59,8 @@ fn run_nextest(workshop: &Workshop) -> Result<Finished> {
     process::read(with_a_device(command, workshop)?, |line| filter.shows(line))
 }
 
-/// The command with the software CUDA device in its environment, where it can be built and no GPU is asked for. Its kernels
-/// are kept in the scratch folder, not in the user's.
+/// The command with the software CUDA device in its environment, where it can be built and no GPU
+/// is asked for. Its kernels are kept in the scratch folder, not in the user's.
 pub fn with_a_device(mut command: Command, workshop: &Workshop) -> Result<Command> {
     if workshop.required.wants("cuda") {
         return Ok(command);
@@ -64,8 +75,15 @@ pub fn with_a_device(mut command: Command, workshop: &Workshop) -> Result<Comman
 
 fn run_cargo_test(workshop: &Workshop) -> Result<Finished> {
     println!("cargo-nextest is not installed: using cargo test");
-    let arguments =
-        ["test", "--release", "--workspace", "--all-targets", "--no-fail-fast", "--", "--show-output"];
+    let arguments = [
+        "test",
+        "--release",
+        "--workspace",
+        "--all-targets",
+        "--no-fail-fast",
+        "--",
+        "--show-output",
+    ];
     process::read(with_a_device(cargo(&arguments, &workshop.root), workshop)?, |_| true)
 }
 
@@ -99,7 +117,8 @@ impl SuccessFilter {
 
 /// The reasons of all skips, each once, in the order of the alphabet.
 fn skips_of(lines: &[String]) -> Vec<String> {
-    let reason = |line: &String| line.split_once(SKIP_MARK).map(|(_, reason)| reason.trim().to_string());
+    let reason =
+        |line: &String| line.split_once(SKIP_MARK).map(|(_, reason)| reason.trim().to_string());
     let mut reasons: Vec<String> = lines.iter().filter_map(reason).collect();
     reasons.sort();
     reasons.dedup();
@@ -115,7 +134,8 @@ fn summary_of(lines: &[String]) -> String {
         let before = line.split(what).next().unwrap_or("");
         before.split_whitespace().next_back().and_then(|number| number.parse().ok()).unwrap_or(0)
     };
-    let results: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("test result:")).collect();
+    let results: Vec<&str> =
+        lines.iter().filter_map(|line| line.strip_prefix("test result:")).collect();
     let sum = |what| results.iter().map(|line| count(line, what)).sum::<usize>();
     format!("{} passed, {} failed, {} ignored", sum(" passed"), sum(" failed"), sum(" ignored"))
 }
@@ -149,7 +169,8 @@ mod tests {
     #[test]
     fn output_of_passing_tests_is_hidden_and_of_failing_ones_shown() {
         let mut filter = SuccessFilter::default();
-        let shown: Vec<String> = lines(NEXTEST).into_iter().filter(|line| filter.shows(line)).collect();
+        let shown: Vec<String> =
+            lines(NEXTEST).into_iter().filter(|line| filter.shows(line)).collect();
         assert!(!shown.iter().any(|line| line.contains("running 1 test")));
         assert!(shown.iter().any(|line| line.contains("assertion failed")));
         assert!(shown.iter().any(|line| line.contains("Summary [")));

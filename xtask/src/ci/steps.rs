@@ -24,7 +24,11 @@ pub const STEPS: &[Step] = &[
     Step { name: "deny", what: "cargo-deny: licences, sources, bans", run: cargo_deny },
     Step { name: "advisories", what: "cargo-deny: known vulnerabilities", run: advisories },
     Step { name: "clippy", what: "lints, warnings denied", run: clippy },
-    Step { name: "softcuda", what: "the software CUDA device, for the tests", run: device_steps::softcuda },
+    Step {
+        name: "softcuda",
+        what: "the software CUDA device, for the tests",
+        run: device_steps::softcuda,
+    },
     Step { name: "tests", what: "every test", run: runner::tests },
     Step { name: "doctests", what: "the examples in the documentation", run: doc_tests },
     Step { name: "docs", what: "the documentation builds, warnings denied", run: docs },
@@ -59,7 +63,11 @@ pub const STEPS: &[Step] = &[
     Step { name: "features", what: "each feature builds alone", run: features },
     Step { name: "aarch64", what: "the program compiles for Linux on aarch64", run: aarch64 },
     Step { name: "fuzz", what: "the fuzz targets build", run: fuzz },
-    Step { name: "mutants", what: "damaged inputs of every format are read or refused", run: mutants },
+    Step {
+        name: "mutants",
+        what: "damaged inputs of every format are read or refused",
+        run: mutants,
+    },
 ];
 
 fn show(workshop: &Workshop, arguments: &[&str]) -> Result<Outcome> {
@@ -69,7 +77,8 @@ fn show(workshop: &Workshop, arguments: &[&str]) -> Result<Outcome> {
 fn lock(workshop: &Workshop) -> Result<Outcome> {
     // The filter keeps cargo from downloading what only other platforms need.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let arguments = ["metadata", "--locked", "--format-version", "1", "--filter-platform", &platform];
+    let arguments =
+        ["metadata", "--locked", "--format-version", "1", "--filter-platform", &platform];
     let finished = process::read(cargo(&arguments, &workshop.root), |line| !line.starts_with('{'))?;
     Ok(Outcome::from_success(finished.success))
 }
@@ -101,7 +110,8 @@ fn advisories(workshop: &Workshop) -> Result<Outcome> {
             "the advisory database is read by cargo-deny, which is not installed".into(),
         ));
     }
-    let finished = process::read(cargo(&["deny", "check", "advisories"], &workshop.root), |_| true)?;
+    let finished =
+        process::read(cargo(&["deny", "check", "advisories"], &workshop.root), |_| true)?;
     let unreachable = ["failed to fetch", "failed to clone", "failed to open advisory database"];
     let is_unreachable =
         |line: &String| unreachable.iter().any(|reason| line.to_lowercase().contains(reason));
@@ -114,7 +124,16 @@ fn advisories(workshop: &Workshop) -> Result<Outcome> {
 fn clippy(workshop: &Workshop) -> Result<Outcome> {
     show(
         workshop,
-        &["clippy", "--workspace", "--all-targets", "--release", "--keep-going", "--", "-D", "warnings"],
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--release",
+            "--keep-going",
+            "--",
+            "-D",
+            "warnings",
+        ],
     )
 }
 
@@ -129,15 +148,21 @@ fn docs(workshop: &Workshop) -> Result<Outcome> {
     process::show(command).map(Outcome::from_success)
 }
 
-/// Runs every example of the trainer in a folder of its own, so that what it writes is not left in the tree.
+/// Runs every example of the trainer in a folder of its own, so that what it writes is not left in
+/// the tree.
 fn examples(workshop: &Workshop) -> Result<Outcome> {
     let packages = workshop.metadata.workspace_packages();
-    let targets =
-        packages.iter().filter(|package| package.name == "headlong").flat_map(|package| &package.targets);
+    let targets = packages
+        .iter()
+        .filter(|package| package.name == "headlong")
+        .flat_map(|package| &package.targets);
     let names: Vec<&str> =
         targets.filter(|target| target.is_example()).map(|target| target.name.as_str()).collect();
     // With the tests, as they were built: alone, they would have dependencies with other features.
-    if !process::show(cargo(&["test", "--release", "--workspace", "--no-run", "--quiet"], &workshop.root))? {
+    if !process::show(cargo(
+        &["test", "--release", "--workspace", "--no-run", "--quiet"],
+        &workshop.root,
+    ))? {
         return Ok(Outcome::Failed("they do not compile".into()));
     }
     let mut failed = Vec::new();
@@ -200,25 +225,33 @@ fn features(workshop: &Workshop) -> Result<Outcome> {
     Ok(all_of(&built, &failed, "features"))
 }
 
-/// Checks that the binary compiles for aarch64, where its standard library and a C compiler for zstd are installed.
+/// Checks that the binary compiles for aarch64, where its standard library and a C compiler for
+/// zstd are installed.
 fn aarch64(workshop: &Workshop) -> Result<Outcome> {
     let target = "aarch64-unknown-linux-gnu";
-    let sysroot = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output()?;
+    let sysroot =
+        Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output()?;
     let libraries = String::from_utf8_lossy(&sysroot.stdout).trim().to_string();
     if !Path::new(&libraries).is_dir() {
         return Ok(Outcome::Skipped(format!("the standard library of {target} is not installed")));
     }
-    if !process::answers("aarch64-linux-gnu-gcc", &["--version"]) && std::env::consts::ARCH != "aarch64" {
+    if !process::answers("aarch64-linux-gnu-gcc", &["--version"])
+        && std::env::consts::ARCH != "aarch64"
+    {
         return Ok(Outcome::Skipped("aarch64-linux-gnu-gcc is not installed (zstd is C)".into()));
     }
     show(workshop, &["check", "--release", "--quiet", "-p", "headlong", "--target", target])
 }
 
-/// Reads 2,000 mutants of each format, always the same; `cargo xtask soak --only mutants` reads a million others.
+/// Reads 2,000 mutants of each format, always the same; `cargo xtask soak --only mutants` reads a
+/// million others.
 fn mutants(workshop: &Workshop) -> Result<Outcome> {
-    // Built together with the tests: building this package by itself would resolve other features and compile its dependencies
-    // again.
-    if !process::show(cargo(&["test", "--release", "--workspace", "--no-run", "--quiet"], &workshop.root))? {
+    // Built together with the tests: building this package by itself would resolve other features
+    // and compile its dependencies again.
+    if !process::show(cargo(
+        &["test", "--release", "--workspace", "--no-run", "--quiet"],
+        &workshop.root,
+    ))? {
         return Ok(Outcome::Failed("it does not compile".into()));
     }
     let program = workshop.target().join("release/headlong-mutation");
@@ -227,15 +260,19 @@ fn mutants(workshop: &Workshop) -> Result<Outcome> {
     process::show(process::command(program, &arguments, &workshop.root)).map(Outcome::from_success)
 }
 
-/// Checks that the fuzz targets compile. They run by hand, for as long as one likes: see CONTRIBUTING.md.
+/// Checks that the fuzz targets compile. They run by hand, for as long as one likes: see
+/// CONTRIBUTING.md.
 fn fuzz(workshop: &Workshop) -> Result<Outcome> {
     if !workshop.root.join("fuzz/Cargo.toml").exists() {
         return Ok(Outcome::Skipped("fuzz/Cargo.toml is absent".into()));
     }
     // In the same folder and profile: most of what they are made of has been checked for `clippy`.
-    let arguments = ["check", "--release", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target-dir"];
+    let arguments =
+        ["check", "--release", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target-dir"];
     let mut command = cargo(&arguments, &workshop.root);
     // Nothing is linked: without a library of one's own, libFuzzer would be compiled.
-    command.arg(workshop.target()).env("CUSTOM_LIBFUZZER_PATH", workshop.scratch().join("libfuzzer.a"));
+    command
+        .arg(workshop.target())
+        .env("CUSTOM_LIBFUZZER_PATH", workshop.scratch().join("libfuzzer.a"));
     process::show(command).map(Outcome::from_success)
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask gpu-bundle`: everything to be run on a machine with a GPU, in one folder that travels.
+//! `cargo xtask gpu-bundle`: everything to be run on a machine with a GPU, in one folder that
+//! travels.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,8 +17,14 @@ const MOST_BYTES: u64 = 64 << 20;
 /// The architecture of the machine it is for: H100 and H200.
 const ARCHITECTURE: &str = "sm_90a";
 /// Packages with CUDA bodies.
-const PACKAGES: &[&str] =
-    &["headlong-device", "headlong-embedding", "headlong-mlp", "headlong-comm", "nccl-rs", "headlong"];
+const PACKAGES: &[&str] = &[
+    "headlong-device",
+    "headlong-embedding",
+    "headlong-mlp",
+    "headlong-comm",
+    "nccl-rs",
+    "headlong",
+];
 /// Tests that start programs of the folder they were built in: they cannot travel.
 const STAYS_HERE: &[&str] = &["cuda_run", "device_cuda_processes"];
 /// What runs the same shapes in PyTorch, where the machine has it: from `benches/peers`.
@@ -47,7 +54,11 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
         copy_stripped(&test.path, &program)?;
         // Packed to a third: many programs hold the same libraries. `run.sh` unpacks them.
         let packed = Command::new("gzip").args(["-n", "-6"]).arg(&program).status();
-        ensure!(packed.context("`gzip` is not installed")?.success(), "`gzip` refuses {}", program.display());
+        ensure!(
+            packed.context("`gzip` is not installed")?.success(),
+            "`gzip` refuses {}",
+            program.display()
+        );
     }
     ensure!(
         kernels::build(root, &compiler, ARCHITECTURE, &folder.join("kernels"))?,
@@ -55,7 +66,8 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
     );
     for script in PEERS {
         let from = root.join("benches/peers").join(script);
-        fs::copy(&from, folder.join("peers").join(script)).with_context(|| from.display().to_string())?;
+        fs::copy(&from, folder.join("peers").join(script))
+            .with_context(|| from.display().to_string())?;
     }
     let script = folder.join("run.sh");
     fs::write(&script, RUN).with_context(|| script.display().to_string())?;
@@ -69,7 +81,8 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
     Ok(bytes <= MOST_BYTES)
 }
 
-/// The programs that have at least one test of CUDA: its path names `cuda`, or it is the conformance file.
+/// The programs that have at least one test of CUDA: its path names `cuda`, or it is the
+/// conformance file.
 fn programs_with_cuda(programs: Vec<TestProgram>) -> Result<Vec<TestProgram>> {
     let mut chosen = Vec::new();
     for program in programs {
@@ -92,8 +105,9 @@ fn programs_with_cuda(programs: Vec<TestProgram>) -> Result<Vec<TestProgram>> {
 
 /// `device-conformance`, `mlp-unit`: the folder of the package, and the file of tests.
 fn file_name(test: &TestProgram) -> String {
-    let is_unit = test.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("headlong"))
-        && test.name.starts_with("headlong");
+    let is_unit =
+        test.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("headlong"))
+            && test.name.starts_with("headlong");
     format!("{}-{}", test.package, if is_unit { "unit" } else { &test.name })
 }
 
@@ -129,7 +143,10 @@ mod tests {
             folder: "/".into(),
         };
         assert_eq!(file_name(&program("mlp", "headlong_mlp", "headlong_mlp-1234")), "mlp-unit");
-        assert_eq!(file_name(&program("device", "conformance", "conformance-1234")), "device-conformance");
+        assert_eq!(
+            file_name(&program("device", "conformance", "conformance-1234")),
+            "device-conformance"
+        );
     }
 
     /// What is copied is there, and python can read it.
@@ -149,11 +166,13 @@ mod tests {
         assert!(RUN.contains("peers/gpu_compare.py"));
     }
 
-    /// A program that answers with the next of these numbers of samples a second each time it is started.
+    /// A program that answers with the next of these numbers of samples a second each time it is
+    /// started.
     fn answers(path: &Path, interpreter: &str, next: &str, rates: &[f64]) {
         let rates: Vec<String> = rates.iter().map(f64::to_string).collect();
         let count = path.with_extension("count");
-        let text = next.replace("COUNT", &count.display().to_string()).replace("RATES", &rates.join(" "));
+        let text =
+            next.replace("COUNT", &count.display().to_string()).replace("RATES", &rates.join(" "));
         fs::write(path, format!("#!/usr/bin/env {interpreter}\n{text}")).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -165,15 +184,18 @@ mod tests {
         print('{\"samples_per_s\": %s}' % r[i] if float(r[i]) else 'no number')";
 
     fn has_python() -> bool {
-        let has =
-            Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());
+        let has = Command::new("python3")
+            .arg("--version")
+            .output()
+            .is_ok_and(|output| output.status.success());
         if !has {
             println!("skipped, because python3 does not start");
         }
         has
     }
 
-    /// Medians of three rounds over the faster of theirs, with every command; a program that fails is a failure and no ratio.
+    /// Medians of three rounds over the faster of theirs, with every command; a program that fails
+    /// is a failure and no ratio.
     #[test]
     fn the_ratio_is_of_medians_and_over_the_faster_peer() {
         if !has_python() {
@@ -185,18 +207,24 @@ mod tests {
             answers(&ours, "sh", SHELL, &[9000.0, 300.0, 2500.0]);
             answers(&theirs, "python3", PYTHON, their_rates);
             let _ = fs::remove_file(ours.with_extension("count"));
-            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/peers/gpu_compare.py");
+            let script =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/peers/gpu_compare.py");
             let mut command = Command::new("python3");
             command.arg(script).arg("--headlong").arg(&ours).arg("--peer").arg(&theirs);
-            let ended =
-                command.args(["--batch-size", "512", "--rounds", "3", "--row-cap", "7"]).output().unwrap();
+            let ended = command
+                .args(["--batch-size", "512", "--rounds", "3", "--row-cap", "7"])
+                .output()
+                .unwrap();
             (ended.status.code(), String::from_utf8(ended.stdout).unwrap())
         };
         let (code, text) = compare(&[1000.0, 800.0]);
         assert_eq!(code, Some(0), "{text}");
         let line = "C1, batch 512: ratio 2.50 of the faster of PyTorch's (headlong 2,500 samples/s, torch, EmbeddingBag 1,000)";
         assert!(text.lines().any(|found| found == line), "{text}");
-        let ran = format!("$ {} bench iteration --shape C1 --batch-size 512 --row-cap 7 ", ours.display());
+        let ran = format!(
+            "$ {} bench iteration --shape C1 --batch-size 512 --row-cap 7 ",
+            ours.display()
+        );
         assert_eq!(text.lines().filter(|found| found.starts_with(&ran)).count(), 1, "{text}");
         assert_eq!(text.lines().filter(|found| found.starts_with('$')).count(), 3, "{text}");
         let (code, text) = compare(&[0.0, 800.0]);
@@ -230,7 +258,10 @@ mod tests {
         let (passed, text) = stage(&[100.0, 200.0]);
         assert!(passed && text.contains("C1, batch 64: ratio 2.50 a smoke test"), "{text}");
         let log = fs::read_to_string(out.join("peers.log")).unwrap();
-        assert!(log.contains("bench iteration --shape C1") && log.contains("--device cuda"), "{log}");
+        assert!(
+            log.contains("bench iteration --shape C1") && log.contains("--device cuda"),
+            "{log}"
+        );
         let (passed, text) = stage(&[0.0, 0.0]);
         assert!(!passed && text.contains("failed: peers"), "{text}");
     }

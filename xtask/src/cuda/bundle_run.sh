@@ -1,15 +1,17 @@
 #!/bin/sh
-# Runs what cannot be tested without a GPU, on a machine with one, in the order in which a failure says most:
-# conformance, op tests, equality of whole runs, sanitizers, benches, PyTorch beside ours. Nothing is installed.
+# Runs what cannot be tested without a GPU, on a machine with one, in the order in which a failure
+# says most: conformance, op tests, equality of whole runs, sanitizers, benches, PyTorch beside
+# ours. Nothing is installed.
 #
 #   ./run.sh [OUT] [STAGE...]     OUT (default ./out) keeps a log for each stage; without STAGE: all of them
 #
-# REHEARSE=DIR tries the stage `peers` where there is no GPU: DIR is a software device (`cargo xtask softcuda`), PyTorch computes on the CPU,
-# all is small, and no number means anything.
+# REHEARSE=DIR tries the stage `peers` where there is no GPU: DIR is a software device
+# (`cargo xtask softcuda`), PyTorch computes on the CPU, all is small, and no number means anything.
 #
-# Needs: an NVIDIA driver; NVRTC and cuBLASLt of CUDA 13 (a toolkit, or the wheels that PyTorch brings along), because tests
-# compile small kernels of their own; compute-sanitizer for the stage `sanitizers`, else that stage says that it is skipped; for the
-# stage `peers` a python with PyTorch 2.11 for CUDA 13 (PYTHON, python3 unless set), likewise.
+# Needs: an NVIDIA driver; NVRTC and cuBLASLt of CUDA 13 (a toolkit, or the wheels that PyTorch
+# brings along), because tests compile small kernels of their own; compute-sanitizer for the stage
+# `sanitizers`, else that stage says that it is skipped; for the stage `peers` a python with PyTorch
+# 2.11 for CUDA 13 (PYTHON, python3 unless set), likewise.
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/out}
 [ $# -gt 0 ] && shift
@@ -79,7 +81,8 @@ for stage in $stages; do
         fi
         ;;
     replays)
-        # Steps of a small batch take well under a millisecond: a minute is 100,000 replays and more.
+        # Steps of a small batch take well under a millisecond: a minute is 100,000 replays and
+        # more.
         run replays 600 "$here/headlong" bench iteration --device cuda --shape C2 --row-cap 100000 \
             --schedule captured --batch-size 512 --seconds 60
         ;;
@@ -106,7 +109,8 @@ for stage in $stages; do
         done
         ;;
     peers)
-        # PyTorch and ours on the same card, in turn; the full tables take 96 GB, the small ones 2.6.
+        # PyTorch and ours on the same card, in turn; the full tables take 96 GB, the small ones
+        # 2.6.
         python=${PYTHON:-python3}
         if [ -n "$REHEARSE" ]; then
             run peers 3600 "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --smoke cuda

@@ -1,4 +1,5 @@
-//! `cargo xtask kernels`: every kernel compiles for every architecture, without a warning, and spills no register.
+//! `cargo xtask kernels`: every kernel compiles for every architecture, without a warning, and
+//! spills no register.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! What CUDA needs where there is no GPU: the software device, the compiler from its wheel, and the bundle for a machine that
-//! has a GPU. `docs/kernels.md` says what each of them can show.
+//! What CUDA needs where there is no GPU: the software device, the compiler from its wheel, and the
+//! bundle for a machine that has a GPU. `docs/kernels.md` says what each of them can show.
 
 pub mod bundle;
 pub mod kernels;

@@ -1,4 +1,5 @@
-//! `cargo xtask softcuda`: builds the software device, plain or for a sanitizer, where its sources are newer.
+//! `cargo xtask softcuda`: builds the software device, plain or for a sanitizer, where its sources
+//! are newer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,10 @@ impl Sanitizer {
 pub fn run(root: &Path, target: &Path) -> Result<bool> {
     match build(root, target, Sanitizer::None)? {
         Had::Here(folder) => {
-            println!("softcuda: HEADLONG_CUDA_LIBS={} SOFTCUDA_DEVICES={DEVICES}", folder.display());
+            println!(
+                "softcuda: HEADLONG_CUDA_LIBS={} SOFTCUDA_DEVICES={DEVICES}",
+                folder.display()
+            );
             Ok(true)
         }
         Had::Not(reason) => bail!("the software device cannot be built, because {reason}"),

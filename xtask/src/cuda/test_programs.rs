@@ -19,19 +19,29 @@ pub struct TestProgram {
     pub folder: PathBuf,
 }
 
-/// Compiles the tests and says where those of `packages` are: unit tests first, then files of tests in the order of names.
+/// Compiles the tests and says where those of `packages` are: unit tests first, then files of tests
+/// in the order of names.
 ///
-/// The tests of the whole workspace are compiled: some packages alone would have dependencies with other features, and all would be built again.
+/// The tests of the whole workspace are compiled: some packages alone would have dependencies with
+/// other features, and all would be built again.
 pub fn build(root: &Path, packages: &[&str]) -> Result<Vec<TestProgram>> {
-    let arguments =
-        ["test", "--release", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"];
+    let arguments = [
+        "test",
+        "--release",
+        "--workspace",
+        "--no-run",
+        "--message-format",
+        "json-render-diagnostics",
+    ];
     let mut command = cargo(&arguments, root);
     command.stderr(std::process::Stdio::inherit());
     let output = command.output().context("starting cargo")?;
     ensure!(output.status.success(), "the tests do not compile");
     let mut programs = Vec::new();
     for message in Message::parse_stream(output.stdout.as_slice()) {
-        let Message::CompilerArtifact(artifact) = message.context("cargo's messages")? else { continue };
+        let Message::CompilerArtifact(artifact) = message.context("cargo's messages")? else {
+            continue;
+        };
         let Some(path) = artifact.executable.filter(|_| artifact.profile.test) else { continue };
         if !packages.iter().any(|package| is_of(&artifact.package_id.repr, package)) {
             continue;
@@ -57,8 +67,8 @@ fn package_of(folder: &Path) -> String {
     folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Whether cargo's name of a package, `path+file:///…/comm#headlong-comm@0.1.0`, or `…/xtask#0.1.0` where the folder has its name, is that
-/// of `package`.
+/// Whether cargo's name of a package, `path+file:///…/comm#headlong-comm@0.1.0`, or `…/xtask#0.1.0`
+/// where the folder has its name, is that of `package`.
 fn is_of(id: &str, package: &str) -> bool {
     let (path, name) = id.rsplit_once('#').unwrap_or(("", id));
     match name.split_once('@') {

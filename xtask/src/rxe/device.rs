@@ -1,7 +1,8 @@
 //! The software CUDA device in the guest: rails between devices of two nodes drive real verbs.
 //!
-//! The guest has no compiler, so the kernels are compiled here, by the very checks that run there, over a fabric inside the process;
-//! those of training by the run whose weights the guest's have to be.
+//! The guest has no compiler, so the kernels are compiled here, by the very checks that run there,
+//! over a fabric inside the process; those of training by the run whose weights the guest's have to
+//! be.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ use crate::process;
 /// Devices of the guest: one for each rank of `comm-rxe rails`.
 const DEVICES: &str = "4";
 
-/// Training with a device for each rank. The split is given, because one that is computed counts with the speed of what carries.
+/// Training with a device for each rank. The split is given, because one that is computed counts
+/// with the speed of what carries.
 const TRAINING: [&str; 18] = [
     "--preset",
     "tiny",
@@ -42,7 +44,8 @@ const TRAINING: [&str; 18] = [
 
 /// What was put into the guest.
 pub enum Placed {
-    /// Everything; words for the script, by their names: how it runs [`TRAINING`], and the weights that it has to come to.
+    /// Everything; words for the script, by their names: how it runs [`TRAINING`], and the weights
+    /// that it has to come to.
     With(Words),
     /// Nothing, for this reason.
     Not(String),
@@ -51,8 +54,8 @@ pub enum Placed {
 /// Words for a script of the guest, by their names.
 pub type Words = Vec<(&'static str, String)>;
 
-/// Puts the device and its compiled kernels into the guest below `base`, as `/test/softcuda` and `/test/cache`, with those of training
-/// where it `trains`; or says why not.
+/// Puts the device and its compiled kernels into the guest below `base`, as `/test/softcuda` and
+/// `/test/cache`, with those of training where it `trains`; or says why not.
 pub fn put(
     (root, target, base): (&Path, &Path, &Path),
     programs: &Path,
@@ -78,7 +81,8 @@ pub fn put(
             .env("XDG_CACHE_HOME", &cache);
         command
     };
-    let rails = with_device(process::command(programs.join("comm-rxe"), &["rails", "--fake"], root));
+    let rails =
+        with_device(process::command(programs.join("comm-rxe"), &["rails", "--fake"], root));
     let compiled = limit.show("compiling the rails' kernels", rails)?;
     ensure!(compiled, "the checks of rails fail over a fabric inside the process");
     let mut words = Words::new();
@@ -108,9 +112,13 @@ fn train(mut command: Command, base: &Path, limit: &Limit) -> Result<String> {
         .args(["--ranks", DEVICES, "--set", "comm.ranks_per_node=2", "--output-dir"])
         .arg(&output);
     let trained = process::read_within(limit.left(), command, |_| false)?;
-    let weights = trained.lines.iter().find_map(|line| line.strip_prefix("weights ")).map(str::to_owned);
+    let weights =
+        trained.lines.iter().find_map(|line| line.strip_prefix("weights ")).map(str::to_owned);
     weights.filter(|_| trained.success).with_context(|| {
-        format!("training on software devices, as threads of one process: {}", trained.lines.join("\n"))
+        format!(
+            "training on software devices, as threads of one process: {}",
+            trained.lines.join("\n")
+        )
     })
 }
 

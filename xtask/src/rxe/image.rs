@@ -28,7 +28,8 @@ pub fn write(base: &Path, programs: &[PathBuf], to: &Path) -> Result<()> {
     for program in programs {
         packages::copy_libraries_of(&base.join("root"), program, &guest)?;
         let name = program.file_name().context("a program has a name")?;
-        fs::copy(program, guest.join("test").join(name)).with_context(|| program.display().to_string())?;
+        fs::copy(program, guest.join("test").join(name))
+            .with_context(|| program.display().to_string())?;
     }
     let file = File::create(to).with_context(|| to.display().to_string())?;
     let mut archive = Archive { out: BufWriter::new(file), written: 0, entries: 0 };
@@ -80,7 +81,8 @@ impl<Out: Write> Archive<Out> {
         Ok(())
     }
 
-    /// One entry: thirteen numbers in eight digits each, the name, the content, each filled up to a multiple of four.
+    /// One entry: thirteen numbers in eight digits each, the name, the content, each filled up to a
+    /// multiple of four.
     fn entry(&mut self, name: &str, mode: u32, content: &[u8]) -> Result<()> {
         self.entries += 1;
         let number = self.entries;

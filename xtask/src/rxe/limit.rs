@@ -41,7 +41,8 @@ impl Limit {
         Ok(())
     }
 
-    /// Runs a command with its output on ours, and ends it when the time is over; whether it succeeded.
+    /// Runs a command with its output on ours, and ends it when the time is over; whether it
+    /// succeeded.
     ///
     /// # Errors
     /// A command that does not start, and that the time is over.
@@ -69,7 +70,8 @@ mod tests {
         let limit = Limit::new(Duration::from_millis(200));
         assert!(limit.show("counting", shell("exit 0")).unwrap());
         assert!(!limit.show("counting", shell("exit 3")).unwrap());
-        let error = limit.show("waiting for nothing", shell("exec sleep 100")).unwrap_err().to_string();
+        let error =
+            limit.show("waiting for nothing", shell("exec sleep 100")).unwrap_err().to_string();
         assert!(error.contains("while waiting for nothing"), "{error}");
         assert!(limit.seconds() < 50.0 && limit.left().is_zero());
     }

@@ -1,8 +1,10 @@
-//! Booting the guest: an emulated machine that prints what it does and is stopped when it takes too long.
+//! Booting the guest: an emulated machine that prints what it does and is stopped when it takes too
+//! long.
 //!
-//! The emulation's clocks are the trouble of a busy host, and each word of the kernel's arguments is the cure of one failure:
-//! `no_timer_check`, because the check of the timer panics when the host takes the processor away in the middle of it;
-//! `clocksource=hpet tsc=unstable`, because a time-stamp counter that was measured in such a moment runs many times too fast.
+//! The emulation's clocks are the trouble of a busy host, and each word of the kernel's arguments
+//! is the cure of one failure: `no_timer_check`, because the check of the timer panics when the
+//! host takes the processor away in the middle of it; `clocksource=hpet tsc=unstable`, because a
+//! time-stamp counter that was measured in such a moment runs many times too fast.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -61,7 +63,16 @@ impl Boot {
         }
         qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M", "q35", "-m", "2048"]);
         qemu.arg("-smp").arg(self.processors.to_string());
-        qemu.args(["-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio", "-monitor", "none"]);
+        qemu.args([
+            "-display",
+            "none",
+            "-nodefaults",
+            "-no-reboot",
+            "-serial",
+            "stdio",
+            "-monitor",
+            "none",
+        ]);
         qemu.arg("-kernel").arg(self.base.join("vmlinux")).arg("-initrd").arg(&self.image);
         qemu.arg("-append").arg(&self.kernel_arguments).args(&self.more);
         qemu.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -106,9 +117,15 @@ impl Verdict {
             Some(status) => format!("status {status}"),
             None => "it never ended (a panic at boot, a hang, or the time limit)".into(),
         };
-        let failed =
-            if failed.is_empty() { String::new() } else { format!("; failed: {}", failed.join("; ")) };
-        format!("{} checks passed, {status}, shell after {shell:.1} s, {end:.0} s{failed}", self.num_passed())
+        let failed = if failed.is_empty() {
+            String::new()
+        } else {
+            format!("; failed: {}", failed.join("; "))
+        };
+        format!(
+            "{} checks passed, {status}, shell after {shell:.1} s, {end:.0} s{failed}",
+            self.num_passed()
+        )
     }
 }
 
@@ -168,7 +185,8 @@ pub fn run_pair(boot: &Boot, cable: &Path, limit: &Limit) -> Result<[Verdict; 2]
     unreachable!("the loop returns")
 }
 
-/// Boots once, prints every line behind `mark`, and ends the machine when the boot's limit or that of all has passed.
+/// Boots once, prints every line behind `mark`, and ends the machine when the boot's limit or that
+/// of all has passed.
 fn listen(boot: &Boot, mark: &str, all: &Limit) -> Result<Verdict> {
     let begin = Instant::now();
     let mut child = boot.command().spawn().context("starting qemu-system-x86_64")?;
@@ -223,7 +241,11 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     fn verdict(lines: &[&str], status: Option<i32>) -> Verdict {
-        Verdict { lines: lines.iter().map(|&line| line.to_owned()).collect(), status, times: (1.0, 2.0) }
+        Verdict {
+            lines: lines.iter().map(|&line| line.to_owned()).collect(),
+            status,
+            times: (1.0, 2.0),
+        }
     }
 
     #[test]
@@ -241,7 +263,8 @@ mod tests {
 
     impl Emulator {
         fn new(name: &str, script: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("headlong-rxe-{name}-{}", std::process::id()));
+            let folder =
+                std::env::temp_dir().join(format!("headlong-rxe-{name}-{}", std::process::id()));
             let program = folder.join("root/usr/bin/qemu-system-x86_64");
             fs::create_dir_all(program.parent().unwrap()).unwrap();
             fs::write(&program, format!("#!/bin/sh\ncd {}\n{script}", folder.display())).unwrap();
@@ -270,8 +293,15 @@ mod tests {
         assert!(emulator.run(LONG, LONG).unwrap().is_good());
         let never = Emulator::new("never", "echo . >>tries; echo panic");
         let verdict = never.run(LONG, LONG).unwrap();
-        assert!(!verdict.is_good() && verdict.words().contains("never ended"), "{}", verdict.words());
-        assert_eq!(fs::read_to_string(never.0.join("tries")).unwrap().lines().count(), TRIES as usize);
+        assert!(
+            !verdict.is_good() && verdict.words().contains("never ended"),
+            "{}",
+            verdict.words()
+        );
+        assert_eq!(
+            fs::read_to_string(never.0.join("tries")).unwrap().lines().count(),
+            TRIES as usize
+        );
     }
 
     #[test]
@@ -285,7 +315,10 @@ mod tests {
         }
         let silent = Emulator::new("silent", "exec sleep 100");
         let error = silent.run(LONG, short).err().expect("the time is over").to_string();
-        assert!(error.contains("limit") && error.contains("waiting for a guest's shell"), "{error}");
+        assert!(
+            error.contains("limit") && error.contains("waiting for a guest's shell"),
+            "{error}"
+        );
         assert!(begin.elapsed() < LONG);
     }
 }

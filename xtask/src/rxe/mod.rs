@@ -1,9 +1,11 @@
-//! `cargo xtask rxe`: our verbs against the real libibverbs and the kernel's Soft-RoCE, on a machine without RDMA.
+//! `cargo xtask rxe`: our verbs against the real libibverbs and the kernel's Soft-RoCE, on a
+//! machine without RDMA.
 //!
-//! A stock Debian kernel runs in QEMU under software emulation, and in it two `rdma_rxe` devices on the two ends of a cable
-//! that leads nowhere else. Packages are downloaded and unpacked below the target folder, never installed; nothing needs
-//! root, and the host's kernel needs no module. What runs there is `comm-rxe` (`comm/src/bin/comm-rxe`) and `headlong`
-//! itself. It shows that the code is right, never how fast it is.
+//! A stock Debian kernel runs in QEMU under software emulation, and in it two `rdma_rxe` devices on
+//! the two ends of a cable that leads nowhere else. Packages are downloaded and unpacked below the
+//! target folder, never installed; nothing needs root, and the host's kernel needs no module. What
+//! runs there is `comm-rxe` (`comm/src/bin/comm-rxe`) and `headlong` itself. It shows that the code
+//! is right, never how fast it is.
 //!
 //! | file | does |
 //! |---|---|
@@ -83,8 +85,8 @@ impl Options {
         Self { form, steps: form.num_steps(), programs: None }
     }
 
-    /// The longest that the guests may take, each for itself. Emulated, a step of random sizes takes tens of milliseconds, and a
-    /// few times as long on a busy machine.
+    /// The longest that the guests may take, each for itself. Emulated, a step of random sizes
+    /// takes tens of milliseconds, and a few times as long on a busy machine.
     fn guest_limit(&self) -> Duration {
         Duration::from_secs(420) + Duration::from_millis(300) * self.steps
     }
@@ -128,7 +130,8 @@ fn parse(words: &[&str]) -> Result<Options> {
         "--cuda" => Some(Form::Cuda),
         _ => None,
     };
-    let mut options = Options::new(words.iter().find_map(|word| form(word)).unwrap_or(Form::Devices));
+    let mut options =
+        Options::new(words.iter().find_map(|word| form(word)).unwrap_or(Form::Devices));
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         match *word {
@@ -138,7 +141,9 @@ fn parse(words: &[&str]) -> Result<Options> {
                 options.steps = number.parse().with_context(|| format!("--steps {number}"))?;
                 ensure!(options.steps > 0, "--steps 0 checks nothing");
             }
-            "--programs" => options.programs = Some(rest.next().context("--programs needs a folder")?.into()),
+            "--programs" => {
+                options.programs = Some(rest.next().context("--programs needs a folder")?.into())
+            }
             word => {
                 bail!(
                     "`rxe` takes --full, --two-guests, --linked or --cuda, --steps N and --programs FOLDER, not `{word}`"
@@ -154,7 +159,9 @@ fn check(root: &Path, target: &Path, options: &Options) -> Result<Outcome> {
     let home = target.join("rxe");
     let base = match packages::prepare(&home, &limit)? {
         Had::Here(base) => base,
-        Had::Not(reason) => return Ok(Outcome::Skipped(format!("the guest of rxe cannot be had: {reason}"))),
+        Had::Not(reason) => {
+            return Ok(Outcome::Skipped(format!("the guest of rxe cannot be had: {reason}")));
+        }
     };
     println!("rxe: {:.0} s: the guest's packages are there", limit.seconds());
     let built = match &options.programs {
@@ -169,7 +176,9 @@ fn check(root: &Path, target: &Path, options: &Options) -> Result<Outcome> {
         Form::Linked => Words::new(),
         _ => match device::put((root, target, &base), &home.join("programs"), trains, &limit)? {
             Placed::With(words) => words,
-            Placed::Not(reason) if options.form == Form::Cuda => return Ok(Outcome::Skipped(reason)),
+            Placed::Not(reason) if options.form == Form::Cuda => {
+                return Ok(Outcome::Skipped(reason));
+            }
             Placed::Not(reason) => {
                 println!("rxe: no devices, because {reason}");
                 Words::new()
@@ -186,7 +195,9 @@ fn check(root: &Path, target: &Path, options: &Options) -> Result<Outcome> {
         Form::Guests => root.join(format!("benches/results/rxe-{}-two-guests.log", today()?)),
         Form::Linked => root.join(format!("benches/results/rxe-{}-linked.log", today()?)),
         Form::Cuda => root.join(format!("benches/results/rxe-{}-cuda.log", today()?)),
-        Form::Full => root.join(format!("benches/results/rxe-{}-{}-steps.log", today()?, options.steps)),
+        Form::Full => {
+            root.join(format!("benches/results/rxe-{}-{}-steps.log", today()?, options.steps))
+        }
     };
     conclude(verdicts, about_this_machine("cargo xtask rxe", root), &kept, &limit)
 }
@@ -208,7 +219,8 @@ fn conclude(
         }
         log.extend(verdict.lines);
     }
-    let summary = format!("{checks} checks, {:.0} s, of which boots {}", limit.seconds(), boots.join(" + "));
+    let summary =
+        format!("{checks} checks, {:.0} s, of which boots {}", limit.seconds(), boots.join(" + "));
     log.push(format!("\n{summary}, {} failed", failed.len()));
     process::write_lines(kept, &log)?;
     println!("rxe: log kept in {}", kept.display());
@@ -218,7 +230,8 @@ fn conclude(
     })
 }
 
-/// Boots every guest that is asked for, one after another; two guests at a time where they are joined.
+/// Boots every guest that is asked for, one after another; two guests at a time where they are
+/// joined.
 fn boots(
     base: &Path,
     image: &Path,
@@ -226,7 +239,8 @@ fn boots(
     limit: &Limit,
 ) -> Result<Vec<(String, Verdict)>> {
     let boot = |script: &str| {
-        let boot = Boot::new(base, image, script, options.guest_limit()).with("rxe_steps", options.steps);
+        let boot =
+            Boot::new(base, image, script, options.guest_limit()).with("rxe_steps", options.steps);
         words.iter().fold(boot, |boot, (name, value)| boot.with(name, value))
     };
     let form = options.form;
@@ -244,7 +258,8 @@ fn boots(
         verdicts.push((name.to_owned(), machine::run(&boot(script), limit)?));
     }
     if matches!(form, Form::Guests | Form::Full) {
-        let [first, second] = machine::run_pair(&boot("two-guests.sh"), &base.join("cable"), limit)?;
+        let [first, second] =
+            machine::run_pair(&boot("two-guests.sh"), &base.join("cable"), limit)?;
         verdicts.push(("two guests, the first".to_owned(), first));
         verdicts.push(("two guests, the second".to_owned(), second));
     }
@@ -253,8 +268,9 @@ fn boots(
 
 /// Builds the programs that run in the guest; the folder they are in.
 fn build(root: &Path, target: &Path, limit: &Limit) -> Result<PathBuf> {
-    // They are the very ones that the tests were built with: the whole workspace and a test among what is built make cargo choose
-    // the same features of every dependency. Else it would compile the workspace a second time.
+    // They are the very ones that the tests were built with: the whole workspace and a test among
+    // what is built make cargo choose the same features of every dependency. Else it would compile
+    // the workspace a second time.
     let mut arguments = vec!["build", "--release", "--workspace", "--test", "opening"];
     arguments.extend(PROGRAMS.iter().flat_map(|program| ["--bin", program]));
     let built = limit.show("building the guest's programs", cargo(&arguments, root))?;
@@ -262,8 +278,9 @@ fn build(root: &Path, target: &Path, limit: &Limit) -> Result<PathBuf> {
     Ok(target.join("release"))
 }
 
-/// Compares our declarations with those of the crate `ibverbs`, and builds the checks with it; apart from everything else, because a
-/// program with it does not start where libibverbs is missing.
+/// Compares our declarations with those of the crate `ibverbs`, and builds the checks with it;
+/// apart from everything else, because a program with it does not start where libibverbs is
+/// missing.
 fn build_linked(root: &Path, home: &Path, limit: &Limit) -> Result<PathBuf> {
     let target = home.join("linked");
     let cargo_with_it = |command: &str, rest: &[&str]| {
@@ -317,7 +334,8 @@ mod tests {
         assert_eq!(asked(&["--two-guests"]), Some((Form::Guests, STEPS)));
         assert_eq!(asked(&["--linked"]), Some((Form::Linked, STEPS)));
         assert_eq!(asked(&["--cuda"]), Some((Form::Cuda, STEPS)));
-        for wrong in [&["--steps"][..], &["--steps", "0"], &["--fast"], &["--full", "--two-guests"]] {
+        for wrong in [&["--steps"][..], &["--steps", "0"], &["--fast"], &["--full", "--two-guests"]]
+        {
             assert_eq!(asked(wrong), None, "{wrong:?}");
         }
     }
@@ -325,7 +343,9 @@ mod tests {
     #[test]
     fn the_step_has_time_for_every_part_and_no_more() {
         let options = Options::new(Form::Devices);
-        assert!(options.limit().left() > options.guest_limit() + machine::longest_wait_for_a_shell());
+        assert!(
+            options.limit().left() > options.guest_limit() + machine::longest_wait_for_a_shell()
+        );
         assert!(options.limit().left() < Duration::from_secs(30 * 60));
     }
 }

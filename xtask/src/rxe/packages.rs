@@ -54,7 +54,8 @@ const NOT_NEEDED: [&str; 19] = [
 /// Programs of the guest.
 const TOOLS: [&str; 2] = ["ip", "rdma"];
 
-/// Kernel modules of the guest, with all that these need. `crc32` is what `rdma_rxe` asks the kernel's crypto for.
+/// Kernel modules of the guest, with all that these need. `crc32` is what `rdma_rxe` asks the
+/// kernel's crypto for.
 const MODULES: [&str; 10] = [
     "rdma_rxe",
     "ib_uverbs",
@@ -71,8 +72,8 @@ const MODULES: [&str; 10] = [
 /// Folder of libraries, in packages and in the guest.
 pub const LIBRARIES: &str = "lib/x86_64-linux-gnu";
 
-/// The folder with the emulator (`root`), the kernel (`vmlinux`) and the base of the guest's file system (`guest`); made
-/// where it is not there yet.
+/// The folder with the emulator (`root`), the kernel (`vmlinux`) and the base of the guest's file
+/// system (`guest`); made where it is not there yet.
 pub fn prepare(home: &Path, limit: &Limit) -> Result<Had> {
     let edition = home.join("edition");
     if fs::read_to_string(&edition).is_ok_and(|found| found == EDITION) {
@@ -101,7 +102,8 @@ pub fn prepare(home: &Path, limit: &Limit) -> Result<Had> {
     unpack_kernel(&root, &home.join("vmlinux"))?;
     stage(&root, &home.join("guest"))?;
     // What takes room and is not looked at again.
-    for folder in ["packages", "root/lib/modules", "root/boot", "root/usr/share/doc", "root/usr/share/locale"]
+    for folder in
+        ["packages", "root/lib/modules", "root/boot", "root/usr/share/doc", "root/usr/share/locale"]
     {
         let _ = fs::remove_dir_all(home.join(folder));
     }
@@ -130,7 +132,8 @@ fn download(folder: &Path, limit: &Limit) -> Result<bool> {
     let mut names = needed_by(&PACKAGES)?;
     names.push(kernel);
     println!("rxe: downloading {} packages", names.len());
-    let patience = ["Acquire::Retries=3", "Acquire::http::Timeout=30", "Acquire::https::Timeout=30"];
+    let patience =
+        ["Acquire::Retries=3", "Acquire::http::Timeout=30", "Acquire::https::Timeout=30"];
     let mut fetch = process::command("apt-get", &["download", "--quiet=2"], folder);
     fetch.args(patience.iter().flat_map(|option| ["-o", option])).args(&names);
     limit.show("downloading Debian's packages", fetch)
@@ -149,29 +152,41 @@ fn kernel_package() -> Option<String> {
 /// These packages and what they need.
 fn needed_by(packages: &[&str]) -> Result<Vec<String>> {
     let mut ask = Command::new("apt-cache");
-    ask.args(["depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks"]);
+    ask.args([
+        "depends",
+        "--recurse",
+        "--no-recommends",
+        "--no-suggests",
+        "--no-conflicts",
+        "--no-breaks",
+    ]);
     ask.args(["--no-replaces", "--no-enhances"]).args(packages);
     let output = ask.output().context("apt-cache depends")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok(names_in(&text))
 }
 
-/// The names of packages among `apt-cache depends`' lines: those at the beginning of a line, but for what is not needed.
+/// The names of packages among `apt-cache depends`' lines: those at the beginning of a line, but
+/// for what is not needed.
 fn names_in(text: &str) -> Vec<String> {
-    let is_name =
-        |line: &&str| line.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit());
+    let is_name = |line: &&str| {
+        line.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit())
+    };
     let is_needed = |line: &&str| !NOT_NEEDED.iter().any(|start| line.starts_with(start));
-    let mut names: Vec<String> = text.lines().filter(is_name).filter(is_needed).map(str::to_owned).collect();
+    let mut names: Vec<String> =
+        text.lines().filter(is_name).filter(is_needed).map(str::to_owned).collect();
     names.sort();
     names.dedup();
     names
 }
 
-/// Unpacks the kernel once, here: an emulated machine takes seconds for it at every boot. QEMU starts the file in it directly.
+/// Unpacks the kernel once, here: an emulated machine takes seconds for it at every boot. QEMU
+/// starts the file in it directly.
 fn unpack_kernel(root: &Path, to: &Path) -> Result<()> {
     let boot = root.join("boot");
-    let is_kernel =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"));
+    let is_kernel = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
+    };
     let kernel = fs::read_dir(&boot)?.flatten().map(|entry| entry.path()).find(is_kernel);
     let kernel = kernel.with_context(|| format!("{} has no kernel", boot.display()))?;
     let packed = fs::read(&kernel).with_context(|| kernel.display().to_string())?;
@@ -180,7 +195,8 @@ fn unpack_kernel(root: &Path, to: &Path) -> Result<()> {
         let tail = to.with_extension("xz");
         fs::write(&tail, &packed[start..]).with_context(|| tail.display().to_string())?;
         // What follows the compressed part is no part of it, of which `xz` complains.
-        let unpacked = Command::new("xz").args(["-dc", "--single-stream"]).arg(&tail).output()?.stdout;
+        let unpacked =
+            Command::new("xz").args(["-dc", "--single-stream"]).arg(&tail).output()?.stdout;
         let _ = fs::remove_file(&tail);
         if unpacked.starts_with(b"\x7fELF") {
             return fs::write(to, unpacked).with_context(|| to.display().to_string());
@@ -192,12 +208,19 @@ fn unpack_kernel(root: &Path, to: &Path) -> Result<()> {
 
 /// Gathers the base of the guest's file system.
 fn stage(root: &Path, guest: &Path) -> Result<()> {
-    for folder in
-        ["bin", "sbin", "lib64", LIBRARIES, "usr/lib/x86_64-linux-gnu/libibverbs", "etc/libibverbs.d"]
-    {
+    for folder in [
+        "bin",
+        "sbin",
+        "lib64",
+        LIBRARIES,
+        "usr/lib/x86_64-linux-gnu/libibverbs",
+        "etc/libibverbs.d",
+    ] {
         fs::create_dir_all(guest.join(folder)).with_context(|| folder.to_owned())?;
     }
-    for folder in ["proc", "sys", "dev", "run", "tmp", "root", "test", "usr/bin", "usr/sbin", "var/run"] {
+    for folder in
+        ["proc", "sys", "dev", "run", "tmp", "root", "test", "usr/bin", "usr/sbin", "var/run"]
+    {
         fs::create_dir_all(guest.join(folder)).with_context(|| folder.to_owned())?;
     }
     let copy = |from: &str, to: &str| {
@@ -209,9 +232,12 @@ fn stage(root: &Path, guest: &Path) -> Result<()> {
     // The kernel calls it when rxe asks for its checksum.
     std::os::unix::fs::symlink("../bin/busybox", guest.join("sbin/modprobe"))?;
     for tool in TOOLS {
-        let found = ["bin", "sbin", "usr/bin", "usr/sbin"].iter().map(|folder| format!("{folder}/{tool}"));
         let found =
-            found.into_iter().find(|path| root.join(path).is_file()).with_context(|| format!("no {tool}"))?;
+            ["bin", "sbin", "usr/bin", "usr/sbin"].iter().map(|folder| format!("{folder}/{tool}"));
+        let found = found
+            .into_iter()
+            .find(|path| root.join(path).is_file())
+            .with_context(|| format!("no {tool}"))?;
         copy(&found, &format!("bin/{tool}"))?;
         copy_libraries_of(root, &root.join(found), guest)?;
     }
@@ -229,17 +255,28 @@ fn stage(root: &Path, guest: &Path) -> Result<()> {
 /// Copies every library that the program or library `of` needs into the guest.
 pub fn copy_libraries_of(root: &Path, of: &Path, guest: &Path) -> Result<()> {
     let loader = root.join("lib64/ld-linux-x86-64.so.2");
-    let folders =
-        [root.join(LIBRARIES), root.join("usr").join(LIBRARIES)].map(|folder| folder.display().to_string());
-    let output =
-        Command::new(&loader).arg("--library-path").arg(folders.join(":")).arg("--list").arg(of).output();
+    let folders = [root.join(LIBRARIES), root.join("usr").join(LIBRARIES)]
+        .map(|folder| folder.display().to_string());
+    let output = Command::new(&loader)
+        .arg("--library-path")
+        .arg(folders.join(":"))
+        .arg("--list")
+        .arg(of)
+        .output();
     let output = output.with_context(|| loader.display().to_string())?;
-    ensure!(output.status.success(), "{}: {}", of.display(), String::from_utf8_lossy(&output.stderr));
-    for path in
-        String::from_utf8_lossy(&output.stdout).split_whitespace().filter(|word| word.starts_with('/'))
+    ensure!(
+        output.status.success(),
+        "{}: {}",
+        of.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    for path in String::from_utf8_lossy(&output.stdout)
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
     {
         let name = Path::new(path).file_name().context("a library's path ends in its name")?;
-        let folder = if name.to_string_lossy().starts_with("ld-linux") { "lib64" } else { LIBRARIES };
+        let folder =
+            if name.to_string_lossy().starts_with("ld-linux") { "lib64" } else { LIBRARIES };
         fs::copy(path, guest.join(folder).join(name)).with_context(|| path.to_owned())?;
     }
     Ok(())
@@ -248,7 +285,8 @@ pub fn copy_libraries_of(root: &Path, of: &Path, guest: &Path) -> Result<()> {
 /// Copies the kernel modules and what they need, with the lists that `modprobe` reads.
 fn stage_modules(root: &Path, guest: &Path) -> Result<()> {
     let modules = root.join("lib/modules");
-    let release = fs::read_dir(&modules)?.flatten().next().context("the package has modules")?.file_name();
+    let release =
+        fs::read_dir(&modules)?.flatten().next().context("the package has modules")?.file_name();
     depmod(root, root, &release)?;
     let lists = fs::read_to_string(modules.join(&release).join("modules.dep"))?;
     for path in closure_of_modules(&lists, &MODULES) {
@@ -257,7 +295,10 @@ fn stage_modules(root: &Path, guest: &Path) -> Result<()> {
         fs::copy(modules.join(&release).join(path), &to).with_context(|| path.to_owned())?;
     }
     for list in ["modules.builtin", "modules.order"] {
-        fs::copy(modules.join(&release).join(list), guest.join("lib/modules").join(&release).join(list))?;
+        fs::copy(
+            modules.join(&release).join(list),
+            guest.join("lib/modules").join(&release).join(list),
+        )?;
     }
     depmod(root, guest, &release)
 }
@@ -266,7 +307,8 @@ fn stage_modules(root: &Path, guest: &Path) -> Result<()> {
 fn closure_of_modules<'a>(lists: &'a str, wanted: &[&str]) -> Vec<&'a str> {
     let plain = |name: &str| name.replace('-', "_");
     let is_wanted = |line: &&str| {
-        let file = line.split(':').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+        let file =
+            line.split(':').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
         let name = file.split('.').next().unwrap_or_default();
         wanted.iter().any(|wanted| plain(wanted) == plain(name))
     };
@@ -280,11 +322,20 @@ fn closure_of_modules<'a>(lists: &'a str, wanted: &[&str]) -> Vec<&'a str> {
 
 /// Runs the fetched `depmod` for the modules below `of`.
 fn depmod(root: &Path, of: &Path, release: &std::ffi::OsStr) -> Result<()> {
-    let libraries =
-        [root.join(LIBRARIES), root.join("usr").join(LIBRARIES)].map(|folder| folder.display().to_string());
+    let libraries = [root.join(LIBRARIES), root.join("usr").join(LIBRARIES)]
+        .map(|folder| folder.display().to_string());
     let mut depmod = Command::new(root.join("bin/kmod"));
-    depmod.arg0("depmod").arg("-b").arg(of).arg(release).env("LD_LIBRARY_PATH", libraries.join(":"));
-    ensure!(depmod.output().context("depmod")?.status.success(), "depmod of {} fails", of.display());
+    depmod
+        .arg0("depmod")
+        .arg("-b")
+        .arg(of)
+        .arg(release)
+        .env("LD_LIBRARY_PATH", libraries.join(":"));
+    ensure!(
+        depmod.output().context("depmod")?.status.success(),
+        "depmod of {} fails",
+        of.display()
+    );
     Ok(())
 }
 
@@ -294,7 +345,8 @@ mod tests {
 
     #[test]
     fn packages_are_read_from_the_beginnings_of_lines() {
-        let text = "kmod\n  Depends: libc6\n  Depends: <awk>\n    mawk\nlibc6\nperl-base\n<awk>\nkmod\n";
+        let text =
+            "kmod\n  Depends: libc6\n  Depends: <awk>\n    mawk\nlibc6\nperl-base\n<awk>\nkmod\n";
         assert_eq!(names_in(text), ["kmod", "libc6"]);
     }
 

@@ -57,7 +57,10 @@ pub const ROOMS: &[Room] = &[
             "headlong",
         ],
     },
-    Room { package: "headlong-mutation", may_use: &["headlong-reader", "headlong-comm", "headlong"] },
+    Room {
+        package: "headlong-mutation",
+        may_use: &["headlong-reader", "headlong-comm", "headlong"],
+    },
     Room { package: "xtask", may_use: &[] },
 ];
 
@@ -69,7 +72,8 @@ pub const RESTRICTED_CRATES: &[(&str, &[&str])] = &[
 ];
 
 /// Crate names of the sibling rooms, of which most trainer files may see at most one.
-pub const SIBLINGS: &[&str] = &["headlong_reader", "headlong_embedding", "headlong_mlp", "headlong_comm"];
+pub const SIBLINGS: &[&str] =
+    &["headlong_reader", "headlong_embedding", "headlong_mlp", "headlong_comm"];
 
 /// The trainer's files that may see more than one sibling.
 pub const SEES_TWO_ROOMS: &[Exception] = &[
@@ -77,18 +81,42 @@ pub const SEES_TWO_ROOMS: &[Exception] = &[
     always("trainer/src/plan/**", "turns config, schema and machine into every size and placement"),
     always("trainer/src/build.rs", "allocates what the plan says, in every room"),
     always("trainer/src/build/**", "allocates what the plan says, in every room"),
-    only("trainer/src/crew.rs", "the ranks of a process: models, batches and the links between them"),
+    only(
+        "trainer/src/crew.rs",
+        "the ranks of a process: models, batches and the links between them",
+    ),
     only("trainer/src/drift.rs", "counts the rows of batches and places them anew"),
     only("trainer/src/placement.rs", "places rows among ranks: part of the plan"),
     only("trainer/src/kernels_command.rs", "lists the kernels of every room"),
-    only("trainer/src/train/prepare.rs", "finds data, statistics and places of rows before the first step"),
+    only(
+        "trainer/src/train/prepare.rs",
+        "finds data, statistics and places of rows before the first step",
+    ),
     only("trainer/src/statistics.rs", "counts the rows of the first batches: part of the plan"),
-    always("trainer/src/session.rs", "the host's part around the iteration: batches, drain, checkpoints"),
-    always("trainer/src/session/**", "the host's part around the iteration: batches, drain, checkpoints"),
-    always("trainer/src/schedule.rs", "the iteration: the line that joins the rooms is written here"),
-    always("trainer/src/schedule/**", "the iteration: the line that joins the rooms is written here"),
-    always("trainer/src/bench.rs", "`headlong bench iteration` builds a whole session on synthetic batches"),
-    always("trainer/src/bench/**", "`headlong bench iteration` builds a whole session on synthetic batches"),
+    always(
+        "trainer/src/session.rs",
+        "the host's part around the iteration: batches, drain, checkpoints",
+    ),
+    always(
+        "trainer/src/session/**",
+        "the host's part around the iteration: batches, drain, checkpoints",
+    ),
+    always(
+        "trainer/src/schedule.rs",
+        "the iteration: the line that joins the rooms is written here",
+    ),
+    always(
+        "trainer/src/schedule/**",
+        "the iteration: the line that joins the rooms is written here",
+    ),
+    always(
+        "trainer/src/bench.rs",
+        "`headlong bench iteration` builds a whole session on synthetic batches",
+    ),
+    always(
+        "trainer/src/bench/**",
+        "`headlong bench iteration` builds a whole session on synthetic batches",
+    ),
 ];
 
 /// Functions that may be longer than the limit.
@@ -102,7 +130,10 @@ pub const UNSAFE_FILES: &[Exception] = &[
     always("device/src/**", "memory, streams, vector dispatch, foreign calls: the ground floor"),
     always("**/cuda.rs", "an op's CUDA launcher"),
     only("reader/src/disk/uring.rs", "the kernel writes into the buffers of reads in flight"),
-    only("device/tests/conformance.rs", "calls of the driver that the crate's surface does not let through"),
+    only(
+        "device/tests/conformance.rs",
+        "calls of the driver that the crate's surface does not let through",
+    ),
     always(
         "device/tests/conformance/**",
         "calls of the driver that the crate's surface does not let through",
@@ -133,13 +164,31 @@ pub const UNSAFE_FILES: &[Exception] = &[
 pub const ENVIRONMENT_READERS: &[Exception] = &[
     only("device/src/cuda/libraries.rs", "where CUDA's libraries are; no result depends on it"),
     only("device/src/cuda/cache.rs", "where compiled kernels are kept; no result depends on it"),
-    only("device/tests/conformance.rs", "tests that run themselves again in a process of their own"),
-    only("device/src/cuda/nvtx.rs", "a profiler says there which library listens; no result depends on it"),
-    only("device/src/cuda/testing.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
-    only("xtask/src/require.rs", "REQUIRE turns skipped checks into failures; no result depends on it"),
+    only(
+        "device/tests/conformance.rs",
+        "tests that run themselves again in a process of their own",
+    ),
+    only(
+        "device/src/cuda/nvtx.rs",
+        "a profiler says there which library listens; no result depends on it",
+    ),
+    only(
+        "device/src/cuda/testing.rs",
+        "REQUIRE turns skipped checks into failures; no result depends on it",
+    ),
+    only(
+        "xtask/src/require.rs",
+        "REQUIRE turns skipped checks into failures; no result depends on it",
+    ),
     only("comm/src/transport/verbs/sys/library.rs", "where libibverbs is; no result depends on it"),
-    only("comm/nccl-rs/src/demand.rs", "what NCCL itself reads there, to refuse what it would not do"),
-    always("comm/src/launcher_env.rs", "torchrun, mpirun, srun and Kubernetes say rank and address there"),
+    only(
+        "comm/nccl-rs/src/demand.rs",
+        "what NCCL itself reads there, to refuse what it would not do",
+    ),
+    always(
+        "comm/src/launcher_env.rs",
+        "torchrun, mpirun, srun and Kubernetes say rank and address there",
+    ),
 ];
 
 /// Functions of `comm` with a wait that ends for a reason that `waits` cannot read.
@@ -148,7 +197,10 @@ pub const ENDLESS_WAITS: &[Exception] = &[
         "comm/src/bin/comm-rxe/*",
         "a program for the guest of `cargo xtask rxe`, which has a time for all of it",
     ),
-    only("comm/src/rendezvous/door.rs::accept", "the listener does not block: nobody there is an answer"),
+    only(
+        "comm/src/rendezvous/door.rs::accept",
+        "the listener does not block: nobody there is an answer",
+    ),
     only(
         "comm/src/transport/shm/meet.rs::hand_out",
         "the listener does not block, and the loop has its patience",
@@ -165,7 +217,10 @@ pub const ENDLESS_WAITS: &[Exception] = &[
         "comm/src/transport/tcp/mod.rs::drop",
         "the control thread looks every 250 ms whether to stop, then has 400 ms for its last words",
     ),
-    only("comm/src/transport/paths/watch.rs::drop", "the thread was told to stop and woken; one look ends"),
+    only(
+        "comm/src/transport/paths/watch.rs::drop",
+        "the thread was told to stop and woken; one look ends",
+    ),
     only(
         "comm/src/transport/local/link.rs::withdraw",
         "a peer's thread copies out of this rank's memory: no deadline may give that memory back under it, and a copy ends",
@@ -182,7 +237,10 @@ pub const ENDLESS_WAITS: &[Exception] = &[
         "comm/src/device/rail/verbs/proxy.rs::run",
         "waits for nobody: the device has the deadline, and the owner stops the proxy",
     ),
-    only("comm/src/device/peer/flags.rs::drop", "the thread was told to stop, and looks every millisecond"),
+    only(
+        "comm/src/device/peer/flags.rs::drop",
+        "the thread was told to stop, and looks every millisecond",
+    ),
     only(
         "comm/src/testing.rs::run_communicators",
         "for tests: a rank ends at the deadline of its operations",
@@ -191,5 +249,8 @@ pub const ENDLESS_WAITS: &[Exception] = &[
         "comm/src/transport/sim/mod.rs::run",
         "for tests: the simulated network panics when a rank never comes",
     ),
-    only("comm/nccl-rs/src/state.rs::drop", "the thread has said as its last act that it has ended"),
+    only(
+        "comm/nccl-rs/src/state.rs::drop",
+        "the thread has said as its last act that it has ended",
+    ),
 ];

@@ -1,4 +1,5 @@
-//! Rules of kernels (`.cu`, `.cuh`): one text for every compiler, and sums that are the same each time.
+//! Rules of kernels (`.cu`, `.cuh`): one text for every compiler, and sums that are the same each
+//! time.
 //!
 //! | rule | says |
 //! |---|---|
@@ -18,7 +19,8 @@ const INTEGER_CASTS: &[&str] =
 
 /// Checks all kernels among `files`.
 pub fn check(files: &[TextFile]) -> Vec<Violation> {
-    let included: Vec<String> = files.iter().filter(|file| file.is_rust()).flat_map(includes).collect();
+    let included: Vec<String> =
+        files.iter().filter(|file| file.is_rust()).flat_map(includes).collect();
     let kernels = files.iter().filter(|file| file.is_kernel());
     kernels
         .flat_map(|file| {
@@ -44,16 +46,24 @@ fn check_text(file: &TextFile) -> Vec<Violation> {
     let mut violations = Vec::new();
     let text = without_comments(&file.text);
     for (index, line) in text.lines().enumerate() {
-        let mut report = |rule, message: &str| violations.push(violation(file, index + 1, rule, message));
+        let mut report =
+            |rule, message: &str| violations.push(violation(file, index + 1, rule, message));
         if line.contains("__CUDA_ARCH__") && file.path != PRELUDE {
-            let message = format!("`__CUDA_ARCH__` belongs into {PRELUDE}: wrap the one instruction there");
+            let message =
+                format!("`__CUDA_ARCH__` belongs into {PRELUDE}: wrap the one instruction there");
             report("kernel source", &message);
         }
         if line.trim_start().starts_with("#include") {
-            report("kernel source", "nothing is included: put the texts together with `concat!` in Rust");
+            report(
+                "kernel source",
+                "nothing is included: put the texts together with `concat!` in Rust",
+            );
         }
         if adds_float_by_instruction(line) {
-            report("float atomic", "its result depends on the order of threads: reduce by segments instead");
+            report(
+                "float atomic",
+                "its result depends on the order of threads: reduce by segments instead",
+            );
         }
     }
     for (at, _) in text.match_indices("atomicAdd") {
@@ -67,7 +77,8 @@ fn check_text(file: &TextFile) -> Vec<Violation> {
     violations
 }
 
-/// Whether the second argument of the call at the beginning of `call` is an integer for everybody to see.
+/// Whether the second argument of the call at the beginning of `call` is an integer for everybody
+/// to see.
 fn shows_an_integer(call: &str) -> bool {
     let Some((name, rest)) = call.split_once('(') else { return false };
     if !name
@@ -93,15 +104,18 @@ fn shows_an_integer(call: &str) -> bool {
     }
     let last = last.trim();
     let digits = last.trim_end_matches(['u', 'l', 'U', 'L']);
-    let is_literal =
-        !digits.is_empty() && digits.len() < last.len() && digits.chars().all(|c| c.is_ascii_digit());
+    let is_literal = !digits.is_empty()
+        && digits.len() < last.len()
+        && digits.chars().all(|c| c.is_ascii_digit());
     is_literal || INTEGER_CASTS.iter().any(|cast| last.starts_with(cast))
 }
 
-/// Whether a line holds a PTX instruction that adds floats in memory: `red.global.add.f32`, `atom.add.noftz.bf16x2`.
+/// Whether a line holds a PTX instruction that adds floats in memory: `red.global.add.f32`,
+/// `atom.add.noftz.bf16x2`.
 fn adds_float_by_instruction(line: &str) -> bool {
-    let words = line
-        .split(|letter: char| !(letter.is_alphanumeric() || letter == '.' || letter == '_' || letter == ':'));
+    let words = line.split(|letter: char| {
+        !(letter.is_alphanumeric() || letter == '.' || letter == '_' || letter == ':')
+    });
     words.into_iter().any(|word| {
         let parts: Vec<&str> = word.split('.').collect();
         let adds = matches!(parts.first(), Some(&("red" | "atom"))) && parts.contains(&"add");
@@ -167,7 +181,10 @@ mod tests {
         assert_eq!(rules("mlp/src/loss/loss.cu", text), [(2, "kernel source")]);
         assert_eq!(rules(PRELUDE, text), []);
         assert_eq!(
-            rules("mlp/src/loss/loss.cu", "// __CUDA_ARCH__ is not here\n/* nor\n __CUDA_ARCH__ */"),
+            rules(
+                "mlp/src/loss/loss.cu",
+                "// __CUDA_ARCH__ is not here\n/* nor\n __CUDA_ARCH__ */"
+            ),
             []
         );
     }
@@ -180,7 +197,8 @@ mod tests {
 
     #[test]
     fn what_is_added_atomically_is_an_integer() {
-        let good = ["atomicAdd(&n[f(a, b)], 1u);", "atomicAdd(count, (u32)x);", "atomicAdd(&n, 1ull);"];
+        let good =
+            ["atomicAdd(&n[f(a, b)], 1u);", "atomicAdd(count, (u32)x);", "atomicAdd(&n, 1ull);"];
         for line in good {
             assert_eq!(rules("a.cu", line), [], "{line}");
         }
@@ -196,7 +214,10 @@ mod tests {
         let asm = "\nasm(\"red.global.add.f32 [%0], %1;\");\nasm(\"atom.add.noftz.bf16x2 %0, [%1], %2;\");\n";
         assert_eq!(rules("a.cu", asm), [(2, "float atomic"), (3, "float atomic")]);
         assert_eq!(
-            rules("a.cu", "asm(\"red.global.add.u32 [%0], %1;\"); // add.f32 by red. would be bad\n"),
+            rules(
+                "a.cu",
+                "asm(\"red.global.add.u32 [%0], %1;\"); // add.f32 by red. would be bad\n"
+            ),
             []
         );
     }

@@ -14,7 +14,8 @@
 //! | kernels | one text for every compiler, no float added atomically, none that nothing includes |
 //! | versions | every dependency stands in the workspace's one table, with its reason, and is used |
 //!
-//! Every exception is a line of [`allow`], with its reason; an exception that excuses nothing is itself a finding.
+//! Every exception is a line of [`allow`], with its reason; an exception that excuses nothing is
+//! itself a finding.
 
 mod allow;
 mod kernels;
@@ -71,14 +72,16 @@ impl Allowed {
 
     /// Whether a line of the list covers `subject`: a path, or `path::function`.
     pub fn covers(&self, subject: &str) -> bool {
-        let found = self.exceptions.iter().position(|exception| matches_glob(exception.pattern, subject));
+        let found =
+            self.exceptions.iter().position(|exception| matches_glob(exception.pattern, subject));
         if let Some(index) = found {
             self.used.borrow_mut().insert(index);
         }
         found.is_some()
     }
 
-    /// A finding for each line that excused nothing. Lines marked `standing` describe the plan and may wait.
+    /// A finding for each line that excused nothing. Lines marked `standing` describe the plan and
+    /// may wait.
     fn unused(&self) -> Vec<Violation> {
         let used = self.used.borrow();
         let idle = |index: &usize| !used.contains(index) && !self.exceptions[*index].standing;

@@ -1,4 +1,5 @@
-//! Which file is declared by which `mod` line: finds files that nothing compiles, and files compiled for tests only.
+//! Which file is declared by which `mod` line: finds files that nothing compiles, and files
+//! compiled for tests only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,8 +28,9 @@ struct Child {
 impl ModuleTree {
     /// Walks from every target's root file along the `mod` lines of `sources`.
     pub fn new(root: &Path, metadata: &Metadata, sources: &[SourceFile]) -> Self {
-        let relative =
-            |path: &Path| path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/");
+        let relative = |path: &Path| {
+            path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
+        };
         let mut roots = Vec::new();
         let mut folders = Vec::new();
         for package in metadata.workspace_packages() {
@@ -59,11 +61,10 @@ impl ModuleTree {
                 _ => reached.insert(child.path.clone(), child.test_only),
             };
             let children = declared_by(source, root_paths.contains(&child.path));
-            open.extend(
-                children
-                    .into_iter()
-                    .map(|inner| Child { path: inner.path, test_only: inner.test_only || child.test_only }),
-            );
+            open.extend(children.into_iter().map(|inner| Child {
+                path: inner.path,
+                test_only: inner.test_only || child.test_only,
+            }));
         }
         let belongs = |path: &str| folders.iter().any(|folder| path.starts_with(folder.as_str()));
         let dead = by_path
@@ -71,7 +72,8 @@ impl ModuleTree {
             .filter(|path| belongs(path) && !reached.contains_key(**path))
             .map(|path| (*path).to_string())
             .collect();
-        let tests = reached.into_iter().filter(|(_, test_only)| *test_only).map(|(path, _)| path).collect();
+        let tests =
+            reached.into_iter().filter(|(_, test_only)| *test_only).map(|(path, _)| path).collect();
         Self { dead, tests }
     }
 
@@ -80,7 +82,8 @@ impl ModuleTree {
         self.tests.contains(path)
     }
 
-    /// Whether no target reaches the file at `path`. What it contains cannot be judged: it may be a test's.
+    /// Whether no target reaches the file at `path`. What it contains cannot be judged: it may be a
+    /// test's.
     pub fn is_dead(&self, path: &str) -> bool {
         self.dead.iter().any(|dead| dead == path)
     }
@@ -91,7 +94,8 @@ impl ModuleTree {
             file: path.clone(),
             line: 1,
             rule: "dead file",
-            message: "no `mod` line reaches it, so nothing compiles it: declare it or remove it".into(),
+            message: "no `mod` line reaches it, so nothing compiles it: declare it or remove it"
+                .into(),
         };
         self.dead.iter().map(finding).collect()
     }
@@ -101,9 +105,14 @@ impl ModuleTree {
 fn declared_by(source: &SourceFile, is_root: bool) -> Vec<Child> {
     let (folder, file) = source.path.rsplit_once('/').unwrap_or(("", &source.path));
     let stem = file.trim_end_matches(".rs");
-    let own_folder = if is_root || stem == "mod" { folder.to_string() } else { format!("{folder}/{stem}") };
-    let mut finder =
-        Finder { file_folder: folder.into(), folder: own_folder, test_depth: 0, children: Vec::new() };
+    let own_folder =
+        if is_root || stem == "mod" { folder.to_string() } else { format!("{folder}/{stem}") };
+    let mut finder = Finder {
+        file_folder: folder.into(),
+        folder: own_folder,
+        test_depth: 0,
+        children: Vec::new(),
+    };
     finder.visit_file(&source.syntax);
     finder.children
 }
@@ -130,7 +139,10 @@ impl<'ast> Visit<'ast> for Finder {
             let test_only = self.test_depth > 0;
             let paths = match path_attributes(&item.attrs) {
                 explicit if explicit.is_empty() => {
-                    vec![format!("{folder}/{}.rs", item.ident), format!("{folder}/{}/mod.rs", item.ident)]
+                    vec![
+                        format!("{folder}/{}.rs", item.ident),
+                        format!("{folder}/{}/mod.rs", item.ident),
+                    ]
                 }
                 explicit => explicit.iter().map(|path| join(&self.file_folder, path)).collect(),
             };
@@ -141,7 +153,8 @@ impl<'ast> Visit<'ast> for Finder {
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
         if call.path.is_ident("include") {
-            let path = strings(call.tokens.clone()).into_iter().map(|path| join(&self.file_folder, &path));
+            let path =
+                strings(call.tokens.clone()).into_iter().map(|path| join(&self.file_folder, &path));
             let test_only = self.test_depth > 0;
             self.children.extend(path.map(|path| Child { path, test_only }));
         }
@@ -154,7 +167,8 @@ impl<'ast> Visit<'ast> for Finder {
             {
                 let test_only = self.test_depth > 0;
                 self.children.push(Child { path: format!("{}/{name}.rs", self.folder), test_only });
-                self.children.push(Child { path: format!("{}/{name}/mod.rs", self.folder), test_only });
+                self.children
+                    .push(Child { path: format!("{}/{name}/mod.rs", self.folder), test_only });
             }
         }
     }
@@ -171,7 +185,9 @@ fn path_attributes(attributes: &[syn::Attribute]) -> Vec<String> {
                 }
             }
             syn::Meta::List(list) if list.path.is_ident("cfg_attr") => {
-                paths.extend(strings(list.tokens.clone()).into_iter().filter(|text| text.ends_with(".rs")));
+                paths.extend(
+                    strings(list.tokens.clone()).into_iter().filter(|text| text.ends_with(".rs")),
+                );
             }
             _ => {}
         }
@@ -253,7 +269,10 @@ mod tests {
     #[test]
     fn test_modules_are_test_files_all_the_way_down() {
         let tree = tree(&[
-            ("a/src/lib.rs", "#[cfg(test)] mod tests; mod real; mod shared; #[cfg(test)] mod shared;"),
+            (
+                "a/src/lib.rs",
+                "#[cfg(test)] mod tests; mod real; mod shared; #[cfg(test)] mod shared;",
+            ),
             ("a/src/tests.rs", "mod inner;"),
             ("a/src/tests/inner.rs", ""),
             ("a/src/real.rs", ""),
@@ -261,7 +280,9 @@ mod tests {
             ("a/tests/t.rs", "mod common;"),
             ("a/tests/common/mod.rs", ""),
         ]);
-        for path in ["a/src/tests.rs", "a/src/tests/inner.rs", "a/tests/t.rs", "a/tests/common/mod.rs"] {
+        for path in
+            ["a/src/tests.rs", "a/src/tests/inner.rs", "a/tests/t.rs", "a/tests/common/mod.rs"]
+        {
             assert!(tree.is_test(path), "{path}");
         }
         for path in ["a/src/lib.rs", "a/src/real.rs", "a/src/shared.rs"] {

@@ -1,4 +1,5 @@
-//! The room table: which package imports which, and which of the trainer's files see more than one room.
+//! The room table: which package imports which, and which of the trainer's files see more than one
+//! room.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +28,11 @@ pub fn check(root: &Path, metadata: &Metadata) -> Vec<Violation> {
         .map(|package| Package {
             name: package.name.to_string(),
             manifest: relative(root, package.manifest_path.as_std_path()),
-            dependencies: package.dependencies.iter().map(|dependency| dependency.name.clone()).collect(),
+            dependencies: package
+                .dependencies
+                .iter()
+                .map(|dependency| dependency.name.clone())
+                .collect(),
         })
         .collect();
     check_packages(&packages)
@@ -41,8 +46,10 @@ fn check_packages(packages: &[Package]) -> Vec<Violation> {
     let is_ours = |name: &str| packages.iter().any(|package| package.name == name);
     let mut violations = Vec::new();
     for package in packages {
-        let report = |message| Violation { file: package.manifest.clone(), line: 1, rule: "rooms", message };
-        let Some(Room { may_use, .. }) = ROOMS.iter().find(|room| room.package == package.name) else {
+        let report =
+            |message| Violation { file: package.manifest.clone(), line: 1, rule: "rooms", message };
+        let Some(Room { may_use, .. }) = ROOMS.iter().find(|room| room.package == package.name)
+        else {
             violations.push(report(format!(
                 "the package `{}` has no line in the room table: add one to xtask/src/tidy/allow.rs and ARCHITECTURE.md",
                 package.name
@@ -57,17 +64,21 @@ fn check_packages(packages: &[Package]) -> Vec<Violation> {
                     package.name
                 )));
             }
-            let owners =
-                RESTRICTED_CRATES.iter().find(|(name, _)| name == dependency).map(|(_, owners)| *owners);
+            let owners = RESTRICTED_CRATES
+                .iter()
+                .find(|(name, _)| name == dependency)
+                .map(|(_, owners)| *owners);
             if let Some(owners) = owners.filter(|owners| !owners.contains(&package.name.as_str())) {
-                violations.push(report(format!("`{dependency}` belongs to {} only", owners.join(", "))));
+                violations
+                    .push(report(format!("`{dependency}` belongs to {} only", owners.join(", "))));
             }
         }
     }
     violations
 }
 
-/// Checks that a file of the trainer sees at most one sibling room, outside the listed files and tests.
+/// Checks that a file of the trainer sees at most one sibling room, outside the listed files and
+/// tests.
 pub fn check_file(source: &SourceFile, is_test: bool, exceptions: &Exceptions) -> Vec<Violation> {
     if is_test || !source.path.starts_with("trainer/src/") {
         return Vec::new();
@@ -77,7 +88,8 @@ pub fn check_file(source: &SourceFile, is_test: bool, exceptions: &Exceptions) -
     if finder.seen.len() < 2 || exceptions.two_rooms.covers(&source.path) {
         return Vec::new();
     }
-    let rooms: Vec<&str> = finder.seen.keys().map(|room| room.trim_start_matches("headlong_")).collect();
+    let rooms: Vec<&str> =
+        finder.seen.keys().map(|room| room.trim_start_matches("headlong_")).collect();
     let line = finder.seen.values().copied().max().unwrap_or(1);
     let message = format!(
         "sees {}: only plan, build, session and schedule see more than one room; move the joining code there",
@@ -172,7 +184,10 @@ mod tests {
     #[test]
     fn unknown_packages_and_restricted_crates_are_found() {
         assert!(messages(package("headlong-extra", &[]))[0].contains("no line in the room table"));
-        assert!(messages(package("headlong-mlp", &["anyhow"]))[0].contains("`anyhow` belongs to headlong,"));
+        assert!(
+            messages(package("headlong-mlp", &["anyhow"]))[0]
+                .contains("`anyhow` belongs to headlong,")
+        );
         assert_eq!(messages(package("headlong", &["anyhow"])), [""; 0]);
     }
 
@@ -195,7 +210,8 @@ mod tests {
     fn the_ground_floor_and_test_code_do_not_count_as_a_second_room() {
         let ground = "use headlong_reader::Batch;\nuse headlong_device::Pool;\n";
         assert_eq!(two_rooms("trainer/src/metrics.rs", ground, false), []);
-        let tests = "use headlong_reader::Batch;\n#[cfg(test)]\nmod tests { use headlong_mlp::Loss; }\n";
+        let tests =
+            "use headlong_reader::Batch;\n#[cfg(test)]\nmod tests { use headlong_mlp::Loss; }\n";
         assert_eq!(two_rooms("trainer/src/metrics.rs", tests, false), []);
     }
 

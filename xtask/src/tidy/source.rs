@@ -1,7 +1,7 @@
 //! Rules read from the syntax tree: function sizes, `unwrap`, `unsafe`, the environment, opt-outs.
 //!
-//! Macro bodies have no syntax tree, so they are read as tokens: `unwrap` inside `assert!` counts, and so does
-//! a function written inside `vectorized!`.
+//! Macro bodies have no syntax tree, so they are read as tokens: `unwrap` inside `assert!` counts,
+//! and so does a function written inside `vectorized!`.
 
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use syn::spanned::Spanned;
@@ -15,7 +15,8 @@ const FUNCTION_LINES: usize = 70;
 /// The same for a test, whose cases may stand in one table.
 const TEST_FUNCTION_LINES: usize = 100;
 /// Lints that no file may switch off.
-const PROTECTED_LINTS: &[&str] = &["unwrap_used", "undocumented_unsafe_blocks", "unsafe_op_in_unsafe_fn"];
+const PROTECTED_LINTS: &[&str] =
+    &["unwrap_used", "undocumented_unsafe_blocks", "unsafe_op_in_unsafe_fn"];
 
 /// One parsed Rust file.
 pub struct SourceFile {
@@ -49,7 +50,8 @@ pub fn check(source: &SourceFile, is_test: bool, exceptions: &Exceptions) -> Vec
     violations
 }
 
-/// Whether one of `attributes` compiles the item for tests only: `#[test]`, `#[cfg(test)]`, `#[cfg(all(test, …))]`.
+/// Whether one of `attributes` compiles the item for tests only: `#[test]`, `#[cfg(test)]`,
+/// `#[cfg(all(test, …))]`.
 pub fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::Path(path) => path.is_ident("test"),
@@ -58,7 +60,8 @@ pub fn is_test_only(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Whether a `cfg` condition can hold in a test build only. `any` and `not` are taken as not requiring it.
+/// Whether a `cfg` condition can hold in a test build only. `any` and `not` are taken as not
+/// requiring it.
 fn requires_test(condition: TokenStream) -> bool {
     let tokens: Vec<TokenTree> = condition.into_iter().collect();
     match tokens.as_slice() {
@@ -128,10 +131,14 @@ impl Visitor<'_> {
         for (index, token) in tokens.iter().enumerate() {
             match token {
                 TokenTree::Group(group) => self.check_macro_tokens(group.stream()),
-                TokenTree::Ident(word) if is_unwrap(&word.to_string()) && follows_dot(&tokens, index) => {
+                TokenTree::Ident(word)
+                    if is_unwrap(&word.to_string()) && follows_dot(&tokens, index) =>
+                {
                     self.unwrap_found(word.span(), &word.to_string());
                 }
-                TokenTree::Ident(word) if word == "fn" => self.check_macro_function(&tokens[index..]),
+                TokenTree::Ident(word) if word == "fn" => {
+                    self.check_macro_function(&tokens[index..])
+                }
                 _ => {}
             }
         }
@@ -223,7 +230,8 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
             && let Some(lint) = names_protected_lint(list.tokens.clone())
             && self.test_depth == 0
         {
-            let message = format!("`{lint}` is switched off: no file may opt out, mend the code instead");
+            let message =
+                format!("`{lint}` is switched off: no file may opt out, mend the code instead");
             self.report(attribute.span(), "lints", message);
         }
         visit::visit_attribute(self, attribute);
@@ -260,8 +268,7 @@ fn check_unsafe(source: &SourceFile, exceptions: &Exceptions) -> Vec<Violation> 
     if exceptions.unsafe_code.covers(&source.path) {
         return Vec::new();
     }
-    let advice =
-        "use the safe views of `headlong-device`, or list the file with a reason in xtask/src/tidy/allow.rs";
+    let advice = "use the safe views of `headlong-device`, or list the file with a reason in xtask/src/tidy/allow.rs";
     let message = format!("`unsafe` in a file that is not listed: {advice}");
     vec![Violation { file: source.path.clone(), line: span.start().line, rule: "unsafe", message }]
 }
@@ -319,7 +326,10 @@ mod tests {
     }
 
     fn rules(text: &str) -> Vec<(usize, &'static str)> {
-        findings("reader/src/x.rs", text, false).into_iter().map(|found| (found.line, found.rule)).collect()
+        findings("reader/src/x.rs", text, false)
+            .into_iter()
+            .map(|found| (found.line, found.rule))
+            .collect()
     }
 
     fn function_of(lines: usize) -> String {
@@ -331,7 +341,11 @@ mod tests {
         assert_eq!(rules(&function_of(70)), []);
         let found = findings("reader/src/x.rs", &format!("\n\n{}", function_of(71)), false);
         assert_eq!((found[0].line, found[0].rule), (3, "function size"));
-        assert!(found[0].message.contains("`long` has 71 lines, more than 70"), "{}", found[0].message);
+        assert!(
+            found[0].message.contains("`long` has 71 lines, more than 70"),
+            "{}",
+            found[0].message
+        );
     }
 
     #[test]
@@ -355,7 +369,10 @@ mod tests {
     fn unwrap_is_found_in_calls_paths_and_macros() {
         assert_eq!(rules("fn f() {\n    x.unwrap();\n}\n"), [(2, "unwrap")]);
         assert_eq!(rules("fn f() {\n    x.map(Option::unwrap);\n}\n"), [(2, "unwrap")]);
-        assert_eq!(rules("fn f() {\n    println!(\"{}\",\n        x.unwrap());\n}\n"), [(3, "unwrap")]);
+        assert_eq!(
+            rules("fn f() {\n    println!(\"{}\",\n        x.unwrap());\n}\n"),
+            [(3, "unwrap")]
+        );
         assert_eq!(rules("fn f() {\n    x.unwrap_err();\n}\n"), [(2, "unwrap")]);
         assert_eq!(rules("fn f() { x.unwrap_or(1); x.unwrap_or_default(); }\n"), []);
     }
@@ -404,7 +421,10 @@ mod tests {
     #[test]
     fn protected_lints_cannot_be_switched_off() {
         assert_eq!(rules("#![allow(clippy::unwrap_used)]\n"), [(1, "lints")]);
-        assert_eq!(rules("#[expect(clippy::undocumented_unsafe_blocks)]\nfn f() {}\n"), [(1, "lints")]);
+        assert_eq!(
+            rules("#[expect(clippy::undocumented_unsafe_blocks)]\nfn f() {}\n"),
+            [(1, "lints")]
+        );
         assert_eq!(rules("#[allow(clippy::too_many_lines)]\nfn f() {}\n"), []);
     }
 }

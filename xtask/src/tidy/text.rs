@@ -10,7 +10,8 @@ use super::{Exceptions, Violation};
 /// Lines of the longest source file.
 const FILE_LINES: usize = 600;
 /// Folders that hold nothing of ours: build outputs and what a fuzzer leaves.
-pub const SKIPPED_FOLDERS: &[&str] = &["target", "corpus", "artifacts", "headlong-out", "kernels-cache"];
+pub const SKIPPED_FOLDERS: &[&str] =
+    &["target", "corpus", "artifacts", "headlong-out", "kernels-cache"];
 /// Files that tidy reads, by ending.
 const READ_ENDINGS: &[&str] = &["rs", "cu", "cuh", "toml", "py", "sh", "md"];
 /// The words that mark a to-do, each in two halves, so that this file does not mark itself.
@@ -58,7 +59,9 @@ fn read_folder(folder: &Path, prefix: &str, files: &mut Vec<TextFile>) -> Result
         let kind = entry.file_type().with_context(|| path.clone())?;
         if kind.is_dir() && !name.starts_with('.') && !SKIPPED_FOLDERS.contains(&name.as_str()) {
             read_folder(&entry.path(), &format!("{path}/"), files)?;
-        } else if kind.is_file() && READ_ENDINGS.iter().any(|ending| name.ends_with(&format!(".{ending}"))) {
+        } else if kind.is_file()
+            && READ_ENDINGS.iter().any(|ending| name.ends_with(&format!(".{ending}")))
+        {
             let text = fs::read_to_string(entry.path()).with_context(|| path.clone())?;
             files.push(TextFile { path, text });
         }
@@ -68,8 +71,12 @@ fn read_folder(folder: &Path, prefix: &str, files: &mut Vec<TextFile>) -> Result
 
 /// Checks one file's length and its to-dos.
 pub fn check(file: &TextFile, exceptions: &Exceptions) -> Vec<Violation> {
-    let mut violations: Vec<Violation> =
-        file.text.lines().enumerate().filter_map(|(index, line)| check_todo(file, index + 1, line)).collect();
+    let mut violations: Vec<Violation> = file
+        .text
+        .lines()
+        .enumerate()
+        .filter_map(|(index, line)| check_todo(file, index + 1, line))
+        .collect();
     let lines = file.text.lines().count();
     if file.is_source() && lines > FILE_LINES && !exceptions.file_size.covers(&file.path) {
         let message = format!(
@@ -93,10 +100,13 @@ fn check_todo(file: &TextFile, line_number: usize, line: &str) -> Option<Violati
         _ => "//",
     };
     let (_, comment) = line.split_once(marker)?;
-    let word =
-        comment.split(|letter: char| !letter.is_alphanumeric()).find(|word| TODO_WORDS.contains(word))?;
-    let has_issue_number =
-        comment.split('#').skip(1).any(|after| after.starts_with(|letter: char| letter.is_ascii_digit()));
+    let word = comment
+        .split(|letter: char| !letter.is_alphanumeric())
+        .find(|word| TODO_WORDS.contains(word))?;
+    let has_issue_number = comment
+        .split('#')
+        .skip(1)
+        .any(|after| after.starts_with(|letter: char| letter.is_ascii_digit()));
     (!has_issue_number).then(|| Violation {
         file: file.path.clone(),
         line: line_number,
@@ -111,7 +121,10 @@ mod tests {
 
     fn rules(path: &str, text: &str) -> Vec<(usize, &'static str)> {
         let file = TextFile { path: path.into(), text: text.into() };
-        check(&file, &Exceptions::listed()).into_iter().map(|found| (found.line, found.rule)).collect()
+        check(&file, &Exceptions::listed())
+            .into_iter()
+            .map(|found| (found.line, found.rule))
+            .collect()
     }
 
     #[test]
@@ -126,21 +139,29 @@ mod tests {
     fn a_to_do_carries_an_issue_number() {
         let word = TODO_WORDS[0];
         assert_eq!(rules("mlp/src/x.rs", &format!("\n// {word}: later\n")), [(2, "to-do")]);
-        assert_eq!(rules("mlp/src/x.rs", &format!("let x = 1; // {word} later, see # 3\n")), [(1, "to-do")]);
+        assert_eq!(
+            rules("mlp/src/x.rs", &format!("let x = 1; // {word} later, see # 3\n")),
+            [(1, "to-do")]
+        );
         assert_eq!(rules("mlp/src/x.rs", &format!("// {word}(#12): later\n")), []);
         assert_eq!(rules("configs/x.toml", &format!("a = 1 # {word}\n")), [(1, "to-do")]);
-        assert_eq!(rules("mlp/src/x.rs", &format!("let text = \"{word}\"; // {}\n", "toDo list")), []);
+        assert_eq!(
+            rules("mlp/src/x.rs", &format!("let text = \"{word}\"; // {}\n", "toDo list")),
+            []
+        );
     }
 
     #[test]
     fn the_tree_is_read_without_build_outputs() {
         let folder = std::env::temp_dir().join(format!("headlong-tidy-{}", std::process::id()));
-        for path in ["a/src/lib.rs", "target/x.rs", ".git/x.rs", "fuzz/corpus/x.rs", "a/notes.txt"] {
+        for path in ["a/src/lib.rs", "target/x.rs", ".git/x.rs", "fuzz/corpus/x.rs", "a/notes.txt"]
+        {
             let path = folder.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         }
-        let paths: Vec<String> = read_tree(&folder).unwrap().into_iter().map(|file| file.path).collect();
+        let paths: Vec<String> =
+            read_tree(&folder).unwrap().into_iter().map(|file| file.path).collect();
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(paths, ["a/src/lib.rs"]);
     }

@@ -1,5 +1,6 @@
-//! The version table: every dependency stands once in the workspace's `Cargo.toml`, with its reason, and every package
-//! takes it, and the lints, from there. What a package takes, its sources name.
+//! The version table: every dependency stands once in the workspace's `Cargo.toml`, with its
+//! reason, and every package takes it, and the lints, from there. What a package takes, its sources
+//! name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,12 +25,17 @@ pub fn check(root: &Path, metadata: &Metadata) -> Result<Vec<Violation>> {
 }
 
 /// A package's dependencies are named in its sources, and a line of the table is used by a package.
-pub fn check_use(root: &Path, metadata: &Metadata, sources: &[SourceFile]) -> Result<Vec<Violation>> {
+pub fn check_use(
+    root: &Path,
+    metadata: &Metadata,
+    sources: &[SourceFile],
+) -> Result<Vec<Violation>> {
     let mut violations = Vec::new();
     let mut used_by_some: BTreeSet<String> = BTreeSet::new();
     for package in metadata.workspace_packages() {
         let manifest = package.manifest_path.as_std_path();
-        let manifest = manifest.strip_prefix(root).unwrap_or(manifest).to_string_lossy().replace('\\', "/");
+        let manifest =
+            manifest.strip_prefix(root).unwrap_or(manifest).to_string_lossy().replace('\\', "/");
         let folder = manifest.trim_end_matches("Cargo.toml");
         let names: BTreeSet<String> = sources
             .iter()
@@ -72,14 +78,18 @@ fn check_table_is_used(file: &str, text: &str, used: &BTreeSet<String>) -> Vec<V
 
 /// Every line of `[workspace.dependencies]` says why the crate is there.
 fn check_table(file: &str, text: &str) -> Vec<Violation> {
-    let is_bare = |line: &str| line.contains('=') && !line.contains("path =") && !line.contains(" # ");
+    let is_bare =
+        |line: &str| line.contains('=') && !line.contains("path =") && !line.contains(" # ");
     lines_of(text, |section| section == "workspace.dependencies")
         .filter(|(_, line)| is_bare(line))
         .map(|(number, line)| Violation {
             file: file.into(),
             line: number,
             rule: "versions",
-            message: format!("`{}` has no reason: end the line with ` # why it is there`", name_of(line)),
+            message: format!(
+                "`{}` has no reason: end the line with ` # why it is there`",
+                name_of(line)
+            ),
         })
         .collect()
 }
@@ -87,17 +97,20 @@ fn check_table(file: &str, text: &str) -> Vec<Violation> {
 /// A package takes its lints and its dependencies' versions from the workspace.
 fn check_manifest(file: &str, text: &str) -> Vec<Violation> {
     let report = |line, message| Violation { file: file.into(), line, rule: "versions", message };
-    let mut violations: Vec<Violation> = lines_of(text, |section| section.ends_with("dependencies"))
-        .filter(|(_, line)| line.contains('=') && !line.contains("workspace"))
-        .map(|(number, line)| {
-            let advice = "move the version to the workspace's table and write `.workspace = true`";
-            report(number, format!("`{}` states its own version: {advice}", name_of(line)))
-        })
-        .collect();
+    let mut violations: Vec<Violation> =
+        lines_of(text, |section| section.ends_with("dependencies"))
+            .filter(|(_, line)| line.contains('=') && !line.contains("workspace"))
+            .map(|(number, line)| {
+                let advice =
+                    "move the version to the workspace's table and write `.workspace = true`";
+                report(number, format!("`{}` states its own version: {advice}", name_of(line)))
+            })
+            .collect();
     if !lines_of(text, |section| section == "lints")
         .any(|(_, line)| line.replace(' ', "") == "workspace=true")
     {
-        violations.push(report(1, "opts out of the lints: add `[lints]` with `workspace = true`".into()));
+        violations
+            .push(report(1, "opts out of the lints: add `[lints]` with `workspace = true`".into()));
     }
     violations
 }

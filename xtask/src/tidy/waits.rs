@@ -4,12 +4,15 @@
 //!
 //! - `wait` of a condition variable or a barrier, and `wait_while`: there is `wait_timeout`;
 //! - `recv`, `join`, `park` and `wait` without an argument, of channels, threads and children;
-//! - `read_exact`, `read_to_end`, `read_to_string` and `accept` of connections, `connect` of `TcpStream` and
-//!   `UnixStream`: there are timeouts, `connect_timeout` and sockets that do not block;
+//! - `read_exact`, `read_to_end`, `read_to_string` and `accept` of connections, `connect` of
+//!   `TcpStream` and `UnixStream`: there are timeouts, `connect_timeout` and sockets that do not
+//!   block;
 //! - `poll` without a time;
-//! - a loop that pauses (`spin_loop`, `yield_now`, `sleep`) and never looks at a clock: none of its words is in [`CLOCKS`].
+//! - a loop that pauses (`spin_loop`, `yield_now`, `sleep`) and never looks at a clock: none of its
+//!   words is in [`CLOCKS`].
 //!
-//! The rule reads names, not types; what it takes wrongly is a line of `allow::ENDLESS_WAITS` with the reason why it ends.
+//! The rule reads names, not types; what it takes wrongly is a line of `allow::ENDLESS_WAITS` with
+//! the reason why it ends.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -35,7 +38,8 @@ const ENDLESS: &[(&str, usize)] = &[
     ("read_to_string", 1),
 ];
 /// Types whose methods of these names may be passed on as functions.
-const WAITING_TYPES: &[&str] = &["JoinHandle", "ScopedJoinHandle", "Receiver", "Condvar", "Barrier"];
+const WAITING_TYPES: &[&str] =
+    &["JoinHandle", "ScopedJoinHandle", "Receiver", "Condvar", "Barrier"];
 /// Words of which a loop that pauses has at least one.
 const CLOCKS: &[&str] =
     &["elapsed", "deadline", "until", "longest", "patience", "left", "timed_out", "due", "Instant"];
@@ -84,7 +88,8 @@ impl Visitor<'_> {
 
     /// A loop, all of it: its condition and its body.
     fn check_loop(&mut self, whole: &(impl Spanned + quote::ToTokens)) {
-        let has = |list: &[&str]| words(whole.to_token_stream()).any(|(word, _)| list.contains(&&*word));
+        let has =
+            |list: &[&str]| words(whole.to_token_stream()).any(|(word, _)| list.contains(&&*word));
         if has(PAUSES) && !has(CLOCKS) {
             self.report(whole, "a loop pauses and never looks at a clock");
         }
@@ -92,7 +97,8 @@ impl Visitor<'_> {
 
     fn check_path_call(&mut self, call: &ExprCall) {
         let Expr::Path(function) = &*call.func else { return };
-        let names: Vec<String> = function.path.segments.iter().map(|part| part.ident.to_string()).collect();
+        let names: Vec<String> =
+            function.path.segments.iter().map(|part| part.ident.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let without_time = |argument: &Expr| {
             let text = argument.to_token_stream().to_string();
@@ -105,7 +111,9 @@ impl Visitor<'_> {
             [.., "TcpStream", "connect"] | [.., "UnixStream", "connect" | "connect_addr"] => {
                 self.report(call, "`connect` waits as long as the system likes");
             }
-            ["park"] | [.., "thread", "park"] => self.report(call, "`park` waits until somebody calls"),
+            ["park"] | [.., "thread", "park"] => {
+                self.report(call, "`park` waits until somebody calls")
+            }
             _ => {}
         }
     }
@@ -129,7 +137,9 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 
     fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
-        self.inside(item.sig.ident.to_string(), |visitor| visit::visit_trait_item_fn(visitor, item));
+        self.inside(item.sig.ident.to_string(), |visitor| {
+            visit::visit_trait_item_fn(visitor, item)
+        });
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
@@ -137,7 +147,8 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
         // What a type calls of its own is a function of this room, and looked at itself.
         let is_own = call.receiver.to_token_stream().to_string() == "self";
         let has_time = call.args.iter().any(|argument| {
-            words(argument.to_token_stream()).any(|(word, _)| word == "Duration" || CLOCKS.contains(&&*word))
+            words(argument.to_token_stream())
+                .any(|(word, _)| word == "Duration" || CLOCKS.contains(&&*word))
         });
         if !is_own && !has_time && ENDLESS.contains(&(name.as_str(), call.args.len())) {
             self.report(&call.method, &format!("`{name}` waits without a time"));
@@ -233,15 +244,20 @@ mod tests {
     fn a_loop_that_pauses_looks_at_a_clock() {
         assert_eq!(lines("loop {\n if ready() { return; }\n std::hint::spin_loop();\n}"), [2]);
         assert_eq!(lines("while !ready() {\n std::thread::yield_now();\n}"), [2]);
-        assert_eq!(lines("while begin.elapsed() < longest {\n std::thread::yield_now();\n}"), [0_usize; 0]);
-        assert_eq!(lines("loop {\n if Instant::now() > until { return; }\n sleep(pause);\n}"), [0_usize; 0]);
+        assert_eq!(
+            lines("while begin.elapsed() < longest {\n std::thread::yield_now();\n}"),
+            [0_usize; 0]
+        );
+        assert_eq!(
+            lines("loop {\n if Instant::now() > until { return; }\n sleep(pause);\n}"),
+            [0_usize; 0]
+        );
         assert_eq!(lines("while index < count {\n index += 1;\n}"), [0_usize; 0]);
     }
 
     #[test]
     fn tests_and_other_rooms_may_wait() {
-        let text =
-            "#[cfg(test)]\nmod tests {\n fn f() { thread.join(); }\n}\n#[test]\nfn g() { rx.recv(); }\n";
+        let text = "#[cfg(test)]\nmod tests {\n fn f() { thread.join(); }\n}\n#[test]\nfn g() { rx.recv(); }\n";
         assert_eq!(lines_of("comm/src/x.rs", text), [0_usize; 0]);
         assert_eq!(lines_of("reader/src/x.rs", "fn f() { thread.join(); }"), [0_usize; 0]);
         let source = SourceFile::parse("comm/src/x.rs", "fn f() { thread.join(); }").unwrap();

@@ -38,7 +38,10 @@ fn what_is_in_progress_succeeds() {
     script.looks.store(4, SeqCst);
     comm.close().unwrap();
     let log = script.take_log();
-    assert_eq!(log, ["init", "send 1 of 7 at 0 with 0", "end", "finalize", "destroy by the watchdog"]);
+    assert_eq!(
+        log,
+        ["init", "send 1 of 7 at 0 with 0", "end", "finalize", "destroy by the watchdog"]
+    );
 }
 
 #[test]
@@ -57,7 +60,10 @@ fn a_communicator_that_was_never_made_is_not_aborted() {
     script.makes_none.store(true, SeqCst);
     script.init.store(2, SeqCst);
     let error = script.init(&library(22809, true), quick(LONG)).unwrap_err();
-    assert!(matches!(error, Error::Call { function: "ncclCommInitRankConfig", code: 2, .. }), "{error}");
+    assert!(
+        matches!(error, Error::Call { function: "ncclCommInitRankConfig", code: 2, .. }),
+        "{error}"
+    );
     script.init.store(0, SeqCst);
     let error = script.init(&library(22809, true), quick(LONG)).unwrap_err();
     assert!(error.to_string().contains("made no communicator"), "{error}");
@@ -161,20 +167,26 @@ fn a_call_waits_for_its_turn_only_until_the_deadline() {
     let script = Script::new();
     let comm = script.init(&library(22809, true), quick(50)).unwrap();
     let outcome = comm.group(|_| comm.place().map(drop));
-    assert!(matches!(outcome, Err(Error::Timeout { function: "ncclCommUserRank", .. })), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(Error::Timeout { function: "ncclCommUserRank", .. })),
+        "{outcome:?}"
+    );
     // Nothing was in progress: it stays usable.
     comm.place().unwrap();
 }
 
 #[test]
 fn a_wrong_argument_leaves_the_communicator_usable_and_any_other_failure_does_not() {
-    for (code, usable) in [(4, true), (1, false), (2, false), (3, false), (5, false), (6, false), (99, false)]
+    for (code, usable) in
+        [(4, true), (1, false), (2, false), (3, false), (5, false), (6, false), (99, false)]
     {
         let script = Script::new();
         let comm = script.init(&library(22809, true), quick(LONG)).unwrap();
         script.group_end.store(code, SeqCst);
         let error = comm.group(|_| Ok(())).unwrap_err();
-        assert!(matches!(error, Error::Call { function: "ncclGroupEnd", code: found, .. } if found == code));
+        assert!(
+            matches!(error, Error::Call { function: "ncclGroupEnd", code: found, .. } if found == code)
+        );
         script.group_end.store(0, SeqCst);
         let after = comm.group(|_| Ok(()));
         assert_eq!(after, if usable { Ok(()) } else { Err(error) }, "code {code}");

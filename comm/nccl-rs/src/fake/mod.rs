@@ -1,4 +1,5 @@
-//! A library in this process that does what a test's script says, for the life of a communicator without a GPU.
+//! A library in this process that does what a test's script says, for the life of a communicator
+//! without a GPU.
 //!
 //! The id carries the script's address; the communicator is the script itself.
 
@@ -16,7 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What NCCL answers, and what it was asked. Tests leak it: a thread that is left to itself may still look.
+/// What NCCL answers, and what it was asked. Tests leak it: a thread that is left to itself may
+/// still look.
 pub(super) struct Script {
     pub init: AtomicI32,
     pub makes_none: AtomicBool,
@@ -65,7 +67,8 @@ impl Script {
         Comm::init(library, &UniqueId::from_bytes(bytes), 1, 3, config)
     }
 
-    /// How often it was asked for something; with the thread that did it, where that is not the test's own.
+    /// How often it was asked for something; with the thread that did it, where that is not the
+    /// test's own.
     pub fn count(&self, entry: &str) -> usize {
         self.log.lock().unwrap().iter().filter(|line| *line == entry).count()
     }
@@ -366,7 +369,12 @@ extern "C" fn free(_: *mut c_void) -> Code {
     Code::SUCCESS
 }
 
-extern "C" fn register(comm: sys::Comm, _: *mut c_void, bytes: usize, handle: *mut *mut c_void) -> Code {
+extern "C" fn register(
+    comm: sys::Comm,
+    _: *mut c_void,
+    bytes: usize,
+    handle: *mut *mut c_void,
+) -> Code {
     script(comm).note(format!("register {bytes}"));
     allocate(handle, bytes)
 }

@@ -89,14 +89,27 @@ fn parts_that_cannot_be_are_refused_before_anything_is_listed() {
     script.take_log();
     let good = Parts { counts: &[1; 3], offsets: &[0; 3] };
     let cases = [
-        (Parts { counts: &[1; 2], offsets: &[0; 3] }, floats(0), "2 counts and 3 offsets for 3 ranks"),
-        (Parts { counts: &[usize::MAX, 0, 0], offsets: &[1; 3] }, floats(0), "beyond the last address"),
-        (Parts { counts: &[1 << 62, 0, 0], offsets: &[0; 3] }, floats(0), "beyond the last address"),
+        (
+            Parts { counts: &[1; 2], offsets: &[0; 3] },
+            floats(0),
+            "2 counts and 3 offsets for 3 ranks",
+        ),
+        (
+            Parts { counts: &[usize::MAX, 0, 0], offsets: &[1; 3] },
+            floats(0),
+            "beyond the last address",
+        ),
+        (
+            Parts { counts: &[1 << 62, 0, 0], offsets: &[0; 3] },
+            floats(0),
+            "beyond the last address",
+        ),
         (good, Data { kind: DataType(77), ..floats(0) }, "elements of unknown size: DataType(77)"),
     ];
     for (bad, data, words) in cases {
         // SAFETY: see above.
-        let refused = comm.group(|group| unsafe { group.all_to_all_v(data, good, bad) }).unwrap_err();
+        let refused =
+            comm.group(|group| unsafe { group.all_to_all_v(data, good, bad) }).unwrap_err();
         assert!(refused.to_string().contains(words), "{refused}");
         assert!(matches!(refused, Error::Argument { .. }));
     }
@@ -186,7 +199,10 @@ fn what_an_old_library_lacks_is_refused_by_name() {
         nvls: false,
     };
     assert_eq!(library.capabilities(), nothing);
-    assert!(nothing.to_string().starts_with("the basics; without all-to-all in one call, "), "{nothing}");
+    assert!(
+        nothing.to_string().starts_with("the basics; without all-to-all in one call, "),
+        "{nothing}"
+    );
 }
 
 #[test]
@@ -209,8 +225,14 @@ fn features_are_set_for_one_communicator_or_refused() {
     assert!(refused.contains("CollNet for one communicator is not in NCCL 2.19.3"), "{refused}");
     assert!(refused.contains("set NCCL_COLLNET_ENABLE=1 for the whole process"), "{refused}");
     let refused = settings(22809, Auto, Off).unwrap_err();
-    assert!(refused.to_string().contains("NCCL 2.31.0 is needed; with this one set NCCL_NVLS_ENABLE=0"));
-    assert_eq!(settings(22902, Auto, Require), Ok((UNSET, UNSET)), "on by default, and asked after");
+    assert!(
+        refused.to_string().contains("NCCL 2.31.0 is needed; with this one set NCCL_NVLS_ENABLE=0")
+    );
+    assert_eq!(
+        settings(22902, Auto, Require),
+        Ok((UNSET, UNSET)),
+        "on by default, and asked after"
+    );
     assert!(settings(22809, Auto, Require).is_err(), "neither to be set nor to be asked after");
 }
 
@@ -230,7 +252,8 @@ fn a_communicator_without_the_nvls_that_is_required_is_refused_with_what_is_miss
         if let Err(error) = made {
             let text = error.to_string();
             assert!(
-                text.starts_with("NVLS is required, but NCCL 2.") && text.contains("multimemSupport is 0"),
+                text.starts_with("NVLS is required, but NCCL 2.")
+                    && text.contains("multimemSupport is 0"),
                 "{text}"
             );
             assert_eq!(script.count("abort by the watchdog"), 1, "it is given back");

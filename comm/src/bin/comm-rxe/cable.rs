@@ -1,9 +1,9 @@
 //! Two ends of a connection in one process, each on a device of its own.
 
 use headlong_comm::transport::verbs::nic::{
-    Access, Action, Completion, CompletionQueue, Endpoint, Gid, GidKind, Memory, Nic, NicError, Patch, Port,
-    PortState, Prepared, QueuePair, QueuePairOptions, QueuePairSettings, Receive, ReceiveQueue, Region,
-    Remote, Request, Segment, Status,
+    Access, Action, Completion, CompletionQueue, Endpoint, Gid, GidKind, Memory, Nic, NicError,
+    Patch, Port, PortState, Prepared, QueuePair, QueuePairOptions, QueuePairSettings, Receive,
+    ReceiveQueue, Region, Remote, Request, Segment, Status,
 };
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -42,10 +42,14 @@ pub struct End {
 
 impl End {
     /// An end on `nic`'s first port, with receives of its own or from a shared queue.
-    pub fn new(nic: Arc<dyn Nic>, shared: Option<&Arc<dyn ReceiveQueue>>) -> Result<Self, NicError> {
+    pub fn new(
+        nic: Arc<dyn Nic>,
+        shared: Option<&Arc<dyn ReceiveQueue>>,
+    ) -> Result<Self, NicError> {
         let memory = Shared((0..LENGTH / 8).map(|_| UnsafeCell::new(0)).collect());
         let start = memory.0.as_ptr().cast_mut().cast();
-        // SAFETY: the memory lives as long as the region, which stands before it. It is read only behind completions.
+        // SAFETY: the memory lives as long as the region, which stands before it. It is read only
+        // behind completions.
         let region = unsafe { nic.register(Memory::Host { start, length: LENGTH }, EVERYTHING) }?;
         let completions = nic.completion_queue(64)?;
         let pair = nic.queue_pair(&QueuePairOptions {
@@ -63,15 +67,24 @@ impl End {
             return Err(missing("its port is not active"));
         }
         let is_good = |gid: &&Gid| gid.kind == GidKind::RoceV2 && gid.address().is_ipv4();
-        let gid =
-            port.gids.iter().find(is_good).cloned().ok_or_else(|| missing("no RoCE v2 address over IPv4"))?;
+        let gid = port
+            .gids
+            .iter()
+            .find(is_good)
+            .cloned()
+            .ok_or_else(|| missing("no RoCE v2 address over IPv4"))?;
         Ok(Self { pair, completions, region, memory, nic, port, gid })
     }
 
     /// Where a peer finds this end.
     pub fn endpoint(&self) -> Endpoint {
         let queue_pair = self.pair.number();
-        Endpoint { lid: self.port.lid, gid: self.gid.bytes, queue_pair, first_packet: queue_pair & 0xff_ffff }
+        Endpoint {
+            lid: self.port.lid,
+            gid: self.gid.bytes,
+            queue_pair,
+            first_packet: queue_pair & 0xff_ffff,
+        }
     }
 
     fn settings(&self, timeout: u8, receiver_retries: u8) -> QueuePairSettings {
@@ -93,7 +106,12 @@ impl End {
     }
 
     /// Connects to one peer.
-    pub fn connect_to(&mut self, peer: &Endpoint, timeout: u8, receiver_retries: u8) -> Result<(), NicError> {
+    pub fn connect_to(
+        &mut self,
+        peer: &Endpoint,
+        timeout: u8,
+        receiver_retries: u8,
+    ) -> Result<(), NicError> {
         let (settings, first_packet) =
             (self.settings(timeout, receiver_retries), self.endpoint().first_packet);
         self.pair.init(&settings)?;
@@ -127,19 +145,29 @@ impl End {
     /// Reads all of the memory, behind a completion.
     pub fn bytes(&self) -> Vec<u8> {
         // SAFETY: one thread, and no card writes now.
-        self.memory.0.iter().flat_map(|word| unsafe { word.get().read_volatile() }.to_ne_bytes()).collect()
+        self.memory
+            .0
+            .iter()
+            .flat_map(|word| unsafe { word.get().read_volatile() }.to_ne_bytes())
+            .collect()
     }
 
     /// Posts one signalled request.
-    pub fn post(&mut self, action: Action, segments: Vec<Segment>, inline: bool) -> Result<(), NicError> {
-        let chain = self.prepare(&[Request { id: 5, action, segments, inline, signalled: true }])?;
+    pub fn post(
+        &mut self,
+        action: Action,
+        segments: Vec<Segment>,
+        inline: bool,
+    ) -> Result<(), NicError> {
+        let chain =
+            self.prepare(&[Request { id: 5, action, segments, inline, signalled: true }])?;
         self.pair.post(chain, &[])
     }
 
     /// Keeps a chain of requests about this end's memory.
     pub fn prepare(&mut self, chain: &[Request]) -> Result<Prepared, NicError> {
-        // SAFETY: inline bytes are of this end's memory, which lives as long as its queue pair; posting reads them on this
-        // thread.
+        // SAFETY: inline bytes are of this end's memory, which lives as long as its queue pair;
+        // posting reads them on this thread.
         unsafe { self.pair.prepare(chain) }
     }
 
@@ -153,7 +181,8 @@ impl End {
         self.pair.post_receives(&[Receive { id, segment: None }])
     }
 
-    /// The next completion. It is asked for, and sometimes waited for, because both ways are to work.
+    /// The next completion. It is asked for, and sometimes waited for, because both ways are to
+    /// work.
     pub fn completion(&self) -> Result<Completion, String> {
         let begin = Instant::now();
         let mut found = Vec::new();
@@ -172,13 +201,21 @@ impl End {
         let completion = self.completion()?;
         match completion.status {
             Status::Success => Ok(completion),
-            status => Err(format!("{}: a completion says: {status} ({completion:?})", self.nic.name())),
+            status => {
+                Err(format!("{}: a completion says: {status} ({completion:?})", self.nic.name()))
+            }
         }
     }
 }
 
-/// Connects two ends. `timeout` is the exponent of the time for an answer: an emulated machine needs 18 and more.
-pub fn connect(a: &mut End, b: &mut End, timeout: u8, receiver_retries: u8) -> Result<(), NicError> {
+/// Connects two ends. `timeout` is the exponent of the time for an answer: an emulated machine
+/// needs 18 and more.
+pub fn connect(
+    a: &mut End,
+    b: &mut End,
+    timeout: u8,
+    receiver_retries: u8,
+) -> Result<(), NicError> {
     let (of_a, of_b) = (a.endpoint(), b.endpoint());
     a.connect_to(&of_b, timeout, receiver_retries)?;
     b.connect_to(&of_a, timeout, receiver_retries)

@@ -1,4 +1,5 @@
-//! Jobs of four ranks on two "nodes", one device to a node, with everything that should happen to them.
+//! Jobs of four ranks on two "nodes", one device to a node, with everything that should happen to
+//! them.
 
 use crate::rank::{Mischief, RankSettings};
 use headlong_comm::transport::verbs::Signal;
@@ -13,7 +14,8 @@ pub const RANKS: usize = 4;
 const CULPRIT: usize = 2;
 /// In which step that happens.
 const AT: u32 = 5;
-/// An error arrives no later than this after its cause; the deadline of a step is longer, so that it is not it.
+/// An error arrives no later than this after its cause; the deadline of a step is longer, so that
+/// it is not it.
 const HEARD: Duration = Duration::from_secs(20);
 
 /// A kind of job: so many steps over two devices.
@@ -23,9 +25,15 @@ type Kind = fn(u32, [&str; 2]) -> Result<(), String>;
 pub fn run(steps: u32, devices: [&str; 2]) -> Result<(), String> {
     let kinds: [(&str, Kind); 4] = [
         ("all bytes of all-to-all-v arrive, and all-reduces have the bits of local", goes_well),
-        ("the same, a fifth as long, where cards tell by adding to a counter", goes_well_by_atomics),
+        (
+            "the same, a fifth as long, where cards tell by adding to a counter",
+            goes_well_by_atomics,
+        ),
         ("a rank that is killed in the middle of an exchange is named by all others", killed),
-        ("a rank that sends another size than expected ends the job, and all ranks name it", disagrees),
+        (
+            "a rank that sends another size than expected ends the job, and all ranks name it",
+            disagrees,
+        ),
     ];
     let mut failed = Vec::new();
     for (name, kind) in kinds {
@@ -57,7 +65,9 @@ pub fn run_part(steps: u32, node: usize, host: &str, device: &str) -> Result<(),
         job.spawn(rank, host, device, settings)?;
     }
     job.ends_well()?;
-    println!("TEST ok   job: the ranks of this machine have exchanged {steps} times with those of the other");
+    println!(
+        "TEST ok   job: the ranks of this machine have exchanged {steps} times with those of the other"
+    );
     Ok(())
 }
 
@@ -70,8 +80,10 @@ fn killed(_: u32, devices: [&str; 2]) -> Result<(), String> {
 
 fn disagrees(_: u32, devices: [&str; 2]) -> Result<(), String> {
     let mischief = Mischief::WrongSize { rank: CULPRIT, step: AT };
-    let mut job =
-        Job::start(devices, RankSettings { mischief, ..RankSettings::good(100_000, Signal::Immediate) })?;
+    let mut job = Job::start(
+        devices,
+        RankSettings { mischief, ..RankSettings::good(100_000, Signal::Immediate) },
+    )?;
     job.wait_for_step(CULPRIT, AT)?;
     job.all_but_the_culprit_name_it("not in the same operation")
 }
@@ -101,12 +113,20 @@ impl Job {
         Ok(job)
     }
 
-    fn spawn(&mut self, rank: usize, host: &str, device: &str, settings: RankSettings) -> Result<(), String> {
+    fn spawn(
+        &mut self,
+        rank: usize,
+        host: &str,
+        device: &str,
+        settings: RankSettings,
+    ) -> Result<(), String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
         command.arg("rank").args(settings.words()).arg(device);
         command.env_clear().env("PATH", "/bin:/sbin:/test");
-        command.env("HEADLONG_RANK", rank.to_string()).env("HEADLONG_WORLD_SIZE", RANKS.to_string());
+        command
+            .env("HEADLONG_RANK", rank.to_string())
+            .env("HEADLONG_WORLD_SIZE", RANKS.to_string());
         command.env("HEADLONG_MASTER_ADDR", host).env("HEADLONG_MASTER_PORT", "29600");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| error.to_string())?;

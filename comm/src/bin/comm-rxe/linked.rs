@@ -1,4 +1,5 @@
-//! Our layer against the crate `ibverbs`, which is linked with the library: each is the other's peer.
+//! Our layer against the crate `ibverbs`, which is linked with the library: each is the other's
+//! peer.
 
 use crate::cable::End;
 use headlong_comm::transport::verbs::nic::{
@@ -11,12 +12,17 @@ use std::time::{Duration, Instant};
 const BYTES: usize = 5000;
 const ROUNDS: u8 = 100;
 
-/// Sends to and fro between `device` (ours) and `peer` (theirs), then writes and reads at theirs one-sidedly.
+/// Sends to and fro between `device` (ours) and `peer` (theirs), then writes and reads at theirs
+/// one-sidedly.
 pub fn run(device: &str, peer: &str) -> Result<(), String> {
     let list = ibverbs::devices().map_err(text)?;
-    let found = list.iter().find(|found| found.name().is_some_and(|name| name.to_bytes() == peer.as_bytes()));
-    let context = found.ok_or_else(|| format!("the crate finds no {peer}"))?.open().map_err(text)?;
-    let is_ipv4 = |gid: &ibverbs::Gid| gid.subnet_prefix() == 0 && gid.interface_id() >> 32 == 0xffff;
+    let found = list
+        .iter()
+        .find(|found| found.name().is_some_and(|name| name.to_bytes() == peer.as_bytes()));
+    let context =
+        found.ok_or_else(|| format!("the crate finds no {peer}"))?.open().map_err(text)?;
+    let is_ipv4 =
+        |gid: &ibverbs::Gid| gid.subnet_prefix() == 0 && gid.interface_id() >> 32 == 0xffff;
     let gid = context
         .gid_table()
         .iter()
@@ -25,15 +31,25 @@ pub fn run(device: &str, peer: &str) -> Result<(), String> {
     let queue = context.create_cq(16, 0).map_err(text)?;
     let domain = context.alloc_pd().map_err(text)?;
 
-    let mut ours = End::new(Verbs::open().map_err(text)?.open(device).map_err(text)?, None).map_err(text)?;
+    let mut ours =
+        End::new(Verbs::open().map_err(text)?.open(device).map_err(text)?, None).map_err(text)?;
     let own = ours.endpoint();
     let mut builder = domain.create_qp(&queue, &queue, ibverbs::ibv_qp_type::IBV_QPT_RC);
     builder.set_gid_index(gid.gid_index).allow_remote_rw().set_timeout(19).set_rnr_retry(7);
-    let prepared =
-        builder.set_rq_psn(own.first_packet).set_path_mtu(ibverbs_sys::IBV_MTU_1024).build().map_err(text)?;
+    let prepared = builder
+        .set_rq_psn(own.first_packet)
+        .set_path_mtu(ibverbs_sys::IBV_MTU_1024)
+        .build()
+        .map_err(text)?;
     let theirs = prepared.endpoint();
-    let bytes = gid.gid.subnet_prefix().to_be_bytes().into_iter().chain(gid.gid.interface_id().to_be_bytes());
-    let mut peer = Endpoint { lid: theirs.lid, gid: [0; 16], queue_pair: theirs.num, first_packet: 0 };
+    let bytes = gid
+        .gid
+        .subnet_prefix()
+        .to_be_bytes()
+        .into_iter()
+        .chain(gid.gid.interface_id().to_be_bytes());
+    let mut peer =
+        Endpoint { lid: theirs.lid, gid: [0; 16], queue_pair: theirs.num, first_packet: 0 };
     peer.gid.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
     ours.connect_to(&peer, 19, 7).map_err(text)?;
     let our_gid = ibverbs_sys::ibv_gid { raw: own.gid };
@@ -76,7 +92,9 @@ impl Theirs<'_, '_> {
         let mut found = [ibverbs::ibv_wc::default(); 4];
         while begin.elapsed() < Duration::from_secs(60) {
             if let Some(completion) = self.queue.poll(&mut found).map_err(text)?.first() {
-                return completion.error().map_or(Ok(()), |error| Err(format!("{what}: {error:?}")));
+                return completion
+                    .error()
+                    .map_or(Ok(()), |error| Err(format!("{what}: {error:?}")));
             }
         }
         Err(format!("{what}: the crate has no completion"))

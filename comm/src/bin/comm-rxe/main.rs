@@ -8,9 +8,11 @@
 //! comm-rxe part STEPS NODE HOST DEVICE   the two ranks of node 0 or 1 of such a job on two machines
 //! ```
 //!
-//! With the feature `verbs-linked`, `comm-rxe linked DEVICE PEER` has the crate `ibverbs` as its peer.
+//! With the feature `verbs-linked`, `comm-rxe linked DEVICE PEER` has the crate `ibverbs` as its
+//! peer.
 //!
-//! Every check prints a line that begins with `TEST ok` or `TEST FAIL`. Exit code 0 when none failed, 2 for wrong usage.
+//! Every check prints a line that begins with `TEST ok` or `TEST FAIL`. Exit code 0 when none
+//! failed, 2 for wrong usage.
 
 mod cable;
 mod job;

@@ -1,11 +1,14 @@
-//! Rails between devices, over real cards: the devices are those of the software device, ranks are threads, two to a "node".
+//! Rails between devices, over real cards: the devices are those of the software device, ranks are
+//! threads, two to a "node".
 
 use headlong_comm::testing::run_communicators;
 use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::transport::verbs::fake::{Fabric, Weather};
 use headlong_comm::transport::verbs::nic::Provider;
 use headlong_comm::transport::verbs::sys::Verbs;
-use headlong_comm::{AllToAll, Blocks, CommError, CommOptions, Communicator, DeviceCollectives, Topology};
+use headlong_comm::{
+    AllToAll, Blocks, CommError, CommOptions, Communicator, DeviceCollectives, Topology,
+};
 use headlong_device::Stream;
 use headlong_device::cuda::{CudaDevice, Event, testing};
 use headlong_device::pool::Pool;
@@ -31,7 +34,8 @@ type OfNodes = [(Arc<dyn Provider>, VerbsSettings); 2];
 pub enum Cards<'a> {
     /// One real device for each node.
     Devices([&'a str; 2]),
-    /// A fabric inside this process: it compiles the kernels for later, and shows that the checks themselves are right.
+    /// A fabric inside this process: it compiles the kernels for later, and shows that the checks
+    /// themselves are right.
     Fake,
 }
 
@@ -42,11 +46,14 @@ impl Cards<'_> {
         match self {
             Cards::Devices(names) => {
                 let verbs = Verbs::open().map_err(|error| error.to_string())?;
-                Ok(names.map(|name| (verbs.clone() as Arc<dyn Provider>, settings(vec![name.to_owned()]))))
+                Ok(names.map(|name| {
+                    (verbs.clone() as Arc<dyn Provider>, settings(vec![name.to_owned()]))
+                }))
             }
             Cards::Fake => {
                 let fabric = Fabric::rails(1, Weather::ROUGH, NODES.len(), 1);
-                Ok([0, 1].map(|node| (fabric.provider(node) as Arc<dyn Provider>, settings(vec![]))))
+                Ok([0, 1]
+                    .map(|node| (fabric.provider(node) as Arc<dyn Provider>, settings(vec![]))))
             }
         }
     }
@@ -60,7 +67,10 @@ pub fn run(cards: &Cards) -> Result<(), String> {
     }
     let of_nodes = cards.of_nodes()?;
     let checks: [(&str, Check); 2] = [
-        ("a captured step exchanges between devices of two nodes, and every number arrives", replays),
+        (
+            "a captured step exchanges between devices of two nodes, and every number arrives",
+            replays,
+        ),
         (
             "a size over a slot's capacity is the same error on all ranks, and writes nothing outside",
             too_long,
@@ -87,8 +97,11 @@ fn on_ranks<R: Send>(
     cards: &OfNodes,
     work: impl Fn(&Communicator, &Stream, &dyn DeviceCollectives) -> Result<R, String> + Sync,
 ) -> Result<Vec<R>, String> {
-    let options =
-        CommOptions { deadline: LONG, all_to_all: AllToAll::Hierarchical, ..CommOptions::default() };
+    let options = CommOptions {
+        deadline: LONG,
+        all_to_all: AllToAll::Hierarchical,
+        ..CommOptions::default()
+    };
     let topology = Topology::from_node_sizes(&NODES);
     let communicators = Communicator::local(&topology, options).into_iter().map(|communicator| {
         let (provider, settings) = &cards[topology.node_of(communicator.rank())];
@@ -97,7 +110,8 @@ fn on_ranks<R: Send>(
     let ends = run_communicators(communicators.collect(), |communicator| -> Result<R, String> {
         let rank = communicator.rank().0 as u32;
         let device = CudaDevice::open(rank).map_err(|error| error.to_string())?;
-        let stream = Stream::cuda(&device, Arc::new(Pool::new(1))).map_err(|error| error.to_string())?;
+        let stream =
+            Stream::cuda(&device, Arc::new(Pool::new(1))).map_err(|error| error.to_string())?;
         let collectives = communicator.attach_device(&stream).map_err(|error| error.to_string())?;
         if collectives.name() != "hierarchical: peer memory, verbs" {
             return Err(format!("it is not over cards: {}", collectives.name()));
@@ -128,7 +142,8 @@ fn number(rank: usize, round: usize, at: usize) -> f32 {
 fn replays(cards: &OfNodes) -> Result<(), String> {
     on_ranks(cards, |communicator, stream, collectives| {
         let (me, cuda) = (communicator.rank().0, stream.cuda_body());
-        let upload = |values: &[f32]| testing::upload(cuda.device(), values).expect("device memory");
+        let upload =
+            |values: &[f32]| testing::upload(cuda.device(), values).expect("device memory");
         let (from, to, sum) =
             (upload(&[0.0; RANKS * LEN]), upload(&[-1.0; RANKS * LEN]), upload(&[0.0; LEN]));
         let graph = cuda.capture(|| {
@@ -169,8 +184,12 @@ fn too_long(cards: &OfNodes) -> Result<(), String> {
             counts[RANKS - 1] = CLAIMED;
         }
         let lengths = testing::upload(device, &counts).expect("device memory");
-        let blocks =
-            Blocks { from: from.ptr(), to: to.ptr(), bytes_per_peer: ROOM as usize, lengths: lengths.ptr() };
+        let blocks = Blocks {
+            from: from.ptr(),
+            to: to.ptr(),
+            bytes_per_peer: ROOM as usize,
+            lengths: lengths.ptr(),
+        };
         let begin = Instant::now();
         let enqueued = collectives.all_to_all_v(stream, blocks);
         let mut told = enqueued.and_then(|()| finish(collectives, stream));
@@ -192,7 +211,8 @@ fn too_long(cards: &OfNodes) -> Result<(), String> {
     })?;
     println!("  all ranks: {}", ends[0]);
     let text = ends[0].to_string();
-    let is_named = text.contains(&format!("{CLAIMED} bytes")) && text.contains(&format!("room for {ROOM}"));
+    let is_named =
+        text.contains(&format!("{CLAIMED} bytes")) && text.contains(&format!("room for {ROOM}"));
     match is_named && ends.iter().all(|end| *end == ends[0]) {
         true => Ok(()),
         false => Err(format!("ranks say: {ends:?}")),

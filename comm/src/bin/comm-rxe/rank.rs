@@ -1,4 +1,5 @@
-//! One rank of a job: exchanges of random sizes over verbs and shared memory, every byte and every bit compared.
+//! One rank of a job: exchanges of random sizes over verbs and shared memory, every byte and every
+//! bit compared.
 
 use crate::job::RANKS;
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
@@ -74,7 +75,9 @@ impl RankSettings {
 
 /// Runs this process's rank: 0 when all was right, 3 when communication failed.
 pub fn run(settings: &RankSettings, device: &str) -> ExitCode {
-    match connected(device, settings.signal).and_then(|communicator| exchange(settings, &communicator)) {
+    match connected(device, settings.signal)
+        .and_then(|communicator| exchange(settings, &communicator))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -85,7 +88,8 @@ pub fn run(settings: &RankSettings, device: &str) -> ExitCode {
 
 /// Joins the job and chooses its ways: verbs between the two nodes, shared memory inside them.
 fn connected(device: &str, signal: Signal) -> Result<Communicator, CommError> {
-    let no_launcher = || CommError::Setting { setting: "HEADLONG_RANK".into(), reason: "is not set".into() };
+    let no_launcher =
+        || CommError::Setting { setting: "HEADLONG_RANK".into(), reason: "is not set".into() };
     let launch = launcher_env::read()?.launch().ok_or_else(no_launcher)?;
     let mut options = JoinOptions::new(launch, [0; 32]);
     options.ranks_per_node = RANKS / 2;
@@ -101,10 +105,13 @@ fn connected(device: &str, signal: Signal) -> Result<Communicator, CommError> {
         patience: Duration::from_secs(60),
         ..VerbsSettings::default()
     };
-    let unavailable = |error| CommError::Setting { setting: "libibverbs".into(), reason: format!("{error}") };
+    let unavailable =
+        |error| CommError::Setting { setting: "libibverbs".into(), reason: format!("{error}") };
     let verbs = Verbs::open().map_err(unavailable)?;
-    let network = VerbsNetwork::new(settings, verbs, control.topology().local_index(control.rank()));
-    let chosen = choose(control, &ChooseOptions { wanted: Wanted::Verbs, network: Some(&network) })?;
+    let network =
+        VerbsNetwork::new(settings, verbs, control.topology().local_index(control.rank()));
+    let chosen =
+        choose(control, &ChooseOptions { wanted: Wanted::Verbs, network: Some(&network) })?;
     if chosen.transport.rank().0 == 0 {
         chosen
             .table()
@@ -132,15 +139,22 @@ fn exchange(settings: &RankSettings, communicator: &Communicator) -> Result<(), 
         let mine = digest(&sums);
         let mut all = [0_u64; RANKS];
         communicator.all_gather(&[mine], &mut all)?;
-        assert!(all.iter().all(|other| *other == mine), "rank {me}: sums of step {step} differ: {all:x?}");
+        assert!(
+            all.iter().all(|other| *other == mine),
+            "rank {me}: sums of step {step} differ: {all:x?}"
+        );
         if let Some(local) = &local {
-            let expected =
-                local.recv_timeout(Duration::from_secs(60)).expect("the local job sums up as often");
+            let expected = local
+                .recv_timeout(Duration::from_secs(60))
+                .expect("the local job sums up as often");
             assert_eq!(mine, expected, "sums of step {step} differ from those of local");
         }
         if me == 0 && (step + 1).is_multiple_of((settings.steps / 5).max(1)) {
             let seconds = begin.elapsed().as_secs_f64();
-            println!("{} steps, {moved} bytes from rank 0, {summed} bytes summed, {seconds:.1} s", step + 1);
+            println!(
+                "{} steps, {moved} bytes from rank 0, {summed} bytes summed, {seconds:.1} s",
+                step + 1
+            );
         }
     }
     communicator.close()
@@ -183,7 +197,8 @@ impl Buffers {
     }
 }
 
-/// Bytes from a rank to another in a step: none, few, odd, exactly a slot, a byte more or less, several slots.
+/// Bytes from a rank to another in a step: none, few, odd, exactly a slot, a byte more or less,
+/// several slots.
 fn size(step: u32, from: usize, to: usize) -> usize {
     let mut random = Random::new(1, u64::from(step), (from * RANKS + to) as u64);
     match random.below(12) {
@@ -198,7 +213,8 @@ fn size(step: u32, from: usize, to: usize) -> usize {
 
 /// A byte on its way.
 fn routed(step: u32, from: usize, to: usize, at: usize) -> u8 {
-    (at as u32).wrapping_mul(2_654_435_761).wrapping_add(step * 31 + from as u32 * 7 + to as u32) as u8
+    (at as u32).wrapping_mul(2_654_435_761).wrapping_add(step * 31 + from as u32 * 7 + to as u32)
+        as u8
 }
 
 /// One all-reduce of random numbers, of a random length.
@@ -245,7 +261,9 @@ fn local_sums(steps: u32) -> Receiver<u64> {
 
 /// FNV-1a over the bits.
 fn digest(numbers: &[f32]) -> u64 {
-    let fold = |hash: u64, number: &f32| (hash ^ u64::from(number.to_bits())).wrapping_mul(0x0100_0000_01b3);
+    let fold = |hash: u64, number: &f32| {
+        (hash ^ u64::from(number.to_bits())).wrapping_mul(0x0100_0000_01b3)
+    };
     numbers.iter().fold(0xcbf2_9ce4_8422_2325 ^ numbers.len() as u64, fold)
 }
 
@@ -254,7 +272,8 @@ struct Random(u64);
 
 impl Random {
     fn new(purpose: u64, step: u64, place: u64) -> Self {
-        let mut random = Self(purpose ^ step.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ place.rotate_left(40));
+        let mut random =
+            Self(purpose ^ step.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ place.rotate_left(40));
         random.next();
         random
     }

@@ -2,8 +2,8 @@
 
 use crate::cable::{End, INLINE, LENGTH, connect};
 use headlong_comm::transport::verbs::nic::{
-    Action, CompletionKind, Nic, NicError, Patch, Provider as _, Receive, ReceiveQueue, Remote, Request,
-    Status,
+    Action, CompletionKind, Nic, NicError, Patch, Provider as _, Receive, ReceiveQueue, Remote,
+    Request, Status,
 };
 use headlong_comm::transport::verbs::sys::Verbs;
 use std::sync::Arc;
@@ -42,7 +42,13 @@ pub fn run(device: &str, peer: &str) -> Result<(), String> {
             .flat_map(|port| &port.gids)
             .map(|gid| format!("{}:{:?}", gid.address(), gid.kind))
             .collect();
-        println!("{}: numa {:?}, bus {:?}, {}", found.name, found.numa_node, found.path, gids.join(" "));
+        println!(
+            "{}: numa {:?}, bus {:?}, {}",
+            found.name,
+            found.numa_node,
+            found.path,
+            gids.join(" ")
+        );
     }
     let card = verbs.card(device).map_err(text)?;
     println!("{device}: {:?}; dmabuf: {:?}", card.limits(), card.dmabuf().map_err(text));
@@ -58,8 +64,14 @@ pub fn run(device: &str, peer: &str) -> Result<(), String> {
     for (name, check) in CHECKS {
         say(name, checked(&from, &to, SLOW, FOR_EVER, *check));
     }
-    say("a peer that is gone is an error after all retries", checked(&from, &to, QUICK, FOR_EVER, gone));
-    say("a peer without receives is an error after all retries", checked(&from, &to, SLOW, 1, no_receive));
+    say(
+        "a peer that is gone is an error after all retries",
+        checked(&from, &to, QUICK, FOR_EVER, gone),
+    );
+    say(
+        "a peer without receives is an error after all retries",
+        checked(&from, &to, SLOW, 1, no_receive),
+    );
     say("two connections share their receives", shared(&from, &to));
     say("a device that is not there is an error with the names of those that are", absent(&verbs));
     say("a queue of another card is refused", foreign(&from, &to));
@@ -90,7 +102,11 @@ fn pattern(at: usize) -> u8 {
 
 /// That two values are equal; else what they are.
 fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
-    if found == expected { Ok(()) } else { Err(format!("{what}: expected {expected:?}, found {found:?}")) }
+    if found == expected {
+        Ok(())
+    } else {
+        Err(format!("{what}: expected {expected:?}, found {found:?}"))
+    }
 }
 
 fn write(a: &mut End, b: &mut End) -> Result<(), String> {
@@ -98,9 +114,11 @@ fn write(a: &mut End, b: &mut End) -> Result<(), String> {
     let pieces = vec![a.segment(1, 20_001), a.segment(30_000, 7), a.segment(40_003, 10_000)];
     a.post(Action::Write { at: b.remote(5) }, pieces, false).map_err(text)?;
     equal("kind", a.success()?.kind, CompletionKind::Write)?;
-    // The sender's completion says that the peer's card has the bytes; rxe has written them by then.
+    // The sender's completion says that the peer's card has the bytes; rxe has written them by
+    // then.
     let sent = (1..20_002).chain(30_000..30_007).chain(40_003..50_003).map(pattern);
-    let expected: Vec<u8> = [0; 5].into_iter().chain(sent).chain(std::iter::repeat(0)).take(LENGTH).collect();
+    let expected: Vec<u8> =
+        [0; 5].into_iter().chain(sent).chain(std::iter::repeat(0)).take(LENGTH).collect();
     equal("bytes at the peer are as sent", b.bytes() == expected, true)
 }
 
@@ -109,14 +127,18 @@ fn write_immediate(a: &mut End, b: &mut End) -> Result<(), String> {
         b.expect(id).map_err(text)?;
         let pieces = if length == 0 { vec![] } else { vec![a.segment(0, length)] };
         let immediate = 0xc0ff_ee00 + id as u32;
-        a.post(Action::WriteImmediate { at: b.remote(0), immediate }, pieces, false).map_err(text)?;
+        a.post(Action::WriteImmediate { at: b.remote(0), immediate }, pieces, false)
+            .map_err(text)?;
         a.success()?;
         let come = b.success()?;
         equal("receive", (come.id, come.kind), (id, CompletionKind::Immediate(immediate)))?;
         equal("bytes that came", come.bytes as usize, length)?;
         equal("queue pair", come.queue_pair, b.pair.number())?;
-        let is_right =
-            b.bytes().iter().enumerate().all(|(at, byte)| *byte == if at < length { pattern(at) } else { 0 });
+        let is_right = b
+            .bytes()
+            .iter()
+            .enumerate()
+            .all(|(at, byte)| *byte == if at < length { pattern(at) } else { 0 });
         equal("bytes are as sent", is_right, true)?;
     }
     Ok(())
@@ -129,7 +151,8 @@ fn inline(a: &mut End, b: &mut End) -> Result<(), String> {
     a.success()?;
     let expected: Vec<u8> = (64..64 + length).map(pattern).collect();
     equal("bytes as they were when posted", b.bytes()[8..8 + length].to_vec(), expected)?;
-    let too_long = a.post(Action::Write { at: b.remote(0) }, vec![a.segment(0, INLINE as usize + 1)], true);
+    let too_long =
+        a.post(Action::Write { at: b.remote(0) }, vec![a.segment(0, INLINE as usize + 1)], true);
     equal("too many bytes inline are refused", too_long.is_err(), true)
 }
 
@@ -137,14 +160,17 @@ fn read(a: &mut End, b: &mut End) -> Result<(), String> {
     b.fill(|at| pattern(at) ^ 0x55);
     a.post(Action::Read { at: b.remote(3) }, vec![a.segment(0, 30_001)], false).map_err(text)?;
     equal("kind", a.success()?.kind, CompletionKind::Read)?;
-    let is_right = a.bytes()[..30_001].iter().enumerate().all(|(at, byte)| *byte == pattern(at + 3) ^ 0x55);
+    let is_right =
+        a.bytes()[..30_001].iter().enumerate().all(|(at, byte)| *byte == pattern(at + 3) ^ 0x55);
     equal("bytes are the peer's", is_right, true)
 }
 
 fn atomics(a: &mut End, b: &mut End) -> Result<(), String> {
-    let word = |end: &End, at: usize| u64::from_ne_bytes(std::array::from_fn(|of| end.bytes()[at + of]));
+    let word =
+        |end: &End, at: usize| u64::from_ne_bytes(std::array::from_fn(|of| end.bytes()[at + of]));
     b.fill(|at| if at == 16 { 40 } else { 0 });
-    a.post(Action::FetchAdd { at: b.remote(16), add: 2 }, vec![a.segment(0, 8)], false).map_err(text)?;
+    a.post(Action::FetchAdd { at: b.remote(16), add: 2 }, vec![a.segment(0, 8)], false)
+        .map_err(text)?;
     equal("kind", a.success()?.kind, CompletionKind::Atomic)?;
     equal("before the sum, and the sum", (word(a, 0), word(b, 16)), (40, 42))?;
     for (expected, left) in [(41, 42), (42, 7)] {
@@ -153,7 +179,8 @@ fn atomics(a: &mut End, b: &mut End) -> Result<(), String> {
         equal("kind", a.success()?.kind, CompletionKind::Atomic)?;
         equal("before the swap, and behind it", (word(a, 8), word(b, 16)), (42, left))?;
     }
-    let too_short = a.post(Action::FetchAdd { at: b.remote(16), add: 1 }, vec![a.segment(0, 4)], false);
+    let too_short =
+        a.post(Action::FetchAdd { at: b.remote(16), add: 1 }, vec![a.segment(0, 4)], false);
     equal("four bytes for an answer of eight are refused", too_short.is_err(), true)
 }
 
@@ -176,7 +203,8 @@ fn again(a: &mut End, b: &mut End) -> Result<(), String> {
         signalled: false,
     };
     let arrived = Action::WriteImmediate { at: Remote { address: 0, key: 0 }, immediate: 0 };
-    let signal = Request { id: 2, action: arrived, segments: vec![], inline: false, signalled: true };
+    let signal =
+        Request { id: 2, action: arrived, segments: vec![], inline: false, signalled: true };
     let chain = a.prepare(&[write, signal]).map_err(text)?;
     for round in 0..100_u32 {
         b.expect(u64::from(round)).map_err(text)?;
@@ -205,7 +233,8 @@ fn waiting(a: &mut End, b: &mut End) -> Result<(), String> {
     let begin = Instant::now();
     b.completions.wait(Duration::from_millis(150)).map_err(text)?;
     equal("waited for nothing", begin.elapsed() >= Duration::from_millis(140), true)?;
-    a.post(Action::WriteImmediate { at: b.remote(0), immediate: 3 }, vec![], false).map_err(text)?;
+    a.post(Action::WriteImmediate { at: b.remote(0), immediate: 3 }, vec![], false)
+        .map_err(text)?;
     a.success()?;
     let begin = Instant::now();
     b.completions.wait(Duration::from_secs(30)).map_err(text)?;
@@ -244,7 +273,8 @@ fn gone(a: &mut End, b: &mut End) -> Result<(), String> {
 }
 
 fn no_receive(a: &mut End, b: &mut End) -> Result<(), String> {
-    a.post(Action::WriteImmediate { at: b.remote(0), immediate: 1 }, vec![], false).map_err(text)?;
+    a.post(Action::WriteImmediate { at: b.remote(0), immediate: 1 }, vec![], false)
+        .map_err(text)?;
     equal("status", a.completion()?.status, Status::ReceiverNotReady)
 }
 
@@ -257,7 +287,9 @@ fn shared(from: &Arc<dyn Nic>, to: &Arc<dyn Nic>) -> Result<(), String> {
         connect(&mut a, &mut b, SLOW, FOR_EVER).map_err(text)?;
         ends.push((a, b));
     }
-    queue.post(&(0..40).map(|id| Receive { id, segment: None }).collect::<Vec<_>>()).map_err(text)?;
+    queue
+        .post(&(0..40).map(|id| Receive { id, segment: None }).collect::<Vec<_>>())
+        .map_err(text)?;
     for round in 0..20_u32 {
         for (a, b) in &mut ends {
             a.post(Action::WriteImmediate { at: b.remote(0), immediate: round }, vec![], false)
@@ -277,6 +309,8 @@ fn absent(verbs: &Verbs) -> Result<(), String> {
 
 fn foreign(from: &Arc<dyn Nic>, to: &Arc<dyn Nic>) -> Result<(), String> {
     let queue = to.receive_queue(8).map_err(text)?;
-    let Err(error) = End::new(from.clone(), Some(&queue)) else { return Err("it was taken".to_owned()) };
+    let Err(error) = End::new(from.clone(), Some(&queue)) else {
+        return Err("it was taken".to_owned());
+    };
     equal("says so", error.to_string().contains("another card"), true)
 }

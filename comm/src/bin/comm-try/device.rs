@@ -19,7 +19,11 @@ pub enum Choice {
 }
 
 /// Exchanges, sums up and gathers on a device, and compares what has come.
-pub fn steps(settings: &Settings, communicator: &Communicator, choice: Choice) -> Result<(), CommError> {
+pub fn steps(
+    settings: &Settings,
+    communicator: &Communicator,
+    choice: Choice,
+) -> Result<(), CommError> {
     let ordinal = match choice {
         Choice::Ordinal(ordinal) => ordinal,
         Choice::Local => communicator.topology().local_index(communicator.rank()) as u32,

@@ -1,16 +1,17 @@
 //! Ranks that only talk: joins the job its launcher describes and runs a loop of collectives.
 //!
-//! For trying out a cluster's network, ports and launcher without data or model, and for tests that stop and kill processes:
+//! For trying out a cluster's network, ports and launcher without data or model, and for tests that
+//! stop and kill processes:
 //!
 //! ```text
 //! torchrun --nproc-per-node 4 --no-python comm-try --steps 100
 //! ```
 //!
-//! With `--device local` ranks exchange between CUDA devices, each its own of its node (`--device 0`: the first that it
-//! sees), by what [`Communicator::attach_device`] finds.
+//! With `--device local` ranks exchange between CUDA devices, each its own of its node
+//! (`--device 0`: the first that it sees), by what [`Communicator::attach_device`] finds.
 //!
-//! Every rank prints where it is, a line for each stage. Exit code 0 when all went well, 2 for wrong usage, 3 when
-//! communication failed.
+//! Every rank prints where it is, a line for each stage. Exit code 0 when all went well, 2 for
+//! wrong usage, 3 when communication failed.
 
 mod device;
 
@@ -93,7 +94,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
             settings.device = Some(device::Choice::Local);
             continue;
         }
-        let number: u64 = value.parse().map_err(|_| format!("{word} {value}: expected a whole number"))?;
+        let number: u64 =
+            value.parse().map_err(|_| format!("{word} {value}: expected a whole number"))?;
         let time = Duration::from_millis(number);
         match word.as_str() {
             "--steps" => settings.steps = number,
@@ -126,7 +128,8 @@ fn say(rank: Rank, what: &str) {
 fn run(settings: &Settings) -> Result<(), CommError> {
     let Some(launch) = launcher_env::read()?.launch() else {
         let reason =
-            "no launcher has set it: start this with headlong launch, torchrun, mpirun or srun".into();
+            "no launcher has set it: start this with headlong launch, torchrun, mpirun or srun"
+                .into();
         return Err(CommError::Setting { setting: "HEADLONG_RANK".into(), reason });
     };
     let rank = launch.rank;
@@ -144,7 +147,8 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     say(rank, &format!("joined {} ranks on {} nodes", topology.num_ranks(), topology.num_nodes()));
     sleep(settings.before_choice);
     let cards = MachineVerbs::new(&control, VerbsSettings::default());
-    let chosen = choose(control, &ChooseOptions { wanted: settings.wanted, network: Some(&cards) })?;
+    let chosen =
+        choose(control, &ChooseOptions { wanted: settings.wanted, network: Some(&cards) })?;
     if rank == Rank(0) {
         chosen.table().lines().for_each(|line| say(rank, line));
     }
@@ -175,8 +179,10 @@ fn steps(settings: &Settings, communicator: &Communicator) -> Result<(), CommErr
         say(rank, &format!("step {step}"));
         sleep(settings.step);
         if settings.fail_at == Some(step) {
-            communicator
-                .abort(CommError::Aborted { culprit: rank, reason: format!("asked to fail at step {step}") });
+            communicator.abort(CommError::Aborted {
+                culprit: rank,
+                reason: format!("asked to fail at step {step}"),
+            });
             communicator.check()?;
         }
         sums.fill(rank.0 as f32);
@@ -184,10 +190,16 @@ fn steps(settings: &Settings, communicator: &Communicator) -> Result<(), CommErr
         communicator.all_to_all(&send, &mut received)?;
         let expected = (ranks * (ranks - 1) / 2) as f32;
         let is_right = sums.iter().all(|sum| *sum == expected)
-            && received.iter().enumerate().all(|(at, value)| *value == (at / settings.elements) as f32);
+            && received
+                .iter()
+                .enumerate()
+                .all(|(at, value)| *value == (at / settings.elements) as f32);
         assert!(is_right, "rank {}: wrong numbers in step {step}", rank.0);
     }
     let micros = begin.elapsed().as_secs_f64() * 1e6 / settings.steps.max(1) as f64;
-    say(rank, &format!("{} steps of {} elements, {micros:.1} us each", settings.steps, settings.elements));
+    say(
+        rank,
+        &format!("{} steps of {} elements, {micros:.1} us each", settings.steps, settings.elements),
+    );
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The inside of a node: how this rank comes to see what the other ranks of its node have.
 //!
-//! Between threads, a rank reads its peers' memory where it lies, between two barriers. Between processes, NCCL brings it here first.
+//! Between threads, a rank reads its peers' memory where it lies, between two barriers. Between
+//! processes, NCCL brings it here first.
 
 use super::Stop;
 use super::nodes::{MOST_PEERS, Nodes};
@@ -31,7 +32,8 @@ pub(super) struct Sources {
     pub(super) from: [DevicePtr; MOST_PEERS],
     pub(super) lengths: [DevicePtr; MOST_PEERS],
     pub(super) stride: usize,
-    /// Whether blocks were brought here: then they stand in the order of strips, the one for this rank behind them.
+    /// Whether blocks were brought here: then they stand in the order of strips, the one for this
+    /// rank behind them.
     pub(super) brought: bool,
 }
 
@@ -60,11 +62,15 @@ impl Brought {
     ) -> Result<Self, String> {
         let (peers, carried) = (nodes.peers().len(), nodes.carried(nodes.rank()).len());
         let each = ((carried + 1) * block.next_multiple_of(16)).max(segment.next_multiple_of(16));
-        let take = |what, bytes| DeviceMemory::new(device, what, bytes).map_err(|error| error.to_string());
+        let take =
+            |what, bytes| DeviceMemory::new(device, what, bytes).map_err(|error| error.to_string());
         Ok(Self {
             nccl,
             blocks: take("what ranks of the node have", peers * each)?,
-            lengths: take("how much ranks of the node have", peers * nodes.topology().num_ranks() * 4)?,
+            lengths: take(
+                "how much ranks of the node have",
+                peers * nodes.topology().num_ranks() * 4,
+            )?,
         })
     }
 
@@ -77,11 +83,13 @@ impl Brought {
         let lengths_of = |index: usize| self.lengths.ptr().offset(index * length_bytes);
         let sends = peers.iter().flat_map(|&peer| {
             let for_it = nodes.carried(peer).into_iter().chain([peer]);
-            let pieces = for_it.map(move |rank| Piece::new(peer, from.offset(rank.0 * stride), bytes));
+            let pieces =
+                for_it.map(move |rank| Piece::new(peer, from.offset(rank.0 * stride), bytes));
             pieces.chain([Piece::new(peer, lengths, length_bytes)])
         });
         let receives = peers.iter().enumerate().flat_map(|(index, &peer)| {
-            let blocks = (0..count).map(move |at| Piece::new(peer, place(index).offset(at * room), bytes));
+            let blocks =
+                (0..count).map(move |at| Piece::new(peer, place(index).offset(at * room), bytes));
             blocks.chain([Piece::new(peer, lengths_of(index), length_bytes)])
         });
         self.nccl.exchange(cuda, sends, receives)?;
@@ -113,7 +121,8 @@ impl Brought {
         });
         let own = if nodes.local() < rails { 4 * piece(nodes.local()).len() } else { 0 };
         let place = |index: usize| self.blocks.ptr().offset(index * own.next_multiple_of(16));
-        let receives = peers.iter().enumerate().map(|(index, &peer)| Piece::new(peer, place(index), own));
+        let receives =
+            peers.iter().enumerate().map(|(index, &peer)| Piece::new(peer, place(index), own));
         self.nccl.exchange(cuda, sends, receives)?;
         Ok((0..peers.len()).map(place).collect())
     }
@@ -132,15 +141,23 @@ impl Brought {
             let segment = segment(index, rails, len);
             Piece::new(peer, data.offset(4 * segment.start), 4 * segment.len())
         };
-        let sends = others().filter(|_| nodes.local() < rails).map(|(_, &peer)| piece(nodes.local(), peer));
-        let receives = others().filter(|(index, _)| *index < rails).map(|(index, &peer)| piece(index, peer));
+        let sends =
+            others().filter(|_| nodes.local() < rails).map(|(_, &peer)| piece(nodes.local(), peer));
+        let receives =
+            others().filter(|(index, _)| *index < rails).map(|(index, &peer)| piece(index, peer));
         self.nccl.exchange(cuda, sends, receives)
     }
 }
 
 impl Inside {
-    /// Enqueues that the blocks of all ranks of the node can be read where the answer says, until [`Inside::close`].
-    pub(super) fn open(&self, cuda: &CudaStream, nodes: &Nodes, blocks: &Blocks) -> Result<Sources, Stop> {
+    /// Enqueues that the blocks of all ranks of the node can be read where the answer says, until
+    /// [`Inside::close`].
+    pub(super) fn open(
+        &self,
+        cuda: &CudaStream,
+        nodes: &Nodes,
+        blocks: &Blocks,
+    ) -> Result<Sources, Stop> {
         let peers = match self {
             Inside::Nccl(brought) => return Ok(brought.open(cuda, nodes, blocks)?),
             Inside::Memory(peers) => peers,
@@ -159,7 +176,8 @@ impl Inside {
             brought: false,
         };
         for (index, part) in parts.iter().enumerate() {
-            (sources.from[index], sources.lengths[index]) = (part.first(), DevicePtr(part.addresses[1]));
+            (sources.from[index], sources.lengths[index]) =
+                (part.first(), DevicePtr(part.addresses[1]));
         }
         Ok(sources)
     }
@@ -172,7 +190,8 @@ impl Inside {
         }
     }
 
-    /// Enqueues that this rank's segment of everybody's `data` can be read at the first places, and written at the second.
+    /// Enqueues that this rank's segment of everybody's `data` can be read at the first places, and
+    /// written at the second.
     pub(super) fn open_segments(
         &self,
         cuda: &CudaStream,
@@ -189,7 +208,8 @@ impl Inside {
                 let (operation, addresses) = ("all_reduce", [data.0, 0]);
                 let parts = peers.meet(Part { operation, size: len as u64, root: 0, addresses })?;
                 peers.barrier(cuda, 0)?;
-                let places: Vec<DevicePtr> = parts.iter().map(|part| part.first().offset(start)).collect();
+                let places: Vec<DevicePtr> =
+                    parts.iter().map(|part| part.first().offset(start)).collect();
                 Ok([places.clone(), places])
             }
         }

@@ -4,8 +4,10 @@ use super::inside::Sources;
 use super::nodes::{MOST_PEERS, Nodes};
 use headlong_device::cuda::{Build, CudaStream, DeviceMemory, DevicePtr, Launch, Source};
 
-static STRIPS: Source =
-    Source { name: "comm/strips", text: concat!(include_str!("state.cuh"), include_str!("strips.cu")) };
+static STRIPS: Source = Source {
+    name: "comm/strips",
+    text: concat!(include_str!("state.cuh"), include_str!("strips.cu")),
+};
 
 /// Threads that copy a chunk.
 const THREADS: u32 = 256;
@@ -113,7 +115,8 @@ impl Tables {
         words.extend(senders.iter().map(rank_of));
         words.extend(others.iter().map(|&node| nodes.topology().node_size(node) as u32));
         words.extend(rail.iter().map(rank_of));
-        words.extend(rail.iter().map(|&rank| nodes.parts_of(nodes.topology().node_of(rank)) as u32));
+        words
+            .extend(rail.iter().map(|&rank| nodes.parts_of(nodes.topology().node_of(rank)) as u32));
         for &node in &others {
             let sources = nodes.topology().ranks_of(node).iter().map(rank_of);
             words.extend(sources.chain(std::iter::repeat(0)).take(MOST_PEERS));
@@ -141,7 +144,8 @@ impl Tables {
         self.at(self.num_sends)
     }
 
-    /// Per strip that is received, who sends it and of how many blocks it is: in an all-to-all, or in an all-reduce.
+    /// Per strip that is received, who sends it and of how many blocks it is: in an all-to-all, or
+    /// in an all-reduce.
     fn received(&self, of_sum: bool) -> [DevicePtr; 2] {
         let first = 2 * self.num_sends;
         match of_sum {
@@ -215,7 +219,8 @@ impl Kernels<'_> {
         self.cuda.run(&STRIPS, &[], "seal", Launch::new(1, 128), &args);
     }
 
-    /// Blocks of the node's ranks into strips; `positions` says which one of a rank's blocks each strip takes.
+    /// Blocks of the node's ranks into strips; `positions` says which one of a rank's blocks each
+    /// strip takes.
     pub(super) fn pack(
         &self,
         (num_strips, num_blocks): (usize, usize),

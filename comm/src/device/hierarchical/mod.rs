@@ -1,19 +1,24 @@
-//! Collectives between devices of several nodes: inside the node first, then one strip per remote node and rail.
+//! Collectives between devices of several nodes: inside the node first, then one strip per remote
+//! node and rail.
 //!
 //! ```text
 //! all-to-all   peers' blocks ─ seal, pack ─► strips ═ rails ═► strips ─ open, unpack ─► blocks    (own node: take_inside)
 //! all-reduce   peers' segments ─ sum ─► strip ═ rails ═► strips ─ open, sum ─► peers' segments
 //! ```
 //!
-//! The rank of a node that carries for a destination ([`crate::plan::hierarchical`]) gathers what all ranks of the node have for it, as
-//! dense as their lengths allow, behind a header that says how long each block is, and in which exchange. Lengths stay on the devices.
-//! What exceeds a slot's capacity is not sent: its header says so, and every rank hears of it ([`DeviceCollectives::flagged`]).
-//! Over NCCL strips travel as long as they can be, because NCCL wants sizes from the host; what is behind the blocks is not looked at.
+//! The rank of a node that carries for a destination ([`crate::plan::hierarchical`]) gathers what
+//! all ranks of the node have for it, as dense as their lengths allow, behind a header that says
+//! how long each block is, and in which exchange. Lengths stay on the devices. What exceeds a
+//! slot's capacity is not sent: its header says so, and every rank hears of it
+//! ([`DeviceCollectives::flagged`]). Over NCCL strips travel as long as they can be, because NCCL
+//! wants sizes from the host; what is behind the blocks is not looked at.
 //!
-//! **Sums** have the bits of [`crate::element`]. Where nodes are subtrees of the tree, one sum per node crosses; else the parts do.
+//! **Sums** have the bits of [`crate::element`]. Where nodes are subtrees of the tree, one sum per
+//! node crosses; else the parts do.
 //!
-//! **Who reads what when.** Blocks of peers are read between the two barriers of `inside::Inside`. A slot of strips is
-//! written again when its last exchange has ended on this stream, and by others' rails as `Rails` says.
+//! **Who reads what when.** Blocks of peers are read between the two barriers of `inside::Inside`.
+//! A slot of strips is written again when its last exchange has ended on this stream, and by
+//! others' rails as `Rails` says.
 
 mod inside;
 mod launch;
@@ -43,14 +48,15 @@ use std::time::Duration;
 /// The most ranks of a node that exchange this way.
 pub const MOST_RANKS_OF_A_NODE: usize = MOST_PEERS;
 
-/// Bytes of `struct State`: the number of the exchange, whether something was told, whether something is refused.
+/// Bytes of `struct State`: the number of the exchange, whether something was told, whether
+/// something is refused.
 const STATE_BYTES: usize = 16;
 
 /// Where in it the last one is.
 const REFUSED: usize = 12;
 
-/// The kernels of strips and of rails, for builds ahead of time. Sums of more parts than a machine has devices are compiled when they are
-/// first needed.
+/// The kernels of strips and of rails, for builds ahead of time. Sums of more parts than a machine
+/// has devices are compiled when they are first needed.
 pub fn kernels() -> Vec<Build> {
     vec![launch::build(), super::rail::verbs::build()]
 }
@@ -124,14 +130,16 @@ fn possible(topology: &Topology) -> std::result::Result<(), String> {
     }
     let parts = parts_of_sums(&Nodes::new(topology, Rank(0))).into_iter().max().unwrap_or(0);
     match parts > MOST_PARTS {
-        true => Err(format!("hierarchical sums are of up to {MOST_PARTS} parts, and there are {parts}")),
+        true => {
+            Err(format!("hierarchical sums are of up to {MOST_PARTS} parts, and there are {parts}"))
+        }
         false => Ok(()),
     }
 }
 
 impl HierarchicalCollectives {
-    /// Comes together with all ranks. Peers of every node use each other's memory where all of them can, else NCCL; nodes use the
-    /// communicator's cards where it has some, else NCCL.
+    /// Comes together with all ranks. Peers of every node use each other's memory where all of them
+    /// can, else NCCL; nodes use the communicator's cards where it has some, else NCCL.
     pub(super) fn attach(
         communicator: &Communicator,
         cuda: &CudaStream,
@@ -154,8 +162,8 @@ impl HierarchicalCollectives {
         };
         let inside = match &nccl {
             Some(nccl) if !by_memory => {
-                let brought =
-                    load().and_then(|()| Brought::new(Arc::clone(nccl), cuda.device(), &nodes, most));
+                let brought = load()
+                    .and_then(|()| Brought::new(Arc::clone(nccl), cuda.device(), &nodes, most));
                 communicator.agree("room for what NCCL brings", &brought)?;
                 Inside::Nccl(brought.map_err(|reason| CommError::Rendezvous { reason })?)
             }
@@ -203,7 +211,8 @@ impl HierarchicalCollectives {
         let ours = cuda.device().ordinal() == self.device.ordinal();
         assert!(ours, "{operation}: a stream of {}, not of {}", cuda.device(), self.device);
         let enqueued = bind(cuda).map_err(Stop::Reason).and_then(|()| body(cuda));
-        let enqueued = enqueued.and_then(|()| cuda.check().map_err(|error| Stop::Reason(error.to_string())));
+        let enqueued =
+            enqueued.and_then(|()| cuda.check().map_err(|error| Stop::Reason(error.to_string())));
         match enqueued {
             Ok(()) => Ok(()),
             Err(Stop::Ended(error)) => Err(error),
@@ -259,7 +268,8 @@ impl HierarchicalCollectives {
         }
         if bytes > self.sizes.block_bytes {
             let room = self.sizes.block_bytes;
-            return self.end(operation, format!("blocks of {bytes} bytes, and room was made for {room}"));
+            return self
+                .end(operation, format!("blocks of {bytes} bytes, and room was made for {room}"));
         }
         let route = self.nodes.exchange_route(bytes);
         self.enqueue(operation, stream, |cuda| {
@@ -280,7 +290,8 @@ impl HierarchicalCollectives {
         })
     }
 
-    /// Which of a rank's blocks each strip takes: that of its destination, unless they were brought in the order of strips.
+    /// Which of a rank's blocks each strip takes: that of its destination, unless they were brought
+    /// in the order of strips.
     fn positions(&self, sources: &Sources) -> DevicePtr {
         if sources.brought { self.tables.numbers() } else { self.tables.destinations() }
     }
@@ -306,8 +317,9 @@ impl HierarchicalCollectives {
             slot_bytes: self.slot_bytes,
             num_slots: self.rails.num_slots(),
         });
-        let fixed =
-            |places: &[DevicePtr]| -> Vec<Place> { places.iter().copied().map(Place::fixed).collect() };
+        let fixed = |places: &[DevicePtr]| -> Vec<Place> {
+            places.iter().copied().map(Place::fixed).collect()
+        };
         let (parts, outs) = (fixed(parts), fixed(outs));
         let num_parts = self.nodes.parts_of(self.nodes.node());
         let exchange = self.hand_over(&route);
@@ -365,7 +377,8 @@ impl Room {
         slot_bytes: usize,
     ) -> std::result::Result<Self, String> {
         let device = cuda.device();
-        let take = |what, bytes| DeviceMemory::new(device, what, bytes).map_err(|error| error.to_string());
+        let take =
+            |what, bytes| DeviceMemory::new(device, what, bytes).map_err(|error| error.to_string());
         let side = rails.num_slots() * slot_bytes;
         let (slots, memory) = match rails.memory() {
             Some(slots) => (slots, None),
@@ -386,7 +399,10 @@ impl Room {
 
 /// The ranks of each node.
 fn groups(topology: &Topology) -> Vec<&[Rank]> {
-    (0..topology.num_nodes()).map(|node| topology.ranks_of(node)).filter(|ranks| !ranks.is_empty()).collect()
+    (0..topology.num_nodes())
+        .map(|node| topology.ranks_of(node))
+        .filter(|ranks| !ranks.is_empty())
+        .collect()
 }
 
 fn is_by_memory(communicator: &Communicator, cuda: &CudaStream) -> Result<bool> {
@@ -443,7 +459,13 @@ impl DeviceCollectives for HierarchicalCollectives {
         self.nodes.topology().num_ranks()
     }
 
-    fn all_to_all(&self, stream: &Stream, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
+    fn all_to_all(
+        &self,
+        stream: &Stream,
+        from: DevicePtr,
+        to: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
         let lengths = DevicePtr::NULL;
         self.all_to_all_v(stream, Blocks { from, to, bytes_per_peer: bytes, lengths })
     }
@@ -486,7 +508,13 @@ impl DeviceCollectives for HierarchicalCollectives {
         })
     }
 
-    fn all_gather(&self, stream: &Stream, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
+    fn all_gather(
+        &self,
+        stream: &Stream,
+        from: DevicePtr,
+        to: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
         let (operation, lengths, root) = ("all_gather", DevicePtr::NULL, Rank(0));
         self.move_blocks(
             stream,

@@ -84,7 +84,8 @@ impl Nodes {
         self.all().map(|node| self.topology.node_size(node)).min().unwrap_or(1)
     }
 
-    /// The ranks of the other nodes at this rank's place, node by node; none where not every node has one.
+    /// The ranks of the other nodes at this rank's place, node by node; none where not every node
+    /// has one.
     pub(super) fn rail(&self) -> Vec<Rank> {
         match self.local() < self.num_rails() {
             true => self.others().map(|node| self.topology.ranks_of(node)[self.local()]).collect(),
@@ -97,7 +98,8 @@ impl Nodes {
         self.topology.aligned_node_size().is_some()
     }
 
-    /// Blocks of the strip that `node` sends in an all-reduce: its sum, or the parts of all its ranks.
+    /// Blocks of the strip that `node` sends in an all-reduce: its sum, or the parts of all its
+    /// ranks.
     pub(super) fn parts_of(&self, node: usize) -> usize {
         if self.sums_by_node() { 1 } else { self.topology.node_size(node) }
     }
@@ -126,14 +128,20 @@ impl Nodes {
         Route { sends: sends.collect(), receives: receives.collect() }
     }
 
-    /// The strips of an all-reduce whose segments have up to `capacity` bytes: one, that all of the rail are sent.
+    /// The strips of an all-reduce whose segments have up to `capacity` bytes: one, that all of the
+    /// rail are sent.
     pub(super) fn sum_route(&self, capacity: usize) -> Route {
         let parts = |node: usize| self.parts_of(node);
         let own = strip_bytes(parts(self.node()), capacity);
         let rail = self.rail();
         let mut sends: Vec<Hop> = rail
             .iter()
-            .map(|&peer| Hop { peer, offset: 0, there: self.start_at(peer, capacity, &parts), bytes: own })
+            .map(|&peer| Hop {
+                peer,
+                offset: 0,
+                there: self.start_at(peer, capacity, &parts),
+                bytes: own,
+            })
             .collect();
         sends.sort_by_key(|hop| self.distance(self.topology.node_of(hop.peer)));
         let receives = rail.iter().map(|&peer| {
@@ -179,7 +187,8 @@ mod tests {
     }
 
     proptest! {
-        /// What one rank sends is what the other receives, at the same places; nothing overlaps, and all other nodes are heard.
+        /// What one rank sends is what the other receives, at the same places; nothing overlaps,
+        /// and all other nodes are heard.
         #[test]
         fn both_ends_of_a_hop_agree(topology in topologies(), capacity in 1usize..200) {
             let of = |rank| Nodes::new(&topology, rank);
@@ -205,7 +214,8 @@ mod tests {
             }
         }
 
-        /// In an all-to-all every rank has one strip from each other node, and the carriers of a node share the work.
+        /// In an all-to-all every rank has one strip from each other node, and the carriers of a
+        /// node share the work.
         #[test]
         fn every_other_node_sends_one_strip(topology in topologies()) {
             for rank in topology.ranks() {

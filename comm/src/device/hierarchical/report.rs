@@ -1,5 +1,5 @@
-//! What kernels find wrong with strips, and how the host hears of it: a few words in page-locked memory, which it may look at while
-//! the device works.
+//! What kernels find wrong with strips, and how the host hears of it: a few words in page-locked
+//! memory, which it may look at while the device works.
 
 use super::nodes::Nodes;
 use crate::error::CommError;
@@ -36,7 +36,8 @@ impl Report {
     }
 }
 
-/// The codes are those of state.cuh; `peer` is a place among the ranks of this node where this node's blocks are meant, else a rank.
+/// The codes are those of state.cuh; `peer` is a place among the ranks of this node where this
+/// node's blocks are meant, else a rank.
 fn describe(nodes: &Nodes, code: u32, peer: usize, expected: u64, found: u64) -> CommError {
     let of_node = |place: usize| nodes.peers().get(place).map_or(place, |rank| rank.0);
     let reason = match code {

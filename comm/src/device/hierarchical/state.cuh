@@ -1,4 +1,5 @@
-// What exchanges of strips have in common, whatever carries them: the number of the exchange, and how the host hears of what is wrong.
+// What exchanges of strips have in common, whatever carries them: the number of the exchange, and
+// how the host hears of what is wrong.
 
 // What the host is told, `Report` in hierarchical/report.rs.
 #define BLOCK_TOO_LONG 1u

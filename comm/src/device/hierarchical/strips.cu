@@ -1,10 +1,12 @@
-// Strips: what the ranks of one node have for one rank of another, in one piece of memory with a header.
+// Strips: what the ranks of one node have for one rank of another, in one piece of memory with a
+// header.
 //
 //     header (128 bytes) | block of the node's first rank | block of its second | …
 //
-// Blocks are as long as the header says, each rounded up to 16 bytes, and stand without gaps. Strips lie in slots that exchanges
-// use in turns: exchange number s uses slot s % num_slots. No strip is trusted: what its header says is held against what was
-// expected, and lengths against the capacity, before a byte of it is used.
+// Blocks are as long as the header says, each rounded up to 16 bytes, and stand without gaps.
+// Strips lie in slots that exchanges use in turns: exchange number s uses slot s % num_slots. No
+// strip is trusted: what its header says is held against what was expected, and lengths against the
+// capacity, before a byte of it is used.
 
 #define MOST_PEERS 8
 #define MAGIC 0x50545348u
@@ -47,7 +49,8 @@ __device__ __forceinline__ u8* slot_of(const Slots& slots) {
   return slots.at + slots.state->sequence % slots.num_slots * slots.slot_bytes;
 }
 
-// One thread copies 16 bytes of a chunk of at most CHUNK; both sides are as far aligned as their addresses are.
+// One thread copies 16 bytes of a chunk of at most CHUNK; both sides are as far aligned as their
+// addresses are.
 __device__ __forceinline__ void copy_chunk(const u8* from, u8* to, u32 bytes, u32 chunk) {
   const u32 begin = chunk * CHUNK + threadIdx.x * 16;
   if (from == to || begin >= bytes) return;
@@ -126,7 +129,8 @@ __device__ __forceinline__ u64 offset_of(const Header* header, u32 block) {
   return offset;
 }
 
-// The blocks of the node's ranks, into the strips. A CUDA block takes every (grid size)-th chunk of all blocks of all strips.
+// The blocks of the node's ranks, into the strips. A CUDA block takes every (grid size)-th chunk of
+// all blocks of all strips.
 extern "C" __global__ void __launch_bounds__(256) pack(const PackArgs a) {
   const u32 chunks = ceil_div(a.slots.capacity, CHUNK);
   const u64 pieces = static_cast<u64>(a.num_strips) * a.num_blocks * chunks;
@@ -209,8 +213,9 @@ __device__ __forceinline__ void look_at(const OpenArgs& a, u32 strip) {
   }
 }
 
-// One block: whether the strips that have come are those that were expected. If one is not, nothing of the exchange is used. Where
-// something is wrong already, strips may not have come: what they look like is no cause of anything.
+// One block: whether the strips that have come are those that were expected. If one is not, nothing
+// of the exchange is used. Where something is wrong already, strips may not have come: what they
+// look like is no cause of anything.
 extern "C" __global__ void __launch_bounds__(128) open(const OpenArgs a) {
   const bool is_refused = a.slots.state->refused != 0;
   __syncthreads();

@@ -1,6 +1,8 @@
-//! Barriers between streams of several devices: words in device memory that streams write and wait for.
+//! Barriers between streams of several devices: words in device memory that streams write and wait
+//! for.
 //!
-//! Not kernels that spin: a waiting stream occupies no multiprocessor, and a captured step holds the same operations.
+//! Not kernels that spin: a waiting stream occupies no multiprocessor, and a captured step holds
+//! the same operations.
 
 use headlong_device::cuda::{self, CudaDevice, CudaStream, DeviceMemory, DevicePtr};
 use std::ffi::{c_int, c_uint, c_void};
@@ -16,7 +18,8 @@ type Operation =
 /// `CU_STREAM_WAIT_VALUE_EQ`.
 const EQUAL: c_uint = 1;
 
-/// One rank's words: for each of the two barriers of an operation one word for each rank, which that rank sets.
+/// One rank's words: for each of the two barriers of an operation one word for each rank, which
+/// that rank sets.
 pub(super) struct Flags {
     rank: usize,
     num_ranks: usize,
@@ -32,10 +35,13 @@ impl Flags {
         let words = Arc::new(DeviceMemory::new(device, "flags of peers", bytes).map_err(text)?);
         let find = |name| cuda::Library::Driver.symbol(name).map_err(text);
         // SAFETY: the driver's functions of these names have this type since CUDA 12.
-        let write =
-            unsafe { std::mem::transmute::<*mut c_void, Operation>(find(c"cuStreamWriteValue32_v2")?) };
+        let write = unsafe {
+            std::mem::transmute::<*mut c_void, Operation>(find(c"cuStreamWriteValue32_v2")?)
+        };
         // SAFETY: as above.
-        let wait = unsafe { std::mem::transmute::<*mut c_void, Operation>(find(c"cuStreamWaitValue32_v2")?) };
+        let wait = unsafe {
+            std::mem::transmute::<*mut c_void, Operation>(find(c"cuStreamWaitValue32_v2")?)
+        };
         Ok(Self { rank, num_ranks, words, write, wait })
     }
 
@@ -44,14 +50,22 @@ impl Flags {
         self.words.ptr().0
     }
 
-    /// Enqueues that the stream goes on when all ranks have come to their barrier `which`, 0 or 1; `all` says where each
-    /// rank's words are. An operation has both: a word is set for the next one only after its owner has cleared it, because
-    /// in between every rank has passed the other barrier.
-    pub(super) fn barrier(&self, stream: &CudaStream, which: usize, all: &[u64]) -> Result<(), String> {
-        let word = |of: usize, by: usize| DevicePtr(all[of]).offset((which * self.num_ranks + by) * 4).0;
+    /// Enqueues that the stream goes on when all ranks have come to their barrier `which`, 0 or 1;
+    /// `all` says where each rank's words are. An operation has both: a word is set for the next
+    /// one only after its owner has cleared it, because in between every rank has passed the other
+    /// barrier.
+    pub(super) fn barrier(
+        &self,
+        stream: &CudaStream,
+        which: usize,
+        all: &[u64],
+    ) -> Result<(), String> {
+        let word =
+            |of: usize, by: usize| DevicePtr(all[of]).offset((which * self.num_ranks + by) * 4).0;
         let peers = || (0..self.num_ranks).filter(|peer| *peer != self.rank);
         for peer in peers() {
-            // A write waits for everything before it in the stream, and is seen after it by every device.
+            // A write waits for everything before it in the stream, and is seen after it by every
+            // device.
             self.enqueue(self.write, stream, word(peer, self.rank), 1, 0)?;
         }
         for peer in peers() {
@@ -69,7 +83,8 @@ impl Flags {
         value: u32,
         flags: c_uint,
     ) -> Result<(), String> {
-        // SAFETY: the stream is alive; the address is a word of a rank's flags, which all ranks keep until all are done.
+        // SAFETY: the stream is alive; the address is a word of a rank's flags, which all ranks
+        // keep until all are done.
         match unsafe { operation(stream.raw(), address, value, flags) } {
             0 => Ok(()),
             code => Err(format!("the driver refuses a barrier between devices (code {code})")),
@@ -82,8 +97,8 @@ impl Flags {
         let stopped = stop.clone();
         let set_all = move || {
             let ones: Vec<u8> = [1_u8, 0, 0, 0].repeat(words.bytes() / 4);
-            // Each barrier clears its words again: they are set until nobody waits any more. A copy that waited for the device
-            // first would wait for the stream that waits for the copy.
+            // Each barrier clears its words again: they are set until nobody waits any more. A copy
+            // that waited for the device first would wait for the stream that waits for the copy.
             while !stopped.load(Ordering::Relaxed) && words.write_beside(0, &ones).is_ok() {
                 std::thread::sleep(Duration::from_millis(1));
             }

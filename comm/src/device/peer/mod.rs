@@ -1,11 +1,13 @@
 //! Collectives between the devices of one process: every rank writes into the others' memory.
 //!
-//! An operation is: a barrier, so that everybody's memory may be written; copies or the sum, straight into the peers' memory;
-//! a barrier, so that everything has come. The barriers are between streams, the host waits for none of it. What the host does
-//! wait for is that all ranks have *enqueued* the operation: there they learn each other's addresses, and who is not in the
+//! An operation is: a barrier, so that everybody's memory may be written; copies or the sum,
+//! straight into the peers' memory; a barrier, so that everything has come. The barriers are
+//! between streams, the host waits for none of it. What the host does wait for is that all ranks
+//! have *enqueued* the operation: there they learn each other's addresses, and who is not in the
 //! same operation is found at once.
 //!
-//! Sums are those of [`crate::element`]: with the same bits as [`Communicator::all_reduce`], whatever the device.
+//! Sums are those of [`crate::element`]: with the same bits as [`Communicator::all_reduce`],
+//! whatever the device.
 
 mod flags;
 mod peers;
@@ -22,7 +24,8 @@ pub(super) use peers::{Peers, bind};
 use std::time::Duration;
 pub(super) use world::Part;
 
-/// The most ranks of one process: the devices of one machine. The kernel has room for no more in its registers.
+/// The most ranks of one process: the devices of one machine. The kernel has room for no more in
+/// its registers.
 pub const MOST_RANKS: usize = sum::MOST_OUTS;
 
 /// The kernels that `num_ranks` devices of one process need, for builds ahead of time.
@@ -37,8 +40,8 @@ pub struct PeerCollectives {
 }
 
 impl PeerCollectives {
-    /// Whether all ranks are threads of this process, with devices of their own that can use each other's memory: the same
-    /// answer on all ranks.
+    /// Whether all ranks are threads of this process, with devices of their own that can use each
+    /// other's memory: the same answer on all ranks.
     pub(super) fn is_possible(communicator: &Communicator, cuda: &CudaStream) -> Result<bool> {
         let everybody: Vec<Rank> = communicator.topology().ranks().collect();
         Peers::are_possible(communicator, cuda, &[&everybody])
@@ -69,12 +72,22 @@ impl DeviceCollectives for PeerCollectives {
         self.peers.ranks().len()
     }
 
-    fn all_to_all(&self, stream: &Stream, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
+    fn all_to_all(
+        &self,
+        stream: &Stream,
+        from: DevicePtr,
+        to: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
         let (rank, ranks) = (self.rank().0, self.num_ranks());
         self.peers.enqueue(stream, part("all_to_all", bytes, to), |cuda, parts| {
             // Every rank begins with its neighbour, so that not all write to rank 0 first.
             for peer in (0..ranks).map(|step| (rank + step) % ranks) {
-                cuda.copy(parts[peer].first().offset(rank * bytes), from.offset(peer * bytes), bytes);
+                cuda.copy(
+                    parts[peer].first().offset(rank * bytes),
+                    from.offset(peer * bytes),
+                    bytes,
+                );
             }
         })
     }
@@ -91,7 +104,13 @@ impl DeviceCollectives for PeerCollectives {
         })
     }
 
-    fn all_gather(&self, stream: &Stream, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
+    fn all_gather(
+        &self,
+        stream: &Stream,
+        from: DevicePtr,
+        to: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
         let (rank, ranks) = (self.rank().0, self.num_ranks());
         self.peers.enqueue(stream, part("all_gather", bytes, to), |cuda, parts| {
             for peer in (0..ranks).map(|step| (rank + step) % ranks) {

@@ -1,4 +1,5 @@
-//! Ranks of one process whose devices can use each other's memory: where they meet on the host, and barriers between their streams.
+//! Ranks of one process whose devices can use each other's memory: where they meet on the host, and
+//! barriers between their streams.
 
 use super::flags::{Flags, GivingUp};
 use super::world::{self, Part, World};
@@ -28,8 +29,9 @@ pub(in crate::device) struct Peers {
 }
 
 impl Peers {
-    /// Whether the ranks of every one of `groups`, which hold each rank once, are threads of this process with devices of their
-    /// own that can use each other's memory: the same answer on all ranks.
+    /// Whether the ranks of every one of `groups`, which hold each rank once, are threads of this
+    /// process with devices of their own that can use each other's memory: the same answer on all
+    /// ranks.
     pub(in crate::device) fn are_possible(
         communicator: &Communicator,
         cuda: &CudaStream,
@@ -42,7 +44,8 @@ impl Peers {
         let mut can = group.len() <= super::MOST_RANKS;
         for &rank in group {
             let (is_me, place) = (rank == communicator.rank(), &all[2 * rank.0..][..2]);
-            can &= place[0] == own[0] && communicator.topology().same_node(rank, communicator.rank());
+            can &=
+                place[0] == own[0] && communicator.topology().same_node(rank, communicator.rank());
             can &= is_me || place[1] != own[1];
             let reaches = || {
                 let peer = CudaDevice::open(place[1] as u32);
@@ -55,7 +58,8 @@ impl Peers {
         Ok(answers.iter().all(|answer| *answer == 1))
     }
 
-    /// Comes together with the ranks of its group; `load` takes what its kernels need, because a captured call may not load them.
+    /// Comes together with the ranks of its group; `load` takes what its kernels need, because a
+    /// captured call may not load them.
     pub(in crate::device) fn attach(
         communicator: &Communicator,
         cuda: &CudaStream,
@@ -70,7 +74,8 @@ impl Peers {
         communicator.all_gather(&[own_id], &mut ids)?;
         let world = founded.map(|(world, _)| world).or_else(|| World::join(ids[ranks[0].0]));
         let made = world.ok_or_else(|| format!("{} is gone", ranks[0]));
-        let index = ranks.iter().position(|&other| other == rank).expect("a rank is in its own group");
+        let index =
+            ranks.iter().position(|&other| other == rank).expect("a rank is in its own group");
         let made = made.and_then(|world| {
             enable_access(cuda).map_err(|error| error.to_string())?;
             load()?;
@@ -110,7 +115,8 @@ impl Peers {
         parts.or_else(|error| self.end(error))
     }
 
-    /// Enqueues that the stream goes on when the streams of all have come to their barrier `which`, 0 or 1, of an operation.
+    /// Enqueues that the stream goes on when the streams of all have come to their barrier `which`,
+    /// 0 or 1, of an operation.
     pub(in crate::device) fn barrier(&self, cuda: &CudaStream, which: usize) -> Result<(), String> {
         self.flags.barrier(cuda, which, &self.all_flags)
     }
@@ -163,7 +169,8 @@ impl Peers {
         self.transport.excused()
     }
 
-    /// Ends the job with `error`, unless it has failed already, and lets this rank's streams pass every barrier.
+    /// Ends the job with `error`, unless it has failed already, and lets this rank's streams pass
+    /// every barrier.
     pub(in crate::device) fn abort(&self, error: CommError) {
         self.transport.abort(error);
         let mut giving_up = self.giving_up.lock().unwrap_or_else(PoisonError::into_inner);

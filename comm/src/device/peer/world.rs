@@ -1,4 +1,5 @@
-//! Where the ranks of one process meet on the host: each learns the others' addresses when it enqueues.
+//! Where the ranks of one process meet on the host: each learns the others' addresses when it
+//! enqueues.
 
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
@@ -46,7 +47,8 @@ struct State {
     meetings: u64,
 }
 
-/// Worlds whose ranks are still coming together: threads of one process have no other way to hand each other memory.
+/// Worlds whose ranks are still coming together: threads of one process have no other way to hand
+/// each other memory.
 static COMING: Mutex<Vec<Weak<World>>> = Mutex::new(Vec::new());
 
 /// A number that no other process has: process ids are the same in containers of one machine.
@@ -69,7 +71,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    /// A new world of these ranks, and the number by which other threads of this process find it while this end lives.
+    /// A new world of these ranks, and the number by which other threads of this process find it
+    /// while this end lives.
     pub(super) fn found(ranks: &[Rank]) -> (Arc<Self>, u64) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -87,11 +90,12 @@ impl World {
         lock(&COMING).iter().filter_map(Weak::upgrade).find(|world| world.id == id)
     }
 
-    /// Waits until every rank has brought its part; the parts of all, in the order of ranks. `index` is this rank's place.
+    /// Waits until every rank has brought its part; the parts of all, in the order of ranks.
+    /// `index` is this rank's place.
     ///
     /// # Errors
-    /// What `check` answers meanwhile; [`CommError::Timeout`]; [`CommError::Mismatch`] where ranks are not in the same
-    /// operation.
+    /// What `check` answers meanwhile; [`CommError::Timeout`]; [`CommError::Mismatch`] where ranks
+    /// are not in the same operation.
     pub(super) fn meet(
         &self,
         index: usize,
@@ -135,9 +139,11 @@ impl World {
     }
 
     fn compare(&self, index: usize, own: &Part, parts: &[Part]) -> Result<()> {
-        let same =
-            |part: &Part| (part.operation, part.size, part.root) == (own.operation, own.size, own.root);
-        let describe = |part: &Part| format!("{} of size {} (root {})", part.operation, part.size, part.root);
+        let same = |part: &Part| {
+            (part.operation, part.size, part.root) == (own.operation, own.size, own.root)
+        };
+        let describe =
+            |part: &Part| format!("{} of size {} (root {})", part.operation, part.size, part.root);
         match parts.iter().position(|part| !same(part)) {
             None => Ok(()),
             Some(other) => Err(CommError::Mismatch {
@@ -167,8 +173,10 @@ mod tests {
                     let world = World::join(id).unwrap();
                     for round in 0..200_u64 {
                         let own = part(8, round * 10 + rank as u64);
-                        let parts = world.meet(rank, own, Duration::from_secs(20), &|| Ok(())).unwrap();
-                        let addresses: Vec<u64> = parts.iter().map(|part| part.addresses[0]).collect();
+                        let parts =
+                            world.meet(rank, own, Duration::from_secs(20), &|| Ok(())).unwrap();
+                        let addresses: Vec<u64> =
+                            parts.iter().map(|part| part.addresses[0]).collect();
                         assert_eq!(addresses, [round * 10, round * 10 + 1, round * 10 + 2]);
                     }
                 });
@@ -191,7 +199,8 @@ mod tests {
         let error = world.meet(1, part(8, 0), short, &|| Ok(())).unwrap_err();
         assert!(matches!(error, CommError::Timeout { culprit: Rank(0), .. }), "{error}");
         let answers = std::thread::scope(|scope| {
-            let other = scope.spawn(|| world.meet(0, part(8, 0), Duration::from_secs(20), &|| Ok(())));
+            let other =
+                scope.spawn(|| world.meet(0, part(8, 0), Duration::from_secs(20), &|| Ok(())));
             let own = world.meet(1, part(16, 0), Duration::from_secs(20), &|| Ok(()));
             [other.join().unwrap(), own]
         });

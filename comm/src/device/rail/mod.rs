@@ -1,8 +1,9 @@
 //! Rails: what carries strips between nodes, from one device's memory to another's.
 //!
-//! The rank that carries for a rank of another node ([`crate::plan::hierarchical`]) sends it one strip an exchange. A [`Route`] says
-//! which strips a rank sends and receives in one kind of exchange, and where they lie in a slot; it follows from the topology alone, so
-//! that every rank knows everybody's.
+//! The rank that carries for a rank of another node ([`crate::plan::hierarchical`]) sends it one
+//! strip an exchange. A [`Route`] says which strips a rank sends and receives in one kind of
+//! exchange, and where they lie in a slot; it follows from the topology alone, so that every rank
+//! knows everybody's.
 
 pub(super) mod nccl;
 pub(super) mod verbs;
@@ -26,7 +27,8 @@ pub(super) struct Hop {
 /// The strips of one kind of exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Route {
-    /// Those that this rank sends, nearest node first, so that not all send to node 0 at once. Two may lie at one place.
+    /// Those that this rank sends, nearest node first, so that not all send to node 0 at once. Two
+    /// may lie at one place.
     pub(super) sends: Vec<Hop>,
     /// Those that it receives, in the order of their nodes.
     pub(super) receives: Vec<Hop>,
@@ -43,7 +45,8 @@ pub(super) struct Exchange<'a> {
     pub(super) report: DevicePtr,
 }
 
-/// What carries strips between nodes. A rank calls its methods in the order of its exchanges, which is the same on all ranks.
+/// What carries strips between nodes. A rank calls its methods in the order of its exchanges, which
+/// is the same on all ranks.
 pub(super) trait Rails: Send + Sync {
     /// `nccl`.
     fn name(&self) -> &'static str;
@@ -51,7 +54,8 @@ pub(super) trait Rails: Send + Sync {
     /// How many slots exchanges use in turns.
     fn num_slots(&self) -> usize;
 
-    /// The slots that are sent from and received into, where they must lie in memory of the rails'; else the caller takes them.
+    /// The slots that are sent from and received into, where they must lie in memory of the rails';
+    /// else the caller takes them.
     fn memory(&self) -> Option<[DevicePtr; 2]> {
         None
     }
@@ -61,11 +65,12 @@ pub(super) trait Rails: Send + Sync {
         Ok(())
     }
 
-    /// Enqueues that the strips of the exchange leave once the stream has come here: headers and blocks have been written. It may
-    /// also wait for those that come in.
+    /// Enqueues that the strips of the exchange leave once the stream has come here: headers and
+    /// blocks have been written. It may also wait for those that come in.
     fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String>;
 
-    /// Enqueues that the stream goes on when the strips of the exchange that was begun last have come in.
+    /// Enqueues that the stream goes on when the strips of the exchange that was begun last have
+    /// come in.
     fn finish(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String>;
 
     /// Whether all is well, as far as can be known without asking a driver.

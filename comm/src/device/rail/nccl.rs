@@ -28,7 +28,8 @@ impl Rails for NcclRails {
 
     fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String> {
         let Exchange { route, from, to, .. } = exchange;
-        let sends = route.sends.iter().map(|hop| Piece::new(hop.peer, from.offset(hop.offset), hop.bytes));
+        let sends =
+            route.sends.iter().map(|hop| Piece::new(hop.peer, from.offset(hop.offset), hop.bytes));
         let receives =
             route.receives.iter().map(|hop| Piece::new(hop.peer, to.offset(hop.offset), hop.bytes));
         self.nccl.exchange(stream, sends, receives)

@@ -1,4 +1,5 @@
-//! Which path serves which peer: chosen once, by all ranks together, after the rendezvous, and never changed afterwards.
+//! Which path serves which peer: chosen once, by all ranks together, after the rendezvous, and
+//! never changed afterwards.
 //!
 //! | wanted | ranks of one node | ranks of different nodes |
 //! |---|---|---|
@@ -7,8 +8,9 @@
 //! | `verbs` | shared memory where there are several nodes, verbs where there is one; or an error | verbs, or an error |
 //! | `tcp` | TCP | TCP |
 //!
-//! Every rank tells all others what it can and why it cannot do the rest; all draw the same conclusion from the same words.
-//! What was asked for by name is never replaced by something slower: the error names the first rank that lacks it.
+//! Every rank tells all others what it can and why it cannot do the rest; all draw the same
+//! conclusion from the same words. What was asked for by name is never replaced by something
+//! slower: the error names the first rank that lacks it.
 
 mod network;
 mod table;
@@ -72,11 +74,13 @@ pub trait Network: Send + Sync {
     /// Why not: a library that is missing, a port that is down.
     fn is_there(&self) -> Verdict;
 
-    /// Paths to all of `peers`. Called on all ranks together, if every rank has said that it is there.
+    /// Paths to all of `peers`. Called on all ranks together, if every rank has said that it is
+    /// there.
     ///
     /// # Errors
     /// The job's first error.
-    fn connect(&self, control: &TcpTransport, peers: &[Rank]) -> Result<Vec<(Rank, Box<dyn Path>)>>;
+    fn connect(&self, control: &TcpTransport, peers: &[Rank])
+    -> Result<Vec<(Rank, Box<dyn Path>)>>;
 }
 
 /// What the choice depends on; the same on all ranks, but for what their machines have.
@@ -114,10 +118,12 @@ struct Word {
 /// Can, or why not.
 type Verdict = std::result::Result<(), String>;
 
-/// Chooses the paths of a job that has just come together. All ranks call it, before anything else travels over `control`.
+/// Chooses the paths of a job that has just come together. All ranks call it, before anything else
+/// travels over `control`.
 ///
 /// # Errors
-/// [`CommError::Setting`] what was wanted by name and is not there, with the rank that lacks it; the job's first error.
+/// [`CommError::Setting`] what was wanted by name and is not there, with the rank that lacks it;
+/// the job's first error.
 pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Chosen> {
     let topology = control.topology().clone();
     if options.wanted == Wanted::Tcp || topology.num_ranks() == 1 {
@@ -133,8 +139,11 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
     let need = Need::of(options.wanted, &topology);
     let verbs = first_refusal(topology.ranks(), |rank| &words[rank.0].network);
     let offers: Vec<Offer> = words.into_iter().map(|word| word.offer).collect();
-    let (near, nodes) =
-        if need.shm { meet(&control, &offers, host)? } else { (None, vec![Ok(()); topology.num_nodes()]) };
+    let (near, nodes) = if need.shm {
+        meet(&control, &offers, host)?
+    } else {
+        (None, vec![Ok(()); topology.num_nodes()])
+    };
     let decision = Decision { topology: &topology, need, nodes, verbs };
     decision.check_wanted().inspect_err(|error| control.abort(error.clone()))?;
     let rows = table::rows(&decision);
@@ -147,7 +156,8 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
     if let (true, Some(network)) = (decision.uses_verbs(), options.network) {
         paths.extend(network.connect(&control, &decision.verbs_peers(control.rank()))?);
     }
-    let transport = PathTransport::new(control, paths, bell)?.with_common(name, decision.in_place_bytes());
+    let transport =
+        PathTransport::new(control, paths, bell)?.with_common(name, decision.in_place_bytes());
     Ok(Chosen { transport: Arc::new(transport), rows })
 }
 
@@ -173,13 +183,16 @@ fn num_nodes(topology: &Topology) -> usize {
     (0..topology.num_nodes()).filter(|&node| topology.node_size(node) > 0).count()
 }
 
-fn first_refusal<'w>(ranks: impl IntoIterator<Item = Rank>, word: impl Fn(Rank) -> &'w Verdict) -> Verdict {
+fn first_refusal<'w>(
+    ranks: impl IntoIterator<Item = Rank>,
+    word: impl Fn(Rank) -> &'w Verdict,
+) -> Verdict {
     let refusal = ranks.into_iter().find_map(|rank| Some((rank, word(rank).as_ref().err()?)));
     refusal.map_or(Ok(()), |(rank, reason)| Err(format!("{rank}: {}", readable(reason))))
 }
 
-/// The ranks of each node try to come to one memory. What this rank has of it, if all of its node have it, and each node's
-/// verdict.
+/// The ranks of each node try to come to one memory. What this rank has of it, if all of its node
+/// have it, and each node's verdict.
 fn meet(
     control: &TcpTransport,
     offers: &[Offer],
@@ -210,7 +223,8 @@ fn meet(
 
 /// The first refusal of each node.
 fn by_node(topology: &Topology, words: &[Verdict]) -> Vec<Verdict> {
-    let verdict = |node| first_refusal(topology.ranks_of(node).iter().copied(), |rank| &words[rank.0]);
+    let verdict =
+        |node| first_refusal(topology.ranks_of(node).iter().copied(), |rank| &words[rank.0]);
     (0..topology.num_nodes()).map(verdict).collect()
 }
 
@@ -229,7 +243,8 @@ impl Decision<'_> {
         self.verbs.is_ok() && (num_nodes(self.topology) > 1 || self.need.verbs_inside)
     }
 
-    /// What carries the payload of the whole job: ranks of a node that has no neighbour may see less of it, and must say the same.
+    /// What carries the payload of the whole job: ranks of a node that has no neighbour may see
+    /// less of it, and must say the same.
     fn name(&self) -> &'static str {
         let shares = |node: usize| self.topology.node_size(node) > 1 && self.need.shm;
         let nodes = || self.nodes.iter().enumerate().filter(|(node, _)| shares(*node));
@@ -242,7 +257,8 @@ impl Decision<'_> {
 
     /// The longest message that memory of the largest node that shares any shows in place.
     fn in_place_bytes(&self) -> usize {
-        let sizes = self.nodes.iter().enumerate().filter(|(_, verdict)| verdict.is_ok() && self.need.shm);
+        let sizes =
+            self.nodes.iter().enumerate().filter(|(_, verdict)| verdict.is_ok() && self.need.shm);
         let largest = sizes.map(|(node, _)| self.topology.node_size(node)).max();
         largest.filter(|&ranks| ranks > 1).map_or(usize::MAX, shm::in_place_bytes)
     }
@@ -271,7 +287,9 @@ impl Decision<'_> {
                     other.unwrap_or(Rank(0))
                 ))
             }
-            Wanted::Verbs if self.verbs.is_err() => refuse(self.verbs.clone().err().unwrap_or_default()),
+            Wanted::Verbs if self.verbs.is_err() => {
+                refuse(self.verbs.clone().err().unwrap_or_default())
+            }
             Wanted::Shm | Wanted::Verbs if shm.is_err() => refuse(shm.err().unwrap_or_default()),
             _ => Ok(()),
         }

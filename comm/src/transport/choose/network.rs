@@ -10,15 +10,18 @@ use crate::transport::verbs::nic::Provider;
 use crate::transport::verbs::sys::Verbs;
 use crate::transport::verbs::{VerbsNetwork, VerbsSettings, memory_node};
 
-/// Verbs over this machine's cards, through libibverbs. Where that is missing, this is a network that is not there.
+/// Verbs over this machine's cards, through libibverbs. Where that is missing, this is a network
+/// that is not there.
 pub struct MachineVerbs(std::result::Result<VerbsNetwork, String>);
 
 impl MachineVerbs {
-    /// For the rank of `control`; near the memory that it is bound to, unless the settings say where.
+    /// For the rank of `control`; near the memory that it is bound to, unless the settings say
+    /// where.
     pub fn new(control: &TcpTransport, mut settings: VerbsSettings) -> Self {
         settings.numa_node = settings.numa_node.or_else(memory_node);
         let local_index = control.topology().local_index(control.rank());
-        let network = |verbs| VerbsNetwork::new(settings, verbs as std::sync::Arc<dyn Provider>, local_index);
+        let network =
+            |verbs| VerbsNetwork::new(settings, verbs as std::sync::Arc<dyn Provider>, local_index);
         Self(Verbs::open().map(network).map_err(|error| error.to_string()))
     }
 
@@ -38,7 +41,11 @@ impl Network for MachineVerbs {
         self.0.as_ref().map_err(Clone::clone)?.is_there()
     }
 
-    fn connect(&self, control: &TcpTransport, peers: &[Rank]) -> Result<Vec<(Rank, Box<dyn Path>)>> {
+    fn connect(
+        &self,
+        control: &TcpTransport,
+        peers: &[Rank],
+    ) -> Result<Vec<(Rank, Box<dyn Path>)>> {
         match &self.0 {
             Ok(network) => network.connect(control, peers),
             // Every rank has said that it is there, this one too.

@@ -50,7 +50,9 @@ pub(super) fn rows(decision: &Decision) -> Vec<Row> {
 /// A line for each group of neighbouring ranks that are served alike.
 pub(super) fn render(rows: &[Row]) -> String {
     let mut lines = Vec::new();
-    for group in rows.chunk_by(|one, other| (&one.inside, &one.across) == (&other.inside, &other.across)) {
+    for group in
+        rows.chunk_by(|one, other| (&one.inside, &one.across) == (&other.inside, &other.across))
+    {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
         let who = match group.len() {
             1 => format!("{}", first.rank),
@@ -59,7 +61,10 @@ pub(super) fn render(rows: &[Row]) -> String {
         let inside = first.inside.as_ref().map(|way| format!("inside the node by {way}"));
         let across = first.across.as_ref().map(|way| format!("between nodes by {way}"));
         let ways: Vec<String> = [inside, across].into_iter().flatten().collect();
-        lines.push(format!("{who}: {}", if ways.is_empty() { "alone".to_owned() } else { ways.join(", ") }));
+        lines.push(format!(
+            "{who}: {}",
+            if ways.is_empty() { "alone".to_owned() } else { ways.join(", ") }
+        ));
     }
     lines.join("\n")
 }
@@ -132,7 +137,8 @@ mod tests {
         assert_eq!(found, Err("transport shm: rank 1: no memfd".into()));
         let found = check(&[0, 0, 1], Wanted::Shm, &[Ok(()), Ok(())], Ok(()));
         assert!(found.is_err_and(|text| text.contains("rank 2 is on another than rank 0")));
-        let found = check(&[0, 1], Wanted::Verbs, &[Ok(()), Ok(())], no("rank 1: no libibverbs.so.1"));
+        let found =
+            check(&[0, 1], Wanted::Verbs, &[Ok(()), Ok(())], no("rank 1: no libibverbs.so.1"));
         assert_eq!(found, Err("transport verbs: rank 1: no libibverbs.so.1".into()));
         let found = check(&[0, 0, 1], Wanted::Verbs, &[no("rank 1: no memfd"), Ok(())], Ok(()));
         assert_eq!(found, Err("transport verbs: rank 1: no memfd".into()));

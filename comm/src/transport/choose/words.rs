@@ -16,10 +16,14 @@ const LONGEST: u64 = 1 << 16;
 ///
 /// # Errors
 /// The job's first error; a word that makes no sense.
-pub(super) fn tell_all<W: Serialize + DeserializeOwned>(control: &TcpTransport, word: &W) -> Result<Vec<W>> {
+pub(super) fn tell_all<W: Serialize + DeserializeOwned>(
+    control: &TcpTransport,
+    word: &W,
+) -> Result<Vec<W>> {
     let own = serde_json::to_vec(word).expect("words are plain data, written to memory");
     let lengths = all_gather(control, 0, &(own.len() as u64).to_le_bytes(), |_| 8)?;
-    let length = |rank: Rank| lengths[rank.0].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let length =
+        |rank: Rank| lengths[rank.0].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     if let Some(rank) = control.topology().ranks().find(|&rank| length(rank) > LONGEST) {
         return Err(senseless(
             control,
@@ -52,11 +56,13 @@ fn all_gather(
 ) -> Result<Vec<Vec<u8>>> {
     let fingerprint = fingerprint(Collective::AllGather, 0, Algorithm::Direct, 0);
     let id = StepId { sequence: 0, step, fingerprint, operation: "choosing paths" };
-    let mut all: Vec<Vec<u8>> = control.topology().ranks().map(|rank| vec![0; length(rank)]).collect();
+    let mut all: Vec<Vec<u8>> =
+        control.topology().ranks().map(|rank| vec![0; length(rank)]).collect();
     let peers = || control.topology().ranks().filter(|&rank| rank != control.rank());
     let outgoing: Vec<_> = peers().map(|to| Outgoing { to, bytes: own }).collect();
     let others = all.iter_mut().enumerate().filter(|(rank, _)| *rank != control.rank().0);
-    let mut incoming: Vec<_> = others.map(|(rank, bytes)| Incoming { from: Rank(rank), bytes }).collect();
+    let mut incoming: Vec<_> =
+        others.map(|(rank, bytes)| Incoming { from: Rank(rank), bytes }).collect();
     control.exchange(&id, &outgoing, &mut incoming)?;
     all[control.rank().0].copy_from_slice(own);
     Ok(all)

@@ -7,12 +7,14 @@
 //!     └── withdrawn (errors) ──┘           EAGER ───────────────► EMPTY
 //! ```
 //!
-//! A published message lies in the sender's own memory, so the sender may not return before its slot is empty again.
-//! Taking it and taking it back are one compare-and-swap each on the same word: exactly one of them wins, and a sender
-//! that loses waits until its reader has finished. An eager message has been copied into the slot: its sender has nothing to wait for and nothing to take back.
+//! A published message lies in the sender's own memory, so the sender may not return before its
+//! slot is empty again. Taking it and taking it back are one compare-and-swap each on the same
+//! word: exactly one of them wins, and a sender that loses waits until its reader has finished. An
+//! eager message has been copied into the slot: its sender has nothing to wait for and nothing to
+//! take back.
 //!
-//! Two slots are enough that a sender of eager messages never waits in exchanges where both sides send: who starts message
-//! s + 2 has received s + 1, whose sender has received s.
+//! Two slots are enough that a sender of eager messages never waits in exchanges where both sides
+//! send: who starts message s + 2 has received s + 1, whose sender has received s.
 
 use crate::topology::Rank;
 use crate::transport::StepId;
@@ -70,9 +72,10 @@ pub struct Links {
 /// Most bytes of eager room in a world.
 const EAGER_TOTAL: usize = 8 << 20;
 
-// SAFETY: a slot's header, its eager room and the memory its header points to are written by the sender alone while the
-// state is EMPTY, and read by the receiver alone after it has seen PUBLISHED or EAGER with acquire ordering and, for
-// PUBLISHED, won the slot; `LocalTransport` lets one thread at a time act for a rank.
+// SAFETY: a slot's header, its eager room and the memory its header points to are written by the
+// sender alone while the state is EMPTY, and read by the receiver alone after it has seen PUBLISHED
+// or EAGER with acquire ordering and, for PUBLISHED, won the slot; `LocalTransport` lets one thread
+// at a time act for a rank.
 unsafe impl Sync for Links {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Links {}
@@ -123,14 +126,15 @@ impl<'a> SlotRef<'a> {
     /// Puts a message into an empty slot. True: it is eager, the bytes have been copied.
     ///
     /// # Safety
-    /// The caller is the slot's sender, the slot [is empty](SlotRef::is_empty), and where the answer is false `bytes` must
-    /// stay readable and unwritten until the slot is empty again.
+    /// The caller is the slot's sender, the slot [is empty](SlotRef::is_empty), and where the
+    /// answer is false `bytes` must stay readable and unwritten until the slot is empty again.
     pub unsafe fn publish(&self, id: &StepId, bytes: &[u8]) -> bool {
         let is_eager = bytes.len() <= self.eager.len() * 64;
         let mut pointer = bytes.as_ptr();
         if is_eager {
             let room = UnsafeCell::raw_get(self.eager.as_ptr()).cast::<u8>();
-            // SAFETY: the room is as long as was just asked and, while the slot is empty, the sender's alone.
+            // SAFETY: the room is as long as was just asked and, while the slot is empty, the
+            // sender's alone.
             unsafe { std::ptr::copy_nonoverlapping(pointer, room, bytes.len()) };
             pointer = room;
         }
@@ -140,10 +144,11 @@ impl<'a> SlotRef<'a> {
         is_eager
     }
 
-    /// Takes a message back that nobody has begun to read, or waits until its reader has finished: afterwards the message's
-    /// memory is the sender's again.
+    /// Takes a message back that nobody has begun to read, or waits until its reader has finished:
+    /// afterwards the message's memory is the sender's again.
     pub fn withdraw(&self) {
-        let swap = self.slot.state.compare_exchange(PUBLISHED, EMPTY, Ordering::AcqRel, Ordering::Acquire);
+        let swap =
+            self.slot.state.compare_exchange(PUBLISHED, EMPTY, Ordering::AcqRel, Ordering::Acquire);
         if swap == Err(READING) {
             while self.slot.state.load(Ordering::Acquire) == READING {
                 std::thread::yield_now();
@@ -173,7 +178,8 @@ impl<'a> SlotRef<'a> {
     /// # Safety
     /// `header` came from [`SlotRef::take`] of this slot, which has not been released.
     pub unsafe fn bytes(&self, header: &Header) -> &'a [u8] {
-        // SAFETY: the sender keeps the message's memory readable and unwritten until the slot is empty.
+        // SAFETY: the sender keeps the message's memory readable and unwritten until the slot is
+        // empty.
         unsafe { std::slice::from_raw_parts(header.pointer, header.length) }
     }
 

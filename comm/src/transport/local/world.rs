@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Asks whether the message is there between so many times (2 to 50 microseconds) before the core is offered to others, where every rank
-/// can have one. Each time in vain halves it, because another program may have the peer's core, and then the peer waits for this one; each
-/// time with success doubles it, because on a busy machine a core that was offered is gone for milliseconds.
+/// Asks whether the message is there between so many times (2 to 50 microseconds) before the core
+/// is offered to others, where every rank can have one. Each time in vain halves it, because
+/// another program may have the peer's core, and then the peer waits for this one; each time with
+/// success doubles it, because on a busy machine a core that was offered is gone for milliseconds.
 const POLLS: (u32, u32) = (40, 1000);
 /// As above, where ranks share cores: whoever is waited for may be waiting for this core.
 const POLLS_CROWDED: (u32, u32) = (5, 5);
@@ -86,7 +87,8 @@ impl World {
         }
     }
 
-    /// Ends the job with `error`, unless it has ended with another one, and wakes everybody. The answer is the job's error.
+    /// Ends the job with `error`, unless it has ended with another one, and wakes everybody. The
+    /// answer is the job's error.
     pub fn fail(&self, error: CommError) -> CommError {
         let error = self.error.get_or_init(|| error).clone();
         self.failed.store(true, Ordering::SeqCst);
@@ -114,14 +116,19 @@ impl World {
         }
     }
 
-    /// Between a store that somebody may be waiting for and the question whether he sleeps; he stores that he sleeps before
-    /// he looks a last time, so one of the two sees the other.
+    /// Between a store that somebody may be waiting for and the question whether he sleeps; he
+    /// stores that he sleeps before he looks a last time, so one of the two sees the other.
     pub fn order(&self) {
         fence(Ordering::SeqCst);
     }
 
     /// Waits until `poll` answers that nobody is pending.
-    pub fn wait(&self, me: Rank, id: &StepId, mut poll: impl FnMut() -> Result<Option<Rank>>) -> Result<()> {
+    pub fn wait(
+        &self,
+        me: Rank,
+        id: &StepId,
+        mut poll: impl FnMut() -> Result<Option<Rank>>,
+    ) -> Result<()> {
         if poll()?.is_none() {
             return Ok(());
         }
@@ -143,7 +150,12 @@ impl World {
 
     /// The slow part of waiting: first the core is offered to others, then the thread sleeps.
     #[cold]
-    fn wait_long(&self, me: Rank, id: &StepId, poll: &mut dyn FnMut() -> Result<Option<Rank>>) -> Result<()> {
+    fn wait_long(
+        &self,
+        me: Rank,
+        id: &StepId,
+        poll: &mut dyn FnMut() -> Result<Option<Rank>>,
+    ) -> Result<()> {
         let start = Instant::now();
         loop {
             // The order matters: what a peer has done before it closed or failed still counts.
@@ -189,7 +201,11 @@ impl World {
     }
 
     /// The pending peer, where that one is closed.
-    fn gone(&self, me: Rank, poll: &mut dyn FnMut() -> Result<Option<Rank>>) -> Result<Option<Rank>> {
+    fn gone(
+        &self,
+        me: Rank,
+        poll: &mut dyn FnMut() -> Result<Option<Rank>>,
+    ) -> Result<Option<Rank>> {
         let pending = poll()?.filter(|rank| self.seats[rank.0].closed.load(Ordering::SeqCst));
         debug_assert_ne!(pending, Some(me), "nobody waits for himself");
         Ok(pending)

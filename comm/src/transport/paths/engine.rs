@@ -1,4 +1,5 @@
-//! The hot path: all messages of a step at once, over paths that never block, in the calling thread.
+//! The hot path: all messages of a step at once, over paths that never block, in the calling
+//! thread.
 
 use super::waiting::{Next, Waiting};
 use super::{Bell, Head, Path, PathError, Progress};
@@ -36,7 +37,8 @@ struct Flight {
 /// What a look at all paths has found.
 struct Look {
     moved: bool,
-    /// Who is waited for: somebody who has not sent, before somebody who does not take. None: everything is done.
+    /// Who is waited for: somebody who has not sent, before somebody who does not take. None:
+    /// everything is done.
     missing: Option<Rank>,
     /// Everybody who is waited for rings.
     all_ring: bool,
@@ -63,7 +65,13 @@ impl Engine {
     /// Over these paths, by rank, on a machine that `num_local` ranks share.
     pub fn new(paths: Vec<Option<Box<dyn Path>>>, num_local: usize) -> Self {
         let (sends, receives) = (Vec::with_capacity(paths.len()), Vec::with_capacity(paths.len()));
-        Self { paths, sends, receives, scratch: Scratch::default(), waiting: Waiting::new(num_local) }
+        Self {
+            paths,
+            sends,
+            receives,
+            scratch: Scratch::default(),
+            waiting: Waiting::new(num_local),
+        }
     }
 
     /// Sends all of `outgoing` and fills all of `incoming`.
@@ -96,7 +104,8 @@ impl Engine {
         })
     }
 
-    /// As [`Engine::exchange`], but shows what comes where it lies; what a path cannot show is received first.
+    /// As [`Engine::exchange`], but shows what comes where it lies; what a path cannot show is
+    /// received first.
     ///
     /// # Errors
     /// The job's first error.
@@ -108,7 +117,12 @@ impl Engine {
         expected: &[Expected],
         read: &mut dyn FnMut(&[&[u8]]),
     ) -> Result<()> {
-        self.take_off(frame, id, outgoing, expected.iter().map(|message| (message.from, message.length)));
+        self.take_off(
+            frame,
+            id,
+            outgoing,
+            expected.iter().map(|message| (message.from, message.length)),
+        );
         let room = self.stage(expected.is_sorted_by(|one, other| one.from < other.from));
         let Self { paths, sends, receives, scratch, waiting } = self;
         let room = scratch.bytes(room);
@@ -181,13 +195,15 @@ impl Engine {
             staged: None,
         };
         self.sends.clear();
-        self.sends.extend(outgoing.iter().map(|message| (message.to, message.bytes.len())).map(flight));
+        self.sends
+            .extend(outgoing.iter().map(|message| (message.to, message.bytes.len())).map(flight));
         self.receives.clear();
         self.receives.extend(incoming.map(flight));
     }
 
-    /// Chooses which messages are received before they are read, and how much room they need. Views are put together in the
-    /// order of ranks: where messages are expected in another, all are received.
+    /// Chooses which messages are received before they are read, and how much room they need. Views
+    /// are put together in the order of ranks: where messages are expected in another, all are
+    /// received.
     fn stage(&mut self, in_order: bool) -> usize {
         let mut room = 0;
         for flight in &mut self.receives {
@@ -213,8 +229,9 @@ impl Look {
         if flight.done {
             return Ok(());
         }
-        let path =
-            paths[flight.peer.0].as_mut().expect("a rank has a path to every peer, and sends itself nothing");
+        let path = paths[flight.peer.0]
+            .as_mut()
+            .expect("a rank has a path to every peer, and sends itself nothing");
         let went = go(&mut **path, flight);
         match went.map_err(|error| Broken { peer: flight.peer, expected: flight.head, error })? {
             Progress::Done => {
@@ -238,7 +255,9 @@ fn send_all(
     outgoing: &[Outgoing],
 ) -> Result<(), Broken> {
     for (flight, message) in sends.iter_mut().zip(outgoing) {
-        look.advance(paths, flight, |path, flight| path.send(&flight.head, message.bytes, &mut flight.at))?;
+        look.advance(paths, flight, |path, flight| {
+            path.send(&flight.head, message.bytes, &mut flight.at)
+        })?;
     }
     Ok(())
 }
@@ -256,10 +275,14 @@ fn show(
         let view = match flight.staged {
             Some(start) => &room[start..start + flight.head.length as usize],
             None => {
-                let path = rest.find_map(|(rank, path)| path.as_mut().filter(|_| rank == flight.peer.0));
+                let path =
+                    rest.find_map(|(rank, path)| path.as_mut().filter(|_| rank == flight.peer.0));
                 let shown = path.expect("peers are expected in rising order").peek(&flight.head);
-                let shown =
-                    shown.map_err(|error| Broken { peer: flight.peer, expected: flight.head, error })?;
+                let shown = shown.map_err(|error| Broken {
+                    peer: flight.peer,
+                    expected: flight.head,
+                    error,
+                })?;
                 shown.expect("what has been shown once lies there until it is released")
             }
         };
@@ -286,7 +309,8 @@ fn drive(
     health.note_operation(id.sequence);
     let (mut wait, mut has_waited) = (None, false);
     loop {
-        let Look { moved, missing, all_ring } = look().map_err(|broken| explain(frame, id, broken))?;
+        let Look { moved, missing, all_ring } =
+            look().map_err(|broken| explain(frame, id, broken))?;
         let Some(missing) = missing else { break };
         health.check()?;
         if moved {

@@ -1,4 +1,5 @@
-//! A path between two threads of one process: the shortest one there can be. For tests of what stands above paths.
+//! A path between two threads of one process: the shortest one there can be. For tests of what
+//! stands above paths.
 
 use super::{Head, Path, PathError, Progress};
 use std::collections::VecDeque;
@@ -65,7 +66,12 @@ impl Path for MemoryPath {
         Ok(if end == bytes.len() { Progress::Done } else { Progress::Moved })
     }
 
-    fn receive(&mut self, head: &Head, bytes: &mut [u8], at: &mut usize) -> Result<Progress, PathError> {
+    fn receive(
+        &mut self,
+        head: &Head,
+        bytes: &mut [u8],
+        at: &mut usize,
+    ) -> Result<Progress, PathError> {
         let mut lane = lock(&self.received);
         let Some(parcel) = lane.front() else { return Ok(Progress::Idle) };
         compare(&parcel.head, head)?;
@@ -95,7 +101,10 @@ impl Path for MemoryPath {
             });
             self.shown = Some((words.collect(), bytes.len()));
         }
-        Ok(self.shown.as_ref().map(|(words, length)| &zerocopy::IntoBytes::as_bytes(&words[..])[..*length]))
+        Ok(self
+            .shown
+            .as_ref()
+            .map(|(words, length)| &zerocopy::IntoBytes::as_bytes(&words[..])[..*length]))
     }
 
     fn release(&mut self) {

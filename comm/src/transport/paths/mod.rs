@@ -1,15 +1,18 @@
-//! Several ways at once: each peer is reached by the best [`Path`] there is, and one engine drives them all.
+//! Several ways at once: each peer is reached by the best [`Path`] there is, and one engine drives
+//! them all.
 //!
-//! A job of processes always has its TCP transport: the control plane, by which ranks hear of failures, and the path of last
-//! resort. [`PathTransport`] stands on it and carries the payload elsewhere: through memory that processes of a node share,
-//! through a network card.
+//! A job of processes always has its TCP transport: the control plane, by which ranks hear of
+//! failures, and the path of last resort. [`PathTransport`] stands on it and carries the payload
+//! elsewhere: through memory that processes of a node share, through a network card.
 //!
-//! **What a path is.** Both directions between this rank and one peer. Messages of one direction are whole, in order, and carry
-//! their [`Head`]: a receiver that expects another one is told what it has found. A path never blocks and never waits; who
-//! waits is the engine, for all paths of a step together. Only one thread at a time calls it.
+//! **What a path is.** Both directions between this rank and one peer. Messages of one direction
+//! are whole, in order, and carry their [`Head`]: a receiver that expects another one is told what
+//! it has found. A path never blocks and never waits; who waits is the engine, for all paths of a
+//! step together. Only one thread at a time calls it.
 //!
-//! **What it may keep.** Once [`Path::send`] has said [`Progress::Done`], the caller's bytes are its own again; what the path
-//! has copied may still be on its way. A rank that has said goodbye to everybody drops its paths.
+//! **What it may keep.** Once [`Path::send`] has said [`Progress::Done`], the caller's bytes are
+//! its own again; what the path has copied may still be on its way. A rank that has said goodbye to
+//! everybody drops its paths.
 
 mod engine;
 pub mod memory;
@@ -88,14 +91,14 @@ impl fmt::Display for PathError {
     }
 }
 
-/// Both directions between this rank and one peer. Calls never block; `at` is how far the message has come: 0 at its
-/// beginning, kept by the caller, understood by the path alone.
+/// Both directions between this rank and one peer. Calls never block; `at` is how far the message
+/// has come: 0 at its beginning, kept by the caller, understood by the path alone.
 pub trait Path: Send {
     /// `shm`, `verbs`, `tcp`.
     fn name(&self) -> &'static str;
 
-    /// Sends what can be sent now of one message. After [`Progress::Done`], `bytes` may be written again. Called for the same
-    /// message until it is done; a message of no bytes is a message.
+    /// Sends what can be sent now of one message. After [`Progress::Done`], `bytes` may be written
+    /// again. Called for the same message until it is done; a message of no bytes is a message.
     ///
     /// # Errors
     /// The end of this path.
@@ -105,15 +108,21 @@ pub trait Path: Send {
     ///
     /// # Errors
     /// The end of this path; a message that is not the expected one.
-    fn receive(&mut self, head: &Head, bytes: &mut [u8], at: &mut usize) -> Result<Progress, PathError>;
+    fn receive(
+        &mut self,
+        head: &Head,
+        bytes: &mut [u8],
+        at: &mut usize,
+    ) -> Result<Progress, PathError>;
 
     /// The longest message that [`Path::peek`] can show; 0: it shows none. The same on every call.
     fn shows(&self) -> u64 {
         0
     }
 
-    /// A whole message where it lies, aligned for every element, once all of it has come: a reduction needs no copy of what
-    /// it adds. Asked again, it shows the same message, until [`Path::release`]. Only for messages that [`Path::shows`].
+    /// A whole message where it lies, aligned for every element, once all of it has come: a
+    /// reduction needs no copy of what it adds. Asked again, it shows the same message, until
+    /// [`Path::release`]. Only for messages that [`Path::shows`].
     ///
     /// # Errors
     /// As [`Path::receive`].
@@ -133,7 +142,8 @@ pub trait Path: Send {
         Ok(Progress::Done)
     }
 
-    /// Whether this rank's [`Bell`] rings when the peer has moved something. Where it does not, waiting is done in short naps.
+    /// Whether this rank's [`Bell`] rings when the peer has moved something. Where it does not,
+    /// waiting is done in short naps.
     fn rings(&self) -> bool {
         false
     }
@@ -159,7 +169,8 @@ pub trait Bell: Send + Sync {
     /// From now on, peers ring. Gives a ticket for [`Bell::wait`].
     fn listen(&self) -> u32;
 
-    /// Returns when somebody has rung since `ticket`, at the latest after `longest`; it may return earlier.
+    /// Returns when somebody has rung since `ticket`, at the latest after `longest`; it may return
+    /// earlier.
     fn wait(&self, ticket: u32, longest: Duration);
 
     /// Peers need not ring any more.

@@ -61,7 +61,12 @@ impl Path for TcpPath {
     }
 
     /// Takes what has come, and never a byte of the next message.
-    fn receive(&mut self, head: &Head, bytes: &mut [u8], at: &mut usize) -> Result<Progress, PathError> {
+    fn receive(
+        &mut self,
+        head: &Head,
+        bytes: &mut [u8],
+        at: &mut usize,
+    ) -> Result<Progress, PathError> {
         let total = HEADER_BYTES + bytes.len();
         let had_header = *at >= HEADER_BYTES;
         let received = if had_header {
@@ -69,8 +74,13 @@ impl Path for TcpPath {
                 .map(|(_, received)| received)
         } else {
             let mut parts = [IoSliceMut::new(&mut self.incoming[*at..]), IoSliceMut::new(bytes)];
-            rustix::net::recvmsg(&self.stream, &mut parts, &mut Default::default(), RecvFlags::DONTWAIT)
-                .map(|message| message.bytes)
+            rustix::net::recvmsg(
+                &self.stream,
+                &mut parts,
+                &mut Default::default(),
+                RecvFlags::DONTWAIT,
+            )
+            .map(|message| message.bytes)
         };
         let moved = match received {
             Ok(0) => return Err(PathError::Lost("its data connection closed".into())),

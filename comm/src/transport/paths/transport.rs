@@ -23,8 +23,9 @@ pub struct PathTransport {
 }
 
 impl PathTransport {
-    /// Over `control`; peers that `paths` do not name are reached over its own connections. `bell` is what those paths
-    /// ring ([`Silent`](super::Silent), where none does). After this, nobody else may exchange over `control`.
+    /// Over `control`; peers that `paths` do not name are reached over its own connections. `bell`
+    /// is what those paths ring ([`Silent`](super::Silent), where none does). After this, nobody
+    /// else may exchange over `control`.
     ///
     /// # Errors
     /// When the system gives no descriptors, or no thread.
@@ -39,7 +40,10 @@ impl PathTransport {
         let (topology, rank) = (control.topology(), control.rank());
         let mut by_rank: Vec<Option<Box<dyn Path>>> = topology.ranks().map(|_| None).collect();
         for (peer, path) in paths {
-            assert!(peer != rank && peer.0 < by_rank.len(), "a path leads to another rank of the job");
+            assert!(
+                peer != rank && peer.0 < by_rank.len(),
+                "a path leads to another rank of the job"
+            );
             by_rank[peer.0] = Some(path);
         }
         for peer in topology.ranks().filter(|&peer| peer != rank) {
@@ -55,8 +59,9 @@ impl PathTransport {
         Ok(Self { _watch: watch, control, bell, engine, name, in_place_bytes: usize::MAX })
     }
 
-    /// With what all ranks must see alike, although their own paths may differ: the name that stands for all paths of the
-    /// job, and the longest message that every path shows which shows any.
+    /// With what all ranks must see alike, although their own paths may differ: the name that
+    /// stands for all paths of the job, and the longest message that every path shows which shows
+    /// any.
     pub fn with_common(self, name: &'static str, in_place_bytes: usize) -> Self {
         Self { name, in_place_bytes, ..self }
     }
@@ -113,7 +118,12 @@ impl Transport for PathTransport {
         self.control.topology()
     }
 
-    fn exchange(&self, id: &StepId, outgoing: &[Outgoing], incoming: &mut [Incoming]) -> Result<()> {
+    fn exchange(
+        &self,
+        id: &StepId,
+        outgoing: &[Outgoing],
+        incoming: &mut [Incoming],
+    ) -> Result<()> {
         self.enter()?.exchange(&self.frame(), id, outgoing, incoming)
     }
 

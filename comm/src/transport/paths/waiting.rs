@@ -1,12 +1,15 @@
-//! How a rank waits for its paths: it looks again for a moment, then offers its core to others, then sleeps.
+//! How a rank waits for its paths: it looks again for a moment, then offers its core to others,
+//! then sleeps.
 
 use super::Bell;
 use std::time::{Duration, Instant};
 
-/// A rank looks again for at most this long before it sleeps: waking up costs about as much. Each time in vain halves it,
-/// down to the shortest; each time with success doubles it. Where ranks share a core, looking again soon ends.
+/// A rank looks again for at most this long before it sleeps: waking up costs about as much. Each
+/// time in vain halves it, down to the shortest; each time with success doubles it. Where ranks
+/// share a core, looking again soon ends.
 const SPIN: (Duration, Duration) = (Duration::from_micros(2), Duration::from_micros(100));
-/// Of the looks before a sleep, so many keep the core; the others offer it to whoever waits for one.
+/// Of the looks before a sleep, so many keep the core; the others offer it to whoever waits for
+/// one.
 const BUSY_LOOKS: u32 = 2000;
 /// Where somebody rings, a sleep is this long: the control plane does not ring.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
@@ -79,7 +82,8 @@ impl Waiting {
         }
         let now = Instant::now();
         if now.duration_since(*self.now.idle_since.get_or_insert(now)) >= self.spin {
-            // One look more, after the bell has been told to ring: what came before the telling is seen by it.
+            // One look more, after the bell has been told to ring: what came before the telling is
+            // seen by it.
             self.now.ticket = Some(bell.listen());
         }
         Next::Look

@@ -1,5 +1,5 @@
-//! While a rank computes, nobody looks at its paths: a thread does, so that a card that breaks is an error at once, on all ranks, and
-//! not when the next exchange begins.
+//! While a rank computes, nobody looks at its paths: a thread does, so that a card that breaks is
+//! an error at once, on all ranks, and not when the next exchange begins.
 
 use super::engine::Engine;
 use crate::catch::catch;
@@ -25,7 +25,10 @@ impl Watch {
     ///
     /// # Errors
     /// A thread that the system refuses.
-    pub(super) fn start(control: &Arc<TcpTransport>, engine: &Arc<Mutex<Engine>>) -> Result<Self, CommError> {
+    pub(super) fn start(
+        control: &Arc<TcpTransport>,
+        engine: &Arc<Mutex<Engine>>,
+    ) -> Result<Self, CommError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (control, engine, told) = (Arc::clone(control), Arc::clone(engine), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name("paths-watch".into());
@@ -43,7 +46,10 @@ impl Watch {
 }
 
 fn watch(control: &TcpTransport, engine: &Mutex<Engine>, stop: &AtomicBool) {
-    while !stop.load(Ordering::Acquire) && !control.health().has_failed() && !control.health().is_over() {
+    while !stop.load(Ordering::Acquire)
+        && !control.health().has_failed()
+        && !control.health().is_over()
+    {
         std::thread::park_timeout(EVERY);
         // An exchange that runs looks itself, and holds the lock.
         let Ok(mut engine) = engine.try_lock() else { continue };

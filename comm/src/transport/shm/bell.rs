@@ -1,4 +1,5 @@
-//! A rank's bell: a word in the shared memory at which it sleeps, and which its peers count up to wake it.
+//! A rank's bell: a word in the shared memory at which it sleeps, and which its peers count up to
+//! wake it.
 
 use super::segment::{Shared, order};
 use crate::transport::paths::Bell;
@@ -29,8 +30,10 @@ impl Bell for ShmBell {
     }
 
     fn wait(&self, ticket: u32, longest: Duration) {
-        let time =
-            futex::Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        let time = futex::Timespec {
+            tv_sec: longest.as_secs() as i64,
+            tv_nsec: i64::from(longest.subsec_nanos()),
+        };
         let (rings, _) = self.segment.bell(self.local);
         // A wait that ends early only means looking earlier.
         let _ = futex::wait(rings, futex::Flags::empty(), ticket, Some(&time));
@@ -43,7 +46,8 @@ impl Bell for ShmBell {
     }
 }
 
-/// Wakes the rank with this local index, if it listens. Called after something was moved for it, and [`order`].
+/// Wakes the rank with this local index, if it listens. Called after something was moved for it,
+/// and [`order`].
 pub fn ring(segment: &Shared, local: usize) {
     let (rings, listens) = segment.bell(local);
     if listens.load(Ordering::Relaxed) == 1 && listens.swap(0, Ordering::Relaxed) == 1 {

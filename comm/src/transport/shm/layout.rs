@@ -12,7 +12,8 @@ const LARGEST_RING: usize = 1 << 20;
 const HEAD: usize = 4096;
 /// Bytes of a header, and what messages are filled up to.
 pub const LINE: usize = 64;
-/// Bytes of a bell: it shares no cache line with another, nor a pair of lines that is fetched together.
+/// Bytes of a bell: it shares no cache line with another, nor a pair of lines that is fetched
+/// together.
 const BELL: usize = 128;
 /// Bytes of a pair's counters: the writer's and the reader's.
 pub const COUNTERS: usize = 256;
@@ -35,7 +36,8 @@ impl Layout {
         Self { num_local, ring_bytes: power.clamp(SMALLEST_RING, LARGEST_RING) }
     }
 
-    /// The longest message that the reader is shown all at once, while the writer goes on with the next.
+    /// The longest message that the reader is shown all at once, while the writer goes on with the
+    /// next.
     pub fn in_place_bytes(&self) -> usize {
         self.ring_bytes / 2 - LINE
     }
@@ -93,7 +95,8 @@ mod tests {
             let bells = (0..ranks).map(|rank| (layout.bell(rank), BELL));
             let counters = pairs().map(|(from, to)| (layout.counters(from, to), COUNTERS));
             let rings = pairs().map(|(from, to)| (layout.ring(from, to), layout.ring_bytes));
-            let mut places: Vec<_> = bells.chain(counters).chain(rings).chain([(0, HEAD)]).collect();
+            let mut places: Vec<_> =
+                bells.chain(counters).chain(rings).chain([(0, HEAD)]).collect();
             places.sort_unstable();
             assert!(places.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{ranks} ranks");
             assert_eq!(places.last().map(|(start, len)| start + len), Some(layout.total_bytes()));

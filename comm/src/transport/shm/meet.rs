@@ -1,8 +1,9 @@
 //! How the ranks of a node come to one memory: its first rank hands it out through a Unix socket.
 //!
-//! The socket has an abstract, random name, which ends with its owner. Whoever connects must be a process of this user with
-//! the number that a rank of the node has told over the control plane, and prove the job's secret for this coming-together;
-//! the host proves it too, before its guest takes the memory.
+//! The socket has an abstract, random name, which ends with its owner. Whoever connects must be a
+//! process of this user with the number that a rank of the node has told over the control plane,
+//! and prove the job's secret for this coming-together; the host proves it too, before its guest
+//! takes the memory.
 
 use super::Neighbourhood;
 use super::bell::ShmBell;
@@ -84,9 +85,10 @@ fn host(control: &TcpTransport, num_local: usize) -> Result<(String, Host), Stri
     let name: String = std::iter::once("headlong-".to_owned())
         .chain(words[..16].iter().map(|byte| format!("{byte:02x}")))
         .collect();
-    let address =
-        SocketAddr::from_abstract_name(&name).map_err(|error| format!("naming a socket: {error}"))?;
-    let listener = UnixListener::bind_addr(&address).map_err(|error| format!("opening a socket: {error}"))?;
+    let address = SocketAddr::from_abstract_name(&name)
+        .map_err(|error| format!("naming a socket: {error}"))?;
+    let listener =
+        UnixListener::bind_addr(&address).map_err(|error| format!("opening a socket: {error}"))?;
     listener.set_nonblocking(true).map_err(|error| format!("preparing a socket: {error}"))?;
     let segment = Segment::create(Layout::new(num_local), control.epoch(), fingerprint(control))?;
     Ok((name, Host { listener, segment }))
@@ -126,10 +128,12 @@ impl<'a> Table<'a> {
         match &self.offers[first.0].socket {
             Err(reason) => Guest::Away(format!("{first}: {reason}")),
             Ok(name) => match visit(name) {
-                Ok(stream) => match check_peer(&stream, |process| process == self.offers[first.0].process) {
-                    Ok(()) => Guest::Connected(stream),
-                    Err(reason) => Guest::Away(reason),
-                },
+                Ok(stream) => {
+                    match check_peer(&stream, |process| process == self.offers[first.0].process) {
+                        Ok(()) => Guest::Connected(stream),
+                        Err(reason) => Guest::Away(reason),
+                    }
+                }
                 Err(error) => Guest::Away(format!(
                     "it cannot reach the socket of {first} ({error}): are they in different containers or network namespaces?"
                 )),
@@ -153,7 +157,8 @@ impl<'a> Table<'a> {
         let path = |(peer, rank): (usize, &Rank)| -> Result<_, String> {
             Ok((
                 *rank,
-                Box::new(ShmPath::new(&segment, local, peer)?) as Box<dyn crate::transport::paths::Path>,
+                Box::new(ShmPath::new(&segment, local, peer)?)
+                    as Box<dyn crate::transport::paths::Path>,
             ))
         };
         let paths = peers.map(path).collect::<Result<_, _>>()?;
@@ -179,7 +184,8 @@ impl<'a> Table<'a> {
     }
 
     fn serve(&self, mut stream: &UnixStream, segment: &Segment) -> Option<Rank> {
-        let known = |process| self.neighbours().iter().any(|rank| self.offers[rank.0].process == process);
+        let known =
+            |process| self.neighbours().iter().any(|rank| self.offers[rank.0].process == process);
         check_peer(stream, known).ok()?;
         prepare(stream).ok()?;
         let own = nonce().ok()?;
@@ -187,8 +193,11 @@ impl<'a> Table<'a> {
         let mut claim = Claim::default();
         stream.read_exact(&mut claim.0).ok()?;
         let parts = claim.parts(&own, self.control.epoch());
-        let is_proven =
-            self.secret().accepts(Role::Guest, &parts.each_ref().map(|part| &part[..]), claim.tag());
+        let is_proven = self.secret().accepts(
+            Role::Guest,
+            &parts.each_ref().map(|part| &part[..]),
+            claim.tag(),
+        );
         let rank = Rank(claim.rank() as usize);
         if !is_proven || !self.neighbours()[1..].contains(&rank) {
             return None;
@@ -198,13 +207,15 @@ impl<'a> Table<'a> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         rights.push(SendAncillaryMessage::ScmRights(&files)).then_some(())?;
-        rustix::net::sendmsg(stream, &[IoSlice::new(&tag)], &mut rights, SendFlags::NOSIGNAL).ok()?;
+        rustix::net::sendmsg(stream, &[IoSlice::new(&tag)], &mut rights, SendFlags::NOSIGNAL)
+            .ok()?;
         Some(rank)
     }
 
     fn take(&self, mut stream: &UnixStream) -> Result<Segment, String> {
         let first = self.neighbours()[0];
-        let failed = |what: &str| format!("{first} has not handed out the memory of the node: {what}");
+        let failed =
+            |what: &str| format!("{first} has not handed out the memory of the node: {what}");
         prepare(stream).map_err(|error| failed(&error.to_string()))?;
         let mut theirs: Nonce = [0; 32];
         stream.read_exact(&mut theirs).map_err(|error| failed(&error.to_string()))?;
@@ -240,7 +251,8 @@ impl Claim {
         let mut claim = Self::default();
         claim.0[..4].copy_from_slice(&(rank.0 as u32).to_le_bytes());
         claim.0[4..36].copy_from_slice(own);
-        let tag = secret.tag(Role::Guest, &claim.parts(theirs, epoch).each_ref().map(|part| &part[..]));
+        let tag =
+            secret.tag(Role::Guest, &claim.parts(theirs, epoch).each_ref().map(|part| &part[..]));
         claim.0[36..].copy_from_slice(&tag);
         claim
     }
@@ -259,8 +271,8 @@ impl Claim {
     }
 }
 
-/// Connects without waiting longer than for one word. Any process of this machine can fill the queue of this socket, whose name is
-/// public: connecting must not block a rank.
+/// Connects without waiting longer than for one word. Any process of this machine can fill the
+/// queue of this socket, whose name is public: connecting must not block a rank.
 fn visit(name: &str) -> std::io::Result<UnixStream> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -284,12 +296,14 @@ fn prepare(stream: &UnixStream) -> std::io::Result<()> {
 }
 
 fn wait(listener: &UnixListener, longest: Duration) {
-    let time = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+    let time =
+        Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
     // An interrupted wait only means looking earlier.
     let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&time));
 }
 
-/// The other end must be a process of this user, with a number that was told over the control plane.
+/// The other end must be a process of this user, with a number that was told over the control
+/// plane.
 fn check_peer(stream: &UnixStream, known: impl Fn(u32) -> bool) -> Result<(), String> {
     let peer = rustix::net::sockopt::socket_peercred(stream)
         .map_err(|error| format!("asking the system who is at a socket: {error}"))?;
@@ -315,8 +329,12 @@ fn receive_file(stream: &UnixStream) -> Result<([u8; 32], OwnedFd), String> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut tag)];
-    let received =
-        rustix::net::recvmsg(stream, &mut parts, &mut rights, RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL);
+    let received = rustix::net::recvmsg(
+        stream,
+        &mut parts,
+        &mut rights,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
+    );
     let received = received.map_err(|error| error.to_string())?;
     let file = rights.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),

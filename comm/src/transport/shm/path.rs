@@ -53,7 +53,12 @@ impl Path for ShmPath {
         Ok(moved.progress())
     }
 
-    fn receive(&mut self, head: &Head, bytes: &mut [u8], at: &mut usize) -> Result<Progress, PathError> {
+    fn receive(
+        &mut self,
+        head: &Head,
+        bytes: &mut [u8],
+        at: &mut usize,
+    ) -> Result<Progress, PathError> {
         let moved = self.receives.receive(head, bytes, at)?;
         if moved != Moved::Nothing {
             self.tell_writer();

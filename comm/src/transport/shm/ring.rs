@@ -1,7 +1,8 @@
 //! One direction between two ranks: a writer and a reader of one ring.
 //!
-//! A message takes a header of 64 bytes and its payload, filled up to 64 bytes; what both sides count are these bytes. Every
-//! step of either counter is whole lines of 64, so that the end of a message always has room for its filling.
+//! A message takes a header of 64 bytes and its payload, filled up to 64 bytes; what both sides
+//! count are these bytes. Every step of either counter is whole lines of 64, so that the end of a
+//! message always has room for its filling.
 
 use super::layout::LINE;
 use super::segment::{Mirror, Shared, order};
@@ -9,7 +10,8 @@ use crate::transport::paths::{Head, PathError, Progress};
 use crate::transport::tcp::frame::{HEADER_BYTES, Header};
 use std::sync::atomic::Ordering;
 
-/// Long messages pass in chunks of this many bytes: the reader copies one while the writer writes the next.
+/// Long messages pass in chunks of this many bytes: the reader copies one while the writer writes
+/// the next.
 const CHUNK: usize = 32 << 10;
 
 fn filled(length: usize) -> usize {
@@ -84,7 +86,9 @@ impl End {
 
     fn senseless(&self, bytes: u64) -> PathError {
         let length = self.ring.len();
-        PathError::Failed(format!("its shared memory says that {bytes} bytes wait in a ring of {length}"))
+        PathError::Failed(format!(
+            "its shared memory says that {bytes} bytes wait in a ring of {length}"
+        ))
     }
 
     /// Writes a chunk, where there is room for it. Short messages are written and counted at once.
@@ -141,7 +145,12 @@ impl End {
     }
 
     /// Copies what has come of a message.
-    pub fn receive(&mut self, head: &Head, bytes: &mut [u8], at: &mut usize) -> Result<Moved, PathError> {
+    pub fn receive(
+        &mut self,
+        head: &Head,
+        bytes: &mut [u8],
+        at: &mut usize,
+    ) -> Result<Moved, PathError> {
         if *at == 0 {
             if !self.header(head)? {
                 return Ok(Moved::Nothing);
@@ -187,7 +196,8 @@ impl End {
         self.segment.counters(self.from, self.to).read.store(self.own, Ordering::Release);
     }
 
-    /// Whether the writer had too little room when it last looked; asked once. Called after [`order`].
+    /// Whether the writer had too little room when it last looked; asked once. Called after
+    /// [`order`].
     pub fn takes_hunger(&self) -> bool {
         let hungry = self.segment.counters(self.from, self.to).hungry;
         hungry.load(Ordering::Relaxed) == 1 && hungry.swap(0, Ordering::Relaxed) == 1

@@ -30,8 +30,8 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: the memory belongs to no thread, and what is done in it is done by atomics, or in bytes that the counters of a ring
-// give to one side alone.
+// SAFETY: the memory belongs to no thread, and what is done in it is done by atomics, or in bytes
+// that the counters of a ring give to one side alone.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -62,7 +62,8 @@ fn map(
         None => (std::ptr::null_mut(), MapFlags::SHARED),
     };
     let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: without a place, the system chooses an unused one; with one, it is inside a reservation of the caller's.
+    // SAFETY: without a place, the system chooses an unused one; with one, it is inside a
+    // reservation of the caller's.
     let mapped = unsafe { rustix::mm::mmap(address, len, rights, flags, file, offset as u64) };
     let mapped = mapped.map_err(refused("mapping shared memory"))?;
     NonNull::new(mapped.cast()).ok_or_else(|| "mapping shared memory: address 0".to_owned())
@@ -83,14 +84,17 @@ impl Segment {
     pub fn create(layout: Layout, epoch: u32, fingerprint: [u8; 32]) -> Result<Self, Refusal> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("headlong", flags).map_err(refused("memfd_create"))?;
-        rustix::fs::ftruncate(&file, layout.total_bytes() as u64).map_err(refused("sizing shared memory"))?;
+        rustix::fs::ftruncate(&file, layout.total_bytes() as u64)
+            .map_err(refused("sizing shared memory"))?;
         // From here on no process can shrink it under another's feet.
         rustix::fs::fcntl_add_seals(&file, seals()).map_err(refused("sealing shared memory"))?;
         let segment = Self { control: control(&file, layout)?, file, layout };
         let agreement = agreement(layout, epoch, fingerprint);
         let bytes = agreement.as_bytes();
         // SAFETY: the control part is longer than this, and nobody else has the file yet.
-        unsafe { segment.control.base.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        unsafe {
+            segment.control.base.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
+        };
         Ok(segment)
     }
 
@@ -98,17 +102,27 @@ impl Segment {
     ///
     /// # Errors
     /// A file that is not what the job expects.
-    pub fn open(file: OwnedFd, layout: Layout, epoch: u32, fingerprint: [u8; 32]) -> Result<Self, Refusal> {
-        let found = rustix::fs::fcntl_get_seals(&file).map_err(refused("looking at shared memory"))?;
+    pub fn open(
+        file: OwnedFd,
+        layout: Layout,
+        epoch: u32,
+        fingerprint: [u8; 32],
+    ) -> Result<Self, Refusal> {
+        let found =
+            rustix::fs::fcntl_get_seals(&file).map_err(refused("looking at shared memory"))?;
         if !found.contains(seals()) {
             return Err("the memory handed out is not sealed: its size could change".into());
         }
         let size = rustix::fs::fstat(&file).map_err(refused("looking at shared memory"))?.st_size;
         if size as usize != layout.total_bytes() {
-            return Err(format!("the memory handed out has {size} bytes, expected {}", layout.total_bytes()));
+            return Err(format!(
+                "the memory handed out has {size} bytes, expected {}",
+                layout.total_bytes()
+            ));
         }
         let segment = Self { control: control(&file, layout)?, file, layout };
-        // SAFETY: the control part is longer than this, and it was written before the file was handed out.
+        // SAFETY: the control part is longer than this, and it was written before the file was
+        // handed out.
         let found: Agreement = unsafe { segment.control.base.cast().read() };
         if found != agreement(layout, epoch, fingerprint) {
             return Err("the memory handed out is another job's, or another program's".into());
@@ -130,7 +144,8 @@ impl Segment {
     /// `offset` is the place of a `T` in the control part that is only ever accessed as one.
     unsafe fn word<T>(&self, offset: usize) -> &T {
         assert!(offset + size_of::<T>() <= self.control.len, "a word of the control part");
-        // SAFETY: inside the mapping, which lives as long as the borrow; aligned, because pages and offsets are.
+        // SAFETY: inside the mapping, which lives as long as the borrow; aligned, because pages and
+        // offsets are.
         unsafe { self.control.base.add(offset).cast().as_ref() }
     }
 
@@ -145,8 +160,8 @@ impl Segment {
     /// The counters of an ordered pair.
     pub fn counters(&self, from: usize, to: usize) -> Counters<'_> {
         let place = self.layout.counters(from, to);
-        // SAFETY: each pair has its own 256 bytes: the writer's word in the first half, the reader's in the second, and
-        // behind it the word that says that the writer waits for room.
+        // SAFETY: each pair has its own 256 bytes: the writer's word in the first half, the
+        // reader's in the second, and behind it the word that says that the writer waits for room.
         unsafe {
             Counters {
                 written: self.word(place),
@@ -163,9 +178,11 @@ impl Segment {
     pub fn ring(&self, from: usize, to: usize) -> Result<Mirror, Refusal> {
         let len = self.layout.ring_bytes;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: the system chooses an unused part of the address space; nothing can be read or written in it yet.
-        let reserved =
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * len, ProtFlags::empty(), flags) };
+        // SAFETY: the system chooses an unused part of the address space; nothing can be read or
+        // written in it yet.
+        let reserved = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * len, ProtFlags::empty(), flags)
+        };
         let reserved = reserved.map_err(refused("reserving addresses"))?;
         let base = NonNull::new(reserved.cast::<u8>()).ok_or("reserving addresses: address 0")?;
         let mapping = Mapping { base, len: 2 * len };
@@ -201,7 +218,8 @@ impl Mirror {
 
     fn place(&self, at: u64, len: usize) -> NonNull<u8> {
         assert!(len <= self.len, "a stretch is at most as long as the ring");
-        // SAFETY: the place in the first half, plus at most the ring's length, stays inside both halves.
+        // SAFETY: the place in the first half, plus at most the ring's length, stays inside both
+        // halves.
         unsafe { self.mapping.base.add(at as usize & (self.len - 1)) }
     }
 
@@ -211,21 +229,24 @@ impl Mirror {
     /// The counters give this stretch to the writer, which the caller is.
     pub unsafe fn write(&self, at: u64, bytes: &[u8]) {
         let place = self.place(at, bytes.len());
-        // SAFETY: inside the mapping; the reader does not look at it before the counter tells it to.
+        // SAFETY: inside the mapping; the reader does not look at it before the counter tells it
+        // to.
         unsafe { place.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
     }
 
     /// The bytes from byte `at` on.
     ///
     /// # Safety
-    /// The counters give this stretch to the reader, which the caller is, for as long as the borrow lasts.
+    /// The counters give this stretch to the reader, which the caller is, for as long as the borrow
+    /// lasts.
     pub unsafe fn bytes(&self, at: u64, len: usize) -> &[u8] {
-        // SAFETY: inside the mapping; the writer does not touch it before the reader's counter has passed it.
+        // SAFETY: inside the mapping; the writer does not touch it before the reader's counter has
+        // passed it.
         unsafe { NonNull::slice_from_raw_parts(self.place(at, len), len).as_ref() }
     }
 
-    /// Touches every page, so that no step waits for one. `writes`: this rank is the writer, and no message has passed: the
-    /// pages come to lie near it.
+    /// Touches every page, so that no step waits for one. `writes`: this rank is the writer, and no
+    /// message has passed: the pages come to lie near it.
     pub fn touch(&self, writes: bool) {
         for at in (0..2 * self.len).step_by(4096) {
             // SAFETY: inside the mapping; whoever writes is the only one, before the first message.
@@ -251,13 +272,20 @@ fn control(file: &OwnedFd, layout: Layout) -> Result<Mapping, Refusal> {
 
 fn agreement(layout: Layout, epoch: u32, fingerprint: [u8; 32]) -> Agreement {
     let Layout { num_local, ring_bytes } = layout;
-    Agreement { magic: MAGIC, ring_bytes: ring_bytes as u64, num_local: num_local as u32, epoch, fingerprint }
+    Agreement {
+        magic: MAGIC,
+        ring_bytes: ring_bytes as u64,
+        num_local: num_local as u32,
+        epoch,
+        fingerprint,
+    }
 }
 
 /// A segment that paths and bell share.
 pub type Shared = Arc<Segment>;
 
-/// Orders what was written before it before what is read after it, for those who decide whether to ring.
+/// Orders what was written before it before what is read after it, for those who decide whether to
+/// ring.
 pub fn order() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }

@@ -1,8 +1,8 @@
 //! The memory of a rank that waits inside `exchange`, as the network sees it.
 //!
-//! Who keeps the promises: `End::exchange` makes these from the caller's borrows and returns only when the world holds none
-//! of them any more (`State::finish`); where a thread panics inside the world, the world's lock is poisoned and nobody
-//! touches any of them again.
+//! Who keeps the promises: `End::exchange` makes these from the caller's borrows and returns only
+//! when the world holds none of them any more (`State::finish`); where a thread panics inside the
+//! world, the world's lock is poisoned and nobody touches any of them again.
 
 use std::ops::Range;
 
@@ -76,8 +76,10 @@ impl Target {
     /// The borrow this was made from still lasts, and nobody else writes at the same time.
     pub unsafe fn write(&self, part: Range<usize>, wire: &[u8]) {
         assert!(part.end <= self.len, "a chunk lies inside its message");
-        // SAFETY: the part lies inside a slice whose exclusive borrow lasts, which the caller promises.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.add(part.start), part.len()) };
+        // SAFETY: the part lies inside a slice whose exclusive borrow lasts, which the caller
+        // promises.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(self.start.add(part.start), part.len()) };
         bytes.copy_from_slice(&wire[part]);
     }
 }

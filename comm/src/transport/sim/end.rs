@@ -32,10 +32,12 @@ impl Shared {
         self.state.lock().expect("a thread has panicked inside the simulated network")
     }
 
-    /// Lets everything happen up to the next call of a rank whose thread has not come to it yet. That thread goes on here.
+    /// Lets everything happen up to the next call of a rank whose thread has not come to it yet.
+    /// That thread goes on here.
     ///
-    /// This is what makes the history depend on the seed alone: events happen in the order of virtual time, whichever
-    /// thread carries them out, and none happens before an earlier call is known.
+    /// This is what makes the history depend on the seed alone: events happen in the order of
+    /// virtual time, whichever thread carries them out, and none happens before an earlier call is
+    /// known.
     fn drive(&self, state: &mut State) {
         loop {
             let deadline = state.next_deadline();
@@ -74,9 +76,11 @@ impl Shared {
         while !done(&state) {
             let before = state.trace.events();
             let waited = self.wakes[rank].wait_timeout(state, LOOK_AGAIN);
-            let (next, timeout) = waited.expect("a thread has panicked inside the simulated network");
+            let (next, timeout) =
+                waited.expect("a thread has panicked inside the simulated network");
             state = next;
-            looks = if timeout.timed_out() && state.trace.events() == before { looks + 1 } else { 0 };
+            looks =
+                if timeout.timed_out() && state.trace.events() == before { looks + 1 } else { 0 };
             assert!(looks < PATIENCE, "a rank's thread does not come: {}", state.describe_waits());
         }
         state
@@ -121,7 +125,12 @@ impl Transport for End {
         &self.shared.topology
     }
 
-    fn exchange(&self, id: &StepId, outgoing: &[Outgoing], incoming: &mut [Incoming]) -> Result<()> {
+    fn exchange(
+        &self,
+        id: &StepId,
+        outgoing: &[Outgoing],
+        incoming: &mut [Incoming],
+    ) -> Result<()> {
         self.check_parts(outgoing, incoming);
         let mut state = self.shared.lock();
         match state.ranks[self.rank].phase {
@@ -132,7 +141,8 @@ impl Transport for End {
         // A rank that has called `abort` waits here until that takes place.
         if state.ranks[self.rank].action.is_none() {
             state.ranks[self.rank].outcome = None;
-            state.ranks[self.rank].action = Some(Action::Exchange(Pending::new(id, outgoing, incoming)));
+            state.ranks[self.rank].action =
+                Some(Action::Exchange(Pending::new(id, outgoing, incoming)));
         }
         self.shared.drive(&mut state);
         let rank = self.rank;
@@ -195,7 +205,8 @@ impl Transport for End {
         let rank = &state.ranks[self.rank];
         match (&rank.phase, &rank.action) {
             (Phase::Running, Some(Action::Abort(error))) => Err(error.clone()),
-            // What arrives while a rank computes is known with its next call, so that the history stays the seed's.
+            // What arrives while a rank computes is known with its next call, so that the history
+            // stays the seed's.
             (Phase::Running, _) => Ok(()),
             _ => rank.view.clone().map_or(Ok(()), Err),
         }
@@ -209,7 +220,8 @@ impl Transport for End {
             }
             self.shared.drive(&mut state);
             let rank = self.rank;
-            state = self.shared.wait(state, rank, |state| state.ranks[rank].phase != Phase::Running);
+            state =
+                self.shared.wait(state, rank, |state| state.ranks[rank].phase != Phase::Running);
         }
         state.ranks[self.rank].view.clone().map_or(Ok(()), Err)
     }

@@ -79,16 +79,19 @@ impl State {
         self.die(rank, silent, "killed by the simulation's plan");
     }
 
-    /// A rank is gone; some of what it has under way is lost, and its peers notice that connections end, unless it went
-    /// silently.
+    /// A rank is gone; some of what it has under way is lost, and its peers notice that connections
+    /// end, unless it went silently.
     pub fn die(&mut self, rank: usize, silent: bool, reason: &str) {
         self.trace.note(self.now, &[7, rank as u64], || format!("rank {rank} is gone: {reason}"));
         self.ranks[rank].phase = Phase::Dead;
         for message in self.wire.iter_mut().filter(|message| message.from == rank) {
             message.lost |= self.random.chance(50);
         }
-        let error =
-            CommError::PeerLost { culprit: Rank(rank), seen_by: Rank(rank), reason: reason.to_owned() };
+        let error = CommError::PeerLost {
+            culprit: Rank(rank),
+            seen_by: Rank(rank),
+            reason: reason.to_owned(),
+        };
         self.ranks[rank].view = Some(error.clone());
         self.finish(rank, Err(error));
         for seen_by in (0..self.ranks.len()).filter(|&other| other != rank && !silent) {
@@ -100,12 +103,17 @@ impl State {
     /// A rank sees that its connection with another has ended without a goodbye.
     pub fn notice(&mut self, gone: usize, seen_by: usize) {
         let reason = "its connection has ended without a goodbye".to_owned();
-        self.fail(seen_by, CommError::PeerLost { culprit: Rank(gone), seen_by: Rank(seen_by), reason });
+        self.fail(
+            seen_by,
+            CommError::PeerLost { culprit: Rank(gone), seen_by: Rank(seen_by), reason },
+        );
     }
 
-    /// A rank has waited too long. Whom it waits for may itself wait: the one at the end of the chain is named.
+    /// A rank has waited too long. Whom it waits for may itself wait: the one at the end of the
+    /// chain is named.
     pub fn expire(&mut self, rank: usize) {
-        let quiet = self.next_event().is_none() && self.happened.is_empty() && self.first_error.is_none();
+        let quiet =
+            self.next_event().is_none() && self.happened.is_empty() && self.first_error.is_none();
         if quiet && self.deadlock.is_none() {
             self.deadlock = Some(self.describe_waits());
         }
@@ -115,9 +123,11 @@ impl State {
             let culprit = self.waits(rank).first().map_or(rank, |wait| wait.peer);
             Blame { culprit, seen_by: rank, lost: false, since: 0 }
         });
-        let pending = self.ranks[blame.seen_by].pending.as_ref().or(self.ranks[rank].pending.as_ref());
-        let (operation, sequence) = pending
-            .map_or((String::new(), 0), |pending| (pending.id.operation.to_owned(), pending.id.sequence));
+        let pending =
+            self.ranks[blame.seen_by].pending.as_ref().or(self.ranks[rank].pending.as_ref());
+        let (operation, sequence) = pending.map_or((String::new(), 0), |pending| {
+            (pending.id.operation.to_owned(), pending.id.sequence)
+        });
         let (culprit, seen_by) = (Rank(blame.culprit), Rank(blame.seen_by));
         let error = if blame.lost {
             let reason = format!("what it sent for {operation} number {sequence} has not come");
@@ -133,7 +143,8 @@ impl State {
     fn waits(&self, rank: usize) -> Vec<Wait> {
         let Some(pending) = &self.ranks[rank].pending else { return Vec::new() };
         let missing = pending.receives.iter().filter(|part| !part.full);
-        let missing = missing.map(|part| Wait { peer: part.from, sender: part.from, receiver: rank });
+        let missing =
+            missing.map(|part| Wait { peer: part.from, sender: part.from, receiver: rank });
         let held = pending.sends.iter().filter(|part| !part.free);
         let held = held.map(|part| Wait { peer: part.to, sender: rank, receiver: part.to });
         missing.chain(held).collect()
@@ -150,8 +161,15 @@ impl State {
         ends.min_by_key(|blame| blame.since)
     }
 
-    /// Why one peer keeps a rank waiting: it has come and the message is lost, it waits itself, or it has not come.
-    fn blame_peer(&self, waiter: usize, step: Key, wait: &Wait, visited: &mut [bool]) -> Option<Blame> {
+    /// Why one peer keeps a rank waiting: it has come and the message is lost, it waits itself, or
+    /// it has not come.
+    fn blame_peer(
+        &self,
+        waiter: usize,
+        step: Key,
+        wait: &Wait,
+        visited: &mut [bool],
+    ) -> Option<Blame> {
         let Wait { peer, sender, receiver } = *wait;
         let state = &self.ranks[peer];
         let since = self.ranks[waiter].since;

@@ -48,7 +48,8 @@ pub enum Fault {
         /// Which message of this link, from 0.
         message: u64,
     },
-    /// A rank stands still before an exchange, as a stopped process does. Noticed where it is longer than the deadline.
+    /// A rank stands still before an exchange, as a stopped process does. Noticed where it is
+    /// longer than the deadline.
     Stall {
         /// Who.
         rank: Rank,
@@ -79,8 +80,8 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// A plan of one fault, drawn from a seed. `exchanges` is about how many exchanges a rank does, so that the fault falls
-    /// into the run or shortly after its end; `deadline` is the world's.
+    /// A plan of one fault, drawn from a seed. `exchanges` is about how many exchanges a rank does,
+    /// so that the fault falls into the run or shortly after its end; `deadline` is the world's.
     pub fn draw(seed: u64, num_ranks: usize, exchanges: u64, deadline: Duration) -> Self {
         let mut random = Random::new(seed ^ 0xfa17);
         let ranks = num_ranks as u64;

@@ -1,24 +1,29 @@
-//! Ranks as threads of one process under a virtual clock: delays, orders and faults come from a seed, and the same seed
-//! gives the same history.
+//! Ranks as threads of one process under a virtual clock: delays, orders and faults come from a
+//! seed, and the same seed gives the same history.
 //!
-//! What a world does to its messages: each travels in one to four chunks; each chunk is read from the sender's memory at a
-//! moment between the sender's call and its return, is under way for a time of its own, and arrives in any order, also after
-//! chunks that left later. Some worlds have a slow link, a slow rank, heavy tails, or links that keep their order; in some a
-//! sender goes on as soon as its messages have left, in others only when they have arrived. Incoming buffers hold garbage
-//! until their bytes arrive. A [`FaultPlan`] adds deaths, lost links, duplicates and ranks that stand still.
+//! What a world does to its messages: each travels in one to four chunks; each chunk is read from
+//! the sender's memory at a moment between the sender's call and its return, is under way for a
+//! time of its own, and arrives in any order, also after chunks that left later. Some worlds have a
+//! slow link, a slow rank, heavy tails, or links that keep their order; in some a sender goes on as
+//! soon as its messages have left, in others only when they have arrived. Incoming buffers hold
+//! garbage until their bytes arrive. A [`FaultPlan`] adds deaths, lost links, duplicates and ranks
+//! that stand still.
 //!
-//! Real time plays no part. All ranks run at once, and the world moves on to its next event only when the rank whose call
-//! comes next in virtual time has really made that call; so events happen in the order of virtual time, whichever thread
-//! carries them out. Where all wait and nothing is under way, the clock jumps to the next deadline; where no fault explains
-//! that, it is a deadlock and the [`Report`] describes it.
+//! Real time plays no part. All ranks run at once, and the world moves on to its next event only
+//! when the rank whose call comes next in virtual time has really made that call; so events happen
+//! in the order of virtual time, whichever thread carries them out. Where all wait and nothing is
+//! under way, the clock jumps to the next deadline; where no fault explains that, it is a deadlock
+//! and the [`Report`] describes it.
 //!
-//! What it stands on: a rank's thread depends on nothing but its own calls. A thread that waits for another rank outside of
-//! the transport (a channel, a lock, a barrier) may wait for ever; so each rank reads its own data under this transport. When a
-//! rank has a thread that needs nobody any more, its end must be closed or dropped.
+//! What it stands on: a rank's thread depends on nothing but its own calls. A thread that waits for
+//! another rank outside of the transport (a channel, a lock, a barrier) may wait for ever; so each
+//! rank reads its own data under this transport. When a rank has a thread that needs nobody any
+//! more, its end must be closed or dropped.
 //!
-//! How the job's first error is agreed on: the first rank that finds one, in virtual time, names it for all; each of the
-//! others gets the news some time later, and what it finds itself until then gives way to that. A deadline that passes names
-//! the rank at the end of the chain of waits, not the neighbour.
+//! How the job's first error is agreed on: the first rank that finds one, in virtual time, names it
+//! for all; each of the others gets the news some time later, and what it finds itself until then
+//! gives way to that. A deadline that passes names the rank at the end of the chain of waits, not
+//! the neighbour.
 
 mod buffers;
 mod end;
@@ -43,7 +48,8 @@ use crate::transport::Transport;
 use end::{End, Shared};
 use state::State;
 
-/// Mistakes that the transport can be told to make, so that tests can prove that they would be noticed.
+/// Mistakes that the transport can be told to make, so that tests can prove that they would be
+/// noticed.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {
@@ -150,7 +156,8 @@ pub struct World {
 }
 
 impl World {
-    /// A world and its ends, one per rank in rank order. Each end goes to the thread of its rank, which closes or drops it.
+    /// A world and its ends, one per rank in rank order. Each end goes to the thread of its rank,
+    /// which closes or drops it.
     pub fn new(topology: &Topology, options: &SimOptions) -> (Self, Vec<Arc<dyn Transport>>) {
         let ranks = topology.num_ranks();
         let shared = Arc::new(Shared {
@@ -176,7 +183,8 @@ impl World {
         let (world, ends) = Self::new(topology, &options);
         let body = &body;
         let results = std::thread::scope(|scope| {
-            let threads: Vec<_> = ends.into_iter().map(|end| scope.spawn(move || body(end))).collect();
+            let threads: Vec<_> =
+                ends.into_iter().map(|end| scope.spawn(move || body(end))).collect();
             let joined: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
             joined
                 .into_iter()

@@ -46,16 +46,20 @@ impl State {
                 self.finish(rank, Err(known.unwrap_or(error)));
             }
             (Action::Close, None) => {
-                self.trace.note(self.now, &[5, rank as u64], || format!("rank {rank} says goodbye"));
+                self.trace
+                    .note(self.now, &[5, rank as u64], || format!("rank {rank} says goodbye"));
                 self.ranks[rank].phase = Phase::Closed;
                 self.woken.push(rank);
             }
-            (Action::Leave, None) => self.die(rank, false, "its thread has ended without a goodbye"),
+            (Action::Leave, None) => {
+                self.die(rank, false, "its thread has ended without a goodbye")
+            }
             (_, Some(error)) => self.finish(rank, Err(error)),
         }
     }
 
-    /// An exchange begins: its buffers are poisoned, its messages are on their way, what has come before is taken.
+    /// An exchange begins: its buffers are poisoned, its messages are on their way, what has come
+    /// before is taken.
     fn begin(&mut self, rank: usize, mut pending: Pending) {
         let exchange = self.ranks[rank].exchanges;
         self.ranks[rank].exchanges += 1;
@@ -70,7 +74,8 @@ impl State {
         }
         let poison = [0xff, 0xa5, 0x7f][self.random.below(3) as usize];
         for part in &pending.receives {
-            // SAFETY: the rank's thread waits inside `End::exchange` with this exclusive borrow, until `finish`.
+            // SAFETY: the rank's thread waits inside `End::exchange` with this exclusive borrow,
+            // until `finish`.
             unsafe { part.target.fill(poison) };
         }
         pending.deadline = self.now + self.deadline;
@@ -129,7 +134,8 @@ impl State {
         let state = &mut self.wire[message];
         let (from, to, number, part) = (state.from, state.to, state.number, state.chunk(chunk));
         if let Some(source) = state.source {
-            // SAFETY: the sender's thread waits inside `End::exchange`; `finish` takes `source` away before it returns.
+            // SAFETY: the sender's thread waits inside `End::exchange`; `finish` takes `source`
+            // away before it returns.
             unsafe { source.read(part.clone(), &mut state.bytes) };
         } else if state.lost {
             return self.wire.event_passed(message);
@@ -137,8 +143,9 @@ impl State {
         state.sent |= 1 << chunk;
         let hash = hash_bytes(&state.bytes[part]);
         let parts = [2, from as u64, to as u64, number, u64::from(chunk), hash];
-        self.trace
-            .note(self.now, &parts, || format!("{from} -> {to}: chunk {chunk} of message {number} leaves"));
+        self.trace.note(self.now, &parts, || {
+            format!("{from} -> {to}: chunk {chunk} of message {number} leaves")
+        });
         let lost_from = self.link(from, to).lost_from;
         if lost_from.is_some_and(|first| number >= first) {
             let first = lost_from.unwrap_or(0);
@@ -171,7 +178,9 @@ impl State {
         let (from, eager) = (self.wire[message].from, self.wire[message].eager);
         self.duplicate_if_planned(message);
         let Some(pending) = &mut self.ranks[from].pending else { return };
-        if let Some(part) = pending.sends.iter_mut().find(|part| part.message == message && !part.left) {
+        if let Some(part) =
+            pending.sends.iter_mut().find(|part| part.message == message && !part.left)
+        {
             part.left = true;
             part.free |= eager;
         }
@@ -214,8 +223,9 @@ impl State {
         let state = &self.wire[message];
         let (from, to, number) = (state.from, state.to, state.number);
         let parts = [3, from as u64, to as u64, number, u64::from(chunk)];
-        self.trace
-            .note(self.now, &parts, || format!("{from} -> {to}: chunk {chunk} of message {number} arrives"));
+        self.trace.note(self.now, &parts, || {
+            format!("{from} -> {to}: chunk {chunk} of message {number} arrives")
+        });
         self.take_in(message, chunk);
         self.wire.event_passed(message);
     }
@@ -255,13 +265,16 @@ impl State {
     fn acknowledge(&mut self, message: usize) {
         let from = self.wire[message].from;
         let Some(pending) = &mut self.ranks[from].pending else { return };
-        if let Some(part) = pending.sends.iter_mut().find(|part| part.message == message && !part.free) {
+        if let Some(part) =
+            pending.sends.iter_mut().find(|part| part.message == message && !part.free)
+        {
             part.free = true;
             self.complete_if_done(from);
         }
     }
 
-    /// Finds the buffer of a message that has come, if its step has begun; a message that fits no step is an error.
+    /// Finds the buffer of a message that has come, if its step has begun; a message that fits no
+    /// step is an error.
     fn match_message(&mut self, message: usize) {
         let to = self.wire[message].to;
         if self.wire[message].fate != Fate::Held {
@@ -294,7 +307,8 @@ impl State {
         let state = &self.wire[message];
         let target = pending.receives[place].target;
         for chunk in (0..state.chunks).filter(|chunk| chunks & (1 << chunk) != 0) {
-            // SAFETY: the receiver's thread waits inside `End::exchange`; `finish` drops `pending` before it returns.
+            // SAFETY: the receiver's thread waits inside `End::exchange`; `finish` drops `pending`
+            // before it returns.
             unsafe { target.write(state.chunk(chunk), &state.bytes) };
         }
         if !state.has_arrived() {
@@ -311,7 +325,8 @@ impl State {
     fn complete_if_done(&mut self, rank: usize) {
         let Some(pending) = &self.ranks[rank].pending else { return };
         let missing = pending.receives.iter().filter(|part| !part.full).count();
-        let allowed = usize::from(self.mutation == Some(Mutation::SkipOnePeer) && pending.receives.len() > 1);
+        let allowed =
+            usize::from(self.mutation == Some(Mutation::SkipOnePeer) && pending.receives.len() > 1);
         let sent = pending.sends.iter().all(|part| part.free);
         if missing > allowed || !(sent || self.mutation == Some(Mutation::ReuseBeforeDelivery)) {
             return;
@@ -323,7 +338,8 @@ impl State {
         self.finish(rank, Ok(()));
     }
 
-    /// Ends a rank's call: nothing of the world looks at its memory any more, and its thread goes on.
+    /// Ends a rank's call: nothing of the world looks at its memory any more, and its thread goes
+    /// on.
     pub fn finish(&mut self, rank: usize, outcome: Result<()>) {
         if let Some(pending) = self.ranks[rank].pending.take() {
             self.let_go(&pending);
@@ -331,7 +347,8 @@ impl State {
         let ok = outcome.is_ok();
         let exchange = self.ranks[rank].exchanges;
         let parts = [4, rank as u64, u64::from(ok), exchange];
-        self.trace.note(self.now, &parts, || format!("rank {rank}, exchange {exchange}: {outcome:?}"));
+        self.trace
+            .note(self.now, &parts, || format!("rank {rank}, exchange {exchange}: {outcome:?}"));
         self.ranks[rank].outcome = Some(outcome);
         self.woken.push(rank);
         if ok {
@@ -349,7 +366,9 @@ impl State {
             message.source = None;
             message.lost = !reused;
             // Under the mutation the sender writes new bytes at once, and those travel.
-            for chunk in (0..message.chunks).filter(|chunk| reused && message.sent & (1 << chunk) == 0) {
+            for chunk in
+                (0..message.chunks).filter(|chunk| reused && message.sent & (1 << chunk) == 0)
+            {
                 let part = message.chunk(chunk);
                 message.bytes[part].fill(0xff);
             }
@@ -362,7 +381,11 @@ impl State {
 }
 
 /// The buffer for a message: none yet where its step has not begun.
-fn place_of(pending: &Pending, message: &Message, mutation: Option<Mutation>) -> Result<Option<usize>> {
+fn place_of(
+    pending: &Pending,
+    message: &Message,
+    mutation: Option<Mutation>,
+) -> Result<Option<usize>> {
     let free = |from: Option<usize>| {
         pending.receives.iter().position(|part| {
             let fits = part.target.len() == message.len && part.message.is_none();
@@ -379,7 +402,10 @@ fn place_of(pending: &Pending, message: &Message, mutation: Option<Mutation>) ->
     if mutation == Some(Mutation::MixSources) && found == expected {
         return Ok(free(None));
     }
-    let place = pending.receives.iter().position(|part| part.from == message.from && part.message.is_none());
+    let place = pending
+        .receives
+        .iter()
+        .position(|part| part.from == message.from && part.message.is_none());
     let expects = |text: String| CommError::Mismatch {
         culprit: Rank(message.from),
         seen_by: Rank(message.to),

@@ -1,6 +1,7 @@
 //! The seed's numbers.
 
-/// A small generator of even quality (SplitMix64, Steele, Lea and Flood 2014): one addition and a mix per number.
+/// A small generator of even quality (SplitMix64, Steele, Lea and Flood 2014): one addition and a
+/// mix per number.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 

@@ -317,7 +317,11 @@ impl State {
                 Phase::Closed => "it has said goodbye and calls again",
                 _ => "it has died",
             };
-            CommError::PeerLost { culprit: Rank(rank), seen_by: Rank(rank), reason: reason.to_owned() }
+            CommError::PeerLost {
+                culprit: Rank(rank),
+                seen_by: Rank(rank),
+                reason: reason.to_owned(),
+            }
         })
     }
 }

@@ -1,4 +1,5 @@
-//! How long things take in one world: drawn once from the seed, so that some worlds are calm and some are wild.
+//! How long things take in one world: drawn once from the seed, so that some worlds are calm and
+//! some are wild.
 
 use super::random::Random;
 
@@ -30,8 +31,8 @@ pub(super) struct Weather {
     slow_rank: Option<usize>,
     /// Chunks of one link arrive in the order in which they left.
     ordered_links: bool,
-    /// Of 100 messages, how many let their sender go on as soon as they have left its memory; the others hold it until they
-    /// have arrived.
+    /// Of 100 messages, how many let their sender go on as soon as they have left its memory; the
+    /// others hold it until they have arrived.
     eager_percent: u64,
     most_chunks: u64,
     longest_compute: Time,

@@ -89,7 +89,8 @@ impl Wire {
         }
     }
 
-    /// An event that named the message has passed. The place is free when nothing names it any more.
+    /// An event that named the message has passed. The place is free when nothing names it any
+    /// more.
     pub fn event_passed(&mut self, index: usize) {
         self.messages[index].events -= 1;
         self.free_if_over(index);
@@ -104,7 +105,8 @@ impl Wire {
     /// Whether a message of this step has been sent and not been received.
     pub fn is_under_way(&self, from: usize, to: usize, step: Key) -> bool {
         self.messages.iter().any(|message| {
-            (message.from, message.to, key(&message.id)) == (from, to, step) && message.fate != Fate::Over
+            (message.from, message.to, key(&message.id)) == (from, to, step)
+                && message.fate != Fate::Over
         })
     }
 

@@ -1,7 +1,9 @@
-//! Ranks that do something long on their hosts: save a checkpoint to a slow disk, read data that comes slowly.
+//! Ranks that do something long on their hosts: save a checkpoint to a slow disk, read data that
+//! comes slowly.
 //!
-//! A rank says so with its signs of life, rank 0 tells all, and for as long no other rank's deadline comes nearer. What bounds such a
-//! time are the signs of life: they prove that the process lives, not that its disk does.
+//! A rank says so with its signs of life, rank 0 tells all, and for as long no other rank's
+//! deadline comes nearer. What bounds such a time are the signs of life: they prove that the
+//! process lives, not that its disk does.
 
 use super::control_frame::BusyRank;
 use crate::topology::Rank;
@@ -52,7 +54,11 @@ impl BusyRanks {
 
     /// What was told by those who have been heard of not long ago.
     pub(super) fn others(&self, is_fresh: &dyn Fn(Rank) -> bool) -> Vec<BusyRank> {
-        lock(&self.others).iter().filter(|(by, _)| is_fresh(*by)).map(|(_, busy)| busy.clone()).collect()
+        lock(&self.others)
+            .iter()
+            .filter(|(by, _)| is_fresh(*by))
+            .map(|(_, busy)| busy.clone())
+            .collect()
     }
 
     pub(super) fn excuse(&self, time: Duration) {

@@ -1,8 +1,9 @@
 //! The control channel: a star around rank 0, served by one thread per rank.
 //!
-//! Every second a rank tells rank 0, and rank 0 tells everybody, that it lives, where it is and for whom it waits. A closed
-//! connection without a goodbye is a dead process; silence is a stopped process or a dead machine. Rank 0 decides what the
-//! job's first error is and tells everybody; if rank 0 itself is gone, everybody sees that on the own connection.
+//! Every second a rank tells rank 0, and rank 0 tells everybody, that it lives, where it is and for
+//! whom it waits. A closed connection without a goodbye is a dead process; silence is a stopped
+//! process or a dead machine. Rank 0 decides what the job's first error is and tells everybody; if
+//! rank 0 itself is gone, everybody sees that on the own connection.
 
 use super::control_frame::{Control, FrameReader};
 use super::health::Health;
@@ -38,7 +39,8 @@ pub struct ControlThread {
     door: Option<Door>,
     suspicions: Vec<(Instant, CommError)>,
     next_heartbeat: Instant,
-    /// When busy ranks were looked at last, those that were told, and how often their longest was said.
+    /// When busy ranks were looked at last, those that were told, and how often their longest was
+    /// said.
     last_look: Instant,
     told_busy: Vec<usize>,
     noticed: u64,
@@ -72,8 +74,8 @@ impl ControlThread {
         }
     }
 
-    /// Serves until told to stop; then sends the last words and ends, in bounded time. A panic in here is this rank's failure: the
-    /// others hear of it, as of any other.
+    /// Serves until told to stop; then sends the last words and ends, in bounded time. A panic in
+    /// here is this rank's failure: the others hear of it, as of any other.
     pub fn run(self) {
         let health = Arc::clone(&self.health);
         if let Err(reason) = catch("comm-control", || self.serve()) {
@@ -120,7 +122,8 @@ impl ControlThread {
         let mut descriptors = vec![PollFd::new(self.health.wake_descriptor(), PollFlags::IN)];
         for (link, line) in links.iter().zip(&self.lines) {
             let outbox = link.outbox.lock().unwrap_or_else(PoisonError::into_inner);
-            let wanted = if outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+            let wanted =
+                if outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
             if !line.ended {
                 descriptors.push(PollFd::new(&link.stream, wanted));
             }
@@ -128,7 +131,10 @@ impl ControlThread {
         if let Some(door) = &self.door {
             door.descriptors(&mut descriptors);
         }
-        let time = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        let time = Timespec {
+            tv_sec: longest.as_secs() as i64,
+            tv_nsec: i64::from(longest.subsec_nanos()),
+        };
         // An interrupted wait only means looking earlier.
         let _ = poll(&mut descriptors, Some(&time));
         let _ = rustix::io::read(self.health.wake_descriptor(), &mut [0_u8; 8]);
@@ -136,7 +142,8 @@ impl ControlThread {
 
     fn beat(&mut self, now: Instant) {
         let busy: Vec<usize> = self.health.told_busy().iter().map(|busy| busy.rank).collect();
-        // A rank that is busy is told of at once: a deadline may be shorter than the time between two signs of life.
+        // A rank that is busy is told of at once: a deadline may be shorter than the time between
+        // two signs of life.
         let is_news = busy.iter().any(|rank| !self.told_busy.contains(rank));
         if now >= self.next_heartbeat || is_news {
             self.told_busy = busy;
@@ -161,8 +168,9 @@ impl ControlThread {
         let most = busy.iter().map(|busy| busy.ms / every).max().unwrap_or(0);
         if most > self.noticed && self.health.is_anybody_waiting() {
             let long = busy.iter().filter(|busy| busy.ms >= every);
-            let each =
-                long.map(|busy| format!("rank {}, which {} ({} s)", busy.rank, busy.what, busy.ms / 1000));
+            let each = long.map(|busy| {
+                format!("rank {}, which {} ({} s)", busy.rank, busy.what, busy.ms / 1000)
+            });
             notice(&format!("waiting for {}", each.collect::<Vec<_>>().join("; ")));
         }
         self.noticed = most;
@@ -203,7 +211,11 @@ impl ControlThread {
                 self.health.note_heartbeat(peer, sequence, waiting_for, busy);
             }
             Control::Report { error, suspicion: true } => {
-                let pause = if matches!(error, CommError::PeerLost { .. }) { GRACE } else { Duration::ZERO };
+                let pause = if matches!(error, CommError::PeerLost { .. }) {
+                    GRACE
+                } else {
+                    Duration::ZERO
+                };
                 self.suspicions.push((Instant::now() + pause, error));
             }
             Control::Report { error, .. } | Control::Abort { error } => {
@@ -218,8 +230,11 @@ impl ControlThread {
 
     fn judge_suspicions(&mut self) {
         let now = Instant::now();
-        let due: Vec<CommError> =
-            self.suspicions.extract_if(.., |(due, _)| *due <= now).map(|(_, error)| error).collect();
+        let due: Vec<CommError> = self
+            .suspicions
+            .extract_if(.., |(due, _)| *due <= now)
+            .map(|(_, error)| error)
+            .collect();
         for error in due {
             let error = self.health.resolve(error);
             self.health.fail(error);
@@ -232,8 +247,16 @@ impl ControlThread {
         }
         for (line, link) in self.lines.iter().zip(self.health.links()) {
             let silent = line.heard.elapsed();
-            if silent >= self.deadlines.silence && !line.ended && !self.health.has_said_goodbye(link.peer) {
-                self.health.fail(self.health.late(link.peer, "heartbeat", line.heartbeats + 1, silent));
+            if silent >= self.deadlines.silence
+                && !line.ended
+                && !self.health.has_said_goodbye(link.peer)
+            {
+                self.health.fail(self.health.late(
+                    link.peer,
+                    "heartbeat",
+                    line.heartbeats + 1,
+                    silent,
+                ));
                 return;
             }
         }
@@ -247,13 +270,16 @@ impl ControlThread {
         }
     }
 
-    /// The last words must arrive: closing a connection on which something unread lies would take them back.
+    /// The last words must arrive: closing a connection on which something unread lies would take
+    /// them back.
     fn leave(mut self) {
         let until = Instant::now() + LAST_WORDS;
         self.door = None;
         let mut shut = vec![false; self.lines.len()];
         while Instant::now() < until && self.lines.iter().any(|line| !line.ended) {
-            for ((link, line), shut) in self.health.links().iter().zip(&mut self.lines).zip(&mut shut) {
+            for ((link, line), shut) in
+                self.health.links().iter().zip(&mut self.lines).zip(&mut shut)
+            {
                 let mut outbox = link.outbox.lock().unwrap_or_else(PoisonError::into_inner);
                 outbox.flush(&link.stream);
                 if outbox.is_empty() && !*shut {

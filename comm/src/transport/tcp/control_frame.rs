@@ -1,4 +1,5 @@
-//! What travels on a control connection once both sides have proven themselves: a length and one JSON value.
+//! What travels on a control connection once both sides have proven themselves: a length and one
+//! JSON value.
 
 use crate::error::CommError;
 use crate::readable::readable;
@@ -72,17 +73,22 @@ pub enum Control {
 }
 
 impl Control {
-    /// A frame that a peer has sent, as a job of `num_ranks` can take it: no rank, node or number of rows that there is not, and
-    /// texts that can be shown. What is behind this need not ask again.
+    /// A frame that a peer has sent, as a job of `num_ranks` can take it: no rank, node or number
+    /// of rows that there is not, and texts that can be shown. What is behind this need not ask
+    /// again.
     fn checked(self, num_ranks: usize) -> Result<Self, String> {
         match self {
             Control::Table { epoch, peers, node_of } => {
                 let (rows, nodes) = (peers.len(), node_of.len());
                 if (rows, nodes) != (num_ranks, num_ranks) {
-                    return Err(format!("a table of {rows} ranks on {nodes} nodes, expected {num_ranks}"));
+                    return Err(format!(
+                        "a table of {rows} ranks on {nodes} nodes, expected {num_ranks}"
+                    ));
                 }
                 match node_of.iter().find(|node| **node >= num_ranks) {
-                    Some(node) => Err(format!("a table with node {node}, and there are {num_ranks} ranks")),
+                    Some(node) => {
+                        Err(format!("a table with node {node}, and there are {num_ranks} ranks"))
+                    }
                     None => Ok(Control::Table { epoch, peers, node_of }),
                 }
             }
@@ -90,11 +96,18 @@ impl Control {
                 Err(format!("that it waits for rank {rank}, and there are {num_ranks} ranks"))
             }
             Control::Heartbeat { sequence, waiting_for, busy } => {
-                if let Some(BusyRank { rank, .. }) = busy.iter().find(|busy| busy.rank >= num_ranks) {
-                    return Err(format!("that rank {rank} is busy, and there are {num_ranks} ranks"));
+                if let Some(BusyRank { rank, .. }) = busy.iter().find(|busy| busy.rank >= num_ranks)
+                {
+                    return Err(format!(
+                        "that rank {rank} is busy, and there are {num_ranks} ranks"
+                    ));
                 }
                 let read = |busy: BusyRank| BusyRank { what: readable(&busy.what), ..busy };
-                Ok(Control::Heartbeat { sequence, waiting_for, busy: busy.into_iter().map(read).collect() })
+                Ok(Control::Heartbeat {
+                    sequence,
+                    waiting_for,
+                    busy: busy.into_iter().map(read).collect(),
+                })
             }
             Control::Report { error, suspicion } => {
                 Ok(Control::Report { error: error.told(num_ranks)?, suspicion })
@@ -107,7 +120,8 @@ impl Control {
     /// Length and JSON.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 4];
-        serde_json::to_writer(&mut bytes, self).expect("control frames are plain data, written to memory");
+        serde_json::to_writer(&mut bytes, self)
+            .expect("control frames are plain data, written to memory");
         let length = (bytes.len() - 4) as u32;
         bytes[..4].copy_from_slice(&length.to_le_bytes());
         bytes
@@ -135,7 +149,9 @@ impl FrameReader {
         let mut room = [0; 4096];
         while self.ended.is_none() && self.bytes.len() < MAX_FRAME + 4 {
             match rustix::net::recv(stream, &mut room, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => self.ended = Some("its control connection closed without a goodbye".into()),
+                Ok((0, _)) => {
+                    self.ended = Some("its control connection closed without a goodbye".into())
+                }
                 Ok((received, _)) => self.push(&room[..received]),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
@@ -153,7 +169,9 @@ impl FrameReader {
     pub fn next_frame(&mut self) -> Option<Control> {
         let length = u32::from_le_bytes(*self.bytes.first_chunk::<4>()?) as usize;
         if length > MAX_FRAME {
-            self.spoil(format!("a control frame of {length} bytes, at most {MAX_FRAME} are allowed"));
+            self.spoil(format!(
+                "a control frame of {length} bytes, at most {MAX_FRAME} are allowed"
+            ));
             return None;
         }
         let frame = self.bytes.get(4..4 + length)?;
@@ -188,10 +206,12 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Sends as much as the system takes now. A connection that is gone is the reader's discovery, not ours.
+    /// Sends as much as the system takes now. A connection that is gone is the reader's discovery,
+    /// not ours.
     pub fn flush(&mut self, stream: &TcpStream) {
         while !self.bytes.is_empty() {
-            match rustix::net::send(stream, &self.bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            match rustix::net::send(stream, &self.bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+            {
                 Ok(sent) => drop(self.bytes.drain(..sent)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
@@ -200,8 +220,9 @@ impl Outbox {
         }
     }
 
-    /// Sends a frame after all earlier ones, or keeps it for the next [`Outbox::flush`]. A peer that has stopped reading
-    /// gets no more once a megabyte waits for it: it is about to be found dead.
+    /// Sends a frame after all earlier ones, or keeps it for the next [`Outbox::flush`]. A peer
+    /// that has stopped reading gets no more once a megabyte waits for it: it is about to be found
+    /// dead.
     pub fn send(&mut self, stream: &TcpStream, frame: &Control) {
         if self.bytes.len() < MAX_FRAME {
             self.bytes.extend(frame.to_bytes());
@@ -263,7 +284,8 @@ mod tests {
 
     #[test]
     fn a_frame_that_is_too_long_or_senseless_ends_the_connection() {
-        for (bytes, words) in [(&[0xff; 8][..], "at most"), (&[2, 0, 0, 0, b'{', b'x'][..], "makes no sense")]
+        for (bytes, words) in
+            [(&[0xff; 8][..], "at most"), (&[2, 0, 0, 0, b'{', b'x'][..], "makes no sense")]
         {
             let (mut here, there) = pair();
             here.write_all(bytes).unwrap();

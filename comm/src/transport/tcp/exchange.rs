@@ -1,8 +1,10 @@
-//! The hot path: all messages of a step at once, over sockets that never block, in the calling thread.
+//! The hot path: all messages of a step at once, over sockets that never block, in the calling
+//! thread.
 //!
-//! Everything that can be sent is sent and everything that has come is taken, header and payload in one call each; only when
-//! nothing moves does the thread look again for a few microseconds and then sleep in `poll`. No other thread touches the
-//! bytes, so a small message costs one system call on each side.
+//! Everything that can be sent is sent and everything that has come is taken, header and payload in
+//! one call each; only when nothing moves does the thread look again for a few microseconds and
+//! then sleep in `poll`. No other thread touches the bytes, so a small message costs one system
+//! call on each side.
 
 use super::frame::{HEADER_BYTES, Header};
 use super::health::{Health, Wait};
@@ -11,15 +13,18 @@ use crate::topology::Rank;
 use crate::transport::{Incoming, Outgoing, StepId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
+};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// Waits are announced to the others by the control thread; longer sleeps would only delay nothing.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// A rank looks again for at most this long before it sleeps: waking up costs about as much. Each time in vain halves it,
-/// down to the shortest; each time with success doubles it. Where ranks share a processor, looking again soon ends.
+/// A rank looks again for at most this long before it sleeps: waking up costs about as much. Each
+/// time in vain halves it, down to the shortest; each time with success doubles it. Where ranks
+/// share a processor, looking again soon ends.
 const SPIN: (Duration, Duration) = (Duration::from_micros(1), Duration::from_micros(60));
 /// Descriptors that fit on the stack; a job of more ranks takes memory when it has to sleep.
 const FEW: usize = 64;
@@ -129,7 +134,8 @@ impl Engine {
             total: HEADER_BYTES + length,
         };
         self.sends.extend(outgoing.iter().map(|message| start(message.to, message.bytes.len())));
-        self.receives.extend(incoming.iter().map(|message| start(message.from, message.bytes.len())));
+        self.receives
+            .extend(incoming.iter().map(|message| start(message.from, message.bytes.len())));
     }
 
     fn is_done(&self) -> bool {
@@ -174,7 +180,10 @@ impl Engine {
     }
 
     fn sleep(&self, health: &Health, longest: Duration) {
-        let time = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        let time = Timespec {
+            tv_sec: longest.as_secs() as i64,
+            tv_nsec: i64::from(longest.subsec_nanos()),
+        };
         let receives = self.receives.iter().map(|message| (message, PollFlags::IN));
         let sends = self.sends.iter().map(|message| (message, PollFlags::OUT));
         let mut waiting = receives.chain(sends).filter(|(message, _)| !message.is_done());
@@ -182,12 +191,16 @@ impl Engine {
             let (message, flags) = waiting.next()?;
             Some(PollFd::new(health.data(message.peer), flags))
         };
-        let missing = self.receives.iter().chain(&self.sends).filter(|message| !message.is_done()).count();
+        let missing =
+            self.receives.iter().chain(&self.sends).filter(|message| !message.is_done()).count();
         // An interrupted wait only means looking earlier.
         if missing <= FEW {
             let filler = health.data(self.first_missing());
-            let mut room: [PollFd; FEW] = std::array::from_fn(|_| PollFd::new(filler, PollFlags::empty()));
-            room.iter_mut().zip(std::iter::from_fn(&mut next)).for_each(|(place, wanted)| *place = wanted);
+            let mut room: [PollFd; FEW] =
+                std::array::from_fn(|_| PollFd::new(filler, PollFlags::empty()));
+            room.iter_mut()
+                .zip(std::iter::from_fn(&mut next))
+                .for_each(|(place, wanted)| *place = wanted);
             let _ = poll(&mut room[..missing], Some(&time));
         } else {
             let mut room: Vec<PollFd> = std::iter::from_fn(&mut next).collect();
@@ -200,7 +213,12 @@ fn suspect(health: &Health, broken: Broken) -> CommError {
     health.suspect(health.lost(broken.peer, broken.reason))
 }
 
-fn check_header(health: &Health, progress: &mut Progress, id: &StepId, expected: Header) -> Result<()> {
+fn check_header(
+    health: &Health,
+    progress: &mut Progress,
+    id: &StepId,
+    expected: Header,
+) -> Result<()> {
     let wanted = expected.to_bytes();
     if progress.header == wanted {
         return Ok(());
@@ -235,7 +253,8 @@ fn send(stream: &TcpStream, progress: &mut Progress, bytes: &[u8]) -> Result<boo
 /// Takes what has come, and never a byte of the next message.
 fn receive(stream: &TcpStream, progress: &mut Progress, bytes: &mut [u8]) -> Result<bool, Broken> {
     let received = if progress.done < HEADER_BYTES {
-        let mut parts = [IoSliceMut::new(&mut progress.header[progress.done..]), IoSliceMut::new(bytes)];
+        let mut parts =
+            [IoSliceMut::new(&mut progress.header[progress.done..]), IoSliceMut::new(bytes)];
         recvmsg(stream, &mut parts, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT)
             .map(|message| message.bytes)
     } else {

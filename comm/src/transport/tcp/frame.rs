@@ -58,7 +58,9 @@ impl Header {
 
     /// A header that has come; none: it is no header.
     pub fn read(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         (word(0) == MAGIC).then(|| Self {
             epoch: word(4),
@@ -85,7 +87,8 @@ mod tests {
 
     #[test]
     fn every_field_has_its_place() {
-        let header = Header { epoch: 7, sequence: 1 << 40, step: 3, fingerprint: 0, length: 5 << 33 };
+        let header =
+            Header { epoch: 7, sequence: 1 << 40, step: 3, fingerprint: 0, length: 5 << 33 };
         let text = Header::describe(&header.to_bytes());
         let words = ["number 1099511627776 step 3", "42949672960 bytes", "epoch 7"];
         assert!(words.iter().all(|word| text.contains(word)), "{text}");

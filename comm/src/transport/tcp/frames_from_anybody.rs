@@ -1,4 +1,5 @@
-//! Whatever a peer sends on a control connection, no thread dies of it, and what is said about it fits a terminal.
+//! Whatever a peer sends on a control connection, no thread dies of it, and what is said about it
+//! fits a terminal.
 
 use super::control::ControlThread;
 use super::control_frame::{BusyRank, Control, FrameReader, PeerAddress};
@@ -57,15 +58,24 @@ fn error() -> impl Strategy<Value = CommError> {
 
 fn frame() -> impl Strategy<Value = Control> {
     let peer = any::<u16>().prop_map(|port| PeerAddress { ip: None, port });
-    let busy = (number(), text(), any::<u64>()).prop_map(|(rank, what, ms)| BusyRank { rank, what, ms });
-    let table =
-        (any::<u32>(), proptest::collection::vec(peer, 0..5), proptest::collection::vec(number(), 0..5));
+    let busy =
+        (number(), text(), any::<u64>()).prop_map(|(rank, what, ms)| BusyRank { rank, what, ms });
+    let table = (
+        any::<u32>(),
+        proptest::collection::vec(peer, 0..5),
+        proptest::collection::vec(number(), 0..5),
+    );
     prop_oneof![
         Just(Control::Wait),
         table.prop_map(|(epoch, peers, node_of)| Control::Table { epoch, peers, node_of }),
         (any::<u64>(), proptest::option::of(number()), proptest::collection::vec(busy, 0..3))
-            .prop_map(|(sequence, waiting_for, busy)| Control::Heartbeat { sequence, waiting_for, busy }),
-        (error(), any::<bool>()).prop_map(|(error, suspicion)| Control::Report { error, suspicion }),
+            .prop_map(|(sequence, waiting_for, busy)| Control::Heartbeat {
+                sequence,
+                waiting_for,
+                busy
+            }),
+        (error(), any::<bool>())
+            .prop_map(|(error, suspicion)| Control::Report { error, suspicion }),
         error().prop_map(|error| Control::Abort { error }),
         Just(Control::Goodbye),
         Just(Control::Farewell),
@@ -94,8 +104,13 @@ fn rank(rank: usize) -> (ControlThread, Arc<Health>, Vec<TcpStream>) {
         links.push(Link { peer: Rank(peer), stream, outbox: Default::default() });
     }
     let readers = peers.iter().map(|_| FrameReader::new(RANKS)).collect();
-    let health = Arc::new(Health::new(Rank(rank), RANKS, links, Duration::from_millis(100)).unwrap());
-    (ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, None, None), health, far)
+    let health =
+        Arc::new(Health::new(Rank(rank), RANKS, links, Duration::from_millis(100)).unwrap());
+    (
+        ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, None, None),
+        health,
+        far,
+    )
 }
 
 fn config(cases: u32) -> ProptestConfig {
@@ -160,23 +175,34 @@ fn ranks_and_nodes_that_there_are_not_end_the_connection() {
             Control::Report { error: late(RANKS, 0), suspicion: true },
             "an error of rank 3, and there are 3 ranks",
         ),
-        (Control::Report { error: late(1_000_000, 0), suspicion: true }, "an error of rank 1000000"),
+        (
+            Control::Report { error: late(1_000_000, 0), suspicion: true },
+            "an error of rank 1000000",
+        ),
         (Control::Abort { error: late(0, usize::MAX) }, "an error of rank 18446744073709551615"),
         (heartbeat(Some(RANKS), 0), "that it waits for rank 3"),
         (heartbeat(None, RANKS), "that rank 3 is busy"),
         (table([0, 0, 1 << 60]), "a table with node 1152921504606846976"),
         (table([0, 0, usize::MAX]), "a table with node 18446744073709551615"),
-        (Control::Table { epoch: 1, peers: Vec::new(), node_of: vec![0; RANKS] }, "a table of 0 ranks"),
+        (
+            Control::Table { epoch: 1, peers: Vec::new(), node_of: vec![0; RANKS] },
+            "a table of 0 ranks",
+        ),
     ];
     for (frame, words) in frames {
         let mut reader = FrameReader::new(RANKS);
         reader.push(&frame.to_bytes());
         assert_eq!(reader.next_frame(), None, "{frame:?}");
-        assert!(reader.end().is_some_and(|end| end.contains(words)), "{frame:?}: {:?}", reader.end());
+        assert!(
+            reader.end().is_some_and(|end| end.contains(words)),
+            "{frame:?}: {:?}",
+            reader.end()
+        );
     }
 }
 
-/// Rank 0 tells all who is busy. The others tell only of themselves: else each would repeat to rank 0 what rank 0 has told it.
+/// Rank 0 tells all who is busy. The others tell only of themselves: else each would repeat to rank
+/// 0 what rank 0 has told it.
 #[test]
 fn a_rank_repeats_nothing_that_rank_0_has_told() {
     for (own, peer, told) in [(2, 0, &[][..]), (0, 1, &[1])] {

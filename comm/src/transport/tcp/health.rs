@@ -1,4 +1,5 @@
-//! The state of a job as one rank sees it: its first error, who waits for whom, who has said goodbye.
+//! The state of a job as one rank sees it: its first error, who waits for whom, who has said
+//! goodbye.
 
 use super::busy::BusyRanks;
 use super::control_frame::{BusyRank, Control, Outbox};
@@ -84,10 +85,17 @@ impl Health {
     ///
     /// # Errors
     /// When the system gives no event descriptor.
-    pub fn new(rank: Rank, num_ranks: usize, links: Vec<Link>, heartbeat: Duration) -> Result<Self> {
+    pub fn new(
+        rank: Rank,
+        num_ranks: usize,
+        links: Vec<Link>,
+        heartbeat: Duration,
+    ) -> Result<Self> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let wake = rustix::event::eventfd(0, flags)
-            .map_err(|error| CommError::System { what: "eventfd".into(), reason: error.to_string() })?;
+        let wake = rustix::event::eventfd(0, flags).map_err(|error| CommError::System {
+            what: "eventfd".into(),
+            reason: error.to_string(),
+        })?;
         let status = || Status {
             sequence: AtomicU64::new(0),
             waiting_for: AtomicUsize::new(NOBODY),
@@ -156,7 +164,8 @@ impl Health {
         self.lock().first.clone().map_or(Ok(()), Err)
     }
 
-    /// Ends the job with `error`, unless it has ended already, and tells the others. Returns the first error.
+    /// Ends the job with `error`, unless it has ended already, and tells the others. Returns the
+    /// first error.
     pub fn fail(&self, error: CommError) -> CommError {
         let mut ending = self.lock();
         if let Some(first) = &ending.first {
@@ -184,7 +193,8 @@ impl Health {
         }
     }
 
-    /// This rank has seen what a failure looks like from here. Rank 0 sees more: its word is waited for, shortly.
+    /// This rank has seen what a failure looks like from here. Rank 0 sees more: its word is waited
+    /// for, shortly.
     pub fn suspect(&self, error: CommError) -> CommError {
         if self.rank == Rank(0) {
             if matches!(error, CommError::PeerLost { .. }) {
@@ -221,7 +231,13 @@ impl Health {
             let next = self.statuses[last.0].waiting_for.load(Ordering::Relaxed);
             let waits = self.is_fresh(last) && next < self.num_ranks;
             if !waits {
-                return CommError::Timeout { culprit: last, seen_by, operation, sequence, waited_ms };
+                return CommError::Timeout {
+                    culprit: last,
+                    seen_by,
+                    operation,
+                    sequence,
+                    waited_ms,
+                };
             }
             last = Rank(next);
         }
@@ -250,7 +266,13 @@ impl Health {
     }
 
     /// A peer has said what it does; of rank 0, also what others do.
-    pub fn note_heartbeat(&self, peer: Rank, sequence: u64, waiting_for: Option<usize>, busy: Vec<BusyRank>) {
+    pub fn note_heartbeat(
+        &self,
+        peer: Rank,
+        sequence: u64,
+        waiting_for: Option<usize>,
+        busy: Vec<BusyRank>,
+    ) {
         let told = busy.into_iter().filter(|busy| busy.rank == peer.0 || peer == Rank(0));
         self.busy.hear(peer, told.filter(|busy| busy.rank != self.rank.0).collect());
         let status = &self.statuses[peer.0];
@@ -262,12 +284,14 @@ impl Health {
     /// This rank's sign of life.
     pub fn heartbeat(&self) -> Control {
         let status = &self.statuses[self.rank.0];
-        let waiting_for = Some(status.waiting_for.load(Ordering::Relaxed)).filter(|peer| *peer != NOBODY);
+        let waiting_for =
+            Some(status.waiting_for.load(Ordering::Relaxed)).filter(|peer| *peer != NOBODY);
         let sequence = status.sequence.load(Ordering::Relaxed);
         Control::Heartbeat { sequence, waiting_for, busy: self.told_busy() }
     }
 
-    /// The busy ranks that this one tells of: itself; rank 0 all that it knows of, because the others hear of them only from it.
+    /// The busy ranks that this one tells of: itself; rank 0 all that it knows of, because the
+    /// others hear of them only from it.
     pub fn told_busy(&self) -> Vec<BusyRank> {
         let mut busy = self.busy_ranks();
         busy.retain(|busy| self.rank == Rank(0) || busy.rank == self.rank.0);
@@ -279,7 +303,8 @@ impl Health {
         self.busy.set_own(what)
     }
 
-    /// Ranks that are busy, as far as this one knows. One that waits for a peer itself is not: it could wait for ever.
+    /// Ranks that are busy, as far as this one knows. One that waits for a peer itself is not: it
+    /// could wait for ever.
     pub fn busy_ranks(&self) -> Vec<BusyRank> {
         let waits = self.statuses[self.rank.0].waiting_for.load(Ordering::Relaxed) != NOBODY;
         let own = self.busy.own(self.rank).filter(|_| !waits);
@@ -297,7 +322,8 @@ impl Health {
         self.busy.excuse(time);
     }
 
-    /// For how long other ranks have been busy since the job began: waiting for them does not count.
+    /// For how long other ranks have been busy since the job began: waiting for them does not
+    /// count.
     pub fn excused(&self) -> Duration {
         self.busy.excused()
     }
@@ -388,7 +414,10 @@ impl Health {
             }
             let others = (1..self.num_ranks).map(Rank);
             let missing = match self.rank {
-                Rank(0) => others.into_iter().find(|rank| !ending.goodbyes.contains(rank)).unwrap_or(Rank(0)),
+                Rank(0) => others
+                    .into_iter()
+                    .find(|rank| !ending.goodbyes.contains(rank))
+                    .unwrap_or(Rank(0)),
                 _ => Rank(0),
             };
             self.note_waiting(Some(missing));
@@ -402,7 +431,13 @@ impl Health {
     }
 
     /// The error of a rank that has not come in time.
-    pub fn late(&self, culprit: Rank, operation: &str, sequence: u64, waited: Duration) -> CommError {
+    pub fn late(
+        &self,
+        culprit: Rank,
+        operation: &str,
+        sequence: u64,
+        waited: Duration,
+    ) -> CommError {
         CommError::Timeout {
             culprit,
             seen_by: self.rank,

@@ -73,7 +73,8 @@ impl Meeting<'_> {
         Ok(stream)
     }
 
-    /// A port that cannot be reached is this rank's failure to everybody: it may be a firewall between two of them.
+    /// A port that cannot be reached is this rank's failure to everybody: it may be a firewall
+    /// between two of them.
     fn explain(&self, error: CommError) -> CommError {
         match self.health.check() {
             Err(first) => first,
@@ -86,13 +87,15 @@ impl Meeting<'_> {
 
     fn receive(&self, streams: &mut [Option<TcpStream>], deadline: Instant) -> Result<()> {
         let own = self.health.rank().0;
-        let listener = self.listener.try_clone().map_err(|error| system("cloning a listener", &error))?;
+        let listener =
+            self.listener.try_clone().map_err(|error| system("cloning a listener", &error))?;
         let mut door = Door::new(listener, Purpose::Data, self.keys.clone(), self.patience)
             .map_err(|error| system("opening the data port", &error))?;
         while let Some(missing) = (own + 1..streams.len()).find(|rank| streams[*rank].is_none()) {
             self.health.check()?;
             if Instant::now() >= deadline {
-                let late = self.health.late(Rank(missing), "connecting its data port", 0, self.longest);
+                let late =
+                    self.health.late(Rank(missing), "connecting its data port", 0, self.longest);
                 return Err(self.health.suspect(late));
             }
             self.health.note_waiting(Some(Rank(missing)));
@@ -108,9 +111,13 @@ impl Meeting<'_> {
     fn admit(&self, door: &Door, guest: Proven, streams: &mut [Option<TcpStream>]) -> Result<()> {
         let claims = &guest.claims;
         let rank = claims.rank as usize;
-        let expected = rank > self.health.rank().0 && rank < streams.len() && streams[rank].is_none();
+        let expected =
+            rank > self.health.rank().0 && rank < streams.len() && streams[rank].is_none();
         if !expected || claims.epoch != self.epoch || claims.job_hash != self.job_hash {
-            door.answer(&guest, Some("nobody expects this rank here: it is another job's, or too late"));
+            door.answer(
+                &guest,
+                Some("nobody expects this rank here: it is another job's, or too late"),
+            );
             return Ok(());
         }
         door.answer(&guest, None);

@@ -1,8 +1,9 @@
 //! Ranks as processes, joined by TCP.
 //!
-//! [`join`](crate::rendezvous::join) makes one: a data connection for each pair of ranks, used by the thread that computes and
-//! by nobody else, and a control channel around rank 0, served by a thread of its own. What happens when something goes wrong
-//! is in `docs/multi-node.md`; the rules are those of `notes/comm.md` section 3.13.
+//! [`join`](crate::rendezvous::join) makes one: a data connection for each pair of ranks, used by
+//! the thread that computes and by nobody else, and a control channel around rank 0, served by a
+//! thread of its own. What happens when something goes wrong is in `docs/multi-node.md`; the rules
+//! are those of `notes/comm.md` section 3.13.
 
 mod busy;
 pub mod control;
@@ -84,7 +85,8 @@ impl TcpTransport {
         self.pace.deadline
     }
 
-    /// What a careful user wants to know about how the job came together: ignored variables, a missing secret.
+    /// What a careful user wants to know about how the job came together: ignored variables, a
+    /// missing secret.
     pub fn remarks(&self) -> &[Remark] {
         &self.remarks
     }
@@ -103,7 +105,12 @@ impl Transport for TcpTransport {
         &self.topology
     }
 
-    fn exchange(&self, id: &StepId, outgoing: &[Outgoing], incoming: &mut [Incoming]) -> Result<()> {
+    fn exchange(
+        &self,
+        id: &StepId,
+        outgoing: &[Outgoing],
+        incoming: &mut [Incoming],
+    ) -> Result<()> {
         self.health.check()?;
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         engine.exchange(&self.health, &self.pace, id, outgoing, incoming)
@@ -125,8 +132,8 @@ impl Transport for TcpTransport {
         self.health.check()
     }
 
-    /// Waits until all ranks have said goodbye, at most the deadline of an operation: a rank that is lost before that has not
-    /// finished, and the others should know.
+    /// Waits until all ranks have said goodbye, at most the deadline of an operation: a rank that
+    /// is lost before that has not finished, and the others should know.
     fn close(&self) -> Result<()> {
         match self.topology.num_ranks() {
             1 => Ok(()),
@@ -140,8 +147,10 @@ impl Drop for TcpTransport {
     fn drop(&mut self) {
         let rank = self.health.rank();
         if self.topology.num_ranks() > 1 && !self.health.is_over() && !self.health.has_failed() {
-            self.health
-                .fail(CommError::Aborted { culprit: rank, reason: "it left without a goodbye".into() });
+            self.health.fail(CommError::Aborted {
+                culprit: rank,
+                reason: "it left without a goodbye".into(),
+            });
         }
         self.health.stop();
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -10,8 +10,8 @@ const PAGE: usize = 4096;
 
 /// Registered memory of this process, zeros at first.
 ///
-/// Its accessors take places, not borrows: cards write beside the processor. Who may touch which byte when is the slot
-/// protocol's business (`link.rs`).
+/// Its accessors take places, not borrows: cards write beside the processor. Who may touch which
+/// byte when is the slot protocol's business (`link.rs`).
 pub(super) struct Arena {
     /// Note: first, so that the card forgets the memory before it is given back.
     region: Box<dyn Region>,
@@ -48,8 +48,8 @@ impl Arena {
         let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
         let memory = Pages { start, layout };
         let host = Memory::Host { start: start.as_ptr(), length: layout.size() };
-        // SAFETY: the region is dropped before the pages, and whoever owns the arena drops its connections before it
-        // (`Hub`). The protocol says who touches which bytes when.
+        // SAFETY: the region is dropped before the pages, and whoever owns the arena drops its
+        // connections before it (`Hub`). The protocol says who touches which bytes when.
         let region = unsafe { nic.register(host, access) }?;
         Ok(Self { region, memory })
     }
@@ -59,21 +59,32 @@ impl Arena {
     }
 
     fn at(&self, offset: usize, length: usize) -> *mut u8 {
-        assert!(offset <= self.memory.layout.size() && length <= self.memory.layout.size() - offset);
+        assert!(
+            offset <= self.memory.layout.size() && length <= self.memory.layout.size() - offset
+        );
         // SAFETY: inside the allocation, as just checked.
         unsafe { self.memory.start.as_ptr().add(offset) }
     }
 
     /// Copies `bytes` to `offset`.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
-        // SAFETY: in bounds; nothing sends from here, and no peer writes here, while the protocol lets this side write.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset, bytes.len()), bytes.len()) };
+        // SAFETY: in bounds; nothing sends from here, and no peer writes here, while the protocol
+        // lets this side write.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset, bytes.len()), bytes.len())
+        };
     }
 
     /// Copies what lies at `offset`.
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) {
         // SAFETY: in bounds; a completion has said that the peer has finished writing here.
-        unsafe { std::ptr::copy_nonoverlapping(self.at(offset, into.len()), into.as_mut_ptr(), into.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.at(offset, into.len()),
+                into.as_mut_ptr(),
+                into.len(),
+            )
+        };
     }
 
     /// What lies at `offset`.

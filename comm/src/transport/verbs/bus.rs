@@ -4,8 +4,9 @@ use super::settings::VerbsSettings;
 use std::path::Path;
 
 impl VerbsSettings {
-    /// With the place of the device whose bus address is `bus_id` (`0000:1b:00.0`), by the machine's sysfs: the nearest card is
-    /// chosen for it. What the settings say already stays; what sysfs does not say, too.
+    /// With the place of the device whose bus address is `bus_id` (`0000:1b:00.0`), by the
+    /// machine's sysfs: the nearest card is chosen for it. What the settings say already stays;
+    /// what sysfs does not say, too.
     #[must_use]
     pub fn near_device(self, bus_id: &str) -> Self {
         self.near_device_of(Path::new("/sys"), bus_id)
@@ -14,7 +15,8 @@ impl VerbsSettings {
     /// As [`VerbsSettings::near_device`], with sysfs at `sysfs`.
     fn near_device_of(mut self, sysfs: &Path, bus_id: &str) -> Self {
         let link = sysfs.join("bus/pci/devices").join(bus_id);
-        let numa_node = || std::fs::read_to_string(link.join("numa_node")).ok()?.trim().parse().ok();
+        let numa_node =
+            || std::fs::read_to_string(link.join("numa_node")).ok()?.trim().parse().ok();
         // Where the firmware says nothing, the kernel writes -1.
         self.numa_node = self.numa_node.or_else(numa_node);
         self.near = self.near.or_else(|| link.canonicalize().ok());
@@ -31,8 +33,8 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
-    /// A sysfs of files: two processors; below the first a switch with GPU 1b and card 0 and a root port with card 1, below the
-    /// second GPU 9b and card 2.
+    /// A sysfs of files: two processors; below the first a switch with GPU 1b and card 0 and a root
+    /// port with card 1, below the second GPU 9b and card 2.
     struct Machine {
         root: tempfile::TempDir,
         cards: Vec<Device>,
@@ -81,8 +83,14 @@ mod tests {
     fn a_device_has_the_card_below_its_switch_and_else_that_of_its_processor() {
         let machine = Machine::new();
         for local_index in 0..3 {
-            assert_eq!(machine.chosen(VerbsSettings::default(), "0000:1b:00.0", local_index), "fake0");
-            assert_eq!(machine.chosen(VerbsSettings::default(), "0000:9b:00.0", local_index), "fake2");
+            assert_eq!(
+                machine.chosen(VerbsSettings::default(), "0000:1b:00.0", local_index),
+                "fake0"
+            );
+            assert_eq!(
+                machine.chosen(VerbsSettings::default(), "0000:9b:00.0", local_index),
+                "fake2"
+            );
         }
     }
 
@@ -92,7 +100,8 @@ mod tests {
         let absent = VerbsSettings::default().near_device_of(machine.root.path(), "0000:ff:00.0");
         assert_eq!(absent, VerbsSettings::default());
         assert_eq!(machine.chosen(VerbsSettings::default(), "0000:ff:00.0", 1), "fake1", "in turn");
-        let unknown_node = VerbsSettings::default().near_device_of(machine.root.path(), "0000:22:00.0");
+        let unknown_node =
+            VerbsSettings::default().near_device_of(machine.root.path(), "0000:22:00.0");
         assert_eq!((unknown_node.numa_node, unknown_node.near.is_some()), (None, true));
         let near = machine.cards[2].path.clone();
         let elsewhere = VerbsSettings { near, numa_node: Some(1), ..VerbsSettings::default() };

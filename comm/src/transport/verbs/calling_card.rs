@@ -67,7 +67,8 @@ impl CallingCard {
     }
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
-        let card: Self = serde_json::from_slice(bytes).map_err(|error| readable(&error.to_string()))?;
+        let card: Self =
+            serde_json::from_slice(bytes).map_err(|error| readable(&error.to_string()))?;
         let (way, agreement) = (readable(&card.way), readable(&card.agreement));
         let card = Self { failure: card.failure.as_deref().map(readable), way, agreement, ..card };
         match card.protocol {
@@ -80,7 +81,8 @@ impl CallingCard {
 /// Gives one card to each of `peers` and takes theirs. All ranks call it, with the same `round`.
 ///
 /// # Errors
-/// The job's first error; a rank that has failed, this one included, with its reason. Then the job has ended.
+/// The job's first error; a rank that has failed, this one included, with its reason. Then the job
+/// has ended.
 pub(super) fn exchange(
     control: &dyn Transport,
     round: u64,
@@ -88,20 +90,29 @@ pub(super) fn exchange(
     mine: &[CallingCard],
 ) -> Result<Vec<CallingCard>> {
     let fingerprint = fingerprint(Collective::AllToAll, 0, Algorithm::Direct, 0);
-    let id = StepId { sequence: SETUP + round, step: 0, fingerprint, operation: "connecting over verbs" };
+    let id = StepId {
+        sequence: SETUP + round,
+        step: 0,
+        fingerprint,
+        operation: "connecting over verbs",
+    };
     let sent: Vec<Vec<u8>> = mine.iter().map(CallingCard::to_bytes).collect();
     let mut received = vec![vec![0; CARD_BYTES]; peers.len()];
     let outgoing: Vec<Outgoing> =
         peers.iter().zip(&sent).map(|(&to, bytes)| Outgoing { to, bytes }).collect();
     let pairs = peers.iter().zip(&mut received);
-    let mut incoming: Vec<Incoming> = pairs.map(|(&from, bytes)| Incoming { from, bytes }).collect();
+    let mut incoming: Vec<Incoming> =
+        pairs.map(|(&from, bytes)| Incoming { from, bytes }).collect();
     control.exchange(&id, &outgoing, &mut incoming)?;
-    let own = mine.first().and_then(|card| card.failure.clone()).map(|reason| (control.rank(), reason));
+    let own =
+        mine.first().and_then(|card| card.failure.clone()).map(|reason| (control.rank(), reason));
     let mut failures: Vec<(Rank, String)> = own.into_iter().collect();
     let mut cards = Vec::with_capacity(peers.len());
     for (&peer, bytes) in peers.iter().zip(&received) {
         match CallingCard::from_bytes(bytes) {
-            Ok(CallingCard { failure: Some(reason), .. }) | Err(reason) => failures.push((peer, reason)),
+            Ok(CallingCard { failure: Some(reason), .. }) | Err(reason) => {
+                failures.push((peer, reason))
+            }
             Ok(card) => cards.push(card),
         }
     }

@@ -81,7 +81,8 @@ impl Chains {
         self.pair.number() == number || side == Some(number)
     }
 
-    /// Posts the strip in `slot`: `length` bytes and the signal, with the number where signals have one.
+    /// Posts the strip in `slot`: `length` bytes and the signal, with the number where signals have
+    /// one.
     ///
     /// # Errors
     /// What the card says.
@@ -107,7 +108,8 @@ impl Chains {
         }
     }
 
-    /// Posts a count of its own; by immediates it is `count`, by atomics always as many as [`Blueprint::credit`] says.
+    /// Posts a count of its own; by immediates it is `count`, by atomics always as many as
+    /// [`Blueprint::credit`] says.
     ///
     /// # Errors
     /// What the card says.
@@ -124,8 +126,8 @@ impl Chains {
 }
 
 fn prepare(pair: &mut dyn QueuePair, chain: &[Request]) -> NicResult<Prepared> {
-    // SAFETY: headers that are sent inline lie in the arena of slots, which outlives all links, and are written by the thread
-    // that posts them, before it does (`Hub`).
+    // SAFETY: headers that are sent inline lie in the arena of slots, which outlives all links, and
+    // are written by the thread that posts them, before it does (`Hub`).
     unsafe { pair.prepare(chain) }
 }
 

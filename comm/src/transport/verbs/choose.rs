@@ -36,17 +36,25 @@ impl Choice {
 ///
 /// # Errors
 /// Why none can be used, device by device.
-pub fn choose(devices: &[Device], settings: &VerbsSettings, local_index: usize) -> Result<Choice, String> {
+pub fn choose(
+    devices: &[Device],
+    settings: &VerbsSettings,
+    local_index: usize,
+) -> Result<Choice, String> {
     if let Some(name) = named(settings, local_index) {
         let rail = devices.iter().position(|device| device.name == name);
-        let there = || devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
+        let there =
+            || devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
         let rail = rail.ok_or_else(|| {
             format!("comm.verbs.devices names {name:?}, which is not there; found: {}", there())
         })?;
         return usable(&devices[rail], rail, settings, "named in comm.verbs.devices");
     }
-    let tried: Vec<_> =
-        devices.iter().enumerate().map(|(rail, device)| usable(device, rail, settings, "")).collect();
+    let tried: Vec<_> = devices
+        .iter()
+        .enumerate()
+        .map(|(rail, device)| usable(device, rail, settings, ""))
+        .collect();
     let distance = |choice: &Choice| distance(&devices[choice.rail], settings);
     let good: Vec<&Choice> = tried.iter().flatten().collect();
     let Some(nearest) = good.iter().map(|choice| distance(choice)).min() else {
@@ -71,7 +79,8 @@ fn named(settings: &VerbsSettings, local_index: usize) -> Option<&str> {
     (!names.is_empty()).then(|| names[local_index % names.len()].as_str())
 }
 
-/// Steps on the bus between the rank's memory and a device; another memory node is further than any bus.
+/// Steps on the bus between the rank's memory and a device; another memory node is further than any
+/// bus.
 fn distance(device: &Device, settings: &VerbsSettings) -> usize {
     const OTHER_NODE: usize = 1000;
     let steps = match (&settings.near, &device.path) {
@@ -91,7 +100,12 @@ fn steps(one: &Path, other: &Path) -> usize {
 }
 
 /// The first port of a device that can be used.
-fn usable(device: &Device, rail: usize, settings: &VerbsSettings, reason: &str) -> Result<Choice, String> {
+fn usable(
+    device: &Device,
+    rail: usize,
+    settings: &VerbsSettings,
+    reason: &str,
+) -> Result<Choice, String> {
     let mut reasons = Vec::new();
     for port in &device.ports {
         let found = address(port, settings).and_then(|gid| Ok((gid, partition(port, settings)?)));
@@ -135,7 +149,8 @@ fn address(port: &Port, settings: &VerbsSettings) -> Result<Option<Gid>, String>
         return Ok(None);
     }
     let routable = port.gids.iter().filter(|gid| !gid.is_link_local());
-    let best = routable.min_by_key(|gid| (gid.kind != GidKind::RoceV2, gid.address().is_ipv6(), gid.index));
+    let best = routable
+        .min_by_key(|gid| (gid.kind != GidKind::RoceV2, gid.address().is_ipv6(), gid.index));
     match best {
         Some(gid) => Ok(Some(gid.clone())),
         None => {
@@ -163,7 +178,11 @@ mod tests {
     use super::super::fake::{infiniband_device, roce_device};
     use super::*;
 
-    fn chosen(devices: &[Device], settings: &VerbsSettings, local_index: usize) -> (String, Option<u32>) {
+    fn chosen(
+        devices: &[Device],
+        settings: &VerbsSettings,
+        local_index: usize,
+    ) -> (String, Option<u32>) {
         let choice = choose(devices, settings, local_index).expect("one can be used");
         assert!(!choice.reason.is_empty());
         (choice.device, choice.gid.map(|gid| gid.index))
@@ -181,7 +200,10 @@ mod tests {
         let near = Some("/sys/devices/pci0002:00/0002:00:01.0/0002:02:00.0".into());
         assert_eq!(chosen(&devices, &VerbsSettings { near, ..settings.clone() }, 0).0, "fake2");
         let numa_node = Some(1);
-        assert_eq!(chosen(&devices, &VerbsSettings { numa_node, ..settings.clone() }, 0).0, "fake1");
+        assert_eq!(
+            chosen(&devices, &VerbsSettings { numa_node, ..settings.clone() }, 0).0,
+            "fake1"
+        );
         let named = VerbsSettings { devices: vec!["fake2".into(), "fake0".into()], ..settings };
         assert_eq!(chosen(&devices, &named, 3).0, "fake0", "by local index");
         assert_eq!(
@@ -199,7 +221,10 @@ mod tests {
             choose(&[device], &settings, 0).expect_err("it cannot be used")
         };
         let settings = VerbsSettings::default;
-        assert!(why(&|port| port.state = PortState::Down, settings()).contains("fake0 port 1: it is down"));
+        assert!(
+            why(&|port| port.state = PortState::Down, settings())
+                .contains("fake0 port 1: it is down")
+        );
         assert!(why(&|port| port.gids.truncate(2), settings()).contains("good on one link only"));
         let other = VerbsSettings { gid_index: Some(9), ..settings() };
         assert!(why(&|_| {}, other).contains("no address number 9"));

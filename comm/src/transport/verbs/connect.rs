@@ -1,10 +1,12 @@
 //! From nothing to one path for each peer.
 //!
-//! 1. Each rank chooses its device, port and address ([`choose`]), registers its memory and makes its queues.
+//! 1. Each rank chooses its device, port and address ([`choose`]), registers its memory and makes
+//!    its queues.
 //! 2. Calling cards are exchanged over the control transport; both sides must be set up alike.
-//! 3. The queue pairs are connected; all say that they are ready, so that nobody sends to one that is not.
-//! 4. Every slot of every path carries a pattern, both ways: what an address, a partition or a firewall swallows is found now, and
-//!    named.
+//! 3. The queue pairs are connected; all say that they are ready, so that nobody sends to one that
+//!    is not.
+//! 4. Every slot of every path carries a pattern, both ways: what an address, a partition or a
+//!    firewall swallows is found now, and named.
 //!
 //! A rank that fails at a step says so in the next exchange, and ends the job for all.
 
@@ -28,7 +30,8 @@ use crate::transport::Transport;
 use crate::transport::paths::Path;
 use std::sync::{Arc, Mutex};
 
-/// Receiver-not-ready: for ever, in steps of 0.64 ms. The control transport knows when a peer is gone.
+/// Receiver-not-ready: for ever, in steps of 0.64 ms. The control transport knows when a peer is
+/// gone.
 const RECEIVER_RETRIES: (u8, u8) = (7, 12);
 const HOP_LIMIT: u8 = 64;
 
@@ -46,12 +49,16 @@ pub fn available(
     let choice = choose(&devices, settings, local_index)?;
     let limits = provider.open(&choice.device).map_err(|error| error.to_string())?.limits();
     match settings.signal == Signal::Atomic && !limits.atomics {
-        true => Err(format!("{} has no atomics: comm.verbs.signal must be \"immediate\"", choice.device)),
+        true => Err(format!(
+            "{} has no atomics: comm.verbs.signal must be \"immediate\"",
+            choice.device
+        )),
         false => Ok(choice),
     }
 }
 
-/// A path to each of `peers`. All ranks call it, and each is among the peers of those that are among its.
+/// A path to each of `peers`. All ranks call it, and each is among the peers of those that are
+/// among its.
 ///
 /// # Errors
 /// The job's first error: which rank could not connect, and why. The job has ended then.
@@ -77,8 +84,9 @@ pub fn connect_with_remarks(
 ) -> Result<Vec<(Rank, Box<dyn Path>)>> {
     let me = control.rank();
     let local_index = control.topology().local_index(me);
-    let site = available(provider, settings, local_index)
-        .and_then(|choice| Site::open(provider, choice, settings, peers.len()).map_err(|e| e.to_string()));
+    let site = available(provider, settings, local_index).and_then(|choice| {
+        Site::open(provider, choice, settings, peers.len()).map_err(|e| e.to_string())
+    });
     let mine = match &site {
         Ok(site) => (0..peers.len()).map(|index| site.card(settings, index)).collect(),
         Err(reason) => vec![CallingCard::verdict(Some(reason.clone())); peers.len()],
@@ -106,7 +114,12 @@ pub fn connect_with_remarks(
 ///
 /// # Errors
 /// The job's first error: the first rank for which it has not.
-fn agree(control: &dyn Transport, round: u64, peers: &[Rank], failure: Option<&String>) -> Result<()> {
+fn agree(
+    control: &dyn Transport,
+    round: u64,
+    peers: &[Rank],
+    failure: Option<&String>,
+) -> Result<()> {
     let verdict = CallingCard::verdict(failure.cloned());
     exchange(control, round, peers, &vec![verdict; peers.len()]).map(drop)
 }
@@ -119,13 +132,15 @@ fn compare(peers: &[Rank], mine: &[CallingCard], cards: &[CallingCard]) -> Resul
     let mut pairs = peers.iter().zip(mine.iter().zip(cards));
     match pairs.find(|(_, (mine, card))| mine.agreement != card.agreement) {
         None => Ok(()),
-        Some((peer, (mine, card))) => {
-            Err(format!("{peer} is set up with [{}], this rank with [{}]", card.agreement, mine.agreement))
-        }
+        Some((peer, (mine, card))) => Err(format!(
+            "{peer} is set up with [{}], this rank with [{}]",
+            card.agreement, mine.agreement
+        )),
     }
 }
 
-/// Ranks of one local index that use devices of different places: their messages cross between rails.
+/// Ranks of one local index that use devices of different places: their messages cross between
+/// rails.
 fn crossed_rails(
     control: &dyn Transport,
     peers: &[Rank],
@@ -174,15 +189,21 @@ impl Site {
     ) -> NicResult<Self> {
         let nic = provider.open(&choice.device)?;
         let layout = Layout::new(settings, 0);
-        let access =
-            Access { local_write: true, remote_write: true, relaxed_ordering: true, ..Access::default() };
+        let access = Access {
+            local_write: true,
+            remote_write: true,
+            relaxed_ordering: true,
+            ..Access::default()
+        };
         let slots = Arena::new(&*nic, peers * layout.bytes(), access).map_err(about_memory)?;
         let relaxed_ordering = settings.mistake == Some(Mistake::RelaxedFlags);
         let remote_atomic = settings.signal == Signal::Atomic;
-        let access = Access { local_write: true, remote_atomic, relaxed_ordering, ..Access::default() };
+        let access =
+            Access { local_write: true, remote_atomic, relaxed_ordering, ..Access::default() };
         let flags = Arena::new(&*nic, peers * FLAG_BYTES, access).map_err(about_memory)?;
         let sides = if settings.mistake == Some(Mistake::SignalElsewhere) { 2 } else { 1 };
-        let completions = peers * sides * layout.max_sends() + 2 * peers * layout.max_receives() + 16;
+        let completions =
+            peers * sides * layout.max_sends() + 2 * peers * layout.max_receives() + 16;
         let queue = nic.completion_queue(completions as u32)?;
         let tickets = Tickets::new(&*nic, peers.max(1) * layout.max_receives(), settings.mistake)?;
         let options = QueuePairOptions {
@@ -254,7 +275,8 @@ impl Site {
         let mut links = Vec::with_capacity(peers.len());
         let pairs = std::mem::take(&mut self.pairs);
         for (index, ((mut pair, mut side), card)) in pairs.into_iter().zip(cards).enumerate() {
-            let with = queue_pair_settings(settings, &self.choice, self.choice.port.mtu.min(card.mtu));
+            let with =
+                queue_pair_settings(settings, &self.choice, self.choice.port.mtu.min(card.mtu));
             pair.ready_to_receive(&with, &card.endpoint(false))?;
             pair.ready_to_send(&with, self.first_packet)?;
             if let Some(side) = &mut side {
@@ -265,7 +287,13 @@ impl Site {
             let layout = Layout::new(settings, index);
             let ((slots, flags), (far_slots, far_flags)) = (self.arenas(), card.memory());
             let (near, far) = (Near { slots, flags }, Far { slots: far_slots, flags: far_flags });
-            links.push(Link::new((peers[index], way), (pair, side), settings, layout, (near, far))?);
+            links.push(Link::new(
+                (peers[index], way),
+                (pair, side),
+                settings,
+                layout,
+                (near, far),
+            )?);
         }
         let there = "a site joins once";
         Ok(Hub {
@@ -283,7 +311,11 @@ impl Site {
 }
 
 /// How a queue pair of this rank is connected.
-pub(crate) fn queue_pair_settings(settings: &VerbsSettings, choice: &Choice, mtu: u32) -> QueuePairSettings {
+pub(crate) fn queue_pair_settings(
+    settings: &VerbsSettings,
+    choice: &Choice,
+    mtu: u32,
+) -> QueuePairSettings {
     let (receiver_retries, receiver_timer) = RECEIVER_RETRIES;
     QueuePairSettings {
         port: choice.port.number,
@@ -308,7 +340,8 @@ pub(crate) fn queue_pair_settings(settings: &VerbsSettings, choice: &Choice, mtu
     }
 }
 
-/// The number of a connection's first packet: by chance, so that packets of an earlier connection are not taken for its own.
+/// The number of a connection's first packet: by chance, so that packets of an earlier connection
+/// are not taken for its own.
 fn first_packet() -> u32 {
     getrandom::u32().unwrap_or(1) & 0x00ff_ffff
 }

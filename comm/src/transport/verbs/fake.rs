@@ -1,13 +1,16 @@
 //! A fabric of this process: cards that behave as real ones may, decided by a seed.
 //!
-//! What a program must not rely on, it does not get. The bytes of a write land in pieces, in any order, some time after the
-//! sender's completion; only the receiver's completion, or an atomic that came after them on the same queue pair, says that they
-//! are there. Completions come late; connections get ahead of each other. What a card would refuse is refused, and what a
-//! program must not do although a card may let it pass is kept as a violation ([`Fabric::violations`]): memory of a send that was
-//! written before its completion, a key that does not fit, a completion queue that overflows.
+//! What a program must not rely on, it does not get. The bytes of a write land in pieces, in any
+//! order, some time after the sender's completion; only the receiver's completion, or an atomic
+//! that came after them on the same queue pair, says that they are there. Completions come late;
+//! connections get ahead of each other. What a card would refuse is refused, and what a program
+//! must not do although a card may let it pass is kept as a violation ([`Fabric::violations`]):
+//! memory of a send that was written before its completion, a key that does not fit, a completion
+//! queue that overflows.
 //!
-//! Time is counted in looks at the fabric: every poll of any queue moves it. Cables can be pulled, machines switched off, devices
-//! broken: [`Fabric::cut`], [`Fabric::kill_node`], [`Fabric::port_down`], [`Fabric::break_device`].
+//! Time is counted in looks at the fabric: every poll of any queue moves it. Cables can be pulled,
+//! machines switched off, devices broken: [`Fabric::cut`], [`Fabric::kill_node`],
+//! [`Fabric::port_down`], [`Fabric::break_device`].
 
 mod card;
 mod memory;
@@ -56,7 +59,8 @@ impl Fabric {
         Arc::new(Self { state: Mutex::new(state), moved: Condvar::new() })
     }
 
-    /// Nodes that are all alike: `devices` RoCE cards each, `fake0` and so on, one to a memory node.
+    /// Nodes that are all alike: `devices` RoCE cards each, `fake0` and so on, one to a memory
+    /// node.
     pub fn rails(seed: u64, weather: Weather, nodes: usize, devices: usize) -> Arc<Self> {
         let node = |node| (0..devices).map(|index| roce_device(node, index)).collect();
         Self::new(seed, weather, (0..nodes).map(node).collect())
@@ -152,7 +156,10 @@ pub fn roce_device(node: usize, index: usize) -> Device {
     Device {
         name: format!("fake{index}"),
         numa_node: Some(index as u32),
-        path: Some(format!("/sys/devices/pci{index:04x}:00/{index:04x}:00:01.0/{index:04x}:01:00.0").into()),
+        path: Some(
+            format!("/sys/devices/pci{index:04x}:00/{index:04x}:00:01.0/{index:04x}:01:00.0")
+                .into(),
+        ),
         ports: vec![port],
     }
 }
@@ -186,7 +193,8 @@ impl Provider for NodeCards {
 
     fn open(&self, device: &str) -> NicResult<Arc<dyn Nic>> {
         let nic = self.fabric.lock().find(self.node, device);
-        let nic = nic.ok_or_else(|| refused(&format!("opening {device}"), "there is no such device"))?;
+        let nic =
+            nic.ok_or_else(|| refused(&format!("opening {device}"), "there is no such device"))?;
         Ok(Arc::new(Card::new(Arc::clone(&self.fabric), nic, device)))
     }
 }

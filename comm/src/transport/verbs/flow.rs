@@ -1,11 +1,12 @@
 //! Who may fill which slot when: counts alone, for both directions of a link.
 //!
-//! **Why no slot is filled too early.** A sender is at most `slots` strips ahead of what the receiver has said to have taken, and
-//! counts only say what is true.
+//! **Why no slot is filled too early.** A sender is at most `slots` strips ahead of what the
+//! receiver has said to have taken, and counts only say what is true.
 //!
-//! **Why nobody waits for ever.** A sender stands still when all `slots` are out. A receiver that has taken all of them has more
-//! than `slots - 1` to give back, and then says so without being asked. A count needs no slot, and there are never more than
-//! `slots` of them on the way; what comes due meanwhile is said when one of them has arrived.
+//! **Why nobody waits for ever.** A sender stands still when all `slots` are out. A receiver that
+//! has taken all of them has more than `slots - 1` to give back, and then says so without being
+//! asked. A count needs no slot, and there are never more than `slots` of them on the way; what
+//! comes due meanwhile is said when one of them has arrived.
 //!
 //! `tests/states.rs` goes through all orders of a few strips.
 
@@ -85,7 +86,8 @@ impl Flow {
         };
     }
 
-    /// What the flags say, where signals are atomics: strips that have come, and strips that the peer has taken.
+    /// What the flags say, where signals are atomics: strips that have come, and strips that the
+    /// peer has taken.
     ///
     /// # Errors
     /// Counts that no peer reaches that keeps to the rules.

@@ -42,7 +42,9 @@ impl StripHeader {
 
     /// What a peer has written; none if it is no header.
     pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let head = Head {
             epoch: word(4),
@@ -68,7 +70,8 @@ mod tests {
     #[test]
     fn a_header_travels_whole() {
         let head = Head { epoch: 1, sequence: 2 << 40, step: 3, fingerprint: 4, length: 5 << 33 };
-        let header = StripHeader { head, ticket: 6 << 35, offset: 7 << 34, bytes: 8, given_back: 9 };
+        let header =
+            StripHeader { head, ticket: 6 << 35, offset: 7 << 34, bytes: 8, given_back: 9 };
         assert_eq!(StripHeader::from_bytes(&header.to_bytes()), Some(header));
         assert_eq!(&header.to_bytes()[..4], b"hlv1");
         assert_eq!(StripHeader::from_bytes(&[0; HEADER_BYTES]), None);

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 /// Completions taken at once.
 const AT_ONCE: usize = 64;
-/// The device is asked for events at every so-manieth look at its queue: a second at most where a rank takes short naps.
+/// The device is asked for events at every so-manieth look at its queue: a second at most where a
+/// rank takes short naps.
 const LOOKS_PER_EVENT: u32 = 256;
 
 /// All links of a rank.

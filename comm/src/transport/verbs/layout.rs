@@ -5,7 +5,8 @@ use super::header::HEADER_BYTES;
 use super::nic::Remote;
 use super::settings::VerbsSettings;
 
-/// Bytes of the flags for one peer: arrivals, slots given back, room for the answers of atomics, each on lines of its own.
+/// Bytes of the flags for one peer: arrivals, slots given back, room for the answers of atomics,
+/// each on lines of its own.
 pub(super) const FLAG_BYTES: usize = 384;
 /// Where slots given back are counted.
 pub(super) const GIVEN_BACK: usize = 128;
@@ -26,7 +27,8 @@ pub(super) struct Layout {
 impl Layout {
     /// The layout of peer number `index`.
     pub(super) fn new(settings: &VerbsSettings, index: usize) -> Self {
-        let (slots, capacity) = (settings.slots, settings.slot_bytes.next_multiple_of(HEADER_BYTES));
+        let (slots, capacity) =
+            (settings.slots, settings.slot_bytes.next_multiple_of(HEADER_BYTES));
         let bytes = 2 * slots * (HEADER_BYTES + capacity);
         Self { slots, capacity, base: index * bytes, flags: index * FLAG_BYTES }
     }
@@ -57,7 +59,10 @@ impl Layout {
 
     /// Where a strip comes at the peer, whose first slot to receive in is `first`.
     pub(super) fn remote(&self, first: Remote, ticket: u64) -> Remote {
-        Remote { address: first.address + (self.slot(ticket) * self.stride()) as u64, key: first.key }
+        Remote {
+            address: first.address + (self.slot(ticket) * self.stride()) as u64,
+            key: first.key,
+        }
     }
 
     /// Sends on the way at the same time, at most: three for a strip, one for a count.

@@ -1,9 +1,10 @@
 //! The slot protocol, between this rank and one peer.
 //!
-//! Each direction has a fixed number of slots at its receiver. The sender writes bytes into the next slot, then a header with a
-//! signal; it knows where everything goes before the first message, so that a strip costs half a round trip and nobody asks for
-//! permission. The receiver gives slots back by a count, in the headers of what it sends itself, or, when only one slot would be
-//! left at the sender otherwise, in a message of its own (`flow.rs`).
+//! Each direction has a fixed number of slots at its receiver. The sender writes bytes into the
+//! next slot, then a header with a signal; it knows where everything goes before the first message,
+//! so that a strip costs half a round trip and nobody asks for permission. The receiver gives slots
+//! back by a count, in the headers of what it sends itself, or, when only one slot would be left at
+//! the sender otherwise, in a message of its own (`flow.rs`).
 
 use super::chains::{Blueprint, CREDIT, CREDIT_ID, Chains};
 use super::flow::Flow;
@@ -78,7 +79,8 @@ impl Link {
         self.failed.get_or_insert(error).clone()
     }
 
-    /// Whether the next slot may be filled: its receiver has given it back, and the card no longer reads this side's copy.
+    /// Whether the next slot may be filled: its receiver has given it back, and the card no longer
+    /// reads this side's copy.
     fn has_room(&self) -> bool {
         let back = self.flow.is_back() || self.mistake == Some(Mistake::IgnoreCredits);
         back && (self.flow.is_complete() || self.mistake == Some(Mistake::ReuseBeforeCompletion))
@@ -104,8 +106,13 @@ impl Link {
             return Ok(false);
         }
         let (head, ticket, given_back) = (*head, self.flow.sent, self.flow.taken as u32);
-        let header =
-            StripHeader { head, ticket, offset: offset as u64, bytes: bytes.len() as u32, given_back };
+        let header = StripHeader {
+            head,
+            ticket,
+            offset: offset as u64,
+            bytes: bytes.len() as u32,
+            given_back,
+        };
         let at = self.layout.send(ticket);
         near.slots.write(at, &header.to_bytes());
         near.slots.write(at + HEADER_BYTES, bytes);
@@ -113,7 +120,9 @@ impl Link {
         match self.chains.post_strip(slot, bytes.len() as u32, (ticket + 1) as u32) {
             Ok(()) => self.flow.note_sent(),
             Err(NicError::Full(_)) => return Ok(false),
-            Err(error) => return Err(self.fail(PathError::Failed(format!("{}: {error}", self.way)))),
+            Err(error) => {
+                return Err(self.fail(PathError::Failed(format!("{}: {error}", self.way))));
+            }
         }
         Ok(true)
     }
@@ -122,10 +131,17 @@ impl Link {
     ///
     /// # Errors
     /// What the link has failed with; bytes that are no strip.
-    pub(super) fn next_strip(&mut self, near: Near<'_>) -> Result<Option<(StripHeader, usize)>, PathError> {
+    pub(super) fn next_strip(
+        &mut self,
+        near: Near<'_>,
+    ) -> Result<Option<(StripHeader, usize)>, PathError> {
         if self.mistake == Some(Mistake::PollTheHeader) {
-            let header = self.header(near, self.flow.taken).filter(|header| header.ticket == self.flow.taken);
-            return Ok(header.map(|header| (header, self.layout.receive(self.flow.taken) + HEADER_BYTES)));
+            let header = self
+                .header(near, self.flow.taken)
+                .filter(|header| header.ticket == self.flow.taken);
+            return Ok(
+                header.map(|header| (header, self.layout.receive(self.flow.taken) + HEADER_BYTES))
+            );
         }
         if self.flow.arrived == self.flow.taken {
             return Ok(None);
@@ -134,7 +150,8 @@ impl Link {
             header.ticket == self.flow.taken && header.bytes as usize <= self.layout.capacity
         };
         let Some(header) = self.header(near, self.flow.taken).filter(fits) else {
-            let what = format!("{}: slot of strip {} holds something else", self.way, self.flow.taken);
+            let what =
+                format!("{}: slot of strip {} holds something else", self.way, self.flow.taken);
             return Err(self.fail(PathError::Failed(what)));
         };
         Ok(Some((header, self.layout.receive(self.flow.taken) + HEADER_BYTES)))

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-/// The memory node of all processors that this thread may run on; none: they are of several, or the machine does not say.
-/// `headlong launch`, mpirun and srun bind ranks so.
+/// The memory node of all processors that this thread may run on; none: they are of several, or the
+/// machine does not say. `headlong launch`, mpirun and srun bind ranks so.
 pub fn memory_node() -> Option<u32> {
     let allowed = rustix::thread::sched_getaffinity(None).ok()?;
-    let processors: Vec<usize> =
-        (0..rustix::thread::CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)).collect();
+    let processors: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|&processor| allowed.is_set(processor))
+        .collect();
     node_of(Path::new("/sys/devices/system/node"), &processors)
 }
 

@@ -1,8 +1,10 @@
-//! One-sided messages over InfiniBand verbs: reliable connections, memory registered once, fixed slots that a peer writes into.
+//! One-sided messages over InfiniBand verbs: reliable connections, memory registered once, fixed
+//! slots that a peer writes into.
 //!
-//! [`nic`] says what a network card can do, in this room's words. Whoever provides cards implements it: libibverbs opened at
-//! run time, or a fabric of this process with a seed ([`fake`]). [`connect()`] makes a path to each peer over it; the slot
-//! protocol is in `link.rs`, and the rules of ordering that it keeps are listed in [`mistake`].
+//! [`nic`] says what a network card can do, in this room's words. Whoever provides cards implements
+//! it: libibverbs opened at run time, or a fabric of this process with a seed ([`fake`]).
+//! [`connect()`] makes a path to each peer over it; the slot protocol is in `link.rs`, and the
+//! rules of ordering that it keeps are listed in [`mistake`].
 
 mod arena;
 mod bus;

@@ -29,7 +29,8 @@ impl VerbsNetwork {
         Arc::clone(&self.provider)
     }
 
-    /// What a careful user wants to know once paths are connected: which device, why, and whether rails cross.
+    /// What a careful user wants to know once paths are connected: which device, why, and whether
+    /// rails cross.
     pub fn remarks(&self) -> Vec<String> {
         self.remarks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -40,7 +41,11 @@ impl Network for VerbsNetwork {
         available(&*self.provider, &self.settings, self.local_index).map(drop)
     }
 
-    fn connect(&self, control: &TcpTransport, peers: &[Rank]) -> Result<Vec<(Rank, Box<dyn Path>)>> {
+    fn connect(
+        &self,
+        control: &TcpTransport,
+        peers: &[Rank],
+    ) -> Result<Vec<(Rank, Box<dyn Path>)>> {
         let mut remarks = self.remarks.lock().unwrap_or_else(PoisonError::into_inner);
         connect_with_remarks(control, &self.settings, &*self.provider, peers, &mut remarks)
     }

@@ -1,9 +1,10 @@
 //! What a network card with RDMA can do, in as few words as the transport needs.
 //!
-//! A [`Provider`] lists [`Device`]s and opens one as a [`Nic`]. A card registers memory ([`Region`]), and makes completion queues
-//! ([`CompletionQueue`]), shared receive queues ([`ReceiveQueue`]) and reliable connections ([`QueuePair`]). Work requests are
-//! plain data: they name memory by address and key, and the card checks both, so that posting is safe; what is unsafe is to let
-//! a card see memory at all ([`Nic::register`]).
+//! A [`Provider`] lists [`Device`]s and opens one as a [`Nic`]. A card registers memory
+//! ([`Region`]), and makes completion queues ([`CompletionQueue`]), shared receive queues
+//! ([`ReceiveQueue`]) and reliable connections ([`QueuePair`]). Work requests are plain data: they
+//! name memory by address and key, and the card checks both, so that posting is safe; what is
+//! unsafe is to let a card see memory at all ([`Nic::register`]).
 //!
 //! Nothing here blocks but [`CompletionQueue::wait`], which takes a longest time.
 
@@ -147,9 +148,10 @@ pub trait Nic: Send + Sync {
     /// Lets the card, and as far as `access` says its peers, use memory.
     ///
     /// # Safety
-    /// The memory stays mapped until the region is dropped and every queue pair of this card is destroyed or in error. While
-    /// it is registered, the program reads and writes it only where no card does: what a peer writes, after the completion
-    /// or the atomic flag that says that it has been written; what is sent, before it is posted and after its completion.
+    /// The memory stays mapped until the region is dropped and every queue pair of this card is
+    /// destroyed or in error. While it is registered, the program reads and writes it only where no
+    /// card does: what a peer writes, after the completion or the atomic flag that says that it has
+    /// been written; what is sent, before it is posted and after its completion.
     ///
     /// # Errors
     /// When the system refuses: locked-memory limit, a kernel without dmabuf.
@@ -198,14 +200,16 @@ pub struct QueuePairOptions<'a> {
     pub max_inline: u32,
 }
 
-/// How a queue pair is connected. Both sides have the same, but for `gid_index`, `port` and `partition_index`.
+/// How a queue pair is connected. Both sides have the same, but for `gid_index`, `port` and
+/// `partition_index`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePairSettings {
     /// Port of the device.
     pub port: u8,
     /// Place of the partition key in the port's table.
     pub partition_index: u16,
-    /// Place of this side's global identifier; none: packets have none (InfiniBand inside one subnet).
+    /// Place of this side's global identifier; none: packets have none (InfiniBand inside one
+    /// subnet).
     pub gid_index: Option<u32>,
     /// Bytes of a packet, at most: the smaller of both ports' MTUs.
     pub mtu: u32,
@@ -268,17 +272,19 @@ pub trait QueuePair: Send {
     /// Keeps a chain of work requests, which are posted together and in order.
     ///
     /// # Safety
-    /// The memory of inline requests is mapped whenever the chain is posted, and not written meanwhile: the processor takes the
-    /// bytes, and no key guards them.
+    /// The memory of inline requests is mapped whenever the chain is posted, and not written
+    /// meanwhile: the processor takes the bytes, and no key guards them.
     ///
     /// # Errors
     /// When a request has more segments or inline bytes than the queue pair allows.
     unsafe fn prepare(&mut self, chain: &[Request]) -> NicResult<Prepared>;
 
-    /// Posts a prepared chain. `patches` change it, this time and for all later times. Nothing is allocated.
+    /// Posts a prepared chain. `patches` change it, this time and for all later times. Nothing is
+    /// allocated.
     ///
     /// # Errors
-    /// [`NicError::Full`]; when the queue pair is not ready to send. Nothing of the chain has been posted then.
+    /// [`NicError::Full`]; when the queue pair is not ready to send. Nothing of the chain has been
+    /// posted then.
     fn post(&mut self, chain: Prepared, patches: &[Patch]) -> NicResult<()>;
 
     /// Posts receives to this queue pair's own queue.
@@ -305,7 +311,8 @@ pub trait ReceiveQueue: Any + Send + Sync {
 
 /// Where work requests complete.
 pub trait CompletionQueue: Any + Send + Sync {
-    /// Appends at most `most` completions to `into`; how many. Takes no new memory if `into` has room.
+    /// Appends at most `most` completions to `into`; how many. Takes no new memory if `into` has
+    /// room.
     ///
     /// # Errors
     /// When the queue has overflowed or the device is gone.

@@ -7,8 +7,8 @@ use super::layout::Near;
 use crate::transport::paths::{Head, Path, PathError, Progress};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Both directions between this rank and one peer, over a network card. Messages that are longer than a slot take several
-/// turns.
+/// Both directions between this rank and one peer, over a network card. Messages that are longer
+/// than a slot take several turns.
 pub(super) struct VerbsPath {
     /// Place among the hub's links.
     link: usize,
@@ -72,7 +72,12 @@ impl Path for VerbsPath {
         }
     }
 
-    fn receive(&mut self, head: &Head, bytes: &mut [u8], at: &mut usize) -> Result<Progress, PathError> {
+    fn receive(
+        &mut self,
+        head: &Head,
+        bytes: &mut [u8],
+        at: &mut usize,
+    ) -> Result<Progress, PathError> {
         let mut hub = self.look()?;
         let mut progress = Progress::Idle;
         while let Some((header, place)) = strip(&mut hub, self.link, head, *at)? {
@@ -98,8 +103,8 @@ impl Path for VerbsPath {
     fn peek(&mut self, head: &Head) -> Result<Option<&[u8]>, PathError> {
         let found = strip(&mut *self.look()?, self.link, head, 0)?;
         let Some((header, place)) = found else { return Ok(None) };
-        // SAFETY: the strip has arrived, and its slot is not given back while this path is borrowed: `release` and `receive`
-        // need it.
+        // SAFETY: the strip has arrived, and its slot is not given back while this path is
+        // borrowed: `release` and `receive` need it.
         Ok(Some(unsafe { self.slots.view(place, header.bytes as usize) }))
     }
 

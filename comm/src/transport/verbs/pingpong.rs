@@ -1,14 +1,16 @@
-//! One verb, back and forth between two ranks: what perftest's latency tools measure, for `headlong bench p2p`.
+//! One verb, back and forth between two ranks: what perftest's latency tools measure, for
+//! `headlong bench p2p`.
 //!
-//! Of writes and sends half of the round trip counts: rank 0 sends, rank 1 answers with the same. Reads and atomics need nobody at
-//! the other side: the whole operation counts, up to its completion. Rank 1 sees a plain write by looking at its last
-//! eight bytes, all else by a completion.
+//! Of writes and sends half of the round trip counts: rank 0 sends, rank 1 answers with the same.
+//! Reads and atomics need nobody at the other side: the whole operation counts, up to its
+//! completion. Rank 1 sees a plain write by looking at its last eight bytes, all else by a
+//! completion.
 
 use super::arena::Arena;
 use super::connect::{available, queue_pair_settings};
 use super::nic::{
-    Access, Action, Completion, CompletionKind, CompletionQueue, Endpoint, Nic, NicError, Prepared, Provider,
-    QueuePair, QueuePairOptions, Receive, Remote, Request, Segment, Status,
+    Access, Action, Completion, CompletionKind, CompletionQueue, Endpoint, Nic, NicError, Prepared,
+    Provider, QueuePair, QueuePairOptions, Receive, Remote, Request, Segment, Status,
 };
 use super::settings::VerbsSettings;
 use crate::communicator::Communicator;
@@ -37,7 +39,8 @@ impl Verb {
         matches!(self, Verb::Write | Verb::WriteImmediate | Verb::Send)
     }
 
-    /// Bytes that are really sent for so many: writes that are seen in memory are of whole words, atomics of one.
+    /// Bytes that are really sent for so many: writes that are seen in memory are of whole words,
+    /// atomics of one.
     pub fn bytes(self, wanted: usize) -> usize {
         match self {
             Verb::Atomic => WORD,
@@ -73,7 +76,8 @@ impl PingPong<'_> {
     /// Nanoseconds of each call of each size, on rank 0; on rank 1 nothing. Both ranks call it.
     ///
     /// # Errors
-    /// The job's first error: a card that refuses, a peer that is gone or does not answer before the deadline.
+    /// The job's first error: a card that refuses, a peer that is gone or does not answer before
+    /// the deadline.
     ///
     /// # Panics
     /// When there are not two ranks.
@@ -142,7 +146,8 @@ struct End<'c> {
     completions: Vec<Completion>,
     /// Own requests that are done, and what has come.
     done: (u64, u64),
-    /// Of what has come, so much was answered. Note: the next may come while this side still waits for its own request.
+    /// Of what has come, so much was answered. Note: the next may come while this side still waits
+    /// for its own request.
     answered: u64,
     /// Values that plain writes carry: each once.
     turn: u64,
@@ -157,7 +162,8 @@ impl<'c> End<'c> {
     ) -> Result<Self> {
         let me = communicator.rank();
         let index = communicator.topology().local_index(me);
-        let choice = available(provider, settings, index).map_err(|reason| refused("no card", reason))?;
+        let choice =
+            available(provider, settings, index).map_err(|reason| refused("no card", reason))?;
         let nic = provider.open(&choice.device).map_err(of_card)?;
         let limits = nic.limits();
         let access = Access {
@@ -232,7 +238,8 @@ impl<'c> End<'c> {
             inline: what.verb.is_answered() && bytes <= INLINE,
             signalled: true,
         };
-        // SAFETY: inline bytes are taken from `self.out`, which lives as long as the queue pair and is written between posts alone.
+        // SAFETY: inline bytes are taken from `self.out`, which lives as long as the queue pair and
+        // is written between posts alone.
         let chain = unsafe { self.pair.prepare(&[request]) }.map_err(of_card)?;
         let takes_receives = matches!(what.verb, Verb::WriteImmediate | Verb::Send);
         if takes_receives {
@@ -274,7 +281,8 @@ impl<'c> End<'c> {
 
     fn post_receive(&mut self, verb: Verb, bytes: usize) -> Result<()> {
         let region = self.into.region();
-        let at = Segment { address: region.address(), length: bytes as u32, key: region.local_key() };
+        let at =
+            Segment { address: region.address(), length: bytes as u32, key: region.local_key() };
         let segment = (verb == Verb::Send).then_some(at);
         self.pair.post_receives(&[Receive { id: 2, segment }]).map_err(of_card)
     }

@@ -87,7 +87,9 @@ impl Probe {
             }
             let turn = self.received;
             if !room.iter().enumerate().all(|(at, byte)| *byte == pattern(peer, turn, at)) {
-                return Err(PathError::Failed(format!("the pattern of {peer} arrived with other bytes")));
+                return Err(PathError::Failed(format!(
+                    "the pattern of {peer} arrived with other bytes"
+                )));
             }
             (self.received, self.received_at) = (turn + 1, 0);
         }

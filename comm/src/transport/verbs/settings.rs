@@ -10,17 +10,19 @@ pub enum Signal {
     /// By the completion of a write with an immediate: every card can do it.
     #[default]
     Immediate,
-    /// By a counter that the sender's card adds to, after the bytes, on the same connection: nobody waits for a completion
-    /// queue. Only where cards have atomics.
+    /// By a counter that the sender's card adds to, after the bytes, on the same connection: nobody
+    /// waits for a completion queue. Only where cards have atomics.
     Atomic,
 }
 
 /// Settings of the verbs transport.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VerbsSettings {
-    /// Devices by local index of the rank, again from the first where there are more ranks; empty: the nearest one.
+    /// Devices by local index of the rank, again from the first where there are more ranks; empty:
+    /// the nearest one.
     pub devices: Vec<String>,
-    /// Where this rank's memory is: the directory of its device below `/sys/devices`. None: the memory node counts.
+    /// Where this rank's memory is: the directory of its device below `/sys/devices`. None: the
+    /// memory node counts.
     pub near: Option<PathBuf>,
     /// This rank's memory node, where it is known.
     pub numa_node: Option<u32>,
@@ -76,10 +78,11 @@ impl VerbsSettings {
     /// # Errors
     /// The first setting that cannot work.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
-        let between = |key, value: usize, first: usize, last: usize| match (first..=last).contains(&value) {
-            true => Ok(()),
-            false => Err((key, format!("{value} is not between {first} and {last}"))),
-        };
+        let between =
+            |key, value: usize, first: usize, last: usize| match (first..=last).contains(&value) {
+                true => Ok(()),
+                false => Err((key, format!("{value} is not between {first} and {last}"))),
+            };
         between("comm.verbs.service_level", self.service_level.into(), 0, 15)?;
         between("comm.verbs.timeout", self.timeout.into(), 1, 31)?;
         between("comm.verbs.retries", self.retries.into(), 0, 7)?;
@@ -87,8 +90,8 @@ impl VerbsSettings {
         between("comm.verbs.slot_bytes", self.slot_bytes, 64, 1 << 30)
     }
 
-    /// How long a card tries before it gives a peer up: four times the timeout at most, for each try (InfiniBand
-    /// specification, 9.7.6.1.3, lets a card wait so long).
+    /// How long a card tries before it gives a peer up: four times the timeout at most, for each
+    /// try (InfiniBand specification, 9.7.6.1.3, lets a card wait so long).
     pub fn gives_up_after(&self) -> Duration {
         let once = Duration::from_nanos(4096) * (1 << self.timeout.min(31));
         once * (u32::from(self.retries) + 1)

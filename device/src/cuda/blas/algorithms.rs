@@ -20,12 +20,14 @@ static FILE: RwLock<Option<PathBuf>> = RwLock::new(None);
 /// One search at a time per process: two would time each other.
 static SEARCH: Mutex<()> = Mutex::new(());
 
-/// Sets the file in which chosen algorithms are kept; `None`, the default, takes the library's first proposals.
+/// Sets the file in which chosen algorithms are kept; `None`, the default, takes the library's
+/// first proposals.
 pub fn set_algorithm_file(file: Option<PathBuf>) {
     *FILE.write().unwrap_or_else(PoisonError::into_inner) = file;
 }
 
-/// Chosen algorithms by product, device and version of the library: one line each, `key word word …`, all hexadecimal.
+/// Chosen algorithms by product, device and version of the library: one line each,
+/// `key word word …`, all hexadecimal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Algorithms(BTreeMap<String, [u64; 8]>);
 
@@ -54,7 +56,8 @@ impl Algorithms {
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
-        // Processes that measure at once replace each other's: each file is whole, and measured again where it lacks a key.
+        // Processes that measure at once replace each other's: each file is whole, and measured
+        // again where it lacks a key.
         let mut output = OutputFile::create_shared(file).map_err(failed)?;
         output.write_all(text.as_bytes()).and_then(|()| output.commit()).map_err(failed)
     }
@@ -76,7 +79,8 @@ fn key(stream: &CudaStream, spec: &MatmulSpec) -> Result<String> {
     Ok(format!("{:032x}", xxh3_128(text.as_bytes())))
 }
 
-/// The proposal that the file names, or the fastest, which the file then names; the first without a file.
+/// The proposal that the file names, or the fastest, which the file then names; the first without a
+/// file.
 pub(super) fn choose(
     stream: &CudaStream,
     plan: &mut Matmul,
@@ -197,7 +201,8 @@ mod tests {
         assert_eq!(chosen.algo.data, first.algo.data);
         let kept = Algorithms::read(&file);
         assert_eq!(kept.get(&key(stream, &spec).unwrap()), Some(first.algo.data));
-        // What the file names is taken, wherever it stands; what it names and nobody proposes is not.
+        // What the file names is taken, wherever it stands; what it names and nobody proposes is
+        // not.
         let mut other = first;
         other.algo.data[7] ^= 1;
         let again = choose_by(&file, stream, &mut plan, &[other, first]).unwrap();

@@ -39,7 +39,9 @@ pub(crate) fn handle(device: &CudaDevice) -> Result<sys::cublasLtHandle_t> {
     device.bind()?;
     let mut handle = std::ptr::null_mut();
     // SAFETY: the library is open, the device's context current.
-    check(unsafe { sys::cublasLtCreate(&mut handle) }, || format!("starting cuBLASLt on {device}"))?;
+    check(unsafe { sys::cublasLtCreate(&mut handle) }, || {
+        format!("starting cuBLASLt on {device}")
+    })?;
     // Two threads may come at once: one of the two handles stays unused.
     Ok(*known.get_or_init(|| handle as usize) as sys::cublasLtHandle_t)
 }
@@ -84,10 +86,12 @@ impl Description {
         };
         let mut raw = std::ptr::null_mut();
         // SAFETY: the library is open: plans take its handle first.
-        let status = unsafe { sys::cublasLtMatmulDescCreate(&mut raw, compute, DataType::CUDA_R_32F) };
+        let status =
+            unsafe { sys::cublasLtMatmulDescCreate(&mut raw, compute, DataType::CUDA_R_32F) };
         check(status, || "describing a product".to_owned())?;
         let made = Self(raw);
-        // cublasOperation_t, which the bindings leave out: 0 takes a matrix as it is, 1 its transpose.
+        // cublasOperation_t, which the bindings leave out: 0 takes a matrix as it is, 1 its
+        // transpose.
         let op = |operand: &Operand| i32::from(operand.transposed);
         made.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, &op(&spec.b))?;
         made.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, &op(&spec.a))?;
@@ -117,7 +121,9 @@ impl Description {
     fn set<T: Copy>(&self, attribute: DescAttribute, value: &T) -> Result<()> {
         let value: *const c_void = std::ptr::from_ref(value).cast();
         // SAFETY: a living description; the library copies as many bytes as said.
-        let status = unsafe { sys::cublasLtMatmulDescSetAttribute(self.0, attribute, value, size_of::<T>()) };
+        let status = unsafe {
+            sys::cublasLtMatmulDescSetAttribute(self.0, attribute, value, size_of::<T>())
+        };
         check(status, || format!("describing a product: {attribute:?}"))
     }
 
@@ -148,8 +154,9 @@ impl Layout {
         let mut raw = std::ptr::null_mut();
         let (dtype, stride) = (data_type(operand.dtype)?, operand.stride as i64);
         // SAFETY: the library is open: plans take its handle first.
-        let status =
-            unsafe { sys::cublasLtMatrixLayoutCreate(&mut raw, dtype, cols as u64, rows as u64, stride) };
+        let status = unsafe {
+            sys::cublasLtMatrixLayoutCreate(&mut raw, dtype, cols as u64, rows as u64, stride)
+        };
         check(status, || format!("describing a matrix of {rows} × {cols}"))?;
         Ok(Self(raw))
     }
@@ -194,8 +201,9 @@ impl Preference {
     fn set<T: Copy>(&self, attribute: PreferenceAttribute, value: &T) -> Result<()> {
         let value: *const c_void = std::ptr::from_ref(value).cast();
         // SAFETY: a living preference; the library copies as many bytes as said.
-        let status =
-            unsafe { sys::cublasLtMatmulPreferenceSetAttribute(self.0, attribute, value, size_of::<T>()) };
+        let status = unsafe {
+            sys::cublasLtMatmulPreferenceSetAttribute(self.0, attribute, value, size_of::<T>())
+        };
         check(status, || format!("{attribute:?}"))
     }
 

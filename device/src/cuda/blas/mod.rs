@@ -1,7 +1,8 @@
-//! Matrix products of cuBLASLt with their epilogues: planned once, then run without allocation or search.
+//! Matrix products of cuBLASLt with their epilogues: planned once, then run without allocation or
+//! search.
 //!
-//! All matrices are row-major, as everywhere in Headlong. cuBLASLt thinks in columns: a row-major matrix is its own
-//! transpose there, so that `D = A·B` is asked for as `Dᵀ = Bᵀ·Aᵀ`, with no copy.
+//! All matrices are row-major, as everywhere in Headlong. cuBLASLt thinks in columns: a row-major
+//! matrix is its own transpose there, so that `D = A·B` is asked for as `Dᵀ = Bᵀ·Aᵀ`, with no copy.
 
 mod algorithms;
 mod library;
@@ -36,7 +37,8 @@ pub enum Epilogue {
     ReluAuxBias,
     /// `x` where `aux` has the bit, else 0; and `bias[n]` receives the sums of the columns of `D`.
     DReluBgrad,
-    /// `bias[m]` receives the sums of `A` over `k`: the bias gradient beside a weight gradient `dYᵀ·X`.
+    /// `bias[m]` receives the sums of `A` over `k`: the bias gradient beside a weight gradient
+    /// `dYᵀ·X`.
     BgradA,
     /// `bias[n]` receives the sums of `B` over `k`.
     BgradB,
@@ -49,7 +51,8 @@ pub struct Operand {
     pub dtype: DType,
     /// Elements from one row's start to the next.
     pub stride: usize,
-    /// Whether the product takes its transpose: `A` is then stored `k × m`, `B` `n × k`. Not for `C` and `D`.
+    /// Whether the product takes its transpose: `A` is then stored `k × m`, `B` `n × k`. Not for
+    /// `C` and `D`.
     pub transposed: bool,
 }
 
@@ -114,8 +117,8 @@ pub const fn aux_stride_bits(n: usize) -> usize {
     n.next_multiple_of(128)
 }
 
-/// Bytes of the ReLU mask of an `m × n` result: bit `column` of row `row` is bit `column % 8` of byte
-/// `row · aux_stride_bits(n) / 8 + column / 8`.
+/// Bytes of the ReLU mask of an `m × n` result: bit `column` of row `row` is bit `column % 8` of
+/// byte `row · aux_stride_bits(n) / 8 + column / 8`.
 pub const fn aux_bytes(m: usize, n: usize) -> usize {
     m * aux_stride_bits(n) / 8
 }

@@ -28,10 +28,12 @@ pub struct Matmul {
 }
 
 impl Matmul {
-    /// Plans a product for the stream's device, and makes the stream's workspace if it has none yet.
+    /// Plans a product for the stream's device, and makes the stream's workspace if it has none
+    /// yet.
     ///
-    /// The algorithm is the one kept in the algorithm file, if one is set and has it; else, with a file, the fastest of the
-    /// library's first proposals, timed now and kept; else its first proposal.
+    /// The algorithm is the one kept in the algorithm file, if one is set and has it; else, with a
+    /// file, the fastest of the library's first proposals, timed now and kept; else its first
+    /// proposal.
     pub fn new(stream: &CudaStream, spec: MatmulSpec) -> Result<Self> {
         check_spec(&spec)?;
         let proposals = Self::proposals(stream, &spec)?;
@@ -80,7 +82,8 @@ impl Matmul {
         let (of_a, of_b, of_d) = (alignment(&spec.a), alignment(&spec.b), alignment(&spec.d));
         let preference = Preference::new(workspace.bytes(), [of_b, of_a, of_d, of_d])?;
         // SAFETY: plain numbers, for which zeros are values.
-        let mut results: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = unsafe { std::mem::zeroed() };
+        let mut results: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] =
+            unsafe { std::mem::zeroed() };
         let mut found = 0;
         // SAFETY: living descriptions; room for as many results as said. The library's A is our B.
         let status = unsafe {
@@ -101,7 +104,8 @@ impl Matmul {
         let usable = |result: &&sys::cublasLtMatmulHeuristicResult_t| {
             result.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS
         };
-        let proposals: Vec<_> = results[..found.max(0) as usize].iter().filter(usable).copied().collect();
+        let proposals: Vec<_> =
+            results[..found.max(0) as usize].iter().filter(usable).copied().collect();
         if proposals.is_empty() {
             let reason = "cuBLASLt has no algorithm for it".to_owned();
             return Err(DeviceError::Misuse { what: format!("{spec:?}"), reason });
@@ -121,8 +125,9 @@ impl Matmul {
             let (handle, workspace) = (handle(&self.device)?, workspace(stream)?);
             let description = self.description.lock().unwrap_or_else(PoisonError::into_inner);
             description.set_pointers(self.spec.epilogue, args.bias.0, args.aux.0)?;
-            // SAFETY: living descriptions, an algorithm chosen for them, the stream's own workspace; matrices are the
-            // caller's, of the described shapes. The library's A is our B.
+            // SAFETY: living descriptions, an algorithm chosen for them, the stream's own
+            // workspace; matrices are the caller's, of the described shapes. The library's A is our
+            // B.
             let status = unsafe {
                 sys::cublasLtMatmul(
                     handle,
@@ -170,7 +175,11 @@ fn layouts(spec: &MatmulSpec) -> Result<(Layout, Layout, Layout)> {
         let (rows, cols) = if operand.transposed { (cols, rows) } else { (rows, cols) };
         Layout::new(operand, rows, cols)
     };
-    Ok((stored(&spec.a, spec.m, spec.k)?, stored(&spec.b, spec.k, spec.n)?, stored(&spec.d, spec.m, spec.n)?))
+    Ok((
+        stored(&spec.a, spec.m, spec.k)?,
+        stored(&spec.b, spec.k, spec.n)?,
+        stored(&spec.d, spec.m, spec.n)?,
+    ))
 }
 
 fn check_spec(spec: &MatmulSpec) -> Result<()> {
@@ -188,7 +197,8 @@ fn check_spec(spec: &MatmulSpec) -> Result<()> {
     Err(DeviceError::Misuse { what: format!("{spec:?}"), reason })
 }
 
-/// Bytes that rows' starts, and so the first one's, are multiples of: at most 16, the widest access.
+/// Bytes that rows' starts, and so the first one's, are multiples of: at most 16, the widest
+/// access.
 fn alignment(operand: &Operand) -> u32 {
     let row_bytes = operand.stride * operand.dtype.bytes();
     1 << row_bytes.trailing_zeros().min(4)
@@ -199,7 +209,8 @@ fn workspace(stream: &CudaStream) -> Result<&DeviceMemory> {
     if let Some(workspace) = stream.workspace().get() {
         return Ok(workspace);
     }
-    let bytes = if stream.device().is_software() { SOFTWARE_WORKSPACE_BYTES } else { WORKSPACE_BYTES };
+    let bytes =
+        if stream.device().is_software() { SOFTWARE_WORKSPACE_BYTES } else { WORKSPACE_BYTES };
     let workspace = DeviceMemory::new(stream.device(), "workspace of matrix products", bytes)?;
     Ok(stream.workspace().get_or_init(|| workspace))
 }

@@ -1,4 +1,5 @@
-//! The cache of compiled kernels: one file per instance, safe under concurrent writers, never trusted when damaged.
+//! The cache of compiled kernels: one file per instance, safe under concurrent writers, never
+//! trusted when damaged.
 
 use crate::cuda::{Compiled, Define, KernelCache, Source, build_into, compiler_version};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("headlong-kernels-{name}-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("headlong-kernels-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
@@ -59,7 +61,11 @@ fn what_was_compiled_is_found_and_what_is_damaged_is_compiled_again() {
     let [file] = files(&folder.0).try_into().unwrap();
     let written = std::fs::metadata(&file).unwrap().modified().unwrap();
     assert_eq!(get(&cache, 1, software).cubin, compiled.cubin);
-    assert_eq!(std::fs::metadata(&file).unwrap().modified().unwrap(), written, "found, not compiled");
+    assert_eq!(
+        std::fs::metadata(&file).unwrap().modified().unwrap(),
+        written,
+        "found, not compiled"
+    );
     // Cut off, and with a bit flipped.
     let whole = std::fs::read(&file).unwrap();
     let mut flipped = whole.clone();
@@ -95,7 +101,9 @@ fn four_writers_of_one_folder_leave_whole_files() {
     let cache = KernelCache { bundle: None, cache: Some(folder.0.clone()) };
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..3).for_each(|value| assert!(!get(&cache, value, software).cubin.is_empty())));
+            scope.spawn(|| {
+                (0..3).for_each(|value| assert!(!get(&cache, value, software).cubin.is_empty()))
+            });
         }
     });
     let left = files(&folder.0);

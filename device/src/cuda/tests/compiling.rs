@@ -31,7 +31,8 @@ fn prelude_compiles_for_every_architecture_without_warnings_or_spills() {
     let architectures = if is_software() { &ARCHITECTURES[1..2] } else { &ARCHITECTURES[..] };
     for (source, defines) in builds {
         for arch in architectures {
-            let compiled = compile(source, &defines, arch).unwrap_or_else(|error| panic!("{error}"));
+            let compiled =
+                compile(source, &defines, arch).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(compiled.warnings(), Vec::<&str>::new(), "{} for {arch}", source.name);
             assert!(!compiled.cubin.is_empty());
             for kernel in &compiled.kernels {
@@ -69,7 +70,10 @@ fn what_does_not_compile_is_named_with_its_line() {
         Err(DeviceError::Compile { kernel, arch, log }) => {
             assert_eq!((kernel.as_str(), arch.as_str()), ("device/broken", "sm_90a"));
             assert!(log.contains("missing") && log.contains("device/broken.cu"), "{log}");
-            assert!(log.contains("(3)") || log.contains(":3:"), "the third line of the file:\n{log}");
+            assert!(
+                log.contains("(3)") || log.contains(":3:"),
+                "the third line of the file:\n{log}"
+            );
         }
         other => panic!("expected a compile error, got {other:?}"),
     }

@@ -84,7 +84,8 @@ fn optimizers_give_the_bits_of_the_cpu() {
     for (optimizer, dim) in OPTIMIZERS.iter().flat_map(|o| [16, 40, 7].map(|dim| (o, dim))) {
         let rows = 9;
         let mut cpu = State::new(optimizer, rows, dim);
-        let memory = [&cpu.weights, &cpu.first, &cpu.second].map(|list| upload(device, list).unwrap());
+        let memory =
+            [&cpu.weights, &cpu.first, &cpu.second].map(|list| upload(device, list).unwrap());
         for number in 1..=4 {
             let step = Step { learning_rate: 0.05 / number as f32, number };
             let gradient = uniform(10 + number, rows * dim);

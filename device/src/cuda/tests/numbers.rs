@@ -70,17 +70,20 @@ fn all_sixteen_bit_patterns_widen_as_in_rust() {
     let args = [from_bf16.ptr(), from_f16.ptr()];
     stream.run(&PRELUDE_TEST, &[], "widen", Launch::new(4, 128), &args);
     stream.synchronize().unwrap();
-    let (from_bf16, from_f16) = (download::<u32>(&from_bf16).unwrap(), download::<u32>(&from_f16).unwrap());
+    let (from_bf16, from_f16) =
+        (download::<u32>(&from_bf16).unwrap(), download::<u32>(&from_f16).unwrap());
     for pattern in 0..=u16::MAX {
         let (got, expected) = (from_bf16[pattern as usize], bf16::from_bits(pattern).to_f32());
         assert_eq!(got, u32::from(pattern) << 16, "bf16 {pattern:#06x}: {expected}");
-        let (got, expected) = (f32::from_bits(from_f16[pattern as usize]), f16::from_bits(pattern).to_f32());
+        let (got, expected) =
+            (f32::from_bits(from_f16[pattern as usize]), f16::from_bits(pattern).to_f32());
         let equal = got.to_bits() == expected.to_bits() || got.is_nan() && expected.is_nan();
         assert!(equal, "f16 {pattern:#06x}: {got} for {expected}");
     }
 }
 
-/// Every 16-bit number, the middle between it and its neighbour, and one bit to both sides of that; and random patterns.
+/// Every 16-bit number, the middle between it and its neighbour, and one bit to both sides of that;
+/// and random patterns.
 fn f32_samples() -> Vec<u32> {
     let mut samples: Vec<u32> = Vec::new();
     for pattern in 0..=u16::MAX {
@@ -110,7 +113,14 @@ fn f32_narrows_as_in_rust() {
     let out: Vec<DeviceMemory> =
         (0..4).map(|_| DeviceMemory::new(stream.device(), "narrow", 4 * n).unwrap()).collect();
     let [bf16_bits, f16_bits, tf32_bits, stochastic_bits] = [0, 1, 2, 3].map(|i| out[i].ptr());
-    let args = ConvertArgs { from: from.ptr(), bf16_bits, f16_bits, tf32_bits, stochastic_bits, n: n as u64 };
+    let args = ConvertArgs {
+        from: from.ptr(),
+        bf16_bits,
+        f16_bits,
+        tf32_bits,
+        stochastic_bits,
+        n: n as u64,
+    };
     stream.run(&PRELUDE_TEST, &[], "narrow", Launch::new(4, 128), &args);
     stream.synchronize().unwrap();
     let out: Vec<Vec<u32>> = out.iter().map(|memory| download(memory).unwrap()).collect();
@@ -118,10 +128,16 @@ fn f32_narrows_as_in_rust() {
         let x = f32::from_bits(bits);
         let got = out[0][i] as u16;
         let bf16_nan = |bits| bf16::from_bits(bits).is_nan();
-        assert!(same(got, bf16::from_f32(x).to_bits(), bf16_nan), "bf16 of {x:e} ({bits:#x}): {got:#x}");
+        assert!(
+            same(got, bf16::from_f32(x).to_bits(), bf16_nan),
+            "bf16 of {x:e} ({bits:#x}): {got:#x}"
+        );
         let got = out[1][i] as u16;
         let f16_nan = |bits| f16::from_bits(bits).is_nan();
-        assert!(same(got, f16::from_f32(x).to_bits(), f16_nan), "f16 of {x:e} ({bits:#x}): {got:#x}");
+        assert!(
+            same(got, f16::from_f32(x).to_bits(), f16_nan),
+            "f16 of {x:e} ({bits:#x}): {got:#x}"
+        );
         if x.is_finite() {
             assert_eq!(out[2][i], bits.wrapping_add(0x1000) & 0xffff_e000, "tf32 of {x:e}");
             let random = (i as u32).wrapping_mul(2_654_435_761) >> 16;
@@ -166,8 +182,14 @@ fn philox_gives_the_numbers_of_the_cpu() {
     let bits = DeviceMemory::new(stream.device(), "bits", 16 * n).unwrap();
     let uniform = DeviceMemory::new(stream.device(), "uniform", 4 * n).unwrap();
     for (seed, of, first) in [(7, 3, 0), (u64::MAX, 1 << 40, (1 << 34) - 500)] {
-        let args =
-            RandomArgs { seed, stream: of, first, bits: bits.ptr(), uniform: uniform.ptr(), n: n as u64 };
+        let args = RandomArgs {
+            seed,
+            stream: of,
+            first,
+            bits: bits.ptr(),
+            uniform: uniform.ptr(),
+            n: n as u64,
+        };
         stream.run(&PRELUDE_TEST, &[], "random_numbers", Launch::new(2, 128), &args);
         stream.synchronize().unwrap();
         let rng = CounterRng::new(seed, of);
@@ -186,7 +208,13 @@ fn warps_and_blocks_add_up_and_scan() {
         let values: Vec<u32> = (0..threads as u32).map(|i| (i * 37 + 11) % 101 + 1).collect();
         let from = upload(stream.device(), &values).unwrap();
         let out = DeviceMemory::new(stream.device(), "out", 32 * threads).unwrap();
-        stream.run(&PRELUDE_TEST, &[], "reduce", Launch::new(1, threads as u32), &[from.ptr(), out.ptr()]);
+        stream.run(
+            &PRELUDE_TEST,
+            &[],
+            "reduce",
+            Launch::new(1, threads as u32),
+            &[from.ptr(), out.ptr()],
+        );
         stream.synchronize().unwrap();
         let out = download::<u32>(&out).unwrap();
         let total: u32 = values.iter().sum();
@@ -227,10 +255,12 @@ fn tensor_core_products_put_every_element_in_its_place() {
         download::<f32>(&c).unwrap()
     };
     let of = |values: &[f32]| values.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>();
-    let (a16, b16) = (upload(stream.device(), &of(&a)).unwrap(), upload(stream.device(), &of(&b)).unwrap());
+    let (a16, b16) =
+        (upload(stream.device(), &of(&a)).unwrap(), upload(stream.device(), &of(&b)).unwrap());
     assert_eq!(run("product_bf16", 1024, &a16, &b16), product(&a, &b, &c, 16));
     let of = |values: &[f32]| values.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>();
-    let (a16, b16) = (upload(stream.device(), &of(&a)).unwrap(), upload(stream.device(), &of(&b)).unwrap());
+    let (a16, b16) =
+        (upload(stream.device(), &of(&a)).unwrap(), upload(stream.device(), &of(&b)).unwrap());
     assert_eq!(run("product_f16", 1024, &a16, &b16), product(&a, &b, &c, 16));
     let (a32, b32) =
         (upload(stream.device(), &a[..128]).unwrap(), upload(stream.device(), &b[..64]).unwrap());

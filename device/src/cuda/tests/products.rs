@@ -1,6 +1,9 @@
-//! Products and their epilogues on small integers, whose sums are exact in any order, against loops.
+//! Products and their epilogues on small integers, whose sums are exact in any order, against
+//! loops.
 
-use crate::cuda::blas::{Algorithms, Epilogue, Math, Matmul, MatmulArgs, MatmulSpec, Operand, aux_bytes};
+use crate::cuda::blas::{
+    Algorithms, Epilogue, Math, Matmul, MatmulArgs, MatmulSpec, Operand, aux_bytes,
+};
 use crate::cuda::testing::{download, stream, upload};
 use crate::cuda::{CudaStream, DeviceMemory};
 use crate::dtype::Element;
@@ -70,17 +73,20 @@ fn check_orders<T: Rounded>(stream: &CudaStream, math: Math) {
     let (m, n, k) = (24, 16, 40);
     let (a, b, c) = (small_integers(1, m * k), small_integers(2, k * n), small_integers(3, m * n));
     let expected = product(&a, &b, (m, n, k));
-    for (a_transposed, b_transposed) in [(false, false), (false, true), (true, false), (true, true)] {
+    for (a_transposed, b_transposed) in [(false, false), (false, true), (true, false), (true, true)]
+    {
         let operand = |is, rows: usize, cols: usize| {
             let stride = 8 + if is { rows } else { cols };
             Operand { dtype: T::DTYPE, stride, transposed: is }
         };
         let base = spec(T::DTYPE, (m, n, k), Epilogue::None);
         let (of_a, of_b) = (operand(a_transposed, m, k), operand(b_transposed, k, n));
-        let spec = MatmulSpec { a: of_a, b: of_b, d: Operand::plain(T::DTYPE, n + 8), math, ..base };
+        let spec =
+            MatmulSpec { a: of_a, b: of_b, d: Operand::plain(T::DTYPE, n + 8), math, ..base };
         let keep = |values: &[f32], operand: &Operand, cols: usize| {
             let rows = values.len() / cols;
-            let values = if operand.transposed { transposed(values, cols) } else { values.to_vec() };
+            let values =
+                if operand.transposed { transposed(values, cols) } else { values.to_vec() };
             stored(&values, if operand.transposed { rows } else { cols }, operand.stride)
         };
         let (on_a, on_b) =
@@ -129,12 +135,16 @@ fn a_layer_forward_and_backward_by_its_epilogues() {
     Matmul::new(stream, forward).unwrap().run(stream, &args);
     stream.synchronize().unwrap();
     let sums = product(&x, &transposed(&w, inputs), (batch, outputs, inputs));
-    let before: Vec<f32> = sums.iter().enumerate().map(|(i, sum)| sum + bias[i % outputs]).collect();
+    let before: Vec<f32> =
+        sums.iter().enumerate().map(|(i, sum)| sum + bias[i % outputs]).collect();
     let relu: Vec<f32> = before.iter().map(|x| x.max(0.0)).collect();
     assert_eq!(download::<f32>(&y).unwrap(), relu);
     let plain = MatmulSpec { epilogue: Epilogue::ReluBias, ..forward };
     let unmasked = empty(batch * outputs);
-    let args = MatmulArgs { bias: on_bias.ptr(), ..MatmulArgs::new(on_x.ptr(), on_w.ptr(), unmasked.ptr()) };
+    let args = MatmulArgs {
+        bias: on_bias.ptr(),
+        ..MatmulArgs::new(on_x.ptr(), on_w.ptr(), unmasked.ptr())
+    };
     Matmul::new(stream, plain).unwrap().run(stream, &args);
     stream.synchronize().unwrap();
     assert_eq!(download::<f32>(&unmasked).unwrap(), relu);
@@ -150,8 +160,11 @@ fn a_layer_forward_and_backward_by_its_epilogues() {
     Matmul::new(stream, data).unwrap().run(stream, &args);
     stream.synchronize().unwrap();
     let passed = product(&dz, &v, (batch, outputs, above));
-    let passed: Vec<f32> =
-        passed.iter().zip(&before).map(|(d, before)| if *before > 0.0 { *d } else { 0.0 }).collect();
+    let passed: Vec<f32> = passed
+        .iter()
+        .zip(&before)
+        .map(|(d, before)| if *before > 0.0 { *d } else { 0.0 })
+        .collect();
     assert_eq!(download::<f32>(&dy).unwrap(), passed);
     let columns = |values: &[f32], cols: usize| -> Vec<f32> {
         (0..cols).map(|col| values.iter().skip(col).step_by(cols).sum()).collect()
@@ -180,7 +193,8 @@ fn true_f32_keeps_what_tf32_rounds_away() {
     let b = memory::<f32>(stream, &[1.0; 64]);
     for (math, expected) in [(Math::Full, 8.0 * (1.0 + f32::EPSILON)), (Math::Tf32, 8.0)] {
         let d = memory::<f32>(stream, &[0.0; 64]);
-        let plan = Matmul::new(stream, MatmulSpec { math, ..spec(DType::F32, (8, 8, 8), Epilogue::None) });
+        let plan =
+            Matmul::new(stream, MatmulSpec { math, ..spec(DType::F32, (8, 8, 8), Epilogue::None) });
         plan.unwrap().run(stream, &MatmulArgs::new(a.ptr(), b.ptr(), d.ptr()));
         stream.synchronize().unwrap();
         assert_eq!(download::<f32>(&d).unwrap(), [expected; 64], "{math:?}");

@@ -200,7 +200,8 @@ fn launch_errors_stay_and_name_the_kernel() {
     assert!(other.check().unwrap_err().to_string().contains("no_such_kernel"));
 }
 
-/// Runs the test once more as the only one of another process, with so many software devices. True there.
+/// Runs the test once more as the only one of another process, with so many software devices. True
+/// there.
 fn in_a_process_of_its_own(test: &str, devices: u32) -> bool {
     if std::env::args().any(|argument| argument == "--exact") {
         return true;
@@ -210,7 +211,8 @@ fn in_a_process_of_its_own(test: &str, devices: u32) -> bool {
         .env("SOFTCUDA_DEVICES", devices.to_string())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&own.stdout).into_owned() + &String::from_utf8_lossy(&own.stderr);
+    let said =
+        String::from_utf8_lossy(&own.stdout).into_owned() + &String::from_utf8_lossy(&own.stderr);
     assert!(own.status.success() && said.contains("1 passed"), "{said}");
     false
 }
@@ -254,7 +256,8 @@ fn two_devices_copy_and_wait_for_each_other() {
 
 #[test]
 fn a_failing_kernel_is_named_where_somebody_waits() {
-    // A failure of the device spoils its context for good: on a GPU for all other tests, so only the software device is asked.
+    // A failure of the device spoils its context for good: on a GPU for all other tests, so only
+    // the software device is asked.
     let Some(stream) = stream() else { return };
     let stream = stream.cuda_body();
     if !stream.device().is_software() {
@@ -268,7 +271,10 @@ fn a_failing_kernel_is_named_where_somebody_waits() {
     scale(stream, &a, &a, 1.0, 1.0);
     stream.run(&STREAM_TEST, &[], "trap", Launch::new(1, 32), &a.ptr());
     let message = stream.synchronize().unwrap_err().to_string();
-    assert!(message.contains("behind device/stream-test:trap") && message.contains("code "), "{message}");
+    assert!(
+        message.contains("behind device/stream-test:trap") && message.contains("code "),
+        "{message}"
+    );
 }
 
 #[test]

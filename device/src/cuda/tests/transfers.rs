@@ -41,8 +41,10 @@ fn pinned_copies_run_in_order_with_kernels_and_fills() {
         *value = i as u32;
     }
     let back = Pinned::new(device, 4096).unwrap();
-    let (a, b) =
-        (DeviceMemory::new(device, "a", 4096).unwrap(), DeviceMemory::new(device, "b", 4096).unwrap());
+    let (a, b) = (
+        DeviceMemory::new(device, "a", 4096).unwrap(),
+        DeviceMemory::new(device, "b", 4096).unwrap(),
+    );
     stream.copy_to_device(a.ptr(), &host, 0..4096);
     stream.copy(b.ptr(), a.ptr(), 4096);
     stream.fill_bytes(b.ptr().offset(400), 0xff, 8);

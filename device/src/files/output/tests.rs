@@ -93,7 +93,10 @@ fn what_a_killed_process_has_left_goes_with_the_next_and_nothing_else() {
     }
     fs::remove_file(&lock).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"new");
-    assert_eq!(names(folder.path()), [".tmp-out.csv-mine", ".tmp-step-000000001", "letter", "out.csv"]);
+    assert_eq!(
+        names(folder.path()),
+        [".tmp-out.csv-mine", ".tmp-step-000000001", "letter", "out.csv"]
+    );
 }
 
 #[test]

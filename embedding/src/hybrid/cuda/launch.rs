@@ -128,7 +128,8 @@ impl RankTables {
         let args = self.asked_args(route);
         let defines = Instance::GENERIC.defines();
         stream.run(&EXCHANGE, &defines, "asked_bounds", Launch::new(1, BLOCK), &args);
-        let lists = blocks(self.specs.len() * self.slots.peers, stream.device().multiprocessors(), 8);
+        let lists =
+            blocks(self.specs.len() * self.slots.peers, stream.device().multiprocessors(), 8);
         stream.run(&EXCHANGE, &defines, "asked_keys", Launch::new(lists, BLOCK), &args);
         let num_entries = (args.num_entries, 1);
         route.asked.sort(stream, &self.owned, num_entries, false);

@@ -1,4 +1,5 @@
-//! The CUDA body of a rank among several: the same route, lookup and update as of one rank, and slots between them.
+//! The CUDA body of a rank among several: the same route, lookup and update as of one rank, and
+//! slots between them.
 //!
 //! ```text
 //! route     keys put frequent rows first, then those of owner 0, 1, …; unique rows of an owner are neighbours → slots of ids
@@ -8,9 +9,11 @@
 //! update    gradients of all sources, in the order of sources → one step a row; likewise the frequent rows
 //! ```
 //!
-//! Slots have one size, the same for all pairs of ranks: what [`HybridOptions::slot_factor`](super::HybridOptions) times an even share
-//! of a rank's ids needs, or the worst case where that is less (and where equal rows are not merged: all may be of one). A batch that needs more raises a flag, which [`HybridSet::check_flags`] returns as an error; nothing is written
-//! past a slot.
+//! Slots have one size, the same for all pairs of ranks: what
+//! [`HybridOptions::slot_factor`](super::HybridOptions) times an even share of a rank's ids needs,
+//! or the worst case where that is less (and where equal rows are not merged: all may be of one). A
+//! batch that needs more raises a flag, which [`HybridSet::check_flags`] returns as an error;
+//! nothing is written past a slot.
 
 mod launch;
 mod steps;
@@ -82,13 +85,18 @@ impl<'a> Planned<'a> {
 }
 
 /// Most rows of table `table` that one rank's slot for `owner` is planned for.
-fn planned_rows(partition: &Partition, planned: Planned<'_>, (table, owner): (usize, usize)) -> usize {
+fn planned_rows(
+    partition: &Partition,
+    planned: Planned<'_>,
+    (table, owner): (usize, usize),
+) -> usize {
     let (ids, local) = (planned.max_ids[table], partition.local_rows(table, Owner(owner)));
     if !planned.merges {
         // All ids may be of one frequent row.
         return if local > 0 { ids } else { 0 };
     }
-    let total: u64 = (0..partition.num_owners()).map(|o| partition.local_rows(table, Owner(o))).sum();
+    let total: u64 =
+        (0..partition.num_owners()).map(|o| partition.local_rows(table, Owner(o))).sum();
     let most = ids.min(usize::try_from(local).unwrap_or(usize::MAX));
     if local == total {
         // The table is one owner's.
@@ -105,7 +113,8 @@ impl SlotShape {
         for owner in 0..peers {
             let planned = |table| planned_rows(partition, most, (table, owner));
             rows = rows.max((0..specs.len()).map(planned).sum());
-            elements = elements.max(specs.iter().enumerate().map(|(t, spec)| planned(t) * spec.dim).sum());
+            elements =
+                elements.max(specs.iter().enumerate().map(|(t, spec)| planned(t) * spec.dim).sum());
         }
         let words = (specs.len() + rows).next_multiple_of(4);
         Self { words, rows, elements: elements.next_multiple_of(16), peers }
@@ -113,14 +122,24 @@ impl SlotShape {
 }
 
 /// Most rows of each table that all sources together ask one owner for.
-fn max_asked(num_tables: usize, partition: &Partition, most: Planned<'_>, owner: Owner) -> Vec<usize> {
+fn max_asked(
+    num_tables: usize,
+    partition: &Partition,
+    most: Planned<'_>,
+    owner: Owner,
+) -> Vec<usize> {
     let one = |table| planned_rows(partition, most, (table, owner.0)) * partition.num_owners();
     (0..num_tables).map(one).collect()
 }
 
-/// Frequent and local rows of table `table` whose numbers a rank's device holds: of divided tables of bf16, which are rounded by
-/// numbers that go by the row of the model's table.
-fn numbered_rows(specs: &[TableSpec], partition: &Partition, owner: Owner, table: usize) -> [u64; 2] {
+/// Frequent and local rows of table `table` whose numbers a rank's device holds: of divided tables
+/// of bf16, which are rounded by numbers that go by the row of the model's table.
+fn numbered_rows(
+    specs: &[TableSpec],
+    partition: &Partition,
+    owner: Owner,
+    table: usize,
+) -> [u64; 2] {
     if specs[table].dtype != DType::Bf16 || partition.is_whole(table) {
         return [0; 2];
     }
@@ -152,7 +171,8 @@ fn check_hidden(plan: &RankPlan) -> Result<()> {
     for (spec, table) in plan.specs.iter().zip(plan.tables) {
         if table.frequent.as_ref().is_some_and(hides) {
             let reason =
-                "a table with a CUDA body of its own lies with one rank: place it table-wise".to_owned();
+                "a table with a CUDA body of its own lies with one rank: place it table-wise"
+                    .to_owned();
             return Err(EmbeddingError::Placement { table: spec.name.clone(), reason });
         }
     }
@@ -256,7 +276,8 @@ impl DeviceHybridRoute {
         }
     }
 
-    /// Where the lengths of the slots of vectors are, in bytes: as owners send them, and as gradients go back.
+    /// Where the lengths of the slots of vectors are, in bytes: as owners send them, and as
+    /// gradients go back.
     pub(super) fn vector_lengths(&self) -> [DevicePtr; 2] {
         let gradients = self.places.request_lengths + 4 * self.num_peers;
         [self.at(self.places.answer_lengths), self.at(gradients)]
@@ -277,7 +298,8 @@ pub(super) struct RankPlan<'a> {
 }
 
 impl RankPlan<'_> {
-    /// Per table, the first key of each owner's rows and the end of the last; frequent rows stand before.
+    /// Per table, the first key of each owner's rows and the end of the last; frequent rows stand
+    /// before.
     fn bases(&self) -> Vec<u32> {
         let owners = self.partition.num_owners();
         let table = |table| {
@@ -293,8 +315,13 @@ impl RankPlan<'_> {
         (0..self.specs.len()).flat_map(table).collect()
     }
 
-    /// The keys of all rows of tables whose rows are divided one by one, and where each table's start.
-    fn homes(&self, device: &CudaDevice, bases: &[u32]) -> Result<(DeviceMemory, Vec<Option<usize>>)> {
+    /// The keys of all rows of tables whose rows are divided one by one, and where each table's
+    /// start.
+    fn homes(
+        &self,
+        device: &CudaDevice,
+        bases: &[u32],
+    ) -> Result<(DeviceMemory, Vec<Option<usize>>)> {
         let divided = |table: &usize| !self.partition.is_whole(*table);
         let mut next = 0;
         let mut firsts = vec![None; self.specs.len()];
@@ -316,7 +343,8 @@ impl RankPlan<'_> {
         Ok((memory, firsts))
     }
 
-    /// Rows of the model that the rows lying here are, of tables that are rounded by chance; see [`numbered_rows`].
+    /// Rows of the model that the rows lying here are, of tables that are rounded by chance; see
+    /// [`numbered_rows`].
     fn row_numbers(&self, device: &CudaDevice) -> Result<(DeviceMemory, Vec<[Option<usize>; 2]>)> {
         let mut next = 0;
         let mut place = |rows: u64| {
@@ -325,7 +353,8 @@ impl RankPlan<'_> {
             first
         };
         let rows = |table| numbered_rows(self.specs, self.partition, self.owner, table);
-        let firsts: Vec<_> = (0..self.specs.len()).map(|table| rows(table).map(&mut place)).collect();
+        let firsts: Vec<_> =
+            (0..self.specs.len()).map(|table| rows(table).map(&mut place)).collect();
         let memory = DeviceMemory::new(device, "numbers of rows", next)?;
         for (table, firsts) in firsts.iter().enumerate() {
             let [frequent, local] = rows(table);
@@ -345,8 +374,9 @@ impl RankPlan<'_> {
         numbers: (&DeviceMemory, &[[Option<usize>; 2]]),
     ) -> [Vec<Table>; 2] {
         let each = || self.specs.iter().zip(self.tables).enumerate();
-        let row_numbers =
-            |first: Option<usize>| first.map_or(DevicePtr::NULL, |first| numbers.0.ptr().offset(first));
+        let row_numbers = |first: Option<usize>| {
+            first.map_or(DevicePtr::NULL, |first| numbers.0.ptr().offset(first))
+        };
         let slice = each().map(|(index, (spec, table))| {
             let home = homes.1[index].map_or(DevicePtr::NULL, |first| homes.0.ptr().offset(first));
             let rows = table.frequent.as_ref();
@@ -361,7 +391,8 @@ impl RankPlan<'_> {
         });
         let owned = each().map(|(index, (spec, table))| {
             let rows = table.local.as_ref();
-            let spec = TableSpec { rows: self.partition.local_rows(index, self.owner), ..spec.clone() };
+            let spec =
+                TableSpec { rows: self.partition.local_rows(index, self.owner), ..spec.clone() };
             let row_numbers = row_numbers(numbers.1[index][1]);
             Table { row_numbers, ..describe(&spec, index, layouts[1], rows, DevicePtr::NULL) }
         });
@@ -380,8 +411,11 @@ impl RankTables {
         let bases = plan.bases();
         let (homes, home_firsts) = plan.homes(device, &bases)?;
         let (numbers, number_firsts) = plan.row_numbers(device)?;
-        let [slice, owned] =
-            plan.describe([&slice_layout, &owned_layout], (&homes, &home_firsts), (&numbers, &number_firsts));
+        let [slice, owned] = plan.describe(
+            [&slice_layout, &owned_layout],
+            (&homes, &home_firsts),
+            (&numbers, &number_firsts),
+        );
         let base_memory = DeviceMemory::new(device, "first keys of owners", 4 * bases.len())?;
         write_words(&base_memory, 0, &bases)?;
         let partials = partial_bytes(specs, &slice_layout).max(partial_bytes(specs, &owned_layout));
@@ -414,27 +448,36 @@ impl RankTables {
     }
 
     /// Bytes of device memory that a rank and `routes` routes take, rows left out.
-    pub(super) fn work_bytes(specs: &[TableSpec], options: &HybridOptions<'_>, routes: usize) -> u64 {
-        let (partition, owner, planned) = (&*options.partition, options.owner, Planned::of(options));
+    pub(super) fn work_bytes(
+        specs: &[TableSpec],
+        options: &HybridOptions<'_>,
+        routes: usize,
+    ) -> u64 {
+        let (partition, owner, planned) =
+            (&*options.partition, options.owner, Planned::of(options));
         let asked = max_asked(specs.len(), partition, planned, owner);
         let slice = Layout::new(specs, options.set.max_samples, planned.max_ids);
         let owned = Layout::new(specs, 0, &asked);
         let slots = SlotShape::new(specs, partition, planned);
         let places = RoutePlaces::new(specs.len(), slice.num_entries(), slots);
-        let route = Staging::bytes(&slice) + Sorted::bytes(&slice, true) + Sorted::bytes(&owned, false);
+        let route =
+            Staging::bytes(&slice) + Sorted::bytes(&slice, true) + Sorted::bytes(&owned, false);
         let divided = (0..specs.len()).filter(|&table| !partition.is_whole(table));
         let homes: u64 = divided.map(|table| 4 * specs[table].rows).sum();
-        let numbered = (0..specs.len()).flat_map(|table| numbered_rows(specs, partition, owner, table));
+        let numbered =
+            (0..specs.len()).flat_map(|table| numbered_rows(specs, partition, owner, table));
         let numbers = 4 * numbered.sum::<u64>();
         let partials = partial_bytes(specs, &slice).max(partial_bytes(specs, &owned)) as u64;
         homes + numbers + partials + (route + places.bytes as u64) * routes as u64
     }
 
     pub(super) fn new_route(&self) -> Result<DeviceHybridRoute> {
-        let places = RoutePlaces::new(self.specs.len(), self.slice_layout.num_entries(), self.slots);
+        let places =
+            RoutePlaces::new(self.specs.len(), self.slice_layout.num_entries(), self.slots);
         Ok(DeviceHybridRoute {
             staging: Staging::new(&self.device, &self.specs, &self.slice_layout)?,
-            sorted: Sorted::new(&self.device, &self.slice_layout, self.key_bits, true)?.merging(self.merges),
+            sorted: Sorted::new(&self.device, &self.slice_layout, self.key_bits, true)?
+                .merging(self.merges),
             asked: Sorted::new(&self.device, &self.owned_layout, self.local_bits, self.has_hidden)?,
             memory: DeviceMemory::new(&self.device, "requests of a batch", places.bytes)?,
             places,

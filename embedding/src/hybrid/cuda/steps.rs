@@ -21,7 +21,10 @@ impl RankTables {
     }
 
     /// Tables of their authors' own that lie here.
-    pub(super) fn hidden<'a>(&'a self, tables: &'a [HybridTable]) -> impl Iterator<Item = Hidden<'a>> {
+    pub(super) fn hidden<'a>(
+        &'a self,
+        tables: &'a [HybridTable],
+    ) -> impl Iterator<Item = Hidden<'a>> {
         hidden(tables.iter().map(|table| table.local.as_ref()), &self.owned_layout.tables)
     }
 
@@ -86,7 +89,14 @@ impl RankTables {
     fn update_frequent(&self, stream: &CudaStream, frequent: &Mat) {
         let shape = (self.specs.len(), self.num_frequent);
         let sink = Sink::Step { step: self.step(), seed: self.seed };
-        update_frequent(stream, self.instance, self.slice.tables(), shape, frequent.device_ptr(), sink);
+        update_frequent(
+            stream,
+            self.instance,
+            self.slice.tables(),
+            shape,
+            frequent.device_ptr(),
+            sink,
+        );
     }
 }
 
@@ -103,7 +113,8 @@ impl HybridRoute {
         self.cuda.as_deref().expect("the route was made by a set of several ranks on a device")
     }
 
-    /// The slots of ids of a route on a device: an exchange sends each peer its slot and receives one of each.
+    /// The slots of ids of a route on a device: an exchange sends each peer its slot and receives
+    /// one of each.
     ///
     /// # Panics
     /// When the route is on the CPU, or of a set that is alone.
@@ -111,8 +122,8 @@ impl HybridRoute {
         self.device().id_slots()
     }
 
-    /// On a device, where the bytes that count in each peer's slot of vectors are, u32: in those that this rank sends as an owner, and
-    /// in those of gradients that it sends back.
+    /// On a device, where the bytes that count in each peer's slot of vectors are, u32: in those
+    /// that this rank sends as an owner, and in those of gradients that it sends back.
     ///
     /// # Panics
     /// As [`Self::id_slots`].
@@ -121,15 +132,17 @@ impl HybridRoute {
     }
 }
 
-/// The stages on a CUDA device. Each enqueues its work and returns; what kernels find wrong, [`HybridSet::check_flags`] tells. All of
-/// them panic for sets and routes that are on the CPU or alone, and for matrices of other shapes; updates, where
-/// [`HybridSet::set_device_step`] was not called.
+/// The stages on a CUDA device. Each enqueues its work and returns; what kernels find wrong,
+/// [`HybridSet::check_flags`] tells. All of them panic for sets and routes that are on the CPU or
+/// alone, and for matrices of other shapes; updates, where [`HybridSet::set_device_step`] was not
+/// called.
 impl HybridSet {
     fn ranks(&self) -> &RankTables {
         self.cuda.as_ref().expect("the set is one of several ranks on a device")
     }
 
-    /// Elements of one peer's slot of vectors. Matrices of slots are [`Self::max_requested_elements`] long. 0 on the CPU.
+    /// Elements of one peer's slot of vectors. Matrices of slots are
+    /// [`Self::max_requested_elements`] long. 0 on the CPU.
     pub fn slot_elements(&self) -> usize {
         self.cuda.as_ref().map_or(0, |cuda| cuda.slots.elements)
     }
@@ -137,10 +150,15 @@ impl HybridSet {
     fn check_slots(&self, slots: &Mat) {
         let needed = self.ranks().slots.elements * self.ranks().slots.peers;
         let found = slots.rows() * slots.cols();
-        assert!(found >= needed, "`{}` holds all slots: {needed} elements, got {found}", slots.name());
+        assert!(
+            found >= needed,
+            "`{}` holds all slots: {needed} elements, got {found}",
+            slots.name()
+        );
     }
 
-    /// As [`Self::route`], of the ids that were staged and copied; requests lie in [`HybridRoute::id_slots`].
+    /// As [`Self::route`], of the ids that were staged and copied; requests lie in
+    /// [`HybridRoute::id_slots`].
     pub fn route_on_device(&self, stream: &Stream, route: &mut HybridRoute) {
         let (tables, stream, route) = (self.ranks(), stream.cuda_body(), route.device());
         route.sorted.route(stream, &tables.slice, &route.staging, &tables.flags);
@@ -159,11 +177,25 @@ impl HybridSet {
         keep(stream, answered);
     }
 
-    /// Nothing: bags of frequent rows are pooled with all others, in the one launch of [`Self::pool_on_device`].
-    pub fn lookup_frequent_on_device(&self, _stream: &Stream, _route: &HybridRoute, _vectors: &Mat) {}
+    /// Nothing: bags of frequent rows are pooled with all others, in the one launch of
+    /// [`Self::pool_on_device`].
+    pub fn lookup_frequent_on_device(
+        &self,
+        _stream: &Stream,
+        _route: &HybridRoute,
+        _vectors: &Mat,
+    ) {
+    }
 
-    /// As [`Self::lookup_frequent`] and [`Self::pool`], from the slots that owners sent and the replica.
-    pub fn pool_on_device(&self, stream: &Stream, route: &HybridRoute, requested: &Mat, vectors: &Mat) {
+    /// As [`Self::lookup_frequent`] and [`Self::pool`], from the slots that owners sent and the
+    /// replica.
+    pub fn pool_on_device(
+        &self,
+        stream: &Stream,
+        route: &HybridRoute,
+        requested: &Mat,
+        vectors: &Mat,
+    ) {
         self.check_slots(requested);
         self.check_vectors(vectors, route);
         self.ranks().pool(stream.cuda_body(), route.device(), requested, vectors);
@@ -189,8 +221,12 @@ impl HybridSet {
     pub fn update_infrequent_on_device(&self, stream: &Stream, route: &HybridRoute, asked: &Mat) {
         self.check_slots(asked);
         if !self.frozen {
-            let updated =
-                self.ranks().update_infrequent(stream.cuda_body(), &self.tables, route.device(), asked);
+            let updated = self.ranks().update_infrequent(
+                stream.cuda_body(),
+                &self.tables,
+                route.device(),
+                asked,
+            );
             keep(stream, updated);
         }
     }

@@ -59,7 +59,9 @@ impl HotRows {
     #[inline]
     pub(super) fn classify(&self, rows: &[u64], codes: &mut [Code], formula: impl Fn(u64) -> Code) {
         match self {
-            HotRows::None => codes.iter_mut().zip(rows).for_each(|(code, &row)| *code = formula(row)),
+            HotRows::None => {
+                codes.iter_mut().zip(rows).for_each(|(code, &row)| *code = formula(row))
+            }
             HotRows::Array(all) => {
                 codes.iter_mut().zip(rows).for_each(|(code, &row)| *code = all[row as usize]);
             }

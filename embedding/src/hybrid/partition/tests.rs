@@ -4,7 +4,8 @@ fn spec(name: &str, rows: u64) -> TableSpec {
     TableSpec::new(name, rows, 4)
 }
 
-/// Every row has one place, places do not meet, and each owner's local rows lead back to their rows.
+/// Every row has one place, places do not meet, and each owner's local rows lead back to their
+/// rows.
 fn check_all(specs: &[TableSpec], partition: &Partition) {
     for (table, spec) in specs.iter().enumerate() {
         let mut seen = std::collections::HashSet::new();
@@ -17,7 +18,10 @@ fn check_all(specs: &[TableSpec], partition: &Partition) {
                     assert_eq!(partition.row_of_frequent(table, slot), row);
                 }
                 Place::Infrequent { owner, local_row } => {
-                    assert!(local_row < partition.local_rows(table, owner), "row {row} at {place:?}");
+                    assert!(
+                        local_row < partition.local_rows(table, owner),
+                        "row {row} at {place:?}"
+                    );
                     assert_eq!(partition.row_of_local(table, owner, local_row), row);
                 }
             }
@@ -33,7 +37,10 @@ fn check_all(specs: &[TableSpec], partition: &Partition) {
         // Rows that rise fill each bucket in rising order of local rows.
         let mut last = std::collections::BTreeMap::new();
         for code in codes.into_iter().filter(|code| !code.is_frequent()) {
-            assert!(last.insert(code.bucket(), code.local_row()).is_none_or(|last| last < code.local_row()));
+            assert!(
+                last.insert(code.bucket(), code.local_row())
+                    .is_none_or(|last| last < code.local_row())
+            );
         }
     }
 }
@@ -50,7 +57,10 @@ fn every_row_has_one_place() {
                 placed: vec![(7, last), (2, Owner(0)), (998, last), (4, last)],
             },
             TablePlacement::DataParallel,
-            TablePlacement::RowWise { frequent: (0..1500).map(|i| i * 3).collect(), placed: vec![(4, last)] },
+            TablePlacement::RowWise {
+                frequent: (0..1500).map(|i| i * 3).collect(),
+                placed: vec![(4, last)],
+            },
             TablePlacement::TableWise(last),
         ];
         check_all(&specs, &Partition::new(&specs, owners, placements).unwrap());
@@ -63,7 +73,8 @@ fn every_row_has_one_place() {
 fn rows_by_formula_are_spread_evenly() {
     let specs = [spec("a", 10), spec("b", 11)];
     let partition = Partition::row_wise(&specs, 4);
-    let rows = |table| (0..4).map(|owner| partition.local_rows(table, Owner(owner))).collect::<Vec<_>>();
+    let rows =
+        |table| (0..4).map(|owner| partition.local_rows(table, Owner(owner))).collect::<Vec<_>>();
     assert_eq!(rows(0), [3, 3, 2, 2]);
     // The second table starts with the second owner.
     assert_eq!(rows(1), [2, 3, 3, 3]);
@@ -91,8 +102,9 @@ fn raw_ids_are_spread_by_a_hash() {
 
 #[test]
 fn placements_that_do_not_fit_are_named() {
-    let message =
-        |spec: TableSpec, placement| Partition::new(&[spec], 2, vec![placement]).unwrap_err().to_string();
+    let message = |spec: TableSpec, placement| {
+        Partition::new(&[spec], 2, vec![placement]).unwrap_err().to_string()
+    };
     let row_wise = |frequent: &[u64], placed: &[(u64, Owner)]| TablePlacement::RowWise {
         frequent: frequent.to_vec(),
         placed: placed.to_vec(),
@@ -107,7 +119,9 @@ fn placements_that_do_not_fit_are_named() {
         "table `ads`: placement: row 3 is named twice"
     );
     assert!(message(ads.clone(), row_wise(&[], &[(3, Owner(2))])).contains("there are 2 owners"));
-    assert!(message(ads.clone(), TablePlacement::TableWise(Owner(2))).contains("there are 2 owners"));
+    assert!(
+        message(ads.clone(), TablePlacement::TableWise(Owner(2))).contains("there are 2 owners")
+    );
     let whole = TableSpec { grain: Grain::Whole, ..ads.clone() };
     assert!(message(whole, row_wise(&[], &[])).contains("never by row"));
     let raw = TableSpec { keys: Keys::RawIds, ..ads.clone() };

@@ -85,7 +85,8 @@ fn is_divided(context: &Context<'_>, chosen: &Chosen, table: usize) -> bool {
         && !matches!(placement, PlacementChoice::TableWise(_))
 }
 
-/// Traffic that each owner has by formula, without the heaviest rows, which are returned, heaviest first.
+/// Traffic that each owner has by formula, without the heaviest rows, which are returned, heaviest
+/// first.
 fn formula_loads(
     context: &Context<'_>,
     chosen: &Chosen,
@@ -124,7 +125,8 @@ fn formula_loads(
     heavy
 }
 
-/// Owners of tables that lie on one rank: those that were named, then the heaviest table to the least busy owner.
+/// Owners of tables that lie on one rank: those that were named, then the heaviest table to the
+/// least busy owner.
 fn place_tables(context: &Context<'_>, chosen: &Chosen, loads: &mut [f64]) -> Vec<Option<Owner>> {
     let options = context.options;
     let part = 1.0 / loads.len() as f64;
@@ -160,7 +162,8 @@ fn least(loads: &[f64]) -> usize {
     owners.min_by(|one, other| one.1.total_cmp(other.1)).map_or(0, |(owner, _)| owner)
 }
 
-/// Heaviest first: to the owner that the formula names unless it has enough, else to the least busy.
+/// Heaviest first: to the owner that the formula names unless it has enough, else to the least
+/// busy.
 fn place_rows(heavy: &[Heavy], loads: &mut [f64], placed: &mut [Vec<(u64, Owner)>]) {
     let total = loads.iter().sum::<f64>() + heavy.iter().map(|row| row.load).sum::<f64>();
     let enough = total / loads.len() as f64 * (1.0 + TOLERATED);

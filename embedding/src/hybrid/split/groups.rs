@@ -36,16 +36,23 @@ impl Candidates {
         let lookups: Vec<f64> = (0..options.specs.len())
             .map(|table| statistics.lookups_per_step(table, options.batch_size))
             .collect();
-        let mut all =
-            Self { ordered: vec![], others: vec![], lookups_per_step: lookups.iter().sum(), lookups };
+        let mut all = Self {
+            ordered: vec![],
+            others: vec![],
+            lookups_per_step: lookups.iter().sum(),
+            lookups,
+        };
         let evidence_steps = statistics.num_samples as f64 / options.batch_size.max(1) as f64;
         for (table, (spec, counted)) in options.specs.iter().zip(&statistics.tables).enumerate() {
             let may_split = spec.grain == Grain::Rows
                 && spec.keys == Keys::RowIndices
                 && options.placement(table) == PlacementChoice::Auto;
             for group in groups(table, counted, evidence_steps) {
-                let into =
-                    if may_split && !group.named.is_empty() { &mut all.ordered } else { &mut all.others };
+                let into = if may_split && !group.named.is_empty() {
+                    &mut all.ordered
+                } else {
+                    &mut all.others
+                };
                 into.push(group);
             }
         }
@@ -58,7 +65,8 @@ impl Candidates {
         self.ordered.iter().map(|group| group.named.len() as u64).sum()
     }
 
-    /// The groups that the first `num_frequent` candidates are in, each with how many rows of it are among them.
+    /// The groups that the first `num_frequent` candidates are in, each with how many rows of it
+    /// are among them.
     pub(super) fn first(&self, num_frequent: u64) -> impl Iterator<Item = (&Group, usize)> {
         let mut left = num_frequent;
         self.ordered.iter().map_while(move |group| {
@@ -140,10 +148,12 @@ impl Context<'_> {
     pub(super) fn infrequent(&self, group: &Group) -> Sums {
         let (options, spec) = (self.options, &self.options.specs[group.table]);
         let ranks = options.cluster.num_ranks() as f64;
-        let moved = vectors(&options.cluster, self.variant.merge, self.variant.exchange, group.rate);
+        let moved =
+            vectors(&options.cluster, self.variant.merge, self.variant.exchange, group.rate);
         let asked = group.rate.chance_in(1.0 / ranks);
         let updated = group.rate.chance_in(1.0) / ranks;
-        // A rank that asks pools the vector and sums its gradient; an owner gathers and receives for as many on average.
+        // A rank that asks pools the vector and sums its gradient; an owner gathers and receives
+        // for as many on average.
         let row = spec.dim as f64 * 4.0;
         Sums {
             vector_bytes: moved * (spec.dim * options.wire_bytes) as f64,
@@ -192,7 +202,9 @@ impl Context<'_> {
     /// Sums of one table with nothing frequent.
     pub(super) fn table_infrequent(&self, table: usize) -> Sums {
         let mut sums = Sums::default();
-        self.candidates.of_table(table).for_each(|group| sums.add(&self.infrequent(group), group.rows));
+        self.candidates
+            .of_table(table)
+            .for_each(|group| sums.add(&self.infrequent(group), group.rows));
         sums
     }
 

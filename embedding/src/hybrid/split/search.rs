@@ -100,8 +100,10 @@ impl Context<'_> {
         let frequent = self.candidates.frequent_of_tables(chosen.num_frequent);
         for table in 0..options.specs.len() {
             let spec = &options.specs[table];
-            let may = options.placement(table) == PlacementChoice::Auto && spec.keys == Keys::RowIndices;
-            // A table of which the search wants nothing stays as it is, unless it is all or nothing.
+            let may =
+                options.placement(table) == PlacementChoice::Auto && spec.keys == Keys::RowIndices;
+            // A table of which the search wants nothing stays as it is, unless it is all or
+            // nothing.
             if !may || (spec.grain == Grain::Rows && frequent[table] == 0) {
                 continue;
             }
@@ -149,8 +151,9 @@ impl Context<'_> {
         SplitError::Memory { needed_bytes, limit_bytes, frequent_rows: num_frequent }
     }
 
-    /// Bytes that a rank's own rows and its replicas take. The places of frequent rows in the shards stay empty, so owned
-    /// rows do not become fewer; tables on one rank are taken as spread evenly.
+    /// Bytes that a rank's own rows and its replicas take. The places of frequent rows in the
+    /// shards stay empty, so owned rows do not become fewer; tables on one rank are taken as spread
+    /// evenly.
     fn bytes(&self, whole: &[bool], num_frequent: u64) -> (u64, u64) {
         let (options, ranks) = (self.options, self.options.cluster.num_ranks() as u64);
         let frequent = self.candidates.frequent_of_tables(num_frequent);
@@ -158,7 +161,10 @@ impl Context<'_> {
         tables.fold((0, 0), |(owned, replicated), (table, ((spec, frequent), &whole))| {
             let replicas = if whole { spec.rows } else { frequent };
             let shard = if whole { 0 } else { spec.rows.div_ceil(ranks) };
-            (owned + options.held_bytes(table, shard), replicated + options.replica_bytes(table, replicas))
+            (
+                owned + options.held_bytes(table, shard),
+                replicated + options.replica_bytes(table, replicas),
+            )
         })
     }
 }

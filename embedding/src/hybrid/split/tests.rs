@@ -28,7 +28,12 @@ fn bandwidths(all_to_all: f64, all_reduce: f64) -> Costs {
 }
 
 /// Statistics of one table with these counts, of rows 0, 1, …
-fn counted(spec: &TableSpec, counts: impl Iterator<Item = u64>, batches: u64, batch_size: u64) -> Statistics {
+fn counted(
+    spec: &TableSpec,
+    counts: impl Iterator<Item = u64>,
+    batches: u64,
+    batch_size: u64,
+) -> Statistics {
     let mut rows: Vec<_> = (0..).zip(counts).map(|(row, count)| RowCount { row, count }).collect();
     rows.sort_by_key(|entry| (std::cmp::Reverse(entry.count), entry.row));
     let table = TableStatistics {
@@ -39,7 +44,12 @@ fn counted(spec: &TableSpec, counts: impl Iterator<Item = u64>, batches: u64, ba
         error_bound: 0,
         sample: None,
     };
-    Statistics { num_batches: batches, num_samples: batches * batch_size, batch_size, tables: vec![table] }
+    Statistics {
+        num_batches: batches,
+        num_samples: batches * batch_size,
+        batch_size,
+        tables: vec![table],
+    }
 }
 
 fn zipf_batch(seed: u64, exponent: f64, rows: u64, len: usize) -> Vec<u64> {
@@ -60,7 +70,8 @@ fn zipf_statistics(batches: u64, batch_size: usize) -> (Vec<TableSpec>, Statisti
     let mut collector = Collector::new(&specs, &StatisticsOptions::default());
     for batch in 0..batches {
         for (table, spec) in specs.iter().enumerate() {
-            collector.add(table, &zipf_batch(batch * 10 + table as u64, 1.1, spec.rows, batch_size));
+            collector
+                .add(table, &zipf_batch(batch * 10 + table as u64, 1.1, spec.rows, batch_size));
         }
         collector.end_batch(batch_size);
     }
@@ -70,22 +81,24 @@ fn zipf_statistics(batches: u64, batch_size: usize) -> (Vec<TableSpec>, Statisti
 
 #[test]
 fn the_ancestors_thresholds_come_out_of_the_search() {
-    // (nodes, ranks a node, batch, all-to-all and all-reduce bytes a microsecond, ratio, threshold in 20 batches):
-    // N = 112, n = 14: 20 · 112 · (23.75/130) · 0.5 · 14/13, and with 190/130.
+    // (nodes, ranks a node, batch, all-to-all and all-reduce bytes a microsecond, ratio, threshold
+    // in 20 batches): N = 112, n = 14: 20 · 112 · (23.75/130) · 0.5 · 14/13, and with 190/130.
     let cases = [
         (14, 8, 71_680, 23_750.0, 130_000.0, 0.5, 220.4),
         (14, 8, 71_680, 190_000.0, 130_000.0, 0.5, 1762.8),
     ];
     for (nodes, each, batch, all_to_all, all_reduce, ratio, threshold) in cases {
-        let closed = 20.0 * f64::from(nodes * each) * all_to_all / all_reduce * ratio * f64::from(nodes)
-            / f64::from(nodes - 1);
+        let closed =
+            20.0 * f64::from(nodes * each) * all_to_all / all_reduce * ratio * f64::from(nodes)
+                / f64::from(nodes - 1);
         assert!((closed - threshold).abs() < 0.1, "{closed}");
         let spec = [TableSpec::new("a", 4000, 2048)];
         let statistics = counted(&spec[0], 1..=4000, 20, batch);
         // The ancestor's two passes send the buffer once each, ours (N−1)/N of it.
         let ranks = f64::from(nodes * each);
         let costs = bandwidths(all_to_all, all_reduce / ratio * (ranks - 1.0) / ranks);
-        let mut options = SplitOptions::new(&spec, Cluster::even(nodes as usize, each as usize), batch, &SGD);
+        let mut options =
+            SplitOptions::new(&spec, Cluster::even(nodes as usize, each as usize), batch, &SGD);
         (options.merge, options.exchange, options.ids) =
             (Some(Merge::Off), Some(Exchange::Hierarchical), Some(IdSource::Known));
         let found = split(&statistics, &costs, &options).unwrap();
@@ -107,7 +120,8 @@ fn the_ancestors_thresholds_come_out_of_the_search() {
 
 #[test]
 fn the_ancestors_duplicates_on_one_node() {
-    // Frequent where ½ M (M−1) (count / (B·I))² exceeds p: 39.2 counts at p = 0.03 and 22.6 at 0.01.
+    // Frequent where ½ M (M−1) (count / (B·I))² exceeds p: 39.2 counts at p = 0.03 and 22.6 at
+    // 0.01.
     let (batch, iterations, ranks) = (55_296.0_f64, 20.0, 8.0);
     let slice = batch / ranks;
     for (p, threshold) in [(0.03_f64, 39.2), (0.01, 22.6)] {
@@ -187,14 +201,20 @@ fn predictions_hold_on_other_batches() {
                         Place::Frequent(_) => None,
                         Place::Infrequent { owner, .. } => Some(owner.0),
                     };
-                    counted += count_vectors(&cluster, merge, found.variant.exchange, &slices, &owner);
+                    counted +=
+                        count_vectors(&cluster, merge, found.variant.exchange, &slices, &owner);
                 }
             }
             let counted = counted * (64.0 / steps.count() as f64);
             let predicted = found.traffic.vectors;
-            for (counted, predicted) in [(counted.intra, predicted.intra), (counted.inter, predicted.inter)] {
+            for (counted, predicted) in
+                [(counted.intra, predicted.intra), (counted.inter, predicted.inter)]
+            {
                 let near = (predicted - counted).abs() <= 0.03 * counted;
-                assert!(near, "{sizes:?} {merge:?} {mode:?}: {predicted} predicted, {counted} counted");
+                assert!(
+                    near,
+                    "{sizes:?} {merge:?} {mode:?}: {predicted} predicted, {counted} counted"
+                );
             }
         }
     }
@@ -224,7 +244,10 @@ fn the_modes_and_what_they_report() {
     let auto = split(&statistics, &Costs::tcp(), &options).unwrap();
     let least = auto.considered.iter().map(|way| way.total_us).fold(f64::INFINITY, f64::min);
     assert!(auto.considered.len() == 5 && auto.times.total_us() >= least);
-    assert!(auto.times.total_us() <= some.times.total_us() && auto.times.total_us() <= off.times.total_us());
+    assert!(
+        auto.times.total_us() <= some.times.total_us()
+            && auto.times.total_us() <= off.times.total_us()
+    );
     assert!(auto.traffic.total().total() < auto.pure_traffic.total().total());
 }
 
@@ -308,11 +331,17 @@ fn memory_limits_what_is_replicated() {
     assert!(tight.replicated_bytes <= 50_000 && tight.frequent_rows() > 0);
     options.memory_limit_bytes = Some(1000);
     let error = split(&statistics, &bandwidths(100.0, 200.0), &options).unwrap_err();
-    assert!(matches!(error, SplitError::Memory { limit_bytes: 1000, frequent_rows: 0, .. }), "{error}");
+    assert!(
+        matches!(error, SplitError::Memory { limit_bytes: 1000, frequent_rows: 0, .. }),
+        "{error}"
+    );
     options.memory_limit_bytes = None;
     options.replicated_limit_bytes = Some(132 * 10);
     options.mode = HybridMode::Rows(11);
-    assert!(split(&statistics, &Costs::tcp(), &options).is_err(), "what was asked for is not cut silently");
+    assert!(
+        split(&statistics, &Costs::tcp(), &options).is_err(),
+        "what was asked for is not cut silently"
+    );
 }
 
 #[test]
@@ -375,14 +404,19 @@ fn tables_that_were_placed_stay_there() {
     let found = split(&statistics, &Costs::tcp(), &options).unwrap();
     assert_eq!(found.placements[0], TablePlacement::TableWise(Owner(1)));
     assert_eq!(found.placements[1], TablePlacement::DataParallel);
-    assert!(matches!(&found.placements[2], TablePlacement::RowWise { frequent, .. } if frequent.is_empty()));
+    assert!(
+        matches!(&found.placements[2], TablePlacement::RowWise { frequent, .. } if frequent.is_empty())
+    );
     assert!(matches!(found.placements[3], TablePlacement::TableWise(owner) if owner != Owner(1)));
     assert_eq!(found.tables[1].frequent_rows, 300);
     assert!(Partition::new(&specs, 4, found.placements.clone()).is_ok());
     let beyond = [PlacementChoice::TableWise(Some(Owner(4))); 4];
     options.placements = &beyond;
     assert!(
-        split(&statistics, &Costs::tcp(), &options).unwrap_err().to_string().contains("owner 4 of 4 ranks")
+        split(&statistics, &Costs::tcp(), &options)
+            .unwrap_err()
+            .to_string()
+            .contains("owner 4 of 4 ranks")
     );
     options.placements = &choices[..1];
     assert!(split(&statistics, &Costs::tcp(), &options).is_err());
@@ -390,10 +424,18 @@ fn tables_that_were_placed_stay_there() {
     specs[3].grain = Grain::Whole;
     let mut options = SplitOptions::new(&specs, Cluster::even(4, 1), 512, &SGD);
     let found = split(&statistics, &Costs::tcp(), &options).unwrap();
-    assert!(matches!(found.placements[3], TablePlacement::TableWise(_) | TablePlacement::DataParallel));
+    assert!(matches!(
+        found.placements[3],
+        TablePlacement::TableWise(_) | TablePlacement::DataParallel
+    ));
     assert!(Partition::new(&specs, 4, found.placements).is_ok());
     options.placements = &[PlacementChoice::RowWise; 4];
-    assert!(split(&statistics, &Costs::tcp(), &options).unwrap_err().to_string().contains("share storage"));
+    assert!(
+        split(&statistics, &Costs::tcp(), &options)
+            .unwrap_err()
+            .to_string()
+            .contains("share storage")
+    );
 }
 
 #[test]

@@ -10,7 +10,8 @@ const SAMPLE_PART: usize = 4;
 /// Keeps the sample's choice of rows apart from the hash tables' buckets.
 const SAMPLE_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// MurmurHash3's 64-bit finaliser: row indices are small and near each other, hash tables want neither.
+/// MurmurHash3's 64-bit finaliser: row indices are small and near each other, hash tables want
+/// neither.
 fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let word = (word ^ (word >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -81,7 +82,8 @@ impl Sampler {
     }
 
     pub(super) fn finish(self) -> RowSample {
-        let mut rows: Vec<_> = self.counts.into_iter().map(|(row, count)| RowCount { row, count }).collect();
+        let mut rows: Vec<_> =
+            self.counts.into_iter().map(|(row, count)| RowCount { row, count }).collect();
         sort_rows(&mut rows);
         RowSample { level: self.level, rows }
     }
@@ -95,7 +97,8 @@ struct Slot {
     error: u64,
 }
 
-/// Exact until there are more distinct rows than `capacity`, then Space-Saving and a sample of the tail.
+/// Exact until there are more distinct rows than `capacity`, then Space-Saving and a sample of the
+/// tail.
 #[derive(Debug)]
 pub(super) struct Counter {
     capacity: usize,
@@ -175,7 +178,8 @@ impl Counter {
             if left < self.heap.len() && count_at(&self.heap, left) < count_at(&self.heap, least) {
                 least = left;
             }
-            if right < self.heap.len() && count_at(&self.heap, right) < count_at(&self.heap, least) {
+            if right < self.heap.len() && count_at(&self.heap, right) < count_at(&self.heap, least)
+            {
                 least = right;
             }
             if least == place {
@@ -190,8 +194,10 @@ impl Counter {
 
     pub(super) fn finish(self, name: String, rows: Option<u64>) -> TableStatistics {
         let error_bound = self.heap.first().map_or(0, |&least| self.slots[least as usize].count);
-        let certain =
-            self.slots.iter().map(|slot| RowCount { row: slot.row, count: slot.count - slot.error });
+        let certain = self
+            .slots
+            .iter()
+            .map(|slot| RowCount { row: slot.row, count: slot.count - slot.error });
         let mut counted: Vec<_> = certain.collect();
         sort_rows(&mut counted);
         TableStatistics {

@@ -13,7 +13,9 @@ impl Statistics {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
-        for number in [self.num_batches, self.num_samples, self.batch_size, self.tables.len() as u64] {
+        for number in
+            [self.num_batches, self.num_samples, self.batch_size, self.tables.len() as u64]
+        {
             put_number(&mut bytes, number);
         }
         for table in &self.tables {
@@ -80,7 +82,8 @@ fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// The number of rows, then for each how far its count falls, and its row: from the one before where counts are equal.
+/// The number of rows, then for each how far its count falls, and its row: from the one before
+/// where counts are equal.
 fn put_rows(bytes: &mut Vec<u8>, rows: &[RowCount]) {
     put_number(bytes, rows.len() as u64);
     let mut last = RowCount { row: 0, count: rows.first().map_or(0, |row| row.count) };
@@ -135,8 +138,9 @@ impl Source<'_> {
         let length = self.length("a table's name")?;
         let name = self.bytes[self.position..][..length].to_vec();
         self.position += length;
-        let name = String::from_utf8(name)
-            .map_err(|_| StatisticsError::Invalid { reason: "a table's name is not UTF-8".to_owned() })?;
+        let name = String::from_utf8(name).map_err(|_| StatisticsError::Invalid {
+            reason: "a table's name is not UTF-8".to_owned(),
+        })?;
         let rows = self.number("a table's rows")?;
         let lookups = self.number("a table's lookups")?;
         let error_bound = self.number("a table's error bound")?;
@@ -167,8 +171,9 @@ impl Source<'_> {
         let length = self.length("the number of rows")?;
         let mut last = RowCount { row: 0, count: self.number("the largest count")? };
         let mut rows: Vec<RowCount> = Vec::with_capacity(length);
-        let unsorted =
-            || StatisticsError::Invalid { reason: "counts do not fall, or rows do not rise".to_owned() };
+        let unsorted = || StatisticsError::Invalid {
+            reason: "counts do not fall, or rows do not rise".to_owned(),
+        };
         for index in 0..length {
             let fall = self.number("a count")?;
             let count = last.count.checked_sub(fall).ok_or_else(unsorted)?;

@@ -4,14 +4,22 @@ use super::counter::{RowMap, Sampler, sample_capacity};
 use super::{RowCount, Statistics, StatisticsError, StatisticsOptions, TableStatistics, sort_rows};
 
 impl Statistics {
-    /// Adds what was counted in other batches. Bounds add up; a table that has more distinct rows than `options.capacity` now
-    /// keeps the most frequent ones, and is no longer exact.
+    /// Adds what was counted in other batches. Bounds add up; a table that has more distinct rows
+    /// than `options.capacity` now keeps the most frequent ones, and is no longer exact.
     ///
     /// # Errors
     /// [`StatisticsError::OtherTables`].
-    pub fn merge(&mut self, other: &Self, options: &StatisticsOptions) -> Result<(), StatisticsError> {
+    pub fn merge(
+        &mut self,
+        other: &Self,
+        options: &StatisticsOptions,
+    ) -> Result<(), StatisticsError> {
         let same = self.tables.len() == other.tables.len()
-            && self.tables.iter().zip(&other.tables).all(|(a, b)| (&a.name, a.rows) == (&b.name, b.rows));
+            && self
+                .tables
+                .iter()
+                .zip(&other.tables)
+                .all(|(a, b)| (&a.name, a.rows) == (&b.name, b.rows));
         if !same {
             let names = |tables: &[TableStatistics]| -> Vec<_> {
                 tables.iter().map(|table| (table.name.clone(), table.rows)).collect()
@@ -45,14 +53,19 @@ impl TableStatistics {
         self.counted = counts.into_iter().map(|(row, count)| RowCount { row, count }).collect();
         sort_rows(&mut self.counted);
         if self.counted.len() > capacity {
-            // A row that is dropped may have its count and, had it not been exact, the bound besides.
+            // A row that is dropped may have its count and, had it not been exact, the bound
+            // besides.
             self.error_bound += self.counted[capacity].count;
             self.counted.truncate(capacity);
         }
     }
 }
 
-fn merged_sample(one: &TableStatistics, other: &TableStatistics, capacity: usize) -> super::RowSample {
+fn merged_sample(
+    one: &TableStatistics,
+    other: &TableStatistics,
+    capacity: usize,
+) -> super::RowSample {
     let mut sampler = Sampler::new(sample_capacity(capacity), std::iter::empty());
     for table in [one, other] {
         if let Some(sample) = &table.sample {

@@ -2,7 +2,8 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// A power law over `rows` rows: the inverse of its continuous distribution, from a counter-based generator.
+/// A power law over `rows` rows: the inverse of its continuous distribution, from a counter-based
+/// generator.
 fn zipf(exponent: f64, rows: u64, seed: u64, draws: usize) -> Vec<u64> {
     let rng = headlong_device::rng::CounterRng::new(seed, 3);
     let end = (rows as f64).powf(1.0 - exponent);
@@ -37,13 +38,23 @@ fn distinct(rows: &[u64]) -> f64 {
 #[test]
 fn counts_are_exact_within_the_capacity() {
     let lookups = zipf(1.1, 5000, 1, 20_000);
-    let statistics = collect(&TableSpec::new("a", 5000, 4), 5000, &[&lookups[..9000], &lookups[9000..]]);
+    let statistics =
+        collect(&TableSpec::new("a", 5000, 4), 5000, &[&lookups[..9000], &lookups[9000..]]);
     let table = &statistics.tables[0];
-    assert_eq!((statistics.num_batches, statistics.num_samples, statistics.batch_size), (2, 20_000, 11_000));
+    assert_eq!(
+        (statistics.num_batches, statistics.num_samples, statistics.batch_size),
+        (2, 20_000, 11_000)
+    );
     assert!(table.is_exact() && table.sample.is_none());
-    let counted: BTreeMap<u64, u64> = table.counted.iter().map(|row| (row.row, row.count)).collect();
+    let counted: BTreeMap<u64, u64> =
+        table.counted.iter().map(|row| (row.row, row.count)).collect();
     assert_eq!(counted, true_counts(&lookups));
-    assert!(table.counted.windows(2).all(|two| (two[0].count, two[1].row) >= (two[1].count, two[0].row)));
+    assert!(
+        table
+            .counted
+            .windows(2)
+            .all(|two| (two[0].count, two[1].row) >= (two[1].count, two[0].row))
+    );
     assert_eq!(table.covered_by_top(usize::MAX), 1.0);
 }
 
@@ -146,7 +157,10 @@ fn each_damage_has_its_name() {
     assert!(matches!(Statistics::from_bytes(&forged).unwrap_err(), E::Truncated { .. }));
     let other = [TableSpec::new("b", 50, 4)];
     assert!(statistics.check_tables(&other).unwrap_err().to_string().contains("`b`"));
-    assert!(statistics.check_tables(&[TableSpec::new("a", 50, 8)]).is_ok(), "the width plays no part");
+    assert!(
+        statistics.check_tables(&[TableSpec::new("a", 50, 8)]).is_ok(),
+        "the width plays no part"
+    );
 }
 
 #[test]
@@ -160,11 +174,17 @@ fn distinct_rows_of_fewer_samples_come_from_those_seen() {
         let measured: Vec<f64> = other.chunks_exact(size).map(distinct).collect();
         let mean = measured.iter().sum::<f64>() / measured.len() as f64;
         let predicted = statistics.expected_distinct(0, size as u64);
-        assert!((predicted / mean - 1.0).abs() < 0.02, "{size}: {predicted} predicted, {mean} counted");
+        assert!(
+            (predicted / mean - 1.0).abs() < 0.02,
+            "{size}: {predicted} predicted, {mean} counted"
+        );
         // Rates of classes must say the same, unseen rows included.
         let rates = table.rates();
         let by_rates = rates.expected_distinct(size as f64);
-        assert!((by_rates / mean - 1.0).abs() < 0.03, "{size}: {by_rates} by rates, {mean} counted");
+        assert!(
+            (by_rates / mean - 1.0).abs() < 0.03,
+            "{size}: {by_rates} by rates, {mean} counted"
+        );
     }
     let rates = table.rates();
     let worth: f64 = rates.classes.iter().map(|class| class.rows * class.worth).sum();
@@ -176,7 +196,8 @@ fn distinct_rows_of_more_samples_count_those_not_seen() {
     let spec = TableSpec::new("a", 1_000_000, 4);
     let lookups = zipf(1.05, 1_000_000, 8, 60_000);
     let statistics = collect(&spec, 1 << 20, &[&lookups[..10_000]]);
-    let (predicted, counted) = (statistics.expected_distinct(0, 20_000), distinct(&lookups[20_000..40_000]));
+    let (predicted, counted) =
+        (statistics.expected_distinct(0, 20_000), distinct(&lookups[20_000..40_000]));
     let naive: f64 =
         statistics.tables[0].counted.iter().map(|row| 1.0 - (-2.0 * row.count as f64).exp()).sum();
     assert!((predicted / counted - 1.0).abs() < 0.08, "{predicted} predicted, {counted} counted");

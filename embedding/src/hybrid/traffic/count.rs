@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 /// The lookups of one table in the slice of one rank.
 pub type RankRows<'a> = &'a [u64];
 
-/// Counts the vectors that travel in one direction for one table of one batch: `slices` has the lookups of each rank, `owner_of`
-/// says who owns a row, or `None` for frequent ones. Nothing of this is fast.
+/// Counts the vectors that travel in one direction for one table of one batch: `slices` has the
+/// lookups of each rank, `owner_of` says who owns a row, or `None` for frequent ones. Nothing of
+/// this is fast.
 ///
 /// # Panics
 /// When there is not one slice for each rank.

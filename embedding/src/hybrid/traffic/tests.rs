@@ -22,7 +22,8 @@ fn formulas_are_the_means_of_counts() {
                 for step in 0..steps {
                     let batch = draws(step, lookups, rows);
                     let slices: Vec<_> = batch.chunks_exact(lookups / ranks).collect();
-                    // Owners change from step to step, so that each rank owns each row equally often.
+                    // Owners change from step to step, so that each rank owns each row equally
+                    // often.
                     let owner = |row: u64| Some((row + step) as usize % ranks);
                     counted += count_vectors(&cluster, merge, exchange, &slices, &owner);
                 }
@@ -30,9 +31,13 @@ fn formulas_are_the_means_of_counts() {
                 let expected = vectors(&cluster, merge, exchange, rate) * rows as f64;
                 let mean = counted * (1.0 / steps as f64);
                 // Counts are binomial, formulas Poisson: the chance to be absent differs by 2 %.
-                for (mean, expected) in [(mean.intra, expected.intra), (mean.inter, expected.inter)] {
+                for (mean, expected) in [(mean.intra, expected.intra), (mean.inter, expected.inter)]
+                {
                     let close = (mean - expected).abs() <= 0.025 * expected;
-                    assert!(close, "{sizes:?} {merge:?} {exchange:?}: counted {mean}, expected {expected}");
+                    assert!(
+                        close,
+                        "{sizes:?} {merge:?} {exchange:?}: counted {mean}, expected {expected}"
+                    );
                 }
             }
         }
@@ -53,25 +58,41 @@ fn formulas_of_the_table_hold_on_even_nodes() {
     let flat = |merge| vectors(&cluster, merge, Exchange::Flat, rate);
     near(flat(Merge::Off), 5.0 * (each - 1.0) / ranks, 5.0 * crossing);
     near(flat(Merge::Rank), q(1.0 / ranks) * (each - 1.0), ranks * q(1.0 / ranks) * crossing);
-    near(flat(Merge::Node), ranks * q(1.0 / ranks) * (1.0 - 1.0 / each), nodes * q(1.0 / nodes) * crossing);
+    near(
+        flat(Merge::Node),
+        ranks * q(1.0 / ranks) * (1.0 - 1.0 / each),
+        nodes * q(1.0 / nodes) * crossing,
+    );
     let hierarchical = vectors(&cluster, Merge::Rank, Exchange::Hierarchical, rate);
     let crossed = ranks * q(1.0 / ranks) * crossing;
     near(hierarchical, q(1.0 / ranks) * (each - 1.0) + crossed * (1.0 - 1.0 / each), crossed);
-    near(all_reduce(&cluster, AllReduce::Direct, 1.0), ranks * (each - 1.0), ranks * (ranks - each));
+    near(
+        all_reduce(&cluster, AllReduce::Direct, 1.0),
+        ranks * (each - 1.0),
+        ranks * (ranks - each),
+    );
     near(all_reduce(&cluster, AllReduce::TwoSteps, 1.0), 2.0 * (each - 1.0), 2.0 * (ranks - each));
-    near(all_reduce(&cluster, AllReduce::Hierarchical, 1.0), 2.0 * (ranks - nodes), 2.0 * (nodes - 1.0));
+    near(
+        all_reduce(&cluster, AllReduce::Hierarchical, 1.0),
+        2.0 * (ranks - nodes),
+        2.0 * (nodes - 1.0),
+    );
 }
 
 #[test]
 fn one_rank_sends_nothing() {
     let cluster = Cluster::even(1, 1);
     for merge in [Merge::Off, Merge::Rank, Merge::Node] {
-        assert_eq!(vectors(&cluster, merge, Exchange::Hierarchical, Rate::known(9.0)), Hops::default());
+        assert_eq!(
+            vectors(&cluster, merge, Exchange::Hierarchical, Rate::known(9.0)),
+            Hops::default()
+        );
     }
     for how in [AllReduce::Direct, AllReduce::TwoSteps, AllReduce::Hierarchical] {
         assert_eq!(all_reduce(&cluster, how, 100.0), Hops::default());
     }
-    let variant = Variant { merge: Merge::Rank, exchange: Exchange::Hierarchical, ids: IdSource::Exchange };
+    let variant =
+        Variant { merge: Merge::Rank, exchange: Exchange::Hierarchical, ids: IdSource::Exchange };
     assert_eq!(count_bytes(&cluster, variant, 26), Hops::default());
 }
 
@@ -87,7 +108,8 @@ fn counts_go_to_owners_or_along_rails() {
     // To each peer for its two owners, then to the one other node's.
     let merged = counts(node, Exchange::Flat, IdSource::Exchange);
     assert_eq!(merged, Hops { intra: 8.0 * 3.0 * 208.0, inter: 8.0 * 104.0 });
-    // Of what crosses, three in four parts are carried; each rank tells its three carriers about three destinations, twice.
+    // Of what crosses, three in four parts are carried; each rank tells its three carriers about
+    // three destinations, twice.
     let carried = counts(rank, Exchange::Hierarchical, IdSource::Known);
     assert_eq!(carried, Hops { intra: 8.0 * 3.0 * 8.0 * 2.0, inter: 0.0 });
 }
@@ -98,7 +120,9 @@ fn merging_sends_ever_less_and_the_optimum_lies_between() {
         let cluster = Cluster::even(nodes, 8);
         for lambda in [1e-3, 0.5, 3.0, 14.0, 400.0] {
             let inter = |merge| vectors(&cluster, merge, Exchange::Flat, Rate::known(lambda)).inter;
-            assert!(inter(Merge::Off) > inter(Merge::Rank) && inter(Merge::Rank) >= inter(Merge::Node));
+            assert!(
+                inter(Merge::Off) > inter(Merge::Rank) && inter(Merge::Rank) >= inter(Merge::Node)
+            );
             let best = optimum(&cluster, std::iter::once((lambda, 1.0))) * nodes as f64;
             assert!(2.0 * inter(Merge::Node) <= best * (1.0 + 1e-12));
             let frequent = all_reduce(&cluster, AllReduce::Hierarchical, 1.0).inter;
@@ -121,7 +145,8 @@ fn counts_leave_more_doubt_than_known_rates() {
 #[test]
 fn ranks_are_numbered_node_by_node() {
     let cluster = Cluster::new(&[2, 0, 3]);
-    let places: Vec<_> = (0..5).map(|rank| (cluster.node_of(rank), cluster.local_index(rank))).collect();
+    let places: Vec<_> =
+        (0..5).map(|rank| (cluster.node_of(rank), cluster.local_index(rank))).collect();
     assert_eq!(places, [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]);
     assert!(Cluster::even(14, 8).nodes_are_subtrees() && !cluster.nodes_are_subtrees());
     assert!(!Cluster::even(2, 3).nodes_are_subtrees() && !Cluster::even(8, 1).has_levels());

@@ -1,7 +1,8 @@
-//! Which ids a table knows, where each is kept, and how often and when it was seen: open addressing with linear probing.
+//! Which ids a table knows, where each is kept, and how often and when it was seen: open addressing
+//! with linear probing.
 //!
-//! Nothing that is visible from outside depends on the order in which ids came: slots are found by id and victims are chosen
-//! by what was seen.
+//! Nothing that is visible from outside depends on the order in which ids came: slots are found by
+//! id and victims are chosen by what was seen.
 
 use crate::hybrid::mix;
 
@@ -10,7 +11,8 @@ use crate::hybrid::mix;
 pub(super) enum Eviction {
     /// Those not seen for the longest; of these the less frequent; of these the smaller id.
     LeastRecent,
-    /// Those seen in the fewest steps; of these the ones not seen for longer; of these the smaller id.
+    /// Those seen in the fewest steps; of these the ones not seen for longer; of these the smaller
+    /// id.
     LeastFrequent,
 }
 
@@ -57,7 +59,8 @@ impl Members {
 
     /// Bytes of a set of `capacity` ids.
     pub fn bytes(capacity: u64) -> u64 {
-        let of_slot = size_of::<u64>() + size_of::<Use>() + size_of::<u32>() + size_of::<(Rank, u32)>();
+        let of_slot =
+            size_of::<u64>() + size_of::<Use>() + size_of::<u32>() + size_of::<(Rank, u32)>();
         Self::index_len(capacity) * size_of::<u32>() as u64 + capacity * of_slot as u64
     }
 
@@ -86,7 +89,8 @@ impl Members {
         self.free.len()
     }
 
-    /// Where the search for `id` starts. Owners are chosen by the low bits of the same hash: the high ones are independent.
+    /// Where the search for `id` starts. Owners are chosen by the low bits of the same hash: the
+    /// high ones are independent.
     fn home(&self, id: u64) -> usize {
         mix(id).rotate_left(32) as usize & (self.index.len() - 1)
     }
@@ -146,7 +150,8 @@ impl Members {
         self.index[gap] = 0;
     }
 
-    /// Forgets the `count` ids that go first, or as many as there are, of those that were not seen in step `now`.
+    /// Forgets the `count` ids that go first, or as many as there are, of those that were not seen
+    /// in step `now`.
     pub fn evict(&mut self, eviction: Eviction, count: usize, now: Option<u64>) {
         self.ranked.clear();
         for &slot in self.index.iter().filter(|&&slot| slot != 0) {
@@ -221,7 +226,9 @@ mod tests {
         let seen = |count, last_step| Use { count, last_step };
         let left = |eviction, count, now| {
             let mut members = Members::new(4);
-            for (id, seen) in [(10, seen(9, 1)), (20, seen(1, 5)), (30, seen(1, 4)), (40, seen(2, 5))] {
+            for (id, seen) in
+                [(10, seen(9, 1)), (20, seen(1, 5)), (30, seen(1, 4)), (40, seen(2, 5))]
+            {
                 members.insert(id, seen).unwrap();
             }
             members.evict(eviction, count, now);

@@ -7,15 +7,16 @@ use crate::vector::avx2::{lanes, transpose};
 use crate::vector::unrolled;
 use headlong_device::MatRef;
 use std::arch::x86_64::{
-    __m256, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256,
-    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_loadu_ps, _mm256_maskload_ps, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_setzero_ps, _mm256_srli_epi32, _mm256_storeu_ps,
+    __m256, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_and_si256, _mm256_blendv_ps,
+    _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_loadu_ps, _mm256_maskload_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_srli_epi32, _mm256_storeu_ps,
 };
 
 /// Multiplies.
 ///
 /// # Safety
-/// `micro`'s pointers cover what its shape says; `1 <= rows <= 6`, `1 <= cols <= 32`; the processor has AVX2 and FMA.
+/// `micro`'s pointers cover what its shape says; `1 <= rows <= 6`, `1 <= cols <= 32`; the processor
+/// has AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn run(micro: &Micro) {
     for first in (0..micro.cols).step_by(COLS) {
@@ -80,13 +81,15 @@ fn round_row(row: &mut [f32; COLS]) {
             let up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), is_odd);
             let upper = _mm256_and_si256(up, _mm256_set1_epi32(0xffff_0000_u32 as i32));
             let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(values, values);
-            let rounded = _mm256_blendv_ps(_mm256_castsi256_ps(upper), _mm256_set1_ps(f32::NAN), is_nan);
+            let rounded =
+                _mm256_blendv_ps(_mm256_castsi256_ps(upper), _mm256_set1_ps(f32::NAN), is_nan);
             _mm256_storeu_ps(half.as_mut_ptr(), rounded);
         }
     }
 }
 
-/// Copies `rows` rows of `cols` elements, `source.1` elements apart, to rows of `VECTORS · 16` elements, zeros beyond.
+/// Copies `rows` rows of `cols` elements, `source.1` elements apart, to rows of `VECTORS · 16`
+/// elements, zeros beyond.
 ///
 /// # Safety
 /// The processor has AVX2; source and target cover what the counts say; `cols <= VECTORS · 16`.
@@ -103,8 +106,11 @@ pub unsafe fn copy_rows<const VECTORS: usize>(
             // SAFETY: the mask keeps to the row's columns, the caller to the rows.
             unsafe {
                 let from = source.add(row * stride).wrapping_add(first);
-                let values =
-                    if first + 8 <= cols { _mm256_loadu_ps(from) } else { _mm256_maskload_ps(from, mask) };
+                let values = if first + 8 <= cols {
+                    _mm256_loadu_ps(from)
+                } else {
+                    _mm256_maskload_ps(from, mask)
+                };
                 _mm256_storeu_ps(target.add(row * VECTORS * 16 + first), values);
             }
         }

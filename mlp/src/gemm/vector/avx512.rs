@@ -1,5 +1,5 @@
-//! The AVX-512 microkernel: up to 14 × 32 accumulators in registers, one broadcast and two fused multiply-adds an element
-//! of `A`.
+//! The AVX-512 microkernel: up to 14 × 32 accumulators in registers, one broadcast and two fused
+//! multiply-adds an element of `A`.
 
 use super::depth::{numbers_512, widened_512, words_512};
 use super::{Form, Micro, PANEL_COLS};
@@ -7,14 +7,16 @@ use crate::vector::avx512::{lanes, transpose};
 use crate::vector::unrolled;
 use headlong_device::MatRef;
 use std::arch::x86_64::{
-    __m512, __m512i, __mmask16, _CMP_GT_OQ, _CMP_UNORD_Q, _MM_HINT_T0, _mm_prefetch, _mm512_add_epi32,
-    _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_mov_epi32, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
-    _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32,
-    _mm512_setzero_ps, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps,
+    __m512, __m512i, __mmask16, _CMP_GT_OQ, _CMP_UNORD_Q, _MM_HINT_T0, _mm_prefetch,
+    _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
+    _mm512_cmp_ps_mask, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_mov_epi32,
+    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps,
+    _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_setzero_ps,
+    _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps,
 };
 
-/// Rows of the largest microtile: 28 accumulators, two vectors of `B`, one or two broadcasts: all 32 registers.
+/// Rows of the largest microtile: 28 accumulators, two vectors of `B`, one or two broadcasts: all
+/// 32 registers.
 pub const MAX_ROWS: usize = 14;
 
 type Kernel = unsafe fn(&Micro);
@@ -38,8 +40,8 @@ static WIDENED_BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_widened, tr
 /// Runs the kernel for the form and the shape of `micro`.
 ///
 /// # Safety
-/// The processor has AVX-512 F, and AVX-512 BF16 for words; `micro`'s pointers cover what its shape says; `1 <= rows <= 14`,
-/// `1 <= cols <= 32`.
+/// The processor has AVX-512 F, and AVX-512 BF16 for words; `micro`'s pointers cover what its shape
+/// says; `1 <= rows <= 14`, `1 <= cols <= 32`.
 pub unsafe fn run(micro: &Micro) {
     let kernels = match (micro.form, micro.columns) {
         (Form::F32, false) => &BY_ROWS,
@@ -62,7 +64,8 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
     let zero = _mm512_setzero_ps();
     let mut sums = [[zero; VECTORS]; ROWS];
     let masks: [__mmask16; VECTORS] = std::array::from_fn(|v| lanes(micro.cols.saturating_sub(16 * v)));
-    // SAFETY: the caller promises the ranges; masks keep loads and stores of `C` to its `cols` columns.
+    // SAFETY: the caller promises the ranges; masks keep loads and stores of `C` to its `cols`
+    // columns.
     unsafe {
         if micro.continues {
             unrolled!(i < ROWS {
@@ -89,7 +92,8 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
         });
         $over_depth(micro, &mut sums);
         if !COLUMNS {
-            // A copy of its own: what `finish` is given lies in memory, and the loop's sums must not.
+            // A copy of its own: what `finish` is given lies in memory, and the loop's sums must
+            // not.
                 let mut finished = [[zero; VECTORS]; ROWS];
                 unrolled!(i < ROWS {
                     finished[i][0] = sums[i][0];
@@ -158,15 +162,22 @@ unsafe fn finish<const ROWS: usize, const VECTORS: usize>(
 /// # Safety
 /// The processor has AVX-512 F; strips and sums are as long as the counts say.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-pub unsafe fn add_strips(form: Form, strips: *const f32, (count, len): (usize, usize), sums: *mut f32) {
+pub unsafe fn add_strips(
+    form: Form,
+    strips: *const f32,
+    (count, len): (usize, usize),
+    sums: *mut f32,
+) {
     // Four strips at a time hide the latency of an addition.
     let mut first = 0;
     while first < count {
         let last = count - 1;
         let at = |i: usize| (first + i).min(last);
-        // SAFETY: strips beyond the last stand for it and give the same sum again; all reads and writes are inside.
+        // SAFETY: strips beyond the last stand for it and give the same sum again; all reads and
+        // writes are inside.
         unsafe {
-            let mut lanes: [__m512; 4] = std::array::from_fn(|i| _mm512_loadu_ps(sums.add(at(i) * 16)));
+            let mut lanes: [__m512; 4] =
+                std::array::from_fn(|i| _mm512_loadu_ps(sums.add(at(i) * 16)));
             for k in 0..len {
                 for (i, lanes) in lanes.iter_mut().enumerate() {
                     let word = _mm512_loadu_ps(strips.add((at(i) * len + k) * 16));
@@ -187,10 +198,12 @@ pub unsafe fn add_strips(form: Form, strips: *const f32, (count, len): (usize, u
     }
 }
 
-/// Copies `rows` rows of `cols` elements, `source.1` elements apart, to rows of `VECTORS · 16` elements, zeros beyond.
+/// Copies `rows` rows of `cols` elements, `source.1` elements apart, to rows of `VECTORS · 16`
+/// elements, zeros beyond.
 ///
 /// # Safety
-/// The processor has AVX-512 F; source and target cover what the counts say; `cols <= VECTORS · 16`.
+/// The processor has AVX-512 F; source and target cover what the counts say;
+/// `cols <= VECTORS · 16`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub unsafe fn copy_rows<const VECTORS: usize>(
     (source, stride): (*const f32, usize),
@@ -203,7 +216,8 @@ pub unsafe fn copy_rows<const VECTORS: usize>(
         for (v, &mask) in masks.iter().enumerate() {
             // SAFETY: the mask keeps to the row's columns, the caller to the rows.
             unsafe {
-                let values = _mm512_maskz_loadu_ps(mask, source.add(row * stride).wrapping_add(16 * v));
+                let values =
+                    _mm512_maskz_loadu_ps(mask, source.add(row * stride).wrapping_add(16 * v));
                 _mm512_storeu_ps(target.add((row * VECTORS + v) * 16), values);
             }
         }
@@ -231,7 +245,9 @@ pub unsafe fn transpose_rows(matrix: MatRef<'_>, panel: *mut f32) {
             let block = transpose(&block);
             for (k, values) in block.iter().enumerate().take(depth - first) {
                 // SAFETY: row `first + k` of the panel exists.
-                unsafe { _mm512_storeu_ps(panel.add((first + k) * PANEL_COLS + half * 16), *values) };
+                unsafe {
+                    _mm512_storeu_ps(panel.add((first + k) * PANEL_COLS + half * 16), *values)
+                };
             }
         }
         first += 16;
@@ -270,7 +286,8 @@ fn halves(words: __m512) -> (__m512, __m512) {
 /// Note: left to itself the compiler takes words of sixteen rows at once, one by one.
 ///
 /// # Safety
-/// The processor has AVX-512 F; there are whole rows of words, and `numbers` has room for twice as many.
+/// The processor has AVX-512 F; there are whole rows of words, and `numbers` has room for twice as
+/// many.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub unsafe fn widen(words: &[f32], numbers: *mut f32) {
     for first in (0..words.len()).step_by(PANEL_COLS) {
@@ -286,8 +303,8 @@ pub unsafe fn widen(words: &[f32], numbers: *mut f32) {
     }
 }
 
-/// `rows` rows of `cols` numbers, `source.1` numbers apart, two and two as rows of `VECTORS · 16` words: `word[c] = (low[c], high[c])`,
-/// zeros beyond both.
+/// `rows` rows of `cols` numbers, `source.1` numbers apart, two and two as rows of `VECTORS · 16`
+/// words: `word[c] = (low[c], high[c])`, zeros beyond both.
 ///
 /// # Safety
 /// The processor has AVX-512 F; source and target cover what the counts say.
@@ -328,7 +345,8 @@ static UPPER_HALVES: [u16; 32] = {
     indices
 };
 
-/// Neighbours of a row of `len` numbers as words: `word[i] = (values[2i], values[2i + 1])`, zero behind the last.
+/// Neighbours of a row of `len` numbers as words: `word[i] = (values[2i], values[2i + 1])`, zero
+/// behind the last.
 ///
 /// # Safety
 /// The processor has AVX-512 F and BW; row and target cover what `len` says.
@@ -342,10 +360,14 @@ pub unsafe fn pair_neighbours<const ROUND: bool>(values: *const f32, len: usize,
         unsafe {
             let values = values.add(first);
             let low = _mm512_maskz_loadu_ps(lanes(left), values);
-            let high = _mm512_maskz_loadu_ps(lanes(left.saturating_sub(16)), values.wrapping_add(16));
+            let high =
+                _mm512_maskz_loadu_ps(lanes(left.saturating_sub(16)), values.wrapping_add(16));
             let (low, high) = if ROUND { (round(low), round(high)) } else { (low, high) };
-            let words =
-                _mm512_permutex2var_epi16(_mm512_castps_si512(low), indices, _mm512_castps_si512(high));
+            let words = _mm512_permutex2var_epi16(
+                _mm512_castps_si512(low),
+                indices,
+                _mm512_castps_si512(high),
+            );
             let mask = lanes(left.div_ceil(2));
             _mm512_mask_storeu_ps(target.add(first / 2), mask, _mm512_castsi512_ps(words));
         }

@@ -1,11 +1,15 @@
-//! The loop over depth, by hand: every row's address is a sum that the processor forms while it loads.
+//! The loop over depth, by hand: every row's address is a sum that the processor forms while it
+//! loads.
 //!
-//! Compiled, the loop keeps a pointer for the first row and adds up the others' at each step, an instruction a row: processors that issue
-//! four at a time have no room for them beside two multiply-adds and a load.
+//! Compiled, the loop keeps a pointer for the first row and adds up the others' at each step, an
+//! instruction a row: processors that issue four at a time have no room for them beside two
+//! multiply-adds and a load.
 //!
-//! **bf16 without instructions of its own.** Two steps of depth are one, the odd one first, and numbers below 2⁻¹²⁶ are zero. For that there
-//! is a mode of the processor (FTZ and DAZ in MXCSR), which costs nothing while it is on. Compiled code takes it to be off, so it is on
-//! inside one `asm!` block alone. What comes before and after, loads of `C`, bias, ReLU, mask and rounding, is compiled.
+//! **bf16 without instructions of its own.** Two steps of depth are one, the odd one first, and
+//! numbers below 2⁻¹²⁶ are zero. For that there is a mode of the processor (FTZ and DAZ in MXCSR),
+//! which costs nothing while it is on. Compiled code takes it to be off, so it is on inside one
+//! `asm!` block alone. What comes before and after, loads of `C`, bias, ReLU, mask and rounding, is
+//! compiled.
 
 use super::Micro;
 use std::arch::asm;
@@ -29,7 +33,8 @@ impl Walk {
     /// From column `first` of the panel on.
     #[inline(always)]
     fn new(micro: &Micro, first: usize) -> Self {
-        let (row_step, depth_step) = if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
+        let (row_step, depth_step) =
+            if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
         Self {
             a: micro.a,
             row_step: row_step * size_of::<f32>(),
@@ -42,7 +47,8 @@ impl Walk {
     }
 }
 
-/// One step of depth of one row: its element of `A` in all lanes, times each vector of the row of `B`, added to the sums.
+/// One step of depth of one row: its element of `A` in all lanes, times each vector of the row of
+/// `B`, added to the sums.
 macro_rules! multiply_add {
     ($multiply:tt, $address:tt, $factor:tt, $($sum:tt += $right:tt),*) => {
         concat!(
@@ -52,8 +58,9 @@ macro_rules! multiply_add {
     };
 }
 
-/// A loop's instructions between those that prepare its addresses and the names of its registers: of `$walk`, for rows (number, place in
-/// `A`: [register of a sum, its vector, register of that vector of `B`] …).
+/// A loop's instructions between those that prepare its addresses and the names of its registers:
+/// of `$walk`, for rows (number, place in `A`: [register of a sum, its vector, register of that
+/// vector of `B`] …).
 macro_rules! with_registers {
     (
         ($walk:ident, $sums:ident, $factor:tt, $(($right:tt $offset:tt))*),
@@ -151,7 +158,8 @@ macro_rules! flushed_pairs {
                 "3:",
                 "cmp {depth}, -1",
                 "jne 4f",
-                // The last step has no odd one after it: zeros are multiplied, and their product is added.
+                // The last step has no odd one after it: zeros are multiplied, and their product is
+                // added.
                 concat!("vxorps ", $factor, ", ", $factor, ", ", $factor),
                 $($(concat!("vaddps ", $sum, ", ", $sum, ", ", $factor),)*)*
                 $(concat!("vmovups ", $right, ", [{b} + ", $offset, "]"),)*
@@ -187,8 +195,9 @@ macro_rules! define_512 {
         #[rustfmt::skip]
         pub unsafe fn $name<const ROWS: usize, const VECTORS: usize>(micro: &Micro, sums: &mut [[__m512; VECTORS]; ROWS]) {
             let walk = Walk::new(micro, 0);
-            // SAFETY: the loop reads `depth` elements of each row and rows of the panel, as the caller promises, asks for lines, which no
-            // address makes a fault, names every register that it changes, and leaves MXCSR as it was.
+            // SAFETY: the loop reads `depth` elements of each row and rows of the panel, as the
+            // caller promises, asks for lines, which no address makes a fault, names every register
+            // that it changes, and leaves MXCSR as it was.
             unsafe {
                 if VECTORS == 1 {
                     by_rows!($loop, $multiply, ROWS, (walk, sums, "zmm30", ("zmm28" "0")), []

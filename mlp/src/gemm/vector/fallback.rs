@@ -1,4 +1,5 @@
-//! The microkernel for processors without AVX2: the same chains, vectorised by the compiler where it can.
+//! The microkernel for processors without AVX2: the same chains, vectorised by the compiler where
+//! it can.
 
 use super::{Form, Micro, PANEL_COLS};
 use crate::rounding::to_nearest_bf16;
@@ -47,8 +48,8 @@ fn flushed(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { 0.0_f32.copysign(value) } else { value }
 }
 
-/// `sum + left · right` of bf16, with zeros for numbers below 2⁻¹²⁶, as processors decide what is below: by the result rounded to 24 bits
-/// whatever its exponent, not to what f32 has down there.
+/// `sum + left · right` of bf16, with zeros for numbers below 2⁻¹²⁶, as processors decide what is
+/// below: by the result rounded to 24 bits whatever its exponent, not to what f32 has down there.
 #[inline(always)]
 fn flushed_step(left: f32, right: f32, sum: f32) -> f32 {
     /// Halfway between the last number of 24 bits below 2⁻¹²⁶ and 2⁻¹²⁶.
@@ -57,7 +58,11 @@ fn flushed_step(left: f32, right: f32, sum: f32) -> f32 {
     let result = left.mul_add(right, sum);
     // Near the bound, f64 holds the result in full: products have 16 bits.
     let is_tiny = || (f64::from(left) * f64::from(right) + f64::from(sum)).abs() < TINY;
-    if result.abs() == f32::MIN_POSITIVE && is_tiny() { 0.0_f32.copysign(result) } else { flushed(result) }
+    if result.abs() == f32::MIN_POSITIVE && is_tiny() {
+        0.0_f32.copysign(result)
+    } else {
+        flushed(result)
+    }
 }
 
 #[inline(always)]
@@ -70,14 +75,16 @@ unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: u
                 *sums = load_row(micro, i, first);
             }
         }
-        let (row_step, depth_step) = if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
+        let (row_step, depth_step) =
+            if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
         for step in 0..micro.depth.next_multiple_of(if WIDENED { 2 } else { 1 }) {
             // The odd one of two steps first.
             let k = if WIDENED { step ^ 1 } else { step };
             let right = &*micro.b.add(k * PANEL_COLS + first).cast::<[f32; COLS]>();
             for (i, sums) in sums.iter_mut().enumerate() {
                 // Behind the last even step, zeros are multiplied.
-                let left = if k < micro.depth { *micro.a.add(i * row_step + k * depth_step) } else { 0.0 };
+                let left =
+                    if k < micro.depth { *micro.a.add(i * row_step + k * depth_step) } else { 0.0 };
                 for (sum, right) in sums.iter_mut().zip(right) {
                     *sum = match WIDENED {
                         true => flushed_step(left, *right, *sum),
@@ -101,11 +108,14 @@ pub unsafe fn load_row(micro: &Micro, row: usize, first: usize) -> [f32; COLS] {
     let mut sums = [0.0; COLS];
     let count = COLS.min(micro.cols - first);
     // SAFETY: `count` keeps to the columns of `C`.
-    unsafe { micro.c.add(row * micro.c_stride + first).copy_to_nonoverlapping(sums.as_mut_ptr(), count) };
+    unsafe {
+        micro.c.add(row * micro.c_stride + first).copy_to_nonoverlapping(sums.as_mut_ptr(), count)
+    };
     sums
 }
 
-/// Writes row `row` from column `first` on, with bias, ReLU, mask and rounding, by `round`, as in the contract.
+/// Writes row `row` from column `first` on, with bias, ReLU, mask and rounding, by `round`, as in
+/// the contract.
 ///
 /// # Safety
 /// As [`load_row`].
@@ -119,7 +129,8 @@ pub unsafe fn store_row(
 ) {
     let finish = &micro.finish;
     let count = COLS.min(micro.cols - first);
-    // SAFETY: bias, mask and `C` cover the microtile, by the caller's promise; `count` keeps to its columns.
+    // SAFETY: bias, mask and `C` cover the microtile, by the caller's promise; `count` keeps to its
+    // columns.
     unsafe {
         if !finish.bias.is_null() {
             let bias = std::slice::from_raw_parts(finish.bias.add(first), count);
@@ -129,8 +140,13 @@ pub unsafe fn store_row(
             sums.iter_mut().for_each(|sum| *sum = if *sum < 0.0 { 0.0 } else { *sum });
         }
         if !finish.mask.is_null() {
-            let mask = std::slice::from_raw_parts(finish.mask.add(row * finish.mask_stride + first), count);
-            sums.iter_mut().zip(mask).for_each(|(sum, mask)| *sum = if *mask > 0.0 { *sum } else { 0.0 });
+            let mask = std::slice::from_raw_parts(
+                finish.mask.add(row * finish.mask_stride + first),
+                count,
+            );
+            sums.iter_mut()
+                .zip(mask)
+                .for_each(|(sum, mask)| *sum = if *mask > 0.0 { *sum } else { 0.0 });
         }
         if finish.round {
             round(&mut sums);
@@ -139,7 +155,8 @@ pub unsafe fn store_row(
     }
 }
 
-/// Copies `rows` rows of `cols` elements, `source.1` elements apart, to rows of `VECTORS · 16` elements, zeros beyond.
+/// Copies `rows` rows of `cols` elements, `source.1` elements apart, to rows of `VECTORS · 16`
+/// elements, zeros beyond.
 ///
 /// # Safety
 /// Source and target cover what the counts say; `cols <= VECTORS · 16`.
@@ -182,7 +199,8 @@ pub unsafe fn add_strips(strips: *const f32, (count, len): (usize, usize), sums:
 /// `panel[k·32 + c] = matrix(c, k)` for up to 32 rows, zeros beyond them.
 pub fn transpose_rows(matrix: MatRef<'_>, panel: &mut [f32]) {
     panel.fill(0.0);
-    // Sixteen columns of the matrix at a time: one cache line of each row, and of the panel what fits the first level.
+    // Sixteen columns of the matrix at a time: one cache line of each row, and of the panel what
+    // fits the first level.
     let depth = matrix.cols();
     for first in (0..depth).step_by(16) {
         let end = depth.min(first + 16);

@@ -1,4 +1,5 @@
-//! One tile of a product: blocks of depth, panels of columns, and the microkernel of this processor.
+//! One tile of a product: blocks of depth, panels of columns, and the microkernel of this
+//! processor.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -19,7 +20,8 @@ use pairs::{BAND_STRIDE, BAND_WORDS, pack_band, pair_rows, widen};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Rows of a block of depth, of numbers or of words: a panel of this depth takes 32 KiB, two thirds of the first-level cache.
+/// Rows of a block of depth, of numbers or of words: a panel of this depth takes 32 KiB, two thirds
+/// of the first-level cache.
 const BLOCK_DEPTH: usize = 256;
 
 /// Rows of a packed strip of `A`, of which a microtile uses the first few: one cache line.
@@ -39,7 +41,8 @@ pub enum Form {
     Widened,
 }
 
-/// The microkernels of a product, chosen once for all of it, since tests change under way what is allowed.
+/// The microkernels of a product, chosen once for all of it, since tests change under way what is
+/// allowed.
 #[derive(Debug, Clone, Copy)]
 pub struct Kernels {
     isa: Isa,
@@ -99,13 +102,14 @@ impl PanelBlock {
     }
 }
 
-/// Work for a microkernel: `rows × cols` elements of `C`, at most one panel wide. Depth and strides of `A` are in what its form says:
-/// numbers or words.
+/// Work for a microkernel: `rows × cols` elements of `C`, at most one panel wide. Depth and strides
+/// of `A` are in what its form says: numbers or words.
 #[derive(Clone, Copy)]
 struct Micro {
     form: Form,
     a: *const f32,
-    /// Elements from `a(i, k)` to `a(i + 1, k)` for [`Left::Rows`], to `a(i, k + 1)` for strips of [`Left::Columns`].
+    /// Elements from `a(i, k)` to `a(i + 1, k)` for [`Left::Rows`], to `a(i, k + 1)` for strips of
+    /// [`Left::Columns`].
     a_stride: usize,
     /// Whether `A` lies by columns.
     columns: bool,
@@ -123,14 +127,16 @@ struct Micro {
     ahead: Ahead,
 }
 
-/// Memory that will be read soon: at each step of depth the cache line `stride` elements on is asked for.
+/// Memory that will be read soon: at each step of depth the cache line `stride` elements on is
+/// asked for.
 #[derive(Clone, Copy)]
 struct Ahead {
     start: *const f32,
     stride: usize,
 }
 
-/// The tail of [`Finish`] that belongs to a microkernel's place; null pointers where a part is absent.
+/// The tail of [`Finish`] that belongs to a microkernel's place; null pointers where a part is
+/// absent.
 #[derive(Clone, Copy)]
 struct MicroFinish {
     bias: *const f32,
@@ -141,8 +147,13 @@ struct MicroFinish {
 }
 
 impl MicroFinish {
-    const NONE: Self =
-        Self { bias: std::ptr::null(), relu: false, mask: std::ptr::null(), mask_stride: 0, round: false };
+    const NONE: Self = Self {
+        bias: std::ptr::null(),
+        relu: false,
+        mask: std::ptr::null(),
+        mask_stride: 0,
+        round: false,
+    };
 
     fn at(finish: &Finish<'_>, row: usize, col: usize) -> Self {
         Self {
@@ -163,7 +174,8 @@ pub fn compute(kernels: Kernels, product: &Product<'_>, mut tile: Tile<'_>) {
     }
 }
 
-/// Blocks of depth of at most `most` words, as even as can be; one empty block where there is no depth.
+/// Blocks of depth of at most `most` words, as even as can be; one empty block where there is no
+/// depth.
 fn blocks(depth: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
     let (start, len) = (depth.start, depth.len());
     let count = len.div_ceil(most).max(1);
@@ -181,12 +193,15 @@ enum Source {
     Strips(*const f32),
 }
 
-/// Panel after panel, each in its whole depth: the tile's rows of `A` stay in the second-level cache, those of `C` under a
-/// panel in the first, and the panels stream by, asked for one block ahead.
+/// Panel after panel, each in its whole depth: the tile's rows of `A` stay in the second-level
+/// cache, those of `C` under a panel in the first, and the panels stream by, asked for one block
+/// ahead.
 fn with_panels(kernels: Kernels, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
     let words = 0..product.numbers.words(panels.depth);
     match kernels.form {
-        Form::F32 | Form::Widened => over_panels(kernels, product, panels, tile, (words, Source::Matrix)),
+        Form::F32 | Form::Widened => {
+            over_panels(kernels, product, panels, tile, (words, Source::Matrix))
+        }
         Form::Words => with_band(kernels, product, panels, tile, words),
     }
 }
@@ -242,8 +257,8 @@ fn over_panels(
     }
 }
 
-/// Block after block of depth: the block's part of `A` is packed once, then panel after panel of `B`, all on the stack; the
-/// rows of the next block are asked for meanwhile.
+/// Block after block of depth: the block's part of `A` is packed once, then panel after panel of
+/// `B`, all on the stack; the rows of the next block are asked for meanwhile.
 fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
     let mut packed_a = MaybeUninit::<[f32; MAX_STRIPS * BLOCK_DEPTH * STRIP_ROWS]>::uninit();
     let mut packed_b = PanelBlock::new();
@@ -253,7 +268,8 @@ fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: 
     let (numbers, form) = (product.numbers, kernels.form);
     let parts = tile.rows().div_ceil(kernels.max_rows());
     let (row, col) = (tile.first_row, tile.first_col);
-    // A microtile asks for one line of as many rows as a block has words; of bf16 twice as many rows come.
+    // A microtile asks for one line of as many rows as a block has words; of bf16 twice as many
+    // rows come.
     let halves = numbers.before(1);
     let lines = (halves * tile.cols().div_ceil(16), halves * tile.rows().div_ceil(16));
     let spacing = (tile.cols().div_ceil(PANEL_COLS) * parts / (lines.0 + lines.1)).max(1);
@@ -292,7 +308,12 @@ fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: 
 ///
 /// # Safety
 /// `parts` strips of `len` rows lie at `strips`.
-unsafe fn add_strips(kernels: Kernels, strips: *const f32, (parts, len): (usize, usize), sums: &mut [f32]) {
+unsafe fn add_strips(
+    kernels: Kernels,
+    strips: *const f32,
+    (parts, len): (usize, usize),
+    sums: &mut [f32],
+) {
     let rows = sums.len();
     let strip = |part: usize| part * rows / parts..(part + 1) * rows / parts;
     let mut lanes = [[0.0_f32; STRIP_ROWS]; MAX_STRIPS];
@@ -303,7 +324,9 @@ unsafe fn add_strips(kernels: Kernels, strips: *const f32, (parts, len): (usize,
     unsafe {
         match kernels.isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::add_strips(kernels.form, strips, (parts, len), lanes.as_mut_ptr().cast()),
+            Isa::Avx512 => {
+                avx512::add_strips(kernels.form, strips, (parts, len), lanes.as_mut_ptr().cast())
+            }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::add_strips(strips, (parts, len), lanes.as_mut_ptr().cast()),
             _ => fallback::add_strips(strips, (parts, len), lanes.as_mut_ptr().cast()),
@@ -340,11 +363,19 @@ fn column(
             }
             (Source::Band { words, first: before }, _) => {
                 // SAFETY: row `first` of the tile was packed before, from word `before` on.
-                (unsafe { words.add(first * BAND_STRIDE + block.start - before) }, BAND_STRIDE, false)
+                (
+                    unsafe { words.add(first * BAND_STRIDE + block.start - before) },
+                    BAND_STRIDE,
+                    false,
+                )
             }
             (Source::Strips(strips), _) => {
                 // SAFETY: strip `part` of the block was packed before.
-                (unsafe { strips.add(part * form.rows(block.len()) * STRIP_ROWS) }, STRIP_ROWS, true)
+                (
+                    unsafe { strips.add(part * form.rows(block.len()) * STRIP_ROWS) },
+                    STRIP_ROWS,
+                    true,
+                )
             }
         };
         let micro = Micro {
@@ -378,8 +409,8 @@ fn column(
 /// Runs the microkernel of `isa`.
 ///
 /// # Safety
-/// The processor has `isa`, and bf16's instructions for words. The pointers of `micro` cover what its shape says, which one microtile
-/// can hold.
+/// The processor has `isa`, and bf16's instructions for words. The pointers of `micro` cover what
+/// its shape says, which one microtile can hold.
 unsafe fn run(isa: Isa, micro: &Micro) {
     // SAFETY: passed on to the caller.
     unsafe {
@@ -401,14 +432,19 @@ fn pack_panel(
     cols: Range<usize>,
     packed: &mut PanelBlock,
 ) -> *const f32 {
-    assert!(form.rows(depth.len()) <= BLOCK_DEPTH && cols.len() <= PANEL_COLS, "a block fits its buffer");
+    assert!(
+        form.rows(depth.len()) <= BLOCK_DEPTH && cols.len() <= PANEL_COLS,
+        "a block fits its buffer"
+    );
     let start = packed.0.as_mut_ptr().cast::<f32>();
-    // SAFETY: rows of the panel lie inside the buffer; each is written in full, so that no element stays unset.
+    // SAFETY: rows of the panel lie inside the buffer; each is written in full, so that no element
+    // stays unset.
     unsafe { pack_block::<2>(form, matrix, depth, cols, start) };
     start
 }
 
-/// Packs a block, in words, of the columns `cols` of `matrix` in the form that is multiplied, as rows of `VECTORS · 16`.
+/// Packs a block, in words, of the columns `cols` of `matrix` in the form that is multiplied, as
+/// rows of `VECTORS · 16`.
 ///
 /// # Safety
 /// `target` has room for all rows; there are at most `VECTORS · 16` columns.
@@ -434,8 +470,8 @@ unsafe fn pack_block<const VECTORS: usize>(
     }
 }
 
-/// Packs a block, in words, of the columns `rows` of `matrix` as `parts` strips: `strip[k·16 + i] = matrix(k, first row + i)`,
-/// zeros beyond the rows of the strip.
+/// Packs a block, in words, of the columns `rows` of `matrix` as `parts` strips:
+/// `strip[k·16 + i] = matrix(k, first row + i)`, zeros beyond the rows of the strip.
 fn pack_strips(
     form: Form,
     matrix: MatRef<'_>,
@@ -469,7 +505,8 @@ pub fn transpose_panel(matrix: MatRef<'_>, rows: Range<usize>, panel: &mut [f32]
     let rows = matrix.rows_range(rows.start, rows.len());
     match isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the processor has AVX-512; the panel has a row for each column, by the line above.
+        // SAFETY: the processor has AVX-512; the panel has a row for each column, by the line
+        // above.
         Isa::Avx512 => unsafe { avx512::transpose_rows(rows, panel.as_mut_ptr()) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above, of AVX2.
@@ -478,7 +515,8 @@ pub fn transpose_panel(matrix: MatRef<'_>, rows: Range<usize>, panel: &mut [f32]
     }
 }
 
-/// Copies the columns `cols` of the rows `depth` to rows of `VECTORS · 16` elements, zeros beyond them.
+/// Copies the columns `cols` of the rows `depth` to rows of `VECTORS · 16` elements, zeros beyond
+/// them.
 ///
 /// # Safety
 /// `target` has room for all rows; there are at most `VECTORS · 16` columns.
@@ -499,14 +537,25 @@ unsafe fn copy_rows<const VECTORS: usize>(
     unsafe {
         match isa() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => {
-                avx512::copy_rows::<VECTORS>((source, matrix.stride()), depth.len(), cols.len(), target)
-            }
+            Isa::Avx512 => avx512::copy_rows::<VECTORS>(
+                (source, matrix.stride()),
+                depth.len(),
+                cols.len(),
+                target,
+            ),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => {
-                avx2::copy_rows::<VECTORS>((source, matrix.stride()), depth.len(), cols.len(), target)
-            }
-            _ => fallback::copy_rows::<VECTORS>((source, matrix.stride()), depth.len(), cols.len(), target),
+            Isa::Avx2 => avx2::copy_rows::<VECTORS>(
+                (source, matrix.stride()),
+                depth.len(),
+                cols.len(),
+                target,
+            ),
+            _ => fallback::copy_rows::<VECTORS>(
+                (source, matrix.stride()),
+                depth.len(),
+                cols.len(),
+                target,
+            ),
         }
     }
 }

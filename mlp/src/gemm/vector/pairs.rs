@@ -15,7 +15,8 @@ pub const BAND_ROWS: usize = 128;
 /// Most words of a packed row: 128 of them take a quarter of a second-level cache of 1 MiB.
 pub const BAND_WORDS: usize = 512;
 
-/// Words from one packed row to the next: not a multiple of 2 KiB, which all rows of a microtile would share their sets by.
+/// Words from one packed row to the next: not a multiple of 2 KiB, which all rows of a microtile
+/// would share their sets by.
 pub const BAND_STRIDE: usize = BAND_WORDS + 16;
 
 /// Packs the words `words` of the rows `rows` of `matrix`, [`BAND_STRIDE`] apart.
@@ -52,7 +53,9 @@ unsafe fn pair_neighbours<const ROUND: bool>(values: &[f32], target: *mut f32) {
     match isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: passed on to the caller.
-        Isa::Avx512 => unsafe { avx512::pair_neighbours::<ROUND>(values.as_ptr(), values.len(), target) },
+        Isa::Avx512 => unsafe {
+            avx512::pair_neighbours::<ROUND>(values.as_ptr(), values.len(), target)
+        },
         _ => {
             // SAFETY: passed on to the caller; words are written before they are read.
             let words = unsafe { std::slice::from_raw_parts_mut(target, values.len().div_ceil(2)) };
@@ -66,7 +69,8 @@ unsafe fn pair_neighbours<const ROUND: bool>(values: &[f32], target: *mut f32) {
     }
 }
 
-/// Packs the words `words` of the columns `cols`, two rows of `matrix` each, as rows of `VECTORS · 16` words, zeros beyond.
+/// Packs the words `words` of the columns `cols`, two rows of `matrix` each, as rows of
+/// `VECTORS · 16` words, zeros beyond.
 ///
 /// # Safety
 /// `target` has room for all words; there are at most `VECTORS · 16` columns.
@@ -91,8 +95,10 @@ pub unsafe fn pair_rows<const VECTORS: usize, const ROUND: bool>(
             unsafe { avx512::pair_rows::<VECTORS, ROUND>(source, rows.len(), cols.len(), target) };
         }
         _ => {
-            // SAFETY: the target has room, by the caller's promise; words are written before they are read.
-            let target = unsafe { std::slice::from_raw_parts_mut(target, words.len() * VECTORS * 16) };
+            // SAFETY: the target has room, by the caller's promise; words are written before they
+            // are read.
+            let target =
+                unsafe { std::slice::from_raw_parts_mut(target, words.len() * VECTORS * 16) };
             for (low, words) in rows.clone().step_by(2).zip(target.chunks_exact_mut(VECTORS * 16)) {
                 let high = (low + 1 < rows.end).then(|| &matrix.row(low + 1)[cols.clone()]);
                 let low = &matrix.row(low)[cols.clone()];
@@ -112,7 +118,8 @@ pub fn widen(words: &[f32], block: &mut PanelBlock) -> *const f32 {
     let numbers = &mut block.0[..2 * words.len()];
     match isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the processor has AVX-512; there is room for two numbers a word, by the line above.
+        // SAFETY: the processor has AVX-512; there is room for two numbers a word, by the line
+        // above.
         Isa::Avx512 => unsafe { avx512::widen(words, numbers.as_mut_ptr().cast()) },
         _ => widen_rows(words, numbers),
     }
@@ -131,7 +138,8 @@ vectorized! {
     }
 }
 
-/// Packs the columns `cols` of all of `matrix` as one panel of words; see [`super::super::pack_columns`].
+/// Packs the columns `cols` of all of `matrix` as one panel of words; see
+/// [`super::super::pack_columns`].
 pub fn pair_panel(matrix: MatRef<'_>, cols: Range<usize>, panel: &mut [f32]) {
     let words = matrix.rows().div_ceil(2);
     assert_eq!(panel.len(), words * PANEL_COLS, "one panel");
@@ -142,7 +150,8 @@ pub fn pair_panel(matrix: MatRef<'_>, cols: Range<usize>, panel: &mut [f32]) {
 /// Words of a stretch that is paired on the stack before it is transposed.
 const STRETCH: usize = 256;
 
-/// Packs the rows `rows` of `matrix` as the columns of one panel of words; see [`super::super::pack_transposed`].
+/// Packs the rows `rows` of `matrix` as the columns of one panel of words; see
+/// [`super::super::pack_transposed`].
 pub fn pair_transposed_panel(matrix: MatRef<'_>, rows: Range<usize>, panel: &mut [f32]) {
     assert_eq!(panel.len(), matrix.cols().div_ceil(2) * PANEL_COLS, "one panel");
     let mut paired = [0.0_f32; PANEL_COLS * STRETCH];

@@ -1,6 +1,7 @@
 // Concatenation: copies of rows. One warp takes one sample.
 
-// Types of the bottom output, the result and their gradients, and of the vectors and theirs: 0 is f32, 1 f16, 2 bf16.
+// Types of the bottom output, the result and their gradients, and of the vectors and theirs: 0 is
+// f32, 1 f16, 2 bf16.
 #ifndef ELEMENT
 #define ELEMENT 0
 #endif

@@ -1,13 +1,15 @@
 //! Concatenation: the bottom output and the vectors side by side, no products.
 //!
 //! # What it computes
-//! Forward `out = [bottom, vectors]`; backward the two parts of the gradient, the bottom's masked by its ReLU where asked.
+//! Forward `out = [bottom, vectors]`; backward the two parts of the gradient, the bottom's masked
+//! by its ReLU where asked.
 //!
 //! # Shapes
 //! bottom B × D, vectors B × V, out B × (D + V); types as in [`super::dot`], rows may be strided.
 //!
 //! # Work
-//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two kernels. Errors: none; wrong shapes panic.
+//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two
+//! kernels. Errors: none; wrong shapes panic.
 //!
 //! # Source
 //! `--arch-interaction-op=cat` of facebookresearch/dlrm.

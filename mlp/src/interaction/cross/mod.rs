@@ -1,36 +1,43 @@
-//! Low-rank cross network: every layer multiplies the features with what it has made of them, so that L layers hold products of up to
-//! L + 1 features.
+//! Low-rank cross network: every layer multiplies the features with what it has made of them, so
+//! that L layers hold products of up to L + 1 features.
 //!
 //! # What it computes
-//! With `x₀` the bottom output and all pooled vectors side by side ([`super::cat`]), for l = 0 … L−1
+//! With `x₀` the bottom output and all pooled vectors side by side ([`super::cat`]), for l = 0 …
+//! L−1
 //!
 //! ```text
 //! h_l     = W_l·(V_l·x_l) + b_l
 //! x_{l+1} = x₀ ⊙ h_l + x_l
 //! ```
 //!
-//! Backwards, from the last layer to the first, with `dY` the gradient of `x_{l+1}`: `dH = dY ⊙ x₀` and `dX₀ += dY ⊙ h_l` in one pass
-//! over `dY`; then `dU = dH·W`, `dW = dHᵀ·U`, `db = Σ dH`, `dV = dUᵀ·x_l` (U = V·x_l), and `dY + dU·V` is the gradient of `x_l`: that
-//! product adds to `dY` where it lies. The first layer's input is `x₀` itself: there the pass adds `dY` to `dX₀` as well, and
-//! the product adds to that.
+//! Backwards, from the last layer to the first, with `dY` the gradient of `x_{l+1}`: `dH = dY ⊙ x₀`
+//! and `dX₀ += dY ⊙ h_l` in one pass over `dY`; then `dU = dH·W`, `dW = dHᵀ·U`, `db = Σ dH`,
+//! `dV = dUᵀ·x_l` (U = V·x_l), and `dY + dU·V` is the gradient of `x_l`: that product adds to `dY`
+//! where it lies. The first layer's input is `x₀` itself: there the pass adds `dY` to `dX₀` as
+//! well, and the product adds to that.
 //!
 //! # Shapes
-//! `x₀` B × N, where N = (tables + 1) · dim for equal widths; `V` rank × N, `W` N × rank, `b` 1 × N. f32; on a device whose products
-//! take 16 bits everything between the layers, and `x₀` with its gradient, is of that type.
+//! `x₀` B × N, where N = (tables + 1) · dim for equal widths; `V` rank × N, `W` N × rank, `b` 1 ×
+//! N. f32; on a device whose products take 16 bits everything between the layers, and `x₀` with its
+//! gradient, is of that type.
 //!
 //! # Parameters
-//! `cross.l.v.weight`, `cross.l.w.weight`, `cross.l.w.bias`. Weights ~ N(0, √(2 / (in + out))), biases 0.
+//! `cross.l.v.weight`, `cross.l.w.weight`, `cross.l.w.bias`. Weights ~ N(0, √(2 / (in + out))),
+//! biases 0.
 //!
 //! # Sums
-//! Those of [`crate::linear`]; elementwise, `x₀·h + x` and `dX₀ + dY·h` are fused multiply-adds on every device.
+//! Those of [`crate::linear`]; elementwise, `x₀·h + x` and `dX₀ + dY·h` are fused multiply-adds on
+//! every device.
 //!
 //! # Work
-//! On the CPU it blocks until done and allocates nothing. On a device each layer enqueues two products and a kernel, backwards four
-//! products and a kernel; weight gradients run on the stream's companion, where it has one, beside the data gradient that the same
-//! gradient is waited for. Errors: none; wrong shapes panic.
+//! On the CPU it blocks until done and allocates nothing. On a device each layer enqueues two
+//! products and a kernel, backwards four products and a kernel; weight gradients run on the
+//! stream's companion, where it has one, beside the data gradient that the same gradient is waited
+//! for. Errors: none; wrong shapes panic.
 //!
 //! # Source
-//! Wang et al., "DCN V2", WWW 2021, §3.3, eq. 2 with one expert; TorchRec `LowRankCrossNet` (initial values).
+//! Wang et al., "DCN V2", WWW 2021, §3.3, eq. 2 with one expert; TorchRec `LowRankCrossNet`
+//! (initial values).
 
 mod cpu;
 mod cuda;
@@ -90,7 +97,8 @@ impl CrossSpec {
         let stacks = (0..self.layers).map(|layer| stack(plans, layer)).collect();
         // Rows start at cache lines.
         let stride = width.next_multiple_of(16);
-        let mut slot = |name: String| plans.activations.matrix(&name, compute.dtype(), max_samples, stride);
+        let mut slot =
+            |name: String| plans.activations.matrix(&name, compute.dtype(), max_samples, stride);
         CrossPlan {
             width,
             compute,
@@ -166,7 +174,8 @@ impl Cross {
         &self.inputs[1..]
     }
 
-    /// The output of the last layer for the first samples of [`Self::input`], as many as `y` has rows.
+    /// The output of the last layer for the first samples of [`Self::input`], as many as `y` has
+    /// rows.
     pub fn forward(&self, stream: &Stream, y: &Mat) {
         let samples = y.rows();
         let x0 = &self.input().first_rows(samples);
@@ -182,7 +191,8 @@ impl Cross {
     /// Gradients of all parameters and of the input, for the samples of the last [`Self::forward`].
     pub fn backward(&self, stream: &Stream, args: &CrossBackwardArgs<'_>) {
         let samples = args.d_y.rows();
-        let first = [self.input(), &self.d_product, &self.d_input].map(|mat| mat.first_rows(samples));
+        let first =
+            [self.input(), &self.d_product, &self.d_input].map(|mat| mat.first_rows(samples));
         let [x0, d_h, d_x0] = &first;
         for (layer, stack) in self.stacks.iter().enumerate().rev() {
             let h = &self.products[layer].first_rows(samples);

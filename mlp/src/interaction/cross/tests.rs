@@ -13,7 +13,8 @@ struct Case {
     sum_blocks: usize,
 }
 
-/// One layer, several; a rank above and below the width; widths that end anywhere and at multiples of 16; blocks that do not divide.
+/// One layer, several; a rank above and below the width; widths that end anywhere and at multiples
+/// of 16; blocks that do not divide.
 const CASES: [Case; 5] = [
     Case { samples: 5, width: 6, rank: 2, layers: 1, sum_blocks: 1 },
     Case { samples: 21, width: 9, rank: 4, layers: 2, sum_blocks: 4 },
@@ -31,7 +32,8 @@ struct Network {
     d_y: Mat,
 }
 
-/// What it makes of them: output, gradient of the input, all parameters' gradients in the order of their names.
+/// What it makes of them: output, gradient of the input, all parameters' gradients in the order of
+/// their names.
 #[derive(Debug, PartialEq)]
 struct Results {
     y: Vec<f32>,
@@ -62,7 +64,8 @@ impl Case {
             mat.copy_from(&make(10 + index as u64, mat.rows() * mat.cols())).unwrap();
         }
         cross.stacks().iter().for_each(|stack| stack.refresh(stream));
-        // Rows of what is handed over start anywhere; in 16 bits they are as the model lays them out.
+        // Rows of what is handed over start anywhere; in 16 bits they are as the model lays them
+        // out.
         let wide = |name, data: &[f32]| match compute.is_16_bit() {
             true => sixteen_bits(stream, compute, name, (samples, width), data),
             false => wide_on(stream, name, samples, width, data),
@@ -88,7 +91,8 @@ impl Case {
             y.extend(oracle::cross(x0, &layers));
             let (d_x, gradients) = oracle::cross_backward(x0, &layers, d_y);
             d_x0.extend(d_x);
-            let gradients = gradients.into_iter().flat_map(|layer| [layer.v, layer.w, layer.b].concat());
+            let gradients =
+                gradients.into_iter().flat_map(|layer| [layer.v, layer.w, layer.b].concat());
             let gradients: Vec<f64> = gradients.collect();
             total.resize(gradients.len(), 0.0);
             total.iter_mut().zip(gradients).for_each(|(total, gradient)| *total += gradient);
@@ -100,7 +104,8 @@ impl Case {
         let layer = |layer: usize| {
             let [v, w, b] = [self.rank * self.width, self.rank * self.width, self.width];
             let first = 10 + 3 * layer as u64;
-            let [v, w, b] = [(0, v), (1, w), (2, b)].map(|(part, len)| wide(&make(first + part, len)));
+            let [v, w, b] =
+                [(0, v), (1, w), (2, b)].map(|(part, len)| wide(&make(first + part, len)));
             CrossLayer { v, w, b }
         };
         (0..self.layers).map(layer).collect()
@@ -145,7 +150,11 @@ impl Network {
         let fill = |mat: &Mat, data: &[f32]| match mat.dtype() {
             headlong_device::DType::F32 => {
                 let mut data = data.to_vec();
-                self.cross.compute.rounding().iter().for_each(|rounding| rounding.round_all(&mut data));
+                self.cross
+                    .compute
+                    .rounding()
+                    .iter()
+                    .for_each(|rounding| rounding.round_all(&mut data));
                 mat.copy_from(&data).unwrap();
             }
             _ => {
@@ -182,7 +191,10 @@ fn check_exact(stream: &Stream) {
         let network = case.network(stream, Compute::F32, signs);
         let once = network.run(stream, signs, false);
         let (y, d_x0, gradients) = case.expected(signs);
-        assert!(y.iter().chain(&gradients).all(|x| x.abs() < (1 << 24) as f64), "{case:?} is exact in f32");
+        assert!(
+            y.iter().chain(&gradients).all(|x| x.abs() < (1 << 24) as f64),
+            "{case:?} is exact in f32"
+        );
         assert_eq!(wide(&once.y), y, "{case:?}: output");
         assert_eq!(wide(&once.d_x0), d_x0, "{case:?}: gradient of the input");
         assert_eq!(wide(&once.gradients), gradients, "{case:?}: gradients");
@@ -197,11 +209,13 @@ fn check_exact(stream: &Stream) {
 fn distance(got: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(got.len(), expected.len());
     let square = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>();
-    let off = square(&mut got.iter().zip(expected).map(|(&got, expected)| f64::from(got) - expected));
+    let off =
+        square(&mut got.iter().zip(expected).map(|(&got, expected)| f64::from(got) - expected));
     (off / square(&mut expected.iter().copied())).sqrt()
 }
 
-/// Every value passes, up and down, some ten roundings of `unit` a layer; sums of up to 70 terms in f32 are finer than that.
+/// Every value passes, up and down, some ten roundings of `unit` a layer; sums of up to 70 terms in
+/// f32 are finer than that.
 fn check_bounds(stream: &Stream, compute: Compute, unit: f64) {
     for case in CASES {
         let got = case.network(stream, compute, scaled).run(stream, scaled, false);
@@ -227,8 +241,8 @@ fn agrees_with_the_oracle() {
     check_bounds(&stream, Compute::Rounded(Rounding::F16), 2.0_f64.powi(-11));
 }
 
-/// The oracle's gradients are the slopes of its output: polynomials in each number, so that a central difference is as good as
-/// its step allows.
+/// The oracle's gradients are the slopes of its output: polynomials in each number, so that a
+/// central difference is as good as its step allows.
 #[test]
 fn the_oracle_agrees_with_finite_differences() {
     let case = CASES[1];
@@ -241,7 +255,10 @@ fn the_oracle_agrees_with_finite_differences() {
     let step = 1e-5;
     let slope = |change: &dyn Fn(f64) -> f64| (change(step) - change(-step)) / (2.0 * step);
     let close = |got: f64, expected: f64, what: &str| {
-        assert!((got - expected).abs() < 1e-8 * (1.0 + expected.abs()), "{what}: {got}, {expected}");
+        assert!(
+            (got - expected).abs() < 1e-8 * (1.0 + expected.abs()),
+            "{what}: {got}, {expected}"
+        );
     };
     for (index, gradient) in d_x0.iter().enumerate() {
         let change = |by: f64| {
@@ -288,14 +305,23 @@ fn parameters_are_named_and_begin_as_published() {
     let stream = Stream::cpu(1);
     let network = case.network(&stream, Compute::F32, scaled);
     network.cross.stacks().iter().for_each(|stack| stack.initialize(3));
-    let names: Vec<String> = network.arenas.parameters.mats().map(|mat| mat.name().to_owned()).collect();
-    assert_eq!(names[..4], ["cross.0.v.weight", "cross.0.w.weight", "cross.0.w.bias", "cross.1.v.weight"]);
+    let names: Vec<String> =
+        network.arenas.parameters.mats().map(|mat| mat.name().to_owned()).collect();
+    assert_eq!(
+        names[..4],
+        ["cross.0.v.weight", "cross.0.w.weight", "cross.0.w.bias", "cross.1.v.weight"]
+    );
     for mat in network.arenas.parameters.mats() {
         let values = values(&mat);
         let square = values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32;
-        let expected = if mat.name().ends_with("bias") { 0.0 } else { 2.0 / (case.width + case.rank) as f32 };
+        let expected =
+            if mat.name().ends_with("bias") { 0.0 } else { 2.0 / (case.width + case.rank) as f32 };
         // Five standard errors of a variance of 768 values.
-        assert!((square - expected).abs() <= 5.0 * expected * (2.0 / 768.0_f32).sqrt(), "{}", mat.name());
+        assert!(
+            (square - expected).abs() <= 5.0 * expected * (2.0 / 768.0_f32).sqrt(),
+            "{}",
+            mat.name()
+        );
     }
 }
 
@@ -325,7 +351,8 @@ mod cuda_tests {
         for case in [CASES[1], CASES[2]] {
             let expected = case.network(&alone, Compute::F32, scaled).run(&alone, scaled, false);
             let pool = std::sync::Arc::new(headlong_device::pool::Pool::new(1));
-            let two = [(); 2].map(|()| Stream::cuda(&device, std::sync::Arc::clone(&pool)).unwrap());
+            let two =
+                [(); 2].map(|()| Stream::cuda(&device, std::sync::Arc::clone(&pool)).unwrap());
             let [stream, companion] = two;
             let stream = stream.with_companion(companion);
             let network = case.network(&stream, Compute::F32, scaled);

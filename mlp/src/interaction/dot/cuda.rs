@@ -13,7 +13,8 @@ pub static SOURCE: Source = Source {
     text: concat!(include_str!("../../loss_scale/unscale.cuh"), include_str!("dot.cu")),
 };
 
-/// Most shared memory of a block: two blocks and more fit a multiprocessor of any architecture that is compiled for.
+/// Most shared memory of a block: two blocks and more fit a multiprocessor of any architecture that
+/// is compiled for.
 const MAX_SHARED_BYTES: usize = 72 << 10;
 
 /// Samples of a block, at most.
@@ -106,7 +107,8 @@ impl Instance {
         ]
     }
 
-    /// A block takes as many samples at a time as it has warps; where one does not fit into its memory, one without it.
+    /// A block takes as many samples at a time as it has warps; where one does not fit into its
+    /// memory, one without it.
     fn run<A: Copy>(
         &self,
         stream: &CudaStream,
@@ -118,14 +120,16 @@ impl Instance {
         let (entry, shape) = if bytes > MAX_SHARED_BYTES {
             (names[1], Launch::new(blocks(stream, samples), 128))
         } else {
-            let shape = Launch::new(blocks(stream, samples.div_ceil(self.warps)), 32 * self.warps as u32);
+            let shape =
+                Launch::new(blocks(stream, samples.div_ceil(self.warps)), 32 * self.warps as u32);
             (names[0], shape.with_shared(bytes as u32))
         };
         stream.run(&SOURCE, &self.defines(), entry, shape, args);
     }
 }
 
-/// The instances for a number of vectors of `dim` elements: f32 throughout, and 16-bit results of f32 and of 16-bit vectors.
+/// The instances for a number of vectors of `dim` elements: f32 throughout, and 16-bit results of
+/// f32 and of 16-bit vectors.
 pub fn builds(vectors: usize, dim: usize) -> Vec<Build> {
     let plain = |types| {
         let defines = Instance::of(vectors, dim, types).defines().to_vec();
@@ -134,7 +138,10 @@ pub fn builds(vectors: usize, dim: usize) -> Vec<Build> {
     let mut all = vec![plain([DType::F32; 2])];
     for result in [DType::Bf16, DType::F16] {
         for types in [[result, DType::F32], [result; 2]] {
-            all.push(Tensor::of(vectors, dim, types).map_or_else(|| plain(types), |tensor| tensor.build()));
+            all.push(
+                Tensor::of(vectors, dim, types)
+                    .map_or_else(|| plain(types), |tensor| tensor.build()),
+            );
         }
     }
     all
@@ -142,7 +149,8 @@ pub fn builds(vectors: usize, dim: usize) -> Vec<Build> {
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     let (bottom, vectors, out) = (args.bottom, args.vectors, args.out);
-    let (count, dim, types) = (vectors.cols() / bottom.cols(), bottom.cols(), [out.dtype(), vectors.dtype()]);
+    let (count, dim, types) =
+        (vectors.cols() / bottom.cols(), bottom.cols(), [out.dtype(), vectors.dtype()]);
     if let Some(tensor) = Tensor::of(count, dim, types) {
         return tensor.forward(stream.cuda_body(), args);
     }
@@ -195,7 +203,8 @@ fn is_aligned(mat: &Mat) -> bool {
     starts_at_multiples_of(4, mat)
 }
 
-/// Whether all rows start at multiples of `count` elements, or of 16 bytes, which is the widest access.
+/// Whether all rows start at multiples of `count` elements, or of 16 bytes, which is the widest
+/// access.
 pub fn starts_at_multiples_of(count: usize, mat: &Mat) -> bool {
     let bytes = (count * mat.dtype().bytes()).min(16) as u64;
     mat.device_ptr().0.is_multiple_of(bytes) && mat.stride().is_multiple_of(count)

@@ -1,5 +1,6 @@
-// Dot interaction, computed in f32. One warp takes one sample: it stages the rows of F in shared memory, and each lane keeps a tile of the
-// result in registers. Samples need nobody but their own warp, so there is no barrier of the block anywhere.
+// Dot interaction, computed in f32. One warp takes one sample: it stages the rows of F in shared
+// memory, and each lane keeps a tile of the result in registers. Samples need nobody but their own
+// warp, so there is no barrier of the block anywhere.
 
 #ifndef NUM_VECTORS
 #define NUM_VECTORS 26
@@ -7,7 +8,8 @@
 #ifndef DIM
 #define DIM 16
 #endif
-// Types of the bottom output, the result and their gradients, and of the vectors and theirs: 0 is f32, 1 f16, 2 bf16.
+// Types of the bottom output, the result and their gradients, and of the vectors and theirs: 0 is
+// f32, 1 f16, 2 bf16.
 #ifndef ELEMENT
 #define ELEMENT 0
 #endif
@@ -31,10 +33,12 @@ constexpr u32 PAIRS = ROWS * (ROWS - 1) / 2;
 // Pieces of four elements in a row, the last one filled up with zeros.
 constexpr u32 QUADS = (DIM + 3) / 4;
 constexpr bool ALIGNED_DIM = DIM % 4 == 0;
-// Elements between staged rows: an odd number of quads, so that eight lanes that read eight neighbouring rows meet all banks.
+// Elements between staged rows: an odd number of quads, so that eight lanes that read eight
+// neighbouring rows meet all banks.
 constexpr u32 STRIDE = 4 * (QUADS | 1);
 constexpr u32 PAIR_SLOTS = (PAIRS + 3) / 4 * 4;
-// Tiles of gradients one below the other, and elements of a row of G, which has zeros beyond the last of F's rows.
+// Tiles of gradients one below the other, and elements of a row of G, which has zeros beyond the
+// last of F's rows.
 constexpr u32 ROW_GROUPS = (ROWS + ROW_TILE - 1) / ROW_TILE;
 constexpr u32 FACTORS = ROW_GROUPS * ROW_TILE;
 
@@ -91,8 +95,9 @@ inline __device__ void stage(const Value *bottom, const Pooled *vectors, float *
     }
 }
 
-// A lane's tile is the 4 × 4 products of the rows high + r·CLASSES and low + c·CLASSES: so neighbouring lanes read neighbouring
-// rows. A pair of rows falls into one tile with high ≥ low, or twice into a tile with high = low.
+// A lane's tile is the 4 × 4 products of the rows high + r·CLASSES and low + c·CLASSES: so
+// neighbouring lanes read neighbouring rows. A pair of rows falls into one tile with high ≥ low, or
+// twice into a tile with high = low.
 constexpr u32 CLASSES = (ROWS + 3) / 4;
 constexpr u32 TILES = CLASSES * (CLASSES + 1) / 2;
 
@@ -271,7 +276,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) dot_backward(const DotB
     report(a.unscale, unscale);
 }
 
-// ---- samples whose rows do not fit into shared memory: a block takes a sample, a thread an output at a time --------------
+// ---- samples whose rows do not fit into shared memory: a block takes a sample, a thread an output
+// at a time --------------
 
 inline __device__ float feature(const Value *bottom, const Pooled *vectors, u32 row, u32 d) {
     return row == 0 ? to_float(bottom[d]) : to_float(vectors[(row - 1) * DIM + d]);

@@ -1,29 +1,34 @@
 //! Dot interaction: the products of all pairs of vectors of a sample.
 //!
 //! # What it computes
-//! With `F` the rows `[bottom; vector 0; …; vector T-1]` of a sample (`T + 1` rows of D), the output is
-//! `[bottom, F₁·F₀, F₂·F₀, F₂·F₁, F₃·F₀, …]`: the strict lower triangle of `F·Fᵀ` in row order. Backwards, with `G` the gradients
-//! of the products as a symmetric matrix of zero diagonal, `dF = G·F`, and the gradient of the copied bottom output is added to
-//! its row. With [`BackwardArgs::bottom_activation`] the bottom gradient is masked in the same pass.
+//! With `F` the rows `[bottom; vector 0; …; vector T-1]` of a sample (`T + 1` rows of D), the
+//! output is `[bottom, F₁·F₀, F₂·F₀, F₂·F₁, F₃·F₀, …]`: the strict lower triangle of `F·Fᵀ` in row
+//! order. Backwards, with `G` the gradients of the products as a symmetric matrix of zero diagonal,
+//! `dF = G·F`, and the gradient of the copied bottom output is added to its row. With
+//! [`BackwardArgs::bottom_activation`] the bottom gradient is masked in the same pass.
 //!
 //! # Shapes
-//! bottom B × D, vectors B × (T·D), output B × [`output_width`]; f32, rows may be strided. On a device the bottom, the output and
-//! their gradients may together be bf16 or f16, with vectors and their gradients of f32 or that type: then products are of that type
-//! on tensor cores where D is a multiple of 16, and rows of the output that have room are filled up with zeros to a multiple of
+//! bottom B × D, vectors B × (T·D), output B × [`output_width`]; f32, rows may be strided. On a
+//! device the bottom, the output and their gradients may together be bf16 or f16, with vectors and
+//! their gradients of f32 or that type: then products are of that type on tensor cores where D is a
+//! multiple of 16, and rows of the output that have room are filled up with zeros to a multiple of
 //! eight. Sums are f32.
 //!
 //! # Sums
-//! The product of vectors of up to 64 elements is one fused chain in their order. That of longer ones is summed in sixteen
-//! lanes (lane l takes elements l, l + 16, …, fused), then lanes l and l + 8, l and l + 4, l and l + 2, l and l + 1. A gradient
-//! is one fused chain over the rows of `F` in order; the bottom's starts from the gradient of the copy. So results depend on the
-//! sample alone: not on threads, place in the batch or instruction set. On a device every product is one fused chain, and gradients are
-//! the CPU's bits; tensor cores have an order of their own.
+//! The product of vectors of up to 64 elements is one fused chain in their order. That of longer
+//! ones is summed in sixteen lanes (lane l takes elements l, l + 16, …, fused), then lanes l and
+//! l + 8, l and l + 4, l and l + 2, l and l + 1. A gradient is one fused chain over the rows of `F`
+//! in order; the bottom's starts from the gradient of the copy. So results depend on the sample
+//! alone: not on threads, place in the batch or instruction set. On a device every product is one
+//! fused chain, and gradients are the CPU's bits; tensor cores have an order of their own.
 //!
 //! # Work
-//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two kernels. Errors: none; wrong shapes panic.
+//! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two
+//! kernels. Errors: none; wrong shapes panic.
 //!
 //! # Source
-//! Naumov et al., "Deep Learning Recommendation Model", 2019, §2.1.3; `interact_features` of facebookresearch/dlrm.
+//! Naumov et al., "Deep Learning Recommendation Model", 2019, §2.1.3; `interact_features` of
+//! facebookresearch/dlrm.
 
 mod cpu;
 mod cuda;
@@ -80,7 +85,8 @@ pub struct BackwardArgs<'a> {
     pub d_vectors: &'a Mat,
     /// Activation that made the bottom output: with ReLU, `d_bottom` is the gradient before it.
     pub bottom_activation: Activation,
-    /// How the loss is scaled: `d_vectors` are divided by the scale and looked through for what is not finite; `d_bottom` stays scaled.
+    /// How the loss is scaled: `d_vectors` are divided by the scale and looked through for what is
+    /// not finite; `d_bottom` stays scaled.
     pub loss_scale: Option<&'a LossScale>,
 }
 
@@ -103,12 +109,22 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
 pub(super) fn types(bottom: &Mat, vectors: &Mat, out: &Mat) {
     assert_eq!(bottom.dtype(), out.dtype(), "slot `{}`: element type", bottom.name());
     let fits = vectors.dtype() == DType::F32 || vectors.dtype() == out.dtype();
-    assert!(fits, "slot `{}`: element type {:?} with {:?}", vectors.name(), vectors.dtype(), out.dtype());
+    assert!(
+        fits,
+        "slot `{}`: element type {:?} with {:?}",
+        vectors.name(),
+        vectors.dtype(),
+        out.dtype()
+    );
 }
 
 fn shapes(bottom: &Mat, vectors: &Mat, out: &Mat) {
     let (samples, dim) = (bottom.rows(), bottom.cols());
-    assert!(dim > 0 && vectors.cols().is_multiple_of(dim), "slot `{}`: vectors of {dim}", vectors.name());
+    assert!(
+        dim > 0 && vectors.cols().is_multiple_of(dim),
+        "slot `{}`: vectors of {dim}",
+        vectors.name()
+    );
     assert_eq!(vectors.rows(), samples, "slot `{}`: rows", vectors.name());
     let width = output_width(vectors.cols() / dim, dim);
     assert_eq!((out.rows(), out.cols()), (samples, width), "slot `{}`: rows × columns", out.name());

@@ -1,5 +1,6 @@
-// Dot interaction in 16 bits on tensor cores. One warp takes one sample: it stages the rows of F, filled up with rows of zeros to a
-// multiple of 16, in shared memory, from where matrix fragments are loaded. Dims are multiples of 16.
+// Dot interaction in 16 bits on tensor cores. One warp takes one sample: it stages the rows of F,
+// filled up with rows of zeros to a multiple of 16, in shared memory, from where matrix fragments
+// are loaded. Dims are multiples of 16.
 
 #ifndef NUM_VECTORS
 #define NUM_VECTORS 26
@@ -7,7 +8,8 @@
 #ifndef DIM
 #define DIM 16
 #endif
-// Type of the bottom output, the result and their gradients: 1 is f16, 2 bf16. And of the vectors and theirs, f32 (0) among them.
+// Type of the bottom output, the result and their gradients: 1 is f16, 2 bf16. And of the vectors
+// and theirs, f32 (0) among them.
 #ifndef ELEMENT
 #define ELEMENT 2
 #endif
@@ -27,7 +29,8 @@ constexpr u32 PAIRS = ROWS * (ROWS - 1) / 2;
 // Tiles of 16 rows, and all of their rows.
 constexpr u32 TILES = (ROWS + 15) / 16;
 constexpr u32 ALL_ROWS = TILES * 16;
-// Elements between staged rows, of F and of G: an odd number of 16 bytes, so that eight neighbouring rows meet all banks.
+// Elements between staged rows, of F and of G: an odd number of 16 bytes, so that eight
+// neighbouring rows meet all banks.
 constexpr u32 STRIDE = DIM + 8;
 constexpr u32 FACTORS = ALL_ROWS + 8;
 // A row of the result, filled up to 16 bytes.
@@ -59,7 +62,8 @@ struct TensorBackwardArgs {
     u64 d_bottom_stride;
     u64 d_vectors_stride;
     u64 samples;
-    // Whether the inputs' and their gradients' rows start at multiples of eight elements, and those of the result's gradient.
+    // Whether the inputs' and their gradients' rows start at multiples of eight elements, and those
+    // of the result's gradient.
     u32 aligned;
     u32 out_aligned;
     // Whether the bottom gradient is masked where the bottom output is not above zero.
@@ -117,7 +121,8 @@ inline __device__ const Value *row_of_a(const Value *matrix, u32 stride, u32 row
     return matrix + (row + lane / 8 % 2 * 8 + lane % 8) * stride + col + lane / 16 * 8;
 }
 
-// The same for two neighbouring fragments of B, each 16 × 8: of the transpose of a matrix by rows, whose row is B's column.
+// The same for two neighbouring fragments of B, each 16 × 8: of the transpose of a matrix by rows,
+// whose row is B's column.
 inline __device__ const Value *row_of_b(const Value *matrix, u32 stride, u32 col, u32 k, u32 lane) {
     return matrix + (col + lane / 16 * 8 + lane % 8) * stride + k + lane / 8 % 2 * 8;
 }

@@ -115,7 +115,8 @@ impl Tensor {
 
     /// A block takes as many samples at a time as it has warps.
     fn shape(&self, stream: &CudaStream, samples: usize, bytes: usize) -> Launch {
-        let shape = Launch::new(blocks(stream, samples.div_ceil(self.warps)), 32 * self.warps as u32);
+        let shape =
+            Launch::new(blocks(stream, samples.div_ceil(self.warps)), 32 * self.warps as u32);
         shape.with_shared(bytes as u32)
     }
 

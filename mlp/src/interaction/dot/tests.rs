@@ -12,7 +12,8 @@ struct Case {
     dim: usize,
 }
 
-/// Shapes of the golden run, the fixture, Criteo at 16, 64 and 128, odd ones, and more vectors than fit any register file.
+/// Shapes of the golden run, the fixture, Criteo at 16, 64 and 128, odd ones, and more vectors than
+/// fit any register file.
 const CASES: [Case; 12] = [
     Case { samples: 2, vectors: 3, dim: 2 },
     Case { samples: 5, vectors: 4, dim: 8 },
@@ -94,15 +95,22 @@ fn check(case: &Case, data: &Inputs, got: &Results, exact: bool) {
         let features = case.features(data, sample);
         for (i, sum) in oracle::dot(&features, case.dim).iter().enumerate() {
             let got = got.out[sample * width + i];
-            let fits = if exact { f64::from(got) == sum.value } else { sum.admits(got, case.dim + 4) };
+            let fits =
+                if exact { f64::from(got) == sum.value } else { sum.admits(got, case.dim + 4) };
             assert!(fits, "sample {sample}, output {i}: got {got}, expected {sum:?}");
         }
-        let d_out: Vec<f64> = data.d_out[sample * width..][..width].iter().map(|&x| f64::from(x)).collect();
+        let d_out: Vec<f64> =
+            data.d_out[sample * width..][..width].iter().map(|&x| f64::from(x)).collect();
         let d_features = oracle::dot_backward(&features, case.dim, &d_out);
         let d_bottom = &got.d_bottom[sample * case.dim..][..case.dim];
-        let d_vectors = &got.d_vectors[sample * case.vectors * case.dim..][..case.vectors * case.dim];
+        let d_vectors =
+            &got.d_vectors[sample * case.vectors * case.dim..][..case.vectors * case.dim];
         for (i, (got, sum)) in d_bottom.iter().chain(d_vectors).zip(&d_features).enumerate() {
-            let fits = if exact { f64::from(*got) == sum.value } else { sum.admits(*got, case.vectors + 1) };
+            let fits = if exact {
+                f64::from(*got) == sum.value
+            } else {
+                sum.admits(*got, case.vectors + 1)
+            };
             assert!(fits, "sample {sample}, gradient {i}: got {got}, expected {sum:?}");
         }
     }
@@ -142,7 +150,8 @@ fn threads_and_instruction_sets_change_no_bit() {
 fn the_bottom_gradient_is_masked_by_its_relu() {
     let case = &CASES[2];
     let data = case.inputs(uniform);
-    let (plain, masked) = (case.run(1, &data, Activation::None), case.run(1, &data, Activation::Relu));
+    let (plain, masked) =
+        (case.run(1, &data, Activation::None), case.run(1, &data, Activation::Relu));
     for (i, output) in data.bottom.iter().enumerate() {
         assert_eq!(masked.d_bottom[i], if *output > 0.0 { plain.d_bottom[i] } else { 0.0 });
     }
@@ -164,7 +173,8 @@ mod cuda_tests {
     use super::*;
     use headlong_device::cuda::testing::{layout_test, stream};
 
-    /// Criteo at 16 and 128, odd dims, no vectors, more gradient tiles than lanes, and rows that do not fit into shared memory.
+    /// Criteo at 16 and 128, odd dims, no vectors, more gradient tiles than lanes, and rows that do
+    /// not fit into shared memory.
     const SHAPES: [Case; 6] = [
         Case { samples: 37, vectors: 26, dim: 16 },
         Case { samples: 5, vectors: 26, dim: 128 },
@@ -186,8 +196,10 @@ mod cuda_tests {
             assert_eq!(got.d_bottom, expected.d_bottom, "dim {}", case.dim);
             assert_eq!(got.d_vectors, expected.d_vectors, "dim {}", case.dim);
             let data = case.inputs(small_integers);
-            let (got, expected) =
-                (case.run_on(&stream, &data, Activation::Relu), case.run(1, &data, Activation::Relu));
+            let (got, expected) = (
+                case.run_on(&stream, &data, Activation::Relu),
+                case.run(1, &data, Activation::Relu),
+            );
             assert_eq!(got.out, expected.out, "dim {}", case.dim);
             assert_eq!(got.d_bottom, expected.d_bottom, "dim {}", case.dim);
             assert_eq!(got.d_vectors, expected.d_vectors, "dim {}", case.dim);
@@ -199,13 +211,15 @@ mod cuda_tests {
         let Some(stream) = stream() else { return };
         let case = &SHAPES[0];
         let data = case.inputs(uniform);
-        let aligned = |name, cols: usize, data: &[f32]| frozen_on(&stream, name, case.samples, cols, data);
+        let aligned =
+            |name, cols: usize, data: &[f32]| frozen_on(&stream, name, case.samples, cols, data);
         let (bottom, vectors) =
             (aligned("bottom", 16, &data.bottom), aligned("vectors", 26 * 16, &data.vectors));
         let out = aligned("out", output_width(26, 16), &[]);
         forward(&stream, &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
         let d_out = aligned("d_out", output_width(26, 16), &data.d_out);
-        let (d_bottom, d_vectors) = (aligned("d_bottom", 16, &[]), aligned("d_vectors", 26 * 16, &[]));
+        let (d_bottom, d_vectors) =
+            (aligned("d_bottom", 16, &[]), aligned("d_vectors", 26 * 16, &[]));
         let args = BackwardArgs {
             bottom: &bottom,
             vectors: &vectors,

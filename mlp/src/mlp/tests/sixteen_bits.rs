@@ -1,4 +1,5 @@
-//! Stacks whose products take 16 bits, against the oracle in f64, with a bound that is carried along from layer to layer.
+//! Stacks whose products take 16 bits, against the oracle in f64, with a bound that is carried
+//! along from layer to layer.
 
 use super::*;
 use crate::linear::Compute;
@@ -17,7 +18,8 @@ impl Approx {
         Self { value, error: 0.0 }
     }
 
-    /// Rounded to nearest with unit roundoff `unit`; below the normal numbers of f16 it errs by up to 2^-25.
+    /// Rounded to nearest with unit roundoff `unit`; below the normal numbers of f16 it errs by up
+    /// to 2^-25.
     fn rounded(self, unit: f64) -> Self {
         let error = self.error + unit * (self.value.abs() + self.error) + 2.0_f64.powi(-25);
         Self { error, ..self }
@@ -27,7 +29,8 @@ impl Approx {
         self.value.abs() + self.error
     }
 
-    /// A sum of products in f32, in any order: `(n + 1)·2^-24` of the sum of absolute values, and what the factors are off.
+    /// A sum of products in f32, in any order: `(n + 1)·2^-24` of the sum of absolute values, and
+    /// what the factors are off.
     fn sum_of_products(pairs: impl Iterator<Item = (Approx, Approx)>) -> Self {
         let (mut value, mut error, mut magnitude, mut count) = (0.0, 0.0, 0.0, 1);
         for (x, y) in pairs {
@@ -76,15 +79,19 @@ impl Matrix {
 
     fn of(cols: usize, rows: usize, element: impl Fn(usize, usize) -> Approx) -> Self {
         let element = &element;
-        Self { cols, data: (0..rows).flat_map(|row| (0..cols).map(move |col| element(row, col))).collect() }
+        Self {
+            cols,
+            data: (0..rows).flat_map(|row| (0..cols).map(move |col| element(row, col))).collect(),
+        }
     }
 }
 
 /// What the model computes, from its layers' present weights.
 fn expected(model: &Model, compute: Compute) -> Expected {
     let unit = unit(compute);
-    let rounded =
-        |data: Vec<f64>| data.into_iter().map(|x| Approx::exact(x).rounded(unit)).collect::<Vec<_>>();
+    let rounded = |data: Vec<f64>| {
+        data.into_iter().map(|x| Approx::exact(x).rounded(unit)).collect::<Vec<_>>()
+    };
     let layers = model.stack.layers();
     let weights: Vec<Matrix> = layers
         .iter()
@@ -127,7 +134,9 @@ fn expected(model: &Model, compute: Compute) -> Expected {
         gradients.push((d_w.data, d_b.data));
         d_z = Matrix::of(w.cols, SAMPLES, |s, i| {
             let sum = Approx::sum_of_products((0..w.rows()).map(|o| (d_z.at(s, o), w.at(o, i))));
-            let Some(below) = index.checked_sub(1).map(|below| before[below].at(s, i)) else { return sum };
+            let Some(below) = index.checked_sub(1).map(|below| before[below].at(s, i)) else {
+                return sum;
+            };
             let sum = sum.rounded(unit);
             // Where rounding may have turned the sign, the gradient may pass or not.
             match below {
@@ -142,8 +151,9 @@ fn expected(model: &Model, compute: Compute) -> Expected {
     Expected { logits, gradients, d_x: d_z.data }
 }
 
-/// Each number within its bound. Bounds take every rounding for the worst one, and so say little of the gradients at the bottom; hence
-/// besides, the root mean square of what numbers are off is a share of their size.
+/// Each number within its bound. Bounds take every rounding for the worst one, and so say little of
+/// the gradients at the bottom; hence besides, the root mean square of what numbers are off is a
+/// share of their size.
 fn check(got: &[f32], expected: &[Approx], typical: f64, what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let (mut off, mut size) = (0.0, 0.0);
@@ -173,7 +183,8 @@ fn agrees_with_the_oracle_within_the_bounds_of_sixteen_bits() {
         model.step(stream, false);
         let expected = expected(&model, compute);
         check(&values(&model.y.first_rows(SAMPLES)), &expected.logits, 4.0 * unit, "logit");
-        // Roundings are independent of each other: some units together. In bf16 a few ReLUs of these turn, too.
+        // Roundings are independent of each other: some units together. In bf16 a few ReLUs of
+        // these turn, too.
         let typical = if is_bf16(compute) { 0.15 } else { 4.0 * unit };
         for (layer, (d_w, d_b)) in model.stack.layers().iter().zip(&expected.gradients) {
             check(&values(layer.d_weight()), d_w, typical, layer.d_weight().name());
@@ -197,7 +208,8 @@ fn a_companion_and_a_capture_change_no_bit() {
     let loss = model.step(&alone, false);
     let expected = gradients(&model);
     let pool = std::sync::Arc::new(headlong_device::pool::Pool::new(1));
-    let [stream, companion] = [(); 2].map(|()| Stream::cuda(&device, std::sync::Arc::clone(&pool)).unwrap());
+    let [stream, companion] =
+        [(); 2].map(|()| Stream::cuda(&device, std::sync::Arc::clone(&pool)).unwrap());
     let stream = stream.with_companion(companion);
     assert_eq!(model.step(&stream, false), loss);
     assert_eq!(gradients(&model), expected);
@@ -222,8 +234,14 @@ fn tf32_is_between_the_two() {
     };
     let exact = logits(Compute::F32);
     let error = |compute| {
-        logits(compute).iter().zip(&exact).map(|(x, y)| f64::from(x - y).powi(2)).sum::<f64>().sqrt()
+        logits(compute)
+            .iter()
+            .zip(&exact)
+            .map(|(x, y)| f64::from(x - y).powi(2))
+            .sum::<f64>()
+            .sqrt()
     };
-    // Ten bits of fraction against seven; the factor of eight is the expected one, two leaves room for chance.
+    // Ten bits of fraction against seven; the factor of eight is the expected one, two leaves room
+    // for chance.
     assert!(error(Compute::Tf32) > 0.0 && 2.0 * error(Compute::Tf32) < error(Compute::Bf16));
 }

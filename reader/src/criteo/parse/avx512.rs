@@ -1,9 +1,10 @@
 //! The AVX-512 body: separators by compare and compress, then eight fields at a time.
 //!
-//! A window of text is first scanned for tabs and newlines, 64 bytes at a time, into a list of their offsets. Lines
-//! with the right number of separators are then converted column by column, eight columns in the eight lanes of a
-//! vector: each lane loads the eight bytes that end where its field ends and ignores those before the field. Whatever
-//! is not plainly good goes to [`super::line`].
+//! A window of text is first scanned for tabs and newlines, 64 bytes at a time, into a list of
+//! their offsets. Lines with the right number of separators are then converted column by column,
+//! eight columns in the eight lanes of a vector: each lane loads the eight bytes that end where its
+//! field ends and ignores those before the field. Whatever is not plainly good goes to
+//! [`super::line`].
 
 use std::arch::x86_64::*;
 
@@ -13,7 +14,8 @@ use super::line;
 use super::{BadRowPolicy, MISSING_DENSE, RawBlock};
 use crate::schema::{MAX_COLUMNS_OF_A_KIND, Schema};
 
-/// Bytes of text scanned before their lines are converted: the text and its offsets stay in the first-level cache.
+/// Bytes of text scanned before their lines are converted: the text and its offsets stay in the
+/// first-level cache.
 const WINDOW_BYTES: usize = 16 << 10;
 
 /// Whether this processor has what the body needs.
@@ -30,7 +32,8 @@ pub fn is_available() -> bool {
 /// Offsets of the separators of a window; buffers are reused.
 #[derive(Clone, Debug, Default)]
 pub struct Separators {
-    /// The offset before the first line, then those of all tabs and newlines; some slack at the end.
+    /// The offset before the first line, then those of all tabs and newlines; some slack at the
+    /// end.
     offsets: Vec<u32>,
     /// Which of `offsets` are newlines.
     newlines: Vec<u32>,
@@ -132,11 +135,13 @@ fn convert_window(
     separators: &mut Separators,
     block: &mut RawBlock,
 ) -> bool {
-    let mut fields = Fields { dense: [0; MAX_COLUMNS_OF_A_KIND], sparse: [0; MAX_COLUMNS_OF_A_KIND] };
+    let mut fields =
+        Fields { dense: [0; MAX_COLUMNS_OF_A_KIND], sparse: [0; MAX_COLUMNS_OF_A_KIND] };
     let mut first = 1;
     for &newline in &separators.newlines {
         let newline = newline as usize;
-        let (start, end) = (separators.offsets[first - 1].wrapping_add(1), separators.offsets[newline]);
+        let (start, end) =
+            (separators.offsets[first - 1].wrapping_add(1), separators.offsets[newline]);
         let is_regular = newline + 1 - first == schema.num_columns() && start >= 8;
         // A carriage return ends the last field early; the newline's offset is put back below.
         let has_return = text[..end as usize].ends_with(b"\r");
@@ -171,8 +176,8 @@ struct Fields {
     sparse: [u32; MAX_COLUMNS_OF_A_KIND],
 }
 
-/// Converts a line whose columns end at `ends[1..]`, the first beginning after `ends[0]`, not before byte 8 of the
-/// text. Gives the mask of missing categories, or `None` at a surprise.
+/// Converts a line whose columns end at `ends[1..]`, the first beginning after `ends[0]`, not
+/// before byte 8 of the text. Gives the mask of missing categories, or `None` at a surprise.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi1,popcnt")]
 fn convert_line(schema: &Schema, text: &[u8], ends: &[u32], fields: &mut Fields) -> Option<u64> {
@@ -202,7 +207,9 @@ fn convert_line(schema: &Schema, text: &[u8], ends: &[u32], fields: &mut Fields)
         is_good &= good;
         missing |= ((words.empty & lanes) as u64) << index;
         // SAFETY: as above, for `num_sparse` and `sparse`.
-        unsafe { _mm256_mask_storeu_epi32(fields.sparse.as_mut_ptr().add(index).cast(), lanes, numbers) };
+        unsafe {
+            _mm256_mask_storeu_epi32(fields.sparse.as_mut_ptr().add(index).cast(), lanes, numbers)
+        };
     }
     is_good.then_some(missing)
 }
@@ -239,10 +246,15 @@ fn load_fields(text: &[u8], ends: &[u32], lanes: u8) -> Words {
     let fits = _mm256_mask_cmpgt_epu32_mask(lanes, lengths, _mm256_set1_epi32(8)) == 0;
     let lengths = _mm512_maskz_cvtepu32_epi64(lanes, lengths);
     let offsets = _mm512_cvtepu32_epi64(_mm256_sub_epi32(ends, _mm256_set1_epi32(8)));
-    // SAFETY: the caller's line begins at byte 8 or later and ends in `text`, so the eight bytes before the end of a
-    // field lie in `text`; lanes not asked for are not loaded.
+    // SAFETY: the caller's line begins at byte 8 or later and ends in `text`, so the eight bytes
+    // before the end of a field lie in `text`; lanes not asked for are not loaded.
     let bytes = unsafe {
-        _mm512_mask_i64gather_epi64::<1>(_mm512_setzero_si512(), lanes, offsets, text.as_ptr().cast())
+        _mm512_mask_i64gather_epi64::<1>(
+            _mm512_setzero_si512(),
+            lanes,
+            offsets,
+            text.as_ptr().cast(),
+        )
     };
     // A shift by 64 or more gives 0, so an empty field keeps no byte.
     let shifts = _mm512_sub_epi64(_mm512_set1_epi64(64), _mm512_slli_epi64::<3>(lengths));
@@ -274,7 +286,8 @@ fn integers(words: &Words) -> (__m256i, bool) {
     let minus_bytes = _mm512_movm_epi8(minus);
     let negative = _mm512_test_epi64_mask(minus_bytes, minus_bytes);
     let signed = _mm512_mask_sub_epi64(magnitude, negative, _mm512_setzero_si512(), magnitude);
-    let numbers = _mm512_mask_mov_epi64(signed, words.empty, _mm512_set1_epi64(MISSING_DENSE as i64));
+    let numbers =
+        _mm512_mask_mov_epi64(signed, words.empty, _mm512_set1_epi64(MISSING_DENSE as i64));
     (_mm512_cvtepi64_epi32(numbers), is_good)
 }
 
@@ -289,7 +302,8 @@ fn categories(words: &Words) -> (__m256i, bool) {
     let digits = _mm512_cmplt_epu8_mask(from_0, _mm512_set1_epi8(10));
     let is_good = words.fits && words.kept & !(letters | digits) == 0;
 
-    // The low nibble of a letter is its value less 9. Then nibbles to bytes, to halves, to the whole.
+    // The low nibble of a letter is its value less 9. Then nibbles to bytes, to halves, to the
+    // whole.
     let nibbles = _mm512_and_si512(words.bytes, _mm512_set1_epi8(0x0f));
     let nibbles = _mm512_maskz_mov_epi8(words.kept, nibbles);
     let nibbles = _mm512_mask_add_epi8(nibbles, letters & words.kept, nibbles, _mm512_set1_epi8(9));

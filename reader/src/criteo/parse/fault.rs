@@ -56,10 +56,17 @@ impl fmt::Display for Fault {
         match self.kind {
             FaultKind::ColumnCount { schema, found: count } => {
                 let expected = schema.num_columns();
-                write!(formatter, "expected {expected} tab-separated columns, found {count} in {found}")?;
+                write!(
+                    formatter,
+                    "expected {expected} tab-separated columns, found {count} in {found}"
+                )?;
                 match schema.labelled {
-                    true if count as usize + 1 == expected => write!(formatter, " (rows without a label?)"),
-                    false if count as usize == expected + 1 => write!(formatter, " (rows with a label?)"),
+                    true if count as usize + 1 == expected => {
+                        write!(formatter, " (rows without a label?)")
+                    }
+                    false if count as usize == expected + 1 => {
+                        write!(formatter, " (rows with a label?)")
+                    }
                     _ => Ok(()),
                 }
             }
@@ -87,7 +94,10 @@ impl fmt::Display for Fault {
                 )
             }
             FaultKind::LineTooLong { limit } => {
-                write!(formatter, "expected a row of at most {limit} bytes, found a longer line: {found}")
+                write!(
+                    formatter,
+                    "expected a row of at most {limit} bytes, found a longer line: {found}"
+                )
             }
         }
     }

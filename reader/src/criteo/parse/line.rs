@@ -1,7 +1,7 @@
 //! The format, defined: one line, field by field, in plain Rust.
 //!
-//! Everything else is measured against this file. It is also what names a fault, so messages do not depend on
-//! which body ran.
+//! Everything else is measured against this file. It is also what names a fault, so messages do not
+//! depend on which body ran.
 
 use memchr::memchr;
 
@@ -22,8 +22,8 @@ pub fn parse_lines(schema: &Schema, policy: BadRowPolicy, text: &[u8], block: &m
     }
 }
 
-/// Parses one line (without its `\n`) that ends before byte `line_end` of the block, and appends it to `block`
-/// as a sample or as a bad line. Says whether to go on.
+/// Parses one line (without its `\n`) that ends before byte `line_end` of the block, and appends it
+/// to `block` as a sample or as a bad line. Says whether to go on.
 pub fn push_line(
     schema: &Schema,
     policy: BadRowPolicy,
@@ -82,7 +82,8 @@ pub fn drop_partial_sample(schema: &Schema, block: &mut RawBlock) {
     block.sparse_missing.truncate(num_samples);
 }
 
-/// Refuses lines that are too long or have the wrong number of columns, before any field is looked at.
+/// Refuses lines that are too long or have the wrong number of columns, before any field is looked
+/// at.
 fn check_shape(schema: &Schema, line: &[u8]) -> Result<(), Fault> {
     if line.len() > MAX_LINE_BYTES {
         let kind = FaultKind::LineTooLong { limit: MAX_LINE_BYTES };
@@ -118,9 +119,12 @@ fn parse_integer(field: &[u8], column: Column) -> Result<i32, Fault> {
     }
     let mut magnitude = 0_i32;
     for digit in digits {
-        let appended = magnitude.checked_mul(10).and_then(|tens| tens.checked_add((digit - b'0') as i32));
-        magnitude = appended
-            .ok_or_else(|| Fault { kind: FaultKind::IntegerRange(column), found: Excerpt::of(field) })?;
+        let appended =
+            magnitude.checked_mul(10).and_then(|tens| tens.checked_add((digit - b'0') as i32));
+        magnitude = appended.ok_or_else(|| Fault {
+            kind: FaultKind::IntegerRange(column),
+            found: Excerpt::of(field),
+        })?;
     }
     Ok(if negative { -magnitude } else { magnitude })
 }
@@ -130,8 +134,8 @@ fn parse_category(field: &[u8], column: Column) -> Result<u32, Fault> {
     let mut value = 0_u32;
     for &byte in field {
         let digit = char::from(byte).to_digit(16);
-        let digit =
-            digit.ok_or_else(|| Fault { kind: FaultKind::NotHex(column), found: Excerpt::of(field) })?;
+        let digit = digit
+            .ok_or_else(|| Fault { kind: FaultKind::NotHex(column), found: Excerpt::of(field) })?;
         value = value << 4 | digit;
     }
     if field.len() > 8 {

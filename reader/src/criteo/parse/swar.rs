@@ -1,6 +1,8 @@
-//! The portable fast body: eight hexadecimal digits at once in a 64-bit word, everything else byte by byte.
+//! The portable fast body: eight hexadecimal digits at once in a 64-bit word, everything else byte
+//! by byte.
 //!
-//! It takes lines that are plainly good; at the first surprise it gives the line to [`super::line`].
+//! It takes lines that are plainly good; at the first surprise it gives the line to
+//! [`super::line`].
 
 use memchr::memchr;
 
@@ -29,10 +31,15 @@ pub fn parse_lines(schema: &Schema, policy: BadRowPolicy, text: &[u8], block: &m
     }
 }
 
-/// Appends the fields of the line at `start` and says where the next one starts; `None` at a surprise, which may
-/// leave some fields behind.
+/// Appends the fields of the line at `start` and says where the next one starts; `None` at a
+/// surprise, which may leave some fields behind.
 #[inline(always)]
-fn append_plain_line(schema: &Schema, text: &[u8], start: usize, block: &mut RawBlock) -> Option<usize> {
+fn append_plain_line(
+    schema: &Schema,
+    text: &[u8],
+    start: usize,
+    block: &mut RawBlock,
+) -> Option<usize> {
     let mut at = start;
     if schema.labelled {
         let label = text.get(at)?.wrapping_sub(b'0');
@@ -123,14 +130,15 @@ fn plain_category(text: &[u8], start: usize) -> Option<(u32, usize)> {
     }
 }
 
-/// The value of eight digits of either case, the first the most significant; `None` if a byte is none.
+/// The value of eight digits of either case, the first the most significant; `None` if a byte is
+/// none.
 #[inline(always)]
 fn eight_hex_digits(bytes: [u8; 8]) -> Option<u32> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x80 * ONES;
     let word = u64::from_be_bytes(bytes);
-    // Without high bits, adding a constant below 0x80 to every byte sets its high bit where the byte is large
-    // enough, and never carries into the next one.
+    // Without high bits, adding a constant below 0x80 to every byte sets its high bit where the
+    // byte is large enough, and never carries into the next one.
     let low = word & !HIGH;
     let at_least = |bytes: u64, least: u8| bytes.wrapping_add((0x80 - least as u64) * ONES);
     let lower_case = low | (0x20 * ONES);
@@ -163,7 +171,8 @@ mod tests {
                 let mut bytes = *b"0fA3b9c1";
                 bytes[position] = byte;
                 let text = bytes.iter().map(|&byte| char::from(byte)).collect::<String>();
-                let expected = byte.is_ascii_hexdigit().then(|| u32::from_str_radix(&text, 16).unwrap());
+                let expected =
+                    byte.is_ascii_hexdigit().then(|| u32::from_str_radix(&text, 16).unwrap());
                 assert_eq!(eight_hex_digits(bytes), expected, "{text:?}");
             }
         }

@@ -7,10 +7,16 @@ use crate::criteo::testing::rows;
 
 fn good_line() -> String {
     let mut fields = vec!["1".to_owned()];
-    fields
-        .extend((0..13).map(|index| if index == 3 { String::new() } else { (index * 1001 - 2).to_string() }));
+    fields.extend(
+        (0..13)
+            .map(|index| if index == 3 { String::new() } else { (index * 1001 - 2).to_string() }),
+    );
     fields.extend((0..26).map(|index| {
-        if index == 20 { String::new() } else { format!("{:08x}", 0x9e37_79b9_u32.wrapping_mul(index + 1)) }
+        if index == 20 {
+            String::new()
+        } else {
+            format!("{:08x}", 0x9e37_79b9_u32.wrapping_mul(index + 1))
+        }
     }));
     fields.join("\t")
 }
@@ -43,18 +49,27 @@ fn fault_of(change: impl Fn(&mut Vec<String>)) -> String {
 #[test]
 fn a_good_line_gives_its_numbers() {
     let block = parse(Schema::criteo(), BadRowPolicy::Error, good_line().as_bytes());
-    assert_eq!((block.num_samples, block.labels.as_slice(), block.bad_lines.len()), (1, &[1][..], 0));
+    assert_eq!(
+        (block.num_samples, block.labels.as_slice(), block.bad_lines.len()),
+        (1, &[1][..], 0)
+    );
     assert_eq!(block.dense[..5], [-2, 999, 2000, MISSING_DENSE, 4002]);
-    assert_eq!((block.sparse[0], block.sparse[20], block.sparse_missing[0]), (0x9e37_79b9, 0, 1 << 20));
+    assert_eq!(
+        (block.sparse[0], block.sparse[20], block.sparse_missing[0]),
+        (0x9e37_79b9, 0, 1 << 20)
+    );
     assert_eq!((block.dense.len(), block.sparse.len()), (13, 26));
 }
 
 #[test]
 fn line_ends_of_every_kind_are_tolerated() {
     let line = good_line();
-    let plain = parse(Schema::criteo(), BadRowPolicy::Error, format!("{line}\n{line}\n").as_bytes());
+    let plain =
+        parse(Schema::criteo(), BadRowPolicy::Error, format!("{line}\n{line}\n").as_bytes());
     assert_eq!(plain.num_samples, 2);
-    for text in [format!("{line}\r\n{line}\r\n"), format!("{line}\n{line}"), format!("{line}\r\n{line}\r")] {
+    for text in
+        [format!("{line}\r\n{line}\r\n"), format!("{line}\n{line}"), format!("{line}\r\n{line}\r")]
+    {
         let other = parse(Schema::criteo(), BadRowPolicy::Error, text.as_bytes());
         assert_eq!(other.bad_lines, []);
         assert_eq!(
@@ -91,9 +106,15 @@ fn a_wrong_column_count_is_named() {
 #[test]
 fn a_bad_category_is_named() {
     let message = fault_of(|fields| fields[16] = "12g4".to_owned());
-    assert_eq!(message, "column C3: expected up to 8 hexadecimal digits or nothing, found \"12g4\"");
+    assert_eq!(
+        message,
+        "column C3: expected up to 8 hexadecimal digits or nothing, found \"12g4\""
+    );
     let message = fault_of(|fields| fields[39] = "123456789".to_owned());
-    assert_eq!(message, "column C26: expected up to 8 hexadecimal digits, found more in \"123456789\"");
+    assert_eq!(
+        message,
+        "column C26: expected up to 8 hexadecimal digits, found more in \"123456789\""
+    );
 }
 
 #[test]
@@ -104,7 +125,10 @@ fn a_bad_integer_is_named() {
     }
     for text in ["2147483648", "-2147483648", "99999999999999999999"] {
         let message = fault_of(|fields| fields[13] = text.to_owned());
-        assert!(message.starts_with("column I13: expected an integer from -2147483647 to"), "{message}");
+        assert!(
+            message.starts_with("column I13: expected an integer from -2147483647 to"),
+            "{message}"
+        );
     }
 }
 
@@ -139,7 +163,8 @@ fn extreme_integers_and_short_categories_are_read() {
 #[test]
 fn schemas_of_any_width_are_read() {
     for labelled in [false, true] {
-        for (num_dense, num_sparse) in [(0, 1), (1, 0), (3, 2), (8, 8), (9, 17), (16, 64), (64, 64)] {
+        for (num_dense, num_sparse) in [(0, 1), (1, 0), (3, 2), (8, 8), (9, 17), (16, 64), (64, 64)]
+        {
             let schema = Schema { labelled, num_dense, num_sparse };
             let mut line = Vec::from_iter(labelled.then(|| "1".to_owned()));
             line.extend((0..num_dense).map(|index| (1 - index as i64).to_string()));
@@ -155,21 +180,30 @@ fn schemas_of_any_width_are_read() {
 
 /// Rows with a few bytes changed, inserted or removed.
 fn damaged_rows() -> impl Strategy<Value = Vec<u8>> {
-    let byte =
-        prop_oneof![Just(b'\t'), Just(b'\n'), Just(b'\r'), Just(b'-'), Just(b'g'), Just(b'9'), any::<u8>()];
+    let byte = prop_oneof![
+        Just(b'\t'),
+        Just(b'\n'),
+        Just(b'\r'),
+        Just(b'-'),
+        Just(b'g'),
+        Just(b'9'),
+        any::<u8>()
+    ];
     let change = (any::<prop::sample::Index>(), 0..3_u8, byte);
-    (any::<u64>(), 1..12_usize, prop::collection::vec(change, 0..6)).prop_map(|(seed, count, changes)| {
-        let mut text = rows(count, seed);
-        for (index, kind, byte) in changes {
-            let index = index.index(text.len());
-            match kind {
-                0 => text[index] = byte,
-                1 => text.insert(index, byte),
-                _ => drop(text.remove(index)),
+    (any::<u64>(), 1..12_usize, prop::collection::vec(change, 0..6)).prop_map(
+        |(seed, count, changes)| {
+            let mut text = rows(count, seed);
+            for (index, kind, byte) in changes {
+                let index = index.index(text.len());
+                match kind {
+                    0 => text[index] = byte,
+                    1 => text.insert(index, byte),
+                    _ => drop(text.remove(index)),
+                }
             }
-        }
-        text
-    })
+            text
+        },
+    )
 }
 
 /// Bytes of which many are those that matter to the format.

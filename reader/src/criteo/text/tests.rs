@@ -1,5 +1,5 @@
-//! Tests of the reader: the same batches whatever the compression, threads and block size; exact positions; every
-//! fault at its place.
+//! Tests of the reader: the same batches whatever the compression, threads and block size; exact
+//! positions; every fault at its place.
 
 use std::path::Path;
 
@@ -35,7 +35,12 @@ fn read(files: &[DataFile], ids: IdMapper, options: &TextOptions) -> Vec<Batch> 
     read_from(files, ids, options, &Position::default())
 }
 
-fn read_from(files: &[DataFile], ids: IdMapper, options: &TextOptions, start: &Position) -> Vec<Batch> {
+fn read_from(
+    files: &[DataFile],
+    ids: IdMapper,
+    options: &TextOptions,
+    start: &Position,
+) -> Vec<Batch> {
     let mut reader = CriteoTextReader::open(files, ids, options, start).unwrap();
     let mut batches = Vec::new();
     let mut batch = Batch::default();
@@ -48,7 +53,8 @@ fn read_from(files: &[DataFile], ids: IdMapper, options: &TextOptions, start: &P
 
 /// Opens and reads until something is wrong: the batches before it, and the message.
 fn read_to_error(file: &DataFile, options: &TextOptions) -> (usize, String) {
-    let opened = CriteoTextReader::open(std::slice::from_ref(file), hashed(), options, &Position::default());
+    let opened =
+        CriteoTextReader::open(std::slice::from_ref(file), hashed(), options, &Position::default());
     let mut reader = match opened {
         Ok(reader) => reader,
         Err(error) => return (0, error.to_string()),
@@ -79,12 +85,18 @@ fn batches_hold_what_the_file_says() {
     let batches = read(&[file], modulo, &options(2, 1, 1 << 20));
     assert_eq!(batches.iter().map(|batch| batch.num_samples).collect::<Vec<_>>(), [2, 1]);
     assert_eq!(batches[0].labels, [1.0, 0.0]);
-    assert_eq!((batches[0].dense[0], batches[0].dense[13], batches[0].dense.len()), (6_f32.ln(), 0.0, 26));
+    assert_eq!(
+        (batches[0].dense[0], batches[0].dense[13], batches[0].dense.len()),
+        (6_f32.ln(), 0.0, 26)
+    );
     assert_eq!(
         (&*batches[0].sparse[0].values, &*batches[0].sparse[0].offsets),
         (&[10, 0][..], &[0, 1, 2][..])
     );
-    assert_eq!((&*batches[1].sparse[0].values, &*batches[1].sparse[25].offsets), (&[5][..], &[0, 1][..]));
+    assert_eq!(
+        (&*batches[1].sparse[0].values, &*batches[1].sparse[25].offsets),
+        (&[5][..], &[0, 1][..])
+    );
     let first_two = line(1, "5", "0a").len() + line(0, "-3", "").len();
     let expected = Position { sample: 2, line: 2, byte: first_two as u64, ..Position::default() };
     assert_eq!(batches[0].position, expected);
@@ -109,8 +121,11 @@ fn compression_threads_and_blocks_change_nothing() {
         [(plain, true), (gz, true), (members, true), (zst, true), (crlf, false), (unended, true)]
     {
         for (num_threads, block_bytes) in [(1, 300), (2, 1000), (3, 10_000), (4, 1 << 20)] {
-            let mut found =
-                read(std::slice::from_ref(&file), admitted(), &options(64, num_threads, block_bytes));
+            let mut found = read(
+                std::slice::from_ref(&file),
+                admitted(),
+                &options(64, num_threads, block_bytes),
+            );
             if !same_places {
                 found
                     .iter_mut()
@@ -124,7 +139,8 @@ fn compression_threads_and_blocks_change_nothing() {
 
 /// Three files of three kinds, with bad lines at the start, in the middle and at the end of them.
 fn files_with_bad_lines(folder: &Path) -> (Vec<DataFile>, u64) {
-    let first = [b"rubbish\n".as_slice(), &rows(150, 2), b"\n", &rows(31, 3), b"more\trubbish\n\n"].concat();
+    let first = [b"rubbish\n".as_slice(), &rows(150, 2), b"\n", &rows(31, 3), b"more\trubbish\n\n"]
+        .concat();
     let second = [rows(130, 4), b"7".to_vec(), rows(90, 5)].concat();
     let overlong = [b"a".repeat(200_000).as_slice(), b"\n"].concat();
     let third = [b"x\n".as_slice(), &rows(77, 6), &overlong, &rows(20, 7), b"end"].concat();
@@ -143,8 +159,10 @@ fn a_resumed_stream_is_the_uninterrupted_one() {
     let folder = tempfile::tempdir().unwrap();
     let (files, bad_lines) = files_with_bad_lines(folder.path());
     for (batch_size, block_bytes) in [(32, 2000), (50, 500), (67, 1 << 20)] {
-        let options = TextOptions { epochs: Some(2), ..skipping(options(batch_size, 2, block_bytes)) };
-        let mut reader = CriteoTextReader::open(&files, admitted(), &options, &Position::default()).unwrap();
+        let options =
+            TextOptions { epochs: Some(2), ..skipping(options(batch_size, 2, block_bytes)) };
+        let mut reader =
+            CriteoTextReader::open(&files, admitted(), &options, &Position::default()).unwrap();
         let mut batches = Vec::new();
         let mut states = Vec::new();
         let mut batch = Batch::default();
@@ -159,7 +177,8 @@ fn a_resumed_stream_is_the_uninterrupted_one() {
         let samples: usize = batches.iter().map(|batch| batch.num_samples).sum();
         assert_eq!(samples, 2 * (150 + 31 + 130 + 89 + 97));
 
-        // The second line of file 2 is spoilt by the `7` put before it, so 89 of its 90 rows are good.
+        // The second line of file 2 is spoilt by the `7` put before it, so 89 of its 90 rows are
+        // good.
         for resumed in (0..batches.len()).step_by(3) {
             let other = TextOptions {
                 blocks: BlockOptions { num_threads: 1, block_bytes: 700, ..options.blocks.clone() },
@@ -179,7 +198,8 @@ fn the_state_of_a_batch_does_not_depend_on_prefetching() {
     let file = [write(folder.path(), "a", &rows(900, 7))];
     let states_of = |prefetch: usize| {
         let options = TextOptions { prefetch, ..options(40, 2, 3000) };
-        let mut reader = CriteoTextReader::open(&file, admitted(), &options, &Position::default()).unwrap();
+        let mut reader =
+            CriteoTextReader::open(&file, admitted(), &options, &Position::default()).unwrap();
         let mut states = vec![reader.mapper_at(&Position::default()).unwrap().state_bytes()];
         let mut batch = Batch::default();
         let mut positions = Vec::new();
@@ -192,7 +212,10 @@ fn the_state_of_a_batch_does_not_depend_on_prefetching() {
             states.push(reader.mapper_at(&two_before).unwrap().state_bytes());
         }
         let message = reader.mapper_at(&positions[0]).unwrap_err().to_string();
-        assert!(message.contains("the id state at sample 40 of epoch 0 is not known any more"), "{message}");
+        assert!(
+            message.contains("the id state at sample 40 of epoch 0 is not known any more"),
+            "{message}"
+        );
         states
     };
     let expected = states_of(0);
@@ -206,7 +229,11 @@ fn faults_come_at_their_place() {
     let folder = tempfile::tempdir().unwrap();
     let good = rows(50, 8);
     let cases = [
-        ("count", "1\t2\t3\n", "line 51: expected 40 tab-separated columns, found 3 in \"1\\t2\\t3\""),
+        (
+            "count",
+            "1\t2\t3\n",
+            "line 51: expected 40 tab-separated columns, found 3 in \"1\\t2\\t3\"",
+        ),
         (
             "hex",
             &format!("0{}\tzz{}\n", "\t".repeat(13), "\t".repeat(25)),
@@ -217,7 +244,11 @@ fn faults_come_at_their_place() {
             &format!("0\t1.5{}\n", "\t".repeat(38)),
             "line 51: column I1: expected an integer or nothing",
         ),
-        ("label", &format!("2{}\n", "\t".repeat(39)), "line 51: column label: expected 0 or 1, found \"2\""),
+        (
+            "label",
+            &format!("2{}\n", "\t".repeat(39)),
+            "line 51: column label: expected 0 or 1, found \"2\"",
+        ),
     ];
     for (name, line, expected) in cases {
         for bytes in [1 << 20, 400] {
@@ -240,7 +271,8 @@ fn files_that_cannot_be_read_are_refused() {
     assert!(message(&folder.path().join("absent").into()).contains("absent: No such file"));
     assert!(message(&folder.path().into()).contains("is a directory, expected a file of rows"));
     assert!(
-        message(&write(folder.path(), "empty", b"")).contains("empty is empty, expected at least one row")
+        message(&write(folder.path(), "empty", b""))
+            .contains("empty is empty, expected at least one row")
     );
     let packed = gzip(&rows(500, 9));
     let file = write(folder.path(), "cut.gz", &packed[..packed.len() / 2]);
@@ -252,11 +284,13 @@ fn files_that_cannot_be_read_are_refused() {
     let all_bad = write(folder.path(), "bad", b"a\nb\n");
     let (_, text) = read_to_error(&all_bad, &skipping(options(16, 1, 4000)));
     assert!(
-        text.contains("2 bad lines were skipped, the first: ") && text.contains("bad, line 1: expected 40")
+        text.contains("2 bad lines were skipped, the first: ")
+            && text.contains("bad, line 1: expected 40")
     );
     let changed = Position { sample: 5, line: 5, byte: 77, ..Position::default() };
     let good = [write(folder.path(), "good", &rows(9, 9))];
-    let mut reader = CriteoTextReader::open(&good, hashed(), &options(16, 1, 4000), &changed).unwrap();
+    let mut reader =
+        CriteoTextReader::open(&good, hashed(), &options(16, 1, 4000), &changed).unwrap();
     let text = reader.next(&mut Batch::default()).unwrap_err().to_string();
     assert!(
         text.contains("good at line 5 (byte 77): it is not the start of a line; have the data"),
@@ -273,7 +307,8 @@ fn dropping_a_reader_stops_its_threads() {
     let files = [write(folder.path(), "a", &rows(500, 10))];
     for consumed in [0, 1, 5] {
         let endless = TextOptions { epochs: None, ..options(10, 3, 400) };
-        let mut reader = CriteoTextReader::open(&files, hashed(), &endless, &Position::default()).unwrap();
+        let mut reader =
+            CriteoTextReader::open(&files, hashed(), &endless, &Position::default()).unwrap();
         let mut batch = Batch::default();
         for _ in 0..consumed {
             assert!(reader.next(&mut batch).unwrap());
@@ -288,13 +323,17 @@ fn progress_grows_to_the_end_and_counts_the_epoch() {
     let text = rows(600, 11);
     let files = [write(folder.path(), "a", &text), write(folder.path(), "b.gz", &gzip(&text))];
     let options = TextOptions { epochs: Some(2), ..options(100, 2, 1000) };
-    let mut reader = CriteoTextReader::open(&files, hashed(), &options, &Position::default()).unwrap();
+    let mut reader =
+        CriteoTextReader::open(&files, hashed(), &options, &Position::default()).unwrap();
     let mut batch = Batch::default();
     let mut before = 0;
     for index in 1..=12 {
         assert!(reader.next(&mut batch).unwrap());
         let progress = reader.progress();
-        assert!(progress.stored_bytes_read >= before && progress.stored_bytes_read <= progress.stored_bytes);
+        assert!(
+            progress.stored_bytes_read >= before
+                && progress.stored_bytes_read <= progress.stored_bytes
+        );
         assert_eq!(progress.samples_per_epoch, (index == 12).then_some(1200));
         before = progress.stored_bytes_read;
     }
@@ -309,7 +348,8 @@ fn resident_data_gives_the_batches_of_the_files() {
     let (files, bad_lines) = files_with_bad_lines(folder.path());
     let options = skipping(options(64, 2, 3000));
     let mut expected = read(&files, hashed(), &options);
-    let data = ResidentData::load(&files, &options.blocks, options.dense_transform, u64::MAX).unwrap();
+    let data =
+        ResidentData::load(&files, &options.blocks, options.dense_transform, u64::MAX).unwrap();
     assert_eq!((data.num_samples(), data.skip_report().total), (497, bad_lines));
     let bounded = ResidentData::load(&files, &options.blocks, options.dense_transform, 10_000);
     assert!(bounded.unwrap_err().to_string().contains("takes more than 10000 bytes of memory"));
@@ -333,14 +373,18 @@ fn sizes_that_do_not_fit_are_refused() {
     let files = [write(folder.path(), "a", &rows(3, 12))];
     let few = IdMapper::new(IdPolicy::Modulo, &[5]).unwrap();
     let open = |ids: IdMapper, batch_size: usize| {
-        let opened = CriteoTextReader::open(&files, ids, &options(batch_size, 1, 100), &Position::default());
+        let opened =
+            CriteoTextReader::open(&files, ids, &options(batch_size, 1, 100), &Position::default());
         opened.err().map(|error| error.to_string())
     };
     assert_eq!(open(few, 1).unwrap(), "the schema has 26 categories, the id policy 1 tables");
     assert!(open(hashed(), 0).unwrap().contains("batch_size"));
     let rows = IdMapper::new(IdPolicy::Rows, &[5; 26]).unwrap();
-    assert!(open(rows.clone(), 1).unwrap().contains("ids = rows: the ids of Criteo's text are hashes"));
+    assert!(
+        open(rows.clone(), 1).unwrap().contains("ids = rows: the ids of Criteo's text are hashes")
+    );
     let resident =
-        ResidentData::load(&files, &BlockOptions::default(), DenseTransform::LnPlus1, u64::MAX).unwrap();
+        ResidentData::load(&files, &BlockOptions::default(), DenseTransform::LnPlus1, u64::MAX)
+            .unwrap();
     assert!(Arc::new(resident).reader(Arc::new(rows), 1).is_err());
 }

@@ -10,8 +10,8 @@ use crate::error::{ReaderError, Result};
 use crate::io::TextFile;
 use crate::samples::MOST_COLUMNS;
 
-/// A field longer than this, or a record longer than this, is an error: without a limit, one quote that is not closed
-/// would read a whole file into memory.
+/// A field longer than this, or a record longer than this, is an error: without a limit, one quote
+/// that is not closed would read a whole file into memory.
 pub(super) const MOST_FIELD_BYTES: usize = 64 << 10;
 const MOST_RECORD_BYTES: usize = 1 << 20;
 /// Bytes read at a time.
@@ -90,7 +90,8 @@ impl Records {
     /// Goes to the next record; false after the last. Lines without a byte are no records.
     ///
     /// # Errors
-    /// Those of reading; [`ReaderError::Format`] for a record beyond the limits, or a quote that is not closed.
+    /// Those of reading; [`ReaderError::Format`] for a record beyond the limits, or a quote that is
+    /// not closed.
     pub fn next(&mut self) -> Result<bool> {
         if !self.skip_line_ends()? {
             return Ok(false);
@@ -120,8 +121,9 @@ impl Records {
                 ReadRecordResult::OutputFull => {
                     self.check_field_at_hand(length)?;
                     if length >= MOST_RECORD_BYTES {
-                        let message =
-                            format!("expected a record of at most {MOST_RECORD_BYTES} bytes, found more");
+                        let message = format!(
+                            "expected a record of at most {MOST_RECORD_BYTES} bytes, found more"
+                        );
                         return Err(self.bad(self.place.line, message));
                     }
                     self.fields.resize(2 * self.fields.len(), 0);
@@ -142,7 +144,10 @@ impl Records {
 
     /// An error with its line.
     pub fn bad(&self, line: u64, message: impl Display) -> ReaderError {
-        ReaderError::Format { file: self.from.name().to_owned(), message: format!("line {line}: {message}") }
+        ReaderError::Format {
+            file: self.from.name().to_owned(),
+            message: format!("line {line}: {message}"),
+        }
     }
 
     /// `count` more bytes of the input are done with.
@@ -163,12 +168,15 @@ impl Records {
                     return Ok(read > 0);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.from.name_error(error, self.next.line - 1, self.next.byte)),
+                Err(error) => {
+                    return Err(self.from.name_error(error, self.next.line - 1, self.next.byte));
+                }
             }
         }
     }
 
-    /// Skips what is before a record: line ends, and at the beginning of a file the mark of UTF-8; false at its end.
+    /// Skips what is before a record: line ends, and at the beginning of a file the mark of UTF-8;
+    /// false at its end.
     fn skip_line_ends(&mut self) -> Result<bool> {
         loop {
             if self.start == self.end && !self.fill()? {

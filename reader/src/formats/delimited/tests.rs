@@ -74,7 +74,10 @@ fn what_is_wrong_is_named_with_line_and_column() {
         ),
         ("1,cheap,3,a,4\n", "line 2, column `price` (dense): expected a number, found \"cheap\""),
         ("1,nan,3,a,4\n", "expected a number, found \"nan\""),
-        ("1,2,3,a,4\n1,2,3,\"a\nb\",4\n1,2,3,4\n", "line 5: expected 5 fields as in the header, found 4"),
+        (
+            "1,2,3,a,4\n1,2,3,\"a\nb\",4\n1,2,3,4\n",
+            "line 5: expected 5 fields as in the header, found 4",
+        ),
     ] {
         let message = refused(rows);
         assert!(message.contains(words), "{message}");
@@ -85,19 +88,27 @@ fn what_is_wrong_is_named_with_line_and_column() {
         read(&format!("{header}1,2,3,a,4\n"), &columns).unwrap_err().to_string()
     };
     let message = mapping(|columns| columns.sparse[0].name = "movie".to_owned());
-    assert!(message.contains("expected a column `movie`, found `clicked`, `price`, `film`"), "{message}");
+    assert!(
+        message.contains("expected a column `movie`, found `clicked`, `price`, `film`"),
+        "{message}"
+    );
     let message = mapping(|columns| columns.ignored.clear());
     assert!(message.contains("column `session` has no place"), "{message}");
     let message = mapping(|columns| columns.sparse[1].hotness = Hotness::Fixed(2));
-    assert!(message.contains("column `genres` (categorical): expected as many values"), "{message}");
-    let message = read("clicked,film,film\n1,2,3\n", &columns(&[], &[("film", ONE)], &[])).unwrap_err();
+    assert!(
+        message.contains("column `genres` (categorical): expected as many values"),
+        "{message}"
+    );
+    let message =
+        read("clicked,film,film\n1,2,3\n", &columns(&[], &[("film", ONE)], &[])).unwrap_err();
     assert!(message.to_string().contains("column `film` is there 2 times"), "{message}");
 }
 
 #[test]
 fn samples_come_in_any_order_from_plain_files_and_from_front_to_back_from_compressed_ones() {
     let folder = tempfile::tempdir().unwrap();
-    let rows: Vec<String> = (0..5000).map(|row| format!("{},{},\"{row}\nx\"", row % 2, row * 3)).collect();
+    let rows: Vec<String> =
+        (0..5000).map(|row| format!("{},{},\"{row}\nx\"", row % 2, row * 3)).collect();
     let text = format!("clicked,film,session\n{}\n", rows.join("\n"));
     let columns = columns(&[], &[("film", ONE)], &["*"]);
     let plain = write(folder.path(), "a.csv", text.as_bytes());
@@ -108,8 +119,11 @@ fn samples_come_in_any_order_from_plain_files_and_from_front_to_back_from_compre
         write(folder.path(), "a.csv.gz", &out.finish().unwrap())
     };
     let ranges = vec![4990..5003, 10..20, 0..1, 19..3000];
-    let expected: Vec<u64> = ranges.iter().cloned().flatten().map(|row: u64| row % 5000 * 3).collect();
-    for (paths, is_random) in [(vec![plain.clone(), plain.clone()], true), (vec![plain, packed], false)] {
+    let expected: Vec<u64> =
+        ranges.iter().cloned().flatten().map(|row: u64| row % 5000 * 3).collect();
+    for (paths, is_random) in
+        [(vec![plain.clone(), plain.clone()], true), (vec![plain, packed], false)]
+    {
         let source = DelimitedSource::open(&paths, &columns).unwrap();
         assert_eq!((source.num_samples(), source.is_random()), (Some(10_000), is_random));
         assert_eq!(all(&source, ranges.clone()).unwrap().sparse[0].ids, expected);
@@ -145,7 +159,10 @@ fn one_quote_that_is_not_closed_does_not_read_the_rest_of_the_file() {
     );
     let long = format!("{open}{}", "0,5,6\n".repeat(100_000));
     let message = refused(&long);
-    assert!(message.contains("line 5: the field that begins here is longer than 65536 bytes"), "{message}");
+    assert!(
+        message.contains("line 5: the field that begins here is longer than 65536 bytes"),
+        "{message}"
+    );
     let message = refused(&format!("{header}1,\""));
     assert!(message.contains("line 3: the quote of the field that begins here"), "{message}");
     let wide = format!("{header}1,2{}\n", ",3".repeat(70_000));
@@ -159,7 +176,8 @@ fn one_quote_that_is_not_closed_does_not_read_the_rest_of_the_file() {
 
 #[test]
 fn a_mark_of_utf_8_and_truth_values_are_read() {
-    let text = "\u{feff}clicked,price,film,genres,session\nTrue,true,1,,\nfalse,,2,,\nFALSE,FALSE,3,,\n";
+    let text =
+        "\u{feff}clicked,price,film,genres,session\nTrue,true,1,,\nfalse,,2,,\nFALSE,FALSE,3,,\n";
     let samples = read(text, &films()).unwrap();
     assert_eq!(samples.labels, [1.0, 0.0, 0.0]);
     assert_eq!(samples.dense, DenseValues::Numbers(vec![2_f64.ln() as f32, 0.0, 0.0]));
@@ -171,15 +189,21 @@ fn a_compressed_file_that_ends_early_says_so() {
     let packed = crate::io::testing::gzip(text.as_bytes());
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "a.csv.gz", &packed[..packed.len() - 9]);
-    let message =
-        DelimitedSource::open(&[path], &columns(&[], &[("film", ONE)], &[])).err().unwrap().to_string();
-    assert!(message.contains("a.csv.gz is truncated: the gzip stream ends early, after line"), "{message}");
+    let message = DelimitedSource::open(&[path], &columns(&[], &[("film", ONE)], &[]))
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        message.contains("a.csv.gz is truncated: the gzip stream ends early, after line"),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_pipe_gives_the_samples_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
-    let rows: Vec<String> = (0..5000).map(|row| format!("{},{},x{row}", row % 2, row * 3)).collect();
+    let rows: Vec<String> =
+        (0..5000).map(|row| format!("{},{},x{row}", row % 2, row * 3)).collect();
     let text = format!("clicked,film,session\n{}\n", rows.join("\n"));
     let columns = columns(&[], &[("film", ONE)], &["*"]);
     let file = write(folder.path(), "a.csv", text.as_bytes());

@@ -6,8 +6,9 @@
 //! index: u64 end of every block · u64 samples · u64 blocks · u64 start of the index · XXH3-64 of the index · HLDATEND
 //! ```
 //!
-//! A block has, column after column, `labels` (a byte each), `dense` (`i32` or `f32`), and for each categorical column a byte that says
-//! how wide its ids are here (4 or 8 bytes), the `u32` offsets of a varying one, and the ids. All numbers are little-endian.
+//! A block has, column after column, `labels` (a byte each), `dense` (`i32` or `f32`), and for each
+//! categorical column a byte that says how wide its ids are here (4 or 8 bytes), the `u32` offsets
+//! of a varying one, and the ids. All numbers are little-endian.
 
 mod read;
 mod write;
@@ -54,7 +55,12 @@ pub struct Header {
 impl Header {
     /// The header of a file to be written.
     pub fn new(schema: DataSchema, ids: &str) -> Self {
-        Self { format_version: VERSION, schema, samples_per_block: SAMPLES_PER_BLOCK, ids: ids.to_owned() }
+        Self {
+            format_version: VERSION,
+            schema,
+            samples_per_block: SAMPLES_PER_BLOCK,
+            ids: ids.to_owned(),
+        }
     }
 }
 

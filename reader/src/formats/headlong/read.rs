@@ -9,7 +9,8 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    BLOCKS_FROM, END, Header, MAGIC, MAGIC_1, MOST_BLOCK_BYTES, MOST_HEADER_BYTES, TAIL_BYTES, VERSION,
+    BLOCKS_FROM, END, Header, MAGIC, MAGIC_1, MOST_BLOCK_BYTES, MOST_HEADER_BYTES, TAIL_BYTES,
+    VERSION,
 };
 use crate::disk::{Block, DiskBlocks, DiskFiles, DiskOptions, Segment};
 use crate::error::{ReaderError, Result};
@@ -40,14 +41,18 @@ impl HeadlongSource {
     /// Opens `paths`, which must have the same columns.
     ///
     /// # Errors
-    /// Those of opening; [`ReaderError::Format`] for a file that is not whole or has other columns than the first.
+    /// Those of opening; [`ReaderError::Format`] for a file that is not whole or has other columns
+    /// than the first.
     pub fn open(paths: &[PathBuf]) -> Result<Self> {
         let files = paths.iter().map(|path| OneFile::open(path)).collect::<Result<Vec<_>>>()?;
         let Some(first) = files.first() else {
             return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
         };
         for file in &files {
-            first.header.schema.check_like(&file.header.schema, &file.path.display().to_string())?;
+            first
+                .header
+                .schema
+                .check_like(&file.header.schema, &file.path.display().to_string())?;
             if file.header.ids != first.header.ids {
                 let (expected, found) = (&first.header.ids, &file.header.ids);
                 let message = format!(
@@ -128,8 +133,9 @@ impl Raw<'_> {
     fn header(&self, has_checksum: bool) -> Result<(Header, u64)> {
         let length = numbers(&self.read(8, 8)?).next().unwrap_or(0);
         if length > MOST_HEADER_BYTES {
-            let message =
-                format!("damaged: expected a header of at most {MOST_HEADER_BYTES} bytes, found {length}");
+            let message = format!(
+                "damaged: expected a header of at most {MOST_HEADER_BYTES} bytes, found {length}"
+            );
             return Err(self.bad(&message));
         }
         let checksum_bytes = if has_checksum { 8 } else { 0 };
@@ -148,8 +154,9 @@ impl Raw<'_> {
         let version = if has_checksum { VERSION } else { 1 };
         if header.format_version != version {
             let found = header.format_version;
-            let message =
-                format!("expected format version {version}, found {found}: it needs a newer Headlong");
+            let message = format!(
+                "expected format version {version}, found {found}: it needs a newer Headlong"
+            );
             return Err(self.bad(&message));
         }
         if header.samples_per_block == 0 {
@@ -163,7 +170,9 @@ impl Raw<'_> {
     fn index(&self, first_byte: u64) -> Result<(u64, Vec<u64>)> {
         let tail = self.read(self.bytes - TAIL_BYTES as u64, TAIL_BYTES as u64)?;
         if tail[32..] != *END {
-            return Err(self.bad("truncated: expected HLDATEND at its end; was its writing interrupted?"));
+            return Err(
+                self.bad("truncated: expected HLDATEND at its end; was its writing interrupted?")
+            );
         }
         let [num_samples, num_blocks, index_from, checksum] = number_array(&tail);
         // Every block is longer than its place in the index.
@@ -182,8 +191,11 @@ impl Raw<'_> {
         if !in_order || ends.last().unwrap_or(&first_byte) != &index_from {
             return Err(self.bad("damaged: its blocks are out of order"));
         }
-        if let Some(block) = ends.iter().zip(starts).position(|(end, start)| end - start > MOST_BLOCK_BYTES) {
-            let message = format!("block {block}: expected at most {MOST_BLOCK_BYTES} bytes, found more");
+        if let Some(block) =
+            ends.iter().zip(starts).position(|(end, start)| end - start > MOST_BLOCK_BYTES)
+        {
+            let message =
+                format!("block {block}: expected at most {MOST_BLOCK_BYTES} bytes, found more");
             return Err(self.bad(&message));
         }
         Ok((num_samples, ends))
@@ -218,7 +230,8 @@ fn pieces(
         let per_block = u64::from(files[file].header.samples_per_block);
         (samples.start / per_block..samples.end.div_ceil(per_block)).map(move |block| {
             let first = block * per_block;
-            let wanted = samples.start.max(first) - first..samples.end.min(first + per_block) - first;
+            let wanted =
+                samples.start.max(first) - first..samples.end.min(first + per_block) - first;
             Piece { file, block, wanted: wanted.start as usize..wanted.end as usize }
         })
     })
@@ -330,7 +343,13 @@ impl SampleStream for HeadlongStream {
 }
 
 /// Takes a block apart after checking it.
-fn decode(bytes: &[u8], file: &OneFile, block: u64, count: usize, samples: &mut Samples) -> Result<()> {
+fn decode(
+    bytes: &[u8],
+    file: &OneFile,
+    block: u64,
+    count: usize,
+    samples: &mut Samples,
+) -> Result<()> {
     let first = block * u64::from(file.header.samples_per_block);
     let bad = |what: &str| ReaderError::Format {
         file: file.path.clone(),
@@ -364,8 +383,12 @@ fn parse(contents: &[u8], file: &OneFile, count: usize, samples: &mut Samples) -
     }
     let (dense, _) = rest.split_off(..count * schema.dense.len() * 4)?.as_chunks::<4>();
     match &mut samples.dense {
-        DenseValues::Integers(values) => values.extend(dense.iter().map(|bytes| i32::from_le_bytes(*bytes))),
-        DenseValues::Numbers(values) => values.extend(dense.iter().map(|bytes| f32::from_le_bytes(*bytes))),
+        DenseValues::Integers(values) => {
+            values.extend(dense.iter().map(|bytes| i32::from_le_bytes(*bytes)))
+        }
+        DenseValues::Numbers(values) => {
+            values.extend(dense.iter().map(|bytes| f32::from_le_bytes(*bytes)))
+        }
     }
     for (bags, column) in samples.sparse.iter_mut().zip(&schema.sparse) {
         let width = usize::from(*rest.split_off_first()?);
@@ -381,10 +404,12 @@ fn parse(contents: &[u8], file: &OneFile, count: usize, samples: &mut Samples) -
         };
         let ids = rest.split_off(..num_ids.checked_mul(width)?)?;
         match width {
-            4 => bags
+            4 => bags.ids.extend(
+                ids.as_chunks::<4>().0.iter().map(|bytes| u64::from(u32::from_le_bytes(*bytes))),
+            ),
+            8 => bags
                 .ids
-                .extend(ids.as_chunks::<4>().0.iter().map(|bytes| u64::from(u32::from_le_bytes(*bytes)))),
-            8 => bags.ids.extend(ids.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes))),
+                .extend(ids.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes))),
             _ => return None,
         }
     }

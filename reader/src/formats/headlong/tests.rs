@@ -22,10 +22,16 @@ fn samples(header: &Header, count: usize, seed: u64) -> Samples {
         let random = |column: u64| fmix64(seed ^ (index << 8 | column));
         samples.labels.push((random(0) % 2) as f32);
         match &mut samples.dense {
-            DenseValues::Integers(values) => values.extend((1..4).map(|column| random(column) as i32)),
-            DenseValues::Numbers(values) => values.extend((1..4).map(|column| random(column) as f32 * 1e-19)),
+            DenseValues::Integers(values) => {
+                values.extend((1..4).map(|column| random(column) as i32))
+            }
+            DenseValues::Numbers(values) => {
+                values.extend((1..4).map(|column| random(column) as f32 * 1e-19))
+            }
         }
-        for (column, (bags, named)) in samples.sparse.iter_mut().zip(&header.schema.sparse).enumerate() {
+        for (column, (bags, named)) in
+            samples.sparse.iter_mut().zip(&header.schema.sparse).enumerate()
+        {
             let random = random(10 + column as u64);
             let hotness = match named.hotness {
                 Hotness::Fixed(hotness) => u64::from(hotness),
@@ -108,8 +114,12 @@ fn every_flipped_bit_is_found_and_names_its_block() {
         std::fs::write(&path, &bad).unwrap();
         match read(std::slice::from_ref(&path), 0..250) {
             Ok(_) => panic!("byte {byte}: a flipped bit was not found"),
-            Err(ReaderError::Format { message, .. }) if message.contains("checksum: expected") => named += 1,
-            Err(ReaderError::Format { .. } | ReaderError::Invalid { .. } | ReaderError::Disk { .. }) => {}
+            Err(ReaderError::Format { message, .. }) if message.contains("checksum: expected") => {
+                named += 1
+            }
+            Err(
+                ReaderError::Format { .. } | ReaderError::Invalid { .. } | ReaderError::Disk { .. },
+            ) => {}
             Err(other) => panic!("byte {byte}: {other}"),
         }
     }
@@ -198,7 +208,8 @@ fn a_label_that_is_neither_0_nor_1_is_refused_where_it_is_read_and_written() {
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.hld");
-    let header = header(&[Hotness::Fixed(1)], DenseKind::Transformed(crate::DenseTransform::LnPlus1));
+    let header =
+        header(&[Hotness::Fixed(1)], DenseKind::Transformed(crate::DenseTransform::LnPlus1));
     let good = samples(&header, 120, 7);
     let mut of_label = good.clone();
     of_label.labels[104] = 0.5;
@@ -258,7 +269,8 @@ fn files_of_other_columns_or_ids_are_not_mixed() {
     let folder = tempfile::tempdir().unwrap();
     let paths = [folder.path().join("a.hld"), folder.path().join("b.hld")];
     let one = header(&[Hotness::Fixed(1)], DenseKind::Integers);
-    let transformed = header(&[Hotness::Fixed(1)], DenseKind::Transformed(crate::DenseTransform::LnPlus1));
+    let transformed =
+        header(&[Hotness::Fixed(1)], DenseKind::Transformed(crate::DenseTransform::LnPlus1));
     let other_ids = Header { ids: "dictionary 5".to_owned(), ..one.clone() };
     for (other, expected) in
         [(transformed, "dense numbers: expected Integers"), (other_ids, "expected ids of \"raw\"")]

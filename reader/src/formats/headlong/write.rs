@@ -31,11 +31,13 @@ impl HeadlongSink {
     /// # Errors
     /// [`ReaderError::Write`].
     pub fn create(path: &Path, header: Header) -> Result<Self> {
-        let refuse =
-            |error: ReaderError| ReaderError::Invalid { message: format!("{}: {error}", path.display()) };
+        let refuse = |error: ReaderError| ReaderError::Invalid {
+            message: format!("{}: {error}", path.display()),
+        };
         header.schema.check().map_err(refuse)?;
-        let json = serde_json::to_vec(&header)
-            .map_err(|error| ReaderError::Invalid { message: format!("{}: {error}", path.display()) })?;
+        let json = serde_json::to_vec(&header).map_err(|error| ReaderError::Invalid {
+            message: format!("{}: {error}", path.display()),
+        })?;
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&(json.len() as u64).to_le_bytes());
         bytes.extend_from_slice(&json);

@@ -7,7 +7,9 @@ use ::parquet::errors::ParquetError;
 use ::parquet::schema::types::ColumnDescriptor;
 
 use crate::criteo::parse::MISSING_DENSE;
-use crate::formats::named::{DenseReading, Fault, NamedColumns, Role, id_of_text, push_ids, transformed};
+use crate::formats::named::{
+    DenseReading, Fault, NamedColumns, Role, id_of_text, push_ids, transformed,
+};
 use crate::hashing::MISSING_ID;
 use crate::samples::{DenseValues, Hotness, IdBags, Samples};
 
@@ -53,23 +55,40 @@ impl Column {
     ) -> Result<Self, ParquetError> {
         let is_unsigned = matches!(
             leaf.converted_type(),
-            ConvertedType::UINT_8 | ConvertedType::UINT_16 | ConvertedType::UINT_32 | ConvertedType::UINT_64
+            ConvertedType::UINT_8
+                | ConvertedType::UINT_16
+                | ConvertedType::UINT_32
+                | ConvertedType::UINT_64
         );
         let mut levels = (Vec::new(), Vec::new());
         let values = match reader {
-            ColumnReader::BoolColumnReader(reader) => Values::Bools(values(reader, rows, &mut levels)?),
+            ColumnReader::BoolColumnReader(reader) => {
+                Values::Bools(values(reader, rows, &mut levels)?)
+            }
             ColumnReader::Int32ColumnReader(reader) => {
                 let narrow = values(reader, rows, &mut levels)?;
-                let wide = |value: i32| if is_unsigned { i64::from(value as u32) } else { i64::from(value) };
+                let wide = |value: i32| {
+                    if is_unsigned { i64::from(value as u32) } else { i64::from(value) }
+                };
                 Values::Integers(narrow.into_iter().map(wide).collect(), is_unsigned)
             }
             ColumnReader::Int64ColumnReader(reader) => {
                 Values::Integers(values(reader, rows, &mut levels)?, is_unsigned)
             }
-            ColumnReader::FloatColumnReader(reader) => Values::Floats(values(reader, rows, &mut levels)?),
-            ColumnReader::DoubleColumnReader(reader) => Values::Doubles(values(reader, rows, &mut levels)?),
-            ColumnReader::ByteArrayColumnReader(reader) => Values::Words(values(reader, rows, &mut levels)?),
-            _ => return Err(ParquetError::General("a column of a type that is not supported".to_owned())),
+            ColumnReader::FloatColumnReader(reader) => {
+                Values::Floats(values(reader, rows, &mut levels)?)
+            }
+            ColumnReader::DoubleColumnReader(reader) => {
+                Values::Doubles(values(reader, rows, &mut levels)?)
+            }
+            ColumnReader::ByteArrayColumnReader(reader) => {
+                Values::Words(values(reader, rows, &mut levels)?)
+            }
+            _ => {
+                return Err(ParquetError::General(
+                    "a column of a type that is not supported".to_owned(),
+                ));
+            }
         };
         let most_defined = leaf.max_def_level();
         let (defined, repeated) = levels;
@@ -196,7 +215,9 @@ impl Column {
             (DenseReading::Transformed(_), Values::Floats(values)) => Some(values[index]),
             (DenseReading::Transformed(_), _) => self.double(index).map(|found| found as f32),
             // Some writers put this where there is no number.
-            (DenseReading::Raw(_), _) if self.double(index).is_some_and(f64::is_nan) => return Ok(None),
+            (DenseReading::Raw(_), _) if self.double(index).is_some_and(f64::is_nan) => {
+                return Ok(None);
+            }
             (DenseReading::Raw(transform), _) => self
                 .double(index)
                 .filter(|found| found.is_finite())
@@ -240,7 +261,8 @@ impl Column {
         })
     }
 
-    /// The id of a number: a column of integers with gaps becomes one of fractions on its way through pandas.
+    /// The id of a number: a column of integers with gaps becomes one of fractions on its way
+    /// through pandas.
     fn id_of_number(&self, number: f64, index: usize) -> Result<u64, Fault> {
         match number {
             missing if missing.is_nan() => Ok(MISSING_ID),

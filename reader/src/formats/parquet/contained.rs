@@ -14,7 +14,8 @@ thread_local! {
 
 static QUIET: Once = Once::new();
 
-/// Runs `body`, calls of the Parquet crate and no more: a panic in it is an error, and prints nothing.
+/// Runs `body`, calls of the Parquet crate and no more: a panic in it is an error, and prints
+/// nothing.
 ///
 /// What `body` was working on must not be used again after an error.
 pub(super) fn contained<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -30,7 +31,10 @@ pub(super) fn contained<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let outcome = panic::catch_unwind(AssertUnwindSafe(body));
     CONTAINED.set(before);
     outcome.unwrap_or_else(|panic| {
-        Err(ParquetError::General(format!("damaged: the Parquet reader gave up: {}", words(&*panic))))
+        Err(ParquetError::General(format!(
+            "damaged: the Parquet reader gave up: {}",
+            words(&*panic)
+        )))
     })
 }
 

@@ -1,5 +1,5 @@
-//! Lengths of words as DELTA_LENGTH_BYTE_ARRAY and DELTA_BYTE_ARRAY store them, read before the Parquet crate takes memory for
-//! as many words, and for words as long, as a page claims.
+//! Lengths of words as DELTA_LENGTH_BYTE_ARRAY and DELTA_BYTE_ARRAY store them, read before the
+//! Parquet crate takes memory for as many words, and for words as long, as a page claims.
 
 use ::parquet::basic::Encoding;
 
@@ -34,7 +34,8 @@ pub(super) fn check(
 }
 
 fn sum(lengths: &[i32]) -> Result<u64, String> {
-    let length = |length: &i32| u64::try_from(*length).map_err(|_| format!("a word of {length} bytes"));
+    let length =
+        |length: &i32| u64::try_from(*length).map_err(|_| format!("a word of {length} bytes"));
     lengths.iter().map(length).sum()
 }
 
@@ -47,7 +48,11 @@ fn lengths(rest: &mut &[u8], most: usize) -> Result<Vec<i32>, String> {
         return Err(format!("expected at most {most} words, found {count}"));
     }
     let per_mini = block.checked_div(minis).unwrap_or(0) as usize;
-    if per_mini == 0 || !per_mini.is_multiple_of(32) || !block.is_multiple_of(minis) || block > 1 << 31 {
+    if per_mini == 0
+        || !per_mini.is_multiple_of(32)
+        || !block.is_multiple_of(minis)
+        || block > 1 << 31
+    {
         return Err(format!("lengths of words in blocks of {block} in {minis} parts"));
     }
     let mut values = Vec::with_capacity(count as usize);
@@ -96,7 +101,8 @@ mod tests {
 
     #[test]
     fn lengths_are_those_that_were_stored() {
-        // One block of 128 in 4 parts. Differences 2, -1, -2 are 4, 1, 0 above the least of -2, in 3 bits each.
+        // One block of 128 in 4 parts. Differences 2, -1, -2 are 4, 1, 0 above the least of -2, in
+        // 3 bits each.
         let header = [128, 1, 4, 4, 6, 3, 3, 0, 0, 0];
         let stored = [&header[..], &[0b0000_1100], &[0; 11], b"drama"].concat();
         let mut rest = &stored[..];
@@ -123,7 +129,9 @@ mod tests {
         let none = [128, 1, 4, 100, 0, 0, 0, 0, 0, 0];
         let words = refused(&[&long[..], &none].concat(), Encoding::DELTA_BYTE_ARRAY);
         assert_eq!(words, "expected words of at most 1000 bytes, found 10000");
-        assert!(refused(&[128, 1, 3, 1, 10], Encoding::DELTA_BYTE_ARRAY).contains("128 in 3 parts"));
+        assert!(
+            refused(&[128, 1, 3, 1, 10], Encoding::DELTA_BYTE_ARRAY).contains("128 in 3 parts")
+        );
         assert!(refused(&[128, 1, 4, 2], Encoding::DELTA_BYTE_ARRAY).contains("too early"));
     }
 }

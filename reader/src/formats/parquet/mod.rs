@@ -1,7 +1,9 @@
-//! Parquet: columns by name ([`NamedColumns`](super::named::NamedColumns)), integers, numbers, words and lists.
+//! Parquet: columns by name ([`NamedColumns`](super::named::NamedColumns)), integers, numbers,
+//! words and lists.
 //!
-//! Files that we write carry their [`DataSchema`](crate::samples::DataSchema) as JSON under `headlong.schema` and need nothing said of
-//! them. Samples come from front to back: a page holds thousands of them, and is decoded whole.
+//! Files that we write carry their [`DataSchema`](crate::samples::DataSchema) as JSON under
+//! `headlong.schema` and need nothing said of them. Samples come from front to back: a page holds
+//! thousands of them, and is decoded whole.
 
 mod column;
 mod contained;

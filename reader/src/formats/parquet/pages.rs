@@ -1,7 +1,8 @@
 //! Pages of a column, of sizes that are looked at before memory is taken for them.
 //!
-//! A page says itself how long it is once it is decompressed, how many values it has, and how many words and how long ones. The
-//! Parquet crate takes memory on these words; here they are bounded first.
+//! A page says itself how long it is once it is decompressed, how many values it has, and how many
+//! words and how long ones. The Parquet crate takes memory on these words; here they are bounded
+//! first.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read};
@@ -23,9 +24,11 @@ use super::thrift::{self, Fault, PageHeader};
 
 /// The longest page. Writers make pages of a megabyte or so.
 const MOST_PAGE_BYTES: u64 = 256 << 20;
-/// A page up to this size passes whatever the metadata says of its column: some writers have said it wrong.
+/// A page up to this size passes whatever the metadata says of its column: some writers have said
+/// it wrong.
 const TRUSTED_PAGE_BYTES: u64 = 16 << 20;
-/// Most values in a page of lists, which may all belong to one sample, or in a page of delta-encoded words.
+/// Most values in a page of lists, which may all belong to one sample, or in a page of
+/// delta-encoded words.
 const MOST_LIST_VALUES: u32 = 16 << 20;
 /// The longest metadata.
 const MOST_METADATA_BYTES: u64 = 256 << 20;
@@ -64,7 +67,8 @@ pub(super) fn metadata(file: &File, bytes: u64) -> Result<ParquetMetaData> {
     contained(|| ParquetMetaDataReader::decode_metadata(&buffer))
 }
 
-/// Bytes of a file, asked for by the reader of pages: first a header, then what the header speaks of.
+/// Bytes of a file, asked for by the reader of pages: first a header, then what the header speaks
+/// of.
 pub(super) struct Chunk {
     file: Arc<File>,
     bytes: u64,
@@ -142,7 +146,9 @@ impl ChunkReader for Chunk {
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
         if start.checked_add(length as u64).is_none_or(|end| end > self.bytes) {
-            return Err(ParquetError::EOF(format!("{length} bytes from byte {start} on are beyond the end")));
+            return Err(ParquetError::EOF(format!(
+                "{length} bytes from byte {start} on are beyond the end"
+            )));
         }
         let mut buffer = vec![0; length];
         self.file.read_exact_at(&mut buffer, start)?;
@@ -151,8 +157,8 @@ impl ChunkReader for Chunk {
     }
 }
 
-/// The header of a page and no byte more, read and checked when its first byte is asked for. The crate makes one where the page
-/// itself begins, too, and then asks for nothing.
+/// The header of a page and no byte more, read and checked when its first byte is asked for. The
+/// crate makes one where the page itself begins, too, and then asks for nothing.
 pub(super) struct HeaderBytes {
     file: Arc<File>,
     at: u64,
@@ -172,11 +178,15 @@ impl HeaderBytes {
                 }
             }
             let found = thrift::page_header(&window[..read]);
-            if matches!(found, Err(Fault::Short)) && read == window.len() && read < MOST_HEADER_BYTES {
+            if matches!(found, Err(Fault::Short))
+                && read == window.len()
+                && read < MOST_HEADER_BYTES
+            {
                 window.resize(8 * read, 0);
                 continue;
             }
-            let found = found.map_err(|fault| format!("the header of a page at byte {}: {fault}", self.at));
+            let found =
+                found.map_err(|fault| format!("the header of a page at byte {}: {fault}", self.at));
             let length = found.as_ref().map_or(0, |found| found.length);
             *locked(&self.header) = Some(found.map(|found| (self.at + length as u64, found)));
             window.truncate(length);
@@ -246,7 +256,8 @@ impl CheckedPages {
         match page.encoding() {
             Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY => {
                 let most = found.min(MOST_LIST_VALUES) as usize;
-                delta::check(self.values(page)?, page.encoding(), most, MOST_PAGE_BYTES).map_err(refuse)
+                delta::check(self.values(page)?, page.encoding(), most, MOST_PAGE_BYTES)
+                    .map_err(refuse)
             }
             _ => Ok(()),
         }
@@ -256,7 +267,8 @@ impl CheckedPages {
     fn values<'a>(&self, page: &'a Page) -> Result<&'a [u8]> {
         let levels = match page {
             Page::DataPage { buf, num_values, rep_level_encoding, def_level_encoding, .. } => {
-                let levels = |most, encoding, from| v1_levels(most, encoding, *num_values, buf.get(from..)?);
+                let levels =
+                    |most, encoding, from| v1_levels(most, encoding, *num_values, buf.get(from..)?);
                 let repeated = levels(self.column.max_rep_level(), *rep_level_encoding, 0);
                 repeated.and_then(|from| {
                     Some(from + levels(self.column.max_def_level(), *def_level_encoding, from)?)
@@ -337,7 +349,8 @@ impl PageReader for CheckedPages {
 mod tests {
     use super::*;
 
-    /// What is said of a page whose header speaks of `size` bytes and whose body is `stored`, levels first.
+    /// What is said of a page whose header speaks of `size` bytes and whose body is `stored`,
+    /// levels first.
     fn refused(compression: Compression, size: u32, levels: u8, stored: &[u8]) -> Option<String> {
         let mut bytes = vec![0x15, 0, 0x15];
         let mut zigzag = u64::from(size) << 1;
@@ -351,7 +364,8 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         io::Write::write_all(&mut file, &bytes).unwrap();
         let (file, bytes) = (Arc::new(file), bytes.len() as u64);
-        let chunk = Chunk { file, bytes, most_page_bytes: 1 << 20, compression, header: Arc::default() };
+        let chunk =
+            Chunk { file, bytes, most_page_bytes: 1 << 20, compression, header: Arc::default() };
         assert_eq!(chunk.get_read(0).unwrap().read_to_end(&mut Vec::new()).unwrap() as u64, header);
         // As the crate does where it has looked at the header before.
         drop(chunk.get_read(header).unwrap());
@@ -378,7 +392,10 @@ mod tests {
             }
         }
         let words = refused(Compression::SNAPPY, 2 << 20, 0, b"x").unwrap();
-        assert!(words.contains("expected a page of at most 1048576 bytes, found 2097152"), "{words}");
+        assert!(
+            words.contains("expected a page of at most 1048576 bytes, found 2097152"),
+            "{words}"
+        );
         assert_eq!(refused(Compression::SNAPPY, 1 << 20, 0, b"x"), None);
         assert!(refused(Compression::UNCOMPRESSED, 5, 0, &[]).is_none());
     }
@@ -392,7 +409,10 @@ mod tests {
             stored[levels..levels + 4].copy_from_slice(&magic);
             let words = refused(Compression::LZ4, 1 << 20, levels as u8, &stored).unwrap();
             let found = stored.len() - levels;
-            assert!(words.contains("expected a page of at most 1052688 bytes in frames of LZ4"), "{words}");
+            assert!(
+                words.contains("expected a page of at most 1052688 bytes in frames of LZ4"),
+                "{words}"
+            );
             assert!(words.ends_with(&format!("found {found}")), "{words}");
         }
     }

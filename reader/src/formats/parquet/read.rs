@@ -24,7 +24,8 @@ use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
 
 /// Most samples that come at a time.
 const SAMPLES_AT_A_TIME: u64 = 2048;
-/// A file has at most so many rows for each of its bytes: equal values take next to nothing, but not nothing.
+/// A file has at most so many rows for each of its bytes: equal values take next to nothing, but
+/// not nothing.
 const MOST_ROWS_PER_BYTE: u64 = 1 << 16;
 
 /// Files of one schema, one after another.
@@ -63,11 +64,13 @@ fn bad(path: &Path, message: impl ToString) -> ReaderError {
 }
 
 impl ParquetSource {
-    /// Opens `paths`. What their columns are is said by the first file where we have written it, else by `described`, else by
-    /// their names (`label`, `I1…`, `C1…`); then numbers that are no integers have gone through its transform.
+    /// Opens `paths`. What their columns are is said by the first file where we have written it,
+    /// else by `described`, else by their names (`label`, `I1…`, `C1…`); then numbers that are no
+    /// integers have gone through its transform.
     ///
     /// # Errors
-    /// Those of opening; [`ReaderError::Format`] for a file that is damaged or whose columns do not fit.
+    /// Those of opening; [`ReaderError::Format`] for a file that is damaged or whose columns do not
+    /// fit.
     pub fn open(paths: &[PathBuf], described: &Described) -> Result<Self> {
         let opened = paths.iter().map(|path| Opened::open(path)).collect::<Result<Vec<_>>>()?;
         let Some((path, first)) = paths.first().zip(opened.first()) else {
@@ -83,8 +86,12 @@ impl ParquetSource {
             files.push(OneFile::new(path, opened, &columns)?);
         }
         let labelled = files[0].roles.contains(&Role::Label);
-        if let Some(other) = files.iter().find(|file| file.roles.contains(&Role::Label) != labelled) {
-            return Err(bad(&other.path, format!("labels: expected as in {}: {labelled}", path.display())));
+        if let Some(other) = files.iter().find(|file| file.roles.contains(&Role::Label) != labelled)
+        {
+            return Err(bad(
+                &other.path,
+                format!("labels: expected as in {}: {labelled}", path.display()),
+            ));
         }
         let (mut starts, mut groups) = (vec![0], Vec::new());
         for (index, file) in files.iter().enumerate() {
@@ -101,7 +108,13 @@ impl ParquetSource {
             }
         }
         let (schema, columns) = (columns.schema(labelled), Arc::new(columns));
-        Ok(Self { columns, schema, files: files.into(), groups: groups.into(), starts: starts.into() })
+        Ok(Self {
+            columns,
+            schema,
+            files: files.into(),
+            groups: groups.into(),
+            starts: starts.into(),
+        })
     }
 }
 
@@ -141,10 +154,11 @@ impl Opened {
 /// The columns as a file says them that we have written.
 fn own_columns(path: &Path, opened: &Opened) -> Result<Option<NamedColumns>> {
     let pairs = opened.metadata.file_metadata().key_value_metadata().map_or(&[][..], Vec::as_slice);
-    let json = pairs.iter().find(|pair| pair.key == SCHEMA_KEY).and_then(|pair| pair.value.as_ref());
+    let json =
+        pairs.iter().find(|pair| pair.key == SCHEMA_KEY).and_then(|pair| pair.value.as_ref());
     let Some(json) = json else { return Ok(None) };
-    let schema: DataSchema =
-        serde_json::from_str(json).map_err(|error| bad(path, format!("metadata {SCHEMA_KEY}: {error}")))?;
+    let schema: DataSchema = serde_json::from_str(json)
+        .map_err(|error| bad(path, format!("metadata {SCHEMA_KEY}: {error}")))?;
     schema.check().map_err(|error| bad(path, format!("metadata {SCHEMA_KEY}: {error}")))?;
     let dense_reading = match schema.dense_kind {
         DenseKind::Integers => DenseReading::Integers,
@@ -166,8 +180,11 @@ fn columns_by_name(opened: &Opened, described: &Described) -> NamedColumns {
     let dense = NamedColumns::by_convention(&header, DenseReading::Integers, &[]).dense;
     let mut dense = leaves.iter().zip(&header).filter(|(_, name)| dense.contains(name));
     let integers = dense.all(|(leaf, _)| leaf.physical_type() == Physical::INT32);
-    let reading =
-        if integers { DenseReading::Integers } else { DenseReading::Transformed(described.transform) };
+    let reading = if integers {
+        DenseReading::Integers
+    } else {
+        DenseReading::Transformed(described.transform)
+    };
     let mut columns = NamedColumns::by_convention(&header, reading, &[]);
     for column in &mut columns.sparse {
         let leaf = leaves.iter().zip(&header).find(|(_, name)| **name == column.name);
@@ -214,7 +231,8 @@ impl OneFile {
 fn is_nested(leaf: &ColumnDescriptor) -> bool {
     match (leaf.max_rep_level(), leaf.path().parts()) {
         (0, parts) => parts.len() > 1,
-        // A list is a group of a repeated group of elements; older writers leave out one of the two.
+        // A list is a group of a repeated group of elements; older writers leave out one of the
+        // two.
         (_, [name, group, _]) => group == "array" || *group == format!("{name}_tuple"),
         (_, parts) => parts.len() > 3,
     }
@@ -279,9 +297,13 @@ impl ParquetStream {
         let mut open = match self.open.take().filter(near) {
             Some(open) => open,
             None => {
-                let used = file.roles.iter().enumerate().filter(|(_, role)| **role != Role::Ignored);
-                let open = |(leaf, role): (usize, &Role)| Ok((leaf, *role, file.opened.column(group, leaf)?));
-                let columns = used.map(open).collect::<std::result::Result<Vec<_>, _>>().map_err(failed)?;
+                let used =
+                    file.roles.iter().enumerate().filter(|(_, role)| **role != Role::Ignored);
+                let open = |(leaf, role): (usize, &Role)| {
+                    Ok((leaf, *role, file.opened.column(group, leaf)?))
+                };
+                let columns =
+                    used.map(open).collect::<std::result::Result<Vec<_>, _>>().map_err(failed)?;
                 OpenGroup { part, columns, next: 0 }
             }
         };
@@ -309,13 +331,20 @@ impl ParquetStream {
         }
         for (leaf, role, reader) in &mut open.columns {
             let leaf_column = &file.opened.leaves()[*leaf];
-            let column = contained(|| Column::read(reader, leaf_column, count)).map_err(|error| {
-                bad(&file.path, format!("row group {group}, column `{}`: {error}", file.header[*leaf]))
-            })?;
+            let column =
+                contained(|| Column::read(reader, leaf_column, count)).map_err(|error| {
+                    bad(
+                        &file.path,
+                        format!("row group {group}, column `{}`: {error}", file.header[*leaf]),
+                    )
+                })?;
             let put = column.put(*role, &self.columns, samples, count);
             put.map_err(|(row, (expected, found))| {
                 let (name, row) = (&file.header[*leaf], first + row as u64);
-                bad(&file.path, format!("row {row}, column `{name}`: expected {expected}, found {found}"))
+                bad(
+                    &file.path,
+                    format!("row {row}, column `{name}`: expected {expected}, found {found}"),
+                )
             })?;
         }
         open.next += count as u64;
@@ -331,8 +360,9 @@ impl SampleStream for ParquetStream {
                 let found = std::fs::metadata(&file.path).map_err(open)?.len();
                 if found != file.opened.bytes {
                     let expected = file.opened.bytes;
-                    let message =
-                        format!("it has changed while it was read: expected {expected} bytes, found {found}");
+                    let message = format!(
+                        "it has changed while it was read: expected {expected} bytes, found {found}"
+                    );
                     return Err(bad(&file.path, message));
                 }
             }

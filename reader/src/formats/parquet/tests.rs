@@ -43,7 +43,8 @@ fn samples(schema: &DataSchema, count: usize) -> Samples {
         for (column, bags) in samples.sparse.iter_mut().enumerate() {
             let bits = random(10 + column as u64);
             let hotness = [1, bits % 4, 4][column];
-            let id = |at: u64| if column == 0 && bits % 7 == 0 { MISSING_ID } else { fmix64(bits + at) };
+            let id =
+                |at: u64| if column == 0 && bits % 7 == 0 { MISSING_ID } else { fmix64(bits + at) };
             bags.ids.extend((0..hotness).map(id));
             if column == 1 {
                 bags.offsets.push(bags.ids.len() as u32);
@@ -60,10 +61,18 @@ fn write(path: &Path, schema: &DataSchema, samples: &Samples) {
 }
 
 fn described(columns: Option<&NamedColumns>) -> Described {
-    Described { transform: DenseTransform::Identity, columns: columns.cloned(), ..Described::default() }
+    Described {
+        transform: DenseTransform::Identity,
+        columns: columns.cloned(),
+        ..Described::default()
+    }
 }
 
-fn read(paths: &[PathBuf], columns: Option<&NamedColumns>, ranges: Vec<Range<u64>>) -> Result<Samples> {
+fn read(
+    paths: &[PathBuf],
+    columns: Option<&NamedColumns>,
+    ranges: Vec<Range<u64>>,
+) -> Result<Samples> {
     let source = ParquetSource::open(paths, &described(columns))?;
     read_ranges(&source, ranges, &DiskOptions::default())
 }
@@ -114,7 +123,8 @@ fn columns(hotness: &[Hotness], reading: DenseReading) -> NamedColumns {
 fn columns_that_do_not_fit_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let paths = [folder.path().join("a.parquet")];
-    let schema = DataSchema::numbered(true, 3, DenseKind::Transformed(DenseTransform::Identity), &HOTNESS);
+    let schema =
+        DataSchema::numbered(true, 3, DenseKind::Transformed(DenseTransform::Identity), &HOTNESS);
     let mut sink = Box::new(ParquetSink::create_with(&paths[0], &schema, None).unwrap());
     sink.write(&samples(&schema, 10)).unwrap();
     sink.finish().unwrap();
@@ -123,7 +133,10 @@ fn columns_that_do_not_fit_are_refused_by_name() {
     };
     let raw = DenseReading::Raw(DenseTransform::Identity);
     let message = refused(&[Hotness::Fixed(1); 3], raw);
-    assert!(message.contains("a.parquet: column `C2`: expected one value a row, found a list"), "{message}");
+    assert!(
+        message.contains("a.parquet: column `C2`: expected one value a row, found a list"),
+        "{message}"
+    );
     let message = refused(&[Hotness::Varying; 3], raw);
     assert!(message.contains("column `C1`: expected a list, found one value a row"), "{message}");
     let message = refused(&HOTNESS[..2], raw);
@@ -134,7 +147,10 @@ fn columns_that_do_not_fit_are_refused_by_name() {
         "{message}"
     );
     let message = refused(&HOTNESS, DenseReading::Integers);
-    assert!(message.contains("row 0, column `I1`: expected an integer of 32 bits, found"), "{message}");
+    assert!(
+        message.contains("row 0, column `I1`: expected an integer of 32 bits, found"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -149,7 +165,8 @@ fn a_damaged_file_is_an_error_and_never_a_panic() {
         let message = read(&paths, None, whole(500)).unwrap_err().to_string();
         assert!(message.contains("a.parquet"), "{message}");
     }
-    // Our own page checksums would be another program's surprise; what decodes at all keeps its shape.
+    // Our own page checksums would be another program's surprise; what decodes at all keeps its
+    // shape.
     for byte in (4..good.len()).step_by(101) {
         let mut bad = good.clone();
         bad[byte] ^= 1 << (byte % 8);
@@ -167,7 +184,8 @@ fn write_foreign(
 ) {
     let schema = Arc::new(parse_message_type(message).unwrap());
     let properties = Arc::new(WriterProperties::builder().set_compression(compression).build());
-    let mut writer = SerializedFileWriter::new(File::create(path).unwrap(), schema, properties).unwrap();
+    let mut writer =
+        SerializedFileWriter::new(File::create(path).unwrap(), schema, properties).unwrap();
     let mut group = writer.next_row_group().unwrap();
     fill(&mut group);
     group.close().unwrap();
@@ -184,7 +202,8 @@ fn put<T: DataType>(
     column.close().unwrap();
 }
 
-/// A table as pandas and polars write it: truth values as labels, numbers and ids with gaps, words, lists as text.
+/// A table as pandas and polars write it: truth values as labels, numbers and ids with gaps, words,
+/// lists as text.
 const FOREIGN: &str = "message table {
     required boolean clicked; optional double price; optional int64 shop; optional double year;
     optional binary genres (UTF8); required boolean is_new; }";
@@ -202,12 +221,15 @@ fn write_foreign_table(path: &Path, compression: Compression) {
 }
 
 fn foreign_columns() -> NamedColumns {
-    let sparse = [("shop", Hotness::Fixed(1)), ("year", Hotness::Fixed(1)), ("genres", Hotness::Varying)];
+    let sparse =
+        [("shop", Hotness::Fixed(1)), ("year", Hotness::Fixed(1)), ("genres", Hotness::Varying)];
     NamedColumns {
         label: Some("clicked".to_owned()),
         dense: vec!["price".to_owned(), "is_new".to_owned()],
         dense_reading: DenseReading::Raw(DenseTransform::Identity),
-        sparse: sparse.map(|(name, hotness)| SparseColumn { name: name.to_owned(), hotness }).to_vec(),
+        sparse: sparse
+            .map(|(name, hotness)| SparseColumn { name: name.to_owned(), hotness })
+            .to_vec(),
         list_separator: b'|',
         ignored: Vec::new(),
     }
@@ -230,11 +252,15 @@ fn what_pandas_and_polars_write_is_read_in_every_compression() {
         write_foreign_table(&path, compression);
         let paths = std::slice::from_ref(&path);
         let source = ParquetSource::open(paths, &described(Some(&foreign_columns()))).unwrap();
-        let mut stream = source.read(Box::new(std::iter::once(0..4)), &DiskOptions::default()).unwrap();
+        let mut stream =
+            source.read(Box::new(std::iter::once(0..4)), &DiskOptions::default()).unwrap();
         let mut samples = Samples::default();
         assert!(stream.next(&mut samples).unwrap(), "{compression}");
         assert_eq!(samples.labels, [1.0, 0.0, 1.0, 0.0]);
-        assert_eq!(samples.dense, DenseValues::Numbers(vec![3.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]));
+        assert_eq!(
+            samples.dense,
+            DenseValues::Numbers(vec![3.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+        );
         assert_eq!(samples.dense_missing, [2, 0], "a null and what stands for one");
         let word = |text: &str| id_of_text(text.as_bytes());
         // Numbers are the ids that their text has in a CSV file.
@@ -295,9 +321,11 @@ fn a_field_of_a_structure_is_not_taken_for_its_column() {
                 column.close().unwrap();
             }
         });
-        let message =
-            read(std::slice::from_ref(&path), Some(&named("I3")), whole(1)).unwrap_err().to_string();
-        let expected = format!("column `{column}`: expected values or lists of them, found a structure");
+        let message = read(std::slice::from_ref(&path), Some(&named("I3")), whole(1))
+            .unwrap_err()
+            .to_string();
+        let expected =
+            format!("column `{column}`: expected values or lists of them, found a structure");
         assert!(message.contains(&expected), "{message}");
     }
 }

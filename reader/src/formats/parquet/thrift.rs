@@ -1,8 +1,8 @@
 //! Metadata and page headers, walked before the Parquet crate reads them.
 //!
-//! The crate believes what they say: it reads a known field whatever its type, passes over as many truth values as a list
-//! claims (they take no bytes), and takes memory for as many children as a column claims. What passes here is read in time and
-//! memory that are proportional to its bytes.
+//! The crate believes what they say: it reads a known field whatever its type, passes over as many
+//! truth values as a list claims (they take no bytes), and takes memory for as many children as a
+//! column claims. What passes here is read in time and memory that are proportional to its bytes.
 
 use std::result::Result;
 
@@ -106,11 +106,15 @@ static LOGICAL_TYPE: Fields = Fields(
 );
 
 static TIME: Fields = Fields(&[(1, Shape::Bool), (2, Shape::Struct(&TIME_UNIT))], &[]);
-static TIME_UNIT: Fields =
-    Fields(&[(1, Shape::Struct(&EMPTY)), (2, Shape::Struct(&EMPTY)), (3, Shape::Struct(&EMPTY))], &[]);
+static TIME_UNIT: Fields = Fields(
+    &[(1, Shape::Struct(&EMPTY)), (2, Shape::Struct(&EMPTY)), (3, Shape::Struct(&EMPTY))],
+    &[],
+);
 static KEY_VALUE: Fields = Fields(&[(1, BYTES), (2, BYTES)], &[]);
-static COLUMN_ORDER: Fields =
-    Fields(&[(1, Shape::Struct(&EMPTY)), (2, Shape::Struct(&EMPTY)), (3, Shape::Struct(&EMPTY))], &[]);
+static COLUMN_ORDER: Fields = Fields(
+    &[(1, Shape::Struct(&EMPTY)), (2, Shape::Struct(&EMPTY)), (3, Shape::Struct(&EMPTY))],
+    &[],
+);
 
 static ROW_GROUP: Fields = Fields(
     &[
@@ -126,8 +130,10 @@ static ROW_GROUP: Fields = Fields(
 
 static SORTING_COLUMN: Fields = Fields(&[(1, I32), (2, Shape::Bool), (3, Shape::Bool)], &[]);
 
-static COLUMN_CHUNK: Fields =
-    Fields(&[(1, BYTES), (2, I64), (3, Shape::Struct(&COLUMN)), (4, I64), (5, I32), (6, I64), (7, I32)], &[]);
+static COLUMN_CHUNK: Fields = Fields(
+    &[(1, BYTES), (2, I64), (3, Shape::Struct(&COLUMN)), (4, I64), (5, I32), (6, I64), (7, I32)],
+    &[],
+);
 
 static COLUMN: Fields = Fields(
     &[
@@ -166,10 +172,20 @@ static STATISTICS: Fields = Fields(
 );
 
 static ENCODING_STATISTICS: Fields = Fields(&[(1, I32), (2, I32), (3, I32)], &[]);
-static SIZE_STATISTICS: Fields = Fields(&[(1, I64), (2, Shape::List(&I64)), (3, Shape::List(&I64))], &[]);
+static SIZE_STATISTICS: Fields =
+    Fields(&[(1, I64), (2, Shape::List(&I64)), (3, Shape::List(&I64))], &[]);
 static PLACES: Fields = Fields(&[(1, Shape::Struct(&BOX)), (2, Shape::List(&I32))], &[]);
 static BOX: Fields = Fields(
-    &[(1, DOUBLE), (2, DOUBLE), (3, DOUBLE), (4, DOUBLE), (5, DOUBLE), (6, DOUBLE), (7, DOUBLE), (8, DOUBLE)],
+    &[
+        (1, DOUBLE),
+        (2, DOUBLE),
+        (3, DOUBLE),
+        (4, DOUBLE),
+        (5, DOUBLE),
+        (6, DOUBLE),
+        (7, DOUBLE),
+        (8, DOUBLE),
+    ],
     &[],
 );
 
@@ -218,7 +234,8 @@ pub(super) struct PageHeader {
     pub length: usize,
     /// The bytes of the page once it is decompressed.
     pub size: u64,
-    /// The bytes of it that are not compressed: levels, which come first in a page of the second version.
+    /// The bytes of it that are not compressed: levels, which come first in a page of the second
+    /// version.
     pub levels: usize,
 }
 
@@ -329,7 +346,8 @@ impl Walk<'_> {
                     .checked_add(further)
                     .ok_or_else(|| Fault::Bad("a field's number is too high".to_owned()))?,
             };
-            let shape = known.iter().find(|(id, _)| *id == last).map_or(&Shape::Any, |(_, shape)| shape);
+            let shape =
+                known.iter().find(|(id, _)| *id == last).map_or(&Shape::Any, |(_, shape)| shape);
             let number = self.value(head & 15, shape, depth)?;
             if let Some(place) = to_note.iter().position(|id| *id == last) {
                 noted[place] = number as i32;
@@ -391,7 +409,8 @@ impl Walk<'_> {
         self.elements(count, &[(kinds >> 4, &Shape::Any), (kinds & 15, &Shape::Any)], depth)
     }
 
-    /// Walks the elements of a list or map. Nothing in Parquet's own metadata is a list of truth values.
+    /// Walks the elements of a list or map. Nothing in Parquet's own metadata is a list of truth
+    /// values.
     fn elements(&mut self, count: u64, of: &[(u8, &Shape)], depth: usize) -> Result<(), Fault> {
         if count > self.rest.len() as u64 {
             return Err(Fault::Short);
@@ -448,7 +467,10 @@ mod tests {
         check_tree(&[0]).unwrap();
         check_tree(&[3, 0, 1, 1, 0, 0]).unwrap();
         assert_eq!(words(check_tree(&[2, 0])), "columns: expected 1 more than there are");
-        assert_eq!(words(check_tree(&[i32::MAX])), "columns: expected 2147483647 more than there are");
+        assert_eq!(
+            words(check_tree(&[i32::MAX])),
+            "columns: expected 2147483647 more than there are"
+        );
         assert_eq!(words(check_tree(&[1, 0, 0])), "columns: expected one root, found more");
         assert_eq!(words(check_tree(&[1, -1])), "a column of -1 columns");
         let deep: Vec<_> = std::iter::repeat_n(1, 1000).chain([0]).collect();

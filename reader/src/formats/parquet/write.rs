@@ -23,8 +23,8 @@ use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, IdBags, Sample
 /// Samples of a row group.
 const GROUP_SAMPLES: usize = 1 << 16;
 
-/// Writes one file: `label` as `INT32`, dense numbers as `INT32` (null: missing) or `FLOAT`, ids as `UINT_64` (null: missing), several
-/// ids as lists of them. Compressed by Snappy.
+/// Writes one file: `label` as `INT32`, dense numbers as `INT32` (null: missing) or `FLOAT`, ids as
+/// `UINT_64` (null: missing), several ids as lists of them. Compressed by Snappy.
 pub struct ParquetSink {
     path: PathBuf,
     writer: SerializedFileWriter<OutputFile>,
@@ -40,8 +40,9 @@ impl ParquetSink {
     /// # Errors
     /// [`ReaderError::Write`].
     pub fn create(path: &Path, schema: &DataSchema) -> Result<Self> {
-        let json = serde_json::to_string(schema)
-            .map_err(|error| ReaderError::Invalid { message: format!("{}: {error}", path.display()) })?;
+        let json = serde_json::to_string(schema).map_err(|error| ReaderError::Invalid {
+            message: format!("{}: {error}", path.display()),
+        })?;
         Self::create_with(path, schema, Some(vec![KeyValue::new(SCHEMA_KEY.to_owned(), json)]))
     }
 
@@ -59,7 +60,8 @@ impl ParquetSink {
             .set_key_value_metadata(metadata)
             .build();
         let message = Arc::new(message(schema).map_err(failed)?);
-        let writer = SerializedFileWriter::new(file, message, Arc::new(properties)).map_err(failed)?;
+        let writer =
+            SerializedFileWriter::new(file, message, Arc::new(properties)).map_err(failed)?;
         let mut pending = Samples::default();
         pending.clear(schema);
         Ok(Self { path: path.to_owned(), writer, schema: schema.clone(), pending })
@@ -87,11 +89,18 @@ fn message(schema: &DataSchema) -> Written<Type> {
     };
     let mut fields = Vec::new();
     if schema.labelled {
-        fields.push(leaf(schema.label_name(), Physical::INT32, Repetition::REQUIRED, ConvertedType::NONE)?);
+        fields.push(leaf(
+            schema.label_name(),
+            Physical::INT32,
+            Repetition::REQUIRED,
+            ConvertedType::NONE,
+        )?);
     }
     for name in &schema.dense {
         fields.push(match schema.dense_kind {
-            DenseKind::Integers => leaf(name, Physical::INT32, Repetition::OPTIONAL, ConvertedType::NONE)?,
+            DenseKind::Integers => {
+                leaf(name, Physical::INT32, Repetition::OPTIONAL, ConvertedType::NONE)?
+            }
             DenseKind::Transformed(_) => {
                 leaf(name, Physical::FLOAT, Repetition::REQUIRED, ConvertedType::NONE)?
             }

@@ -138,7 +138,9 @@ impl Field {
                 self.decode_dense(records, record_bytes, &mut samples.dense);
                 Ok(())
             }
-            Target::Column(column) => self.decode_ids(records, record_bytes, &mut samples.sparse[column].ids),
+            Target::Column(column) => {
+                self.decode_ids(records, record_bytes, &mut samples.sparse[column].ids)
+            }
             Target::AllColumns => {
                 let bytes = self.element.bytes();
                 samples.sparse.iter_mut().enumerate().try_for_each(|(column, bags)| {
@@ -158,13 +160,17 @@ impl Field {
         let first = labels.len();
         match self.element {
             Element::F16 => {
-                each!(records, record_bytes, self, f16, |_record, value| labels.push(value.to_f32()))
+                each!(records, record_bytes, self, f16, |_record, value| labels
+                    .push(value.to_f32()))
             }
-            Element::F32 => each!(records, record_bytes, self, f32, |_record, value| labels.push(value)),
+            Element::F32 => {
+                each!(records, record_bytes, self, f32, |_record, value| labels.push(value))
+            }
             Element::F64 => {
                 each!(records, record_bytes, self, f64, |_record, value| labels.push(value as f32))
             }
-            _ => each_integer!(records, record_bytes, self, |_record, value| labels.push(value as f32)),
+            _ => each_integer!(records, record_bytes, self, |_record, value| labels
+                .push(value as f32)),
         }
         match labels[first..].iter().position(|&label| label != 0.0 && label != 1.0) {
             None => Ok(()),
@@ -198,7 +204,12 @@ impl Field {
         }
     }
 
-    fn decode_ids(&self, records: &[u8], record_bytes: usize, ids: &mut Vec<u64>) -> Result<(), BadValue> {
+    fn decode_ids(
+        &self,
+        records: &[u8],
+        record_bytes: usize,
+        ids: &mut Vec<u64>,
+    ) -> Result<(), BadValue> {
         if matches!(self.element, Element::U32) {
             each!(records, record_bytes, self, u32, |_record, value| ids.push(value as u64));
             return Ok(());
@@ -207,7 +218,10 @@ impl Field {
         each_integer!(records, record_bytes, self, |record, value| {
             let value = value as i64;
             if value < 0 && bad.is_none() {
-                bad = Some(BadValue { record, what: format!("id: expected 0 or more, found {value}") });
+                bad = Some(BadValue {
+                    record,
+                    what: format!("id: expected 0 or more, found {value}"),
+                });
             }
             ids.push(value as u64);
         });
@@ -242,13 +256,16 @@ impl Field {
                 }
             };
             match self.target {
-                Target::Label => places.zip([Value::Float(samples.labels[index])]).try_for_each(put)?,
+                Target::Label => {
+                    places.zip([Value::Float(samples.labels[index])]).try_for_each(put)?
+                }
                 Target::Dense => {
                     let range = index * self.count..(index + 1) * self.count;
                     match &samples.dense {
                         DenseValues::Integers(from) => {
-                            let values =
-                                from[range].iter().map(|&value| Value::Integer(i64::from(present(value))));
+                            let values = from[range]
+                                .iter()
+                                .map(|&value| Value::Integer(i64::from(present(value))));
                             places.zip(values).try_for_each(put)?;
                         }
                         DenseValues::Numbers(from) => {
@@ -264,7 +281,9 @@ impl Field {
                 }
                 Target::AllColumns => {
                     let mut columns = places.zip(&samples.sparse).enumerate();
-                    columns.try_for_each(|(column, (place, bags))| put_id(place, column, bags.ids[index]))?;
+                    columns.try_for_each(|(column, (place, bags))| {
+                        put_id(place, column, bags.ids[index])
+                    })?;
                 }
             }
         }
@@ -308,12 +327,15 @@ impl Element {
         macro_rules! integer {
             ($type:ty) => {{
                 let value = <$type>::try_from(integer);
-                let value = value.map_err(|_| refuse(format!("{} to {}", <$type>::MIN, <$type>::MAX)))?;
+                let value =
+                    value.map_err(|_| refuse(format!("{} to {}", <$type>::MIN, <$type>::MAX)))?;
                 place.copy_from_slice(&value.to_le_bytes());
             }};
         }
         match self {
-            Element::Bool if !(0..=1).contains(&integer) => return Err(refuse("0 or 1".to_owned())),
+            Element::Bool if !(0..=1).contains(&integer) => {
+                return Err(refuse("0 or 1".to_owned()));
+            }
             Element::Bool | Element::U8 => integer!(u8),
             Element::I8 => integer!(i8),
             Element::I16 => integer!(i16),

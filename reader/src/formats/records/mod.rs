@@ -1,7 +1,9 @@
-//! Formats without structure of their own: files of records of one size, with numbers at fixed places.
+//! Formats without structure of their own: files of records of one size, with numbers at fixed
+//! places.
 //!
-//! MLPerf's and HugeCTR's have all columns in one record; TorchRec's arrays and NVIDIA's split files have a file for a few
-//! columns each, read side by side. A **shard** is the files that hold the same samples; shards follow each other.
+//! MLPerf's and HugeCTR's have all columns in one record; TorchRec's arrays and NVIDIA's split
+//! files have a file for a few columns each, read side by side. A **shard** is the files that hold
+//! the same samples; shards follow each other.
 
 mod field;
 mod source;
@@ -32,27 +34,41 @@ pub struct RecordLayout {
 }
 
 impl RecordLayout {
-    /// MLPerf v1's: label, 13 integers that are not negative (their logarithm is still to be taken), 26 ids; all `i32`,
-    /// little-endian; 160 bytes.
+    /// MLPerf v1's: label, 13 integers that are not negative (their logarithm is still to be
+    /// taken), 26 ids; all `i32`, little-endian; 160 bytes.
     pub fn mlperf() -> Self {
         Self::packed(Element::I32, 13, Element::I32, DenseKind::Integers, &[1; 26])
     }
 
-    /// HugeCTR's raw format: label, `num_dense` numbers, then `hotness[t]` ids of each column; four bytes each, little-endian. Dense
-    /// numbers are `f32`, transformed already, or integers (`u32`) to be transformed.
+    /// HugeCTR's raw format: label, `num_dense` numbers, then `hotness[t]` ids of each column; four
+    /// bytes each, little-endian. Dense numbers are `f32`, transformed already, or integers (`u32`)
+    /// to be transformed.
     ///
     /// # Errors
-    /// [`ReaderError::Invalid`] for columns that no file has: see [`DataSchema::check`] and [`MOST_RECORD_BYTES`].
-    pub fn raw(float_label: bool, num_dense: usize, kind: DenseKind, hotness: &[u32]) -> Result<Self> {
-        let refuse =
-            |message: String| Err(ReaderError::Invalid { message: format!("raw records: {message}") });
+    /// [`ReaderError::Invalid`] for columns that no file has: see [`DataSchema::check`] and
+    /// [`MOST_RECORD_BYTES`].
+    pub fn raw(
+        float_label: bool,
+        num_dense: usize,
+        kind: DenseKind,
+        hotness: &[u32],
+    ) -> Result<Self> {
+        let refuse = |message: String| {
+            Err(ReaderError::Invalid { message: format!("raw records: {message}") })
+        };
         // Before names are made for all of them.
         if num_dense > MOST_COLUMNS {
-            return refuse(format!("expected at most {MOST_COLUMNS} dense numbers, found {num_dense}"));
+            return refuse(format!(
+                "expected at most {MOST_COLUMNS} dense numbers, found {num_dense}"
+            ));
         }
-        let bytes = 4 + 4 * num_dense as u64 + hotness.iter().map(|&count| 4 * u64::from(count)).sum::<u64>();
+        let bytes = 4
+            + 4 * num_dense as u64
+            + hotness.iter().map(|&count| 4 * u64::from(count)).sum::<u64>();
         if bytes > MOST_RECORD_BYTES {
-            return refuse(format!("expected at most {MOST_RECORD_BYTES} bytes a sample, found {bytes}"));
+            return refuse(format!(
+                "expected at most {MOST_RECORD_BYTES} bytes a sample, found {bytes}"
+            ));
         }
         let label = if float_label { Element::F32 } else { Element::I32 };
         let dense = if kind == DenseKind::Integers { Element::I32 } else { Element::F32 };
@@ -61,13 +77,20 @@ impl RecordLayout {
         Ok(layout)
     }
 
-    /// HugeCTR's records of DLRM-DCNv2: `i32` label, 13 `f32` that are `ln(x+1)` already, 214 ids; 912 bytes.
+    /// HugeCTR's records of DLRM-DCNv2: `i32` label, 13 `f32` that are `ln(x+1)` already, 214 ids;
+    /// 912 bytes.
     pub fn dcnv2() -> Self {
         let kind = DenseKind::Transformed(DenseTransform::LnPlus1);
         Self::packed(Element::I32, 13, Element::F32, kind, &DCNV2_HOTNESS)
     }
 
-    fn packed(label: Element, num_dense: usize, dense: Element, kind: DenseKind, hotness: &[u32]) -> Self {
+    fn packed(
+        label: Element,
+        num_dense: usize,
+        dense: Element,
+        kind: DenseKind,
+        hotness: &[u32],
+    ) -> Self {
         let fixed: Vec<_> = hotness.iter().map(|&count| Hotness::Fixed(count)).collect();
         let mut fields = vec![Field { at: 0, element: label, count: 1, target: Target::Label }];
         let mut at = label.bytes();
@@ -80,7 +103,11 @@ impl RecordLayout {
             fields.push(Field { at, element: Element::U32, count, target: Target::Column(column) });
             at += count * Element::U32.bytes();
         }
-        Self { schema: DataSchema::numbered(true, num_dense, kind, &fixed), fields, record_bytes: at }
+        Self {
+            schema: DataSchema::numbered(true, num_dense, kind, &fixed),
+            fields,
+            record_bytes: at,
+        }
     }
 
     /// Opens files of such records.

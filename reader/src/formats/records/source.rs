@@ -31,31 +31,45 @@ pub struct FieldFile {
 }
 
 impl FieldFile {
-    /// Refuses records that cannot hold samples of `schema`, so that no size below is 0, wraps, or is taken on trust.
+    /// Refuses records that cannot hold samples of `schema`, so that no size below is 0, wraps, or
+    /// is taken on trust.
     fn check(&self, schema: &DataSchema) -> Result<()> {
-        let refuse = |message: String| Err(ReaderError::Format { file: self.path.clone(), message });
+        let refuse =
+            |message: String| Err(ReaderError::Format { file: self.path.clone(), message });
         if self.record_bytes == 0 || self.record_bytes > MOST_RECORD_BYTES {
             let found = self.record_bytes;
-            return refuse(format!("expected records of 1 to {MOST_RECORD_BYTES} bytes, found {found}"));
+            return refuse(format!(
+                "expected records of 1 to {MOST_RECORD_BYTES} bytes, found {found}"
+            ));
         }
         for field in &self.fields {
             let (what, expected, integers) = match field.target {
                 Target::Label => ("labels".to_owned(), 1, false),
-                Target::Dense => {
-                    ("dense numbers".to_owned(), schema.dense.len(), schema.dense_kind == DenseKind::Integers)
-                }
+                Target::Dense => (
+                    "dense numbers".to_owned(),
+                    schema.dense.len(),
+                    schema.dense_kind == DenseKind::Integers,
+                ),
                 Target::Column(column) => match schema.fixed_hotness()?[..].get(column) {
-                    Some(&count) => {
-                        (format!("ids of column {}", schema.sparse[column].name), count as usize, true)
-                    }
+                    Some(&count) => (
+                        format!("ids of column {}", schema.sparse[column].name),
+                        count as usize,
+                        true,
+                    ),
                     None => {
-                        return refuse(format!("it has ids of column {}, which is not there", column + 1));
+                        return refuse(format!(
+                            "it has ids of column {}, which is not there",
+                            column + 1
+                        ));
                     }
                 },
                 Target::AllColumns => ("ids".to_owned(), schema.sparse.len(), true),
             };
             if field.count != expected {
-                return refuse(format!("{what}: expected {expected} a sample, found {}", field.count));
+                return refuse(format!(
+                    "{what}: expected {expected} a sample, found {}",
+                    field.count
+                ));
             }
             if integers && field.element.is_float() {
                 return refuse(format!(
@@ -92,8 +106,9 @@ impl RecordSource {
     /// Opens shards of one schema, and counts their samples.
     ///
     /// # Errors
-    /// Those of opening; [`ReaderError::Format`] where a file ends inside a record or has another number of records than the first
-    /// of its shard; [`ReaderError::Invalid`] for a column without a fixed number of ids.
+    /// Those of opening; [`ReaderError::Format`] where a file ends inside a record or has another
+    /// number of records than the first of its shard; [`ReaderError::Invalid`] for a column without
+    /// a fixed number of ids.
     pub fn open(schema: DataSchema, shards: Vec<Shard>) -> Result<Self> {
         schema.check()?;
         schema.fixed_hotness()?;
@@ -106,7 +121,8 @@ impl RecordSource {
                 stored_bytes += bytes;
                 match &samples {
                     Some((expected, name)) if *expected != found => {
-                        let message = format!("expected {expected} samples as in {name}, found {found}");
+                        let message =
+                            format!("expected {expected} samples as in {name}, found {found}");
                         return Err(ReaderError::Format { file: file.path.clone(), message });
                     }
                     Some(_) => {}
@@ -161,7 +177,8 @@ impl Source for RecordSource {
         let ranges: Vec<Range<u64>> = ranges.collect();
         let ranges: Arc<[Range<u64>]> = ranges.into();
         let pieces = self.pieces(&ranges);
-        let lanes = (0..most).map(|lane| self.lane(lane, &ranges, &options)).collect::<Result<Vec<_>>>()?;
+        let lanes =
+            (0..most).map(|lane| self.lane(lane, &ranges, &options)).collect::<Result<Vec<_>>>()?;
         Ok(Box::new(RecordStream {
             schema: self.schema.clone(),
             shards: Arc::clone(&self.shards),
@@ -182,14 +199,16 @@ impl RecordSource {
     fn lane(&self, lane: usize, ranges: &Arc<[Range<u64>]>, options: &DiskOptions) -> Result<Lane> {
         let here: Vec<usize> =
             (0..self.shards.len()).filter(|&shard| lane < self.shards[shard].files.len()).collect();
-        let paths: Vec<_> = here.iter().map(|&shard| self.shards[shard].files[lane].path.clone()).collect();
+        let paths: Vec<_> =
+            here.iter().map(|&shard| self.shards[shard].files[lane].path.clone()).collect();
         let files = DiskFiles::open(&paths, options.direct)?;
         let shards = Arc::clone(&self.shards);
         let segments = self.pieces(ranges).filter_map(move |(shard, records)| {
             let file = shards[shard].files.get(lane)?;
             let index = here.iter().position(|&other| other == shard)?;
             let size = file.record_bytes;
-            let bytes = file.first_byte + records.start * size..file.first_byte + records.end * size;
+            let bytes =
+                file.first_byte + records.start * size..file.first_byte + records.end * size;
             Some(Segment { file: index, bytes })
         });
         let blocks = files.read(segments, options)?;
@@ -292,7 +311,8 @@ impl SampleStream for RecordStream {
             // Raw records carry no types: integers read as floats are subnormal.
             let has_no_types = file.fields.len() > 1;
             let fault = is_dense.then(|| {
-                let bits = || samples.first_bits_of_an_integer(&self.schema).filter(|_| has_no_types);
+                let bits =
+                    || samples.first_bits_of_an_integer(&self.schema).filter(|_| has_no_types);
                 samples.first_fault(&self.schema).or_else(bits)
             });
             if let Some(fault) = fault.flatten() {

@@ -26,7 +26,9 @@ fn samples(layout: &RecordLayout, count: usize, seed: u64) -> Samples {
         }
     }
     for (bags, column) in samples.sparse.iter_mut().zip(&layout.schema.sparse) {
-        let Hotness::Fixed(hotness) = column.hotness else { unreachable!("records have a fixed hotness") };
+        let Hotness::Fixed(hotness) = column.hotness else {
+            unreachable!("records have a fixed hotness")
+        };
         bags.ids.extend((0..count * hotness as usize).map(|_| random() >> 33));
     }
     samples
@@ -47,9 +49,11 @@ fn records_have_the_published_sizes() {
 fn what_is_written_is_read_again_in_any_order() {
     let folder = tempfile::tempdir().unwrap();
     let raw = RecordLayout::raw(true, 0, DenseKind::Integers, &[2, 5]).unwrap();
-    for (name, layout) in [("mlperf", RecordLayout::mlperf()), ("dcnv2", RecordLayout::dcnv2()), ("raw", raw)]
+    for (name, layout) in
+        [("mlperf", RecordLayout::mlperf()), ("dcnv2", RecordLayout::dcnv2()), ("raw", raw)]
     {
-        let paths = [folder.path().join(format!("{name}.0")), folder.path().join(format!("{name}.1"))];
+        let paths =
+            [folder.path().join(format!("{name}.0")), folder.path().join(format!("{name}.1"))];
         let parts = [samples(&layout, 5000, 1), samples(&layout, 2999, 2)];
         let mut expected = Samples::default();
         expected.clear(&layout.schema);
@@ -77,7 +81,8 @@ fn what_is_written_is_read_again_in_any_order() {
 fn mlperf_records_are_little_endian_integers() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.bin");
-    let numbers: Vec<i32> = std::iter::once(1).chain(100..113).chain(-1..0).chain(1000..1025).collect();
+    let numbers: Vec<i32> =
+        std::iter::once(1).chain(100..113).chain(-1..0).chain(1000..1025).collect();
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     assert_eq!(bytes.len(), 160);
     std::fs::write(&path, &bytes).unwrap();

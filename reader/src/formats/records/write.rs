@@ -39,7 +39,11 @@ impl RecordSink {
             file.write_all(&header).map_err(output::write_error(path))?;
             Ok(Open { file, record_bytes, fields, buffer: Vec::new() })
         };
-        Ok(Self { schema, files: files.into_iter().map(open).collect::<Result<_>>()?, num_samples: 0 })
+        Ok(Self {
+            schema,
+            files: files.into_iter().map(open).collect::<Result<_>>()?,
+            num_samples: 0,
+        })
     }
 
     /// Samples so far.
@@ -47,8 +51,8 @@ impl RecordSink {
         self.num_samples
     }
 
-    /// The complete files, which do not have their names yet. `header(file)` gives what goes before the records now that
-    /// they are counted; it must be as long as it was.
+    /// The complete files, which do not have their names yet. `header(file)` gives what goes before
+    /// the records now that they are counted; it must be as long as it was.
     ///
     /// # Errors
     /// [`crate::ReaderError::Write`].
@@ -71,7 +75,8 @@ impl Sink for RecordSink {
             open.buffer.clear();
             open.buffer.resize(samples.num_samples * open.record_bytes, 0);
             for field in &open.fields {
-                let encoded = field.encode(&mut open.buffer, open.record_bytes, samples, &self.schema);
+                let encoded =
+                    field.encode(&mut open.buffer, open.record_bytes, samples, &self.schema);
                 encoded.map_err(|bad| bad_value(open.file.path(), self.num_samples, bad))?;
             }
             open.file.write_all(&open.buffer).map_err(output::write_error(open.file.path()))?;

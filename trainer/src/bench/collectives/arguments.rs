@@ -20,8 +20,9 @@ use std::time::Duration;
 /// Arguments of the collectives' benches.
 #[derive(Debug, Clone, Args)]
 pub struct CollectiveArguments {
-    /// What to compare, one after the other: local (threads), shm, tcp, verbs (processes, which this command starts), nccl, peer
-    /// (CUDA devices); what is not there is skipped with the reason
+    /// What to compare, one after the other: local (threads), shm, tcp, verbs (processes, which
+    /// this command starts), nccl, peer (CUDA devices); what is not there is skipped with the
+    /// reason
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "local")]
     pub backend: Vec<Backend>,
     /// Ranks
@@ -31,13 +32,31 @@ pub struct CollectiveArguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub ranks_per_node: usize,
     /// Smallest buffer of a rank: bytes, with K, M or G for powers of 1024
-    #[arg(short = 'b', long = "min-bytes", alias = "minbytes", value_name = "BYTES", default_value = "1K")]
+    #[arg(
+        short = 'b',
+        long = "min-bytes",
+        alias = "minbytes",
+        value_name = "BYTES",
+        default_value = "1K"
+    )]
     pub min_bytes: Bytes,
     /// Largest buffer of a rank
-    #[arg(short = 'e', long = "max-bytes", alias = "maxbytes", value_name = "BYTES", default_value = "64M")]
+    #[arg(
+        short = 'e',
+        long = "max-bytes",
+        alias = "maxbytes",
+        value_name = "BYTES",
+        default_value = "64M"
+    )]
     pub max_bytes: Bytes,
     /// From one size to the next: so many times as large
-    #[arg(short = 'f', long = "step-factor", alias = "stepfactor", value_name = "X", default_value_t = 4)]
+    #[arg(
+        short = 'f',
+        long = "step-factor",
+        alias = "stepfactor",
+        value_name = "X",
+        default_value_t = 4
+    )]
     pub factor: usize,
     /// From one size to the next: so many bytes more
     #[arg(
@@ -55,7 +74,13 @@ pub struct CollectiveArguments {
     #[arg(short = 'w', long, alias = "warmup_iters", value_name = "N", default_value_t = 3)]
     pub warmup: usize,
     /// Calls of one sample, which is their mean
-    #[arg(short = 'm', long = "agg-iters", alias = "agg_iters", value_name = "N", default_value_t = 1)]
+    #[arg(
+        short = 'm',
+        long = "agg-iters",
+        alias = "agg_iters",
+        value_name = "N",
+        default_value_t = 1
+    )]
     pub aggregate: usize,
     /// Everything this often, the backends in rotated order; samples are pooled
     #[arg(short = 'N', long, alias = "run_cycles", value_name = "N", default_value_t = 1)]
@@ -76,39 +101,54 @@ pub struct CollectiveArguments {
     /// Where a broadcast begins
     #[arg(short = 'r', long, value_name = "RANK", default_value_t = 0)]
     pub root: usize,
-    /// Look at the data: after every timed call (every), in one more call after them (last or 1), never (off or 0). Exit code 1 if anything
-    /// is wrong
+    /// Look at the data: after every timed call (every), in one more call after them (last or 1),
+    /// never (off or 0). Exit code 1 if anything is wrong
     #[arg(short = 'c', long, value_name = "every|last|off", num_args = 0..=1, default_value = "last", default_missing_value = "last", hide_possible_values = true)]
     pub check: Check,
-    /// The column `time` over ranks: 0 rank 0's mean, 1 the mean, 2 the smallest, 3 the largest of the ranks' means
-    #[arg(short = 'a', long, value_name = "0|1|2|3", default_value = "1", hide_possible_values = true)]
+    /// The column `time` over ranks: 0 rank 0's mean, 1 the mean, 2 the smallest, 3 the largest of
+    /// the ranks' means
+    #[arg(
+        short = 'a',
+        long,
+        value_name = "0|1|2|3",
+        default_value = "1",
+        hide_possible_values = true
+    )]
     pub average: Average,
     /// 1: a barrier after each sample, outside of the clock, so that no rank runs ahead
     #[arg(short = 'z', long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub blocking: u8,
-    /// On CUDA devices: capture the calls of a sample (-m) in a graph and launch it N times; 0: no graph
+    /// On CUDA devices: capture the calls of a sample (-m) in a graph and launch it N times; 0: no
+    /// graph
     #[arg(short = 'G', long = "cudagraph", value_name = "N", default_value_t = 0)]
     pub graph: usize,
     /// Each rank begins each sample up to this much later than it could, at random
     #[arg(long, value_name = "US", default_value_t = 0.0)]
     pub skew: f64,
-    /// Which results: in buffers of their own (out), in the buffer that was sent (in), or first one, then the other
+    /// Which results: in buffers of their own (out), in the buffer that was sent (in), or first
+    /// one, then the other
     #[arg(long, value_name = "both|out|in", default_value = "both", hide_possible_values = true)]
     pub place: Places,
     /// Time for each size and place
     #[arg(long, value_name = "S", default_value_t = 0.6)]
     pub seconds_per_size: f64,
-    /// Go on, up to --most-seconds-per-size, until this percentile can be told: 99 takes 1,000 samples, 99.9 takes 10,000
+    /// Go on, up to --most-seconds-per-size, until this percentile can be told: 99 takes 1,000
+    /// samples, 99.9 takes 10,000
     #[arg(long, value_name = "P", default_value_t = 90.0)]
     pub percentile: f64,
     /// No size and place takes longer than this, but for its first 20 samples
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub most_seconds_per_size: f64,
     /// Way of the parts of alltoall and alltoallv
-    #[arg(long, value_name = "flat|hierarchical|auto", default_value = "auto", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "flat|hierarchical|auto",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
     pub exchange: Way,
-    /// Tie each rank to a core of its own where there are enough: two ranks that share a core of an idle machine wait for each
-    /// other
+    /// Tie each rank to a core of its own where there are enough: two ranks that share a core of an
+    /// idle machine wait for each other
     #[arg(long, value_name = "auto|off", default_value = "auto", hide_possible_values = true)]
     pub bind: Bind,
     /// Largest all_reduce that takes one step; as measured by default
@@ -132,7 +172,8 @@ pub struct CollectiveArguments {
     /// Draw latency and bandwidth by size
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
-    /// A JSON document of an earlier run; exit code 4 where a median has become slower than --max-regress allows
+    /// A JSON document of an earlier run; exit code 4 where a median has become slower than
+    /// --max-regress allows
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
     /// How much slower than the baseline a median may be
@@ -179,7 +220,10 @@ pub enum Places {
 impl Places {
     /// Whether this one is among them.
     pub fn has(self, place: Place) -> bool {
-        matches!((self, place), (Places::Both, _) | (Places::Out, Place::Out) | (Places::In, Place::In))
+        matches!(
+            (self, place),
+            (Places::Both, _) | (Places::Out, Place::Out) | (Places::In, Place::In)
+        )
     }
 }
 
@@ -204,7 +248,8 @@ pub enum Bind {
 }
 
 impl Bind {
-    /// Ties the calling thread to the core of its rank. Where the system refuses, the thread stays as it is.
+    /// Ties the calling thread to the core of its rank. Where the system refuses, the thread stays
+    /// as it is.
     pub fn tie(self, rank: usize, num_ranks: usize) {
         let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
         if self == Bind::Off || (allowed.count() as usize) < num_ranks {
@@ -234,7 +279,8 @@ impl std::str::FromStr for Bytes {
             "G" => 30,
             _ => return Err(format!("expected bytes, with K, M or G, found `{text}`")),
         };
-        let number: usize = digits.parse().map_err(|_| format!("expected bytes, found `{text}`"))?;
+        let number: usize =
+            digits.parse().map_err(|_| format!("expected bytes, found `{text}`"))?;
         number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("`{text}` is too large"))
     }
 }
@@ -299,9 +345,9 @@ impl CollectiveArguments {
                 refuse("-c every looks at single calls, -G launches graphs of several: use -c last")
             }
             _ if self.ranks > MOST_RANKS => refuse(&format!("--ranks is {MOST_RANKS} at most")),
-            _ if self
-                .step
-                .is_some_and(|step| (self.max_bytes.0 - self.min_bytes.0) / step.0 > MOST_SIZES) =>
+            _ if self.step.is_some_and(|step| {
+                (self.max_bytes.0 - self.min_bytes.0) / step.0 > MOST_SIZES
+            }) =>
             {
                 refuse(&format!("-i: from -b to -e there are {MOST_SIZES} sizes at most"))
             }
@@ -312,8 +358,8 @@ impl CollectiveArguments {
         }
     }
 
-    /// Refuses buffers of `ranks_here` ranks that this machine has no memory for: what a rank sends, what it gets, and what it should
-    /// have got.
+    /// Refuses buffers of `ranks_here` ranks that this machine has no memory for: what a rank
+    /// sends, what it gets, and what it should have got.
     ///
     /// # Errors
     /// [`Error::DoesNotFit`].
@@ -345,7 +391,11 @@ impl CollectiveArguments {
 
     /// The element types, each once.
     pub fn dtypes(&self) -> Vec<Dtype> {
-        if self.datatype.contains(&Dtype::All) { Dtype::EACH.to_vec() } else { self.datatype.clone() }
+        if self.datatype.contains(&Dtype::All) {
+            Dtype::EACH.to_vec()
+        } else {
+            self.datatype.clone()
+        }
     }
 
     /// Ranks and nodes.
@@ -397,7 +447,8 @@ impl CollectiveArguments {
 mod tests {
     use super::*;
 
-    /// A command that makes no buffers of `-e` bytes is not refused for them, nor a rank for those of other machines.
+    /// A command that makes no buffers of `-e` bytes is not refused for them, nor a rank for those
+    /// of other machines.
     #[test]
     fn memory_is_looked_at_where_buffers_are_made() {
         let with = |bytes| CollectiveArguments {
@@ -412,7 +463,9 @@ mod tests {
 
     #[test]
     fn bytes_with_and_without_units() {
-        for (text, bytes) in [("12", 12), ("1K", 1024), ("4m", 4 << 20), ("2GiB", 2 << 30), ("8kb", 8192)] {
+        for (text, bytes) in
+            [("12", 12), ("1K", 1024), ("4m", 4 << 20), ("2GiB", 2 << 30), ("8kb", 8192)]
+        {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
         assert_eq!("7.5%".parse(), Ok(Percent(7.5)));

@@ -67,13 +67,19 @@ impl Backend {
     ///
     /// # Errors
     /// The reason why not.
-    pub fn can(self, operations: &[Operation], arguments: &CollectiveArguments) -> Result<(), String> {
+    pub fn can(
+        self,
+        operations: &[Operation],
+        arguments: &CollectiveArguments,
+    ) -> Result<(), String> {
         match self.rank_is() {
             RankIs::Device(_) => {
                 let pairs = operations.iter().flat_map(|&operation| {
                     arguments.dtypes().into_iter().map(move |dtype| (operation, dtype))
                 });
-                pairs.into_iter().try_for_each(|(operation, dtype)| device::supports(operation, dtype))?;
+                pairs
+                    .into_iter()
+                    .try_for_each(|(operation, dtype)| device::supports(operation, dtype))?;
                 device::has_devices(arguments.ranks)
             }
             _ if arguments.graph > 0 => Err("-G captures work of CUDA devices".to_owned()),

@@ -57,11 +57,12 @@ impl Earlier {
 }
 
 impl Baseline {
-    /// Compares medians of latency, or the column `time` where there are too few samples for a median.
+    /// Compares medians of latency, or the column `time` where there are too few samples for a
+    /// median.
     ///
     /// # Errors
-    /// [`Error::SlowerThanBaseline`] names everything that is more than `most_percent` slower; wrong usage where the two runs have nothing
-    /// in common.
+    /// [`Error::SlowerThanBaseline`] names everything that is more than `most_percent` slower;
+    /// wrong usage where the two runs have nothing in common.
     pub fn compare(&self, report: &Report, most_percent: f64) -> Result<()> {
         let (mut compared, mut slower) = (0, Vec::new());
         for (row, (place, figures)) in

@@ -38,14 +38,20 @@ mod tests {
     #[test]
     fn settings_of_cards_are_those_of_training_and_nothing_else_is_taken() {
         let set = |arguments: &[&str]| {
-            let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-            configured(&arguments).and_then(|config| settings(&config)).map_err(|error| error.to_string())
+            let arguments: Vec<String> =
+                arguments.iter().map(|&argument| argument.to_owned()).collect();
+            configured(&arguments)
+                .and_then(|config| settings(&config))
+                .map_err(|error| error.to_string())
         };
         assert_eq!(set(&[]), Ok(VerbsSettings::default()));
-        let changed = VerbsSettings { timeout: 19, devices: vec!["rxa".into()], ..VerbsSettings::default() };
+        let changed =
+            VerbsSettings { timeout: 19, devices: vec!["rxa".into()], ..VerbsSettings::default() };
         assert_eq!(set(&["comm.verbs.timeout=19", "comm.verbs.devices=[\"rxa\"]"]), Ok(changed));
         assert!(set(&["train.seed=3"]).is_err_and(|text| text.contains("comm.verbs.KEY=VALUE")));
-        assert!(set(&["comm.verbs.timeout=32"]).is_err_and(|text| text.contains("between 1 and 31")));
+        assert!(
+            set(&["comm.verbs.timeout=32"]).is_err_and(|text| text.contains("between 1 and 31"))
+        );
         assert!(set(&["comm.verbs.timout=3"]).is_err_and(|text| text.contains("timeout")));
     }
 }

@@ -1,4 +1,5 @@
-//! nccl-tests' own columns, for scripts that read them: one table after the other, one for each backend.
+//! nccl-tests' own columns, for scripts that read them: one table after the other, one for each
+//! backend.
 
 use super::arguments::CollectiveArguments;
 use super::operation::{Operation, Place};
@@ -39,8 +40,11 @@ fn banner(first: &Row, arguments: &CollectiveArguments) -> String {
     );
     for rank in 0..first.ranks {
         let backend = first.backend.name();
-        let _ =
-            writeln!(text, "#  Rank {rank:2} Group  0 Pid {:6} on headlong-{backend}", std::process::id());
+        let _ = writeln!(
+            text,
+            "#  Rank {rank:2} Group  0 Pid {:6} on headlong-{backend}",
+            std::process::id()
+        );
     }
     let pair = |time: &str| format!("  {time:>7}  {:>6}  {:>6} ", "algbw", "busbw");
     let _ = writeln!(text, "#\n#{:>74}{:>31}          ", "out-of-place", "in-place");
@@ -60,7 +64,19 @@ fn banner(first: &Row, arguments: &CollectiveArguments) -> String {
     let _ = writeln!(
         text,
         "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>5}  {:>7}  {:>6}  {:>6}  {:>5}",
-        "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", ""
+        "(B)",
+        "(elements)",
+        "",
+        "",
+        "",
+        "(us)",
+        "(GB/s)",
+        "(GB/s)",
+        "",
+        "(us)",
+        "(GB/s)",
+        "(GB/s)",
+        ""
     );
     text
 }
@@ -76,8 +92,9 @@ fn line(text: &mut String, row: &Row) {
         row.root
     );
     // A barrier has one form; nccl-tests have no barrier, and their readers want both halves.
-    let in_place =
-        row.at(Place::In).or_else(|| row.at(Place::Out).filter(|_| row.operation == Operation::Barrier));
+    let in_place = row
+        .at(Place::In)
+        .or_else(|| row.at(Place::Out).filter(|_| row.operation == Operation::Barrier));
     for figures in [row.at(Place::Out), in_place] {
         text.push_str(&half(row, figures));
     }

@@ -1,7 +1,8 @@
 //! Buffers on CUDA devices, exchanged over their own memory or by NCCL.
 //!
-//! A sample is from the call to the moment at which the host sees the device done: it holds the launch, and it is what a host
-//! waits that needs the result. With -G it is one launch of a graph of captured calls.
+//! A sample is from the call to the moment at which the host sees the device done: it holds the
+//! launch, and it is what a host waits that needs the result. With -G it is one launch of a graph
+//! of captured calls.
 
 use super::operation::{Case, Operation, Place};
 use super::subject::Subject;
@@ -39,12 +40,18 @@ pub fn has_devices(ranks: usize) -> std::result::Result<(), String> {
 ///
 /// # Errors
 /// The reason.
-pub fn supports(operation: Operation, dtype: super::dtype::Dtype) -> std::result::Result<(), String> {
+pub fn supports(
+    operation: Operation,
+    dtype: super::dtype::Dtype,
+) -> std::result::Result<(), String> {
     match operation {
         Operation::AllReduce if dtype != super::dtype::Dtype::Float => {
             Err("between devices, sums are of float alone".to_owned())
         }
-        Operation::AllReduce | Operation::AllGather | Operation::Broadcast | Operation::AllToAll => Ok(()),
+        Operation::AllReduce
+        | Operation::AllGather
+        | Operation::Broadcast
+        | Operation::AllToAll => Ok(()),
         other => Err(format!("between devices there is no {}", other.name())),
     }
 }
@@ -74,7 +81,11 @@ impl OnDevice {
     ///
     /// # Errors
     /// [`CommError::Device`] where there is no memory for them.
-    pub fn buffers<'c>(&'c self, communicator: &'c Communicator, case: Case) -> Result<DeviceBuffers<'c>> {
+    pub fn buffers<'c>(
+        &'c self,
+        communicator: &'c Communicator,
+        case: Case,
+    ) -> Result<DeviceBuffers<'c>> {
         let memory = |what: &str, len: usize| {
             DeviceMemory::new(&self.device, what, len * size_of::<f32>())
                 .map_err(|error| failure(communicator, error))
@@ -123,7 +134,8 @@ impl DeviceBuffers<'_> {
             stream.cuda_body().copy(to.ptr(), from.ptr(), from.bytes());
         };
         let part = self.data.bytes() / self.case.ranks;
-        let (result, is_out) = if place == Place::Out { (&self.recv, true) } else { (&self.data, false) };
+        let (result, is_out) =
+            if place == Place::Out { (&self.recv, true) } else { (&self.data, false) };
         match self.case.operation {
             Operation::AllReduce => {
                 if is_out {
@@ -163,7 +175,8 @@ impl DeviceBuffers<'_> {
     }
 
     fn wait(&self) -> Result<()> {
-        let done = Event::new(&self.on.device).map_err(|error| failure(self.communicator, error))?;
+        let done =
+            Event::new(&self.on.device).map_err(|error| failure(self.communicator, error))?;
         self.on.stream.cuda_body().record(&done);
         self.on.collectives.wait(&done, self.on.deadline)
     }
@@ -186,7 +199,8 @@ impl Subject for DeviceBuffers<'_> {
             }
             (Place::In, _) => self.write(&self.data, 0, &values)?,
         }
-        // Several captured calls in place add up what they have added up: one call is checked, not they.
+        // Several captured calls in place add up what they have added up: one call is checked, not
+        // they.
         self.graph = self.graph.take().filter(|_| self.on.captured == Some(1));
         // What was right in the last call must not pass for a result of the next.
         self.write(&self.recv, 0, &vec![99.0; self.case.recv_len()])?;
@@ -207,7 +221,9 @@ impl Subject for DeviceBuffers<'_> {
 
     fn call(&mut self, place: Place) -> Result<()> {
         match &self.graph {
-            Some((captured, graph)) if *captured == place => graph.launch(self.on.stream.cuda_body()),
+            Some((captured, graph)) if *captured == place => {
+                graph.launch(self.on.stream.cuda_body())
+            }
             _ => self.enqueue(place)?,
         }
         self.wait()

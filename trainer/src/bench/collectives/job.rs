@@ -80,7 +80,11 @@ pub struct Job<'a> {
 ///
 /// # Errors
 /// A transport that fails.
-pub fn run(backend: Backend, operations: &[Operation], arguments: &CollectiveArguments) -> Result<Outcome> {
+pub fn run(
+    backend: Backend,
+    operations: &[Operation],
+    arguments: &CollectiveArguments,
+) -> Result<Outcome> {
     run_with(backend, operations, arguments, &[])
 }
 
@@ -100,12 +104,14 @@ pub fn run_with(
         let one = |(dtype, case): (Dtype, Case)| {
             let mut buffers = dtype.host_buffers(communicator, case);
             let place = |place| Ok((place, stopwatch.measure(buffers.as_mut(), place)?));
-            let places: Result<Vec<_>, CommError> = places_of(case.operation, arguments).map(place).collect();
+            let places: Result<Vec<_>, CommError> =
+                places_of(case.operation, arguments).map(place).collect();
             Ok(measured(dtype, &case, places?))
         };
         cases_of(communicator, operations, arguments).map(one).collect()
     };
-    Job { backend, operations, arguments, work: &work, worker_arguments: worker_arguments.to_vec() }.run()
+    Job { backend, operations, arguments, work: &work, worker_arguments: worker_arguments.to_vec() }
+        .run()
 }
 
 impl Job<'_> {
@@ -119,16 +125,17 @@ impl Job<'_> {
         }
         match self.backend.rank_is() {
             RankIs::Process(wanted) => processes::run(self, wanted),
-            _ if processes::is_one_of_several() => {
-                Ok(Outcome::Skipped("its ranks are threads, and a launcher has started processes".to_owned()))
-            }
+            _ if processes::is_one_of_several() => Ok(Outcome::Skipped(
+                "its ranks are threads, and a launcher has started processes".to_owned(),
+            )),
             _ => self.over_threads(),
         }
     }
 
     /// Ranks are threads.
     fn over_threads(&self) -> Result<Outcome> {
-        let ends = Communicator::local(&self.arguments.topology(), self.arguments.options(self.backend));
+        let ends =
+            Communicator::local(&self.arguments.topology(), self.arguments.options(self.backend));
         let results: Vec<_> = std::thread::scope(|scope| {
             let one = |end: Communicator| {
                 scope.spawn(move || match self.backend.rank_is() {
@@ -232,9 +239,16 @@ fn cases_of<'a>(
     })
 }
 
-fn places_of(operation: Operation, arguments: &CollectiveArguments) -> impl Iterator<Item = Place> + '_ {
+fn places_of(
+    operation: Operation,
+    arguments: &CollectiveArguments,
+) -> impl Iterator<Item = Place> + '_ {
     let is_barrier = operation == Operation::Barrier;
-    operation.places().iter().copied().filter(move |&place| is_barrier || arguments.place.has(place))
+    operation
+        .places()
+        .iter()
+        .copied()
+        .filter(move |&place| is_barrier || arguments.place.has(place))
 }
 
 /// An error of a job.

@@ -1,7 +1,8 @@
 //! Known numbers in the buffers, and how many of those that came are wrong.
 //!
-//! They are small whole numbers, whose sums are exact in every type. They repeat after 61 elements, which divides no size
-//! of a buffer that anybody asks for: a part that lies at the wrong place is seen.
+//! They are small whole numbers, whose sums are exact in every type. They repeat after 61 elements,
+//! which divides no size of a buffer that anybody asks for: a part that lies at the wrong place is
+//! seen.
 
 use super::operation::{Case, Operation};
 use half::{bf16, f16};
@@ -60,7 +61,8 @@ impl Case {
             let (part, behind) = rest.split_at(piece.len);
             let numbers = self.numbers::<T>(piece.whose);
             let expected = numbers.iter().cycle().skip(piece.start % PERIOD);
-            wrong += part.iter().zip(expected).filter(|(found, expected)| found != expected).count() as u64;
+            wrong += part.iter().zip(expected).filter(|(found, expected)| found != expected).count()
+                as u64;
             rest = behind;
         }
         assert!(rest.is_empty(), "{} elements have come that nobody expected", rest.len());
@@ -73,7 +75,9 @@ impl Case {
         let one = |whose, start| vec![Piece { whose, start, len }];
         let part = len / self.ranks;
         let parts = |start| {
-            (0..self.ranks).map(|rank| Piece { whose: Whose::Rank(rank), start, len: part }).collect()
+            (0..self.ranks)
+                .map(|rank| Piece { whose: Whose::Rank(rank), start, len: part })
+                .collect()
         };
         match self.operation {
             Operation::AllReduce => one(Whose::Sum, 0),
@@ -108,7 +112,8 @@ mod tests {
 
     #[test]
     fn wrong_elements_are_counted_one_by_one() {
-        let case = Case { operation: Operation::AllToAll, count: 300, root: Rank(0), ranks: 3, me: 1 };
+        let case =
+            Case { operation: Operation::AllToAll, count: 300, root: Rank(0), ranks: 3, me: 1 };
         let mut found: Vec<f32> = Vec::new();
         for from in 0..3 {
             let mut sent = vec![0.0; 300];
@@ -124,7 +129,8 @@ mod tests {
 
     #[test]
     fn sums_wrap_and_round_as_the_types_do() {
-        let case = Case { operation: Operation::AllReduce, count: 61, root: Rank(0), ranks: 12, me: 0 };
+        let case =
+            Case { operation: Operation::AllReduce, count: 61, root: Rank(0), ranks: 12, me: 0 };
         let sums: Vec<i64> = case.numbers::<i64>(Whose::Sum).to_vec();
         assert!(sums.iter().any(|&sum| sum > 256), "some need more than eight bits: {sums:?}");
         assert_eq!(case.wrong(&sums.iter().map(|&sum| sum as u8).collect::<Vec<_>>()), 0);

@@ -1,7 +1,8 @@
 //! The loop: one subject, timed on every rank.
 //!
-//! Each call stands between two readings of the monotonic clock of its rank; nothing is dropped. Calls come in batches, each after
-//! a barrier: after a batch rank 0 says how many more there are, so that the number of samples follows from what calls really take.
+//! Each call stands between two readings of the monotonic clock of its rank; nothing is dropped.
+//! Calls come in batches, each after a barrier: after a batch rank 0 says how many more there are,
+//! so that the number of samples follows from what calls really take.
 
 use super::operation::Place;
 use super::subject::Subject;
@@ -171,7 +172,8 @@ impl<'c> Stopwatch<'c> {
     fn share(&self, ours: &Samples, wall: u64) -> Result<Timing> {
         let (ranks, len) = (self.communicator.num_ranks(), ours.begins.len());
         let calls = (self.effort.aggregate * self.effort.captured) as u64;
-        let (mut begins, mut ends, mut wrong) = (vec![0; ranks * len], vec![0; ranks * len], [ours.wrong]);
+        let (mut begins, mut ends, mut wrong) =
+            (vec![0; ranks * len], vec![0; ranks * len], [ours.wrong]);
         self.communicator.all_gather(&ours.begins, &mut begins)?;
         self.communicator.all_gather(&ours.ends, &mut ends)?;
         self.communicator.all_reduce(&mut wrong)?;
@@ -330,7 +332,8 @@ mod tests {
         let Some(wanted) = wanted else {
             return Communicator::local(&Topology::one_node(2), CommOptions::default());
         };
-        let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+        let free = std::net::TcpListener::bind(("127.0.0.1", 0))
+            .and_then(|listener| listener.local_addr());
         let master_port = free.expect("a free port").port();
         let join_one = |rank: usize| {
             let launch = Launch {
@@ -346,7 +349,8 @@ mod tests {
                 remarks: Vec::new(),
             };
             let control = rendezvous::join(&JoinOptions::new(launch, [1; 32])).expect("both come");
-            let chosen = choose(control, &ChooseOptions { wanted, network: None }).expect("a common way");
+            let chosen =
+                choose(control, &ChooseOptions { wanted, network: None }).expect("a common way");
             assert_eq!(chosen.transport.name(), wanted.name());
             Communicator::new(chosen.transport, CommOptions::default())
         };
@@ -356,8 +360,8 @@ mod tests {
         })
     }
 
-    /// What the bench measures of each rank's calls, beside what a stopwatch inside of them has: the same calls, so that a busy machine
-    /// is busy for both.
+    /// What the bench measures of each rank's calls, beside what a stopwatch inside of them has:
+    /// the same calls, so that a busy machine is busy for both.
     #[test]
     fn figures_are_those_of_an_independent_stopwatch() {
         for wanted in [None, Some(Wanted::Shm), Some(Wanted::Tcp)] {
@@ -371,7 +375,13 @@ mod tests {
             let effort = Effort { iterations: Some(calls), aggregate: 2, warm_up: 3, ..EFFORT };
             let operation = crate::bench::collectives::operation::Operation::AllReduce;
             let me = communicator.rank().0;
-            let case = super::super::operation::Case { operation, count: 16 << 10, root: Rank(0), ranks, me };
+            let case = super::super::operation::Case {
+                operation,
+                count: 16 << 10,
+                root: Rank(0),
+                ranks,
+                me,
+            };
             let subject = super::super::dtype::Dtype::Float.host_buffers(communicator, case);
             let mut watched = Watched { subject, own: Vec::new() };
             let stopwatch = Stopwatch::new(communicator, effort).expect("ranks of one process");
@@ -407,7 +417,8 @@ mod tests {
             let effort = Effort { iterations: Some(100), skew_us: 2000.0, ..EFFORT };
             let operation = crate::bench::collectives::operation::Operation::Barrier;
             let me = communicator.rank().0;
-            let case = super::super::operation::Case { operation, count: 0, root: Rank(0), ranks: 2, me };
+            let case =
+                super::super::operation::Case { operation, count: 0, root: Rank(0), ranks: 2, me };
             let mut subject = super::super::dtype::Dtype::Float.host_buffers(communicator, case);
             let stopwatch = Stopwatch::new(communicator, effort).expect("ranks of one process");
             stopwatch.measure(subject.as_mut(), Place::Out).expect("a measurement")

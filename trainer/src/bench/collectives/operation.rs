@@ -1,4 +1,5 @@
-//! The collectives of the command line: their names, sizes and bandwidths as nccl-tests define them.
+//! The collectives of the command line: their names, sizes and bandwidths as nccl-tests define
+//! them.
 
 use headlong_comm::Rank;
 use serde::{Deserialize, Serialize};
@@ -49,14 +50,16 @@ impl Operation {
         let share = (ranks - 1) as f64 / ranks as f64;
         match self {
             Operation::AllReduce => 2.0 * share,
-            Operation::ReduceScatter | Operation::AllGather | Operation::AllToAll | Operation::AllToAllV => {
-                share
-            }
+            Operation::ReduceScatter
+            | Operation::AllGather
+            | Operation::AllToAll
+            | Operation::AllToAllV => share,
             Operation::Broadcast | Operation::SendReceive | Operation::Barrier => 1.0,
         }
     }
 
-    /// The places that can be measured, the library's own form first: the other one is that form and a copy.
+    /// The places that can be measured, the library's own form first: the other one is that form
+    /// and a copy.
     pub fn places(self) -> &'static [Place] {
         match self {
             Operation::Barrier => &[Place::Out],
@@ -135,8 +138,8 @@ impl Case {
         }
     }
 
-    /// Elements from one rank to another in an exchange of parts of different sizes: 1 to `ranks` shares. All ranks give and
-    /// get equally many.
+    /// Elements from one rank to another in an exchange of parts of different sizes: 1 to `ranks`
+    /// shares. All ranks give and get equally many.
     pub fn uneven(&self, from: usize, to: usize) -> usize {
         let shares = self.ranks * (self.ranks + 1) / 2;
         self.count / shares * (1 + (from + to) % self.ranks)

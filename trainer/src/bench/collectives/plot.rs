@@ -1,4 +1,5 @@
-//! A picture of a comparison: latency and bandwidth by size, a line for each backend. For eyes and documents.
+//! A picture of a comparison: latency and bandwidth by size, a line for each backend. For eyes and
+//! documents.
 
 use super::backend::Backend;
 use super::table::{Report, Row};
@@ -27,13 +28,15 @@ fn colour(backend: Backend) -> &'static str {
 
 /// The picture, of each row's main form.
 pub fn svg(report: &Report) -> String {
-    let rows = || report.rows.iter().filter(|row| row.dtype == report.rows[0].dtype && row.bytes > 0);
+    let rows =
+        || report.rows.iter().filter(|row| row.dtype == report.rows[0].dtype && row.bytes > 0);
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {ALL_WIDTH:.0} {ALL_HEIGHT:.0}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
     if rows().next().is_none() {
-        return text + "<text x=\"20\" y=\"40\">nothing was measured that has a size</text>\n</svg>\n";
+        return text
+            + "<text x=\"20\" y=\"40\">nothing was measured that has a size</text>\n</svg>\n";
     }
     let first = &report.rows[0];
     let _ = writeln!(
@@ -57,10 +60,12 @@ pub fn svg(report: &Report) -> String {
     }
     let backends = report.rows.chunk_by(|one, other| one.backend == other.backend);
     for (number, rows) in backends.enumerate() {
-        let rows: Vec<&Row> = rows.iter().filter(|row| row.dtype == first.dtype && row.bytes > 0).collect();
+        let rows: Vec<&Row> =
+            rows.iter().filter(|row| row.dtype == first.dtype && row.bytes > 0).collect();
         let backend = rows.first().map_or(first.backend, |row| row.backend);
         let mut draw = |left, axis: &Axis, of: &dyn Fn(&Row) -> f64, dashed| {
-            let points = rows.iter().map(|row| (sizes.place(row.bytes as f64), axis.place(of(row))));
+            let points =
+                rows.iter().map(|row| (sizes.place(row.bytes as f64), axis.place(of(row))));
             line(&mut text, left, points, (colour(backend), dashed));
         };
         draw(PANELS[0], &times, &p99, true);
@@ -74,7 +79,8 @@ pub fn svg(report: &Report) -> String {
 /// Axes, ticks and names of one panel.
 fn frame(text: &mut String, left: f64, sizes: &Axis, values: &Axis, title: &str) {
     let (bottom, right) = (TOP + HEIGHT, left + WIDTH);
-    let _ = writeln!(text, "<text x=\"{left}\" y=\"{:.0}\" fill=\"#333\">{title}</text>", TOP - 12.0);
+    let _ =
+        writeln!(text, "<text x=\"{left}\" y=\"{:.0}\" fill=\"#333\">{title}</text>", TOP - 12.0);
     for size in sizes.ticks(2.0) {
         let x = left + sizes.place(size) * WIDTH;
         let _ = writeln!(

@@ -25,32 +25,36 @@ pub fn is_one_of_several() -> bool {
     launcher_env::read().is_ok_and(|place| place.launch().is_some())
 }
 
-/// Ranks of this machine: all of a job that this command starts; of a launcher's as many as the launcher says, or this one.
+/// Ranks of this machine: all of a job that this command starts; of a launcher's as many as the
+/// launcher says, or this one.
 pub fn ranks_here(arguments: &CollectiveArguments) -> usize {
     let launch = launcher_env::read().ok().and_then(|place| place.launch());
     launch.map_or(arguments.ranks, |launch| launch.local_size.unwrap_or(1))
 }
 
-/// Measures in a job of processes: the one that a launcher has started this process for, or one of its own.
+/// Measures in a job of processes: the one that a launcher has started this process for, or one of
+/// its own.
 ///
 /// # Errors
 /// The job's first error; a process that cannot be started.
 pub fn run(job: &Job<'_>, wanted: Wanted) -> Result<Outcome> {
     match launcher_env::read().map_err(failed)?.launch() {
         Some(launch) => as_rank(job, wanted, launch),
-        None if job.arguments.worker.is_some() => {
-            Err(Error::Usage("--worker is for processes that `headlong bench` has started".to_owned()))
-        }
+        None if job.arguments.worker.is_some() => Err(Error::Usage(
+            "--worker is for processes that `headlong bench` has started".to_owned(),
+        )),
         None => over_processes(job),
     }
 }
 
-/// Measures as one rank of a job. Rank 0 has the answer, or prints it for the process that has started the job.
+/// Measures as one rank of a job. Rank 0 has the answer, or prints it for the process that has
+/// started the job.
 fn as_rank(job: &Job<'_>, wanted: Wanted, launch: Launch) -> Result<Outcome> {
     let rank = launch.rank;
     let arguments = CollectiveArguments { ranks: launch.world_size, ..job.arguments.clone() };
     arguments.check()?;
-    let control = rendezvous::join(&join_options(job.backend, &arguments, launch)?).map_err(failed)?;
+    let control =
+        rendezvous::join(&join_options(job.backend, &arguments, launch)?).map_err(failed)?;
     note_remarks(&control);
     let answer = match choose_way(control, job.backend, wanted, &arguments)? {
         Ok(communicator) => {
@@ -70,13 +74,18 @@ fn as_rank(job: &Job<'_>, wanted: Wanted, launch: Launch) -> Result<Outcome> {
     }
 }
 
-fn join_options(backend: Backend, arguments: &CollectiveArguments, launch: Launch) -> Result<JoinOptions> {
+fn join_options(
+    backend: Backend,
+    arguments: &CollectiveArguments,
+    launch: Launch,
+) -> Result<JoinOptions> {
     let cards = arguments.cards()?;
     let mut fingerprint = [0; 32];
     let sizes = (backend, arguments.sizes(), arguments.dtypes(), arguments.root, arguments.place);
     let effort = (arguments.effort(), arguments.options(backend));
-    fingerprint[..8]
-        .copy_from_slice(&xxh3_64(format!("{sizes:?} {effort:?} {cards:?}").as_bytes()).to_le_bytes());
+    fingerprint[..8].copy_from_slice(
+        &xxh3_64(format!("{sizes:?} {effort:?} {cards:?}").as_bytes()).to_le_bytes(),
+    );
     let mut options = JoinOptions::new(launch, fingerprint);
     options.ranks_per_node = arguments.ranks_per_node;
     options.deadlines.operation = arguments.options(backend).deadline;
@@ -99,7 +108,8 @@ fn choose_way(
     Ok(chosen.map(|chosen| Communicator::new(chosen.transport, arguments.options(backend))))
 }
 
-/// Starts a process for each rank, with this command's own arguments, and takes the answer of rank 0.
+/// Starts a process for each rank, with this command's own arguments, and takes the answer of
+/// rank 0.
 fn over_processes(job: &Job<'_>) -> Result<Outcome> {
     let (backend, ranks) = (job.backend, job.arguments.ranks);
     let wrong = |reason: String| Error::Communication {
@@ -122,7 +132,8 @@ fn over_processes(job: &Job<'_>) -> Result<Outcome> {
         return Err(wrong(format!("the process of rank {rank} has failed")));
     }
     let output = first.map_err(|error| wrong(error.to_string()))?;
-    serde_json::from_slice(&output.stdout).map_err(|error| wrong(format!("the answer of rank 0: {error}")))
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| wrong(format!("the answer of rank 0: {error}")))
 }
 
 /// Processes that end when nobody waits for them any more.
@@ -137,7 +148,11 @@ impl Drop for Crew {
 }
 
 /// Starts this program again with the same arguments, as one rank.
-fn start(job: &Job<'_>, rank: usize, environment: &[(&'static str, String)]) -> std::io::Result<Child> {
+fn start(
+    job: &Job<'_>,
+    rank: usize,
+    environment: &[(&'static str, String)],
+) -> std::io::Result<Child> {
     Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
         .args(["--worker", job.backend.name()])

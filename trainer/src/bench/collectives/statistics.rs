@@ -50,7 +50,8 @@ impl Distribution {
         self.0.is_empty()
     }
 
-    /// The smallest sample that at least this share of the samples does not exceed, where there are enough of them.
+    /// The smallest sample that at least this share of the samples does not exceed, where there are
+    /// enough of them.
     pub fn percentile(&self, percentile: f64) -> Option<f64> {
         (self.len() >= samples_for(percentile)).then(|| self.nearest_rank(percentile))
     }
@@ -97,7 +98,8 @@ impl Figures {
         let samples = timing.slowest.len().max(1) as f64;
         let mean = |total: &u64| *total as f64 * 1e-3 / samples;
         let means: Vec<f64> = timing.totals.iter().map(mean).collect();
-        let skew = timing.slowest.iter().zip(&timing.fastest).map(|(slowest, fastest)| slowest - fastest);
+        let skew =
+            timing.slowest.iter().zip(&timing.fastest).map(|(slowest, fastest)| slowest - fastest);
         Self {
             latency: Distribution::new(timing.slowest.iter().copied()),
             skew: Distribution::new(skew),

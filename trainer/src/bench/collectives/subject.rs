@@ -12,7 +12,8 @@ pub trait Subject {
     /// Those of a device.
     fn fill(&mut self, place: Place) -> Result<()>;
 
-    /// Writes zeros into what a call in place adds up again and again, so that the numbers stay numbers.
+    /// Writes zeros into what a call in place adds up again and again, so that the numbers stay
+    /// numbers.
     ///
     /// # Errors
     /// Those of a device.
@@ -44,7 +45,8 @@ pub struct HostBuffers<'c, T> {
 }
 
 impl<'c, T: Known> HostBuffers<'c, T> {
-    /// Buffers for a case. Every page is written once: memory that nobody has written costs nothing to read.
+    /// Buffers for a case. Every page is written once: memory that nobody has written costs nothing
+    /// to read.
     pub fn new(communicator: &'c Communicator, case: Case) -> Self {
         let zeros = |len| vec![T::default(); len];
         let counts = |of: &dyn Fn(usize) -> usize| (0..case.ranks).map(of).collect();
@@ -94,7 +96,8 @@ impl<'c, T: Known> HostBuffers<'c, T> {
         }
     }
 
-    /// Where the library's own form is out of place, the copy that an application would have to make is part of the call.
+    /// Where the library's own form is out of place, the copy that an application would have to
+    /// make is part of the call.
     fn call_in_place(&mut self) -> Result<()> {
         let own = self.own_part();
         let Self { communicator, case, send, recv, data, send_counts, recv_counts } = self;

@@ -34,8 +34,14 @@ pub struct Row {
 
 impl Row {
     /// Sums up what was measured.
-    pub fn new(backend: Backend, answer: &Answer, case: &Measured, arguments: &CollectiveArguments) -> Self {
-        let figures = |(place, timing): &(Place, _)| (*place, Figures::new(timing, arguments.average));
+    pub fn new(
+        backend: Backend,
+        answer: &Answer,
+        case: &Measured,
+        arguments: &CollectiveArguments,
+    ) -> Self {
+        let figures =
+            |(place, timing): &(Place, _)| (*place, Figures::new(timing, arguments.average));
         Self {
             backend,
             operation: case.operation,
@@ -73,7 +79,9 @@ impl Row {
     fn line(&self, place: Place, figures: &Figures) -> String {
         let (algorithm, bus) = self.bandwidths(figures);
         let wrong = figures.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
-        let known = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
+        let known = |value: Option<f64>| {
+            value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
+        };
         let place = if place == Place::Out { "out" } else { "in" };
         let mut line = format!(
             "{:>12} {:>12} {:>8} {:>6} {:>5} {place:>5} {:>10.2} {algorithm:>8.2} {bus:>8.2} {wrong:>7}",
@@ -88,7 +96,13 @@ impl Row {
             let _ = write!(line, " {:>9}", known(figures.latency.percentile(percentile)));
         }
         let (skew, arrival) = (figures.skew.percentile(50.0), figures.arrival.percentile(50.0));
-        let _ = write!(line, " {:>10.2} {:>8} {:>8}", figures.latency.max(), known(skew), known(arrival));
+        let _ = write!(
+            line,
+            " {:>10.2} {:>8} {:>8}",
+            figures.latency.max(),
+            known(skew),
+            known(arrival)
+        );
         let _ = write!(line, " {:>6}", figures.latency.len());
         line
     }
@@ -111,7 +125,9 @@ impl Row {
         ];
         row.extend(fields.map(|(name, value)| (name.to_owned(), value)));
         let places = self.places.iter();
-        row.extend(places.map(|(place, figures)| (place.name().into(), self.figures_json(figures).into())));
+        row.extend(
+            places.map(|(place, figures)| (place.name().into(), self.figures_json(figures).into())),
+        );
         row.into()
     }
 
@@ -190,9 +206,9 @@ impl Report {
 
     /// The mean of the column `busbw`.
     pub fn mean_bus_bandwidth(&self) -> f64 {
-        let (sum, count) = self
-            .figures()
-            .fold((0.0, 0), |(sum, count), (row, figures)| (sum + row.bandwidths(figures).1, count + 1));
+        let (sum, count) = self.figures().fold((0.0, 0), |(sum, count), (row, figures)| {
+            (sum + row.bandwidths(figures).1, count + 1)
+        });
         if count == 0 { 0.0 } else { sum / f64::from(count) }
     }
 
@@ -202,8 +218,7 @@ impl Report {
 
     /// Everything as one document.
     pub fn document(&self) -> Value {
-        let skipped =
-            |(backend, reason): &(Backend, String)| json!({"backend": backend.name(), "reason": reason});
+        let skipped = |(backend, reason): &(Backend, String)| json!({"backend": backend.name(), "reason": reason});
         json!({
             "bench": "collectives", "schema": 2, "version": env!("CARGO_PKG_VERSION"), "op": self.operation.name(),
             "load": load(),
@@ -223,9 +238,17 @@ impl Report {
                 RankIs::Process(_) => "processes",
                 RankIs::Device(_) => "devices",
             };
-            let nodes = if first.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", first.nodes) };
+            let nodes = if first.nodes == 1 {
+                "1 node".to_owned()
+            } else {
+                format!("{} nodes", first.nodes)
+            };
             let (operation, backend) = (self.operation.name(), first.backend.name());
-            let _ = writeln!(text, "# {operation} over {backend}, {} ranks ({kind}) on {nodes}", first.ranks);
+            let _ = writeln!(
+                text,
+                "# {operation} over {backend}, {} ranks ({kind}) on {nodes}",
+                first.ranks
+            );
             text.push_str(&column_names());
             for (row, (place, figures)) in
                 rows.iter().flat_map(|row| row.places.iter().map(move |at| (row, at)))
@@ -243,7 +266,8 @@ impl Report {
         let tail = |figures: &Figures| {
             Some(figures.latency.percentile(99.0)? / figures.latency.percentile(50.0)?.max(1e-3))
         };
-        let worst = self.figures().filter_map(|(_, figures)| tail(figures)).fold(f64::NAN, f64::max);
+        let worst =
+            self.figures().filter_map(|(_, figures)| tail(figures)).fold(f64::NAN, f64::max);
         let worst = if worst.is_nan() { "–".to_owned() } else { format!("{worst:.1}") };
         format!(
             "# wrong elements: {}; mean busbw: {:.3} GB/s; worst p99/p50: {worst}; samples dropped: 0; time in loops: {:.1} s\n",
@@ -262,8 +286,17 @@ fn load() -> String {
 
 fn column_names() -> String {
     let names = [
-        [("size", 11), ("count", 12), ("type", 8), ("redop", 6), ("root", 5), ("place", 5)].as_slice(),
-        &[("time", 10), ("algbw", 8), ("busbw", 8), ("#wrong", 7), ("p50", 9), ("p90", 9), ("p99", 9)],
+        [("size", 11), ("count", 12), ("type", 8), ("redop", 6), ("root", 5), ("place", 5)]
+            .as_slice(),
+        &[
+            ("time", 10),
+            ("algbw", 8),
+            ("busbw", 8),
+            ("#wrong", 7),
+            ("p50", 9),
+            ("p90", 9),
+            ("p99", 9),
+        ],
         &[("p99.9", 9), ("max", 10), ("skew", 8), ("arrive", 8), ("n", 6)],
     ];
     let units = [

@@ -67,7 +67,8 @@ pub fn count(
     }
     rows_of_table.iter_mut().for_each(|sum| *sum /= rows.len() as f64);
     // Of each frequent row also how often it was touched.
-    let frequent: u64 = split.tables.iter().map(|table| table.frequent_rows * (table.dim as u64 + 1)).sum();
+    let frequent: u64 =
+        split.tables.iter().map(|table| table.frequent_rows * (table.dim as u64 + 1)).sum();
     let messages = Messages {
         ranks,
         rows,
@@ -104,7 +105,9 @@ impl<'a> Asked<'a> {
                 if self.merges && !seen.insert(row) {
                     continue;
                 }
-                let Place::Infrequent { owner, .. } = partition.classify(table, row) else { continue };
+                let Place::Infrequent { owner, .. } = partition.classify(table, row) else {
+                    continue;
+                };
                 self.rows[owner.0][asker] += 1;
                 self.elements[owner.0][asker] += self.dims[table];
                 self.of_table[table] += usize::from(owner.0 != asker);

@@ -37,18 +37,24 @@ impl Report<'_> {
         &self.counted.messages
     }
 
-    /// Bytes of a step over all ranks that each table causes: its rows as ids, vectors and gradients, its frequent rows in the all-reduce.
+    /// Bytes of a step over all ranks that each table causes: its rows as ids, vectors and
+    /// gradients, its frequent rows in the all-reduce.
     fn tables(&self) -> Vec<TableShare> {
         let ranks = self.messages().ranks as f64;
         let id = if self.messages().ids_travel { 8.0 } else { 0.0 };
-        let bytes = self.split.tables.iter().zip(&self.counted.rows_of_table).map(|(table, rows)| {
-            let frequent = table.frequent_rows as f64 * (table.dim + 1) as f64 * 4.0;
-            rows * (id + 2.0 * table.dim as f64 * 4.0) + 2.0 * (ranks - 1.0) * frequent
-        });
+        let bytes =
+            self.split.tables.iter().zip(&self.counted.rows_of_table).map(|(table, rows)| {
+                let frequent = table.frequent_rows as f64 * (table.dim + 1) as f64 * 4.0;
+                rows * (id + 2.0 * table.dim as f64 * 4.0) + 2.0 * (ranks - 1.0) * frequent
+            });
         let bytes: Vec<f64> = bytes.collect();
         let sum = bytes.iter().sum::<f64>().max(1.0);
         let rows = self.counted.rows_of_table.iter();
-        bytes.iter().zip(rows).map(|(&bytes, &rows)| TableShare { rows, bytes, share: bytes / sum }).collect()
+        bytes
+            .iter()
+            .zip(rows)
+            .map(|(&bytes, &rows)| TableShare { rows, bytes, share: bytes / sum })
+            .collect()
     }
 
     fn predicted_us(&self, step: Step) -> f64 {
@@ -94,7 +100,9 @@ impl Report<'_> {
                 part.share * 100.0
             );
         }
-        self.answers.iter().for_each(|(backend, answer)| text.push_str(&self.steps_text(*backend, answer)));
+        self.answers
+            .iter()
+            .for_each(|(backend, answer)| text.push_str(&self.steps_text(*backend, answer)));
         for (backend, reason) in self.skipped {
             let _ = writeln!(text, "# {}: skipped: {reason}", backend.name());
         }
@@ -121,11 +129,16 @@ impl Report<'_> {
         let mut sum = 0.0;
         for (step, figures) in self.figures(answer) {
             let known = |percentile: f64| {
-                figures.latency.percentile(percentile).map_or_else(|| "–".to_owned(), |us| format!("{us:.2}"))
+                figures
+                    .latency
+                    .percentile(percentile)
+                    .map_or_else(|| "–".to_owned(), |us| format!("{us:.2}"))
             };
             let [p50, p90, p99, p999] = PERCENTILES.map(known);
-            let largest =
-                self.messages().largest(step).map_or_else(|| "–".to_owned(), |bytes| bytes.to_string());
+            let largest = self
+                .messages()
+                .largest(step)
+                .map_or_else(|| "–".to_owned(), |bytes| bytes.to_string());
             let wrong = figures.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
             sum += figures.latency.nearest_rank(50.0);
             let _ = writeln!(
@@ -139,12 +152,14 @@ impl Report<'_> {
                 figures.latency.len()
             );
         }
-        let _ = writeln!(text, "# sum of the medians: {sum:.2} us, nothing hidden behind computation");
+        let _ =
+            writeln!(text, "# sum of the medians: {sum:.2} us, nothing hidden behind computation");
         text
     }
 
     fn figures<'b>(&'b self, answer: &'b Answer) -> impl Iterator<Item = (Step, Figures)> + 'b {
-        let figures = answer.cases.iter().map(|case| Figures::new(&case.places[0].1, Average::Mean));
+        let figures =
+            answer.cases.iter().map(|case| Figures::new(&case.places[0].1, Average::Mean));
         self.messages().steps().into_iter().zip(figures)
     }
 
@@ -169,8 +184,7 @@ impl Report<'_> {
                 })
             })
         });
-        let skipped =
-            |(backend, reason): &(Backend, String)| json!({"backend": backend.name(), "reason": reason});
+        let skipped = |(backend, reason): &(Backend, String)| json!({"backend": backend.name(), "reason": reason});
         json!({
             "bench": "exchange", "schema": 1, "ranks": self.messages().ranks, "batches": self.messages().rows.len(),
             "batch_size": self.config.train.batch_size, "variant": self.split.variant,

@@ -76,8 +76,8 @@ impl Messages {
         if step == Step::Ids { 8 } else { 4 }
     }
 
-    /// Bytes that leave all ranks together in a step, mean over batches: what a rank has for itself stays. The all-reduce counts as two
-    /// steps do, `2(N−1)/N` of its buffer from each rank.
+    /// Bytes that leave all ranks together in a step, mean over batches: what a rank has for itself
+    /// stays. The all-reduce counts as two steps do, `2(N−1)/N` of its buffer from each rank.
     pub fn bytes(&self, step: Step) -> f64 {
         if step == Step::AllReduce {
             return 2.0 * (self.ranks - 1) as f64 * self.reduced as f64 * 4.0;
@@ -86,20 +86,22 @@ impl Messages {
             let all = (0..self.ranks).flat_map(|from| (0..self.ranks).map(move |to| (from, to)));
             all.filter(|(from, to)| from != to)
         };
-        let of_batch = |batch| pairs().map(|(from, to)| self.sent(step, batch, from, to)).sum::<usize>();
+        let of_batch =
+            |batch| pairs().map(|(from, to)| self.sent(step, batch, from, to)).sum::<usize>();
         let sum: usize = (0..self.rows.len()).map(of_batch).sum();
         (sum * Self::element_bytes(step)) as f64 / self.rows.len().max(1) as f64
     }
 
-    /// Bytes of the largest message between two ranks in any batch; none of the all-reduce, whose algorithm decides that.
+    /// Bytes of the largest message between two ranks in any batch; none of the all-reduce, whose
+    /// algorithm decides that.
     pub fn largest(&self, step: Step) -> Option<usize> {
         if step == Step::AllReduce {
             return None;
         }
         let pairs = (0..self.ranks).flat_map(|from| (0..self.ranks).map(move |to| (from, to)));
-        let sizes = pairs
-            .filter(|(from, to)| from != to)
-            .flat_map(|(from, to)| (0..self.rows.len()).map(move |batch| self.sent(step, batch, from, to)));
+        let sizes = pairs.filter(|(from, to)| from != to).flat_map(|(from, to)| {
+            (0..self.rows.len()).map(move |batch| self.sent(step, batch, from, to))
+        });
         Some(sizes.max().unwrap_or(0) * Self::element_bytes(step))
     }
 
@@ -114,11 +116,21 @@ impl Messages {
             Step::AllReduce => self.reduced * 4,
             _ => (self.bytes(step) / self.ranks as f64) as usize,
         };
-        Measured { operation, dtype, bytes, count: bytes / Self::element_bytes(step), places: Vec::new() }
+        Measured {
+            operation,
+            dtype,
+            bytes,
+            count: bytes / Self::element_bytes(step),
+            places: Vec::new(),
+        }
     }
 
     /// Buffers for a step.
-    pub fn subject<'m>(&'m self, communicator: &'m Communicator, step: Step) -> Box<dyn Subject + 'm> {
+    pub fn subject<'m>(
+        &'m self,
+        communicator: &'m Communicator,
+        step: Step,
+    ) -> Box<dyn Subject + 'm> {
         match step {
             Step::Ids => Box::new(Buffers::<i64>::new(communicator, self, step)),
             _ => Box::new(Buffers::<f32>::new(communicator, self, step)),
@@ -147,7 +159,8 @@ impl<'m, T: Known> Buffers<'m, T> {
             let recv = (0..ranks).map(|from| messages.sent(step, batch, from, me)).collect();
             (send, recv)
         };
-        let counts: Vec<(Vec<usize>, Vec<usize>)> = (0..messages.rows.len()).map(of_batch).collect();
+        let counts: Vec<(Vec<usize>, Vec<usize>)> =
+            (0..messages.rows.len()).map(of_batch).collect();
         let least = if step == Step::AllReduce { messages.reduced } else { 0 };
         let sum = |counts: &Vec<usize>| counts.iter().sum::<usize>();
         let longest_send = counts.iter().map(|(send, _)| sum(send)).fold(least, usize::max);
@@ -201,7 +214,9 @@ impl<T: Known> Subject for Buffers<'_, T> {
         let (me, ranks) = (self.communicator.rank().0, self.communicator.num_ranks());
         if self.step == Step::AllReduce {
             let sum = T::of((ranks * (ranks + 1) / 2) as i64);
-            return Ok(self.send[..self.reduced].iter().filter(|found| **found != sum).count() as u64);
+            return Ok(
+                self.send[..self.reduced].iter().filter(|found| **found != sum).count() as u64
+            );
         }
         let last = (self.next + self.counts.len() - 1) % self.counts.len();
         let mut rest = &self.recv[..];

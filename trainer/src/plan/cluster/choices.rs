@@ -15,13 +15,15 @@ pub struct Chosen {
     pub what: &'static str,
     /// Microseconds of a step since then.
     pub step_us: f64,
-    /// Of all time that was gained, what this choice has gained: 0.5 is half. Negative: it costs time.
+    /// Of all time that was gained, what this choice has gained: 0.5 is half. Negative: it costs
+    /// time.
     pub share: f64,
 }
 
 type Change = fn(&mut Practice);
 
-/// From the ancestor's step to ours. The wire stays f16, so that choices are compared and not element types.
+/// From the ancestor's step to ours. The wire stays f16, so that choices are compared and not
+/// element types.
 const STEPS: [(&str, Change); 4] = [
     ("reads each slice once", |practice| practice.reads_whole_batch = false),
     ("the whole step is one graph", |practice| practice.captured = true),
@@ -33,9 +35,14 @@ const STEPS: [(&str, Change); 4] = [
     ("dense optimiser divided among ranks", |practice| practice.shards_optimizer = true),
 ];
 
-/// The ancestor's step, and what each of our choices makes of it. A choice that the ancestor has made already is left out. Bags of many ids
-/// are pooled where the ancestor pools them: by the owner.
-pub fn choices(workload: &Workload, cluster: &ClusterDescription, ancestor: &Practice) -> Vec<Chosen> {
+/// The ancestor's step, and what each of our choices makes of it. A choice that the ancestor has
+/// made already is left out. Bags of many ids are pooled where the ancestor pools them: by the
+/// owner.
+pub fn choices(
+    workload: &Workload,
+    cluster: &ClusterDescription,
+    ancestor: &Practice,
+) -> Vec<Chosen> {
     let mut practice = ancestor.clone();
     let us = |practice: &Practice| {
         let placing = Placing { workload, cluster, practice };

@@ -1,4 +1,5 @@
-//! A cluster as a user describes it: nodes, devices, links, disks. TOML, unknown keys refused; some are built in.
+//! A cluster as a user describes it: nodes, devices, links, disks. TOML, unknown keys refused; some
+//! are built in.
 
 use crate::config::{Precision, keys};
 use crate::error::{Error, Result};
@@ -132,7 +133,10 @@ impl LinkDescription {
     fn costs(&self) -> LinkCosts {
         let line = |latency_us, gb_per_s: f64| LatencyTable::line(latency_us, gb_per_s * 1e3);
         LinkCosts {
-            all_to_all: self.all_to_all.clone().unwrap_or_else(|| line(self.latency_us, self.gb_per_s)),
+            all_to_all: self
+                .all_to_all
+                .clone()
+                .unwrap_or_else(|| line(self.latency_us, self.gb_per_s)),
             all_reduce: self
                 .all_reduce
                 .clone()
@@ -147,7 +151,9 @@ impl LinkDescription {
             // Of each time, what a message of the first size takes is latency and stays.
             let latency = table.points()[0].1;
             let points = table.points().iter();
-            LatencyTable::new(points.map(|&(bytes, us)| (bytes, latency + (us - latency) / factor)).collect())
+            LatencyTable::new(
+                points.map(|&(bytes, us)| (bytes, latency + (us - latency) / factor)).collect(),
+            )
         };
         Self {
             gb_per_s: self.gb_per_s * factor,
@@ -177,8 +183,10 @@ impl ClusterDescription {
         if !path.exists() && !source.contains(['.', '/']) {
             let names: Vec<_> = PRESETS.iter().map(|(name, _)| *name).collect();
             let hint = keys::nearest(source, names.iter().copied());
-            let hint = hint.map_or(String::new(), |nearest| format!("; did you mean \"{nearest}\"?"));
-            let message = format!("expected a file or one of {}, found \"{source}\"{hint}", names.join(", "));
+            let hint =
+                hint.map_or(String::new(), |nearest| format!("; did you mean \"{nearest}\"?"));
+            let message =
+                format!("expected a file or one of {}, found \"{source}\"{hint}", names.join(", "));
             return Err(Error::config("--cluster", message));
         }
         let text = read_text(path).map_err(Error::io("read", path))?;
@@ -203,7 +211,11 @@ impl ClusterDescription {
         for (key, found, most) in [
             ("nodes", self.nodes, MOST_NODES),
             ("devices_per_node", self.devices_per_node, MOST_DEVICES),
-            ("nodes times devices_per_node", self.nodes.saturating_mul(self.devices_per_node), MOST_DEVICES),
+            (
+                "nodes times devices_per_node",
+                self.nodes.saturating_mul(self.devices_per_node),
+                MOST_DEVICES,
+            ),
         ] {
             if !(1..=most).contains(&found) {
                 let message = format!("{place}: `{key}`: expected 1 to {most}, found {found}");
@@ -248,7 +260,10 @@ impl ClusterDescription {
             ("between.message_us", self.between.message_us),
         ];
         let refuse = |key: &str, expected: &str, found: f64| {
-            Err(Error::config("--cluster", format!("{place}: `{key}`: expected {expected}, found {found}")))
+            Err(Error::config(
+                "--cluster",
+                format!("{place}: `{key}`: expected {expected}, found {found}"),
+            ))
         };
         if let Some((key, found)) =
             positive.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0))
@@ -340,7 +355,8 @@ mod tests {
             ("matrix_share = ", "matrix_share = -", "device.matrix_share"),
             ("latency_us = 8.0", "latency_us = nan", "inside.latency_us"),
         ] {
-            let error = ClusterDescription::parse(&text.replacen(from, to, 1), "here.toml").unwrap_err();
+            let error =
+                ClusterDescription::parse(&text.replacen(from, to, 1), "here.toml").unwrap_err();
             let message = error.to_string();
             assert!(message.contains("here.toml") && message.contains(word), "{message}");
             assert_eq!(error.exit_code(), 2);

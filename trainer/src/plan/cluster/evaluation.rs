@@ -1,4 +1,5 @@
-//! What evaluations cost, how many ranks of their own would hide them, and how long training takes to its target.
+//! What evaluations cost, how many ranks of their own would hide them, and how long training takes
+//! to its target.
 
 use super::placement::{Layout, Placing};
 use super::simulator;
@@ -21,8 +22,8 @@ pub struct EvaluationForecast {
     pub interval_s: f64,
     /// Part of the run that they take where all ranks evaluate.
     pub share: f64,
-    /// The fewest ranks that, evaluating a snapshot beside the others, are done before the next one: fast enough, and with memory for all
-    /// rows.
+    /// The fewest ranks that, evaluating a snapshot beside the others, are done before the next
+    /// one: fast enough, and with memory for all rows.
     pub ranks_that_hide: usize,
     /// Whether giving so many ranks away costs training less than evaluating with all.
     pub hiding_pays: bool,
@@ -37,8 +38,8 @@ struct Converged {
     target: f64,
 }
 
-/// Points of convergence (mlcommons/training_results v1.0 to v4.0, evaluations every 0.05 epochs): DLRM at 0.90 and 1.00 epochs, DCNv2 at 0.75
-/// and 0.95.
+/// Points of convergence (mlcommons/training_results v1.0 to v4.0, evaluations every 0.05 epochs):
+/// DLRM at 0.90 and 1.00 epochs, DCNv2 at 0.75 and 0.95.
 const CONVERGED: [Converged; 4] = [
     Converged { crossed: false, batch_size: 55_296, epochs: 0.90, target: 0.8025 },
     Converged { crossed: false, batch_size: 71_680, epochs: 1.00, target: 0.8025 },
@@ -68,7 +69,8 @@ fn is_of(known: &Converged, workload: &Workload) -> bool {
 }
 
 impl Placing<'_> {
-    /// What evaluations cost beside steps of `step_us`; nothing where nobody knows how many samples there are.
+    /// What evaluations cost beside steps of `step_us`; nothing where nobody knows how many samples
+    /// there are.
     pub fn evaluation(&self, layout: &Layout, step_us: f64) -> Option<EvaluationForecast> {
         let (rows, data_rows) = (self.workload.eval_rows? as f64, self.workload.data_rows?);
         let between = samples_between(&self.workload.config, Some(data_rows));
@@ -78,7 +80,8 @@ impl Placing<'_> {
         let interval_s = samples_per_interval / self.workload.samples * step_us * 1e-6;
         let fast_enough = (seconds * ranks / interval_s).ceil();
         let room = self.cluster.memory_bytes() as f64 * ROWS_OF_MEMORY;
-        let rows = self.workload.tables.iter().map(|table| Count::from(table.rows) * table.weight_bytes);
+        let rows =
+            self.workload.tables.iter().map(|table| Count::from(table.rows) * table.weight_bytes);
         let all_rows: Count = rows.sum();
         let large_enough = (all_rows.as_f64() / room).ceil();
         let hiding = fast_enough.max(large_enough).max(1.0);
@@ -99,8 +102,11 @@ impl Placing<'_> {
         let layout = placing.lay_out(layout.strategy, layout.places.clone());
         let works = Works::new(&batch, self.cluster, self.practice, &layout);
         let schedule = Schedule::evaluation(self.features());
-        let times: Vec<_> =
-            schedule.stages.iter().map(|stage| works.time(stage.name.trim_start_matches("eval_"))).collect();
+        let times: Vec<_> = schedule
+            .stages
+            .iter()
+            .map(|stage| works.time(stage.name.trim_start_matches("eval_")))
+            .collect();
         let run = simulator::run(&schedule, &times, 1, &self.options());
         batch.samples / run.step_us()
     }
@@ -108,9 +114,11 @@ impl Placing<'_> {
     /// How long training takes to the target, where it is known for this model and batch.
     pub fn target(&self, step_us: f64, evaluation: Option<&EvaluationForecast>) -> Option<Target> {
         let batch = self.workload.config.train.batch_size;
-        let known =
-            CONVERGED.iter().find(|known| is_of(known, self.workload) && known.batch_size == batch)?;
-        let steps = (known.epochs * self.workload.data_rows? as f64 / self.workload.samples).floor();
+        let known = CONVERGED
+            .iter()
+            .find(|known| is_of(known, self.workload) && known.batch_size == batch)?;
+        let steps =
+            (known.epochs * self.workload.data_rows? as f64 / self.workload.samples).floor();
         let evaluations = evaluation.map_or(0.0, |evaluation| {
             let training_s = steps * step_us * 1e-6;
             (training_s / evaluation.interval_s).round() * evaluation.seconds

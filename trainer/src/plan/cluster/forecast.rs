@@ -1,4 +1,5 @@
-//! What a plan comes to: memory of a device, time of a step and where it goes, what disks and evaluations must keep up with.
+//! What a plan comes to: memory of a device, time of a step and where it goes, what disks and
+//! evaluations must keep up with.
 
 use super::description::DeviceKind;
 use super::placement::{Layout, Placing, Strategy};
@@ -20,7 +21,8 @@ pub struct StageForecast {
     pub lane: &'static str,
     /// Its time, alone on the rank, microseconds: of all micro-batches together.
     pub us: f64,
-    /// Of the step's time, what nothing else would hide: the part of the critical path that it takes, microseconds.
+    /// Of the step's time, what nothing else would hide: the part of the critical path that it
+    /// takes, microseconds.
     pub critical_us: f64,
 }
 
@@ -39,7 +41,8 @@ pub struct Forecast {
     pub fits: bool,
     /// Time of a step without chance, microseconds.
     pub step_us: f64,
-    /// What the busiest resource of a rank comes to in a step, microseconds: no overlap can be faster.
+    /// What the busiest resource of a rank comes to in a step, microseconds: no overlap can be
+    /// faster.
     pub busiest_us: f64,
     /// What a node's disks take for a step's samples, microseconds.
     pub reading_us: f64,
@@ -165,11 +168,13 @@ impl Placing<'_> {
     }
 
     fn busiest_us(&self, schedule: &Schedule, times: &[StageTime]) -> f64 {
-        let whole = |(stage, time): (&Stage, &StageTime)| time.divided(1.0 / self.repeats(stage)).busy;
+        let whole =
+            |(stage, time): (&Stage, &StageTime)| time.divided(1.0 / self.repeats(stage)).busy;
         schedule.stages.iter().zip(times).map(whole).fold(Busy::default(), Busy::plus).most()
     }
 
-    /// Memory of the busiest device, and what of it must fit there: the code that `train` refuses with.
+    /// Memory of the busiest device, and what of it must fit there: the code that `train` refuses
+    /// with.
     fn memory(&self, layout: &Layout) -> (MemoryUse, Count) {
         let (config, ranks) = (&self.workload.config, self.cluster.num_devices());
         let rows: Vec<u64> = self.workload.tables.iter().map(|table| table.rows).collect();
@@ -196,8 +201,8 @@ impl Placing<'_> {
     }
 }
 
-/// Of the last whole step, how long each stage of the list was what everything waited for: from its end backwards, always along whoever
-/// ended last before.
+/// Of the last whole step, how long each stage of the list was what everything waited for: from its
+/// end backwards, always along whoever ended last before.
 fn critical_path(run: &Run, stages: usize) -> Vec<f64> {
     let mut critical = vec![0.0; stages];
     let last = run.step_ends_us.len() - 1;

@@ -1,4 +1,5 @@
-//! How often the rows of a table are asked for: counted, of Criteo's published figures, or a power law.
+//! How often the rows of a table are asked for: counted, of Criteo's published figures, or a power
+//! law.
 
 use super::terabyte::{Batches, Law};
 use headlong_embedding::hybrid::statistics::TableStatistics;
@@ -32,11 +33,13 @@ impl Frequencies {
         Self(classes).normalised()
     }
 
-    /// The columns of Criteo's Terabyte logs, in tables of `rows` rows each, shuffled over all days as MLPerf has them.
+    /// The columns of Criteo's Terabyte logs, in tables of `rows` rows each, shuffled over all days
+    /// as MLPerf has them.
     pub fn terabyte(rows: &[u64]) -> Vec<Self> {
         let laws = Law::all(Batches::FromAllDays);
         let capped = |(law, &rows): (&Law, &u64)| {
-            let classes = law.bins.iter().map(|bin| Class { rows: bin.len as f64, share: bin.share });
+            let classes =
+                law.bins.iter().map(|bin| Class { rows: bin.len as f64, share: bin.share });
             Self(classes.collect()).capped(rows)
         };
         laws.iter().zip(rows).map(capped).collect()
@@ -47,14 +50,18 @@ impl Frequencies {
         let lookups = table.lookups.max(1) as f64;
         let classes = table.rates().classes;
         let classes = classes.iter().filter(|class| class.rows > 0.0);
-        Self(classes.map(|class| Class { rows: class.rows, share: class.worth / lookups }).collect())
-            .normalised()
+        Self(
+            classes.map(|class| Class { rows: class.rows, share: class.worth / lookups }).collect(),
+        )
+        .normalised()
     }
 
-    /// Each lookup is `ids` lookups: of the row itself and of others that hang on it, drawn evenly from the table (MLPerf's multi-hot data). So
-    /// there are as many times more rows of a share, as far as the table has them.
+    /// Each lookup is `ids` lookups: of the row itself and of others that hang on it, drawn evenly
+    /// from the table (MLPerf's multi-hot data). So there are as many times more rows of a share,
+    /// as far as the table has them.
     pub fn multi_hot(self, ids: f64, rows: u64) -> Self {
-        let spread = self.0.iter().map(|class| Class { rows: class.rows * ids, share: class.share / ids });
+        let spread =
+            self.0.iter().map(|class| Class { rows: class.rows * ids, share: class.share / ids });
         Self(spread.collect()).capped(rows)
     }
 
@@ -89,8 +96,9 @@ mod tests {
     use super::*;
 
     fn total(of: &Frequencies) -> (f64, f64) {
-        of.0.iter()
-            .fold((0.0, 0.0), |(rows, share), class| (rows + class.rows, share + class.rows * class.share))
+        of.0.iter().fold((0.0, 0.0), |(rows, share), class| {
+            (rows + class.rows, share + class.rows * class.share)
+        })
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Plans for clusters that are not here: what a step would cost on a described cluster, before a cent is spent.
+//! Plans for clusters that are not here: what a step would cost on a described cluster, before a
+//! cent is spent.
 //!
 //! ```text
 //! description (nodes, devices, links)  ─┐
@@ -6,8 +7,8 @@
 //! practice (how a program does it)     ─┘
 //! ```
 //!
-//! Everything is a pure function of its inputs; no device is touched. Where constants come from, and how far predictions are from what was
-//! published, stands in `docs/scaling.md`.
+//! Everything is a pure function of its inputs; no device is touched. Where constants come from,
+//! and how far predictions are from what was published, stands in `docs/scaling.md`.
 
 pub mod choices;
 pub mod description;

@@ -1,4 +1,5 @@
-//! Pictures of plans: how a step's parts and the samples per second change with the number of devices, and what each device holds.
+//! Pictures of plans: how a step's parts and the samples per second change with the number of
+//! devices, and what each device holds.
 
 use super::description::ClusterDescription;
 use super::placement::{Place, Placing};
@@ -25,7 +26,8 @@ struct Column {
     candidate: Candidate,
 }
 
-/// The picture of `best` and of the best plans on one node, two, four, … as many as the cluster has.
+/// The picture of `best` and of the best plans on one node, two, four, … as many as the cluster
+/// has.
 pub fn svg(
     workload: &Workload,
     cluster: &ClusterDescription,
@@ -61,9 +63,10 @@ fn columns(
         let part = ClusterDescription { nodes, ..cluster.clone() };
         let found = search(workload, &part, practice);
         columns.extend(
-            found
-                .best()
-                .map(|candidate| Column { devices: part.num_devices(), candidate: candidate.clone() }),
+            found.best().map(|candidate| Column {
+                devices: part.num_devices(),
+                candidate: candidate.clone(),
+            }),
         );
         nodes *= 2;
     }
@@ -73,8 +76,9 @@ fn columns(
 
 /// The time of a step, by the lane that everything waits for.
 fn bars(text: &mut String, columns: &[Column]) {
-    let axis =
-        Linear::new(columns.iter().map(|column| column.candidate.forecast.step_us).fold(0.0, f64::max));
+    let axis = Linear::new(
+        columns.iter().map(|column| column.candidate.forecast.step_us).fold(0.0, f64::max),
+    );
     let ticks: Vec<_> = axis.ticks.iter().map(|&us| (axis.place(us), us)).collect();
     frame(text, LEFT, "microseconds a step, by the lane that is waited for", &ticks);
     devices(text, LEFT, columns, &|index| (index as f64 + 0.5) / columns.len() as f64);
@@ -122,10 +126,12 @@ fn bars(text: &mut String, columns: &[Column]) {
     }
 }
 
-/// Samples per second against as many times those of the first column. Both axes are logarithmic: in proportion is a straight line.
+/// Samples per second against as many times those of the first column. Both axes are logarithmic:
+/// in proportion is a straight line.
 fn rates(text: &mut String, columns: &[Column]) {
     let rate = |column: &Column| column.candidate.forecast.samples_per_s / 1e6;
-    let ideal = |column: &Column| rate(&columns[0]) * column.devices as f64 / columns[0].devices as f64;
+    let ideal =
+        |column: &Column| rate(&columns[0]) * column.devices as f64 / columns[0].devices as f64;
     let across = Logarithmic::new(columns.iter().map(|column| column.devices as f64), 2.0);
     let up = Logarithmic::new(columns.iter().flat_map(|column| [rate(column), ideal(column)]), 2.0);
     let ticks: Vec<_> = up.ticks(2.0).into_iter().map(|rate| (up.place(rate), rate)).collect();
@@ -157,7 +163,8 @@ fn rates(text: &mut String, columns: &[Column]) {
     }
 }
 
-/// A panel with its title and the values of its upright axis: where each lies, 0 to 1, and what it is.
+/// A panel with its title and the values of its upright axis: where each lies, 0 to 1, and what it
+/// is.
 fn frame(text: &mut String, left: f64, title: &str, ticks: &[(f64, f64)]) {
     let bottom = TOP + HEIGHT;
     let _ = writeln!(
@@ -185,7 +192,8 @@ fn frame(text: &mut String, left: f64, title: &str, ticks: &[(f64, f64)]) {
 /// The numbers of devices below a panel, `part` of its width from its left edge.
 fn devices(text: &mut String, left: f64, columns: &[Column], part: &dyn Fn(usize) -> f64) {
     for (index, column) in columns.iter().enumerate() {
-        let (x, name) = (left + WIDTH * part(index), column.candidate.forecast.layout.strategy.short());
+        let (x, name) =
+            (left + WIDTH * part(index), column.candidate.forecast.layout.strategy.short());
         let _ = writeln!(
             text,
             "<text x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{}<title>{name}</title></text>",
@@ -196,7 +204,13 @@ fn devices(text: &mut String, left: f64, columns: &[Column], part: &dyn Fn(usize
 }
 
 /// Which device holds how much of each table: the darker, the more of it.
-fn map(text: &mut String, workload: &Workload, cluster: &ClusterDescription, best: &Candidate, top: f64) {
+fn map(
+    text: &mut String,
+    workload: &Workload,
+    cluster: &ClusterDescription,
+    best: &Candidate,
+    top: f64,
+) {
     let devices = cluster.num_devices();
     let shown = devices.min(MOST_DEVICES);
     let _ = writeln!(
@@ -261,7 +275,9 @@ fn part_on(place: Place, rows: u64, device: usize, devices: usize) -> f64 {
             part + (1.0 - part) * divided
         }
         Place::TableWise { device: own } => f64::from(u8::from(own == device)),
-        Place::ColumnWise { first, parts } if (first..first + parts).contains(&device) => 1.0 / parts as f64,
+        Place::ColumnWise { first, parts } if (first..first + parts).contains(&device) => {
+            1.0 / parts as f64
+        }
         Place::ColumnWise { .. } => 0.0,
     }
 }

@@ -1,7 +1,7 @@
 //! Where tables lie on many equal devices, and what each device then holds and answers.
 //!
-//! Every strategy is a pure function of the tables and the number of devices; none looks at the memory there is. So a cluster with more
-//! memory can do whatever one with less can.
+//! Every strategy is a pure function of the tables and the number of devices; none looks at the
+//! memory there is. So a cluster with more memory can do whatever one with less can.
 
 use super::description::ClusterDescription;
 use super::practice::Practice;
@@ -190,15 +190,17 @@ impl Placing<'_> {
             }
             Strategy::RowWise => Place::RowWise,
             Strategy::TableWise => Place::TableWise { device: 0 },
-            Strategy::ColumnWise { parts } => {
-                Place::ColumnWise { first: 0, parts: parts.min(table.dim).min(self.cluster.num_devices()) }
-            }
+            Strategy::ColumnWise { parts } => Place::ColumnWise {
+                first: 0,
+                parts: parts.min(table.dim).min(self.cluster.num_devices()),
+            },
             Strategy::DataParallel => Place::DataParallel,
         }
     }
 
-    /// Gives tables that lie on one device or a few their devices: the hottest first, each where the least is asked for. Returns what is
-    /// asked of each device by such tables; what is divided by rows is asked of all alike.
+    /// Gives tables that lie on one device or a few their devices: the hottest first, each where
+    /// the least is asked for. Returns what is asked of each device by such tables; what is divided
+    /// by rows is asked of all alike.
     fn spread(&self, places: &mut [Place]) -> Vec<f64> {
         let devices = self.cluster.num_devices();
         let tables = &self.workload.tables;
@@ -215,7 +217,8 @@ impl Placing<'_> {
             match &mut places[table] {
                 Place::TableWise { device } => {
                     // Whole numbers are ordered; a lookup's element is small enough a unit.
-                    let std::cmp::Reverse((load, least)) = heap.pop().expect("a cluster has devices");
+                    let std::cmp::Reverse((load, least)) =
+                        heap.pop().expect("a cluster has devices");
                     *device = least;
                     heap.push(std::cmp::Reverse((load + asked(table) as u64, least)));
                     loads[least] += asked(table);
@@ -223,7 +226,8 @@ impl Placing<'_> {
                 Place::ColumnWise { first, parts } => {
                     let at = least_run(&loads, *parts);
                     *first = at;
-                    (at..at + *parts).for_each(|device| loads[device] += asked(table) / *parts as f64);
+                    (at..at + *parts)
+                        .for_each(|device| loads[device] += asked(table) / *parts as f64);
                 }
                 Place::RowWise => even += asked(table),
                 Place::Hybrid { .. } => even += asked(table) * 0.5,
@@ -242,13 +246,17 @@ impl Placing<'_> {
         match place {
             Place::DataParallel => replicas(table.rows),
             Place::RowWise => divided(table.rows),
-            Place::Hybrid { frequent_rows } => replicas(frequent_rows) + divided(table.rows - frequent_rows),
+            Place::Hybrid { frequent_rows } => {
+                replicas(frequent_rows) + divided(table.rows - frequent_rows)
+            }
             Place::TableWise { device } => {
                 held[device] += table.bytes();
                 Count::ZERO
             }
             Place::ColumnWise { first, parts } => {
-                held[first..first + parts].iter_mut().for_each(|held| *held += table.bytes().share(parts));
+                held[first..first + parts]
+                    .iter_mut()
+                    .for_each(|held| *held += table.bytes().share(parts));
                 Count::ZERO
             }
         }
@@ -270,7 +278,8 @@ impl Placing<'_> {
         };
         let mut hops = self.hops(asked);
         if self.practice.pools_at_owner && table.hotness > 0.0 {
-            // One vector a bag of infrequent rows; owners of a node's shards add theirs up before anything crosses.
+            // One vector a bag of infrequent rows; owners of a node's shards add theirs up before
+            // anything crosses.
             let bags = (asked.lookups / table.hotness).min(requests);
             (requests, hops) = (bags, even_hops(&self.cluster.shape(), bags));
         }
@@ -327,7 +336,8 @@ impl Placing<'_> {
     }
 }
 
-/// Of `vectors` for ranks and owners drawn evenly, those that stay in a node and those that leave it.
+/// Of `vectors` for ranks and owners drawn evenly, those that stay in a node and those that leave
+/// it.
 fn even_hops(shape: &Cluster, vectors: f64) -> Hops {
     let (nodes, each) = (shape.num_nodes() as f64, shape.largest_node() as f64);
     Hops { intra: vectors * (each - 1.0) / (nodes * each), inter: vectors * (nodes - 1.0) / nodes }

@@ -19,7 +19,8 @@ pub struct Practice {
     pub hybrid: bool,
     /// Tables of at most this many bytes are replicated wholly, whatever their rows' frequencies.
     pub whole_table_bytes: u64,
-    /// Whether a step is one graph; else the host enqueues every operation outside of the dense network.
+    /// Whether a step is one graph; else the host enqueues every operation outside of the dense
+    /// network.
     pub captured: bool,
     /// How its steps meet.
     pub border: Steps,
@@ -36,7 +37,11 @@ impl Practice {
     pub fn headlong() -> Self {
         Self {
             name: "headlong",
-            variant: Variant { merge: Merge::Rank, exchange: Hierarchical, ids: IdSource::Exchange },
+            variant: Variant {
+                merge: Merge::Rank,
+                exchange: Hierarchical,
+                ids: IdSource::Exchange,
+            },
             wire_bytes: 4.0,
             pools_at_owner: false,
             hybrid: true,
@@ -48,7 +53,8 @@ impl Practice {
         }
     }
 
-    /// HugeCTR's DLRM of MLPerf v1.0 to v2.1: hybrid embedding, one vector a lookup of an infrequent row, all nodes read everything, one graph.
+    /// HugeCTR's DLRM of MLPerf v1.0 to v2.1: hybrid embedding, one vector a lookup of an
+    /// infrequent row, all nodes read everything, one graph.
     pub fn hugectr_hybrid() -> Self {
         Self {
             name: "hugectr-hybrid",
@@ -60,8 +66,9 @@ impl Practice {
         }
     }
 
-    /// HugeCTR's DCNv2 of MLPerf v3.0 on: whole small tables replicated, the others divided by rows, owners pool, only the dense network
-    /// is a graph. `num_nodes` chooses the limit of small tables as its submissions did.
+    /// HugeCTR's DCNv2 of MLPerf v3.0 on: whole small tables replicated, the others divided by
+    /// rows, owners pool, only the dense network is a graph. `num_nodes` chooses the limit of small
+    /// tables as its submissions did.
     pub fn hugectr_collection(num_nodes: usize) -> Self {
         let limit_gib = if num_nodes > 1 { 0.0125 } else { 0.008 };
         Self {

@@ -1,5 +1,5 @@
-//! What others have published, as data, and how far our predictions of it are: two points of each generation of devices are fitted,
-//! all others are held out.
+//! What others have published, as data, and how far our predictions of it are: two points of each
+//! generation of devices are fitted, all others are held out.
 
 use super::description::ClusterDescription;
 use super::forecast::Forecast;
@@ -68,8 +68,9 @@ const fn point(
 use Generation::{Ampere, Blackwell, Hopper};
 use Model::{Dcnv2, Dlrm};
 
-/// Medians over training blocks of NVIDIA's submissions with HugeCTR (mlcommons/training_results: v2.0, v2.1, v4.0, v5.0). Those of GB200 are
-/// the median block of the first run: 7,957 ms between evaluations for 3,793 iterations, and 2,225 ms for 1,551.
+/// Medians over training blocks of NVIDIA's submissions with HugeCTR (mlcommons/training_results:
+/// v2.0, v2.1, v4.0, v5.0). Those of GB200 are the median block of the first run: 7,957 ms between
+/// evaluations for 3,793 iterations, and 2,225 ms for 1,551.
 pub const POINTS: [Point; 11] = [
     point((Dlrm, Ampere), "dgx-a100", (1, 8), (55_296, 1355.0), ("v2.0", true)),
     point((Dlrm, Ampere), "dgx-a100", (8, 8), (71_680, 614.0), ("v2.0", false)),
@@ -132,7 +133,10 @@ impl Models {
             let rows = config.table_rows(None)?;
             Workload::new(&config, &rows, &Source::Terabyte)
         };
-        Ok(Self { dlrm: workload("criteo-terabyte-dlrm")?, dcnv2: workload("criteo-terabyte-dcnv2")? })
+        Ok(Self {
+            dlrm: workload("criteo-terabyte-dlrm")?,
+            dcnv2: workload("criteo-terabyte-dcnv2")?,
+        })
     }
 
     /// The step of a point.
@@ -160,7 +164,8 @@ impl Point {
         (cluster.nodes, cluster.devices_per_node) = (self.nodes, self.devices_per_node);
         if let Some(Constants { matrix_share, kernel_us, launch_us }) = constants {
             let device = &mut cluster.device;
-            (device.matrix_share, device.kernel_us, device.launch_us) = (matrix_share, kernel_us, launch_us);
+            (device.matrix_share, device.kernel_us, device.launch_us) =
+                (matrix_share, kernel_us, launch_us);
         }
         Ok(cluster)
     }
@@ -183,7 +188,8 @@ pub fn check(models: &Models) -> Result<Vec<Checked>> {
 }
 
 fn predict(models: &Models, point: &Point, constants: Option<Constants>) -> Result<Checked> {
-    let (workload, cluster, practice) = (models.workload(point), point.cluster(constants)?, point.practice());
+    let (workload, cluster, practice) =
+        (models.workload(point), point.cluster(constants)?, point.practice());
     // Which rows are frequent hardly depends on the constants; a fit needs a smooth path.
     let layout = point.layout(&workload, &point.cluster(None)?);
     let forecast =
@@ -191,7 +197,8 @@ fn predict(models: &Models, point: &Point, constants: Option<Constants>) -> Resu
     Ok(Checked { point: *point, predicted_us: forecast.step_us, forecast })
 }
 
-/// The constants with which both fitted points of `generation` come out as published: Newton's method in logarithms.
+/// The constants with which both fitted points of `generation` come out as published: Newton's
+/// method in logarithms.
 ///
 /// # Errors
 /// None that built-in descriptions have.
@@ -203,8 +210,12 @@ pub fn fit(models: &Models, generation: Generation) -> Result<Constants> {
     let constants_at = |at: [f64; 2]| {
         let matrix_share = at[0].exp();
         match all_captured {
-            true => Constants { matrix_share, kernel_us: at[1].exp(), launch_us: built_in.launch_us },
-            false => Constants { matrix_share, kernel_us: built_in.kernel_us, launch_us: at[1].exp() },
+            true => {
+                Constants { matrix_share, kernel_us: at[1].exp(), launch_us: built_in.launch_us }
+            }
+            false => {
+                Constants { matrix_share, kernel_us: built_in.kernel_us, launch_us: at[1].exp() }
+            }
         }
     };
     let off = |at: [f64; 2]| -> Result<[f64; 2]> {

@@ -17,7 +17,8 @@ use serde::Serialize;
 const SIMULATED_RANKS: usize = 256;
 /// Micro-batches of a step that all of these run together, at most.
 const SIMULATED_MICRO_BATCHES: usize = 4096;
-/// Standard deviation of a stage's time. Assumed: what a quiet machine's collectives show between medians and 90th percentiles.
+/// Standard deviation of a stage's time. Assumed: what a quiet machine's collectives show between
+/// medians and 90th percentiles.
 pub const JITTER: f64 = 0.02;
 
 /// A table, for answers.
@@ -51,7 +52,8 @@ pub struct PublishedTime {
     pub minutes: f64,
 }
 
-/// HugeCTR's DLRM on 14 DGX A100: mean minutes without best and worst run, median iterations (mlcommons/training_results v1.0, v2.0).
+/// HugeCTR's DLRM on 14 DGX A100: mean minutes without best and worst run, median iterations
+/// (mlcommons/training_results v1.0, v2.0).
 const FOURTEEN_NODES: [PublishedTime; 2] = [
     PublishedTime { round: "MLPerf v1.0", us: 921.0, minutes: 0.987 },
     PublishedTime { round: "MLPerf v2.0", us: 563.0, minutes: 0.588 },
@@ -103,7 +105,8 @@ pub struct ClusterReport {
     pub ancestor: Option<Ancestor>,
 }
 
-/// Searches the plans of `workload` with each of `batch_sizes`; where there are none, as configured, and with those whose convergence is known.
+/// Searches the plans of `workload` with each of `batch_sizes`; where there are none, as
+/// configured, and with those whose convergence is known.
 ///
 /// # Errors
 /// [`crate::Error::DoesNotFit`] where no plan fits.
@@ -122,8 +125,10 @@ pub fn report(
         sizes.dedup();
     }
     let workloads: Vec<Workload> = sizes.iter().map(|&size| workload.with_batch(size)).collect();
-    let mut considered: Vec<Candidate> =
-        workloads.iter().flat_map(|workload| search(workload, cluster, &practice).candidates).collect();
+    let mut considered: Vec<Candidate> = workloads
+        .iter()
+        .flat_map(|workload| search(workload, cluster, &practice).candidates)
+        .collect();
     considered.sort_by(|one, other| {
         let (one, other) = (&one.forecast, &other.forecast);
         other.fits.cmp(&one.fits).then(other.samples_per_s.total_cmp(&one.samples_per_s))
@@ -162,7 +167,8 @@ pub fn practice(workload: &Workload) -> Practice {
     Practice { wire_bytes: if compressed { 2.0 } else { 4.0 }, ..Practice::headlong() }
 }
 
-/// The plan's step with contention, jitter and what [`Options`] say, on ranks of which each is as good as any other.
+/// The plan's step with contention, jitter and what [`Options`] say, on ranks of which each is as
+/// good as any other.
 pub fn simulate(placing: &Placing<'_>, candidate: &Candidate, ranks: usize, steps: usize) -> Run {
     let seed = placing.workload.config.train.seed;
     let options = Options { contention: true, jitter: JITTER, steps, seed, ..placing.options() };
@@ -195,7 +201,8 @@ fn ancestor(workload: &Workload, cluster: &ClusterDescription) -> Option<Ancesto
     let searched = search(&workload, cluster, &practice);
     let best = searched.best()?;
     let evaluation = placing.evaluation(&best.forecast.layout, best.forecast.step_us);
-    let minutes = |step_us| placing.target(step_us, evaluation.as_ref()).map(|target| target.minutes);
+    let minutes =
+        |step_us| placing.target(step_us, evaluation.as_ref()).map(|target| target.minutes);
     let one_by_one: f64 = best.forecast.stages.iter().map(|stage| stage.us).sum();
     let is_headline =
         dlrm && cluster.name == "dgx-a100" && (cluster.nodes, cluster.devices_per_node) == (14, 8);

@@ -7,7 +7,8 @@ use super::practice::Practice;
 use super::workload::Workload;
 use serde::Serialize;
 
-/// Rows become frequent from so many lookups a step on: powers of two, and the one that the first round has found refined.
+/// Rows become frequent from so many lookups a step on: powers of two, and the one that the first
+/// round has found refined.
 const FEWEST_LOOKUPS: f64 = 0.25;
 const MOST_LOOKUPS: f64 = 65_536.0;
 
@@ -50,10 +51,15 @@ pub fn search(workload: &Workload, cluster: &ClusterDescription, practice: &Prac
     if !alone && practice.hybrid {
         forecasts.extend(best_hybrid(&placing));
     }
-    forecasts.sort_by(|one, other| other.fits.cmp(&one.fits).then(one.step_us.total_cmp(&other.step_us)));
+    forecasts.sort_by(|one, other| {
+        other.fits.cmp(&one.fits).then(one.step_us.total_cmp(&other.step_us))
+    });
     let batch_size = workload.config.train.batch_size;
     Searched {
-        candidates: forecasts.into_iter().map(|forecast| Candidate { batch_size, forecast }).collect(),
+        candidates: forecasts
+            .into_iter()
+            .map(|forecast| Candidate { batch_size, forecast })
+            .collect(),
     }
 }
 
@@ -82,7 +88,10 @@ pub(super) fn best_hybrid(placing: &Placing<'_>) -> Option<Forecast> {
     })?;
     let mut consider = |at_least: f64| {
         let found = placing.forecast(Strategy::Hybrid { at_least });
-        if best.as_ref().is_some_and(|best| found.fits && (!best.fits || found.step_us < best.step_us)) {
+        if best
+            .as_ref()
+            .is_some_and(|best| found.fits && (!best.fits || found.step_us < best.step_us))
+        {
             best = Some(found);
         }
     };

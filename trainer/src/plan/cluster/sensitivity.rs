@@ -26,7 +26,8 @@ const CHANGES: [(&str, Change); 5] = [
     ("matrix rate", |cluster| scale(&mut cluster.device.matrix_share, MORE)),
     ("memory bandwidth", |cluster| scale(&mut cluster.device.memory_gb_per_s, MORE)),
     ("speed of small operations", |cluster| {
-        let (device, inside, between) = (&mut cluster.device, &mut cluster.inside, &mut cluster.between);
+        let (device, inside, between) =
+            (&mut cluster.device, &mut cluster.inside, &mut cluster.between);
         for latency in [
             &mut device.kernel_us,
             &mut device.launch_us,
@@ -50,11 +51,14 @@ impl Placing<'_> {
         let gain = |change: Change| {
             let mut cluster = self.cluster.clone();
             change(&mut cluster);
-            let changed = Placing { cluster: &cluster, ..*self }.forecast_of(forecast.layout.clone());
+            let changed =
+                Placing { cluster: &cluster, ..*self }.forecast_of(forecast.layout.clone());
             forecast.step_us / changed.step_us - 1.0
         };
-        let mut all: Vec<_> =
-            CHANGES.iter().map(|&(what, change)| Sensitivity { what, gain: gain(change) }).collect();
+        let mut all: Vec<_> = CHANGES
+            .iter()
+            .map(|&(what, change)| Sensitivity { what, gain: gain(change) })
+            .collect();
         all.sort_by(|one, other| other.gain.total_cmp(&one.gain));
         all
     }

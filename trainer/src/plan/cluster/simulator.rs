@@ -1,9 +1,11 @@
-//! The schedule, executed: the very stages that training walks, with their lanes and the waits derived from them, against
-//! modelled times.
+//! The schedule, executed: the very stages that training walks, with their lanes and the waits
+//! derived from them, against modelled times.
 //!
-//! A discrete-event simulation. Stages of a lane run in program order, each as soon as what it waits for has run. Exchanges begin when all ranks
-//! have come to them. With [`Options::contention`], stages that run beside each other on a rank share its memory, its matrix units and its
-//! links: together they get no more than there is. Jitter and stragglers come from a seed.
+//! A discrete-event simulation. Stages of a lane run in program order, each as soon as what it
+//! waits for has run. Exchanges begin when all ranks have come to them. With
+//! [`Options::contention`], stages that run beside each other on a rank share its memory, its
+//! matrix units and its links: together they get no more than there is. Jitter and stragglers come
+//! from a seed.
 
 use super::work::{Busy, StageTime};
 use crate::lanes::Lane;
@@ -124,7 +126,10 @@ fn tasks(schedule: &Schedule, micro_batches: usize) -> Vec<Task> {
             stage,
             lane: stages[stage].lane,
             waits: schedule.within[stage].iter().flat_map(|&other| of(other)).collect(),
-            previous: schedule.across[stage].iter().flat_map(|&other| runs[other].clone()).collect(),
+            previous: schedule.across[stage]
+                .iter()
+                .flat_map(|&other| runs[other].clone())
+                .collect(),
         }
     };
     order.iter().map(task).collect()
@@ -178,7 +183,8 @@ impl Ord for Event {
     }
 }
 
-/// Executes `schedule` on `ranks` equal ranks whose stages take `times` (by their place in the list).
+/// Executes `schedule` on `ranks` equal ranks whose stages take `times` (by their place in the
+/// list).
 ///
 /// # Panics
 /// Where the waits cannot all be satisfied: never, since a stage waits only for earlier ones.
@@ -190,8 +196,10 @@ pub fn run(schedule: &Schedule, times: &[StageTime], ranks: usize, options: &Opt
             simulation.advance(event.rank, event.us);
         }
     }
-    let finished =
-        simulation.ranks.iter().all(|rank| rank.cursors.iter().all(|cursor| cursor.0 == options.steps));
+    let finished = simulation
+        .ranks
+        .iter()
+        .all(|rank| rank.cursors.iter().all(|cursor| cursor.0 == options.steps));
     assert!(finished, "every stage of the list can run");
     simulation.run
 }
@@ -210,7 +218,12 @@ struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(schedule: &Schedule, times: &'a [StageTime], ranks: usize, options: &'a Options) -> Self {
+    fn new(
+        schedule: &Schedule,
+        times: &'a [StageTime],
+        ranks: usize,
+        options: &'a Options,
+    ) -> Self {
         let tasks = tasks(schedule, options.micro_batches);
         let lanes: &[&[Lane]] = match options.assignment {
             Assignment::Serial => &[&Lane::ALL],
@@ -218,8 +231,9 @@ impl<'a> Simulation<'a> {
                 &[&[Lane::Copy], &[Lane::Sparse], &[Lane::Dense], &[Lane::Comm]]
             }
         };
-        let queue =
-            |lanes: &&[Lane]| (0..tasks.len()).filter(|&task| lanes.contains(&tasks[task].lane)).collect();
+        let queue = |lanes: &&[Lane]| {
+            (0..tasks.len()).filter(|&task| lanes.contains(&tasks[task].lane)).collect()
+        };
         let queues: Vec<Vec<usize>> = lanes.iter().map(queue).collect();
         let chance = CounterRng::new(options.seed, 1);
         let rank = |index: usize| {
@@ -317,7 +331,8 @@ impl<'a> Simulation<'a> {
     /// All ranks have come to `task`: it begins everywhere now.
     fn release(&mut self, task: usize, step: usize, now_us: f64) {
         // Whoever is slow holds up all.
-        let slowest = (0..self.ranks.len()).map(|rank| self.duration(rank, task, step)).fold(0.0, f64::max);
+        let slowest =
+            (0..self.ranks.len()).map(|rank| self.duration(rank, task, step)).fold(0.0, f64::max);
         for rank in 0..self.ranks.len() {
             let passed = (now_us - self.ranks[rank].now_us) * self.ranks[rank].speed;
             self.ranks[rank].now_us = now_us;
@@ -346,13 +361,16 @@ impl<'a> Simulation<'a> {
         });
     }
 
-    /// Says when the next thing on `rank` ends, at the speed at which all that runs there now can run.
+    /// Says when the next thing on `rank` ends, at the speed at which all that runs there now can
+    /// run.
     fn schedule(&mut self, rank: usize) {
         let contention = self.options.contention;
         let state = &mut self.ranks[rank];
-        let running = || state.running.iter().flatten().filter(|running| running.left_us.is_finite());
-        let shared =
-            (0..5).map(|of| running().map(|running| running.uses[of]).sum::<f64>()).fold(1.0, f64::max);
+        let running =
+            || state.running.iter().flatten().filter(|running| running.left_us.is_finite());
+        let shared = (0..5)
+            .map(|of| running().map(|running| running.uses[of]).sum::<f64>())
+            .fold(1.0, f64::max);
         let next = running().map(|running| running.left_us).fold(f64::INFINITY, f64::min);
         state.speed = if contention { 1.0 / shared } else { 1.0 };
         state.version += 1;
@@ -365,16 +383,18 @@ impl<'a> Simulation<'a> {
     /// The first task in program order, of those at the head of a queue, that nothing holds up.
     fn first_ready(&self, rank: usize) -> Option<(usize, usize, usize)> {
         let state = &self.ranks[rank];
-        let computing = |queue: usize| self.options.assignment == Assignment::OverlappedThreads && queue < 3;
-        let thread_is_busy =
-            (0..state.running.len()).any(|queue| computing(queue) && state.running[queue].is_some());
+        let computing =
+            |queue: usize| self.options.assignment == Assignment::OverlappedThreads && queue < 3;
+        let thread_is_busy = (0..state.running.len())
+            .any(|queue| computing(queue) && state.running[queue].is_some());
         let heads = (0..self.queues.len()).filter(|&queue| {
             state.running[queue].is_none()
                 && state.cursors[queue].0 < self.options.steps
                 && !(computing(queue) && thread_is_busy)
         });
-        let heads =
-            heads.map(|queue| (state.cursors[queue].0, self.queues[queue][state.cursors[queue].1], queue));
+        let heads = heads.map(|queue| {
+            (state.cursors[queue].0, self.queues[queue][state.cursors[queue].1], queue)
+        });
         let ready = heads.filter(|&(step, task, _)| self.is_ready(state, step, task));
         ready.min().map(|(step, task, queue)| (queue, task, step))
     }

@@ -1,19 +1,22 @@
 //! Frequencies like those of Criteo's Terabyte logs, from figures alone.
 //!
-//! Of each column it is known how many distinct values 24 days (4,373,472,329 rows) have, and how many occur at least 3 and at least
-//! 15 times: the cardinalities of NVIDIA's and MLPerf's preparations with and without a frequency threshold. Of the first 8,000 rows of
-//! day 0 we counted the most frequent values (ranks 1, 2, 3 and 10) and all distinct ones. The share of the value of rank `k` is taken as a
-//! power law in pieces, straight in logarithms between
+//! Of each column it is known how many distinct values 24 days (4,373,472,329 rows) have, and how
+//! many occur at least 3 and at least 15 times: the cardinalities of NVIDIA's and MLPerf's
+//! preparations with and without a frequency threshold. Of the first 8,000 rows of day 0 we counted
+//! the most frequent values (ranks 1, 2, 3 and 10) and all distinct ones. The share of the value of
+//! rank `k` is taken as a power law in pieces, straight in logarithms between
 //!
 //! ```text
 //! ranks 1, 2, 3, 10 as counted   (R, c)   (values ≥ 15 times, 15)   (values ≥ 3 times, 3)   (all values, 1)
 //! ```
 //!
-//! of which `R` and `c` are solved for: all shares add up to 1, and 8,000 draws have as many distinct values as the 8,000 rows. Columns of at
-//! most 200 values have one piece from rank 2 on; all of them together have 397 rows, which decide nothing.
+//! of which `R` and `c` are solved for: all shares add up to 1, and 8,000 draws have as many
+//! distinct values as the 8,000 rows. Columns of at most 200 values have one piece from rank 2 on;
+//! all of them together have 397 rows, which decide nothing.
 //!
-//! Note: ids come and go over 24 days, so 8,000 rows in a row have fewer distinct values than a smooth law over 24 days would give; a
-//! batch is such rows. [`Batches::FromAllDays`] is the smooth law, for batches that were shuffled row by row.
+//! Note: ids come and go over 24 days, so 8,000 rows in a row have fewer distinct values than a
+//! smooth law over 24 days would give; a batch is such rows. [`Batches::FromAllDays`] is the smooth
+//! law, for batches that were shuffled row by row.
 
 use headlong_device::rng::CounterRng;
 
@@ -92,8 +95,8 @@ pub struct Bin {
 pub enum Batches {
     /// One after the other, as in the files.
     Neighbours,
-    /// Anywhere in 24 days, whose ids come and go: where a smooth power law through the counts of 24 days has more distinct values in
-    /// 8,000 draws than 8,000 neighbours have, that law.
+    /// Anywhere in 24 days, whose ids come and go: where a smooth power law through the counts of
+    /// 24 days has more distinct values in 8,000 draws than 8,000 neighbours have, that law.
     FromAllDays,
 }
 
@@ -109,7 +112,8 @@ pub struct Law {
 }
 
 impl Law {
-    /// The laws of the 26 columns in a batch of neighbouring rows, or of rows drawn from all 24 days.
+    /// The laws of the 26 columns in a batch of neighbouring rows, or of rows drawn from all 24
+    /// days.
     pub fn all(batches: Batches) -> Vec<Self> {
         COLUMNS.iter().map(|facts| Self::new(facts, batches)).collect()
     }
@@ -132,8 +136,9 @@ impl Law {
         };
         let head = facts.distinct_of_head as f64;
         if batches == Batches::FromAllDays {
-            let smooth =
-                |first: f64| bins(&[(1.0, first), (fifteen, 15.0 * once), (three, 3.0 * once), (all, once)]);
+            let smooth = |first: f64| {
+                bins(&[(1.0, first), (fifteen, 15.0 * once), (three, 3.0 * once), (all, once)])
+            };
             let law = smooth(bisect((15.0 * once, 1.0), |first| total(&smooth(first)) - 1.0));
             if expected_distinct(&law, HEAD_ROWS) > head {
                 return Self::of_bins(facts.rows, law);
@@ -143,7 +148,10 @@ impl Law {
             through(rank, bisect((15.0 * once, top[3]), |share| total(&through(rank, share)) - 1.0))
         };
         let off = |rank: f64| expected_distinct(&with_bend(rank), HEAD_ROWS) - head;
-        Self::of_bins(facts.rows, with_bend(bisect((FIRST_BEND, LAST_BEND.min(fifteen * 0.9)), off)))
+        Self::of_bins(
+            facts.rows,
+            with_bend(bisect((FIRST_BEND, LAST_BEND.min(fifteen * 0.9)), off)),
+        )
     }
 
     fn of_bins(rows: u64, mut bins: Vec<Bin>) -> Self {
@@ -201,7 +209,8 @@ fn bins(points: &[(f64, f64)]) -> Vec<Bin> {
     bins
 }
 
-/// Where `of` passes 0 within a range of positive numbers, by halving in logarithms; the nearer end where it does not.
+/// Where `of` passes 0 within a range of positive numbers, by halving in logarithms; the nearer end
+/// where it does not.
 fn bisect((low, high): (f64, f64), of: impl Fn(f64) -> f64) -> f64 {
     let rising = of(high) >= of(low);
     let (mut low, mut high) = (low, high);
@@ -218,13 +227,18 @@ mod tests {
 
     #[test]
     fn laws_have_the_figures_they_are_made_of() {
-        for (column, (law, facts)) in Law::all(Batches::Neighbours).iter().zip(&COLUMNS).enumerate() {
+        for (column, (law, facts)) in Law::all(Batches::Neighbours).iter().zip(&COLUMNS).enumerate()
+        {
             assert!((total(&law.bins) - 1.0).abs() < 1e-9);
             let distinct = expected_distinct(&law.bins, HEAD_ROWS);
             let known = facts.distinct_of_head as f64;
             let few = facts.distinct[0] <= FEW_VALUES;
-            println!("C{}: {distinct:.0} distinct values in 8,000 draws, {known} in 8,000 rows", column + 1);
-            // C11 and C14 have more values in 8,000 rows than any bend explains: 1,064 of 1,200, 255 of 301.
+            println!(
+                "C{}: {distinct:.0} distinct values in 8,000 draws, {known} in 8,000 rows",
+                column + 1
+            );
+            // C11 and C14 have more values in 8,000 rows than any bend explains: 1,064 of 1,200,
+            // 255 of 301.
             let allowed = if [10, 13].contains(&column) { 0.2 } else { 0.03 };
             let off = distinct / known - 1.0;
             assert!(few || off.abs() < allowed, "C{}: {distinct:.0} of {known}", column + 1);
@@ -239,7 +253,9 @@ mod tests {
         let (near, far) = (Law::all(Batches::Neighbours), Law::all(Batches::FromAllDays));
         for (near, far) in near.iter().zip(&far) {
             let distinct = |law: &Law| expected_distinct(&law.bins, HEAD_ROWS);
-            assert!(distinct(far) > distinct(near) * 0.999 && (total(&far.bins) - 1.0).abs() < 1e-9);
+            assert!(
+                distinct(far) > distinct(near) * 0.999 && (total(&far.bins) - 1.0).abs() < 1e-9
+            );
         }
         let first = expected_distinct(&far[0].bins, HEAD_ROWS);
         assert!((4200.0..4400.0).contains(&first), "{first}");

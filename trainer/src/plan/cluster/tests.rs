@@ -123,14 +123,14 @@ fn vectors_travel_as_the_embedding_counts_them() {
         let workload = workload(&[5000, 70_000], 3000, 1.1);
         let mut practice = Practice::headlong();
         (practice.variant.merge, practice.variant.exchange) = (merge, exchange);
-        let layout =
-            Placing { workload: &workload, cluster: &cluster, practice: &practice }.lay(Strategy::RowWise);
+        let layout = Placing { workload: &workload, cluster: &cluster, practice: &practice }
+            .lay(Strategy::RowWise);
         let mut expected = headlong_embedding::hybrid::traffic::Hops::default();
         for table in &workload.tables {
             for class in &table.frequencies.0 {
                 let rate = Rate::known(class.share * workload.samples);
-                expected +=
-                    vectors(&cluster.shape(), merge, exchange, rate) * (class.rows * table.dim as f64 * 4.0);
+                expected += vectors(&cluster.shape(), merge, exchange, rate)
+                    * (class.rows * table.dim as f64 * 4.0);
             }
         }
         let found = layout.rows.travelling;
@@ -164,10 +164,14 @@ fn one_thread_takes_as_long_as_all_stages_together() {
     let run = simulator::run(&schedule(), &times, 3, &options);
     let all: f64 = times.iter().map(|time| time.us).sum();
     assert!((run.step_us() - all).abs() < 1e-6, "{} of {all}", run.step_us());
-    assert_eq!(run.spans.len(), 3 * options.steps * times.iter().filter(|time| time.us > 0.0).count());
+    assert_eq!(
+        run.spans.len(),
+        3 * options.steps * times.iter().filter(|time| time.us > 0.0).count()
+    );
 }
 
-/// When every stage of every step ends, by its definition: a stage begins when its lane is free and all it waits for has ended.
+/// When every stage of every step ends, by its definition: a stage begins when its lane is free and
+/// all it waits for has ended.
 fn longest_path(times: &[StageTime], steps: usize, border: Steps) -> f64 {
     let Schedule { stages, within, across } = schedule();
     let mut ends = vec![vec![0.0_f64; stages.len()]; steps];
@@ -179,7 +183,8 @@ fn longest_path(times: &[StageTime], steps: usize, border: Steps) -> f64 {
                 if is_of_lane && other < index || within[index].contains(&other) {
                     start = start.max(ends[step][other]);
                 }
-                let is_awaited = border == Steps::Barrier || is_of_lane || across[index].contains(&other);
+                let is_awaited =
+                    border == Steps::Barrier || is_of_lane || across[index].contains(&other);
                 if step > 0 && is_awaited {
                     start = start.max(ends[step - 1][other]);
                 }
@@ -215,8 +220,10 @@ fn contention_stragglers_and_jitter_cost_time_and_a_seed_repeats_them() {
     assert!((us(&straggling) / us(&plain) - 1.5).abs() < 1e-6);
     let jitter = Options { jitter: 0.1, seed: 7, ..plain };
     assert!(us(&jitter) > us(&plain), "whoever is late holds up all");
-    let (one, again) =
-        (simulator::run(&schedule(), &times, 6, &jitter), simulator::run(&schedule(), &times, 6, &jitter));
+    let (one, again) = (
+        simulator::run(&schedule(), &times, 6, &jitter),
+        simulator::run(&schedule(), &times, 6, &jitter),
+    );
     assert_eq!(one, again);
     assert_ne!(us(&jitter), us(&Options { seed: 8, ..jitter }));
 }
@@ -226,7 +233,8 @@ fn micro_batches_repeat_the_dense_network_alone() {
     let (times, plain) = (times(), Options::plain(Assignment::Serial));
     let options = Options { micro_batches: 3, ..plain };
     let run = simulator::run(&schedule(), &times, 1, &options);
-    let (schedule, of_micro) = (schedule(), |repeat| if repeat == Repeat::Micro { 3.0 } else { 1.0 });
+    let (schedule, of_micro) =
+        (schedule(), |repeat| if repeat == Repeat::Micro { 3.0 } else { 1.0 });
     let timed = schedule.stages.iter().zip(&times);
     let expected: f64 = timed.map(|(stage, time)| of_micro(stage.repeat) * time.us).sum();
     assert!((run.step_us() - expected).abs() < 1e-6);
@@ -249,7 +257,9 @@ fn a_thousand_tables_on_four_thousand_devices_take_less_than_a_second() {
 #[test]
 fn constants_are_those_that_two_points_of_each_generation_give() {
     let models = Models::new().unwrap();
-    for (generation, cluster) in [(Generation::Ampere, "dgx-a100"), (Generation::Hopper, "dgx-h100")] {
+    for (generation, cluster) in
+        [(Generation::Ampere, "dgx-a100"), (Generation::Hopper, "dgx-h100")]
+    {
         let fitted = published::fit(&models, generation).unwrap();
         let device = ClusterDescription::find(cluster).unwrap().device;
         for (found, expected) in [
@@ -275,7 +285,8 @@ fn six_points_that_nothing_was_fitted_on_are_within_fifteen_percent() {
 /// What the page shows of our choices: the models at 14 and 128 nodes.
 fn choices_text(models: &Models) -> String {
     let table = |model: Model, cluster: &str, nodes: usize, batch: usize| {
-        let point = published::POINTS.iter().find(|point| point.model == model && point.nodes > 1).unwrap();
+        let point =
+            published::POINTS.iter().find(|point| point.model == model && point.nodes > 1).unwrap();
         let workload = models.workload(point).with_batch(batch);
         let cluster = ClusterDescription { nodes, ..ClusterDescription::find(cluster).unwrap() };
         let practice = if model == Model::Dlrm {
@@ -302,7 +313,10 @@ fn the_page_shows_what_the_planner_says_today() {
     let models = Models::new().unwrap();
     let checked = tables::published(&published::check(&models).unwrap());
     for table in [checked, choices_text(&models)].iter().flat_map(|text| text.split("\n\n")) {
-        assert!(page.contains(table.trim()), "docs/scaling.md lacks, or has an older form of:\n{table}");
+        assert!(
+            page.contains(table.trim()),
+            "docs/scaling.md lacks, or has an older form of:\n{table}"
+        );
     }
 }
 
@@ -310,7 +324,8 @@ fn the_page_shows_what_the_planner_says_today() {
 fn the_memory_of_a_processor_is_listed_once() {
     let mut cluster = cluster(1, 2);
     cluster.device.kind = DeviceKind::Cpu;
-    let (report, _) = super::report::report(&workload(&[1000; 4], 64, 1.05), &cluster, &[]).unwrap();
+    let (report, _) =
+        super::report::report(&workload(&[1000; 4], 64, 1.05), &cluster, &[]).unwrap();
     let text = report.to_text();
     let memory = text.lines().find(|line| line.starts_with("memory ")).unwrap();
     for name in [" reader ", " other "] {
@@ -337,21 +352,33 @@ fn the_published_times_of_fourteen_nodes_are_reproduced() {
     let cluster = point.cluster(None).unwrap();
     let (report, planned) = super::report::report(&workload, &cluster, &[]).unwrap();
     let ancestor = report.ancestor.as_ref().unwrap();
-    for (predicted, published) in
-        [(ancestor.one_by_one.1, &ancestor.published[0]), (ancestor.minutes, &ancestor.published[1])]
-    {
+    for (predicted, published) in [
+        (ancestor.one_by_one.1, &ancestor.published[0]),
+        (ancestor.minutes, &ancestor.published[1]),
+    ] {
         let off = predicted.unwrap() / published.minutes - 1.0;
         assert!(off.abs() < 0.1, "{}: {predicted:?} minutes", published.round);
     }
     let text = report.to_text();
-    for word in
-        ["placement: ", "critical us", "plans considered:", "20 % more", "0.588 minutes", "AUC 0.8025"]
-    {
+    for word in [
+        "placement: ",
+        "critical us",
+        "plans considered:",
+        "20 % more",
+        "0.588 minutes",
+        "AUC 0.8025",
+    ] {
         assert!(text.contains(word), "{word} in\n{text}");
     }
-    assert!(text.contains("work space and graph") && text.contains("reader, on the host"), "{text}");
+    assert!(
+        text.contains("work space and graph") && text.contains("reader, on the host"),
+        "{text}"
+    );
     let critical: f64 = report.best.forecast.stages.iter().map(|stage| stage.critical_us).sum();
-    assert!((critical / report.best.forecast.step_us - 1.0).abs() < 0.01, "the critical path is the step");
+    assert!(
+        (critical / report.best.forecast.step_us - 1.0).abs() < 0.01,
+        "the critical path is the step"
+    );
     let practice = super::report::practice(&planned);
     let placing = Placing { workload: &planned, cluster: &cluster, practice: &practice };
     let picture = placing.picture(&report.best);

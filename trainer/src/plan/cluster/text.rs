@@ -52,7 +52,8 @@ impl ClusterReport {
         }
         let rest = tables.len().saturating_sub(SHOWN);
         if rest > 0 {
-            let whole = tables[SHOWN..].iter().filter(|(_, place)| **place == Place::DataParallel).count();
+            let whole =
+                tables[SHOWN..].iter().filter(|(_, place)| **place == Place::DataParallel).count();
             let _ = writeln!(text, "  {rest} smaller tables, {whole} of them on every device");
         }
         if !layout.strategy.is_trainable() {
@@ -104,7 +105,12 @@ impl ClusterReport {
             );
         }
         for sensitivity in &self.sensitivities {
-            let _ = writeln!(text, "20 % more {} buys {:.1} %", sensitivity.what, sensitivity.gain * 100.0);
+            let _ = writeln!(
+                text,
+                "20 % more {} buys {:.1} %",
+                sensitivity.what,
+                sensitivity.gain * 100.0
+            );
         }
     }
 
@@ -151,7 +157,8 @@ impl ClusterReport {
             minutes(ancestor.minutes)
         );
         let (us, then) = ancestor.one_by_one;
-        let _ = writeln!(text, "  with no stage beside another: {us:.0} us a step{}", minutes(then));
+        let _ =
+            writeln!(text, "  with no stage beside another: {us:.0} us a step{}", minutes(then));
         for published in &ancestor.published {
             let _ = writeln!(
                 text,
@@ -241,19 +248,27 @@ fn write_stages(text: &mut String, forecast: &Forecast) {
 
 /// What the critical path waits for most.
 fn slowest_stage(forecast: &Forecast) -> String {
-    let slowest = forecast.stages.iter().max_by(|one, other| one.critical_us.total_cmp(&other.critical_us));
-    slowest
-        .map_or(String::new(), |stage| format!("waits most for {} ({:.0} us)", stage.name, stage.critical_us))
+    let slowest =
+        forecast.stages.iter().max_by(|one, other| one.critical_us.total_cmp(&other.critical_us));
+    slowest.map_or(String::new(), |stage| {
+        format!("waits most for {} ({:.0} us)", stage.name, stage.critical_us)
+    })
 }
 
 fn in_words(place: Place, rows: u64) -> String {
     match place {
         Place::Hybrid { frequent_rows } => {
-            format!("{} rows on every device, {} divided", count(frequent_rows), count(rows - frequent_rows))
+            format!(
+                "{} rows on every device, {} divided",
+                count(frequent_rows),
+                count(rows - frequent_rows)
+            )
         }
         Place::RowWise => "divided by rows".into(),
         Place::TableWise { device } => format!("on device {device}"),
-        Place::ColumnWise { first, parts } => format!("{parts} column parts from device {first} on"),
+        Place::ColumnWise { first, parts } => {
+            format!("{parts} column parts from device {first} on")
+        }
         Place::DataParallel => "on every device".into(),
     }
 }

@@ -1,4 +1,5 @@
-//! What each stage of the schedule costs one rank: operations, bytes, messages; and the time that a device takes for them.
+//! What each stage of the schedule costs one rank: operations, bytes, messages; and the time that a
+//! device takes for them.
 
 use super::description::{ClusterDescription, DeviceKind};
 use super::placement::{Layout, RowWork};
@@ -10,13 +11,14 @@ use headlong_embedding::hybrid::traffic::{
 };
 use serde::Serialize;
 
-/// Bytes of memory traffic that sorting one lookup takes: a key and its place, read and written in eight passes (a radix sort of
-/// 64-bit keys), and the lists that are made of them.
+/// Bytes of memory traffic that sorting one lookup takes: a key and its place, read and written in
+/// eight passes (a radix sort of 64-bit keys), and the lists that are made of them.
 const SORT_BYTES: f64 = 160.0;
-/// The same where all ranks know all ids: a lookup's place is read for each of two roles, and what is mine is listed.
+/// The same where all ranks know all ids: a lookup's place is read for each of two roles, and what
+/// is mine is listed.
 const SELECT_BYTES: f64 = 80.0;
-/// What reading a row again costs of what reading it first costs: it comes from the second-level cache, at two to three times the memory's
-/// rate on A100 and H100.
+/// What reading a row again costs of what reading it first costs: it comes from the second-level
+/// cache, at two to three times the memory's rate on A100 and H100.
 const AGAIN: f64 = 0.4;
 /// Operations of a stage that sorts and lists.
 const SORT_KERNELS: f64 = 6.0;
@@ -112,7 +114,10 @@ impl StageTime {
         let Busy { matrix_us, memory_us, wire_us, host_us, launch_us } = self.busy;
         let [matrix_us, memory_us, wire_us, host_us, launch_us] =
             [matrix_us, memory_us, wire_us, host_us, launch_us].map(|us| us / times);
-        Self { us: self.us / times, busy: Busy { matrix_us, memory_us, wire_us, host_us, launch_us } }
+        Self {
+            us: self.us / times,
+            busy: Busy { matrix_us, memory_us, wire_us, host_us, launch_us },
+        }
     }
 }
 
@@ -139,10 +144,19 @@ impl<'a> Works<'a> {
     ) -> Self {
         let ranks = cluster.num_devices() as f64;
         let samples = (workload.samples / ranks).ceil();
-        Self { workload, cluster, practice, rows: &layout.rows, costs: cluster.costs(), samples, ranks }
+        Self {
+            workload,
+            cluster,
+            practice,
+            rows: &layout.rows,
+            costs: cluster.costs(),
+            samples,
+            ranks,
+        }
     }
 
-    /// The time of the stage `name` of the schedule on the busiest rank; nothing for stages that it does not have.
+    /// The time of the stage `name` of the schedule on the busiest rank; nothing for stages that it
+    /// does not have.
     pub fn time(&self, name: &str) -> StageTime {
         let work = self.of(name);
         let device = &self.cluster.device;
@@ -159,16 +173,24 @@ impl<'a> Works<'a> {
         let launch_us = self.launches(name, work.kernels) * device.launch_us;
         let us = work.kernels * device.kernel_us + computing + each + work.wire_us;
         StageTime {
-            // An operation cannot run before it is enqueued, and the host that waits for counts is never ahead.
+            // An operation cannot run before it is enqueued, and the host that waits for counts is
+            // never ahead.
             us: us + launch_us,
-            busy: Busy { matrix_us, memory_us: memory_us + each, wire_us: work.wire_us, host_us, launch_us },
+            busy: Busy {
+                matrix_us,
+                memory_us: memory_us + each,
+                wire_us: work.wire_us,
+                host_us,
+                launch_us,
+            },
         }
     }
 
     /// Of the dense network's stages the host launches one graph in any case.
     fn launches(&self, name: &str, kernels: f64) -> f64 {
-        let dense =
-            ["bottom", "top", "cross", "loss", "interaction"].iter().any(|part| name.starts_with(part));
+        let dense = ["bottom", "top", "cross", "loss", "interaction"]
+            .iter()
+            .any(|part| name.starts_with(part));
         match (self.practice.captured, dense) {
             (true, _) => 0.0,
             (false, true) => f64::from(u8::from(name == "bottom_forward")),
@@ -194,7 +216,9 @@ impl<'a> Works<'a> {
                 let found = rows.frequent_lookups / ranks;
                 Work::pass(again(found, rows.frequent_bytes / row) * row).with_rows(found)
             }
-            "pool" if alone => Work::pass((again(lookups, rows.distinct) + bags) * row).with_rows(lookups),
+            "pool" if alone => {
+                Work::pass((again(lookups, rows.distinct) + bags) * row).with_rows(lookups)
+            }
             "pool" => {
                 let received = rows.requests / ranks;
                 Work::pass((received + bags) * row).with_rows(received)
@@ -227,7 +251,8 @@ impl<'a> Works<'a> {
     }
 
     fn sort(&self, lookups: f64) -> Work {
-        let bytes = if self.cluster.device.kind == DeviceKind::Cpu { 0.0 } else { lookups * SORT_BYTES };
+        let bytes =
+            if self.cluster.device.kind == DeviceKind::Cpu { 0.0 } else { lookups * SORT_BYTES };
         Work { kernels: SORT_KERNELS, bytes, sorted: lookups, ..Work::default() }
     }
 
@@ -264,25 +289,30 @@ impl<'a> Works<'a> {
             .with_rows(own)
     }
 
-    /// Each row that was touched is read and written once with its state; before that its gradients are summed.
+    /// Each row that was touched is read and written once with its state; before that its gradients
+    /// are summed.
     fn update(&self, asked: f64, lookups: f64, alone: bool, row: f64) -> Work {
         let state: f64 =
             self.workload.tables.iter().map(|table| table.state_bytes as f64).fold(0.0, f64::max);
         let bags = self.samples * self.workload.tables.len() as f64;
         let (gradients, vectors) = match (alone, self.practice.pools_at_owner) {
             (true, _) => (lookups, bags),
-            (false, true) => (self.rows.infrequent_lookups / self.ranks * self.rows.imbalance, asked),
+            (false, true) => {
+                (self.rows.infrequent_lookups / self.ranks * self.rows.imbalance, asked)
+            }
             (false, false) => (asked, asked),
         };
         let wire = if alone { 1.0 } else { self.practice.wire_bytes / 4.0 };
         let touched = self.rows.distinct / self.ranks * self.rows.imbalance;
-        let sums = if self.practice.pools_at_owner { self.sort(gradients) } else { Work::default() };
+        let sums =
+            if self.practice.pools_at_owner { self.sort(gradients) } else { Work::default() };
         Work::pass(again(gradients, vectors) * row * wire + touched * 2.0 * (row + state))
             .with_rows(gradients.max(touched))
             .plus(sums)
     }
 
-    /// What the frequent rows and the dense gradients are summed with, and what the frequent rows' update reads and writes.
+    /// What the frequent rows and the dense gradients are summed with, and what the frequent rows'
+    /// update reads and writes.
     fn all_reduce(&self) -> Work {
         let state: f64 =
             self.workload.tables.iter().map(|table| table.state_bytes as f64).fold(0.0, f64::max);
@@ -362,7 +392,8 @@ impl<'a> Works<'a> {
             let (inputs, outputs) = (layer.inputs as f64, layer.outputs as f64);
             let is_first = part == Part::Bottom && index == 0;
             let products = if is_first { 1.0 } else { 2.0 };
-            let of_inputs = if is_first { 0.0 } else { self.product(self.samples, inputs, outputs) };
+            let of_inputs =
+                if is_first { 0.0 } else { self.product(self.samples, inputs, outputs) };
             work.plus(Work {
                 kernels: products,
                 flops: self.product(inputs, outputs, self.samples) + of_inputs,
@@ -372,19 +403,25 @@ impl<'a> Works<'a> {
         })
     }
 
-    /// Bytes of an element that a product moves besides computing; a processor's rate of products is measured with it.
+    /// Bytes of an element that a product moves besides computing; a processor's rate of products
+    /// is measured with it.
     fn product_bytes(&self) -> f64 {
-        if self.cluster.device.kind == DeviceKind::Cpu { 0.0 } else { self.workload.activation_bytes() }
+        if self.cluster.device.kind == DeviceKind::Cpu {
+            0.0
+        } else {
+            self.workload.activation_bytes()
+        }
     }
 
-    /// Operations of a product of `rows` × `columns` sums over `inner` terms, as many as the device does in its time at the rate of large
-    /// ones: narrow ones are slower.
+    /// Operations of a product of `rows` × `columns` sums over `inner` terms, as many as the device
+    /// does in its time at the rate of large ones: narrow ones are slower.
     fn product(&self, rows: f64, columns: f64, inner: f64) -> f64 {
         let narrow = rows.min(columns).min(inner);
         2.0 * rows * columns * inner * (narrow + self.cluster.device.half_width) / narrow
     }
 
-    /// What a cross network does besides products: `passes` over vectors as wide as its input, for each of its layers.
+    /// What a cross network does besides products: `passes` over vectors as wide as its input, for
+    /// each of its layers.
     fn between_cross_layers(&self, passes: f64) -> Work {
         let layers = self.layers(Part::Cross).count() as f64 / 2.0;
         let width = self.layers(Part::Cross).next().map_or(0, |layer| layer.inputs) as f64;
@@ -400,7 +437,8 @@ impl<'a> Works<'a> {
         let features = self.workload.tables.len() as f64 + 1.0;
         let dim = self.workload.config.model.dim as f64;
         let out = crate::plan::top_input_width(&self.workload.config) as f64;
-        let flops = if self.workload.has_dot_products() { features * (features - 1.0) * dim } else { 0.0 };
+        let flops =
+            if self.workload.has_dot_products() { features * (features - 1.0) * dim } else { 0.0 };
         Work {
             kernels: 1.0,
             flops: times * self.samples * flops,
@@ -409,7 +447,8 @@ impl<'a> Works<'a> {
         }
     }
 
-    /// Gradient, weight and state are read, weight and state written, and once more in the element of the products.
+    /// Gradient, weight and state are read, weight and state written, and once more in the element
+    /// of the products.
     fn optimizer(&self) -> Work {
         let parameters = self.workload.dense_parameters();
         let optimizer = self.workload.config.optimizer.dense.optimizer();

@@ -1,4 +1,5 @@
-//! What a step has to do, whoever does it and wherever: tables and how their rows are asked for, the dense network, the batch.
+//! What a step has to do, whoever does it and wherever: tables and how their rows are asked for,
+//! the dense network, the batch.
 
 use super::frequencies::Frequencies;
 use crate::Registry;
@@ -20,7 +21,8 @@ pub struct TableLoad {
     pub weight_bytes: u64,
     /// Bytes of its optimiser state.
     pub state_bytes: u64,
-    /// Bytes of all rows with their states, where they lie: of tables whose rows share storage less than rows times bytes of a row.
+    /// Bytes of all rows with their states, where they lie: of tables whose rows share storage less
+    /// than rows times bytes of a row.
     pub held_bytes: Count,
     /// Lookups of a sample.
     pub hotness: f64,
@@ -121,23 +123,27 @@ impl Workload {
         };
         if frequencies.len() != rows.len() {
             let (found, expected) = (frequencies.len(), rows.len());
-            return Err(Error::Usage(format!("frequencies of {found} tables, expected {expected}")));
+            return Err(Error::Usage(format!(
+                "frequencies of {found} tables, expected {expected}"
+            )));
         }
-        let (optimizer, choices) = (config.optimizer.sparse.optimizer(), config.placement_choices());
-        let tables = rows.iter().zip(frequencies).enumerate().map(|(column, (&rows, frequencies))| {
-            let spec = config.table_spec(column, rows);
-            TableLoad {
-                weight_bytes: (spec.dim * spec.dtype.bytes()) as u64,
-                state_bytes: optimizer.state_bytes(1, spec.dim),
-                held_bytes: spec.dense_memory(&optimizer).total_bytes().into(),
-                name: spec.name,
-                rows,
-                dim: spec.dim,
-                hotness: hotness(column),
-                frequencies,
-                choice: choices.get(column).copied().unwrap_or_default(),
-            }
-        });
+        let (optimizer, choices) =
+            (config.optimizer.sparse.optimizer(), config.placement_choices());
+        let tables =
+            rows.iter().zip(frequencies).enumerate().map(|(column, (&rows, frequencies))| {
+                let spec = config.table_spec(column, rows);
+                TableLoad {
+                    weight_bytes: (spec.dim * spec.dtype.bytes()) as u64,
+                    state_bytes: optimizer.state_bytes(1, spec.dim),
+                    held_bytes: spec.dense_memory(&optimizer).total_bytes().into(),
+                    name: spec.name,
+                    rows,
+                    dim: spec.dim,
+                    hotness: hotness(column),
+                    frequencies,
+                    choice: choices.get(column).copied().unwrap_or_default(),
+                }
+            });
         let is_terabyte = matches!(source, Source::Terabyte);
         Ok(Self {
             tables: tables.collect(),
@@ -154,7 +160,8 @@ impl Workload {
     pub fn with_kinds(mut self, registry: &Registry) -> Self {
         for (column, table) in self.tables.iter_mut().enumerate() {
             let spec = self.config.table_spec(column, table.rows);
-            table.held_bytes = plan::table_needs(&self.config, &spec, registry).total_bytes().into();
+            table.held_bytes =
+                plan::table_needs(&self.config, &spec, registry).total_bytes().into();
         }
         self.registry = registry.clone();
         self

@@ -1,5 +1,6 @@
-# Sourced: two rxe devices in one kernel that really exchange packets. rxe has its socket in the first network namespace only, so both
-# ends of the cable stay there, and rules of routing lead the packets over it: else the kernel sees an address of its own.
+# Sourced: two rxe devices in one kernel that really exchange packets. rxe has its socket in the
+# first network namespace only, so both ends of the cable stay there, and rules of routing lead the
+# packets over it: else the kernel sees an address of its own.
 ip link add va type veth peer name vb
 for i in va vb; do ip link set $i mtu 4200; ip link set $i up; done
 ip addr add 10.9.1.1/32 dev va; ip addr add 10.9.2.1/32 dev vb

@@ -1,5 +1,6 @@
-# Sourced: `headlong train` on two nodes of two ranks. A node sees its own device alone, and a name of its own for the machine's boot.
-# Emulated, everything is slow: few steps, and one evaluation at the end, because each writes a checkpoint of what all ranks have.
+# Sourced: `headlong train` on two nodes of two ranks. A node sees its own device alone, and a name
+# of its own for the machine's boot. Emulated, everything is slow: few steps, and one evaluation at
+# the end, because each writes a checkpoint of what all ranks have.
 : ${options:=--preset tiny --steps 24 --set synthetic.train_rows=3072 --set synthetic.valid_rows=512 --set sum_blocks=4 --set eval.every=0}
 digest() { sed -n 's/^weights //p' "$1"; }
 as_rank() { # RANK NODE HIDDEN-DEVICE: one rank over verbs
@@ -29,9 +30,10 @@ training() {
     || { cat /tmp/local.err; return 1; }
   over_verbs && same_weights local $(digest /tmp/local.out)
 }
-# The same command with a device for each rank: the captured step drives the cards itself, and inside a node NCCL (of the software
-# device) brings what peers have. `xtask/src/rxe/device.rs` ran it as threads of one process, has compiled its kernels so, and says
-# what it is called with (rxe_options, commas for spaces) and what weights came out (rxe_weights).
+# The same command with a device for each rank: the captured step drives the cards itself, and
+# inside a node NCCL (of the software device) brings what peers have. `xtask/src/rxe/device.rs` ran
+# it as threads of one process, has compiled its kernels so, and says what it is called with
+# (rxe_options, commas for spaces) and what weights came out (rxe_weights).
 training_on_devices() {
   options="$(echo "$rxe_options" | tr , ' ') --set comm.deadline_s=300"; export folder=/tmp/devices
   export HEADLONG_CUDA_LIBS=/test/softcuda SOFTCUDA_DEVICES=2 SOFTCUDA_TIMEOUT_S=300 XDG_CACHE_HOME=/test/cache

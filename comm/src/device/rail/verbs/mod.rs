@@ -1,5 +1,5 @@
-//! Rails over cards with RDMA, driven by the device through a proxy thread on the host: a captured step exchanges between nodes
-//! without the host's part of the program.
+//! Rails over cards with RDMA, driven by the device through a proxy thread on the host: a captured
+//! step exchanges between nodes without the host's part of the program.
 //!
 //! ```text
 //! stream   wait_for_slot   seal, pack   pull_trigger …                                   wait_for_strips   open, unpack
@@ -8,19 +8,23 @@
 //! card                                              write + immediate ════════════► receive
 //! ```
 //!
-//! Strips lie in page-locked memory that device and cards both see (no GPUDirect yet). The proxy reads from a strip's header how long
-//! it is, so that the card sends no more than that.
+//! Strips lie in page-locked memory that device and cards both see (no GPUDirect yet). The proxy
+//! reads from a strip's header how long it is, so that the card sends no more than that.
 //!
-//! **Slots.** Three take turns. *Received*: a rank begins exchange s when it has seen a strip of s−1 from every peer of its rail; a peer
-//! sends that one after it has consumed s−2, so slot (s mod 3), last used by s−3, is free there. This needs that every pair of a
-//! rail exchanges in every exchange, which nodes of one size do; others are refused. *Sent*: a slot is written again when its strips of
-//! three exchanges ago have been delivered, because until then a card may read them once more; the proxy tells when.
+//! **Slots.** Three take turns. *Received*: a rank begins exchange s when it has seen a strip of
+//! s−1 from every peer of its rail; a peer sends that one after it has consumed s−2, so slot (s mod
+//! 3), last used by s−3, is free there. This needs that every pair of a rail exchanges in every
+//! exchange, which nodes of one size do; others are refused. *Sent*: a slot is written again when
+//! its strips of three exchanges ago have been delivered, because until then a card may read them
+//! once more; the proxy tells when.
 //!
-//! **Memory of a device.** That a strip has come, a completion says to the processor; a device may still see old bytes of its own memory.
-//! Where slots are such memory, the proxy reads it back through the card before it tells ([`read_back`]). Today's slots are not.
+//! **Memory of a device.** That a strip has come, a completion says to the processor; a device may
+//! still see old bytes of its own memory. Where slots are such memory, the proxy reads it back
+//! through the card before it tells ([`read_back`]). Today's slots are not.
 //!
-//! **Waits on the device** end with what they wait for, with the poison word that the host and the proxy set when the job fails, or at
-//! the deadline, which the host is told like everything else that kernels find wrong.
+//! **Waits on the device** end with what they wait for, with the poison word that the host and the
+//! proxy set when the job fails, or at the deadline, which the host is told like everything else
+//! that kernels find wrong.
 
 mod page;
 mod proxy;
@@ -35,11 +39,13 @@ use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
 use crate::transport::Transport;
 use crate::transport::verbs::nic::{
-    Access, CompletionQueue, Endpoint, Memory, Nic, NicResult, Provider, QueuePair, QueuePairOptions,
-    QueuePairSettings, Receive, Region, Remote,
+    Access, CompletionQueue, Endpoint, Memory, Nic, NicResult, Provider, QueuePair,
+    QueuePairOptions, QueuePairSettings, Receive, Region, Remote,
 };
 use crate::transport::verbs::{Choice, VerbsSettings, available, queue_pair_settings};
-use headlong_device::cuda::{Build, CudaDevice, CudaStream, DeviceMemory, DevicePtr, Launch, Pinned, Source};
+use headlong_device::cuda::{
+    Build, CudaDevice, CudaStream, DeviceMemory, DevicePtr, Launch, Pinned, Source,
+};
 use page::Page;
 use proxy::{Card, Leg, Peer, Proxy, Shared, Slots};
 use read_back::ReadBack;
@@ -84,7 +90,8 @@ struct RailArgs {
 
 /// One rank's end of a rail.
 ///
-/// Note: fields end in this order: the proxy and its queue pairs, what the card may use, the memory itself.
+/// Note: fields end in this order: the proxy and its queue pairs, what the card may use, the memory
+/// itself.
 pub(in crate::device) struct VerbsRails {
     proxy: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
@@ -99,11 +106,15 @@ pub(in crate::device) struct VerbsRails {
 
 /// Whether ranks of this topology have rails on which every pair exchanges every time.
 fn possible(topology: &Topology) -> std::result::Result<(), String> {
-    let sizes: Vec<usize> =
-        (0..topology.num_nodes()).map(|node| topology.node_size(node)).filter(|&size| size > 0).collect();
+    let sizes: Vec<usize> = (0..topology.num_nodes())
+        .map(|node| topology.node_size(node))
+        .filter(|&size| size > 0)
+        .collect();
     match sizes.iter().all(|size| *size == sizes[0]) {
         true => Ok(()),
-        false => Err(format!("rails over cards are for nodes of one size, and these have {sizes:?} ranks")),
+        false => Err(format!(
+            "rails over cards are for nodes of one size, and these have {sizes:?} ranks"
+        )),
     }
 }
 
@@ -143,10 +154,15 @@ fn open(
     let slots = Pinned::new(cuda, 2 * NUM_SLOTS * slot_bytes).map_err(|error| error.to_string())?;
     let memory = Memory::Host { start: slots.as_ptr(), length: slots.bytes() };
     let is_of_device = matches!(memory, Memory::Dmabuf { .. });
-    let access =
-        Access { local_write: true, remote_write: true, remote_read: is_of_device, ..Access::default() };
-    // SAFETY: the memory is released after the region, and that after the queue pairs (the order of fields of `VerbsRails`). The first
-    // half is written by kernels that wait for the delivery of what was sent from there, the second half by peers alone.
+    let access = Access {
+        local_write: true,
+        remote_write: true,
+        remote_read: is_of_device,
+        ..Access::default()
+    };
+    // SAFETY: the memory is released after the region, and that after the queue pairs (the order of
+    // fields of `VerbsRails`). The first half is written by kernels that wait for the delivery of
+    // what was sent from there, the second half by peers alone.
     let region = unsafe { nic.register(memory, access) }.map_err(text)?;
     let depth = ((peers.len() + 1) * (NUM_SLOTS + RECEIVES + 2)) as u32;
     let queue = nic.completion_queue(depth).map_err(text)?;
@@ -160,8 +176,8 @@ fn open(
     let pairs = peers.iter().map(|_| pair()).collect::<NicResult<_>>().map_err(text)?;
     let own = is_of_device.then(pair).transpose().map_err(text)?;
     let words: Vec<u8> = peers.iter().flat_map(|rank| (rank.0 as u32).to_ne_bytes()).collect();
-    let ranks =
-        DeviceMemory::new(cuda, "peers of the rail", words.len()).map_err(|error| error.to_string())?;
+    let ranks = DeviceMemory::new(cuda, "peers of the rail", words.len())
+        .map_err(|error| error.to_string())?;
     ranks.write(0, &words).map_err(|error| error.to_string())?;
     let page = Page::new(cuda, peers.len())?;
     Ok(Opened { nic, choice, queue, pairs, own, region, slots, page, ranks })
@@ -244,14 +260,19 @@ impl Opened {
             let slots = Remote { address: card[5], key: card[6] as u32 };
             Ok(Peer { rank, pair, slots, on_the_way: VecDeque::with_capacity(NUM_SLOTS + 2) })
         });
-        let connected: std::result::Result<_, crate::transport::verbs::nic::NicError> = connected.collect();
+        let connected: std::result::Result<_, crate::transport::verbs::nic::NicError> =
+            connected.collect();
         connected.map_err(|error| error.to_string())
     }
 }
 
-/// Starts the thread that serves the card. The device must not wait for one that is gone, and all ranks hear of what it fails with,
-/// also where nobody is waiting for the device just now.
-fn start(proxy: Proxy, shared: &Arc<Shared>, job: &Arc<dyn Transport>) -> std::io::Result<JoinHandle<()>> {
+/// Starts the thread that serves the card. The device must not wait for one that is gone, and all
+/// ranks hear of what it fails with, also where nobody is waiting for the device just now.
+fn start(
+    proxy: Proxy,
+    shared: &Arc<Shared>,
+    job: &Arc<dyn Transport>,
+) -> std::io::Result<JoinHandle<()>> {
     let (job, told) = (Arc::clone(job), Arc::clone(shared));
     let work = move || {
         if let Err(reason) = catch("rail-proxy", || proxy.run()) {
@@ -314,7 +335,8 @@ impl VerbsRails {
             mistake: settings.mistake,
         };
         let proxy = Proxy::new(Arc::clone(&shared), connected, slots, card);
-        let thread = start(proxy, &shared, communicator.transport()).map_err(|error| error.to_string());
+        let thread =
+            start(proxy, &shared, communicator.transport()).map_err(|error| error.to_string());
         communicator.agree("the rail's proxy", &thread)?;
         Ok(Self {
             proxy: Some(thread.map_err(refused)?),
@@ -328,7 +350,13 @@ impl VerbsRails {
         })
     }
 
-    fn run(&self, stream: &CudaStream, entry: &'static str, exchange: &Exchange<'_>, operation: u32) {
+    fn run(
+        &self,
+        stream: &CudaStream,
+        entry: &'static str,
+        exchange: &Exchange<'_>,
+        operation: u32,
+    ) {
         let args = RailArgs {
             page: self.shared.page.at(),
             state: exchange.state,
@@ -376,18 +404,30 @@ impl Rails for VerbsRails {
         Some([first, first.offset(NUM_SLOTS * self.slot_bytes)])
     }
 
-    fn prepare(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> std::result::Result<(), String> {
+    fn prepare(
+        &self,
+        stream: &CudaStream,
+        exchange: &Exchange<'_>,
+    ) -> std::result::Result<(), String> {
         self.run(stream, "wait_for_slot", exchange, 0);
         Ok(())
     }
 
-    fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> std::result::Result<(), String> {
+    fn begin(
+        &self,
+        stream: &CudaStream,
+        exchange: &Exchange<'_>,
+    ) -> std::result::Result<(), String> {
         self.check()?;
         self.run(stream, "pull_trigger", exchange, self.operation(exchange));
         Ok(())
     }
 
-    fn finish(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> std::result::Result<(), String> {
+    fn finish(
+        &self,
+        stream: &CudaStream,
+        exchange: &Exchange<'_>,
+    ) -> std::result::Result<(), String> {
         self.run(stream, "wait_for_strips", exchange, 0);
         Ok(())
     }

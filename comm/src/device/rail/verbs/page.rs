@@ -8,7 +8,8 @@ const LINE: usize = 128;
 const SENT_AT: usize = LINE;
 const ARRIVED_AT: usize = 2 * LINE;
 
-/// Entries of the ring of triggers. Two at most are full: nobody begins an exchange before all have come to the one before.
+/// Entries of the ring of triggers. Two at most are full: nobody begins an exchange before all have
+/// come to the one before.
 pub(super) const MOST_TRIGGERS: usize = 64;
 
 /// What a kernel asks of the proxy.
@@ -62,8 +63,12 @@ impl Page {
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(8) && at + 8 <= self.memory.bytes(), "a word at {at} of the page");
-        // SAFETY: the word is in the allocation, which lives as long as `self`, aligned, and accessed by atomics alone.
+        assert!(
+            at.is_multiple_of(8) && at + 8 <= self.memory.bytes(),
+            "a word at {at} of the page"
+        );
+        // SAFETY: the word is in the allocation, which lives as long as `self`, aligned, and
+        // accessed by atomics alone.
         unsafe { AtomicU64::from_ptr(self.memory.start().add(at).cast()) }
     }
 

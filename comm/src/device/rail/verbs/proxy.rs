@@ -1,20 +1,22 @@
-//! The proxy: a thread that a rank's device drives. It waits for triggers, posts the chains of work requests that were built for
-//! them, and tells the device what has come and what has been delivered. It calls no CUDA function.
+//! The proxy: a thread that a rank's device drives. It waits for triggers, posts the chains of work
+//! requests that were built for them, and tells the device what has come and what has been
+//! delivered. It calls no CUDA function.
 
 use super::page::{MOST_TRIGGERS, Page};
 use super::read_back::ReadBack;
 use crate::topology::Rank;
 use crate::transport::verbs::mistake::Mistake;
 use crate::transport::verbs::nic::{
-    Action, Completion, CompletionKind, CompletionQueue, Nic, NicError, Patch, Prepared, QueuePair, Receive,
-    Remote, Request, Segment, Status,
+    Action, Completion, CompletionKind, CompletionQueue, Nic, NicError, Patch, Prepared, QueuePair,
+    Receive, Remote, Request, Segment, Status,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Where a strip's header says how many bytes are behind it, and how long a header is: as strips.cu has it.
+/// Where a strip's header says how many bytes are behind it, and how long a header is: as strips.cu
+/// has it.
 pub(super) const BYTES_AT: usize = 24;
 pub(super) const HEADER_BYTES: usize = 128;
 
@@ -42,7 +44,8 @@ pub(super) struct Shared {
     num_operations: AtomicU64,
     failure: Mutex<Option<String>>,
     stop: AtomicBool,
-    /// Set when no exchange will follow: the proxy says goodbye, and ends when it has heard all peers'.
+    /// Set when no exchange will follow: the proxy says goodbye, and ends when it has heard all
+    /// peers'.
     closing: AtomicBool,
 }
 
@@ -98,7 +101,8 @@ pub(super) struct Peer {
     pub(super) pair: Box<dyn QueuePair>,
     /// Its slots that are received into.
     pub(super) slots: Remote,
-    /// The exchanges whose strips for it were posted and are not delivered yet, oldest first: a connection completes in order.
+    /// The exchanges whose strips for it were posted and are not delivered yet, oldest first: a
+    /// connection completes in order.
     pub(super) on_the_way: VecDeque<u64>,
 }
 
@@ -176,7 +180,8 @@ impl Proxy {
                 Ok(false) if self.has_parted() => return,
                 Ok(false) => idle = idle.saturating_add(1),
                 Err(reason) => {
-                    // After a goodbye from everybody, what is still on its way is of no interest any more.
+                    // After a goodbye from everybody, what is still on its way is of no interest
+                    // any more.
                     if !self.has_heard_all() {
                         self.shared.fail(reason);
                     }
@@ -222,7 +227,8 @@ impl Proxy {
         let operations = lock(&shared.operations);
         for legs in &operations[self.chains.len()..] {
             let chains = (0..self.slots.num_slots).map(|slot| self.chains_of(legs, slot));
-            let chains = chains.collect::<Result<_, NicError>>().map_err(|error| error.to_string())?;
+            let chains =
+                chains.collect::<Result<_, NicError>>().map_err(|error| error.to_string())?;
             self.chains.push(chains);
         }
         Ok(())
@@ -233,9 +239,15 @@ impl Proxy {
         let slot_at = (slot * slot_bytes) as u64;
         let chain = |leg: &Leg| {
             let peer = &mut self.peers[leg.peer];
-            let at = Remote { address: peer.slots.address + slot_at + leg.there as u64, key: peer.slots.key };
-            let segment =
-                Segment { address: address + slot_at + leg.offset as u64, length: leg.bytes as u32, key };
+            let at = Remote {
+                address: peer.slots.address + slot_at + leg.there as u64,
+                key: peer.slots.key,
+            };
+            let segment = Segment {
+                address: address + slot_at + leg.offset as u64,
+                length: leg.bytes as u32,
+                key,
+            };
             let request = Request {
                 id: leg.peer as u64,
                 action: Action::WriteImmediate { at, immediate: 0 },
@@ -254,13 +266,15 @@ impl Proxy {
         let Some(trigger) = self.shared.page.trigger(self.next) else { return Ok(false) };
         let sequence = self.next;
         let chains = self.chains.get(trigger.operation).and_then(|slots| slots.get(trigger.slot));
-        let chains = chains
-            .ok_or_else(|| format!("exchange number {sequence} has a trigger for nothing: {trigger:?}"))?;
+        let chains = chains.ok_or_else(|| {
+            format!("exchange number {sequence} has a trigger for nothing: {trigger:?}")
+        })?;
         for (leg, chain) in chains {
-            let at =
-                self.slots.address + (trigger.slot * self.slots.slot_bytes + leg.offset + BYTES_AT) as u64;
-            // SAFETY: the word is in this rank's slots, aligned; the device has written it before the trigger that was acquired,
-            // and will not again before the strip has been delivered.
+            let at = self.slots.address
+                + (trigger.slot * self.slots.slot_bytes + leg.offset + BYTES_AT) as u64;
+            // SAFETY: the word is in this rank's slots, aligned; the device has written it before
+            // the trigger that was acquired, and will not again before the strip has been
+            // delivered.
             let behind = unsafe { std::ptr::read_volatile(at as *const u32) } as usize;
             let length = (HEADER_BYTES + behind).min(leg.bytes) as u32;
             let patches = [
@@ -295,7 +309,8 @@ impl Proxy {
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
         let polled = self.card.queue.poll(&mut completions, 64).map_err(|error| error.to_string());
-        let taken = polled.and_then(|_| completions.iter().try_for_each(|completion| self.take(completion)));
+        let taken = polled
+            .and_then(|_| completions.iter().try_for_each(|completion| self.take(completion)));
         let any = !completions.is_empty();
         self.completions = completions;
         taken.map(|()| any)
@@ -303,7 +318,8 @@ impl Proxy {
 
     fn take(&mut self, completion: &Completion) -> Result<(), String> {
         let Completion { queue_pair, status, vendor, .. } = *completion;
-        let reads = self.card.read_back.as_ref().is_some_and(|read_back| read_back.is_of(queue_pair));
+        let reads =
+            self.card.read_back.as_ref().is_some_and(|read_back| read_back.is_of(queue_pair));
         let index = self.peers.iter().position(|peer| peer.pair.number() == queue_pair);
         if status != Status::Success {
             let what = match index {
@@ -316,7 +332,8 @@ impl Proxy {
             self.tell_what_was_read();
             return Ok(());
         }
-        let index = index.ok_or_else(|| format!("a completion of unknown queue pair {queue_pair:#x}"))?;
+        let index =
+            index.ok_or_else(|| format!("a completion of unknown queue pair {queue_pair:#x}"))?;
         match completion.kind {
             CompletionKind::Immediate(immediate) => self.take_arrival(index, immediate),
             _ => self.take_delivery(index),
@@ -366,7 +383,8 @@ impl Proxy {
         let immediate = self.next as u32;
         for peer in &mut self.peers {
             let action = Action::WriteImmediate { at: peer.slots, immediate };
-            let request = Request { id: 0, action, segments: Vec::new(), inline: false, signalled: true };
+            let request =
+                Request { id: 0, action, segments: Vec::new(), inline: false, signalled: true };
             // SAFETY: nothing of the chain is inline.
             let farewell = unsafe { peer.pair.prepare(&[request]) };
             peer.on_the_way.push_back(self.next);
@@ -383,7 +401,8 @@ impl Proxy {
     }
 
     fn has_heard_all(&self) -> bool {
-        self.said_goodbye && (0..self.peers.len()).all(|peer| self.shared.page.arrived(peer) >= self.next)
+        self.said_goodbye
+            && (0..self.peers.len()).all(|peer| self.shared.page.arrived(peer) >= self.next)
     }
 
     fn has_parted(&self) -> bool {

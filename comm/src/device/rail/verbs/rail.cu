@@ -1,6 +1,8 @@
-// What a captured step says to its rank's proxy, and what it waits for: words in a page of page-locked memory.
+// What a captured step says to its rank's proxy, and what it waits for: words in a page of
+// page-locked memory.
 //
-// One thread of one block does each of these: it waits longer than it works, and must not take a multiprocessor's place.
+// One thread of one block does each of these: it waits longer than it works, and must not take a
+// multiprocessor's place.
 
 #define LINE 128
 #define MOST_TRIGGERS 64
@@ -10,7 +12,8 @@
 #define SENT_AT LINE
 #define ARRIVED_AT (2 * LINE)
 
-// 16 bytes: which chain of work requests the proxy posts. `sequence` is written last, and tells that the rest is there.
+// 16 bytes: which chain of work requests the proxy posts. `sequence` is written last, and tells
+// that the rest is there.
 struct Trigger {
   u32 operation;
   u32 slot;
@@ -34,7 +37,8 @@ struct RailArgs {
 
 __device__ __forceinline__ const u32* poison_of(const RailArgs& a) { return reinterpret_cast<const u32*>(a.page); }
 
-// Waits until the word is at least `least`. The job's failure ends it, and so does the deadline, for all later waits, too.
+// Waits until the word is at least `least`. The job's failure ends it, and so does the deadline,
+// for all later waits, too.
 __device__ __forceinline__ bool wait_for(const RailArgs& a, u64 at, u64 least, u32 code, u32 peer) {
   const u64* word = reinterpret_cast<const u64*>(a.page + at);
   const u64 begun = nanoseconds();
@@ -54,7 +58,8 @@ __device__ __forceinline__ bool wait_for(const RailArgs& a, u64 at, u64 least, u
   }
 }
 
-// Before a slot is written: its strips of `num_slots` exchanges ago have been delivered, so that no card reads them again.
+// Before a slot is written: its strips of `num_slots` exchanges ago have been delivered, so that no
+// card reads them again.
 extern "C" __global__ void __launch_bounds__(32) wait_for_slot(const RailArgs a) {
   if (threadIdx.x != 0) return;
   const u64 next = a.state->sequence + 1;

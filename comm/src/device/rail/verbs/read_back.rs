@@ -1,5 +1,6 @@
-//! Reading back: what a card has written into a device's memory is there for the device's programs once a read of that memory
-//! through the same card came after it. Until then an arrival is held, and the device does not hear of it.
+//! Reading back: what a card has written into a device's memory is there for the device's programs
+//! once a read of that memory through the same card came after it. Until then an arrival is held,
+//! and the device does not hear of it.
 
 use crate::transport::verbs::nic::{
     Access, Action, Memory, Nic, NicResult, Prepared, QueuePair, Region, Remote, Request, Segment,
@@ -25,16 +26,23 @@ impl ReadBack {
     ///
     /// # Errors
     /// What the card refuses.
-    pub(super) fn new(nic: &dyn Nic, mut pair: Box<dyn QueuePair>, slots: &dyn Region) -> NicResult<Self> {
+    pub(super) fn new(
+        nic: &dyn Nic,
+        mut pair: Box<dyn QueuePair>,
+        slots: &dyn Region,
+    ) -> NicResult<Self> {
         let mut answer = Box::new(0_u64);
         let memory = Memory::Host { start: (&raw mut *answer).cast(), length: size_of::<u64>() };
         let access = Access { local_write: true, ..Access::default() };
-        // SAFETY: the answer is dropped after the region, and that after the connection; nobody looks at it.
+        // SAFETY: the answer is dropped after the region, and that after the connection; nobody
+        // looks at it.
         let region = unsafe { nic.register(memory, access) }?;
         let answer_at = Segment { address: region.address(), length: 8, key: region.local_key() };
         let request = Request {
             id: 0,
-            action: Action::Read { at: Remote { address: slots.address(), key: slots.remote_key() } },
+            action: Action::Read {
+                at: Remote { address: slots.address(), key: slots.remote_key() },
+            },
             segments: vec![answer_at],
             inline: false,
             signalled: true,

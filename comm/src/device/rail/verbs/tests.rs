@@ -1,5 +1,5 @@
-//! The rail's protocol over the fabric of this process, driven by seeds in one thread: the test writes triggers as a device does, and
-//! each rule of ordering is shown to be needed.
+//! The rail's protocol over the fabric of this process, driven by seeds in one thread: the test
+//! writes triggers as a device does, and each rule of ordering is shown to be needed.
 
 use super::page::{Page, Trigger};
 use super::proxy::{BYTES_AT, Card, HEADER_BYTES, Leg, Peer, Proxy, Shared, Slots};
@@ -9,7 +9,9 @@ use crate::topology::Rank;
 use crate::transport::sim::Random;
 use crate::transport::verbs::fake::{Fabric, Weather};
 use crate::transport::verbs::mistake::Mistake;
-use crate::transport::verbs::nic::{Access, Endpoint, Memory, Nic, QueuePair, Receive, Region, Remote};
+use crate::transport::verbs::nic::{
+    Access, Endpoint, Memory, Nic, QueuePair, Receive, Region, Remote,
+};
 use crate::transport::verbs::{Choice, VerbsSettings, available};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -80,9 +82,10 @@ fn open(fabric: &Arc<Fabric>, case: &Case, me: usize) -> Opened {
         true => Memory::Dmabuf { fd: device.as_fd(), offset: 0, length, address: start as u64 },
         false => Memory::Host { start, length },
     };
-    let access = Access { local_write: true, remote_write: true, remote_read: true, ..Access::default() };
-    // SAFETY: the node keeps its memory as long as its region, and the run keeps the contract but for its mistakes, whose races are
-    // those of the cards alone, under the fabric's lock.
+    let access =
+        Access { local_write: true, remote_write: true, remote_read: true, ..Access::default() };
+    // SAFETY: the node keeps its memory as long as its region, and the run keeps the contract but
+    // for its mistakes, whose races are those of the cards alone, under the fabric's lock.
     let region = unsafe { nic.register(place, access) }.expect("registered");
     let queue = nic.completion_queue(256).expect("a queue");
     let pair = |_| {
@@ -135,7 +138,8 @@ impl Opened {
             slot_bytes: case.slot_bytes(),
             num_slots: case.slots,
         };
-        let card = Card { read_back, queue: self.queue, nic: self.nic, port: 1, mistake: case.mistake };
+        let card =
+            Card { read_back, queue: self.queue, nic: self.nic, port: 1, mistake: case.mistake };
         let proxy = Proxy::new(Arc::clone(&shared), peers, slots, card);
         Node { proxy, shared, _region: self.region, memory: self.memory, posted: 0, seen: 0 }
     }
@@ -153,8 +157,9 @@ fn connected(fabric: &Arc<Fabric>, case: &Case) -> Vec<Node> {
         key: opened.region.remote_key(),
     };
     let slots: Vec<Remote> = opened.iter().map(remote).collect();
-    let ends: Vec<Vec<Endpoint>> =
-        (0..case.nodes).map(|me| opened.iter().map(|opened| opened.endpoint(me)).collect()).collect();
+    let ends: Vec<Vec<Endpoint>> = (0..case.nodes)
+        .map(|me| opened.iter().map(|opened| opened.endpoint(me)).collect())
+        .collect();
     let pairs = opened.into_iter().zip(&ends).enumerate();
     pairs.map(|(me, (opened, ends))| opened.connect(case, me, ends, &slots)).collect()
 }
@@ -180,10 +185,12 @@ impl Node {
         strip[HEADER_BYTES..].iter_mut().zip(payload).for_each(|(place, byte)| *place = byte);
     }
 
-    /// What a device's stream does: begins the next exchange once the one before has come, and its slot may be written.
+    /// What a device's stream does: begins the next exchange once the one before has come, and its
+    /// slot may be written.
     fn begin(&mut self, case: &Case, me: usize) {
         let next = self.posted + 1;
-        let may_write = next <= case.slots as u64 || self.shared.page.sent() >= next - case.slots as u64;
+        let may_write =
+            next <= case.slots as u64 || self.shared.page.sent() >= next - case.slots as u64;
         if self.posted == EXCHANGES || self.seen < self.posted || !may_write {
             return;
         }
@@ -210,7 +217,9 @@ impl Node {
             let length = length(sequence, node, me);
             let found = &self.bytes()[start..start + length];
             if !found.iter().enumerate().all(|(at, found)| *found == byte(sequence, node, me, at)) {
-                return Err(format!("exchange {sequence}: node {me} has other bytes of node {node}"));
+                return Err(format!(
+                    "exchange {sequence}: node {me} has other bytes of node {node}"
+                ));
             }
         }
         self.seen = sequence;
@@ -249,7 +258,10 @@ const SEEDS: std::ops::Range<u64> = 0..25;
 
 /// What some seed finds out.
 fn found(case: Case) -> String {
-    SEEDS.into_iter().find_map(|seed| run(seed, &case).err()).unwrap_or_else(|| "no seed finds it".into())
+    SEEDS
+        .into_iter()
+        .find_map(|seed| run(seed, &case).err())
+        .unwrap_or_else(|| "no seed finds it".into())
 }
 
 #[test]

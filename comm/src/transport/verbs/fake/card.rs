@@ -1,9 +1,9 @@
 //! The traits of a card, over the fabric.
 
 use super::super::nic::{
-    Access, Action, Completion, CompletionQueue, Endpoint, Event, Limits, Memory, Nic, NicError, NicResult,
-    Patch, Port, Prepared, QueuePair, QueuePairOptions, QueuePairSettings, Receive, ReceiveQueue, Region,
-    Request,
+    Access, Action, Completion, CompletionQueue, Endpoint, Event, Limits, Memory, Nic, NicError,
+    NicResult, Patch, Port, Prepared, QueuePair, QueuePairOptions, QueuePairSettings, Receive,
+    ReceiveQueue, Region, Request,
 };
 use super::memory::{RegionState, local_key, remote_key};
 use super::pair::{Flight, Pair, Phase};
@@ -55,9 +55,12 @@ impl Card {
     /// The place of a completion queue of this card.
     fn queue(&self, queue: &Arc<dyn CompletionQueue>) -> NicResult<usize> {
         let queue = (&**queue as &dyn Any).downcast_ref::<FakeQueue>();
-        let queue = queue.filter(|queue| Arc::ptr_eq(&queue.fabric, &self.fabric) && queue.nic == self.nic);
+        let queue =
+            queue.filter(|queue| Arc::ptr_eq(&queue.fabric, &self.fabric) && queue.nic == self.nic);
         Ok(queue
-            .ok_or_else(|| refused("making a queue pair", "the completion queue is another card's"))?
+            .ok_or_else(|| {
+                refused("making a queue pair", "the completion queue is another card's")
+            })?
             .queue)
     }
 }
@@ -74,15 +77,17 @@ impl Nic for Card {
     fn port(&self, number: u8) -> NicResult<Port> {
         let state = self.fabric.lock();
         let port = state.nics[self.nic].device.ports.iter().find(|port| port.number == number);
-        port.cloned()
-            .ok_or_else(|| refused("asking for a port", &format!("{} has no port {number}", self.name)))
+        port.cloned().ok_or_else(|| {
+            refused("asking for a port", &format!("{} has no port {number}", self.name))
+        })
     }
 
     unsafe fn register(&self, memory: Memory<'_>, access: Access) -> NicResult<Box<dyn Region>> {
         self.check("registering memory")?;
         let (address, length, is_device) = match memory {
             Memory::Host { start, length } => (start as u64, length as u64, false),
-            // Note: the memory of the software device is memory of this process, at the same address.
+            // Note: the memory of the software device is memory of this process, at the same
+            // address.
             Memory::Dmabuf { length, address, .. } => (address, length as u64, true),
         };
         if length == 0 {
@@ -96,7 +101,8 @@ impl Nic for Card {
     fn completion_queue(&self, depth: u32) -> NicResult<Arc<dyn CompletionQueue>> {
         self.too_deep("making a completion queue", depth, LIMITS.completions)?;
         let mut state = self.fabric.lock();
-        let queue = Queue { nic: self.nic, depth: depth as usize, ready: VecDeque::new(), is_lost: false };
+        let queue =
+            Queue { nic: self.nic, depth: depth as usize, ready: VecDeque::new(), is_lost: false };
         state.queues.push(queue);
         let queue = state.queues.len() - 1;
         Ok(Arc::new(FakeQueue { fabric: Arc::clone(&self.fabric), nic: self.nic, queue }))
@@ -114,7 +120,10 @@ impl Nic for Card {
         let (sends, receives) = (self.queue(options.sends)?, self.queue(options.receives)?);
         self.too_deep("making a queue pair", options.max_sends, LIMITS.work_requests)?;
         if options.max_segments > LIMITS.segments || options.max_inline > INLINE {
-            return Err(refused("making a queue pair", "more segments or inline bytes than the card allows"));
+            return Err(refused(
+                "making a queue pair",
+                "more segments or inline bytes than the card allows",
+            ));
         }
         let shared = match options.shared {
             None => None,
@@ -243,11 +252,19 @@ struct FakePair {
 }
 
 impl FakePair {
-    fn phase(&self, what: &str, from: Phase, change: impl FnOnce(&mut Pair) -> Phase) -> NicResult<()> {
+    fn phase(
+        &self,
+        what: &str,
+        from: Phase,
+        change: impl FnOnce(&mut Pair) -> Phase,
+    ) -> NicResult<()> {
         let mut state = self.fabric.lock();
         let pair = &mut state.pairs[self.pair];
         if pair.phase != from {
-            return Err(refused(what, &format!("the queue pair is in {:?}, not in {from:?}", pair.phase)));
+            return Err(refused(
+                what,
+                &format!("the queue pair is in {:?}, not in {from:?}", pair.phase),
+            ));
         }
         pair.phase = change(pair);
         Ok(())
@@ -261,7 +278,9 @@ impl FakePair {
         let port = port.ok_or_else(|| refused("init", "there is no such port"))?;
         let reason = match settings {
             _ if !state.carries(nic, settings.port) => "the port is down",
-            _ if settings.mtu > port.mtu || !settings.mtu.is_power_of_two() => "the MTU is not the port's",
+            _ if settings.mtu > port.mtu || !settings.mtu.is_power_of_two() => {
+                "the MTU is not the port's"
+            }
             _ if state.partition(nic, settings).is_none() => "there is no such partition key",
             _ if settings.gid_index.is_none() && port.lid == 0 => "RoCE needs a GID index",
             _ if settings.gid_index.is_some() && state.kind(nic, settings).is_none() => {
@@ -311,7 +330,9 @@ impl QueuePair for FakePair {
                 _ if request.segments.len() > self.limits.0 as usize => "too many segments",
                 _ if request.inline && request.is_answered() => "an answer cannot be inline",
                 _ if request.inline && length > self.limits.1 => "too many inline bytes",
-                Action::FetchAdd { .. } | Action::CompareSwap { .. } if length != 8 => "atomics take 8 bytes",
+                Action::FetchAdd { .. } | Action::CompareSwap { .. } if length != 8 => {
+                    "atomics take 8 bytes"
+                }
                 _ => continue,
             };
             return Err(refused("preparing a chain", reason));
@@ -325,14 +346,19 @@ impl QueuePair for FakePair {
             change(&mut self.chains[chain.0], patch);
         }
         let inline = |request: &&Request| request.inline;
-        let length = |request: &Request| request.segments.iter().map(|segment| segment.length).sum::<u32>();
-        if self.chains[chain.0].iter().filter(inline).any(|request| length(request) > self.limits.1) {
+        let length =
+            |request: &Request| request.segments.iter().map(|segment| segment.length).sum::<u32>();
+        if self.chains[chain.0].iter().filter(inline).any(|request| length(request) > self.limits.1)
+        {
             return Err(refused("posting a send", "too many inline bytes"));
         }
         let mut state = self.fabric.lock();
         let (requests, pair) = (&self.chains[chain.0], &state.pairs[self.pair]);
         if !matches!(pair.phase, Phase::Send | Phase::Error) {
-            return Err(refused("posting a send", &format!("the queue pair is in {:?}", pair.phase)));
+            return Err(refused(
+                "posting a send",
+                &format!("the queue pair is in {:?}", pair.phase),
+            ));
         }
         if pair.taken + requests.len() as u32 > pair.max_sends {
             return Err(NicError::Full("the send queue".into()));
@@ -350,7 +376,10 @@ impl QueuePair for FakePair {
         let mut state = self.fabric.lock();
         let pair = &mut state.pairs[self.pair];
         if pair.shared.is_some() || pair.phase == Phase::Reset {
-            return Err(refused("posting receives", "its receives are shared, or it is not initialised"));
+            return Err(refused(
+                "posting receives",
+                "its receives are shared, or it is not initialised",
+            ));
         }
         if pair.own_receives.len() + receives.len() > pair.max_receives as usize {
             return Err(NicError::Full("the receive queue".into()));
@@ -386,7 +415,8 @@ impl super::state::State {
         };
         let due = self.now + self.delay();
         let request = request.clone();
-        let flight = Flight { request, bytes, is_sent: false, due, silent_since: None, receiver_tries: 0 };
+        let flight =
+            Flight { request, bytes, is_sent: false, due, silent_since: None, receiver_tries: 0 };
         match self.pairs[pair].phase {
             Phase::Error => self.finish(pair, &flight, super::super::nic::Status::Flushed),
             _ => self.pairs[pair].flights.push_back(flight),
@@ -396,14 +426,18 @@ impl super::state::State {
 
 /// The bytes of an inline segment, which needs no registration.
 fn inline_bytes(segment: &super::super::nic::Segment) -> Vec<u8> {
-    // SAFETY: who prepared the chain has promised that inline memory is mapped, and not written now (`QueuePair::prepare`).
-    unsafe { std::slice::from_raw_parts(segment.address as *const u8, segment.length as usize) }.to_vec()
+    // SAFETY: who prepared the chain has promised that inline memory is mapped, and not written now
+    // (`QueuePair::prepare`).
+    unsafe { std::slice::from_raw_parts(segment.address as *const u8, segment.length as usize) }
+        .to_vec()
 }
 
 /// Changes a chain as a patch says.
 fn change(chain: &mut [Request], patch: &Patch) {
     match *patch {
-        Patch::Length { request, segment, length } => chain[request].segments[segment].length = length,
+        Patch::Length { request, segment, length } => {
+            chain[request].segments[segment].length = length
+        }
         Patch::Immediate { request, immediate } => {
             let Action::WriteImmediate { at, .. } = chain[request].action else {
                 panic!("request {request} of the chain has no immediate");

@@ -10,8 +10,8 @@ pub(super) struct RegionState {
     pub(super) address: u64,
     pub(super) length: u64,
     pub(super) access: Access,
-    /// Memory of a device: what a card has written is there for the device's own programs only after a read through the same
-    /// card.
+    /// Memory of a device: what a card has written is there for the device's own programs only
+    /// after a read through the same card.
     pub(super) is_device: bool,
 }
 
@@ -43,7 +43,8 @@ pub(super) fn remote_key(region: u32) -> u32 {
 impl Regions {
     /// A new registration; its number.
     pub(super) fn add(&mut self, region: RegionState) -> u32 {
-        // Note: a step that is no power of two, so that a key of one card is no other card's by chance.
+        // Note: a step that is no power of two, so that a key of one card is no other card's by
+        // chance.
         self.next += 0x1003;
         self.all.insert(self.next, region);
         self.next
@@ -55,7 +56,12 @@ impl Regions {
     }
 
     /// The place of a segment of `nic`.
-    pub(super) fn local(&self, nic: usize, segment: &Segment, write: bool) -> Result<Place, String> {
+    pub(super) fn local(
+        &self,
+        nic: usize,
+        segment: &Segment,
+        write: bool,
+    ) -> Result<Place, String> {
         let is_key = segment.key & 1 == 0;
         let allowed = |access: &Access| !write || access.local_write;
         self.place(nic, segment.key, is_key, segment.address, segment.length as usize, &allowed)
@@ -83,9 +89,12 @@ impl Regions {
     ) -> Result<Place, String> {
         let number = key >> 1;
         let region = self.all.get(&number).filter(|region| is_key && region.nic == nic);
-        let region = region.ok_or_else(|| format!("key {key:#x} is no registration of this card"))?;
+        let region =
+            region.ok_or_else(|| format!("key {key:#x} is no registration of this card"))?;
         let inside = address >= region.address
-            && (address - region.address).checked_add(length as u64).is_some_and(|end| end <= region.length);
+            && (address - region.address)
+                .checked_add(length as u64)
+                .is_some_and(|end| end <= region.length);
         if !inside {
             return Err(format!(
                 "{length} bytes at {address:#x} are not inside the {} registered at {:#x}",
@@ -108,8 +117,9 @@ impl Regions {
         if !self.all.contains_key(&place.region) || place.length == 0 {
             return;
         }
-        // SAFETY: the place was checked against a registration, which still stands, and whoever registered the memory keeps it
-        // mapped until it ends (`Nic::register`) and writes it only where no card reads.
+        // SAFETY: the place was checked against a registration, which still stands, and whoever
+        // registered the memory keeps it mapped until it ends (`Nic::register`) and writes it only
+        // where no card reads.
         into.extend_from_slice(unsafe {
             std::slice::from_raw_parts(place.address as *const u8, place.length)
         });
@@ -117,7 +127,10 @@ impl Regions {
 
     /// Writes `bytes` from `offset` on.
     pub(super) fn write(&self, place: Place, offset: usize, bytes: &[u8]) {
-        assert!(offset + bytes.len() <= place.length, "a write stays in the place that was checked");
+        assert!(
+            offset + bytes.len() <= place.length,
+            "a write stays in the place that was checked"
+        );
         if !self.all.contains_key(&place.region) {
             return;
         }
@@ -130,9 +143,11 @@ impl Regions {
     pub(super) fn atomic(&self, place: Place, change: impl Fn(u64) -> u64) -> Option<u64> {
         self.all.get(&place.region)?;
         assert!(place.length == 8 && place.address.is_multiple_of(8), "atomics were checked");
-        // SAFETY: eight aligned bytes of a registration that still stands; programs look at them by atomics alone.
+        // SAFETY: eight aligned bytes of a registration that still stands; programs look at them by
+        // atomics alone.
         let word = unsafe { AtomicU64::from_ptr(place.address as *mut u64) };
-        let old = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |value| Some(change(value)));
+        let old =
+            word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |value| Some(change(value)));
         Some(old.unwrap_or_else(|old| old))
     }
 }

@@ -1,8 +1,8 @@
 //! Connections: what was posted, how far it is, and how it ends.
 
 use super::super::nic::{
-    Action, Completion, CompletionKind, Endpoint, GidKind, QueuePairSettings, Receive, Request, Segment,
-    Status,
+    Action, Completion, CompletionKind, Endpoint, GidKind, QueuePairSettings, Receive, Request,
+    Segment, Status,
 };
 use super::memory::Place;
 use super::state::State;
@@ -113,13 +113,20 @@ impl Request {
 
     /// Whether its segments are where an answer goes, not what is sent.
     pub(super) fn is_answered(&self) -> bool {
-        matches!(self.action, Action::Read { .. } | Action::FetchAdd { .. } | Action::CompareSwap { .. })
+        matches!(
+            self.action,
+            Action::Read { .. } | Action::FetchAdd { .. } | Action::CompareSwap { .. }
+        )
     }
 }
 
 impl State {
     /// The global and local identifier of a pair's own port.
-    pub(super) fn address(&self, nic: usize, settings: &QueuePairSettings) -> Option<([u8; 16], u16)> {
+    pub(super) fn address(
+        &self,
+        nic: usize,
+        settings: &QueuePairSettings,
+    ) -> Option<([u8; 16], u16)> {
         let port = self.nics[nic].device.ports.iter().find(|port| port.number == settings.port)?;
         let gid = match settings.gid_index {
             Some(index) => port.gids.iter().find(|gid| gid.index == index)?.bytes,
@@ -151,7 +158,12 @@ impl State {
     }
 
     /// Fills the segments of a request with an answer.
-    pub(super) fn scatter(&self, nic: usize, segments: &[Segment], mut bytes: &[u8]) -> Result<(), String> {
+    pub(super) fn scatter(
+        &self,
+        nic: usize,
+        segments: &[Segment],
+        mut bytes: &[u8],
+    ) -> Result<(), String> {
         for segment in segments {
             let place = self.regions.local(nic, segment, true)?;
             let (mine, rest) = bytes.split_at(bytes.len().min(segment.length as usize));
@@ -193,7 +205,14 @@ impl State {
             Status::Success if !flight.request.signalled => return,
             Status::Success => {
                 let queue_pair = self.pairs[pair].number;
-                Completion { id, status, kind: flight.request.kind(), bytes: 0, queue_pair, vendor: 0 }
+                Completion {
+                    id,
+                    status,
+                    kind: flight.request.kind(),
+                    bytes: 0,
+                    queue_pair,
+                    vendor: 0,
+                }
             }
             _ => self.failed(pair, id, status),
         };

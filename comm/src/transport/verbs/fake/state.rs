@@ -67,7 +67,9 @@ impl State {
             random: Random::new(seed),
             weather,
             nics: cards
-                .flat_map(|(node, devices)| devices.into_iter().map(move |device| nic(node, device)))
+                .flat_map(|(node, devices)| {
+                    devices.into_iter().map(move |device| nic(node, device))
+                })
                 .collect(),
             regions: Regions::default(),
             queues: Vec::new(),
@@ -105,7 +107,12 @@ impl State {
     }
 
     /// Puts a completion into a queue.
-    pub(super) fn complete(&mut self, queue: usize, completion: Completion, retires: Option<(usize, u32)>) {
+    pub(super) fn complete(
+        &mut self,
+        queue: usize,
+        completion: Completion,
+        retires: Option<(usize, u32)>,
+    ) {
         let (nic, depth) = (self.queues[queue].nic, self.queues[queue].depth);
         if self.queues[queue].ready.len() < depth {
             self.queues[queue].ready.push_back(Ready { completion, retires });
@@ -140,7 +147,9 @@ impl State {
         let nic = self.find(node, device).expect("a test names a device that is there");
         self.nics[nic].is_broken = true;
         self.nics[nic].events.push_back(Event::DeviceFatal);
-        for pair in (0..self.pairs.len()).filter(|&pair| self.pairs[pair].nic == nic).collect::<Vec<_>>() {
+        for pair in
+            (0..self.pairs.len()).filter(|&pair| self.pairs[pair].nic == nic).collect::<Vec<_>>()
+        {
             self.fail_pair(pair, None);
         }
     }
@@ -157,7 +166,8 @@ impl State {
         !card.is_broken && port.is_some_and(|port| port.state == PortState::Active)
     }
 
-    /// The pair that packets of `pair` reach, if they reach one: everything about their way must fit.
+    /// The pair that packets of `pair` reach, if they reach one: everything about their way must
+    /// fit.
     pub(super) fn route(&self, pair: usize) -> Option<usize> {
         let from = &self.pairs[pair];
         let (peer, settings) = (from.peer?, from.settings?);

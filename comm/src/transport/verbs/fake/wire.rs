@@ -16,7 +16,8 @@ enum Fate {
 }
 
 impl State {
-    /// Whether time did anything at this pair: what its peer sent lands and completes, its own requests leave and complete.
+    /// Whether time did anything at this pair: what its peer sent lands and completes, its own
+    /// requests leave and complete.
     pub(super) fn advance_pair(&mut self, pair: usize) -> bool {
         if self.pairs[pair].phase == Phase::Gone {
             return false;
@@ -28,7 +29,11 @@ impl State {
         while self.send_next(pair) {
             moved = true;
         }
-        while self.pairs[pair].flights.front().is_some_and(|first| first.is_sent && first.due <= self.now) {
+        while self.pairs[pair]
+            .flights
+            .front()
+            .is_some_and(|first| first.is_sent && first.due <= self.now)
+        {
             self.finish_first(pair);
             moved = true;
         }
@@ -129,10 +134,14 @@ impl State {
         let action = self.pairs[pair].flights[index].request.action;
         let done = match action {
             Action::Write { at } => self.write(pair, index, peer, at, None),
-            Action::WriteImmediate { at, immediate } => self.write(pair, index, peer, at, Some(immediate)),
+            Action::WriteImmediate { at, immediate } => {
+                self.write(pair, index, peer, at, Some(immediate))
+            }
             Action::Send => self.deliver(pair, index, peer),
             Action::Read { at } => self.read(pair, index, peer, at),
-            Action::FetchAdd { at, add } => self.change(pair, index, peer, at, &|old| old.wrapping_add(add)),
+            Action::FetchAdd { at, add } => {
+                self.change(pair, index, peer, at, &|old| old.wrapping_add(add))
+            }
             Action::CompareSwap { at, expected, new } => {
                 self.change(pair, index, peer, at, &|old| if old == expected { new } else { old })
             }
@@ -219,7 +228,8 @@ impl State {
         }
         let place = self.reached(peer, at, 8, |access| access.remote_atomic)?;
         // Note: a relaxed write may overtake the writes before it, and this is one.
-        let relaxed = self.regions.region(place).is_some_and(|region| region.access.relaxed_ordering);
+        let relaxed =
+            self.regions.region(place).is_some_and(|region| region.access.relaxed_ordering);
         if !relaxed && self.pairs[peer].landings.iter().any(|landing| !landing.is_device) {
             return Ok(Fate::Waits(self.now + 1));
         }
@@ -277,7 +287,14 @@ impl State {
                 self.regions.write(place, offset, &bytes[offset..end]);
             } else {
                 let bytes = bytes[offset..end].to_vec();
-                self.pairs[peer].landings.push(Landing { number, due, place, offset, bytes, is_device });
+                self.pairs[peer].landings.push(Landing {
+                    number,
+                    due,
+                    place,
+                    offset,
+                    bytes,
+                    is_device,
+                });
             }
             offset = end;
         }

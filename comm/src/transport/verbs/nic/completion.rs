@@ -87,9 +87,10 @@ impl Event {
     pub fn is_fatal(&self, port: u8) -> bool {
         match self {
             Event::PortDown(down) => *down == port,
-            Event::DeviceFatal | Event::QueuePairFatal(_) | Event::CompletionsLost | Event::ReceivesLost => {
-                true
-            }
+            Event::DeviceFatal
+            | Event::QueuePairFatal(_)
+            | Event::CompletionsLost
+            | Event::ReceivesLost => true,
             Event::PortUp(_) | Event::AddressesChanged(_) | Event::Other(_) => false,
         }
     }
@@ -104,7 +105,9 @@ impl std::fmt::Display for Event {
             Event::QueuePairFatal(number) => write!(out, "queue pair {number:#x} has failed"),
             Event::CompletionsLost => write!(out, "a completion queue has overflowed"),
             Event::ReceivesLost => write!(out, "a shared receive queue has failed"),
-            Event::AddressesChanged(port) => write!(out, "the addresses of port {port} have changed"),
+            Event::AddressesChanged(port) => {
+                write!(out, "the addresses of port {port} have changed")
+            }
             Event::Other(what) => write!(out, "{what}"),
         }
     }

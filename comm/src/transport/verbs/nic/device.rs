@@ -9,7 +9,8 @@ pub struct Device {
     pub name: String,
     /// Memory node it is nearest to.
     pub numa_node: Option<u32>,
-    /// Where it sits on the bus: its directory below `/sys/devices`, links resolved. None: a device of software.
+    /// Where it sits on the bus: its directory below `/sys/devices`, links resolved. None: a device
+    /// of software.
     pub path: Option<PathBuf>,
     /// Its ports.
     pub ports: Vec<Port>,
@@ -109,7 +110,11 @@ mod tests {
             Gid { index: 0, bytes, kind: GidKind::RoceV2 }
         };
         assert!(["fe80::1", "169.254.3.4"].into_iter().all(|text| gid(text).is_link_local()));
-        assert!(["2001:db8::1", "10.0.0.1", "fec0::1"].into_iter().all(|text| !gid(text).is_link_local()));
+        assert!(
+            ["2001:db8::1", "10.0.0.1", "fec0::1"]
+                .into_iter()
+                .all(|text| !gid(text).is_link_local())
+        );
         assert_eq!(gid("10.0.0.1").address().to_string(), "10.0.0.1");
     }
 }

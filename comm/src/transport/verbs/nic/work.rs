@@ -11,9 +11,11 @@ pub struct Request {
     pub id: u64,
     /// What it does.
     pub action: Action,
-    /// Memory of this side, in order: what is sent, or where an answer goes. Together of any length, 0 included.
+    /// Memory of this side, in order: what is sent, or where an answer goes. Together of any
+    /// length, 0 included.
     pub segments: Vec<Segment>,
-    /// The bytes are taken when it is posted, so that the memory may be written again at once and needs no key.
+    /// The bytes are taken when it is posted, so that the memory may be written again at once and
+    /// needs no key.
     pub inline: bool,
     /// Success gives a completion too; failure always does.
     pub signalled: bool,

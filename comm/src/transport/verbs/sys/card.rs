@@ -48,7 +48,9 @@ impl Opened {
         let flags = unsafe { libc::fcntl((*raw).async_fd, libc::F_GETFL) };
         // Events are asked for, never waited for.
         // SAFETY: as above.
-        if flags < 0 || unsafe { libc::fcntl((*raw).async_fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
+        if flags < 0
+            || unsafe { libc::fcntl((*raw).async_fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0
+        {
             return Err(last_refused(format!("{}: its events cannot be asked for", opened.name)));
         }
         Ok(opened)
@@ -96,7 +98,8 @@ unsafe impl Sync for Domain {}
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: the domain is alive, nothing that was made in it is left, and the device is closed behind it.
+        // SAFETY: the domain is alive, nothing that was made in it is left, and the device is
+        // closed behind it.
         let _ = unsafe { (self.device.library.functions.dealloc_pd)(self.raw) };
     }
 }
@@ -118,8 +121,8 @@ impl Card {
 
     /// Whether memory of other devices can be registered by a dmabuf's descriptor; else why not.
     ///
-    /// There is no question for it: a descriptor that is none is registered, and a kernel or a driver that could do it
-    /// complains of the descriptor.
+    /// There is no question for it: a descriptor that is none is registered, and a kernel or a
+    /// driver that could do it complains of the descriptor.
     ///
     /// # Errors
     /// [`NicError::Refused`] with the reason.
@@ -146,13 +149,19 @@ impl Card {
             return Err(NicError::Refused { what: what(), reason, errno: Some(libc::EOPNOTSUPP) });
         };
         // SAFETY: the domain is alive; a descriptor that is none is refused.
-        let raw = unsafe { register(self.domain.raw, offset, length, address, fd, access as c_int) };
+        let raw =
+            unsafe { register(self.domain.raw, offset, length, address, fd, access as c_int) };
         if raw.is_null() { Err(last_refused(what())) } else { Ok(raw) }
     }
 
     /// # Safety
     /// As [`Nic::register`].
-    unsafe fn register_host(&self, start: *mut u8, length: usize, access: c_uint) -> NicResult<*mut Mr> {
+    unsafe fn register_host(
+        &self,
+        start: *mut u8,
+        length: usize,
+        access: c_uint,
+    ) -> NicResult<*mut Mr> {
         let device = &self.domain.device;
         let functions = &device.library.functions;
         let domain = self.domain.raw;
@@ -265,7 +274,8 @@ impl Nic for Card {
         // SAFETY: the device is open, and its descriptor never blocks.
         if unsafe { (functions.get_async_event)(device.raw, &mut event) } != 0 {
             let error = io::Error::last_os_error();
-            let is_none = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+            let is_none =
+                matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
             return if is_none {
                 Ok(None)
             } else {
@@ -289,7 +299,8 @@ fn describe(device: &Opened, event: &AsyncEvent) -> Event {
         raw::EVENT_PORT_ACTIVE => Event::PortUp(port),
         raw::EVENT_DEVICE_FATAL => Event::DeviceFatal,
         raw::EVENT_QP_FATAL | raw::EVENT_QP_REQ_ERR | raw::EVENT_QP_ACCESS_ERR => {
-            // SAFETY: the event is of a queue pair, which is not destroyed before the event is given back.
+            // SAFETY: the event is of a queue pair, which is not destroyed before the event is
+            // given back.
             Event::QueuePairFatal(unsafe { (*(event.element as *const Qp)).qp_num })
         }
         raw::EVENT_CQ_ERR => Event::CompletionsLost,

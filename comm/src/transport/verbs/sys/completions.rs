@@ -38,8 +38,9 @@ impl Completions {
         }
         let depth_of_c = c_int::try_from(depth).unwrap_or(c_int::MAX);
         // SAFETY: device and channel are alive; nothing of ours is kept there.
-        let raw =
-            unsafe { (functions.create_cq)(device.raw(), depth_of_c, std::ptr::null_mut(), channel, 0) };
+        let raw = unsafe {
+            (functions.create_cq)(device.raw(), depth_of_c, std::ptr::null_mut(), channel, 0)
+        };
         if raw.is_null() {
             let error = last_refused(format!("{}: a completion queue of {depth}", device.name()));
             // SAFETY: the channel is alive, and nothing is left of it.
@@ -79,13 +80,21 @@ impl Completions {
         let taken = unsafe { poll(self.raw, into.len() as c_int, into.as_mut_ptr()) };
         usize::try_from(taken).map_err(|_| {
             let what = format!("{}: ibv_poll_cq", self.domain.device.name());
-            NicError::Refused { what, reason: "the completion queue has failed".to_owned(), errno: None }
+            NicError::Refused {
+                what,
+                reason: "the completion queue has failed".to_owned(),
+                errno: None,
+            }
         })
     }
 
     fn without(&self, function: &str) -> NicError {
         let what = format!("{}: {function}", self.domain.device.name());
-        NicError::Refused { what, reason: "the driver has no such function".to_owned(), errno: None }
+        NicError::Refused {
+            what,
+            reason: "the driver has no such function".to_owned(),
+            errno: None,
+        }
     }
 
     /// Asks for an interrupt at the next completion.
@@ -103,7 +112,8 @@ impl Completions {
     fn drain(&self) {
         let functions = &self.domain.device.library().functions;
         let (mut queue, mut mine) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the channel is alive and its descriptor never blocks; both pointers are to pointers that live.
+        // SAFETY: the channel is alive and its descriptor never blocks; both pointers are to
+        // pointers that live.
         while unsafe { (functions.get_cq_event)(self.channel, &mut queue, &mut mine) } == 0 {
             // SAFETY: got just now, of the only queue of this channel.
             unsafe { (functions.ack_cq_events)(queue, 1) };
@@ -148,13 +158,17 @@ impl CompletionQueue for Completions {
         }
         drop(found);
         // SAFETY: the channel is alive.
-        let mut wanted = libc::pollfd { fd: unsafe { (*self.channel).fd }, events: libc::POLLIN, revents: 0 };
+        let mut wanted =
+            libc::pollfd { fd: unsafe { (*self.channel).fd }, events: libc::POLLIN, revents: 0 };
         let millis = longest.as_micros().div_ceil(1000).min(c_int::MAX as u128) as c_int;
         // SAFETY: one descriptor, of a struct that lives.
         if unsafe { libc::poll(&mut wanted, 1, millis) } < 0 {
             let error = io::Error::last_os_error();
             if error.kind() != io::ErrorKind::Interrupted {
-                return Err(last_refused(format!("{}: waiting for completions", self.domain.device.name())));
+                return Err(last_refused(format!(
+                    "{}: waiting for completions",
+                    self.domain.device.name()
+                )));
             }
         }
         Ok(())
@@ -165,8 +179,8 @@ impl Drop for Completions {
     fn drop(&mut self) {
         self.drain();
         let functions = &self.domain.device.library().functions;
-        // SAFETY: the queue is alive, all of its interrupts are given back, no queue pair is left that uses it, and it is
-        // destroyed once, before its channel.
+        // SAFETY: the queue is alive, all of its interrupts are given back, no queue pair is left
+        // that uses it, and it is destroyed once, before its channel.
         unsafe {
             let _ = (functions.destroy_cq)(self.raw);
             let _ = (functions.destroy_comp_channel)(self.channel);

@@ -1,6 +1,7 @@
-//! Our structs against the real header, as a table that is checked in: names, sizes and offsets that a C compiler has given for
-//! rdma-core 44's `infiniband/verbs.h` on x86-64. With the feature `verbs-linked`, the crate `ibverbs-sys`, which has its own
-//! header, is compared with the same table.
+//! Our structs against the real header, as a table that is checked in: names, sizes and offsets
+//! that a C compiler has given for rdma-core 44's `infiniband/verbs.h` on x86-64. With the feature
+//! `verbs-linked`, the crate `ibverbs-sys`, which has its own header, is compared with the same
+//! table.
 
 use super::raw;
 use std::mem::offset_of;
@@ -246,8 +247,8 @@ linked_constants! {
     }
 }
 
-/// Structs that are longer in the crate's header, which is of a later rdma-core, and how long. They are only filled in: the symbol of
-/// version 1.1 that does it fills in what that version had.
+/// Structs that are longer in the crate's header, which is of a later rdma-core, and how long. They
+/// are only filled in: the symbol of version 1.1 that does it fills in what that version had.
 #[cfg(feature = "verbs-linked")]
 const GROWN: [(&str, usize); 1] = [("ibv_port_attr", 56)];
 

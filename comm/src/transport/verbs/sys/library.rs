@@ -2,8 +2,8 @@
 
 use super::super::nic::{NicError, NicResult};
 use super::raw::{
-    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr,
-    QpInitAttr, Srq, SrqInitAttr,
+    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp,
+    QpAttr, QpInitAttr, Srq, SrqInitAttr,
 };
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,7 +16,8 @@ pub const SEARCH_VARIABLE: &str = "HEADLONG_VERBS_LIBS";
 /// The library's file name, as its `SONAME` says.
 const NAME: &str = "libibverbs.so.1";
 
-/// libibverbs, opened. It stays open until the process ends, because it loads a driver of its own for each kind of card.
+/// libibverbs, opened. It stays open until the process ends, because it loads a driver of its own
+/// for each kind of card.
 #[derive(Debug)]
 pub(super) struct Library {
     path: PathBuf,
@@ -24,11 +25,13 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// Opens the library: from the folders of [`SEARCH_VARIABLE`], else wherever the system's loader finds it.
+    /// Opens the library: from the folders of [`SEARCH_VARIABLE`], else wherever the system's
+    /// loader finds it.
     pub(super) fn open() -> NicResult<Arc<Self>> {
         let folders = std::env::var_os(SEARCH_VARIABLE).unwrap_or_default();
-        let folders: Vec<PathBuf> =
-            std::env::split_paths(&folders).filter(|folder| !folder.as_os_str().is_empty()).collect();
+        let folders: Vec<PathBuf> = std::env::split_paths(&folders)
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .collect();
         Self::open_in(&folders)
     }
 
@@ -43,7 +46,8 @@ impl Library {
             }
         }
         let looked = looked.join("; ");
-        let advice = format!("install libibverbs1 (rdma-core), or name its folder in {SEARCH_VARIABLE}");
+        let advice =
+            format!("install libibverbs1 (rdma-core), or name its folder in {SEARCH_VARIABLE}");
         Err(NicError::Unavailable(format!("{NAME} was not found; looked at {looked}; {advice}")))
     }
 
@@ -54,11 +58,15 @@ impl Library {
         };
         // SAFETY: dlvsym gives null or the function of that name and version.
         let functions = unsafe { Functions::load(symbol) }.map_err(|missing| {
-            NicError::Unavailable(format!("{}: not a usable libibverbs: it has no {missing}", path.display()))
+            NicError::Unavailable(format!(
+                "{}: not a usable libibverbs: it has no {missing}",
+                path.display()
+            ))
         })?;
-        // Memory that a card writes must not be copied away when this process forks. Kernels of today see to it alone, and then
-        // this does nothing; where it is refused, older ones work as long as nothing forks.
-        // SAFETY: it takes no arguments and comes before any memory is registered through this handle.
+        // Memory that a card writes must not be copied away when this process forks. Kernels of
+        // today see to it alone, and then this does nothing; where it is refused, older ones work
+        // as long as nothing forks. SAFETY: it takes no arguments and comes before any memory is
+        // registered through this handle.
         let _ = unsafe { (functions.fork_init)() };
         Ok(Self { path, functions })
     }
@@ -82,8 +90,10 @@ impl Library {
 
 /// Opens a shared library; the loader's words where it does not.
 fn open_shared(path: &Path) -> Result<*mut c_void, String> {
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero in the path".to_owned())?;
-    // SAFETY: the name ends in a zero; the library's own initialisation is trusted as the library is.
+    let name =
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero in the path".to_owned())?;
+    // SAFETY: the name ends in a zero; the library's own initialisation is trusted as the library
+    // is.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if !handle.is_null() {
         return Ok(handle);
@@ -108,8 +118,9 @@ const fn c_name(text: &'static str) -> &'static CStr {
     }
 }
 
-/// Declares [`Functions`] and how it is filled: a field, the symbol, and the version of the library's interface that it has
-/// its present form since. `later` functions came after the first version and may be absent.
+/// Declares [`Functions`] and how it is filled: a field, the symbol, and the version of the
+/// library's interface that it has its present form since. `later` functions came after the first
+/// version and may be absent.
 macro_rules! functions {
     (
         always { $($field:ident = $symbol:literal $version:literal ($($argument:ident: $type:ty),*) -> $result:ty;)* }
@@ -123,7 +134,8 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Takes each function from `symbol`; the first name that it does not know is the error.
+            /// Takes each function from `symbol`; the first name that it does not know is the
+            /// error.
             ///
             /// # Safety
             /// What `symbol` gives for a name and a version is null or that function of libibverbs.
@@ -210,7 +222,9 @@ mod tests {
         // Whether the machine has the library or not: what lies in the folder is no library.
         std::fs::write(folder.path().join(NAME), "no library").unwrap();
         match Library::open_in(&[folder.path().to_path_buf()]) {
-            Ok(library) => assert_eq!(library.path(), Path::new(NAME), "the system's, behind the folder"),
+            Ok(library) => {
+                assert_eq!(library.path(), Path::new(NAME), "the system's, behind the folder")
+            }
             Err(error) => {
                 let text = error.to_string();
                 assert!(text.contains(&format!("{}/{NAME} (", folder.path().display())), "{text}");

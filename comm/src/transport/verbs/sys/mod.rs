@@ -1,8 +1,8 @@
 //! libibverbs, opened at run time: real cards behind [`super::nic`].
 //!
-//! Nothing of RDMA is needed to build this, and a program on a machine without `libibverbs.so.1` starts and works; asked for a
-//! card, it says where it has looked ([`Verbs::open`]). The decision for a layer of our own stands in
-//! `docs/decisions/002-verbs.md`.
+//! Nothing of RDMA is needed to build this, and a program on a machine without `libibverbs.so.1`
+//! starts and works; asked for a card, it says where it has looked ([`Verbs::open`]). The decision
+//! for a layer of our own stands in `docs/decisions/002-verbs.md`.
 //!
 //! | file | holds |
 //! |---|---|
@@ -12,10 +12,12 @@
 //! | `card` | an open device: memory, events |
 //! | `completions`, `receives`, `pair` | queues; what moves data |
 //!
-//! **Order of destruction.** Whatever was made of something holds it: a queue pair its queues, queues and memory their
-//! protection domain, that its device, that the library. So each is given back before what it was made of.
+//! **Order of destruction.** Whatever was made of something holds it: a queue pair its queues,
+//! queues and memory their protection domain, that its device, that the library. So each is given
+//! back before what it was made of.
 //!
-//! **Threads.** libibverbs takes its own locks for everything but the life of an object, which Rust's ownership keeps.
+//! **Threads.** libibverbs takes its own locks for everything but the life of an object, which
+//! Rust's ownership keeps.
 
 mod card;
 mod completions;

@@ -1,8 +1,8 @@
 //! A reliable connection to one peer.
 
 use super::super::nic::{
-    Action, CompletionQueue, Endpoint, NicError, NicResult, Patch, Prepared, QueuePair, QueuePairOptions,
-    QueuePairSettings, Receive, ReceiveQueue, Request,
+    Action, CompletionQueue, Endpoint, NicError, NicResult, Patch, Prepared, QueuePair,
+    QueuePairOptions, QueuePairSettings, Receive, ReceiveQueue, Request,
 };
 use super::card::{Domain, access_flags};
 use super::completions::Completions;
@@ -28,7 +28,8 @@ pub(super) struct Pair {
     shared: Option<Arc<dyn ReceiveQueue>>,
 }
 
-// SAFETY: libibverbs' queue pairs may be used from any thread; the chains' pointers lead into their own memory.
+// SAFETY: libibverbs' queue pairs may be used from any thread; the chains' pointers lead into their
+// own memory.
 unsafe impl Send for Pair {}
 
 impl Pair {
@@ -49,7 +50,10 @@ impl Pair {
         let shared = |queue: &Arc<dyn ReceiveQueue>| {
             let queue: &dyn Any = &**queue;
             let queue = queue.downcast_ref::<Receives>();
-            queue.filter(|queue| Arc::ptr_eq(queue.domain(), domain)).map(Receives::raw).ok_or_else(foreign)
+            queue
+                .filter(|queue| Arc::ptr_eq(queue.domain(), domain))
+                .map(Receives::raw)
+                .ok_or_else(foreign)
         };
         let mut attr = QpInitAttr {
             qp_context: ptr::null_mut(),
@@ -66,7 +70,8 @@ impl Pair {
             qp_type: raw::QPT_RC as c_int,
             sq_sig_all: 0,
         };
-        // SAFETY: domain and queues are alive and of one device; the pointer is to a struct that lives.
+        // SAFETY: domain and queues are alive and of one device; the pointer is to a struct that
+        // lives.
         let raw = unsafe { (domain.device.library().functions.create_qp)(domain.raw, &mut attr) };
         if raw.is_null() {
             return Err(last_refused(what()));
@@ -96,7 +101,8 @@ impl Pair {
     /// Why a request cannot be prepared, if it cannot.
     fn fault(&self, request: &Request) -> Option<String> {
         let bytes: u64 = request.segments.iter().map(|segment| u64::from(segment.length)).sum();
-        let is_atomic = matches!(request.action, Action::FetchAdd { .. } | Action::CompareSwap { .. });
+        let is_atomic =
+            matches!(request.action, Action::FetchAdd { .. } | Action::CompareSwap { .. });
         let segments = request.segments.len();
         if segments > self.max_segments as usize {
             return Some(format!("{segments} segments, of at most {}", self.max_segments));
@@ -105,7 +111,9 @@ impl Pair {
             return Some(format!("{bytes} bytes inline, of at most {}", self.max_inline));
         }
         if is_atomic && (segments, bytes) != (1, 8) {
-            return Some(format!("an atomic gives 8 bytes into one segment, not {bytes} into {segments}"));
+            return Some(format!(
+                "an atomic gives 8 bytes into one segment, not {bytes} into {segments}"
+            ));
         }
         None
     }
@@ -187,7 +195,11 @@ impl QueuePair for Pair {
 
     unsafe fn prepare(&mut self, chain: &[Request]) -> NicResult<Prepared> {
         if let Some(reason) = chain.iter().find_map(|request| self.fault(request)) {
-            return Err(NicError::Refused { what: self.what("preparing a request"), reason, errno: None });
+            return Err(NicError::Refused {
+                what: self.what("preparing a request"),
+                reason,
+                errno: None,
+            });
         }
         self.chains.push(Chain::new(chain));
         Ok(Prepared(self.chains.len() - 1))
@@ -201,7 +213,8 @@ impl QueuePair for Pair {
         let Some(post) = (unsafe { (*(*self.raw).context).ops.post_send }) else {
             return Err(super::refused(self.what("ibv_post_send"), libc::EOPNOTSUPP));
         };
-        // SAFETY: the chain lives, its pointers were set just now, and nothing else touches it during the call.
+        // SAFETY: the chain lives, its pointers were set just now, and nothing else touches it
+        // during the call.
         let answer = unsafe { post(self.raw, first, &mut bad) };
         match answer {
             0 => Ok(()),

@@ -54,7 +54,8 @@ fn partition_keys(device: &Opened, port: u8, length: u16) -> Vec<u16> {
     let read = |index| {
         let mut key = 0_u16;
         // SAFETY: the device is open, and the pointer to a number that lives.
-        let answer = unsafe { (device.library().functions.query_pkey)(device.raw(), port, index, &mut key) };
+        let answer =
+            unsafe { (device.library().functions.query_pkey)(device.raw(), port, index, &mut key) };
         (answer == 0).then_some(u16::from_be(key))
     };
     (0..i32::from(length)).map_while(read).collect()
@@ -66,10 +67,12 @@ fn gids(device: &Opened, port: u8, length: i32) -> NicResult<Vec<Gid>> {
     match device.library().functions.query_gid_table {
         Some(query) => {
             // The table is of all ports of the device, which have as many each.
-            let mut entries = vec![GidEntry::default(); length * usize::from(device.num_ports()).max(1)];
+            let mut entries =
+                vec![GidEntry::default(); length * usize::from(device.num_ports()).max(1)];
             // SAFETY: as many entries of this size as are said.
-            let found =
-                unsafe { query(device.raw(), entries.as_mut_ptr(), entries.len(), 0, size_of::<GidEntry>()) };
+            let found = unsafe {
+                query(device.raw(), entries.as_mut_ptr(), entries.len(), 0, size_of::<GidEntry>())
+            };
             match usize::try_from(found) {
                 Ok(found) => entries.truncate(found),
                 // It gives the number of an error, negated.
@@ -78,7 +81,11 @@ fn gids(device: &Opened, port: u8, length: i32) -> NicResult<Vec<Gid>> {
                     checked(|| what, -(found as i32))?;
                 }
             }
-            Ok(entries.iter().filter(|entry| entry.port_num == u32::from(port)).map(gid_of).collect())
+            Ok(entries
+                .iter()
+                .filter(|entry| entry.port_num == u32::from(port))
+                .map(gid_of)
+                .collect())
         }
         None => gids_one_by_one(device, port, length),
     }
@@ -93,16 +100,21 @@ fn gid_of(entry: &GidEntry) -> Gid {
     Gid { index: entry.gid_index, bytes: entry.gid.0, kind }
 }
 
-/// As a library from before rdma-core 31 has them: the identifiers one by one, their kinds from sysfs.
+/// As a library from before rdma-core 31 has them: the identifiers one by one, their kinds from
+/// sysfs.
 fn gids_one_by_one(device: &Opened, port: u8, length: usize) -> NicResult<Vec<Gid>> {
     let mut found = Vec::new();
     for index in 0..length {
         let mut gid = raw::Gid::default();
         // SAFETY: the device is open, and the pointer to an identifier that lives.
-        let answer =
-            unsafe { (device.library().functions.query_gid)(device.raw(), port, index as i32, &mut gid) };
+        let answer = unsafe {
+            (device.library().functions.query_gid)(device.raw(), port, index as i32, &mut gid)
+        };
         if answer != 0 {
-            return Err(last_refused(format!("{} port {port}: ibv_query_gid {index}", device.name())));
+            return Err(last_refused(format!(
+                "{} port {port}: ibv_query_gid {index}",
+                device.name()
+            )));
         }
         if gid.0 != [0; 16] {
             let file = device.folder().join(format!("ports/{port}/gid_attrs/types/{index}"));
@@ -117,7 +129,8 @@ fn gids_one_by_one(device: &Opened, port: u8, length: usize) -> NicResult<Vec<Gi
 fn kind_of(word: Option<&str>) -> GidKind {
     match word.map(str::trim) {
         Some("RoCE v2") => GidKind::RoceV2,
-        // The word for both; which it is decides the link, where it matters to nobody that reads it.
+        // The word for both; which it is decides the link, where it matters to nobody that reads
+        // it.
         Some("IB/RoCE v1") => GidKind::RoceV1,
         _ => GidKind::InfiniBand,
     }
@@ -150,7 +163,12 @@ mod tests {
         assert_eq!(state_of(4), PortState::Active);
         assert_eq!(
             [1, 2, 3, 5].map(state_of),
-            [PortState::Down, PortState::Initialising, PortState::Initialising, PortState::Other(5)]
+            [
+                PortState::Down,
+                PortState::Initialising,
+                PortState::Initialising,
+                PortState::Other(5)
+            ]
         );
         assert_eq!(kind_of(Some("RoCE v2\n")), GidKind::RoceV2);
         assert_eq!(kind_of(Some("IB/RoCE v1\n")), GidKind::RoceV1);

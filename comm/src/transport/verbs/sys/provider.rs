@@ -15,7 +15,8 @@ pub struct Verbs {
 }
 
 impl Verbs {
-    /// Opens libibverbs: from the folders of [`super::SEARCH_VARIABLE`], else wherever the system's loader finds it.
+    /// Opens libibverbs: from the folders of [`super::SEARCH_VARIABLE`], else wherever the system's
+    /// loader finds it.
     ///
     /// # Errors
     /// [`NicError::Unavailable`] with the places that were looked at, and what to do.
@@ -37,7 +38,9 @@ impl Verbs {
         let Some(device) = list.devices().iter().find(|device| name_of(**device) == name) else {
             let names: Vec<String> = list.devices().iter().map(|device| name_of(*device)).collect();
             let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            return Err(NicError::Unavailable(format!("no device is called `{name}`; there are: {names}")));
+            return Err(NicError::Unavailable(format!(
+                "no device is called `{name}`; there are: {names}"
+            )));
         };
         Card::new(self.open_device(*device)?).map(Arc::new)
     }
@@ -47,7 +50,9 @@ impl Verbs {
         // SAFETY: the device is of a list that has not been freed.
         let raw = unsafe { (self.library.functions.open_device)(device) };
         if raw.is_null() {
-            return Err(last_refused(format!("opening {name} (its file is below /dev/infiniband)")));
+            return Err(last_refused(format!(
+                "opening {name} (its file is below /dev/infiniband)"
+            )));
         }
         Opened::new(self.library.clone(), raw, name, folder)
     }

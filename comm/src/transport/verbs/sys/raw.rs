@@ -1,8 +1,9 @@
-//! libibverbs' interface as C sees it, as far as it is called here. States, kinds and flags are plain integers, so that a
-//! value of a newer library is no undefined behaviour.
+//! libibverbs' interface as C sees it, as far as it is called here. States, kinds and flags are
+//! plain integers, so that a value of a newer library is no undefined behaviour.
 //!
-//! Sizes and offsets are compared with a table of the real header in [`super::layout`]. Source: `infiniband/verbs.h` of
-//! rdma-core; what the library has behind the part of a struct that is used here is left out.
+//! Sizes and offsets are compared with a table of the real header in [`super::layout`]. Source:
+//! `infiniband/verbs.h` of rdma-core; what the library has behind the part of a struct that is used
+//! here is left out.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -47,10 +48,13 @@ pub(crate) struct ContextOps {
     pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int>,
     pub(crate) req_notify_cq: Option<unsafe extern "C" fn(*mut Cq, c_int) -> c_int>,
     pub(crate) unused_before_srq: [Unused; 7],
-    pub(crate) post_srq_recv: Option<unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
+    pub(crate) post_srq_recv:
+        Option<unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
     pub(crate) unused_before_post: [Unused; 4],
-    pub(crate) post_send: Option<unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int>,
-    pub(crate) post_recv: Option<unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
+    pub(crate) post_send:
+        Option<unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int>,
+    pub(crate) post_recv:
+        Option<unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
     pub(crate) unused_at_end: [Unused; 5],
 }
 

@@ -24,7 +24,10 @@ impl Receives {
         // SAFETY: the domain is alive, and the pointer to a struct that lives.
         let raw = unsafe { (domain.device.library().functions.create_srq)(domain.raw, &mut attr) };
         if raw.is_null() {
-            return Err(last_refused(format!("{}: a shared receive queue of {depth}", domain.device.name())));
+            return Err(last_refused(format!(
+                "{}: a shared receive queue of {depth}",
+                domain.device.name()
+            )));
         }
         Ok(Self { domain: domain.clone(), raw })
     }

@@ -4,7 +4,8 @@ use super::super::nic::{Action, Patch, Receive, Remote, Request, Segment};
 use super::raw::{self, RecvWr, SendWr, Sge, WrPart};
 use std::ptr;
 
-/// A chain of send requests. The requests point at each other and at their segments, which never move.
+/// A chain of send requests. The requests point at each other and at their segments, which never
+/// move.
 pub(super) struct Chain {
     requests: Box<[SendWr]>,
     segments: Box<[Sge]>,
@@ -16,7 +17,8 @@ impl Chain {
     /// A chain that does `requests` in order; at least one.
     pub(super) fn new(requests: &[Request]) -> Self {
         assert!(!requests.is_empty(), "a chain has at least one request");
-        let segments: Vec<Sge> = requests.iter().flat_map(|request| &request.segments).map(sge).collect();
+        let segments: Vec<Sge> =
+            requests.iter().flat_map(|request| &request.segments).map(sge).collect();
         let mut starts = Vec::with_capacity(requests.len());
         let mut next = 0;
         for request in requests {
@@ -43,7 +45,8 @@ impl Chain {
         }
     }
 
-    /// The first request, for the card, with all pointers set: they are good until the chain is touched again.
+    /// The first request, for the card, with all pointers set: they are good until the chain is
+    /// touched again.
     pub(super) fn first(&mut self) -> *mut SendWr {
         let base = self.segments.as_mut_ptr();
         let first = self.requests.as_mut_ptr();
@@ -65,14 +68,17 @@ fn sge(segment: &Segment) -> Sge {
 
 /// A request in C's form, without its pointers.
 fn send(request: &Request) -> SendWr {
-    let rdma = |at: Remote| WrPart { rdma: raw::RdmaPart { remote_addr: at.address, rkey: at.key } };
+    let rdma =
+        |at: Remote| WrPart { rdma: raw::RdmaPart { remote_addr: at.address, rkey: at.key } };
     let atomic = |at: Remote, compare_add, swap| WrPart {
         atomic: raw::AtomicPart { remote_addr: at.address, compare_add, swap, rkey: at.key },
     };
     let nowhere = Remote { address: 0, key: 0 };
     let (opcode, immediate, wr) = match request.action {
         Action::Write { at } => (raw::WR_RDMA_WRITE, 0, rdma(at)),
-        Action::WriteImmediate { at, immediate } => (raw::WR_RDMA_WRITE_WITH_IMM, immediate, rdma(at)),
+        Action::WriteImmediate { at, immediate } => {
+            (raw::WR_RDMA_WRITE_WITH_IMM, immediate, rdma(at))
+        }
         Action::Read { at } => (raw::WR_RDMA_READ, 0, rdma(at)),
         Action::FetchAdd { at, add } => (raw::WR_ATOMIC_FETCH_AND_ADD, 0, atomic(at, add, 0)),
         Action::CompareSwap { at, expected, new } => {
@@ -87,7 +93,8 @@ fn send(request: &Request) -> SendWr {
         sg_list: ptr::null_mut(),
         num_sge: request.segments.len() as i32,
         opcode: opcode as i32,
-        send_flags: flag(request.signalled, raw::SEND_SIGNALED) | flag(request.inline, raw::SEND_INLINE),
+        send_flags: flag(request.signalled, raw::SEND_SIGNALED)
+            | flag(request.inline, raw::SEND_INLINE),
         imm_data: immediate.to_be(),
         wr,
         unused_xrc: 0,
@@ -105,9 +112,9 @@ const AT_ONCE: usize = 16;
 pub(super) fn receive(receives: &[Receive], mut post: impl FnMut(*mut RecvWr) -> i32) -> i32 {
     for some in receives.chunks(AT_ONCE) {
         let mut segments = [NOTHING; AT_ONCE];
-        let mut requests =
-            [const { RecvWr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 } };
-                AT_ONCE];
+        let mut requests = [const {
+            RecvWr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 }
+        }; AT_ONCE];
         let (first, base) = (requests.as_mut_ptr(), segments.as_mut_ptr());
         for (at, receive) in some.iter().enumerate() {
             let is_last = at + 1 == some.len();
@@ -133,7 +140,8 @@ mod tests {
     use super::*;
 
     fn request(id: u64, action: Action, segments: usize) -> Request {
-        let segment = |at: usize| Segment { address: 100 * id + at as u64, length: 10 + at as u32, key: 7 };
+        let segment =
+            |at: usize| Segment { address: 100 * id + at as u64, length: 10 + at as u32, key: 7 };
         Request {
             id,
             action,
@@ -154,7 +162,8 @@ mod tests {
         chain.patch(&Patch::Length { request: 0, segment: 1, length: 77 });
         chain.patch(&Patch::Immediate { request: 1, immediate: 0x0102_0304 });
         let first = chain.first();
-        // SAFETY: the chain lives and has three requests, each pointing at the next and at its segments.
+        // SAFETY: the chain lives and has three requests, each pointing at the next and at its
+        // segments.
         let (one, two, three, last) = unsafe {
             let two = (*first).next;
             (&*first, &*two, &*(*two).next, (*(*two).next).next)
@@ -164,12 +173,16 @@ mod tests {
         assert_eq!([one.num_sge, two.num_sge, three.num_sge], [2, 0, 1]);
         assert_eq!(two.imm_data.to_ne_bytes(), [1, 2, 3, 4]);
         assert_eq!([one.send_flags, three.send_flags], [0, raw::SEND_SIGNALED]);
-        // SAFETY: segments as just counted; the first request is an RDMA write, the third an atomic.
+        // SAFETY: segments as just counted; the first request is an RDMA write, the third an
+        // atomic.
         unsafe {
             assert_eq!(((*one.sg_list).length, (*one.sg_list.add(1)).length), (10, 77));
             assert_eq!((*three.sg_list).addr, 300);
             assert_eq!((one.wr.rdma.remote_addr, one.wr.rdma.rkey), (0x1000, 42));
-            assert_eq!((three.wr.atomic.compare_add, three.wr.atomic.swap, three.wr.atomic.rkey), (8, 9, 42));
+            assert_eq!(
+                (three.wr.atomic.compare_add, three.wr.atomic.swap, three.wr.atomic.rkey),
+                (8, 9, 42)
+            );
         }
     }
 

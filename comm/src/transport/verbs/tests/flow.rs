@@ -24,10 +24,20 @@ struct Way {
 
 impl Way {
     fn new(from: usize, to: usize, random: &mut Random, slot: usize) -> Self {
-        // Note: one direction may be silent while the other sends many: counts must find their own way back.
+        // Note: one direction may be silent while the other sends many: counts must find their own
+        // way back.
         let messages = if random.chance(30) { 0 } else { 1 + random.below(40) };
         let lengths = (0..messages).map(|_| length(random, slot)).collect();
-        Self { from, to, lengths, sent: 0, sent_at: 0, received: 0, received_at: 0, room: Vec::new() }
+        Self {
+            from,
+            to,
+            lengths,
+            sent: 0,
+            sent_at: 0,
+            received: 0,
+            received_at: 0,
+            room: Vec::new(),
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -61,7 +71,8 @@ impl Way {
         }
         let number = self.received;
         let (head, expected) = (self.head(number), self.bytes(number));
-        let shown = expected.len() as u64 <= path.shows() && self.received_at == 0 && random.chance(50);
+        let shown =
+            expected.len() as u64 <= path.shows() && self.received_at == 0 && random.chance(50);
         let done = if shown {
             let found = path.peek(&head).map_err(|error| format!("{error:?}"))?.map(<[u8]>::to_vec);
             if let Some(found) = &found {
@@ -80,7 +91,9 @@ impl Way {
         (self.received, self.received_at) = (number + 1, 0);
         match self.room == expected {
             true => Ok(()),
-            false => Err(format!("message {number} of {} bytes came with other bytes", expected.len())),
+            false => {
+                Err(format!("message {number} of {} bytes came with other bytes", expected.len()))
+            }
         }
     }
 }
@@ -98,8 +111,9 @@ pub(super) fn run(seed: u64, weather: Weather, settings: &VerbsSettings) -> Resu
     let ranks = 2 + random.below(2) as usize;
     let fabric = fabric(seed, weather, ranks);
     let mut paths = connected(&fabric, ranks, settings);
-    let pairs =
-        (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))).filter(|(from, to)| from != to);
+    let pairs = (0..ranks)
+        .flat_map(|from| (0..ranks).map(move |to| (from, to)))
+        .filter(|(from, to)| from != to);
     let mut ways: Vec<Way> =
         pairs.map(|(from, to)| Way::new(from, to, &mut random, settings.slot_bytes)).collect();
     for _ in 0..PATIENCE {
@@ -123,7 +137,10 @@ pub(super) fn run(seed: u64, weather: Weather, settings: &VerbsSettings) -> Resu
     }
     if let Some(way) = ways.iter().find(|way| !way.is_done()) {
         let Way { from, to, received, lengths, .. } = way;
-        return Err(format!("stuck: rank {to} has {received} of {} messages of rank {from}", lengths.len()));
+        return Err(format!(
+            "stuck: rank {to} has {received} of {} messages of rank {from}",
+            lengths.len()
+        ));
     }
     quiet(&mut paths)?;
     drop(paths);
@@ -159,7 +176,13 @@ fn all_messages_pass_in_any_weather() {
 }
 
 /// Runs seeds until one finds out a mistake; what it found.
-pub(super) fn finds(mistake: Mistake, signal: Signal, seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
+pub(super) fn finds(
+    mistake: Mistake,
+    signal: Signal,
+    seeds: std::ops::Range<u64>,
+) -> Option<(u64, String)> {
     let settings = VerbsSettings { mistake: Some(mistake), ..settings(signal) };
-    seeds.into_iter().find_map(|seed| run(seed, Weather::ROUGH, &settings).err().map(|error| (seed, error)))
+    seeds
+        .into_iter()
+        .find_map(|seed| run(seed, Weather::ROUGH, &settings).err().map(|error| (seed, error)))
 }

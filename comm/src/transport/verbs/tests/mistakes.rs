@@ -1,4 +1,5 @@
-//! Each rule of ordering is needed: without it, some seed finds wrong bytes, a stuck rank, or what a card forbids.
+//! Each rule of ordering is needed: without it, some seed finds wrong bytes, a stuck rank, or what
+//! a card forbids.
 
 use super::super::mistake::Mistake;
 use super::super::settings::Signal;
@@ -21,7 +22,9 @@ fn every_broken_rule_is_found_out() {
     for (mistake, signals, texts) in cases {
         for &signal in signals {
             let found = finds(mistake, signal, SEEDS);
-            let Some((seed, text)) = found else { panic!("{mistake:?} by {signal:?}: no seed finds it") };
+            let Some((seed, text)) = found else {
+                panic!("{mistake:?} by {signal:?}: no seed finds it")
+            };
             let expected = texts.iter().any(|expected| text.contains(expected));
             assert!(expected, "{mistake:?} by {signal:?}, seed {seed}: {text}");
         }

@@ -1,4 +1,5 @@
-//! The slot protocol over the fabric of this process, driven by seeds in one thread: a failure is a number.
+//! The slot protocol over the fabric of this process, driven by seeds in one thread: a failure is a
+//! number.
 
 mod flow;
 mod mistakes;
@@ -19,7 +20,8 @@ fn settings(signal: Signal) -> VerbsSettings {
     VerbsSettings { signal, slot_bytes: 256, retries: 1, ..VerbsSettings::default() }
 }
 
-/// One rank on each node of a fabric, everybody connected with everybody: paths by rank and peer; none to itself.
+/// One rank on each node of a fabric, everybody connected with everybody: paths by rank and peer;
+/// none to itself.
 fn connected(
     fabric: &Arc<Fabric>,
     ranks: usize,
@@ -29,7 +31,8 @@ fn connected(
     let mut sites: Vec<Site> = (0..ranks)
         .map(|rank| {
             let provider = fabric.provider(rank);
-            let choice = choose(&provider.devices().expect("devices"), settings, 0).expect("a device");
+            let choice =
+                choose(&provider.devices().expect("devices"), settings, 0).expect("a device");
             Site::open(&*provider, choice, settings, ranks - 1).expect("a site")
         })
         .collect();

@@ -1,4 +1,5 @@
-//! Flow control in every order: all states that two sides and the wires between them can reach, for a few strips.
+//! Flow control in every order: all states that two sides and the wires between them can reach, for
+//! a few strips.
 
 use super::super::flow::Flow;
 use super::super::settings::Signal;
@@ -110,7 +111,8 @@ fn check(state: &State) {
     }
 }
 
-/// Goes through all states; how many there are, and one that leads nowhere although strips are left.
+/// Goes through all states; how many there are, and one that leads nowhere although strips are
+/// left.
 fn search(start: State, signal: Signal) -> (usize, Option<State>) {
     let (mut seen, mut open) = (HashSet::from([start.clone()]), vec![start]);
     let mut stuck = None;
@@ -132,11 +134,15 @@ fn search(start: State, signal: Signal) -> (usize, Option<State>) {
 #[test]
 fn no_order_fills_a_slot_too_early_or_ends_in_a_wait() {
     for signal in [Signal::Immediate, Signal::Atomic] {
-        for (slots, strips) in [(2, [5, 0]), (2, [4, 1]), (2, [3, 3]), (3, [7, 0]), (3, [5, 1]), (3, [4, 2])]
+        for (slots, strips) in
+            [(2, [5, 0]), (2, [4, 1]), (2, [3, 3]), (3, [7, 0]), (3, [5, 1]), (3, [4, 2])]
         {
             let (states, stuck) = search(initial(slots, signal, strips), signal);
             assert_eq!(stuck, None, "{slots} slots, {strips:?} strips, {signal:?}");
-            assert!(states > 100, "{states} states are not all of {slots} slots and {strips:?} strips");
+            assert!(
+                states > 100,
+                "{states} states are not all of {slots} slots and {strips:?} strips"
+            );
         }
     }
 }
@@ -150,7 +156,8 @@ fn the_search_finds_a_rule_that_gives_back_too_late() {
     }
 }
 
-/// Counters that a peer's card has written are looked at before they are used: no peer that keeps to the rules reaches these.
+/// Counters that a peer's card has written are looked at before they are used: no peer that keeps
+/// to the rules reaches these.
 #[test]
 fn flags_that_cannot_be_are_found_out() {
     let mut flow = Flow::new(3, Signal::Atomic);

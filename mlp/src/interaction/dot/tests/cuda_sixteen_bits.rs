@@ -6,7 +6,8 @@ use half::{bf16, f16};
 use headlong_device::cuda::testing::{layout_test, stream};
 use headlong_device::{ArenaPlan, DType};
 
-/// Criteo at 16 and 128, three tiles of rows, no vectors, a dim and a number of rows that tensor cores do not take.
+/// Criteo at 16 and 128, three tiles of rows, no vectors, a dim and a number of rows that tensor
+/// cores do not take.
 const SHAPES: [Case; 6] = [
     Case { samples: 37, vectors: 26, dim: 16 },
     Case { samples: 5, vectors: 26, dim: 128 },
@@ -73,8 +74,15 @@ fn as_f32(mat: &Mat) -> Vec<f32> {
     }
 }
 
-/// Runs both ops; rows of all matrices have `gap` elements between them beyond what fills them up to 16 bytes.
-fn run(stream: &Stream, case: &Case, [result, pooled]: [DType; 2], data: &Inputs, gap: usize) -> Results {
+/// Runs both ops; rows of all matrices have `gap` elements between them beyond what fills them up
+/// to 16 bytes.
+fn run(
+    stream: &Stream,
+    case: &Case,
+    [result, pooled]: [DType; 2],
+    data: &Inputs,
+    gap: usize,
+) -> Results {
     let &Case { samples, vectors: count, dim } = case;
     let width = output_width(count, dim);
     let mat = |dtype, name, cols: usize, data: &[f32]| {
@@ -101,14 +109,16 @@ fn run(stream: &Stream, case: &Case, [result, pooled]: [DType; 2], data: &Inputs
     Results { out: as_f32(&out), d_bottom: as_f32(&d_bottom), d_vectors: as_f32(&d_vectors) }
 }
 
-/// `exact` asks for the sum, which f32 holds, rounded once; else for twice the bound of a sum of `count` fused steps, since tensor
-/// cores cut digits off where others round, and the rounding of the result.
+/// `exact` asks for the sum, which f32 holds, rounded once; else for twice the bound of a sum of
+/// `count` fused steps, since tensor cores cut digits off where others round, and the rounding of
+/// the result.
 fn admits(got: f32, sum: &oracle::Sum, dtype: DType, count: usize, exact: bool) -> bool {
     if exact {
         return got == rounded(dtype, sum.value as f32);
     }
     let bound = 2.0 * oracle::sum_bound(count) * sum.magnitude;
-    (f64::from(got) - sum.value).abs() <= bound + unit(dtype) * (sum.value.abs() + bound) + 2.0_f64.powi(-25)
+    (f64::from(got) - sum.value).abs()
+        <= bound + unit(dtype) * (sum.value.abs() + bound) + 2.0_f64.powi(-25)
 }
 
 fn check_types(stream: &Stream, case: &Case, types: [DType; 2], exact: bool) {
@@ -123,17 +133,27 @@ fn check_types(stream: &Stream, case: &Case, types: [DType; 2], exact: bool) {
         for (i, sum) in oracle::dot(&features, case.dim).iter().enumerate() {
             let got = got.out[sample * width + i];
             let fits = admits(got, sum, types[0], case.dim, exact);
-            assert!(fits, "{types:?}, dim {}, sample {sample}, output {i}: {got}, {sum:?}", case.dim);
+            assert!(
+                fits,
+                "{types:?}, dim {}, sample {sample}, output {i}: {got}, {sum:?}",
+                case.dim
+            );
         }
-        let d_out: Vec<f64> = data.d_out[sample * width..][..width].iter().map(|&x| f64::from(x)).collect();
+        let d_out: Vec<f64> =
+            data.d_out[sample * width..][..width].iter().map(|&x| f64::from(x)).collect();
         for (i, sum) in oracle::dot_backward(&features, case.dim, &d_out).iter().enumerate() {
             let (got, dtype) = match i.checked_sub(case.dim) {
                 Some(i) => (got.d_vectors[sample * case.vectors * case.dim + i], types[1]),
                 None => (got.d_bottom[sample * case.dim + i], types[0]),
             };
             let masked = i < case.dim && features[i] <= 0.0;
-            let fits = if masked { got == 0.0 } else { admits(got, sum, dtype, case.vectors + 2, exact) };
-            assert!(fits, "{types:?}, dim {}, sample {sample}, gradient {i}: {got}, {sum:?}", case.dim);
+            let fits =
+                if masked { got == 0.0 } else { admits(got, sum, dtype, case.vectors + 2, exact) };
+            assert!(
+                fits,
+                "{types:?}, dim {}, sample {sample}, gradient {i}: {got}, {sum:?}",
+                case.dim
+            );
         }
     }
     let unaligned = run(stream, case, types, &data, 3);
@@ -160,7 +180,8 @@ fn agrees_with_the_oracle() {
 
 #[test]
 fn tensor_cores_take_what_they_can() {
-    let taken = |case: &Case| Tensor::of(case.vectors, case.dim, [DType::Bf16, DType::F32]).is_some();
+    let taken =
+        |case: &Case| Tensor::of(case.vectors, case.dim, [DType::Bf16, DType::F32]).is_some();
     assert_eq!(SHAPES.each_ref().map(taken), [true, true, true, true, false, false]);
     assert!(Tensor::of(26, 128, [DType::F32; 2]).is_none());
 }

@@ -6,9 +6,9 @@ use crate::vector::unrolled;
 use std::arch::x86_64::{
     __m128, __m256, __m256i, _mm_maskstore_ps, _mm_unpacklo_ps, _mm256_add_ps, _mm256_broadcast_ss,
     _mm256_castpd_ps, _mm256_castps_pd, _mm256_castps256_ps128, _mm256_castsi256_si128,
-    _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_maskload_ps, _mm256_maskstore_ps,
-    _mm256_permute2f128_ps, _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_pd,
-    _mm256_unpacklo_pd,
+    _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_maskload_ps,
+    _mm256_maskstore_ps, _mm256_permute2f128_ps, _mm256_setzero_ps, _mm256_shuffle_ps,
+    _mm256_storeu_ps, _mm256_unpackhi_pd, _mm256_unpacklo_pd,
 };
 use std::mem::MaybeUninit;
 
@@ -28,12 +28,12 @@ macro_rules! by_rows {
     };
 }
 
-/// Products of all pairs of short rows: `F` times its transpose, a group of rows at a time, as far as columns lie below the
-/// diagonal.
+/// Products of all pairs of short rows: `F` times its transpose, a group of rows at a time, as far
+/// as columns lie below the diagonal.
 ///
 /// # Safety
-/// The processor has AVX2 and FMA; there are at most [`MAX_FEATURES`] rows of at most 64 elements; `products` has one element
-/// per pair.
+/// The processor has AVX2 and FMA; there are at most [`MAX_FEATURES`] rows of at most 64 elements;
+/// `products` has one element per pair.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn short_products(features: &Features<'_>, products: &mut [f32]) {
     let count = features.count();
@@ -48,14 +48,17 @@ pub unsafe fn short_products(features: &Features<'_>, products: &mut [f32]) {
     unsafe {
         transpose_features(features, (columns, stride));
         for part in 0..parts {
-            let (first, end) = (1 + part * (count - 1) / parts, 1 + (part + 1) * (count - 1) / parts);
-            let task = Triangle { features, columns, stride, products: products.as_mut_ptr(), first };
+            let (first, end) =
+                (1 + part * (count - 1) / parts, 1 + (part + 1) * (count - 1) / parts);
+            let task =
+                Triangle { features, columns, stride, products: products.as_mut_ptr(), first };
             by_rows!(end - first, below_diagonal(&task));
         }
     }
 }
 
-/// Writes `columns[k·stride + j]` = element `k` of row `j`, zeros for the rows that fill up a block of sixteen.
+/// Writes `columns[k·stride + j]` = element `k` of row `j`, zeros for the rows that fill up a block
+/// of sixteen.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn transpose_features(features: &Features<'_>, (columns, stride): (*mut f32, usize)) {
     let (count, dim) = (features.count(), features.bottom.len());
@@ -63,7 +66,8 @@ unsafe fn transpose_features(features: &Features<'_>, (columns, stride): (*mut f
         let (mask, whole) = (lanes(dim - first), dim - first >= 8);
         for j in (0..stride).step_by(8) {
             let block: [__m256; 8] = std::array::from_fn(|i| match j + i {
-                // SAFETY: the row exists, and has eight elements from here on or the mask keeps to it.
+                // SAFETY: the row exists, and has eight elements from here on or the mask keeps to
+                // it.
                 index if index < count => unsafe {
                     let start = features.start(index).add(first);
                     if whole { _mm256_loadu_ps(start) } else { _mm256_maskload_ps(start, mask) }
@@ -71,7 +75,8 @@ unsafe fn transpose_features(features: &Features<'_>, (columns, stride): (*mut f
                 _ => _mm256_setzero_ps(),
             });
             for (i, values) in transpose(&block).iter().enumerate() {
-                // SAFETY: eight rows of the buffer for each block, MAX_DEPTH being a multiple of eight.
+                // SAFETY: eight rows of the buffer for each block, MAX_DEPTH being a multiple of
+                // eight.
                 unsafe { _mm256_storeu_ps(columns.add((first + i) * stride + j), *values) };
             }
         }
@@ -99,7 +104,8 @@ unsafe fn pair_products<const ROWS: usize, const VECTORS: usize>(task: &Triangle
     let zero = _mm256_setzero_ps();
     let mut sums = [[zero; VECTORS]; ROWS];
     let dim = task.features.bottom.len();
-    // SAFETY: row `i` of the triangle has `i` products, and masks keep to them; rows from 1 on lie one after the other.
+    // SAFETY: row `i` of the triangle has `i` products, and masks keep to them; rows from 1 on lie
+    // one after the other.
     unsafe {
         let mut left = task.features.start(task.first);
         let mut right = task.columns.add(col);
@@ -128,7 +134,8 @@ unsafe fn pair_products<const ROWS: usize, const VECTORS: usize>(task: &Triangle
     }
 }
 
-/// Products of all pairs of long rows: blocks of 3 × 4 pairs, first the lower eight of sixteen lanes, then the upper ones.
+/// Products of all pairs of long rows: blocks of 3 × 4 pairs, first the lower eight of sixteen
+/// lanes, then the upper ones.
 ///
 /// # Safety
 /// The processor has AVX2 and FMA; `products` has one element per pair.
@@ -140,9 +147,12 @@ pub unsafe fn long_products(features: &Features<'_>, products: &mut [f32]) {
     for high in (0..count).step_by(3) {
         let last = count.min(high + 3) - 1;
         for low in (0..last).step_by(4) {
-            let (x, y) =
-                ([at(high), at(high + 1), at(high + 2)], [at(low), at(low + 1), at(low + 2), at(low + 3)]);
-            // SAFETY: all rows exist and have `dim` elements; row `i` has its `i` products from `i(i-1)/2` on.
+            let (x, y) = (
+                [at(high), at(high + 1), at(high + 2)],
+                [at(low), at(low + 1), at(low + 2), at(low + 3)],
+            );
+            // SAFETY: all rows exist and have `dim` elements; row `i` has its `i` products from
+            // `i(i-1)/2` on.
             unsafe {
                 let (lower, upper) = (block(&x, &y, (0, dim)), block(&x, &y, (8, dim)));
                 for r in 0..3 {
@@ -159,17 +169,25 @@ pub unsafe fn long_products(features: &Features<'_>, products: &mut [f32]) {
     }
 }
 
-/// Products of three rows with four in eight lanes each: of the elements from `first` on, eight of every sixteen.
+/// Products of three rows with four in eight lanes each: of the elements from `first` on, eight of
+/// every sixteen.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-unsafe fn block(x: &[*const f32; 3], y: &[*const f32; 4], (first, dim): (usize, usize)) -> [[__m256; 4]; 3] {
+unsafe fn block(
+    x: &[*const f32; 3],
+    y: &[*const f32; 4],
+    (first, dim): (usize, usize),
+) -> [[__m256; 4]; 3] {
     let mut sums = [[_mm256_setzero_ps(); 4]; 3];
     let mut at = first;
     while at + 8 <= dim {
         // SAFETY: eight elements from `at` on.
         unsafe {
-            let left =
-                [_mm256_loadu_ps(x[0].add(at)), _mm256_loadu_ps(x[1].add(at)), _mm256_loadu_ps(x[2].add(at))];
+            let left = [
+                _mm256_loadu_ps(x[0].add(at)),
+                _mm256_loadu_ps(x[1].add(at)),
+                _mm256_loadu_ps(x[2].add(at)),
+            ];
             for s in 0..4 {
                 let right = _mm256_loadu_ps(y[s].add(at));
                 for r in 0..3 {
@@ -194,7 +212,8 @@ unsafe fn block(x: &[*const f32; 3], y: &[*const f32; 4], (first, dim): (usize, 
     sums
 }
 
-/// The sum of the lanes of each of four vectors: lanes l and l + 4, then l and l + 2, then the last two.
+/// The sum of the lanes of each of four vectors: lanes l and l + 4, then l and l + 2, then the last
+/// two.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn sum_lanes(a: __m256, b: __m256, c: __m256, d: __m256) -> __m128 {
@@ -205,7 +224,8 @@ fn sum_lanes(a: __m256, b: __m256, c: __m256, d: __m256) -> __m128 {
     let low = _mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd));
     let twos = _mm256_add_ps(low, _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)));
     // The sums of a, c, a, c in the lower part, of b, d, b, d in the upper one.
-    let ones = _mm256_add_ps(_mm256_shuffle_ps::<0x88>(twos, twos), _mm256_shuffle_ps::<0xDD>(twos, twos));
+    let ones =
+        _mm256_add_ps(_mm256_shuffle_ps::<0x88>(twos, twos), _mm256_shuffle_ps::<0xDD>(twos, twos));
     _mm_unpacklo_ps(_mm256_castps256_ps128(ones), _mm256_extractf128_ps::<1>(ones))
 }
 
@@ -224,7 +244,8 @@ unsafe fn store(target: *mut f32, count: usize, sums: __m128) {
 /// `G·F`: for up to six rows and two vectors of columns at a time, one chain over all rows of `F`.
 ///
 /// # Safety
-/// The processor has AVX2 and FMA; there are at most [`MAX_FEATURES`] rows; the lists are as long as the features ask for.
+/// The processor has AVX2 and FMA; there are at most [`MAX_FEATURES`] rows; the lists are as long
+/// as the features ask for.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn gradients(
     features: &Features<'_>,
@@ -246,7 +267,8 @@ pub unsafe fn gradients(
     }
 }
 
-/// Writes `G` in full: `factors[i·64 + j]` is the gradient of the product of rows i and j, 0 on the diagonal.
+/// Writes `G` in full: `factors[i·64 + j]` is the gradient of the product of rows i and j, 0 on the
+/// diagonal.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn symmetric(gradient: &[f32], count: usize, factors: *mut f32) {
     let at = |i: usize, j: usize| factors.wrapping_add(i * MAX_FEATURES + j);
@@ -307,7 +329,8 @@ unsafe fn some_columns<const ROWS: usize, const VECTORS: usize, const MASKED: bo
         0 => task.d_bottom.wrapping_add(col),
         _ => task.d_vectors.wrapping_add((index - 1) * dim + col),
     };
-    // SAFETY: rows of `F` and of the gradients have `dim` elements, `masks` keep to them; `factors` has `count` rows.
+    // SAFETY: rows of `F` and of the gradients have `dim` elements, `masks` keep to them; `factors`
+    // has `count` rows.
     unsafe {
         if task.first == 0 {
             unrolled!(v < VECTORS { sums[0][v] = load(target(0), v); });

@@ -1,12 +1,13 @@
-//! AVX-512 kernels of one sample: small products with up to 14 × 32 sums in registers, as in [`crate::gemm`].
+//! AVX-512 kernels of one sample: small products with up to 14 × 32 sums in registers, as in
+//! [`crate::gemm`].
 
 use super::{Features, MAX_DEPTH, MAX_FEATURES, Triangle};
 use crate::vector::avx512::{lanes, transpose};
 use crate::vector::unrolled;
 use std::arch::x86_64::{
     __m512, __mmask16, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_storeu_ps,
+    _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_storeu_ps,
 };
 use std::mem::MaybeUninit;
 
@@ -23,12 +24,12 @@ macro_rules! by_rows {
     };
 }
 
-/// Products of all pairs of short rows: `F` times its transpose, a group of rows at a time, as far as columns lie below the
-/// diagonal.
+/// Products of all pairs of short rows: `F` times its transpose, a group of rows at a time, as far
+/// as columns lie below the diagonal.
 ///
 /// # Safety
-/// The processor has AVX-512; there are at most [`MAX_FEATURES`] rows of at most 64 elements; `products` has one element per
-/// pair.
+/// The processor has AVX-512; there are at most [`MAX_FEATURES`] rows of at most 64 elements;
+/// `products` has one element per pair.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub unsafe fn short_products(features: &Features<'_>, products: &mut [f32], ahead: &[f32]) {
     let count = features.count();
@@ -45,17 +46,22 @@ pub unsafe fn short_products(features: &Features<'_>, products: &mut [f32], ahea
     unsafe {
         transpose_features(features, (columns, stride), ahead);
         for part in 0..parts {
-            let (first, end) = (1 + part * (count - 1) / parts, 1 + (part + 1) * (count - 1) / parts);
+            let (first, end) =
+                (1 + part * (count - 1) / parts, 1 + (part + 1) * (count - 1) / parts);
             let task = Triangle { features, columns, stride, products, first };
             by_rows!(end - first, below_diagonal(&task));
         }
     }
 }
 
-/// Writes `columns[k·stride + j]` = element `k` of row `j`, zeros for the rows that fill up a block of sixteen, and asks for
-/// the lines of `ahead` meanwhile.
+/// Writes `columns[k·stride + j]` = element `k` of row `j`, zeros for the rows that fill up a block
+/// of sixteen, and asks for the lines of `ahead` meanwhile.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn transpose_features(features: &Features<'_>, (columns, stride): (*mut f32, usize), ahead: &[f32]) {
+unsafe fn transpose_features(
+    features: &Features<'_>,
+    (columns, stride): (*mut f32, usize),
+    ahead: &[f32],
+) {
     let (count, dim) = (features.count(), features.bottom.len());
     let blocks = dim.div_ceil(16) * count.div_ceil(16);
     let mut lines = ahead.chunks(16);
@@ -74,7 +80,8 @@ unsafe fn transpose_features(features: &Features<'_>, (columns, stride): (*mut f
                 _ => _mm512_setzero_ps(),
             });
             for (i, values) in transpose(&block).iter().enumerate() {
-                // SAFETY: sixteen rows of the buffer for each block, MAX_DEPTH being a multiple of sixteen.
+                // SAFETY: sixteen rows of the buffer for each block, MAX_DEPTH being a multiple of
+                // sixteen.
                 unsafe { _mm512_storeu_ps(columns.add((first + i) * stride + j), *values) };
             }
         }
@@ -104,9 +111,11 @@ unsafe fn pair_products<const ROWS: usize, const VECTORS: usize>(task: &Triangle
     let zero = _mm512_setzero_ps();
     let mut sums = [[zero; VECTORS]; ROWS];
     let dim = task.features.bottom.len();
-    let target = |i: usize| task.products.wrapping_add((task.first + i) * (task.first + i - 1) / 2 + col);
+    let target =
+        |i: usize| task.products.wrapping_add((task.first + i) * (task.first + i - 1) / 2 + col);
     let mask = |i: usize, v: usize| lanes((task.first + i).saturating_sub(col + 16 * v));
-    // SAFETY: row `i` of the triangle has `i` products, and masks keep to them; rows from 1 on lie one after the other.
+    // SAFETY: row `i` of the triangle has `i` products, and masks keep to them; rows from 1 on lie
+    // one after the other.
     unsafe {
         let mut left = task.features.start(task.first);
         let mut right = task.columns.add(col);
@@ -132,10 +141,12 @@ unsafe fn pair_products<const ROWS: usize, const VECTORS: usize>(task: &Triangle
     }
 }
 
-/// `G·F`: for up to fourteen rows and two vectors of columns at a time, one chain over all rows of `F`.
+/// `G·F`: for up to fourteen rows and two vectors of columns at a time, one chain over all rows of
+/// `F`.
 ///
 /// # Safety
-/// The processor has AVX-512; there are at most [`MAX_FEATURES`] rows; the lists are as long as the features ask for.
+/// The processor has AVX-512; there are at most [`MAX_FEATURES`] rows; the lists are as long as the
+/// features ask for.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub unsafe fn gradients(
     features: &Features<'_>,
@@ -166,9 +177,11 @@ pub unsafe fn gradients(
     }
 }
 
-/// Writes `G` in full: `factors[i·64 + j]` is the gradient of the product of rows i and j, 0 on the diagonal.
+/// Writes `G` in full: `factors[i·64 + j]` is the gradient of the product of rows i and j, 0 on the
+/// diagonal.
 ///
-/// Block by block of 16 × 16: what lies below the diagonal is loaded row by row, what lies above is its transpose.
+/// Block by block of 16 × 16: what lies below the diagonal is loaded row by row, what lies above is
+/// its transpose.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn symmetric(gradient: &[f32], count: usize, factors: *mut f32) {
     let at = |i: usize, j: usize| factors.wrapping_add(i * MAX_FEATURES + j);
@@ -177,7 +190,10 @@ unsafe fn symmetric(gradient: &[f32], count: usize, factors: *mut f32) {
             let block: [__m512; 16] = std::array::from_fn(|r| match high + r {
                 // SAFETY: row `i` has `i` gradients, and the mask keeps to them.
                 i if i < count && i > low => unsafe {
-                    _mm512_maskz_loadu_ps(lanes(i - low), gradient.as_ptr().add(i * (i - 1) / 2 + low))
+                    _mm512_maskz_loadu_ps(
+                        lanes(i - low),
+                        gradient.as_ptr().add(i * (i - 1) / 2 + low),
+                    )
                 },
                 _ => _mm512_setzero_ps(),
             });
@@ -186,7 +202,8 @@ unsafe fn symmetric(gradient: &[f32], count: usize, factors: *mut f32) {
                 if high == low {
                     across[r] = _mm512_add_ps(block[r], across[r]);
                 } else {
-                    // SAFETY: all rows and columns of a block lie inside the buffer, MAX_FEATURES being a multiple of 16.
+                    // SAFETY: all rows and columns of a block lie inside the buffer, MAX_FEATURES
+                    // being a multiple of 16.
                     unsafe { _mm512_storeu_ps(at(high + r, low), block[r]) };
                 }
                 // SAFETY: as above.
@@ -204,7 +221,8 @@ struct Rows<'a> {
     first: usize,
     d_bottom: *mut f32,
     d_vectors: *mut f32,
-    /// Read by the next sample: one cache line is asked for with each row and pair of vectors, and one of what it writes.
+    /// Read by the next sample: one cache line is asked for with each row and pair of vectors, and
+    /// one of what it writes.
     ahead: *const f32,
 }
 
@@ -225,7 +243,11 @@ unsafe fn all_columns<const ROWS: usize>(task: &Rows<'_>, dim: usize) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn some_columns<const ROWS: usize, const VECTORS: usize>(task: &Rows<'_>, dim: usize, col: usize) {
+unsafe fn some_columns<const ROWS: usize, const VECTORS: usize>(
+    task: &Rows<'_>,
+    dim: usize,
+    col: usize,
+) {
     let zero = _mm512_setzero_ps();
     let mut sums = [[zero; VECTORS]; ROWS];
     let masks: [__mmask16; VECTORS] = std::array::from_fn(|v| lanes(dim - col - 16 * v));
@@ -233,7 +255,8 @@ unsafe fn some_columns<const ROWS: usize, const VECTORS: usize>(task: &Rows<'_>,
         0 => task.d_bottom.wrapping_add(col),
         _ => task.d_vectors.wrapping_add((index - 1) * dim + col),
     };
-    // SAFETY: rows of `F` and of the gradients have `dim` elements, `masks` keep to them; `factors` has `count` rows.
+    // SAFETY: rows of `F` and of the gradients have `dim` elements, `masks` keep to them; `factors`
+    // has `count` rows.
     unsafe {
         if task.first == 0 {
             sums[0][0] = _mm512_maskz_loadu_ps(masks[0], target(0));
@@ -248,8 +271,11 @@ unsafe fn some_columns<const ROWS: usize, const VECTORS: usize>(task: &Rows<'_>,
             ahead = ahead.wrapping_add(16);
             let values = task.features.start(j).add(col);
             let low = _mm512_maskz_loadu_ps(masks[0], values);
-            let high =
-                if VECTORS > 1 { _mm512_maskz_loadu_ps(masks[VECTORS - 1], values.add(16)) } else { zero };
+            let high = if VECTORS > 1 {
+                _mm512_maskz_loadu_ps(masks[VECTORS - 1], values.add(16))
+            } else {
+                zero
+            };
             unrolled!(i < ROWS {
                 let factor = _mm512_set1_ps(*factors.add(i));
                 sums[i][0] = _mm512_fmadd_ps(factor, low, sums[i][0]);

@@ -3,13 +3,14 @@
 use super::Features;
 use crate::vector::avx512::lanes;
 use std::arch::x86_64::{
-    __m512, _MM_HINT_T0, _mm_mask_storeu_ps, _mm_prefetch, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd,
-    _mm512_extractf32x4_ps, _mm512_fmadd_ps, _mm512_maskz_loadu_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4,
-    _mm512_shuffle_ps, _mm512_unpackhi_pd, _mm512_unpacklo_pd,
+    __m512, _MM_HINT_T0, _mm_mask_storeu_ps, _mm_prefetch, _mm512_add_ps, _mm512_castpd_ps,
+    _mm512_castps_pd, _mm512_extractf32x4_ps, _mm512_fmadd_ps, _mm512_maskz_loadu_ps,
+    _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_unpackhi_pd,
+    _mm512_unpacklo_pd,
 };
 
-/// Products of all pairs: blocks of 4 × 4 pairs, sixteen sums at once, so that each loaded vector serves four of them
-/// and sixteen sums of lanes are taken together.
+/// Products of all pairs: blocks of 4 × 4 pairs, sixteen sums at once, so that each loaded vector
+/// serves four of them and sixteen sums of lanes are taken together.
 ///
 /// # Safety
 /// The processor has AVX-512; `products` has one element per pair.
@@ -20,7 +21,9 @@ pub unsafe fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f
     // A few cache lines of the next sample with each block.
     let mut ahead = ahead.chunks(ahead.len().div_ceil(blocks).max(1));
     // Rows beyond the last stand in for it; their products are not stored.
-    let rows = |first: usize| std::array::from_fn::<_, 4, _>(|r| features.start((first + r).min(count - 1)));
+    let rows = |first: usize| {
+        std::array::from_fn::<_, 4, _>(|r| features.start((first + r).min(count - 1)))
+    };
     for high in (0..count).step_by(4) {
         for low in (0..=high).step_by(4) {
             for line in ahead.next().unwrap_or_default().chunks(16) {
@@ -33,16 +36,22 @@ pub unsafe fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f
                     false => block::<false>(&rows(high), &rows(low), dim),
                 }
             };
-            // SAFETY: as the caller promises, row `i` has its `i` products from `i(i-1)/2` on; `store` keeps to them.
+            // SAFETY: as the caller promises, row `i` has its `i` products from `i(i-1)/2` on;
+            // `store` keeps to them.
             unsafe { store(products.as_mut_ptr(), (high, low), count, sums) };
         }
     }
 }
 
-/// The products of four rows with four: element `4r + s` is `high[r] · low[s]`. On the diagonal only `s < r` counts.
+/// The products of four rows with four: element `4r + s` is `high[r] · low[s]`. On the diagonal
+/// only `s < r` counts.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 #[inline]
-unsafe fn block<const DIAGONAL: bool>(high: &[*const f32; 4], low: &[*const f32; 4], dim: usize) -> __m512 {
+unsafe fn block<const DIAGONAL: bool>(
+    high: &[*const f32; 4],
+    low: &[*const f32; 4],
+    dim: usize,
+) -> __m512 {
     let zero = _mm512_setzero_ps();
     let mut sums = [[zero; 4]; 4];
     let mut first = 0;
@@ -90,7 +99,10 @@ fn quarter(ab: __m512, cd: __m512) -> __m512 {
 #[inline]
 fn pairs(p: __m512, q: __m512) -> __m512 {
     let (p, q) = (_mm512_castps_pd(p), _mm512_castps_pd(q));
-    _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(p, q)), _mm512_castpd_ps(_mm512_unpackhi_pd(p, q)))
+    _mm512_add_ps(
+        _mm512_castpd_ps(_mm512_unpacklo_pd(p, q)),
+        _mm512_castpd_ps(_mm512_unpackhi_pd(p, q)),
+    )
 }
 
 /// Stores the part of a block that lies below the diagonal.

@@ -1,4 +1,5 @@
-//! Kernels of one sample: for AVX-512 and AVX2 by hand, for everything else by the compiler, with the same bits.
+//! Kernels of one sample: for AVX-512 and AVX2 by hand, for everything else by the compiler, with
+//! the same bits.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -52,7 +53,8 @@ struct Triangle<'a> {
     first: usize,
 }
 
-/// Most rows of `F` that the kernels by hand take: their square matrix, or their transpose, lies on the stack.
+/// Most rows of `F` that the kernels by hand take: their square matrix, or their transpose, lies on
+/// the stack.
 #[cfg(target_arch = "x86_64")]
 const MAX_FEATURES: usize = 64;
 
@@ -73,7 +75,9 @@ pub fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f32]) {
         Isa::Avx512 if long => unsafe { long::products(features, products, ahead) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above, and rows are few and short enough.
-        Isa::Avx512 if count <= MAX_FEATURES => unsafe { avx512::short_products(features, products, ahead) },
+        Isa::Avx512 if count <= MAX_FEATURES => unsafe {
+            avx512::short_products(features, products, ahead)
+        },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has AVX2 and FMA; the list is as long as asserted.
         Isa::Avx2 if long => unsafe { avx2::long_products(features, products) },
@@ -142,7 +146,8 @@ fn dot(x: &[f32], y: &[f32]) -> f32 {
 vectorized! {
     fn plain_short_products(features: &Features<'_>, products: &mut [f32]) {
         products.fill(0.0);
-        // Sixteen elements of all rows at a time, transposed, so that a row's products lie side by side.
+        // Sixteen elements of all rows at a time, transposed, so that a row's products lie side by
+        // side.
         let mut columns = [[0.0_f32; MAX_COLUMNS]; 16];
         let (count, dim) = (features.count(), features.bottom.len());
         for low in (0..count).step_by(MAX_COLUMNS) {
