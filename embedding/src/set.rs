@@ -7,13 +7,16 @@ use crate::ids::{Ids, bags_of, num_samples};
 use crate::lookup::{LookupArgs, lookup};
 use crate::registry::{Registry, TableEnv};
 use crate::route::{Route, RouteArgs, route};
-use crate::rows::{OpenRows, OpenRowsMut};
 use crate::table::{EmbeddingTable, Keys, MemoryNeeds, PlainRows, SparseStep, TableSpec};
 use crate::update::{MAX_SUM_BLOCKS, UpdateArgs, update};
 use headlong_device::cuda::{CudaStream, DevicePtr};
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::{ArenaPlan, DType, Device, Mat, Stream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+mod rows;
+
+pub(crate) use rows::{check_rows, read_rows, write_rows};
 
 /// What a set is built for, besides its tables.
 #[derive(Debug, Clone, Copy)]
@@ -488,82 +491,6 @@ impl EmbeddingSet {
         check_rows(&self.specs[table], &self.tensors[table], tensor, first_row, values.len())?;
         write_rows(mat, first_row, values)
     }
-}
-
-/// Copies whole rows of a matrix, wherever it lies, as f32.
-pub(crate) fn read_rows(mat: &Mat, first_row: u64, out: &mut [f32]) -> Result<()> {
-    if !mat.is_on_device() {
-        OpenRows::new(mat).copy(first_row as usize * mat.cols(), out);
-        return Ok(());
-    }
-    let rows = mat.rows_range(first_row as usize, out.len() / mat.cols());
-    match mat.dtype() {
-        DType::F16 => {
-            out.iter_mut()
-                .zip(rows.to_vec::<half::f16>()?)
-                .for_each(|(to, from)| *to = from.to_f32());
-        }
-        DType::Bf16 => {
-            out.iter_mut()
-                .zip(rows.to_vec::<half::bf16>()?)
-                .for_each(|(to, from)| *to = from.to_f32());
-        }
-        _ => out.copy_from_slice(&rows.to_vec::<f32>()?),
-    }
-    Ok(())
-}
-
-/// Overwrites whole rows of a matrix, wherever it lies; narrow elements are rounded to nearest.
-pub(crate) fn write_rows(mat: &Mat, first_row: u64, values: &[f32]) -> Result<()> {
-    if !mat.is_on_device() {
-        OpenRowsMut::new(mat).overwrite(first_row as usize * mat.cols(), values);
-        return Ok(());
-    }
-    let rows = mat.rows_range(first_row as usize, values.len() / mat.cols());
-    match mat.dtype() {
-        DType::F16 => {
-            rows.copy_from(&values.iter().map(|&x| half::f16::from_f32(x)).collect::<Vec<_>>())?;
-        }
-        DType::Bf16 => {
-            rows.copy_from(&values.iter().map(|&x| half::bf16::from_f32(x)).collect::<Vec<_>>())?;
-        }
-        _ => rows.copy_from(values)?,
-    }
-    Ok(())
-}
-
-impl PlainRows {
-    /// The matrix of tensor number `tensor`: the weights, then the states.
-    pub(crate) fn tensor(&self, tensor: usize) -> Option<&Mat> {
-        if tensor == 0 { Some(&self.weights) } else { self.states.get(tensor - 1) }
-    }
-}
-
-/// Checks that `len` elements from row `first_row` on are whole rows of tensor number `tensor` of
-/// `tensors`, and returns the columns of a row.
-pub(crate) fn check_rows(
-    spec: &TableSpec,
-    tensors: &[TensorSpec],
-    tensor: usize,
-    first_row: u64,
-    len: usize,
-) -> Result<usize> {
-    let table = || spec.name.clone();
-    let Some(tensor) = tensors.get(tensor) else {
-        let (tensor, known) = (format!("number {tensor}"), names(tensors));
-        return Err(EmbeddingError::UnknownTensor { table: table(), tensor, known });
-    };
-    assert_eq!(len % tensor.cols, 0, "rows of `{}` have {} elements", tensor.name, tensor.cols);
-    let count = (len / tensor.cols) as u64;
-    if first_row.checked_add(count).is_none_or(|end| end > tensor.rows) {
-        let (table, tensor, rows) = (table(), tensor.name.clone(), tensor.rows);
-        return Err(EmbeddingError::RowRange { table, tensor, first_row, count, rows });
-    }
-    Ok(tensor.cols)
-}
-
-fn names(tensors: &[TensorSpec]) -> String {
-    tensors.iter().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// Refuses tables that have no CUDA body, by name, before memory is taken.

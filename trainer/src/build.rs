@@ -269,20 +269,9 @@ impl Model {
         let [logits, d_logits] = ids.logits.map(mat);
         let [requested, asked, inside, across] = ids.exchanged.map(mat);
         let by_node = deduplicates_by_node(config, &parts);
-        let purposes = [Purpose::Training, Purpose::Training, Purpose::Evaluation];
-        let mut purposes = purposes.into_iter();
         let num_shares = if parts.ids == IdsChoice::Known && !by_node { sizes.ranks } else { 0 };
-        let slots = ids.batches.map(|(labels, dense)| {
-            let purpose = purposes.next().expect("there are as many purposes as slots");
-            let proxy = by_node.then(|| tables.new_node_proxy());
-            BatchSlot::new(
-                purpose,
-                (mat(labels), mat(dense)),
-                tables.new_route(),
-                proxy,
-                num_shares,
-            )
-        });
+        let batches = ids.batches.map(|(labels, dense)| (mat(labels), mat(dense)));
+        let slots = batch_slots(&tables, batches, by_node, num_shares);
         let rank = parts.communicator.rank().0;
         // Proxies ask for what their peers have asked them for.
         let ids_choice = if by_node { IdsChoice::Exchange } else { parts.ids };
@@ -564,6 +553,22 @@ fn build_tables(
 fn deduplicates_by_node(config: &Config, parts: &RankParts<'_>) -> bool {
     let aligned = parts.communicator.topology().aligned_node_size();
     config.comm.deduplicate == DeduplicateChoice::Node && aligned.is_some()
+}
+
+/// The slots of the batch of now, of next and of an evaluation.
+fn batch_slots(
+    tables: &HybridSet,
+    matrices: [(Mat, Mat); 3],
+    by_node: bool,
+    num_shares: usize,
+) -> [BatchSlot; 3] {
+    let purposes = [Purpose::Training, Purpose::Training, Purpose::Evaluation];
+    let mut purposes = purposes.into_iter();
+    matrices.map(|labels_and_dense| {
+        let purpose = purposes.next().expect("there are as many purposes as slots");
+        let proxy = by_node.then(|| tables.new_node_proxy());
+        BatchSlot::new(purpose, labels_and_dense, tables.new_route(), proxy, num_shares)
+    })
 }
 
 /// Elements of one piece of the all-reduce. Threads of one process read each other's memory: pieces

@@ -7,15 +7,15 @@
 
 use crate::build::{Ablation, Model, RankParts, table_specs};
 use crate::config::{
-    CompressChoice, Config, DeviceChoice, ExchangeChoice, FeatureChoice, IdsChoice, Instructions,
-    ScheduleChoice, TransportChoice,
+    CompressChoice, Config, ExchangeChoice, FeatureChoice, IdsChoice, Instructions, ScheduleChoice,
+    TransportChoice,
 };
 use crate::data::failed;
 use crate::engine::{Engine, StepLoss, StepRates};
 use crate::error::{Error, Result};
 use crate::input::read_text;
 use crate::lanes::Lanes;
-use crate::machine::{unusable, use_instructions};
+use crate::machine::use_instructions;
 use crate::report::ExchangeBytes;
 use crate::table_state::Group;
 use crate::trace::{Record, Recorder, write_trace};
@@ -24,8 +24,6 @@ use headlong_comm::{
     AllToAll, BetweenDevices, Busy, CommError, CommOptions, Communicator, Compress, Feature,
     NcclOptions, Topology,
 };
-use headlong_device::Stream;
-use headlong_device::cuda::CudaDevice;
 use headlong_device::pool::Pool;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::Partition;
@@ -36,8 +34,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 mod rest;
+mod stream;
 
 use rest::come_to_rest;
+use stream::{place_on_machine, stream_of};
 
 /// The ranks of this process.
 pub struct Crew {
@@ -145,53 +145,6 @@ pub fn tuned_comm_options(config: &Config) -> Result<CommOptions> {
     let tuning = Tuning::read(&text)
         .map_err(|error| Error::config("comm.tuning", format!("{}: {error}", path.display())))?;
     Ok(CommOptions { tuning: Some(Arc::new(tuning)), ..comm_options(config) })
-}
-
-/// The stream that a rank works on. Ranks of a machine take its CUDA devices in their order: those
-/// of a node, or all ranks where they are threads of one process, whatever nodes they play; behind
-/// `taken` ones where there are enough.
-fn stream_of(
-    config: &Config,
-    communicator: &Communicator,
-    threads: usize,
-    taken: usize,
-) -> Result<Stream> {
-    if config.run.device != DeviceChoice::Cuda {
-        return Ok(Stream::cpu(threads));
-    }
-    let (local, ranks) = place_on_machine(communicator);
-    let devices = CudaDevice::count().map_err(unusable)? as usize;
-    let ordinal = if crate::machine::has_devices_beside(devices, taken, ranks) {
-        taken + local
-    } else {
-        local
-    };
-    if ordinal >= devices {
-        return Err(Error::unsupported(
-            format!("run.device = \"cuda\" with {ranks} ranks on a machine"),
-            format!("each rank has a device of its own, and this machine has {devices}"),
-        ));
-    }
-    headlong_device::cuda::set_kernel_dir(config.run.kernels.clone());
-    headlong_device::cuda::blas::set_algorithm_file(config.run.algorithms.clone());
-    let device = CudaDevice::open(ordinal as u32).map_err(unusable)?;
-    let pool = Arc::new(Pool::new(threads));
-    let stream =
-        |high| Stream::cuda_with_priority(&device, Arc::clone(&pool), high).map_err(unusable);
-    // Whatever others wait for goes first; weight gradients fill the gaps.
-    match config.run.schedule {
-        ScheduleChoice::Serial => stream(true),
-        _ => Ok(stream(true)?.with_companion(stream(false)?)),
-    }
-}
-
-/// The number of a rank among those of its machine, and how many these are.
-fn place_on_machine(communicator: &Communicator) -> (usize, usize) {
-    let (rank, topology) = (communicator.rank(), communicator.topology());
-    match communicator.transport().name() {
-        "local" => (rank.0, topology.num_ranks()),
-        _ => (topology.local_index(rank), topology.node_size(topology.node_of(rank))),
-    }
 }
 
 impl Crew {

@@ -5,19 +5,20 @@
 //! `None`, which it does where `train.steps` or `train.epochs` end the run, with
 //! [`Session::evaluate`] and [`Session::save`] in between.
 
+mod checkpoints;
 mod eval_ranks;
 mod evaluations;
 mod slices;
 
+pub use checkpoints::{load, open_directory, restore_ids};
 pub use eval_ranks::{
     EvalRanks, EvalRanksOptions, check as check_eval_ranks, config_of as config_of_eval_ranks,
 };
 pub use evaluations::{Evaluated, Take, predict_all};
 
 use crate::checkpoint::{
-    Blob, Checkpoint, CheckpointDirectory, Cleaned, DEFAULT_SHARD_BYTES, DataFingerprint,
-    DirectoryOptions, Files, RandomState, SaveReport, SavedState, Select, Snapshot, SystemFiles,
-    TrainedFile, read_like_a_save,
+    Checkpoint, CheckpointDirectory, Cleaned, DEFAULT_SHARD_BYTES, DataFingerprint, Files,
+    RandomState, SaveReport, SavedState, Select, Snapshot, TrainedFile, read_like_a_save,
 };
 use crate::config::{Config, IdsChoice};
 use crate::crew::{Crew, exchange_failed};
@@ -25,11 +26,12 @@ use crate::data::{self, EvaluationData, TrainingReader, failed};
 use crate::data_key;
 use crate::drift::{Drift, DriftWatch, covered_share};
 use crate::engine::{StepLoss, StepRates};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::evaluation::Scores;
 use crate::learning_rate::LearningRate;
 use crate::metrics::EvalMetrics;
 use crate::statistics::STATISTICS_BLOB;
+use checkpoints::{blob, open_directory_on, parse_state, remember_order};
 use evaluations::Evaluations;
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::io::DataFile;
@@ -37,7 +39,6 @@ use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::{Batch, IdMapper, Position, Reader};
 use serde::{Deserialize, Serialize};
 use slices::{Gather, slice_of};
-use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -536,98 +537,4 @@ pub fn steps_of_epochs(config: &Config, rows: u64) -> u64 {
     let per_step = (train.batch_size * train.accumulate) as u64;
     let part = (rows as f64 * train.epochs.fract()).round() as u64;
     train.epochs.trunc() as u64 * rows.div_ceil(per_step) + part.div_ceil(per_step)
-}
-
-/// Opens the directory of checkpoints for writing, where the configuration names one; each save by
-/// `writers` threads.
-///
-/// # Errors
-/// Another process writes there, or the directory cannot be made.
-pub fn open_directory(config: &Config, writers: usize) -> Result<Option<CheckpointDirectory>> {
-    open_directory_on(Box::new(SystemFiles), config, writers)
-}
-
-fn open_directory_on(
-    files: Box<dyn Files>,
-    config: &Config,
-    writers: usize,
-) -> Result<Option<CheckpointDirectory>> {
-    let Some(dir) = &config.checkpoint.dir else { return Ok(None) };
-    let options = DirectoryOptions {
-        writers,
-        keep_last: config.checkpoint.keep,
-        keep_best: config.checkpoint.keep_best,
-        files,
-        ..DirectoryOptions::default()
-    };
-    let opened = CheckpointDirectory::open(dir, options);
-    opened.map(Some).map_err(|error| failed("the checkpoint directory cannot be used", error))
-}
-
-/// Loads a checkpoint into all ranks of this process after checking that it is of this model and of
-/// data prepared alike.
-///
-/// # Errors
-/// The first difference, by name; damaged files.
-pub fn load(
-    crew: &mut Crew,
-    checkpoint: &Checkpoint,
-    data: &DataFingerprint,
-    select: Select,
-) -> Result<()> {
-    let (model, optimizers) = crew.fingerprints();
-    let checks = checkpoint
-        .check_model(&model)
-        .and_then(|()| match select {
-            Select::All => checkpoint.check_optimizers(&optimizers),
-            Select::WeightsOnly => Ok(()),
-        })
-        .and_then(|()| checkpoint.check_data(data))
-        .and_then(|()| checkpoint.load(crew, select));
-    checks.map_err(|error| failed("the checkpoint cannot be loaded", error))?;
-    crew.weights_changed();
-    Ok(())
-}
-
-/// Restores the state of admitted ids that a checkpoint holds.
-///
-/// # Errors
-/// A damaged file.
-pub fn restore_ids(checkpoint: &Checkpoint, ids: &mut IdMapper) -> Result<()> {
-    let blob = checkpoint
-        .blob(IDS_BLOB)
-        .map_err(|error| failed("the checkpoint cannot be loaded", error))?;
-    let Some(mut blob) = blob else { return Ok(()) };
-    let mut bytes = Vec::new();
-    let path = checkpoint.path().join(IDS_BLOB);
-    blob.read_to_end(&mut bytes).map_err(|source| Error::Io { action: "read", path, source })?;
-    ids.restore_state(&bytes).map_err(|error| failed("the checkpoint cannot be loaded", error))
-}
-
-/// Refuses to go on in another order: the position would be another one's.
-fn remember_order(memory: &mut Memory, order: String, resumed: bool) -> Result<()> {
-    let before = memory.order.as_deref().unwrap_or("text");
-    if resumed && before != order {
-        let message = format!(
-            "the run that goes on has read its data as \"{before}\", this one would as \"{order}\": leave data.order, its seed and window, \
-             data.cache and the batch size as they were"
-        );
-        return Err(Error::config("--resume", message));
-    }
-    memory.order = Some(order);
-    Ok(())
-}
-
-fn parse_state<T: serde::de::DeserializeOwned>(what: &str, value: &serde_json::Value) -> Result<T> {
-    serde_json::from_value(value.clone())
-        .map_err(|error| failed(&format!("{what} in the checkpoint is damaged"), error))
-}
-
-fn blob<'a>(file: &str, bytes: &'a [u8]) -> Blob<'a> {
-    let estimated_bytes = bytes.len() as u64;
-    Blob {
-        file: file.to_owned(),
-        estimated_bytes,
-        write: Box::new(move |out| out.write_all(bytes)),
-    }
 }

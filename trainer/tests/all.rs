@@ -40,6 +40,7 @@ mod own_program;
 mod paths;
 mod planned;
 mod planted;
+mod presets;
 mod python_docs;
 mod python_support;
 mod ranks;

@@ -4,8 +4,8 @@ use crate::harness::{Floor, Harness, Rate};
 use headlong::bench::data::{default_batches, zipf_rows};
 use headlong::bench::shapes::Shape;
 use headlong_device::optimizer::{Optimizer, Step};
-use headlong_device::{ArenaPlan, DType, JaggedRef};
-use headlong_embedding::{EmbeddingSet, SetOptions, TableSpec};
+use headlong_device::{ArenaPlan, DType, JaggedRef, Stream};
+use headlong_embedding::{EmbeddingSet, Route, SetOptions, TableSpec};
 use std::collections::BTreeSet;
 
 /// Runs `route`, `lookup` and `update` at both shapes.
@@ -82,23 +82,32 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
     harness.measure(&rate, || expect(set.lookup(&stream, &batches[next()], &vectors)));
 
     // Every distinct row is read and written, every gradient read once.
-    let distinct: usize = batches
-        .iter()
-        .flatten()
-        .map(|bags| bags.values.iter().collect::<BTreeSet<_>>().len())
-        .sum();
-    let bytes = (lookups + 2.0 * distinct as f64 / num_batches as f64) * row_bytes;
-    let mut routes = Vec::new();
-    for batch in &batches {
-        let mut route = set.new_route();
-        set.route(&stream, batch, &mut route)?;
-        routes.push(route);
-    }
+    let distinct = distinct_rows(&batches) as f64 / num_batches as f64;
+    let bytes = (lookups + 2.0 * distinct) * row_bytes;
+    let routes = routes_of(&set, &stream, &batches)?;
     let step = Step { learning_rate: 1e-6, number: 1 };
     let rate =
         Rate { name: &case("update"), unit: "GB/s", work: bytes * 1e-9, floor: Floor::Gather };
     harness.measure(&rate, || expect(set.update(&stream, &routes[next()], &vectors, &step)));
     Ok(())
+}
+
+/// Unique rows of each table and batch, counted together.
+fn distinct_rows(batches: &[Vec<JaggedRef>]) -> usize {
+    let bags = batches.iter().flatten();
+    bags.map(|bags| bags.values.iter().collect::<BTreeSet<_>>().len()).sum()
+}
+
+fn routes_of(
+    set: &EmbeddingSet,
+    stream: &Stream,
+    batches: &[Vec<JaggedRef>],
+) -> headlong_embedding::Result<Vec<Route>> {
+    let route = |batch| {
+        let mut route = set.new_route();
+        set.route(stream, batch, &mut route).map(|()| route)
+    };
+    batches.iter().map(route).collect()
 }
 
 /// Inputs were made for the set, so a refusal is a bug in the benchmark.

@@ -58,6 +58,7 @@ mod pool;
 mod reduce;
 mod route;
 mod set;
+mod shape;
 mod snapshot;
 pub mod split;
 pub mod statistics;

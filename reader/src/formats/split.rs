@@ -132,6 +132,70 @@ impl FeatureSpec {
         self.channel_spec.get(name).map_or(&[], Vec::as_slice)
     }
 
+    /// The features of the label, of the numerical channel and of the categorical one.
+    fn channels(&self) -> [&[String]; 3] {
+        ["label", "numerical", "categorical"].map(|channel| self.channel(channel))
+    }
+
+    /// The files of the folder `name` of `root`, in their order; or what is wrong with its entry.
+    fn field_files(&self, root: &Path, name: &str) -> Result<Vec<FieldFile>, String> {
+        let Some(chunks) = self.source_spec.get(name) else {
+            let known: Vec<_> = self.source_spec.keys().cloned().collect();
+            return Err(format!(
+                "source_spec: expected \"{name}\" (the folder's name), found {}",
+                known.join(", ")
+            ));
+        };
+        let files: Vec<_> = chunks
+            .iter()
+            .map(|chunk| self.field_file(root, name, chunk))
+            .collect::<Result<_, _>>()?;
+        let [labels, dense, sparse] = self.channels();
+        let expected =
+            usize::from(!labels.is_empty()) + usize::from(!dense.is_empty()) + sparse.len();
+        if files.len() != expected {
+            let found = files.len();
+            return Err(format!("source_spec {name}: expected {expected} files, found {found}"));
+        }
+        Ok(files)
+    }
+
+    /// The one file of `chunk`, and which numbers of a sample it holds.
+    fn field_file(&self, root: &Path, name: &str, chunk: &Chunk) -> Result<FieldFile, String> {
+        let features = &chunk.features;
+        let Some(feature) = features.first().and_then(|name| self.feature_spec.get(name)) else {
+            return Err(format!(
+                "source_spec {name}: features {features:?} are not in feature_spec"
+            ));
+        };
+        let element = element(&feature.dtype)
+            .ok_or_else(|| format!("{}: unknown dtype \"{}\"", features[0], feature.dtype))?;
+        let [labels, dense, sparse] = self.channels();
+        let column = sparse.iter().position(|name| features == &[name.as_str()]);
+        let target = match column {
+            _ if features == labels => Target::Label,
+            _ if features == dense => Target::Dense,
+            Some(column) => Target::Column(column),
+            None => {
+                return Err(format!(
+                    "source_spec {name}: features {features:?} are neither the label, all \
+                     numerical ones in order, nor one categorical"
+                ));
+            }
+        };
+        let [path] = &chunk.files[..] else {
+            return Err(format!("source_spec {name}: expected one file for {features:?}"));
+        };
+        let count = features.len();
+        Ok(FieldFile {
+            path: root.join(path),
+            first_byte: 0,
+            num_bytes: None,
+            record_bytes: (count * element.bytes()) as u64,
+            fields: vec![Field { at: 0, element, count, target }],
+        })
+    }
+
     /// The rows that each categorical column's table needs, in order; 0 where it is not said.
     pub fn cardinalities(&self) -> Vec<u64> {
         let columns = self.channel("categorical").iter();
@@ -169,63 +233,11 @@ fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, 
         return Err(ReaderError::Format { file: folder.to_owned(), message });
     }
     let spec = FeatureSpec::load(root)?;
-    let bad = |message: String| ReaderError::Format { file: root.join(SPECIFICATION), message };
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let Some(chunks) = spec.source_spec.get(&name) else {
-        let known: Vec<_> = spec.source_spec.keys().cloned().collect();
-        return Err(bad(format!(
-            "source_spec: expected \"{name}\" (the folder's name), found {}",
-            known.join(", ")
-        )));
-    };
-    let [labels, dense, sparse] =
-        ["label", "numerical", "categorical"].map(|channel| spec.channel(channel));
-    let mut files = Vec::new();
-    for chunk in chunks {
-        let Some(feature) = chunk.features.first().and_then(|name| spec.feature_spec.get(name))
-        else {
-            return Err(bad(format!(
-                "source_spec {name}: features {:?} are not in feature_spec",
-                chunk.features
-            )));
-        };
-        let element = element(&feature.dtype).ok_or_else(|| {
-            bad(format!("{}: unknown dtype \"{}\"", chunk.features[0], feature.dtype))
-        })?;
-        let column = sparse.iter().position(|name| chunk.features == [name.as_str()]);
-        let target = match column {
-            _ if chunk.features == labels => Target::Label,
-            _ if chunk.features == dense => Target::Dense,
-            Some(column) => Target::Column(column),
-            None => {
-                return Err(bad(format!(
-                    "source_spec {name}: features {:?} are neither the label, all numerical ones in order, nor one categorical",
-                    chunk.features
-                )));
-            }
-        };
-        let [path] = &chunk.files[..] else {
-            return Err(bad(format!(
-                "source_spec {name}: expected one file for {:?}",
-                chunk.features
-            )));
-        };
-        let count = chunk.features.len();
-        files.push(FieldFile {
-            path: root.join(path),
-            first_byte: 0,
-            num_bytes: None,
-            record_bytes: (count * element.bytes()) as u64,
-            fields: vec![Field { at: 0, element, count, target }],
-        });
-    }
-    let expected = usize::from(!labels.is_empty()) + usize::from(!dense.is_empty()) + sparse.len();
-    if files.len() != expected {
-        return Err(bad(format!(
-            "source_spec {name}: expected {expected} files, found {}",
-            files.len()
-        )));
-    }
+    let files = spec
+        .field_files(root, &name)
+        .map_err(|message| ReaderError::Format { file: root.join(SPECIFICATION), message })?;
+    let [labels, dense, sparse] = spec.channels();
     let schema = DataSchema {
         labelled: !labels.is_empty(),
         label: None,

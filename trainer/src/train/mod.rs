@@ -6,35 +6,36 @@ mod milestones;
 pub(crate) mod prepare;
 mod progress;
 pub(crate) mod remarks;
+mod resume;
 
 pub use prepare::Prepared;
 
 use crate::arithmetic::Ceiling;
-use crate::checkpoint::{self, Checkpoint, CheckpointDirectory};
+use crate::checkpoint::Checkpoint;
 use crate::checkpoint_command;
 use crate::cli::{LogTarget, TrainOptions};
 use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::crew::{Crew, CrewOptions};
-use crate::data::{self, Reads, count_samples, failed};
+use crate::data::{self, Reads, count_samples};
 use crate::error::{Error, Result, signal_name};
 use crate::job::{Busy, Job};
 use crate::machine::Machine;
 use crate::mllog::MlLog;
 use crate::outlook::{self, Place};
-use crate::output;
 use crate::placement::Placement;
 use crate::plan::{Plan, evaluation};
 use crate::plan_command::{OfRun, Planned};
 use crate::report::{self, At, Done, Reporter};
 use crate::session::{
-    EvalRanks, EvalRanksOptions, Session, Start, check_eval_ranks, open_directory, steps_of_epochs,
+    EvalRanks, EvalRanksOptions, Session, Start, check_eval_ranks, steps_of_epochs,
 };
 use crate::signals::StopRequest;
 use crate::trace::Record;
 use headlong_reader::Reader as _;
 use progress::Meter;
+use resume::{already_done, asked_for, find_checkpoint, refuse_later_checkpoints};
 use serde_json::Map;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -183,78 +184,6 @@ fn dry_run(
     let planned = Planned::new(&job.config, &place, &of_run)?;
     reporter.result(&planned.text(&options.origin));
     planned.fits
-}
-
-/// The checkpoint that `--resume` goes on from.
-fn find_checkpoint(
-    config: &Config,
-    options: &TrainOptions,
-    leads: bool,
-) -> Result<Option<Checkpoint>> {
-    match &config.checkpoint.dir {
-        Some(dir) if options.resume && dir.exists() => {
-            if leads && !options.dry_run {
-                // Opening the directory brings back a checkpoint that a crash had left under an
-                // interim name.
-                let directory = open_directory(config, 1)?;
-                let cleaned = directory.iter().flat_map(CheckpointDirectory::cleaned);
-                cleaned.for_each(|left| output::say(format_args!("checkpoints: {left}")));
-            }
-            checkpoint::newest(dir).map_err(|error| failed("the run cannot be resumed", error))
-        }
-        Some(dir) if dir.exists() => refuse_foreign_checkpoints(dir).map(|()| None),
-        _ => Ok(None),
-    }
-}
-
-/// Two runs in one folder would be told apart by their steps alone, and the wrong one resumed.
-fn refuse_foreign_checkpoints(dir: &Path) -> Result<()> {
-    let found = checkpoint::steps(dir)
-        .map_err(|error| failed("the checkpoint directory cannot be read", error))?;
-    let Some((step, _)) = found.last() else { return Ok(()) };
-    let dir = dir.display();
-    Err(Error::config(
-        "--checkpoint-dir",
-        format!(
-            "{dir} holds an earlier run's checkpoints (newest: step {step}): go on with --resume, or name another folder"
-        ),
-    ))
-}
-
-/// Another run may have saved between the look at the folder and the moment at which this run
-/// locked it.
-fn refuse_later_checkpoints(config: &Config, resumed: Option<&Checkpoint>) -> Result<()> {
-    let Some(dir) = &config.checkpoint.dir else { return Ok(()) };
-    let found = checkpoint::steps(dir)
-        .map_err(|error| failed("the checkpoint directory cannot be read", error))?;
-    let newest = found.last().map(|(step, _)| *step);
-    let expected = resumed.map(|checkpoint| checkpoint.manifest().state.step);
-    match (newest, expected) {
-        (Some(step), Some(expected)) if step != expected => Err(Error::config(
-            "--checkpoint-dir",
-            format!(
-                "another run has saved step {step} in {} since this run began to go on from step {expected}: start \
-                 it again, or name another folder",
-                dir.display()
-            ),
-        )),
-        (Some(_), None) => refuse_foreign_checkpoints(dir),
-        _ => Ok(()),
-    }
-}
-
-/// The last words of a run that has finished and is not asked for more now than it was then.
-fn already_done(config: &Config, checkpoint: &Checkpoint) -> Option<Done> {
-    let state = &checkpoint.manifest().state;
-    state.finished.as_ref()?;
-    let memory: crate::session::Memory = serde_json::from_value(state.session.clone()).ok()?;
-    let same = memory.asked_for == Some(asked_for(config));
-    memory.done.filter(|_| same).and_then(|done| serde_json::from_value(done).ok())
-}
-
-/// What decides when a run ends.
-fn asked_for(config: &Config) -> (f64, Option<u64>, Option<f64>) {
-    (config.train.epochs, config.train.steps, config.eval.target_auc)
 }
 
 fn open_session(

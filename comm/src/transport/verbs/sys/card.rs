@@ -44,13 +44,14 @@ impl Opened {
         // SAFETY: the context is open, and the pointer to a struct that lives.
         let answer = unsafe { (opened.library.functions.query_device)(raw, &mut opened.attr) };
         checked(|| format!("{}: ibv_query_device", opened.name), answer)?;
+        // SAFETY: the context is open.
+        let events = unsafe { (*raw).async_fd };
         // SAFETY: the descriptor is the open context's own.
-        let flags = unsafe { libc::fcntl((*raw).async_fd, libc::F_GETFL) };
+        let flags = unsafe { libc::fcntl(events, libc::F_GETFL) };
         // Events are asked for, never waited for.
         // SAFETY: as above.
-        if flags < 0
-            || unsafe { libc::fcntl((*raw).async_fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0
-        {
+        let is_set = |flags: c_int| unsafe { libc::fcntl(events, libc::F_SETFL, flags) } >= 0;
+        if flags < 0 || !is_set(flags | libc::O_NONBLOCK) {
             return Err(last_refused(format!("{}: its events cannot be asked for", opened.name)));
         }
         Ok(opened)

@@ -158,8 +158,8 @@ impl CompletionQueue for Completions {
         }
         drop(found);
         // SAFETY: the channel is alive.
-        let mut wanted =
-            libc::pollfd { fd: unsafe { (*self.channel).fd }, events: libc::POLLIN, revents: 0 };
+        let fd = unsafe { (*self.channel).fd };
+        let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let millis = longest.as_micros().div_ceil(1000).min(c_int::MAX as u128) as c_int;
         // SAFETY: one descriptor, of a struct that lives.
         if unsafe { libc::poll(&mut wanted, 1, millis) } < 0 {

@@ -1,0 +1,93 @@
+//! What the options of a hybrid set ask for: whether they fit together, and how much room a route
+//! and the staging of each table take.
+
+use super::partition::{Owner, Partition};
+use super::route::RouteShape;
+use super::set::{Deduplicate, HybridOptions};
+use crate::error::{EmbeddingError, Result};
+use crate::table::{Keys, TableSpec};
+use crate::update::MAX_SUM_BLOCKS;
+
+pub(super) fn check_options(specs: &[TableSpec], options: &HybridOptions) {
+    let (set, owners) = (&options.set, options.partition.num_owners());
+    assert_eq!(set.max_ids.len(), specs.len(), "max_ids has one number per table");
+    assert!(
+        (1..=MAX_SUM_BLOCKS).contains(&set.sum_blocks),
+        "sum_blocks lies in 1..={MAX_SUM_BLOCKS}, got {}",
+        set.sum_blocks
+    );
+    assert!(options.partition.is_for(specs), "the partition was made for these tables");
+    assert!(options.owner.0 < owners, "{:?} is one of {owners} owners", options.owner);
+    assert!(
+        owners == 1 || set.sum_blocks.is_power_of_two(),
+        "the blocks of a rank are a subtree: sum_blocks of a rank is a power of two, got {}",
+        set.sum_blocks
+    );
+    match options.deduplicate {
+        Deduplicate::Off => {
+            assert_eq!(set.sum_blocks, 1, "without deduplication a rank has one sum block")
+        }
+        Deduplicate::Rank => {}
+        Deduplicate::Node { ranks } => assert!(
+            ranks.is_power_of_two() && owners.is_multiple_of(ranks),
+            "ranks of a node are a power of two and divide {owners}, got {ranks}"
+        ),
+    }
+}
+
+pub(super) fn check_merge(spec: &TableSpec, shape: &RouteShape, table: usize) -> Result<()> {
+    if shape.merge(table).fits(spec.keys) {
+        return Ok(());
+    }
+    let (rows, ids) = (shape.local_rows[table], shape.max_asked[table]);
+    let reason = format!(
+        "{rows} rows of one owner and {ids} ids of {} sources do not fit one key",
+        shape.num_sources
+    );
+    Err(EmbeddingError::Spec { table: spec.name.clone(), reason })
+}
+
+pub(super) fn route_shape(specs: &[TableSpec], options: &HybridOptions) -> RouteShape {
+    let sizes = (options.set.max_samples, options.set.max_ids);
+    shape_of(specs, &options.partition, options.owner, options.deduplicate, sizes)
+}
+
+pub(super) fn shape_of(
+    specs: &[TableSpec],
+    partition: &Partition,
+    owner: Owner,
+    deduplicate: Deduplicate,
+    (max_samples, max_ids): (usize, &[usize]),
+) -> RouteShape {
+    let ranks = deduplicate.ranks_per_source();
+    let unique = deduplicate != Deduplicate::Off;
+    let num_owners = partition.num_owners();
+    let owned =
+        |table| (0..num_owners).map(|owner| partition.local_rows(table, Owner(owner))).sum::<u64>();
+    let mut shape = RouteShape {
+        num_owners,
+        num_sources: num_owners / ranks,
+        max_samples,
+        max_ids: max_ids.to_vec(),
+        bounded: specs.iter().map(|spec| unique && spec.keys == Keys::RowIndices).collect(),
+        max_requests: Vec::new(),
+        max_asked: Vec::new(),
+        local_rows: (0..specs.len()).map(|table| partition.local_rows(table, owner)).collect(),
+    };
+    for (table, &ids) in max_ids.iter().enumerate() {
+        shape.max_requests.push(shape.at_most(table, ids, owned(table)));
+        shape.max_asked.push(shape.at_most(table, ids * ranks, shape.local_rows[table]));
+    }
+    shape
+}
+
+/// Rows of the staging matrix of an owner's table that hides its rows.
+pub(super) fn staged_rows(shape: &RouteShape, table: usize) -> usize {
+    shape.max_asked[table] * shape.num_sources
+}
+
+/// Rows of the staging matrix of a replica that hides its rows: those that one batch of all ranks
+/// touches.
+pub(super) fn staged_frequent(frequent: u64, shape: &RouteShape, table: usize) -> usize {
+    (shape.max_ids[table] * shape.num_owners).min(frequent as usize)
+}
