@@ -85,7 +85,7 @@ fn help_lists_what_can_matter() {
     succeeds(&["plan", "--preset", "tiny", "--resume", "--checkpoint-dir", "c", "--log-json", "l"]);
     refused(
         &["train", "--optimizer", "adamw"],
-        &["sgd, adagrad, adam, lazy_adam, rowwise_adagrad, ftrl", "did you mean \"adam\"?"],
+        &["sgd, adagrad, rowwise_adagrad, lazy_adam, ftrl, adam", "did you mean \"adam\"?"],
     );
 }
 
