@@ -4,10 +4,10 @@
 use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Precision};
 use crate::data::failed;
 use crate::error::{Error, Result};
+use crate::exchange::{ByNode, Exchange};
 use crate::schedule::{Call, Features};
 use crate::share::Share;
-use headlong_comm::device::narrow::Narrow;
-use headlong_comm::{CommError, CommOptions, Communicator, DeviceCollectives, Topology};
+use headlong_comm::{CommError, CommOptions, Communicator, Topology};
 use headlong_device::cuda::DeviceMemory;
 use headlong_device::optimizer::Optimizer;
 use headlong_device::{Arena, Device, Mat, SlotId, Stream};
@@ -21,23 +21,26 @@ use headlong_mlp::loss_scale::LossScale;
 pub use headlong_mlp::loss_scale::{ScaleState, is_scale};
 use headlong_mlp::mlp::{Arenas, Mlp};
 use headlong_mlp::optim;
-use headlong_mlp::rounding::Rounding;
 use headlong_reader::Batch;
 use std::slice;
 use std::sync::Arc;
 
 mod batch_slot;
 mod finite;
+mod interaction;
 mod on_device;
 mod planned;
 mod sizes;
+mod tables;
 
 pub(crate) use batch_slot::BatchIds;
 pub use batch_slot::BatchSlot;
-use batch_slot::Purpose;
+use batch_slot::batch_slots;
+use interaction::Interaction;
 use planned::Planned;
 pub(crate) use planned::{SlotBytes, slot_bytes};
 use sizes::{Exchanged, OVERFLOW_VOTE, Sizes, SlotIds};
+pub use tables::Tables;
 
 /// Parts of the model that can be switched off, to see what they are worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,13 +57,13 @@ pub struct Model {
     pub config: Config,
     pub(crate) ablation: Ablation,
     /// The embedding tables: this rank's part of them.
-    pub tables: HybridSet,
+    pub tables: Tables,
     /// The other ranks.
     pub communicator: Arc<Communicator>,
+    /// How rows and gradients get to them and back.
+    pub(crate) exchange: Exchange,
     /// Which samples this rank trains on.
     pub(crate) share: Share,
-    /// How owners learn which rows are wanted: `Exchange` or `Known`.
-    pub(crate) ids: IdsChoice,
     /// Elements that one piece of the all-reduce has.
     pub(crate) chunk_len: usize,
     /// The MLP over dense features.
@@ -76,19 +79,15 @@ pub struct Model {
     /// Gradients of frequent rows, loss sums and dense gradients, in one memory: what the
     /// all-reduce takes.
     pub(crate) reduced: Arena,
-    /// Gradients of frequent rows: 1 × [`HybridSet::frequent_len`].
-    pub(crate) frequent: Mat,
+    /// Gradients of replicated rows: 1 × [`HybridSet::frequent_len`].
+    pub(crate) replicated_gradients: Mat,
     /// Numbers that are added up over all ranks with the gradients, for the host: 1 ×
     /// [`NUM_VOTES`].
     pub(crate) votes: Mat,
-    /// Rows that this rank asked for: their vectors, later their gradients.
-    pub(crate) requested: Mat,
-    /// Rows that ranks asked this one for.
-    pub(crate) asked: Mat,
-    /// Rows that this rank handles as the proxy of its node: those of its peers, and those that it
-    /// asks owners for.
-    pub(crate) inside: Mat,
-    pub(crate) across: Mat,
+    /// Rows that owners send this rank: their vectors, later their gradients.
+    pub(crate) recv_rows: Mat,
+    /// Rows that it sends as an owner.
+    pub(crate) send_rows: Mat,
     /// The states of the dense optimiser, laid out alike.
     pub dense_states: Vec<Arena>,
     /// The dense optimiser.
@@ -116,17 +115,13 @@ pub struct Model {
     pub(crate) loss_sums: Mat,
     /// What the loss is multiplied by, in f16.
     pub(crate) loss_scale: Option<LossScale>,
-    /// What the processor rounds vectors to before they interact, as tensor cores do.
-    pub(crate) rounding: Option<Rounding>,
+    /// How the output of the bottom network and the vectors meet.
+    pub(crate) interaction: Interaction,
     /// On a device, where the first step stopped being numbers: 1 × 1.
     record: Mat,
     /// Learning rates and number of the step, on a device with memory of its own: for the dense
     /// parameters, then for the tables.
     device_steps: Option<DeviceMemory>,
-    /// The other ranks' devices, where there are several.
-    devices: Option<Box<dyn DeviceCollectives>>,
-    /// Where vectors between them travel in bf16.
-    narrow: Option<Narrow>,
 }
 
 /// A dense parameter as checkpoints name it.
@@ -143,6 +138,16 @@ struct Networks {
     bottom: Mlp,
     cross: Option<Cross>,
     top: Mlp,
+}
+
+/// The parts that a model is put together from.
+struct Assembled {
+    tables: Tables,
+    networks: Networks,
+    interaction: Interaction,
+    arenas: Arenas,
+    dense_states: Vec<Arena>,
+    slots: SlotIds,
 }
 
 /// What makes a model one of several ranks.
@@ -239,8 +244,11 @@ impl Model {
             cross: cross.map(|plan| plan.build(&arenas)),
             top: top.build(&arenas),
         };
-        let mut model =
-            Self::assemble(config, parts, sizes, (tables, networks), (arenas, dense_states), slots);
+        let on_device = stream.as_cuda().is_some();
+        let tables = Tables::new(tables, on_device, knows_all_ids(config, &parts));
+        let interaction = Interaction::new(config.model.interaction, compute.rounding());
+        let assembled = Assembled { tables, networks, interaction, arenas, dense_states, slots };
+        let mut model = Self::assemble(config, parts, sizes, assembled);
         let stacks = model.stacks();
         stacks.iter().copied().flatten().for_each(|stack| stack.initialize(config.train.seed));
         model.refresh(stream);
@@ -248,46 +256,42 @@ impl Model {
             model.go_to_device(stream)?;
             model.forget_non_finite()?;
         }
-        model.rounding = compute.rounding();
         model.set_loss_scale(&ScaleState::first(config.train.loss_scale as f32))?;
         Ok(model)
     }
 
-    fn assemble(
-        config: &Config,
-        parts: RankParts<'_>,
-        sizes: Sizes,
-        (tables, networks): (HybridSet, Networks),
-        (arenas, dense_states): (Arenas, Vec<Arena>),
-        ids: SlotIds,
-    ) -> Self {
+    fn assemble(config: &Config, parts: RankParts<'_>, sizes: Sizes, assembled: Assembled) -> Self {
+        let Assembled { tables, networks, interaction, arenas, dense_states, slots: ids } =
+            assembled;
         let mat = |slot: SlotId| arenas.activations.mat(slot);
         let leading = |slot: SlotId| arenas.leading.mat(slot);
         let [vectors, d_vectors] = ids.vectors.map(mat);
         let [bottom_out, d_bottom_out] = ids.bottom_out.map(mat);
         let [top_in, d_top_in] = ids.top_in.map(|slot| mat(slot).columns(0, sizes.top_in));
         let [logits, d_logits] = ids.logits.map(mat);
-        let [requested, asked, inside, across] = ids.exchanged.map(mat);
+        let [recv_rows, send_rows, inside, across] = ids.exchanged.map(mat);
         let by_node = deduplicates_by_node(config, &parts);
-        let num_shares = if parts.ids == IdsChoice::Known && !by_node { sizes.ranks } else { 0 };
+        let knows_all_ids = knows_all_ids(config, &parts);
+        let exchange = match (sizes.ranks, by_node) {
+            (1, _) => Exchange::None,
+            (_, true) => Exchange::ByNode(ByNode { inside, across }),
+            // On devices until they have met.
+            (_, false) => Exchange::Flat { knows_all_ids },
+        };
+        let num_shares = if knows_all_ids { sizes.ranks } else { 0 };
         let batches = ids.batches.map(|(labels, dense)| (mat(labels), mat(dense)));
         let slots = batch_slots(&tables, batches, by_node, num_shares);
         let rank = parts.communicator.rank().0;
-        // Proxies ask for what their peers have asked them for.
-        let ids_choice = if by_node { IdsChoice::Exchange } else { parts.ids };
         Self {
             dense_optimizer: config.optimizer.dense.optimizer(),
             micro_batch_capacity: sizes.micro,
             share: Share::new(rank, sizes.ranks, sizes.sum_blocks, config.train.batch_size),
             chunk_len: chunk_len(&parts.communicator),
-            frequent: leading(ids.leading.frequent),
+            replicated_gradients: leading(ids.leading.frequent),
             loss_sums: leading(ids.leading.loss_sums),
             device_steps: None,
-            devices: None,
-            narrow: None,
             votes: leading(ids.leading.votes),
             loss_scale: loss_scale(config, &arenas, &ids),
-            rounding: None,
             record: mat(ids.record),
             all_logits: mat(ids.all_logits),
             parameters: parameters(&arenas.parameters),
@@ -296,12 +300,11 @@ impl Model {
             gradients: arenas.gradients,
             reduced: arenas.reduced,
             communicator: parts.communicator,
-            ids: ids_choice,
             ablation: parts.ablation,
-            requested,
-            asked,
-            inside,
-            across,
+            exchange,
+            interaction,
+            recv_rows,
+            send_rows,
             tables,
             bottom: networks.bottom,
             cross: networks.cross,
@@ -326,7 +329,13 @@ impl Model {
             device: self.runs_ahead(),
             scaled: self.loss_scale.is_some(),
             crossed: self.cross.is_some(),
+            dense: !self.bottom.layers().is_empty(),
         }
+    }
+
+    /// Whether every rank holds the ids of the whole batch.
+    pub(crate) fn knows_all_ids(&self) -> bool {
+        matches!(self.exchange, Exchange::Flat { knows_all_ids: true })
     }
 
     /// Whether this is the only rank: then nothing is exchanged.
@@ -475,6 +484,12 @@ impl Model {
     }
 }
 
+/// Whether every rank holds the ids of the whole batch. Proxies of nodes ask for what their peers
+/// have asked them for.
+fn knows_all_ids(config: &Config, parts: &RankParts<'_>) -> bool {
+    parts.ids == IdsChoice::Known && !deduplicates_by_node(config, parts)
+}
+
 /// What the loss is multiplied by, where there is room for it.
 fn loss_scale(config: &Config, arenas: &Arenas, ids: &SlotIds) -> Option<LossScale> {
     let state = arenas.activations.mat(ids.loss_scale?);
@@ -553,22 +568,6 @@ fn build_tables(
 fn deduplicates_by_node(config: &Config, parts: &RankParts<'_>) -> bool {
     let aligned = parts.communicator.topology().aligned_node_size();
     config.comm.deduplicate == DeduplicateChoice::Node && aligned.is_some()
-}
-
-/// The slots of the batch of now, of next and of an evaluation.
-fn batch_slots(
-    tables: &HybridSet,
-    matrices: [(Mat, Mat); 3],
-    by_node: bool,
-    num_shares: usize,
-) -> [BatchSlot; 3] {
-    let purposes = [Purpose::Training, Purpose::Training, Purpose::Evaluation];
-    let mut purposes = purposes.into_iter();
-    matrices.map(|labels_and_dense| {
-        let purpose = purposes.next().expect("there are as many purposes as slots");
-        let proxy = by_node.then(|| tables.new_node_proxy());
-        BatchSlot::new(purpose, labels_and_dense, tables.new_route(), proxy, num_shares)
-    })
 }
 
 /// Elements of one piece of the all-reduce. Threads of one process read each other's memory: pieces

@@ -255,7 +255,11 @@ impl Crew {
             .collect();
         let (config, ids) = {
             let first = self.first();
-            (first.model().config.clone(), first.model().ids)
+            let ids = match first.model().knows_all_ids() {
+                true => IdsChoice::Known,
+                false => IdsChoice::Exchange,
+            };
+            (first.model().config.clone(), ids)
         };
         let mut anew = Self::of_blueprint(&config, blueprint, communicators, partition, ids)?;
         self.copy_state_to(&mut anew)?;

@@ -140,6 +140,12 @@ impl Engine {
         self.lanes.stream(Lane::Dense).as_cuda().map(|cuda| cuda.device().clone())
     }
 
+    /// The stages of a step, to be changed.
+    #[cfg(test)]
+    pub(crate) fn schedule_mut(&mut self) -> &mut Schedule {
+        &mut self.schedule
+    }
+
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model

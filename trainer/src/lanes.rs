@@ -176,7 +176,7 @@ fn walk_in_order(
         let stage = &schedule.stages[index];
         if let Some(call) = call.of(stage, micro_batch) {
             let started = recorder.start();
-            (stage.run)(model, stream, &call)?;
+            stage.run(model, stream, &call)?;
             recorder.finish(stage, started);
         }
     }

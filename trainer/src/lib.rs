@@ -80,6 +80,7 @@ pub mod digest;
 pub mod doctor;
 pub mod error;
 pub mod evaluation;
+mod exchange;
 pub mod export;
 pub mod kernels_command;
 pub mod launch;

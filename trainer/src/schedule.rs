@@ -22,12 +22,14 @@
 //!
 //! **The order of collectives is the order of these lines**, hence the same on all ranks.
 
-mod by_node;
-mod by_slot;
+mod at;
 mod call;
 mod edges;
 mod stages;
+#[cfg(test)]
+mod tests;
 
+pub use at::{Access, At};
 pub use call::Call;
 pub use edges::{Features, Schedule, Steps};
 
@@ -37,7 +39,7 @@ use crate::lanes::Lane::{self, Comm, Copy, Dense, Sparse};
 use BatchOf::{Next, Now};
 use Repeat::{Micro, Once};
 use Resource::*;
-use Runs::{Always, AmongRanks, Crossed, OnDevice, Scaled};
+use Runs::{Always, AmongRanks, Crossed, OnDevice, Scaled, WithDense};
 use headlong_device::Stream;
 use stages::*;
 
@@ -75,6 +77,8 @@ pub enum Runs {
     Scaled,
     /// Only where a cross network follows the features.
     Crossed,
+    /// Only where there are dense features.
+    WithDense,
 }
 
 /// What stages read and write.
@@ -165,7 +169,17 @@ pub struct Stage {
     /// What it writes; it may read that, too.
     pub writes: &'static [Resource],
     /// What it does: enqueues its work on the stream, with no look at the host.
-    pub run: fn(&Model, &Stream, &Call<'_>) -> Result<()>,
+    run: fn(&At<'_>) -> Result<()>,
+}
+
+impl Stage {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Its own.
+    pub fn run(&self, model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+        (self.run)(&At::new(self, model, stream, call))
+    }
 }
 
 macro_rules! stages {
@@ -197,12 +211,12 @@ stages! {
     // What the host has for this step besides its batch.
     copy_learning_rates:  Copy   Once  OnDevice   Now,  [] => [LearningRates];
     // The batch of next: no weight is read here.
-    copy_batch:           Copy   Once  Always     Next, [] => [Inputs];
+    copy_batch:           Copy   Once  Always     Next, [] => [Inputs Route];
     route:                Sparse Once  Always     Next, [Inputs] => [Route];
     exchange_ids:         Comm   Once  AmongRanks Next, [] => [Route];
     receive_requests:     Sparse Once  AmongRanks Next, [Inputs] => [Route];
     // The dense network, forward and backward.
-    bottom_forward:       Dense  Micro Always     Now,  [Inputs DenseWeights] => [Bottom];
+    bottom_forward:       Dense  Micro WithDense  Now,  [Inputs DenseWeights] => [Bottom];
     interaction_forward:  Dense  Micro Always     Now,  [Bottom] => [Vectors Crossing TopInput];
     cross_forward:        Dense  Micro Crossed    Now,  [DenseWeights] => [Crossing TopInput];
     top_forward:          Dense  Micro Always     Now,  [TopInput DenseWeights] => [Top Logits];
@@ -212,7 +226,7 @@ stages! {
     cross_backward:       Dense  Micro Crossed    Now,  [DenseWeights] => [TopInputGradient Crossing DenseGradients];
     interaction_backward: Dense  Micro Always     Now,
         [TopInputGradient Crossing Bottom Vectors LossScale] => [BottomGradient VectorGradients];
-    bottom_backward:      Dense  Micro Always     Now,
+    bottom_backward:      Dense  Micro WithDense  Now,
         [BottomGradient Bottom Inputs DenseWeights] => [DenseGradients];
     // Gradients of rows go to their owners, then all others are summed over the ranks at once.
     reduce_rows:          Sparse Once  AmongRanks Now,  [VectorGradients Route] => [RecvRows ReplicatedGradients];

@@ -20,7 +20,7 @@ use crate::checkpoint::{
     Checkpoint, CheckpointDirectory, Cleaned, DEFAULT_SHARD_BYTES, DataFingerprint, Files,
     RandomState, SaveReport, SavedState, Select, Snapshot, TrainedFile, read_like_a_save,
 };
-use crate::config::{Config, IdsChoice};
+use crate::config::Config;
 use crate::crew::{Crew, exchange_failed};
 use crate::data::{self, EvaluationData, TrainingReader, failed};
 use crate::data_key;
@@ -203,7 +203,7 @@ impl Session {
         for rank in 0..crew.len() {
             crew.engine(rank).reuse_scores(Scores::with_capacity(expected as usize));
         }
-        let needs_all_ids = crew.first().model().ids == IdsChoice::Known || drift.is_some();
+        let needs_all_ids = crew.first().model().knows_all_ids() || drift.is_some();
         Ok(Self {
             gather: if needs_all_ids { Gather::new(&crew) } else { None },
             dense_rate: LearningRate::dense(&config.train),

@@ -4,7 +4,7 @@ use super::on_device::Staging;
 use crate::share::{Share, copy_share};
 use headlong_device::{JaggedRef, Mat};
 use headlong_embedding::Ids;
-use headlong_embedding::hybrid::{HybridRoute, NodeProxy};
+use headlong_embedding::hybrid::{HybridRoute, HybridSet, NodeProxy};
 use headlong_reader::Batch;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -30,7 +30,7 @@ pub struct BatchSlot {
 
 /// What a slot's batches are for: they are cut into shares accordingly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+enum Purpose {
     Training,
     Evaluation,
 }
@@ -39,7 +39,7 @@ pub(super) enum Purpose {
 // whose holder panicked holds plain data still, and the panic ends the step.
 impl BatchSlot {
     /// An empty slot; `num_shares` is the number of ranks where every rank's share is kept, else 0.
-    pub(super) fn new(
+    fn new(
         purpose: Purpose,
         (labels, dense): (Mat, Mat),
         route: HybridRoute,
@@ -88,16 +88,14 @@ impl BatchSlot {
     }
 
     /// Takes the shares of `incoming`, which is all ranks' batch or this rank's share of it; the
-    /// latter not with `all_shares`.
-    pub(super) fn take(&self, incoming: &Batch, share: &Share, all_shares: bool) {
+    /// latter not where every rank's share is kept.
+    pub(super) fn take(&self, incoming: &Batch, share: &Share) {
         let num_samples = incoming.share_of.unwrap_or(incoming.num_samples);
         self.num_samples_of_all.store(num_samples, Ordering::Relaxed);
         self.copy(incoming, share, &mut self.batch.write().unwrap_or_else(PoisonError::into_inner));
-        if all_shares {
-            let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
-            for (rank, batch) in shares.iter_mut().enumerate() {
-                self.copy(incoming, &share.of_rank(rank), batch);
-            }
+        let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
+        for (rank, batch) in shares.iter_mut().enumerate() {
+            self.copy(incoming, &share.of_rank(rank), batch);
         }
     }
 
@@ -131,6 +129,25 @@ impl BatchSlot {
             }
         }
     }
+}
+
+/// The slots of the batch of now, of next and of an evaluation.
+pub(super) fn batch_slots(
+    tables: &HybridSet,
+    matrices: [(Mat, Mat); 3],
+    by_node: bool,
+    num_shares: usize,
+) -> [BatchSlot; 3] {
+    let slot = |purpose, inputs| {
+        let proxy = by_node.then(|| tables.new_node_proxy());
+        BatchSlot::new(purpose, inputs, tables.new_route(), proxy, num_shares)
+    };
+    let [now, next, evaluated] = matrices;
+    [
+        slot(Purpose::Training, now),
+        slot(Purpose::Training, next),
+        slot(Purpose::Evaluation, evaluated),
+    ]
 }
 
 /// The row indices of a batch as the embedding ops take them.

@@ -9,6 +9,7 @@ use super::{BatchSlot, Model};
 use crate::crew::exchange_failed;
 use crate::data::failed;
 use crate::error::{Cause, Error, Result};
+use crate::exchange::{Devices, Exchange};
 use crate::schedule::Call;
 use headlong_comm::device::narrow::Narrow;
 use headlong_comm::{Compress, DeviceCollectives, DeviceSizes};
@@ -114,7 +115,7 @@ impl Model {
         let steps =
             DeviceMemory::new(stream.cuda_body().device(), "learning rates", 2 * RATES_BYTES);
         let steps = steps.map_err(refused)?;
-        self.tables.set_device_step(steps.ptr().offset(RATES_BYTES));
+        self.tables.set_step_of_device(steps.ptr().offset(RATES_BYTES));
         self.device_steps = Some(steps);
         let (num_dense, blocks) = (self.config.data.num_dense, self.loss_sums.rows());
         for slot in &mut self.slots {
@@ -135,23 +136,22 @@ impl Model {
                 sum_len: self.reduced.bytes() / size_of::<f32>(),
             };
             let failed = || exchange_failed("the devices' addresses");
-            let devices = self.communicator.attach_device_for(stream, sizes).map_err(failed())?;
+            let ranks = self.communicator.attach_device_for(stream, sizes).map_err(failed())?;
+            let mut narrow = None;
             if self.communicator.options().compress == Compress::Bf16 {
-                self.narrow = Some(Narrow::new(&*devices, stream, vectors).map_err(failed())?);
+                narrow = Some(Narrow::new(&*ranks, stream, vectors).map_err(failed())?);
             }
-            self.devices = Some(devices);
+            self.exchange = Exchange::Device(Devices { ranks, narrow });
         }
         Ok(())
     }
 
-    /// How vectors travel between devices in bf16, where they do.
-    pub(crate) fn narrow(&self) -> Option<&Narrow> {
-        self.narrow.as_ref()
-    }
-
     /// The other ranks' devices.
     pub(crate) fn devices(&self) -> Option<&dyn DeviceCollectives> {
-        self.devices.as_deref()
+        match &self.exchange {
+            Exchange::Device(devices) => Some(&*devices.ranks),
+            _ => None,
+        }
     }
 
     /// Brings the batch of a slot to the device again, where it came from elsewhere than the
@@ -197,9 +197,19 @@ impl Model {
         self.config.data.num_dense > 0 && !self.ablation.ignore_dense
     }
 
-    /// Brings a staged batch to the device.
-    pub(crate) fn copy_staged(&self, stream: &Stream, slot: &BatchSlot) {
-        slot.copy_to_device(stream, self.copies_dense());
+    /// Brings this rank's share of the batch that has come in to where the step reads it. For a
+    /// device the host has taken the share already: what is captured must not look at it.
+    pub(crate) fn bring_batch(
+        &self,
+        stream: &Stream,
+        slot: &BatchSlot,
+        incoming: Option<&Batch>,
+    ) -> Result<()> {
+        if self.runs_ahead() {
+            slot.copy_to_device(stream, self.copies_dense());
+            return Ok(());
+        }
+        incoming.map_or(Ok(()), |incoming| self.copy_batch(slot, incoming))
     }
 
     /// Brings the step's learning rates to the device.
@@ -210,8 +220,11 @@ impl Model {
         }
     }
 
-    /// Sets all loss sums to zero.
-    pub(crate) fn clear_loss_sums(&self, stream: &Stream) {
+    /// Sets all loss sums to zero, where other ranks have some of them.
+    pub(crate) fn clear_sums_of_others(&self, stream: &Stream) {
+        if self.share.blocks().len() == self.share.sum_blocks() {
+            return;
+        }
         match stream.as_cuda() {
             Some(cuda) => {
                 cuda.fill_bytes(self.loss_sums.device_ptr(), 0, self.loss_sums.rows() * 2 * 4)
@@ -278,7 +291,7 @@ impl Model {
 
     /// Takes this rank's share of `incoming` into a slot of the host.
     pub(super) fn take_share(&self, slot: &BatchSlot, incoming: &Batch) -> Result<()> {
-        slot.take(incoming, &self.share, self.ids == crate::config::IdsChoice::Known);
+        slot.take(incoming, &self.share);
         let (samples, planned) = (slot.batch().num_samples, slot.labels.rows());
         if samples > planned {
             return Err(Error::Usage(format!(

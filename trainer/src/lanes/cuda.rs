@@ -221,7 +221,7 @@ impl CudaLanes {
             };
             let _range = range_of(stage);
             clock.stamp(cuda, &self.timed[index][0]);
-            (stage.run)(model, stream, call)?;
+            stage.run(model, stream, call)?;
             stream.check().map_err(|source| failed_at(stage.name, call, source))?;
             clock.stamp(cuda, &self.timed[index][1]);
             self.mark_done(index, cuda);

@@ -196,7 +196,7 @@ impl Walk<'_> {
         let stage = &self.schedule.stages[index];
         if let Some(call) = self.call.of(stage, micro_batch) {
             let started = lock(self.recorder).start();
-            (stage.run)(self.model, self.stream, &call)?;
+            stage.run(self.model, self.stream, &call)?;
             lock(self.recorder).finish(stage, started);
         }
         self.lanes.runs[index].fetch_add(1, Ordering::Release);

@@ -78,13 +78,14 @@ mod tests {
 
     #[test]
     fn the_architecture_page_shows_the_schedule() {
-        let all = Features { ranks: true, device: true, scaled: true, crossed: true };
+        let all = Features { ranks: true, device: true, scaled: true, crossed: true, dense: true };
         let runs = |stage: &Stage| match stage.runs {
             Runs::Always => "always",
             Runs::AmongRanks => "among ranks",
             Runs::OnDevice => "on a device",
             Runs::Scaled => "in f16",
             Runs::Crossed => "with a cross network",
+            Runs::WithDense => "with dense features",
         };
         let mut table =
             "| stage | lane | batch | where | waits for |\n|---|---|---|---|---|\n".to_owned();

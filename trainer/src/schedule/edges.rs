@@ -37,6 +37,8 @@ pub struct Features {
     pub scaled: bool,
     /// A cross network.
     pub crossed: bool,
+    /// Dense features.
+    pub dense: bool,
 }
 
 impl Features {
@@ -47,6 +49,7 @@ impl Features {
             device,
             scaled: config.train.precision == Precision::F16,
             crossed: config.model.interaction == Interaction::Cross,
+            dense: config.data.num_dense > 0,
         }
     }
 
@@ -57,6 +60,7 @@ impl Features {
             Runs::OnDevice => self.device,
             Runs::Scaled => self.scaled,
             Runs::Crossed => self.crossed,
+            Runs::WithDense => self.dense,
         }
     }
 }
@@ -110,7 +114,7 @@ impl Schedule {
         Self::of(stages, features)
     }
 
-    fn of(stages: impl Iterator<Item = Stage>, features: Features) -> Self {
+    pub(super) fn of(stages: impl Iterator<Item = Stage>, features: Features) -> Self {
         let stages: Vec<Stage> = stages.filter(|stage| features.have(stage)).collect();
         let (within, across) = edges(&stages);
         Self { stages, within, across }
@@ -144,7 +148,7 @@ impl Stage {
     /// Whether a single rank needs it for the update of its rows alone: it finds rows to look them
     /// up without it.
     fn is_for_updates(&self) -> bool {
-        self.batch == BatchOf::Next && self.writes.contains(&Resource::Route)
+        self.batch == BatchOf::Next && !self.writes.contains(&Resource::Inputs)
     }
 
     fn touches(&self) -> impl Iterator<Item = (Resource, bool)> {
@@ -208,11 +212,12 @@ mod tests {
     /// Every combination of features.
     fn all() -> impl Iterator<Item = Features> {
         let bit = |of: u8, place: u8| of >> place & 1 == 1;
-        (0..16).map(move |of| Features {
+        (0..32).map(move |of| Features {
             ranks: bit(of, 0),
             device: bit(of, 1),
             scaled: bit(of, 2),
             crossed: bit(of, 3),
+            dense: bit(of, 4),
         })
     }
 
@@ -282,7 +287,7 @@ mod tests {
 
     #[test]
     fn evaluation_and_preparation_are_parts_of_the_step() {
-        let of = |ranks: bool| Features { ranks, ..Features::default() };
+        let of = |ranks: bool| Features { ranks, dense: true, ..Features::default() };
         assert_eq!(names(&Schedule::preparation(of(false))), ["first_copy_batch", "first_route"]);
         let first =
             ["first_copy_batch", "first_route", "first_exchange_ids", "first_receive_requests"];
@@ -307,8 +312,13 @@ mod tests {
 
     #[test]
     fn a_stage_waits_for_what_it_reads() {
-        let schedule =
-            Schedule::step(Features { ranks: true, scaled: true, device: true, crossed: true });
+        let schedule = Schedule::step(Features {
+            ranks: true,
+            scaled: true,
+            device: true,
+            crossed: true,
+            dense: true,
+        });
         let waits = |name: &str| {
             let place = schedule.stages.iter().position(|stage| stage.name == name).unwrap();
             schedule.waits_of(place).collect::<Vec<_>>()

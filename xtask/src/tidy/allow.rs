@@ -109,6 +109,7 @@ pub const SEES_TWO_ROOMS: &[Exception] = &[
         "trainer/src/schedule/**",
         "the iteration: the line that joins the rooms is written here",
     ),
+    always("trainer/src/exchange/**", "bytes that `comm` moves for what `embedding` decides"),
     always(
         "trainer/src/bench.rs",
         "`headlong bench iteration` builds a whole session on synthetic batches",

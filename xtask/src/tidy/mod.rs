@@ -23,6 +23,7 @@ mod links;
 mod modules;
 mod rooms;
 mod source;
+mod stages;
 mod text;
 mod versions;
 mod waits;
@@ -190,6 +191,7 @@ fn check(root: &Path, metadata: &Metadata, files: &[text::TextFile]) -> Result<V
     violations.extend(files.iter().flat_map(|file| text::check(file, &exceptions)));
     violations.extend(files.iter().flat_map(|file| links::check(root, file)));
     violations.extend(kernels::check(files));
+    violations.extend(files.iter().flat_map(stages::check));
 
     let (sources, broken) = parse(files);
     violations.extend(broken);

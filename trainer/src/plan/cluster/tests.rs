@@ -146,7 +146,7 @@ fn vectors_travel_as_the_embedding_counts_them() {
 }
 
 fn schedule() -> Schedule {
-    Schedule::step(Features { ranks: true, ..Features::default() })
+    Schedule::step(Features { ranks: true, dense: true, ..Features::default() })
 }
 
 /// Times that differ from stage to stage.

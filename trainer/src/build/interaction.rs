@@ -1,0 +1,65 @@
+//! How the output of the bottom network and the vectors meet.
+
+use crate::config;
+use headlong_device::{Mat, Stream};
+use headlong_mlp::interaction::{cat, dot};
+use headlong_mlp::linear::Activation;
+use headlong_mlp::loss_scale::LossScale;
+use headlong_mlp::rounding::Rounding;
+
+/// The interaction of a model.
+pub(crate) struct Interaction {
+    kind: Kind,
+    /// What the processor rounds vectors to before they meet, as tensor cores do.
+    rounding: Option<Rounding>,
+}
+
+enum Kind {
+    /// Products of all pairs.
+    Dot,
+    /// All vectors side by side.
+    Cat,
+}
+
+impl Interaction {
+    pub(super) fn new(choice: config::Interaction, rounding: Option<Rounding>) -> Self {
+        let kind = match choice {
+            config::Interaction::Dot => Kind::Dot,
+            config::Interaction::Cat | config::Interaction::Cross => Kind::Cat,
+        };
+        Self { kind, rounding }
+    }
+
+    /// The forward pass; it may round `vectors`.
+    pub(crate) fn forward(&self, stream: &Stream, bottom: &Mat, vectors: &Mat, out: &Mat) {
+        self.rounding.iter().for_each(|rounding| rounding.round(stream, vectors));
+        let args = dot::ForwardArgs { bottom, vectors, out };
+        match self.kind {
+            Kind::Dot => dot::forward(stream, &args),
+            Kind::Cat => cat::forward(stream, &args),
+        }
+    }
+
+    /// The backward pass, to the gradients of both.
+    pub(crate) fn backward(
+        &self,
+        stream: &Stream,
+        (bottom, vectors, d_out): (&Mat, &Mat, &Mat),
+        (d_bottom, d_vectors): (&Mat, &Mat),
+        loss_scale: Option<&LossScale>,
+    ) {
+        let args = dot::BackwardArgs {
+            bottom,
+            vectors,
+            d_out,
+            d_bottom,
+            d_vectors,
+            bottom_activation: Activation::Relu,
+            loss_scale,
+        };
+        match self.kind {
+            Kind::Dot => dot::backward(stream, &args),
+            Kind::Cat => cat::backward(stream, &args),
+        }
+    }
+}

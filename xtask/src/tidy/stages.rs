@@ -1,0 +1,40 @@
+//! Modes are resolved when a model is built: what a stage does asks for none.
+
+use super::Violation;
+use super::text::TextFile;
+
+/// Where stages are written.
+const STAGES: &str = "trainer/src/schedule/stages.rs";
+/// What a question for a mode would be asked with.
+const QUESTIONS: [&str; 6] =
+    ["is_alone", "is_single_rank", "runs_ahead", "as_cuda", "num_ranks", "Choice::"];
+
+/// Checks that no stage asks which mode the run is in.
+pub fn check(file: &TextFile) -> Vec<Violation> {
+    if file.path != STAGES {
+        return Vec::new();
+    }
+    let asked = |(index, line): (usize, &str)| {
+        let word = QUESTIONS.iter().find(|word| line.contains(**word))?;
+        let message = format!(
+            "`{word}`: a stage asks for no mode; let `Tables`, `Exchange` or the model's build know"
+        );
+        Some(Violation { file: file.path.clone(), line: index + 1, rule: "stages", message })
+    };
+    file.text.lines().enumerate().filter_map(asked).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_that_asks_for_a_mode_is_found() {
+        let found = |path: &str, text: &str| {
+            check(&TextFile { path: path.into(), text: text.into() }).len()
+        };
+        assert_eq!(found(STAGES, "at.model().tables.pool(at)\n"), 0);
+        assert_eq!(found(STAGES, "if at.model().is_alone() {\n"), 1);
+        assert_eq!(found("trainer/src/build/tables.rs", "if self.is_alone() {\n"), 0);
+    }
+}
