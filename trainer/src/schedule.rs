@@ -183,12 +183,16 @@ impl Stage {
 }
 
 macro_rules! stages {
-    ($(#[$doc:meta])* $list:ident: $($name:ident: $lane:ident $repeat:ident $runs:ident $batch:ident,
-        [$($reads:ident)*] => [$($writes:ident)*];)*) => {
+    ($(#[$doc:meta])* $list:ident:
+        $($name:ident: $lane:ident $repeat:ident $runs:ident $batch:ident,
+            [$($reads:ident)*] => [$($writes:ident)*];)*) => {
         $(#[$doc])*
         pub static $list: &[Stage] = &[$(Stage {
             name: stringify!($name),
-            names_elsewhere: [concat!("eval_", stringify!($name)), concat!("first_", stringify!($name))],
+            names_elsewhere: [
+                concat!("eval_", stringify!($name)),
+                concat!("first_", stringify!($name)),
+            ],
             lane: $lane,
             repeat: $repeat,
             runs: $runs,
@@ -207,7 +211,8 @@ stages! {
     owner_lookup:         Sparse Once  AmongRanks Now,  [OwnedRows Route] => [SendRows];
     exchange_vectors:     Comm   Once  AmongRanks Now,  [SendRows Route] => [RecvRows];
     lookup_replicated:    Sparse Once  AmongRanks Now,  [ReplicatedRows Route Inputs] => [Vectors];
-    pool:                 Sparse Once  Always     Now,  [RecvRows OwnedRows Route Inputs] => [Vectors];
+    pool:                 Sparse Once  Always     Now,
+        [RecvRows OwnedRows Route Inputs] => [Vectors];
     // What the host has for this step besides its batch.
     copy_learning_rates:  Copy   Once  OnDevice   Now,  [] => [LearningRates];
     // The batch of next: no weight is read here.
@@ -220,16 +225,19 @@ stages! {
     interaction_forward:  Dense  Micro Always     Now,  [Bottom] => [Vectors Crossing TopInput];
     cross_forward:        Dense  Micro Crossed    Now,  [DenseWeights] => [Crossing TopInput];
     top_forward:          Dense  Micro Always     Now,  [TopInput DenseWeights] => [Top Logits];
-    loss:                 Dense  Micro Always     Now,  [Logits Inputs LossScale] => [LogitGradients LossSums];
+    loss:                 Dense  Micro Always     Now,
+        [Logits Inputs LossScale] => [LogitGradients LossSums];
     top_backward:         Dense  Micro Always     Now,
         [LogitGradients TopInput Top DenseWeights] => [TopInputGradient DenseGradients];
-    cross_backward:       Dense  Micro Crossed    Now,  [DenseWeights] => [TopInputGradient Crossing DenseGradients];
+    cross_backward:       Dense  Micro Crossed    Now,
+        [DenseWeights] => [TopInputGradient Crossing DenseGradients];
     interaction_backward: Dense  Micro Always     Now,
         [TopInputGradient Crossing Bottom Vectors LossScale] => [BottomGradient VectorGradients];
     bottom_backward:      Dense  Micro WithDense  Now,
         [BottomGradient Bottom Inputs DenseWeights] => [DenseGradients];
     // Gradients of rows go to their owners, then all others are summed over the ranks at once.
-    reduce_rows:          Sparse Once  AmongRanks Now,  [VectorGradients Route] => [RecvRows ReplicatedGradients];
+    reduce_rows:          Sparse Once  AmongRanks Now,
+        [VectorGradients Route] => [RecvRows ReplicatedGradients];
     exchange_gradients:   Comm   Once  AmongRanks Now,  [RecvRows Route] => [SendRows];
     all_reduce_and_update_replicated: Comm Once AmongRanks Now,
         [LossScale LearningRates] => [ReplicatedGradients LossSums DenseGradients ReplicatedRows];
@@ -239,7 +247,8 @@ stages! {
     // All gradients of the step are there: the weights move.
     update_owned:         Sparse Once  Always     Now,
         [SendRows VectorGradients Route LearningRates LossScale] => [OwnedRows];
-    dense_optimizer:      Dense  Once  Always     Now,  [LearningRates LossScale] => [DenseGradients DenseWeights];
+    dense_optimizer:      Dense  Once  Always     Now,
+        [LearningRates LossScale] => [DenseGradients DenseWeights];
     adjust_loss_scale:    Dense  Once  Scaled     Now,  [] => [LossScale];
     // What made the loss no number, as long as it is there; and what the host is told.
     find_non_finite:      Copy   Once  OnDevice   Now,

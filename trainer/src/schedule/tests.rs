@@ -172,3 +172,15 @@ fn a_stage_that_is_added_appears_everywhere() {
     let awaited = schedule.within[last][0];
     assert!(end_of(last).0 >= end_of(awaited).1);
 }
+
+#[test]
+fn the_page_quotes_the_schedule() {
+    let (page, code) = (include_str!("../../../docs/schedule.md"), include_str!("../schedule.rs"));
+    let questions = page.split("## ").find(|part| part.starts_with("Ten questions")).unwrap();
+    let quoted = questions.split("```").skip(1).step_by(2).flat_map(|block| block.lines().skip(1));
+    let lines: Vec<&str> = quoted.map(str::trim).filter(|line| !line.is_empty()).collect();
+    assert_eq!(lines.len(), 11);
+    for line in lines {
+        assert!(code.contains(line), "trainer/src/schedule.rs has no line `{line}`");
+    }
+}
