@@ -1,8 +1,8 @@
 //! Benchmarks of every op and of the whole iteration, each beside what the machine can do at most.
 //!
 //! ```text
-//! cargo run --release -p headlong-benches -- [--only linear] [--threads 1] [--seconds 2] [--json [FILE]] [--smoke]
-//!     [--isa avx2] [--against portable | --count]
+//! cargo run --release -p headlong-benches -- [--only linear] [--threads 1] [--seconds 2]
+//!     [--json [FILE]] [--smoke] [--isa avx2] [--against portable | --count]
 //! ```
 //!
 //! `docs/benchmarking.md` says how to read the numbers.

@@ -9,7 +9,11 @@ use crate::topology::Rank;
 #[non_exhaustive]
 pub enum CommError {
     /// A peer did not come to an operation in time.
-    #[error("rank {} has not come to {operation} number {sequence} within {waited_ms} ms (seen from rank {})", culprit.0, seen_by.0)]
+    #[error(
+        "rank {} has not come to {operation} number {sequence} within {waited_ms} ms (seen from \
+         rank {})",
+        culprit.0, seen_by.0
+    )]
     Timeout {
         /// Who was waited for.
         culprit: Rank,
@@ -33,7 +37,10 @@ pub enum CommError {
         reason: String,
     },
     /// Two ranks are not in the same operation.
-    #[error("rank {} and rank {} are not in the same operation: expected {expected}, found {found}", seen_by.0, culprit.0)]
+    #[error(
+        "rank {} and rank {} are not in the same operation: expected {expected}, found {found}",
+        seen_by.0, culprit.0
+    )]
     Mismatch {
         /// The peer.
         culprit: Rank,

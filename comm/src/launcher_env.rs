@@ -189,8 +189,8 @@ pub fn launcher_process() -> Result<Option<i32>> {
 /// Finds the launcher's set in `environment`.
 ///
 /// # Errors
-/// [`CommError::Setting`]: a set that is half there, contradicts itself or does not say where rank 0 is; a variable that is
-/// set but cannot be used.
+/// [`CommError::Setting`]: a set that is half there, contradicts itself or does not say where
+/// rank 0 is; a variable that is set but cannot be used.
 pub fn parse(environment: &Environment) -> Result<Place> {
     let variables = Variables::new(environment);
     let mut found: Option<Found> = None;
@@ -218,8 +218,8 @@ fn forgotten_srun(variables: &Variables) -> Result<Option<Remark>> {
     let tasks = variables.number("SLURM_NTASKS")?.filter(|tasks| *tasks > 1);
     Ok(tasks.map(|tasks| {
         Remark::suspect(format!(
-            "this is a Slurm job of {tasks} tasks, but srun has not started this process: it runs as a single \
-             process; write `srun headlong ...`"
+            "this is a Slurm job of {tasks} tasks, but srun has not started this process: it runs \
+             as a single process; write `srun headlong ...`"
         ))
     }))
 }
@@ -298,7 +298,8 @@ fn check_local_size(name: &str, local_size: usize, size_name: &str, size: usize)
         return Ok(());
     }
     let reason = format!(
-        "is {local_size}, more than {size_name} = {size}: a machine cannot have more ranks than the job"
+        "is {local_size}, more than {size_name} = {size}: a machine cannot have more ranks than \
+         the job"
     );
     Err(refuse(name, reason))
 }
@@ -379,7 +380,8 @@ fn master_host(variables: &Variables, set: &Found) -> Result<String> {
         if set.launcher == Launcher::Torchrun { "MASTER_ADDR" } else { "HEADLONG_MASTER_ADDR" };
     let (rank, size) = set.names;
     let reason = format!(
-        "is not set, and {} ({rank}, {size}) does not say on which machine rank 0 runs: set it to that machine's name or address on all ranks",
+        "is not set, and {} ({rank}, {size}) does not say on which machine rank 0 runs: set it to \
+         that machine's name or address on all ranks",
         set.launcher.name()
     );
     Err(refuse(name, reason))

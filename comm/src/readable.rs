@@ -32,7 +32,9 @@ pub fn readable(text: &str) -> String {
 }
 
 fn is_plain(character: char) -> bool {
-    let turns = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turns = matches!(
+        character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
     let ends_a_line = matches!(character, '\u{2028}' | '\u{2029}');
     !(character.is_control() || turns || ends_a_line)
 }

@@ -7,10 +7,10 @@
 //! let text = r#"{
 //!   "format": 1,
 //!   "measurements": [
-//!     { "operation": "all_reduce", "backend": "shm", "algorithm": "direct", "nodes": 1, "ranks": 4,
-//!       "points": [[1024, 4.0], [1048576, 900.0]] },
-//!     { "operation": "all_reduce", "backend": "shm", "algorithm": "two_steps", "nodes": 1, "ranks": 4,
-//!       "points": [[1024, 8.0], [1048576, 400.0]] }
+//!     { "operation": "all_reduce", "backend": "shm", "algorithm": "direct",
+//!       "nodes": 1, "ranks": 4, "points": [[1024, 4.0], [1048576, 900.0]] },
+//!     { "operation": "all_reduce", "backend": "shm", "algorithm": "two_steps",
+//!       "nodes": 1, "ranks": 4, "points": [[1024, 8.0], [1048576, 400.0]] }
 //!   ]
 //! }"#;
 //! let tuning = headlong_comm::tuning::Tuning::read(text)?;

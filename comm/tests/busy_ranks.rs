@@ -7,8 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 // Both engines that wait: that of TCP and that of all other paths.
-over_every_way!(@ tcp, Tcp, a_busy_rank_is_waited_for, a_busy_rank_that_waits_itself_excuses_nobody);
-over_every_way!(@ nodes, Nodes, a_busy_rank_is_waited_for, a_busy_rank_that_waits_itself_excuses_nobody);
+over_every_way!(
+    @ tcp, Tcp, a_busy_rank_is_waited_for, a_busy_rank_that_waits_itself_excuses_nobody
+);
+over_every_way!(
+    @ nodes, Nodes, a_busy_rank_is_waited_for, a_busy_rank_that_waits_itself_excuses_nobody
+);
 
 /// No wait of these jobs may take longer, except for a busy rank.
 const DEADLINE: Duration = Duration::from_millis(1200);

@@ -66,7 +66,12 @@ proptest! {
         len in lengths(),
         chunk in 1usize..700,
     ) {
-        bits_of_the_tree(&Threads(Topology::with_ranks_per_node(ranks, node)), &options, len, chunk);
+        bits_of_the_tree(
+            &Threads(Topology::with_ranks_per_node(ranks, node)),
+            &options,
+            len,
+            chunk,
+        );
     }
 }
 

@@ -14,7 +14,9 @@ over_every_way!(every_collective_in_any_way, sums_longer_than_a_ring);
 fn every_collective_in_any_way(way: Way) {
     let job = Kept(way.job(4));
     let settings = ProptestConfig { max_shrink_iters: 0, ..ProptestConfig::with_cases(8) };
-    proptest!(settings, |(options in options(), len in lengths(), chunk in 1usize..700, counts in counts(4))| {
+    proptest!(settings, |(
+        options in options(), len in lengths(), chunk in 1usize..700, counts in counts(4),
+    )| {
         reduce_everything::<f32>(&job, &options, len);
         reduce_everything::<half::bf16>(&job, &options, len);
         reduce_everything::<u8>(&job, &options, len);

@@ -14,7 +14,8 @@ fn has_software_devices(count: u32) -> bool {
     let there = has_devices(count) && CudaDevice::open(0).is_ok_and(|device| device.is_software());
     if !there {
         println!(
-            "skipped, because it needs {count} devices of softcuda (HEADLONG_CUDA_LIBS, SOFTCUDA_DEVICES)"
+            "skipped, because it needs {count} devices of softcuda (HEADLONG_CUDA_LIBS, \
+             SOFTCUDA_DEVICES)"
         );
     }
     there

@@ -30,7 +30,8 @@ pub enum DeviceError {
     },
     /// The system gives fewer threads than are needed at once.
     #[error(
-        "the system gives {given} threads where {wanted} have to run at once: raise its limit (ulimit -u)"
+        "the system gives {given} threads where {wanted} have to run at once: raise its limit \
+         (ulimit -u)"
     )]
     Threads {
         /// How many are needed.

@@ -36,8 +36,8 @@ impl Memory {
         match self {
             Memory::Host(memory) => memory.start(),
             Memory::Device(memory) => panic!(
-                "slot `{what}` lies on {}, the host cannot open it: give its device_ptr() to a kernel, or copy it as a \
-                 whole by to_vec() and copy_from()",
+                "slot `{what}` lies on {}, the host cannot open it: give its device_ptr() to a \
+                 kernel, or copy it as a whole by to_vec() and copy_from()",
                 memory.device()
             ),
         }

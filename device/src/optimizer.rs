@@ -187,7 +187,10 @@ vectorized! {
     }
 
     /// `s += g²; w -= lr·g / (√s + ε)`.
-    pub fn adagrad(weights: &mut [f32], accumulator: &mut [f32], gradient: &[f32], learning_rate: f32, epsilon: f32) {
+    pub fn adagrad(
+        weights: &mut [f32], accumulator: &mut [f32], gradient: &[f32], learning_rate: f32,
+        epsilon: f32,
+    ) {
         for ((w, s), g) in weights.iter_mut().zip(accumulator).zip(gradient) {
             *s += g * g;
             *w -= learning_rate * g / (s.sqrt() + epsilon);
@@ -218,7 +221,10 @@ vectorized! {
     }
 
     /// Adam; `constants` are β₁, β₂, ε, √(1-β₂ᵗ) and lr/(1-β₁ᵗ).
-    pub fn adam(weights: &mut [f32], first: &mut [f32], second: &mut [f32], gradient: &[f32], constants: &[f32; 5]) {
+    pub fn adam(
+        weights: &mut [f32], first: &mut [f32], second: &mut [f32], gradient: &[f32],
+        constants: &[f32; 5],
+    ) {
         let [beta1, beta2, epsilon, root, rate] = *constants;
         for (((w, m), v), g) in weights.iter_mut().zip(first).zip(second).zip(gradient) {
             *m += (1.0 - beta1) * (g - *m);
@@ -228,7 +234,10 @@ vectorized! {
     }
 
     /// FTRL-proximal; `constants` are α (the learning rate), β, λ₁ and λ₂.
-    pub fn ftrl(weights: &mut [f32], linear: &mut [f32], accumulator: &mut [f32], gradient: &[f32], constants: &[f32; 4]) {
+    pub fn ftrl(
+        weights: &mut [f32], linear: &mut [f32], accumulator: &mut [f32], gradient: &[f32],
+        constants: &[f32; 4],
+    ) {
         let [alpha, beta, l1, l2] = *constants;
         for (((w, z), n), g) in weights.iter_mut().zip(linear).zip(accumulator).zip(gradient) {
             let before = n.sqrt();

@@ -59,7 +59,8 @@ pub enum EmbeddingError {
     },
     /// On a device, a rank asks one owner for more rows than its slot has room for.
     #[error(
-        "table `{table}`: with it a batch asks for {found} {what} of one owner, and a slot has room for {capacity}: raise comm.slot_factor"
+        "table `{table}`: with it a batch asks for {found} {what} of one owner, and a slot has \
+         room for {capacity}: raise comm.slot_factor"
     )]
     SlotFull {
         /// Name of the table that did not fit any more.
@@ -73,7 +74,8 @@ pub enum EmbeddingError {
     },
     /// A row index lies outside its table.
     #[error(
-        "table `{table}`: row index {index} in sample {sample} of the batch is out of range, the table has {rows} rows"
+        "table `{table}`: row index {index} in sample {sample} of the batch is out of range, the \
+         table has {rows} rows"
     )]
     IdOutOfRange {
         /// Name of the table.
@@ -104,7 +106,8 @@ pub enum EmbeddingError {
     /// Another rank asked its owner for a row that the owner does not keep: the ranks disagree on
     /// the partition.
     #[error(
-        "table `{table}`: source {source_index} asks for local row {row}, this owner keeps {rows} rows: ranks disagree on the partition"
+        "table `{table}`: source {source_index} asks for local row {row}, this owner keeps {rows} \
+         rows: ranks disagree on the partition"
     )]
     AskedRow {
         /// Name of the table.

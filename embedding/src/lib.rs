@@ -35,7 +35,8 @@
 //! * [`route`], [`lookup`], [`update`]: the ops, one folder each; its `mod.rs` states formula,
 //!   shapes and errors.
 //! * [`table`]: [`TableSpec`], and the trait [`EmbeddingTable`] that the author of a table writes;
-//!   [`tables`]: ours; [`registry`]: kinds by name; [`testing`]: the suite that any table must pass.
+//!   [`tables`]: ours; [`registry`]: kinds by name; [`testing`]: the suite that any table must
+//!   pass.
 //! * [`cuda`]: the same on a CUDA device; what the author of a table writes for one,
 //!   [`cuda::CudaTable`], and the list of kernels.
 //! * [`init`]: initial values, a function of seed, table and row; [`checkpoint`]: rows on their way
@@ -64,7 +65,9 @@
 //! let vectors = plan.freeze()?.mat(vectors);
 //!
 //! // Three samples: one city each; no, one and two devices.
-//! let ids = [JaggedRef::new(&[7, 999, 7], &[0, 1, 2, 3]), JaggedRef::new(&[4, 4, 9], &[0, 0, 1, 3])];
+//! let cities = JaggedRef::new(&[7, 999, 7], &[0, 1, 2, 3]);
+//! let devices = JaggedRef::new(&[4, 4, 9], &[0, 0, 1, 3]);
+//! let ids = [cities, devices];
 //! set.route(&stream, &ids[..], &mut route)?;
 //! set.lookup(&stream, &ids[..], &vectors)?;
 //! assert_eq!(route.table(0).rows(), [7, 999]);

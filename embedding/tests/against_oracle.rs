@@ -150,7 +150,11 @@ fn threads_and_instruction_sets_change_no_bit() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Few rows, long bags: the same row many times in one bag and in many samples.
     #[test]
@@ -163,7 +167,12 @@ proptest! {
         let stream = Stream::cpu(2);
         let pooling = if mean { Pooling::Mean } else { Pooling::Sum };
         let specs = [TableSpec { pooling, ..TableSpec::new("t", 4, dim) }];
-        let mut pair = Pair::new(&stream, &specs, Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 }, sum_blocks);
+        let mut pair = Pair::new(
+            &stream,
+            &specs,
+            Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 },
+            sum_blocks,
+        );
         let d_vectors = uniform(2, bags.len() * dim);
         let bags = [bags];
         pair.lookup(&stream, &bags);
@@ -175,12 +184,18 @@ proptest! {
     /// Any batch is grouped by row, samples in order, nothing lost.
     #[test]
     fn routes_group_by_row(
-        bags in proptest::collection::vec(proptest::collection::vec(0_u64..40_000_000, 0..4), 1..200),
-        modulus in prop_oneof![Just(1_u64), Just(3), Just(2048), Just(2049), Just(648_000), Just(40_000_000)],
+        bags in proptest::collection::vec(
+            proptest::collection::vec(0_u64..40_000_000, 0..4), 1..200
+        ),
+        modulus in prop_oneof![
+            Just(1_u64), Just(3), Just(2048), Just(2049), Just(648_000), Just(40_000_000)
+        ],
     ) {
         let stream = Stream::cpu(1);
-        let bags: Vec<Vec<u64>> = bags.iter().map(|bag| bag.iter().map(|id| id % modulus).collect()).collect();
-        let spec = TableSpec { init: headlong_embedding::Init::Zeros, ..TableSpec::new("t", modulus, 1) };
+        let bags: Vec<Vec<u64>> =
+            bags.iter().map(|bag| bag.iter().map(|id| id % modulus).collect()).collect();
+        let spec =
+            TableSpec { init: headlong_embedding::Init::Zeros, ..TableSpec::new("t", modulus, 1) };
         let mut pair = Pair::new(&stream, &[spec], Optimizer::Sgd, 1);
         let ids = [Jagged::new(&bags)];
         pair.set.route(&stream, &views(&ids), &mut pair.route).unwrap();

@@ -453,7 +453,8 @@ mod cuda_tests {
         }
         layout_test!(
             Args, &QUOTIENT_REMAINDER, &[];
-            weights, first, second, sums, rows, count, values, device_step, step, constants, part_rows, dim, buckets
+            weights, first, second, sums, rows, count, values, device_step, step, constants,
+            part_rows, dim, buckets
         );
     }
 }

@@ -50,7 +50,11 @@ fn every_optimizer_and_the_usual_partitions() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 96,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_partition_of_any_number_of_ranks(
@@ -65,12 +69,23 @@ proptest! {
         let blocks = if off { 1 } else { 1 << log_blocks };
         let deduplicate = if off { Deduplicate::Off } else { Deduplicate::Rank };
         let variant = Variant { deduplicate, known, chunk };
-        check(seed, every_optimizer()[optimizer], num_ranks, blocks, |specs| partition(specs, num_ranks, seed), variant);
+        check(
+            seed,
+            every_optimizer()[optimizer],
+            num_ranks,
+            blocks,
+            |specs| partition(specs, num_ranks, seed),
+            variant,
+        );
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 48,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Proxies of nodes in between.
     #[test]

@@ -131,7 +131,11 @@ fn check_rows(oracle: &mut OracleRanks, ranks: &Ranks, specs: &[TableSpec]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_stage_of_any_partition(
@@ -149,7 +153,8 @@ proptest! {
             known,
             ..Variant::default()
         };
-        let batches: Vec<_> = (1..).zip(samples).map(|(number, samples)| batch(&specs, number, samples)).collect();
+        let batches: Vec<_> =
+            (1..).zip(samples).map(|(number, samples)| batch(&specs, number, samples)).collect();
         let blocks = if off { 1 } else { 1 << log_blocks };
         check(&specs, partition(&specs, num_ranks, seed), blocks, optimizer, variant, &batches);
     }
@@ -157,7 +162,9 @@ proptest! {
     /// Few rows, long bags: the same row many times in one bag, in many samples, on all ranks.
     #[test]
     fn heavy_duplicates(
-        bags in proptest::collection::vec(proptest::collection::vec((0_u64..4, -2.0_f32..2.0), 0..9), 1..60),
+        bags in proptest::collection::vec(
+            proptest::collection::vec((0_u64..4, -2.0_f32..2.0), 0..9), 1..60
+        ),
         weighted: bool,
         seed: u64,
         num_ranks in 2_usize..6,
@@ -165,12 +172,20 @@ proptest! {
         off: bool,
     ) {
         let specs = [TableSpec::new("t", 4, 7)];
-        let weights = bags.iter().map(|bag| bag.iter().map(|(_, weight)| *weight).collect()).collect();
+        let weights =
+            bags.iter().map(|bag| bag.iter().map(|(_, weight)| *weight).collect()).collect();
         let rows = bags.iter().map(|bag| bag.iter().map(|(row, _)| *row).collect()).collect();
         let table = Bags { bags: rows, weights: weighted.then_some(weights) };
         let deduplicate = if off { Deduplicate::Off } else { Deduplicate::Rank };
         let blocks = if off { 1 } else { 1 << log_blocks };
         let variant = Variant { deduplicate, ..Variant::default() };
-        check(&specs, partition(&specs, num_ranks, seed), blocks, 1, variant, &[vec![table.clone()], vec![table]]);
+        check(
+            &specs,
+            partition(&specs, num_ranks, seed),
+            blocks,
+            1,
+            variant,
+            &[vec![table.clone()], vec![table]],
+        );
     }
 }

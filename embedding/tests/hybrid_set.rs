@@ -197,7 +197,8 @@ fn ids_and_requests_out_of_range_are_named() {
     let mut route = set.new_route();
     let good = [JaggedRef::new(&[4, 3], &[0, 1, 2]), JaggedRef::new(&[647, 7], &[0, 1, 2])];
     let bad = [good[0], JaggedRef::new(&[7, 648], &[0, 1, 2])];
-    let expected = "table `C2`: row index 648 in sample 1 of the batch is out of range, the table has 648 rows";
+    let expected = "table `C2`: row index 648 in sample 1 of the batch is out of range, the table \
+                    has 648 rows";
     assert_eq!(set.route(&stream, &bad[..], 2, &mut route).unwrap_err().to_string(), expected);
     let slices: [&dyn Ids; 2] = [&good.to_vec(), &bad.to_vec()];
     assert_eq!(set.accept_known(&stream, &mut route, &slices).unwrap_err().to_string(), expected);
@@ -217,7 +218,8 @@ fn ids_and_requests_out_of_range_are_named() {
     let error = set.accept(&stream, &mut route).unwrap_err().to_string();
     assert_eq!(
         error,
-        "table `C1`: source 1 asks for local row 2, this owner keeps 2 rows: ranks disagree on the partition"
+        "table `C1`: source 1 asks for local row 2, this owner keeps 2 rows: ranks disagree on the \
+         partition"
     );
     assert_eq!(route.num_merged_rows(0), 0, "nothing is left to be updated");
     route.asked_counts_mut().copy_from_slice(&[0, 0, 1, 0]);

@@ -178,7 +178,8 @@ fn ids_out_of_range_are_named() {
     bags[1][289] = vec![648];
     bags[1][295] = vec![u64::MAX];
     let ids = bags.map(|bags| Jagged::new(&bags));
-    let expected = "table `C2`: row index 648 in sample 289 of the batch is out of range, the table has 648 rows";
+    let expected = "table `C2`: row index 648 in sample 289 of the batch is out of range, the \
+                    table has 648 rows";
     assert_eq!(set.route(&stream, &views(&ids), &mut route).unwrap_err().to_string(), expected);
     assert_eq!(set.lookup(&stream, &views(&ids), &vectors).unwrap_err().to_string(), expected);
     // The route holds nothing of the bad table, so an update after the error cannot reach it.

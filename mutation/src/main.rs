@@ -1,5 +1,6 @@
 //! ```text
-//! headlong-mutation run [--format NAME]... [--mutants N] [--first SEED] [--jobs N] [--limit-s S] [--keep FOLDER]
+//! headlong-mutation run [--format NAME]... [--mutants N] [--first SEED] [--jobs N]
+//!     [--limit-s S] [--keep FOLDER]
 //! headlong-mutation read NAME [--first SEED] [--mutants N]
 //! headlong-mutation write NAME SEED FOLDER
 //! headlong-mutation formats
@@ -120,7 +121,8 @@ fn run(action: Action) -> Result<bool> {
                 program: std::env::current_exe().context("the path of this program")?,
             };
             println!(
-                "format           tried      read   refused  most memory   of seed       slowest   of seed   seconds"
+                "format           tried      read   refused  most memory   of seed       slowest   \
+                 of seed   seconds"
             );
             let reports = watch(&chosen, &task, &say)?;
             Ok(verdict(&reports))

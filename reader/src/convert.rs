@@ -235,7 +235,8 @@ fn create(
                 && !options.keep_integers
             {
                 let message = "raw holds transformed numbers: say how integers become numbers \
-                               (--dense-transform \"ln(x+1)\"), or that another program reads integers (--integers)";
+                               (--dense-transform \"ln(x+1)\"), or that another program reads \
+                               integers (--integers)";
                 return Err(ReaderError::Invalid { message: message.to_owned() });
             }
             let hotness = schema.fixed_hotness()?;
@@ -245,7 +246,8 @@ fn create(
         Format::Split => match &options.rows {
             Some(rows) => Ok(Box::new(SplitSink::create(output, schema, rows)?)),
             None => {
-                let rows = "split: the rows of every column's table have to be given (--rows N, or N,N,… one for each column)";
+                let rows = "split: the rows of every column's table have to be given (--rows N, or \
+                            N,N,… one for each column)";
                 let how = match schema.dense_kind {
                     DenseKind::Integers => {
                         ", and how integers become numbers (--dense-transform \"ln(x+1)\")"
@@ -349,8 +351,8 @@ pub fn detect(file: &DataFile) -> Result<Format> {
     }
     if first.contains(&0) {
         return refuse(
-            "it has NUL bytes: binary data without a header (say which format it is, mlperf or raw: --data-format, --from, \
-             data.format), or text that is not UTF-8",
+            "it has NUL bytes: binary data without a header (say which format it is, mlperf or \
+             raw: --data-format, --from, data.format), or text that is not UTF-8",
         );
     }
     let stem = name.trim_end_matches(".gz").trim_end_matches(".zst");

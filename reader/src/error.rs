@@ -32,7 +32,10 @@ pub enum ReaderError {
         file: PathBuf,
     },
     /// A pipe, where data is read more than once.
-    #[error("{} is a pipe, which can be read only once: {reason}; write the data to a file first", file.display())]
+    #[error(
+        "{} is a pipe, which can be read only once: {reason}; write the data to a file first",
+        file.display()
+    )]
     Pipe {
         /// What was named.
         file: PathBuf,
@@ -40,7 +43,11 @@ pub enum ReaderError {
         reason: String,
     },
     /// A pipe or a device, where any byte may be asked for at any time.
-    #[error("{} is not a regular file: this format is read in any order, so write the data to a file first", file.display())]
+    #[error(
+        "{} is not a regular file: this format is read in any order, so write the data to a file \
+         first",
+        file.display()
+    )]
     NotRegular {
         /// What was named.
         file: PathBuf,
@@ -66,7 +73,10 @@ pub enum ReaderError {
         source: std::io::Error,
     },
     /// Somebody wrote to the file meanwhile.
-    #[error("{} has changed while it was read: {expected} bytes when it was opened, {found} now", file.display())]
+    #[error(
+        "{} has changed while it was read: {expected} bytes when it was opened, {found} now",
+        file.display()
+    )]
     Changed {
         /// The file.
         file: PathBuf,
@@ -77,7 +87,8 @@ pub enum ReaderError {
     },
     /// A compressed file ends inside its stream.
     #[error(
-        "{} is truncated: the {format} stream ends early, after line {line} ({bytes} bytes of text)",
+        "{} is truncated: the {format} stream ends early, after line {line} ({bytes} bytes of \
+         text)",
         file.display()
     )]
     Truncated {
@@ -91,7 +102,10 @@ pub enum ReaderError {
         bytes: u64,
     },
     /// A compressed file does not decode.
-    #[error("{} is corrupt: bad {format} data after line {line} ({bytes} bytes of text): {source}", file.display())]
+    #[error(
+        "{} is corrupt: bad {format} data after line {line} ({bytes} bytes of text): {source}",
+        file.display()
+    )]
     Corrupt {
         /// The file.
         file: PathBuf,
@@ -125,7 +139,11 @@ pub enum ReaderError {
         first: String,
     },
     /// A resume position does not fit the files.
-    #[error("cannot continue in {} at line {line} (byte {byte}): {reason}; have the data files changed?", file.display())]
+    #[error(
+        "cannot continue in {} at line {line} (byte {byte}): {reason}; have the data files \
+         changed?",
+        file.display()
+    )]
     BadPosition {
         /// The file.
         file: PathBuf,

@@ -124,8 +124,8 @@ fn check_start(num_samples: Option<u64>, options: &FormatOptions, start: &Positi
             || options.slice.of > 1
             || (start.epoch, start.sample) != (0, 0)
         {
-            let message = "this data can only be read from front to back, by one process and from its first sample: \
-                           write it to a file, or convert it";
+            let message = "this data can only be read from front to back, by one process and from \
+                           its first sample: write it to a file, or convert it";
             return refuse(message.to_owned());
         }
         return Ok(());
@@ -136,7 +136,8 @@ fn check_start(num_samples: Option<u64>, options: &FormatOptions, start: &Positi
     let is_border = start.sample.is_multiple_of(size) || start.sample == num_samples;
     if start.sample > num_samples || matches!(options.order, Order::Batches { .. }) && !is_border {
         return refuse(format!(
-            "cannot continue at sample {} of {num_samples} in batches of {size}: have the files or the batch size changed?",
+            "cannot continue at sample {} of {num_samples} in batches of {size}: have the files or \
+             the batch size changed?",
             start.sample
         ));
     }
@@ -158,7 +159,8 @@ fn check(schema: &DataSchema, options: &FormatOptions) -> Result<Option<DenseFun
     }
     if options.ids.admission().is_some() {
         return refuse(
-            "ids = admitted: only Criteo's text is admitted on the way; take hash, modulo or dictionary"
+            "ids = admitted: only Criteo's text is admitted on the way; take hash, modulo or \
+             dictionary"
                 .to_owned(),
         );
     }
@@ -176,8 +178,8 @@ fn check(schema: &DataSchema, options: &FormatOptions) -> Result<Option<DenseFun
             Ok(None)
         }
         DenseKind::Transformed(done) => refuse(format!(
-            "the dense numbers of the data have gone through {done}, the model expects {}: set data.dense_transform or make the data \
-             anew from its integers",
+            "the dense numbers of the data have gone through {done}, the model expects {}: set \
+             data.dense_transform or make the data anew from its integers",
             options.dense_transform
         )),
     }
@@ -444,8 +446,8 @@ impl Assemble {
             self.options.ids.map_ids(column, &bags.ids[ids], &mut to.values).map_err(|id| {
                 let rows = self.options.ids.rows()[column];
                 let message = format!(
-                    "epoch {}, near sample {}, column {}: expected a row below {rows}, found {id}: the table is too small, or the ids are \
-                     not rows (data.ids)",
+                    "epoch {}, near sample {}, column {}: expected a row below {rows}, found {id}: \
+                     the table is too small, or the ids are not rows (data.ids)",
                     self.at.epoch, self.at.sample, named.name
                 );
                 Stop::Failed(ReaderError::Invalid { message })

@@ -47,7 +47,8 @@ vectorized! {
     /// The rows of one column of row-major samples: sample `i` has the id
     /// `sparse[i · num_sparse + column]`, unless bit `column` of `missing[i]` is set.
     pub fn hash_column(
-        sparse: &[u32], missing: &[u64], num_sparse: usize, column: usize, rows: u64, out: &mut [u64],
+        sparse: &[u32], missing: &[u64], num_sparse: usize, column: usize, rows: u64,
+        out: &mut [u64],
     ) {
         let samples = sparse.chunks_exact(num_sparse).zip(missing);
         for ((ids, missing), out) in samples.zip(out) {

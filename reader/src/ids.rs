@@ -206,8 +206,8 @@ impl IdMapper {
         if self.policy != IdPolicy::Rows {
             return Ok(());
         }
-        let message = "ids = rows: the ids of Criteo's text are hashes of 32 bits, not rows of a table: take hash, modulo, \
-                       admitted or dictionary";
+        let message = "ids = rows: the ids of Criteo's text are hashes of 32 bits, not rows of a \
+                       table: take hash, modulo, admitted or dictionary";
         Err(ReaderError::Invalid { message: message.to_owned() })
     }
 

@@ -11,7 +11,9 @@
 //! table.
 //!
 //! ```
-//! use headlong_reader::{Batch, CriteoTextReader, IdMapper, IdPolicy, Position, Reader, TextOptions};
+//! use headlong_reader::{
+//!     Batch, CriteoTextReader, IdMapper, IdPolicy, Position, Reader, TextOptions,
+//! };
 //!
 //! # fn main() -> headlong_reader::Result<()> {
 //! # let folder = std::env::temp_dir().join(format!("headlong-reader-doc-{}", std::process::id()));
@@ -20,7 +22,7 @@
 //! let row = format!("1{}{}\n", "\t5".repeat(13), "\t68fd1e64".repeat(26));
 //! std::fs::write(&file, row.repeat(300)).expect("a small file");
 //!
-//! // Ids are hashed into 26 tables of 1000 rows; batches hold 128 samples, the last one what is left.
+//! // Ids are hashed into 26 tables of 1000 rows; batches hold 128 samples, the last what is left.
 //! let ids = IdMapper::new(IdPolicy::Hash { function: Default::default() }, &[1000; 26])?;
 //! let options = TextOptions { batch_size: 128, ..TextOptions::default() };
 //! let mut reader = CriteoTextReader::open(&[file.into()], ids, &options, &Position::default())?;

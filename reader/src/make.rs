@@ -260,7 +260,8 @@ impl MakeOptions {
         if self.rule.min_count == 0 || self.rule.max_rows == Some(0) {
             let DictionaryRule { min_count, max_rows } = self.rule;
             return invalid(format!(
-                "expected a minimum count and a limit of rows of at least 1, found {min_count} and {max_rows:?}"
+                "expected a minimum count and a limit of rows of at least 1, found {min_count} and \
+                 {max_rows:?}"
             ));
         }
         if let Some(twice) =

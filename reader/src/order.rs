@@ -89,7 +89,8 @@ impl Slice {
             true => Ok(()),
             false => {
                 let message = format!(
-                    "slice {} of {} in {} blocks: expected one of those there are, and as many blocks for each",
+                    "slice {} of {} in {} blocks: expected one of those there are, and as many \
+                     blocks for each",
                     self.index, self.of, self.blocks
                 );
                 Err(ReaderError::Invalid { message })

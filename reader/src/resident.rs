@@ -53,7 +53,8 @@ impl ResidentData {
             bytes += block.raw.bytes() as u64;
             if bytes > most_bytes {
                 let message = format!(
-                    "the data takes more than {most_bytes} bytes of memory, where it has to be kept: write it to a file"
+                    "the data takes more than {most_bytes} bytes of memory, where it has to be \
+                     kept: write it to a file"
                 );
                 return Err(ReaderError::Invalid { message });
             }
@@ -107,7 +108,8 @@ impl ResidentData {
         let (expected, found) = (self.schema.num_sparse, ids.rows().len());
         if expected != found || batch_size == 0 {
             let message = format!(
-                "{expected} categories need as many tables and batches of at least 1, found {found} and {batch_size}"
+                "{expected} categories need as many tables and batches of at least 1, found \
+                 {found} and {batch_size}"
             );
             return Err(ReaderError::Invalid { message });
         }

@@ -101,7 +101,8 @@ impl DataSchema {
         }
         if dense.max(sparse) > MOST_COLUMNS {
             return refuse(format!(
-                "expected at most {MOST_COLUMNS} columns of a kind, found {dense} dense and {sparse} categorical"
+                "expected at most {MOST_COLUMNS} columns of a kind, found {dense} dense and \
+                 {sparse} categorical"
             ));
         }
         match self.sparse.iter().find(|column| column.hotness == Hotness::Fixed(0)) {
@@ -332,8 +333,9 @@ impl ValueFault {
                 let (name, value, bits) =
                     (&schema.dense[column], self.value, self.value.to_bits() as i32);
                 format!(
-                    "record {record}, column {name}: expected a number, found {value:e}, probably the integer {bits} \
-                     read as a float: if so, convert it with --integers --dense-transform"
+                    "record {record}, column {name}: expected a number, found {value:e}, probably \
+                     the integer {bits} read as a float: if so, convert it with --integers \
+                     --dense-transform"
                 )
             }
             Some(column) => {

@@ -209,7 +209,8 @@ pub fn obtain(
         thread::sleep(PAUSE);
     }
     let message = format!(
-        "{} is in use by another run with other synthetic data: name another folder with --output-dir",
+        "{} is in use by another run with other synthetic data: name another folder with \
+         --output-dir",
         folder.display()
     );
     Err(ReaderError::Invalid { message })

@@ -91,7 +91,8 @@ fn metrics_text(metrics: &EvalMetrics) -> String {
         value.map_or_else(|| "undefined".to_owned(), |value| format!("{value:.6}"))
     };
     format!(
-        "AUC {}, log loss {}, normalised entropy {}, calibration {}, accuracy {:.4} (base rate {:.4}) on {} samples",
+        "AUC {}, log loss {}, normalised entropy {}, calibration {}, accuracy {:.4} (base rate \
+         {:.4}) on {} samples",
         number(metrics.auc),
         number(metrics.logloss),
         number(metrics.ne),
@@ -218,7 +219,11 @@ fn files_text(checkpoint: &Checkpoint) -> String {
 pub fn inspect_json(checkpoint: &Checkpoint) -> Value {
     // A manifest was read from JSON and becomes JSON again.
     let manifest = serde_json::to_value(checkpoint.manifest()).unwrap_or(Value::Null);
-    json!({ "path": checkpoint.path().to_string_lossy(), "bytes": checkpoint.bytes(), "manifest": manifest })
+    json!({
+        "path": checkpoint.path().to_string_lossy(),
+        "bytes": checkpoint.bytes(),
+        "manifest": manifest,
+    })
 }
 
 fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
@@ -254,7 +259,8 @@ pub(crate) fn export_target(checkpoint: &Path, named: Option<&Path>) -> PathBuf 
 
 fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
     if let Some(path) = target.filter(|path| *path == Path::new("-") || is_stdout(path)) {
-        let reason = "safetensors are not written front to back, so standard output cannot take them: name a file";
+        let reason = "safetensors are not written front to back, so standard output cannot take \
+                      them: name a file";
         return Err(Error::Usage(format!("--output {}: {reason}", path.display())));
     }
     let checkpoint = open("DIR", directory)?;
@@ -289,7 +295,11 @@ mod tests {
 
     #[test]
     fn positions_are_sentences() {
-        let at = |line, skipped| json!({"epoch": 1, "sample": 19200, "file": 2, "line": line, "byte": 7, "skipped": skipped});
+        let at = |line, skipped| {
+            json!({
+                "epoch": 1, "sample": 19200, "file": 2, "line": line, "byte": 7, "skipped": skipped
+            })
+        };
         assert_eq!(position_text(&at(0, 0)), "epoch 2, after 19,200 samples of it");
         assert_eq!(
             position_text(&at(1234, 3)),

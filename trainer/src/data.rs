@@ -184,8 +184,8 @@ fn training_source(
 /// What is said to another order than that of files that have no other.
 fn only_in_order(format: Format) -> Error {
     let message = format!(
-        "{format} files are read from front to back: for another order set data.cache = \"host\", or convert them (`headlong data \
-         convert --to headlong`)"
+        "{format} files are read from front to back: for another order set data.cache = \"host\", \
+         or convert them (`headlong data convert --to headlong`)"
     );
     Error::config("data.order", message)
 }
@@ -230,8 +230,9 @@ pub fn format_of(config: &Config, files: &[DataFile]) -> Result<Format> {
         }
     };
     if format == Format::Criteo && config.data.ids == Ids::Rows {
-        let message = "\"rows\" says that the ids of the data are rows already, and those of Criteo's text are hashes of 32 bits: \
-                       take \"hash\", \"modulo\", \"admitted\" or \"dictionary\"";
+        let message = "\"rows\" says that the ids of the data are rows already, and those of \
+                       Criteo's text are hashes of 32 bits: take \"hash\", \"modulo\", \
+                       \"admitted\" or \"dictionary\"";
         return Err(Error::config("data.ids", message));
     }
     Ok(format)
@@ -302,7 +303,8 @@ pub fn open_source(config: &Config, files: &[DataFile], threads: usize) -> Resul
     let format = format_of(config, files)?;
     if data.on_bad_row == OnBadRow::Skip && format != Format::Criteo {
         let message = format!(
-            "\"skip\" leaves out bad lines of Criteo's text alone, and the data is {format}: what is wrong there is an error"
+            "\"skip\" leaves out bad lines of Criteo's text alone, and the data is {format}: what \
+             is wrong there is an error"
         );
         return Err(Error::config("data.on_bad_row", message));
     }

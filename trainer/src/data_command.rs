@@ -85,7 +85,8 @@ fn say_what_it_takes(arguments: &DataMakeArguments, options: &MakeOptions) -> Re
         arguments.output.display(),
         match free {
             Some(free) if free < estimate.disk_bytes => format!(
-                ", more than the {} that are free there; ids that come again take no more, so it may do",
+                ", more than the {} that are free there; ids that come again take no more, so it \
+                 may do",
                 bytes(free)
             ),
             Some(free) => format!(" ({} are free)", bytes(free)),

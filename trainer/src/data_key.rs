@@ -91,8 +91,8 @@ pub fn refuse_other_files(then: &[TrainedFile], now: &[TrainedFile]) -> Result<(
         Err(Error::config(
             "--resume",
             format!(
-                "{what}: name the files that the run was trained on, in their order, or go on with these at the same \
-                 place of the data by --data-changed"
+                "{what}: name the files that the run was trained on, in their order, or go on with \
+                 these at the same place of the data by --data-changed"
             ),
         ))
     };

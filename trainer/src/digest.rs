@@ -6,7 +6,7 @@
 //! shards, or the partition of a table.
 //!
 //! ```text
-//! row     = XXH3-128(XXH3-128(bytes of the row, little-endian) ‖ row index as u64)      both little-endian
+//! row     = XXH3-128(XXH3-128(bytes of the row, little-endian) ‖ row index as u64)
 //! tensor  = XXH3-128(name ‖ 0x00 ‖ axes of the shape as u64 … ‖ Σ rows mod 2¹²⁸)
 //! digest  = XXH3-128(tensors in the order of their names)
 //! ```

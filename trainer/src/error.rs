@@ -75,7 +75,8 @@ pub enum Error {
     },
     /// The plan needs more than the machine has.
     #[error(
-        "the plan needs {} and {} are available; {help}", amount(*needed_bytes), amount(*available_bytes)
+        "the plan needs {} and {} are available; {help}",
+        amount(*needed_bytes), amount(*available_bytes)
     )]
     DoesNotFit {
         /// Bytes the plan needs; `u64::MAX` for more than 64 bits hold.
@@ -100,7 +101,8 @@ pub enum Error {
     },
     /// The loss or a layer's output stopped being a number.
     #[error(
-        "the {what} is {value} in step {step}: lower the learning rate, or look at the data of that step"
+        "the {what} is {value} in step {step}: lower the learning rate, or look at the data of \
+         that step"
     )]
     NotFinite {
         /// Counted from 1.

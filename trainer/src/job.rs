@@ -100,7 +100,8 @@ impl Job {
         );
         if joins_processes && config.run.ranks > 1 {
             let reason = format!(
-                "\"{}\" joins processes: start them with `headlong launch -n N -- train ...` or another launcher",
+                "\"{}\" joins processes: start them with `headlong launch -n N -- train ...` or \
+                 another launcher",
                 transport.name()
             );
             return Err(Error::config("run.transport", reason));
@@ -169,7 +170,8 @@ impl Job {
             .map_err(Error::communication("the ranks could not compare what they have planned"))?;
         match all.iter().position(|&other| other != all[0]) {
             Some(rank) => Err(Error::Usage(format!(
-                "rank {rank} and rank 0 have planned otherwise: {what} differ; do they read the same data?"
+                "rank {rank} and rank 0 have planned otherwise: {what} differ; do they read the \
+                 same data?"
             ))),
             None => Ok(()),
         }

@@ -89,7 +89,8 @@ impl Outlook {
         if self.rows == self.least_rows {
             return "";
         }
-        "rows: the dictionary decides; these are an upper bound (the full Kaggle data, and what the files can hold)\n"
+        "rows: the dictionary decides; these are an upper bound (the full Kaggle data, and what \
+         the files can hold)\n"
     }
 
     /// Refuses what ranks of their own cannot evaluate, as far as is known: made-up data has rows

@@ -196,7 +196,8 @@ pub fn source_of_costs(config: &Config) -> Result<String> {
             )
         }
         (None, Some(path)) => format!(
-            "costs of exchanges: assumed, because {} (comm.tuning) does not hold all-reduce and all-to-all over {transport}\n",
+            "costs of exchanges: assumed, because {} (comm.tuning) does not hold all-reduce and \
+             all-to-all over {transport}\n",
             path.display()
         ),
         (None, None) => String::new(),

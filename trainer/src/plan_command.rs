@@ -162,7 +162,8 @@ fn machine(config: &Config) -> Result<(Machine, String)> {
     let assumed = ClusterDescription::find(ASSUMED_DEVICE)?;
     let free_bytes = assumed.memory_bytes();
     let note = format!(
-        "device: there is none here; assumed are those of `--cluster {ASSUMED_DEVICE}`, {} each, one a rank\n",
+        "device: there is none here; assumed are those of `--cluster {ASSUMED_DEVICE}`, {} each, \
+         one a rank\n",
         bytes(free_bytes)
     );
     let name = format!("assumed device of {ASSUMED_DEVICE}");

@@ -30,7 +30,8 @@ struct OnMachine {
 const RECIPES: [Recipe; 2] = [
     Recipe {
         model: RecipeModel::Dlrm,
-        title: "DLRM, one-hot (MLPerf training v0.7 to v2.1): AUC 0.8025 within one epoch, 20 evaluations",
+        title: "DLRM, one-hot (MLPerf training v0.7 to v2.1): AUC 0.8025 within one epoch, 20 \
+                evaluations",
         rules: &[
             "--preset criteo-terabyte-dlrm",
             "--data DATA/train.bin --valid DATA/val.bin",
@@ -53,7 +54,8 @@ const RECIPES: [Recipe; 2] = [
                 note: "the batch and the rates of the published run on 14 machines of eight",
                 flags: &[
                     "--batch-size 71680 --learning-rate 26",
-                    "--set train.warmup_steps=2500 --set train.decay_start_step=46821 --set train.decay_steps=15406",
+                    "--set train.warmup_steps=2500 --set train.decay_start_step=46821 --set \
+                     train.decay_steps=15406",
                     "--eval-batch-size 1792000",
                 ],
             },
@@ -61,7 +63,8 @@ const RECIPES: [Recipe; 2] = [
     },
     Recipe {
         model: RecipeModel::Dcnv2,
-        title: "DLRM-DCNv2, multi-hot (MLPerf training v3.0 to v6.0): AUC 0.80275 within one epoch, 20 evaluations",
+        title: "DLRM-DCNv2, multi-hot (MLPerf training v3.0 to v6.0): AUC 0.80275 within one \
+                epoch, 20 evaluations",
         rules: &[
             "--preset criteo-terabyte-dcnv2",
             "--data DATA/train_data.bin --valid DATA/val_data.bin",
@@ -71,7 +74,8 @@ const RECIPES: [Recipe; 2] = [
         machines: [
             OnMachine {
                 machine: RecipeMachine::OneGpu,
-                note: "tables cut to half their rows, so that they fit with Adagrad's state: outside of the rules (open division)",
+                note: "tables cut to half their rows, so that they fit with Adagrad's state: \
+                       outside of the rules (open division)",
                 flags: &["--set tables.max_rows=20000000 --eval-batch-size 65536"],
             },
             OnMachine {

@@ -172,14 +172,20 @@ impl Recorder {
             .iter()
             .map(|&lane| {
                 let name = format!("{} lane", lane.name());
-                json!({"name": "thread_name", "ph": "M", "pid": rank, "tid": track(lane), "args": {"name": name}})
+                json!({
+                    "name": "thread_name", "ph": "M", "pid": rank, "tid": track(lane),
+                    "args": {"name": name}
+                })
             })
             .collect();
-        events.push(
-            json!({"name": "process_name", "ph": "M", "pid": rank, "args": {"name": format!("rank {rank}")}}),
-        );
+        let name = format!("rank {rank}");
+        events
+            .push(json!({"name": "process_name", "ph": "M", "pid": rank, "args": {"name": name}}));
         events.extend(self.spans.iter().map(|span| {
-            json!({"name": span.name, "ph": "X", "pid": rank, "tid": track(span.lane), "ts": span.start_us, "dur": span.duration_us})
+            json!({
+                "name": span.name, "ph": "X", "pid": rank, "tid": track(span.lane),
+                "ts": span.start_us, "dur": span.duration_us
+            })
         }));
         events
     }
@@ -192,7 +198,8 @@ fn peak_text(measured: f64, fastest: f64) -> String {
     if fastest > measured {
         format!(
             "{whose}, {fastest:.0} GFLOP/s (of the fastest stage)\n  \
-             (the separate measurement found {measured:.0}, probably while other programs were running)\n"
+             (the separate measurement found {measured:.0}, probably while other programs were \
+             running)\n"
         )
     } else {
         format!("{whose}, {measured:.0} GFLOP/s (measured in this run)\n")

@@ -167,9 +167,9 @@ fn two_and_four_ranks_print_the_table_over_every_way_of_one_machine() {
             let mut sorted = named.clone();
             sorted.sort_unstable_by_key(|&(bytes, place, _)| (bytes.len(), place));
             assert_eq!(sorted, expected, "sizes, places, wrong elements: {part}");
-            assert!(
-                rows.iter().all(|row| row.len() == 18 && row[10].parse::<f64>().is_ok_and(|p50| p50 > 0.0))
-            );
+            let is_whole =
+                |row: &[&str]| row.len() == 18 && row[10].parse().is_ok_and(|p50: f64| p50 > 0.0);
+            assert!(rows.iter().all(|row| is_whole(row)));
         }
     }
 }

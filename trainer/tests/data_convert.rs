@@ -133,8 +133,8 @@ fn integers_are_written_as_raw_only_where_that_is_said() {
     // Read as numbers they are refused, by `train`, too.
     let output = headlong(&verify);
     assert_eq!(output.status.code(), Some(1));
-    let words = "record 2, column I2: expected a number, found 1e-45, probably the integer 1 read as a float: if so, \
-                 convert it with";
+    let words = "record 2, column I2: expected a number, found 1e-45, probably the integer 1 read \
+                 as a float: if so, convert it with";
     assert!(
         text_of(&output).contains("a.raw: ") && text_of(&output).contains(words),
         "{}",
@@ -231,7 +231,8 @@ fn an_id_beyond_the_format_is_refused_by_column_and_number() {
         ]);
         assert_eq!(output.status.code(), Some(1));
         let words = format!(
-            "record 1: column C2: expected an id of at most {most}, found 14695981039346656037: --rows makes rows of ids"
+            "record 1: column C2: expected an id of at most {most}, found 14695981039346656037: \
+             --rows makes rows of ids"
         );
         assert!(text_of(&output).contains(&words), "{}", text_of(&output));
     }

@@ -355,8 +355,9 @@ fn cost_beyond_arithmetic(name: &str, case: &[&str], evaluations: f64) -> f64 {
     let arithmetic = stopped[1] + stopped[2];
     let cost = beside[0] - (without[0] - without[2]) - arithmetic;
     println!(
-        "{name}: without {:.2} s, stopped {:.2} s ({arithmetic:.3} s of it evaluating), beside training {:.2} s ({:.3} s of it standing \
-         still): {:.2} % beyond the evaluations' own arithmetic, {:.1} ms an evaluation",
+        "{name}: without {:.2} s, stopped {:.2} s ({arithmetic:.3} s of it evaluating), beside \
+         training {:.2} s ({:.3} s of it standing still): {:.2} % beyond the evaluations' own \
+         arithmetic, {:.1} ms an evaluation",
         without[0],
         stopped[0],
         beside[0],
@@ -386,8 +387,8 @@ fn lost_to_eval_ranks(name: &str, case: &[&str], evaluations: f64) -> [f64; 2] {
     let [alone, evaluated] = [without, beside].map(|[all, _, last]| all - last);
     let (stood, lost) = (beside[1] / evaluated, evaluated / alone - 1.0);
     println!(
-        "{name}: training alone {alone:.2} s, beside all evaluations but the last {evaluated:.2} s: {:.2} % more, of which it stood still \
-         {:.3} s, {:.2} %, {:.1} ms a snapshot",
+        "{name}: training alone {alone:.2} s, beside all evaluations but the last {evaluated:.2} \
+         s: {:.2} % more, of which it stood still {:.3} s, {:.2} %, {:.1} ms a snapshot",
         100.0 * lost,
         beside[1],
         100.0 * stood,
@@ -397,7 +398,8 @@ fn lost_to_eval_ranks(name: &str, case: &[&str], evaluations: f64) -> [f64; 2] {
 }
 
 #[test]
-#[ignore = "minutes, and times: cargo xtask soak --only eval_ranks_cost on a quiet machine of two cores"]
+#[ignore = "minutes, and times: cargo xtask soak --only eval_ranks_cost on a quiet machine of two \
+            cores"]
 fn soak_eval_ranks_cost() {
     lost_to_eval_ranks("dense", &DENSE, DENSE_EVALUATIONS);
     let [stood, lost] = lost_to_eval_ranks("proportioned", &PROPORTIONED, PROPORTIONED_EVALUATIONS);

@@ -80,7 +80,8 @@ fn training_says_how_its_ranks_came_together() {
     });
     assert_eq!((first.code, second.code), (Some(0), Some(0)), "{}{}", first.text, second.text);
     for words in [
-        "note: variables of torchrun are present (they say rank 2 of 5); those of headlong launch win",
+        "note: variables of torchrun are present (they say rank 2 of 5); those of headlong launch \
+         win",
         "note: no secret is set: any process of this user on this machine can join the job",
     ] {
         assert!(first.text.contains(words), "{}", first.text);
@@ -166,7 +167,8 @@ fn a_job_that_anybody_may_join_says_so() {
     });
     assert_eq!((first.code, second.code), (Some(0), Some(0)), "{}{}", first.text, second.text);
     let words = format!(
-        "note: no secret is set, as asked for (--insecure): whoever can reach {address}:{port} can join"
+        "note: no secret is set, as asked for (--insecure): whoever can reach {address}:{port} can \
+         join"
     );
     assert!(first.text.contains(&words), "{}", first.text);
 }

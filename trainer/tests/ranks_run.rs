@@ -93,7 +93,8 @@ fn a_transport_that_is_missing_ends_the_run_by_name() {
         "--set",
         "comm.ranks_per_node=1",
     ]);
-    let lacks = "`transport shm`: shared memory joins the ranks of one node, and rank 1 is on another than rank 0";
+    let lacks = "`transport shm`: shared memory joins the ranks of one node, and rank 1 is on \
+                 another than rank 0";
     run.launched(2).fails(2, &[lacks]);
 }
 

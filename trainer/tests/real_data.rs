@@ -82,7 +82,8 @@ fn one_epoch_of_the_sample_reaches_the_known_auc_and_its_checkpoint_predicts() {
     let ((auc, auc_deviation), (loss, loss_deviation)) =
         (mean_and_deviation(&aucs), mean_and_deviation(&losses));
     println!(
-        "mean of 3 seeds: AUC {auc:.5} (sd {auc_deviation:.5}), log loss {loss:.5} (sd {loss_deviation:.5})"
+        "mean of 3 seeds: AUC {auc:.5} (sd {auc_deviation:.5}), log loss {loss:.5} (sd \
+         {loss_deviation:.5})"
     );
     assert!(auc >= 0.763, "mean AUC {auc:.5}");
     assert!(loss <= 0.486, "mean log loss {loss:.5}");

@@ -25,23 +25,29 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const HELP: &str = "\
-cargo xtask COMMAND
+const HELP: &str = "cargo xtask COMMAND
 
   ci [--list] [--only STEP]...   run every check (or the named steps), then print what each took
   tidy                           rooms, sizes, unwrap, unsafe, environment, to-dos
   licences                       licences and sources of all dependencies, against deny.toml
   softcuda                       builds the software CUDA device into target/softcuda
-  kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, no spills
+  kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, \
+                    no spills
   gpu-bundle                     gathers what a machine with a GPU has to run in target/gpu-bundle
   rxe [--full | --two-guests | --linked | --cuda] [--steps N]
-                                 verbs over Soft-RoCE in an emulated machine; --two-guests: between two of them, log kept;
-                                 --full: 10,000 steps in one, then two, log kept; --linked: against the crate `ibverbs`;
-                                 --cuda: training on software devices whose captured step drives the cards
+                                 verbs over Soft-RoCE in an emulated machine; --two-guests: \
+                    between two of them, log kept;
+                                 --full: 10,000 steps in one, then two, log kept; --linked: \
+                    against the crate `ibverbs`;
+                                 --cuda: training on software devices whose captured step drives \
+                    the cards
   bench-diff [--keep | --peers PYTHON]
-                                 instruction counts against the kept ones, AVX-512 against AVX2; --keep: keeps today's counts;
-                                 --peers: training against PyTorch and FBGEMM of that python, on a quiet machine
-  soak [--only NAME]             the long tests (200 kills, a million mutants of each format, an epoch on
+                                 instruction counts against the kept ones, AVX-512 against AVX2; \
+                    --keep: keeps today's counts;
+                                 --peers: training against PyTorch and FBGEMM of that python, on a \
+                    quiet machine
+  soak [--only NAME]             the long tests (200 kills, a million mutants of each format, an \
+                    epoch on
                                  1 to 8 software devices: hours); keeps
                                  benches/results/soak-DATE.log
 

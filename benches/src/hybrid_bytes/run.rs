@@ -25,7 +25,8 @@ const STEPS: usize = 8;
 /// sets prediction beside count.
 pub(super) fn compare(real: &Real, smoke: bool, harness: &mut Harness) -> anyhow::Result<()> {
     println!(
-        "{NAME}: bytes of all ranks in a step, dense gradients included: predicted, and counted by the run"
+        "{NAME}: bytes of all ranks in a step, dense gradients included: predicted, and counted by \
+         the run"
     );
     let ways = [
         ("pure model parallel", HybridMode::Off, Some(Merge::Off)),
@@ -52,7 +53,8 @@ pub(super) fn compare(real: &Real, smoke: bool, harness: &mut Harness) -> anyhow
             let predicted = split.traffic.total();
             let shape = format!("{nodes}x{each}");
             println!(
-                "{shape:>4} {name:<20} {:>6} frequent   between nodes {:>9.0} {:>9.0}   inside {:>9.0} {:>9.0}   off by {:+.2} %",
+                "{shape:>4} {name:<20} {:>6} frequent   between nodes {:>9.0} {:>9.0}   inside \
+                 {:>9.0} {:>9.0}   off by {:+.2} %",
                 split.frequent_rows(),
                 predicted.inter,
                 counted.0,
@@ -61,9 +63,11 @@ pub(super) fn compare(real: &Real, smoke: bool, harness: &mut Harness) -> anyhow
                 (predicted.total() / (counted.0 + counted.1) - 1.0) * 100.0
             );
             harness.keep_row(json!({
-                "bench": format!("{NAME}/run"), "data": "kaggle", "batch_size": BATCH_SIZE, "nodes": nodes, "ranks_per_node": each,
+                "bench": format!("{NAME}/run"), "data": "kaggle", "batch_size": BATCH_SIZE,
+                "nodes": nodes, "ranks_per_node": each,
                 "way": name, "variant": split.variant, "frequent_rows": split.frequent_rows(),
-                "unit": "bytes of all ranks in a step", "predicted_inter": predicted.inter, "counted_inter": counted.0,
+                "unit": "bytes of all ranks in a step", "predicted_inter": predicted.inter,
+                "counted_inter": counted.0,
                 "predicted_intra": predicted.intra, "counted_intra": counted.1,
             }));
         }

@@ -99,7 +99,8 @@ fn asked(
         what: format!("choosing {name} for one communicator"),
         found: library.version(),
         advice: format!(
-            "NCCL {since} is needed; with this one set {variable}={} for the whole process, and leave the setting at auto",
+            "NCCL {since} is needed; with this one set {variable}={} for the whole process, and \
+             leave the setting at auto",
             u8::from(on)
         ),
     })

@@ -51,8 +51,9 @@ impl Config {
             has_plugin(environment).map_err(|reason| Error::Unavailable {
                 what: COLLNET,
                 reason,
-                advice: "install the SHARP plugin (HPC-X, or nccl-rdma-sharp-plugins), put its folder on LD_LIBRARY_PATH, or \
-                         name it in NCCL_NET_PLUGIN; leave the setting at auto otherwise",
+                advice: "install the SHARP plugin (HPC-X, or nccl-rdma-sharp-plugins), put its \
+                         folder on LD_LIBRARY_PATH, or name it in NCCL_NET_PLUGIN; leave the \
+                         setting at auto otherwise",
             })?;
         }
         Ok(())
@@ -64,10 +65,12 @@ pub(crate) fn no_nvls(version: Version) -> Error {
     Error::Unavailable {
         what: NVLS,
         reason: format!(
-            "NCCL {version} says that the devices of this communicator do not have it (multimemSupport is 0)"
+            "NCCL {version} says that the devices of this communicator do not have it \
+             (multimemSupport is 0)"
         ),
-        advice: "it needs at least three GPUs of the Hopper generation or newer behind one NVSwitch, driver and fabric manager \
-                 of one version, and NCCL_NVLS_ENABLE not 0; leave the setting at auto otherwise",
+        advice: "it needs at least three GPUs of the Hopper generation or newer behind one \
+                 NVSwitch, driver and fabric manager of one version, and NCCL_NVLS_ENABLE not 0; \
+                 leave the setting at auto otherwise",
     }
 }
 

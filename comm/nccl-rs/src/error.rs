@@ -32,7 +32,10 @@ pub enum Error {
         needed: Version,
     },
     /// NCCL has refused a call, or reports what went wrong since.
-    #[error("{function}: {text} (NCCL error {code}){}{detail}", if detail.is_empty() { "" } else { ": " })]
+    #[error(
+        "{function}: {text} (NCCL error {code}){}{detail}",
+        if detail.is_empty() { "" } else { ": " }
+    )]
     Call {
         /// The function of NCCL's interface.
         function: &'static str,

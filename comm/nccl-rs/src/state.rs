@@ -345,7 +345,8 @@ impl Drop for Watchdog {
         match self.shared.end(Wish::Abort, "ncclCommAbort") {
             Err(Error::Timeout { .. }) => {
                 eprintln!(
-                    "nccl-rs: NCCL has not ended a communicator within {end_within:?}; it is left to itself"
+                    "nccl-rs: NCCL has not ended a communicator within {end_within:?}; it is left \
+                     to itself"
                 );
             }
             // Saying that it has ended was the thread's last act.

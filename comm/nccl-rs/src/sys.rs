@@ -153,7 +153,10 @@ macro_rules! resolve {
             true => None,
             // SAFETY: not null, and by the caller's word this function.
             false => Some(unsafe {
-                std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(address)
+                std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn($($type),*) -> $result,
+                >(address)
             }),
         }
     }};
@@ -163,13 +166,15 @@ macro_rules! resolve {
 macro_rules! functions {
     (
         $($field:ident = $symbol:literal ($($argument:ident: $type:ty),*) -> $result:ty;)*
-        => $($late:ident = $late_symbol:literal ($($late_argument:ident: $late_type:ty),*) -> $late_result:ty;)*
+        => $($late:ident = $late_symbol:literal
+            ($($late_argument:ident: $late_type:ty),*) -> $late_result:ty;)*
     ) => {
         /// Every function of NCCL that this crate calls.
         #[derive(Debug)]
         pub(crate) struct Functions {
             $(pub(crate) $field: unsafe extern "C" fn($($argument: $type),*) -> $result,)*
-            $(pub(crate) $late: Option<unsafe extern "C" fn($($late_argument: $late_type),*) -> $late_result>,)*
+            $(pub(crate) $late:
+                Option<unsafe extern "C" fn($($late_argument: $late_type),*) -> $late_result>,)*
         }
 
         impl Functions {
@@ -179,7 +184,9 @@ macro_rules! functions {
             /// # Safety
             /// What `symbol` gives for a name is null or the function of that name of NCCL's
             /// interface.
-            pub(crate) unsafe fn load(symbol: impl Fn(&CStr) -> *mut c_void) -> Result<Self, &'static str> {
+            pub(crate) unsafe fn load(
+                symbol: impl Fn(&CStr) -> *mut c_void,
+            ) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($field: resolve!(symbol, $symbol, ($($type),*) -> $result).ok_or($symbol)?,)*
                     $($late: resolve!(symbol, $late_symbol, ($($late_type),*) -> $late_result),)*
@@ -206,27 +213,36 @@ functions! {
     group_start = "ncclGroupStart" () -> Code;
     group_end = "ncclGroupEnd" () -> Code;
     send = "ncclSend"
-        (from: *const c_void, count: usize, kind: c_int, peer: c_int, comm: Comm, stream: Stream) -> Code;
+        (from: *const c_void, count: usize, kind: c_int, peer: c_int, comm: Comm, stream: Stream)
+        -> Code;
     recv = "ncclRecv"
-        (to: *mut c_void, count: usize, kind: c_int, peer: c_int, comm: Comm, stream: Stream) -> Code;
+        (to: *mut c_void, count: usize, kind: c_int, peer: c_int, comm: Comm, stream: Stream)
+        -> Code;
     all_reduce = "ncclAllReduce"
-        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, comm: Comm, stream: Stream)
+        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, comm: Comm,
+         stream: Stream)
         -> Code;
     reduce_scatter = "ncclReduceScatter"
-        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, comm: Comm, stream: Stream)
+        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, comm: Comm,
+         stream: Stream)
         -> Code;
     all_gather = "ncclAllGather"
-        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, comm: Comm, stream: Stream) -> Code;
+        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, comm: Comm,
+         stream: Stream)
+        -> Code;
     broadcast = "ncclBroadcast"
-        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, root: c_int, comm: Comm, stream: Stream)
+        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, root: c_int, comm: Comm,
+         stream: Stream)
         -> Code;
 =>
     comm_split = "ncclCommSplit"
         (comm: Comm, color: c_int, key: c_int, made: *mut Comm, config: *mut Config) -> Code;
     reduce = "ncclReduce"
-        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, root: c_int, comm: Comm, stream: Stream)
+        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, root: c_int,
+         comm: Comm, stream: Stream)
         -> Code;
-    comm_query_properties = "ncclCommQueryProperties" (comm: Comm, properties: *mut Properties) -> Code;
+    comm_query_properties = "ncclCommQueryProperties"
+        (comm: Comm, properties: *mut Properties) -> Code;
     red_op_create = "ncclRedOpCreatePreMulSum"
         (op: *mut c_int, scalar: *const c_void, kind: c_int, residence: c_int, comm: Comm) -> Code;
     red_op_destroy = "ncclRedOpDestroy" (op: c_int, comm: Comm) -> Code;
@@ -236,10 +252,13 @@ functions! {
     mem_alloc = "ncclMemAlloc" (address: *mut *mut c_void, bytes: usize) -> Code;
     mem_free = "ncclMemFree" (address: *mut c_void) -> Code;
     window_register = "ncclCommWindowRegister"
-        (comm: Comm, address: *mut c_void, bytes: usize, window: *mut *mut c_void, flags: c_int) -> Code;
+        (comm: Comm, address: *mut c_void, bytes: usize, window: *mut *mut c_void, flags: c_int)
+        -> Code;
     window_deregister = "ncclCommWindowDeregister" (comm: Comm, window: *mut c_void) -> Code;
     all_to_all = "ncclAlltoAll"
-        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, comm: Comm, stream: Stream) -> Code;
+        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, comm: Comm,
+         stream: Stream)
+        -> Code;
 }
 
 #[cfg(test)]

@@ -103,9 +103,9 @@ fn an_old_library_is_refused_by_its_age() {
     let folder = tempfile::tempdir().unwrap();
     let Some(search) = stand_in(folder.path(), BASICS, &["-DNUMBER=21805"]) else { return };
     let error = Library::open(&search).unwrap_err();
-    assert!(
-        matches!(&error, Error::TooOld { found, needed, .. } if *needed == OLDEST && found.minor == 18)
-    );
+    assert!(matches!(
+        &error, Error::TooOld { found, needed, .. } if *needed == OLDEST && found.minor == 18
+    ));
     assert!(
         error.to_string().ends_with("NCCL 2.18.5 is too old, 2.19.0 or newer is needed"),
         "{error}"

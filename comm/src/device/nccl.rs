@@ -293,10 +293,11 @@ pub fn report() -> Result<Report, String> {
 /// Switches of the network add up between nodes: NCCL leaves them alone where there is one.
 fn has_nodes_for(collnet: Feature, topology: &Topology) -> Result<(), String> {
     match collnet == Feature::Require && topology.num_nodes() < 2 {
-        true => {
-            Err("comm.nccl.collnet = \"require\": CollNet adds up between nodes, and all ranks are on one"
-                .to_owned())
-        }
+        true => Err(
+            "comm.nccl.collnet = \"require\": CollNet adds up between nodes, and all ranks are on \
+             one"
+            .to_owned(),
+        ),
         false => Ok(()),
     }
 }

@@ -116,7 +116,8 @@ mod cuda_tests {
     fn the_structs_of_both_languages_are_the_same() {
         layout_test!(
             SumArgs, &SUM, &defines(2);
-            parts, outs, turning_parts, turning_outs, sequence, refused, slot_bytes, len, groups, num_slots, num_outs
+            parts, outs, turning_parts, turning_outs, sequence, refused, slot_bytes, len, groups,
+            num_slots, num_outs
         );
     }
 }

@@ -165,7 +165,8 @@ impl<'a> Variables<'a> {
     /// several ranks.
     pub fn refuse_orphans(&self) -> Result<()> {
         if self.text("PMIX_RANK")?.is_some() && self.text("PMIX_NAMESPACE")?.is_some() {
-            let reason = "is not set, and PMIX_RANK does not say how many ranks there are: set it on all ranks";
+            let reason = "is not set, and PMIX_RANK does not say how many ranks there are: set it \
+                          on all ranks";
             return Err(refuse("HEADLONG_WORLD_SIZE", reason));
         }
         match self.number("HEADLONG_WORLD_SIZE")? {

@@ -33,7 +33,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn every_element_arrives(
-            counts in (1usize..7).prop_flat_map(|n| prop::collection::vec(prop::collection::vec(0usize..4, n), n)),
+            counts in (1usize..7)
+                .prop_flat_map(|n| prop::collection::vec(prop::collection::vec(0usize..4, n), n)),
         ) {
             let plans: Vec<Plan> = (0..counts.len())
                 .map(|me| {

@@ -182,16 +182,30 @@ mod tests {
         fn every_element_arrives_and_only_rails_cross((topology, counts) in cases()) {
             let mut crossings = BTreeSet::new();
             let mut crossed = 0;
-            let received = oracle::carry_out(&counts, &plans(&topology, &counts), |step, from, to, content| {
-                if topology.same_node(from, to) {
-                    return;
-                }
-                assert_eq!(step, 1, "only the last step crosses");
-                assert_eq!(from, carrier(&topology, topology.node_of(from), to), "only the rail's carrier crosses");
-                assert!(content.iter().all(|&(_, destination, _)| destination == to.0), "what crosses has arrived");
-                assert!(crossings.insert((topology.node_of(from), to)), "one message per node and destination");
-                crossed += content.len();
-            });
+            let received = oracle::carry_out(
+                &counts,
+                &plans(&topology, &counts),
+                |step, from, to, content| {
+                    if topology.same_node(from, to) {
+                        return;
+                    }
+                    assert_eq!(step, 1, "only the last step crosses");
+                    assert_eq!(
+                        from,
+                        carrier(&topology, topology.node_of(from), to),
+                        "only the rail's carrier crosses"
+                    );
+                    assert!(
+                        content.iter().all(|&(_, destination, _)| destination == to.0),
+                        "what crosses has arrived"
+                    );
+                    assert!(
+                        crossings.insert((topology.node_of(from), to)),
+                        "one message per node and destination"
+                    );
+                    crossed += content.len();
+                },
+            );
             prop_assert_eq!(&received, &oracle::expected(&counts));
             let needed: usize = topology
                 .ranks()

@@ -51,7 +51,8 @@ impl std::fmt::Display for Strangers {
             0 => Ok(()),
             wrong => write!(
                 out,
-                "; {wrong} of them with a proof that does not fit: is the secret the same everywhere?"
+                "; {wrong} of them with a proof that does not fit: is the secret the same \
+                 everywhere?"
             ),
         }
     }

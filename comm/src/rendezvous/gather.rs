@@ -113,13 +113,20 @@ fn explain(launch: &Launch, error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::AddrInUse => {
             let port = launch.master_port;
-            format!("the port is already used by another process; `ss -ltnp 'sport = :{port}'` shows whose it is, HEADLONG_MASTER_PORT chooses another")
+            format!(
+                "the port is already used by another process; `ss -ltnp 'sport = :{port}'` shows \
+                 whose it is, HEADLONG_MASTER_PORT chooses another"
+            )
         }
         ErrorKind::AddrNotAvailable => {
-            "this is not an address of this machine: MASTER_ADDR must be the machine of rank 0".into()
+            "this is not an address of this machine: MASTER_ADDR must be the machine of rank \
+             0"
+            .into()
         }
         ErrorKind::InvalidInput => {
-            "this machine takes that name for a loopback address, at which other machines cannot reach it: set MASTER_ADDR to its address in the network".into()
+            "this machine takes that name for a loopback address, at which other machines cannot \
+             reach it: set MASTER_ADDR to its address in the network"
+                .into()
         }
         _ => error.to_string(),
     }
@@ -249,7 +256,8 @@ impl Gathering<'_> {
         }
         if claims.config != own.config {
             let reason = format!(
-                "its configuration differs from rank 0's (fingerprints {} and {}): all ranks need the same settings",
+                "its configuration differs from rank 0's (fingerprints {} and {}): all ranks need \
+                 the same settings",
                 short(&claims.config),
                 short(&own.config)
             );

@@ -166,8 +166,8 @@ impl Keys {
     /// Reads the secret of a job, and decides what is asked for where there is none.
     ///
     /// # Errors
-    /// [`CommError::Setting`]: a secret that cannot be used; none, where other machines can reach rank 0 and `insecure` does not
-    /// say that this is meant.
+    /// [`CommError::Setting`]: a secret that cannot be used; none, where other machines can reach
+    /// rank 0 and `insecure` does not say that this is meant.
     pub fn of(launch: &Launch, insecure: bool) -> Result<Self> {
         let secret = Secret::load(&launch.secret, &launch.job)?;
         let trust = Trust::of(launch, &secret, insecure)?;

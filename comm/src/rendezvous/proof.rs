@@ -149,7 +149,8 @@ fn read_private(path: &Path) -> Result<Vec<u8>, String> {
     }
     if owner != user && owner != 0 {
         return Err(format!(
-            "belongs to user {owner}, who may change it; expected user {user}{}: copy it, and chmod 600 the copy",
+            "belongs to user {owner}, who may change it; expected user {user}{}: copy it, and \
+             chmod 600 the copy",
             if user == 0 { "" } else { " or root" }
         ));
     }

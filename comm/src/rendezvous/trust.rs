@@ -42,9 +42,9 @@ impl Trust {
             return Ok(Trust::Anybody);
         }
         let reason = format!(
-            "is not set, and {why}: anybody could join the job. Write a secret into a file (umask 077; head -c 32 \
-             /dev/urandom | base64 > FILE) and set HEADLONG_SECRET_FILE=FILE on all ranks; in a network that you trust, \
-             --insecure (comm.insecure = true) does without"
+            "is not set, and {why}: anybody could join the job. Write a secret into a file (umask \
+             077; head -c 32 /dev/urandom | base64 > FILE) and set HEADLONG_SECRET_FILE=FILE on \
+             all ranks; in a network that you trust, --insecure (comm.insecure = true) does without"
         );
         Err(CommError::Setting { setting: "HEADLONG_SECRET".into(), reason })
     }
@@ -61,8 +61,9 @@ impl Trust {
             }),
             Trust::Anybody => Some(Remark {
                 text: format!(
-                    "no secret is set, as asked for (--insecure): whoever can reach {master_host}:{master_port} can \
-                     join the job, read its rows and change its weights"
+                    "no secret is set, as asked for (--insecure): whoever can reach \
+                     {master_host}:{master_port} can join the job, read its rows and change its \
+                     weights"
                 ),
                 is_suspect: true,
             }),
@@ -197,9 +198,12 @@ mod tests {
 
     #[test]
     fn another_users_connection_is_found_in_the_table() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
-             0: 0100007F:7389 0100007F:C1B2 01 00000000:00000000 00:00000000 00000000  1000        0 1 1 0\n\
-             1: 0100007F:C1B2 0100007F:7389 01 00000000:00000000 00:00000000 00000000 65534        0 2 1 0\n";
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   \
+                     uid  timeout inode\n\
+                     0: 0100007F:7389 0100007F:C1B2 01 00000000:00000000 00:00000000 00000000  \
+                     1000        0 1 1 0\n\
+                     1: 0100007F:C1B2 0100007F:7389 01 00000000:00000000 00:00000000 00000000 \
+                     65534        0 2 1 0\n";
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let (host, guest) = (address(0x7389), address(0xc1b2));
         if cfg!(target_endian = "little") {

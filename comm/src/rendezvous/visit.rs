@@ -100,7 +100,8 @@ impl Visit<'_> {
 
     fn wrong_secret(&self) -> CommError {
         let reason = format!(
-            "{} does not accept this rank's proof: the secrets differ, or another job listens there",
+            "{} does not accept this rank's proof: the secrets differ, or another job listens \
+             there",
             self.place()
         );
         CommError::Refused { rank: self.rank.to_string(), reason }
@@ -108,8 +109,8 @@ impl Visit<'_> {
 
     fn of_another(&self, reason: &str) -> CommError {
         let reason = format!(
-            "{} is not of this job: {reason}; HEADLONG_MASTER_PORT chooses another port, and a job of several users \
-             needs a secret",
+            "{} is not of this job: {reason}; HEADLONG_MASTER_PORT chooses another port, and a job \
+             of several users needs a secret",
             self.place()
         );
         CommError::Rendezvous { reason }

@@ -172,7 +172,8 @@ impl Case {
             self.wrong.map_or(String::new(), |wrong| format!(" --mistake {}", wrong.name()));
         let (job, seed) = (self.job.name, self.seed);
         format!(
-            "cargo run --release -p headlong-comm --example sim_replay -- --job {job} --seed {seed}{faulty}{mutation}"
+            "cargo run --release -p headlong-comm --example sim_replay -- --job {job} --seed \
+             {seed}{faulty}{mutation}"
         )
     }
 

@@ -4,6 +4,7 @@
 use super::libraries::Library;
 use crate::error::{DeviceError, Result};
 use cudarc::driver::sys;
+use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
@@ -49,7 +50,7 @@ pub(crate) fn start() -> Result<()> {
 thread_local! {
     /// The context this thread set last. Contexts live as long as the process, so none is ever
     /// stale.
-    static CURRENT: std::cell::Cell<sys::CUcontext> = const { std::cell::Cell::new(std::ptr::null_mut()) };
+    static CURRENT: Cell<sys::CUcontext> = const { Cell::new(std::ptr::null_mut()) };
 }
 
 /// Makes `context` the calling thread's own.

@@ -131,8 +131,8 @@ impl Library {
         let tried =
             if tried.is_empty() { String::new() } else { format!(" ({})", tried.join("; ")) };
         Err(format!(
-            "{} is not among the system's libraries, in {SEARCH_VARIABLE}, a CUDA toolkit or a Python's NVIDIA \
-             wheels{tried}",
+            "{} is not among the system's libraries, in {SEARCH_VARIABLE}, a CUDA toolkit or a \
+             Python's NVIDIA wheels{tried}",
             names[0]
         ))
     }

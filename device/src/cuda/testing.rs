@@ -138,7 +138,8 @@ macro_rules! layout_test {
             match cuda {
                 Ok(cuda) => assert_eq!(
                     rust.as_slice(), cuda.as_slice(),
-                    "size and offsets of {} {:?}: Rust left, CUDA right", stringify!($struct), fields
+                    "size and offsets of {} {:?}: Rust left, CUDA \
+                     right", stringify!($struct), fields
                 ),
                 Err(error) => panic!("{error}"),
             }

@@ -225,7 +225,8 @@ mod cuda_tests {
     fn descriptions_lie_as_kernels_read_them() {
         layout_test!(
             Table, &ROUTE, &[];
-            weights, first, second, home, row_numbers, rows, dim, first_column, first_entry, ids, offsets, factors, first_tile, num_tiles,
+            weights, first, second, home, row_numbers, rows, dim, first_column, first_entry, ids,
+            offsets, factors, first_tile, num_tiles,
             flags, num_frequent, first_touched, first_gradient, unused
         );
         layout_test!(Staged, &ROUTE, &[]; num_samples, generation, rest, unused);

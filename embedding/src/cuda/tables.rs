@@ -112,13 +112,24 @@ impl FlagsMemory {
 fn error_of(spec: &TableSpec, kind: u64, place: u64, detail: u64) -> EmbeddingError {
     let table = spec.name.clone();
     match kind {
-        1 => EmbeddingError::IdOutOfRange { table, index: detail, sample: place as usize, rows: spec.rows },
+        1 => EmbeddingError::IdOutOfRange {
+            table,
+            index: detail,
+            sample: place as usize,
+            rows: spec.rows,
+        },
         3 => EmbeddingError::SlotFull { table, what: "rows", found: detail, capacity: place },
         5 => EmbeddingError::SlotFull { table, what: "numbers", found: detail, capacity: place },
-        4 => EmbeddingError::AskedRow { table, source_index: place as usize, row: detail, rows: spec.rows },
+        4 => EmbeddingError::AskedRow {
+            table,
+            source_index: place as usize,
+            row: detail,
+            rows: spec.rows,
+        },
         _ => EmbeddingError::Spec {
             table,
-            reason: "a batch of bags or weights was replayed in a step captured without them: run it eagerly"
+            reason: "a batch of bags or weights was replayed in a step captured without them: run \
+                     it eagerly"
                 .to_owned(),
         },
     }

@@ -120,7 +120,8 @@ pub(super) fn check_deduplicate(specs: &[TableSpec], deduplicate: Deduplicate) -
         (Deduplicate::Node { .. }, Some(spec)) => Err(EmbeddingError::Placement {
             table: spec.name.clone(),
             reason:
-                "equal rows are merged on each rank on CUDA devices, not on nodes: use deduplicate = rank"
+                "equal rows are merged on each rank on CUDA devices, not on nodes: use deduplicate \
+                 = rank"
                     .to_owned(),
         }),
         _ => Ok(()),

@@ -96,8 +96,9 @@ impl Partition {
     /// owners.
     ///
     /// # Errors
-    /// [`EmbeddingError::Placement`]: lists of another length, rows that the table does not have or that are named twice,
-    /// owners that there are not, and placements that the table's grain or keys do not allow.
+    /// [`EmbeddingError::Placement`]: lists of another length, rows that the table does not have or
+    /// that are named twice, owners that there are not, and placements that the table's grain or
+    /// keys do not allow.
     pub fn new(
         specs: &[TableSpec],
         num_owners: usize,
@@ -107,7 +108,8 @@ impl Partition {
             return Err(EmbeddingError::Placement {
                 table: specs.first().map_or_else(String::new, |spec| spec.name.clone()),
                 reason: format!(
-                    "{} placements for {} tables, {num_owners} owners; there is one placement per table, and 1 to {MAX_OWNERS} owners",
+                    "{} placements for {} tables, {num_owners} owners; there is one placement per \
+                     table, and 1 to {MAX_OWNERS} owners",
                     placements.len(),
                     specs.len()
                 ),
@@ -394,19 +396,24 @@ fn check_kind(
     }
     match placement {
         TablePlacement::DataParallel if spec.keys == Keys::RawIds => {
-            Err("a table asked with raw ids has no replica: which ids it holds, its owners decide".to_owned())
+            Err("a table asked with raw ids has no replica: which ids it holds, its owners \
+                 decide"
+                .to_owned())
         }
         TablePlacement::TableWise(owner) if owner.0 >= num_owners => {
             Err(format!("the table is placed with {owner:?}, there are {num_owners} owners"))
         }
-        TablePlacement::RowWise { .. } if spec.grain == Grain::Whole => Err(
-            "its rows share storage (grain = whole): the table is placed table-wise or data-parallel, never by row"
-                .to_owned(),
-        ),
+        TablePlacement::RowWise { .. } if spec.grain == Grain::Whole => {
+            Err("its rows share storage (grain = whole): the table is placed table-wise or \
+                 data-parallel, never by row"
+                .to_owned())
+        }
         TablePlacement::RowWise { frequent, placed }
             if spec.keys == Keys::RawIds && !(frequent.is_empty() && placed.is_empty()) =>
         {
-            Err("a table asked with raw ids is divided by a hash of the id: no row of it can be named".to_owned())
+            Err("a table asked with raw ids is divided by a hash of the id: no row of it can be \
+                 named"
+                .to_owned())
         }
         _ => Ok(()),
     }

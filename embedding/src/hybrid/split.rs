@@ -6,7 +6,8 @@
 //! of frequent ones is searched that makes
 //!
 //! ```text
-//! t_ids(k) + t_all_to_all(vectors, k) + t_all_to_all(gradients, k) + t_all_reduce(dense, k) + t_rows(k)
+//! t_ids(k) + t_all_to_all(vectors, k) + t_all_to_all(gradients, k)
+//!     + t_all_reduce(dense, k) + t_rows(k)
 //! ```
 //!
 //! least, within the memory limits. The order is that of benefit per byte: replicating a row of
@@ -160,7 +161,8 @@ pub enum SplitError {
     /// Even without a frequent row, or with those asked for, a rank needs more memory than it may
     /// take.
     #[error(
-        "the rows of one rank take {needed_bytes} bytes with {frequent_rows} frequent rows, the limit is {limit_bytes}"
+        "the rows of one rank take {needed_bytes} bytes with {frequent_rows} frequent rows, the \
+         limit is {limit_bytes}"
     )]
     Memory {
         /// Bytes of the rank with the most.
@@ -349,7 +351,8 @@ fn variants(options: &SplitOptions<'_>) -> Result<Vec<Variant>, SplitError> {
             return Err(SplitError::Impossible {
                 what: "merging on the node".to_owned(),
                 reason:
-                    "nodes must have equally many ranks, a power of two: sums over ranks are a binary tree"
+                    "nodes must have equally many ranks, a power of two: sums over ranks are a \
+                     binary tree"
                         .to_owned(),
             });
         }

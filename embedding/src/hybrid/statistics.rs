@@ -47,7 +47,8 @@ use counter::Counter;
 pub enum StatisticsError {
     /// The bytes are something else.
     #[error(
-        "not statistics of rows: the first bytes are {found:02x?}, expected {expected:02x?} (`HLSTATS1`)"
+        "not statistics of rows: the first bytes are {found:02x?}, expected {expected:02x?} \
+         (`HLSTATS1`)"
     )]
     Magic {
         /// How statistics begin.

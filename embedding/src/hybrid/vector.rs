@@ -62,7 +62,8 @@ vectorized! {
 
     /// Sums the gradients that sources sent, row after row from `first` on.
     pub(super) fn sum_merged_rows(
-        sum: &SegmentSum<'_, MergedParts<'_>>, out: SharedMut<f32>, first: usize, dim: usize, rows: Range<usize>,
+        sum: &SegmentSum<'_, MergedParts<'_>>, out: SharedMut<f32>, first: usize, dim: usize,
+        rows: Range<usize>,
     ) {
         for index in rows {
             // SAFETY: `out` holds one row of `dim` per unique row from `first` on, and each index
@@ -78,14 +79,17 @@ vectorized! {
             for entry in tile.parts.entries(index) {
                 // SAFETY: every part has its own `dim` elements of `out`, and belongs to one row of
                 // one tile.
-                unsafe { tile.out.slice(tile.parts.element(entry), tile.dim) }.copy_from_slice(vector);
+                unsafe { tile.out.slice(tile.parts.element(entry), tile.dim) }
+                    .copy_from_slice(vector);
             }
         }
     }
 
     /// Updates the rows of a replica that some rank touched.
     pub(super) fn update_frequent_tile(tile: &FrequentTile<'_>) {
-        each_type!(WeightMemory, tile.memory.weights, weights => update_frequent_rows(tile, weights));
+        each_type!(
+            WeightMemory, tile.memory.weights, weights => update_frequent_rows(tile, weights)
+        );
     }
 }
 

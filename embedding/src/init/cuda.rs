@@ -115,7 +115,9 @@ mod cuda_tests {
 
     #[test]
     fn arguments_lie_as_kernels_read_them() {
-        layout_test!(InitArgs, &INIT, &[]; rows, row_numbers, seed, stream, num_rows, low, width, dim, unused);
+        layout_test!(
+            InitArgs, &INIT, &[]; rows, row_numbers, seed, stream, num_rows, low, width, dim, unused
+        );
         layout_test!(FillArgs, &INIT, &[]; to, count, value, unused);
     }
 }

@@ -408,11 +408,13 @@ mod cuda_tests {
     fn arguments_lie_as_kernels_read_them() {
         layout_test!(
             SortArgs, &ROUTE, &[];
-            tables, tile_tables, num_entries, keys_in, values_in, keys_out, values_out, counts, totals, stride, num_tables, num_tiles, shift, mask, values_are_positions
+            tables, tile_tables, num_entries, keys_in, values_in, keys_out, values_out, counts,
+            totals, stride, num_tables, num_tiles, shift, mask, values_are_positions
         );
         layout_test!(
             UniqueArgs, &ROUTE, &[];
-            tables, tile_tables, num_entries, keys, row_numbers, rows, counts, device_step, stride, num_tiles
+            tables, tile_tables, num_entries, keys, row_numbers, rows, counts, device_step, stride,
+            num_tiles
         );
         layout_test!(
             KeysArgs, &ROUTE, &[];
@@ -420,7 +422,9 @@ mod cuda_tests {
         );
         layout_test!(
             ChunksArgs, &ROUTE, &[];
-            tables, tile_tables, num_entries, keys, tile_chunks, tile_longs, tile_rows, chunk_starts, chunk_ends, long_firsts, long_ends, row_numbers, row_starts, totals, stride, num_tables, num_tiles, merges
+            tables, tile_tables, num_entries, keys, tile_chunks, tile_longs, tile_rows,
+            chunk_starts, chunk_ends, long_firsts, long_ends, row_numbers, row_starts, totals,
+            stride, num_tables, num_tiles, merges
         );
     }
 }

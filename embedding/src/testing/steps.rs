@@ -116,8 +116,8 @@ fn check_rows(subject: &mut Subject) {
                 let name = optimizer.name();
                 assert!(
                     is_right,
-                    "row {row}, column {column} after step {number} of {name} with learning rate {learning_rate}: \
-                     expected {expected}, found {found}"
+                    "row {row}, column {column} after step {number} of {name} with learning rate \
+                     {learning_rate}: expected {expected}, found {found}"
                 );
             }
             // Rounding is not added up from step to step.
@@ -180,8 +180,9 @@ fn check_derivative(subject: &mut Subject, probe: &mut Subject) {
                 let tolerance = OF_DIFFERENCES * size.max(slope.value.abs()) + slope.noise;
                 assert!(
                     (slope.value - along).abs() <= tolerance,
-                    "{name} of tensor `{}`: a step of SGD goes by {along:.5} times the learning rate ({learning_rate}) \
-                     against a direction in which the loss rises by {:.5} (± {tolerance:.5})",
+                    "{name} of tensor `{}`: a step of SGD goes by {along:.5} times the learning \
+                     rate ({learning_rate}) against a direction in which the loss rises by {:.5} \
+                     (± {tolerance:.5})",
                     tensor.name,
                     slope.value
                 );
@@ -305,8 +306,9 @@ fn check_formula(subject: &mut Subject, slopes: &mut Subject) {
                         let (optimizer, tensor) = (optimizer.name(), &weights.name);
                         assert!(
                             is_near(is, expected, was, dtype),
-                            "{name} of row {row}, column {column} of tensor `{tensor}` after step {number} of \
-                             {optimizer} with learning rate {learning_rate}: expected {expected}, found {is}"
+                            "{name} of row {row}, column {column} of tensor `{tensor}` after step \
+                             {number} of {optimizer} with learning rate {learning_rate}: expected \
+                             {expected}, found {is}"
                         );
                     }
                 }

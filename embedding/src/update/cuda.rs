@@ -199,7 +199,10 @@ mod cuda_tests {
     fn arguments_lie_as_kernels_read_them() {
         layout_test!(
             UpdateArgs, &UPDATE, &[];
-            tables, tile_tables, staged, chunk_starts, chunk_ends, long_firsts, long_ends, totals, keys, values, samples, gradients, partials, row_numbers, destinations, to_owners, frequent, device_step, stride, partial_stride, step, constants, seed, num_tables, num_frequent
+            tables, tile_tables, staged, chunk_starts, chunk_ends, long_firsts, long_ends, totals,
+            keys, values, samples, gradients, partials, row_numbers, destinations, to_owners,
+            frequent, device_step, stride, partial_stride, step, constants, seed, num_tables,
+            num_frequent
         );
     }
 }

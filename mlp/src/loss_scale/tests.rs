@@ -275,7 +275,9 @@ mod cuda_tests {
 
     #[test]
     fn layouts() {
-        layout_test!(CheckArgs, &SOURCE, &[]; gradients, overflow, state, skip_dense, skip_sparse, quads);
+        layout_test!(
+            CheckArgs, &SOURCE, &[]; gradients, overflow, state, skip_dense, skip_sparse, quads
+        );
         layout_test!(AdjustArgs, &SOURCE, &[]; state, overflow, growth_interval);
         layout_test!(UnscaleArgs, &UNSCALE, &[]; state, overflow);
     }

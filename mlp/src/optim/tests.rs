@@ -270,7 +270,8 @@ mod cuda_tests {
     fn layouts() {
         layout_test!(
             OptimArgs, &SOURCE, &[];
-            weights, gradients, first, second, step, sum_of_squares, loss_scale, quads, constants, clip, num_copies, copies
+            weights, gradients, first, second, step, sum_of_squares, loss_scale, quads, constants,
+            clip, num_copies, copies
         );
         layout_test!(Copied, &SOURCE, &[]; to, first, count, cols, stride, aligned);
         layout_test!(NormArgs, &SOURCE, &[]; gradients, sums, quads);

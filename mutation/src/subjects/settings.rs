@@ -100,8 +100,10 @@ pub const TUNING: Subject = Subject {
     good: |_| {
         let measured = |algorithm: &str, points: &str| {
             format!(
-                "{{\"operation\": \"all_reduce\", \"backend\": \"shm\", \"algorithm\": \"{algorithm}\",\n\
-                 \"nodes\": 1, \"ranks\": 4,\n\"points\": {points}}}"
+                "{{\"operation\": \"all_reduce\", \"backend\": \"shm\", \"algorithm\": \
+                 \"{algorithm}\",\n\
+                 \"nodes\": 1, \"ranks\": 4,\n\
+                 \"points\": {points}}}"
             )
         };
         let text = format!(

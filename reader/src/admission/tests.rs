@@ -52,7 +52,8 @@ proptest! {
 
     #[test]
     fn undoing_gives_back_the_earlier_state(
-        first in ids(150, 100), second in ids(150, 100), third in ids(150, 100), min_count in 1_u32..4,
+        first in ids(150, 100), second in ids(150, 100), third in ids(150, 100),
+        min_count in 1_u32..4,
     ) {
         let mut admission = Admission::new(min_count, &[40]).unwrap();
         learn(&mut admission, &first, &mut Vec::new());
@@ -67,7 +68,10 @@ proptest! {
         prop_assert_eq!(learn(&mut admission, &second, &mut Vec::new()), rows);
         let mut fresh = earlier.clone();
         learn(&mut fresh, &second, &mut Vec::new());
-        prop_assert_eq!(learn(&mut admission, &third, &mut Vec::new()), learn(&mut fresh, &third, &mut Vec::new()));
+        prop_assert_eq!(
+            learn(&mut admission, &third, &mut Vec::new()),
+            learn(&mut fresh, &third, &mut Vec::new())
+        );
         prop_assert_eq!(admission.to_bytes(), fresh.to_bytes());
     }
 

@@ -337,8 +337,9 @@ fn check_memory(ranked: &[Ranked], memory_bytes: u64) -> Result<()> {
         {
             let (index, wanted) = (index + 1, column.wanted);
             let message = format!(
-                "the dictionary needs {needed} bytes, expected at most {memory_bytes}: column C{index} alone keeps \
-                 {wanted} ids; raise min_count, limit the rows of a table with max_rows, or allow more memory"
+                "the dictionary needs {needed} bytes, expected at most {memory_bytes}: column \
+                 C{index} alone keeps {wanted} ids; raise min_count, limit the rows of a table \
+                 with max_rows, or allow more memory"
             );
             Err(ReaderError::Invalid { message })
         }

@@ -95,7 +95,8 @@ impl DiskOptions {
             return Ok(());
         }
         let message = format!(
-            "expected at least 1 read in flight of up to 1 GiB, a multiple of {ALIGNMENT} bytes; found {} of {} bytes",
+            "expected at least 1 read in flight of up to 1 GiB, a multiple of {ALIGNMENT} bytes; \
+             found {} of {} bytes",
             self.depth, self.block_bytes
         );
         Err(ReaderError::Invalid { message })

@@ -82,7 +82,8 @@ fn a_file_that_shrinks_or_grows_while_it_is_read_is_an_error() {
         let message = read_all(blocks).unwrap_err().to_string();
         assert!(
             message.contains(
-                "data.bin has changed while it was read: 262144 bytes when it was opened, 131077 now"
+                "data.bin has changed while it was read: 262144 bytes when it was opened, 131077 \
+                 now"
             ),
             "{message}"
         );

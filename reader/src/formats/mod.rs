@@ -99,7 +99,8 @@ pub(crate) fn front_to_back(mut ranges: Ranges) -> Result<()> {
     match ranges.next() {
         Some(Range { start: 0, end: u64::MAX }) => Ok(()),
         _ => {
-            let message = "this data can only be read from front to back: convert it to read it in another order";
+            let message = "this data can only be read from front to back: convert it to read it in \
+                           another order";
             Err(ReaderError::Invalid { message: message.to_owned() })
         }
     }

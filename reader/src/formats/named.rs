@@ -177,7 +177,8 @@ impl NamedColumns {
             let ignored = self.ignored.iter().any(|column| column == name || column == "*");
             place.or(ignored.then_some(Role::Ignored)).ok_or_else(|| {
                 bad(format!(
-                    "header: column `{name}` has no place: name it as label, dense or categorical, or ignore it"
+                    "header: column `{name}` has no place: name it as label, dense or categorical, \
+                     or ignore it"
                 ))
             })
         };

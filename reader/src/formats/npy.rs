@@ -152,7 +152,8 @@ fn open_members(path: &Path) -> Result<Vec<FieldFile>> {
             archive.by_index_raw(index).map_err(|error| bad(format!("{name}: {error}")))?;
         if member.compression() != zip::CompressionMethod::Stored {
             return Err(bad(format!(
-                "{name} is compressed, which cannot be read at random: save the arrays with numpy.savez, not savez_compressed"
+                "{name} is compressed, which cannot be read at random: save the arrays with \
+                 numpy.savez, not savez_compressed"
             )));
         }
         let start = member.data_start().ok_or_else(|| bad(format!("{name} has no data")))?;
@@ -255,10 +256,9 @@ fn parse_header(text: &str) -> Result<(Element, Vec<u64>), String> {
     };
     let order = after("fortran_order").ok_or_else(|| missing("fortran_order"))?;
     if !order.starts_with("False") {
-        return Err(
-            "expected rows after each other, found Fortran order: save it with numpy.ascontiguousarray"
-                .into(),
-        );
+        return Err("expected rows after each other, found Fortran order: save it with \
+                    numpy.ascontiguousarray"
+            .into());
     }
     let shape = after("shape").ok_or_else(|| missing("shape"))?;
     let inside = shape
@@ -303,7 +303,8 @@ impl NpySink {
         let stem = stem_of(stem);
         if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() {
             let message =
-                "npy holds transformed numbers: say how integers become numbers (--dense-transform \"ln(x+1)\")".to_owned();
+                "npy holds transformed numbers: say how integers become numbers (--dense-transform \
+                 \"ln(x+1)\")".to_owned();
             return Err(ReaderError::Invalid { message });
         }
         let hotness: Vec<_> =

@@ -270,7 +270,8 @@ impl SplitSink {
             |message: &str| Err(ReaderError::Invalid { message: format!("split: {message}") });
         if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() {
             return refuse(
-                "it holds transformed numbers: say how integers become numbers (--dense-transform \"ln(x+1)\")",
+                "it holds transformed numbers: say how integers become numbers (--dense-transform \
+                 \"ln(x+1)\")",
             );
         }
         if schema.sparse.iter().any(|column| column.hotness != Hotness::Fixed(1)) {

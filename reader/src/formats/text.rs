@@ -176,7 +176,8 @@ impl TextSink {
             if id != MISSING_ID && id > u64::from(u32::MAX) {
                 let column = Column::Sparse(column as u16);
                 let message = format!(
-                    "sample {}, {column}: expected an id of 32 bits, found {id}: --rows makes rows of ids, id mod rows",
+                    "sample {}, {column}: expected an id of 32 bits, found {id}: --rows makes rows \
+                     of ids, id mod rows",
                     self.num_samples
                 );
                 return Err(ReaderError::Format { file: self.path.clone(), message });

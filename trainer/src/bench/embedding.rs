@@ -342,10 +342,12 @@ fn document(
     let step = &measured.last().expect("every operation was measured").1;
     let device = bench.stream.as_cuda().map(|_| "cuda").unwrap_or("cpu");
     let mut document = json!({
-        "bench": "embedding", "schema": 1, "tables": tables, "rows": rows, "dim": dim, "ids": ids, "bag": bag,
+        "bench": "embedding", "schema": 1, "tables": tables, "rows": rows, "dim": dim, "ids": ids,
+        "bag": bag,
         "alpha": alpha, "optimizer": optimizer.name(), "device": device, "threads": threads,
         "distinct_rows": bench.distinct_rows, "ids_per_s": step.median * (tables * ids) as f64,
-        "best": step.best * (tables * ids) as f64, "foreign": step.foreign, "peak_rss_bytes": peak_rss_bytes,
+        "best": step.best * (tables * ids) as f64, "foreign": step.foreign,
+        "peak_rss_bytes": peak_rss_bytes,
     });
     for (operation, summary) in measured {
         document[format!("{}_us", operation.name())] = json!(1e6 / summary.median);

@@ -54,7 +54,12 @@ pub struct ForecastArguments {
     #[arg(long, value_name = "N", default_value_t = 2048)]
     pub batch_size: usize,
     /// Threads over all ranks
-    #[arg(long, value_name = "N", value_parser = crate::cli::threads, default_value_t = machine::cores())]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = crate::cli::threads,
+        default_value_t = machine::cores()
+    )]
     pub threads: usize,
     /// How long to measure
     #[arg(long, value_name = "S", default_value_t = 3.0)]
@@ -230,7 +235,9 @@ fn compare(arguments: &ForecastArguments, name: &str) -> Result<()> {
         "ranks": arguments.ranks,
         "foreign": summary.foreign,
         "step_us": ratio(forecast.step_us, measured_us),
-        "exchange_bytes": predicted_bytes.zip(counted).map(|(predicted, counted)| ratio(predicted, counted)),
+        "exchange_bytes": predicted_bytes
+            .zip(counted)
+            .map(|(predicted, counted)| ratio(predicted, counted)),
         "memory_bytes": ratio(memory_bytes(&config, &shape, split), peak_bytes as f64),
         "stages_us": stages.collect::<Vec<_>>(),
     });

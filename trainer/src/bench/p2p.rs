@@ -195,7 +195,8 @@ fn print(arguments: &P2pArguments, name: &str, verb: Verb, answer: &Answer) -> R
         "the whole operation up to its completion, as perftest"
     };
     let mut text = format!(
-        "# headlong bench p2p {name}: {meaning}{}\n#{:>9} {:>12} {:>12} {:>12} {:>15} {:>12} {:>13} {:>13} {:>15}\n",
+        "# headlong bench p2p {name}: {meaning}{}\n\
+         #{:>9} {:>12} {:>12} {:>12} {:>15} {:>12} {:>13} {:>13} {:>15}\n",
         if arguments.card == Card::Fake {
             "; a fabric inside this process: its times mean nothing"
         } else {
@@ -236,8 +237,10 @@ fn print(arguments: &P2pArguments, name: &str, verb: Verb, answer: &Answer) -> R
             known(p999)
         );
         rows.push(json!({
-            "verb": name, "bytes": case.bytes, "reps": samples.len(), "min_us": latency.min(), "max_us": latency.max(),
-            "p50_us": typical, "mean_us": mean, "stdev_us": deviation, "p99_us": p99, "p99_9_us": p999,
+            "verb": name, "bytes": case.bytes, "reps": samples.len(), "min_us": latency.min(),
+            "max_us": latency.max(),
+            "p50_us": typical, "mean_us": mean, "stdev_us": deviation, "p99_us": p99,
+            "p99_9_us": p999,
         }));
     }
     let document = json!({ "bench": "p2p", "schema": 1, "meaning": meaning, "rows": rows });

@@ -251,8 +251,11 @@ fn costs_text(tuning: &Tuning, backend: Backend) -> Result<String> {
     })?;
     let measured = toml::to_string(&costs).map_err(Error::failed("writing the costs as TOML"))?;
     Ok(format!(
-        "# headlong bench tune: all-reduce and all-to-all over {}, {} ranks on {} nodes, were measured; points are\n\
-         # (bytes, microseconds). All else is assumed: edit what you know better. For `hybrid.latency_table`.\n{measured}",
+        "# headlong bench tune: all-reduce and all-to-all over {}, {} ranks on {} nodes, were \
+         measured; points are\n\
+         # (bytes, microseconds). All else is assumed: edit what you know better. For \
+         `hybrid.latency_table`.\n\
+         {measured}",
         backend.name(),
         tuning.measurements[0].ranks,
         tuning.measurements[0].nodes

@@ -25,8 +25,8 @@ pub enum CheckpointError {
     },
     /// The disk is full, or would be.
     #[error(
-        "no space to save the checkpoint {}: it needs {} and {} free; the checkpoint before it is untouched. \
-         Free some space{}, or name another `--checkpoint-dir`",
+        "no space to save the checkpoint {}: it needs {} and {} free; the checkpoint before it is \
+         untouched. Free some space{}, or name another `--checkpoint-dir`",
         path.display(), bytes(*needed), free_text(*free), keep_text(*keep)
     )]
     NoSpace {
@@ -40,15 +40,18 @@ pub enum CheckpointError {
         keep: usize,
     },
     /// Another process writes checkpoints to the same directory.
-    #[error("another process is writing checkpoints to {}: stop it, or name another --checkpoint-dir", path.display())]
+    #[error(
+        "another process is writing checkpoints to {}: stop it, or name another --checkpoint-dir",
+        path.display()
+    )]
     InUse {
         /// The checkpoint directory.
         path: PathBuf,
     },
     /// The directory is no longer the one that was locked.
     #[error(
-        "{} was moved or replaced since this run began, and may be another's: put it back, or name another \
-         --checkpoint-dir", path.display()
+        "{} was moved or replaced since this run began, and may be another's: put it back, or name \
+         another --checkpoint-dir", path.display()
     )]
     Replaced {
         /// The checkpoint directory.
@@ -106,7 +109,10 @@ pub enum CheckpointError {
         message: String,
     },
     /// A checkpoint of another format version.
-    #[error("{}: format version {found}, and this program reads version {supported}", file.display())]
+    #[error(
+        "{}: format version {found}, and this program reads version {supported}",
+        file.display()
+    )]
     UnknownVersion {
         /// The manifest.
         file: PathBuf,
@@ -116,7 +122,10 @@ pub enum CheckpointError {
         supported: u32,
     },
     /// A checkpoint of another model.
-    #[error("{} holds another model: `{key}` is {found} there and {expected} in this run", path.display())]
+    #[error(
+        "{} holds another model: `{key}` is {found} there and {expected} in this run",
+        path.display()
+    )]
     OtherModel {
         /// The checkpoint.
         path: PathBuf,
@@ -129,8 +138,8 @@ pub enum CheckpointError {
     },
     /// A checkpoint whose data was prepared otherwise.
     #[error(
-        "{} was trained on data prepared otherwise: `{key}` is {found} there and {expected} in this run; \
-         mixing them would silently ruin the predictions",
+        "{} was trained on data prepared otherwise: `{key}` is {found} there and {expected} in \
+         this run; mixing them would silently ruin the predictions",
         path.display()
     )]
     OtherData {
@@ -194,7 +203,9 @@ impl CheckpointError {
     /// Whether the system said that no space is left.
     pub(crate) fn is_disk_full(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+        matches!(
+            self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded)
+        )
     }
 }
 

@@ -222,7 +222,8 @@ fn tensor(id: TensorId, name: String, shape: Vec<u64>, may_be_empty: bool) -> Re
             Ok(Tensor { id, name, shape, rows, width })
         }
         _ => Err(refused(format!(
-            "`{name}` has the shape {shape:?}: every axis must be at least 1, and the product at most 2^60"
+            "`{name}` has the shape {shape:?}: every axis must be at least 1, and the product at \
+             most 2^60"
         ))),
     }
 }

@@ -224,7 +224,8 @@ mod tests {
         let pieces = pieces(&layout(), &content).unwrap();
         let header = header(&pieces);
         let expected = concat!(
-            r#"{"__metadata__":{"format":"headlong","table.C2.accumulator.rows":"1..3","table.C2.weight.rows":"1..3"},"#,
+            r#"{"__metadata__":{"format":"headlong","table.C2.accumulator.rows":"1..3","#,
+            r#""table.C2.weight.rows":"1..3"},"#,
             r#""table.C2.accumulator":{"data_offsets":[16,24],"dtype":"F32","shape":[2,1]},"#,
             r#""table.C2.weight":{"data_offsets":[0,16],"dtype":"F32","shape":[2,2]}}"#
         );

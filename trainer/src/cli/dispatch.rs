@@ -26,7 +26,8 @@ use std::process::ExitCode;
 ///     let mut registry = Registry::default();
 ///     // A type of one's own, as a rule. This kind has half of the rows that are asked for.
 ///     registry.register("half", |spec: &TableSpec, env: &TableEnv| {
-///         let half = TableSpec { kind: "dense".to_owned(), rows: spec.rows.div_ceil(2), ..spec.clone() };
+///         let (kind, rows) = ("dense".to_owned(), spec.rows.div_ceil(2));
+///         let half = TableSpec { kind, rows, ..spec.clone() };
 ///         Registry::default().kind(&half)?.build(&half, env)
 ///     });
 ///     headlong::main_with(registry)

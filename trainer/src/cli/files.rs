@@ -158,8 +158,8 @@ impl CommandFiles {
         self.check()?;
         match (launched(), self.writes.first()) {
             (Some((_, processes)), Some(output)) => Err(Error::Usage(format!(
-                "{processes} processes would all write {} {}: this command is the work of one process, run it without \
-                 a launcher",
+                "{processes} processes would all write {} {}: this command is the work of one \
+                 process, run it without a launcher",
                 output.by,
                 output.path.display()
             ))),

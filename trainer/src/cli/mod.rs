@@ -32,10 +32,10 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "headlong", version, about, propagate_version = true, max_term_width = 110)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 failed while running, 2 wrong usage, config or plan, \
-    3 communication failed, 4 slower than the baseline given, 77 skipped because a device is absent, \
-    124 out of time, 129, 130 or 143 stopped by SIGHUP, SIGINT or SIGTERM: after saving, \
-    unless a second signal ended the run at once."
+    after_help = "Exit codes: 0 done, 1 failed while running, 2 wrong usage, config or plan, 3 \
+                  communication failed, 4 slower than the baseline given, 77 skipped because a \
+                  device is absent, 124 out of time, 129, 130 or 143 stopped by SIGHUP, SIGINT or \
+                  SIGTERM: after saving, unless a second signal ended the run at once."
 )]
 pub struct Cli {
     /// What to do; without it the help is printed.

@@ -81,7 +81,12 @@ pub struct TrainArguments {
     pub target_auc: Option<f64>,
     /// Evaluate every N steps, or every FRACTION of an epoch (written with a point); 0: at the end
     /// alone
-    #[arg(long, value_name = "N|FRACTION", value_parser = parse_eval_every, help_heading = "Evaluation")]
+    #[arg(
+        long,
+        value_name = "N|FRACTION",
+        value_parser = parse_eval_every,
+        help_heading = "Evaluation"
+    )]
     pub eval_every: Option<EvalEvery>,
     /// Samples of one evaluation batch
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
@@ -137,7 +142,12 @@ pub struct TrainArguments {
     pub insecure: bool,
 
     /// Write one JSON object a line; `-`: to standard output, which then holds nothing else
-    #[arg(long, value_name = "FILE|-", value_parser = OsStringValueParser::new().map(LogTarget::from), help_heading = "Output")]
+    #[arg(
+        long,
+        value_name = "FILE|-",
+        value_parser = OsStringValueParser::new().map(LogTarget::from),
+        help_heading = "Output"
+    )]
     pub log_json: Option<LogTarget>,
     /// Write a log of MLPerf's form (:::MLLOG lines)
     #[arg(long, value_name = "FILE", help_heading = "Output")]

@@ -7,7 +7,9 @@
 //! before anything is allocated ([`validate`]). The environment is never read.
 //!
 //! ```
-//! let config = headlong::config::Config::from_toml("[train]\nbatch_size = 512\n", "example").unwrap();
+//! use headlong::config::Config;
+//!
+//! let config = Config::from_toml("[train]\nbatch_size = 512\n", "example").unwrap();
 //! assert_eq!(config.train.batch_size, 512);
 //! assert_eq!(config.model.dim, 16);
 //! ```

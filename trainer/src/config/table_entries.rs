@@ -225,7 +225,8 @@ impl Config {
             if !able.is_empty() && !able.contains(&spec.dtype) {
                 let kind = &spec.kind;
                 return refuse(&format!(
-                    "tables of kind `{kind}` hold f32; say `dtype = \"f32\"` in a `[[table]]` of its own"
+                    "tables of kind `{kind}` hold f32; say `dtype = \"f32\"` in a `[[table]]` of \
+                     its own"
                 ));
             }
             if self.run.device == DeviceChoice::Cpu && spec.dtype == DType::F16 {
@@ -249,7 +250,8 @@ impl Config {
             let spec = self.table_spec(column, entry.rows.unwrap_or(1));
             let contradiction = match entry.placement {
                 Some(PlacementName::DataParallel) if spec.keys == Keys::RawIds => {
-                    "a table asked with raw ids has no replica: its owners decide which ids it holds"
+                    "a table asked with raw ids has no replica: its owners decide which ids it \
+                     holds"
                 }
                 Some(PlacementName::RowWise) if spec.grain == Grain::Whole => {
                     "rows that share storage cannot be divided among ranks"
@@ -272,7 +274,20 @@ impl Config {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "[tables]\nmax_rows = 50\npooling = \"mean\"\n\n[[table]]\nname = \"C3\"\nkind = \"hashed\"\nrows = 900\noptions = { eviction = \"lfu\", min_count = 2 }\n\n[[table]]\nname = \"C5\"\npooling = \"sum\"\nplacement = \"table_wise\"\n";
+    const TEXT: &str = "[tables]\n\
+                        max_rows = 50\n\
+                        pooling = \"mean\"\n\
+                        \n\
+                        [[table]]\n\
+                        name = \"C3\"\n\
+                        kind = \"hashed\"\n\
+                        rows = 900\n\
+                        options = { eviction = \"lfu\", min_count = 2 }\n\
+                        \n\
+                        [[table]]\n\
+                        name = \"C5\"\n\
+                        pooling = \"sum\"\n\
+                        placement = \"table_wise\"\n";
 
     #[test]
     fn entries_describe_single_tables() {

@@ -52,8 +52,8 @@ impl Config {
             return Err(Error::config(
                 "model.bottom",
                 format!(
-                    "the last width must equal model.dim = {dim} for the dot interaction, found {last}: set \
-                     model.bottom=[{}], too, or model.dim={last}",
+                    "the last width must equal model.dim = {dim} for the dot interaction, found \
+                     {last}: set model.bottom=[{}], too, or model.dim={last}",
                     fitting.join(",")
                 ),
             ));
@@ -80,8 +80,9 @@ impl Config {
             return Err(Error::contradiction(
                 format!("data.dictionary = {}", path.display()),
                 format!("data.ids = {}", quoted(&self.data.ids)),
-                "these ids are looked up in no dictionary: set data.ids = \"dictionary\" (and tables.rows = \"dictionary\", which takes \
-                 the numbers of rows from it), or leave data.dictionary out",
+                "these ids are looked up in no dictionary: set data.ids = \"dictionary\" (and \
+                 tables.rows = \"dictionary\", which takes the numbers of rows from it), or leave \
+                 data.dictionary out",
             ));
         }
         if self.tables.max_rows == Some(1) && self.shares_a_row() {
@@ -198,7 +199,8 @@ impl Config {
         ] {
             if samples * ids > u64::from(u32::MAX) {
                 let message = format!(
-                    "{of} of {samples} samples, with {ids} ids each of one table, has more than 2^32 ids"
+                    "{of} of {samples} samples, with {ids} ids each of one table, has more than \
+                     2^32 ids"
                 );
                 return Err(Error::config(key, message));
             }
@@ -209,7 +211,8 @@ impl Config {
                 format!("train.accumulate = {accumulate}"),
                 format!("train.sum_blocks = {}", self.sum_blocks()),
                 format!(
-                    "a step has one sum of losses for each micro-batch and block: {sums}, and {most} at most"
+                    "a step has one sum of losses for each micro-batch and block: {sums}, and \
+                     {most} at most"
                 ),
             ));
         }
@@ -289,7 +292,8 @@ impl Config {
             );
         }
         if checkpoint.dir.is_some() && checkpoint.save_every > 0 && checkpoint.keep_best {
-            let reason = "when the metrics are known, training has gone on: set checkpoint.keep_best = false";
+            let reason = "when the metrics are known, training has gone on: set \
+                          checkpoint.keep_best = false";
             return contradicts("checkpoint.keep_best = true", reason);
         }
         Ok(())
@@ -403,22 +407,26 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
     refuse(
         precision == Precision::Tf32 && run.device != DeviceChoice::Cuda,
         format!("train.precision = {}", quoted(&precision)),
-        "\"f32\", \"bf16\" and \"f16\" on a processor; TF32 is a format of tensor cores, with run.device = \"cuda\"",
+        "\"f32\", \"bf16\" and \"f16\" on a processor; TF32 is a format of tensor cores, with \
+         run.device = \"cuda\"",
     )?;
     refuse(
         run.schedule == ScheduleChoice::Captured && run.device != DeviceChoice::Cuda,
         format!("run.schedule = {}", quoted(&run.schedule)),
-        "\"serial\" and \"overlapped\" on a processor; graphs are captured with run.device = \"cuda\"",
+        "\"serial\" and \"overlapped\" on a processor; graphs are captured with run.device = \
+         \"cuda\"",
     )?;
     refuse(
         run.transport == TransportChoice::Nccl && run.device != DeviceChoice::Cuda,
         format!("run.transport = {}", quoted(&run.transport)),
-        "NCCL between CUDA devices alone (run.device = \"cuda\"); \"auto\", \"shm\", \"verbs\" and \"tcp\" between processes",
+        "NCCL between CUDA devices alone (run.device = \"cuda\"); \"auto\", \"shm\", \"verbs\" and \
+         \"tcp\" between processes",
     )?;
     refuse(
         config.data.cache == CacheData::Device,
         format!("data.cache = {}", quoted(&config.data.cache)),
-        "\"off\", \"host\" and \"auto\": ids become rows on the host, so that data on the device would come back for every step",
+        "\"off\", \"host\" and \"auto\": ids become rows on the host, so that data on the device \
+         would come back for every step",
     )
 }
 

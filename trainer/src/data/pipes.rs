@@ -25,7 +25,8 @@ pub fn check_pipes(config: &Config, reads: Reads) -> Result<()> {
     let Some(pipe) = files.clone().find(|file| file.is_stream()) else { return Ok(()) };
     let refuse = |key: &str, reason: &str| {
         let message = format!(
-            "{pipe} is a pipe, which can be read only once, and {reason}: write the data to a file first"
+            "{pipe} is a pipe, which can be read only once, and {reason}: write the data to a file \
+             first"
         );
         Err(Error::config(key, message))
     };

@@ -48,7 +48,8 @@ fn driver(root: &Path, probe: &Probe) -> Finding {
             "CUDA",
             format!("{version}{file}: {problem}"),
             "training runs on the processor",
-            "see that nvidia-smi lists the device, and that the driver is as new as CUDA 13.0 asks for",
+            "see that nvidia-smi lists the device, and that the driver is as new as CUDA 13.0 asks \
+             for",
         ),
     }
 }
@@ -78,7 +79,8 @@ fn nvrtc(probe: &Probe) -> Finding {
             "NVRTC",
             "no libnvrtc.so.13",
             "kernels cannot be compiled here",
-            "pip install nvidia-cuda-nvrtc, or give --kernels a folder made elsewhere by `headlong kernels build`",
+            "pip install nvidia-cuda-nvrtc, or give --kernels a folder made elsewhere by `headlong \
+             kernels build`",
         ),
     }
 }

@@ -185,7 +185,8 @@ fn inside_cases() -> Vec<Case> {
 }
 
 /// The routes of a machine with `eth0` (10.0.0.0/24) and a bridge of Docker's; none by default.
-const ROUTES: &str = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+const ROUTES: &str = "\
+    Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
     eth0\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
     docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n";
 

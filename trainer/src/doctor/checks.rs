@@ -72,7 +72,8 @@ fn instructions(isa: Isa) -> Finding {
             "vectors",
             name,
             "dense layers run several times slower than with AVX2",
-            "use a processor with AVX2, or let the virtual machine pass its flags on; results are the same",
+            "use a processor with AVX2, or let the virtual machine pass its flags on; results are \
+             the same",
         ),
     }
 }

@@ -41,7 +41,8 @@ const NCCL: [(&str, &str, &str); 9] = [
     (
         "NCCL_ALGO",
         "",
-        "one algorithm is forced, also where NCCL knows a faster one; comm.nccl.* may have no effect",
+        "one algorithm is forced, also where NCCL knows a faster one; comm.nccl.* may have no \
+         effect",
     ),
     ("NCCL_PROTO", "", "one protocol is forced, also where NCCL knows a faster one"),
     ("NCCL_SOCKET_IFNAME", "lo", "ranks of other machines cannot be reached"),

@@ -15,8 +15,10 @@ fn clock(system: &System) -> Finding {
         Some(slow @ ("hpet" | "acpi_pm" | "jiffies" | "refined-jiffies")) => Finding::warn(
             "clock",
             format!("the clock source is {slow}"),
-            "asking for the time takes a microsecond and more: measured latencies are too long, waits are slower",
-            "let the kernel use tsc (look for `tsc: Marking TSC unstable` in dmesg; firmware, clocksource=tsc)",
+            "asking for the time takes a microsecond and more: measured latencies are too long, \
+             waits are slower",
+            "let the kernel use tsc (look for `tsc: Marking TSC unstable` in dmesg; firmware, \
+             clocksource=tsc)",
         ),
         Some(source) => Finding::ok("clock", format!("clock source {source}")),
         None => Finding::ok("clock", "clock source not known"),
@@ -76,8 +78,10 @@ fn quota(system: &System) -> Option<Finding> {
         true => Finding::warn(
             "processor time",
             format!("the control group allows {share:.1} processors of {allowed} that are visible"),
-            "with a thread for each visible processor all are stopped for part of every 100 ms: peers wait",
-            "--threads with the smaller number, or raise the limit (docker --cpus, Kubernetes resources.limits.cpu)",
+            "with a thread for each visible processor all are stopped for part of every 100 ms: \
+             peers wait",
+            "--threads with the smaller number, or raise the limit (docker --cpus, Kubernetes \
+             resources.limits.cpu)",
         ),
     })
 }

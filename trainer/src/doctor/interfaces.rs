@@ -76,7 +76,8 @@ fn route(system: &System) -> Option<Finding> {
             "route",
             format!("no interface leads to rank 0 at {address}"),
             "this process cannot join its job",
-            "ip route get ADDRESS; set HEADLONG_MASTER_ADDR to an address in a network that all machines share",
+            "ip route get ADDRESS; set HEADLONG_MASTER_ADDR to an address in a network that all \
+             machines share",
         ),
         Some(name) if VIRTUAL.iter().any(|begin| name.starts_with(begin)) => Finding::warn(
             "route",
@@ -105,7 +106,8 @@ fn own_name(system: &System) -> Option<Finding> {
         Some(line) => Finding::warn(
             "own name",
             format!("/etc/hosts has `{}`", line.split_whitespace().collect::<Vec<_>>().join(" ")),
-            "with this name as HEADLONG_MASTER_ADDR, rank 0 would open its port where no other machine reaches it",
+            "with this name as HEADLONG_MASTER_ADDR, rank 0 would open its port where no other \
+             machine reaches it",
             "take the name off that line, or use the machine's address",
         ),
     })

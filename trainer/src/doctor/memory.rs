@@ -14,12 +14,14 @@ pub(super) fn findings(system: &System) -> Vec<Finding> {
 fn shm(system: &System) -> Finding {
     let mounts = system.text("proc/mounts").unwrap_or_default();
     let mount = mounts.lines().find(|line| line.split(' ').nth(1) == Some("/dev/shm"));
-    let fix = "docker run --shm-size=1g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm";
+    let fix = "docker run --shm-size=1g (or --ipc=host); Kubernetes: an emptyDir of medium Memory \
+               at /dev/shm";
     let Some(mount) = mount else {
         return Finding::warn(
             "/dev/shm",
             "is not mounted",
-            "NCCL cannot share memory between the ranks of a machine, and fails or takes the network",
+            "NCCL cannot share memory between the ranks of a machine, and fails or takes the \
+             network",
             fix,
         );
     };

@@ -38,7 +38,8 @@ const EQUAL: [(&str, &str, &str); 6] = [
     ),
     (
         "MTU to rank 0",
-        "packets of the larger size are dropped in silence: small messages pass, large ones hang until the deadline",
+        "packets of the larger size are dropped in silence: small messages pass, large ones hang \
+         until the deadline",
         "give the interfaces of all machines, and the switch, the same MTU (ip link set DEV mtu N)",
     ),
     (

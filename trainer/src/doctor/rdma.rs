@@ -128,7 +128,8 @@ fn locked_memory(system: &System) -> Finding {
             "locked memory",
             format!("at most {}", crate::report::bytes(bytes)),
             "memory cannot be registered with the RDMA device: connections fail as they are made",
-            "ulimit -l unlimited; containers: --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK",
+            "ulimit -l unlimited; containers: --ulimit memlock=-1; Slurm: \
+             PropagateResourceLimitsExcept=MEMLOCK",
         ),
         Ok(bytes) => {
             Finding::ok("locked memory", format!("at most {}", crate::report::bytes(bytes)))
@@ -158,8 +159,10 @@ fn gpu_direct(system: &System) -> Option<Finding> {
         (false, false) => Finding::warn(
             "GPUDirect",
             format!("kernel {release}, no open NVIDIA kernel module (dmabuf), no nvidia_peermem"),
-            "what leaves a GPU is copied to the host's memory first: lower bandwidth, higher latency",
-            "install the driver's open kernel modules (kernel 5.12 or newer), or: modprobe nvidia_peermem",
+            "what leaves a GPU is copied to the host's memory first: lower bandwidth, higher \
+             latency",
+            "install the driver's open kernel modules (kernel 5.12 or newer), or: modprobe \
+             nvidia_peermem",
         ),
     })
 }

@@ -111,8 +111,10 @@ fn distances(gpu: &Device, cards: &[Device]) -> Finding {
         Distance::Node | Distance::Sys => Finding::warn(
             "GPU to card",
             found,
-            "what this GPU sends crosses the processors before it reaches a card: lower bandwidth, higher latency",
-            "if a nearer card exists, show it to the container; else place cards and GPUs on one PCIe switch",
+            "what this GPU sends crosses the processors before it reaches a card: lower bandwidth, \
+             higher latency",
+            "if a nearer card exists, show it to the container; else place cards and GPUs on one \
+             PCIe switch",
         ),
     }
 }
@@ -143,8 +145,10 @@ fn access_control(system: &System) -> Finding {
         (false, Some(first)) => Finding::warn(
             "ACS",
             format!("{} of {} bridges redirect, {first} first", redirecting.len(), readable.len()),
-            "GPUs and cards reach each other through the processor: slower, and in virtual machines it may hang",
-            "turn ACS off in the firmware, or for each bridge as root: setpci -s BRIDGE ECAP_ACS+0x6.w=0000",
+            "GPUs and cards reach each other through the processor: slower, and in virtual \
+             machines it may hang",
+            "turn ACS off in the firmware, or for each bridge as root: setpci -s BRIDGE \
+             ECAP_ACS+0x6.w=0000",
         ),
     }
 }

@@ -164,14 +164,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_definition(samples in prop::collection::vec((-4_i8..4, any::<bool>()), 0..60)) {
-            let scores: Vec<f32> = samples.iter().map(|(score, _)| f32::from(*score) * 0.25).collect();
-            let labels: Vec<f32> = samples.iter().map(|(_, label)| f32::from(u8::from(*label))).collect();
+        fn agrees_with_the_definition(
+            samples in prop::collection::vec((-4_i8..4, any::<bool>()), 0..60),
+        ) {
+            let scores: Vec<f32> =
+                samples.iter().map(|(score, _)| f32::from(*score) * 0.25).collect();
+            let labels: Vec<f32> =
+                samples.iter().map(|(_, label)| f32::from(u8::from(*label))).collect();
             prop_assert_eq!(auc(&scores, &labels), brute_force(&scores, &labels));
         }
 
         #[test]
-        fn order_does_not_matter(mut samples in prop::collection::vec((-1e3_f32..1e3, any::<bool>()), 2..50)) {
+        fn order_does_not_matter(
+            mut samples in prop::collection::vec((-1e3_f32..1e3, any::<bool>()), 2..50),
+        ) {
             let of = |samples: &[(f32, bool)]| {
                 let mut scores = Scores::default();
                 samples.iter().for_each(|&(score, label)| scores.push(score, label));

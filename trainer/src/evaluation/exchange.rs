@@ -150,7 +150,12 @@ mod tests {
             parts[0].extend(not_a_number.map(|label| (f32::NAN, label)));
             let whole = scores(&parts.concat()).tally();
             let (tallies, _) = by_ranks(&parts);
-            prop_assert!(tallies.iter().all(|tally| *tally == whole), "{:?} against {:?}", tallies, whole);
+            prop_assert!(
+                tallies.iter().all(|tally| *tally == whole),
+                "{:?} against {:?}",
+                tallies,
+                whole
+            );
         }
 
         #[test]

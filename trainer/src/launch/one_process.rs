@@ -16,7 +16,8 @@ pub fn does_the_work(command: &str) -> bool {
     match launched() {
         Some((0, processes)) => {
             say(format_args!(
-                "`{command}` is the work of one process: rank 0 of {processes} does it, the others end at once"
+                "`{command}` is the work of one process: rank 0 of {processes} does it, the others \
+                 end at once"
             ));
             true
         }

@@ -10,7 +10,8 @@
 //! the model's settings, init_stop            before the first step
 //! run_start
 //!   block_start, block_stop                  from one evaluation to the next
-//!   eval_start, eval_stop, eval_accuracy     eval_stop when the metrics are known: the next block has begun by then
+//!   eval_start, eval_stop, eval_accuracy     eval_stop when the metrics are known: the next block
+//!                                            has begun by then
 //! run_stop                                   success: the target was reached; aborted: it was not
 //! ```
 //!

@@ -96,7 +96,8 @@ mod tests {
         assert_eq!(text(128, 1280), "data 1,280 rows: 10 steps an epoch, all of 128 samples");
         assert_eq!(
             text(128, 1000),
-            "data 1,000 rows: 8 steps an epoch, the last of 104 samples, none lost; with batch size 125 all would be full"
+            "data 1,000 rows: 8 steps an epoch, the last of 104 samples, none lost; with batch \
+             size 125 all would be full"
         );
         let sample = text(64, 95_997);
         assert!(

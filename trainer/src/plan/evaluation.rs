@@ -38,7 +38,8 @@ pub fn note(config: &Config, eval_rows: Option<u64>, data_rows: Option<u64>) -> 
             .to_owned(),
         Some(ranks) => {
             format!(
-                "evaluation: {ranks} ranks of their own would hide it behind training (--eval-ranks {ranks})\n"
+                "evaluation: {ranks} ranks of their own would hide it behind training \
+                 (--eval-ranks {ranks})\n"
             )
         }
         None => String::new(),
@@ -55,7 +56,10 @@ pub fn missing_data(config: &Config) -> Option<String> {
     };
     let is_missing = config.data.valid.is_empty() && !config.data.train.is_empty();
     is_missing.then(|| {
-        format!("eval.every = {every}, but nothing is evaluated: there is no validation data (--valid FILE)")
+        format!(
+            "eval.every = {every}, but nothing is evaluated: there is no validation data (--valid \
+             FILE)"
+        )
     })
 }
 

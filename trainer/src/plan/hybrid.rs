@@ -82,7 +82,8 @@ impl HybridPlan {
         );
         let _ = writeln!(
             text,
-            "tables send {} between nodes and {} inside them in a step (pure model-parallel: {} and {}); busiest owner {:.1} % above the mean",
+            "tables send {} between nodes and {} inside them in a step (pure model-parallel: {} \
+             and {}); busiest owner {:.1} % above the mean",
             whole(sent.inter),
             whole(sent.intra),
             whole(pure.inter),

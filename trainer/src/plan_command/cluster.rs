@@ -76,7 +76,9 @@ fn described(asked: &ClusterArguments, name: &Path) -> Result<ClusterDescription
 
 /// Frequencies as asked for; by default those of Criteo's logs for tables of Criteo's columns.
 fn source(asked: &ClusterArguments, config: &Config) -> Result<Source> {
-    let is_terabyte = matches!(&config.tables.rows, TableRows::Named(name) if name.starts_with("criteo-terabyte"));
+    let is_terabyte = matches!(
+        &config.tables.rows, TableRows::Named(name) if name.starts_with("criteo-terabyte")
+    );
     match asked.frequencies.as_deref() {
         None if is_terabyte => Ok(Source::Terabyte),
         None => Ok(Source::PowerLaw(DEFAULT_ALPHA)),

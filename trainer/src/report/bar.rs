@@ -208,7 +208,8 @@ mod tests {
         let of = |room| line(Some(0.32), Duration::from_secs(12), &facts(), room);
         assert_eq!(
             of(116),
-            "███████░░░░░░░░░░░░░░░░░   32 %  12 s  step 1,000  loss 0.49970  129,438 samples/s  data wait 5.4 %  ETA 2.0 s"
+            "███████░░░░░░░░░░░░░░░░░   32 %  12 s  step 1,000  loss 0.49970  129,438 samples/s  \
+             data wait 5.4 %  ETA 2.0 s"
         );
         assert_eq!(
             of(76),

@@ -152,18 +152,22 @@ mod tests {
     fn lines_break_between_facts() {
         let line =
             "step 3,125  AUC 0.80162  log loss 0.49029  accuracy 76.11 % (always \"no\" 67.87 %)\n";
-        let expected = "step 3,125  AUC 0.80162  log loss 0.49029\n  accuracy 76.11 % (always \"no\" 67.87 %)\n";
+        let expected = "step 3,125  AUC 0.80162  log loss 0.49029\n  accuracy 76.11 % (always \
+                        \"no\" 67.87 %)\n";
         assert_eq!(fold(line, Some(80)), expected);
         assert_eq!(fold(line, Some(82)), line);
         assert_eq!(fold(line, None), line);
-        let narrow = "step 3,125  AUC 0.80162\n  log loss 0.49029\n  accuracy 76.11 %\n  (always \"no\" 67.87 %)\n";
+        let narrow = "step 3,125  AUC 0.80162\n  log loss 0.49029\n  accuracy 76.11 %\n  (always \
+                      \"no\" 67.87 %)\n";
         assert_eq!(fold(line, Some(24)), narrow);
     }
 
     #[test]
     fn prose_breaks_after_marks_and_numbers_keep_their_units() {
-        let line = "  memory 132.07 MiB of 22.48 GiB available (fits): tables 37.12 MiB, dense network 341.82 KiB";
-        let expected = "  memory 132.07 MiB of 22.48 GiB available (fits): tables 37.12 MiB,\n    dense network 341.82 KiB";
+        let line = "  memory 132.07 MiB of 22.48 GiB available (fits): tables 37.12 MiB, dense \
+                    network 341.82 KiB";
+        let expected = "  memory 132.07 MiB of 22.48 GiB available (fits): tables 37.12 MiB,\n    \
+                        dense network 341.82 KiB";
         assert_eq!(fold(line, Some(80)), expected);
         assert_eq!(fold("a sum of about 400 samples", Some(20)), "a sum of about\n  400 samples");
     }
@@ -186,7 +190,8 @@ mod tests {
     #[test]
     fn no_line_is_too_long_where_words_are_short() {
         let text =
-            "training stood still, for evaluations: in 15.27 % of the (whole) time  and ended 3 s later "
+            "training stood still, for evaluations: in 15.27 % of the (whole) time  and ended 3 s \
+             later "
                 .repeat(7);
         for width in 20..130 {
             let folded = fold(&text, Some(width)).into_owned();

@@ -178,8 +178,8 @@ impl Reporter {
             // A coin reaches 0.5 ± 0.005 on as few samples.
             Some(auc) if (auc - 0.5).abs() <= 0.005 && eval.metrics.eval_samples >= 10_000 => {
                 let message = format!(
-                    "the model has learned nothing so far: AUC {auc:.4}; is the learning rate right for this optimizer, \
-                     and is the data what the preset expects?"
+                    "the model has learned nothing so far: AUC {auc:.4}; is the learning rate \
+                     right for this optimizer, and is the data what the preset expects?"
                 );
                 self.warning(&message, Map::new())
             }

@@ -84,8 +84,9 @@ pub(super) fn remember_order(memory: &mut Memory, order: String, resumed: bool) 
     let before = memory.order.as_deref().unwrap_or("text");
     if resumed && before != order {
         let message = format!(
-            "the run that goes on has read its data as \"{before}\", this one would as \"{order}\": leave data.order, its seed and window, \
-             data.cache and the batch size as they were"
+            "the run that goes on has read its data as \"{before}\", this one would as \
+             \"{order}\": leave data.order, its seed and window, data.cache and the batch size as \
+             they were"
         );
         return Err(Error::config("--resume", message));
     }

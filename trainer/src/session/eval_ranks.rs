@@ -183,7 +183,8 @@ pub fn check(config: &Config, table_rows: &[u64], has_validation: bool) -> Resul
         // Each owner has a share of the rows: other owners would find no room for some.
         Some(spec) if count.max(config.run.ranks) > 1 => Err(Error::unsupported(
             format!("{setting} with table {} (kind = \"{}\")", spec.name, spec.kind),
-            "a table of raw ids fits other ranks otherwise: train on one rank and evaluate on one, or drop --eval-ranks",
+            "a table of raw ids fits other ranks otherwise: train on one rank and evaluate on one, \
+             or drop --eval-ranks",
         )),
         _ => Ok(()),
     }

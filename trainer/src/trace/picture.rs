@@ -84,8 +84,8 @@ fn bar(text: &mut String, span: &Span, (x, y, width): (f64, f64, f64)) {
     let (name, drawn, height) = (span.name, width.max(0.6), LANE_HEIGHT - 8.0);
     let _ = writeln!(
         text,
-        "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{drawn:.1}\" height=\"{height:.0}\" fill=\"{colour}\" stroke=\"white\">\
-         <title>{name}: {:.1} µs</title></rect>",
+        "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{drawn:.1}\" height=\"{height:.0}\" \
+         fill=\"{colour}\" stroke=\"white\"><title>{name}: {:.1} µs</title></rect>",
         span.duration_us
     );
     let rows = name_in(name, width);

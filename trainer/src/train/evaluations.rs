@@ -118,7 +118,8 @@ impl Run<'_> {
         self.session.begin_evaluation()?;
         let Some(drift) = self.session.place_anew_after_drift()? else { return Ok(()) };
         self.reporter.note(&format!(
-            "frequent rows served {:.1} % of the lookups instead of {:.1} %: {} rows are frequent now, for {:.1} %",
+            "frequent rows served {:.1} % of the lookups instead of {:.1} %: {} rows are frequent \
+             now, for {:.1} %",
             100.0 * drift.measured,
             100.0 * drift.expected,
             count(drift.frequent_rows),

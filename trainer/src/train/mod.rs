@@ -90,8 +90,10 @@ fn run_with(
 ) -> Result<()> {
     let config = &job.config.clone();
     if let Some(done) = resumed.and_then(|checkpoint| already_done(config, checkpoint)) {
-        reporter
-            .note("this run has finished already (more --epochs or --steps go on); its final report again:");
+        reporter.note(
+            "this run has finished already (more --epochs or --steps go on); its final report \
+             again:",
+        );
         let state = &resumed.expect("the answer came from a checkpoint").manifest().state;
         return reporter.done(At { step: state.step, samples: state.samples }, &done);
     }

@@ -89,8 +89,8 @@ pub fn skipped(data: &str, report: &SkipReport) -> Option<(String, Map<String, V
 /// The warning about labels that are all the same.
 pub fn one_class(samples: u64, label: f32) -> String {
     format!(
-        "all {} training samples have the label {label}: a model learns nothing of one class; is this the right column, \
-         and are the rows shuffled?",
+        "all {} training samples have the label {label}: a model learns nothing of one class; is \
+         this the right column, and are the rows shuffled?",
         count(samples)
     )
 }

@@ -41,7 +41,8 @@ fn refuse_foreign_checkpoints(dir: &Path) -> Result<()> {
     Err(Error::config(
         "--checkpoint-dir",
         format!(
-            "{dir} holds an earlier run's checkpoints (newest: step {step}): go on with --resume, or name another folder"
+            "{dir} holds an earlier run's checkpoints (newest: step {step}): go on with --resume, \
+             or name another folder"
         ),
     ))
 }
@@ -61,8 +62,8 @@ pub(super) fn refuse_later_checkpoints(
         (Some(step), Some(expected)) if step != expected => Err(Error::config(
             "--checkpoint-dir",
             format!(
-                "another run has saved step {step} in {} since this run began to go on from step {expected}: start \
-                 it again, or name another folder",
+                "another run has saved step {step} in {} since this run began to go on from step \
+                 {expected}: start it again, or name another folder",
                 dir.display()
             ),
         )),

@@ -91,21 +91,7 @@ fn half([time, algbw, busbw, wrong]: [&str; 4]) -> Option<Half> {
 #[test]
 fn what_nccl_tests_print_is_read() {
     // The shape of an all_reduce_perf run of 2.13 and later.
-    let text = "\
-# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
-#
-# Using devices
-#  Rank  0 Group  0 Pid   5092 on   GENOA-06 device  0 [0x21] NVIDIA GeForce RTX 5090
-#
-#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-           8             2     float     sum      -1     5.63    0.00    0.00      0     0.20    0.04    0.00      0
-     1048576        262144     float     sum      -1    105.9    9.90   17.33      0    105.7    9.92   17.37    N/A
-# Out of bounds values : 0 OK
-# Avg bus bandwidth    : 220.921
-#
-";
+    let text = include_str!("all_reduce_perf.txt");
     let parsed = parse(text).expect("the format");
     assert_eq!((parsed.rows.len(), parsed.nranks, parsed.mean_bus_bandwidth), (2, 1, 220.921));
     assert_eq!((parsed.rows[1].out_of_place.busbw, parsed.rows[1].in_place.wrong), (17.33, None));

@@ -65,7 +65,8 @@ pub fn text(fixture: &Fixture) -> Vec<Place> {
         format!("plan SMALL --data {HERE}"),
         format!("data make --data {HERE} --output {OWN}"),
         format!(
-            "data multi-hot --data {HERE} --from criteo --sizes {ONES} --to npy --rows 9 --dense-transform none --output {OWN}"
+            "data multi-hot --data {HERE} --from criteo --sizes {ONES} --to npy --rows 9 \
+             --dense-transform none --output {OWN}"
         ),
         format!("bench reader {HERE} --format criteo"),
         format!("eval --checkpoint @checkpoints --data {HERE}"),
@@ -82,7 +83,8 @@ pub fn settings(fixture: &Fixture) -> Vec<Place> {
         (
             "small.toml",
             format!(
-                "train --config {HERE} --data @good.txt --steps 2 --set tables.rows=9 --output-dir {OWN}"
+                "train --config {HERE} --data @good.txt --steps 2 --set tables.rows=9 --output-dir \
+                 {OWN}"
             ),
         ),
         ("small.toml", format!("plan --config {HERE}")),
@@ -103,7 +105,8 @@ pub fn settings(fixture: &Fixture) -> Vec<Place> {
         (
             "dictionary/dictionary.hld",
             format!(
-                "train SMALL --data @good.txt --set data.ids=dictionary --set data.dictionary={HERE}"
+                "train SMALL --data @good.txt --set data.ids=dictionary --set \
+                 data.dictionary={HERE}"
             ),
         ),
     ];
@@ -149,13 +152,15 @@ pub fn outputs(fixture: &Fixture) -> Vec<Place> {
         (
             "cluster.toml",
             format!(
-                "plan --preset criteo-kaggle --data-rows 1000000 --cluster @cluster.toml --plot {HERE}"
+                "plan --preset criteo-kaggle --data-rows 1000000 --cluster @cluster.toml --plot \
+                 {HERE}"
             ),
         ),
         (
             "baseline.json",
             format!(
-                "bench barrier --ranks 2 -n 2 --max-regress 1e9% --baseline @baseline.json --json-file {HERE}"
+                "bench barrier --ranks 2 -n 2 --max-regress 1e9% --baseline @baseline.json \
+                 --json-file {HERE}"
             ),
         ),
     ];

@@ -8,7 +8,8 @@ use std::process::Command;
 pub fn python(modules: &[&str]) -> Option<PathBuf> {
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.venv/bin/python");
     // Importing some of them takes seconds; to find them does not.
-    let find = "import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))";
+    let find = "import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, \
+                sys.argv[1:])))";
     let found = [PathBuf::from("python3"), project].into_iter().find(|python| {
         let found = Command::new(python).args(["-c", find]).args(modules).output();
         found.is_ok_and(|output| output.status.success())

@@ -50,7 +50,8 @@ pub fn within(name: &str, got: &[f32], expected: &[f64], bound: &[f64]) -> f64 {
         let distance = (f64::from(got) - expected).abs();
         assert!(
             distance <= bound,
-            "{name}[{index}]: got {got}, expected {expected}, {distance:.2e} off; the bound is {bound:.2e}"
+            "{name}[{index}]: got {got}, expected {expected}, {distance:.2e} off; the bound is \
+             {bound:.2e}"
         );
         most = most.max(if bound > 0.0 { distance / bound } else { 0.0 });
     }

@@ -143,7 +143,8 @@ impl Case {
             self.wrong.map_or(String::new(), |wrong| format!(" --mistake {}", wrong.name()));
         let seed = self.seed;
         format!(
-            "cargo run --release -p headlong --example simulated_run -- --seed {seed}{faulty}{wrong}"
+            "cargo run --release -p headlong --example simulated_run -- --seed \
+             {seed}{faulty}{wrong}"
         )
     }
 

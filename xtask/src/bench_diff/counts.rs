@@ -57,8 +57,8 @@ pub fn check(root: &Path, program: &Path) -> Result<Outcome> {
     Ok(match slower.as_slice() {
         [] => Outcome::Passed(format!("{} instruction counts as kept or lower", counts.len())),
         slower => Outcome::Failed(format!(
-            "{} of {} benchmarks take more than {factor} times the instructions kept in {KEPT}: {}. If that is meant, \
-             `cargo xtask bench-diff --keep` keeps the new counts",
+            "{} of {} benchmarks take more than {factor} times the instructions kept in {KEPT}: \
+             {}. If that is meant, `cargo xtask bench-diff --keep` keeps the new counts",
             slower.len(),
             counts.len(),
             slower.join(", ")
@@ -120,7 +120,8 @@ impl Kept {
 
     fn text(&self) -> String {
         let mut text = format!(
-            "# Instructions of one call of each benchmark on tiny data, counted by callgrind: `cargo xtask bench-diff --keep`.\n\
+            "# Instructions of one call of each benchmark on tiny data, counted by callgrind: \
+             `cargo xtask bench-diff --keep`.\n\
              # compiler: {}\n",
             self.compiler
         );

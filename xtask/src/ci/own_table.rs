@@ -116,7 +116,21 @@ mod tests {
 
     #[test]
     fn blocks_are_files_commands_or_remarks() {
-        let page = "a\n```rust\n// src/lib.rs\n\nfn a() {}\n```\n```toml\n[remark]\n```\n```sh\ncargo test\n```\n```rust\n// A remark.\n```\n";
+        let page = "a\n\
+                    ```rust\n\
+                    // src/lib.rs\n\
+                    \n\
+                    fn a() {}\n\
+                    ```\n\
+                    ```toml\n\
+                    [remark]\n\
+                    ```\n\
+                    ```sh\n\
+                    cargo test\n\
+                    ```\n\
+                    ```rust\n\
+                    // A remark.\n\
+                    ```\n";
         assert_eq!(
             blocks(page),
             (vec![("src/lib.rs", "fn a() {}\n".to_owned())], vec!["cargo test"])

@@ -197,7 +197,8 @@ fn benches(workshop: &Workshop) -> Result<Outcome> {
 /// Features that no check turns on, and why.
 const SET_ASIDE: [(&str, &str); 1] = [(
     "headlong-comm/verbs-linked",
-    "its build needs cmake, libclang and libibverbs-dev: `cargo xtask rxe --linked` checks it by hand",
+    "its build needs cmake, libclang and libibverbs-dev: `cargo xtask rxe --linked` checks it by \
+     hand",
 )];
 
 /// Builds each feature of each package alone, and each package without its default features.

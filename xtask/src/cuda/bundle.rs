@@ -219,7 +219,8 @@ mod tests {
         };
         let (code, text) = compare(&[1000.0, 800.0]);
         assert_eq!(code, Some(0), "{text}");
-        let line = "C1, batch 512: ratio 2.50 of the faster of PyTorch's (headlong 2,500 samples/s, torch, EmbeddingBag 1,000)";
+        let line = "C1, batch 512: ratio 2.50 of the faster of PyTorch's (headlong 2,500 \
+                    samples/s, torch, EmbeddingBag 1,000)";
         assert!(text.lines().any(|found| found == line), "{text}");
         let ran = format!(
             "$ {} bench iteration --shape C1 --batch-size 512 --row-cap 7 ",

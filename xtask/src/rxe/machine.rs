@@ -38,8 +38,8 @@ impl Boot {
     /// The guest that runs `/test/SCRIPT`, for at most `limit`.
     pub fn new(base: &Path, image: &Path, script: &str, limit: Duration) -> Self {
         let kernel_arguments = format!(
-            "console=ttyS0 quiet panic=-1 mitigations=off clocksource=hpet tsc=unstable no_timer_check \
-             cryptomgr.notests rdinit=/init rxe_run={script} rxe_limit={}",
+            "console=ttyS0 quiet panic=-1 mitigations=off clocksource=hpet tsc=unstable \
+             no_timer_check cryptomgr.notests rdinit=/init rxe_run={script} rxe_limit={}",
             limit.as_secs()
         );
         let (base, image) = (base.to_path_buf(), image.to_path_buf());

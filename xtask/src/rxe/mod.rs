@@ -146,7 +146,8 @@ fn parse(words: &[&str]) -> Result<Options> {
             }
             word => {
                 bail!(
-                    "`rxe` takes --full, --two-guests, --linked or --cuda, --steps N and --programs FOLDER, not `{word}`"
+                    "`rxe` takes --full, --two-guests, --linked or --cuda, --steps N and \
+                     --programs FOLDER, not `{word}`"
                 )
             }
         }
@@ -293,7 +294,8 @@ fn build_linked(root: &Path, home: &Path, limit: &Limit) -> Result<PathBuf> {
     let same = limit.show("comparing declarations with those of the crate `ibverbs`", compare)?;
     ensure!(
         same,
-        "the crate `ibverbs` and our declarations differ, or it cannot be built (cmake, libclang-dev, libibverbs-dev)"
+        "the crate `ibverbs` and our declarations differ, or it cannot be built (cmake, \
+         libclang-dev, libibverbs-dev)"
     );
     let build = cargo_with_it("build", &["--bin", "comm-rxe"]);
     let built = limit.show("building the checks with the crate `ibverbs`", build)?;

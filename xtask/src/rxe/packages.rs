@@ -352,8 +352,11 @@ mod tests {
 
     #[test]
     fn modules_come_with_what_they_need() {
-        let lists = "kernel/a/crc32c-intel.ko:\nkernel/b/rdma_rxe.ko: kernel/c/ib_core.ko kernel/c/udp_tunnel.ko\n\
-                     kernel/c/ib_core.ko:\nkernel/d/veth.ko.xz:\nkernel/e/veth_other.ko:\n";
+        let lists = "kernel/a/crc32c-intel.ko:\n\
+                     kernel/b/rdma_rxe.ko: kernel/c/ib_core.ko kernel/c/udp_tunnel.ko\n\
+                     kernel/c/ib_core.ko:\n\
+                     kernel/d/veth.ko.xz:\n\
+                     kernel/e/veth_other.ko:\n";
         assert_eq!(
             closure_of_modules(lists, &["rdma_rxe", "crc32c_intel", "veth"]),
             [

@@ -184,9 +184,9 @@ fn a_wrong_argument_leaves_the_communicator_usable_and_any_other_failure_does_no
         let comm = script.init(&library(22809, true), quick(LONG)).unwrap();
         script.group_end.store(code, SeqCst);
         let error = comm.group(|_| Ok(())).unwrap_err();
-        assert!(
-            matches!(error, Error::Call { function: "ncclGroupEnd", code: found, .. } if found == code)
-        );
+        assert!(matches!(
+            error, Error::Call { function: "ncclGroupEnd", code: found, .. } if found == code
+        ));
         script.group_end.store(0, SeqCst);
         let after = comm.group(|_| Ok(()));
         assert_eq!(after, if usable { Ok(()) } else { Err(error) }, "code {code}");

@@ -66,7 +66,8 @@ pub fn run_part(steps: u32, node: usize, host: &str, device: &str) -> Result<(),
     }
     job.ends_well()?;
     println!(
-        "TEST ok   job: the ranks of this machine have exchanged {steps} times with those of the other"
+        "TEST ok   job: the ranks of this machine have exchanged {steps} times with those of the \
+         other"
     );
     Ok(())
 }

@@ -124,7 +124,8 @@ fn to_and_fro(ours: &mut End, theirs: &mut Theirs<'_, '_>) -> Result<(), String>
         }
     }
     println!(
-        "TEST ok   linked: {ROUNDS} messages of {BYTES} bytes to and fro between ours and the crate ibverbs"
+        "TEST ok   linked: {ROUNDS} messages of {BYTES} bytes to and fro between ours and the \
+         crate ibverbs"
     );
     Ok(())
 }

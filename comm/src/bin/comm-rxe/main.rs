@@ -1,11 +1,16 @@
 //! The checks of `cargo xtask rxe`: what runs in its guest, over real cards' interface.
 //!
 //! ```text
-//! comm-rxe list              every device that libibverbs has
-//! comm-rxe raw DEVICE PEER   all that a card does, from one device to another of this machine
-//! comm-rxe job STEPS DEVICE PEER   jobs of four ranks on two "nodes", each with its device
-//! comm-rxe rails DEVICE PEER | --fake   rails between four devices of the software device, on two "nodes", each with its card
-//! comm-rxe part STEPS NODE HOST DEVICE   the two ranks of node 0 or 1 of such a job on two machines
+//! comm-rxe list
+//!     every device that libibverbs has
+//! comm-rxe raw DEVICE PEER
+//!     all that a card does, from one device to another of this machine
+//! comm-rxe job STEPS DEVICE PEER
+//!     jobs of four ranks on two "nodes", each with its device
+//! comm-rxe rails DEVICE PEER | --fake
+//!     rails between four devices of the software device, on two "nodes", each with its card
+//! comm-rxe part STEPS NODE HOST DEVICE
+//!     the two ranks of node 0 or 1 of such a job on two machines
 //! ```
 //!
 //! With the feature `verbs-linked`, `comm-rxe linked DEVICE PEER` has the crate `ibverbs` as its
@@ -27,8 +32,8 @@ use headlong_comm::transport::verbs::sys::Verbs;
 use rank::RankSettings;
 use std::process::ExitCode;
 
-const USAGE: &str = "comm-rxe list | raw DEVICE PEER | job STEPS DEVICE PEER | rails DEVICE PEER | rails --fake | \
-                     part STEPS NODE HOST DEVICE";
+const USAGE: &str = "comm-rxe list | raw DEVICE PEER | job STEPS DEVICE PEER | rails DEVICE PEER | \
+                     rails --fake | part STEPS NODE HOST DEVICE";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -72,7 +72,8 @@ pub fn run(cards: &Cards) -> Result<(), String> {
             replays,
         ),
         (
-            "a size over a slot's capacity is the same error on all ranks, and writes nothing outside",
+            "a size over a slot's capacity is the same error on all ranks, and writes nothing \
+             outside",
             too_long,
         ),
     ];

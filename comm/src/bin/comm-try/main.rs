@@ -26,9 +26,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "comm-try [--steps N] [--elements N] [--step-ms T] [--before-join-ms T] [--before-choice-ms T] [--before-close-ms T] \
-[--rendezvous-ms T] [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] [--fail-at STEP] [--no-goodbye] \
-[--transport auto|shm|verbs|tcp] [--ranks-per-node N] [--device ORDINAL|local]";
+const USAGE: &str = "comm-try [--steps N] [--elements N] [--step-ms T] [--before-join-ms T] \
+                     [--before-choice-ms T] [--before-close-ms T] [--rendezvous-ms T] \
+                     [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] \
+                     [--fail-at STEP] [--no-goodbye] [--transport auto|shm|verbs|tcp] \
+                     [--ranks-per-node N] [--device ORDINAL|local]";
 
 /// What to do.
 struct Settings {

@@ -304,10 +304,13 @@ mod cuda_tests {
             SealArgs, &STRIPS, &[];
             slots, report, lengths, fixed, columns, num_strips, num_blocks, epoch, fingerprint
         );
-        layout_test!(PackArgs, &STRIPS, &[]; slots, from, positions, stride, num_strips, num_blocks);
+        layout_test!(
+            PackArgs, &STRIPS, &[]; slots, from, positions, stride, num_strips, num_blocks
+        );
         layout_test!(
             InsideArgs, &STRIPS, &[];
-            state, report, from, lengths, fixed, ranks, to, stride, to_stride, column, position, capacity, num_peers
+            state, report, from, lengths, fixed, ranks, to, stride, to_stride, column, position,
+            capacity, num_peers
         );
         layout_test!(
             OpenArgs, &STRIPS, &[];

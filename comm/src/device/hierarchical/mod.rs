@@ -125,7 +125,8 @@ fn possible(topology: &Topology) -> std::result::Result<(), String> {
     let most = sizes.max().unwrap_or(0);
     if most > MOST_PEERS {
         return Err(format!(
-            "hierarchical exchanges are for up to {MOST_PEERS} ranks of a node, and there are {most}"
+            "hierarchical exchanges are for up to {MOST_PEERS} ranks of a node, and there are \
+             {most}"
         ));
     }
     let parts = parts_of_sums(&Nodes::new(topology, Rank(0))).into_iter().max().unwrap_or(0);

@@ -197,14 +197,24 @@ mod tests {
                 for rank in topology.ranks() {
                     let (nodes, route) = (of(rank), kind(&of(rank), capacity));
                     for hop in &route.sends {
-                        let back = Hop { peer: rank, offset: hop.there, there: hop.offset, bytes: hop.bytes };
+                        let back = Hop {
+                            peer: rank,
+                            offset: hop.there,
+                            there: hop.offset,
+                            bytes: hop.bytes,
+                        };
                         prop_assert!(kind(&of(hop.peer), capacity).receives.contains(&back));
                     }
                     let mut end = 0;
                     for hop in &route.receives {
                         prop_assert!(hop.offset == end && hop.bytes > 0);
                         end += hop.bytes;
-                        let back = Hop { peer: rank, offset: hop.there, there: hop.offset, bytes: hop.bytes };
+                        let back = Hop {
+                            peer: rank,
+                            offset: hop.there,
+                            there: hop.offset,
+                            bytes: hop.bytes,
+                        };
                         prop_assert!(kind(&of(hop.peer), capacity).sends.contains(&back));
                     }
                     let room = nodes.slot_bytes(capacity, capacity);

@@ -42,26 +42,33 @@ fn describe(nodes: &Nodes, code: u32, peer: usize, expected: u64, found: u64) ->
     let of_node = |place: usize| nodes.peers().get(place).map_or(place, |rank| rank.0);
     let reason = match code {
         1 => format!(
-            "rank {} has {found} bytes for one rank, and a slot has room for {expected}: make slots larger",
+            "rank {} has {found} bytes for one rank, and a slot has room for {expected}: make \
+             slots larger",
             of_node(peer)
         ),
         2 => format!(
-            "a block in the strip of rank {peer} has {found} bytes, and a slot has room for {expected}: make slots larger"
+            "a block in the strip of rank {peer} has {found} bytes, and a slot has room for \
+             {expected}: make slots larger"
         ),
         3 => format!(
-            "what came from rank {peer} is no strip of this job (epoch {found:#x}, not {expected:#x})"
+            "what came from rank {peer} is no strip of this job (epoch {found:#x}, not \
+             {expected:#x})"
         ),
         4 => format!(
-            "rank {peer} is in another exchange: expected number or fingerprint {expected:#x}, found {found:#x}"
+            "rank {peer} is in another exchange: expected number or fingerprint {expected:#x}, \
+             found {found:#x}"
         ),
         6 => format!(
-            "no strip of exchange number {expected} has come from rank {peer} in time, the last was number {found}"
+            "no strip of exchange number {expected} has come from rank {peer} in time, the last \
+             was number {found}"
         ),
         7 => format!(
-            "the strips of exchange number {expected} were not delivered in time, the last were those of number {found}"
+            "the strips of exchange number {expected} were not delivered in time, the last were \
+             those of number {found}"
         ),
         _ => format!(
-            "the strip of rank {peer} does not fit: expected {expected} blocks, found {found} or longer ones"
+            "the strip of rank {peer} does not fit: expected {expected} blocks, found {found} or \
+             longer ones"
         ),
     };
     CommError::Device {

@@ -283,7 +283,8 @@ impl Decision<'_> {
                     .ranks()
                     .find(|&rank| self.topology.node_of(rank) != self.topology.node_of(Rank(0)));
                 refuse(format!(
-                    "shared memory joins the ranks of one node, and {} is on another than rank 0: leave it to \"auto\"",
+                    "shared memory joins the ranks of one node, and {} is on another than rank 0: \
+                     leave it to \"auto\"",
                     other.unwrap_or(Rank(0))
                 ))
             }

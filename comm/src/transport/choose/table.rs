@@ -94,8 +94,10 @@ mod tests {
                 &[Ok(()), no("rank 3: another container"), Ok(())],
                 no("rank 4: no port")
             ),
-            "ranks 0 to 1: inside the node by shm, between nodes by tcp (no verbs: rank 4: no port)\n\
-             ranks 2 to 3: inside the node by tcp (no shared memory: rank 3: another container), between nodes by tcp (no verbs: rank 4: no port)\n\
+            "ranks 0 to 1: inside the node by shm, between nodes by tcp (no verbs: rank 4: no \
+             port)\n\
+             ranks 2 to 3: inside the node by tcp (no shared memory: rank 3: another container), \
+             between nodes by tcp (no verbs: rank 4: no port)\n\
              rank 4: between nodes by tcp (no verbs: rank 4: no port)"
         );
         assert_eq!(

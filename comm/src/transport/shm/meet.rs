@@ -135,7 +135,8 @@ impl<'a> Table<'a> {
                     }
                 }
                 Err(error) => Guest::Away(format!(
-                    "it cannot reach the socket of {first} ({error}): are they in different containers or network namespaces?"
+                    "it cannot reach the socket of {first} ({error}): are they in different \
+                     containers or network namespaces?"
                 )),
             },
         }
@@ -319,7 +320,8 @@ fn check_peer(stream: &UnixStream, known: impl Fn(u32) -> bool) -> Result<(), St
     match known(process) {
         true => Ok(()),
         false => Err(format!(
-            "process {process} is at the socket, which no rank of this node has told as its own: are they in different process namespaces?"
+            "process {process} is at the socket, which no rank of this node has told as its own: \
+             are they in different process namespaces?"
         )),
     }
 }

@@ -264,10 +264,11 @@ impl State {
     pub fn run_until_next_call(&mut self, rank: usize) {
         let compute = self.weather.compute(&mut self.random, rank);
         let next = self.ranks[rank].exchanges;
-        let stall = self.plan.iter().find(
-            |fault| matches!(fault, Fault::Stall { rank: who, exchange, .. } if who.0 == rank && *exchange == next),
-        );
-        let stall = stall.cloned();
+        let is_due = |fault: &&Fault| match fault {
+            Fault::Stall { rank: who, exchange, .. } => who.0 == rank && *exchange == next,
+            _ => false,
+        };
+        let stall = self.plan.iter().find(is_due).cloned();
         let stands = match &stall {
             Some(Fault::Stall { lasts, .. }) => lasts.as_nanos() as Time,
             _ => 0,
@@ -298,7 +299,8 @@ impl State {
             let held = pending.sends.iter().filter(|part| !part.free).map(|part| part.to);
             let id = &pending.id;
             text += &format!(
-                "rank {rank} is in {} number {} step {}, waits for messages from {:?} and for delivery to {:?}; ",
+                "rank {rank} is in {} number {} step {}, waits for messages from {:?} and for \
+                 delivery to {:?}; ",
                 id.operation,
                 id.sequence,
                 id.step,

@@ -300,7 +300,8 @@ impl ControlThread {
 fn late_answer(guest: &Proven) -> String {
     let claims = &guest.claims;
     format!(
-        "the job is running, all its ranks have come: a second rank {} (job `{}`) has no place in it",
+        "the job is running, all its ranks have come: a second rank {} (job `{}`) has no place in \
+         it",
         claims.rank, claims.job
     )
 }

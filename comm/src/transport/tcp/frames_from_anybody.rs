@@ -132,7 +132,11 @@ proptest! {
         if let Err(error) = health.check() {
             prop_assert!(error.culprit().is_none_or(|culprit| culprit.0 < RANKS), "{:?}", error);
             let text = error.to_string();
-            prop_assert!(!text.contains(char::is_control) && text.chars().count() < 1400, "{}", text);
+            prop_assert!(
+                !text.contains(char::is_control) && text.chars().count() < 1400,
+                "{}",
+                text
+            );
         }
     }
 }
@@ -150,7 +154,9 @@ proptest! {
                 prop_assert_eq!(Topology::from_node_of(node_of).num_ranks(), RANKS);
             }
         }
-        prop_assert!(reader.end().is_none_or(|end| !end.contains(char::is_control) && end.len() < 3000));
+        prop_assert!(
+            reader.end().is_none_or(|end| !end.contains(char::is_control) && end.len() < 3000)
+        );
     }
 }
 

@@ -154,8 +154,8 @@ fn address(port: &Port, settings: &VerbsSettings) -> Result<Option<Gid>, String>
     match best {
         Some(gid) => Ok(Some(gid.clone())),
         None => {
-            Err("all its addresses are good on one link only: give its network interface an IP address, \
-                     or set comm.verbs.gid_index"
+            Err("all its addresses are good on one link only: give its network interface an IP \
+                 address, or set comm.verbs.gid_index"
                 .into())
         }
     }

@@ -152,8 +152,9 @@ fn crossed_rails(
     let crossed = peers.iter().zip(cards).find(|(peer, card)| same(peer) && card.rail != rail);
     crossed.map(|(peer, card)| {
         format!(
-            "verbs: {me} uses device number {rail} and {peer} number {} ({}): messages between ranks of one local index \
-             cross from rail to rail; comm.verbs.devices sets which is used",
+            "verbs: {me} uses device number {rail} and {peer} number {} ({}): messages between \
+             ranks of one local index cross from rail to rail; comm.verbs.devices sets which is \
+             used",
             card.rail, card.way
         )
     })
@@ -351,7 +352,8 @@ fn about_memory(error: NicError) -> NicError {
     match error {
         NicError::Refused { what, reason, errno: errno @ Some(libc::ENOMEM) } => {
             let reason = format!(
-                "{reason}: the limit of locked memory is too small (ulimit -l, LimitMEMLOCK), or comm.verbs.slot_bytes too large"
+                "{reason}: the limit of locked memory is too small (ulimit -l, LimitMEMLOCK), or \
+                 comm.verbs.slot_bytes too large"
             );
             NicError::Refused { what, reason, errno }
         }

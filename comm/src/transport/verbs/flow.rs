@@ -95,7 +95,8 @@ impl Flow {
         if arrived.saturating_sub(self.taken) > self.slots || given_back > self.sent {
             let (taken, sent) = (self.taken, self.sent);
             return Err(format!(
-                "the flags say that {arrived} strips have come and {given_back} were taken there, after {taken} and of {sent}"
+                "the flags say that {arrived} strips have come and {given_back} were taken there, \
+                 after {taken} and of {sent}"
             ));
         }
         (self.arrived, self.given_back) = (arrived, given_back);

@@ -238,8 +238,8 @@ impl Link {
         let text = format!("{way}: {status} (vendor code {vendor:#x})");
         match status {
             Status::RetriesExceeded => PathError::Lost(format!(
-                "{text}; the card tries for {tries:.1} s: look at cable, switch and the machine of {}; \
-                 comm.verbs.timeout sets how long",
+                "{text}; the card tries for {tries:.1} s: look at cable, switch and the machine of \
+                 {}; comm.verbs.timeout sets how long",
                 self.rank
             )),
             Status::Flushed | Status::RemoteOperation => {

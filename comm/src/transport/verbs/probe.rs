@@ -46,8 +46,9 @@ pub(super) fn probe(
         control.check().map_err(|error| error.to_string())?;
         if begin.elapsed() > settings.patience {
             return Err(format!(
-                "nothing has come from {peer} within {:.1} s although it is connected: a firewall (RoCE v2 is UDP port 4791), \
-                 another partition key, or an address that is not routed",
+                "nothing has come from {peer} within {:.1} s although it is connected: a firewall \
+                 (RoCE v2 is UDP port 4791), another partition key, or an address that is not \
+                 routed",
                 settings.patience.as_secs_f64()
             ));
         }

@@ -64,7 +64,9 @@ fn what_does_not_compile_is_named_with_its_line() {
     }
     static BROKEN: Source = Source {
         name: "device/broken",
-        text: "struct Args { u32 n; };\nextern \"C\" __global__ void broken(const Args a) {\n  missing(a.n);\n}\n",
+        text: "struct Args { u32 n; };\n\
+               extern \"C\" __global__ void broken(const Args a) {\n  missing(a.n);\n\
+               }\n",
     };
     match compile(&BROKEN, &[], "sm_90a") {
         Err(DeviceError::Compile { kernel, arch, log }) => {

@@ -31,7 +31,10 @@ const OPTIMIZERS: [Optimizer; 5] = [
 #[test]
 fn layouts() {
     let sgd = [OptimizerConstants::define(&Optimizer::Sgd)];
-    layout_test!(StepArgs, &OPTIMIZER_TEST, &sgd; weights, first, second, gradient, step, constants, rows, dim);
+    layout_test!(
+        StepArgs, &OPTIMIZER_TEST, &sgd; weights, first, second, gradient, step, constants, rows,
+        dim
+    );
     layout_test!(DeviceStep, &OPTIMIZER_TEST, &sgd; learning_rate, number, rate, root, skip);
     layout_test!(OptimizerConstants, &OPTIMIZER_TEST, &sgd; epsilon, beta1, beta2, beta, l1, l2);
 }

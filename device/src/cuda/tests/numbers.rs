@@ -51,7 +51,9 @@ struct Three {
 
 #[test]
 fn layouts() {
-    layout_test!(ConvertArgs, &PRELUDE_TEST, &[]; from, bf16_bits, f16_bits, tf32_bits, stochastic_bits, n);
+    layout_test!(
+        ConvertArgs, &PRELUDE_TEST, &[]; from, bf16_bits, f16_bits, tf32_bits, stochastic_bits, n
+    );
     layout_test!(RandomArgs, &PRELUDE_TEST, &[]; seed, stream, first, bits, uniform, n);
     layout_test!(VectorArgs, &PRELUDE_TEST, &[]; from, f32, b16, h16, back, n);
 }

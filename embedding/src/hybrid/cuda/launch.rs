@@ -170,11 +170,14 @@ mod cuda_tests {
     fn arguments_lie_as_kernels_read_them() {
         layout_test!(
             RequestArgs, &EXCHANGE, &[];
-            tables, tile_tables, num_entries, bases, keys, values, row_numbers, row_starts, firsts, places, ids, origins, destinations, lengths, flags, num_tables, num_owners, num_tiles, slot_words, slot_rows, slot_elements
+            tables, tile_tables, num_entries, bases, keys, values, row_numbers, row_starts, firsts,
+            places, ids, origins, destinations, lengths, flags, num_tables, num_owners, num_tiles,
+            slot_words, slot_rows, slot_elements
         );
         layout_test!(
             AskedArgs, &EXCHANGE, &[];
-            tables, tile_tables, ids, places, num_entries, keys, values, vectors, lengths, flags, num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements
+            tables, tile_tables, ids, places, num_entries, keys, values, vectors, lengths, flags,
+            num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements
         );
     }
 }

@@ -159,24 +159,34 @@ proptest! {
         let spec = [TableSpec::new("a", 400, 8), TableSpec::new("b", 3000, 32)];
         let mut collector = Collector::new(&spec, &StatisticsOptions::default());
         for batch in 0..3 {
-            (0..2).for_each(|table| collector.add(table, &zipf_batch(seed + batch, 1.2, spec[table].rows, 300)));
+            (0..2).for_each(|table| {
+                collector.add(table, &zipf_batch(seed + batch, 1.2, spec[table].rows, 300))
+            });
             collector.end_batch(300);
         }
         let statistics = collector.finish();
         let mut tables = tables.into_iter();
         let mut link = || LinkCosts {
-            all_to_all: tables.next().unwrap(), all_reduce: tables.next().unwrap(), message_us: 0.5,
+            all_to_all: tables.next().unwrap(),
+            all_reduce: tables.next().unwrap(),
+            message_us: 0.5,
         };
         let costs = Costs { intra: link(), inter: link(), ..Costs::local() };
         let mut options = SplitOptions::new(&spec, Cluster::new(&sizes), 300, &SGD);
-        (options.merge, options.ids, options.exchange) = (Some(merge), Some(IdSource::Known), Some(Exchange::Flat));
+        (options.merge, options.ids, options.exchange) =
+            (Some(merge), Some(IdSource::Known), Some(Exchange::Flat));
         let auto = split(&statistics, &costs, &options).unwrap().times.total_us();
         let all: usize = statistics.tables.iter().map(|table| table.counted.len()).sum();
-        let least = (0..=all as u64).map(|rows| {
-            options.mode = HybridMode::Rows(rows);
-            split(&statistics, &costs, &options).unwrap().times.total_us()
-        }).fold(f64::INFINITY, f64::min);
-        prop_assert!(auto <= least * (1.0 + 2.1 * WHOLE_TABLE_SLACK), "{auto} found, {least} possible");
+        let least = (0..=all as u64)
+            .map(|rows| {
+                options.mode = HybridMode::Rows(rows);
+                split(&statistics, &costs, &options).unwrap().times.total_us()
+            })
+            .fold(f64::INFINITY, f64::min);
+        prop_assert!(
+            auto <= least * (1.0 + 2.1 * WHOLE_TABLE_SLACK),
+            "{auto} found, {least} possible"
+        );
     }
 }
 
@@ -259,9 +269,9 @@ fn small_tables_are_replicated_whole_by_the_same_rule() {
     let found = split(&statistics, &bandwidths(100.0, 200.0), &options).unwrap();
     assert_eq!(found.placements[0], TablePlacement::DataParallel);
     assert_eq!((found.tables[0].frequent_rows, found.tables[0].covered_share), (3, 1.0));
-    assert!(
-        matches!(&found.placements[3], TablePlacement::RowWise { frequent, .. } if frequent.len() < 5000)
-    );
+    assert!(matches!(
+        &found.placements[3], TablePlacement::RowWise { frequent, .. } if frequent.len() < 5000
+    ));
 }
 
 /// A table whose rows share storage takes what its kind says; its rows are as hot as others.
@@ -404,9 +414,9 @@ fn tables_that_were_placed_stay_there() {
     let found = split(&statistics, &Costs::tcp(), &options).unwrap();
     assert_eq!(found.placements[0], TablePlacement::TableWise(Owner(1)));
     assert_eq!(found.placements[1], TablePlacement::DataParallel);
-    assert!(
-        matches!(&found.placements[2], TablePlacement::RowWise { frequent, .. } if frequent.is_empty())
-    );
+    assert!(matches!(
+        &found.placements[2], TablePlacement::RowWise { frequent, .. } if frequent.is_empty()
+    ));
     assert!(matches!(found.placements[3], TablePlacement::TableWise(owner) if owner != Owner(1)));
     assert_eq!(found.tables[1].frequent_rows, 300);
     assert!(Partition::new(&specs, 4, found.placements.clone()).is_ok());

@@ -63,32 +63,40 @@ proptest! {
 
     #[test]
     fn a_full_table_keeps_its_promises(
-        seed in 0_u64..1000, capacity in 1_usize..200, exponent in 0.3_f64..1.8, draws in 1_usize..4000,
+        seed in 0_u64..1000, capacity in 1_usize..200, exponent in 0.3_f64..1.8,
+        draws in 1_usize..4000,
     ) {
         let lookups = zipf(exponent, 1 << 40, seed, draws);
-        let table = collect(&TableSpec::new("a", 1 << 40, 4), capacity, &[&lookups]).tables.remove(0);
+        let table =
+            collect(&TableSpec::new("a", 1 << 40, 4), capacity, &[&lookups]).tables.remove(0);
         let truth = true_counts(&lookups);
         prop_assert!(table.error_bound <= (draws / capacity) as u64);
         prop_assert!(table.counted.len() <= capacity);
         prop_assert_eq!(table.is_exact(), truth.len() <= capacity);
-        let listed: BTreeMap<u64, u64> = table.counted.iter().map(|row| (row.row, row.count)).collect();
+        let listed: BTreeMap<u64, u64> =
+            table.counted.iter().map(|row| (row.row, row.count)).collect();
         for (row, &count) in &truth {
             let certain = listed.get(row).copied().unwrap_or(0);
-            prop_assert!((certain..=certain + table.error_bound).contains(&count), "row {row}: {certain} of {count}");
+            prop_assert!(
+                (certain..=certain + table.error_bound).contains(&count),
+                "row {row}: {certain} of {count}"
+            );
         }
         if let Some(sample) = &table.sample {
             prop_assert!(sample.rows.len() <= counter::sample_capacity(capacity));
             for row in &sample.rows {
                 prop_assert_eq!(row.count, truth[&row.row]);
             }
-            let expected = truth.keys().filter(|&&row| counter::is_sampled(row, sample.level)).count();
+            let expected =
+                truth.keys().filter(|&&row| counter::is_sampled(row, sample.level)).count();
             prop_assert_eq!(sample.rows.len(), expected);
         }
     }
 
     #[test]
     fn merged_statistics_keep_their_promises(
-        seed in 0_u64..1000, capacity in 1_usize..300, first in 0_usize..3000, second in 0_usize..3000,
+        seed in 0_u64..1000, capacity in 1_usize..300, first in 0_usize..3000,
+        second in 0_usize..3000,
     ) {
         let lookups = zipf(1.0001, 4000, seed, first + second);
         let spec = TableSpec::new("a", 4000, 4);
@@ -97,17 +105,23 @@ proptest! {
         merged.merge(&collect(&spec, capacity, &[&lookups[first..]]), &options).unwrap();
         let (table, truth) = (&merged.tables[0], true_counts(&lookups));
         prop_assert_eq!(table.lookups, (first + second) as u64);
-        let listed: BTreeMap<u64, u64> = table.counted.iter().map(|row| (row.row, row.count)).collect();
+        let listed: BTreeMap<u64, u64> =
+            table.counted.iter().map(|row| (row.row, row.count)).collect();
         for (row, &count) in &truth {
             let certain = listed.get(row).copied().unwrap_or(0);
             prop_assert!((certain..=certain + table.error_bound).contains(&count));
         }
-        prop_assert!(table.counted.len() <= capacity && (table.is_exact() || table.sample.is_some()));
+        prop_assert!(
+            table.counted.len() <= capacity && (table.is_exact() || table.sample.is_some())
+        );
         for row in table.sample.iter().flat_map(|sample| &sample.rows) {
             prop_assert_eq!(row.count, truth[&row.row]);
         }
         if truth.len() <= capacity {
-            prop_assert_eq!(merged, collect(&spec, capacity, &[&lookups[..first], &lookups[first..]]));
+            prop_assert_eq!(
+                merged,
+                collect(&spec, capacity, &[&lookups[..first], &lookups[first..]])
+            );
         }
     }
 

@@ -63,7 +63,8 @@ macro_rules! define_kernel {
 unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(micro: &Micro) {
     let zero = _mm512_setzero_ps();
     let mut sums = [[zero; VECTORS]; ROWS];
-    let masks: [__mmask16; VECTORS] = std::array::from_fn(|v| lanes(micro.cols.saturating_sub(16 * v)));
+    let masks: [__mmask16; VECTORS] =
+        std::array::from_fn(|v| lanes(micro.cols.saturating_sub(16 * v)));
     // SAFETY: the caller promises the ranges; masks keep loads and stores of `C` to its `cols`
     // columns.
     unsafe {
@@ -148,7 +149,8 @@ unsafe fn finish<const ROWS: usize, const VECTORS: usize>(
                     let row = finish.mask.wrapping_add(i * finish.mask_stride + 16 * v);
                     _mm512_maskz_loadu_ps(masks[v], row)
                 };
-                sums[i][v] = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(by, zero), sums[i][v]);
+                let is_positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(by, zero);
+                sums[i][v] = _mm512_maskz_mov_ps(is_positive, sums[i][v]);
             });
         }
         if finish.round {

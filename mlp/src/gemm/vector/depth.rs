@@ -175,7 +175,10 @@ macro_rules! flushed_pairs {
 /// The loop for the first `$rows` of the rows that are listed.
 macro_rules! by_rows {
     ($loop:ident, $multiply:tt, $rows:ident, $names:tt, [$($before:tt)*]) => {};
-    ($loop:ident, $multiply:tt, $rows:ident, $names:tt, [$($before:tt)*] ($i:tt $($row:tt)*) $($after:tt)*) => {
+    (
+        $loop:ident, $multiply:tt, $rows:ident, $names:tt,
+        [$($before:tt)*] ($i:tt $($row:tt)*) $($after:tt)*
+    ) => {
         if $rows == $i + 1 {
             $loop!($multiply, $names, $($before)* ($i $($row)*));
         }
@@ -193,7 +196,10 @@ macro_rules! define_512 {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
         #[inline]
         #[rustfmt::skip]
-        pub unsafe fn $name<const ROWS: usize, const VECTORS: usize>(micro: &Micro, sums: &mut [[__m512; VECTORS]; ROWS]) {
+        pub unsafe fn $name<const ROWS: usize, const VECTORS: usize>(
+            micro: &Micro,
+            sums: &mut [[__m512; VECTORS]; ROWS],
+        ) {
             let walk = Walk::new(micro, 0);
             // SAFETY: the loop reads `depth` elements of each row and rows of the panel, as the
             // caller promises, asks for lines, which no address makes a fault, names every register
@@ -217,7 +223,8 @@ macro_rules! define_512 {
                         (13 "{second} + 2*{triple}": ["zmm13" 0 "zmm28"])
                     );
                 } else {
-                    by_rows!($loop, $multiply, ROWS, (walk, sums, "zmm30", ("zmm28" "0") ("zmm29" "64")), []
+                    by_rows!($loop, $multiply, ROWS,
+                        (walk, sums, "zmm30", ("zmm28" "0") ("zmm29" "64")), []
                         (0 "{first}": ["zmm0" 0 "zmm28"] ["zmm1" 1 "zmm29"])
                         (1 "{first} + {stride}": ["zmm2" 0 "zmm28"] ["zmm3" 1 "zmm29"])
                         (2 "{first} + 2*{stride}": ["zmm4" 0 "zmm28"] ["zmm5" 1 "zmm29"])
@@ -262,11 +269,16 @@ macro_rules! define_256 {
         #[target_feature(enable = "avx2,fma")]
         #[inline]
         #[rustfmt::skip]
-        pub unsafe fn $name<const ROWS: usize>(micro: &Micro, first: usize, sums: &mut [[__m256; 2]; ROWS]) {
+        pub unsafe fn $name<const ROWS: usize>(
+            micro: &Micro,
+            first: usize,
+            sums: &mut [[__m256; 2]; ROWS],
+        ) {
             let walk = Walk::new(micro, first);
             // SAFETY: as above.
             unsafe {
-                by_rows!($loop, "vfmadd231ps", ROWS, (walk, sums, "ymm14", ("ymm12" "0") ("ymm13" "32")), []
+                by_rows!($loop, "vfmadd231ps", ROWS,
+                    (walk, sums, "ymm14", ("ymm12" "0") ("ymm13" "32")), []
                     (0 "{first}": ["ymm0" 0 "ymm12"] ["ymm1" 1 "ymm13"])
                     (1 "{first} + {stride}": ["ymm2" 0 "ymm12"] ["ymm3" 1 "ymm13"])
                     (2 "{first} + 2*{stride}": ["ymm4" 0 "ymm12"] ["ymm5" 1 "ymm13"])

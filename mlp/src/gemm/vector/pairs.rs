@@ -128,7 +128,9 @@ pub fn widen(words: &[f32], block: &mut PanelBlock) -> *const f32 {
 
 vectorized! {
     fn widen_rows(words: &[f32], numbers: &mut [MaybeUninit<f32>]) {
-        for (words, numbers) in words.chunks_exact(PANEL_COLS).zip(numbers.chunks_exact_mut(2 * PANEL_COLS)) {
+        for (words, numbers) in
+            words.chunks_exact(PANEL_COLS).zip(numbers.chunks_exact_mut(2 * PANEL_COLS))
+        {
             let (even, odd) = numbers.split_at_mut(PANEL_COLS);
             for ((word, even), odd) in words.iter().zip(even).zip(odd) {
                 even.write(f32::from_bits(word.to_bits() << 16));

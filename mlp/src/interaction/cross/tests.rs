@@ -381,7 +381,8 @@ mod cuda_tests {
         );
         layout_test!(
             CrossBackwardArgs, &SOURCE, &[];
-            x0, h, d_y, d_h, d_x0, x0_stride, h_stride, d_y_stride, d_h_stride, d_x0_stride, samples, cols, is_last, is_first
+            x0, h, d_y, d_h, d_x0, x0_stride, h_stride, d_y_stride, d_h_stride, d_x0_stride,
+            samples, cols, is_last, is_first
         );
     }
 }

@@ -238,10 +238,14 @@ mod cuda_tests {
 
     #[test]
     fn layouts() {
-        layout_test!(DotForwardArgs, &SOURCE, &[]; bottom, vectors, out, bottom_stride, vectors_stride, out_stride, samples, aligned);
+        layout_test!(
+            DotForwardArgs, &SOURCE, &[]; bottom, vectors, out, bottom_stride, vectors_stride,
+            out_stride, samples, aligned
+        );
         layout_test!(
             DotBackwardArgs, &SOURCE, &[];
-            bottom, vectors, d_out, d_bottom, d_vectors, unscale, bottom_stride, vectors_stride, d_out_stride, d_bottom_stride,
+            bottom, vectors, d_out, d_bottom, d_vectors, unscale, bottom_stride, vectors_stride,
+            d_out_stride, d_bottom_stride,
             d_vectors_stride, samples, aligned, relu
         );
     }

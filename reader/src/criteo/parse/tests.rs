@@ -222,7 +222,9 @@ proptest! {
     }
 
     #[test]
-    fn all_bodies_agree_on_rubbish(text in rubbish(), num_dense in 0..4_usize, num_sparse in 1..4_usize) {
+    fn all_bodies_agree_on_rubbish(
+        text in rubbish(), num_dense in 0..4_usize, num_sparse in 1..4_usize,
+    ) {
         parse(Schema { labelled: true, num_dense, num_sparse }, BadRowPolicy::Skip, &text);
         parse(Schema { labelled: false, num_dense, num_sparse }, BadRowPolicy::Skip, &text);
         parse(Schema::criteo(), BadRowPolicy::Skip, &text);

@@ -202,7 +202,8 @@ impl Records {
 
     fn long_field(&self, start: usize) -> ReaderError {
         let message = format!(
-            "the field that begins here is longer than {MOST_FIELD_BYTES} bytes: is there a quote that is not closed?"
+            "the field that begins here is longer than {MOST_FIELD_BYTES} bytes: is there a quote \
+             that is not closed?"
         );
         self.bad(self.line_of(start), message)
     }

@@ -62,7 +62,8 @@ impl HeadlongSink {
         self.block.extend_from_slice(&checksum.to_le_bytes());
         if self.block.len() as u64 > MOST_BLOCK_BYTES {
             let message = format!(
-                "{} samples take {} bytes, expected at most {MOST_BLOCK_BYTES}: too many ids a sample",
+                "{} samples take {} bytes, expected at most {MOST_BLOCK_BYTES}: too many ids a \
+                 sample",
                 self.pending.num_samples,
                 self.block.len()
             );

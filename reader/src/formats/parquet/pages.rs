@@ -110,7 +110,8 @@ impl Chunk {
             {
                 let found = stored.len();
                 return Err(refuse(format!(
-                    "expected a page of at most {MOST_LZ4_FRAME_BYTES} bytes in frames of LZ4, found {found}"
+                    "expected a page of at most {MOST_LZ4_FRAME_BYTES} bytes in frames of LZ4, \
+                     found {found}"
                 )));
             }
             _ => return Ok(()),
@@ -118,7 +119,8 @@ impl Chunk {
         // A stream that does not decode is reported when it is read.
         match expanded {
             Ok(found) if found > most => Err(refuse(format!(
-                "expected a page of at most {most} bytes, found more, although its header says {size}"
+                "expected a page of at most {most} bytes, found more, although its header says \
+                 {size}"
             ))),
             _ => Ok(()),
         }

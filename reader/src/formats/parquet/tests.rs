@@ -303,7 +303,8 @@ fn a_field_of_a_structure_is_not_taken_for_its_column() {
             "C1",
         ),
         (
-            "message m { required int32 I3; required group C1 (LIST) { repeated group array { required int32 a; } } }",
+            "message m { required int32 I3; required group C1 (LIST) { repeated group array { \
+             required int32 a; } } }",
             "C1",
         ),
     ] {

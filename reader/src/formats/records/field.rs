@@ -91,7 +91,10 @@ pub(super) struct BadValue {
 
 /// Calls `put(record, index, value)` for every number of the field, in order.
 macro_rules! each {
-    ($records:expr, $record_bytes:expr, $field:expr, $type:ty, |$record:ident, $value:ident| $body:expr) => {{
+    (
+        $records:expr, $record_bytes:expr, $field:expr, $type:ty,
+        |$record:ident, $value:ident| $body:expr
+    ) => {{
         const BYTES: usize = size_of::<$type>();
         let length = $field.count * BYTES;
         for ($record, bytes) in $records.chunks_exact($record_bytes).enumerate() {
@@ -250,7 +253,8 @@ impl Field {
                 id => {
                     let (name, most) = (&schema.sparse[column].name, self.element.largest_id());
                     let what = format!(
-                        "column {name}: expected an id of at most {most}, found {id}: --rows makes rows of ids, id mod rows"
+                        "column {name}: expected an id of at most {most}, found {id}: --rows makes \
+                         rows of ids, id mod rows"
                     );
                     Err(BadValue { record: index, what })
                 }

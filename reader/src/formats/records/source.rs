@@ -73,7 +73,8 @@ impl FieldFile {
             }
             if integers && field.element.is_float() {
                 return refuse(format!(
-                    "{what}: expected whole numbers, found {}: save them as integers (`astype(\"int32\")`)",
+                    "{what}: expected whole numbers, found {}: save them as integers \
+                     (`astype(\"int32\")`)",
                     field.element.name()
                 ));
             }
@@ -144,8 +145,8 @@ fn count_records(file: &FieldFile) -> Result<(u64, u64)> {
     let end = file.first_byte.checked_add(bytes);
     if end.is_none_or(|end| end > files.bytes(0)) || !bytes.is_multiple_of(size) {
         let message = format!(
-            "truncated, or of another format: expected records of {size} bytes from byte {} on, found {} bytes, which is {} records and {} \
-             bytes",
+            "truncated, or of another format: expected records of {size} bytes from byte {} on, \
+             found {} bytes, which is {} records and {} bytes",
             file.first_byte,
             files.bytes(0),
             bytes / size,

@@ -103,7 +103,15 @@ pub struct CollectiveArguments {
     pub root: usize,
     /// Look at the data: after every timed call (every), in one more call after them (last or 1),
     /// never (off or 0). Exit code 1 if anything is wrong
-    #[arg(short = 'c', long, value_name = "every|last|off", num_args = 0..=1, default_value = "last", default_missing_value = "last", hide_possible_values = true)]
+    #[arg(
+        short = 'c',
+        long,
+        value_name = "every|last|off",
+        num_args = 0..=1,
+        default_value = "last",
+        default_missing_value = "last",
+        hide_possible_values = true
+    )]
     pub check: Check,
     /// The column `time` over ranks: 0 rank 0's mean, 1 the mean, 2 the smallest, 3 the largest of
     /// the ranks' means
@@ -116,7 +124,13 @@ pub struct CollectiveArguments {
     )]
     pub average: Average,
     /// 1: a barrier after each sample, outside of the clock, so that no rank runs ahead
-    #[arg(short = 'z', long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    #[arg(
+        short = 'z',
+        long,
+        value_name = "0|1",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=1)
+    )]
     pub blocking: u8,
     /// On CUDA devices: capture the calls of a sample (-m) in a graph and launch it N times; 0: no
     /// graph

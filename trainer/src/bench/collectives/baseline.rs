@@ -88,7 +88,8 @@ impl Baseline {
         }
         match (compared, slower.is_empty()) {
             (0, _) => Err(Error::Usage(
-                "--baseline: it has no row of this operation, backend, type, size and number of ranks"
+                "--baseline: it has no row of this operation, backend, type, size and number of \
+                 ranks"
                     .to_owned(),
             )),
             (_, true) => Ok(()),

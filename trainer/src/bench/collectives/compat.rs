@@ -28,8 +28,10 @@ fn banner(first: &Row, arguments: &CollectiveArguments) -> String {
     };
     let effort = arguments.effort();
     let mut text = format!(
-        "# nThread 1 nGpus 1 minBytes {} maxBytes {} step: {step} warmup iters: {} iters: {} agg iters: {} validation: {} graph: {}\n\
-         #\n# Using devices\n",
+        "# nThread 1 nGpus 1 minBytes {} maxBytes {} step: {step} warmup iters: {} iters: {} agg \
+         iters: {} validation: {} graph: {}\n\
+         #\n\
+         # Using devices\n",
         arguments.min_bytes.0,
         arguments.max_bytes.0,
         effort.warm_up,
@@ -63,7 +65,8 @@ fn banner(first: &Row, arguments: &CollectiveArguments) -> String {
     );
     let _ = writeln!(
         text,
-        "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>5}  {:>7}  {:>6}  {:>6}  {:>5}",
+        "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>5}  {:>7}  {:>6}  {:>6}  \
+         {:>5}",
         "(B)",
         "(elements)",
         "",

@@ -32,7 +32,8 @@ pub fn svg(report: &Report) -> String {
         || report.rows.iter().filter(|row| row.dtype == report.rows[0].dtype && row.bytes > 0);
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {ALL_WIDTH:.0} {ALL_HEIGHT:.0}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
     if rows().next().is_none() {
         return text
@@ -103,8 +104,9 @@ fn frame(text: &mut String, left: f64, sizes: &Axis, values: &Axis, title: &str)
     }
     let _ = writeln!(
         text,
-        "<rect x=\"{left}\" y=\"{TOP}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"none\" stroke=\"#999\"/>\
-         <text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\" fill=\"#333\">size, bytes</text>",
+        "<rect x=\"{left}\" y=\"{TOP}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"none\" \
+         stroke=\"#999\"/><text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\" fill=\"#333\">size, \
+         bytes</text>",
         left + WIDTH / 2.0,
         bottom + 35.0
     );

@@ -84,7 +84,8 @@ impl Row {
         };
         let place = if place == Place::Out { "out" } else { "in" };
         let mut line = format!(
-            "{:>12} {:>12} {:>8} {:>6} {:>5} {place:>5} {:>10.2} {algorithm:>8.2} {bus:>8.2} {wrong:>7}",
+            "{:>12} {:>12} {:>8} {:>6} {:>5} {place:>5} {:>10.2} {algorithm:>8.2} {bus:>8.2} \
+             {wrong:>7}",
             self.bytes,
             self.count,
             self.dtype.name(),
@@ -181,10 +182,14 @@ impl Report {
     ) -> Self {
         let effort = arguments.effort();
         let header = format!(
-            "# headlong {} bench {}  ranks={} warmup={} calls/sample={} rounds={} check={:?} skew={}us load={}\n\
-             # latency of a sample: the longest of its ranks' durations, each by the rank's own monotonic clock; nothing is dropped\n\
-             # time: mean of the ranks' means (-a {}); p50 to max: latency; skew: p50 of longest - shortest duration;\n\
-             # arrive: p50 of last - first begin, where ranks share a clock; – : fewer than 10/(1-p) samples",
+            "# headlong {} bench {}  ranks={} warmup={} calls/sample={} rounds={} check={:?} \
+             skew={}us load={}\n\
+             # latency of a sample: the longest of its ranks' durations, each by the rank's own \
+             monotonic clock; nothing is dropped\n\
+             # time: mean of the ranks' means (-a {}); p50 to max: latency; skew: p50 of longest - \
+             shortest duration;\n\
+             # arrive: p50 of last - first begin, where ranks share a clock; – : fewer than \
+             10/(1-p) samples",
             env!("CARGO_PKG_VERSION"),
             operation.name(),
             arguments.ranks,
@@ -218,9 +223,13 @@ impl Report {
 
     /// Everything as one document.
     pub fn document(&self) -> Value {
-        let skipped = |(backend, reason): &(Backend, String)| json!({"backend": backend.name(), "reason": reason});
+        let skipped = |(backend, reason): &(Backend, String)| {
+            let backend = backend.name();
+            json!({"backend": backend, "reason": reason})
+        };
         json!({
-            "bench": "collectives", "schema": 2, "version": env!("CARGO_PKG_VERSION"), "op": self.operation.name(),
+            "bench": "collectives", "schema": 2, "version": env!("CARGO_PKG_VERSION"),
+            "op": self.operation.name(),
             "load": load(),
             "latency": "longest of the ranks' durations, each by its own monotonic clock",
             "rows": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
@@ -270,7 +279,8 @@ impl Report {
             self.figures().filter_map(|(_, figures)| tail(figures)).fold(f64::NAN, f64::max);
         let worst = if worst.is_nan() { "–".to_owned() } else { format!("{worst:.1}") };
         format!(
-            "# wrong elements: {}; mean busbw: {:.3} GB/s; worst p99/p50: {worst}; samples dropped: 0; time in loops: {:.1} s\n",
+            "# wrong elements: {}; mean busbw: {:.3} GB/s; worst p99/p50: {worst}; samples \
+             dropped: 0; time in loops: {:.1} s\n",
             self.wrong(),
             self.mean_bus_bandwidth(),
             self.figures().fold(0.0, |sum, (_, figures)| sum + figures.wall_s)

@@ -71,7 +71,8 @@ impl Report<'_> {
     pub fn text(&self) -> String {
         let (messages, run) = (self.messages(), &self.config.run);
         let mut text = format!(
-            "# headlong bench exchange: {} ranks, {} samples a step, {} batches; ids {}, {} exchange, {} frequent rows\n\
+            "# headlong bench exchange: {} ranks, {} samples a step, {} batches; ids {}, {} \
+             exchange, {} frequent rows\n\
              # {:<12} {:>12} {:>10} {:>10} {:>14} {:>14} {:>7}\n",
             run.ranks,
             self.config.train.batch_size * self.config.train.accumulate,
@@ -111,7 +112,8 @@ impl Report<'_> {
 
     fn steps_text(&self, backend: Backend, answer: &Answer) -> String {
         let mut text = format!(
-            "# over {}\n# {:<11} {:>12} {:>12} {:>10} {:>7} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>6}\n",
+            "# over {}\n\
+             # {:<11} {:>12} {:>12} {:>10} {:>7} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>6}\n",
             backend.name(),
             "step",
             "bytes/rank",
@@ -143,7 +145,8 @@ impl Report<'_> {
             sum += figures.latency.nearest_rank(50.0);
             let _ = writeln!(
                 text,
-                "  {:<11} {:>12.0} {largest:>12} {:>10.2} {wrong:>7} {p50:>9} {p90:>9} {p99:>9} {p999:>9} {:>10.2} {:>9.2} {:>6}",
+                "  {:<11} {:>12.0} {largest:>12} {:>10.2} {wrong:>7} {p50:>9} {p90:>9} {p99:>9} \
+                 {p999:>9} {:>10.2} {:>9.2} {:>6}",
                 step.name(),
                 self.messages().bytes(step) / self.messages().ranks as f64,
                 figures.time_us,
@@ -167,26 +170,35 @@ impl Report<'_> {
     pub fn document(&self) -> Value {
         let tables = self.split.tables.iter().zip(self.tables()).map(|(table, part)| {
             json!({
-                "name": table.name, "rows": table.rows, "frequent_rows": table.frequent_rows, "dim": table.dim,
+                "name": table.name, "rows": table.rows, "frequent_rows": table.frequent_rows,
+                "dim": table.dim,
                 "rows_sent_per_step": part.rows, "bytes_per_step": part.bytes,
                 "planned_bytes_per_step": table.traffic.total(), "share": part.share,
             })
         });
         let steps = self.answers.iter().flat_map(|(backend, answer)| {
             self.figures(answer).map(move |(step, figures)| {
-                let [p50, p90, p99, p999] = PERCENTILES.map(|percentile| figures.latency.percentile(percentile));
+                let [p50, p90, p99, p999] =
+                    PERCENTILES.map(|percentile| figures.latency.percentile(percentile));
                 json!({
                     "backend": backend.name(), "step": step.name(), "procs": self.messages().ranks,
-                    "bytes_per_step": self.messages().bytes(step), "largest_message_bytes": self.messages().largest(step),
-                    "time_us": figures.time_us, "p50_us": p50, "p90_us": p90, "p99_us": p99, "p99_9_us": p999,
-                    "max_us": figures.latency.max(), "reps": figures.latency.len(), "wrong": figures.wrong,
+                    "bytes_per_step": self.messages().bytes(step),
+                    "largest_message_bytes": self.messages().largest(step),
+                    "time_us": figures.time_us, "p50_us": p50, "p90_us": p90, "p99_us": p99,
+                    "p99_9_us": p999,
+                    "max_us": figures.latency.max(), "reps": figures.latency.len(),
+                    "wrong": figures.wrong,
                     "predicted_us": self.predicted_us(step),
                 })
             })
         });
-        let skipped = |(backend, reason): &(Backend, String)| json!({"backend": backend.name(), "reason": reason});
+        let skipped = |(backend, reason): &(Backend, String)| {
+            let backend = backend.name();
+            json!({"backend": backend, "reason": reason})
+        };
         json!({
-            "bench": "exchange", "schema": 1, "ranks": self.messages().ranks, "batches": self.messages().rows.len(),
+            "bench": "exchange", "schema": 1, "ranks": self.messages().ranks,
+            "batches": self.messages().rows.len(),
             "batch_size": self.config.train.batch_size, "variant": self.split.variant,
             "all_reduce_bytes": self.messages().reduced * 4,
             "tables": tables.collect::<Vec<_>>(), "steps": steps.collect::<Vec<_>>(),

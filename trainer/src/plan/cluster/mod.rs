@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! description (nodes, devices, links)  ─┐
-//! workload (tables, frequencies, batch) ┼─► placement ─► work of each stage ─► simulator ─► forecast ─► search, sensitivity, pictures
-//! practice (how a program does it)     ─┘
+//! workload (tables, frequencies, batch) ┼─► placement ─► work of each stage ─► simulator ─► forecast
+//! practice (how a program does it)     ─┘                    ─► search, sensitivity, pictures
 //! ```
 //!
 //! Everything is a pure function of its inputs; no device is touched. Where constants come from,

@@ -39,7 +39,8 @@ pub fn svg(
     let tables = workload.tables.len().min(MOST_TABLES);
     let height = map_top + tables as f64 * CELL + 30.0;
     let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1060 {height:.0}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1060 {height:.0}\" \
+         font-family=\"sans-serif\" font-size=\"11\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"{LEFT}\" y=\"22\" font-size=\"14\" font-weight=\"bold\">{}, batch {}</text>\n",
         cluster.name, best.batch_size
@@ -92,7 +93,8 @@ fn bars(text: &mut String, columns: &[Column]) {
             let x = LEFT + slot * (index as f64 + 0.2);
             let _ = writeln!(
                 text,
-                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\" fill=\"{colour}\"><title>{name}: {us:.0} us</title></rect>",
+                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\" \
+                 fill=\"{colour}\"><title>{name}: {us:.0} us</title></rect>",
                 slot * 0.6
             );
         };
@@ -118,7 +120,8 @@ fn bars(text: &mut String, columns: &[Column]) {
         let x = LEFT + 250.0 + index as f64 * 62.0;
         let _ = writeln!(
             text,
-            "<rect x=\"{x}\" y=\"28\" width=\"10\" height=\"10\" fill=\"{}\"/><text x=\"{:.0}\" y=\"37\">{}</text>",
+            "<rect x=\"{x}\" y=\"28\" width=\"10\" height=\"10\" fill=\"{}\"/><text x=\"{:.0}\" \
+             y=\"37\">{}</text>",
             colour(lane),
             x + 14.0,
             lane.name()
@@ -156,7 +159,8 @@ fn rates(text: &mut String, columns: &[Column]) {
         let (x, y) = at(index, rate(column));
         let _ = writeln!(
             text,
-            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"#0072b2\"/><text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{:.1}</text>",
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"#0072b2\"/><text x=\"{x:.1}\" \
+             y=\"{:.1}\" text-anchor=\"middle\">{:.1}</text>",
             y + 16.0,
             rate(column)
         );
@@ -169,9 +173,9 @@ fn frame(text: &mut String, left: f64, title: &str, ticks: &[(f64, f64)]) {
     let bottom = TOP + HEIGHT;
     let _ = writeln!(
         text,
-        "<text x=\"{left}\" y=\"{:.0}\" fill=\"#333\">{title}</text>\
-         <rect x=\"{left}\" y=\"{TOP}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"none\" stroke=\"#999\"/>\
-         <text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">devices</text>",
+        "<text x=\"{left}\" y=\"{:.0}\" fill=\"#333\">{title}</text><rect x=\"{left}\" y=\"{TOP}\" \
+         width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"none\" stroke=\"#999\"/><text x=\"{:.0}\" \
+         y=\"{:.0}\" text-anchor=\"middle\">devices</text>",
         TOP - 8.0,
         left + WIDTH / 2.0,
         bottom + 34.0
@@ -236,7 +240,8 @@ fn map(
                 let x = LEFT + device as f64 * CELL;
                 let _ = writeln!(
                     text,
-                    "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{0:.0}\" height=\"{0:.0}\" fill=\"#0072b2\" fill-opacity=\"{1:.2}\"/>",
+                    "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{0:.0}\" height=\"{0:.0}\" \
+                     fill=\"#0072b2\" fill-opacity=\"{1:.2}\"/>",
                     CELL - 1.0,
                     opacity(part)
                 );
@@ -256,8 +261,9 @@ fn scale(text: &mut String, left: f64, y: f64) {
         let x = left + index as f64 * 52.0;
         let _ = writeln!(
             text,
-            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{CELL}\" height=\"{CELL}\" fill=\"#0072b2\" fill-opacity=\"{:.2}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"9\">{percent} %</text>",
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{CELL}\" height=\"{CELL}\" fill=\"#0072b2\" \
+             fill-opacity=\"{:.2}\"/><text x=\"{:.1}\" y=\"{:.1}\" font-size=\"9\">{percent} \
+             %</text>",
             opacity(f64::from(percent) / 100.0),
             x + CELL + 3.0,
             y + 9.0

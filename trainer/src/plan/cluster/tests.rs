@@ -47,11 +47,14 @@ proptest! {
 
     #[test]
     fn every_table_is_placed_exactly_once(
-        rows in tables_of(), batch in 64_usize..70_000, alpha in 0.0_f64..1.5, strategy in strategies(),
+        rows in tables_of(), batch in 64_usize..70_000, alpha in 0.0_f64..1.5,
+        strategy in strategies(),
         nodes in 1_usize..5, each in 1_usize..5,
     ) {
-        let (workload, cluster, practice) = (workload(&rows, batch, alpha), cluster(nodes, each), Practice::headlong());
-        let layout = Placing { workload: &workload, cluster: &cluster, practice: &practice }.lay(strategy);
+        let (workload, cluster, practice) =
+            (workload(&rows, batch, alpha), cluster(nodes, each), Practice::headlong());
+        let layout =
+            Placing { workload: &workload, cluster: &cluster, practice: &practice }.lay(strategy);
         prop_assert_eq!(layout.places.len(), rows.len());
         let devices = nodes * each;
         // Bytes counted anew, device by device: no device may hold more than the layout says.
@@ -61,15 +64,22 @@ proptest! {
             match *place {
                 Place::Hybrid { frequent_rows } => {
                     prop_assert!((1..table.rows).contains(&frequent_rows));
-                    let own = (table.rows - frequent_rows).div_ceil(devices as u64) * table.row_bytes();
+                    let own =
+                        (table.rows - frequent_rows).div_ceil(devices as u64) * table.row_bytes();
                     held.iter_mut().for_each(|held| *held += frequent_rows * replica + own);
                 }
-                Place::RowWise => held.iter_mut().for_each(|held| *held += table.rows.div_ceil(devices as u64) * table.row_bytes()),
-                Place::DataParallel => held.iter_mut().for_each(|held| *held += table.rows * replica),
+                Place::RowWise => held.iter_mut().for_each(|held| {
+                    *held += table.rows.div_ceil(devices as u64) * table.row_bytes()
+                }),
+                Place::DataParallel => {
+                    held.iter_mut().for_each(|held| *held += table.rows * replica)
+                }
                 Place::TableWise { device } => held[device] += table.bytes().get(),
                 Place::ColumnWise { first, parts } => {
                     prop_assert!(parts >= 1 && first + parts <= devices && parts <= table.dim);
-                    held[first..first + parts].iter_mut().for_each(|held| *held += table.bytes().get().div_ceil(parts as u64));
+                    held[first..first + parts]
+                        .iter_mut()
+                        .for_each(|held| *held += table.bytes().get().div_ceil(parts as u64));
                 }
             }
         }
@@ -81,7 +91,8 @@ proptest! {
 
     #[test]
     fn more_memory_never_makes_a_plan_infeasible(
-        rows in tables_of(), batch in 64_usize..70_000, memory in 0.02_f64..2.0, more in 1.0_f64..4.0, nodes in 1_usize..4,
+        rows in tables_of(), batch in 64_usize..70_000, memory in 0.02_f64..2.0,
+        more in 1.0_f64..4.0, nodes in 1_usize..4,
     ) {
         let (workload, practice) = (workload(&rows, batch, 1.0), Practice::headlong());
         let fits = |memory_gib: f64| {
@@ -94,16 +105,28 @@ proptest! {
 
     #[test]
     fn faster_links_never_slow_a_step_down_and_the_best_plan_beats_every_single_strategy(
-        rows in tables_of(), batch in 64_usize..70_000, factor in 1.0_f64..8.0, nodes in 1_usize..4, alpha in 0.5_f64..1.3,
+        rows in tables_of(), batch in 64_usize..70_000, factor in 1.0_f64..8.0, nodes in 1_usize..4,
+        alpha in 0.5_f64..1.3,
     ) {
-        let (workload, practice, slow) = (workload(&rows, batch, alpha), Practice::headlong(), cluster(nodes, 4));
+        let (workload, practice, slow) =
+            (workload(&rows, batch, alpha), Practice::headlong(), cluster(nodes, 4));
         let mut fast = slow.clone();
         (fast.between, fast.inside) = (fast.between.scaled(factor), fast.inside.scaled(factor));
-        let best = |cluster: &ClusterDescription| search(&workload, cluster, &practice).best().unwrap().forecast.step_us;
+        let best = |cluster: &ClusterDescription| {
+            search(&workload, cluster, &practice).best().unwrap().forecast.step_us
+        };
         let placing = |cluster| Placing { workload: &workload, cluster, practice: &practice };
-        for strategy in [Strategy::RowWise, Strategy::TableWise, Strategy::DataParallel, Strategy::ColumnWise { parts: 2 }] {
+        for strategy in [
+            Strategy::RowWise,
+            Strategy::TableWise,
+            Strategy::DataParallel,
+            Strategy::ColumnWise { parts: 2 },
+        ] {
             let one = placing(&slow).forecast(strategy);
-            prop_assert!(placing(&fast).forecast_of(one.layout.clone()).step_us <= one.step_us * (1.0 + 1e-9));
+            prop_assert!(
+                placing(&fast).forecast_of(one.layout.clone()).step_us
+                    <= one.step_us * (1.0 + 1e-9)
+            );
             prop_assert!(best(&slow) <= one.step_us * (1.0 + 1e-9), "{:?}", strategy);
         }
     }

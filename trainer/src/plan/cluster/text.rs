@@ -86,7 +86,8 @@ impl ClusterReport {
             };
             let _ = writeln!(
                 text,
-                "evaluation: {:.3} s every {:.2} s of training, {:.1} % of the run; {} of {} ranks would hide it, {pays}",
+                "evaluation: {:.3} s every {:.2} s of training, {:.1} % of the run; {} of {} ranks \
+                 would hide it, {pays}",
                 evaluation.seconds,
                 evaluation.interval_s,
                 evaluation.share * 100.0,
@@ -236,7 +237,8 @@ fn write_stages(text: &mut String, forecast: &Forecast) {
     let whole = |number: f64| bytes(number.round() as u64);
     let _ = writeln!(
         text,
-        "all ranks send {} between nodes and {} inside them: vectors {}, gradients {}, all-reduce {}, ids {}",
+        "all ranks send {} between nodes and {} inside them: vectors {}, gradients {}, all-reduce \
+         {}, ids {}",
         whole(all.inter),
         whole(all.intra),
         whole(vectors.total()),

@@ -85,7 +85,8 @@ macro_rules! layouts {
 #[rustfmt::skip]
 layouts! {
     whole Device = ibv_device, 664 {
-        node_type 16 4, transport_type 20 4, name 24 64, dev_name 88 64, dev_path 152 256, ibdev_path 408 256,
+        node_type 16 4, transport_type 20 4, name 24 64, dev_name 88 64, dev_path 152 256,
+        ibdev_path 408 256,
     }
     whole ContextOps = ibv_context_ops, 256 {
         poll_cq 88 8, req_notify_cq 96 8, post_srq_recv 160 8, post_send 200 8, post_recv 208 8,
@@ -96,13 +97,16 @@ layouts! {
     whole DeviceAttr = ibv_device_attr, 232 {
         fw_ver 0 64, node_guid 64 8, sys_image_guid 72 8, max_mr_size 80 8, page_size_cap 88 8,
         vendor_id 96 4, vendor_part_id 100 4, hw_ver 104 4, max_qp 108 4, max_qp_wr 112 4,
-        device_cap_flags 116 4, max_sge 120 4, max_sge_rd 124 4, max_cq 128 4, max_cqe 132 4, max_mr 136 4,
+        device_cap_flags 116 4, max_sge 120 4, max_sge_rd 124 4, max_cq 128 4, max_cqe 132 4,
+        max_mr 136 4,
         max_pd 140 4, max_qp_rd_atom 144 4, max_ee_rd_atom 148 4, max_res_rd_atom 152 4,
         max_qp_init_rd_atom 156 4, max_ee_init_rd_atom 160 4, atomic_cap 164 4, max_srq 212 4,
-        max_srq_wr 216 4, max_srq_sge 220 4, max_pkeys 224 2, local_ca_ack_delay 226 1, phys_port_cnt 227 1,
+        max_srq_wr 216 4, max_srq_sge 220 4, max_pkeys 224 2, local_ca_ack_delay 226 1,
+        phys_port_cnt 227 1,
     }
     whole PortAttr = ibv_port_attr, 52 {
-        state 0 4, max_mtu 4 4, active_mtu 8 4, gid_tbl_len 12 4, port_cap_flags 16 4, max_msg_sz 20 4,
+        state 0 4, max_mtu 4 4, active_mtu 8 4, gid_tbl_len 12 4, port_cap_flags 16 4,
+        max_msg_sz 20 4,
         bad_pkey_cntr 24 4, qkey_viol_cntr 28 4, pkey_tbl_len 32 2, lid 34 2, sm_lid 36 2, lmc 38 1,
         max_vl_num 39 1, sm_sl 40 1, subnet_timeout 41 1, init_type_reply 42 1, active_width 43 1,
         active_speed 44 1, phys_state 45 1, link_layer 46 1, flags 47 1, port_cap_flags2 48 2,
@@ -129,40 +133,47 @@ layouts! {
         srq_context 0 8, attr 8 12,
     }
     begin Qp = ibv_qp, 160 {
-        context 0 8, qp_context 8 8, pd 16 8, send_cq 24 8, recv_cq 32 8, srq 40 8, handle 48 4, qp_num 52 4,
+        context 0 8, qp_context 8 8, pd 16 8, send_cq 24 8, recv_cq 32 8, srq 40 8, handle 48 4,
+        qp_num 52 4,
         state 56 4, qp_type 60 4,
     }
     whole QpCap = ibv_qp_cap, 20 {
         max_send_wr 0 4, max_recv_wr 4 4, max_send_sge 8 4, max_recv_sge 12 4, max_inline_data 16 4,
     }
     whole QpInitAttr = ibv_qp_init_attr, 64 {
-        qp_context 0 8, send_cq 8 8, recv_cq 16 8, srq 24 8, cap 32 20, qp_type 52 4, sq_sig_all 56 4,
+        qp_context 0 8, send_cq 8 8, recv_cq 16 8, srq 24 8, cap 32 20, qp_type 52 4,
+        sq_sig_all 56 4,
     }
     whole GlobalRoute = ibv_global_route, 24 {
         dgid 0 16, flow_label 16 4, sgid_index 20 1, hop_limit 21 1, traffic_class 22 1,
     }
     whole AhAttr = ibv_ah_attr, 32 {
-        grh 0 24, dlid 24 2, sl 26 1, src_path_bits 27 1, static_rate 28 1, is_global 29 1, port_num 30 1,
+        grh 0 24, dlid 24 2, sl 26 1, src_path_bits 27 1, static_rate 28 1, is_global 29 1,
+        port_num 30 1,
     }
     whole QpAttr = ibv_qp_attr, 144 {
         qp_state 0 4, cur_qp_state 4 4, path_mtu 8 4, path_mig_state 12 4, qkey 16 4, rq_psn 20 4,
-        sq_psn 24 4, dest_qp_num 28 4, qp_access_flags 32 4, cap 36 20, ah_attr 56 32, alt_ah_attr 88 32,
+        sq_psn 24 4, dest_qp_num 28 4, qp_access_flags 32 4, cap 36 20, ah_attr 56 32,
+        alt_ah_attr 88 32,
         pkey_index 120 2, alt_pkey_index 122 2, en_sqd_async_notify 124 1, sq_draining 125 1,
-        max_rd_atomic 126 1, max_dest_rd_atomic 127 1, min_rnr_timer 128 1, port_num 129 1, timeout 130 1,
+        max_rd_atomic 126 1, max_dest_rd_atomic 127 1, min_rnr_timer 128 1, port_num 129 1,
+        timeout 130 1,
         retry_cnt 131 1, rnr_retry 132 1, alt_port_num 133 1, alt_timeout 134 1, rate_limit 136 4,
     }
     whole Sge = ibv_sge, 16 {
         addr 0 8, length 8 4, lkey 12 4,
     }
     whole SendWr = ibv_send_wr, 128 {
-        wr_id 0 8, next 8 8, sg_list 16 8, num_sge 24 4, opcode 28 4, send_flags 32 4, imm_data as __bindgen_anon_1 36 4,
+        wr_id 0 8, next 8 8, sg_list 16 8, num_sge 24 4, opcode 28 4, send_flags 32 4,
+        imm_data as __bindgen_anon_1 36 4,
         wr 40 32,
     }
     whole RecvWr = ibv_recv_wr, 32 {
         wr_id 0 8, next 8 8, sg_list 16 8, num_sge 24 4,
     }
     whole Wc = ibv_wc, 48 {
-        wr_id 0 8, status 8 4, opcode 12 4, vendor_err 16 4, byte_len 20 4, imm_data as __bindgen_anon_1 24 4, qp_num 28 4,
+        wr_id 0 8, status 8 4, opcode 12 4, vendor_err 16 4, byte_len 20 4,
+        imm_data as __bindgen_anon_1 24 4, qp_num 28 4,
         src_qp 32 4, wc_flags 36 4, pkey_index 40 2, slid 42 2, sl 44 1, dlid_path_bits 45 1,
     }
     whole AsyncEvent = ibv_async_event, 16 {
@@ -216,7 +227,8 @@ linked_constants! {
         IBV_EVENT_PKEY_CHANGE, IBV_EVENT_SRQ_ERR, IBV_EVENT_GID_CHANGE,
     }
     bits ibv_access_flags {
-        IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_ATOMIC,
+        IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ,
+        IBV_ACCESS_REMOTE_ATOMIC,
         IBV_ACCESS_RELAXED_ORDERING,
     }
     module ibv_qp_type {
@@ -226,7 +238,8 @@ linked_constants! {
         IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR,
     }
     bits ibv_qp_attr_mask {
-        IBV_QP_STATE, IBV_QP_ACCESS_FLAGS, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_AV, IBV_QP_PATH_MTU,
+        IBV_QP_STATE, IBV_QP_ACCESS_FLAGS, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_AV,
+        IBV_QP_PATH_MTU,
         IBV_QP_TIMEOUT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_MAX_QP_RD_ATOMIC,
         IBV_QP_MIN_RNR_TIMER, IBV_QP_SQ_PSN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_DEST_QPN,
     }
@@ -238,11 +251,13 @@ linked_constants! {
         IBV_SEND_SIGNALED, IBV_SEND_INLINE,
     }
     module ibv_wc_status {
-        IBV_WC_SUCCESS, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR, IBV_WC_REM_INV_REQ_ERR,
+        IBV_WC_SUCCESS, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR,
+        IBV_WC_REM_INV_REQ_ERR,
         IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR,
     }
     module ibv_wc_opcode {
-        IBV_WC_SEND, IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_RECV,
+        IBV_WC_SEND, IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD,
+        IBV_WC_RECV,
         IBV_WC_RECV_RDMA_WITH_IMM,
     }
 }

@@ -123,8 +123,14 @@ const fn c_name(text: &'static str) -> &'static CStr {
 /// version and may be absent.
 macro_rules! functions {
     (
-        always { $($field:ident = $symbol:literal $version:literal ($($argument:ident: $type:ty),*) -> $result:ty;)* }
-        later { $($late:ident = $late_symbol:literal $late_version:literal ($($la:ident: $lt:ty),*) -> $lr:ty;)* }
+        always {
+            $($field:ident = $symbol:literal $version:literal
+                ($($argument:ident: $type:ty),*) -> $result:ty;)*
+        }
+        later {
+            $($late:ident = $late_symbol:literal $late_version:literal
+                ($($la:ident: $lt:ty),*) -> $lr:ty;)*
+        }
     ) => {
         /// Every function of libibverbs that is called here.
         #[derive(Debug)]
@@ -139,23 +145,33 @@ macro_rules! functions {
             ///
             /// # Safety
             /// What `symbol` gives for a name and a version is null or that function of libibverbs.
-            unsafe fn load(symbol: impl Fn(&CStr, &CStr) -> *mut c_void) -> Result<Self, &'static str> {
+            unsafe fn load(
+                symbol: impl Fn(&CStr, &CStr) -> *mut c_void,
+            ) -> Result<Self, &'static str> {
                 $(
                     const { c_name(concat!($symbol, "\0")) };
-                    let address = symbol(c_name(concat!($symbol, "\0")), c_name(concat!($version, "\0")));
+                    let name = c_name(concat!($symbol, "\0"));
+                    let address = symbol(name, c_name(concat!($version, "\0")));
                     if address.is_null() {
                         return Err(concat!($symbol, "@", $version));
                     }
                     // SAFETY: not null, and by the caller's word this function.
                     let $field = unsafe {
-                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(address)
+                        std::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn($($type),*) -> $result,
+                        >(address)
                     };
                 )*
                 $(
-                    let address = symbol(c_name(concat!($late_symbol, "\0")), c_name(concat!($late_version, "\0")));
+                    let name = c_name(concat!($late_symbol, "\0"));
+                    let address = symbol(name, c_name(concat!($late_version, "\0")));
                     // SAFETY: null is none, and else it is by the caller's word this function.
                     let $late = unsafe {
-                        std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn($($lt),*) -> $lr>>(address)
+                        std::mem::transmute::<
+                            *mut c_void,
+                            Option<unsafe extern "C" fn($($lt),*) -> $lr>,
+                        >(address)
                     };
                 )*
                 Ok(Self { $($field,)* $($late),* })
@@ -167,7 +183,8 @@ macro_rules! functions {
 functions! {
     always {
         fork_init = "ibv_fork_init" "IBVERBS_1.1" () -> c_int;
-        get_device_list = "ibv_get_device_list" "IBVERBS_1.1" (count: *mut c_int) -> *mut *mut Device;
+        get_device_list = "ibv_get_device_list" "IBVERBS_1.1"
+            (count: *mut c_int) -> *mut *mut Device;
         free_device_list = "ibv_free_device_list" "IBVERBS_1.1" (list: *mut *mut Device) -> ();
         open_device = "ibv_open_device" "IBVERBS_1.1" (device: *mut Device) -> *mut Context;
         close_device = "ibv_close_device" "IBVERBS_1.1" (context: *mut Context) -> c_int;
@@ -175,7 +192,8 @@ functions! {
             (context: *mut Context, event: *mut AsyncEvent) -> c_int;
         ack_async_event = "ibv_ack_async_event" "IBVERBS_1.1" (event: *mut AsyncEvent) -> ();
         event_type_str = "ibv_event_type_str" "IBVERBS_1.1" (kind: c_int) -> *const c_char;
-        query_device = "ibv_query_device" "IBVERBS_1.1" (context: *mut Context, attr: *mut DeviceAttr) -> c_int;
+        query_device = "ibv_query_device" "IBVERBS_1.1"
+            (context: *mut Context, attr: *mut DeviceAttr) -> c_int;
         query_port = "ibv_query_port" "IBVERBS_1.1"
             (context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int;
         query_gid = "ibv_query_gid" "IBVERBS_1.1"
@@ -187,28 +205,37 @@ functions! {
         reg_mr = "ibv_reg_mr" "IBVERBS_1.1"
             (pd: *mut Pd, start: *mut c_void, length: usize, access: c_int) -> *mut Mr;
         dereg_mr = "ibv_dereg_mr" "IBVERBS_1.1" (mr: *mut Mr) -> c_int;
-        create_comp_channel = "ibv_create_comp_channel" "IBVERBS_1.0" (context: *mut Context) -> *mut CompChannel;
-        destroy_comp_channel = "ibv_destroy_comp_channel" "IBVERBS_1.0" (channel: *mut CompChannel) -> c_int;
+        create_comp_channel = "ibv_create_comp_channel" "IBVERBS_1.0"
+            (context: *mut Context) -> *mut CompChannel;
+        destroy_comp_channel = "ibv_destroy_comp_channel" "IBVERBS_1.0"
+            (channel: *mut CompChannel) -> c_int;
         create_cq = "ibv_create_cq" "IBVERBS_1.1"
-            (context: *mut Context, depth: c_int, mine: *mut c_void, channel: *mut CompChannel, vector: c_int)
+            (context: *mut Context, depth: c_int, mine: *mut c_void, channel: *mut CompChannel,
+             vector: c_int)
             -> *mut Cq;
         destroy_cq = "ibv_destroy_cq" "IBVERBS_1.1" (cq: *mut Cq) -> c_int;
         get_cq_event = "ibv_get_cq_event" "IBVERBS_1.1"
             (channel: *mut CompChannel, cq: *mut *mut Cq, mine: *mut *mut c_void) -> c_int;
         ack_cq_events = "ibv_ack_cq_events" "IBVERBS_1.1" (cq: *mut Cq, events: c_uint) -> ();
-        create_srq = "ibv_create_srq" "IBVERBS_1.1" (pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq;
+        create_srq = "ibv_create_srq" "IBVERBS_1.1"
+            (pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq;
         destroy_srq = "ibv_destroy_srq" "IBVERBS_1.1" (srq: *mut Srq) -> c_int;
         create_qp = "ibv_create_qp" "IBVERBS_1.1" (pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
-        modify_qp = "ibv_modify_qp" "IBVERBS_1.1" (qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
+        modify_qp = "ibv_modify_qp" "IBVERBS_1.1"
+            (qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
         destroy_qp = "ibv_destroy_qp" "IBVERBS_1.1" (qp: *mut Qp) -> c_int;
     }
     later {
         reg_mr_iova2 = "ibv_reg_mr_iova2" "IBVERBS_1.8"
-            (pd: *mut Pd, start: *mut c_void, length: usize, address: u64, access: c_uint) -> *mut Mr;
+            (pd: *mut Pd, start: *mut c_void, length: usize, address: u64, access: c_uint)
+            -> *mut Mr;
         query_gid_table = "_ibv_query_gid_table" "IBVERBS_1.11"
-            (context: *mut Context, entries: *mut GidEntry, most: usize, flags: u32, entry_size: usize) -> isize;
+            (context: *mut Context, entries: *mut GidEntry, most: usize, flags: u32,
+             entry_size: usize)
+            -> isize;
         reg_dmabuf_mr = "ibv_reg_dmabuf_mr" "IBVERBS_1.12"
-            (pd: *mut Pd, offset: u64, length: usize, address: u64, fd: c_int, access: c_int) -> *mut Mr;
+            (pd: *mut Pd, offset: u64, length: usize, address: u64, fd: c_int, access: c_int)
+            -> *mut Mr;
     }
 }
 

@@ -190,11 +190,13 @@ fn tensor_cores_take_what_they_can() {
 fn layouts() {
     layout_test!(
         TensorForwardArgs, &SOURCE, &[];
-        bottom, vectors, out, bottom_stride, vectors_stride, out_stride, samples, aligned, out_aligned
+        bottom, vectors, out, bottom_stride, vectors_stride, out_stride, samples, aligned,
+        out_aligned
     );
     layout_test!(
         TensorBackwardArgs, &SOURCE, &[];
-        bottom, vectors, d_out, d_bottom, d_vectors, unscale, bottom_stride, vectors_stride, d_out_stride, d_bottom_stride,
+        bottom, vectors, d_out, d_bottom, d_vectors, unscale, bottom_stride, vectors_stride,
+        d_out_stride, d_bottom_stride,
         d_vectors_stride, samples, aligned, out_aligned, relu
     );
 }

@@ -182,11 +182,14 @@ vectorized! {
         }
     }
 
-    fn plain_gradients(features: &Features<'_>, gradient: &[f32], d_bottom: &mut [f32], d_vectors: &mut [f32]) {
+    fn plain_gradients(
+        features: &Features<'_>, gradient: &[f32], d_bottom: &mut [f32], d_vectors: &mut [f32],
+    ) {
         let dim = d_bottom.len();
         d_vectors.fill(0.0);
         for i in 0..features.count() {
-            let target = if i == 0 { &mut *d_bottom } else { &mut d_vectors[(i - 1) * dim..][..dim] };
+            let target =
+                if i == 0 { &mut *d_bottom } else { &mut d_vectors[(i - 1) * dim..][..dim] };
             for j in 0..features.count() {
                 let (high, low) = (i.max(j), i.min(j));
                 let factor = if i == j { 0.0 } else { gradient[high * (high - 1) / 2 + low] };
