@@ -28,7 +28,9 @@ struct OptimizerConstants {
 template <i32 kind>
 constexpr i32 element_states = kind == HL_ADAGRAD ? 1 : kind == HL_ADAM || kind == HL_FTRL ? 2 : 0;
 
-HL_DEVICE void sgd(float& w, float g, float learning_rate) { w = __fsub_rn(w, __fmul_rn(learning_rate, g)); }
+HL_DEVICE void sgd(float& w, float g, float learning_rate) {
+  w = __fsub_rn(w, __fmul_rn(learning_rate, g));
+}
 
 HL_DEVICE void adagrad(float& w, float& accumulator, float g, float learning_rate, float epsilon) {
   accumulator = __fadd_rn(accumulator, __fmul_rn(g, g));
@@ -37,19 +39,22 @@ HL_DEVICE void adagrad(float& w, float& accumulator, float g, float learning_rat
 }
 
 // The row-wise optimiser's learning rate for a row: `s += mean(g²)`, then lr / (√s + ε) for `sgd`.
-HL_DEVICE float rowwise_rate(float& accumulator, float mean_of_squares, float learning_rate, float epsilon) {
+HL_DEVICE float rowwise_rate(float& accumulator, float mean_of_squares, float learning_rate,
+                             float epsilon) {
   accumulator = __fadd_rn(accumulator, mean_of_squares);
   return __fdiv_rn(learning_rate, __fadd_rn(__fsqrt_rn(accumulator), epsilon));
 }
 
-HL_DEVICE void adam(float& w, float& m, float& v, float g, const OptimizerConstants& c, const DeviceStep& step) {
+HL_DEVICE void adam(float& w, float& m, float& v, float g, const OptimizerConstants& c,
+                    const DeviceStep& step) {
   m = __fadd_rn(m, __fmul_rn(__fsub_rn(1.0f, c.beta1), __fsub_rn(g, m)));
   v = __fadd_rn(__fmul_rn(c.beta2, v), __fmul_rn(__fmul_rn(__fsub_rn(1.0f, c.beta2), g), g));
   const float below = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), step.root), c.epsilon);
   w = __fsub_rn(w, __fdiv_rn(__fmul_rn(step.rate, m), below));
 }
 
-HL_DEVICE void ftrl(float& w, float& z, float& n, float g, const OptimizerConstants& c, float alpha) {
+HL_DEVICE void ftrl(float& w, float& z, float& n, float g, const OptimizerConstants& c,
+                    float alpha) {
   const float before = __fsqrt_rn(n);
   n = __fadd_rn(n, __fmul_rn(g, g));
   const float after = __fsqrt_rn(n);
@@ -61,7 +66,8 @@ HL_DEVICE void ftrl(float& w, float& z, float& n, float g, const OptimizerConsta
 // One step of one element. `first` and `second` are its state where the optimiser has them. For the
 // row-wise optimiser, `row_rate` is the row's `rowwise_rate`; the others do not read it.
 template <i32 kind>
-HL_DEVICE void update(float& w, float& first, float& second, float g, const OptimizerConstants& c, const DeviceStep& step, float row_rate = 0.0f) {
+HL_DEVICE void update(float& w, float& first, float& second, float g, const OptimizerConstants& c,
+                      const DeviceStep& step, float row_rate = 0.0f) {
   if constexpr (kind == HL_SGD) sgd(w, g, step.learning_rate);
   if constexpr (kind == HL_ADAGRAD) adagrad(w, first, g, step.learning_rate, c.epsilon);
   if constexpr (kind == HL_ROWWISE_ADAGRAD) sgd(w, g, row_rate);
@@ -79,7 +85,8 @@ HL_DEVICE float mean_of_squares16(u32 dim, At at) {
   if (whole + lane < dim) sum = __fmul_rn(at(whole + lane), at(whole + lane));
   for (u32 i = lane; i < whole; i += 16) sum = __fadd_rn(sum, __fmul_rn(at(i), at(i)));
 #pragma unroll
-  for (i32 step = 8; step > 0; step >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(HL_FULL_MASK, sum, step));
+  for (i32 step = 8; step > 0; step >>= 1)
+    sum = __fadd_rn(sum, __shfl_xor_sync(HL_FULL_MASK, sum, step));
   return __fdiv_rn(sum, static_cast<float>(dim));
 }
 

@@ -25,8 +25,7 @@ using i64 = long long;
   T* name = reinterpret_cast<T*>(hl_dynamic_shared)
 #endif
 
-// ---- threads
-// -----------------------------------------------------------------------------------------------------------
+// ---- threads ------------------------------------------------------------------------------------
 // Blocks are one-dimensional and whole warps.
 HL_DEVICE u32 lane_index() { return threadIdx.x & 31u; }
 HL_DEVICE u32 warp_index() { return threadIdx.x >> 5; }
@@ -42,8 +41,7 @@ HL_DEVICE constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 
-// ---- 16-bit numbers: storage types; arithmetic is in f32
-// ---------------------------------------------------------------
+// ---- 16-bit numbers: storage types; arithmetic is in f32 ----------------------------------------
 struct bf16 {
   u16 bits;
 };
@@ -59,7 +57,8 @@ HL_DEVICE float to_float(f16 x) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
   return y;
 #else
-  const u32 sign = static_cast<u32>(x.bits & 0x8000u) << 16, exponent = x.bits >> 10 & 31u, fraction = x.bits & 0x3ffu;
+  const u32 sign = static_cast<u32>(x.bits & 0x8000u) << 16, exponent = x.bits >> 10 & 31u,
+            fraction = x.bits & 0x3ffu;
   if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | fraction << 13);
   if (exponent != 0) return __uint_as_float(sign | (exponent + 112) << 23 | fraction << 13);
   const float tiny = static_cast<float>(fraction) * (1.0f / 16777216.0f);
@@ -157,8 +156,7 @@ HL_DEVICE float to_tf32(float x) {
 #endif
 }
 
-// ---- memory: 16, 8 bytes at a time
-// -------------------------------------------------------------------------------------
+// ---- memory: 16, 8 bytes at a time --------------------------------------------------------------
 struct __align__(16) f32x4 {
   float x, y, z, w;
 };
@@ -169,7 +167,9 @@ struct __align__(16) u32x4 {
   u32 x, y, z, w;
 };
 
-HL_DEVICE f32x4 operator+(f32x4 a, f32x4 b) { return f32x4{a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+HL_DEVICE f32x4 operator+(f32x4 a, f32x4 b) {
+  return f32x4{a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
 HL_DEVICE f32x4 operator*(f32x4 a, float s) { return f32x4{a.x * s, a.y * s, a.z * s, a.w * s}; }
 
 // Four neighbours in one access; the address is a multiple of four elements.
@@ -184,18 +184,19 @@ HL_DEVICE f32x4 load4(const f16* from) {
 }
 HL_DEVICE void store4(float* to, f32x4 v) { *reinterpret_cast<f32x4*>(to) = v; }
 HL_DEVICE void store4(bf16* to, f32x4 v) {
-  *reinterpret_cast<u16x4*>(to) = u16x4{to_bf16(v.x).bits, to_bf16(v.y).bits, to_bf16(v.z).bits, to_bf16(v.w).bits};
+  *reinterpret_cast<u16x4*>(to) =
+      u16x4{to_bf16(v.x).bits, to_bf16(v.y).bits, to_bf16(v.z).bits, to_bf16(v.w).bits};
 }
 HL_DEVICE void store4(f16* to, f32x4 v) {
-  *reinterpret_cast<u16x4*>(to) = u16x4{to_f16(v.x).bits, to_f16(v.y).bits, to_f16(v.z).bits, to_f16(v.w).bits};
+  *reinterpret_cast<u16x4*>(to) =
+      u16x4{to_f16(v.x).bits, to_f16(v.y).bits, to_f16(v.z).bits, to_f16(v.w).bits};
 }
 // Sixteen bytes of anything; the address is a multiple of 16.
 HL_DEVICE u32x4 load16(const void* from) { return *static_cast<const u32x4*>(from); }
 HL_DEVICE void store16(void* to, u32x4 v) { *static_cast<u32x4*>(to) = v; }
 
-// ---- words that other devices and the host see, in order: a release is seen after everything
-// before it, an acquire before everything behind it
-// -----------------------------------------------------------------------------------------------------
+// ---- words that other devices and the host see, in order ----------------------------------------
+// A release is seen after everything before it, an acquire before everything that comes after it.
 HL_DEVICE void store_release_system(u32* to, u32 value) {
 #ifdef __CUDA_ARCH__
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
@@ -240,8 +241,7 @@ HL_DEVICE u64 nanoseconds() {
 #endif
 }
 
-// ---- sums, maxima, scans
-// -----------------------------------------------------------------------------------------------
+// ---- sums, maxima, scans ------------------------------------------------------------------------
 // Over a warp, all 32 lanes present; the same bits in every lane, because a butterfly has one order
 // for all.
 template <class T>
@@ -310,12 +310,12 @@ HL_DEVICE T block_scan_exclusive(T x, T& total) {
   __syncthreads();
   const T sums = warp_scan(lane_index() < warps ? partial[lane_index()] : T(0));
   total = __shfl_sync(HL_FULL_MASK, sums, 31);
-  const T before = __shfl_sync(HL_FULL_MASK, sums, warp_index() == 0 ? 0 : static_cast<i32>(warp_index()) - 1);
+  const T before =
+      __shfl_sync(HL_FULL_MASK, sums, warp_index() == 0 ? 0 : static_cast<i32>(warp_index()) - 1);
   return (warp_index() == 0 ? T(0) : before) + inclusive - x;
 }
 
-// ---- random numbers: Philox4x32-10, the same as device/src/rng.rs
-// ------------------------------------------------------
+// ---- random numbers: Philox4x32-10, the same as device/src/rng.rs -------------------------------
 HL_DEVICE u32x4 philox4x32(u32x4 counter, u32 key0, u32 key1) {
 #pragma unroll
   for (i32 round = 0; round < 10; round++) {
@@ -330,7 +330,8 @@ HL_DEVICE u32x4 philox4x32(u32x4 counter, u32 key0, u32 key1) {
 }
 // Four random words at `index` of `stream` under `seed`: `CounterRng::bits`.
 HL_DEVICE u32x4 random_bits(u64 seed, u64 stream, u64 index) {
-  const u32x4 counter{static_cast<u32>(index), static_cast<u32>(index >> 32), static_cast<u32>(stream), static_cast<u32>(stream >> 32)};
+  const u32x4 counter{static_cast<u32>(index), static_cast<u32>(index >> 32),
+                      static_cast<u32>(stream), static_cast<u32>(stream >> 32)};
   return philox4x32(counter, static_cast<u32>(seed), static_cast<u32>(seed >> 32));
 }
 // A uniform number in [0, 1): `CounterRng::uniform`.
@@ -341,14 +342,15 @@ HL_DEVICE float random_uniform(u64 seed, u64 stream, u64 index) {
   return static_cast<float>(word >> 8) * (1.0f / 16777216.0f);
 }
 
-// ---- asynchronous copies from global to shared memory
-// ------------------------------------------------------------------ Sixteen bytes, past the
-// first-level cache; both addresses are multiples of 16. Where `valid` is false, zeros.
+// ---- asynchronous copies from global to shared memory -------------------------------------------
+// Sixteen bytes, past the first-level cache; both addresses are multiples of 16. Where `valid` is
+// false, zeros.
 HL_DEVICE void copy_async16(void* shared, const void* global, bool valid = true) {
 #ifdef __CUDA_ARCH__
   const u32 to = static_cast<u32>(__cvta_generic_to_shared(shared));
   const u32 bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
+               : "memory");
 #else
   store16(shared, valid ? load16(global) : u32x4{0, 0, 0, 0});
 #endif
@@ -368,10 +370,10 @@ HL_DEVICE void copy_async_wait() {
 #endif
 }
 
-// ---- tensor cores: whole warps
-// ----------------------------------------------------------------------------------------- With g
-// = lane / 4 and t = lane % 4, a lane holds
-//   of A, 16 × 16, row-major: rows g, g+8, g, g+8 in a[0..4], columns 2t, 2t+1 (a[0], a[1]) and 2t+8, 2t+9 (a[2], a[3]);
+// ---- tensor cores: whole warps ------------------------------------------------------------------
+// With g = lane / 4 and t = lane % 4, a lane holds
+//   of A, 16 × 16, row-major: rows g, g+8, g, g+8 in a[0..4], columns 2t, 2t+1 (a[0], a[1]) and
+//   2t+8, 2t+9 (a[2], a[3]);
 //   of B, 16 × 8: column g, rows 2t, 2t+1 in b[0] and 2t+8, 2t+9 in b[1];
 //   of C and D, 16 × 8: columns 2t, 2t+1 of row g in c[0], c[1] and of row g+8 in c[2], c[3].
 // The lower half of a word is the element that comes first.
@@ -435,7 +437,8 @@ inline void hl_mma16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     const u32 lower = i / 2, column = 2 * t + i % 2;
     for (u32 k = 0; k < 16; k++) {
       const u32 half = k / 8, within = k % 8 / 2;
-      const u32 x = lanes.at(4 * g + within).a[2 * half + lower], y = lanes.at(4 * column + within).b[half];
+      const u32 x = lanes.at(4 * g + within).a[2 * half + lower],
+                y = lanes.at(4 * column + within).b[half];
       c[i] = fmaf(hl_half<T>(x, k % 2), hl_half<T>(y, k % 2), c[i]);
     }
   }
@@ -445,7 +448,8 @@ inline void hl_mma16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 // C += A·B, 16 × 8 × 16, 16-bit operands, f32 sums.
 HL_DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #ifdef __CUDA_ARCH__
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
@@ -454,7 +458,8 @@ HL_DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 }
 HL_DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #ifdef __CUDA_ARCH__
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
@@ -465,13 +470,16 @@ HL_DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 // a[0..4], columns t (a[0], a[1]) and t+4; of B column g, rows t and t+4; C as above.
 HL_DEVICE void mma_tf32(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
 #ifdef __CUDA_ARCH__
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
-        "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+        "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 #else
-  const auto bits = [](float x) { return __float_as_uint(x) & 0xffffe000u; };  // the instruction does not see the rest
-  const auto lanes = hostcuda_exchange(HlFragments{{bits(a[0]), bits(a[1]), bits(a[2]), bits(a[3])}, {bits(b[0]), bits(b[1])}});
+  // The instruction does not see the rest.
+  const auto bits = [](float x) { return __float_as_uint(x) & 0xffffe000u; };
+  const auto lanes = hostcuda_exchange(
+      HlFragments{{bits(a[0]), bits(a[1]), bits(a[2]), bits(a[3])}, {bits(b[0]), bits(b[1])}});
   const u32 g = lane_index() >> 2, t = lane_index() & 3u;
   for (u32 i = 0; i < 4; i++) {
     for (u32 k = 0; k < 8; k++) {

@@ -10,7 +10,8 @@ sanitizer=${2:-${SOFTCUDA_SANITIZE:-}}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cxx=${CXX:-g++}
-flags="-std=c++20 -g1 -fPIC -fvisibility=hidden -fno-strict-aliasing -Wall -Wextra -Wno-psabi -I$here"
+flags="-std=c++20 -g1 -fPIC -fvisibility=hidden -fno-strict-aliasing -I$here"
+flags="$flags -Wall -Wextra -Wno-psabi"
 # The driver and the emulator only tell the sanitizers about fibers and ranges; what computes is
 # instrumented.
 case "$sanitizer" in
@@ -38,7 +39,8 @@ library() {
   for job in $jobs; do wait "$job"; done
   undefined=""
   [ -n "$sanitizer" ] || undefined="-Wl,-z,defs"
-  $cxx $extra -shared -Wl,-soname,"$file" $undefined -o "$temporary/$file" $objects $libraries -lpthread -ldl
+  $cxx $extra -shared -Wl,-soname,"$file" $undefined -o "$temporary/$file" $objects $libraries \
+    -lpthread -ldl
   mv "$temporary/$file" "$out/$file"
   ln -sf "$file" "$out/$link"
 }
@@ -46,7 +48,9 @@ library() {
 build="$sanitizer-$($cxx -dumpfullversion)"
 libraries=""
 library libcuda.so.1 libcuda.so "" "$here"/emulator.cpp "$here"/driver_*.cpp
-library libnvrtc.so.13 libnvrtc.so "-DSOFTCUDA_SOURCE=\"$here\" -DSOFTCUDA_BUILD=\"$build\"" "$here"/nvrtc.cpp
+library libnvrtc.so.13 libnvrtc.so "-DSOFTCUDA_SOURCE=\"$here\" -DSOFTCUDA_BUILD=\"$build\"" \
+  "$here"/nvrtc.cpp
 libraries="-Wl,-rpath,\$ORIGIN -L$out -l:libcuda.so.1"
-[ ! -f "$here"/cublaslt.cpp ] || library libcublasLt.so.13 libcublasLt.so "$instrument" "$here"/cublaslt.cpp
-[ ! -f "$here"/nccl.cpp ] || library libnccl.so.2 libnccl.so "" "$here"/nccl.cpp
+[ ! -f "$here"/cublaslt.cpp ] ||
+  library libcublasLt.so.13 libcublasLt.so "$instrument" "$here"/cublaslt.cpp
+[ ! -f "$here"/nccl.cpp ] || library libnccl.so.2 libnccl.so "" "$here"/nccl*.cpp

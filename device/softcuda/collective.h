@@ -15,8 +15,7 @@
 extern "C" {
 #endif
 
-// --- meetings
-// -----------------------------------------------------------------------------------------------------------
+// --- meetings ------------------------------------------------------------------------------------
 typedef struct SoftcudaMeeting SoftcudaMeeting;
 
 // A place where `participants` ranks meet again and again (one per communicator). Destroy it when
@@ -35,16 +34,16 @@ typedef int (*SoftcudaMeet)(const void* const* parts, int participants, void* us
 // when it reaches the head of its stream, not here: a rank's parts meet in the order in which they
 // run, so that replayed graphs work. `meet` and `user` of rank 0's part are the ones that are
 // called.
-int softcudaMeetingEnqueue(SoftcudaMeeting* meeting, int rank, void* stream, const char* name, SoftcudaMeet meet,
-                           const void* part, size_t part_bytes, void* user);
+int softcudaMeetingEnqueue(SoftcudaMeeting* meeting, int rank, void* stream, const char* name,
+                           SoftcudaMeet meet, const void* part, size_t part_bytes, void* user);
 
 // From now on every part of this meeting, waiting or enqueued later, ends at once without doing
 // anything (an aborted communicator). Wakes the threads that wait.
 void softcudaMeetingAbort(SoftcudaMeeting* meeting);
 
-// --- polled operations
-// --------------------------------------------------------------------------------------------------
-enum { SOFTCUDA_DONE = 0, SOFTCUDA_WAIT = -1 };  // any positive value: a CUresult that becomes the device's sticky error
+// --- polled operations ---------------------------------------------------------------------------
+// Any positive value: a CUresult that becomes the device's sticky error.
+enum { SOFTCUDA_DONE = 0, SOFTCUDA_WAIT = -1 };
 
 // Called under the software device's lock whenever the operation is at the head of its stream and
 // something in the process has moved since the last call. `argument` is the copied argument;
@@ -52,8 +51,8 @@ enum { SOFTCUDA_DONE = 0, SOFTCUDA_WAIT = -1 };  // any positive value: a CUresu
 // first call finds them zero. Returns SOFTCUDA_WAIT until it is done. A poll that completes other
 // operations' work changes their state; they are polled again afterwards. Must not call the driver.
 typedef int (*SoftcudaPoll)(const void* argument, void* state, void* user);
-int softcudaEnqueuePoll(void* stream, const char* name, SoftcudaPoll poll, const void* argument, size_t argument_bytes,
-                        size_t state_bytes, void* user);
+int softcudaEnqueuePoll(void* stream, const char* name, SoftcudaPoll poll, const void* argument,
+                        size_t argument_bytes, size_t state_bytes, void* user);
 
 // Something that polls look at has changed from outside (an abort flag, say): poll again, wake
 // waiting threads.

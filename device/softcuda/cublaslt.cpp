@@ -22,12 +22,37 @@ namespace {
 
 // The numbers of cublasStatus_t, cudaDataType_t, cublasComputeType_t, cublasLtEpilogue_t and of the
 // attributes (CUDA 13.0).
-enum Status { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
+enum Status {
+    SUCCESS = 0,
+    NOT_INITIALIZED = 1,
+    INVALID_VALUE = 7,
+    EXECUTION_FAILED = 13,
+    NOT_SUPPORTED = 15
+};
 enum Type : int32_t { F32 = 0, F16 = 2, BF16 = 14, UNSET = -1 };
 enum Compute : int32_t { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_32F_TF32 = 77 };
-enum DescAttribute { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8, AUX_POINTER = 11, AUX_LD = 12, BIAS_TYPE = 26 };
-enum LayoutAttribute { LAYOUT_TYPE = 0, LAYOUT_ORDER = 1, LAYOUT_ROWS = 2, LAYOUT_COLS = 3, LAYOUT_LD = 4 };
-enum PreferenceAttribute { MAX_WORKSPACE = 1, REDUCTION_SCHEMES = 3, ALIGNMENT_A = 5, ALIGNMENT_D = 8 };
+enum DescAttribute {
+    TRANSA = 3,
+    TRANSB = 4,
+    EPILOGUE = 7,
+    BIAS_POINTER = 8,
+    AUX_POINTER = 11,
+    AUX_LD = 12,
+    BIAS_TYPE = 26
+};
+enum LayoutAttribute {
+    LAYOUT_TYPE = 0,
+    LAYOUT_ORDER = 1,
+    LAYOUT_ROWS = 2,
+    LAYOUT_COLS = 3,
+    LAYOUT_LD = 4
+};
+enum PreferenceAttribute {
+    MAX_WORKSPACE = 1,
+    REDUCTION_SCHEMES = 3,
+    ALIGNMENT_A = 5,
+    ALIGNMENT_D = 8
+};
 
 // Epilogues are sums of these, DEFAULT aside.
 enum Epilogue : uint32_t {
@@ -40,7 +65,10 @@ enum Epilogue : uint32_t {
     BGRAD_OF_A = 256,
     BGRAD_OF_B = 512,
 };
-const uint32_t KNOWN[] = {DEFAULT, RELU, BIAS, RELU | BIAS, RELU | AUX, RELU | BIAS | AUX, DRELU, DRELU | BGRAD_OF_D, BGRAD_OF_A, BGRAD_OF_B};
+const uint32_t KNOWN[] = {
+    DEFAULT, RELU, BIAS, RELU | BIAS, RELU | AUX, RELU | BIAS | AUX,
+    DRELU, DRELU | BGRAD_OF_D, BGRAD_OF_A, BGRAD_OF_B,
+};
 
 const uint64_t MAGIC = 0x74666f735f746c63;
 const size_t WORKSPACE = 4096;
@@ -99,8 +127,7 @@ struct Operation {
     uint64_t workspace_bytes;
 };
 
-// ---- elements
-// -----------------------------------------------------------------------------------------------------------
+// ---- elements -----------------------------------------------------------------------------------
 
 float from_bits(uint32_t bits) {
     float value;
@@ -124,11 +151,13 @@ uint32_t rounded_bits(float value, int cut) {
 }
 
 float half_to_float(uint16_t half) {
-    const uint32_t exponent = half >> 10 & 31, fraction = half & 1023, sign = (uint32_t)(half & 0x8000) << 16;
+    const uint32_t exponent = half >> 10 & 31, fraction = half & 1023,
+                   sign = (uint32_t)(half & 0x8000) << 16;
     if (exponent == 31) {
         return from_bits(sign | 0x7f800000 | fraction << 13);
     }
-    const float magnitude = exponent ? from_bits((exponent + 112) << 23 | fraction << 13) : (float)fraction * 0x1p-24f;
+    const float magnitude =
+        exponent ? from_bits((exponent + 112) << 23 | fraction << 13) : (float)fraction * 0x1p-24f;
     return sign ? -magnitude : magnitude;
 }
 
@@ -165,19 +194,19 @@ void store(void *data, int32_t type, uint64_t index, float value) {
     }
 }
 
-// ---- the product
-// --------------------------------------------------------------------------------------------------------
+// ---- the product --------------------------------------------------------------------------------
 
 const uint64_t ROWS = 32, COLS = 8, DEPTH = 512;
 typedef float Vector __attribute__((vector_size(64), aligned(64)));
 
 // `width` rows (or columns) of `count` steps of k, packed step after step, zeros beyond the last.
-void pack(const Layout &layout, const void *data, bool along_rows, bool tf32, uint64_t first, uint64_t end, uint64_t width,
-          uint64_t k, uint64_t count, float *out) {
+void pack(const Layout &layout, const void *data, bool along_rows, bool tf32, uint64_t first,
+          uint64_t end, uint64_t width, uint64_t k, uint64_t count, float *out) {
     for (uint64_t step = 0; step < count; step++) {
         for (uint64_t i = 0; i < width; i++) {
             const uint64_t at = first + i;
-            const uint64_t index = along_rows ? (k + step) * layout.ld + at : at * layout.ld + k + step;
+            const uint64_t index =
+                along_rows ? (k + step) * layout.ld + at : at * layout.ld + k + step;
             const float value = at < end ? load(data, layout.type, index) : 0.0f;
             out[step * width + i] = tf32 ? from_bits(rounded_bits(value, 13)) : value;
         }
@@ -186,7 +215,8 @@ void pack(const Layout &layout, const void *data, bool along_rows, bool tf32, ui
 
 // Goes on with the chains of a tile of ROWS × COLS elements, `stride` apart from column to column.
 // The compiler fuses where the processor can.
-__attribute__((optimize("O3,fp-contract=fast"), target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+__attribute__((optimize("O3,fp-contract=fast"),
+               target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 void multiply(const float *a, const float *b, uint64_t depth, float *sums, uint64_t stride) {
     Vector tile[COLS][2];
     for (uint64_t j = 0; j < COLS; j++) {
@@ -215,22 +245,26 @@ std::vector<float> product(const Operation &op, uint64_t stride) {
     for (uint64_t k = 0; k < op.k; k += DEPTH) {
         const uint64_t depth = op.k - k < DEPTH ? op.k - k : DEPTH;
         for (uint64_t panel = 0; panel < panels; panel++) {
-            pack(op.a, op.a_data, !op.desc.transposed[0], tf32, panel * ROWS, op.m, ROWS, k, depth, left.data() + panel * ROWS * DEPTH);
+            pack(op.a, op.a_data, !op.desc.transposed[0], tf32, panel * ROWS, op.m, ROWS, k, depth,
+                 left.data() + panel * ROWS * DEPTH);
         }
         for (uint64_t j = 0; j < op.n; j += COLS) {
-            pack(op.b, op.b_data, op.desc.transposed[1], tf32, j, op.n, COLS, k, depth, right.data());
+            pack(op.b, op.b_data, op.desc.transposed[1], tf32, j, op.n, COLS, k, depth,
+                 right.data());
             for (uint64_t panel = 0; panel < panels; panel++) {
-                multiply(left.data() + panel * ROWS * DEPTH, right.data(), depth, sums.data() + j * stride + panel * ROWS, stride);
+                multiply(left.data() + panel * ROWS * DEPTH, right.data(), depth,
+                         sums.data() + j * stride + panel * ROWS, stride);
             }
         }
     }
     return sums;
 }
 
-// ---- the epilogue
-// -------------------------------------------------------------------------------------------------------
+// ---- the epilogue -------------------------------------------------------------------------------
 
-int32_t bias_type(const Operation &op) { return op.desc.bias_type == UNSET ? op.d.type : op.desc.bias_type; }
+int32_t bias_type(const Operation &op) {
+    return op.desc.bias_type == UNSET ? op.d.type : op.desc.bias_type;
+}
 
 float finish(const Operation &op, float sum, uint64_t row, uint64_t col) {
     const uint32_t epilogue = op.desc.epilogue;
@@ -260,7 +294,8 @@ void input_sums(const Operation &op) {
     for (uint64_t i = 0; i < (of_a ? op.m : op.n); i++) {
         float sum = 0.0f;
         for (uint64_t k = 0; k < op.k; k++) {
-            sum += load(of_a ? op.a_data : op.b_data, layout.type, along_rows ? k * layout.ld + i : i * layout.ld + k);
+            sum += load(of_a ? op.a_data : op.b_data, layout.type,
+                        along_rows ? k * layout.ld + i : i * layout.ld + k);
         }
         store(op.desc.bias, bias_type(op), i, sum);
     }
@@ -271,7 +306,8 @@ bool mapped(const char *what, const void *data, size_t bytes) {
     if (bytes == 0 || softcudaIsMapped(data, bytes, &device)) {
         return true;
     }
-    fprintf(stderr, "softcuda: cublasLtMatmul: %s, %zu bytes at %p, is not in one allocation\n", what, bytes, data);
+    fprintf(stderr, "softcuda: cublasLtMatmul: %s, %zu bytes at %p, is not in one allocation\n",
+            what, bytes, data);
     return false;
 }
 
@@ -279,9 +315,12 @@ bool all_mapped(const Operation &op) {
     const uint32_t epilogue = op.desc.epilogue;
     const size_t bias = (epilogue & BGRAD_OF_B ? op.n : op.m) * (bias_type(op) == F32 ? 4 : 2);
     const bool has_bias = epilogue & (BIAS | BGRAD_OF_A | BGRAD_OF_B | BGRAD_OF_D);
-    return mapped("A", op.a_data, op.a.bytes()) && mapped("B", op.b_data, op.b.bytes()) && mapped("D", op.d_data, op.d.bytes()) &&
-           mapped("C", op.c_data, op.beta != 0.0f ? op.c.bytes() : 0) && mapped("the bias", op.desc.bias, has_bias ? bias : 0) &&
-           mapped("the ReLU mask", op.desc.aux, epilogue & AUX && op.n ? ((op.n - 1) * op.desc.aux_ld + op.m + 7) / 8 : 0) &&
+    return mapped("A", op.a_data, op.a.bytes()) && mapped("B", op.b_data, op.b.bytes()) &&
+           mapped("D", op.d_data, op.d.bytes()) &&
+           mapped("C", op.c_data, op.beta != 0.0f ? op.c.bytes() : 0) &&
+           mapped("the bias", op.desc.bias, has_bias ? bias : 0) &&
+           mapped("the ReLU mask", op.desc.aux,
+                  epilogue & AUX && op.n ? ((op.n - 1) * op.desc.aux_ld + op.m + 7) / 8 : 0) &&
            mapped("the workspace", op.workspace, op.workspace_bytes);
 }
 
@@ -313,12 +352,12 @@ int run(const void *argument, void *) {
     return 0;
 }
 
-// ---- what is supported
-// --------------------------------------------------------------------------------------------------
+// ---- what is supported --------------------------------------------------------------------------
 
 bool is_type(int32_t type) { return type == F32 || type == F16 || type == BF16; }
 
-bool types_fit(const Desc &desc, const Layout &a, const Layout &b, const Layout &c, const Layout &d) {
+bool types_fit(const Desc &desc, const Layout &a, const Layout &b, const Layout &c,
+               const Layout &d) {
     const bool fast = desc.compute == COMPUTE_32F_TF32;
     if (!is_type(a.type) || a.type != b.type || c.type != d.type || (fast && a.type != F32)) {
         return false;
@@ -327,9 +366,12 @@ bool types_fit(const Desc &desc, const Layout &a, const Layout &b, const Layout 
     return output && (desc.bias_type == UNSET || desc.bias_type == d.type);
 }
 
-bool shapes_fit(const Desc &desc, const Layout &a, const Layout &b, const Layout &c, const Layout &d) {
-    const uint64_t m = desc.transposed[0] ? a.cols : a.rows, k = desc.transposed[0] ? a.rows : a.cols;
-    const uint64_t n = desc.transposed[1] ? b.rows : b.cols, depth = desc.transposed[1] ? b.cols : b.rows;
+bool shapes_fit(const Desc &desc, const Layout &a, const Layout &b, const Layout &c,
+                const Layout &d) {
+    const uint64_t m = desc.transposed[0] ? a.cols : a.rows,
+                   k = desc.transposed[0] ? a.rows : a.cols;
+    const uint64_t n = desc.transposed[1] ? b.rows : b.cols,
+                   depth = desc.transposed[1] ? b.cols : b.rows;
     for (const Layout *layout : {&a, &b, &c, &d}) {
         if (layout->ld < (int64_t)layout->rows || layout->order != 0) {
             return false;
@@ -344,7 +386,8 @@ bool epilogue_fits(const Desc &desc, const Layout *const layouts[4], const uint3
     for (const uint32_t epilogue : KNOWN) {
         known |= desc.epilogue == epilogue;
     }
-    if (!known || (desc.epilogue & AUX && (desc.aux_ld % 128 || desc.aux_ld < (int64_t)layouts[3]->rows))) {
+    if (!known ||
+        (desc.epilogue & AUX && (desc.aux_ld % 128 || desc.aux_ld < (int64_t)layouts[3]->rows))) {
         return false;
     }
     if (!(desc.epilogue & (AUX | BGRAD_OF_A | BGRAD_OF_B))) {
@@ -399,7 +442,8 @@ int cublasLtCreate(int **handle) { return give(handle, new int(0)); }
 int cublasLtDestroy(int *handle) { return destroy(handle); }
 
 int cublasLtMatmulDescCreate(Desc **desc, Compute compute, int32_t scale) {
-    const bool known = compute == COMPUTE_32F || compute == COMPUTE_32F_PEDANTIC || compute == COMPUTE_32F_TF32;
+    const bool known =
+        compute == COMPUTE_32F || compute == COMPUTE_32F_PEDANTIC || compute == COMPUTE_32F_TF32;
     return known && scale == F32 ? give(desc, new Desc{compute}) : NOT_SUPPORTED;
 }
 int cublasLtMatmulDescDestroy(Desc *desc) { return destroy(desc); }
@@ -416,11 +460,13 @@ int cublasLtMatmulDescSetAttribute(Desc *desc, int attribute, const void *value,
     }
 }
 
-int cublasLtMatrixLayoutCreate(Layout **layout, int32_t type, uint64_t rows, uint64_t cols, int64_t ld) {
+int cublasLtMatrixLayoutCreate(Layout **layout, int32_t type, uint64_t rows, uint64_t cols,
+                               int64_t ld) {
     return is_type(type) ? give(layout, new Layout{type, 0, rows, cols, ld}) : NOT_SUPPORTED;
 }
 int cublasLtMatrixLayoutDestroy(Layout *layout) { return destroy(layout); }
-int cublasLtMatrixLayoutSetAttribute(Layout *layout, int attribute, const void *value, size_t bytes) {
+int cublasLtMatrixLayoutSetAttribute(Layout *layout, int attribute, const void *value,
+                                     size_t bytes) {
     switch (attribute) {
     case LAYOUT_TYPE: return set(layout->type, value, bytes);
     case LAYOUT_ORDER: return set(layout->order, value, bytes);
@@ -431,9 +477,12 @@ int cublasLtMatrixLayoutSetAttribute(Layout *layout, int attribute, const void *
     }
 }
 
-int cublasLtMatmulPreferenceCreate(Preference **preference) { return give(preference, new Preference); }
+int cublasLtMatmulPreferenceCreate(Preference **preference) {
+    return give(preference, new Preference);
+}
 int cublasLtMatmulPreferenceDestroy(Preference *preference) { return destroy(preference); }
-int cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, const void *value, size_t bytes) {
+int cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, const void *value,
+                                         size_t bytes) {
     if (attribute == MAX_WORKSPACE) {
         return set(preference->workspace, value, bytes);
     }
@@ -441,11 +490,13 @@ int cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, 
         return set(preference->reduction_schemes, value, bytes);
     }
     const bool alignment = attribute >= ALIGNMENT_A && attribute <= ALIGNMENT_D;
-    return alignment ? set(preference->alignments[attribute - ALIGNMENT_A], value, bytes) : NOT_SUPPORTED;
+    return alignment ? set(preference->alignments[attribute - ALIGNMENT_A], value, bytes)
+                     : NOT_SUPPORTED;
 }
 
-int cublasLtMatmulAlgoGetHeuristic(int *, const Desc *desc, const Layout *a, const Layout *b, const Layout *c, const Layout *d,
-                                   const Preference *preference, int requested, HeuristicResult *results, int *count) {
+int cublasLtMatmulAlgoGetHeuristic(int *, const Desc *desc, const Layout *a, const Layout *b,
+                                   const Layout *c, const Layout *d, const Preference *preference,
+                                   int requested, HeuristicResult *results, int *count) {
     *count = 0;
     if (requested < 1) {
         return INVALID_VALUE;
@@ -463,10 +514,12 @@ int cublasLtMatmulAlgoGetHeuristic(int *, const Desc *desc, const Layout *a, con
     return SUCCESS;
 }
 
-int cublasLtMatmulAlgoCheck(int *, const Desc *desc, const Layout *a, const Layout *b, const Layout *c, const Layout *d,
-                            const Algo *algo, HeuristicResult *result) {
+int cublasLtMatmulAlgoCheck(int *, const Desc *desc, const Layout *a, const Layout *b,
+                            const Layout *c, const Layout *d, const Algo *algo,
+                            HeuristicResult *result) {
     const Layout *const layouts[4] = {a, b, c, d};
-    const bool fits = algo->magic == MAGIC && types_fit(*desc, *a, *b, *c, *d) && shapes_fit(*desc, *a, *b, *c, *d);
+    const bool fits = algo->magic == MAGIC && types_fit(*desc, *a, *b, *c, *d) &&
+                      shapes_fit(*desc, *a, *b, *c, *d);
     if (!fits || !epilogue_fits(*desc, layouts, algo->alignments)) {
         return NOT_SUPPORTED;
     }
@@ -474,33 +527,47 @@ int cublasLtMatmulAlgoCheck(int *, const Desc *desc, const Layout *a, const Layo
     return SUCCESS;
 }
 
-int cublasLtMatmul(int *handle, const Desc *desc, const float *alpha, const void *a_data, const Layout *a, const void *b_data,
-                   const Layout *b, const float *beta, const void *c_data, const Layout *c, void *d_data, const Layout *d,
+int cublasLtMatmul(int *handle, const Desc *desc, const float *alpha, const void *a_data,
+                   const Layout *a, const void *b_data, const Layout *b, const float *beta,
+                   const void *c_data, const Layout *c, void *d_data, const Layout *d,
                    const Algo *algo, void *workspace, size_t workspace_bytes, void *stream) {
     HeuristicResult checked;
-    if (!handle || !algo || cublasLtMatmulAlgoCheck(handle, desc, a, b, c, d, algo, &checked) != SUCCESS) {
+    if (!handle || !algo ||
+        cublasLtMatmulAlgoCheck(handle, desc, a, b, c, d, algo, &checked) != SUCCESS) {
         return algo ? NOT_SUPPORTED : INVALID_VALUE;
     }
     const void *const data[4] = {a_data, b_data, c_data, d_data};
     for (int i = 0; i < 4; i++) {
         const bool unread = i == 2 && *beta == 0.0f;
         if (!unread && (!data[i] || (uintptr_t)data[i] % algo->alignments[i])) {
-            fprintf(stderr, "softcuda: cublasLtMatmul: %c at %p is not aligned as promised (%u bytes)\n", "ABCD"[i], data[i], algo->alignments[i]);
+            fprintf(stderr,
+                    "softcuda: cublasLtMatmul: %c at %p is not aligned as promised (%u bytes)\n",
+                    "ABCD"[i], data[i], algo->alignments[i]);
             return INVALID_VALUE;
         }
     }
     const bool has_bias = desc->epilogue & (BIAS | BGRAD_OF_A | BGRAD_OF_B | BGRAD_OF_D);
-    if ((has_bias && (!desc->bias || (uintptr_t)desc->bias % 16)) || (desc->epilogue & AUX && (!desc->aux || (uintptr_t)desc->aux % 16))) {
-        fprintf(stderr, "softcuda: cublasLtMatmul: the epilogue's bias %p or mask %p is missing or not aligned to 16 bytes\n", desc->bias, desc->aux);
+    if ((has_bias && (!desc->bias || (uintptr_t)desc->bias % 16)) ||
+        (desc->epilogue & AUX && (!desc->aux || (uintptr_t)desc->aux % 16))) {
+        fprintf(stderr,
+                "softcuda: cublasLtMatmul: the epilogue's bias %p or mask %p is missing or not "
+                "aligned to 16 bytes\n",
+                desc->bias, desc->aux);
         return INVALID_VALUE;
     }
     // As documented: in place means the same layout too.
-    if ((c_data == d_data && *beta != 0.0f && c->ld != d->ld) || workspace_bytes < algo->workspace || (algo->workspace && (uintptr_t)workspace % 16)) {
+    if ((c_data == d_data && *beta != 0.0f && c->ld != d->ld) ||
+        workspace_bytes < algo->workspace || (algo->workspace && (uintptr_t)workspace % 16)) {
         return INVALID_VALUE;
     }
     const uint64_t k = desc->transposed[0] ? a->rows : a->cols;
-    const Operation op = {*desc, *a, *b, *c, *d, a_data, b_data, c_data, d_data, *alpha, *beta, d->rows, d->cols, k, workspace, algo->workspace};
-    return softcudaEnqueue(stream, "cublasLtMatmul", run, &op, sizeof op, nullptr) == 0 ? SUCCESS : EXECUTION_FAILED;
+    const Operation op = {
+        *desc, *a, *b, *c, *d, a_data, b_data, c_data, d_data, *alpha, *beta,
+        d->rows, d->cols, k, workspace, algo->workspace,
+    };
+    return softcudaEnqueue(stream, "cublasLtMatmul", run, &op, sizeof op, nullptr) == 0
+               ? SUCCESS
+               : EXECUTION_FAILED;
 }
 
 } // extern "C"

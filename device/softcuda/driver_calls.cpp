@@ -21,7 +21,8 @@ void dump(const char* path) {
   FILE* out = fopen(path, "w");
   if (!out) return;
   std::lock_guard hold(counters().lock);
-  for (const auto& [name, counter] : counters().all) fprintf(out, "%s %llu\n", name.c_str(), static_cast<unsigned long long>(counter->calls));
+  for (const auto& [name, counter] : counters().all)
+    fprintf(out, "%s %llu\n", name.c_str(), static_cast<unsigned long long>(counter->calls));
   fclose(out);
 }
 
@@ -58,7 +59,8 @@ bool fault_due(const std::string& kernel) {
 using namespace softcuda;
 
 // Calls of `name` so far; with "*", of all functions.
-extern "C" __attribute__((visibility("default"))) unsigned long long softcudaCallCount(const char* name) {
+extern "C" __attribute__((visibility("default"))) unsigned long long softcudaCallCount(
+    const char* name) {
   std::lock_guard hold(counters().lock);
   unsigned long long sum = 0;
   for (const auto& [function, counter] : counters().all)
@@ -71,11 +73,14 @@ extern "C" __attribute__((visibility("default"))) void softcudaCallsReset(void) 
   for (const auto& entry : counters().all) entry.second->calls = 0;
 }
 
-extern "C" __attribute__((visibility("default"))) void softcudaCallsDump(const char* path) { dump(path); }
+extern "C" __attribute__((visibility("default"))) void softcudaCallsDump(const char* path) {
+  dump(path);
+}
 
 // Calls so far, "name count" lines, into `out` (cut at `bytes`); returns the length that all of it
 // has.
-extern "C" __attribute__((visibility("default"))) size_t softcudaCallsText(char* out, size_t bytes) {
+extern "C" __attribute__((visibility("default"))) size_t softcudaCallsText(char* out,
+                                                                           size_t bytes) {
   std::lock_guard hold(counters().lock);
   std::string text;
   for (const auto& [name, counter] : counters().all)
@@ -89,7 +94,8 @@ extern "C" __attribute__((visibility("default"))) size_t softcudaCallsText(char*
 }
 
 // Asks for a fault as SOFTCUDA_FAULT does, from now on; an empty text takes all requests back.
-extern "C" __attribute__((visibility("default"))) void softcudaFault(const char* kernel, long launch) {
+extern "C" __attribute__((visibility("default"))) void softcudaFault(const char* kernel,
+                                                                     long launch) {
   Hold hold(driver().lock);
   if (!kernel || !*kernel) {
     driver().settings.faults.clear();

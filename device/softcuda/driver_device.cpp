@@ -25,7 +25,8 @@ std::vector<std::pair<std::string, long>> parse_faults() {
   std::istringstream words(text ? text : "");
   for (std::string word; std::getline(words, word, ',');) {
     const size_t colon = word.rfind(':');
-    if (colon != std::string::npos) faults.emplace_back(word.substr(0, colon), atol(word.c_str() + colon + 1));
+    if (colon != std::string::npos)
+      faults.emplace_back(word.substr(0, colon), atol(word.c_str() + colon + 1));
   }
   return faults;
 }
@@ -53,7 +54,8 @@ Driver::Driver() {
 }
 
 Driver& driver() {
-  static Driver* d = new Driver;  // lives as long as the process: destructors of a program may still call
+  // Lives as long as the process: destructors of a program may still call.
+  static Driver* d = new Driver;
   return *d;
 }
 
@@ -92,21 +94,33 @@ const ErrorName kErrors[] = {
     {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
     {704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
     {705, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled"},
-    {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
-    {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+    {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+     "part or all of the requested memory range is already mapped"},
+    {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+     "pointer does not correspond to a registered memory region"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
     {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
-    {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
-    {902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "operation would result in a merge of separate capture sequences"},
-    {903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began"},
+    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {902, "CUDA_ERROR_STREAM_CAPTURE_MERGE",
+     "operation would result in a merge of separate capture sequences"},
+    {903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
+     "capture was not ended in the same stream as it began"},
     {904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
-    {905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
-    {906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream"},
-    {907, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
-    {908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "attempt to terminate a thread-local capture sequence from another thread"},
-    {910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update"},
+    {905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+     "dependency created on uncaptured work in another stream"},
+    {906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+    {907, "CUDA_ERROR_CAPTURED_EVENT",
+     "operation not permitted on an event last recorded in a capturing stream"},
+    {908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+     "attempt to terminate a thread-local capture sequence from another thread"},
+    {910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE",
+     "the graph update was not performed because it included changes which violated constraints "
+     "specific to instantiated graph update"},
 };
 const ErrorName* find_error(int code) {
   for (const ErrorName& e : kErrors)
@@ -266,7 +280,8 @@ API cuDevicePrimaryCtxSetFlags_v2(int device, unsigned) {
 API cuCtxSetCurrent(Context* context) {
   HOLD;
   if (!d.initialized) return kNotInitialized;
-  if (context && (context < d.contexts.data() || context >= d.contexts.data() + d.contexts.size())) return kInvalidContext;
+  if (context && (context < d.contexts.data() || context >= d.contexts.data() + d.contexts.size()))
+    return kInvalidContext;
   current_context = context;
   return kOk;
 }
@@ -336,7 +351,8 @@ API cuCtxEnablePeerAccess(Context* peer, unsigned flags) {
   ENTER;
   if (flags || !peer) return kInvalidValue;
   if (peer == current_context) return kInvalidDevice;
-  return current_context->device->peers.insert(peer->device->ordinal).second ? kOk : kPeerAccessAlready;
+  return current_context->device->peers.insert(peer->device->ordinal).second ? kOk
+                                                                             : kPeerAccessAlready;
 }
 API cuCtxDisablePeerAccess(Context* peer) {
   ENTER;
@@ -349,7 +365,8 @@ API cuCtxSynchronize(void) {
   // forbids it for a capture of any thread; threads whose captures are their own affair are let
   // through here, so that tests may run side by side.)
   for (Capture* c : d.captures)
-    if (c->origin->device == &device && (c->mode == 0 || c->thread == this_thread())) return invalidate(*c, kCaptureUnsupported);
+    if (c->origin->device == &device && (c->mode == 0 || c->thread == this_thread()))
+      return invalidate(*c, kCaptureUnsupported);
   wait_until(hold, [&] { return idle(device); });
   IF_TSAN(__tsan_acquire(&device.order);)  // of streams, too, that are no more
   return device.sticky;

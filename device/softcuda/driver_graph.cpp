@@ -20,7 +20,8 @@ int instantiate(Exec** out, Graph* g) {
 }
 
 const char* kind_name(int kind) {
-  static const char* const names[] = {"KERNEL", "MEMCPY", "MEMSET", "HOST", "GRAPH", "EMPTY", "WAIT_EVENT", "EVENT_RECORD"};
+  static const char* const names[] = {"KERNEL", "MEMCPY", "MEMSET",     "HOST",
+                                      "GRAPH",  "EMPTY",  "WAIT_EVENT", "EVENT_RECORD"};
   return kind >= 0 && kind < 8 ? names[kind] : "?";
 }
 
@@ -58,7 +59,8 @@ API cuGraphLaunch(Exec* exec, void* handle) {
   const auto found = d.execs.find(exec);
   if (found == d.execs.end()) return kInvalidValue;
   if (exec->device != s->device) return kInvalidContext;
-  if (s->capture) return invalidate(*s->capture, kCaptureUnsupported);  // child graphs are not made here
+  if (s->capture)
+    return invalidate(*s->capture, kCaptureUnsupported);  // child graphs are not made here
   Work work;
   work.kind = kGraphNode;
   work.name = "graph";
@@ -91,7 +93,8 @@ API cuGraphDebugDotPrint(Graph* g, const char* path, unsigned) {
   if (!out) return kInvalidValue;
   fprintf(out, "digraph softcuda {\n  node [shape=box];\n");
   for (size_t i = 0; i < g->nodes.size(); i++) {
-    fprintf(out, "  n%zu [label=\"%zu\\n%s\\n%s\"];\n", i, i, kind_name(g->nodes[i].work->kind), g->nodes[i].work->name.c_str());
+    fprintf(out, "  n%zu [label=\"%zu\\n%s\\n%s\"];\n", i, i, kind_name(g->nodes[i].work->kind),
+            g->nodes[i].work->name.c_str());
     for (size_t before : g->nodes[i].dependencies) fprintf(out, "  n%zu -> n%zu;\n", before, i);
   }
   fprintf(out, "}\n");

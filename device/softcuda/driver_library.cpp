@@ -43,7 +43,8 @@ struct PartState {
   int result;
 };
 
-int poll_meeting(SoftcudaMeeting* m, size_t rank, const void* bytes, SoftcudaMeet meet, void* user, PartState* state) {
+int poll_meeting(SoftcudaMeeting* m, size_t rank, const void* bytes, SoftcudaMeet meet, void* user,
+                 PartState* state) {
   if (m->aborted || state->done) return state->result;
   if (!state->arrived) {
     state->arrived = 1;
@@ -54,7 +55,8 @@ int poll_meeting(SoftcudaMeeting* m, size_t rank, const void* bytes, SoftcudaMee
   // All are here: the oldest part of each rank.
   std::vector<const void*> all;
   for (const auto& parts : m->waiting) all.push_back(parts.front().bytes);
-  const int result = m->waiting[0].front().meet(all.data(), int(all.size()), m->waiting[0].front().user);
+  const int result =
+      m->waiting[0].front().meet(all.data(), int(all.size()), m->waiting[0].front().user);
   for (auto& parts : m->waiting) {
     *parts.front().done = 1;
     *parts.front().result = result;
@@ -68,7 +70,8 @@ int poll_meeting(SoftcudaMeeting* m, size_t rank, const void* bytes, SoftcudaMee
 
 using namespace softcuda;
 
-EXPORT int softcudaEnqueue(void* stream, const char* name, SoftcudaRun run, const void* argument, size_t bytes, void* user) {
+EXPORT int softcudaEnqueue(void* stream, const char* name, SoftcudaRun run, const void* argument,
+                           size_t bytes, void* user) {
   HOLD;
   Work work;
   work.kind = kKernelNode;
@@ -106,7 +109,9 @@ EXPORT void softcudaMeetingDestroy(SoftcudaMeeting* meeting) {
   Hold hold(driver().lock);
   delete meeting;
 }
-EXPORT int softcudaMeetingEnqueue(SoftcudaMeeting* meeting, int rank, void* stream, const char* name, SoftcudaMeet meet, const void* part, size_t bytes, void* user) {
+EXPORT int softcudaMeetingEnqueue(SoftcudaMeeting* meeting, int rank, void* stream,
+                                  const char* name, SoftcudaMeet meet, const void* part,
+                                  size_t bytes, void* user) {
   HOLD;
   if (rank < 0 || size_t(rank) >= meeting->waiting.size()) return kInvalidValue;
   Work work;
@@ -114,7 +119,10 @@ EXPORT int softcudaMeetingEnqueue(SoftcudaMeeting* meeting, int rank, void* stre
   work.name = name;
   work.state_bytes = sizeof(PartState);
   const auto copy = copy_of(part, bytes);
-  work.poll = [=](void* state) { return poll_meeting(meeting, size_t(rank), copy->data(), meet, user, static_cast<PartState*>(state)); };
+  work.poll = [=](void* state) {
+    return poll_meeting(meeting, size_t(rank), copy->data(), meet, user,
+                        static_cast<PartState*>(state));
+  };
   return submit_to(stream, std::move(work));
 }
 EXPORT void softcudaMeetingAbort(SoftcudaMeeting* meeting) {
@@ -125,7 +133,8 @@ EXPORT void softcudaMeetingAbort(SoftcudaMeeting* meeting) {
   driver().changed.notify_all();
 }
 
-EXPORT int softcudaEnqueuePoll(void* stream, const char* name, SoftcudaPoll poll, const void* argument, size_t bytes, size_t state_bytes, void* user) {
+EXPORT int softcudaEnqueuePoll(void* stream, const char* name, SoftcudaPoll poll,
+                               const void* argument, size_t bytes, size_t state_bytes, void* user) {
   HOLD;
   Work work;
   work.kind = kKernelNode;

@@ -14,7 +14,9 @@ const Allocation* find_allocation(Address address, size_t bytes) {
   auto i = all.upper_bound(address);
   if (i == all.begin()) return nullptr;
   --i;
-  return address - i->first <= i->second.bytes && bytes <= i->second.bytes - (address - i->first) ? &i->second : nullptr;
+  return address - i->first <= i->second.bytes && bytes <= i->second.bytes - (address - i->first)
+             ? &i->second
+             : nullptr;
 }
 
 bool is_pinned(const void* address, size_t bytes) {
@@ -40,7 +42,8 @@ int allocate(Address* out, size_t bytes, Device* device) {
   if (posix_memalign(&p, kAlignment, bytes)) return kOutOfMemory;
 #else
   const size_t page = 4096, body = up(up(bytes, kAlignment), page);
-  char* raw = static_cast<char*>(mmap(nullptr, body + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  char* raw = static_cast<char*>(mmap(nullptr, body + 2 * page, PROT_READ | PROT_WRITE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   if (raw == MAP_FAILED) return kOutOfMemory;
   mprotect(raw, page, PROT_NONE);
   mprotect(raw + page + body, page, PROT_NONE);
@@ -59,7 +62,8 @@ int release(Address address, bool host) {
   Driver& d = driver();
   if (!address) return kOk;
   auto i = d.allocations.find(address);
-  if (i == d.allocations.end() || i->second.registered || host != !i->second.device) return kInvalidValue;
+  if (i == d.allocations.end() || i->second.registered || host != !i->second.device)
+    return kInvalidValue;
   const Allocation a = i->second;
   if (a.device) a.device->used -= a.bytes;
   d.allocations.erase(i);
@@ -72,7 +76,8 @@ int release(Address address, bool host) {
 }
 
 void show_range(const char* call, const char* what, Address address, size_t bytes) {
-  fprintf(stderr, "softcuda: %s: the %s, %zu bytes at %#llx, is not inside an allocation\n", call, what, bytes, address);
+  fprintf(stderr, "softcuda: %s: the %s, %zu bytes at %#llx, is not inside an allocation\n", call,
+          what, bytes, address);
 }
 
 // What a copy's ends are.
@@ -84,17 +89,21 @@ struct Ends {
 int move_bytes(Address to, Address from, size_t bytes, bool check_to, bool check_from) {
   {
     Hold hold(driver().lock);
-    if (check_to && !find_allocation(to, bytes)) return show_range("copy", "destination", to, bytes), kIllegalAddress;
-    if (check_from && !find_allocation(from, bytes)) return show_range("copy", "source", from, bytes), kIllegalAddress;
+    if (check_to && !find_allocation(to, bytes))
+      return show_range("copy", "destination", to, bytes), kIllegalAddress;
+    if (check_from && !find_allocation(from, bytes))
+      return show_range("copy", "source", from, bytes), kIllegalAddress;
   }
-  IF_TSAN(__tsan_read_range(reinterpret_cast<void*>(from), bytes); __tsan_write_range(reinterpret_cast<void*>(to), bytes);)
+  IF_TSAN(__tsan_read_range(reinterpret_cast<void*>(from), bytes);
+          __tsan_write_range(reinterpret_cast<void*>(to), bytes);)
   memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   return kOk;
 }
 
 // One asynchronous copy. Pageable memory is staged at the call (a source) or waited for (a
 // destination), and has no place in a capture.
-int copy(Hold& hold, const char* call, Address to, Address from, size_t bytes, Stream& s, bool device_to, bool device_from) {
+int copy(Hold& hold, const char* call, Address to, Address from, size_t bytes, Stream& s,
+         bool device_to, bool device_from) {
   if (!bytes) return kOk;
   const Ends ends{find_allocation(to, bytes), find_allocation(from, bytes)};
   if (device_to && !ends.to) return show_range(call, "destination", to, bytes), kInvalidValue;
@@ -107,8 +116,11 @@ int copy(Hold& hold, const char* call, Address to, Address from, size_t bytes, S
     return invalidate(*s.capture, kCaptureUnsupported);
   }
   if (!ends.from) {
-    auto staged = std::make_shared<std::vector<char>>(reinterpret_cast<char*>(from), reinterpret_cast<char*>(from) + bytes);
-    work.run = [=](Emulator&) { return move_bytes(to, Address(staged->data()), bytes, true, false); };
+    auto staged = std::make_shared<std::vector<char>>(reinterpret_cast<char*>(from),
+                                                      reinterpret_cast<char*>(from) + bytes);
+    work.run = [=](Emulator&) {
+      return move_bytes(to, Address(staged->data()), bytes, true, false);
+    };
     return submit(s, std::move(work));
   }
   const bool wait = !ends.to;
@@ -118,7 +130,8 @@ int copy(Hold& hold, const char* call, Address to, Address from, size_t bytes, S
   return s.device->sticky;
 }
 
-int copy_on(void* stream, const char* call, Address to, Address from, size_t bytes, bool device_to, bool device_from) {
+int copy_on(void* stream, const char* call, Address to, Address from, size_t bytes, bool device_to,
+            bool device_from) {
   Driver& d = driver();
   Hold hold(d.lock);
   int error = enter();
@@ -127,7 +140,8 @@ int copy_on(void* stream, const char* call, Address to, Address from, size_t byt
 }
 
 // Blocking copies: on the null stream, and done at return.
-int copy_now(const char* call, Address to, Address from, size_t bytes, bool device_to, bool device_from) {
+int copy_now(const char* call, Address to, Address from, size_t bytes, bool device_to,
+             bool device_from) {
   Driver& d = driver();
   Hold hold(d.lock);
   if (const int error = enter()) return error;
@@ -135,12 +149,14 @@ int copy_now(const char* call, Address to, Address from, size_t bytes, bool devi
   int error = 0;
   Stream* s = find_stream(nullptr, error);
   if (error) return error;
-  if (const int failed = copy(hold, call, to, from, bytes, *s, device_to, device_from)) return failed;
+  if (const int failed = copy(hold, call, to, from, bytes, *s, device_to, device_from))
+    return failed;
   drain(hold, *s);
   return s->device->sticky;
 }
 
-int fill(void* stream, const char* call, Address to, unsigned value, size_t width, size_t count, bool now) {
+int fill(void* stream, const char* call, Address to, unsigned value, size_t width, size_t count,
+         bool now) {
   Driver& d = driver();
   Hold hold(d.lock);
   if (const int error = enter()) return error;
@@ -160,7 +176,8 @@ int fill(void* stream, const char* call, Address to, unsigned value, size_t widt
   work.run = [=](Emulator&) {
     {
       Hold inside(driver().lock);
-      if (!find_allocation(to, bytes)) return show_range(call, "destination", to, bytes), int(kIllegalAddress);
+      if (!find_allocation(to, bytes))
+        return show_range(call, "destination", to, bytes), int(kIllegalAddress);
     }
     IF_TSAN(__tsan_write_range(reinterpret_cast<void*>(to), bytes);)
     char* p = reinterpret_cast<char*>(to);
@@ -211,7 +228,9 @@ API cuMemAllocAsync(Address* out, size_t bytes, void* stream) {
   if (s->capture) return invalidate(*s->capture, kCaptureUnsupported);
   return allocate(out, bytes, s->device);
 }
-API cuMemAllocFromPoolAsync(Address* out, size_t bytes, void*, void* stream) { return cuMemAllocAsync(out, bytes, stream); }
+API cuMemAllocFromPoolAsync(Address* out, size_t bytes, void*, void* stream) {
+  return cuMemAllocAsync(out, bytes, stream);
+}
 API cuMemFreeAsync(Address address, void* stream) {
   ENTER;
   int error = 0;
@@ -245,7 +264,8 @@ API cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
   ENTER;
   if (!address || !bytes) return kInvalidValue;
   if (const int error = unsafe_in_capture()) return error;
-  if (find_allocation(Address(address), 1) || find_allocation(Address(address) + bytes - 1, 1)) return kHostMemoryRegistered;
+  if (find_allocation(Address(address), 1) || find_allocation(Address(address) + bytes - 1, 1))
+    return kHostMemoryRegistered;
   d.allocations[Address(address)] = {bytes, nullptr, true, nullptr, 0};
   return kOk;
 }
@@ -276,7 +296,8 @@ API cuPointerGetAttribute(void* value, int which, Address address) {
   if (!a) return kInvalidValue;
   if (which == 2) *static_cast<int*>(value) = a->device ? 2 : 1;             // memory type
   else if (which == 9) *static_cast<int*>(value) = a->device ? a->device->ordinal : 0;
-  else if (which == 3 || which == 4) *static_cast<Address*>(value) = address;  // device, host pointer
+  else if (which == 3 || which == 4)
+    *static_cast<Address*>(value) = address;  // device, host pointer
   else return kNotSupported;
   return kOk;
 }

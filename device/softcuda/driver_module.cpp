@@ -83,7 +83,9 @@ int load(Module** out, const void* data) {
   return kOk;
 }
 
-size_t static_shared(const Function& f) { return size_t(f.module->table->shared_end - f.module->table->shared_begin); }
+size_t static_shared(const Function& f) {
+  return size_t(f.module->table->shared_end - f.module->table->shared_begin);
+}
 
 int check_shape(const Function& f, dim3 grid, dim3 block, unsigned dynamic) {
   if (!grid.x || !grid.y || !grid.z || !block.x || !block.y || !block.z) return kInvalidValue;
@@ -91,11 +93,13 @@ int check_shape(const Function& f, dim3 grid, dim3 block, unsigned dynamic) {
   const size_t threads = size_t(block.x) * block.y * block.z;
   if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads > 1024) return kInvalidValue;
   if (f.kernel->max_threads && threads > f.kernel->max_threads) {
-    fprintf(stderr, "softcuda: kernel %s: %zu threads in a block, __launch_bounds__ says %u\n", f.kernel->name, threads, f.kernel->max_threads);
+    fprintf(stderr, "softcuda: kernel %s: %zu threads in a block, __launch_bounds__ says %u\n",
+            f.kernel->name, threads, f.kernel->max_threads);
     return kLaunchOutOfResources;
   }
   if (dynamic > size_t(f.max_dynamic)) {
-    fprintf(stderr, "softcuda: kernel %s: %u bytes of dynamic shared memory, allowed are %d\n", f.kernel->name, dynamic, f.max_dynamic);
+    fprintf(stderr, "softcuda: kernel %s: %u bytes of dynamic shared memory, allowed are %d\n",
+            f.kernel->name, dynamic, f.max_dynamic);
     return kInvalidValue;
   }
   return kOk;
@@ -116,7 +120,8 @@ std::shared_ptr<Arguments> copy_arguments(const HostcudaKernel& k, void* const* 
   return a;
 }
 
-int launch(Function* f, dim3 grid, dim3 block, unsigned dynamic, void* handle, void** parameters, void** extra) {
+int launch(Function* f, dim3 grid, dim3 block, unsigned dynamic, void* handle, void** parameters,
+           void** extra) {
   Driver& d = driver();
   Hold hold(d.lock);
   if (const int error = enter()) return error;
@@ -209,7 +214,8 @@ API cuFuncSetAttribute(Function* f, int which, int value) {
   if (!d.functions.count(f)) return kInvalidHandle;
   if (which != 8) return kOk;
   if (value < 0 || size_t(value) + static_shared(*f) > kMaxDynamicShared) return kInvalidValue;
-  f->max_dynamic = std::max(value, int(kDefaultShared - std::min(kDefaultShared, static_shared(*f))));
+  f->max_dynamic =
+      std::max(value, int(kDefaultShared - std::min(kDefaultShared, static_shared(*f))));
   return kOk;
 }
 API cuFuncSetCacheConfig(Function*, int) {
@@ -228,25 +234,30 @@ API cuFuncGetModule(Module** m, Function* f) {
   *m = f->module;
   return kOk;
 }
-API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, Function* f, int threads, size_t dynamic, unsigned) {
+API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, Function* f, int threads,
+                                                         size_t dynamic, unsigned) {
   ENTER;
   if (!d.functions.count(f) || threads <= 0) return kInvalidValue;
   const size_t shared = dynamic + static_shared(*f) + 1024;
-  *blocks = int(std::min<size_t>({2048 / size_t(std::max(threads, 32)), (228u << 10) / shared, 32}));
+  *blocks =
+      int(std::min<size_t>({2048 / size_t(std::max(threads, 32)), (228u << 10) / shared, 32}));
   return kOk;
 }
-API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function* f, int threads, size_t dynamic) {
+API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function* f, int threads,
+                                                size_t dynamic) {
   COUNT;
   return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, threads, dynamic, 0);
 }
-API cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, Function* f, size_t (*)(int), size_t, int limit, unsigned) {
+API cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, Function* f, size_t (*)(int),
+                                              size_t, int limit, unsigned) {
   ENTER;
   if (!d.functions.count(f)) return kInvalidValue;
   *block = limit > 0 && limit < 256 ? limit : 256;
   *grid = 2 * (2048 / *block);
   return kOk;
 }
-API cuOccupancyMaxPotentialBlockSize(int* grid, int* block, Function* f, size_t (*bytes)(int), size_t dynamic, int limit) {
+API cuOccupancyMaxPotentialBlockSize(int* grid, int* block, Function* f, size_t (*bytes)(int),
+                                     size_t dynamic, int limit) {
   COUNT;
   return cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block, f, bytes, dynamic, limit, 0);
 }
@@ -256,7 +267,8 @@ API cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, Function* f, int, int
   *bytes = kMaxDynamicShared - static_shared(*f);
   return kOk;
 }
-API cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned dynamic, void* stream, void** parameters, void** extra) {
+API cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned dynamic, void* stream, void** parameters, void** extra) {
   COUNT;
   return launch(f, {gx, gy, gz}, {bx, by, bz}, dynamic, stream, parameters, extra);
 }
@@ -269,10 +281,12 @@ struct LaunchConfig {
 // Attributes (clusters, priorities, programmatic launches) have no effect.
 API cuLaunchKernelEx(const LaunchConfig* c, Function* f, void** parameters, void** extra) {
   COUNT;
-  return launch(f, {c->gx, c->gy, c->gz}, {c->bx, c->by, c->bz}, c->dynamic, c->stream, parameters, extra);
+  return launch(f, {c->gx, c->gy, c->gz}, {c->bx, c->by, c->bz}, c->dynamic, c->stream, parameters,
+                extra);
 }
 // Blocks run one after another: a grid-wide barrier cannot be run.
-API cuLaunchCooperativeKernel(Function*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**) {
+API cuLaunchCooperativeKernel(Function*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                              unsigned, void*, void**) {
   COUNT;
   return kNotSupported;
 }

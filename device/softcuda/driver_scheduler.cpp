@@ -37,7 +37,8 @@ bool held_by_null_stream(Driver& d, const Stream& stream, uint64_t sequence) {
   if (!stream.null && !stream.blocking) return false;
   for (const Stream* other : d.streams) {
     if (other == &stream || other->device != stream.device || other->queue.empty()) continue;
-    if ((stream.null ? other->blocking : other->null) && other->queue.front().sequence < sequence) return true;
+    if ((stream.null ? other->blocking : other->null) && other->queue.front().sequence < sequence)
+      return true;
   }
   return false;
 }
@@ -49,7 +50,8 @@ void candidates(Driver& d, std::vector<Candidate>& out) {
     if (head.graph) {
       for (size_t node : head.graph->ready)
         if (can_start(*s->device, *head.graph->exec->nodes[node].work)) out.push_back({s, node});
-    } else if (!head.running && can_start(*s->device, *head.work) && !held_by_null_stream(d, *s, head.sequence)) {
+    } else if (!head.running && can_start(*s->device, *head.work) &&
+               !held_by_null_stream(d, *s, head.sequence)) {
       out.push_back({s, kWhole});
     }
   }
@@ -60,13 +62,17 @@ void order(Driver& d, std::vector<Candidate>& all) {
   if (all.empty()) return;
   const auto first = [](const Candidate& c) { return c.stream->queue.front().sequence; };
   if (!d.settings.seed) {
-    std::sort(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) { return first(a) != first(b) ? first(a) < first(b) : a.node < b.node; });
+    std::sort(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) {
+      return first(a) != first(b) ? first(a) < first(b) : a.node < b.node;
+    });
     return;
   }
   for (size_t i = all.size(); i > 1; i--) std::swap(all[i - 1], all[draw(d) % i]);
   if (draw(d) % 8 == 0) all[0].stream->weight = draw(d);
   if (draw(d) % 4 == 0) return;
-  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.stream->weight > b.stream->weight; });
+  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    return a.stream->weight > b.stream->weight;
+  });
 }
 
 void moved(Driver& d) {
@@ -134,13 +140,15 @@ void mark(const std::shared_ptr<Record>& record) {
 // business.
 [[gnu::noinline]] void forget_stack() {
   char here = 0;
-  constexpr unsigned long kBelow = 60 << 10, kAbove = 1 << 10;  // above: the lane's first frames begin where this one's caller is
+  // Above: the lane's first frames begin where this one's caller is.
+  constexpr unsigned long kBelow = 60 << 10, kAbove = 1 << 10;
   tsan_forget(&here - kBelow, kBelow + kAbove);
 }
 char polls;  // the token of all polls: they do each other's work
 class AsLane {
  public:
-  AsLane(Stream& s, size_t node, const Work& work) : stream_(s), node_(node), work_(work), host_(__tsan_get_current_fiber()) {
+  AsLane(Stream& s, size_t node, const Work& work)
+      : stream_(s), node_(node), work_(work), host_(__tsan_get_current_fiber()) {
     __tsan_switch_to_fiber(work.lane->tsan, kTsanNoSync);
     forget_stack();
     __tsan_acquire(&s.order);
@@ -153,7 +161,8 @@ class AsLane {
     if (node == kWhole) return;
     const Item& head = s.queue.front();
     __tsan_acquire(const_cast<char*>(&head.work->order));
-    for (size_t before : head.graph->exec->nodes[node].dependencies) __tsan_acquire(&head.graph->order[before]);
+    for (size_t before : head.graph->exec->nodes[node].dependencies)
+      __tsan_acquire(&head.graph->order[before]);
   }
   ~AsLane() {
     if (work_.poll) __tsan_release(&polls);
@@ -269,15 +278,24 @@ void sweep(Driver& d) {
 }
 
 [[noreturn]] void report_standstill(Driver& d) {
-  fprintf(stderr, "softcuda: nothing has moved for %g s (SOFTCUDA_TIMEOUT_S); at the heads of the streams:\n", d.settings.timeout_s);
+  fprintf(
+      stderr,
+      "softcuda: nothing has moved for %g s (SOFTCUDA_TIMEOUT_S); at the heads of the streams:\n",
+      d.settings.timeout_s);
   for (Stream* s : d.streams) {
     if (s->queue.empty()) continue;
     const Item& head = s->queue.front();
-    fprintf(stderr, "  device %d, %sstream %p, %zu operations: ", s->device->ordinal, s->null ? "null " : "", static_cast<void*>(s), s->queue.size());
-    if (!head.graph) fprintf(stderr, "%s%s\n", head.work->name.c_str(), head.work->poll ? " (waits for others' parts)" : head.work->wait ? " (waits for an event)" : "");
+    fprintf(stderr, "  device %d, %sstream %p, %zu operations: ", s->device->ordinal,
+            s->null ? "null " : "", static_cast<void*>(s), s->queue.size());
+    if (!head.graph)
+      fprintf(stderr, "%s%s\n", head.work->name.c_str(),
+              head.work->poll   ? " (waits for others' parts)"
+              : head.work->wait ? " (waits for an event)"
+                                : "");
     else {
       fprintf(stderr, "a graph, %zu nodes left, of which", head.graph->left);
-      for (size_t node : head.graph->ready) fprintf(stderr, " %s", head.graph->exec->nodes[node].work->name.c_str());
+      for (size_t node : head.graph->ready)
+        fprintf(stderr, " %s", head.graph->exec->nodes[node].work->name.c_str());
       fprintf(stderr, " wait\n");
     }
   }

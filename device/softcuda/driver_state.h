@@ -23,11 +23,36 @@
 namespace softcuda {
 
 enum Error : int {
-  kOk = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3, kInvalidDevice = 101, kInvalidImage = 200, kInvalidContext = 201,
-  kInvalidHandle = 400, kNotFound = 500, kNotReady = 600, kIllegalAddress = 700, kLaunchOutOfResources = 701, kPeerAccessAlready = 704, kPeerAccessNot = 705,
-  kHostMemoryRegistered = 712, kHostMemoryNotRegistered = 713, kLaunchFailed = 719, kNotPermitted = 800, kNotSupported = 801,
-  kCaptureUnsupported = 900, kCaptureInvalidated = 901, kCaptureMerge = 902, kCaptureUnmatched = 903, kCaptureUnjoined = 904,
-  kCaptureIsolation = 905, kCaptureImplicit = 906, kCapturedEvent = 907, kCaptureWrongThread = 908, kTimeout = 909, kGraphUpdateFailure = 910
+  kOk = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kNotInitialized = 3,
+  kInvalidDevice = 101,
+  kInvalidImage = 200,
+  kInvalidContext = 201,
+  kInvalidHandle = 400,
+  kNotFound = 500,
+  kNotReady = 600,
+  kIllegalAddress = 700,
+  kLaunchOutOfResources = 701,
+  kPeerAccessAlready = 704,
+  kPeerAccessNot = 705,
+  kHostMemoryRegistered = 712,
+  kHostMemoryNotRegistered = 713,
+  kLaunchFailed = 719,
+  kNotPermitted = 800,
+  kNotSupported = 801,
+  kCaptureUnsupported = 900,
+  kCaptureInvalidated = 901,
+  kCaptureMerge = 902,
+  kCaptureUnmatched = 903,
+  kCaptureUnjoined = 904,
+  kCaptureIsolation = 905,
+  kCaptureImplicit = 906,
+  kCapturedEvent = 907,
+  kCaptureWrongThread = 908,
+  kTimeout = 909,
+  kGraphUpdateFailure = 910
 };
 
 using Address = unsigned long long;
@@ -35,7 +60,16 @@ struct Stream;
 struct Capture;
 
 // What the driver's node types are called in cuGraphNodeGetType.
-enum NodeKind : int { kKernelNode = 0, kCopyNode = 1, kFillNode = 2, kHostNode = 3, kGraphNode = 4, kEmptyNode = 5, kWaitNode = 6, kRecordNode = 7 };
+enum NodeKind : int {
+  kKernelNode = 0,
+  kCopyNode = 1,
+  kFillNode = 2,
+  kHostNode = 3,
+  kGraphNode = 4,
+  kEmptyNode = 5,
+  kWaitNode = 6,
+  kRecordNode = 7
+};
 
 struct Device {
   int ordinal = 0;
@@ -43,7 +77,8 @@ struct Device {
   int sticky = 0;               // the error after which nothing works any more
   std::string sticky_reason;
   bool busy = false;            // an operation of this device runs
-  const struct Work* asleep = nullptr;  // the one that does, while it waits for something outside of the device
+  const struct Work* asleep =
+      nullptr;  // the one that does, while it waits for something outside of the device
   int retained = 0;
   char order = 0;               // ThreadSanitizer's token of all work so far
   std::set<int> peers;          // devices whose memory it may access
@@ -82,16 +117,16 @@ struct Work {
   NodeKind kind = kEmptyNode;
   std::string name;
   // Exactly one of these, or none (an empty operation).
-  std::function<int(Emulator&)> run;                      // without the lock, with the device to itself
+  std::function<int(Emulator&)> run;  // without the lock, with the device to itself
   std::function<int(void* state)> poll;                   // under the lock; -1: not yet
   std::shared_ptr<Record> wait;                           // can run when it is done
-  Event* record_event = nullptr;                          // an event-record node of a graph (kept alive by `keep`)
+  Event* record_event = nullptr;  // an event-record node of a graph (kept alive by `keep`)
   std::shared_ptr<Record> record;                         // done when this runs
   std::shared_ptr<struct Exec> graph;                     // a launch of a graph
   std::shared_ptr<void> keep;
   size_t state_bytes = 0;
   std::shared_ptr<Lane> lane;
-  mutable char order = 0;                                 // ThreadSanitizer's token of what the host did before enqueueing
+  mutable char order = 0;  // ThreadSanitizer's token of what the host did before enqueueing
 };
 using WorkRef = std::shared_ptr<const Work>;
 
@@ -210,8 +245,8 @@ double now_ms();
 // --- driver_device.cpp
 extern thread_local Context* current_context;
 extern thread_local bool in_host_function;
-int enter(bool needs_context = true);         // checks that come before every call that does something
-int unsafe_in_capture();                      // 900 (and the captures invalid) where a capture forbids the call
+int enter(bool needs_context = true);  // checks that come before every call that does something
+int unsafe_in_capture();  // 900 (and the captures invalid) where a capture forbids the call
 Device* device_at(int ordinal);
 
 // --- driver_stream.cpp
@@ -222,9 +257,10 @@ int invalidate(Capture& capture, int error);
 uint64_t this_thread();
 
 // --- driver_scheduler.cpp
-bool step(Hold& hold);                                               // runs one operation; false: none can run
-void wait_until(Hold& hold, const std::function<bool()>& condition); // runs work until the condition holds
-void drain(Hold& hold, Stream& stream);                              // waits for what is in the queue now
+bool step(Hold& hold);  // runs one operation; false: none can run
+void wait_until(Hold& hold,
+                const std::function<bool()>& condition);  // runs work until the condition holds
+void drain(Hold& hold, Stream& stream);                   // waits for what is in the queue now
 bool idle(const Device& device);
 void fail(Device& device, int error, const std::string& reason);
 

@@ -23,7 +23,8 @@ Stream* find_stream(void* handle, int& error) {
     // The null stream would wait for blocking streams, of which one captures.
     for (Capture* c : d.captures)
       for (Stream* s : c->members)
-        if (s->blocking && s->device == current_context->device && c->mode != 2) return error = invalidate(*c, kCaptureImplicit), nullptr;
+        if (s->blocking && s->device == current_context->device && c->mode != 2)
+          return error = invalidate(*c, kCaptureImplicit), nullptr;
     return null_stream(*current_context->device);
   }
   Stream* s = static_cast<Stream*>(handle);
@@ -39,12 +40,14 @@ int invalidate(Capture& capture, int error) {
 
 // Calls that may wait for the device or change what a capture stands on: forbidden while this
 // thread captures, or any thread in global mode. 0: global, 1: thread-local, 2: relaxed.
-thread_local int thread_mode = 0;  // cuThreadExchangeStreamCaptureMode: what this thread asks to be held to
+// cuThreadExchangeStreamCaptureMode: what this thread asks to be held to.
+thread_local int thread_mode = 0;
 int unsafe_in_capture() {
   if (thread_mode == 2) return kOk;
   for (Capture* c : driver().captures) {
     const bool mine = c->thread == this_thread();
-    if ((c->mode == 0 && (thread_mode == 0 || mine)) || (c->mode == 1 && mine)) return invalidate(*c, kCaptureUnsupported);
+    if ((c->mode == 0 && (thread_mode == 0 || mine)) || (c->mode == 1 && mine))
+      return invalidate(*c, kCaptureUnsupported);
   }
   return kOk;
 }
@@ -290,7 +293,10 @@ API cuStreamWaitValue32_v2(void* handle, Address from, unsigned value, unsigned 
   work.name = "wait value";
   work.poll = [=](void*) {
     const unsigned now = __atomic_load_n(reinterpret_cast<unsigned*>(from), __ATOMIC_ACQUIRE);
-    const bool met = (flags & 7) == 0 ? int(now - value) >= 0 : (flags & 7) == 1 ? now == value : (flags & 7) == 2 ? (now & value) != 0 : ~(now | value) != 0;
+    const bool met = (flags & 7) == 0   ? int(now - value) >= 0
+                     : (flags & 7) == 1 ? now == value
+                     : (flags & 7) == 2 ? (now & value) != 0
+                                        : ~(now | value) != 0;
     return met ? 0 : -1;
   };
   return submit(*s, std::move(work));
@@ -369,7 +375,9 @@ API cuEventSynchronize(Event* e) {
 }
 API cuEventElapsedTime_v2(float* ms, Event* from, Event* to) {
   ENTER;
-  if (!find_event(from) || !find_event(to) || !from->timing || !to->timing || !from->last || !to->last) return kInvalidHandle;
+  if (!find_event(from) || !find_event(to) || !from->timing || !to->timing || !from->last ||
+      !to->last)
+    return kInvalidHandle;
   if (!from->last->done || !to->last->done) return kNotReady;
   *ms = float(to->last->at_ms - from->last->at_ms);
   return kOk;
@@ -393,8 +401,7 @@ API cuStreamWaitEvent(void* handle, Event* e, unsigned flags) {
   return submit(*s, std::move(work));
 }
 
-// --- capture
-// ------------------------------------------------------------------------------------------------------------
+// --- capture -------------------------------------------------------------------------------------
 API cuStreamBeginCapture_v2(void* handle, int mode) {
   ENTER;
   int error = 0;
@@ -454,13 +461,15 @@ int capture_info(void* handle, int* status, uint64_t* id) {
 }
 }  // namespace
 // The graph and the dependencies under construction are not shown.
-API cuStreamGetCaptureInfo_v2(void* handle, int* status, uint64_t* id, void** graph, void** dependencies, size_t* count) {
+API cuStreamGetCaptureInfo_v2(void* handle, int* status, uint64_t* id, void** graph,
+                              void** dependencies, size_t* count) {
   if (graph) *graph = nullptr;
   if (dependencies) *dependencies = nullptr;
   if (count) *count = 0;
   return capture_info(handle, status, id);
 }
-API cuStreamGetCaptureInfo_v3(void* handle, int* status, uint64_t* id, void** graph, void** dependencies, void** edges, size_t* count) {
+API cuStreamGetCaptureInfo_v3(void* handle, int* status, uint64_t* id, void** graph,
+                              void** dependencies, void** edges, size_t* count) {
   if (edges) *edges = nullptr;
   return cuStreamGetCaptureInfo_v2(handle, status, id, graph, dependencies, count);
 }

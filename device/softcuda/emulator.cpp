@@ -4,14 +4,13 @@
 // starts on the same stack without a switch; only threads that wait keep a stack. A thread that
 // waits switches straight to the next ready one. Broken rules (a barrier that not all reach, a lane
 // outside its mask, ...) end the launch with a message.
-#include "emulator.h"
+#include "emulator_state.h"
 
 #include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,41 +21,6 @@
 
 namespace softcuda {
 namespace {
-
-constexpr unsigned kMaxThreads = 1024, kWarps = kMaxThreads / 32;
-constexpr uint64_t kMagic = 0x736f667463756461;
-// ThreadSanitizer: threads of consecutive blocks get different histories, or a barrier in a block
-// would seem to order it after everything its threads did in the block before. It has some 8000
-// histories in all.
-#ifdef SOFTCUDA_TSAN
-constexpr unsigned kSets = 2, kManyHistories = 3000;
-std::atomic<unsigned> histories{0};
-#else
-constexpr unsigned kSets = 1;
-#endif
-constexpr size_t kStacksBytes = size_t(kSets) * kMaxThreads * HOSTCUDA_STACK_BYTES;
-constexpr unsigned long long kSpinLimit = 1ull << 24;  // turns without any thread getting on
-
-// One stack; its record lies at the stack's low end, where an overflow damages `magic` first.
-struct Fiber : HostcudaThread {
-  void* sp;
-  void* fake_stack;
-  void* tsan;
-  uint64_t magic;
-};
-
-// One open collective of a warp.
-struct Collective {
-  unsigned mask, arrived, left;
-  int kind;
-  alignas(16) unsigned char values[32][kHostcudaLaneBytes];
-};
-struct Warp {
-  unsigned alive, ready, started, at_barrier;
-  unsigned last;  // the lane that ran last
-  uint64_t open;  // which of `collectives` are in use
-  Collective collectives[40];
-};
 
 extern "C" void softcuda_switch(void** save, void* load);
 asm(R"(.text
@@ -82,46 +46,12 @@ softcuda_switch:
 .size softcuda_switch,.-softcuda_switch
 )");
 
-}  // namespace
-
-struct BlockState : HostcudaBlock {
-  const Grid* job = nullptr;
-  unsigned threads = 0, alive = 0, waiting = 0;
-  int votes[2] = {0, 0};
-  unsigned generation = 0;
-  unsigned ready_warps = 0;
-  int error = 0;
-  Fiber* asleep = nullptr;    // the thread that gave way to other work, or null
-  Fiber* fault_fiber = nullptr;
-  void* fault_address = nullptr;
-  unsigned long long spins = 0;
-  uint64_t seed = 0, random = 0;
-  char* stacks = nullptr;
-  std::vector<Fiber*> idle;   // stacks without a thread
-  unsigned next_stack = 0;    // stacks from here on were never used
-  unsigned set = 0;           // of histories
-  unsigned begun_stacks = 0;  // likewise, also before the last reset
-  Fiber* stack_of[kMaxThreads];
-  Warp warps[kWarps];
-  void* host_sp = nullptr;
-  void* host_fake_stack = nullptr;
-  const void* host_stack = nullptr;
-  size_t host_stack_bytes = 0;
-  void* host_tsan = nullptr;
-  // ThreadSanitizer's tokens: begin and end of the grid (not forgotten between blocks); barriers;
-  // warp barriers.
-  char grid_begin, grid_end;
-  struct alignas(8) {
-    char barrier[16];
-    char warp[kWarps][40];
-  } tokens;
-};
-
-namespace {
-
 thread_local BlockState* running = nullptr;  // the block that this host thread executes
 
-Fiber* self() { return reinterpret_cast<Fiber*>(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) & ~uintptr_t(HOSTCUDA_STACK_BYTES - 1)); }
+Fiber* self() {
+  return reinterpret_cast<Fiber*>(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) &
+                                  ~uintptr_t(HOSTCUDA_STACK_BYTES - 1));
+}
 BlockState& block_of(Fiber* f) { return *static_cast<BlockState*>(f->block); }
 
 uint32_t draw(BlockState& b) {
@@ -191,9 +121,12 @@ void describe(BlockState& b, Fiber* f, const char* why) {
     barrier += unsigned(__builtin_popcount(warp.at_barrier));
     unstarted += unsigned(__builtin_popcount(warp.ready & ~warp.started));
   }
-  fprintf(stderr, "softcuda: kernel %s, block (%u,%u,%u), thread (%u,%u,%u): %s; of %u threads %u can run, %u wait at __syncthreads, %u in a warp collective, %u have not begun, %u have ended\n",
-          b.job->kernel->name, b.index.x, b.index.y, b.index.z, f->index.x, f->index.y, f->index.z, why, b.threads, ready,
-          barrier, b.alive - ready - barrier - unstarted, unstarted, b.threads - b.alive);
+  fprintf(stderr,
+          "softcuda: kernel %s, block (%u,%u,%u), thread (%u,%u,%u): %s; of %u threads %u can run, "
+          "%u wait at __syncthreads, %u in a warp collective, %u have not begun, %u have ended\n",
+          b.job->kernel->name, b.index.x, b.index.y, b.index.z, f->index.x, f->index.y, f->index.z,
+          why, b.threads, ready, barrier, b.alive - ready - barrier - unstarted, unstarted,
+          b.threads - b.alive);
 }
 
 [[noreturn]] void stop(int error, const char* why) {
@@ -246,7 +179,8 @@ bool claim(BlockState& b, unsigned thread) {
 
 void check_stack(Fiber* f) {
   if (f->magic != kMagic) {
-    fprintf(stderr, "softcuda: a thread's stack of %u bytes has overflowed\n", HOSTCUDA_STACK_BYTES);
+    fprintf(stderr, "softcuda: a thread's stack of %u bytes has overflowed\n",
+            HOSTCUDA_STACK_BYTES);
     abort();
   }
 }
@@ -258,7 +192,9 @@ void give_way(bool other_warp) {
   BlockState& b = block_of(me);
   check_stack(me);
   const int next = pick(b, me->linear, other_warp);
-  if (next < 0) die("deadlock: no thread can run (a barrier or a warp collective that not all of its threads reach)");
+  if (next < 0)
+    die("deadlock: no thread can run (a barrier or a warp collective that not all of its threads "
+        "reach)");
   if (claim(b, unsigned(next))) {
     Fiber* to = b.stack_of[next];
     if (to != me) switch_fibers(me, to);
@@ -272,7 +208,8 @@ void give_way(bool other_warp) {
 void release_barrier(BlockState& b) {
   if (!b.alive || b.waiting != b.alive) return;
   b.waiting = 0;
-  b.votes[b.generation & 1] = 0;  // the votes just counted are in the other one, until the next barrier
+  // The votes just counted are in the other one, until the next barrier.
+  b.votes[b.generation & 1] = 0;
   b.generation++;
   b.spins = 0;
   for (unsigned w = 0; w * 32 < b.threads; w++) {
@@ -290,7 +227,8 @@ void end_thread(BlockState& b, Fiber* f) {
   w.alive &= ~bit;
   for (uint64_t open = w.open; open; open &= open - 1) {
     const Collective& c = w.collectives[__builtin_ctzll(open)];
-    if (c.mask & ~c.arrived & bit) die("a lane has ended while others wait for it in a warp collective");
+    if (c.mask & ~c.arrived & bit)
+      die("a lane has ended while others wait for it in a warp collective");
   }
   release_barrier(b);
 }
@@ -306,7 +244,9 @@ void fiber_main() {
     IF_TSAN(__tsan_release(&b.grid_end);)
     end_thread(b, me);
     const int next = b.alive ? pick(b, me->linear, false) : -1;
-    if (next < 0 && b.alive) die("deadlock: no thread can run (a barrier or a warp collective that not all of its threads reach)");
+    if (next < 0 && b.alive)
+      die("deadlock: no thread can run (a barrier or a warp collective that not all of its threads "
+          "reach)");
     if (next < 0) {
 #ifndef SOFTCUDA_TSAN
       b.idle.push_back(me);
@@ -315,7 +255,8 @@ void fiber_main() {
       continue;  // a later block begins a thread here
     }
     const bool begun = claim(b, unsigned(next));
-    IF_TSAN(if (!begun) begin_thread(b, take_stack(b, unsigned(next)), unsigned(next)); switch_fibers(me, b.stack_of[next]); continue;)
+    IF_TSAN(if (!begun) begin_thread(b, take_stack(b, unsigned(next)), unsigned(next));
+            switch_fibers(me, b.stack_of[next]); continue;)
     if (!begun) {
       begin_thread(b, me, unsigned(next));
       continue;
@@ -365,11 +306,14 @@ const unsigned char* collective(unsigned mask, int kind, const void* value, unsi
   Warp& w = b.warps[me->linear >> 5];
   const unsigned bit = 1u << me->lane;
   if (!(mask & bit)) die("the calling lane is not in the mask of its warp collective");
-  if (mask & ~w.alive) die("the mask of a warp collective names a lane that has ended or does not exist");
+  if (mask & ~w.alive)
+    die("the mask of a warp collective names a lane that has ended or does not exist");
   Collective* c = find_collective(w, mask, bit, kind);
   __builtin_memcpy(c->values[me->lane], value, bytes);
   c->arrived |= bit;
-  IF_TSAN(char* token = &b.tokens.warp[me->linear >> 5][c - w.collectives]; if (kind == kHostcudaSyncwarp) __tsan_release(token);)  // shuffles and votes do not order memory
+  IF_TSAN(char* token = &b.tokens.warp[me->linear >> 5][c - w.collectives];
+          if (kind == kHostcudaSyncwarp)
+              __tsan_release(token);)  // shuffles and votes do not order memory
   if (c->arrived != mask) {
     give_way(false);
   } else {
@@ -391,7 +335,9 @@ unsigned alive_lanes() {
 void spin() {
   Fiber* me = self();
   BlockState& b = block_of(me);
-  if (++b.spins > kSpinLimit) die("a thread spins for ever (blocks run one after another here: none may wait for a later one)");
+  if (++b.spins > kSpinLimit)
+    die("a thread spins for ever (blocks run one after another here: none may wait for a later "
+        "one)");
   set_ready(b, me->linear >> 5, 1u << me->lane);
   give_way(true);
 }
@@ -419,7 +365,8 @@ void fence() {
 unsigned long long clock_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<unsigned long long>(t.tv_sec) * 1000000000ull + static_cast<unsigned long long>(t.tv_nsec);
+  return static_cast<unsigned long long>(t.tv_sec) * 1000000000ull +
+         static_cast<unsigned long long>(t.tv_nsec);
 }
 
 // Written without the compiler's help, so that no sanitizer takes it for an access of the program.
@@ -449,8 +396,10 @@ void prepare(BlockState& b) {
   if (b.dynamic) poison(b.dynamic, job.dynamic_bytes);
   // Blocks have shared memory and barriers of their own: what the last one did there has nothing to
   // do with this one.
-  IF_TSAN(tsan_forget(job.module->shared_begin, size_t(job.module->shared_end - job.module->shared_begin));)
-  IF_TSAN(if (b.dynamic) tsan_forget(b.dynamic, job.dynamic_bytes); tsan_forget(&b.tokens, sizeof b.tokens);)
+  IF_TSAN(tsan_forget(job.module->shared_begin,
+                      size_t(job.module->shared_end - job.module->shared_begin));)
+  IF_TSAN(if (b.dynamic) tsan_forget(b.dynamic, job.dynamic_bytes);
+          tsan_forget(&b.tokens, sizeof b.tokens);)
 }
 
 // All stacks anew: after a launch that ended in the middle of its threads.
@@ -584,9 +533,12 @@ Emulator::~Emulator() {
 int Emulator::run(const Grid& grid) {
   BlockState& b = *state_;
   if (!b.stacks) {
-    char* raw = static_cast<char*>(mmap(nullptr, kStacksBytes + HOSTCUDA_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    char* raw = static_cast<char*>(mmap(nullptr, kStacksBytes + HOSTCUDA_STACK_BYTES,
+                                        PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (raw == MAP_FAILED) return 2;
-    b.stacks = reinterpret_cast<char*>((uintptr_t(raw) + HOSTCUDA_STACK_BYTES - 1) & ~uintptr_t(HOSTCUDA_STACK_BYTES - 1));
+    b.stacks = reinterpret_cast<char*>((uintptr_t(raw) + HOSTCUDA_STACK_BYTES - 1) &
+                                       ~uintptr_t(HOSTCUDA_STACK_BYTES - 1));
   }
   catch_faults();
   find_host_stack(b);
@@ -616,7 +568,8 @@ int Emulator::run(const Grid& grid) {
   for (size_t n = 0; n < count && !b.error; n++) {
     const size_t i = order.empty() ? n : order[n];
     const size_t plane = size_t(grid.blocks.x) * grid.blocks.y;
-    b.index = {unsigned(i % grid.blocks.x), unsigned(i / grid.blocks.x % grid.blocks.y), unsigned(i / plane)};
+    b.index = {unsigned(i % grid.blocks.x), unsigned(i / grid.blocks.x % grid.blocks.y),
+               unsigned(i / plane)};
     run_block(b);
   }
   running = outer;
@@ -632,6 +585,7 @@ void Emulator::drop() {
   b.dynamic = nullptr;
 }
 
-const HostcudaRuntime kRuntime = {die, barrier, collective, alive_lanes, spin, fence, clock_ns, sleep};
+const HostcudaRuntime kRuntime = {die,  barrier, collective, alive_lanes,
+                                  spin, fence,   clock_ns,   sleep};
 
 }  // namespace softcuda

@@ -23,7 +23,8 @@ typedef int (*SoftcudaRun)(const void* argument, void* user);
 // Enqueues one operation. `name` (copied) is shown in messages and counted by SOFTCUDA_FAULT as a
 // kernel's name is. `user` is passed through unchanged: it must outlive the stream's work and every
 // graph that holds the operation.
-int softcudaEnqueue(void* stream, const char* name, SoftcudaRun run, const void* argument, size_t argument_bytes, void* user);
+int softcudaEnqueue(void* stream, const char* name, SoftcudaRun run, const void* argument,
+                    size_t argument_bytes, void* user);
 
 // The ordinal of the device that `stream` (or the current context, for the null stream) belongs to;
 // -1 if there is none.

@@ -25,15 +25,21 @@
 #define __CUDACC_VER_MAJOR__ 13
 
 extern "C" {
-float sqrtf(float); float expf(float); float exp2f(float); float logf(float); float log2f(float); float log1pf(float); float expm1f(float);
-float powf(float, float); float fabsf(float); float fmaf(float, float, float); float fminf(float, float); float fmaxf(float, float);
-float floorf(float); float ceilf(float); float truncf(float); float rintf(float); float roundf(float); float nearbyintf(float);
-float sinf(float); float cosf(float); float tanhf(float); float erff(float); float copysignf(float, float); float ldexpf(float, int);
-float fmodf(float, float); long lrintf(float); float cbrtf(float); float log10f(float); float tanf(float); float atan2f(float, float);
-double sqrt(double); double exp(double); double log(double); double pow(double, double); double fabs(double); double fma(double, double, double);
-double fmin(double, double); double fmax(double, double); double floor(double); double ceil(double); double trunc(double);
-double rint(double); double ldexp(double, int); double sin(double); double cos(double); double tanh(double); double log2(double);
-void* memcpy(void*, const void*, size_t); void* memset(void*, int, size_t); int printf(const char*, ...);
+float sqrtf(float); float expf(float); float exp2f(float); float logf(float); float log2f(float);
+float log1pf(float); float expm1f(float); float powf(float, float); float fabsf(float);
+float fmaf(float, float, float); float fminf(float, float); float fmaxf(float, float);
+float floorf(float); float ceilf(float); float truncf(float); float rintf(float);
+float roundf(float); float nearbyintf(float); float sinf(float); float cosf(float);
+float tanhf(float); float erff(float); float copysignf(float, float); float ldexpf(float, int);
+float fmodf(float, float); long lrintf(float); float cbrtf(float); float log10f(float);
+float tanf(float); float atan2f(float, float);
+double sqrt(double); double exp(double); double log(double); double pow(double, double);
+double fabs(double); double fma(double, double, double); double fmin(double, double);
+double fmax(double, double); double floor(double); double ceil(double); double trunc(double);
+double rint(double); double ldexp(double, int); double sin(double); double cos(double);
+double tanh(double); double log2(double);
+void* memcpy(void*, const void*, size_t); void* memset(void*, int, size_t);
+int printf(const char*, ...);
 int abs(int); long long llabs(long long);
 }
 
@@ -43,7 +49,8 @@ extern const HostcudaRuntime* runtime;
 inline HostcudaThread* self() {
   unsigned long stack;
   asm("mov %%rsp, %0" : "=r"(stack));  // not volatile: a thread stays on its stack
-  return reinterpret_cast<HostcudaThread*>(stack & ~(static_cast<unsigned long>(HOSTCUDA_STACK_BYTES) - 1));
+  return reinterpret_cast<HostcudaThread*>(stack &
+                                           ~(static_cast<unsigned long>(HOSTCUDA_STACK_BYTES) - 1));
 }
 
 // In spin loops of atomics other threads must get their turn.
@@ -89,7 +96,9 @@ struct Thunk<kernel> {
   static void call([[maybe_unused]] void* const* parameters, Sequence<I...>) {
     kernel(*static_cast<const A*>(parameters[I])...);
   }
-  static void run(void* const* parameters) { call(parameters, Sequence<__integer_pack(sizeof...(A))...>()); }
+  static void run(void* const* parameters) {
+    call(parameters, Sequence<__integer_pack(sizeof...(A))...>());
+  }
 };
 constexpr unsigned first(unsigned n, unsigned = 0, unsigned = 0) { return n; }
 }  // namespace hostcuda
@@ -100,8 +109,7 @@ constexpr unsigned first(unsigned n, unsigned = 0, unsigned = 0) { return n; }
 #define gridDim (hostcuda::self()->block->grid)
 constexpr int warpSize = 32;
 
-// --- vector types
-// -------------------------------------------------------------------------------------------------------
+// --- vector types --------------------------------------------------------------------------------
 #define HOSTCUDA_VECTOR(T, N)                                                                   \
   struct __align__(2 * sizeof(T)) N##2 { T x, y; };                                             \
   struct __align__(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) N##4 { T x, y, z, w; };             \
@@ -113,12 +121,12 @@ constexpr int warpSize = 32;
 HOSTCUDA_VECTOR(signed char, char) HOSTCUDA_VECTOR(unsigned char, uchar)
 HOSTCUDA_VECTOR(short, short) HOSTCUDA_VECTOR(unsigned short, ushort)
 HOSTCUDA_VECTOR(int, int) HOSTCUDA_VECTOR(unsigned, uint) HOSTCUDA_VECTOR(float, float)
-HOSTCUDA_VECTOR(long long, longlong) HOSTCUDA_VECTOR(unsigned long long, ulonglong) HOSTCUDA_VECTOR(double, double)
+HOSTCUDA_VECTOR(long long, longlong) HOSTCUDA_VECTOR(unsigned long long, ulonglong)
+HOSTCUDA_VECTOR(double, double)
 HOSTCUDA_VECTOR3(int, int) HOSTCUDA_VECTOR3(float, float)
 inline uint3 make_uint3(unsigned x, unsigned y, unsigned z) { return {x, y, z}; }
 
-// --- barriers, votes, shuffles
-// ------------------------------------------------------------------------------------------
+// --- barriers, votes, shuffles -------------------------------------------------------------------
 inline void __syncthreads() { hostcuda::runtime->barrier(0); }
 inline int __syncthreads_count(int p) { return hostcuda::runtime->barrier(p != 0); }
 inline int __syncthreads_or(int p) { return hostcuda::runtime->barrier(p != 0) != 0; }
@@ -128,7 +136,8 @@ inline void __syncwarp(unsigned mask = ~0u) { hostcuda::collective(mask, kHostcu
 template <class T>
 T __shfl_sync(unsigned mask, T v, int source, int width = 32) {
   const unsigned lane = hostcuda::self()->lane, base = lane & ~unsigned(width - 1);
-  return hostcuda::shuffle(mask, kHostcudaShfl, v, base + (unsigned(source) & unsigned(width - 1)), true);
+  return hostcuda::shuffle(mask, kHostcudaShfl, v, base + (unsigned(source) & unsigned(width - 1)),
+                           true);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32) {
@@ -138,12 +147,14 @@ T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32) {
 template <class T>
 T __shfl_down_sync(unsigned mask, T v, unsigned delta, int width = 32) {
   const unsigned lane = hostcuda::self()->lane, within = lane & unsigned(width - 1);
-  return hostcuda::shuffle(mask, kHostcudaShflDown, v, lane + delta, within + delta < unsigned(width));
+  return hostcuda::shuffle(mask, kHostcudaShflDown, v, lane + delta,
+                           within + delta < unsigned(width));
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32) {
   const unsigned lane = hostcuda::self()->lane, base = lane & ~unsigned(width - 1);
-  return hostcuda::shuffle(mask, kHostcudaShflXor, v, lane ^ unsigned(bits), (lane ^ unsigned(bits)) < base + unsigned(width));
+  return hostcuda::shuffle(mask, kHostcudaShflXor, v, lane ^ unsigned(bits),
+                           (lane ^ unsigned(bits)) < base + unsigned(width));
 }
 inline unsigned __ballot_sync(unsigned mask, int p) {
   const auto lanes = hostcuda::collective(mask, kHostcudaBallot, p != 0);
@@ -183,48 +194,58 @@ unsigned __match_all_sync(unsigned mask, T v, int* all) {
 HOSTCUDA_REDUCE(add, unsigned, a + b) HOSTCUDA_REDUCE(add, int, int(unsigned(a) + unsigned(b)))
 HOSTCUDA_REDUCE(min, unsigned, a < b ? a : b) HOSTCUDA_REDUCE(min, int, a < b ? a : b)
 HOSTCUDA_REDUCE(max, unsigned, a > b ? a : b) HOSTCUDA_REDUCE(max, int, a > b ? a : b)
-HOSTCUDA_REDUCE(and, unsigned, a & b) HOSTCUDA_REDUCE(or, unsigned, a | b) HOSTCUDA_REDUCE(xor, unsigned, a ^ b)
-inline unsigned __activemask() { return hostcuda::runtime->alive(); }  // code must not rely on fewer
+HOSTCUDA_REDUCE(and, unsigned, a & b) HOSTCUDA_REDUCE(or, unsigned, a | b)
+HOSTCUDA_REDUCE(xor, unsigned, a ^ b)
+// Code must not rely on fewer.
+inline unsigned __activemask() { return hostcuda::runtime->alive(); }
 
 // For wrappers of one instruction that a whole warp executes (mma, ldmatrix): what every lane
 // brought, at most 64 bytes.
 template <class T>
-hostcuda::Lanes<T> hostcuda_exchange(const T& value) { return hostcuda::collective(~0u, kHostcudaExchange, value); }
+hostcuda::Lanes<T> hostcuda_exchange(const T& value) {
+  return hostcuda::collective(~0u, kHostcudaExchange, value);
+}
 
-// --- memory
-// -------------------------------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 // No atomics on floating-point numbers: their order would show in the result.
-#define HOSTCUDA_ATOMIC(name, T, expression)                                                        \
-  inline T name(T* p, T v) {                                                                        \
-    hostcuda::give_way();                                                                           \
-    T old = __atomic_load_n(p, __ATOMIC_RELAXED), next;                                             \
-    do next = (expression);                                                                         \
-    while (!__atomic_compare_exchange_n(p, &old, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); \
-    return old;                                                                                     \
+#define HOSTCUDA_ATOMIC(name, T, expression)                                                     \
+  inline T name(T* p, T v) {                                                                     \
+    hostcuda::give_way();                                                                        \
+    T old = __atomic_load_n(p, __ATOMIC_RELAXED), next;                                          \
+    do next = (expression);                                                                      \
+    while (                                                                                      \
+        !__atomic_compare_exchange_n(p, &old, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); \
+    return old;                                                                                  \
   }
-#define HOSTCUDA_ATOMICS(T)                                                                              \
-  HOSTCUDA_ATOMIC(atomicMax, T, old > v ? old : v) HOSTCUDA_ATOMIC(atomicMin, T, old < v ? old : v)      \
-  HOSTCUDA_ATOMIC(atomicOr, T, old | v) HOSTCUDA_ATOMIC(atomicAnd, T, old & v)                           \
-  HOSTCUDA_ATOMIC(atomicXor, T, old ^ v)
-#define HOSTCUDA_ATOMICS_BASIC(T)                                                                        \
-  HOSTCUDA_ATOMIC(atomicAdd, T, static_cast<T>(old + v)) HOSTCUDA_ATOMIC(atomicExch, T, v)                            \
-  inline T atomicCAS(T* p, T compare, T v) {                                                             \
-    hostcuda::give_way();                                                                                \
-    __atomic_compare_exchange_n(p, &compare, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);              \
-    return compare;                                                                                      \
+#define HOSTCUDA_ATOMICS(T)                                                              \
+  HOSTCUDA_ATOMIC(atomicMax, T, old > v ? old : v)                                       \
+  HOSTCUDA_ATOMIC(atomicMin, T, old < v ? old : v) HOSTCUDA_ATOMIC(atomicOr, T, old | v) \
+      HOSTCUDA_ATOMIC(atomicAnd, T, old& v) HOSTCUDA_ATOMIC(atomicXor, T, old ^ v)
+#define HOSTCUDA_ATOMICS_BASIC(T)                                                           \
+  HOSTCUDA_ATOMIC(atomicAdd, T, static_cast<T>(old + v))                                    \
+  HOSTCUDA_ATOMIC(atomicExch, T, v) inline T atomicCAS(T* p, T compare, T v) {              \
+    hostcuda::give_way();                                                                   \
+    __atomic_compare_exchange_n(p, &compare, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); \
+    return compare;                                                                         \
   }
-HOSTCUDA_ATOMICS(int) HOSTCUDA_ATOMICS(unsigned) HOSTCUDA_ATOMICS(unsigned long long)
-HOSTCUDA_ATOMICS_BASIC(int) HOSTCUDA_ATOMICS_BASIC(unsigned) HOSTCUDA_ATOMICS_BASIC(unsigned long long)
-HOSTCUDA_ATOMIC(atomicMax, long long, old > v ? old : v) HOSTCUDA_ATOMIC(atomicMin, long long, old < v ? old : v)
-HOSTCUDA_ATOMIC(atomicSub, int, old - v) HOSTCUDA_ATOMIC(atomicSub, unsigned, old - v)
-HOSTCUDA_ATOMIC(atomicInc, unsigned, old >= v ? 0 : old + 1) HOSTCUDA_ATOMIC(atomicDec, unsigned, old == 0 || old > v ? v : old - 1)
-inline void __threadfence() { hostcuda::runtime->fence(); }
+HOSTCUDA_ATOMICS(int)
+HOSTCUDA_ATOMICS(unsigned) HOSTCUDA_ATOMICS(unsigned long long) HOSTCUDA_ATOMICS_BASIC(int)
+    HOSTCUDA_ATOMICS_BASIC(unsigned) HOSTCUDA_ATOMICS_BASIC(unsigned long long)
+        HOSTCUDA_ATOMIC(atomicMax, long long,
+                        old > v ? old : v) HOSTCUDA_ATOMIC(atomicMin, long long, old < v ? old : v)
+            HOSTCUDA_ATOMIC(atomicSub, int, old - v) HOSTCUDA_ATOMIC(atomicSub, unsigned, old - v)
+                HOSTCUDA_ATOMIC(atomicInc, unsigned, old >= v ? 0 : old + 1)
+                    HOSTCUDA_ATOMIC(atomicDec, unsigned,
+                                    old == 0 || old > v ? v : old - 1) inline void __threadfence() {
+  hostcuda::runtime->fence();
+}
 inline void __threadfence_block() { hostcuda::runtime->fence(); }
 inline void __threadfence_system() { hostcuda::runtime->fence(); }
 inline void __nanosleep(unsigned) { hostcuda::runtime->sleep(); }
 inline long long clock64() { return static_cast<long long>(hostcuda::runtime->clock()); }
 [[noreturn]] inline void __trap() { hostcuda::runtime->die("__trap()"); __builtin_unreachable(); }
-#define assert(condition) ((condition) ? void() : hostcuda::runtime->die("assertion failed: " #condition))
+#define assert(condition) \
+  ((condition) ? void() : hostcuda::runtime->die("assertion failed: " #condition))
 template <class T> T __ldg(const T* p) { return *p; }
 template <class T> T __ldca(const T* p) { return *p; }
 template <class T> T __ldcg(const T* p) { return *p; }
@@ -236,15 +257,18 @@ template <class T> void __stcs(T* p, T v) { *p = v; }
 template <class T> void __stwb(T* p, T v) { *p = v; }
 template <class T> void __stwt(T* p, T v) { *p = v; }
 
-// --- bits and numbers
-// ---------------------------------------------------------------------------------------------------
+// --- bits and numbers ----------------------------------------------------------------------------
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
 inline int __ffs(int v) { return __builtin_ffs(v); }
 inline int __ffsll(long long v) { return __builtin_ffsll(v); }
 inline int __clz(int v) { return v ? __builtin_clz(unsigned(v)) : 32; }
-inline int __clzll(long long v) { return v ? __builtin_clzll(static_cast<unsigned long long>(v)) : 64; }
-inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(static_cast<unsigned long long>(a) * b >> 32); }
+inline int __clzll(long long v) {
+  return v ? __builtin_clzll(static_cast<unsigned long long>(v)) : 64;
+}
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return unsigned(static_cast<unsigned long long>(a) * b >> 32);
+}
 inline int __mulhi(int a, int b) { return int(static_cast<long long>(a) * b >> 32); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);

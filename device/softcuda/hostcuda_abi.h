@@ -9,7 +9,8 @@ using size_t = decltype(sizeof 0);
 
 // Stacks are aligned to their size, and the thread's own record lies at the low end: it is found by
 // masking the stack pointer, so neither a thread-local variable nor a call is needed for threadIdx.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SOFTCUDA_ASAN) || defined(SOFTCUDA_TSAN)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SOFTCUDA_ASAN) || \
+    defined(SOFTCUDA_TSAN)
 #define HOSTCUDA_STACK_BYTES (256u << 10)
 #else
 #define HOSTCUDA_STACK_BYTES (64u << 10)
@@ -37,8 +38,16 @@ struct HostcudaThread {
 
 // Kinds of warp collectives: all lanes of a mask must be in the same one.
 enum HostcudaCollective {
-  kHostcudaSyncwarp, kHostcudaShfl, kHostcudaShflUp, kHostcudaShflDown, kHostcudaShflXor, kHostcudaBallot, kHostcudaMatchAny,
-  kHostcudaMatchAll, kHostcudaReduce, kHostcudaExchange
+  kHostcudaSyncwarp,
+  kHostcudaShfl,
+  kHostcudaShflUp,
+  kHostcudaShflDown,
+  kHostcudaShflXor,
+  kHostcudaBallot,
+  kHostcudaMatchAny,
+  kHostcudaMatchAll,
+  kHostcudaReduce,
+  kHostcudaExchange
 };
 constexpr unsigned kHostcudaLaneBytes = 64;  // most that a lane brings to a collective
 

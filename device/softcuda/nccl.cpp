@@ -16,18 +16,16 @@
 // instrumentation, also for a sanitizer, and tells which bytes of devices it reads and writes.
 #include "collective.h"
 #include "enqueue.h"
+#include "nccl_state.h"
 
 #include <atomic>
 #include <chrono>
-#include <climits>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 #include <errno.h>
@@ -40,340 +38,11 @@
 extern "C" int cuMemAlloc_v2(unsigned long long* address, size_t bytes);
 extern "C" int cuMemFree_v2(unsigned long long address);
 
+using namespace softcuda_nccl;
+
 namespace {
 
-enum Result { Success = 0, CudaError, SystemError, InternalError, InvalidArgument, InvalidUsage, RemoteError, InProgress };
-enum CudaResult { IllegalAddress = 700, LaunchFailed = 719 };
-enum Kind : uint32_t { Message = 1, AllReduce, ReduceScatter, AllGather, Broadcast };
-const char* const kind_names[] = {"nothing", "send/receive", "all-reduce", "reduce-scatter", "all-gather", "broadcast"};
-const size_t type_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
-
-// --- the shared file
-// ----------------------------------------------------------------------------------------------------
-constexpr size_t ring_bytes = 64 << 10;
-constexpr size_t chunk_bytes = 16 << 10;  // a chunk is added up when all ranks' parts of it are there
-constexpr int most_ranks = 64;
-
-// What the bytes of one rank for another travel through. One writer, one reader.
-struct Ring {
-    alignas(64) std::atomic<uint64_t> written;
-    alignas(64) std::atomic<uint64_t> read;
-    alignas(64) unsigned char data[ring_bytes];
-};
-
-struct Seat {
-    std::atomic<int> arrived;
-    std::atomic<int> gone;  // aborted, or its process has ended
-    int process;
-    int device;
-};
-
-struct Shared {
-    std::atomic<uint64_t> moves;  // bumped whenever something has moved
-    std::atomic<int> failed;      // some rank has found a misuse: everybody stops
-    std::atomic<int> num_arrived;
-    char reason[400];
-    Seat seats[most_ranks];
-    Ring rings[];  // [from * ranks + to]
-};
-
-struct Header {
-    uint32_t kind, type, op, root;
-    uint64_t count;
-};
-
-bool same(const Header& a, const Header& b) { return memcmp(&a, &b, sizeof a) == 0; }
-
-std::string describe(const Header& h) {
-    char text[120];
-    const char* name = h.kind <= Broadcast ? kind_names[h.kind] : "unknown";
-    snprintf(text, sizeof text, "%s of %llu elements of type %u (op %u, root %u)", name, (unsigned long long)h.count, h.type,
-             h.op, h.root);
-    return text;
-}
-
-// --- communicators and operations
-// ---------------------------------------------------------------------------------------
-struct Comm {
-    int rank, ranks, device;
-    bool blocking;
-    size_t map_bytes;
-    Shared* shared;
-    std::atomic<int> aborted{0};
-    std::atomic<int> state{Success};  // what ncclCommGetAsyncError answers, for errors found on this rank
-    std::atomic<int> group_in_progress{0};
-    void* running = nullptr;          // the state of the group that is at the head of a stream
-    std::string last, path;
-
-    Ring& to(int peer) { return shared->rings[rank * ranks + peer]; }
-    Ring& from(int peer) { return shared->rings[peer * ranks + rank]; }
-};
-
-// One operation of a group. Plain data: it is copied into the stream, and into graphs.
-struct Op {
-    Header header;
-    const unsigned char* from;
-    unsigned char* to;
-    int peer;       // of messages
-    bool receives;  // of messages
-};
-
-struct Group {
-    Comm* comm;
-    uint32_t num_ops;
-};
-
-thread_local std::string last_error;
-
-int fail(Comm* comm, int code, const char* format, ...) {
-    char text[400];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    last_error = text;
-    if (comm) comm->last = text;
-    return code;
-}
-
-// A misuse that concerns every rank: all stop, and hear the same words.
-int misuse(Comm* comm, const std::string& text) {
-    int expected = 0;
-    if (comm->shared->failed.compare_exchange_strong(expected, 1)) {
-        snprintf(comm->shared->reason, sizeof comm->shared->reason, "%s", text.c_str());
-        fprintf(stderr, "softcuda nccl: %s\n", text.c_str());
-        comm->shared->failed.store(2);
-    }
-    comm->state = InvalidUsage;
-    comm->shared->moves.fetch_add(1);
-    softcudaWake();
-    return LaunchFailed;
-}
-
-// --- moving bytes
-// -------------------------------------------------------------------------------------------------------
-// Progress of one operation with one peer: bytes of header and payload, both ways. Zero at the
-// beginning of each execution.
-struct Progress {
-    uint64_t sent, got;
-};
-
-size_t ring_write(Ring& ring, const unsigned char* from, size_t bytes) {
-    uint64_t written = ring.written.load(std::memory_order_relaxed);
-    size_t free = ring_bytes - (written - ring.read.load(std::memory_order_acquire));
-    bytes = bytes < free ? bytes : free;
-    for (size_t done = 0; done < bytes;) {
-        size_t at = (written + done) % ring_bytes, part = ring_bytes - at;
-        part = part < bytes - done ? part : bytes - done;
-        memcpy(ring.data + at, from + done, part);
-        done += part;
-    }
-    ring.written.store(written + bytes, std::memory_order_release);
-    return bytes;
-}
-
-size_t ring_filled(Ring& ring) {
-    return ring.written.load(std::memory_order_acquire) - ring.read.load(std::memory_order_relaxed);
-}
-
-void ring_peek(Ring& ring, unsigned char* to, size_t bytes) {
-    uint64_t read = ring.read.load(std::memory_order_relaxed);
-    for (size_t done = 0; done < bytes;) {
-        size_t at = (read + done) % ring_bytes, part = ring_bytes - at;
-        part = part < bytes - done ? part : bytes - done;
-        memcpy(to + done, ring.data + at, part);
-        done += part;
-    }
-}
-
-void ring_take(Ring& ring, size_t bytes) {
-    ring.read.store(ring.read.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
-}
-
-// What an operation sends to and receives from `peer`; no length: nothing travels that way, not
-// even a header.
-struct Parcel {
-    const unsigned char* from = nullptr;
-    unsigned char* to = nullptr;
-    size_t send = 0, receive = 0;
-    bool sends = false, receives = false;
-};
-
-Parcel parcel(const Comm& comm, const Op& op, int peer) {
-    const Header& h = op.header;
-    size_t bytes = h.count * type_bytes[h.type];
-    Parcel p;
-    switch (h.kind) {
-        case Message:
-            if (peer != op.peer) return p;
-            if (op.receives) p.receives = true, p.to = op.to, p.receive = bytes;
-            else p.sends = true, p.from = op.from, p.send = bytes;
-            return p;
-        case Broadcast:
-            if (peer == comm.rank) return p;
-            if (comm.rank == (int)h.root) p.sends = true, p.from = op.from, p.send = bytes;
-            else if (peer == (int)h.root) p.receives = true, p.to = op.to, p.receive = bytes;
-            return p;
-        case AllGather:
-            if (peer == comm.rank) return p;
-            p.sends = p.receives = true;
-            p.from = op.from, p.send = bytes;
-            p.to = op.to + peer * bytes, p.receive = bytes;
-            return p;
-        default:  // sums: what is received is added, not stored
-            if (peer == comm.rank) return p;
-            p.sends = p.receives = true;
-            p.from = op.from + (h.kind == ReduceScatter ? peer * bytes : 0), p.send = bytes;
-            p.receive = bytes;
-            return p;
-    }
-}
-
-bool is_sum(const Op& op) { return op.header.kind == AllReduce || op.header.kind == ReduceScatter; }
-
-// Sends what fits; whether anything has moved.
-bool send_some(Comm& comm, const Op& op, int peer, const Parcel& p, Progress& progress) {
-    uint64_t before = progress.sent;
-    Ring& ring = comm.to(peer);
-    if (progress.sent < sizeof(Header)) {
-        if (ring_bytes - ring_filled(ring) < sizeof(Header)) return false;
-        ring_write(ring, reinterpret_cast<const unsigned char*>(&op.header), sizeof(Header));
-        progress.sent = sizeof(Header);
-    }
-    size_t done = progress.sent - sizeof(Header);
-    if (done < p.send) {
-        size_t bytes = ring_write(ring, p.from + done, p.send - done);
-        softcudaReads(p.from + done, bytes);
-        progress.sent += bytes;
-    }
-    return progress.sent != before;
-}
-
-// Receives the header once it is whole: 1 moved, 0 not yet, -1 it does not fit.
-int receive_header(Comm& comm, const Op& op, int peer, Progress& progress) {
-    if (progress.got >= sizeof(Header)) return 0;
-    Ring& ring = comm.from(peer);
-    if (ring_filled(ring) < sizeof(Header)) return 0;
-    Header header;
-    ring_peek(ring, reinterpret_cast<unsigned char*>(&header), sizeof header);
-    if (!same(header, op.header)) {
-        misuse(&comm, "rank " + std::to_string(comm.rank) + " is in " + describe(op.header) + ", rank " +
-                          std::to_string(peer) + " in " + describe(header));
-        return -1;
-    }
-    ring_take(ring, sizeof header);
-    progress.got = sizeof header;
-    return 1;
-}
-
-bool receive_some(Comm& comm, int peer, const Parcel& p, Progress& progress) {
-    if (progress.got < sizeof(Header)) return false;
-    size_t done = progress.got - sizeof(Header), filled = ring_filled(comm.from(peer));
-    size_t bytes = p.receive - done < filled ? p.receive - done : filled;
-    if (bytes == 0) return false;
-    ring_peek(comm.from(peer), p.to + done, bytes);
-    softcudaWrites(p.to + done, bytes);
-    ring_take(comm.from(peer), bytes);
-    progress.got += bytes;
-    return true;
-}
-
-// --- sums
-// ---------------------------------------------------------------------------------------------------------------
-template <class T>
-T reduce(T a, T b, uint32_t op) {
-    switch (op) {
-        case 1: return a * b;
-        case 2: return a < b ? b : a;
-        case 3: return b < a ? b : a;
-        default: return a + b;
-    }
-}
-
-float widen_bf16(uint16_t bits) {
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, 4);
-    return value;
-}
-
-uint16_t narrow_bf16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-// Elements as T, added as W. The parts lie one after another, in the order of ranks.
-template <class T, class W, class Widen, class Narrow>
-void add_parts(const unsigned char* parts, int ranks, size_t bytes, unsigned char* to, uint32_t op, Widen widen, Narrow narrow) {
-    for (size_t at = 0; at < bytes; at += sizeof(T)) {
-        W sum{};
-        for (int rank = 0; rank < ranks; rank++) {
-            T element;
-            memcpy(&element, parts + rank * bytes + at, sizeof element);
-            sum = rank == 0 ? widen(element) : reduce<W>(sum, widen(element), op);
-        }
-        if (op == 4) sum = sum / (W)ranks;
-        T result = narrow(sum);
-        memcpy(to + at, &result, sizeof result);
-    }
-}
-
-template <class T, class W = T>
-void add_plain(const unsigned char* parts, int ranks, size_t bytes, unsigned char* to, uint32_t op) {
-    add_parts<T, W>(parts, ranks, bytes, to, op, [](T x) { return (W)x; }, [](W x) { return (T)x; });
-}
-
-void add_up(const unsigned char* parts, int ranks, size_t bytes, unsigned char* to, uint32_t type, uint32_t op) {
-    switch (type) {
-        case 0: return add_plain<int8_t>(parts, ranks, bytes, to, op);
-        case 1: return add_plain<uint8_t>(parts, ranks, bytes, to, op);
-        case 2: return add_plain<int32_t, int64_t>(parts, ranks, bytes, to, op);
-        case 3: return add_plain<uint32_t>(parts, ranks, bytes, to, op);
-        case 4: return add_plain<int64_t>(parts, ranks, bytes, to, op);
-        case 5: return add_plain<uint64_t>(parts, ranks, bytes, to, op);
-        case 6: return add_plain<_Float16, float>(parts, ranks, bytes, to, op);
-        case 7: return add_plain<float>(parts, ranks, bytes, to, op);
-        case 8: return add_plain<double>(parts, ranks, bytes, to, op);
-        default: return add_parts<uint16_t, float>(parts, ranks, bytes, to, op, widen_bf16, narrow_bf16);
-    }
-}
-
-// Adds the next chunk when every rank's part of it has come and this rank's own part has left: `to`
-// may be `from`.
-bool sum_some(Comm& comm, const Op& op, Progress* progress) {
-    const Header& h = op.header;
-    size_t bytes = h.count * type_bytes[h.type];
-    size_t done = progress[comm.rank].got;  // the own row counts what has been added
-    size_t chunk = bytes - done < chunk_bytes ? bytes - done : chunk_bytes;
-    if (chunk == 0) return false;
-    for (int peer = 0; peer < comm.ranks; peer++) {
-        if (peer == comm.rank) continue;
-        if (progress[peer].got < sizeof(Header) || ring_filled(comm.from(peer)) < chunk) return false;
-        if (h.kind == AllReduce && progress[peer].sent < sizeof(Header) + done + chunk) return false;
-    }
-    std::vector<unsigned char> parts(comm.ranks * chunk);
-    for (int peer = 0; peer < comm.ranks; peer++) {
-        unsigned char* part = parts.data() + peer * chunk;
-        if (peer == comm.rank) {
-            const unsigned char* own = op.from + (h.kind == ReduceScatter ? peer * bytes : 0) + done;
-            softcudaReads(own, chunk);
-            memcpy(part, own, chunk);
-        } else {
-            ring_peek(comm.from(peer), part, chunk);
-            ring_take(comm.from(peer), chunk);
-            progress[peer].got += chunk;
-        }
-    }
-    add_up(parts.data(), comm.ranks, chunk, op.to + done, h.type, h.op);
-    softcudaWrites(op.to + done, chunk);
-    progress[comm.rank].got += chunk;
-    return true;
-}
-
-// --- one execution of a group
-// -------------------------------------------------------------------------------------------
+// --- one execution of a group --------------------------------------------------------------------
 struct Execution {
     uint32_t begun;
     Progress progress[];  // [op * ranks + peer]
@@ -397,7 +66,8 @@ int check_addresses(Comm& comm, const Op& op) {
     size_t reads = bytes * (op.header.kind == ReduceScatter ? comm.ranks : 1);
     size_t writes = bytes * (op.header.kind == AllGather ? comm.ranks : 1);
     bool is_message = op.header.kind == Message;
-    bool reading = !(is_message && op.receives) && !(op.header.kind == Broadcast && comm.rank != (int)op.header.root);
+    bool reading = !(is_message && op.receives) &&
+                   !(op.header.kind == Broadcast && comm.rank != (int)op.header.root);
     bool writing = !is_message || op.receives;
     const struct { const void* at; size_t bytes; bool used; const char* what; } ranges[] = {
         {op.from, reads, reading, "reads"}, {op.to, writes, writing, "writes"}};
@@ -407,8 +77,9 @@ int check_addresses(Comm& comm, const Op& op) {
         bool mapped = softcudaIsMapped(range.at, range.bytes, &device);
         if (!mapped || (device >= 0 && device != comm.device)) {
             char text[300];
-            snprintf(text, sizeof text, "rank %d: %s %s %zu bytes at %p, which are %s", comm.rank, describe(op.header).c_str(),
-                     range.what, range.bytes, range.at, mapped ? "of another device" : "no memory of a device");
+            snprintf(text, sizeof text, "rank %d: %s %s %zu bytes at %p, which are %s", comm.rank,
+                     describe(op.header).c_str(), range.what, range.bytes, range.at,
+                     mapped ? "of another device" : "no memory of a device");
             misuse(&comm, text);
             return IllegalAddress;
         }
@@ -417,7 +88,8 @@ int check_addresses(Comm& comm, const Op& op) {
 }
 
 // Moves one operation on; whether it is done comes back in `done`.
-bool advance(Comm& comm, const Op& op, Progress* progress, bool* may_send, bool* may_receive, bool& done) {
+bool advance(Comm& comm, const Op& op, Progress* progress, bool* may_send, bool* may_receive,
+             bool& done) {
     bool moved = false;
     done = true;
     for (int peer = 0; peer < comm.ranks; peer++) {
@@ -473,7 +145,8 @@ int poll_group(const void* argument, void* state, void*) {
     if (!execution.begun) {
         if (comm.running) {
             return misuse(&comm, "rank " + std::to_string(comm.rank) +
-                                     " has operations of one communicator at the heads of two streams: their order is undefined");
+                                     " has operations of one communicator at the heads of two "
+                                     "streams: their order is undefined");
         }
         for (uint32_t i = 0; i < group.num_ops; i++) {
             if (int code = check_addresses(comm, ops[i])) return code;
@@ -488,7 +161,8 @@ int poll_group(const void* argument, void* state, void*) {
     for (int peer = 0; peer < comm.ranks; peer++) may_send[peer] = may_receive[peer] = true;
     for (uint32_t i = 0; i < group.num_ops; i++) {
         bool done = false;
-        any_moved |= advance(comm, ops[i], execution.progress + i * comm.ranks, may_send, may_receive, done);
+        any_moved |=
+            advance(comm, ops[i], execution.progress + i * comm.ranks, may_send, may_receive, done);
         all_done &= done;
         if (comm.shared->failed) return finish_group(comm, LaunchFailed);
     }
@@ -499,8 +173,7 @@ int poll_group(const void* argument, void* state, void*) {
     return all_done ? finish_group(comm, SOFTCUDA_DONE) : SOFTCUDA_WAIT;
 }
 
-// --- groups of calls
-// ----------------------------------------------------------------------------------------------------
+// --- groups of calls -----------------------------------------------------------------------------
 struct Listed {
     Comm* comm;
     void* stream;
@@ -519,7 +192,8 @@ int enqueue(Comm* comm, void* stream, const std::vector<Op>& ops) {
     memcpy(bytes.data() + sizeof group, ops.data(), ops.size() * sizeof(Op));
     size_t state = sizeof(Execution) + ops.size() * comm->ranks * sizeof(Progress);
     std::string name = std::string("nccl ") + kind_names[ops[0].header.kind];
-    int code = softcudaEnqueuePoll(stream, name.c_str(), poll_group, bytes.data(), bytes.size(), state, nullptr);
+    int code = softcudaEnqueuePoll(stream, name.c_str(), poll_group, bytes.data(), bytes.size(),
+                                   state, nullptr);
     if (code) return fail(comm, CudaError, "enqueueing failed with CUDA error %d", code);
     return Success;
 }
@@ -556,15 +230,19 @@ int end_group() {
 
 int list(Comm* comm, void* stream, Op op, const char* function) {
     int code = Success;
-    if (!comm || !comm->shared || comm->aborted) code = fail(comm, InvalidArgument, "%s: the communicator is no more", function);
-    else if (op.header.type > 9) code = fail(comm, InvalidArgument, "%s: type %u", function, op.header.type);
-    else if (op.header.op > 4) code = fail(comm, InvalidArgument, "%s: operation %u", function, op.header.op);
+    if (!comm || !comm->shared || comm->aborted)
+        code = fail(comm, InvalidArgument, "%s: the communicator is no more", function);
+    else if (op.header.type > 9)
+        code = fail(comm, InvalidArgument, "%s: type %u", function, op.header.type);
+    else if (op.header.op > 4)
+        code = fail(comm, InvalidArgument, "%s: operation %u", function, op.header.op);
     else if ((int)op.header.root >= comm->ranks || op.peer < 0 || op.peer >= comm->ranks)
         code = fail(comm, InvalidArgument, "%s: there are %d ranks", function, comm->ranks);
     else if (comm->shared->num_arrived != comm->ranks)
         code = fail(comm, InvalidUsage, "%s: not all ranks have come", function);
     else if (softcudaStreamDevice(stream) != comm->device)
-        code = fail(comm, InvalidArgument, "%s: a stream of device %d, but the communicator is of device %d", function,
+        code = fail(comm, InvalidArgument,
+                    "%s: a stream of device %d, but the communicator is of device %d", function,
                     softcudaStreamDevice(stream), comm->device);
     if (code != Success) {
         if (group_depth && group_error == Success) group_error = code;
@@ -574,8 +252,7 @@ int list(Comm* comm, void* stream, Op op, const char* function) {
     return group_depth ? Success : end_group();
 }
 
-// --- coming together
-// ----------------------------------------------------------------------------------------------------
+// --- coming together -----------------------------------------------------------------------------
 struct Id {
     char magic[16];
     char path[96];
@@ -590,7 +267,8 @@ Shared* open_shared(const Id& id, int ranks, size_t& bytes) {
     int file = open(id.path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0) return nullptr;
     void* memory = MAP_FAILED;
-    if (ftruncate(file, (off_t)bytes) == 0) memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (ftruncate(file, (off_t)bytes) == 0)
+        memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     return memory == MAP_FAILED ? nullptr : static_cast<Shared*>(memory);
 }
@@ -600,14 +278,16 @@ int arrive(Comm** made, int ranks, Id id, int rank, bool blocking) {
     if (memcmp(id.magic, "softcuda nccl 1", 16) != 0)
         return fail(nullptr, InvalidArgument, "the unique id was not made by the software NCCL");
     if (ranks < 1 || ranks > most_ranks || rank < 0 || rank >= ranks)
-        return fail(nullptr, InvalidArgument, "rank %d of %d (at most %d)", rank, ranks, most_ranks);
+        return fail(nullptr, InvalidArgument, "rank %d of %d (at most %d)", rank, ranks,
+                    most_ranks);
     int device = softcudaStreamDevice(nullptr);
     if (device < 0) return fail(nullptr, CudaError, "no CUDA context is current");
     size_t bytes = 0;
     Shared* shared = open_shared(id, ranks, bytes);
     if (!shared) return fail(nullptr, SystemError, "%s: %s", id.path, strerror(errno));
     Seat& seat = shared->seats[rank];
-    if (seat.arrived.exchange(1)) return fail(nullptr, InvalidUsage, "rank %d has come twice", rank);
+    if (seat.arrived.exchange(1))
+        return fail(nullptr, InvalidUsage, "rank %d has come twice", rank);
     auto* comm = new Comm;
     comm->rank = rank, comm->ranks = ranks, comm->device = device, comm->blocking = blocking;
     comm->map_bytes = bytes, comm->shared = shared, comm->path = id.path;
@@ -620,8 +300,10 @@ int arrive(Comm** made, int ranks, Id id, int rank, bool blocking) {
         unlink(id.path);
         for (int a = 0; a < ranks; a++)
             for (int b = 0; b < a; b++)
-                if (shared->seats[a].process == shared->seats[b].process && shared->seats[a].device == shared->seats[b].device)
-                    misuse(comm, "ranks " + std::to_string(b) + " and " + std::to_string(a) + " are on one device");
+                if (shared->seats[a].process == shared->seats[b].process &&
+                    shared->seats[a].device == shared->seats[b].device)
+                    misuse(comm, "ranks " + std::to_string(b) + " and " + std::to_string(a) +
+                                     " are on one device");
         shared->moves.fetch_add(1);
     }
     *made = comm;
@@ -631,7 +313,9 @@ int arrive(Comm** made, int ranks, Id id, int rank, bool blocking) {
 
 int state_of(Comm* comm) {
     if (!comm->shared) return comm->state;
-    if (comm->shared->failed) return fail(comm, InvalidUsage, "%s", comm->shared->failed == 2 ? comm->shared->reason : "");
+    if (comm->shared->failed)
+        return fail(comm, InvalidUsage, "%s",
+                    comm->shared->failed == 2 ? comm->shared->reason : "");
     if (comm->shared->num_arrived != comm->ranks) return InProgress;
     for (int peer = 0; peer < comm->ranks; peer++)
         if (peer != comm->rank && comm->shared->seats[peer].gone)
@@ -644,7 +328,8 @@ int wait_for_ranks(Comm* comm) {
     auto end = std::chrono::steady_clock::now() + std::chrono::seconds(limit ? atoi(limit) : 60);
     while (state_of(comm) == InProgress) {
         if (std::chrono::steady_clock::now() > end)
-            return fail(comm, SystemError, "%d of %d ranks have come", comm->shared->num_arrived.load(), comm->ranks);
+            return fail(comm, SystemError, "%d of %d ranks have come",
+                        comm->shared->num_arrived.load(), comm->ranks);
         std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     return state_of(comm);
@@ -696,20 +381,25 @@ int leave(Comm* comm, bool aborts) {
 }
 
 Op message(const void* from, void* to, size_t count, int type, int peer) {
-    Op op{{Message, (uint32_t)type, 0, 0, count}, static_cast<const unsigned char*>(from), static_cast<unsigned char*>(to), peer,
+    Op op{{Message, (uint32_t)type, 0, 0, count},
+          static_cast<const unsigned char*>(from),
+          static_cast<unsigned char*>(to),
+          peer,
           to != nullptr};
     return op;
 }
 
 Op collective(Kind kind, const void* from, void* to, size_t count, int type, int op, int root) {
-    return Op{{kind, (uint32_t)type, (uint32_t)op, (uint32_t)root, count}, static_cast<const unsigned char*>(from),
-              static_cast<unsigned char*>(to), 0, false};
+    return Op{{kind, (uint32_t)type, (uint32_t)op, (uint32_t)root, count},
+              static_cast<const unsigned char*>(from),
+              static_cast<unsigned char*>(to),
+              0,
+              false};
 }
 
 }  // namespace
 
-// --- NCCL's functions
-// ---------------------------------------------------------------------------------------------------
+// --- NCCL's functions ----------------------------------------------------------------------------
 #pragma GCC visibility push(default)
 extern "C" {
 
@@ -735,13 +425,19 @@ int ncclGetUniqueId(Id* id) {
     snprintf(id->magic, sizeof id->magic, "softcuda nccl 1");
     const char* folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
     snprintf(id->path, sizeof id->path, "%s/softcuda-nccl-%d-%llx-%llu", folder, getpid(),
-             (unsigned long long)now.tv_sec * 1000000000ull + now.tv_nsec, (unsigned long long)number++);
+             (unsigned long long)now.tv_sec * 1000000000ull + now.tv_nsec,
+             (unsigned long long)number++);
     return Success;
 }
 
 const char* ncclGetErrorString(int code) {
-    static const char* const texts[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error",
-                                        "invalid argument", "invalid usage", "remote process exited or there was a network error",
+    static const char* const texts[] = {"no error",
+                                        "unhandled cuda error",
+                                        "unhandled system error",
+                                        "internal error",
+                                        "invalid argument",
+                                        "invalid usage",
+                                        "remote process exited or there was a network error",
                                         "NCCL operation in progress"};
     return code >= 0 && code <= InProgress ? texts[code] : "unknown result code";
 }
@@ -754,7 +450,8 @@ const char* ncclGetLastError(Comm* comm) {
 
 int ncclCommInitRankConfig(Comm** made, int ranks, Id id, int rank, Config* config) {
     bool blocking = !config || config->blocking == INT_MIN || config->blocking != 0;
-    if (config && config->magic != 0xcafebeef) return fail(nullptr, InvalidArgument, "the config was not initialised");
+    if (config && config->magic != 0xcafebeef)
+        return fail(nullptr, InvalidArgument, "the config was not initialised");
     int code = arrive(made, ranks, id, rank, blocking);
     if (code != Success) {
         if (group_depth && group_error == Success) group_error = code;
@@ -765,9 +462,13 @@ int ncclCommInitRankConfig(Comm** made, int ranks, Id id, int rank, Config* conf
     return group_depth ? Success : end_group();
 }
 
-int ncclCommInitRank(Comm** made, int ranks, Id id, int rank) { return ncclCommInitRankConfig(made, ranks, id, rank, nullptr); }
+int ncclCommInitRank(Comm** made, int ranks, Id id, int rank) {
+    return ncclCommInitRankConfig(made, ranks, id, rank, nullptr);
+}
 
-int ncclCommFinalize(Comm* comm) { return comm && !comm->aborted ? Success : fail(comm, InvalidArgument, "no communicator"); }
+int ncclCommFinalize(Comm* comm) {
+    return comm && !comm->aborted ? Success : fail(comm, InvalidArgument, "no communicator");
+}
 int ncclCommDestroy(Comm* comm) { return leave(comm, false); }
 int ncclCommAbort(Comm* comm) { return leave(comm, true); }
 
@@ -785,7 +486,8 @@ int ncclCommUserRank(const Comm* comm, int* rank) { return *rank = comm->rank, S
 int ncclCommRegister(const Comm* comm, void* address, size_t bytes, void** handle) {
     int device = -1;
     if (!softcudaIsMapped(address, bytes, &device) || device != comm->device)
-        return fail(nullptr, InvalidArgument, "%zu bytes at %p are no memory of device %d", bytes, address, comm->device);
+        return fail(nullptr, InvalidArgument, "%zu bytes at %p are no memory of device %d", bytes,
+                    address, comm->device);
     *handle = address;
     return Success;
 }
@@ -795,7 +497,8 @@ int ncclMemAlloc(void** address, size_t bytes) {
     unsigned long long made = 0;
     int code = cuMemAlloc_v2(&made, bytes);
     *address = (void*)(uintptr_t)made;
-    return code ? fail(nullptr, CudaError, "cuMemAlloc of %zu bytes failed with %d", bytes, code) : (int)Success;
+    return code ? fail(nullptr, CudaError, "cuMemAlloc of %zu bytes failed with %d", bytes, code)
+                : (int)Success;
 }
 
 int ncclMemFree(void* address) {
@@ -820,20 +523,25 @@ int ncclRecv(void* to, size_t count, int type, int peer, Comm* comm, void* strea
     return list(comm, stream, op, "ncclRecv");
 }
 
-int ncclAllReduce(const void* from, void* to, size_t count, int type, int op, Comm* comm, void* stream) {
+int ncclAllReduce(const void* from, void* to, size_t count, int type, int op, Comm* comm,
+                  void* stream) {
     return list(comm, stream, collective(AllReduce, from, to, count, type, op, 0), "ncclAllReduce");
 }
 
-int ncclReduceScatter(const void* from, void* to, size_t count, int type, int op, Comm* comm, void* stream) {
-    return list(comm, stream, collective(ReduceScatter, from, to, count, type, op, 0), "ncclReduceScatter");
+int ncclReduceScatter(const void* from, void* to, size_t count, int type, int op, Comm* comm,
+                      void* stream) {
+    return list(comm, stream, collective(ReduceScatter, from, to, count, type, op, 0),
+                "ncclReduceScatter");
 }
 
 int ncclAllGather(const void* from, void* to, size_t count, int type, Comm* comm, void* stream) {
     return list(comm, stream, collective(AllGather, from, to, count, type, 0, 0), "ncclAllGather");
 }
 
-int ncclBroadcast(const void* from, void* to, size_t count, int type, int root, Comm* comm, void* stream) {
-    return list(comm, stream, collective(Broadcast, from, to, count, type, 0, root), "ncclBroadcast");
+int ncclBroadcast(const void* from, void* to, size_t count, int type, int root, Comm* comm,
+                  void* stream) {
+    return list(comm, stream, collective(Broadcast, from, to, count, type, 0, root),
+                "ncclBroadcast");
 }
 
 }  // extern "C"

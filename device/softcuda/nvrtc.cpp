@@ -25,15 +25,26 @@
 extern char** environ;
 
 // The headers for kernels travel inside the library.
-#define EMBED(symbol, file)                                                                    \
-  asm(".section .rodata\n.globl " #symbol "\n.hidden " #symbol "\n" #symbol ": .incbin \"" file "\"\n.byte 0\n.previous\n"); \
+#define EMBED(symbol, file)                                                                     \
+  asm(".section .rodata\n.globl " #symbol "\n.hidden " #symbol "\n" #symbol ": .incbin \"" file \
+      "\"\n.byte 0\n.previous\n");                                                              \
   extern "C" const char symbol[];
 EMBED(softcuda_hostcuda_h, SOFTCUDA_SOURCE "/hostcuda.h")
 EMBED(softcuda_hostcuda_abi_h, SOFTCUDA_SOURCE "/hostcuda_abi.h")
 
 namespace {
 
-enum Result { kSuccess = 0, kOutOfMemory = 1, kCreation = 2, kInvalidInput = 3, kInvalidProgram = 4, kInvalidOption = 5, kCompilation = 6, kNoLowered = 10, kInternal = 11 };
+enum Result {
+  kSuccess = 0,
+  kOutOfMemory = 1,
+  kCreation = 2,
+  kInvalidInput = 3,
+  kInvalidProgram = 4,
+  kInvalidOption = 5,
+  kCompilation = 6,
+  kNoLowered = 10,
+  kInternal = 11
+};
 
 struct Program {
   std::string name, text, log, cubin;
@@ -52,7 +63,9 @@ bool known(Program* p) {
   return programs.count(p) != 0;
 }
 
-void write_file(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -105,7 +118,8 @@ std::vector<Kernel> take_kernels(std::string& text) {
   std::string limit;
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];
-    if (c == '"' || c == '\'') {  // a literal (a digit separator ends at the next quote: there is none in kernels)
+    // A literal (a digit separator ends at the next quote: there is none in kernels).
+    if (c == '"' || c == '\'') {
       size_t end = at + 1;
       while (end < text.size() && text[end] != c) end += text[end] == '\\' ? 2 : 1;
       at = end + 1;
@@ -150,30 +164,50 @@ std::vector<Kernel> take_kernels(std::string& text) {
 std::string table(const std::vector<Kernel>& kernels) {
   std::ostringstream out;
   out << "\n# 1 \"hostcuda table\"\n"
-      << "namespace hostcuda { __attribute__((section(\".data.hostcuda\"))) const HostcudaRuntime* runtime; }\n"
+      << "namespace hostcuda { __attribute__((section(\".data.hostcuda\"))) const HostcudaRuntime* "
+         "runtime; }\n"
       << "extern \"C\" __attribute__((visibility(\"hidden\"))) char __bss_start[], _end[];\n"
       << "static const HostcudaKernel hostcuda_kernels[] = {\n";
   for (const Kernel& k : kernels)
-    out << "  {\"" << k.name << "\", &hostcuda::Thunk<&" << k.name << ">::run, hostcuda::Thunk<&" << k.name << ">::sizes, hostcuda::Thunk<&"
-        << k.name << ">::count, " << (k.bounds.empty() ? "0" : "hostcuda::first(" + k.bounds + ")") << "},\n";
+    out << "  {\"" << k.name << "\", &hostcuda::Thunk<&" << k.name << ">::run, hostcuda::Thunk<&"
+        << k.name << ">::sizes, hostcuda::Thunk<&" << k.name << ">::count, "
+        << (k.bounds.empty() ? "0" : "hostcuda::first(" + k.bounds + ")") << "},\n";
   out << "  {nullptr, nullptr, nullptr, 0, 0}};\n"
-      << "extern \"C\" __attribute__((visibility(\"default\"))) const HostcudaModule hostcuda_module;\n"
-      << "const HostcudaModule hostcuda_module = {kHostcudaVersion, hostcuda_kernels, " << kernels.size()
-      << ", __bss_start, _end, &hostcuda::runtime};\n";
+      << "extern \"C\" __attribute__((visibility(\"default\"))) const HostcudaModule "
+         "hostcuda_module;\n"
+      << "const HostcudaModule hostcuda_module = {kHostcudaVersion, hostcuda_kernels, "
+      << kernels.size() << ", __bss_start, _end, &hostcuda::runtime};\n";
   return out.str();
 }
 
-bool has_fma() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
+bool has_fma() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
 
 std::vector<std::string> compiler_flags() {
   // Unrolling pragmas are for the device; helpers of the prelude may be unused; ABI remarks on
   // vectors are not warnings.
-  std::vector<std::string> flags = {"-std=c++20", "-O2", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions", "-fno-rtti",
-                                    "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-psabi",
-                                    "-fno-strict-aliasing", "-pipe"};
+  std::vector<std::string> flags = {"-std=c++20",
+                                    "-O2",
+                                    "-fPIC",
+                                    "-ffp-contract=off",
+                                    "-fno-math-errno",
+                                    "-fno-exceptions",
+                                    "-fno-rtti",
+                                    "-fvisibility=hidden",
+                                    "-Wall",
+                                    "-Wextra",
+                                    "-Wno-unknown-pragmas",
+                                    "-Wno-unused-function",
+                                    "-Wno-psabi",
+                                    "-fno-strict-aliasing",
+                                    "-pipe"};
   if (has_fma()) flags.insert(flags.end(), {"-mavx2", "-mfma", "-mf16c"});
 #if defined(SOFTCUDA_ASAN)
-  flags.insert(flags.end(), {"-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-fno-sanitize=vptr"});
+  flags.insert(flags.end(),
+               {"-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined",
+                "-fno-omit-frame-pointer", "-fno-sanitize=vptr"});
 #elif defined(SOFTCUDA_TSAN)
   flags.insert(flags.end(), {"-g1", "-fsanitize=thread", "-fno-omit-frame-pointer"});
 #endif
@@ -189,7 +223,9 @@ std::vector<std::string> compiler_flags() {
 bool take_options(int count, const char* const* options, std::vector<std::string>& flags) {
   for (int i = 0; i < count; i++) {
     const std::string o = options[i];
-    const auto value = [&](const char* name) { return o.rfind(name, 0) == 0 ? o.substr(strlen(name)) : std::string(); };
+    const auto value = [&](const char* name) {
+      return o.rfind(name, 0) == 0 ? o.substr(strlen(name)) : std::string();
+    };
     if (o == "-D" || o == "-I" || o == "-U") {
       if (i + 1 >= count) return false;
       flags.push_back(o + options[++i]);
@@ -204,16 +240,20 @@ bool take_options(int count, const char* const* options, std::vector<std::string
   return true;
 }
 
-Result compile_in(const std::string& folder, Program& program, int count, const char* const* options) {
+Result compile_in(const std::string& folder, Program& program, int count,
+                  const char* const* options) {
   for (const auto& [name, text] : program.headers) {
-    for (size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1)) mkdir((folder + "/" + name.substr(0, slash)).c_str(), 0700);
+    for (size_t slash = name.find('/'); slash != std::string::npos;
+         slash = name.find('/', slash + 1))
+      mkdir((folder + "/" + name.substr(0, slash)).c_str(), 0700);
     write_file(folder + "/" + name, text);
   }
   write_file(folder + "/hostcuda.h", softcuda_hostcuda_h);
   write_file(folder + "/hostcuda_abi.h", softcuda_hostcuda_abi_h);
   // Everything of the program is local to its shared object: `__shared__` variables of templates,
   // too, are then plain statics.
-  write_file(folder + "/program.cpp", "#include \"hostcuda.h\"\nnamespace {\n#line 1 \"" + program.name + "\"\n" + program.text + "\n}\n");
+  write_file(folder + "/program.cpp", "#include \"hostcuda.h\"\nnamespace {\n#line 1 \"" +
+                                          program.name + "\"\n" + program.text + "\n}\n");
   const std::string log = folder + "/log";
   const char* chosen = getenv("SOFTCUDA_CXX");
   std::vector<std::string> base = {chosen && *chosen ? chosen : "g++"};
@@ -224,14 +264,17 @@ Result compile_in(const std::string& folder, Program& program, int count, const 
     program.log = "softcuda: an option lacks its value\n";
     return kInvalidOption;
   }
-  first.insert(first.end(), {"-I" + folder, "-E", folder + "/program.cpp", "-o", folder + "/program.ii"});
+  first.insert(first.end(),
+               {"-I" + folder, "-E", folder + "/program.cpp", "-o", folder + "/program.ii"});
   int status = run(first, log);
   if (status == 0) {
     std::string text = read_file(folder + "/program.ii");
     const std::vector<Kernel> kernels = take_kernels(text);
     write_file(folder + "/program.ii", text + table(kernels));
     std::vector<std::string> second = base;
-    second.insert(second.end(), {"-fpreprocessed", "-x", "c++-cpp-output", folder + "/program.ii", "-shared", "-nostartfiles", "-Wl,-z,now", "-o", folder + "/program.so"});
+    second.insert(second.end(),
+                  {"-fpreprocessed", "-x", "c++-cpp-output", folder + "/program.ii", "-shared",
+                   "-nostartfiles", "-Wl,-z,now", "-o", folder + "/program.so"});
     status = run(second, log);
   }
   program.log = read_file(log);
@@ -257,7 +300,9 @@ Result compile(Program& program, int count, const char* const* options) {
 // kernels are never stale.
 int minor_version() {
   uint32_t hash = 2166136261u;
-  const auto add = [&](const char* text) { for (; *text; text++) hash = (hash ^ static_cast<unsigned char>(*text)) * 16777619u; };
+  const auto add = [&](const char* text) {
+    for (; *text; text++) hash = (hash ^ static_cast<unsigned char>(*text)) * 16777619u;
+  };
   add(softcuda_hostcuda_h);
   add(softcuda_hostcuda_abi_h);
   for (const std::string& f : compiler_flags()) add(f.c_str());
@@ -275,7 +320,13 @@ API int nvrtcVersion(int* major, int* minor) {
   return kSuccess;
 }
 API const char* nvrtcGetErrorString(int result) {
-  static const char* const names[] = {"NVRTC_SUCCESS", "NVRTC_ERROR_OUT_OF_MEMORY", "NVRTC_ERROR_PROGRAM_CREATION_FAILURE", "NVRTC_ERROR_INVALID_INPUT", "NVRTC_ERROR_INVALID_PROGRAM", "NVRTC_ERROR_INVALID_OPTION", "NVRTC_ERROR_COMPILATION"};
+  static const char* const names[] = {"NVRTC_SUCCESS",
+                                      "NVRTC_ERROR_OUT_OF_MEMORY",
+                                      "NVRTC_ERROR_PROGRAM_CREATION_FAILURE",
+                                      "NVRTC_ERROR_INVALID_INPUT",
+                                      "NVRTC_ERROR_INVALID_PROGRAM",
+                                      "NVRTC_ERROR_INVALID_OPTION",
+                                      "NVRTC_ERROR_COMPILATION"};
   return result >= 0 && result <= 6 ? names[result] : "NVRTC_ERROR_INTERNAL_ERROR";
 }
 API int nvrtcGetNumSupportedArchs(int* count) {
@@ -286,7 +337,8 @@ API int nvrtcGetSupportedArchs(int* archs) {
   archs[0] = 80, archs[1] = 90, archs[2] = 100;
   return kSuccess;
 }
-API int nvrtcCreateProgram(Program** out, const char* text, const char* name, int num_headers, const char* const* headers, const char* const* names) {
+API int nvrtcCreateProgram(Program** out, const char* text, const char* name, int num_headers,
+                           const char* const* headers, const char* const* names) {
   if (!out || !text || num_headers < 0) return kInvalidInput;
   Program* p = new Program{name && *name ? name : "default_program", text, {}, {}, {}, {}};
   for (int i = 0; i < num_headers; i++) p->headers.emplace_back(names[i], headers[i]);
@@ -303,14 +355,26 @@ API int nvrtcDestroyProgram(Program** p) {
   *p = nullptr;
   return kSuccess;
 }
-API int nvrtcCompileProgram(Program* p, int count, const char* const* options) { return known(p) ? compile(*p, count, options) : kInvalidProgram; }
-API int nvrtcGetProgramLogSize(Program* p, size_t* bytes) { return known(p) ? (*bytes = p->log.size() + 1, kSuccess) : kInvalidProgram; }
-API int nvrtcGetProgramLog(Program* p, char* out) { return known(p) ? (memcpy(out, p->log.c_str(), p->log.size() + 1), kSuccess) : kInvalidProgram; }
-API int nvrtcGetCUBINSize(Program* p, size_t* bytes) { return known(p) ? (*bytes = p->cubin.size(), kSuccess) : kInvalidProgram; }
-API int nvrtcGetCUBIN(Program* p, char* out) { return known(p) ? (memcpy(out, p->cubin.data(), p->cubin.size()), kSuccess) : kInvalidProgram; }
+API int nvrtcCompileProgram(Program* p, int count, const char* const* options) {
+  return known(p) ? compile(*p, count, options) : kInvalidProgram;
+}
+API int nvrtcGetProgramLogSize(Program* p, size_t* bytes) {
+  return known(p) ? (*bytes = p->log.size() + 1, kSuccess) : kInvalidProgram;
+}
+API int nvrtcGetProgramLog(Program* p, char* out) {
+  return known(p) ? (memcpy(out, p->log.c_str(), p->log.size() + 1), kSuccess) : kInvalidProgram;
+}
+API int nvrtcGetCUBINSize(Program* p, size_t* bytes) {
+  return known(p) ? (*bytes = p->cubin.size(), kSuccess) : kInvalidProgram;
+}
+API int nvrtcGetCUBIN(Program* p, char* out) {
+  return known(p) ? (memcpy(out, p->cubin.data(), p->cubin.size()), kSuccess) : kInvalidProgram;
+}
 API int nvrtcGetPTXSize(Program* p, size_t* bytes) { return nvrtcGetCUBINSize(p, bytes); }
 API int nvrtcGetPTX(Program* p, char* out) { return nvrtcGetCUBIN(p, out); }
-API int nvrtcAddNameExpression(Program* p, const char* name) { return known(p) ? (p->names.emplace_back(name), kSuccess) : kInvalidProgram; }
+API int nvrtcAddNameExpression(Program* p, const char* name) {
+  return known(p) ? (p->names.emplace_back(name), kSuccess) : kInvalidProgram;
+}
 // Kernels are extern "C": their names are what they are.
 API int nvrtcGetLoweredName(Program* p, const char* name, const char** lowered) {
   if (!known(p)) return kInvalidProgram;

@@ -10,7 +10,8 @@
 extern "C" {
 void __asan_unpoison_memory_region(void const volatile* address, size_t bytes);
 void __sanitizer_start_switch_fiber(void** fake_stack_save, const void* bottom, size_t bytes);
-void __sanitizer_finish_switch_fiber(void* fake_stack_save, const void** bottom_old, size_t* bytes_old);
+void __sanitizer_finish_switch_fiber(void* fake_stack_save, const void** bottom_old,
+                                     size_t* bytes_old);
 }
 #define IF_ASAN(...) __VA_ARGS__
 #else

@@ -29,8 +29,10 @@ extern "C" __global__ void __launch_bounds__(256) narrow_blocks(const NarrowArgs
   for (u64 group = grid_thread(); group < a.groups * a.num_blocks; group += grid_threads()) {
     if (counts(a, group)) store4(a.narrow + 4 * group, load4(a.wide + 4 * group));
   }
-  for (u64 block = grid_thread(); a.narrow_lengths != nullptr && block < a.num_blocks; block += grid_threads()) {
-    a.narrow_lengths[block] = a.lengths == nullptr ? static_cast<u32>(a.groups * 4 * sizeof(bf16)) : a.lengths[block] / 2;
+  for (u64 block = grid_thread(); a.narrow_lengths != nullptr && block < a.num_blocks;
+       block += grid_threads()) {
+    a.narrow_lengths[block] =
+        a.lengths == nullptr ? static_cast<u32>(a.groups * 4 * sizeof(bf16)) : a.lengths[block] / 2;
   }
 }
 

@@ -58,19 +58,28 @@ __device__ __forceinline__ float4 add_four(float4 a, float4 b) {
 
 extern "C" __global__ void __launch_bounds__(256) sum_parts(const SumArgs a) {
   if (a.refused != nullptr && *a.refused != 0) return;
-  const u64 turn = a.sequence == nullptr ? 0 : *a.sequence % a.num_slots * (a.slot_bytes / sizeof(float));
-  const auto part = [&](u32 index) { return a.parts[index] + ((a.turning_parts >> index & 1u) != 0 ? turn : 0); };
-  const auto out = [&](u32 index) { return a.outs[index] + ((a.turning_outs >> index & 1u) != 0 ? turn : 0); };
+  const u64 turn =
+      a.sequence == nullptr ? 0 : *a.sequence % a.num_slots * (a.slot_bytes / sizeof(float));
+  const auto part = [&](u32 index) {
+    return a.parts[index] + ((a.turning_parts >> index & 1u) != 0 ? turn : 0);
+  };
+  const auto out = [&](u32 index) {
+    return a.outs[index] + ((a.turning_outs >> index & 1u) != 0 ? turn : 0);
+  };
   const u64 first = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x;
   const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
   for (u64 group = first; group < a.groups; group += stride) {
-    const auto load = [&](u32 index) { return reinterpret_cast<const float4*>(part(index))[group]; };
+    const auto load = [&](u32 index) {
+      return reinterpret_cast<const float4*>(part(index))[group];
+    };
     const float4 sum = tree<0, PARTS, float4>(load, add_four);
-    for (u32 index = 0; index < a.num_outs; index++) reinterpret_cast<float4*>(out(index))[group] = sum;
+    for (u32 index = 0; index < a.num_outs; index++)
+      reinterpret_cast<float4*>(out(index))[group] = sum;
   }
   for (u64 at = 4 * a.groups + first; at < a.len; at += stride) {
     const auto load = [&](u32 index) { return part(index)[at]; };
-    const float sum = tree<0, PARTS, float>(load, [](float one, float other) { return one + other; });
+    const float sum =
+        tree<0, PARTS, float>(load, [](float one, float other) { return one + other; });
     for (u32 index = 0; index < a.num_outs; index++) out(index)[at] = sum;
   }
 }

@@ -34,7 +34,8 @@ extern "C" __global__ void __launch_bounds__(128) optimizer_step(const StepArgs 
       float none = 0.0f;
       float& first = states > 0 ? a.first[start + i] : none;
       float& second = states > 1 ? a.second[start + i] : none;
-      update<HL_OPTIMIZER>(a.weights[start + i], first, second, a.gradient[start + i], a.constants, step, rate);
+      update<HL_OPTIMIZER>(a.weights[start + i], first, second, a.gradient[start + i], a.constants,
+                           step, rate);
     }
   }
 }

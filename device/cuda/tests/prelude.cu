@@ -68,7 +68,8 @@ extern "C" __global__ void __launch_bounds__(128) random_numbers(const RandomArg
 
 struct ReduceArgs {
   const u32* values;  // one per thread of one block
-  u32* out;           // per thread: warp sum, warp max, warp min, warp scan, block sum, block max, scan, total
+  // Per thread: warp sum, warp max, warp min, warp scan, block sum, block max, scan, total.
+  u32* out;
 };
 extern "C" __global__ void __launch_bounds__(256) reduce(const ReduceArgs a) {
   const u32 x = a.values[threadIdx.x];
@@ -107,7 +108,8 @@ HL_DEVICE void product(const ProductArgs& args) {
   load_matrices(fa, a + 16 * (lane & 15u) + 8 * (lane >> 4));
   load_matrices_transposed(fb4, b + 8 * lane);
   const u32 fb[2] = {fb4[0], fb4[1]};
-  float c[4] = {args.c[8 * g + 2 * t], args.c[8 * g + 2 * t + 1], args.c[8 * (g + 8) + 2 * t], args.c[8 * (g + 8) + 2 * t + 1]};
+  float c[4] = {args.c[8 * g + 2 * t], args.c[8 * g + 2 * t + 1], args.c[8 * (g + 8) + 2 * t],
+                args.c[8 * (g + 8) + 2 * t + 1]};
   if (is_bf16) {
     mma_bf16(c, fa, fb);
   } else {
@@ -118,8 +120,12 @@ HL_DEVICE void product(const ProductArgs& args) {
   args.c[8 * (g + 8) + 2 * t] = c[2];
   args.c[8 * (g + 8) + 2 * t + 1] = c[3];
 }
-extern "C" __global__ void __launch_bounds__(32) product_bf16(const ProductArgs args) { product<true>(args); }
-extern "C" __global__ void __launch_bounds__(32) product_f16(const ProductArgs args) { product<false>(args); }
+extern "C" __global__ void __launch_bounds__(32) product_bf16(const ProductArgs args) {
+  product<true>(args);
+}
+extern "C" __global__ void __launch_bounds__(32) product_f16(const ProductArgs args) {
+  product<false>(args);
+}
 
 struct ProductTf32Args {
   const float* a;  // 16 × 8, row-major
@@ -128,10 +134,11 @@ struct ProductTf32Args {
 };
 extern "C" __global__ void __launch_bounds__(32) product_tf32(const ProductTf32Args args) {
   const u32 g = lane_index() >> 2, t = lane_index() & 3u;
-  const float a[4] = {to_tf32(args.a[8 * g + t]), to_tf32(args.a[8 * (g + 8) + t]), to_tf32(args.a[8 * g + t + 4]),
-                      to_tf32(args.a[8 * (g + 8) + t + 4])};
+  const float a[4] = {to_tf32(args.a[8 * g + t]), to_tf32(args.a[8 * (g + 8) + t]),
+                      to_tf32(args.a[8 * g + t + 4]), to_tf32(args.a[8 * (g + 8) + t + 4])};
   const float b[2] = {to_tf32(args.b[8 * t + g]), to_tf32(args.b[8 * (t + 4) + g])};
-  float c[4] = {args.c[8 * g + 2 * t], args.c[8 * g + 2 * t + 1], args.c[8 * (g + 8) + 2 * t], args.c[8 * (g + 8) + 2 * t + 1]};
+  float c[4] = {args.c[8 * g + 2 * t], args.c[8 * g + 2 * t + 1], args.c[8 * (g + 8) + 2 * t],
+                args.c[8 * (g + 8) + 2 * t + 1]};
   mma_tf32(c, a, b);
   args.c[8 * g + 2 * t] = c[0];
   args.c[8 * g + 2 * t + 1] = c[1];

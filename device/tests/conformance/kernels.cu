@@ -106,8 +106,7 @@ extern "C" __global__ void stale_shared(const Args a) {
   words[threadIdx.x] = a.value;
 }
 
-// ---- mistakes
-// ----------------------------------------------------------------------------------------------------------
+// ---- mistakes -----------------------------------------------------------------------------------
 extern "C" __global__ void wild_store(const Args a) {
   if (grid_thread() == 0) a.to[static_cast<u64>(1) << 40] = a.value;
 }

@@ -67,7 +67,8 @@ __device__ __forceinline__ Row load_strip(const void* base, u64 first, u32 colum
 #pragma unroll
       for (u32 e = 0; e < ELEMENTS; e += 4) {
         const f32x4 four = load4(from + e);
-        row.x[v][e] = four.x, row.x[v][e + 1] = four.y, row.x[v][e + 2] = four.z, row.x[v][e + 3] = four.w;
+        row.x[v][e] = four.x, row.x[v][e + 1] = four.y, row.x[v][e + 2] = four.z,
+        row.x[v][e + 3] = four.w;
       }
     }
   }
@@ -76,7 +77,8 @@ __device__ __forceinline__ Row load_strip(const void* base, u64 first, u32 colum
 
 // Writes eight 16-bit elements in one access.
 __device__ __forceinline__ void store_eight(void* to, const u32 (&bits)[8]) {
-  store16(to, u32x4{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, bits[4] | bits[5] << 16, bits[6] | bits[7] << 16});
+  store16(to, u32x4{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, bits[4] | bits[5] << 16,
+                    bits[6] | bits[7] << 16});
 }
 
 // Writes the strip, rounded to nearest where elements are narrow.

@@ -50,7 +50,8 @@ __device__ __forceinline__ void raise_full(const Args& a, u32 index, u64 rows, u
 }
 
 // The number of the first sorted row of `table` whose key is not below `key`.
-__device__ __forceinline__ u32 row_at(const RequestArgs& a, const Table& table, u32 count, u32 key) {
+__device__ __forceinline__ u32 row_at(const RequestArgs& a, const Table& table, u32 count,
+                                      u32 key) {
   u32 low = 0, high = count;
   const u32* keys = a.keys + table.first_entry;
   while (low < high) {
@@ -79,7 +80,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
     for (u32 index = 0; index < a.num_tables; index++) {
       const u32* first = a.firsts + index * bounds + owner;
       const u32 count = first[1] - first[0], dim = a.tables[index].dim;
-      const bool fits = count <= a.slot_rows - rows && static_cast<u64>(count) * dim <= a.slot_elements - elements;
+      const bool fits = count <= a.slot_rows - rows &&
+                        static_cast<u64>(count) * dim <= a.slot_elements - elements;
       u32* place = a.places + 2 * (index * a.num_owners + owner);
       place[0] = fits ? rows : NO_PLACE;
       place[1] = elements;
@@ -87,7 +89,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
       if (fits) {
         rows += count, elements += count * dim;
       } else {
-        raise_full(a, index, rows + static_cast<u64>(count), elements + static_cast<u64>(count) * dim);
+        raise_full(a, index, rows + static_cast<u64>(count),
+                   elements + static_cast<u64>(count) * dim);
       }
     }
     a.lengths[owner] = (a.num_tables + rows) * sizeof(u32);
@@ -117,10 +120,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestA
     const Table table = a.tables[index];
     const u32 end = table.first_entry + a.num_entries[2 * index];
     const u32* bases = a.bases + index * (a.num_owners + 1);
-    for (u32 entry = tile * TILE + threadIdx.x; entry < (tile + 1) * TILE && entry < end; entry += BLOCK) {
+    for (u32 entry = tile * TILE + threadIdx.x; entry < (tile + 1) * TILE && entry < end;
+         entry += BLOCK) {
       const u32 key = a.keys[entry], row = a.row_numbers[entry];
       const bool is_first = a.row_starts[row] == entry;
-      u32 origin = IN_REPLICA | key, destination = IN_FREQUENT | (table.first_gradient + key * table.dim);
+      u32 origin = IN_REPLICA | key,
+          destination = IN_FREQUENT | (table.first_gradient + key * table.dim);
       if (key >= table.num_frequent) {
         const u32 owner = owner_of(bases, a.num_owners, key);
         const u32 number = row - a.firsts[index * (a.num_owners + 1) + owner];
@@ -172,13 +177,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK) asked_bounds(const AskedArgs
     u32 rows = 0, elements = 0;
     for (u32 index = 0; index < a.num_tables; index++) {
       const u32 count = slot[index], dim = a.tables[index].dim;
-      const bool fits = count <= a.slot_rows - rows && static_cast<u64>(count) * dim <= a.slot_elements - elements;
+      const bool fits = count <= a.slot_rows - rows &&
+                        static_cast<u64>(count) * dim <= a.slot_elements - elements;
       u32* place = a.places + 3 * (source * a.num_tables + index);
       place[0] = rows, place[1] = elements, place[2] = fits ? count : 0;
       if (fits) {
         rows += count, elements += count * dim;
       } else {
-        raise_full(a, index, rows + static_cast<u64>(count), elements + static_cast<u64>(count) * dim);
+        raise_full(a, index, rows + static_cast<u64>(count),
+                   elements + static_cast<u64>(count) * dim);
       }
     }
     a.lengths[source] = elements * sizeof(float);
@@ -210,7 +217,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) asked_keys(const AskedArgs a
     const u32 source = list / a.num_tables, index = list % a.num_tables;
     const Table table = a.tables[index];
     const u32* place = a.places + 3 * list;
-    const u32 next = source + 1 < a.num_sources ? place[3 * a.num_tables + 2] : a.num_entries[index];
+    const u32 next =
+        source + 1 < a.num_sources ? place[3 * a.num_tables + 2] : a.num_entries[index];
     const u32 count = next - place[2];
     const u32* rows = a.ids + static_cast<u64>(source) * a.slot_words + a.num_tables + place[0];
     for (u32 i = threadIdx.x; i < count; i += BLOCK) {
@@ -234,19 +242,25 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) answer(const AskedArgs a)
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
     const u32 dim = DIM == 0 ? table.dim : DIM, end = table.first_entry + a.num_entries[index];
-    for (u32 first = tile * TILE + warp * 32; first < (tile + 1) * TILE && first < end; first += BLOCK) {
+    for (u32 first = tile * TILE + warp * 32; first < (tile + 1) * TILE && first < end;
+         first += BLOCK) {
       const u32 mine = first + lane < end ? a.keys[first + lane] : 0;
       const u32 to = first + lane < end ? a.values[first + lane] : 0;
 #pragma unroll 4
       for (u32 k = 0; k < 32 / GROUPS; k++) {
         const u32 entry = k * GROUPS + group;
-        const u32 row = __shfl_sync(ALL_LANES, mine, entry), element = __shfl_sync(ALL_LANES, to, entry);
+        const u32 row = __shfl_sync(ALL_LANES, mine, entry),
+                  element = __shfl_sync(ALL_LANES, to, entry);
         for (u32 strip = 0; first + entry < end && strip < num_strips(dim); strip++) {
           const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
-          const u64 at = static_cast<u64>(is_hidden ? first + entry - table.first_entry : row) * dim + strip * STRIP;
-          const Row strip_of_row = is_hidden ? load_strip<0>(table.weights, at, dim - strip * STRIP)
-                                             : load_strip<ROW_TYPE>(table.weights, at, dim - strip * STRIP);
-          store_strip<0>(strip_of_row, a.vectors, static_cast<u64>(element) + strip * STRIP, dim - strip * STRIP);
+          const u64 at =
+              static_cast<u64>(is_hidden ? first + entry - table.first_entry : row) * dim +
+              strip * STRIP;
+          const Row strip_of_row =
+              is_hidden ? load_strip<0>(table.weights, at, dim - strip * STRIP)
+                        : load_strip<ROW_TYPE>(table.weights, at, dim - strip * STRIP);
+          store_strip<0>(strip_of_row, a.vectors, static_cast<u64>(element) + strip * STRIP,
+                         dim - strip * STRIP);
         }
       }
     }

@@ -55,8 +55,8 @@ extern "C" __global__ void __launch_bounds__(256) initial_rows(const InitArgs a)
       const u64 row = i / groups;
       const u32x4 words = random_bits(a.seed, a.stream, number_of(a, row) * groups + i % groups);
       // Rows stand without gaps: group i of the matrix is elements 4i to 4i + 3.
-      store4(rows + 4 * i, f32x4{value_of(a, unit_of(words.x)), value_of(a, unit_of(words.y)), value_of(a, unit_of(words.z)),
-                                 value_of(a, unit_of(words.w))});
+      store4(rows + 4 * i, f32x4{value_of(a, unit_of(words.x)), value_of(a, unit_of(words.y)),
+                                 value_of(a, unit_of(words.z)), value_of(a, unit_of(words.w))});
     }
     return;
   }

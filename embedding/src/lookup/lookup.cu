@@ -28,7 +28,8 @@ struct LookupArgs {
 
 // A strip of the row that `id` says: of the table, of the replica, of what was received, or of the
 // staging matrix.
-__device__ __forceinline__ Row load_entry(const LookupArgs& a, const Table& table, u32 dim, u32 id, u32 strip) {
+__device__ __forceinline__ Row load_entry(const LookupArgs& a, const Table& table, u32 dim, u32 id,
+                                          u32 strip) {
   const u32 columns = dim - strip * STRIP;
   if (SOURCE == 1 && (id & IN_REPLICA) == 0) {
     return load_strip<0>(a.received, static_cast<u64>(id) + strip * STRIP, columns);
@@ -41,7 +42,8 @@ __device__ __forceinline__ Row load_entry(const LookupArgs& a, const Table& tabl
 }
 
 // 32 samples with one id each, `mine` this lane's.
-__device__ __forceinline__ void copy_rows(const LookupArgs& a, const Table& table, u32 dim, u32 mine, u32 first, u32 count) {
+__device__ __forceinline__ void copy_rows(const LookupArgs& a, const Table& table, u32 dim,
+                                          u32 mine, u32 first, u32 count) {
   const u32 group = threadIdx.x % 32 / LANES;
   for (u32 strip = 0; strip < num_strips(dim); strip++) {
     const u32 column = table.first_column + strip * STRIP;
@@ -51,18 +53,21 @@ __device__ __forceinline__ void copy_rows(const LookupArgs& a, const Table& tabl
       const u32 id = __shfl_sync(ALL_LANES, mine, sample);
       if (sample < count) {
         const Row row = load_entry(a, table, dim, id, strip);
-        store_strip<VECTOR_TYPE>(row, a.vectors, (first + sample) * a.stride + column, dim - strip * STRIP);
+        store_strip<VECTOR_TYPE>(row, a.vectors, (first + sample) * a.stride + column,
+                                 dim - strip * STRIP);
       }
     }
   }
 }
 
 // One bag: entries `begin .. end` of the table.
-__device__ __forceinline__ Row pool_bag(const LookupArgs& a, const Table& table, u32 dim, const u32* ids,
-                                        const float* weights, u32 begin, u32 end, u32 strip) {
+__device__ __forceinline__ Row pool_bag(const LookupArgs& a, const Table& table, u32 dim,
+                                        const u32* ids, const float* weights, u32 begin, u32 end,
+                                        u32 strip) {
   Row sum = zeros();
   for (u32 entry = begin; entry < end; entry++) {
-    Row row = load_entry(a, table, dim, (table.flags & ROWS_HIDDEN) != 0 ? entry : ids[entry], strip);
+    Row row =
+        load_entry(a, table, dim, (table.flags & ROWS_HIDDEN) != 0 ? entry : ids[entry], strip);
     if (weights != nullptr) {
       scale(row, weights[entry]);
     }
@@ -79,8 +84,8 @@ __device__ __forceinline__ Row pool_bag(const LookupArgs& a, const Table& table,
   return sum;
 }
 
-__device__ __forceinline__ void pool_bags(const LookupArgs& a, const Table& table, u32 dim, const u32* ids, u32 mode,
-                                          u32 first, u32 count) {
+__device__ __forceinline__ void pool_bags(const LookupArgs& a, const Table& table, u32 dim,
+                                          const u32* ids, u32 mode, u32 first, u32 count) {
   const u32* offsets = a.staged + table.offsets;
   const float* weights = nullptr;
   if ((mode & MODE_WEIGHTED) != 0) {
@@ -104,7 +109,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) lookup(const LookupArgs a
   const u32 num_samples = staged->num_samples < a.max_samples ? staged->num_samples : a.max_samples;
   const u32 blocks = (a.max_samples + 31) / 32, lane = threadIdx.x % 32;
   const u32 num_warps = gridDim.x * WARPS;
-  for (u32 task = blockIdx.x * WARPS + threadIdx.x / 32; task < a.num_tables * blocks; task += num_warps) {
+  for (u32 task = blockIdx.x * WARPS + threadIdx.x / 32; task < a.num_tables * blocks;
+       task += num_warps) {
     const u32 index = task / blocks, first = task % blocks * 32;
     if (first >= num_samples) {
       continue;

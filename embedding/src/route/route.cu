@@ -125,11 +125,14 @@ __device__ __forceinline__ u32 lower_bound(const u32* keys, u32 count, u32 key) 
 
 // Whether neighbours of the sorted list are of two segments. Keys from `single` on are never of
 // one.
-__device__ __forceinline__ bool differ(u32 one, u32 other, u64 single) { return one != other || one >= single; }
+__device__ __forceinline__ bool differ(u32 one, u32 other, u64 single) {
+  return one != other || one >= single;
+}
 
 // Marks the ITEMS entries from `at` (counted in the table) on; `keys` are the table's, `count` how
 // many. All threads take part.
-__device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first, u32 at, u64 single) {
+__device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first, u32 at,
+                                      u64 single) {
   u32 mine[ITEMS];
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
@@ -140,7 +143,8 @@ __device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first
   u32 last_start = 0;
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
-    const bool starts = at + j < count && (at + j == 0 || differ(mine[j], j == 0 ? before : mine[j - 1], single));
+    const bool starts =
+        at + j < count && (at + j == 0 || differ(mine[j], j == 0 ? before : mine[j - 1], single));
     last_start = starts ? at + j - tile_first + 1 : last_start;
   }
   const u32 start_before = exclusive_max(last_start);
@@ -158,7 +162,8 @@ __device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first
       const bool ends = entry + 1 == count || differ(keys[entry + 1], mine[j], single);
       start = starts ? entry : start;
       const u32 offset = entry - start;
-      const bool is_long = offset >= CHUNK || (start + CHUNK < count && !differ(keys[start + CHUNK], mine[j], single));
+      const bool is_long = offset >= CHUNK ||
+                           (start + CHUNK < count && !differ(keys[start + CHUNK], mine[j], single));
       const u32 bit = 1u << j;
       marks.row_starts |= starts ? bit : 0;
       marks.chunk_starts |= offset % CHUNK == 0 ? bit : 0;
@@ -171,7 +176,8 @@ __device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first
   return marks;
 }
 
-__device__ __forceinline__ Marks mark_tile(const ChunksArgs& a, u32 tile, const Table& table, u32 count) {
+__device__ __forceinline__ Marks mark_tile(const ChunksArgs& a, u32 tile, const Table& table,
+                                           u32 count) {
   const u32 first = (tile - table.first_tile) * TILE;
   const u64 single = a.merges != 0 ? ~0ull : table.num_frequent;
   return mark(a.keys + table.first_entry, count, first, first + threadIdx.x * ITEMS, single);
@@ -216,8 +222,8 @@ struct Before {
   u32 rows;
 };
 
-__device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& marks, const Before& before, u32 entry,
-                                              u32 end) {
+__device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& marks,
+                                              const Before& before, u32 entry, u32 end) {
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
     const u32 bit = 1u << j;
@@ -226,7 +232,8 @@ __device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& 
     const u32 number = before.longs + marks_up_to(marks.long_starts, bit) - 1;
     const bool is_long = (marks.longs & bit) != 0, starts = (marks.row_starts & bit) != 0;
     if ((marks.chunk_starts & bit) != 0) {
-      a.chunk_starts[chunk] = (entry + j) | (is_long ? CHUNK_OF_LONG : 0) | (starts ? CHUNK_OF_START : 0);
+      a.chunk_starts[chunk] =
+          (entry + j) | (is_long ? CHUNK_OF_LONG : 0) | (starts ? CHUNK_OF_START : 0);
     }
     if ((marks.chunk_lasts & bit) != 0) {
       a.chunk_ends[chunk] = entry + j + 1;
@@ -254,8 +261,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 3) chunks_write(const Chunks
     const Marks marks = mark_tile(a, tile, table, count);
     u32 chunks, longs, rows;
     Before before;
-    before.chunks = exclusive_scan(__popc(marks.chunk_starts), chunks) + sum_before(a.tile_chunks, tile);
-    before.longs = exclusive_scan(__popc(marks.long_starts), longs) + sum_before(a.tile_longs, tile);
+    before.chunks =
+        exclusive_scan(__popc(marks.chunk_starts), chunks) + sum_before(a.tile_chunks, tile);
+    before.longs =
+        exclusive_scan(__popc(marks.long_starts), longs) + sum_before(a.tile_longs, tile);
     before.rows = exclusive_scan(__popc(marks.row_starts), rows) + sum_before(a.tile_rows, tile);
     const u32 entry = tile * TILE + threadIdx.x * ITEMS;
     write_entries(a, marks, before, entry, table.first_entry + count);
@@ -290,11 +299,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK) unique_rows(const UniqueArgs
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
-    const u32 count = is_skipped ? 0 : a.num_entries[index * a.stride], end = table.first_entry + count;
+    const u32 count = is_skipped ? 0 : a.num_entries[index * a.stride],
+              end = table.first_entry + count;
     if (count == 0 && tile == table.first_tile && threadIdx.x == 0) {
       a.counts[index] = 0;
     }
-    for (u32 entry = tile * TILE + threadIdx.x; entry < (tile + 1) * TILE && entry < end; entry += BLOCK) {
+    for (u32 entry = tile * TILE + threadIdx.x; entry < (tile + 1) * TILE && entry < end;
+         entry += BLOCK) {
       const u32 number = a.row_numbers[entry] - a.row_numbers[table.first_entry];
       if (entry == table.first_entry || a.keys[entry] != a.keys[entry - 1]) {
         a.rows[table.first_entry + number] = a.keys[entry];

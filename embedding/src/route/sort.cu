@@ -40,7 +40,8 @@ __device__ __forceinline__ u32 tile_len(u32 tile, const Table& table, u32 num_en
 // Counts the digits that `digit_of(i)` gives for i < len. Thread d keeps and writes the count of
 // digit d; `histogram` is shared.
 template <typename DigitOf>
-__device__ __forceinline__ void count_digits(u32* histogram, u32 len, u32* counts, DigitOf digit_of) {
+__device__ __forceinline__ void count_digits(u32* histogram, u32 len, u32* counts,
+                                             DigitOf digit_of) {
   histogram[threadIdx.x] = 0;
   __syncthreads();
   for (u32 i = threadIdx.x; i < len; i += BLOCK) {
@@ -107,7 +108,8 @@ struct Ranked {
 // Reads the tile and ranks each key among those of its warp with the same digit. Item j of a warp's
 // lane l is the warp's entry 32 j + l, so places rise with j, then with l. `counts` is the warp's
 // own, and ends as its counts of digits.
-__device__ __forceinline__ void rank_in_warp(const SortArgs& a, u32 tile, u32 len, u32* counts, Ranked& out) {
+__device__ __forceinline__ void rank_in_warp(const SortArgs& a, u32 tile, u32 len, u32* counts,
+                                             Ranked& out) {
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const u64 base = static_cast<u64>(tile) * TILE;
 #pragma unroll
@@ -171,7 +173,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sort_scatter(const SortArgs 
     const u32 start = exclusive_scan(count, ignored);
     const u32 smaller = exclusive_scan(a.totals[index * DIGITS + digit], ignored);
     starts[digit] = start;
-    targets[digit] = table.first_entry + smaller + a.counts[static_cast<u64>(tile) * DIGITS + digit] - start;
+    targets[digit] =
+        table.first_entry + smaller + a.counts[static_cast<u64>(tile) * DIGITS + digit] - start;
     __syncthreads();
     const u32 position = (tile - table.first_tile) * TILE;
 #pragma unroll

@@ -74,7 +74,8 @@ struct Chunk {
 };
 
 // What an entry's gradient is multiplied with: one over the length of its bag, or its weight.
-__device__ __forceinline__ float factor_of(const UpdateArgs& a, const Table& table, u32 mode, u32 position, u32 sample) {
+__device__ __forceinline__ float factor_of(const UpdateArgs& a, const Table& table, u32 mode,
+                                           u32 position, u32 sample) {
   if ((mode & MODE_WEIGHTED) != 0) {
     return reinterpret_cast<const float*>(a.staged + table.factors)[position];
   }
@@ -86,8 +87,8 @@ __device__ __forceinline__ float factor_of(const UpdateArgs& a, const Table& tab
 }
 
 // The sum over the entries `begin .. end`, in order from +0 on.
-__device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& table, const Chunk& chunk, u32 columns,
-                                           u32 strip) {
+__device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& table,
+                                           const Chunk& chunk, u32 columns, u32 strip) {
   Row sum = zeros();
 #if SOURCE == 0
   const u32 mode = staged_tables(a.staged)[chunk.table].mode;
@@ -101,7 +102,8 @@ __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& tab
     for (u32 entry = chunk.begin; entry < chunk.end; entry++) {
       const u32 value = a.values[entry];
       const u64 first = SOURCE == 1 ? value : value * a.stride + table.first_column;
-      add(sum, load_strip<SOURCE == 1 ? 0 : VECTOR_TYPE>(a.gradients, first + strip * STRIP, columns));
+      add(sum,
+          load_strip<SOURCE == 1 ? 0 : VECTOR_TYPE>(a.gradients, first + strip * STRIP, columns));
     }
     return sum;
   }
@@ -166,8 +168,9 @@ __device__ __forceinline__ float squares_of_strip(const Row& gradient) {
 
 // Writes weights: bf16 rounded up or down by chance, so that small steps are not lost; the numbers
 // go by seed, step, table, row of the model's table and element, as in rows.rs.
-__device__ __forceinline__ void store_weights(const UpdateArgs& a, const DeviceStep& step, const Table& table, const Chunk& chunk,
-                                              u32 dim, const Row& weights, u64 at, u32 strip) {
+__device__ __forceinline__ void store_weights(const UpdateArgs& a, const DeviceStep& step,
+                                              const Table& table, const Chunk& chunk, u32 dim,
+                                              const Row& weights, u64 at, u32 strip) {
   if constexpr (ROW_TYPE != 2) {
     store_strip<ROW_TYPE>(weights, table.weights, at, dim - strip * STRIP);
     return;
@@ -191,7 +194,10 @@ __device__ __forceinline__ void store_weights(const UpdateArgs& a, const DeviceS
       store_eight(base + column, bits);
     } else if (element < dim) {
       const u32 which = element % 8, pair = which / 2;
-      const u32 word = pair == 0 ? random.x : pair == 1 ? random.y : pair == 2 ? random.z : random.w;
+      const u32 word = pair == 0   ? random.x
+                       : pair == 1 ? random.y
+                       : pair == 2 ? random.z
+                                   : random.w;
       base[column] = to_bf16_stochastic(weights.x[v][0], word >> 16 * (which % 2));
     }
   }
@@ -199,8 +205,9 @@ __device__ __forceinline__ void store_weights(const UpdateArgs& a, const DeviceS
 
 // Takes one step on a strip of the row. `mean` is the mean of the whole row's squares, for the
 // row-wise optimiser.
-__device__ __forceinline__ void step_strip(const UpdateArgs& a, const DeviceStep& step, const Table& table, const Chunk& chunk,
-                                           u32 dim, u32 strip, const Row& gradient, float mean) {
+__device__ __forceinline__ void step_strip(const UpdateArgs& a, const DeviceStep& step,
+                                           const Table& table, const Chunk& chunk, u32 dim,
+                                           u32 strip, const Row& gradient, float mean) {
   const u32 columns = dim - strip * STRIP;
   const u64 at = static_cast<u64>(chunk.row) * dim + strip * STRIP;
   Row weights = load_strip<ROW_TYPE>(table.weights, at, columns);
@@ -225,7 +232,8 @@ __device__ __forceinline__ void step_strip(const UpdateArgs& a, const DeviceStep
   for (u32 v = 0; v < VECTORS; v++) {
 #pragma unroll
     for (u32 e = 0; e < ELEMENTS; e++) {
-      update<HL_OPTIMIZER>(weights.x[v][e], first.x[v][e], second.x[v][e], gradient.x[v][e], a.constants, step, rate);
+      update<HL_OPTIMIZER>(weights.x[v][e], first.x[v][e], second.x[v][e], gradient.x[v][e],
+                           a.constants, step, rate);
     }
   }
   store_weights(a, step, table, chunk, dim, weights, at, strip);
@@ -238,13 +246,15 @@ __device__ __forceinline__ void step_strip(const UpdateArgs& a, const DeviceStep
 }
 
 // Gives the summed gradient of a whole row away: an optimiser step, or a copy.
-__device__ __forceinline__ void finish_strip(const UpdateArgs& a, const DeviceStep& step, const Table& table, const Chunk& chunk,
-                                             u32 dim, u32 strip, const Row& gradient, float mean) {
+__device__ __forceinline__ void finish_strip(const UpdateArgs& a, const DeviceStep& step,
+                                             const Table& table, const Chunk& chunk, u32 dim,
+                                             u32 strip, const Row& gradient, float mean) {
 #if SINK == 0
   if ((table.flags & ROWS_HIDDEN) != 0) {
     // Its number among the table's rows: the author's own step comes behind.
     const u32 number = a.row_numbers[chunk.begin] - a.row_numbers[table.first_entry];
-    store_strip<0>(gradient, table.weights, static_cast<u64>(number) * dim + strip * STRIP, dim - strip * STRIP);
+    store_strip<0>(gradient, table.weights, static_cast<u64>(number) * dim + strip * STRIP,
+                   dim - strip * STRIP);
     return;
   }
   step_strip(a, step, table, chunk, dim, strip, gradient, mean);
@@ -258,7 +268,8 @@ __device__ __forceinline__ void finish_strip(const UpdateArgs& a, const DeviceSt
     a.frequent[table.first_touched + chunk.row] = 1.0f;
   }
   float* base = is_frequent ? a.frequent : a.to_owners;
-  store_strip<0>(gradient, base, static_cast<u64>(to & ~IN_FREQUENT) + strip * STRIP, dim - strip * STRIP);
+  store_strip<0>(gradient, base, static_cast<u64>(to & ~IN_FREQUENT) + strip * STRIP,
+                 dim - strip * STRIP);
 #endif
 }
 
@@ -293,10 +304,13 @@ __device__ __forceinline__ float mean_over_strips(u32 dim, const Row& gradient, 
 }
 
 // A chunk that is a whole row.
-__device__ __forceinline__ void update_row(const UpdateArgs& a, const DeviceStep& step, const Chunk& chunk) {
+__device__ __forceinline__ void update_row(const UpdateArgs& a, const DeviceStep& step,
+                                           const Chunk& chunk) {
   const Table table = a.tables[chunk.table];
   const u32 dim = DIM == 0 ? table.dim : DIM;
-  const auto strip_of = [&](u32 strip) { return sum_entries(a, table, chunk, dim - strip * STRIP, strip); };
+  const auto strip_of = [&](u32 strip) {
+    return sum_entries(a, table, chunk, dim - strip * STRIP, strip);
+  };
   Row gradient = strip_of(0);
   const float mean = mean_over_strips(dim, gradient, strip_of);
   for (u32 strip = 0; strip < num_strips(dim); strip++) {
@@ -306,7 +320,8 @@ __device__ __forceinline__ void update_row(const UpdateArgs& a, const DeviceStep
 }
 
 // A chunk of a row that has several.
-__device__ __forceinline__ void keep_partial(const UpdateArgs& a, const Chunk& chunk, bool starts_row) {
+__device__ __forceinline__ void keep_partial(const UpdateArgs& a, const Chunk& chunk,
+                                             bool starts_row) {
   const Table table = a.tables[chunk.table];
   const u32 dim = DIM == 0 ? table.dim : DIM;
   for (u32 strip = 0; strip < num_strips(dim); strip++) {
@@ -355,7 +370,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_chunks(cons
 }
 
 // The partial sums of chunks `first .. last` (of `all` of the row), added in order.
-__device__ __forceinline__ Row sum_partials(const UpdateArgs& a, u32 begin, u32 first, u32 last, u32 columns, u32 strip) {
+__device__ __forceinline__ Row sum_partials(const UpdateArgs& a, u32 begin, u32 first, u32 last,
+                                            u32 columns, u32 strip) {
   Row sum = zeros();
 #pragma unroll 4
   for (u32 chunk = first; chunk < last; chunk++) {
@@ -367,7 +383,8 @@ __device__ __forceinline__ Row sum_partials(const UpdateArgs& a, u32 begin, u32 
 
 // One long row at a time: each of the first RUNS groups adds a run, then the first group adds the
 // runs.
-__device__ __forceinline__ Row sum_long(const UpdateArgs& a, float* runs, u32 begin, u32 chunks, u32 columns, u32 strip) {
+__device__ __forceinline__ Row sum_long(const UpdateArgs& a, float* runs, u32 begin, u32 chunks,
+                                        u32 columns, u32 strip) {
   const u32 group = threadIdx.x / LANES;
   // The last strip's readers are done.
   __syncthreads();
@@ -401,7 +418,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_longs(const
     chunk.row = a.keys[chunk.begin];
     const Table table = a.tables[chunk.table];
     const u32 dim = DIM == 0 ? table.dim : DIM;
-    const auto strip_of = [&](u32 strip) { return sum_long(a, runs, chunk.begin, chunks, dim - strip * STRIP, strip); };
+    const auto strip_of = [&](u32 strip) {
+      return sum_long(a, runs, chunk.begin, chunks, dim - strip * STRIP, strip);
+    };
     Row gradient = strip_of(0);
     // Note: all warps sum strips, for their barriers; the first group alone has the sums and takes
     // the step.
@@ -442,7 +461,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_frequent(co
   if (step.skip != 0) {
     return;
   }
-  const u32 group = (blockIdx.x * BLOCK + threadIdx.x) / LANES, num_groups = gridDim.x * (BLOCK / LANES);
+  const u32 group = (blockIdx.x * BLOCK + threadIdx.x) / LANES,
+            num_groups = gridDim.x * (BLOCK / LANES);
   for (u32 row = group; row < a.num_frequent; row += num_groups) {
     if (a.frequent[row] == 0.0f) {
       continue;
@@ -452,7 +472,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_frequent(co
     chunk.row = row - table.first_touched;
     const u32 dim = DIM == 0 ? table.dim : DIM;
     const u64 first = table.first_gradient + static_cast<u64>(chunk.row) * dim;
-    const auto strip_of = [&](u32 strip) { return load_strip<0>(a.frequent, first + strip * STRIP, dim - strip * STRIP); };
+    const auto strip_of = [&](u32 strip) {
+      return load_strip<0>(a.frequent, first + strip * STRIP, dim - strip * STRIP);
+    };
     Row gradient = strip_of(0);
     const float mean = mean_over_strips(dim, gradient, strip_of);
     for (u32 strip = 0; strip < num_strips(dim); strip++) {

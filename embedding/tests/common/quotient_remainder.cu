@@ -83,7 +83,8 @@ extern "C" __global__ void qr_step(const Args a) {
       float none = 0.0f;
       float& first = element_states<HL_OPTIMIZER> >= 1 ? a.first[half][at] : none;
       float& second = element_states<HL_OPTIMIZER> >= 2 ? a.second[half][at] : none;
-      update<HL_OPTIMIZER>(a.weights[half][at], first, second, sums[column], a.constants, step, rate);
+      update<HL_OPTIMIZER>(a.weights[half][at], first, second, sums[column], a.constants, step,
+                           rate);
     }
   }
 }

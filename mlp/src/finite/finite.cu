@@ -45,7 +45,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) find_non_finite(const Find
     if (fits) {
         return;
     }
-    const unsigned long long step = static_cast<unsigned long long>(a.step->number) << (PLACE_BITS + SAMPLE_BITS);
+    const unsigned long long number = static_cast<unsigned long long>(a.step->number);
+    const unsigned long long step = number << (PLACE_BITS + SAMPLE_BITS);
     for (u32 number = 0; number < a.num_matrices; number++) {
         const Matrix matrix = a.matrices[number];
         for (u64 i = grid_thread(); i < (u64)matrix.rows * matrix.cols; i += grid_threads()) {
@@ -53,7 +54,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) find_non_finite(const Find
             if (!is_finite(element(matrix, row * matrix.stride + col))) {
                 const u64 place = matrix.place + col / matrix.group;
                 // The least of a step, and of steps the first.
-                atomicMin(a.record, step | (unsigned long long)(place << SAMPLE_BITS) | (unsigned long long)row);
+                atomicMin(a.record, step | (unsigned long long)(place << SAMPLE_BITS) |
+                                        (unsigned long long)row);
             }
         }
     }

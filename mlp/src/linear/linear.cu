@@ -81,7 +81,8 @@ template <class F> inline __device__ void for_each_element(u64 rows, u64 cols, F
         log++;
     }
     const u32 width = 1u << log;
-    for (u64 row = (u64)blockIdx.x * (THREADS >> log) + (threadIdx.x >> log); row < rows; row += (u64)gridDim.x * (THREADS >> log)) {
+    for (u64 row = (u64)blockIdx.x * (THREADS >> log) + (threadIdx.x >> log); row < rows;
+         row += (u64)gridDim.x * (THREADS >> log)) {
         for (u64 col = threadIdx.x & (width - 1); col < cols; col += width) {
             f(row, col);
         }
@@ -109,7 +110,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_bias(const BiasArgs a)
 
 // Sums of the columns over each of the parts of the rows, in order: a block takes 32 columns of a
 // part, and its eight warps take the rows in turn.
-extern "C" __global__ void __launch_bounds__(THREADS) bias_gradient_parts(const BiasGradientArgs a) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    bias_gradient_parts(const BiasGradientArgs a) {
     __shared__ float sums[THREADS];
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const u64 groups = (a.cols + 31) / 32;
@@ -142,7 +144,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) bias_gradient_parts(const 
 }
 
 // Adds up the parts in their order.
-extern "C" __global__ void __launch_bounds__(THREADS) bias_gradient_total(const BiasGradientArgs a) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    bias_gradient_total(const BiasGradientArgs a) {
     for (u64 col = grid_thread(); col < a.cols; col += grid_threads()) {
         float sum = 0.0f;
 #pragma unroll 4

@@ -53,7 +53,9 @@ struct LossOf {
 // Of the two exponentials only the one that cannot overflow is taken.
 inline __device__ double small_exponential(double z) { return exp(z < 0.0 ? z : -z); }
 
-inline __device__ double probability(double z, double small) { return (z >= 0.0 ? 1.0 : small) / (1.0 + small); }
+inline __device__ double probability(double z, double small) {
+    return (z >= 0.0 ? 1.0 : small) / (1.0 + small);
+}
 
 // ln(1 + x): what rounding takes from 1 + x cancels in the quotient (Goldberg, "What every computer
 // scientist should know about floating-point arithmetic", theorem 4).
@@ -79,12 +81,15 @@ struct Block {
 };
 
 inline __device__ Block block_at(const LossKernelArgs &a, u64 index) {
-    const u64 first = min(index * a.block_len, a.samples), end = min((index + 1) * a.block_len, a.samples);
+    const u64 first = min(index * a.block_len, a.samples),
+              end = min((index + 1) * a.block_len, a.samples);
     const u64 count = end - first;
     return {first, count, min(max(count / PART, (u64)1), (u64)MAX_PARTS)};
 }
 
-inline __device__ u64 part_start(const Block &block, u64 part) { return block.first + block.count * part / block.parts; }
+inline __device__ u64 part_start(const Block &block, u64 part) {
+    return block.first + block.count * part / block.parts;
+}
 
 // The sum and what rounding it lost.
 inline __device__ void store_sum(float *sums, double sum) {
@@ -123,7 +128,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) loss_parts(const LossKerne
         const u64 end = part_start(block, part + 1);
         double sum = 0.0;
         for (u64 sample = part_start(block, part) + threadIdx.x; sample < end; sample += THREADS) {
-            const LossOf each = loss_of(a.kind, a.logits[sample * a.logits_stride], a.labels[sample * a.labels_stride]);
+            const LossOf each = loss_of(a.kind, a.logits[sample * a.logits_stride],
+                                        a.labels[sample * a.labels_stride]);
             sum += each.loss;
             a.d_logits[sample * a.d_logits_stride] = (float)(each.gradient * scale);
         }
@@ -153,8 +159,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) loss_blocks(const LossKern
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) probabilities(const ProbabilityArgs a) {
-    for (u64 sample = (u64)blockIdx.x * THREADS + threadIdx.x; sample < a.samples; sample += (u64)gridDim.x * THREADS) {
+    for (u64 sample = (u64)blockIdx.x * THREADS + threadIdx.x; sample < a.samples;
+         sample += (u64)gridDim.x * THREADS) {
         const double z = a.logits[sample * a.logits_stride];
-        a.probabilities[sample * a.probabilities_stride] = (float)probability(z, small_exponential(z));
+        a.probabilities[sample * a.probabilities_stride] =
+            (float)probability(z, small_exponential(z));
     }
 }

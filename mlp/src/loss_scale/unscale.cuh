@@ -18,7 +18,9 @@ struct Unscale {
     }
 };
 
-inline __device__ Unscale unscale_of(const UnscaleArgs &a) { return {a.state != nullptr ? a.state[1] : 1.0f, true}; }
+inline __device__ Unscale unscale_of(const UnscaleArgs &a) {
+    return {a.state != nullptr ? a.state[1] : 1.0f, true};
+}
 
 // Called by each thread, once it has written its gradients.
 inline __device__ void report(const UnscaleArgs &a, const Unscale &unscale) {

@@ -78,7 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_parts(const NormArgs 
         double sum = 0.0;
         for (u64 i = a.quads * part / NORM_PARTS + threadIdx.x; i < end; i += THREADS) {
             const float4 g = gradients[i];
-            sum += ((double)g.x * g.x + (double)g.y * g.y) + ((double)g.z * g.z + (double)g.w * g.w);
+            sum +=
+                ((double)g.x * g.x + (double)g.y * g.y) + ((double)g.z * g.z + (double)g.w * g.w);
         }
         sum = sum_of_block(sums, sum);
         if (threadIdx.x == 0) {
@@ -144,11 +145,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) optim_step(const OptimArgs
         return;
     }
     const float unscale = a.loss_scale != nullptr ? a.loss_scale[1] : 1.0f;
-    const float factor = unscale * (a.sum_of_squares ? clip_factor(sqrt(*a.sum_of_squares) * (double)unscale, a.clip) : 1.0f);
-    float4 *weights = reinterpret_cast<float4 *>(a.weights), *gradients = reinterpret_cast<float4 *>(a.gradients);
-    float4 *first = reinterpret_cast<float4 *>(a.first), *second = reinterpret_cast<float4 *>(a.second);
+    const float factor =
+        unscale *
+        (a.sum_of_squares ? clip_factor(sqrt(*a.sum_of_squares) * (double)unscale, a.clip) : 1.0f);
+    float4 *weights = reinterpret_cast<float4 *>(a.weights),
+           *gradients = reinterpret_cast<float4 *>(a.gradients);
+    float4 *first = reinterpret_cast<float4 *>(a.first),
+           *second = reinterpret_cast<float4 *>(a.second);
     u32 copy = 0;
-    for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < a.quads; i += (u64)gridDim.x * THREADS) {
+    for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < a.quads;
+         i += (u64)gridDim.x * THREADS) {
         float4 w = weights[i], g = gradients[i];
         float4 m = STATES >= 1 ? first[i] : w, v = STATES >= 2 ? second[i] : w;
         if (factor != 1.0f) {

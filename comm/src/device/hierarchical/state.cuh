@@ -27,7 +27,8 @@ struct Report {
 };
 
 // The first finding alone is told.
-__device__ __forceinline__ void tell(State* state, Report* report, u32 code, u32 peer, u64 expected, u64 found) {
+__device__ __forceinline__ void tell(State* state, Report* report, u32 code, u32 peer, u64 expected,
+                                     u64 found) {
   atomicExch(&state->refused, 1u);
   if (atomicCAS(&state->told, 0u, 1u) != 0) return;
   report->peer = peer, report->expected = expected, report->found = found;

@@ -59,7 +59,8 @@ __device__ __forceinline__ void copy_chunk(const u8* from, u8* to, u32 bytes, u3
   if (len == 16 && address % 16 == 0) {
     *reinterpret_cast<u32x4*>(to + begin) = *reinterpret_cast<const u32x4*>(from + begin);
   } else if ((address | len) % 4 == 0) {
-    for (u32 at = begin; at < begin + len; at += 4) *reinterpret_cast<u32*>(to + at) = *reinterpret_cast<const u32*>(from + at);
+    for (u32 at = begin; at < begin + len; at += 4)
+      *reinterpret_cast<u32*>(to + at) = *reinterpret_cast<const u32*>(from + at);
   } else {
     for (u32 at = begin; at < begin + len; at++) to[at] = from[at];
   }
@@ -89,11 +90,13 @@ extern "C" __global__ void __launch_bounds__(128) seal(const SealArgs a) {
   __syncthreads();
   const u64 sequence = a.slots.state->sequence;
   for (u32 strip = threadIdx.x; strip < a.num_strips; strip += blockDim.x) {
-    Header* header = reinterpret_cast<Header*>(slot_of(a.slots) + strip * strip_bytes(a.num_blocks, a.slots.capacity));
+    Header* header = reinterpret_cast<Header*>(slot_of(a.slots) +
+                                               strip * strip_bytes(a.num_blocks, a.slots.capacity));
     u32 too_long = 0, found = 0;
     u64 bytes = 0;
     for (u32 block = 0; block < a.num_blocks; block++) {
-      const u32 length = a.lengths[block] == nullptr ? a.fixed[block] : a.lengths[block][a.columns[strip]];
+      const u32 length =
+          a.lengths[block] == nullptr ? a.fixed[block] : a.lengths[block][a.columns[strip]];
       const bool fits = length <= a.slots.capacity;
       if (!fits && too_long == 0) {
         too_long = block + 1, found = length;
@@ -135,7 +138,8 @@ extern "C" __global__ void __launch_bounds__(256) pack(const PackArgs a) {
   const u32 chunks = ceil_div(a.slots.capacity, CHUNK);
   const u64 pieces = static_cast<u64>(a.num_strips) * a.num_blocks * chunks;
   for (u64 piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
-    const u32 chunk = piece % chunks, block = piece / chunks % a.num_blocks, strip = piece / chunks / a.num_blocks;
+    const u32 chunk = piece % chunks, block = piece / chunks % a.num_blocks,
+              strip = piece / chunks / a.num_blocks;
     u8* to = slot_of(a.slots) + strip * strip_bytes(a.num_blocks, a.slots.capacity);
     const Header* header = reinterpret_cast<const Header*>(to);
     const u8* from = a.from[block] + a.positions[strip] * a.stride;
@@ -171,7 +175,8 @@ extern "C" __global__ void __launch_bounds__(256) take_inside(const InsideArgs a
       if (threadIdx.x == 0) tell(a.state, a.report, BLOCK_TOO_LONG, peer, a.capacity, length);
       continue;
     }
-    copy_chunk(a.from[peer] + a.position * a.stride, a.to + a.ranks[peer] * a.to_stride, length, chunk);
+    copy_chunk(a.from[peer] + a.position * a.stride, a.to + a.ranks[peer] * a.to_stride, length,
+               chunk);
   }
 }
 
@@ -196,7 +201,8 @@ __device__ __forceinline__ u64 start_of(const u32* blocks, u32 strip, u32 capaci
 
 __device__ __forceinline__ void look_at(const OpenArgs& a, u32 strip) {
   const u32 capacity = a.slots.capacity, sender = a.senders[strip];
-  const Header* header = reinterpret_cast<const Header*>(slot_of(a.slots) + start_of(a.blocks, strip, capacity));
+  const Header* header =
+      reinterpret_cast<const Header*>(slot_of(a.slots) + start_of(a.blocks, strip, capacity));
   const u64 sequence = a.slots.state->sequence;
   if (header->magic != MAGIC || header->epoch != a.epoch) {
     tell(a.slots.state, a.report, NOT_A_STRIP, sender, a.epoch, header->epoch);
@@ -208,8 +214,11 @@ __device__ __forceinline__ void look_at(const OpenArgs& a, u32 strip) {
     tell(a.slots.state, a.report, PEERS_BLOCK_TOO_LONG, sender, capacity, header->found);
   } else {
     bool fits = header->num_blocks == a.blocks[strip];
-    for (u32 block = 0; block < a.blocks[strip]; block++) fits = fits && header->lengths[block] <= capacity;
-    if (!fits) tell(a.slots.state, a.report, LENGTHS_DO_NOT_FIT, sender, a.blocks[strip], header->num_blocks);
+    for (u32 block = 0; block < a.blocks[strip]; block++)
+      fits = fits && header->lengths[block] <= capacity;
+    if (!fits)
+      tell(a.slots.state, a.report, LENGTHS_DO_NOT_FIT, sender, a.blocks[strip],
+           header->num_blocks);
   }
 }
 
@@ -240,7 +249,8 @@ extern "C" __global__ void __launch_bounds__(256) unpack(const UnpackArgs a) {
   const u32 chunks = ceil_div(a.slots.capacity, CHUNK);
   const u64 pieces = static_cast<u64>(a.num_strips) * MOST_PEERS * chunks;
   for (u64 piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
-    const u32 chunk = piece % chunks, block = piece / chunks % MOST_PEERS, strip = piece / chunks / MOST_PEERS;
+    const u32 chunk = piece % chunks, block = piece / chunks % MOST_PEERS,
+              strip = piece / chunks / MOST_PEERS;
     if (block >= a.blocks[strip]) continue;
     const u8* from = slot_of(a.slots) + start_of(a.blocks, strip, a.slots.capacity);
     const Header* header = reinterpret_cast<const Header*>(from);

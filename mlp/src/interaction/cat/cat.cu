@@ -65,11 +65,13 @@ extern "C" __global__ void __launch_bounds__(256) cat_backward(const CatBackward
     Unscale unscale = unscale_of(a.unscale);
     const u32 lane = threadIdx.x % 32;
     for (u64 sample = first_sample(); sample < a.samples; sample += samples_at_once()) {
-        const Value *d_out = a.d_out + sample * a.d_out_stride, *bottom = a.bottom + sample * a.bottom_stride;
+        const Value *d_out = a.d_out + sample * a.d_out_stride,
+                    *bottom = a.bottom + sample * a.bottom_stride;
         Value *d_bottom = a.d_bottom + sample * a.d_bottom_stride;
         Pooled *d_vectors = a.d_vectors + sample * a.d_vectors_stride;
         for (u64 d = lane; d < a.bottom_cols; d += 32) {
-            d_bottom[d] = a.relu == 0 || to_float(bottom[d]) > 0.0f ? d_out[d] : from_float<Value>(0.0f);
+            d_bottom[d] =
+                a.relu == 0 || to_float(bottom[d]) > 0.0f ? d_out[d] : from_float<Value>(0.0f);
         }
 // Not four at once: the compiler then spills on sm_100.
 #pragma unroll 2

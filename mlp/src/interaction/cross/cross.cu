@@ -43,7 +43,8 @@ struct CrossBackwardArgs {
 extern "C" __global__ void __launch_bounds__(256) cross_forward(const CrossForwardArgs a) {
     // In bounds: sample < samples, d < cols, and every matrix is samples × cols.
     for (u64 sample = grid_warp(); sample < a.samples; sample += grid_warps()) {
-        const Value *x0 = a.x0 + sample * a.x0_stride, *h = a.h + sample * a.h_stride, *x = a.x + sample * a.x_stride;
+        const Value *x0 = a.x0 + sample * a.x0_stride, *h = a.h + sample * a.h_stride,
+                    *x = a.x + sample * a.x_stride;
         Value *y = a.y + sample * a.y_stride;
 #pragma unroll 4
         for (u64 d = lane_index(); d < a.cols; d += 32) {

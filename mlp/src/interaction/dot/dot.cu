@@ -74,7 +74,8 @@ struct DotBackwardArgs {
 };
 
 // The rows [bottom; vectors] of a sample into shared memory, by one warp.
-inline __device__ void stage(const Value *bottom, const Pooled *vectors, float *rows, u32 lane, bool aligned) {
+inline __device__ void stage(const Value *bottom, const Pooled *vectors, float *rows, u32 lane,
+                             bool aligned) {
     if (ALIGNED_DIM && aligned) {
 #pragma unroll 8
         for (u32 i = lane; i < ROWS * QUADS; i += 32) {
@@ -84,7 +85,8 @@ inline __device__ void stage(const Value *bottom, const Pooled *vectors, float *
         return;
     }
     for (u32 i = lane; i < ROWS * DIM; i += 32) {
-        rows[i / DIM * STRIDE + i % DIM] = i < DIM ? to_float(bottom[i]) : to_float(vectors[i - DIM]);
+        rows[i / DIM * STRIDE + i % DIM] =
+            i < DIM ? to_float(bottom[i]) : to_float(vectors[i - DIM]);
     }
     // Zeros behind the last element, of which there are none where DIM is a multiple of 4.
     for (u32 i = lane; i < ROWS * 4; i += 32) {
@@ -133,7 +135,8 @@ inline __device__ void multiply_tile(const float *rows, u32 high, u32 low, float
     for (u32 r = 0; r < 4; r++) {
 #pragma unroll
         for (u32 c = 0; c < 4; c++) {
-            const u32 i = max(high + r * CLASSES, low + c * CLASSES), j = min(high + r * CLASSES, low + c * CLASSES);
+            const u32 i = max(high + r * CLASSES, low + c * CLASSES),
+                      j = min(high + r * CLASSES, low + c * CLASSES);
             const bool first = high != low || r > c;
             if (first && i < ROWS) {
                 products[i * (i - 1) / 2 + j] = sums[r][c];
@@ -147,8 +150,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) dot_forward(const DotFo
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float *rows = shared + warp * (ROWS * STRIDE + PAIR_SLOTS);
     float *products = rows + ROWS * STRIDE;
-    for (u64 sample = (u64)blockIdx.x * WARPS + warp; sample < a.samples; sample += (u64)gridDim.x * WARPS) {
-        stage(a.bottom + sample * a.bottom_stride, a.vectors + sample * a.vectors_stride, rows, lane, a.aligned != 0);
+    for (u64 sample = (u64)blockIdx.x * WARPS + warp; sample < a.samples;
+         sample += (u64)gridDim.x * WARPS) {
+        stage(a.bottom + sample * a.bottom_stride, a.vectors + sample * a.vectors_stride, rows,
+              lane, a.aligned != 0);
         // All rows are there before any lane multiplies.
         __syncwarp();
         for (u32 tile = lane; tile < TILES; tile += 32) {
@@ -207,8 +212,8 @@ inline __device__ void store_quad(T *row, u32 first, f32x4 quad, bool aligned) {
 }
 
 // A tile of gradients: four columns of ROW_TILE rows, each one chain over the rows of F in order.
-inline __device__ void gradient_tile(const DotBackwardArgs &a, u64 sample, const float *rows, const float *factors, u32 item,
-                                     Unscale &unscale) {
+inline __device__ void gradient_tile(const DotBackwardArgs &a, u64 sample, const float *rows,
+                                     const float *factors, u32 item, Unscale &unscale) {
     const u32 first_row = item / QUADS * ROW_TILE, first = item % QUADS * 4;
     const Value *d_out = a.d_out + sample * a.d_out_stride;
     f32x4 sums[ROW_TILE] = {};
@@ -250,7 +255,8 @@ inline __device__ void gradient_tile(const DotBackwardArgs &a, u64 sample, const
     for (u32 i = 0; i < ROW_TILE; i++) {
         const u32 row = first_row + i;
         if (row > 0 && row < ROWS) {
-            sums[i] = {unscale(sums[i].x), unscale(sums[i].y), unscale(sums[i].z), unscale(sums[i].w)};
+            sums[i] = {unscale(sums[i].x), unscale(sums[i].y), unscale(sums[i].z),
+                       unscale(sums[i].w)};
             store_quad(d_vectors + (row - 1) * DIM, first, sums[i], a.aligned != 0);
         }
     }
@@ -262,8 +268,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) dot_backward(const DotB
     float *rows = shared + warp * ROWS * (STRIDE + FACTORS);
     float *factors = rows + ROWS * STRIDE;
     Unscale unscale = unscale_of(a.unscale);
-    for (u64 sample = (u64)blockIdx.x * WARPS + warp; sample < a.samples; sample += (u64)gridDim.x * WARPS) {
-        stage(a.bottom + sample * a.bottom_stride, a.vectors + sample * a.vectors_stride, rows, lane, a.aligned != 0);
+    for (u64 sample = (u64)blockIdx.x * WARPS + warp; sample < a.samples;
+         sample += (u64)gridDim.x * WARPS) {
+        stage(a.bottom + sample * a.bottom_stride, a.vectors + sample * a.vectors_stride, rows,
+              lane, a.aligned != 0);
         expand(a.d_out + sample * a.d_out_stride + DIM, factors, lane);
         // Rows and factors are there before any lane multiplies.
         __syncwarp();
@@ -314,11 +322,13 @@ extern "C" __global__ void __launch_bounds__(128) dot_backward_large(const DotBa
             float sum = i == 0 ? to_float(d_out[d]) : 0.0f;
             for (u32 j = 0; j < ROWS; j++) {
                 const u32 high = max(i, j), low = min(i, j);
-                const float factor = i == j ? 0.0f : to_float(d_out[DIM + high * (high - 1) / 2 + low]);
+                const float factor =
+                    i == j ? 0.0f : to_float(d_out[DIM + high * (high - 1) / 2 + low]);
                 sum = fmaf(factor, feature(bottom, vectors, j, d), sum);
             }
             if (i > 0) {
-                a.d_vectors[sample * a.d_vectors_stride + item - DIM] = from_float<Pooled>(unscale(sum));
+                a.d_vectors[sample * a.d_vectors_stride + item - DIM] =
+                    from_float<Pooled>(unscale(sum));
             } else {
                 const bool passes = !a.relu || to_float(bottom[d]) > 0.0f;
                 a.d_bottom[sample * a.d_bottom_stride + d] = from_float<Value>(passes ? sum : 0.0f);

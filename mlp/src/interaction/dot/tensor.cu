@@ -89,7 +89,8 @@ template <class T> inline __device__ void stage_eight(Value *to, const T *from) 
 }
 
 // The rows [bottom; vectors] of a sample into shared memory, by one warp.
-inline __device__ void stage(const Value *bottom, const Pooled *vectors, Value *rows, u32 lane, bool aligned) {
+inline __device__ void stage(const Value *bottom, const Pooled *vectors, Value *rows, u32 lane,
+                             bool aligned) {
     if (aligned) {
 #pragma unroll 4
         for (u32 i = lane; i < ROWS * DIM / 8; i += 32) {
@@ -105,7 +106,8 @@ inline __device__ void stage(const Value *bottom, const Pooled *vectors, Value *
         return;
     }
     for (u32 i = lane; i < ROWS * DIM; i += 32) {
-        rows[i / DIM * STRIDE + i % DIM] = from_float<Value>(i < DIM ? to_float(bottom[i]) : to_float(vectors[i - DIM]));
+        rows[i / DIM * STRIDE + i % DIM] =
+            from_float<Value>(i < DIM ? to_float(bottom[i]) : to_float(vectors[i - DIM]));
     }
 }
 
@@ -117,7 +119,8 @@ inline __device__ void clear(Value *values, u32 count, u32 lane) {
 }
 
 // The lane's row address for a 16 × 16 fragment of A at (row, col) of a matrix by rows.
-inline __device__ const Value *row_of_a(const Value *matrix, u32 stride, u32 row, u32 col, u32 lane) {
+inline __device__ const Value *row_of_a(const Value *matrix, u32 stride, u32 row, u32 col,
+                                        u32 lane) {
     return matrix + (row + lane / 8 % 2 * 8 + lane % 8) * stride + col + lane / 16 * 8;
 }
 
@@ -175,8 +178,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) tensor_forward(const Te
     Value *line = rows + ALL_ROWS * STRIDE;
     clear(rows + ROWS * STRIDE, (ALL_ROWS - ROWS) * STRIDE, lane);
     clear(line + LINE - 8, 8, lane);
-    for (u64 sample = (u64)blockIdx.x * WARPS + warp; sample < a.samples; sample += (u64)gridDim.x * WARPS) {
-        stage(a.bottom + sample * a.bottom_stride, a.vectors + sample * a.vectors_stride, rows, lane, a.aligned != 0);
+    for (u64 sample = (u64)blockIdx.x * WARPS + warp; sample < a.samples;
+         sample += (u64)gridDim.x * WARPS) {
+        stage(a.bottom + sample * a.bottom_stride, a.vectors + sample * a.vectors_stride, rows,
+              lane, a.aligned != 0);
         // All rows are there before any lane loads fragments.
         __syncwarp();
         multiply_rows(rows, line + DIM, lane);
@@ -214,13 +219,17 @@ inline __device__ void expand(const Value *gradients, Value *factors, u32 lane) 
 
 // Two neighbouring elements of a gradient's row.
 template <class T> inline __device__ void store_two(T *to, float x, float y) {
-    *reinterpret_cast<u32 *>(to) = from_float<T>(x).bits | static_cast<u32>(from_float<T>(y).bits) << 16;
+    const u32 high = from_float<T>(y).bits;
+    *reinterpret_cast<u32 *>(to) = from_float<T>(x).bits | high << 16;
 }
-inline __device__ void store_two(float *to, float x, float y) { *reinterpret_cast<float2 *>(to) = {x, y}; }
+inline __device__ void store_two(float *to, float x, float y) {
+    *reinterpret_cast<float2 *>(to) = {x, y};
+}
 
 // Sixteen columns of the gradients, G·F.
-inline __device__ void gradient_columns(const TensorBackwardArgs &a, u64 sample, Value *rows, const Value *line, const u32 (&g)[TILES][TILES][4],
-                                        u32 col, u32 lane, Unscale &unscale) {
+inline __device__ void gradient_columns(const TensorBackwardArgs &a, u64 sample, Value *rows,
+                                        const Value *line, const u32 (&g)[TILES][TILES][4], u32 col,
+                                        u32 lane, Unscale &unscale) {
     float sums[TILES][2][4] = {};
 #pragma unroll
     for (u32 k = 0; k < TILES; k++) {
@@ -263,7 +272,8 @@ inline __device__ void gradient_columns(const TensorBackwardArgs &a, u64 sample,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) tensor_backward(const TensorBackwardArgs a) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    tensor_backward(const TensorBackwardArgs a) {
     HL_DYN_SMEM(Value, shared);
     const u32 lane = lane_index(), warp = warp_index();
     Value *rows = shared + warp * (ALL_ROWS * (STRIDE + FACTORS) + LINE);
@@ -272,7 +282,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) tensor_backward(const T
     clear(rows + ROWS * STRIDE, (ALL_ROWS - ROWS) * STRIDE, lane);
     clear(factors, ALL_ROWS * FACTORS, lane);
     Unscale unscale = unscale_of(a.unscale);
-    for (u64 sample = (u64)blockIdx.x * WARPS + warp; sample < a.samples; sample += (u64)gridDim.x * WARPS) {
+    for (u64 sample = (u64)blockIdx.x * WARPS + warp; sample < a.samples;
+         sample += (u64)gridDim.x * WARPS) {
         const Value *d_out = a.d_out + sample * a.d_out_stride;
         if (a.out_aligned) {
             for (u32 i = lane; i < LINE / 8; i += 32) {
@@ -284,7 +295,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) tensor_backward(const T
             }
         }
         copy_async_commit();
-        stage(a.bottom + sample * a.bottom_stride, a.vectors + sample * a.vectors_stride, rows, lane, a.aligned != 0);
+        stage(a.bottom + sample * a.bottom_stride, a.vectors + sample * a.vectors_stride, rows,
+              lane, a.aligned != 0);
         copy_async_wait<0>();
         // The gradients are there before any lane spreads them out.
         __syncwarp();

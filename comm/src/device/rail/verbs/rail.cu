@@ -8,7 +8,8 @@
 #define MOST_TRIGGERS 64
 
 // `Page` in rail/verbs/page.rs: a line each, so that nobody's writes disturb another's reads.
-//   poison | number of the last exchange whose strips were delivered | likewise of what has come, per peer | triggers
+//   poison | number of the last exchange whose strips were delivered
+//     | likewise of what has come, per peer | triggers
 #define SENT_AT LINE
 #define ARRIVED_AT (2 * LINE)
 
@@ -35,7 +36,9 @@ struct RailArgs {
   u32 num_peers;
 };
 
-__device__ __forceinline__ const u32* poison_of(const RailArgs& a) { return reinterpret_cast<const u32*>(a.page); }
+__device__ __forceinline__ const u32* poison_of(const RailArgs& a) {
+  return reinterpret_cast<const u32*>(a.page);
+}
 
 // Waits until the word is at least `least`. The job's failure ends it, and so does the deadline,
 // for all later waits, too.

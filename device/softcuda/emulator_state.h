@@ -1,0 +1,80 @@
+// emulator_state.h - what the emulator keeps of the block that runs: stacks, warps, collectives.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "emulator.h"
+
+namespace softcuda {
+
+constexpr unsigned kMaxThreads = 1024, kWarps = kMaxThreads / 32;
+constexpr uint64_t kMagic = 0x736f667463756461;
+// ThreadSanitizer: threads of consecutive blocks get different histories, or a barrier in a block
+// would seem to order it after everything its threads did in the block before. It has some 8000
+// histories in all.
+#ifdef SOFTCUDA_TSAN
+constexpr unsigned kSets = 2, kManyHistories = 3000;
+inline std::atomic<unsigned> histories{0};
+#else
+constexpr unsigned kSets = 1;
+#endif
+constexpr size_t kStacksBytes = size_t(kSets) * kMaxThreads * HOSTCUDA_STACK_BYTES;
+constexpr unsigned long long kSpinLimit = 1ull << 24;  // turns without any thread getting on
+
+// One stack; its record lies at the stack's low end, where an overflow damages `magic` first.
+struct Fiber : HostcudaThread {
+  void* sp;
+  void* fake_stack;
+  void* tsan;
+  uint64_t magic;
+};
+
+// One open collective of a warp.
+struct Collective {
+  unsigned mask, arrived, left;
+  int kind;
+  alignas(16) unsigned char values[32][kHostcudaLaneBytes];
+};
+struct Warp {
+  unsigned alive, ready, started, at_barrier;
+  unsigned last;  // the lane that ran last
+  uint64_t open;  // which of `collectives` are in use
+  Collective collectives[40];
+};
+
+struct BlockState : HostcudaBlock {
+  const Grid* job = nullptr;
+  unsigned threads = 0, alive = 0, waiting = 0;
+  int votes[2] = {0, 0};
+  unsigned generation = 0;
+  unsigned ready_warps = 0;
+  int error = 0;
+  Fiber* asleep = nullptr;    // the thread that gave way to other work, or null
+  Fiber* fault_fiber = nullptr;
+  void* fault_address = nullptr;
+  unsigned long long spins = 0;
+  uint64_t seed = 0, random = 0;
+  char* stacks = nullptr;
+  std::vector<Fiber*> idle;   // stacks without a thread
+  unsigned next_stack = 0;    // stacks from here on were never used
+  unsigned set = 0;           // of histories
+  unsigned begun_stacks = 0;  // likewise, also before the last reset
+  Fiber* stack_of[kMaxThreads];
+  Warp warps[kWarps];
+  void* host_sp = nullptr;
+  void* host_fake_stack = nullptr;
+  const void* host_stack = nullptr;
+  size_t host_stack_bytes = 0;
+  void* host_tsan = nullptr;
+  // ThreadSanitizer's tokens: begin and end of the grid (not forgotten between blocks); barriers;
+  // warp barriers.
+  char grid_begin, grid_end;
+  struct alignas(8) {
+    char barrier[16];
+    char warp[kWarps][40];
+  } tokens;
+};
+
+}  // namespace softcuda
