@@ -1,4 +1,5 @@
-"""Latency of torch.distributed's Gloo on loopback: all-reduce (sum, f32) and all-to-all; p50 of rank 0.
+"""Latency of torch.distributed's Gloo on loopback: all-reduce (sum, f32) and all-to-all; p50 of
+rank 0.
 
     python coll_gloo.py --procs 2 [--seconds-per-size 0.6] [--max-bytes 4194304]
 
@@ -14,7 +15,9 @@ from common import emit
 
 
 def worker(rank, procs, port, seconds, max_bytes):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo"
+    )
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)
@@ -28,7 +31,9 @@ def worker(rank, procs, port, seconds, max_bytes):
                 call(x, y)
             start = time.perf_counter()
             call(x, y)
-            repeats = torch.tensor([max(10, min(3000, int(seconds / (time.perf_counter() - start))))])
+            repeats = torch.tensor(
+                [max(10, min(3000, int(seconds / (time.perf_counter() - start))))]
+            )
             dist.broadcast(repeats, 0)
             dist.barrier()
             times = []
@@ -37,8 +42,16 @@ def worker(rank, procs, port, seconds, max_bytes):
                 call(x, y)
                 times.append(time.perf_counter() - start)
             if rank == 0:
-                emit(lib="gloo", op=name, procs=procs, bytes=size, reps=len(times), p50_us=statistics.median(times) * 1e6,
-                     p90_us=sorted(times)[int(.9 * len(times))] * 1e6, min_us=min(times) * 1e6)
+                emit(
+                    lib="gloo",
+                    op=name,
+                    procs=procs,
+                    bytes=size,
+                    reps=len(times),
+                    p50_us=statistics.median(times) * 1e6,
+                    p90_us=sorted(times)[int(0.9 * len(times))] * 1e6,
+                    min_us=min(times) * 1e6,
+                )
     dist.destroy_process_group()
 
 

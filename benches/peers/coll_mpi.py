@@ -1,4 +1,5 @@
-"""The same table as coll_gloo.py with MPI, through mpi4py on numpy buffers (its calls add about half a microsecond).
+"""The same table as coll_gloo.py with MPI, through mpi4py on numpy buffers (its calls add about
+half a microsecond).
 
     mpirun -n 2 python coll_mpi.py [--seconds-per-size 0.6] [--max-bytes 4194304]
 """
@@ -18,12 +19,18 @@ world = MPI.COMM_WORLD
 for name in ("all_reduce", "alltoall"):
     for size in [1 << k for k in range(10, 31, 2) if 1 << k <= a.max_bytes]:
         x, y = np.zeros(size // 4, np.float32), np.zeros(size // 4, np.float32)
-        call = (lambda: world.Allreduce(x, y)) if name == "all_reduce" else (lambda: world.Alltoall(x, y))
+        call = (
+            (lambda: world.Allreduce(x, y))
+            if name == "all_reduce"
+            else (lambda: world.Alltoall(x, y))
+        )
         for _ in range(3):
             call()
         start = time.perf_counter()
         call()
-        repeats = world.bcast(max(10, min(20000, int(a.seconds_per_size / (time.perf_counter() - start)))), 0)
+        repeats = world.bcast(
+            max(10, min(20000, int(a.seconds_per_size / (time.perf_counter() - start)))), 0
+        )
         world.Barrier()
         times = []
         for _ in range(repeats):
@@ -31,6 +38,13 @@ for name in ("all_reduce", "alltoall"):
             call()
             times.append(time.perf_counter() - start)
         if world.rank == 0:
-            emit(lib="openmpi", op=name, procs=world.size, bytes=size, reps=len(times),
-                 p50_us=statistics.median(times) * 1e6, p90_us=sorted(times)[int(.9 * len(times))] * 1e6,
-                 min_us=min(times) * 1e6)
+            emit(
+                lib="openmpi",
+                op=name,
+                procs=world.size,
+                bytes=size,
+                reps=len(times),
+                p50_us=statistics.median(times) * 1e6,
+                p90_us=sorted(times)[int(0.9 * len(times))] * 1e6,
+                min_us=min(times) * 1e6,
+            )

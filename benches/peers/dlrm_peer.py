@@ -1,6 +1,8 @@
-"""DLRM and DLRM-DCNv2 training on the CPU with what a PyTorch user has; prints samples/s of the whole iteration, one JSON line.
+"""DLRM and DLRM-DCNv2 training on the CPU with what a PyTorch user has; prints samples/s of the
+whole iteration, one JSON line.
 
-    python dlrm_peer.py --shape C1 --batch-size 2048 --tables torch|fbgemm --threads 1 [--matmul-precision medium]
+    python dlrm_peer.py --shape C1 --batch-size 2048 --tables torch|fbgemm --threads 1
+        [--matmul-precision medium]
         [--dtype f32|bf16] [--compile] [--optimizer rowwise_adagrad]
 
 Batches lie ready in memory before the clock starts; reading data is measured by parse_tsv.py.
@@ -15,9 +17,17 @@ arguments.add_argument("--batch-size", type=int, default=2048)
 arguments.add_argument("--tables", choices=["torch", "fbgemm"], default="torch")
 arguments.add_argument("--threads", type=int, default=1)
 arguments.add_argument("--matmul-precision", default="highest")
-arguments.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16 is torch.autocast's")
-arguments.add_argument("--compile", action="store_true", help="torch.compile for the dense part; tables stay outside")
-arguments.add_argument("--optimizer", default="", help="sgd, adagrad, rowwise_adagrad (fbgemm's tables); the shape's own")
+arguments.add_argument(
+    "--dtype", choices=["f32", "bf16"], default="f32", help="bf16 is torch.autocast's"
+)
+arguments.add_argument(
+    "--compile", action="store_true", help="torch.compile for the dense part; tables stay outside"
+)
+arguments.add_argument(
+    "--optimizer",
+    default="",
+    help="sgd, adagrad, rowwise_adagrad (fbgemm's tables); the shape's own",
+)
 arguments.add_argument("--seconds", type=float, default=5)
 arguments.add_argument("--block", type=float, default=0.3)
 a = arguments.parse_args()
@@ -67,12 +77,15 @@ class Dense(nn.Module):
                 x = features * w(v(x)) + x
             return self.top(x).squeeze(1)
         features = features.view(-1, common.NUM_TABLES + 1, DIM)
-        products = torch.bmm(features, features.transpose(1, 2)).flatten(1).index_select(1, self.flat)
+        products = (
+            torch.bmm(features, features.transpose(1, 2)).flatten(1).index_select(1, self.flat)
+        )
         return self.top(torch.cat([x, products], 1)).squeeze(1)
 
 
 def fill(weight):
-    """Uniform(-1/sqrt(rows), 1/sqrt(rows)) from a repeated random block: initialising is not what is measured."""
+    """Uniform(-1/sqrt(rows), 1/sqrt(rows)) from a repeated random block: initialising is not what
+    is measured."""
     block, flat = torch.rand(1 << 20) * 2 - 1, weight.view(-1)
     for i in range(0, flat.numel(), block.numel()):
         n = min(block.numel(), flat.numel() - i)
@@ -83,8 +96,10 @@ def fill(weight):
 class TorchTables(nn.Module):
     def __init__(self):
         super().__init__()
-        self.bags = nn.ModuleList(nn.EmbeddingBag(r, DIM, mode="sum", sparse=True, _weight=fill(torch.empty(r, DIM)))
-                                  for r in SHAPE["rows"])
+        self.bags = nn.ModuleList(
+            nn.EmbeddingBag(r, DIM, mode="sum", sparse=True, _weight=fill(torch.empty(r, DIM)))
+            for r in SHAPE["rows"]
+        )
         self.offsets = [torch.arange(BATCH) * hotness for hotness in SHAPE["hotness"]]
 
     def pack(self, ids):
@@ -163,10 +178,20 @@ def main():
         spent += s.wall
         samples.append((per_block * BATCH / s.wall, s.foreign))
     result = common.summarize(samples)
-    common.emit(peer=a.tables, shape=a.shape, batch=BATCH, dtype=a.dtype, threads=a.threads,
-                matmul_precision=a.matmul_precision, samples_per_s=result["median"], best=result["best"],
-                gflops=result["median"] * common.training_flop(SHAPE) * 1e-9, foreign=result["foreign"],
-                loss_first=first, loss_last=last)
+    common.emit(
+        peer=a.tables,
+        shape=a.shape,
+        batch=BATCH,
+        dtype=a.dtype,
+        threads=a.threads,
+        matmul_precision=a.matmul_precision,
+        samples_per_s=result["median"],
+        best=result["best"],
+        gflops=result["median"] * common.training_flop(SHAPE) * 1e-9,
+        foreign=result["foreign"],
+        loss_first=first,
+        loss_last=last,
+    )
 
 
 if __name__ == "__main__":

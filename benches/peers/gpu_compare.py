@@ -1,12 +1,16 @@
 """Headlong and PyTorch on the same card in the same call, in turn, with the ratio of their medians.
 
-    python gpu_compare.py --headlong ../../target/release/headlong --batch-size 65536 6912 --row-cap 40000000 --rounds 3
-    python gpu_compare.py --headlong ../../target/release/headlong --smoke     # both on the CPU, small: shows that it runs
-    python gpu_compare.py --headlong ../../target/release/headlong --smoke cuda     # ours on the device, a software device say
+    python gpu_compare.py --headlong ../../target/release/headlong \\
+        --batch-size 65536 6912 --row-cap 40000000 --rounds 3
+    # Both on the CPU, small: shows that it runs.
+    python gpu_compare.py --headlong ../../target/release/headlong --smoke
+    # Ours on the device, a software device say.
+    python gpu_compare.py --headlong ../../target/release/headlong --smoke cuda
 
-Each round runs every program once per case, in rotated order, each in a process of its own, so that they meet the same card at the
-same warmth. Prints each command before its first run, one JSON line for each run, and for each case the medians and their ratio. Needs
-PyTorch with CUDA in the python that starts it. Ends with 1 where a program has failed in every round of a case.
+Each round runs every program once per case, in rotated order, each in a process of its own, so that
+they meet the same card at the same warmth. Prints each command before its first run, one JSON line
+for each run, and for each case the medians and their ratio. Needs PyTorch with CUDA in the python
+that starts it. Ends with 1 where a program has failed in every round of a case.
 """
 import argparse
 import json
@@ -27,8 +31,12 @@ arguments.add_argument("--dtype", default="bf16")
 arguments.add_argument("--rounds", type=int, default=3)
 arguments.add_argument("--seconds", type=float, default=10)
 arguments.add_argument("--limit", type=float, default=900, help="seconds that one program may take")
-arguments.add_argument("--smoke", nargs="?", const="cpu", choices=["cpu", "cuda"], help="small; where ours computes")
-arguments.add_argument("--peer", default=os.path.join(HERE, "gpu_peer.py"), help="what computes in PyTorch")
+arguments.add_argument(
+    "--smoke", nargs="?", const="cpu", choices=["cpu", "cuda"], help="small; where ours computes"
+)
+arguments.add_argument(
+    "--peer", default=os.path.join(HERE, "gpu_peer.py"), help="what computes in PyTorch"
+)
 a = arguments.parse_args()
 if a.smoke:
     a.batch_size, a.row_cap, a.rounds, a.seconds = [64], 1000, 1, 0.0
@@ -37,14 +45,39 @@ if a.smoke:
 def ours(shape, batch):
     on_device = ["--device", "cuda", "--dtype", a.dtype, "--schedule", "captured"]
     device = ["--device", "cpu", "--dtype", "f32"] if a.smoke == "cpu" else on_device
-    return [a.headlong, "bench", "iteration", "--shape", shape, "--batch-size", str(batch), "--row-cap", str(a.row_cap),
-            "--seconds", str(a.seconds), "--json", *device]
+    return [
+        a.headlong,
+        "bench",
+        "iteration",
+        "--shape",
+        shape,
+        "--batch-size",
+        str(batch),
+        "--row-cap",
+        str(a.row_cap),
+        "--seconds",
+        str(a.seconds),
+        "--json",
+        *device,
+    ]
 
 
 def theirs(tables):
     def command(shape, batch):
-        size = ["--smoke"] if a.smoke else ["--batch-size", str(batch), "--row-cap", str(a.row_cap), "--seconds", str(a.seconds),
-                                            "--dtype", a.dtype]
+        size = (
+            ["--smoke"]
+            if a.smoke
+            else [
+                "--batch-size",
+                str(batch),
+                "--row-cap",
+                str(a.row_cap),
+                "--seconds",
+                str(a.seconds),
+                "--dtype",
+                a.dtype,
+            ]
+        )
         return [sys.executable, a.peer, "--shape", shape, "--tables", tables, *size]
     return command
 
@@ -94,7 +127,10 @@ def main():
             medians = {name: statistics.median(found) for name, found in rates.items() if found}
             failed |= len(medians) < len(PROGRAMS)
             for name, median in medians.items():
-                print(f"{shape}, batch {batch}: {name:20} {median:14,.0f} samples/s  (rounds: {len(rates[name])})")
+                print(
+                    f"{shape}, batch {batch}: {name:20} {median:14,.0f} samples/s  "
+                    f"(rounds: {len(rates[name])})"
+                )
             if verdict(medians):
                 print(f"{shape}, batch {batch}: {verdict(medians)}", flush=True)
     sys.exit(failed)

@@ -1,18 +1,25 @@
-"""DLRM training in plain PyTorch on one GPU; prints samples/s of the whole iteration, one JSON line.
+"""DLRM training in plain PyTorch on one GPU; prints samples/s of the whole iteration, one JSON
+line.
 
     python gpu_peer.py --shape C1 --row-cap 40000000 --batch-size 65536 --dtype bf16
-    python gpu_peer.py --smoke          # a few small steps on the CPU: shows that the script runs, and that it computes DLRM
+    # A few small steps on the CPU: shows that the script runs, and that it computes DLRM.
+    python gpu_peer.py --smoke
 
-Written for PyTorch 2.11 with CUDA 13. The same shapes, data and steps as `headlong bench iteration`: C1 with --row-cap 40000000 is the
-model of the preset `criteo-terabyte-dlrm`. What a user can ask of PyTorch itself is asked: the dense network goes through torch.compile,
-matrix products are bf16 by autocast with f32 weights, and the whole step is captured as one CUDA graph and replayed.
+Written for PyTorch 2.11 with CUDA 13. The same shapes, data and steps as `headlong bench
+iteration`: C1 with --row-cap 40000000 is the model of the preset `criteo-terabyte-dlrm`. What a
+user can ask of PyTorch itself is asked: the dense network goes through torch.compile, matrix
+products are bf16 by autocast with f32 weights, and the whole step is captured as one CUDA graph and
+replayed.
 
 Tables, by --tables:
-  index_add  all rows in one matrix; vectors by index_select, and the step of SGD as one index_add_ of the vectors' gradients. SGD is
-             linear, so equal rows need no merging first. Has static shapes, so it is part of the graph: the fastest in plain PyTorch.
-  bags       EmbeddingBag(sparse=True) and torch.optim.SGD, as most programs are written. Sparse gradients cannot be captured, so
-             these steps run eagerly; the dense network is compiled all the same.
-Batches lie in device memory before the clock starts; each step copies one of them to the graph's inputs.
+  index_add  all rows in one matrix; vectors by index_select, and the step of SGD as one index_add_
+             of the vectors' gradients. SGD is linear, so equal rows need no merging first. Has
+             static shapes, so it is part of the graph: the fastest in plain PyTorch.
+  bags       EmbeddingBag(sparse=True) and torch.optim.SGD, as most programs are written. Sparse
+             gradients cannot be captured, so these steps run eagerly; the dense network is
+             compiled all the same.
+Batches lie in device memory before the clock starts; each step copies one of them to the graph's
+inputs.
 """
 import argparse
 import statistics
@@ -27,9 +34,13 @@ import common
 def parse():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--shape", choices=["C1", "C2"], default="C1")
-    arguments.add_argument("--row-cap", type=int, help="rows of a table at most; the shape's own by default")
+    arguments.add_argument(
+        "--row-cap", type=int, help="rows of a table at most; the shape's own by default"
+    )
     arguments.add_argument("--batch-size", type=int, default=65536)
-    arguments.add_argument("--dtype", choices=["f32", "tf32", "bf16"], default="bf16", help="matrix products")
+    arguments.add_argument(
+        "--dtype", choices=["f32", "tf32", "bf16"], default="bf16", help="matrix products"
+    )
     arguments.add_argument("--table-dtype", choices=["f32", "bf16"], default="f32")
     arguments.add_argument("--tables", choices=["index_add", "bags"], default="index_add")
     arguments.add_argument("--seconds", type=float, default=10)
@@ -49,7 +60,9 @@ def shape_of(name, row_cap):
     """A shape of common.py; with `row_cap`, of the published numbers of rows under this cap."""
     shape = common.SHAPES[name]
     published = {"C1": common.TERABYTE, "C2": common.KAGGLE}[name]
-    return shape if row_cap is None else shape | dict(rows=[min(rows, row_cap) for rows in published])
+    return (
+        shape if row_cap is None else shape | dict(rows=[min(rows, row_cap) for rows in published])
+    )
 
 
 def mlp(sizes, relu_last):
@@ -62,7 +75,8 @@ def mlp(sizes, relu_last):
 
 
 class Dense(nn.Module):
-    """Everything but the tables: from dense features and pooled vectors (B x 26 x dim) to the mean loss."""
+    """Everything but the tables: from dense features and pooled vectors (B x 26 x dim) to the mean
+    loss."""
 
     def __init__(self, shape):
         super().__init__()
@@ -75,13 +89,16 @@ class Dense(nn.Module):
     def forward(self, dense, pooled, labels):
         x = self.bottom(dense)
         features = torch.cat([x.unsqueeze(1), pooled.to(x.dtype)], 1)
-        products = torch.bmm(features, features.transpose(1, 2)).flatten(1).index_select(1, self.flat)
+        products = (
+            torch.bmm(features, features.transpose(1, 2)).flatten(1).index_select(1, self.flat)
+        )
         logits = self.top(torch.cat([x, products], 1)).squeeze(1)
         return nn.functional.binary_cross_entropy_with_logits(logits.float(), labels)
 
 
 def fill(rows):
-    """Uniform(-1/sqrt(n), 1/sqrt(n)) from a repeated random block: initialising is not what is measured."""
+    """Uniform(-1/sqrt(n), 1/sqrt(n)) from a repeated random block: initialising is not what is
+    measured."""
     block, flat = torch.rand(1 << 20, device=rows.device) * 2 - 1, rows.view(-1)
     for i in range(0, flat.numel(), block.numel()):
         n = min(block.numel(), flat.numel() - i)
@@ -95,7 +112,11 @@ class Trainer:
         self.rate, self.dim = self.shape["learning_rate"], self.shape["dim"]
         torch.manual_seed(0)
         self.dense = Dense(self.shape).to(a.device)
-        self.loss = self.dense if a.no_compile else torch.compile(self.dense, mode="max-autotune-no-cudagraphs")
+        self.loss = (
+            self.dense
+            if a.no_compile
+            else torch.compile(self.dense, mode="max-autotune-no-cudagraphs")
+        )
         self.optimizer = torch.optim.SGD(self.dense.parameters(), lr=self.rate, foreach=True)
         firsts = [0]
         for rows in self.shape["rows"]:
@@ -108,8 +129,11 @@ class Trainer:
         if a.tables == "bags":
             bounds = list(zip(firsts, firsts[1:]))
             self.bags = nn.ModuleList(
-                nn.EmbeddingBag(last - first, self.dim, mode="sum", sparse=True, _weight=self.rows[first:last])
-                for first, last in bounds)
+                nn.EmbeddingBag(
+                    last - first, self.dim, mode="sum", sparse=True, _weight=self.rows[first:last]
+                )
+                for first, last in bounds
+            )
             self.offsets = torch.arange(a.batch_size, device=a.device)
             self.sparse_optimizer = torch.optim.SGD(self.bags.parameters(), lr=self.rate)
         self.graph = None
@@ -121,19 +145,25 @@ class Trainer:
         for dense, ids, labels in batches:
             ids = torch.stack([torch.from_numpy(i.copy()) for i in ids], 1).to(a.device)
             ids = ids if a.tables == "bags" else ids + self.firsts
-            self.batches.append((torch.from_numpy(dense).to(a.device), ids, torch.from_numpy(labels).to(a.device)))
+            self.batches.append(
+                (torch.from_numpy(dense).to(a.device), ids, torch.from_numpy(labels).to(a.device))
+            )
         # Rows of float32 for the graph, which reads and writes the same memory at each replay.
         self.inputs = [torch.empty_like(part) for part in self.batches[0]]
         self.index, self.last = 0, None
 
     def compute(self, dense, ids, labels):
         """One step; nothing of it asks the device anything where tables are `index_add`."""
-        autocast = torch.autocast(self.a.device, dtype=torch.bfloat16, enabled=self.a.dtype == "bf16", cache_enabled=False)
+        autocast = torch.autocast(
+            self.a.device, dtype=torch.bfloat16, enabled=self.a.dtype == "bf16", cache_enabled=False
+        )
         if self.a.tables == "bags":
             vectors = [bag(ids[:, t], self.offsets) for t, bag in enumerate(self.bags)]
             pooled = torch.stack(vectors, 1)
         else:
-            pooled = self.rows.index_select(0, ids.view(-1)).view(*ids.shape, self.dim).requires_grad_()
+            pooled = (
+                self.rows.index_select(0, ids.view(-1)).view(*ids.shape, self.dim).requires_grad_()
+            )
         with autocast:
             loss = self.loss(dense, pooled, labels)
         loss.backward()
@@ -148,7 +178,8 @@ class Trainer:
         return loss.detach()
 
     def capture(self):
-        """Records one step as a CUDA graph, behind a few on a stream of their own, as PyTorch's documentation asks for."""
+        """Records one step as a CUDA graph, behind a few on a stream of their own, as PyTorch's
+        documentation asks for."""
         for to, part in zip(self.inputs, self.batches[0]):
             to.copy_(part)
         side = torch.cuda.Stream()
@@ -199,7 +230,8 @@ def measure(trainer, a):
 
 
 def check_ways_agree(a):
-    """index_add is SGD on EmbeddingBags: the same losses within rounding, over steps in which rows repeat."""
+    """index_add is SGD on EmbeddingBags: the same losses within rounding, over steps in which rows
+    repeat."""
     losses = []
     for tables in ("index_add", "bags"):
         options = argparse.Namespace(**vars(a) | dict(tables=tables, dtype="f32"))
@@ -222,7 +254,9 @@ def main():
         raise SystemExit("PyTorch sees no GPU: --smoke runs on the CPU")
     torch.set_float32_matmul_precision("highest" if a.dtype == "f32" else "high")
     trainer = Trainer(a)
-    trainer.load(common.make_batches(trainer.shape, a.batch_size, common.default_batches(a.batch_size)))
+    trainer.load(
+        common.make_batches(trainer.shape, a.batch_size, common.default_batches(a.batch_size))
+    )
     trainer.step()
     first = trainer.last.item()
     captured = not a.no_graph and a.tables == "index_add"
@@ -231,12 +265,28 @@ def main():
     rates = measure(trainer, a)
     rate = statistics.median(rates)
     on_gpu = a.device == "cuda"
-    common.emit(peer="torch", tables=a.tables, config=a.shape, rows=sum(trainer.shape["rows"]), batch=a.batch_size, dtype=a.dtype,
-                table_dtype=a.table_dtype, optimizer="sgd", samples_per_s=rate, best=max(rates),
-                ms_per_iter=1e3 * a.batch_size / rate, n=len(rates), compiled=not a.no_compile, captured=captured,
-                device=torch.cuda.get_device_name() if on_gpu else "cpu", torch=torch.__version__, cuda=torch.version.cuda,
-                gpu_memory_gib=torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0, loss_first=first,
-                loss_last=trainer.last.item())
+    common.emit(
+        peer="torch",
+        tables=a.tables,
+        config=a.shape,
+        rows=sum(trainer.shape["rows"]),
+        batch=a.batch_size,
+        dtype=a.dtype,
+        table_dtype=a.table_dtype,
+        optimizer="sgd",
+        samples_per_s=rate,
+        best=max(rates),
+        ms_per_iter=1e3 * a.batch_size / rate,
+        n=len(rates),
+        compiled=not a.no_compile,
+        captured=captured,
+        device=torch.cuda.get_device_name() if on_gpu else "cpu",
+        torch=torch.__version__,
+        cuda=torch.version.cuda,
+        gpu_memory_gib=torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0,
+        loss_first=first,
+        loss_last=trainer.last.item(),
+    )
 
 
 if __name__ == "__main__":

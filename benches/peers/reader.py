@@ -1,9 +1,12 @@
-"""Reading and decoding beside the disk's own rate, the decompressor alone and polars, on one machine; prints each ratio and its bar.
+"""Reading and decoding beside the disk's own rate, the decompressor alone and polars, on one
+machine; prints each ratio and its bar.
 
-    python reader.py FOLDER [--headlong PATH] [--gib 4] [--rounds 3] [--out FILE] [--only make|binary|text]
+    python reader.py FOLDER [--headlong PATH] [--gib 4] [--rounds 3] [--out FILE]
+        [--only make|binary|text]
 
-`make` writes the files into FOLDER (about 2.5 * GIB; content is made up, and repeats), `binary` and `text` read them, which needs a quiet
-machine. Of each figure the median of the rounds is taken, and what is set beside each other runs in turns.
+`make` writes the files into FOLDER (about 2.5 * GIB; content is made up, and repeats), `binary` and
+`text` read them, which needs a quiet machine. Of each figure the median of the rounds is taken, and
+what is set beside each other runs in turns.
 """
 import argparse
 import gzip
@@ -37,12 +40,17 @@ def repeated(name, tile, size):
 
 
 def text_tile():
-    """Rows of Criteo's text: small integers, some of them missing, and words of eight hexadecimal digits."""
+    """Rows of Criteo's text: small integers, some of them missing, and words of eight hexadecimal
+    digits."""
     draw = random.Random(1)
     number = lambda: "" if draw.random() < 0.2 else str(int(draw.expovariate(0.02)))
     word = lambda: "" if draw.random() < 0.05 else f"{draw.getrandbits(32):08x}"
     rows = (
-        "\t".join([str(int(draw.random() < 0.25))] + [number() for _ in range(13)] + [word() for _ in range(26)])
+        "\t".join(
+            [str(int(draw.random() < 0.25))]
+            + [number() for _ in range(13)]
+            + [word() for _ in range(26)]
+        )
         for _ in range(TILE_ROWS)
     )
     return ("\n".join(rows) + "\n").encode()
@@ -67,7 +75,9 @@ def make():
     repeated("rows.txt", text, size // 4)
     repeated("rows.txt.gz", gzip.compress(text, 6), size // 16)
     convert = [a.headlong, "data", "convert", "--from", "mlperf", "--to", "headlong"]
-    subprocess.run(convert + ["--data", a.folder / "mlperf.bin", "--output", a.folder / "rows.hld"], check=True)
+    subprocess.run(
+        convert + ["--data", a.folder / "mlperf.bin", "--output", a.folder / "rows.hld"], check=True
+    )
 
 
 def bench(name, *more):
@@ -78,14 +88,18 @@ def bench(name, *more):
 def dd(name):
     """Bytes a second of one direct read of 1 MiB at a time."""
     command = ["dd", f"if={a.folder / name}", "of=/dev/null", "bs=1M", "iflag=direct"]
-    said = subprocess.run(command, check=True, stderr=subprocess.PIPE, env={**os.environ, "LC_ALL": "C"}).stderr.decode()
+    said = subprocess.run(
+        command, check=True, stderr=subprocess.PIPE, env={**os.environ, "LC_ALL": "C"}
+    ).stderr.decode()
     copied = said.splitlines()[-1]
     return int(copied.split()[0]) / float(copied.split(", ")[-2].split()[0])
 
 
 def polars(name):
     command = [sys.executable, str(HERE / "parse_tsv.py"), str(a.folder / name), "--rounds", "1"]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
+    return json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1]
+    )
 
 
 def in_turns(*measures):
@@ -113,7 +127,13 @@ def binary():
 
         plain, rate = in_turns(lambda: dd(name), undecoded)
         gb = lambda rate: round(rate / 1e9, 3)
-        report(f"{name}: bytes beside dd iflag=direct", rate / plain, 0.9, dd_gb_per_s=gb(plain), gb_per_s=gb(rate))
+        report(
+            f"{name}: bytes beside dd iflag=direct",
+            rate / plain,
+            0.9,
+            dd_gb_per_s=gb(plain),
+            gb_per_s=gb(rate),
+        )
         cores = statistics.median(pass_["cores"] for pass_ in found)
         report(f"{name}: cores for bytes alone", cores, -0.3)
         decoded = [bench(name, *more) for _ in range(a.rounds)]
@@ -122,18 +142,34 @@ def binary():
         report(f"{name}: decoded GB a second and core", per_core / 1e9, 1.0, gb_per_s=gb(rate))
         peak = max(pass_["peak_rss_bytes"] for pass_ in found + decoded)
         held = found[0]["held_bytes"]
-        report(f"{name}: memory at the peak over blocks and 32 MiB", peak / (held + 32 * MIB), -1.0, peak_mib=peak // MIB)
+        report(
+            f"{name}: memory at the peak over blocks and 32 MiB",
+            peak / (held + 32 * MIB),
+            -1.0,
+            peak_mib=peak // MIB,
+        )
 
 
 def text():
     gz = lambda *more: bench("rows.txt.gz", *more)["seconds"]
     alone, parsed = in_turns(lambda: gz("--decompress-only"), lambda: gz("--format", "criteo"))
-    report("rows.txt.gz: seconds over those of the decompressor alone", parsed / alone, -1.1, seconds=round(parsed, 2))
+    report(
+        "rows.txt.gz: seconds over those of the decompressor alone",
+        parsed / alone,
+        -1.1,
+        seconds=round(parsed, 2),
+    )
     seconds = lambda passed: passed["seconds"] * passed["cores"]
     per_cpu = lambda passed: passed["samples"] / seconds(passed)
     theirs, ours = in_turns(lambda: polars("rows.txt")["rows_per_cpu_s"],
                             lambda: per_cpu(bench("rows.txt", "--format", "criteo")))
-    report("rows.txt: rows a CPU second over polars", ours / theirs, 2.0, rows_per_cpu_s=int(ours), polars=int(theirs))
+    report(
+        "rows.txt: rows a CPU second over polars",
+        ours / theirs,
+        2.0,
+        rows_per_cpu_s=int(ours),
+        polars=int(theirs),
+    )
 
 
 for name, step in [("make", make), ("binary", binary), ("text", text)]:

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Runs a program on the software device with its kernels under a sanitizer:
-#   run-sanitized.sh address|thread COMMAND..      COMMAND may be `cargo test ..`: then only the test programs run under it
-#   run-sanitized.sh self-test                     the sanitizers must report the mistakes planted in the conformance tests
+#   run-sanitized.sh address|thread COMMAND..
+#       COMMAND may be `cargo test ..`: then only the test programs run under it
+#   run-sanitized.sh self-test
+#       the sanitizers must report the mistakes planted in the conformance tests
 # address: AddressSanitizer and UndefinedBehaviorSanitizer. thread: ThreadSanitizer; each stream is
 # a thread of its own, so a missing event wait is reported, too, as are missing barriers and
 # unordered accesses of two blocks. The libraries are built below
@@ -13,17 +15,20 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 if [ "$1" = self-test ]; then
   cd "$here/../.."
-  for mistake in address:a_read_past_the_end_of_an_allocation address:a_read_past_the_end_of_shared_memory \
-    thread:a_removed_barrier thread:a_removed_wait_between_streams thread:blocks_that_write_one_word; do
+  for mistake in address:a_read_past_the_end_of_an_allocation \
+    address:a_read_past_the_end_of_shared_memory thread:a_removed_barrier \
+    thread:a_removed_wait_between_streams thread:blocks_that_write_one_word; do
     sanitizer=${mistake%%:*} test=${mistake#*:}
-    text=$("$0" "$sanitizer" cargo test --release -q -p headlong-device --test conformance -- --ignored --exact "software::$test" 2>&1) &&
+    text=$("$0" "$sanitizer" cargo test --release -q -p headlong-device --test conformance -- \
+      --ignored --exact "software::$test" 2>&1) &&
       failed=false || failed=true
     if ! $failed || ! echo "$text" | grep -q "Sanitizer: \|runtime error: "; then
       echo "$text" >&2
       echo "run-sanitized.sh: the $sanitizer sanitizer does not report $test" >&2
       exit 1
     fi
-    echo "reported, as it must be: $test: $(echo "$text" | grep -o "SUMMARY: .*\|runtime error: .*" | head -1)"
+    report=$(echo "$text" | grep -o "SUMMARY: .*\|runtime error: .*" | head -1)
+    echo "reported, as it must be: $test: $report"
   done
   exit 0
 fi
@@ -39,7 +44,9 @@ export SOFTCUDA_SANITIZE="$sanitizer"
 if [ -z "${SOFTCUDA_SANITIZED_LIBS:-}" ]; then
   target=${CARGO_TARGET_DIR:-$here/../../target}
   out=$target/softcuda-$sanitizer
-  if [ ! -f "$out/libnvrtc.so.13" ] || [ -n "$(find "$here" -newer "$out/libnvrtc.so.13" -type f -name '*.[chs]*' -print -quit)" ]; then
+  last=$out/libnvrtc.so.13
+  if [ ! -f "$last" ] ||
+    [ -n "$(find "$here" -newer "$last" -type f -name '*.[chs]*' -print -quit)" ]; then
     mkdir -p "$target"
     "$here/build.sh" "$out" "$sanitizer"
   fi
@@ -52,8 +59,10 @@ if [ "$1" = cargo ]; then
   exec "$@"
 fi
 # The software device's own locks are hidden from ThreadSanitizer: only what CUDA promises is order.
-export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
-export TSAN_OPTIONS="ignore_noninstrumented_modules=1:report_mutex_bugs=0:report_thread_leaks=0:exitcode=66:${TSAN_OPTIONS:-}"
+export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}"
+export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
+quiet="ignore_noninstrumented_modules=1:report_mutex_bugs=0:report_thread_leaks=0"
+export TSAN_OPTIONS="$quiet:exitcode=66:${TSAN_OPTIONS:-}"
 LD_PRELOAD=$(${CXX:-g++} -print-file-name=$library)
 # ThreadSanitizer wants the program at the usual addresses.
 if [ "$sanitizer" = thread ] && setarch -R true 2>/dev/null; then

@@ -2,13 +2,15 @@
 
     python multi_hot.py                       (numpy, any version: RandomState is frozen)
 
-The draws are those of mlcommons/training, recommendation_v2: one seed, then for each table a matrix of the other ids.
+The draws are those of mlcommons/training, recommendation_v2: one seed, then for each table a matrix
+of the other ids.
 """
 import json
 
 import numpy as np
 
-TABLES = [(7, 3), (1, 4), (10, 1), (1000, 2), (3, 2), (40_000_000, 1), (65_536, 5)]  # Rows, ids a sample.
+# Rows, ids a sample.
+TABLES = [(7, 3), (1, 4), (10, 1), (1000, 2), (3, 2), (40_000_000, 1), (65_536, 5)]
 SHOWN = 12  # Numbers of each table that are compared one by one; of the rest the sum.
 
 
@@ -23,7 +25,10 @@ def main():
     for distribution in ("uniform", "pareto"):
         np.random.seed(0)
         tables = [draw(distribution, *table).ravel() for table in TABLES]
-        print(distribution, json.dumps([[t[:SHOWN].tolist(), int(t.astype(np.int64).sum())] for t in tables]))
+        print(
+            distribution,
+            json.dumps([[t[:SHOWN].tolist(), int(t.astype(np.int64).sum())] for t in tables]),
+        )
 
 
 if __name__ == "__main__":

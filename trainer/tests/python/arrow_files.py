@@ -1,5 +1,6 @@
-"""pyarrow's side of the format tests: `read FOLDER` checks Parquet and CSV that headlong wrote there, `write FOLDER` writes what it is to
-read, `compare FOLDER` checks what headlong made of that."""
+"""pyarrow's side of the format tests: `read FOLDER` checks Parquet and CSV that headlong wrote
+there, `write FOLDER` writes what it is to read, `compare FOLDER` checks what headlong made of
+that."""
 import csv, pathlib, sys
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,9 @@ if sys.argv[1] == "read":
     with open(folder / "a.csv", newline="") as file:
         rows = list(csv.reader(file))
     assert rows[0][:2] == ["label", "I1"] and rows[0][-1] == "C26"
-    hexadecimal = lambda row: row[:14] + [str(int(value, 16)) if value else "" for value in row[14:]]
+    hexadecimal = lambda row: (
+        row[:14] + [str(int(value, 16)) if value else "" for value in row[14:]]
+    )
     assert rows[1:] == [hexadecimal(row) for row in text]
     members = np.load(folder / "day_1_sparse_multi_hot.npz")
     table = pq.read_table(folder / "m.parquet")
@@ -47,19 +50,27 @@ if sys.argv[1] == "read":
         assert np.array_equal(np.array(found).reshape(wanted.shape), wanted)
     dense = np.load(folder / "day_1_dense.npy")
     found = np.stack([table.column(f"I{column + 1}").to_numpy() for column in range(13)], axis=1)
-    assert found.dtype == np.float32 and np.array_equal(found.view(np.uint32), dense.view(np.uint32))
+    assert found.dtype == np.float32 and np.array_equal(
+        found.view(np.uint32), dense.view(np.uint32)
+    )
 elif sys.argv[1] == "write":
     pq.write_table(made(), folder / "w.parquet", compression="zstd", row_group_size=777)
 else:
     table = made()
     with open(folder / "w.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["label"] for row in rows] == [str(int(label)) for label in table.column("label").to_pylist()]
+    assert [row["label"] for row in rows] == [
+        str(int(label)) for label in table.column("label").to_pylist()
+    ]
     found = np.array([row["I1"] for row in rows], dtype=np.float32)
     assert np.array_equal(found.view(np.uint32), table.column("I1").to_numpy().view(np.uint32))
-    assert [float(row["I2"]) for row in rows] == [value or 0.0 for value in table.column("I2").to_pylist()]
+    assert [float(row["I2"]) for row in rows] == [
+        value or 0.0 for value in table.column("I2").to_pylist()
+    ]
     empty = lambda value: "" if value is None else str(value)
     assert [row["C1"] for row in rows] == [empty(value) for value in table.column("C1").to_pylist()]
-    assert [row["C2"] for row in rows] == ["|".join(map(str, value)) for value in table.column("C2").to_pylist()]
+    assert [row["C2"] for row in rows] == [
+        "|".join(map(str, value)) for value in table.column("C2").to_pylist()
+    ]
     assert [row["C3"] for row in rows] == table.column("C3").to_pylist()
 print("agreed")

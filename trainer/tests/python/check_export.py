@@ -3,10 +3,11 @@
 
     check_export.py MODEL.safetensors SAMPLES.json [--tolerance 1e-5]
 
-MODEL.safetensors: written by `headlong checkpoint export`. SAMPLES.json: {"dense": [[...], ...], "sparse": [[row per
-table], ...], "logits": [...]}. The model below is the original DLRM (facebookresearch/dlrm, dlrm_s_pytorch.py: its
-parameter names, create_mlp, interact_features with arch_interaction_op="dot" and no self-interaction), with the shapes
-read from the file. Exits 0 when every logit agrees within the tolerance, relative to max(1, |logit|).
+MODEL.safetensors: written by `headlong checkpoint export`. SAMPLES.json: {"dense": [[...], ...],
+"sparse": [[row per table], ...], "logits": [...]}. The model below is the original DLRM
+(facebookresearch/dlrm, dlrm_s_pytorch.py: its parameter names, create_mlp, interact_features with
+arch_interaction_op="dot" and no self-interaction), with the shapes read from the file. Exits 0 when
+every logit agrees within the tolerance, relative to max(1, |logit|).
 """
 
 import argparse
@@ -19,7 +20,8 @@ from torch import nn
 
 
 def create_mlp(state, prefix, sigmoid_layer):
-    """Linear layers from the state's shapes, each followed by ReLU, or by sigmoid at `sigmoid_layer`."""
+    """Linear layers from the state's shapes, each followed by ReLU, or by sigmoid at
+    `sigmoid_layer`."""
     layers = nn.ModuleList()
     i = 0
     while f"{prefix}.{2 * i}.weight" in state:
@@ -36,7 +38,8 @@ class DLRM(nn.Module):
         num_tables = sum(name.startswith("emb_l.") for name in state)
         num_top = sum(name.startswith("top_l.") and name.endswith(".weight") for name in state)
         self.emb_l = nn.ModuleList(
-            nn.EmbeddingBag(*state[f"emb_l.{t}.weight"].shape, mode="sum") for t in range(num_tables)
+            nn.EmbeddingBag(*state[f"emb_l.{t}.weight"].shape, mode="sum")
+            for t in range(num_tables)
         )
         self.bot_l = create_mlp(state, "bot_l", sigmoid_layer=-1)
         self.top_l = create_mlp(state, "top_l", sigmoid_layer=num_top - 1)

@@ -3,7 +3,8 @@
 # says most: conformance, op tests, equality of whole runs, sanitizers, benches, PyTorch beside
 # ours. Nothing is installed.
 #
-#   ./run.sh [OUT] [STAGE...]     OUT (default ./out) keeps a log for each stage; without STAGE: all of them
+#   ./run.sh [OUT] [STAGE...]     OUT (default ./out) keeps a log for each stage; without STAGE:
+#                                 all of them
 #
 # REHEARSE=DIR tries the stage `peers` where there is no GPU: DIR is a software device
 # (`cargo xtask softcuda`), PyTorch computes on the CPU, all is small, and no number means anything.
@@ -62,22 +63,28 @@ for stage in $stages; do
         run doctor 60 "$here/headlong" doctor
         ;;
     conformance)
-        [ -x "$here/tests/device-conformance" ] && run conformance 300 "$here/tests/device-conformance" --test-threads 1
+        program=$here/tests/device-conformance
+        [ -x "$program" ] && run conformance 300 "$program" --test-threads 1
         ;;
     ops)
         # shellcheck disable=SC2046 # no word where all tests are meant
-        for program in $(tests); do run ops 600 "$program" $(filter "$program") --test-threads 1; done
+        for program in $(tests); do
+            run ops 600 "$program" $(filter "$program") --test-threads 1
+        done
         ;;
     equality)
         # Serial, overlapped and captured runs have the same weights, bit for bit.
         for schedule in serial overlapped captured; do
-            run equality 300 "$here/headlong" train --preset tiny --device cuda --kernels "$here/kernels" \
-                --schedule $schedule --output-dir "$out/equality-$schedule"
+            run equality 300 "$here/headlong" train --preset tiny --device cuda \
+                --kernels "$here/kernels" --schedule $schedule \
+                --output-dir "$out/equality-$schedule"
         done
-        if grep -h -o 'weights [0-9a-f]*' "$out/equality.log" | sort -u | awk 'END { exit NR != 1 }'; then
+        if grep -h -o 'weights [0-9a-f]*' "$out/equality.log" | sort -u |
+            awk 'END { exit NR != 1 }'; then
             echo "equality: the three schedules have the same weights"
         else
-            echo "equality: the schedules' weights differ, or were not printed" && failed="$failed equality"
+            echo "equality: the schedules' weights differ, or were not printed"
+            failed="$failed equality"
         fi
         ;;
     replays)
@@ -95,7 +102,8 @@ for stage in $stages; do
         for check in memcheck racecheck initcheck synccheck; do
             for program in $(tests); do
                 # shellcheck disable=SC2046 # no word where all tests are meant
-                run sanitizers 600 "$tool" --tool $check --error-exitcode 9 "$program" $(filter "$program") --test-threads 1
+                run sanitizers 600 "$tool" --tool $check --error-exitcode 9 "$program" \
+                    $(filter "$program") --test-threads 1
             done
         done
         ;;
@@ -103,8 +111,9 @@ for stage in $stages; do
         run benches 300 "$here/headlong-benches" --only cuda_embedding --seconds 10
         for batch in 512 6912 65536; do
             for schedule in serial overlapped captured; do
-                run benches 300 "$here/headlong" bench iteration --device cuda --shape C1 --row-cap fit --dtype bf16 \
-                    --schedule $schedule --batch-size $batch --seconds 10 --json
+                run benches 300 "$here/headlong" bench iteration --device cuda --shape C1 \
+                    --row-cap fit --dtype bf16 --schedule $schedule --batch-size $batch \
+                    --seconds 10 --json
             done
         done
         ;;
@@ -113,14 +122,17 @@ for stage in $stages; do
         # 2.6.
         python=${PYTHON:-python3}
         if [ -n "$REHEARSE" ]; then
-            run peers 3600 "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --smoke cuda
-        elif ! "$python" -c 'import torch; assert torch.cuda.is_available()' >>"$out/peers.log" 2>&1; then
+            run peers 3600 "$python" "$here/peers/gpu_compare.py" \
+                --headlong "$here/headlong" --smoke cuda
+        elif ! "$python" -c 'import torch; assert torch.cuda.is_available()' \
+            >>"$out/peers.log" 2>&1; then
             echo "peers: skipped, because $python has no PyTorch that sees the GPU: set PYTHON"
             continue
         else
             for cap in 648000 40000000; do
                 echo "tables of $cap rows at most" >>"$out/peers.log"
-                run peers 3600 "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --shape C1 --row-cap $cap \
+                run peers 3600 "$python" "$here/peers/gpu_compare.py" \
+                    --headlong "$here/headlong" --shape C1 --row-cap $cap \
                     --batch-size 512 6912 65536 --rounds 3 --seconds 5
             done
         fi

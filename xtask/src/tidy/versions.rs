@@ -115,7 +115,8 @@ fn check_manifest(file: &str, text: &str) -> Vec<Violation> {
     violations
 }
 
-/// The numbered lines, without comments and blanks, of the sections whose name satisfies `wanted`.
+/// The numbered lines, without comments, blanks and what follows the first line of an entry, of the
+/// sections whose name satisfies `wanted`.
 fn lines_of(text: &str, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = (usize, &str)> {
     let mut inside = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -124,7 +125,8 @@ fn lines_of(text: &str, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = (
             inside = wanted(section);
             return None;
         }
-        (inside && !line.is_empty() && !line.starts_with('#')).then_some((index + 1, line))
+        let is_entry = !line.is_empty() && !line.starts_with(['#', '"', ']']);
+        (inside && is_entry).then_some((index + 1, line))
     })
 }
 
@@ -138,11 +140,26 @@ mod tests {
 
     #[test]
     fn a_dependency_without_a_reason_is_found() {
-        let text = "[workspace.dependencies]\nours = { path = \"a\" }\nserde = \"1\" # config\nfoo = \"2\"\n";
+        let text = "[workspace.dependencies]\n\
+                    ours = { path = \"a\" }\n\
+                    serde = \"1\" # config\n\
+                    foo = \"2\"\n";
         let found = check_table("Cargo.toml", text);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].line, 4);
         assert!(found[0].message.contains("`foo`"));
+    }
+
+    #[test]
+    fn an_entry_of_several_lines_has_its_reason_on_the_first() {
+        let entry = |reason| {
+            let open = format!("serde = {{ version = \"1\", features = [{reason}\n");
+            format!("[workspace.dependencies]\n{open}    \"derive\",\n] }}\n")
+        };
+        assert_eq!(check_table("Cargo.toml", &entry(" # config")), []);
+        assert_eq!(check_table("Cargo.toml", &entry("")).len(), 1);
+        let used = BTreeSet::from(["serde".to_string()]);
+        assert_eq!(check_table_is_used("Cargo.toml", &entry(" # config"), &used), []);
     }
 
     #[test]

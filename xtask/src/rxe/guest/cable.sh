@@ -11,6 +11,7 @@ ip rule add pref 100 iif va lookup local; ip rule add pref 101 iif vb lookup loc
 ip rule add pref 110 to 10.9.2.1 lookup 10; ip route add 10.9.2.1/32 dev va src 10.9.1.1 table 10
 ip rule add pref 111 to 10.9.1.1 lookup 11; ip route add 10.9.1.1/32 dev vb src 10.9.2.1 table 11
 ip rule add pref 200 lookup local; ip rule del pref 0
-rdma link add rxa type rxe netdev va && rdma link add rxb type rxe netdev vb || { bad "no rxe devices"; finish; }
+rdma link add rxa type rxe netdev va && rdma link add rxb type rxe netdev vb \
+  || { bad "no rxe devices"; finish; }
 wait_for_gid rxa; wait_for_gid rxb
 sent() { cat /sys/class/net/$1/statistics/tx_packets; }

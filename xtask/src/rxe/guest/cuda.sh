@@ -3,6 +3,7 @@
 . /test/lib.sh
 . /test/cable.sh
 . /test/train.sh
-training_on_devices && ok "training with a device for each rank, whose captured step drives the cards, changes no bit" \
+what="training with a device for each rank, whose captured step drives the cards"
+training_on_devices && ok "$what, changes no bit" \
   || bad "training on devices over verbs"
 finish

@@ -12,7 +12,9 @@ check() {
 # gid DEVICE: place of its first IPv4 address among the identifiers.
 gid() {
   for i in 0 1 2 3 4 5 6 7; do
-    case $(cat /sys/class/infiniband/$1/ports/1/gids/$i 2>/dev/null) in 0000:0000:0000:0000:0000:ffff:*) echo $i; return;; esac
+    case $(cat /sys/class/infiniband/$1/ports/1/gids/$i 2>/dev/null) in
+      0000:0000:0000:0000:0000:ffff:*) echo $i; return;;
+    esac
   done; echo none
 }
 # rxe fills its table of identifiers from a work queue.

@@ -7,7 +7,9 @@ ip link set $card mtu 1500; ip addr add 10.9.7.$rxe_node/24 dev $card; ip link s
 rdma link add rxe0 type rxe netdev $card || { bad "no rxe device"; finish; }
 wait_for_gid rxe0
 for k in $(seq 60); do ping -c 1 -W 1 10.9.7.$other >/dev/null && break; done
-ping -c 1 -W 2 10.9.7.$other >/dev/null && ok "the other guest answers" || { bad "the other guest does not answer"; finish; }
+ping -c 1 -W 2 10.9.7.$other >/dev/null && ok "the other guest answers" \
+  || { bad "the other guest does not answer"; finish; }
 # An emulated card between the guests is slow: a tenth of the steps.
-check "a job of four ranks, two in each guest" $rxe_limit comm-rxe part $((rxe_steps / 10)) $((rxe_node - 1)) 10.9.7.1 rxe0
+check "a job of four ranks, two in each guest" $rxe_limit \
+  comm-rxe part $((rxe_steps / 10)) $((rxe_node - 1)) 10.9.7.1 rxe0
 finish
