@@ -87,8 +87,8 @@ impl Exchange {
         }
     }
 
-    /// The logits of all ranks, in the order of the samples. The last shares may be short: what lies
-    /// after their ends is not looked at.
+    /// The logits of all ranks, in the order of the samples. The last shares may be short: what
+    /// lies after their ends is not looked at.
     pub(crate) fn gather_logits(&self, at: &At<'_>) -> Result<()> {
         let (mine, all) = at.all_logits();
         match self {

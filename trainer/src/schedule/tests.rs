@@ -121,7 +121,8 @@ fn every_declaration_that_is_taken_away_is_noticed() {
     assert!(unnoticed.is_empty(), "declared, but never touched: {unnoticed:?}");
 }
 
-/// One list is all there is: a stage that is added to it is walked, timed, waited for and simulated.
+/// One list is all there is: a stage that is added to it is walked, timed, waited for and
+/// simulated.
 #[test]
 fn a_stage_that_is_added_appears_everywhere() {
     static RUNS: AtomicUsize = AtomicUsize::new(0);

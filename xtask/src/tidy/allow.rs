@@ -77,7 +77,6 @@ pub const SIBLINGS: &[&str] =
 
 /// The trainer's files that may see more than one sibling.
 pub const SEES_TWO_ROOMS: &[Exception] = &[
-    always("trainer/src/plan.rs", "turns config, schema and machine into every size and placement"),
     always("trainer/src/plan/**", "turns config, schema and machine into every size and placement"),
     always("trainer/src/build.rs", "allocates what the plan says, in every room"),
     always("trainer/src/build/**", "allocates what the plan says, in every room"),
@@ -111,10 +110,6 @@ pub const SEES_TWO_ROOMS: &[Exception] = &[
     ),
     always("trainer/src/exchange/**", "bytes that `comm` moves for what `embedding` decides"),
     always(
-        "trainer/src/bench.rs",
-        "`headlong bench iteration` builds a whole session on synthetic batches",
-    ),
-    always(
         "trainer/src/bench/**",
         "`headlong bench iteration` builds a whole session on synthetic batches",
     ),
@@ -140,7 +135,6 @@ pub const UNSAFE_FILES: &[Exception] = &[
         "calls of the driver that the crate's surface does not let through",
     ),
     always("embedding/src/**/vector.rs", "an op's vector kernel"),
-    always("mlp/src/**/vector.rs", "an op's vector kernel"),
     always("mlp/src/**/vector/**", "an op's vector kernels"),
     only(
         "reader/src/criteo/parse/avx512.rs",
@@ -224,7 +218,8 @@ pub const ENDLESS_WAITS: &[Exception] = &[
     ),
     only(
         "comm/src/transport/local/link.rs::withdraw",
-        "a peer's thread copies out of this rank's memory: no deadline may give that memory back under it, and a copy ends",
+        "a peer's thread copies out of this rank's memory: no deadline may give that memory back \
+         under it, and a copy ends",
     ),
     only(
         "comm/src/device/peer/flags.rs::give_up",

@@ -69,8 +69,8 @@ fn check_text(file: &TextFile) -> Vec<Violation> {
     for (at, _) in text.match_indices("atomicAdd") {
         let line = text[..at].lines().count().max(1);
         if !shows_an_integer(&text[at..]) {
-            let advice = "what is added does not show that it is an integer: write `1u` or `(u32)x`; floats \
-                          are reduced by segments instead";
+            let advice = "what is added does not show that it is an integer: write `1u` or \
+                          `(u32)x`; floats are reduced by segments instead";
             violations.push(violation(file, line, "float atomic", advice));
         }
     }
@@ -211,7 +211,9 @@ mod tests {
         for line in bad {
             assert_eq!(rules("a.cu", line), [(1, "float atomic")], "{line}");
         }
-        let asm = "\nasm(\"red.global.add.f32 [%0], %1;\");\nasm(\"atom.add.noftz.bf16x2 %0, [%1], %2;\");\n";
+        let asm = "\n\
+                   asm(\"red.global.add.f32 [%0], %1;\");\n\
+                   asm(\"atom.add.noftz.bf16x2 %0, [%1], %2;\");\n";
         assert_eq!(rules("a.cu", asm), [(2, "float atomic"), (3, "float atomic")]);
         assert_eq!(
             rules(
@@ -227,7 +229,8 @@ mod tests {
         let files = [
             file(
                 "mlp/src/loss/cuda.rs",
-                "static A: &str = concat!(include_str!(\"loss.cu\"), include_str!(\n \"../x/y.cuh\"));",
+                "static A: &str = concat!(include_str!(\"loss.cu\"), include_str!(\n \
+                 \"../x/y.cuh\"));",
             ),
             file("mlp/src/loss/loss.cu", ""),
             file("mlp/src/x/y.cuh", ""),

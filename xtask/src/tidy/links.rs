@@ -89,7 +89,8 @@ mod tests {
     fn a_link_to_nothing_is_found() {
         assert_eq!(
             messages(
-                "See [the rooms](../ARCHITECTURE.md#errors-and-state) and [rust](https://rustup.rs)."
+                "See [the rooms](../ARCHITECTURE.md#errors-and-state) and \
+                 [rust](https://rustup.rs)."
             ),
             [""; 0]
         );
@@ -107,9 +108,11 @@ mod tests {
         assert!(found[1].contains("`mlp/no-such/`"));
         assert_eq!(messages("`mlp/no-such/<op>/cpu.rs`").len(), 1);
         assert_eq!(messages("`mlp/src/no_such.rs:12`, `benches/no_such.sh PATH`").len(), 2);
-        let fine = "`configs/clusters/*.toml`, `mlp/src/<op>/`, `benches/forecast.sh PATH`, `mlp/src/lib.rs:1`";
+        let fine = "`configs/clusters/*.toml`, `mlp/src/<op>/`, `benches/forecast.sh PATH`, \
+                    `mlp/src/lib.rs:1`";
         assert_eq!(messages(fine), [""; 0]);
-        let elsewhere = "`target/release/headlong`, `kernels-cache/x`, `/dev/stdout`, `../shared/x`, `no-such/x.rs`";
+        let elsewhere = "`target/release/headlong`, `kernels-cache/x`, `/dev/stdout`, \
+                         `../shared/x`, `no-such/x.rs`";
         assert_eq!(messages(elsewhere), [""; 0]);
         assert_eq!(messages("mlp/src/no_such.rs without back-ticks"), [""; 0]);
     }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | rooms | which package may import which ([`allow::ROOMS`]); inside the trainer, which files may see two rooms |
 //! | sizes | a function is at most 70 lines (a test 100), a file at most 600 |
+//! | width | no line over 100 columns, but for tables, drawings and addresses ([`width`]) |
 //! | unwrap | none outside tests |
 //! | unsafe | only in listed files |
 //! | environment | read only in listed files, so that it cannot change results |
@@ -27,6 +28,7 @@ mod stages;
 mod text;
 mod versions;
 mod waits;
+mod width;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -189,6 +191,7 @@ fn check(root: &Path, metadata: &Metadata, files: &[text::TextFile]) -> Result<V
     let mut violations = rooms::check(root, metadata);
     violations.extend(versions::check(root, metadata)?);
     violations.extend(files.iter().flat_map(|file| text::check(file, &exceptions)));
+    violations.extend(files.iter().flat_map(width::check));
     violations.extend(files.iter().flat_map(|file| links::check(root, file)));
     violations.extend(kernels::check(files));
     violations.extend(files.iter().flat_map(stages::check));

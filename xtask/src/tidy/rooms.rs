@@ -51,7 +51,8 @@ fn check_packages(packages: &[Package]) -> Vec<Violation> {
         let Some(Room { may_use, .. }) = ROOMS.iter().find(|room| room.package == package.name)
         else {
             violations.push(report(format!(
-                "the package `{}` has no line in the room table: add one to xtask/src/tidy/allow.rs and ARCHITECTURE.md",
+                "the package `{}` has no line in the room table: add one to \
+                 xtask/src/tidy/allow.rs and ARCHITECTURE.md",
                 package.name
             )));
             continue;
@@ -59,8 +60,8 @@ fn check_packages(packages: &[Package]) -> Vec<Violation> {
         for dependency in &package.dependencies {
             if is_ours(dependency) && !may_use.contains(&dependency.as_str()) {
                 violations.push(report(format!(
-                    "`{}` imports `{dependency}`, which the room table does not allow: pass plain data through the \
-                     trainer instead",
+                    "`{}` imports `{dependency}`, which the room table does not allow: pass plain \
+                     data through the trainer instead",
                     package.name
                 )));
             }
@@ -92,7 +93,8 @@ pub fn check_file(source: &SourceFile, is_test: bool, exceptions: &Exceptions) -
         finder.seen.keys().map(|room| room.trim_start_matches("headlong_")).collect();
     let line = finder.seen.values().copied().max().unwrap_or(1);
     let message = format!(
-        "sees {}: only plan, build, session and schedule see more than one room; move the joining code there",
+        "sees {}: only plan, build, session and schedule see more than one room; move the joining \
+         code there",
         rooms.join(" and ")
     );
     vec![Violation { file: source.path.clone(), line, rule: "two rooms", message }]

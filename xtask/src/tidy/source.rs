@@ -105,7 +105,10 @@ impl Visitor<'_> {
             self.report(
                 open,
                 "function size",
-                format!("`{name}` has {lines} lines, more than {limit}: give its phases names of their own"),
+                format!(
+                    "`{name}` has {lines} lines, more than {limit}: give its phases names of their \
+                     own"
+                ),
             );
         }
     }
@@ -268,7 +271,8 @@ fn check_unsafe(source: &SourceFile, exceptions: &Exceptions) -> Vec<Violation> 
     if exceptions.unsafe_code.covers(&source.path) {
         return Vec::new();
     }
-    let advice = "use the safe views of `headlong-device`, or list the file with a reason in xtask/src/tidy/allow.rs";
+    let advice = "use the safe views of `headlong-device`, or list the file with a reason in \
+                  xtask/src/tidy/allow.rs";
     let message = format!("`unsafe` in a file that is not listed: {advice}");
     vec![Violation { file: source.path.clone(), line: span.start().line, rule: "unsafe", message }]
 }

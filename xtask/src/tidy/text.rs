@@ -13,7 +13,7 @@ const FILE_LINES: usize = 600;
 pub const SKIPPED_FOLDERS: &[&str] =
     &["target", "corpus", "artifacts", "headlong-out", "kernels-cache"];
 /// Files that tidy reads, by ending.
-const READ_ENDINGS: &[&str] = &["rs", "cu", "cuh", "toml", "py", "sh", "md"];
+const READ_ENDINGS: &[&str] = &["rs", "cu", "cuh", "cpp", "h", "toml", "py", "sh", "md"];
 /// The words that mark a to-do, each in two halves, so that this file does not mark itself.
 const TODO_WORDS: &[&str] =
     &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
@@ -39,7 +39,7 @@ impl TextFile {
 
     /// Whether it is a source whose length is judged.
     fn is_source(&self) -> bool {
-        [".rs", ".cu", ".cuh", ".py"].iter().any(|ending| self.path.ends_with(ending))
+        [".rs", ".cu", ".cuh", ".cpp", ".h", ".py"].iter().any(|ending| self.path.ends_with(ending))
     }
 }
 
@@ -80,8 +80,8 @@ pub fn check(file: &TextFile, exceptions: &Exceptions) -> Vec<Violation> {
     let lines = file.text.lines().count();
     if file.is_source() && lines > FILE_LINES && !exceptions.file_size.covers(&file.path) {
         let message = format!(
-            "{lines} lines, more than {FILE_LINES}: split it by stage or op, or list it with a reason in \
-             xtask/src/tidy/allow.rs"
+            "{lines} lines, more than {FILE_LINES}: split it by stage or op, or list it with a \
+             reason in xtask/src/tidy/allow.rs"
         );
         violations.push(Violation {
             file: file.path.clone(),
@@ -131,7 +131,9 @@ mod tests {
     fn a_long_file_is_found_whatever_its_language() {
         assert_eq!(rules("mlp/src/x.rs", &"\n".repeat(600)), []);
         assert_eq!(rules("mlp/src/x.rs", &"\n".repeat(601)), [(601, "file size")]);
-        assert_eq!(rules("mlp/src/x.cu", &"\n".repeat(601)), [(601, "file size")]);
+        for path in ["mlp/src/x.cu", "device/softcuda/x.cpp", "device/softcuda/x.h"] {
+            assert_eq!(rules(path, &"\n".repeat(601)), [(601, "file size")]);
+        }
         assert_eq!(rules("configs/x.toml", &"\n".repeat(601)), []);
     }
 

@@ -257,7 +257,11 @@ mod tests {
 
     #[test]
     fn tests_and_other_rooms_may_wait() {
-        let text = "#[cfg(test)]\nmod tests {\n fn f() { thread.join(); }\n}\n#[test]\nfn g() { rx.recv(); }\n";
+        let text = "#[cfg(test)]\n\
+                    mod tests {\n fn f() { thread.join(); }\n\
+                    }\n\
+                    #[test]\n\
+                    fn g() { rx.recv(); }\n";
         assert_eq!(lines_of("comm/src/x.rs", text), [0_usize; 0]);
         assert_eq!(lines_of("reader/src/x.rs", "fn f() { thread.join(); }"), [0_usize; 0]);
         let source = SourceFile::parse("comm/src/x.rs", "fn f() { thread.join(); }").unwrap();
