@@ -335,7 +335,8 @@ pub fn detect(file: &DataFile) -> Result<Format> {
     let mut text = TextFile::look(file)?;
     let mut first = Vec::new();
     let read = text.by_ref().take(512).read_to_end(&mut first);
-    read.map_err(|error| text.name_error(error, 0, 0))?;
+    let lines = first.iter().filter(|byte| **byte == b'\n').count() as u64;
+    read.map_err(|error| text.name_error(error, lines, first.len() as u64))?;
     if text.compression() == Compression::Plain {
         if crate::formats::headlong::is_headlong(&first) {
             return Ok(Format::Headlong);

@@ -140,8 +140,8 @@ pub enum ReaderError {
     },
     /// A resume position does not fit the files.
     #[error(
-        "cannot continue in {} at line {line} (byte {byte}): {reason}; have the data files \
-         changed?",
+        "cannot continue in {} at line {line} (byte {byte}): {reason}; a run goes on only in \
+         files that are to that place as it has read them",
         file.display()
     )]
     BadPosition {

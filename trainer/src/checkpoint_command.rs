@@ -118,7 +118,7 @@ fn model_text(model: &ModelFingerprint) -> String {
 
 /// An optimiser as the configuration names it, from what the manifest holds:
 /// `adagrad (epsilon 1e-10, initial_accumulator 0.0)`.
-fn optimizer_text(stored: &str) -> String {
+pub fn optimizer_text(stored: &str) -> String {
     let (name, settings) = stored.split_once(" { ").unwrap_or((stored, ""));
     let mut text = String::new();
     for letter in name.replace("RowWise", "Rowwise").chars() {

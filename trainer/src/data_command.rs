@@ -35,6 +35,12 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
             "--min-count must be at least 1 and --max-rows at least 2".to_owned(),
         ));
     }
+    if arguments.output.exists() && !arguments.output.is_dir() {
+        let output = arguments.output.display();
+        return Err(Error::Usage(format!(
+            "--output {output}: expected a folder, which the dictionary is written into, found a file"
+        )));
+    }
     let options = MakeOptions {
         on_bad_row: match arguments.on_bad_row {
             OnBadRow::Error => BadRowPolicy::Error,

@@ -219,7 +219,11 @@ fn apply_on(config: &mut Config, device: DeviceChoice) {
     }
 }
 
-fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
+/// The configuration of the run that has saved a checkpoint.
+///
+/// # Errors
+/// A file that is missing or damaged.
+pub fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
     let path = checkpoint.path().join(CONFIG_BLOB);
     let blob = checkpoint
         .blob(CONFIG_BLOB)

@@ -271,6 +271,11 @@ impl Session {
         Ok(Some(Enqueued { num_samples, learning_rate }))
     }
 
+    /// Whether the last step that was given was the last of all.
+    pub fn has_ended(&self) -> bool {
+        self.last_step.is_some_and(|last| self.step >= last) || !self.crew.is_primed()
+    }
+
     /// Waits for all steps that the device has been given.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 
 #![cfg(test)]
 
-use crate::run_support::{Place, Run, gzip, last_event, rows};
+use crate::run_support::{Place, Run, gzip, last_event, rows, steps};
 use headlong::build::Model;
 use headlong::config::{Config, TableRows};
 use headlong::engine::{Engine, StepRates};
@@ -116,6 +116,21 @@ fn bad_rows_of_validation_and_prediction_are_named_or_counted_too() {
         assert!(skipped.stderr.contains("1 bad row was skipped"), "{}", skipped.stderr);
     }
     assert_eq!(std::fs::read_to_string(&output).unwrap().lines().count(), 301);
+}
+
+/// The steps before the bad row are not lost.
+#[test]
+fn a_bad_row_late_in_the_data_loses_no_steps() {
+    let place = Place::new("rows.txt");
+    let text = std::fs::read_to_string(&place.train).unwrap();
+    let bad = text.lines().count() + 1;
+    std::fs::write(&place.train, format!("{text}bad\n")).unwrap();
+    let checkpoints = place.path("checkpoints");
+    let run = place.train().path("--checkpoint-dir", &checkpoints);
+    run.fails(1, &[&format!("line {bad}")]);
+    let saved = steps(&checkpoints);
+    assert!(saved.len() == 1 && saved[0] > 0, "{saved:?}");
+    run.with(&["--resume", "--on-bad-row", "skip"]).succeeds();
 }
 
 #[test]

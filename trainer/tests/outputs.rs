@@ -177,6 +177,36 @@ fn no_output_is_an_input() {
     convert(&split, "split", &place.path("split/test")).succeeds();
 }
 
+/// A shell may have made standard output the file that is read; what would be printed or written to
+/// `-` would destroy it, or never end.
+#[test]
+fn standard_output_is_no_input() {
+    let place = Place::new("rows.txt");
+    let checkpoint = checkpoint(&place);
+    let valid = &place.valid;
+    let before = std::fs::read(valid).unwrap();
+    let to_dash = Path::new("-");
+    let log = place.train_without_data().path("--data", valid).with(&["--log-json", "-"]);
+    let inspect = Run::new("data").with(&["inspect", valid.to_str().unwrap()]);
+    for (run, redirection) in [
+        (convert(valid, "criteo", to_dash), ">>"),
+        (convert(to_dash, "criteo", to_dash), "< \"$0\" >>"),
+        (predict(&checkpoint, valid, "-"), "1<>"),
+        (log, ">>"),
+        (inspect.clone().with(&["--json"]), ">>"),
+        (inspect, ">>"),
+    ] {
+        let script = format!("ulimit -f 1000; exec \"$1\" \"${{@:2}}\" {redirection} \"$0\"");
+        let mut shell = std::process::Command::new("bash");
+        shell.arg("-c").arg(&script).arg(valid).arg(env!("CARGO_BIN_EXE_headlong"));
+        let ended = shell.args(run.arguments()).current_dir(place.path("")).output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{:?} {redirection}: {said}", run.arguments());
+        assert!(said.contains("/dev/stdout is the file that"), "{said}");
+        assert!(std::fs::read(valid).unwrap() == before, "{:?} {redirection}", run.arguments());
+    }
+}
+
 #[test]
 fn a_dry_run_and_a_plan_write_nothing() {
     let place = Place::new("rows.txt");

@@ -96,6 +96,33 @@ fn a_second_signal_stops_at_once() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
+/// The last step is saved when the run ends, and only then, with `save_every` that divides it, too.
+#[test]
+fn each_step_is_saved_once_and_what_a_resumed_run_does_not_take_up_is_said() {
+    let place = Place::new("rows.txt");
+    let (log, checkpoints) = (place.path("log.json"), place.path("checkpoints"));
+    let train = place.train().path("--checkpoint-dir", &checkpoints);
+    for keep_best in ["checkpoint.keep_best=false", "checkpoint.keep_best=true"] {
+        let run = train.clone().path("--log-json", &log).path("--valid", &place.valid);
+        run.with(&["--steps", "8", "--save-every", "4", "--set", keep_best]).succeeds();
+        let events = events(&log).into_iter();
+        let saved: Vec<_> = events
+            .filter(|event| event["event"] == "checkpoint")
+            .map(|event| event["step"].as_u64().unwrap())
+            .collect();
+        assert_eq!(saved, [4, 8], "{keep_best}");
+        std::fs::remove_file(&log).unwrap();
+        if keep_best.ends_with("false") {
+            std::fs::remove_dir_all(&checkpoints).unwrap();
+        }
+    }
+    let resumed = train.clone().with(&["--steps", "9", "--resume", "--seed", "77"]).succeeds();
+    assert!(resumed.stderr.contains("train.seed = 77 has no effect"), "{}", resumed.stderr);
+    let sgd = train.with(&["--steps", "10", "--resume", "--optimizer", "sgd"]);
+    let said = sgd.fails(1, &["adagrad (epsilon", "sgd"]).stderr;
+    assert!(!said.contains('{'), "{said}");
+}
+
 #[test]
 fn resume_starts_goes_on_repeats_its_last_words_and_trains_longer() {
     let place = Place::new("rows.txt");

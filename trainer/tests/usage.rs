@@ -59,6 +59,12 @@ fn sizes_of_benches_are_refused_where_they_do_not_fit() {
         (&["embedding", "--threads", "9999"], "1 to 4096 threads"),
         (&["iteration", "--shape", "C3", "--batch-size", "1000000000"], "train.batch_size"),
         (&["all_reduce", "--ranks", "2", "-e", huge], "-e"),
+        (&["all_reduce", "-n", huge], "-n 1000000000000000000: expected 1000000000 at most"),
+        (&["barrier", "-w", huge], "-w"),
+        (&["sendrecv", "-m", huge], "-m"),
+        (&["broadcast", "--ranks", "1000", "-n", "1000000000"], "lower `-e`, `-n` or `--ranks`"),
+        (&["p2p", "write", "--card", "fake", "-e", huge], "lower `-e` or `-n`"),
+        (&["p2p", "write", "--card", "fake", "-w", huge], "-w"),
         (&["reader", "--depth", huge, file.to_str().unwrap()], "--depth"),
     ] {
         refused(&[&["bench"], arguments].concat(), &[word]);

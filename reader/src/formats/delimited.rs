@@ -406,9 +406,9 @@ impl DelimitedSink {
         }
         for (bags, column) in samples.sparse.iter().zip(&self.schema.sparse) {
             let ids = bags.of(index, column.hotness);
-            if column.hotness != Hotness::Fixed(1) && ids.contains(&MISSING_ID) {
+            if column.hotness == Hotness::Varying && ids == [MISSING_ID] {
                 let message = format!(
-                    "sample {}, column {}: a list cannot hold a missing id",
+                    "sample {}, column {}: a list of one missing id would be an empty list",
                     self.num_samples, column.name
                 );
                 return Err(ReaderError::Format { file: self.path.clone(), message });

@@ -277,7 +277,8 @@ pub fn push_dense(
     Ok(())
 }
 
-/// A field of text as the ids of a sample; an empty one is a missing value, or an empty list.
+/// A field of text as the ids of a sample; an empty one is a missing value, or an empty list. An
+/// empty value of a list is a missing one.
 ///
 /// # Errors
 /// What was expected.
@@ -287,15 +288,14 @@ pub fn push_ids(
     separator: u8,
     to: &mut IdBags,
 ) -> std::result::Result<(), Fault> {
+    let id = |value: &[u8]| if value.is_empty() { MISSING_ID } else { id_of_text(value) };
     if hotness == Hotness::Fixed(1) {
-        to.ids.push(if field.is_empty() { MISSING_ID } else { id_of_text(field) });
+        to.ids.push(id(field));
         return Ok(());
     }
     let before = to.ids.len();
     if !field.is_empty() {
-        to.ids.extend(
-            field.split(|&byte| byte == separator).map(|value| id_of_text(value.trim_ascii())),
-        );
+        to.ids.extend(field.split(|&byte| byte == separator).map(|value| id(value.trim_ascii())));
     }
     match hotness {
         Hotness::Varying => to.offsets.push(to.ids.len() as u32),

@@ -154,6 +154,9 @@ impl Column {
                 id.to_string()
             });
         summary.ids_per_sample = self.counted as f64 / rows.max(1) as f64;
+        // Of the values of lists, where there are more than rows.
+        let values = (self.counted + self.missing).max(rows).max(1) as f64;
+        summary.missing_share = self.missing as f64 / values;
         summary
     }
 }

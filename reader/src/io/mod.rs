@@ -4,12 +4,12 @@ mod data_file;
 pub mod lines;
 mod regular;
 
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{self, BufRead as _, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
 use crate::error::{ReaderError, Result};
 
@@ -40,6 +40,17 @@ impl Compression {
             [0x1f, 0x8b, ..] => Compression::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
             _ => Compression::Plain,
+        }
+    }
+
+    /// The name of a compression that is not read.
+    fn not_read(first_bytes: &[u8]) -> Option<&'static str> {
+        match first_bytes {
+            [0xfd, b'7', b'z', b'X', ..] => Some("xz"),
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Some("bzip2"),
+            [b'P', b'K', 3, 4, ..] => Some("zip"),
+            [b'7', b'z', 0xbc, 0xaf, ..] => Some("7-Zip"),
+            _ => None,
         }
     }
 
@@ -95,15 +106,22 @@ impl TextFile {
         if magic.is_empty() {
             return Err(ReaderError::Empty { file: name });
         }
+        if let Some(other) = Compression::not_read(&magic) {
+            let message = format!(
+                "it is compressed by {other}, which is not supported: decompress it, or compress it by gzip or zstd"
+            );
+            return Err(ReaderError::Format { file: name, message });
+        }
         let compression = Compression::of(&magic);
         let stored_bytes_read = Arc::new(AtomicU64::new(0));
         let counted =
             Counted { magic: Cursor::new(magic), bytes, count: Arc::clone(&stored_bytes_read) };
         let text = match compression {
             Compression::Plain => Text::Plain(counted),
-            Compression::Gzip => Text::Decoded(Box::new(MultiGzDecoder::new(
-                BufReader::with_capacity(READ_BYTES, counted),
-            ))),
+            Compression::Gzip => {
+                let buffered = BufReader::with_capacity(READ_BYTES, counted);
+                Text::Decoded(Box::new(GzipMembers(Some(GzDecoder::new(buffered)))))
+            }
             Compression::Zstd => {
                 let buffered = BufReader::with_capacity(READ_BYTES, counted);
                 let decoder =
@@ -167,6 +185,31 @@ impl Read for TextFile {
             Text::Plain(counted) => counted.read(buffer),
             Text::Decoded(decoder) => decoder.read(buffer),
         }
+    }
+}
+
+/// The members of a gzip file, one after the other, and nothing else.
+struct GzipMembers(Option<GzDecoder<BufReader<Counted>>>);
+
+impl Read for GzipMembers {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.0 {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            match member.get_mut().fill_buf()? {
+                [] => return Ok(0),
+                [0x1f, ..] => {
+                    self.0 = self.0.take().map(|ended| GzDecoder::new(ended.into_inner()))
+                }
+                _ => {
+                    let reason = "bytes that are no gzip follow the end of the stream";
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+                }
+            }
+        }
+        Ok(0)
     }
 }
 

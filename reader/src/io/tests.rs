@@ -79,7 +79,7 @@ fn skipping_continues_at_the_line() {
         let mut blocks = LineBlocks::open(&path, 100).unwrap();
         let message = blocks.skip_to(3, 6).unwrap_err().to_string();
         assert!(
-            message.contains("not the start of a line; have the data files changed?"),
+            message.contains("not the start of a line; a run goes on only in files"),
             "{message}"
         );
         let mut blocks = LineBlocks::open(&path, 100).unwrap();
@@ -117,6 +117,21 @@ fn corrupt_files_say_so() {
     let path = write(folder.path(), "a.gz", &bytes);
     let message = all_blocks(&path, 64).unwrap_err().to_string();
     assert!(message.contains("is corrupt: bad gzip data after line"), "{message}");
+
+    let path = write(folder.path(), "b.gz", &[&gzip(&sample_text())[..], b"more"].concat());
+    let message = all_blocks(&path, 64).unwrap_err().to_string();
+    let expected = "bad gzip data after line 500 (";
+    assert!(message.contains(expected) && message.contains("no gzip follow"), "{message}");
+}
+
+#[test]
+fn a_compression_that_is_not_read_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, magic) in [("xz", b"\xfd7zXZ\0"), ("bzip2", b"BZh91A"), ("zip", b"PK\x03\x04\x14\0")]
+    {
+        let message = all_blocks(&write(folder.path(), "a", magic), 64).unwrap_err().to_string();
+        assert!(message.contains(&format!("compressed by {name}, which is not")), "{message}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod count;
 mod report;
 mod subject;
 
-use super::collectives::arguments::{Bind, CollectiveArguments, Way};
+use super::collectives::arguments::{Bind, Bytes, CollectiveArguments, Way};
 use super::collectives::backend::Backend;
 use super::collectives::job::{Job, Measured, Outcome};
 use super::collectives::operation::{Operation, Place};
@@ -147,6 +147,9 @@ fn collective_arguments(
     CollectiveArguments {
         ranks: config.run.ranks,
         ranks_per_node: config.comm.ranks_per_node,
+        // Its messages are those of the data.
+        min_bytes: Bytes(1),
+        max_bytes: Bytes(1),
         iterations: arguments.iterations,
         seconds_per_size: arguments.seconds_per_size,
         deadline_s: config.comm.deadline_s,
@@ -169,6 +172,8 @@ fn measure_all(
 ) -> Result<Vec<(Backend, Outcome)>> {
     let collective = collective_arguments(config, arguments, &counted.messages);
     collective.check()?;
+    let ranks_here = super::collectives::processes::ranks_here(&collective);
+    collective.check_memory(ranks_here, "lower `-n` or `--ranks`")?;
     let one = |&backend| Ok((backend, measure(backend, &counted.messages, &collective, file)?));
     arguments.backend.iter().map(one).collect()
 }

@@ -117,6 +117,7 @@ pub fn run(arguments: &P2pArguments) -> Result<()> {
         max_bytes: arguments.max_bytes,
         factor: arguments.factor,
         iterations: Some(arguments.iterations),
+        warmup: arguments.warmup,
         deadline_s: arguments.deadline_s,
         insecure: arguments.insecure,
         bind: arguments.bind,
@@ -125,7 +126,7 @@ pub fn run(arguments: &P2pArguments) -> Result<()> {
         ..CollectiveArguments::defaults()
     };
     collective.check()?;
-    collective.check_memory(processes::ranks_here(&collective))?;
+    collective.check_memory(processes::ranks_here(&collective), "lower `-e` or `-n`")?;
     let mut settings = collective.cards()?;
     if !arguments.device.is_empty() {
         settings.devices.clone_from(&arguments.device);

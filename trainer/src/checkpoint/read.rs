@@ -10,6 +10,7 @@ use super::manifest::{
     checksum_text,
 };
 use super::shard::{Content, Piece, header, pieces};
+use crate::checkpoint_command::optimizer_text;
 use crate::digest::{CHUNK_BYTES, WeightsDigest, chunks};
 use headlong_device::files::{open_regular, read_bounded};
 use std::fs::File;
@@ -93,7 +94,11 @@ impl Checkpoint {
 
     /// Refuses a checkpoint of other optimisers, naming the first key that differs.
     pub fn check_optimizers(&self, expected: &OptimizerFingerprint) -> Result<()> {
-        let difference = first_difference("optimizers", expected, &self.manifest.state.optimizers);
+        let in_words = |OptimizerFingerprint { dense, sparse }: &OptimizerFingerprint| {
+            OptimizerFingerprint { dense: optimizer_text(dense), sparse: optimizer_text(sparse) }
+        };
+        let found = in_words(&self.manifest.state.optimizers);
+        let difference = first_difference("optimizers", &in_words(expected), &found);
         difference.map_or(Ok(()), |difference| Err(self.other_model(difference)))
     }
 

@@ -2,8 +2,8 @@
 //! outputs are one file.
 
 use super::{
-    BenchCommand, CheckpointCommand, Command, DataCommand, JsonOutput, KernelsCommand, LogTarget,
-    PlanArguments, TrainArguments,
+    BenchCommand, CheckpointCommand, Command, ConfigCommand, DataCommand, JsonOutput,
+    KernelsCommand, LogTarget, PlanArguments, TrainArguments,
 };
 use crate::checkpoint;
 use crate::checkpoint_command::export_target;
@@ -70,7 +70,7 @@ impl CommandFiles {
     /// its files.
     pub fn reads<P: AsRef<Path>>(mut self, by: &str, paths: impl IntoIterator<Item = P>) -> Self {
         for path in paths {
-            let path = path.as_ref().to_owned();
+            let path = stream(path.as_ref(), "/dev/stdin");
             let of_data = match is_folder_or_stem(&path)
                 || path.extension().is_some_and(|end| end == "npy")
             {
@@ -84,12 +84,9 @@ impl CommandFiles {
         self
     }
 
-    /// Adds files that are written; `-` is none.
+    /// Adds files that are written.
     pub fn writes<P: AsRef<Path>>(mut self, by: &str, paths: impl IntoIterator<Item = P>) -> Self {
-        let paths = paths
-            .into_iter()
-            .map(|path| path.as_ref().to_owned())
-            .filter(|path| path != Path::new("-"));
+        let paths = paths.into_iter().map(|path| stream(path.as_ref(), "/dev/stdout"));
         self.writes.extend(paths.map(|path| Named { by: by.to_owned(), path }));
         self
     }
@@ -105,7 +102,8 @@ impl CommandFiles {
         self.writes("--json-file", &json.json_file)
     }
 
-    /// Refuses an output that is an input, or another output; and a pipe that is named twice, of
+    /// Refuses an output, standard output included, that is an input; two outputs that are one; and
+    /// a pipe that is named twice, of
     /// which each reader would have a part.
     ///
     /// # Errors
@@ -123,13 +121,17 @@ impl CommandFiles {
             }
             pipes.push(pipe);
         }
-        for (index, output) in self.writes.iter().enumerate() {
+        let printed =
+            Named { by: "standard output".to_owned(), path: PathBuf::from("/dev/stdout") };
+        for (index, output) in self.writes.iter().chain([&printed]).enumerate() {
             let Some(place) = Place::of(&output.path) else { continue };
             let is_same = |other: &&Named| Place::of(&other.path).as_ref() == Some(&place);
             if let Some(input) = self.reads.iter().find(is_same) {
                 return Err(output.clash("is the file that", input, "reads"));
             }
-            if let Some(other) = self.writes[..index].iter().find(is_same) {
+            let is_named = index < self.writes.len();
+            let mut earlier = self.writes[..index].iter().filter(|_| is_named);
+            if let Some(other) = earlier.find(is_same) {
                 return Err(output.clash("is the file that", other, "writes"));
             }
             let folder = output.path.parent().and_then(|folder| fs::canonicalize(folder).ok());
@@ -166,6 +168,11 @@ impl CommandFiles {
             _ => Ok(()),
         }
     }
+}
+
+/// A path, or for `-` that of the standard stream.
+fn stream(path: &Path, standard: &str) -> PathBuf {
+    PathBuf::from(if path == Path::new("-") { Path::new(standard) } else { path })
 }
 
 /// A checkpoint, or the newest one of a folder.
@@ -211,9 +218,11 @@ pub(super) fn check(command: &Command) -> Result<()> {
             };
             files.reads("--config", &models.config).writes_json(json).check_for_one_process()
         }
+        Command::Config(ConfigCommand::Show(arguments) | ConfigCommand::Check(arguments)) => {
+            files.reads("--config", &arguments.config).check()
+        }
         Command::Train(_)
         | Command::Plan(_)
-        | Command::Config(_)
         | Command::Doctor(_)
         | Command::Launch(_)
         | Command::Recipe(_)

@@ -61,7 +61,8 @@ impl Config {
         match model.top.last() {
             Some(1) => Ok(()),
             last => {
-                Err(Error::config("model.top", format!("the last width must be 1, found {last:?}")))
+                let found = last.map_or("none".to_owned(), ToString::to_string);
+                Err(Error::config("model.top", format!("the last width must be 1, found {found}")))
             }
         }
     }

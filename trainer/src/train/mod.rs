@@ -18,6 +18,7 @@ use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::crew::{Crew, CrewOptions};
 use crate::data::{self, Reads, count_samples};
 use crate::error::{Error, Result, signal_name};
+use crate::inference::config_of;
 use crate::job::{Busy, Job};
 use crate::machine::Machine;
 use crate::mllog::MlLog;
@@ -33,7 +34,7 @@ use crate::signals::StopRequest;
 use crate::trace::Record;
 use headlong_reader::Reader as _;
 use progress::Meter;
-use resume::{already_done, asked_for, find_checkpoint, refuse_later_checkpoints};
+use resume::{already_done, asked_for, find_checkpoint, refuse_later_checkpoints, without_effect};
 use serde_json::Map;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -100,6 +101,9 @@ fn run_with(
     if options.resume && resumed.is_none() {
         reporter
             .note("--resume: there is no checkpoint yet, so training starts from the beginning");
+    }
+    if let Some(then) = resumed.and_then(|checkpoint| config_of(checkpoint).ok()) {
+        without_effect(config, &then).iter().for_each(|note| reporter.note(note));
     }
     if options.dry_run {
         return dry_run(job, options, resumed, reporter);
@@ -401,7 +405,11 @@ impl Run<'_> {
     /// One step and its progress; false where training has ended.
     fn one_step(&mut self) -> Result<bool> {
         let before = self.at();
-        let Some(step) = self.session.enqueue()? else { return Ok(false) };
+        let enqueued = self.session.enqueue();
+        if enqueued.as_ref().is_err_and(remarks::is_of_data) {
+            self.keep_what_was_trained();
+        }
+        let Some(step) = enqueued? else { return Ok(false) };
         self.log_training(before)?;
         if std::mem::take(&mut self.is_first_step) {
             let seconds = self.session.reader().skip_time().as_secs_f64();
@@ -430,7 +438,7 @@ impl Run<'_> {
     }
 
     /// Every so many steps, and whenever an evaluation was the best so far: what is not saved
-    /// cannot be kept.
+    /// cannot be kept. The last step is saved once, when the run ends.
     fn is_to_be_saved(&self, step: u64) -> bool {
         let settings = &self.config.checkpoint;
         let memory = self.session.memory();
@@ -438,6 +446,7 @@ impl Run<'_> {
             && memory.best_auc.is_some()
             && memory.best_auc == self.session.last_metrics().and_then(|metrics| metrics.auc);
         settings.save_every > 0
+            && !self.session.has_ended()
             && (step.is_multiple_of(settings.save_every) || settings.keep_best && is_best)
     }
 
@@ -457,6 +466,20 @@ impl Run<'_> {
         let event = report::Checkpoint { path: report.path, bytes: report.bytes, seconds };
         self.reporter.checkpoint(at, &event)?;
         report.warnings.iter().try_for_each(|warning| self.reporter.warning(warning, Map::new()))
+    }
+
+    /// Saves the steps before data that cannot be read, or says which are lost. Ranks of other
+    /// processes may have got their data, and wait for a step: with them nothing can be saved.
+    fn keep_what_was_trained(&mut self) {
+        let step = self.session.steps();
+        let saved_at = self.saved.as_ref().map(|(saved_at, _)| *saved_at);
+        if step == 0 || self.config.checkpoint.dir.is_none() || saved_at == Some(step) {
+            return;
+        }
+        let is_alone = !self.session.crew().has_remote_ranks();
+        if !is_alone || self.save(None).and_then(|()| self.finish_saves()).is_err() {
+            self.reporter.note(&remarks::lost(step, saved_at));
+        }
     }
 
     /// Waits for what saves have left to do.

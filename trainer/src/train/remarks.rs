@@ -111,6 +111,19 @@ pub fn stopped(step: u64, saved: Option<&Path>, is_alone: bool) -> String {
     format!(" at step {step}: checkpoint {} saved; continue with{how}", folder.display())
 }
 
+/// Whether data could not be read.
+pub fn is_of_data(error: &Error) -> bool {
+    let first: &(dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(first), |error| error.source())
+        .any(|error| error.is::<ReaderError>())
+}
+
+/// What is lost of a run that ends at `step` without a checkpoint of it.
+pub fn lost(step: u64, saved_at: Option<u64>) -> String {
+    let saved_at = saved_at.map_or("nothing".to_owned(), |step| format!("step {}", count(step)));
+    format!("step {} was not saved; the last that this run has saved: {saved_at}", count(step))
+}
+
 /// What the run came to and where it was written. `reached` is the AUC and the best possible one,
 /// where that is known.
 pub fn what_was_reached(config: &Config, reached: Option<(f64, f64)>) -> String {

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{self, Checkpoint, CheckpointDirectory};
 use crate::cli::TrainOptions;
-use crate::config::Config;
+use crate::config::{Config, Ids};
 use crate::data::failed;
 use crate::error::{Error, Result};
 use crate::output;
@@ -70,6 +70,22 @@ pub(super) fn refuse_later_checkpoints(
         (Some(_), None) => refuse_foreign_checkpoints(dir),
         _ => Ok(()),
     }
+}
+
+/// Settings that decide how a run begins, where a run that goes on has other ones than it began
+/// with.
+pub(super) fn without_effect(now: &Config, then: &Config) -> Vec<String> {
+    let seed = ("train.seed", now.train.seed, then.train.seed);
+    let min_count =
+        ("data.min_count", u64::from(now.data.min_count), u64::from(then.data.min_count));
+    let has_dictionary = now.data.ids == Ids::Dictionary;
+    let decide = [Some(seed), Some(min_count).filter(|_| has_dictionary)];
+    let others = decide.into_iter().flatten().filter(|(_, now, then)| now != then);
+    others
+        .map(|(key, now, then)| {
+            format!("--resume: {key} = {now} has no effect, the run has begun with {then}")
+        })
+        .collect()
 }
 
 /// The last words of a run that has finished and is not asked for more now than it was then.

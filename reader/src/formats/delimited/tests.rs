@@ -184,6 +184,15 @@ fn a_mark_of_utf_8_and_truth_values_are_read() {
 }
 
 #[test]
+fn an_empty_word_of_a_list_is_a_missing_value() {
+    let text = "genres,session,clicked,price,film\nwar||x,1,1,0,7\n|x,2,0,0,8\n,3,0,0,9\n";
+    let samples = read(text, &films()).unwrap();
+    let [war, x] = [b"war".as_slice(), b"x"].map(id_of_text);
+    assert_eq!(samples.sparse[1].ids, [war, MISSING_ID, x, MISSING_ID, x]);
+    assert_eq!(samples.sparse[1].offsets, [0, 3, 5, 5]);
+}
+
+#[test]
 fn a_compressed_file_that_ends_early_says_so() {
     let text = format!("clicked,film\n{}", "1,2\n".repeat(30_000));
     let packed = crate::io::testing::gzip(text.as_bytes());

@@ -136,13 +136,8 @@ impl Column {
             }
             Role::Sparse(column) if columns.sparse[column].hotness == Hotness::Fixed(1) => {
                 let to = &mut samples.sparse[column].ids;
-                // Nothing but blanks is a missing value, as it is in text.
                 single(&mut |_, value| {
-                    let id = match value {
-                        Some(value) if !self.is_blank(value) => self.id(value)?,
-                        _ => MISSING_ID,
-                    };
-                    to.push(id);
+                    to.push(value.map_or(Ok(MISSING_ID), |value| self.id_or_missing(value))?);
                     Ok(())
                 })
             }
@@ -166,10 +161,10 @@ impl Column {
             loop {
                 let defined = self.defined[entry];
                 if defined == self.most_defined {
-                    to.ids.push(self.id(value).map_err(|fault| (row, fault))?);
+                    to.ids.push(self.id_or_missing(value).map_err(|fault| (row, fault))?);
                     value += 1;
                 } else if defined >= self.element_from {
-                    return Err((row, ("values", "a list with a missing one".to_owned())));
+                    to.ids.push(MISSING_ID);
                 }
                 entry += 1;
                 if self.repeated.get(entry).is_none_or(|level| *level == 0) {
@@ -250,6 +245,11 @@ impl Column {
         matches!(&self.values, Values::Words(words) if words[index].data().trim_ascii().is_empty())
     }
 
+    /// Nothing but blanks is a missing value, as it is in text.
+    fn id_or_missing(&self, index: usize) -> Result<u64, Fault> {
+        if self.is_blank(index) { Ok(MISSING_ID) } else { self.id(index) }
+    }
+
     fn id(&self, index: usize) -> Result<u64, Fault> {
         Ok(match &self.values {
             Values::Integers(values, true) if values[index] < 0 => values[index] as u64,
@@ -278,7 +278,8 @@ impl Column {
         let Some(index) = value else { return "nothing".to_owned() };
         match &self.values {
             Values::Bools(values) => values[index].to_string(),
-            Values::Integers(values, _) => values[index].to_string(),
+            Values::Integers(values, true) => (values[index] as u64).to_string(),
+            Values::Integers(values, false) => values[index].to_string(),
             Values::Floats(values) => values[index].to_string(),
             Values::Doubles(values) => values[index].to_string(),
             Values::Words(words) => format!("\"{}\"", String::from_utf8_lossy(words[index].data())),

@@ -202,6 +202,20 @@ fn columns_by_name(opened: &Opened, described: &Described) -> NamedColumns {
 impl OneFile {
     fn new(path: &Path, opened: Opened, columns: &NamedColumns) -> Result<Self> {
         let header = opened.names();
+        for (leaf, name) in opened.leaves().iter().zip(&header) {
+            let is_used = columns.sparse.iter().any(|column| column.name == *name)
+                || columns.dense.contains(name)
+                || columns.label.as_ref() == Some(name);
+            if is_used
+                && leaf.path().parts().len() > 1
+                && header.iter().filter(|other| *other == name).count() > 1
+            {
+                let message = format!(
+                    "column `{name}`: expected values or lists of them, found a map or a structure of several columns"
+                );
+                return Err(bad(path, message));
+            }
+        }
         let roles = columns.roles(&header, path)?;
         for ((leaf, role), name) in opened.leaves().iter().zip(&roles).zip(&header) {
             let single = match role {

@@ -176,6 +176,10 @@ fn write_lists(
     hotness: Hotness,
     num_samples: usize,
 ) -> Written<()> {
+    if bags.ids.contains(&MISSING_ID) {
+        let message = "a list with a missing id: write csv or headlong".to_owned();
+        return Err(ParquetError::General(message));
+    }
     let ids: Vec<i64> = bags.ids.iter().map(|&id| id as i64).collect();
     let (mut defined, mut repeated) = (Vec::new(), Vec::new());
     for sample in 0..num_samples {

@@ -317,6 +317,12 @@ impl std::str::FromStr for Percent {
 const MOST_RANKS: usize = 1024;
 /// Sizes of a bench, at most.
 const MOST_SIZES: usize = 10_000;
+/// Calls and samples of one size, at most.
+const MOST_CALLS: usize = 1_000_000_000;
+/// Times of a sample that are kept: a rank's begin and end, as they are and from all ranks.
+const TIMES_PER_RANK: u64 = 2;
+/// The same, of what all ranks have of a sample in the end.
+const TIMES_OF_ALL: u64 = 4;
 
 impl CollectiveArguments {
     /// What a command line without any option gives.
@@ -339,6 +345,16 @@ impl CollectiveArguments {
         let counts = [("--ranks", self.ranks), ("-m", self.aggregate), ("-N", self.rounds)];
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return refuse(&format!("{name} is above 0"));
+        }
+        let most = [
+            ("-n", self.iterations.unwrap_or(0)),
+            ("-w", self.warmup),
+            ("-m", self.aggregate),
+            ("-N", self.rounds),
+            ("-G", self.graph),
+        ];
+        if let Some((name, count)) = most.iter().find(|(_, count)| *count > MOST_CALLS) {
+            return refuse(&format!("{name} {count}: expected {MOST_CALLS} at most"));
         }
         match self {
             _ if self.min_bytes.0 == 0 || self.max_bytes.0 < self.min_bytes.0 => {
@@ -373,13 +389,17 @@ impl CollectiveArguments {
     }
 
     /// Refuses buffers of `ranks_here` ranks that this machine has no memory for: what a rank
-    /// sends, what it gets, and what it should have got.
+    /// sends, what it gets, and what it should have got; and the times of the samples asked for.
+    /// `remedy` says what to lower.
     ///
     /// # Errors
     /// [`Error::DoesNotFit`].
-    pub fn check_memory(&self, ranks_here: usize) -> Result<()> {
-        let needed = Count::from(self.max_bytes.0) * 3_u64 * ranks_here;
-        needed.must_fit(Machine::detect().usable_bytes(), || "lower `-e` or `--ranks`".to_owned())
+    pub fn check_memory(&self, ranks_here: usize, remedy: &str) -> Result<()> {
+        let buffers = Count::from(self.max_bytes.0) * 3_u64;
+        let times = TIMES_PER_RANK * (self.ranks as u64 + 1) + TIMES_OF_ALL;
+        let samples = Count::from(self.effort().iterations.unwrap_or(0)) * times * 8_u64;
+        let needed = (buffers + samples) * ranks_here;
+        needed.must_fit(Machine::detect().usable_bytes(), || remedy.to_owned())
     }
 
     /// How network cards are used.
@@ -471,8 +491,8 @@ mod tests {
             ..CollectiveArguments::defaults()
         };
         with(1 << 60).check().unwrap();
-        assert!(with(1 << 60).check_memory(1).unwrap_err().to_string().contains("`-e`"));
-        with(1 << 20).check_memory(1).unwrap();
+        assert!(with(1 << 60).check_memory(1, "`-e`").unwrap_err().to_string().contains("`-e`"));
+        with(1 << 20).check_memory(1, "").unwrap();
     }
 
     #[test]

@@ -98,7 +98,8 @@ pub fn run_with(
     arguments: &CollectiveArguments,
     worker_arguments: &[OsString],
 ) -> Result<Outcome> {
-    arguments.check_memory(processes::ranks_here(arguments))?;
+    let remedy = "lower `-e`, `-n` or `--ranks`";
+    arguments.check_memory(processes::ranks_here(arguments), remedy)?;
     let work = |stopwatch: &Stopwatch<'_>| {
         let communicator = stopwatch.communicator();
         let one = |(dtype, case): (Dtype, Case)| {
