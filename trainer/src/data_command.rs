@@ -38,7 +38,8 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
     if arguments.output.exists() && !arguments.output.is_dir() {
         let output = arguments.output.display();
         return Err(Error::Usage(format!(
-            "--output {output}: expected a folder, which the dictionary is written into, found a file"
+            "--output {output}: expected a folder, which the dictionary is written into, \
+             found a file"
         )));
     }
     let options = MakeOptions {

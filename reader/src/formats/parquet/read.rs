@@ -211,7 +211,8 @@ impl OneFile {
                 && header.iter().filter(|other| *other == name).count() > 1
             {
                 let message = format!(
-                    "column `{name}`: expected values or lists of them, found a map or a structure of several columns"
+                    "column `{name}`: expected values or lists of them, found a map or a \
+                     structure of several columns"
                 );
                 return Err(bad(path, message));
             }
