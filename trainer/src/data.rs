@@ -16,6 +16,7 @@ use crate::config::{self, CacheData, Config, FormatChoice, Ids, OnBadRow, OrderC
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use headlong_reader::convert::{self, Described};
+use headlong_reader::criteo::blocks::{BlockStream, Event};
 use headlong_reader::criteo::has_label;
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::format_reader::{FormatOptions, FormatReader};
@@ -450,14 +451,25 @@ pub fn check_beginning(config: &Config, files: &[DataFile]) -> Result<()> {
         if config.data.on_bad_row == OnBadRow::Skip {
             return Ok(());
         }
-        // Whether a column is missing or the labels are, the parser says when it comes there.
-        return files.iter().try_for_each(|file| is_labelled(config, file).map(drop));
+        return files.iter().try_for_each(|file| match is_labelled(config, file)? {
+            // What comes through a pipe is parsed once.
+            false if !file.is_stream() => parse_beginning(config, file),
+            _ => Ok(()),
+        });
     }
     // What is opened of a pipe in another format is gone.
     match files.iter().any(DataFile::is_stream) {
         true => Ok(()),
         false => check_columns(config, &*open_source(config, files, 1)?, true),
     }
+}
+
+/// Lets the parser say what is missing in the first block of text.
+fn parse_beginning(config: &Config, file: &DataFile) -> Result<()> {
+    let (files, options) = (vec![file.clone()], block_options(config, true, 1));
+    BlockStream::open(files, &options, &Position::default(), Some(1))
+        .and_then(|mut stream| stream.next().map(drop))
+        .map_err(|error| failed("the data cannot be read", error))
 }
 
 /// Samples of one pass over `files`, where their format says so.
@@ -476,7 +488,6 @@ pub fn known_samples(config: &Config, files: &[DataFile]) -> Result<Option<u64>>
 /// # Errors
 /// Files that cannot be read.
 pub fn count_samples(config: &Config, files: &[DataFile], threads: usize) -> Result<u64> {
-    use headlong_reader::criteo::blocks::{BlockStream, Event};
     if let Some(samples) = known_samples(config, files)? {
         return Ok(samples);
     }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result, chain};
 use crate::output::say;
 use crate::placement::replicated_limit;
 pub use headlong_comm::Busy;
-use headlong_comm::launcher_env::Place;
+use headlong_comm::launcher_env::{Launch, Place};
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
 use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Wanted, choose};
@@ -25,6 +25,31 @@ pub struct Job {
     /// The configuration, with as many ranks as the launcher has started.
     pub config: Config,
     communicator: Option<Communicator>,
+}
+
+/// `config` with as many ranks as the launcher has started processes.
+///
+/// # Errors
+/// Settings that several processes cannot have.
+pub fn as_launched(config: &Config, launch: &Launch) -> Result<Config> {
+    let mut config = config.clone();
+    if config.run.ranks != 1 && config.run.ranks != launch.world_size {
+        return Err(Error::contradiction(
+            format!("run.ranks = {}", config.run.ranks),
+            format!("{} processes of {}", launch.world_size, launch.launcher.name()),
+            "each process is one rank: leave --ranks away",
+        ));
+    }
+    config.run.ranks = launch.world_size;
+    config.validate()?;
+    if config.run.transport == TransportChoice::Local && launch.world_size > 1 {
+        return Err(Error::contradiction(
+            "run.transport = \"local\"",
+            format!("{} processes of {}", launch.world_size, launch.launcher.name()),
+            "processes reach each other by \"auto\", \"shm\", \"verbs\" or \"tcp\"",
+        ));
+    }
+    Ok(config)
 }
 
 impl Job {
@@ -42,23 +67,7 @@ impl Job {
                 return Self::alone(config);
             }
         };
-        let mut config = config.clone();
-        if config.run.ranks != 1 && config.run.ranks != launch.world_size {
-            return Err(Error::contradiction(
-                format!("run.ranks = {}", config.run.ranks),
-                format!("{} processes of {}", launch.world_size, launch.launcher.name()),
-                "each process is one rank: leave --ranks away",
-            ));
-        }
-        config.run.ranks = launch.world_size;
-        config.validate()?;
-        if config.run.transport == TransportChoice::Local && launch.world_size > 1 {
-            return Err(Error::contradiction(
-                "run.transport = \"local\"",
-                format!("{} processes of {}", launch.world_size, launch.launcher.name()),
-                "processes reach each other by \"auto\", \"shm\", \"verbs\" or \"tcp\"",
-            ));
-        }
+        let mut config = as_launched(config, &launch)?;
         let comm_options = tuned_comm_options(&config)?;
         let options = JoinOptions {
             ranks_per_node: config.comm.ranks_per_node,

@@ -2,13 +2,14 @@
 
 use crate::Registry;
 use crate::config::{Config, Ids, ROWS_FROM_DICTIONARY, TableRows};
-use crate::data::{MOST_COMPRESSION, MOST_RESIDENT_STORED_BYTES, cached_bytes};
+use crate::data::{MOST_COMPRESSION, MOST_RESIDENT_STORED_BYTES, cached_bytes, known_samples};
 use crate::dictionary::RunDictionary;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::plan::{Facts, Plan};
 use crate::preset::KAGGLE_CARDINALITIES;
 use crate::session::check_eval_ranks;
+use headlong_reader::io::DataFile;
 use std::path::Path;
 
 /// Bytes of a row of Criteo's text that is made up or kept decoded.
@@ -78,7 +79,10 @@ impl Outlook {
         Ok(Self {
             rows,
             least_rows,
-            data_rows: is_made_up.then_some(config.synthetic.train_rows),
+            data_rows: match is_made_up {
+                true => Some(config.synthetic.train_rows),
+                false => known_rows(&config.data.train, config),
+            },
             kept_bytes: kept_bytes(config, is_made_up),
             cached_bytes: cached_bytes(config),
         })
@@ -122,6 +126,15 @@ pub fn what_cannot_fit(config: &Config, place: &Place<'_>) -> Result<Option<(Pla
     let facts = outlook.facts(&outlook.least_rows, place);
     let plan = Plan::new(config, &facts);
     Ok(plan.check(config, &facts).err().map(|error| (plan, error)))
+}
+
+/// Rows of `files`, where their format says so and they can be read more than once. Files that
+/// cannot be read are refused where they are.
+fn known_rows(files: &[DataFile], config: &Config) -> Option<u64> {
+    match files.is_empty() || files.iter().any(DataFile::is_stream) {
+        true => None,
+        false => known_samples(config, files).ok().flatten(),
+    }
 }
 
 /// Whether tables have the rows that a dictionary gives them.

@@ -2,13 +2,16 @@
 
 use crate::Registry;
 use crate::checkpoint::Checkpoint;
-use crate::cli::PlanArguments;
+use crate::checkpoint_command;
 use crate::cli::files::of_plan;
+use crate::cli::{LogTarget, PlanArguments, TrainOptions};
 use crate::config::{Config, Ids, TransportChoice};
 use crate::crew::local_topology;
 use crate::data;
 use crate::dictionary::RunDictionary;
 use crate::error::{Error, Result};
+use crate::job::as_launched;
+use crate::launch::{does_the_work, launch_of_several};
 use crate::machine::{DeviceFacts, Machine};
 use crate::outlook::{Outlook, Place};
 use crate::output;
@@ -16,9 +19,9 @@ use crate::placement::source_of_costs;
 use crate::plan::cluster::description::ClusterDescription;
 use crate::plan::{Facts, Plan, evaluation};
 use crate::report::bytes;
-use crate::session::config_of_eval_ranks;
 use crate::train::Prepared;
 use headlong_comm::Topology;
+use std::fs;
 
 mod cluster;
 mod stages;
@@ -32,6 +35,9 @@ const ASSUMED_DEVICE: &str = "dgx-h100";
 /// As [`crate::cli::TrainArguments::resolve`]; [`crate::error::Error::DoesNotFit`] after the plan
 /// is printed.
 pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
+    if !does_the_work("plan") {
+        return Ok(());
+    }
     let on_cluster = &arguments.on_cluster;
     if on_cluster.check_published {
         return cluster::check_published(&arguments.json);
@@ -43,12 +49,21 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     if arguments.stages {
         return stages::run(&config, &arguments.json);
     }
-    of_plan(arguments, &config).check_for_one_process()?;
+    of_plan(arguments, &config).check()?;
     config.check_files()?;
-    let config = data::settle(&config)?;
+    check_named(&options)?;
+    let mut config = data::settle(&config)?;
+    let launch = launch_of_several();
+    if let Some(launch) = &launch {
+        config = as_launched(&config, launch)?;
+    }
     let (machine, device_note) = machine(&config)?;
-    let place =
-        Place { machine: &machine, ranks_here: None, separate: in_processes(&config), registry };
+    let place = Place {
+        machine: &machine,
+        ranks_here: launch.as_ref().and_then(|launch| launch.local_size),
+        separate: launch.is_some() || in_processes(&config),
+        registry,
+    };
     let topology = local_topology(&config);
     let of_run = OfRun { resumed: None, topology: &topology, data_rows: arguments.data_rows };
     let mut planned = Planned::new(&config, &place, &of_run)?;
@@ -56,6 +71,18 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     let document = serde_json::to_value(&planned.plan).expect("a plan has a JSON form");
     output::answer(&arguments.json, &planned.text(&options.origin), &document)?;
     planned.fits
+}
+
+/// Refuses weights and a folder of the log that are not there, as training does.
+fn check_named(options: &TrainOptions) -> Result<()> {
+    if let Some(dir) = &options.init_from {
+        checkpoint_command::open("--init-from", dir)?;
+    }
+    let Some(LogTarget::File(path)) = &options.log_json else { return Ok(()) };
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) => fs::metadata(folder).map(drop).map_err(Error::io("write", path)),
+        None => Ok(()),
+    }
 }
 
 /// What a plan is made of besides configuration and machine.
@@ -91,7 +118,7 @@ impl Planned {
         }
         config.multi_hot.is_idle =
             !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
-        let outlook = outlook(&config, of_run.resumed)?;
+        let (outlook, rows_note) = outlook(&config, of_run.resumed)?;
         config.check_tables(&outlook.rows, place.registry)?;
         outlook.check_eval_ranks(&config)?;
         let data_rows = of_run.data_rows.or(outlook.data_rows);
@@ -124,14 +151,7 @@ impl Planned {
             false => (&least_plan, least),
         };
         let fits = refusal.and_then(|()| judged.check(&config, &facts));
-        let fits = fits.and_then(|()| match config.run.eval_ranks {
-            Some(count) => {
-                let config = config_of_eval_ranks(&config, count);
-                judged.check_beside(&Plan::new(&config, &facts.of_eval_ranks()))
-            }
-            None => Ok(()),
-        });
-        Ok(Self { notes: format!("{}{split_note}{eval_note}", outlook.note()), plan, fits })
+        Ok(Self { notes: format!("{rows_note}{split_note}{eval_note}"), plan, fits })
     }
 
     /// For people.
@@ -140,16 +160,23 @@ impl Planned {
     }
 }
 
-/// What is known of a run before it writes anything: of the dictionary, too, where one is there.
-fn outlook(config: &Config, resumed: Option<&Checkpoint>) -> Result<Outlook> {
+/// What is known of a run before it writes anything: of the dictionary, too, where one is there;
+/// and a line about rows that are not known yet.
+fn outlook(config: &Config, resumed: Option<&Checkpoint>) -> Result<(Outlook, &'static str)> {
     if config.data.ids != Ids::Dictionary {
-        return Outlook::of(config);
+        return Ok((Outlook::of(config)?, ""));
     }
     let dictionary = RunDictionary::that_is_there(config, &config.data.train, resumed)?;
     let rows = dictionary.as_ref().map(RunDictionary::table_rows);
     let outlook = Outlook::with_dictionary(config, rows.as_deref())?;
+    let note = match (&dictionary, outlook.note()) {
+        (None, "") => {
+            "rows: the dictionary is not built yet; tables smaller than it will be refused\n"
+        }
+        (_, note) => note,
+    };
     dictionary.map_or(Ok(()), |found| found.check_rows(config, &outlook.rows))?;
-    Ok(outlook)
+    Ok((outlook, note))
 }
 
 /// This machine, with a CUDA device where one is asked for: where there is none, one is assumed,

@@ -91,7 +91,8 @@ pub struct TrainArguments {
     /// Samples of one evaluation batch
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     pub eval_batch_size: Option<usize>,
-    /// Ranks that only evaluate, while the others train on
+    /// Ranks that only evaluate, while the others train on: further threads of the process that
+    /// leads, and a model more each
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     pub eval_ranks: Option<usize>,
 

@@ -12,7 +12,7 @@ mod places;
 mod told;
 mod verdict;
 
-pub use one_process::{does_the_work, launched};
+pub use one_process::{does_the_work, launch_of_several, launched};
 
 use crate::cli::{Bind, LaunchArguments};
 use crate::config::seconds;

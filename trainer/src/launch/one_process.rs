@@ -1,13 +1,17 @@
 //! Commands that are the work of one process, where a launcher has started several.
 
 use crate::output::say;
-use headlong_comm::launcher_env;
+use headlong_comm::launcher_env::{self, Launch};
+
+/// The launch where a launcher has started several processes.
+pub fn launch_of_several() -> Option<Launch> {
+    // A process that its environment does not tell from a lone one is a lone one.
+    launcher_env::read().ok()?.launch().filter(|launch| launch.world_size > 1)
+}
 
 /// Rank and number of processes where a launcher has started several.
 pub fn launched() -> Option<(usize, usize)> {
-    // A process that its environment does not tell from a lone one is a lone one.
-    let launch = launcher_env::read().ok()?.launch()?;
-    (launch.world_size > 1).then_some((launch.rank.0, launch.world_size))
+    launch_of_several().map(|launch| (launch.rank.0, launch.world_size))
 }
 
 /// Whether this process does the work of a command that one process does. Of several, rank 0 does

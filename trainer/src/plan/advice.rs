@@ -4,7 +4,6 @@
 use super::{Count, Facts, Plan};
 use crate::config::Config;
 use crate::error::Result;
-use crate::machine::has_devices_beside;
 
 /// With less memory than this, multi-hot ids would be made again at every turn.
 const LEAST_DRAWS_MIB: u64 = 256;
@@ -156,44 +155,32 @@ impl Plan {
     /// [`crate::Error::DoesNotFit`].
     pub fn check_with(&self, config: &Config, facts: &Facts<'_>, knobs: &[Knob]) -> Result<()> {
         let uncached = Facts { cached_bytes: 0, ..*facts };
-        let advise = || match facts.cached_bytes > 0
-            && Plan::without_division(config, &uncached).fits
-        {
-            true => {
-                "`data.cache` = \"off\" would fit (--cache-data off): data is read from its files"
-                    .to_owned()
+        let mut training = config.clone();
+        training.run.eval_ranks = None;
+        let advise = || {
+            if self.eval_ranks.is_some() && Plan::without_division(&training, facts).fits {
+                return "ranks that evaluate hold the model once more: drop --eval-ranks"
+                    .to_owned();
             }
-            false => help(config, facts, knobs),
+            if facts.cached_bytes > 0 && Plan::without_division(config, &uncached).fits {
+                return "`data.cache` = \"off\" would fit (--cache-data off): data is read from \
+                        its files"
+                    .to_owned();
+            }
+            help(config, facts, knobs)
         };
         if let Some(device) = &self.on_device {
-            device.needed_bytes.must_fit(device.free_bytes, advise)?;
+            self.bytes_on_device().must_fit(device.free_bytes, advise)?;
         }
-        (self.bytes_per_rank * self.ranks_here).must_fit(self.available_bytes, advise)
+        self.bytes_here().must_fit(self.available_bytes, advise)
     }
 
-    /// Refuses ranks that evaluate, as `others` plans them, where they do not fit beside those that
-    /// train.
-    ///
-    /// # Errors
-    /// [`crate::Error::DoesNotFit`].
-    pub fn check_beside(&self, others: &Self) -> Result<()> {
-        let of_hosts =
-            [self, others].map(|plan| plan.bytes_per_rank * plan.ranks_here).into_iter().sum();
-        let mut memories: Vec<(Count, u64)> = vec![(of_hosts, self.available_bytes)];
-        if let (Some(mine), Some(theirs)) = (&self.on_device, &others.on_device) {
-            let shared = !has_devices_beside(mine.count, self.ranks, others.ranks);
-            let beside = if shared { mine.needed_bytes } else { Count::ZERO };
-            memories.push((theirs.needed_bytes + beside, mine.free_bytes));
-        }
-        let help = || "ranks that evaluate hold the model once more: drop --eval-ranks".to_owned();
-        memories.into_iter().try_for_each(|(needed, available)| needed.must_fit(available, help))
-    }
-
-    /// What one rank takes on its device and on the host together.
+    /// What one rank takes on its device and on the host together, with all that evaluate.
     fn needed(&self) -> Count {
         self.on_device
             .as_ref()
             .map_or(self.bytes_per_rank, |device| device.needed_bytes + self.bytes_per_rank)
+            + self.eval_ranks.as_ref().map_or(Count::ZERO, |others| others.bytes)
     }
 }
 

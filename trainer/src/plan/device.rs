@@ -25,10 +25,6 @@ impl DevicePlan {
         let DeviceFacts { name, free_bytes, count } = device.clone();
         Self { name, needed_bytes: memory.on_a_device(), free_bytes, count }
     }
-
-    pub(super) fn fits(&self) -> bool {
-        self.needed_bytes.fits(self.free_bytes)
-    }
 }
 
 impl MemoryUse {

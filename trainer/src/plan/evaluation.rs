@@ -1,7 +1,62 @@
-//! How many ranks of their own hide an evaluation behind training.
+//! Ranks of their own that evaluate: what they take, and how many hide an evaluation behind
+//! training.
 
-use super::samples_per_step;
-use crate::config::{Config, EvalEvery};
+use super::{Count, Facts, MemoryUse, samples_per_step, sharing, tables};
+use crate::config::{Config, EvalEvery, Ids};
+use crate::report::bytes;
+use crate::session::config_of_eval_ranks;
+use serde::Serialize;
+
+/// What ranks of their own that evaluate take, besides those that train: all are threads of the
+/// process that leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct EvalRanksPlan {
+    /// How many.
+    pub ranks: usize,
+    /// What the memory of each goes to; the weights are those of the snapshot.
+    pub memory: MemoryUse,
+    /// Bytes of all of them on the host.
+    pub bytes: Count,
+    /// Bytes of each on its device; 0 where there is none.
+    pub bytes_on_device: Count,
+}
+
+impl EvalRanksPlan {
+    /// None where the ranks that train evaluate.
+    pub(super) fn new(config: &Config, facts: &Facts<'_>) -> Option<Self> {
+        let ranks = config.run.eval_ranks?;
+        let is_of_dictionary = config.data.ids == Ids::Dictionary;
+        let mut config = config_of_eval_ranks(config, ranks);
+        // What the process has once is in the plan of the ranks that train.
+        config.multi_hot.is_idle = true;
+        let threads = config.run.threads.unwrap_or(facts.machine.cores);
+        let of_all = tables(&config, facts.table_rows, facts.registry);
+        let sharing = sharing(&config, &facts.of_eval_ranks());
+        let mut memory = MemoryUse::of_rank(&config, &of_all, threads, &sharing);
+        memory.other_bytes = Count::ZERO;
+        if is_of_dictionary {
+            memory.id_map_bytes = Count::ZERO;
+        }
+        let (of_rank, bytes_on_device) = match facts.machine.device {
+            Some(_) => (memory.beside_a_device(), memory.on_a_device()),
+            None => (memory.total(), Count::ZERO),
+        };
+        Some(Self { ranks, memory, bytes: of_rank * ranks, bytes_on_device })
+    }
+
+    /// In words: `1.20 GiB more for 1 rank that evaluates`.
+    pub(super) fn to_text(self) -> String {
+        let who = match self.ranks {
+            1 => "1 rank that evaluates".to_owned(),
+            ranks => format!("{ranks} ranks that evaluate"),
+        };
+        let on_device = match self.bytes_on_device.get() {
+            0 => String::new(),
+            needed => format!(", and {} on the device of each", bytes(needed)),
+        };
+        format!("{} more for {who}{on_device}", bytes(self.bytes.get()))
+    }
+}
 
 /// Arithmetic of a training step over that of its forward pass: the backward pass has two products
 /// for each of the forward pass.

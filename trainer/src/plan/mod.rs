@@ -22,11 +22,12 @@ pub use cost::StepCost;
 pub use count::Count;
 pub use device::DevicePlan;
 pub use division::Division;
+pub use evaluation::EvalRanksPlan;
 pub use memory::{MemoryUse, OfRank, READER_BLOCK_BYTES};
 
 use crate::build::table_specs;
 use crate::config::{Config, Interaction};
-use crate::machine::Machine;
+use crate::machine::{Machine, has_devices_beside};
 use headlong_device::DType;
 use headlong_embedding::hybrid::split::Split;
 use headlong_embedding::{MemoryNeeds, Registry, TableSpec};
@@ -72,10 +73,11 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The same for ranks that evaluate: all are threads of rank 0's process, and read no training
-    /// data.
-    pub fn of_eval_ranks(self) -> Self {
-        Self { split: None, ranks_here: None, separate: false, cached_bytes: 0, ..self }
+    /// The same for ranks that evaluate: all are threads of rank 0's process, and share what of
+    /// the data it has in memory.
+    fn of_eval_ranks(self) -> Self {
+        let alone = Self { split: None, ranks_here: None, separate: false, ..self };
+        Self { cached_bytes: 0, kept_bytes: 0, ..alone }
     }
 }
 
@@ -142,6 +144,10 @@ pub struct Plan {
     /// holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_device: Option<DevicePlan>,
+    /// What ranks of their own that evaluate take besides, where there are such
+    /// (`run.eval_ranks`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_ranks: Option<EvalRanksPlan>,
     /// Whether everything fits where it is to lie.
     pub fits: bool,
     /// What one step costs.
@@ -240,8 +246,7 @@ impl Plan {
             None => memory.total(),
         };
         let ranks_here = facts.ranks_here.unwrap_or(config.run.ranks);
-        let available_bytes = facts.machine.usable_bytes();
-        Self {
+        let plan = Self {
             embedding_parameters: embedding_parameters(config, &tables),
             cost: StepCost::new(config, dense_parameters, facts.machine, threads)
                 .with_exchange(facts.split),
@@ -250,8 +255,8 @@ impl Plan {
             top_input_width: top_input_width(config),
             samples_per_step: samples_per_step(config),
             exchange_bytes_per_step: facts.split.map(ExchangePlan::of).unwrap_or_default(),
-            fits: (bytes_per_rank * ranks_here).fits(available_bytes)
-                && on_device.as_ref().is_none_or(DevicePlan::fits),
+            eval_ranks: EvalRanksPlan::new(config, facts),
+            fits: false,
             ranks: config.run.ranks,
             ranks_here,
             device: if on_device.is_some() { "cuda" } else { "cpu" },
@@ -260,9 +265,33 @@ impl Plan {
             dense_parameters,
             memory,
             bytes_per_rank,
-            available_bytes,
+            available_bytes: facts.machine.usable_bytes(),
             threads,
+        };
+        Self { fits: plan.bytes_here().fits(plan.available_bytes) && plan.fits_on_device(), ..plan }
+    }
+
+    /// Bytes of this machine's memory: all ranks on it, and those that evaluate.
+    fn bytes_here(&self) -> Count {
+        self.bytes_per_rank * self.ranks_here
+            + self.eval_ranks.as_ref().map_or(Count::ZERO, |others| others.bytes)
+    }
+
+    /// Bytes of the device that has most to hold: ranks that evaluate have devices of their own
+    /// where there are so many.
+    fn bytes_on_device(&self) -> Count {
+        let Some(mine) = &self.on_device else { return Count::ZERO };
+        match self.eval_ranks.as_ref().map(|others| (others.ranks, others.bytes_on_device)) {
+            None => mine.needed_bytes,
+            Some((ranks, theirs)) if has_devices_beside(mine.count, self.ranks, ranks) => {
+                mine.needed_bytes.max(theirs)
+            }
+            Some((_, theirs)) => mine.needed_bytes + theirs,
         }
+    }
+
+    fn fits_on_device(&self) -> bool {
+        self.on_device.as_ref().is_none_or(|device| self.bytes_on_device().fits(device.free_bytes))
     }
 }
 

@@ -38,9 +38,7 @@ impl Plan {
                 bytes((sent.inter + sent.intra).round() as u64)
             );
         }
-        text.push_str(
-            "  `headlong plan` with the same options shows every table and what a step costs\n",
-        );
+        text.push_str("  --dry-run shows every table and what a step costs\n");
         text
     }
 
@@ -59,6 +57,9 @@ impl Plan {
         if let Some(device) = &self.on_device {
             let (needed, free) = (bytes(device.needed_bytes.get()), bytes(device.free_bytes));
             let _ = write!(text, "; {}: {needed}{ranks} of {free} free", device.name);
+        }
+        if let Some(others) = self.eval_ranks {
+            let _ = write!(text, "; {}", others.to_text());
         }
         let _ = writeln!(text, "; device {}, {} threads", self.device, self.threads);
     }

@@ -332,18 +332,24 @@ fn ranks_that_evaluate_are_counted_as_one_process() {
     for (ranks_here, count) in [(4, 1), (1, 3)] {
         let of_job = Facts { ranks_here: Some(ranks_here), separate: true, ..facts(&rows, &here) };
         let mut evaluating = config.clone();
-        evaluating.run.ranks = count;
-        let others = Plan::new(&evaluating, &of_job.of_eval_ranks());
+        evaluating.run.eval_ranks = Some(count);
+        let plan = Plan::new(&evaluating, &of_job);
+        let needed = plan.eval_ranks.unwrap().bytes.get();
         let model = rows.iter().sum::<u64>() * 64;
-        let needed = (others.bytes_per_rank * others.ranks_here).get();
         assert!(
             (model..model * 5 / 4).contains(&needed),
             "{count} ranks: {needed} bytes for {model}"
         );
-        let plan = Plan::new(&config, &of_job);
+        let alone = Plan::new(&config, &of_job);
+        assert_eq!((alone.bytes_per_rank, alone.eval_ranks), (plan.bytes_per_rank, None));
         let both = (plan.bytes_per_rank * ranks_here).get() + needed;
-        let with = |available_bytes| Plan { available_bytes, ..plan.clone() }.check_beside(&others);
-        assert!(with(both).is_ok() && with(both - 1).is_err());
+        let with = |available_bytes| {
+            let judged = Plan { available_bytes, ..plan.clone() };
+            judged.check(&evaluating, &of_job)
+        };
+        assert!(with(both).is_ok());
+        let refusal = with(both - 1).unwrap_err().to_string();
+        assert!(refusal.contains("drop --eval-ranks"), "{refusal}");
     }
 }
 

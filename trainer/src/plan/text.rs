@@ -84,7 +84,7 @@ impl Plan {
             Some(device) => {
                 let (needed, free) = (bytes(device.needed_bytes.get()), bytes(device.free_bytes));
                 let (name, uses) = (&device.name, listed(&model));
-                let fits = fits(device.fits());
+                let fits = fits(self.fits_on_device());
                 let _ = writeln!(
                     text,
                     "{name}: {needed}{ranks} of {free} free ({fits}): {uses}, work space"
@@ -98,6 +98,10 @@ impl Plan {
             "memory {needed}{ranks} of {available} available ({}): {on_host}",
             fits(self.fits)
         );
+        if let Some(others) = self.eval_ranks {
+            let together = bytes(self.bytes_here().get());
+            let _ = writeln!(text, "evaluation: {}, {together} together", others.to_text());
+        }
     }
 
     fn write_step(&self, text: &mut String) {

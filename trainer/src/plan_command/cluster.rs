@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -
         return output::print(&texts.join("\n"));
     }
     let (config, options) = arguments.train.resolve(registry)?;
-    of_plan(arguments, &config).check_for_one_process()?;
+    of_plan(arguments, &config).check()?;
     let cluster = described(asked, name)?;
     let outlook = Outlook::of(&config)?;
     let (rows, note) = (&outlook.rows, outlook.note());

@@ -12,7 +12,7 @@
 
 use super::evaluations::predict_all_with;
 use crate::build::table_specs;
-use crate::config::{Config, Hybrid, TransportChoice};
+use crate::config::{Config, Hybrid, OrderChoice, TransportChoice};
 use crate::crew::{Crew, CrewOptions, exchange_failed};
 use crate::data::{EvaluationData, failed};
 use crate::error::{Error, Result};
@@ -31,6 +31,7 @@ pub fn config_of(config: &Config, count: usize) -> Config {
     (config.run.ranks, config.run.eval_ranks) = (count, None);
     (config.run.transport, config.run.hybrid) = (TransportChoice::Local, Hybrid::Off);
     config.comm.ranks_per_node = 0;
+    config.data.order = OrderChoice::Sequential;
     config.train.batch_size = config.train.batch_size.min(config.eval.batch_size).max(count);
     (config.train.accumulate, config.train.sum_blocks) = (1, None);
     let optimizers = &mut config.optimizer;

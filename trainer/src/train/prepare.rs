@@ -13,7 +13,7 @@ use crate::outlook::Outlook;
 use crate::placement::Placement;
 use crate::plan::{Facts, Plan};
 use crate::report::{DataSummary, Reporter, count};
-use crate::session::{SessionData, config_of_eval_ranks};
+use crate::session::SessionData;
 use crate::statistics::{self, Counting};
 use headlong_comm::Topology;
 use headlong_device::pool::Pool;
@@ -255,10 +255,6 @@ impl Prepared {
         let text = if plan.fits { plan.summary() } else { plan.to_text() };
         reporter.result(&format!("plan of {}\n{text}", options.origin));
         plan.check(config, &facts)?;
-        if let Some(count) = config.run.eval_ranks {
-            let others = Plan::new(&config_of_eval_ranks(config, count), &facts.of_eval_ranks());
-            plan.check_beside(&others)?;
-        }
         Ok(plan)
     }
 

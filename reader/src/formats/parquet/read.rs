@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::parquet::basic::Type as Physical;
+use ::parquet::basic::{ConvertedType as Converted, LogicalType, Type as Physical};
 use ::parquet::column::reader::{ColumnReader, get_column_reader};
 use ::parquet::errors::ParquetError;
 use ::parquet::file::metadata::ParquetMetaData;
@@ -224,6 +224,13 @@ impl OneFile {
                 Role::Sparse(column) => columns.sparse[*column].hotness == Hotness::Fixed(1),
                 Role::Label | Role::Dense(_) => true,
             };
+            if let Some((found, help)) = refused_type(leaf) {
+                let message = format!(
+                    "column `{name}`: expected numbers, truth values or words, found {found}; \
+                     {help}, or leave the column out"
+                );
+                return Err(bad(path, message));
+            }
             // Text holds a list as text files do, its values with something between them.
             let is_text = leaf.physical_type() == Physical::BYTE_ARRAY;
             let (expected, found) = match (single, leaf.max_rep_level()) {
@@ -240,6 +247,31 @@ impl OneFile {
         }
         Ok(Self { path: path.to_owned(), opened, roles, header })
     }
+}
+
+/// What a leaf holds that is neither a number, a truth value nor a word, and what to write in its
+/// place. Points in time would be counts of a unit that the writer of the file has chosen, and
+/// decimals lose their point: another file of the same values would give other ids.
+fn refused_type(leaf: &ColumnDescriptor) -> Option<(&'static str, &'static str)> {
+    const TIME: &str = "write it as text, or as integers of one unit in all files";
+    const NUMBER: &str = "write it as 32- or 64-bit numbers, or as text";
+    let (found, help) = match (leaf.logical_type_ref(), leaf.converted_type()) {
+        (Some(LogicalType::Timestamp(_)), _)
+        | (_, Converted::TIMESTAMP_MILLIS | Converted::TIMESTAMP_MICROS) => ("timestamps", TIME),
+        (Some(LogicalType::Time(_)), _) | (_, Converted::TIME_MILLIS | Converted::TIME_MICROS) => {
+            ("times of day", TIME)
+        }
+        (Some(LogicalType::Date), _) | (_, Converted::DATE) => ("dates", TIME),
+        (_, Converted::INTERVAL) => ("intervals of time", TIME),
+        (Some(LogicalType::Decimal(_)), _) | (_, Converted::DECIMAL) => ("decimals", NUMBER),
+        (Some(LogicalType::Float16), _) => ("16-bit numbers", NUMBER),
+        _ => match leaf.physical_type() {
+            Physical::INT96 => ("timestamps (INT96)", TIME),
+            Physical::FIXED_LEN_BYTE_ARRAY => ("bytes of a fixed length", "write it as text"),
+            _ => return None,
+        },
+    };
+    Some((found, help))
 }
 
 /// Whether a leaf is a field of a structure: then it is not all of its column.

@@ -285,6 +285,53 @@ fn an_empty_word_is_a_missing_value_as_it_is_in_text() {
     assert_eq!(samples.sparse[2].ids, [word("drama|war"), MISSING_ID, MISSING_ID, word("war")]);
 }
 
+/// Their integers are counts of a unit that the writer has chosen, or lack a point.
+#[test]
+fn dates_times_and_decimals_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    let columns = |name: &str| NamedColumns {
+        label: None,
+        dense: Vec::new(),
+        sparse: vec![SparseColumn { name: name.to_owned(), hotness: Hotness::Fixed(1) }],
+        ignored: vec!["I1".to_owned(), "C1".to_owned()],
+        ..foreign_columns()
+    };
+    for (kind, annotation, found) in [
+        ("int64", "(TIMESTAMP(NANOS,true))", "timestamps"),
+        ("int64", "(TIMESTAMP_MICROS)", "timestamps"),
+        ("int32", "(DATE)", "dates"),
+        ("int32", "(TIME_MILLIS)", "times of day"),
+        ("int64", "(TIME(NANOS,false))", "times of day"),
+        ("int64", "(DECIMAL(9,2))", "decimals"),
+        ("binary", "(DECIMAL(9,2))", "decimals"),
+        ("fixed_len_byte_array(2)", "(FLOAT16)", "16-bit numbers"),
+        ("fixed_len_byte_array(4)", "", "bytes of a fixed length"),
+        ("int96", "", "timestamps (INT96)"),
+    ] {
+        let message = format!(
+            "message m {{ optional {kind} I1 {annotation}; required {kind} C1 {annotation}; }}"
+        );
+        let schema = Arc::new(parse_message_type(&message).unwrap());
+        let file = File::create(&path).unwrap();
+        SerializedFileWriter::new(file, schema, Arc::default()).unwrap().close().unwrap();
+        let open = |columns: &NamedColumns| {
+            let paths = std::slice::from_ref(&path);
+            ParquetSource::open(paths, &described(Some(columns))).map(drop)
+        };
+        let dense =
+            NamedColumns { dense: vec!["I1".to_owned()], sparse: Vec::new(), ..columns("") };
+        for (columns, name) in [(columns("C1"), "C1"), (dense, "I1")] {
+            let refused = open(&columns).unwrap_err().to_string();
+            let expected =
+                format!("column `{name}`: expected numbers, truth values or words, found {found};");
+            assert!(refused.contains(&expected), "{message}: {refused}");
+            assert!(refused.contains("write it as"), "{refused}");
+        }
+        open(&NamedColumns { sparse: Vec::new(), ..columns("") }).unwrap();
+    }
+}
+
 #[test]
 fn a_field_of_a_structure_is_not_taken_for_its_column() {
     let folder = tempfile::tempdir().unwrap();
