@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// A job that talks over TCP until somebody stops it.
 const ENDLESS: [&str; 8] =
-    ["bench", "barrier", "--backend", "tcp", "--iterations", "100000000", "--warmup", "0"];
+    ["bench", "barrier", "--backend", "tcp", "--iterations", "10000000", "--warmup", "0"];
 
 fn launch(ranks: usize, command: &[&str]) -> Command {
     let mut launch = Command::new(env!("CARGO_BIN_EXE_headlong"));
