@@ -293,7 +293,9 @@ fn files_that_cannot_be_read_are_refused() {
         CriteoTextReader::open(&good, hashed(), &options(16, 1, 4000), &changed).unwrap();
     let text = reader.next(&mut Batch::default()).unwrap_err().to_string();
     assert!(
-        text.contains("good at line 5 (byte 77): it is not the start of a line; have the data"),
+        text.contains(
+            "good at line 5 (byte 77): it is not the start of a line; a run goes on only"
+        ),
         "{text}"
     );
     let beyond = Position { file: 1, ..Position::default() };
