@@ -1,7 +1,7 @@
 """What the comparison scripts share: shapes, synthetic data, and timing that knows about
 neighbours.
 
-`headlong bench iteration` (trainer/src/bench/) uses the same shapes and the same kind of data.
+`headlong bench iteration` (trainer/src/commands/bench/) uses the same shapes and kind of data.
 """
 import json
 import os

@@ -1,8 +1,8 @@
 //! What this machine can do at most, measured without any of our ops: the denominators of every
 //! share.
 
-use headlong::bench::data::zipf_rows;
-use headlong::bench::peak::{Factors, multiply_add_gflops};
+use headlong::commands::bench::data::zipf_rows;
+use headlong::commands::bench::peak::{Factors, multiply_add_gflops};
 use headlong_device::vector::prefetch;
 use headlong_device::{ArenaPlan, DType, MatRef, Stream, vectorized};
 use serde::Serialize;

@@ -1,9 +1,9 @@
 //! Runs benchmarks, prints a line each, and keeps results as JSON lines.
 
 use crate::floors::Floors;
-use headlong::bench::sample::{Block, Sample, Summary, summarize};
+use headlong::commands::bench::sample::{Block, Sample, Summary, summarize};
 use headlong::config::Instructions;
-use headlong::machine::use_instructions;
+use headlong::system::machine::use_instructions;
 use headlong_device::Stream;
 use headlong_device::vector::isa;
 use serde_json::json;

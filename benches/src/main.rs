@@ -16,7 +16,7 @@ mod ops;
 use clap::Parser;
 use harness::{Floor, Harness, Mode, Settings, floor_name};
 use headlong::config::Instructions;
-use headlong::machine::use_instructions;
+use headlong::system::machine::use_instructions;
 use std::path::{Path, PathBuf};
 
 /// Benchmarks of every op and of the whole iteration.

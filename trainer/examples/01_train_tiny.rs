@@ -5,11 +5,11 @@
 //! cargo run --release -p headlong --example 01_train_tiny
 //! ```
 
-use headlong::crew::{Crew, CrewOptions};
-use headlong::preset::preset;
+use headlong::commands::train::Prepared;
+use headlong::config::preset::preset;
+use headlong::iteration::ranks::{Crew, CrewOptions};
 use headlong::report::Reporter;
-use headlong::session::{Session, Start};
-use headlong::train::Prepared;
+use headlong::run::session::{Session, Start};
 use headlong_embedding::Registry;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -7,12 +7,12 @@
 //! cargo run --release -p headlong --example 02_four_ranks
 //! ```
 
+use headlong::commands::train::Prepared;
+use headlong::config::preset::preset;
 use headlong::config::{Config, Hybrid};
-use headlong::crew::{Crew, CrewOptions};
-use headlong::preset::preset;
+use headlong::iteration::ranks::{Crew, CrewOptions};
 use headlong::report::Reporter;
-use headlong::session::{Session, Start};
-use headlong::train::Prepared;
+use headlong::run::session::{Session, Start};
 use headlong_embedding::Registry;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,8 +44,11 @@ fn train(config: &Config) -> Result<String, Box<dyn std::error::Error>> {
     let prepared = Prepared::new(config, None, threads, &Reporter::quiet(None))?;
     // Where rows lie is decided from how frequent they are in the first batches.
     let registry = Registry::default();
-    let placement =
-        prepared.placement(config, &headlong::crew::local_topology(config), &registry)?;
+    let placement = prepared.placement(
+        config,
+        &headlong::iteration::ranks::local_topology(config),
+        &registry,
+    )?;
     let partition = Some(placement.partition.clone());
     let options = CrewOptions { partition, ..CrewOptions::new(threads, &registry) };
     let crew = Crew::build(&placement.decide(config), &prepared.table_rows, options)?;

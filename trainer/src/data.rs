@@ -2,6 +2,7 @@
 
 mod cached;
 mod evaluation;
+pub mod key;
 mod pipes;
 mod training;
 
@@ -11,10 +12,10 @@ pub(crate) use evaluation::MOST_RESIDENT_STORED_BYTES;
 pub use pipes::{Reads, check_pipes};
 pub use training::TrainingReader;
 
-use crate::checkpoint::DataFingerprint;
 use crate::config::{self, CacheData, Config, FormatChoice, Ids, OnBadRow, OrderChoice};
 use crate::error::{Error, Result};
-use crate::machine::Machine;
+use crate::state::checkpoint::DataFingerprint;
+use crate::system::machine::Machine;
 use headlong_reader::convert::{self, Described};
 use headlong_reader::criteo::blocks::{BlockStream, Event};
 use headlong_reader::criteo::has_label;

@@ -1,6 +1,6 @@
 //! What can go wrong in a run, and the exit code each kind ends the program with.
 
-use crate::checkpoint::CheckpointError;
+use crate::state::checkpoint::CheckpointError;
 use crate::table::EmbeddingError;
 use headlong_comm::CommError;
 use std::fmt;

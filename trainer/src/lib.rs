@@ -6,18 +6,18 @@
 //! | you want to | look at |
 //! |---|---|
 //! | train, evaluate, predict without writing a program | the program `headlong`: `headlong --help`, `README.md` |
-//! | train from a program of your own | [`session::Session`] and the example below |
+//! | train from a program of your own | [`run::session::Session`] and the example below |
 //! | have embedding tables of your own | [`table`] and [`main_with`]; `docs/custom-tables.md` goes through all of it |
 //! | change a setting | [`Config`]: every key of a configuration file is a field |
 //! | know what a setting costs | [`plan::Plan`]: memory, bytes and time of a step, before anything is allocated |
-//! | use what was trained | [`checkpoint`], [`export`]; `docs/formats.md` |
+//! | use what was trained | [`state::checkpoint`], [`commands::export`]; `docs/formats.md` |
 //!
 //! A program that trains, evaluates and saves:
 //!
 //! ```
-//! use headlong::crew::{Crew, CrewOptions};
-//! use headlong::session::{Session, Start};
-//! use headlong::{Registry, preset::preset, report::Reporter, train::Prepared};
+//! use headlong::iteration::ranks::{Crew, CrewOptions};
+//! use headlong::run::session::{Session, Start};
+//! use headlong::{Registry, config::preset::preset, report::Reporter, commands::train::Prepared};
 //!
 //! # let folder = tempfile::tempdir().map_err(headlong::Error::io("create", "a folder"))?;
 //! let mut config = preset("tiny")?; // synthetic data; `data.train` names files of your own
@@ -50,75 +50,31 @@
 //!
 //! # The way of a run
 //!
-//! [`config`] (what the user asked for) → [`plan`] (what it means on this machine) → [`build`]
-//! (memory, weights) → [`session`] (batches, evaluations, checkpoints), which calls [`schedule`]
-//! once a step. [`train`] is the command around it. `ARCHITECTURE.md` says which crate does what.
+//! [`config`] (what the user asked for) → [`plan`] (what it means on this machine) → [`iteration`]
+//! (the model in memory, and one step) ← [`run`] (batches, evaluations, checkpoints), with
+//! [`commands`] around it. `ARCHITECTURE.md` says which crate does what.
 //!
 //! # Stability
 //!
 //! Before version 1.0 any release may change this library. Many modules are public because the
 //! program, its benches and its tests use them. A program of one's own needs [`Config`],
-//! [`session`] with what the example above passes to it, [`table`], [`main_with`] and [`Error`];
+//! [`run::session`] with what the example above passes to it, [`table`], [`main_with`] and [`Error`];
 //! `CHANGELOG.md` lists changes of these.
 
-pub mod arithmetic;
-mod axis;
-pub mod bench;
-pub mod checkpoint;
-pub mod checkpoint_command;
-pub mod cli;
-mod command_line;
+pub mod commands;
 pub mod config;
-pub mod config_command;
-pub mod convert_command;
-pub mod crew;
-pub mod data_command;
-mod data_key;
-pub mod described;
-pub mod dictionary;
-pub mod digest;
-pub mod doctor;
-pub mod error;
-pub mod evaluation;
-mod exchange;
-pub mod export;
-pub mod kernels_command;
-pub mod launch;
-pub mod learning_rate;
-pub mod machine;
-pub mod metrics;
-pub mod mllog;
-mod model_state;
-pub mod outlook;
-pub mod output;
-pub mod plan;
-pub mod plan_command;
-pub mod predict;
-pub mod preset;
-pub mod recipe;
-pub mod report;
-
-pub mod build;
 pub mod data;
-pub mod drift;
-pub mod engine;
-pub mod inference;
-mod input;
-pub mod job;
-pub mod lanes;
-pub mod placement;
-pub mod schedule;
-pub mod session;
-pub mod share;
-pub mod signals;
-pub mod slow;
-pub mod statistics;
+pub mod error;
+pub mod iteration;
+pub mod metrics;
+pub mod plan;
+pub mod report;
+pub mod run;
+pub mod state;
+pub mod system;
 pub mod table;
-mod table_state;
-pub mod trace;
-pub mod train;
-pub mod verify_command;
-pub use cli::main_with;
+
+pub use commands::cli::main_with;
 pub use config::Config;
 pub use error::{Error, Result};
 pub use headlong_embedding::Registry;

@@ -1,6 +1,6 @@
 //! What an evaluation says: AUC, log loss, normalised entropy, accuracy, base rate, calibration.
 
-use crate::evaluation::{Scores, Tally};
+use crate::run::evaluation::{Scores, Tally};
 use serde::{Deserialize, Serialize};
 
 /// The result of one evaluation. The names are those of the JSON log's `eval` event.

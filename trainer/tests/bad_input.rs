@@ -4,11 +4,11 @@
 #![cfg(test)]
 
 use crate::run_support::{Place, Run, gzip, last_event, rows, steps};
-use headlong::build::Model;
 use headlong::config::{Config, TableRows};
-use headlong::engine::{Engine, StepRates};
-use headlong::lanes::Lanes;
-use headlong::trace::Recorder;
+use headlong::iteration::lanes::Lanes;
+use headlong::iteration::model::Model;
+use headlong::iteration::trace::Recorder;
+use headlong::iteration::worker::{Engine, StepRates};
 use headlong_device::Stream;
 use headlong_reader::{Batch, Jagged};
 use std::path::Path;

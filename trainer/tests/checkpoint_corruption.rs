@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests {
     use crate::checkpoint_support::{Toy, options, snapshot};
-    use headlong::checkpoint::{
+    use headlong::state::checkpoint::{
         Blob, Checkpoint, CheckpointDirectory, CheckpointError, MANIFEST_FILE, Manifest, Select,
         Snapshot, newest,
     };

@@ -4,11 +4,11 @@
 mod tests {
     use crate::checkpoint_support::{options, state};
     use crate::python_support::python;
-    use headlong::checkpoint::{
+    use headlong::commands::export::export;
+    use headlong::state::checkpoint::{
         Cause, Checkpoint, CheckpointDirectory, CheckpointSource, DenseLayout, Layout, RowState,
         Snapshot, TableLayout, TensorId,
     };
-    use headlong::export::export;
     use safetensors::SafeTensors;
     use serde_json::json;
     use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ mod tests {
         let place =
             tensor.index as u64 * 7919 + tensor.state.map_or(0, |state| state as u64 + 1) * 104_729;
         let section =
-            u64::from(tensor.section == headlong::checkpoint::Section::Tables) * 15_485_863;
+            u64::from(tensor.section == headlong::state::checkpoint::Section::Tables) * 15_485_863;
         let mixed = (index + place + section).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         mixed as f32 / 8_388_608.0 - 1.0
     }
@@ -121,7 +121,8 @@ mod tests {
     fn a_damaged_checkpoint_is_not_exported() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::remove_file(exported(folder.path())).unwrap();
-        let checkpoint = headlong::checkpoint::open(&folder.path().join("checkpoints")).unwrap();
+        let checkpoint =
+            headlong::state::checkpoint::open(&folder.path().join("checkpoints")).unwrap();
         let shard = checkpoint.path().join("tables-00002.safetensors");
         let mut bytes = std::fs::read(&shard).unwrap();
         *bytes.last_mut().unwrap() ^= 1;

@@ -5,7 +5,7 @@
 mod tests {
     use crate::checkpoint_support::faulty::{Fault, FaultyFiles, Loss};
     use crate::checkpoint_support::{Toy, options, snapshot};
-    use headlong::checkpoint::{
+    use headlong::state::checkpoint::{
         Blob, CheckpointDirectory, CheckpointError, DirectoryOptions, Select, Snapshot, newest,
     };
     use std::path::Path;

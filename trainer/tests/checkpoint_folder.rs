@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests {
     use crate::checkpoint_support::{Toy, options, snapshot};
-    use headlong::checkpoint::{
+    use headlong::state::checkpoint::{
         Checkpoint, CheckpointDirectory, CheckpointError, Cleaned, DirectoryOptions, FileWriter,
         Files, MANIFEST_FILE, Manifest, SystemFiles, newest, step_name, steps,
     };

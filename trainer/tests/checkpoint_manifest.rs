@@ -3,12 +3,12 @@
 #[cfg(test)]
 mod tests {
     use crate::checkpoint_support::{Toy, options, snapshot};
-    use headlong::checkpoint::{
+    use headlong::metrics::EvalMetrics;
+    use headlong::state::checkpoint::{
         Checkpoint, CheckpointDirectory, DataFingerprint, LossScaleState, Manifest,
         ModelFingerprint, OptimizerFingerprint, RandomState, SavedState, TableFingerprint,
         TrainedFile,
     };
-    use headlong::metrics::EvalMetrics;
     use headlong_reader::FileIdentity;
     use proptest::prelude::*;
     use serde_json::Value;

@@ -4,11 +4,11 @@
 #[cfg(test)]
 mod tests {
     use crate::checkpoint_support::{Toy, options, snapshot, state};
-    use headlong::checkpoint::{
+    use headlong::state::checkpoint::{
         Blob, Checkpoint, CheckpointDirectory, CheckpointError, Content, Select, Snapshot, newest,
         open, step_name, steps,
     };
-    use headlong::digest::weights_digest;
+    use headlong::state::digest::weights_digest;
     use std::io::Read;
     use std::path::Path;
 

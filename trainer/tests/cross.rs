@@ -6,13 +6,13 @@
 mod made_up;
 mod run_support;
 
-use headlong::build::table_specs;
 use headlong::config::{
     Config, DeviceChoice, ExchangeChoice, Interaction, Precision, ScheduleChoice, TableRows,
 };
-use headlong::crew::{Crew, CrewOptions};
-use headlong::digest::weights_digest;
-use headlong::engine::StepRates;
+use headlong::iteration::model::table_specs;
+use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::worker::StepRates;
+use headlong::state::digest::weights_digest;
 use headlong_device::cuda::CudaDevice;
 use headlong_device::cuda::testing::device;
 use headlong_embedding::Registry;

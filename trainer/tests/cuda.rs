@@ -6,14 +6,14 @@
 
 mod made_up;
 
-use headlong::build::table_specs;
 use headlong::config::{
     CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Precision,
     ScheduleChoice, TableDtype,
 };
-use headlong::crew::{Crew, CrewOptions, comm_options, local_topology};
-use headlong::digest::weights_digest;
-use headlong::engine::StepRates;
+use headlong::iteration::model::table_specs;
+use headlong::iteration::ranks::{Crew, CrewOptions, comm_options, local_topology};
+use headlong::iteration::worker::StepRates;
+use headlong::state::digest::weights_digest;
 use headlong_comm::Communicator;
 use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::transport::verbs::fake::{Fabric, Weather};

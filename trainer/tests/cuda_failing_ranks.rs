@@ -11,9 +11,9 @@ mod made_up;
 mod run_support;
 
 use headlong::config::{Config, DeviceChoice, ScheduleChoice};
-use headlong::crew::{Crew, CrewOptions};
-use headlong::engine::StepRates;
 use headlong::error::{Error, chain};
+use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::worker::StepRates;
 use headlong_device::cuda::CudaDevice;
 use headlong_device::cuda::testing::device;
 use headlong_embedding::Registry;

@@ -5,11 +5,11 @@
 
 mod made_up;
 
-use headlong::build::Model;
 use headlong::config::{Config, DeviceChoice, TableRows};
-use headlong::engine::{Engine, StepRates};
-use headlong::lanes::Lanes;
-use headlong::trace::Recorder;
+use headlong::iteration::lanes::Lanes;
+use headlong::iteration::model::Model;
+use headlong::iteration::trace::Recorder;
+use headlong::iteration::worker::{Engine, StepRates};
 use headlong_device::cuda::testing::stream;
 use headlong_device::testing::{CountingAllocator, allocations};
 use headlong_reader::Batch;

@@ -7,11 +7,11 @@
 #[allow(dead_code, reason = "its layout is compared in its own room")]
 mod quotient_remainder;
 
-use headlong::build::table_specs;
 use headlong::config::{Config, DeviceChoice, ScheduleChoice, TableRows};
-use headlong::crew::{Crew, CrewOptions};
-use headlong::digest::weights_digest;
-use headlong::engine::StepRates;
+use headlong::iteration::model::table_specs;
+use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::worker::StepRates;
+use headlong::state::digest::weights_digest;
 use headlong_device::cuda::CudaDevice;
 use headlong_device::cuda::testing::device;
 use headlong_device::rng::CounterRng;

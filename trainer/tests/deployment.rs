@@ -5,7 +5,7 @@
 #![cfg(test)]
 
 use clap::Parser as _;
-use headlong::cli::{Cli, Command};
+use headlong::commands::cli::{Cli, Command};
 use headlong_comm::launcher_env::{self, Environment};
 use headlong_comm::rendezvous::Keys;
 use serde::Deserialize as _;

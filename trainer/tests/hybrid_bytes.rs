@@ -4,9 +4,9 @@
 #![cfg(test)]
 
 use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, Hybrid, IdsChoice};
-use headlong::crew::{Crew, CrewOptions};
-use headlong::engine::StepRates;
-use headlong::placement::{Placement, statistics_of};
+use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::worker::StepRates;
+use headlong::plan::placement::{Placement, statistics_of};
 use headlong_device::pool::Pool;
 use headlong_embedding::Registry;
 use headlong_reader::synthetic::{SyntheticOptions, generate};
@@ -40,8 +40,10 @@ fn batches() -> (Vec<u64>, Vec<Batch>) {
         let report = generate(&options, folder.path(), &Pool::new(2), &mut |_| {}).unwrap();
         (report.train_file, Some(folder))
     };
-    let rows: Vec<u64> =
-        headlong::preset::KAGGLE_CARDINALITIES.iter().map(|&rows| rows.min(MOST_ROWS)).collect();
+    let rows: Vec<u64> = headlong::config::preset::KAGGLE_CARDINALITIES
+        .iter()
+        .map(|&rows| rows.min(MOST_ROWS))
+        .collect();
     let ids = IdMapper::new(IdPolicy::Hash { function: Default::default() }, &rows).unwrap();
     let options = TextOptions { batch_size: BATCH_SIZE, epochs: Some(1), ..TextOptions::default() };
     let mut reader =
@@ -76,7 +78,7 @@ fn bytes(config: &Config, rows: &[u64], batches: &[Batch]) -> [(f64, f64); 2] {
     let placement = Placement::new(
         config,
         rows,
-        &headlong::crew::local_topology(config),
+        &headlong::iteration::ranks::local_topology(config),
         Some(&statistics),
         &Registry::default(),
     )

@@ -5,7 +5,7 @@
 #![cfg(test)]
 
 use crate::run_support::{Place, Run, digest, names, steps};
-use headlong::checkpoint;
+use headlong::state::checkpoint;
 use headlong_device::rng::CounterRng;
 use std::path::Path;
 use std::process::Child;

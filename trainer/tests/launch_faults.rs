@@ -5,7 +5,7 @@
 #![cfg(test)]
 
 use crate::run_support::{Ended, Place, Run, digest, names, steps};
-use headlong::checkpoint;
+use headlong::state::checkpoint;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

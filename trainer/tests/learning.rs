@@ -3,15 +3,15 @@
 
 #![cfg(test)]
 
-use headlong::build::Ablation;
+use headlong::commands::train::Prepared;
 use headlong::config::Config;
-use headlong::crew::{Crew, CrewOptions};
+use headlong::config::preset::preset;
 use headlong::data::{EvaluationData, open_training};
+use headlong::iteration::model::Ablation;
+use headlong::iteration::ranks::{Crew, CrewOptions};
 use headlong::metrics::MetricsAccumulator;
-use headlong::preset::preset;
 use headlong::report::Reporter;
-use headlong::session::{Session, Start};
-use headlong::train::Prepared;
+use headlong::run::session::{Session, Start};
 use headlong_embedding::Registry;
 use headlong_reader::order::Slice;
 use headlong_reader::{Batch, Position, Reader as _};

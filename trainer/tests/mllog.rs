@@ -5,8 +5,8 @@
 use crate::mllog_rules::{lines, published_checker, violations};
 use crate::run_support::{Place as Folder, names};
 use headlong::config::Config;
-use headlong::mllog::{MlLog, Place};
-use headlong::preset::preset;
+use headlong::config::preset::preset;
+use headlong::report::mllog::{MlLog, Place};
 use serde_json::Value;
 use std::path::Path;
 

@@ -6,7 +6,7 @@
 
 use crate::mllog_rules::{lines, published_checker, violations};
 use crate::run_support::{Run, events, last_event, signal, wait_until};
-use headlong::preset::TERABYTE_40M_CARDINALITIES;
+use headlong::config::preset::TERABYTE_40M_CARDINALITIES;
 use headlong_reader::synthetic::SyntheticOptions;
 use std::path::Path;
 

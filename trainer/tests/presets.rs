@@ -16,16 +16,16 @@ fn every_preset_has_its_file() {
         }
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let from_file = headlong::config::Config::from_file(&path).unwrap();
-        assert_eq!(from_file, headlong::preset::preset(&name).unwrap(), "{name}");
+        assert_eq!(from_file, headlong::config::preset::preset(&name).unwrap(), "{name}");
         from_file.validate().unwrap();
         files += 1;
     }
-    assert_eq!(files, headlong::preset::PRESETS.len());
+    assert_eq!(files, headlong::config::preset::PRESETS.len());
 }
 
 #[test]
 fn presets_say_what_was_published() {
-    let preset = |name: &str| headlong::preset::preset(name).unwrap();
+    let preset = |name: &str| headlong::config::preset::preset(name).unwrap();
     let kaggle = preset("criteo-kaggle");
     assert_eq!((kaggle.model.dim, &kaggle.model.bottom[..]), (16, &[512, 256, 64, 16][..]));
     assert_eq!((&kaggle.model.top[..], kaggle.train.batch_size), (&[512, 256, 1][..], 128));

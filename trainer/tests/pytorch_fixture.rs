@@ -8,7 +8,7 @@ mod pytorch_data;
 mod stepwise;
 
 use headlong::config::{Config, Instructions, Interaction, ModelConfig, TableRows};
-use headlong::machine::use_instructions;
+use headlong::system::machine::use_instructions;
 use headlong_device::Stream;
 use headlong_device::cuda::testing::stream as cuda_stream;
 use headlong_reader::{Batch, Jagged};

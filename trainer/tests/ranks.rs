@@ -10,9 +10,9 @@ use crate::made_up::{MadeUp, mixed};
 use headlong::config::{
     Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice, TableDtype,
 };
-use headlong::crew::{Crew, CrewOptions};
-use headlong::digest::weights_digest;
-use headlong::engine::StepRates;
+use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::worker::StepRates;
+use headlong::state::digest::weights_digest;
 use headlong_device::rng::CounterRng;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::Partition;
@@ -116,7 +116,7 @@ impl Case {
     }
 
     fn partition(&self) -> Arc<Partition> {
-        let specs = headlong::build::table_specs(&self.config("sgd", 8), &ROWS);
+        let specs = headlong::iteration::model::table_specs(&self.config("sgd", 8), &ROWS);
         Arc::new(match self.hybrid {
             Hybrid::Off => Partition::row_wise(&specs, self.ranks),
             Hybrid::AllFrequent => Partition::all_frequent(&specs, self.ranks),

@@ -10,8 +10,8 @@
 
 use crate::bounded::{self, Matrix, Named, Number, U, gamma};
 use headlong::config::{Config, ExchangeChoice, IdsChoice, ScheduleChoice};
-use headlong::crew::{Crew, CrewOptions, comm_options};
-use headlong::engine::StepRates;
+use headlong::iteration::ranks::{Crew, CrewOptions, comm_options};
+use headlong::iteration::worker::StepRates;
 use headlong_comm::transport::sim::Random;
 use headlong_comm::{Communicator, Topology};
 use headlong_device::Arena;
@@ -74,7 +74,7 @@ impl Case {
     }
 
     fn crew(&self) -> Crew {
-        let specs = headlong::build::table_specs(&self.config, &self.rows);
+        let specs = headlong::iteration::model::table_specs(&self.config, &self.rows);
         let ranks = self.topology.num_ranks();
         let mut random = Random::new(self.seed ^ 0x9a27);
         let placements = self.rows.iter().map(|&rows| {

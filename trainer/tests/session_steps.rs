@@ -3,13 +3,13 @@
 #![cfg(test)]
 
 use crate::run_support::Place;
-use headlong::checkpoint::newest;
+use headlong::commands::train::Prepared;
 use headlong::config::Config;
-use headlong::crew::{Crew, CrewOptions};
-use headlong::preset::preset;
+use headlong::config::preset::preset;
+use headlong::iteration::ranks::{Crew, CrewOptions};
 use headlong::report::Reporter;
-use headlong::session::{Session, Start};
-use headlong::train::Prepared;
+use headlong::run::session::{Session, Start};
+use headlong::state::checkpoint::newest;
 use headlong_embedding::Registry;
 
 /// 1,500 rows in batches of 64 are 24 steps an epoch.

@@ -4,11 +4,11 @@
 #![cfg(test)]
 
 use crate::run_support::{Place, Run, events, last_event};
-use headlong::build::table_specs;
 use headlong::config::{Config, DeviceChoice, Precision, ScheduleChoice};
-use headlong::crew::{Crew, CrewOptions};
-use headlong::digest::weights_digest;
-use headlong::engine::StepRates;
+use headlong::iteration::model::table_specs;
+use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::worker::StepRates;
+use headlong::state::digest::weights_digest;
 use headlong_device::cuda::CudaDevice;
 use headlong_device::cuda::testing::device;
 use headlong_device::rng::CounterRng;

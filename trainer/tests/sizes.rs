@@ -3,11 +3,11 @@
 use crate::run_support::{Ended, Place};
 use clap::Parser as _;
 use headlong::Registry;
-use headlong::cli::{Cli, Command, PlanArguments, TrainArguments};
+use headlong::commands::cli::{Cli, Command, PlanArguments, TrainArguments};
 use headlong::error::Result;
-use headlong::machine::Machine;
-use headlong::outlook::{Outlook, Place as Ranks};
 use headlong::plan::Plan;
+use headlong::run::outlook::{Outlook, Place as Ranks};
+use headlong::system::machine::Machine;
 use headlong_device::rng::CounterRng;
 use std::process::Command as Process;
 use std::time::{Duration, Instant};
@@ -159,14 +159,14 @@ fn train_arguments(words: &[String]) -> TrainArguments {
 
 /// What the commands do, in this process.
 fn plan(words: &[String]) -> Result<()> {
-    headlong::plan_command::run(&plan_arguments(words), &Registry::default())
+    headlong::commands::plan::run(&plan_arguments(words), &Registry::default())
 }
 
 fn train(words: &[String], dry_run: bool) -> Result<()> {
     let arguments = TrainArguments { dry_run, ..train_arguments(words) };
     let (config, options) = arguments.resolve(&Registry::default())?;
     config.require_data()?;
-    headlong::train::run(&config, &options)
+    headlong::commands::train::run(&config, &options)
 }
 
 /// Runs `work`, which ends soon in success or in exit code 2; says which.

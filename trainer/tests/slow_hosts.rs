@@ -5,13 +5,13 @@
 #![cfg(test)]
 
 use crate::run_support::{Place, rows, steps};
-use headlong::checkpoint::{FileWriter, Files, SystemFiles, newest};
+use headlong::commands::train::Prepared;
+use headlong::config::preset::preset;
 use headlong::config::{Config, Hybrid};
-use headlong::crew::{Crew, CrewOptions, comm_options};
-use headlong::preset::preset;
+use headlong::iteration::ranks::{Crew, CrewOptions, comm_options};
 use headlong::report::Reporter;
-use headlong::session::{Session, Start};
-use headlong::train::Prepared;
+use headlong::run::session::{Session, Start};
+use headlong::state::checkpoint::{FileWriter, Files, SystemFiles, newest};
 use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
 use headlong_comm::rendezvous::{JoinOptions, join};
 use headlong_comm::{Communicator, Rank};

@@ -6,7 +6,7 @@
 //! forward and backward).
 
 use crate::harness::{Floor, Harness, Rate};
-use headlong::bench::data::zipf_rows;
+use headlong::commands::bench::data::zipf_rows;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::pool::Pool;

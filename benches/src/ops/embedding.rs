@@ -1,8 +1,8 @@
 //! Tables: routing ids, looking rows up, updating them.
 
 use crate::harness::{Floor, Harness, Rate};
-use headlong::bench::data::{default_batches, zipf_rows};
-use headlong::bench::shapes::Shape;
+use headlong::commands::bench::data::{default_batches, zipf_rows};
+use headlong::commands::bench::shapes::Shape;
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{ArenaPlan, DType, JaggedRef, Stream};
 use headlong_embedding::{EmbeddingSet, Route, SetOptions, TableSpec};

@@ -1,9 +1,9 @@
 //! Whole training steps at both shapes: what `headlong bench iteration` measures.
 
 use crate::harness::{Floor, Harness, Rate};
-use headlong::arithmetic::Arithmetic;
-use headlong::bench::iteration::{SteadyTrainer, configuration};
-use headlong::bench::shapes::Shape;
+use headlong::commands::bench::iteration::{SteadyTrainer, configuration};
+use headlong::commands::bench::shapes::Shape;
+use headlong::iteration::arithmetic::Arithmetic;
 use headlong::plan::advice;
 
 /// Runs `iteration/C1` and `iteration/C2`: samples per second, and the same in GFLOP/s beside the

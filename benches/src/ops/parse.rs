@@ -1,8 +1,8 @@
 //! Criteo text to numbers: lines in memory, and a whole file through the reader's threads.
 
 use crate::harness::{Floor, Harness, Rate};
-use headlong::bench::data::{ZIPF_EXPONENT, Zipf};
-use headlong::bench::sample::Sample;
+use headlong::commands::bench::data::{ZIPF_EXPONENT, Zipf};
+use headlong::commands::bench::sample::Sample;
 use headlong_device::rng::CounterRng;
 use headlong_reader::criteo::{
     BadRowPolicy, BlockOptions, BlockStream, Event, LineParser, RawBlock,

@@ -1,4 +1,4 @@
-use headlong::checkpoint::Manifest;
+use headlong::state::checkpoint::Manifest;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 

@@ -8,14 +8,14 @@
 
 mod quotient_remainder;
 
-use headlong::checkpoint::newest;
+use headlong::commands::train::Prepared;
 use headlong::config::Config;
-use headlong::crew::{Crew, CrewOptions};
-use headlong::preset::preset;
+use headlong::config::preset::preset;
+use headlong::iteration::ranks::{Crew, CrewOptions};
 use headlong::report::Reporter;
-use headlong::session::{Session, Start};
+use headlong::run::session::{Session, Start};
+use headlong::state::checkpoint::newest;
 use headlong::table::{Grain, Optimizer, Registry, TableSpec, check_table};
-use headlong::train::Prepared;
 use quotient_remainder::QuotientRemainder;
 use std::path::Path;
 

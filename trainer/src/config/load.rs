@@ -4,7 +4,7 @@ use super::ranges::expected;
 use super::table_entries::ENTRY_KEYS;
 use super::{Config, keys};
 use crate::error::{Error, Result};
-use crate::input::read_text;
+use crate::system::input::read_text;
 use serde::Deserialize as _;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};

@@ -5,9 +5,9 @@ use super::{
     CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice, Interaction,
     Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice, seconds,
 };
-use crate::build::MAX_LOSS_SUMS;
+use crate::config::preset;
 use crate::error::{Error, Result};
-use crate::preset;
+use crate::iteration::model::MAX_LOSS_SUMS;
 use headlong_reader::convert::is_folder_or_stem;
 use std::path::Path;
 
@@ -180,7 +180,7 @@ impl Config {
                 ));
             }
         }
-        if !crate::build::is_scale(train.loss_scale) {
+        if !crate::iteration::model::is_scale(train.loss_scale) {
             let found = train.loss_scale;
             let reason = format!("expected a power of two from 1 to 16777216, found {found}");
             return Err(Error::config("train.loss_scale", reason));
@@ -260,7 +260,7 @@ impl Config {
             ));
         }
         seconds("comm.deadline_s", self.comm.deadline_s)?;
-        let verbs = crate::job::verbs_settings(&self.comm.verbs).check();
+        let verbs = crate::iteration::job::verbs_settings(&self.comm.verbs).check();
         verbs.map_err(|(key, reason)| Error::config(key, reason))?;
         let factor = self.comm.slot_factor;
         if !(factor.is_finite() && factor >= 1.0) {

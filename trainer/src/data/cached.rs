@@ -2,7 +2,7 @@
 
 use super::{format_of, is_streamed, open_source};
 use crate::config::{CacheData, Config};
-use crate::machine::Machine;
+use crate::system::machine::Machine;
 use headlong_reader::formats::{Format, Source};
 use headlong_reader::io::{Compression, DataFile, LineBlocks, TextBlock, TextFile};
 use headlong_reader::samples::Hotness;

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::config::{CacheData, Config};
 use crate::error::Result;
-use crate::machine::Machine;
+use crate::system::machine::Machine;
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::format_reader::{FormatOptions, FormatReader};
 use headlong_reader::formats::{Format, Source};

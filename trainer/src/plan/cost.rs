@@ -3,9 +3,9 @@
 
 use super::memory::activations_per_sample;
 use super::{Count, samples_per_step};
-use crate::arithmetic::Arithmetic;
 use crate::config::Config;
-use crate::machine::Machine;
+use crate::iteration::arithmetic::Arithmetic;
+use crate::system::machine::Machine;
 use headlong_embedding::hybrid::split::Split;
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
 //! What of a rank's memory lies on a CUDA device.
 
 use super::{Count, MemoryUse};
-use crate::machine::DeviceFacts;
+use crate::system::machine::DeviceFacts;
 use serde::Serialize;
 
 /// Bytes of work space of matrix products, of both streams that compute them.

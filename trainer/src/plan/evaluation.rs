@@ -4,7 +4,7 @@
 use super::{Count, Facts, MemoryUse, samples_per_step, sharing, tables};
 use crate::config::{Config, EvalEvery, Ids};
 use crate::report::bytes;
-use crate::session::config_of_eval_ranks;
+use crate::run::session::config_of_eval_ranks;
 use serde::Serialize;
 
 /// What ranks of their own that evaluate take, besides those that train: all are threads of the
@@ -121,7 +121,7 @@ pub fn missing_data(config: &Config) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preset::preset;
+    use crate::config::preset::preset;
 
     /// The slow, obvious way: ranks are added until an evaluation takes no longer than the training
     /// between two.

@@ -1,8 +1,8 @@
 //! What the memory of a run goes to.
 
 use super::{Count, TablePlan, dense_parameters, samples_per_step};
-use crate::build::{SlotBytes, slot_bytes};
 use crate::config::{Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice};
+use crate::iteration::model::{SlotBytes, slot_bytes};
 use headlong_embedding::hybrid::split::Split;
 use serde::Serialize;
 

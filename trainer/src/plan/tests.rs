@@ -1,6 +1,6 @@
 use super::*;
-use crate::arithmetic::Arithmetic;
-use crate::preset::{self, preset};
+use crate::config::preset::{self, preset};
+use crate::iteration::arithmetic::Arithmetic;
 use std::sync::LazyLock;
 
 const GIB: u64 = 1 << 30;
@@ -371,7 +371,8 @@ fn what_changes_nothing_is_not_named() {
 fn nothing_is_estimated_for_a_device() {
     let config = preset("tiny").unwrap();
     let rows = config.table_rows(None).unwrap();
-    let device = crate::machine::DeviceFacts { name: "a".to_owned(), free_bytes: GIB, count: 1 };
+    let device =
+        crate::system::machine::DeviceFacts { name: "a".to_owned(), free_bytes: GIB, count: 1 };
     let here = Machine { device: Some(device), ..machine(GIB) };
     let plan = Plan::new(&config, &facts(&rows, &here));
     assert!(plan.to_text().contains("no estimate for a device here"), "{}", plan.to_text());

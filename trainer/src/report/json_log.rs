@@ -1,7 +1,7 @@
 //! The JSON log: one object a line.
 
 use super::events::At;
-use crate::cli::LogTarget;
+use crate::commands::cli::LogTarget;
 use crate::error::{Error, Result};
 use headlong_device::files::GrowingFile;
 use serde::Serialize;

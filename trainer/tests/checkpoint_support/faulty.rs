@@ -1,7 +1,7 @@
 //! A file system that fails at one operation, and then loses what a power cut may lose. It notes
 //! what was flushed and flushes nothing, so that thousands of saves take seconds.
 
-use headlong::checkpoint::{FileWriter, Files, SystemFiles};
+use headlong::state::checkpoint::{FileWriter, Files, SystemFiles};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

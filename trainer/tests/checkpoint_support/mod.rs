@@ -4,12 +4,12 @@
 
 pub mod faulty;
 
-use headlong::checkpoint::{
+use headlong::metrics::EvalMetrics;
+use headlong::state::checkpoint::{
     Cause, CheckpointSink, CheckpointSource, DataFingerprint, DenseLayout, DenseState,
     DirectoryOptions, Layout, ModelFingerprint, OptimizerFingerprint, RandomState, RowState,
     SavedState, Snapshot, TableFingerprint, TableLayout, TensorId,
 };
-use headlong::metrics::EvalMetrics;
 use serde_json::json;
 use std::collections::BTreeMap;
 

@@ -8,9 +8,9 @@
 pub mod mistake;
 
 use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice};
-use headlong::crew::{Crew, CrewOptions, comm_options};
-use headlong::digest::weights_digest;
-use headlong::engine::StepRates;
+use headlong::iteration::ranks::{Crew, CrewOptions, comm_options};
+use headlong::iteration::worker::StepRates;
+use headlong::state::digest::weights_digest;
 use headlong_comm::transport::Transport;
 use headlong_comm::transport::sim::{FaultPlan, Mutation, Random, Report, SimOptions, World};
 use headlong_comm::{AllReduce, CommError, CommOptions, Communicator, Rank, Topology};
@@ -165,7 +165,7 @@ impl Case {
     }
 
     fn partition(&self, config: &Config) -> Partition {
-        let specs = headlong::build::table_specs(config, &ROWS);
+        let specs = headlong::iteration::model::table_specs(config, &ROWS);
         let ranks = self.topology.num_ranks();
         match self.hybrid {
             Hybrid::Off => Partition::row_wise(&specs, ranks),

@@ -3,11 +3,11 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use headlong::build::Model;
 use headlong::config::Config;
-use headlong::engine::{Engine, StepRates};
-use headlong::lanes::Lanes;
-use headlong::trace::Recorder;
+use headlong::iteration::lanes::Lanes;
+use headlong::iteration::model::Model;
+use headlong::iteration::trace::Recorder;
+use headlong::iteration::worker::{Engine, StepRates};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream};
 use headlong_mlp::interaction::dot;
 use headlong_reader::Batch;

@@ -78,39 +78,41 @@ pub const SIBLINGS: &[&str] =
 /// The trainer's files that may see more than one sibling.
 pub const SEES_TWO_ROOMS: &[Exception] = &[
     always("trainer/src/plan/**", "turns config, schema and machine into every size and placement"),
-    always("trainer/src/build.rs", "allocates what the plan says, in every room"),
-    always("trainer/src/build/**", "allocates what the plan says, in every room"),
+    always("trainer/src/iteration/model.rs", "allocates what the plan says, in every room"),
+    always("trainer/src/iteration/model/**", "allocates what the plan says, in every room"),
     only(
-        "trainer/src/crew.rs",
+        "trainer/src/iteration/ranks.rs",
         "the ranks of a process: models, batches and the links between them",
     ),
-    only("trainer/src/drift.rs", "counts the rows of batches and places them anew"),
-    only("trainer/src/placement.rs", "places rows among ranks: part of the plan"),
-    only("trainer/src/kernels_command.rs", "lists the kernels of every room"),
+    only("trainer/src/run/drift.rs", "counts the rows of batches and places them anew"),
+    only("trainer/src/commands/kernels.rs", "lists the kernels of every room"),
     only(
-        "trainer/src/train/prepare.rs",
+        "trainer/src/commands/train/prepare.rs",
         "finds data, statistics and places of rows before the first step",
     ),
-    only("trainer/src/statistics.rs", "counts the rows of the first batches: part of the plan"),
+    only("trainer/src/run/statistics.rs", "counts the rows of the first batches: part of the plan"),
     always(
-        "trainer/src/session.rs",
+        "trainer/src/run/session.rs",
         "the host's part around the iteration: batches, drain, checkpoints",
     ),
     always(
-        "trainer/src/session/**",
+        "trainer/src/run/session/**",
         "the host's part around the iteration: batches, drain, checkpoints",
     ),
     always(
-        "trainer/src/schedule.rs",
+        "trainer/src/iteration/schedule.rs",
         "the iteration: the line that joins the rooms is written here",
     ),
     always(
-        "trainer/src/schedule/**",
+        "trainer/src/iteration/schedule/**",
         "the iteration: the line that joins the rooms is written here",
     ),
-    always("trainer/src/exchange/**", "bytes that `comm` moves for what `embedding` decides"),
     always(
-        "trainer/src/bench/**",
+        "trainer/src/iteration/exchange/**",
+        "bytes that `comm` moves for what `embedding` decides",
+    ),
+    always(
+        "trainer/src/commands/bench/**",
         "`headlong bench iteration` builds a whole session on synthetic batches",
     ),
 ];
@@ -152,7 +154,10 @@ pub const UNSAFE_FILES: &[Exception] = &[
     always("comm/nccl-rs/**", "a foreign library's functions"),
     always("comm/src/device/**", "foreign calls: collectives between devices"),
     only("mutation/src/allocator.rs", "an allocator that knows the peak, over the system's"),
-    only("trainer/src/bench/vector.rs", "the loops that measure the machine's peak, by intrinsics"),
+    only(
+        "trainer/src/commands/bench/vector.rs",
+        "the loops that measure the machine's peak, by intrinsics",
+    ),
 ];
 
 /// Files that may read the environment.

@@ -203,7 +203,7 @@ mod tests {
         let found = two_rooms("trainer/src/metrics.rs", text, false);
         assert_eq!((found.len(), found[0].line), (1, 2));
         assert!(found[0].message.contains("sees mlp and reader"), "{}", found[0].message);
-        assert_eq!(two_rooms("trainer/src/schedule.rs", text, false), []);
+        assert_eq!(two_rooms("trainer/src/iteration/schedule.rs", text, false), []);
         assert_eq!(two_rooms("trainer/tests/x.rs", text, true), []);
         assert_eq!(two_rooms("benches/src/main.rs", text, false), []);
     }

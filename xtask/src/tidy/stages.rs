@@ -4,7 +4,7 @@ use super::Violation;
 use super::text::TextFile;
 
 /// Where stages are written.
-const STAGES: &str = "trainer/src/schedule/stages.rs";
+const STAGES: &str = "trainer/src/iteration/schedule/stages.rs";
 /// What a question for a mode would be asked with.
 const QUESTIONS: [&str; 6] =
     ["is_alone", "is_single_rank", "runs_ahead", "as_cuda", "num_ranks", "Choice::"];
@@ -35,6 +35,6 @@ mod tests {
         };
         assert_eq!(found(STAGES, "at.model().tables.pool(at)\n"), 0);
         assert_eq!(found(STAGES, "if at.model().is_alone() {\n"), 1);
-        assert_eq!(found("trainer/src/build/tables.rs", "if self.is_alone() {\n"), 0);
+        assert_eq!(found("trainer/src/iteration/model/tables.rs", "if self.is_alone() {\n"), 0);
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::config::{Precision, keys};
 use crate::error::{Error, Result};
-use crate::input::read_text;
+use crate::system::input::read_text;
 use headlong_embedding::hybrid::cost::{Costs, LatencyTable, LinkCosts};
 use headlong_embedding::hybrid::traffic::{AllReduce, Cluster};
 use serde::{Deserialize, Serialize};

@@ -5,9 +5,9 @@ use super::placement::{Layout, Placing};
 use super::simulator;
 use super::work::Works;
 use super::workload::Workload;
+use crate::iteration::schedule::Schedule;
 use crate::plan::Count;
 use crate::plan::evaluation::samples_between;
-use crate::schedule::Schedule;
 use serde::Serialize;
 
 /// Part of an evaluating rank's memory that rows may take.

@@ -6,9 +6,9 @@ use super::placement::{Layout, Placing, Strategy};
 use super::simulator::{self, Assignment, Options, Run};
 use super::work::{Busy, StageTime, Works};
 use crate::config::ScheduleChoice;
+use crate::iteration::schedule::{Features, Repeat, Schedule, Stage};
 use crate::plan::Count;
 use crate::plan::memory::{MemoryUse, OfRank, Sharing};
-use crate::schedule::{Features, Repeat, Schedule, Stage};
 use headlong_embedding::hybrid::traffic::{Hops, Traffic};
 use serde::Serialize;
 

@@ -6,8 +6,8 @@ use super::placement::{Place, Placing};
 use super::practice::Practice;
 use super::search::{Candidate, search};
 use super::workload::Workload;
-use crate::axis::{Linear, Logarithmic};
-use crate::lanes::Lane;
+use crate::iteration::lanes::Lane;
+use crate::report::axis::{Linear, Logarithmic};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 420.0;
@@ -289,7 +289,7 @@ fn part_on(place: Place, rows: u64, device: usize, devices: usize) -> f64 {
 }
 
 fn colour(lane: Lane) -> &'static str {
-    crate::trace::lane_colour(lane)
+    crate::iteration::trace::lane_colour(lane)
 }
 
 impl Placing<'_> {

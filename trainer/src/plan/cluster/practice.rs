@@ -1,6 +1,6 @@
 //! How a program does a step, apart from what the step is: what plans are compared by.
 
-use crate::schedule::{BORDER, Steps};
+use crate::iteration::schedule::{BORDER, Steps};
 use headlong_embedding::hybrid::traffic::{IdSource, Merge, Variant};
 use serde::Serialize;
 

@@ -8,8 +8,8 @@ use super::practice::Practice;
 use super::search;
 use super::workload::{Source, Workload};
 use crate::config::Precision;
+use crate::config::preset::preset;
 use crate::error::Result;
-use crate::preset::preset;
 use serde::Serialize;
 
 /// The two models of MLPerf training.

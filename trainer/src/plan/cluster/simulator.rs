@@ -8,8 +8,8 @@
 //! from a seed.
 
 use super::work::{Busy, StageTime};
-use crate::lanes::Lane;
-use crate::schedule::{BORDER, Repeat, Schedule, Steps};
+use crate::iteration::lanes::Lane;
+use crate::iteration::schedule::{BORDER, Repeat, Schedule, Steps};
 use headlong_device::rng::CounterRng;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

@@ -10,7 +10,7 @@ use super::tables;
 use super::work::{Busy, StageTime};
 use super::workload::{Source, Workload};
 use crate::config::Config;
-use crate::schedule::{Features, Repeat, Schedule, Steps};
+use crate::iteration::schedule::{Features, Repeat, Schedule, Steps};
 use headlong_embedding::hybrid::traffic::{Exchange, Merge, Rate, vectors};
 use proptest::prelude::*;
 use proptest::strategy::Strategy as _;

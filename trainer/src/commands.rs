@@ -1,0 +1,20 @@
+//! The sub-commands of the program `headlong`, one file or folder each, and the command line
+//! ([`cli`]) that chooses one.
+
+pub mod bench;
+pub mod checkpoint;
+pub mod cli;
+pub mod config;
+pub mod convert;
+pub mod data;
+pub mod described;
+pub mod doctor;
+pub mod export;
+pub mod inference;
+pub mod kernels;
+pub mod launch;
+pub mod plan;
+pub mod predictions;
+pub mod recipe;
+pub mod train;
+pub mod verify;

@@ -1,0 +1,167 @@
+//! Ranks as processes: started here, or by a launcher whose variables say who this process is.
+
+use super::arguments::CollectiveArguments;
+use super::backend::Backend;
+use super::job::{Job, Outcome, failed};
+use crate::error::{Error, Result};
+use crate::iteration::job::note_remarks;
+use crate::report::output::say;
+use crate::{commands::launch, report::output};
+use headlong_comm::launcher_env::{self, Launch};
+use headlong_comm::rendezvous::{self, JoinOptions};
+use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Network, Wanted, choose};
+use headlong_comm::transport::tcp::TcpTransport;
+use headlong_comm::{CommError, Communicator, Rank};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Time for all processes to find each other.
+const RENDEZVOUS: Duration = Duration::from_secs(30);
+
+/// Whether this process is one of several that a launcher has started.
+pub fn is_one_of_several() -> bool {
+    launcher_env::read().is_ok_and(|place| place.launch().is_some())
+}
+
+/// Ranks of this machine: all of a job that this command starts; of a launcher's as many as the
+/// launcher says, or this one.
+pub fn ranks_here(arguments: &CollectiveArguments) -> usize {
+    let launch = launcher_env::read().ok().and_then(|place| place.launch());
+    launch.map_or(arguments.ranks, |launch| launch.local_size.unwrap_or(1))
+}
+
+/// Measures in a job of processes: the one that a launcher has started this process for, or one of
+/// its own.
+///
+/// # Errors
+/// The job's first error; a process that cannot be started.
+pub fn run(job: &Job<'_>, wanted: Wanted) -> Result<Outcome> {
+    match launcher_env::read().map_err(failed)?.launch() {
+        Some(launch) => as_rank(job, wanted, launch),
+        None if job.arguments.worker.is_some() => Err(Error::Usage(
+            "--worker is for processes that `headlong bench` has started".to_owned(),
+        )),
+        None => over_processes(job),
+    }
+}
+
+/// Measures as one rank of a job. Rank 0 has the answer, or prints it for the process that has
+/// started the job.
+fn as_rank(job: &Job<'_>, wanted: Wanted, launch: Launch) -> Result<Outcome> {
+    let rank = launch.rank;
+    let arguments = CollectiveArguments { ranks: launch.world_size, ..job.arguments.clone() };
+    arguments.check()?;
+    let control =
+        rendezvous::join(&join_options(job.backend, &arguments, launch)?).map_err(failed)?;
+    note_remarks(&control);
+    let answer = match choose_way(control, job.backend, wanted, &arguments)? {
+        Ok(communicator) => {
+            let job = Job { arguments: &arguments, ..job.clone() };
+            Outcome::Measured(job.on_one_rank(&communicator).map_err(failed)?)
+        }
+        // What was asked for by name and is not there: every rank hears which rank lacks it.
+        Err(CommError::Setting { reason, .. }) if wanted != Wanted::Tcp => Outcome::Skipped(reason),
+        Err(error) => return Err(failed(error)),
+    };
+    match (rank, arguments.worker) {
+        (Rank(0), None) => Ok(answer),
+        (Rank(0), Some(_)) => {
+            output::print(&serde_json::json!(answer).to_string()).map(|()| Outcome::Elsewhere)
+        }
+        _ => Ok(Outcome::Elsewhere),
+    }
+}
+
+fn join_options(
+    backend: Backend,
+    arguments: &CollectiveArguments,
+    launch: Launch,
+) -> Result<JoinOptions> {
+    let cards = arguments.cards()?;
+    let mut fingerprint = [0; 32];
+    let sizes = (backend, arguments.sizes(), arguments.dtypes(), arguments.root, arguments.place);
+    let effort = (arguments.effort(), arguments.options(backend));
+    fingerprint[..8].copy_from_slice(
+        &xxh3_64(format!("{sizes:?} {effort:?} {cards:?}").as_bytes()).to_le_bytes(),
+    );
+    let mut options = JoinOptions::new(launch, fingerprint);
+    options.ranks_per_node = arguments.ranks_per_node;
+    options.deadlines.operation = arguments.options(backend).deadline;
+    options.deadlines.rendezvous = RENDEZVOUS;
+    options.insecure = arguments.insecure;
+    options.notice = Some(Arc::new(|text: &str| say(text)));
+    Ok(options)
+}
+
+fn choose_way(
+    control: Arc<TcpTransport>,
+    backend: Backend,
+    wanted: Wanted,
+    arguments: &CollectiveArguments,
+) -> Result<std::result::Result<Communicator, CommError>> {
+    let cards = (wanted == Wanted::Verbs).then(|| arguments.cards()).transpose()?;
+    let cards = cards.map(|cards| MachineVerbs::new(&control, cards));
+    let network = cards.as_ref().map(|cards| cards as &dyn Network);
+    let chosen = choose(control, &ChooseOptions { wanted, network });
+    Ok(chosen.map(|chosen| Communicator::new(chosen.transport, arguments.options(backend))))
+}
+
+/// Starts a process for each rank, with this command's own arguments, and takes the answer of
+/// rank 0.
+fn over_processes(job: &Job<'_>) -> Result<Outcome> {
+    let (backend, ranks) = (job.backend, job.arguments.ranks);
+    let wrong = |reason: String| Error::Communication {
+        context: format!("headlong bench --backend {}", backend.name()),
+        source: reason.into(),
+    };
+    let (_port, environment) = launch::environment(ranks)?;
+    let mut crew = Crew(Vec::with_capacity(ranks));
+    for rank in 0..ranks {
+        let child = start(job, rank, &environment);
+        crew.0.push(child.map_err(|error| wrong(format!("starting rank {rank}: {error}")))?);
+    }
+    let first = crew.0.remove(0).wait_with_output();
+    // The first to fail tells why on standard error; the others hear of it and end by themselves.
+    let mut successes = vec![first.as_ref().is_ok_and(|output| output.status.success())];
+    for mut child in std::mem::take(&mut crew.0) {
+        successes.push(child.wait().is_ok_and(|status| status.success()));
+    }
+    if let Some(rank) = successes.iter().position(|&success| !success) {
+        return Err(wrong(format!("the process of rank {rank} has failed")));
+    }
+    let output = first.map_err(|error| wrong(error.to_string()))?;
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| wrong(format!("the answer of rank 0: {error}")))
+}
+
+/// Processes that end when nobody waits for them any more.
+struct Crew(Vec<Child>);
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            drop(child.kill().and_then(|()| child.wait()));
+        }
+    }
+}
+
+/// Starts this program again with the same arguments, as one rank.
+fn start(
+    job: &Job<'_>,
+    rank: usize,
+    environment: &[(&'static str, String)],
+) -> std::io::Result<Child> {
+    Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .args(["--worker", job.backend.name()])
+        .args(&job.worker_arguments)
+        .env_remove("HEADLONG_SECRET_FILE")
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .env("HEADLONG_RANK", rank.to_string())
+        .env("HEADLONG_LOCAL_RANK", rank.to_string())
+        .stdin(Stdio::null())
+        .stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() })
+        .spawn()
+}

@@ -1,0 +1,150 @@
+//! The program: reads the command line, calls the command, prints errors, gives the exit code.
+
+use super::{
+    BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments,
+};
+use super::{completions, files};
+use crate::Registry;
+use crate::commands::bench::collectives::{self, operation::Operation};
+use crate::error::{Error, Result};
+use crate::report::lines;
+use crate::{
+    commands::checkpoint as checkpoint_command, commands::config as config_command,
+    commands::data as data_command, commands::doctor, commands::inference,
+    commands::plan as plan_command, report::output,
+};
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The program `headlong`, whole, with the kinds of tables that `registry` knows: the `main` of a
+/// program with tables of its own.
+///
+/// ```no_run
+/// use headlong::table::{Registry, TableEnv, TableSpec};
+///
+/// fn main() -> std::process::ExitCode {
+///     let mut registry = Registry::default();
+///     // A type of one's own, as a rule. This kind has half of the rows that are asked for.
+///     registry.register("half", |spec: &TableSpec, env: &TableEnv| {
+///         let (kind, rows) = ("dense".to_owned(), spec.rows.div_ceil(2));
+///         let half = TableSpec { kind, rows, ..spec.clone() };
+///         Registry::default().kind(&half)?.build(&half, env)
+///     });
+///     headlong::main_with(registry)
+/// }
+/// ```
+///
+/// Reads the command line of this process. Commands that start processes (`launch`, `bench`) start
+/// this program.
+pub fn main_with(registry: Registry) -> ExitCode {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) if error.kind() == ErrorKind::InvalidUtf8 => {
+            let error = not_text();
+            lines::last_words(&error);
+            return ExitCode::from(error.exit_code());
+        }
+        Err(error) => error.exit(),
+    };
+    let launched = crate::system::signals::outlive_file_limits()
+        .and_then(|()| crate::commands::launch::follow_launcher());
+    let answer = launched.and_then(|()| match command {
+        Some(command) => dispatch(command, &registry),
+        None => output::print(&Cli::command().render_help().to_string()),
+    });
+    match answer {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            crate::commands::launch::tell_launcher(&error);
+            lines::last_words(&error);
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// The error of an argument that must be text. Paths may be any bytes, but not where they are the
+/// value of a key.
+fn not_text() -> Error {
+    let arguments = std::env::args_os().filter(|argument| argument.to_str().is_none());
+    let names: Vec<_> = arguments.map(|argument| format!("`{}`", argument.display())).collect();
+    Error::Usage(format!("one of these arguments must be UTF-8 text: {}", names.join(", ")))
+}
+
+fn dispatch(command: Command, registry: &Registry) -> Result<()> {
+    files::check(&command)?;
+    match command {
+        Command::Train(arguments) => train(&arguments, registry),
+        Command::Eval(arguments) => inference::eval(&arguments, registry),
+        Command::Predict(arguments) => inference::predict(&arguments, registry),
+        Command::Plan(arguments) => plan_command::run(&arguments, registry),
+        Command::Data(command) => data(&command),
+        Command::Checkpoint(command) => checkpoint_command::run(&command),
+        Command::Launch(arguments) => crate::commands::launch::run(&arguments),
+        Command::Bench(command) => bench(&command, registry),
+        Command::Kernels(KernelsCommand::Build(arguments)) => {
+            crate::commands::kernels::build(&arguments, registry)
+        }
+        Command::Kernels(KernelsCommand::List(arguments)) => {
+            crate::commands::kernels::list(&arguments, registry)
+        }
+        Command::Config(ConfigCommand::Show(arguments)) => {
+            config_command::show(&arguments, registry)
+        }
+        Command::Config(ConfigCommand::Check(arguments)) => {
+            config_command::check(&arguments, registry)
+        }
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Recipe(arguments) => crate::commands::recipe::run(&arguments),
+        Command::Completions { shell } => output::print(&completions::script(shell, &program())),
+    }
+}
+
+fn train(arguments: &TrainArguments, registry: &Registry) -> Result<()> {
+    let (config, options) = arguments.resolve(registry)?;
+    config.require_data()?;
+    files::of_training(arguments, &config).check()?;
+    crate::commands::train::run(&config, &options)
+}
+
+fn data(command: &DataCommand) -> Result<()> {
+    match command {
+        DataCommand::Make(arguments) => data_command::make(arguments),
+        DataCommand::Inspect(arguments) => data_command::inspect(arguments),
+        DataCommand::Verify(arguments) => crate::commands::verify::verify(arguments),
+        DataCommand::Convert(arguments) => crate::commands::convert::run(arguments),
+        DataCommand::MultiHot(arguments) => crate::commands::convert::run_multi_hot(arguments),
+    }
+}
+
+fn bench(command: &BenchCommand, registry: &Registry) -> Result<()> {
+    match command {
+        BenchCommand::Iteration(arguments) => crate::commands::bench::iteration::run(arguments),
+        BenchCommand::Forecast(arguments) => crate::commands::bench::forecast::run(arguments),
+        BenchCommand::Reader(arguments) => crate::commands::bench::reader::run(arguments),
+        BenchCommand::Embedding(arguments) => crate::commands::bench::embedding::run(arguments),
+        BenchCommand::AllReduce(arguments) => collectives::run(Operation::AllReduce, arguments),
+        BenchCommand::ReduceScatter(arguments) => {
+            collectives::run(Operation::ReduceScatter, arguments)
+        }
+        BenchCommand::AllGather(arguments) => collectives::run(Operation::AllGather, arguments),
+        BenchCommand::Broadcast(arguments) => collectives::run(Operation::Broadcast, arguments),
+        BenchCommand::Alltoall(arguments) => collectives::run(Operation::AllToAll, arguments),
+        BenchCommand::Alltoallv(arguments) => collectives::run(Operation::AllToAllV, arguments),
+        BenchCommand::Sendrecv(arguments) => collectives::run(Operation::SendReceive, arguments),
+        BenchCommand::Barrier(arguments) => collectives::run(Operation::Barrier, arguments),
+        BenchCommand::P2p(arguments) => crate::commands::bench::p2p::run(arguments),
+        BenchCommand::Exchange(arguments) => {
+            crate::commands::bench::exchange::run(arguments, registry)
+        }
+        BenchCommand::Tune(arguments) => crate::commands::bench::tune::run(arguments),
+    }
+}
+
+/// What the user calls this program.
+fn program() -> String {
+    let called = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&called).file_name().unwrap_or_default().to_string_lossy();
+    if name.is_empty() { "headlong".to_owned() } else { name.into_owned() }
+}

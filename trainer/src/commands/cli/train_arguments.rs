@@ -1,0 +1,300 @@
+//! The flags of `headlong train`, which are also those of `plan` and `config`, and what they do to
+//! the configuration.
+
+use crate::Registry;
+use crate::config::preset;
+use crate::config::{
+    CacheData, Config, DeviceChoice, EvalEvery, Hybrid, OnBadRow, Precision, ScheduleChoice,
+    TransportChoice, keys,
+};
+use crate::error::{Error, Result};
+use crate::system::command_line;
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use headlong_reader::formats::Format;
+use headlong_reader::io::DataFile;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The flags of `headlong train`. A flag overrides `--set`'s layers below it; both for the same key
+/// is an error.
+#[derive(Debug, Clone, Default, Args)]
+pub struct TrainArguments {
+    /// TOML configuration (`headlong config show` prints one)
+    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    pub config: Option<PathBuf>,
+    /// A configuration with a name
+    #[arg(long, value_name = "NAME", help = preset::names())]
+    pub preset: Option<String>,
+    /// Override one key of the configuration; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// Training files: Criteo text, CSV or TSV (plain, gzip or Zstandard; `-`: standard input),
+    /// Parquet, or binary data; may be repeated
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
+    pub data: Vec<DataFile>,
+    /// Validation files; may be repeated
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Data")]
+    pub valid: Vec<DataFile>,
+    /// Format of these files; told from the first one where it says so
+    #[arg(long, value_name = "FORMAT", help_heading = "Data")]
+    pub data_format: Option<Format>,
+    /// Where everything is written that has no folder of its own
+    #[arg(long, value_name = "DIR", help_heading = "Data")]
+    pub output_dir: Option<PathBuf>,
+    /// What a malformed line does: end the run, or be skipped and counted
+    #[arg(long, value_name = "error|skip", help_heading = "Data")]
+    pub on_bad_row: Option<OnBadRow>,
+    /// Keep decoded data between epochs
+    #[arg(long, value_name = "off|host|device|auto", help_heading = "Data")]
+    pub cache_data: Option<CacheData>,
+
+    /// Samples of one batch, over all ranks
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub batch_size: Option<usize>,
+    /// Batches whose gradients are summed before one step
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub accumulate: Option<usize>,
+    /// Passes over the data
+    #[arg(long, value_name = "X", conflicts_with = "steps", help_heading = "Training")]
+    pub epochs: Option<f64>,
+    /// Steps, instead of --epochs
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub steps: Option<u64>,
+    /// Learning rate after the warm-up
+    #[arg(long, value_name = "X", help_heading = "Training")]
+    pub learning_rate: Option<f64>,
+    /// sgd, adagrad, adam (lazy for tables), rowwise_adagrad or ftrl (tables; adagrad for the dense
+    /// network)
+    #[arg(long, value_name = "NAME", help_heading = "Training")]
+    pub optimizer: Option<String>,
+    /// Arithmetic of the dense layers
+    #[arg(long, value_name = "f32|tf32|bf16|f16", help_heading = "Training")]
+    pub precision: Option<Precision>,
+    /// Decides the initial weights
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub seed: Option<u64>,
+
+    /// Stop at the first evaluation that reaches this AUC
+    #[arg(long, value_name = "X", help_heading = "Evaluation")]
+    pub target_auc: Option<f64>,
+    /// Evaluate every N steps, or every FRACTION of an epoch (written with a point); 0: at the end
+    /// alone
+    #[arg(
+        long,
+        value_name = "N|FRACTION",
+        value_parser = parse_eval_every,
+        help_heading = "Evaluation"
+    )]
+    pub eval_every: Option<EvalEvery>,
+    /// Samples of one evaluation batch
+    #[arg(long, value_name = "N", help_heading = "Evaluation")]
+    pub eval_batch_size: Option<usize>,
+    /// Ranks that only evaluate, while the others train on: further threads of the process that
+    /// leads, and a model more each
+    #[arg(long, value_name = "N", help_heading = "Evaluation")]
+    pub eval_ranks: Option<usize>,
+
+    /// Folder of the checkpoints
+    #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
+    pub checkpoint_dir: Option<PathBuf>,
+    /// Steps between checkpoints
+    #[arg(long, value_name = "N", help_heading = "Checkpoints")]
+    pub save_every: Option<u64>,
+    /// Newest checkpoints that are kept
+    #[arg(long, value_name = "N", help_heading = "Checkpoints")]
+    pub keep: Option<usize>,
+    /// Go on from the newest checkpoint; from the beginning where there is none
+    #[arg(long, conflicts_with = "init_from", help_heading = "Checkpoints")]
+    pub resume: bool,
+    /// Go on although the training files are not those that the run was trained on
+    #[arg(long, requires = "resume", help_heading = "Checkpoints")]
+    pub data_changed: bool,
+    /// Start with the weights of this checkpoint, and nothing else of it
+    #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
+    pub init_from: Option<PathBuf>,
+
+    /// Where the arithmetic happens
+    #[arg(long, value_name = "auto|cpu|cuda", help_heading = "Machine")]
+    pub device: Option<DeviceChoice>,
+    /// Folder of compiled kernels that `headlong kernels build` has written; without it they are
+    /// compiled when first used
+    #[arg(long, value_name = "DIR", help_heading = "Machine")]
+    pub kernels: Option<PathBuf>,
+    /// Threads of this process; one per core by default; changes no result
+    #[arg(long, value_name = "N", help_heading = "Machine")]
+    pub threads: Option<usize>,
+    /// Data-parallel ranks
+    #[arg(long, value_name = "N", help_heading = "Machine")]
+    pub ranks: Option<usize>,
+    /// Rows replicated on every rank
+    #[arg(long, value_name = "off|auto|rows=N", help_heading = "Machine")]
+    pub hybrid: Option<Hybrid>,
+    /// How the stages of an iteration are laid on lanes; changes no result
+    #[arg(long, value_name = "serial|overlapped|captured", help_heading = "Machine")]
+    pub schedule: Option<ScheduleChoice>,
+    /// How bytes travel between ranks
+    #[arg(long, value_name = "auto|local|shm|tcp|nccl|verbs", help_heading = "Machine")]
+    pub transport: Option<TransportChoice>,
+
+    /// Processes on several machines may do without a secret: whoever can reach rank 0 can join
+    #[arg(long, help_heading = "Machine")]
+    pub insecure: bool,
+
+    /// Write one JSON object a line; `-`: to standard output, which then holds nothing else
+    #[arg(
+        long,
+        value_name = "FILE|-",
+        value_parser = OsStringValueParser::new().map(LogTarget::from),
+        help_heading = "Output"
+    )]
+    pub log_json: Option<LogTarget>,
+    /// Write a log of MLPerf's form (:::MLLOG lines)
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub mllog: Option<PathBuf>,
+    /// Write every stage of every step as a trace that Perfetto opens; FILE.svg: a picture of the
+    /// last step
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub trace: Option<PathBuf>,
+    /// Print the stages with their microseconds at the end
+    #[arg(long, help_heading = "Output")]
+    pub time: bool,
+    /// Stop after the plan
+    #[arg(long, help_heading = "Output")]
+    pub dry_run: bool,
+}
+
+/// Where the JSON log goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogTarget {
+    /// Standard output.
+    Stdout,
+    /// A file, appended to on `--resume`, replaced otherwise.
+    File(PathBuf),
+}
+
+impl From<OsString> for LogTarget {
+    fn from(text: OsString) -> Self {
+        if text == "-" { Self::Stdout } else { Self::File(text.into()) }
+    }
+}
+
+/// What a run does besides its configuration: nothing here changes a weight, except what it starts
+/// from.
+#[derive(Debug, Clone, Default)]
+pub struct TrainOptions {
+    /// Go on from the newest checkpoint of `checkpoint.dir`.
+    pub resume: bool,
+    /// Go on although the training files have changed.
+    pub data_changed: bool,
+    /// Start with the weights of this checkpoint.
+    pub init_from: Option<PathBuf>,
+    /// Where the JSON log goes, if anywhere.
+    pub log_json: Option<LogTarget>,
+    /// Where a log of MLPerf's form goes, if anywhere.
+    pub mllog: Option<PathBuf>,
+    /// Print the stages with their microseconds at the end.
+    pub time: bool,
+    /// Where a trace for Perfetto goes, if anywhere.
+    pub trace: Option<PathBuf>,
+    /// Stop after the plan.
+    pub dry_run: bool,
+    /// What the configuration started from: `preset tiny`, or the file's name.
+    pub origin: String,
+    /// The command line, as the log gives it.
+    pub command: String,
+    /// The kinds of tables that the configuration may name.
+    pub registry: Registry,
+}
+
+fn parse_eval_every(text: &str) -> Result<EvalEvery, String> {
+    if let Ok(steps) = text.parse() {
+        return Ok(EvalEvery::Steps(steps));
+    }
+    match text.parse::<f64>() {
+        Ok(fraction) if fraction.is_finite() && fraction > 0.0 => {
+            Ok(EvalEvery::EpochFraction(fraction))
+        }
+        _ => Err("expected a number of steps, or a fraction of an epoch such as 0.05".to_owned()),
+    }
+}
+
+impl TrainArguments {
+    /// The effective configuration, checked, and what the run does besides; `registry` knows the
+    /// kinds of tables.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the usage or the configuration (exit code 2), named by flag or
+    /// key.
+    pub fn resolve(&self, registry: &Registry) -> Result<(Config, TrainOptions)> {
+        let (mut config, origin) = self.base()?;
+        let set = keys_of(&self.set);
+        self.settings().iter().try_for_each(|setting| setting.refuse_both(&set))?;
+        config.set_all(&self.set)?;
+        if !self.data.is_empty() || set.contains(&"data.train") {
+            // Real data takes the place of the made-up; the rest of the preset stays.
+            config.synthetic.enabled = false;
+        }
+        self.settings().into_iter().try_for_each(|setting| setting.apply(&mut config))?;
+        config.optimizer.resolve()?;
+        self.refuse_contradictions(&config)?;
+        config.validate_with(registry)?;
+        let options = TrainOptions {
+            resume: self.resume,
+            data_changed: self.data_changed,
+            init_from: self.init_from.clone(),
+            log_json: self.log_json.clone(),
+            mllog: self.mllog.clone(),
+            time: self.time,
+            trace: self.trace.clone(),
+            dry_run: self.dry_run,
+            origin,
+            command: command_line::quoted(&std::env::args_os().collect::<Vec<_>>()),
+            registry: registry.clone(),
+        };
+        Ok((config, options))
+    }
+
+    /// The layer under `--set`: the file, the preset, or the preset that fits what is named.
+    fn base(&self) -> Result<(Config, String)> {
+        match (&self.config, &self.preset) {
+            (Some(file), _) => Ok((Config::from_file(file)?, file.display().to_string())),
+            (None, Some(name)) => Ok((preset::preset(name)?, format!("preset {name}"))),
+            (None, None) => {
+                let named = !self.data.is_empty() || keys_of(&self.set).contains(&"data.train");
+                let name = if named { preset::DEFAULT_FOR_DATA } else { preset::DEFAULT };
+                Ok((preset::preset(name)?, format!("preset {name} (the default)")))
+            }
+        }
+    }
+
+    /// Pairs that only the effective configuration shows to exclude each other.
+    fn refuse_contradictions(&self, config: &Config) -> Result<()> {
+        if config.checkpoint.dir.is_none() {
+            for (flag, given) in [
+                ("--resume", self.resume),
+                ("--save-every", self.save_every.is_some()),
+                ("--keep", self.keep.is_some()),
+            ] {
+                if given {
+                    let message = format!(
+                        "{flag} needs a folder of checkpoints: name it with --checkpoint-dir DIR"
+                    );
+                    return Err(Error::Usage(message));
+                }
+            }
+        }
+        if !self.valid.is_empty() && config.data.train.is_empty() {
+            let message = "--valid needs training files, too: name them with --data FILE";
+            return Err(Error::Usage(message.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// The keys that arguments of `--set` name; what names none is refused later.
+fn keys_of(set: &[String]) -> Vec<&'static str> {
+    let written = set.iter().filter_map(|argument| argument.split_once('='));
+    written.filter_map(|(key, _)| keys::resolve(key.trim(), "--set").ok()).collect()
+}

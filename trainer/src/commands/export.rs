@@ -1,0 +1,152 @@
+//! Exporting a checkpoint: one safetensors file with the names that the original DLRM gives its
+//! parameters, so that PyTorch loads it with `load_state_dict`.
+//!
+//! | here | there (`dlrm_s_pytorch.py` of facebookresearch/dlrm) |
+//! |---|---|
+//! | table number t | `emb_l.{t}.weight`, shape [rows, dim] |
+//! | `bottom.{i}.weight`, `bottom.{i}.bias` | `bot_l.{2i}.weight`, `bot_l.{2i}.bias`: activations count as layers there |
+//! | `top.{i}.weight`, `top.{i}.bias` | `top_l.{2i}.weight`, `top_l.{2i}.bias` |
+
+use crate::error::{Error, Result};
+use crate::state::checkpoint::{
+    Cause, Checkpoint, CheckpointSink, Layout, Section, Select, Tensor, TensorId,
+};
+use crate::state::digest::to_bytes;
+use headlong_device::files::OutputFile;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// Writes the weights of `checkpoint` to the safetensors file `output`, streaming, and returns the
+/// size of the file in bytes. All checksums are compared on the way; the file appears when it is
+/// complete.
+///
+/// # Errors
+/// A dense parameter that the original model does not have, a damaged checkpoint, or a file that
+/// cannot be written.
+pub fn export(checkpoint: &Checkpoint, output: &Path) -> Result<u64> {
+    let layout = checkpoint.manifest().layout.weights_only();
+    let context = format!("cannot export {}", checkpoint.path().display());
+    let tensors = layout.tensors().map_err(Error::failed(&context))?;
+    let (header, places) = header(&layout, &tensors)?;
+    let file = OutputFile::create(output).map_err(Error::io("write", output))?;
+    file.write_at(&header, 0).map_err(Error::io("write", output))?;
+    let bytes = places.values().map(|place| place.end).max().unwrap_or(header.len() as u64);
+    let mut sink = ExportSink { layout, places, file, bytes: Vec::new(), failed: None };
+    let loaded = checkpoint.load(&mut sink, Select::WeightsOnly);
+    if let Some(source) = sink.failed {
+        return Err(Error::io("write", output)(source));
+    }
+    loaded.map_err(Error::failed(context))?;
+    sink.file.commit().map_err(Error::io("write", output))?;
+    Ok(bytes)
+}
+
+/// The original's name of a tensor; `None` where it has no such parameter.
+fn original_name(layout: &Layout, tensor: TensorId) -> Option<String> {
+    if tensor.section == Section::Tables {
+        // Tables of other kinds than the original's, and the parts of such that share rows, are not
+        // what it calls a table.
+        let table = &layout.tables[tensor.index];
+        return (!table.by_id && !table.name.contains('.'))
+            .then(|| format!("emb_l.{}.weight", tensor.index));
+    }
+    let mut parts = layout.dense[tensor.index].name.split('.');
+    let stack = match parts.next()? {
+        "bottom" => "bot_l",
+        "top" => "top_l",
+        _ => return None,
+    };
+    let layer: u32 = parts.next()?.parse().ok()?;
+    let what = parts.next().filter(|what| matches!(*what, "weight" | "bias"))?;
+    parts.next().is_none().then(|| format!("{stack}.{}.{what}", layer.saturating_mul(2)))
+}
+
+/// Where a tensor lies in the exported file.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    start: u64,
+    end: u64,
+    row_bytes: u64,
+}
+
+/// The header of the exported file, and where each tensor lies behind it.
+fn header(layout: &Layout, tensors: &[Tensor]) -> Result<(Vec<u8>, BTreeMap<TensorId, Place>)> {
+    let mut entries = Map::new();
+    entries.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
+    let mut places = BTreeMap::new();
+    let mut offset = 0;
+    for tensor in tensors {
+        let name = original_name(layout, tensor.id).ok_or_else(|| Error::Unsupported {
+            feature: format!("exporting `{}`", tensor.name),
+            reason: "the original DLRM has bottom and top layers and dense tables only".to_owned(),
+        })?;
+        let row_bytes = tensor.width * 4;
+        let end = offset + tensor.rows * row_bytes;
+        let entry = json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": [offset, end] });
+        entries.insert(name, entry);
+        places.insert(tensor.id, Place { start: offset, end, row_bytes });
+        offset = end;
+    }
+    let mut text = Value::Object(entries).to_string().into_bytes();
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut text);
+    let data = header.len() as u64;
+    for place in places.values_mut() {
+        place.start += data;
+        place.end += data;
+    }
+    Ok((header, places))
+}
+
+/// Puts rows where they belong in the file, as they come.
+struct ExportSink {
+    layout: Layout,
+    places: BTreeMap<TensorId, Place>,
+    file: OutputFile,
+    bytes: Vec<u8>,
+    /// Why the file cannot be written, where that has ended the loading.
+    failed: Option<io::Error>,
+}
+
+impl CheckpointSink for ExportSink {
+    fn layout(&self) -> Layout {
+        self.layout.clone()
+    }
+
+    fn write(&mut self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause> {
+        let place = self.places[&tensor];
+        to_bytes(values, &mut self.bytes);
+        let written = self.file.write_at(&self.bytes, place.start + first_row * place.row_bytes);
+        written.map_err(|error| {
+            let kind = error.kind();
+            self.failed = Some(error);
+            Cause::from(io::Error::from(kind))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::checkpoint::DenseLayout;
+
+    #[test]
+    fn names_are_those_of_the_original() {
+        let name = |of: &str| {
+            let dense = vec![DenseLayout { name: of.into(), shape: vec![1], states: vec![] }];
+            let layout = Layout { dense, tables: vec![] };
+            original_name(&layout, TensorId { section: Section::Dense, index: 0, state: None })
+        };
+        assert_eq!(name("bottom.0.weight").as_deref(), Some("bot_l.0.weight"));
+        assert_eq!(name("bottom.2.bias").as_deref(), Some("bot_l.4.bias"));
+        assert_eq!(name("top.1.weight").as_deref(), Some("top_l.2.weight"));
+        for other in
+            ["cross.0.weight", "top.x.weight", "top.0", "top.0.weight.more", "top.0.scale", ""]
+        {
+            assert_eq!(name(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! `headlong eval` and `headlong predict`: a checkpoint applied to files. The checkpoint brings
+//! everything but the rows: configuration, dictionary or admitted ids, dense transform.
+
+use crate::Registry;
+use crate::commands::checkpoint as checkpoint_command;
+use crate::commands::cli::{EvalArguments, PredictArguments};
+use crate::commands::launch::does_the_work;
+use crate::commands::predictions::PredictionWriter;
+use crate::commands::train::remarks;
+use crate::config::{
+    Config, DenseOptimizer, DeviceChoice, Ids, OnBadRow, Precision, ScheduleChoice,
+    SparseOptimizer, TableDtype,
+};
+use crate::data::{self, EvaluationData, failed};
+use crate::error::{Error, Result};
+use crate::iteration::ranks::Crew;
+use crate::metrics::MetricsAccumulator;
+use crate::plan::{Facts, Plan, advice};
+use crate::report::output::{self, say};
+use crate::report::{self, Eval, count, lines};
+use crate::run::dictionary::RunDictionary;
+use crate::run::session::{CONFIG_BLOB, Take, load, predict_all, restore_ids};
+use crate::state::checkpoint::{Checkpoint, Select};
+use crate::system::machine::Machine;
+use headlong_reader::IdMapper;
+use headlong_reader::formats::Format;
+use headlong_reader::io::DataFile;
+use serde_json::json;
+use std::io::{ErrorKind, Read as _};
+use std::path::Path;
+use std::time::Instant;
+
+/// Evaluates a checkpoint on labelled files and prints the metrics.
+///
+/// # Errors
+/// A checkpoint or files that cannot be used; files without labels.
+pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
+    if !does_the_work("eval") {
+        return Ok(());
+    }
+    let how = How {
+        device: arguments.device,
+        batch_size: arguments.batch_size,
+        threads: arguments.threads,
+        on_bad_row: arguments.on_bad_row,
+        data_format: arguments.data_format,
+    };
+    let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how, registry)?;
+    for file in &arguments.data {
+        if !data::is_labelled(&applied.config, file)? {
+            let message = format!("{} has no labels; `headlong predict` takes such files", file);
+            return Err(Error::config("--data", message));
+        }
+    }
+    let started = Instant::now();
+    let mut metrics = MetricsAccumulator::default();
+    applied.run(&arguments.data, true, &mut |logits, labels| {
+        metrics.push(logits, labels);
+        Ok(())
+    })?;
+    let eval = Eval {
+        metrics: metrics.metrics(),
+        eval_s: started.elapsed().as_secs_f64(),
+        known_at_step: None,
+    };
+    if let Some(warning) = eval.metrics.warning() {
+        warn(warning);
+    }
+    let mut document = serde_json::to_value(eval).unwrap_or_default();
+    document["samples"] = json!(eval.metrics.eval_samples);
+    document["checkpoint"] = json!(applied.checkpoint.path().to_string_lossy());
+    document["step"] = json!(applied.checkpoint.manifest().state.step);
+    output::answer(&arguments.json, &format!("{}\n", report::eval_text(&eval)), &document)
+}
+
+/// Writes the click probability of every row.
+///
+/// # Errors
+/// A checkpoint or files that cannot be used; an output that cannot be written.
+pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> {
+    if !does_the_work("predict") {
+        return Ok(());
+    }
+    let writer = PredictionWriter::create(&arguments.output)?;
+    let how = How {
+        device: arguments.device,
+        batch_size: arguments.batch_size,
+        threads: arguments.threads,
+        on_bad_row: arguments.on_bad_row,
+        data_format: arguments.data_format,
+    };
+    let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how, registry)?;
+    let started = Instant::now();
+    match write_predictions(&arguments.data, &mut applied, writer) {
+        Ok(rows) => {
+            let seconds = started.elapsed().as_secs_f64();
+            let output = arguments.output.display();
+            say(format_args!("{} rows to {output} in {}", count(rows), report::duration(seconds)));
+            Ok(())
+        }
+        // A reader that has gone (`| head`) has what it wanted.
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes a line for each row of `files`, and says how many there were.
+fn write_predictions(
+    files: &[DataFile],
+    applied: &mut Applied,
+    mut writer: PredictionWriter,
+) -> Result<u64> {
+    for file in files {
+        let labelled = data::is_labelled(&applied.config, file)?;
+        applied.run(std::slice::from_ref(file), labelled, &mut |logits, _| writer.push(logits))?;
+    }
+    writer.finish()
+}
+
+fn warn(message: &str) {
+    lines::to_stderr(&lines::warning(message, lines::width(std::io::stderr())));
+}
+
+/// What the command line says beside checkpoint and files.
+struct How {
+    device: DeviceChoice,
+    batch_size: Option<usize>,
+    threads: Option<usize>,
+    on_bad_row: Option<OnBadRow>,
+    data_format: Option<Format>,
+}
+
+/// A checkpoint in memory, ready to be applied to rows.
+struct Applied {
+    config: Config,
+    checkpoint: Checkpoint,
+    crew: Crew,
+    ids: IdMapper,
+    threads: usize,
+}
+
+impl Applied {
+    /// For rows of `files`.
+    fn open(directory: &Path, files: &[DataFile], how: &How, registry: &Registry) -> Result<Self> {
+        let checkpoint = checkpoint_command::open("--checkpoint", directory)?;
+        let mut config = config_of(&checkpoint)?;
+        config.eval.batch_size = how.batch_size.unwrap_or(config.eval.batch_size);
+        config.data.on_bad_row = how.on_bad_row.unwrap_or(config.data.on_bad_row);
+        config.data.format = data::format_to_predict(&config, files, how.data_format);
+        // Files to predict may have columns that the model has no use for, such as an id of the
+        // row.
+        config.data.ignores_others = true;
+        // One rank applies what any number of ranks has trained. Nothing is trained: no gradients
+        // of large batches, no optimiser states.
+        (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);
+        (config.run.ranks, config.train.sum_blocks) = (1, None);
+        apply_on(&mut config, how.device);
+        config.validate_with(registry)?;
+        config.optimizer.sparse =
+            SparseOptimizer { name: "sgd".to_owned(), ..SparseOptimizer::default() };
+        config.optimizer.dense =
+            DenseOptimizer { name: "sgd".to_owned(), ..DenseOptimizer::default() };
+        let threads = how.threads.unwrap_or_else(crate::system::machine::cores);
+        config.run.threads = Some(threads);
+        let rows: Vec<u64> =
+            checkpoint.manifest().state.model.tables.iter().map(|table| table.rows).collect();
+        let of_each: Vec<&[DataFile]> = files.iter().map(std::slice::from_ref).collect();
+        config.multi_hot.is_idle = !data::is_drawn(&config, &of_each)?;
+        let machine = Machine::detect_with(config.run.device)?;
+        let facts = Facts::new(&rows, &machine, registry);
+        Plan::new(&config, &facts).check_with(&config, &facts, advice::APPLYING)?;
+        let (mut ids, checksum) = match config.data.ids {
+            Ids::Dictionary => {
+                let dictionary = RunDictionary::of_checkpoint(&checkpoint, &config)?;
+                (dictionary.mapper(&config, &rows)?, Some(dictionary.checksum()))
+            }
+            _ => (data::id_mapper(&config, &rows)?, None),
+        };
+        restore_ids(&checkpoint, &mut ids)?;
+        let ids = ids.with_multi_hot(config.multi_hot_bags(&rows)?);
+        let mut crew = Crew::of_one_rank(&config, &rows, threads, registry)?;
+        load(&mut crew, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;
+        Ok(Self { config, checkpoint, crew, ids, threads })
+    }
+
+    fn run(&mut self, files: &[DataFile], labelled: bool, take: &mut Take<'_>) -> Result<()> {
+        let rows = EvaluationData::open_once(&self.config, files, labelled, self.threads)?;
+        let skipped = predict_all(&self.crew, &mut *rows.reader(&self.ids)?, take);
+        let skipped =
+            skipped.map_err(|error| error.naming_columns(&self.config.data.columns.categorical))?;
+        if let Some((message, _)) = remarks::skipped("data", &skipped) {
+            warn(&message);
+        }
+        Ok(())
+    }
+}
+
+/// Has the model applied on `device`, in the precision it was trained in, so that it gives the
+/// numbers of the run's own evaluations. A processor applies what any device has trained; what only
+/// devices have (TF32, rows of f16) it computes in f32.
+fn apply_on(config: &mut Config, device: DeviceChoice) {
+    config.run.device = match device {
+        DeviceChoice::Auto => DeviceChoice::Cpu,
+        device => device,
+    };
+    if config.run.device == DeviceChoice::Cpu {
+        config.run.schedule = ScheduleChoice::Serial;
+        if config.train.precision == Precision::Tf32 {
+            config.train.precision = Precision::F32;
+        }
+        // Wider holds all that was stored.
+        let widen = |dtype: &mut TableDtype| {
+            if *dtype == TableDtype::F16 {
+                *dtype = TableDtype::F32;
+            }
+        };
+        widen(&mut config.tables.dtype);
+        config.table.iter_mut().filter_map(|entry| entry.dtype.as_mut()).for_each(widen);
+    }
+}
+
+/// The configuration of the run that has saved a checkpoint.
+///
+/// # Errors
+/// A file that is missing or damaged.
+pub fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
+    let path = checkpoint.path().join(CONFIG_BLOB);
+    let blob = checkpoint
+        .blob(CONFIG_BLOB)
+        .map_err(|error| failed("the checkpoint cannot be used", error))?;
+    let mut text = String::new();
+    match blob {
+        Some(mut blob) => blob.read_to_string(&mut text),
+        None => Err(ErrorKind::NotFound.into()),
+    }
+    .map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
+    Config::from_toml(&text, &path.display().to_string())
+}

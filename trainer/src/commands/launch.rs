@@ -1,0 +1,311 @@
+//! `headlong launch -n N -- COMMAND`: N processes of this program on this machine, one rank each.
+//!
+//! The children learn who they are from their environment, as under any other launcher, with a
+//! secret and a port of their own. The port is bound here and stays so, so that nobody else is
+//! given it before rank 0 listens there. When a rank fails, the others get a short time to say so
+//! themselves; then they are ended. A child does not outlive its launcher, even one that is killed:
+//! the system ends it.
+
+mod one_process;
+mod output;
+mod places;
+mod told;
+mod verdict;
+
+pub use one_process::{does_the_work, launch_of_several, launched};
+
+use crate::commands::cli::{Bind, LaunchArguments};
+use crate::config::seconds;
+use crate::error::{Error, Result};
+use crate::report::output::say;
+use crate::system::signals::asking;
+use headlong_comm::launcher_env;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use verdict::{End, Outcome};
+
+/// How often children and signals are looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Runs the command in N processes and waits for all of them.
+///
+/// # Errors
+/// Wrong usage; a process that cannot be started; the rank that has failed first, with its exit
+/// code.
+pub fn run(arguments: &LaunchArguments) -> Result<()> {
+    let command = strip_name(&arguments.command);
+    check(arguments, command)?;
+    let signals = Signals::new(asking()).map_err(Error::failed("listening to signals"))?;
+    let grace = seconds("--grace-s", arguments.grace_s)?;
+    let (_port, mut environment) = environment(arguments.ranks)?;
+    let pipe =
+        told::Pipe::new().map_err(Error::failed("making a pipe for the ranks' last words"))?;
+    environment.push(pipe.variable());
+    let ranks = start_all(arguments, command, &environment)?;
+    let mut crew = Crew { ranks, signals, forwarded: Vec::new(), begin: Instant::now(), grace };
+    let outcomes = crew.wait();
+    crew.drain();
+    verdict::judge(&outcomes, &pipe.read(), crew.forwarded.first().copied(), grace)
+}
+
+/// Ties this process to the launcher that has started it, if one has: when that one dies, this one
+/// does too.
+///
+/// # Errors
+/// A variable that does not name the launcher's process.
+pub fn follow_launcher() -> Result<()> {
+    let launcher =
+        launcher_env::launcher_process().map_err(Error::communication("the launcher"))?;
+    let Some(launcher) = launcher else { return Ok(()) };
+    // Where the system cannot do it, a killed launcher leaves this process behind: no reason not to
+    // run.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    if parent() != Some(launcher) {
+        // The launcher has died before the tie was made.
+        std::process::exit(3);
+    }
+    Ok(())
+}
+
+fn parent() -> Option<i32> {
+    rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get())
+}
+
+/// Tells the launcher of this process, if it has one, which rank this one has lost.
+pub fn tell_launcher(error: &Error) {
+    let launcher = launcher_env::launcher_process().ok().flatten();
+    let pipe =
+        launcher_env::environment().remove(told::PIPE).and_then(|pipe| pipe.into_string().ok());
+    if let (Some(launcher), Some(pipe)) =
+        (launcher.filter(|launcher| parent() == Some(*launcher)), pipe)
+    {
+        told::tell(launcher, &pipe, error);
+    }
+}
+
+/// `headlong launch -n 2 -- headlong train` means `train`.
+fn strip_name(command: &[OsString]) -> &[OsString] {
+    match command {
+        [first, rest @ ..] if first == "headlong" => rest,
+        all => all,
+    }
+}
+
+fn check(arguments: &LaunchArguments, command: &[OsString]) -> Result<()> {
+    if arguments.ranks == 0 || arguments.ranks > 1024 {
+        return Err(Error::Usage(format!("-n {}: expected 1 to 1024 ranks", arguments.ranks)));
+    }
+    match command.first() {
+        None => Err(Error::Usage("which command? `headlong launch -n 4 -- train ...`".into())),
+        Some(first) if first == "launch" => {
+            Err(Error::Usage("`launch` cannot launch itself".into()))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// What all ranks have in common, and the bound port.
+pub(crate) fn environment(ranks: usize) -> Result<(OwnedFd, Vec<(&'static str, String)>)> {
+    let reserve = || -> std::io::Result<(OwnedFd, u16)> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            Some(ipproto::TCP),
+        )?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+        Ok((socket, address.port()))
+    };
+    let (socket, port) = reserve().map_err(Error::failed("reserving a port for the rendezvous"))?;
+    let mut random = [0_u8; 48];
+    getrandom::fill(&mut random).map_err(|error| {
+        Error::failed::<std::io::Error>("making the job's secret")(std::io::Error::other(
+            error.to_string(),
+        ))
+    })?;
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let variables = vec![
+        ("HEADLONG_WORLD_SIZE", ranks.to_string()),
+        ("HEADLONG_LOCAL_SIZE", ranks.to_string()),
+        ("HEADLONG_MASTER_ADDR", "127.0.0.1".to_string()),
+        ("HEADLONG_MASTER_PORT", port.to_string()),
+        ("HEADLONG_JOB", hex(&random[..16])),
+        ("HEADLONG_SECRET", hex(&random[16..])),
+        ("HEADLONG_LAUNCHER_PID", std::process::id().to_string()),
+    ];
+    Ok((socket, variables))
+}
+
+/// A rank's process.
+struct RankProcess {
+    child: Child,
+    end: Option<(ExitStatus, Duration)>,
+    killed: bool,
+    output: Vec<std::thread::JoinHandle<()>>,
+}
+
+/// Starts all ranks, each on its part of the machine. If one cannot be started, those before it are
+/// ended.
+fn start_all(
+    arguments: &LaunchArguments,
+    command: &[OsString],
+    environment: &[(&'static str, String)],
+) -> Result<Vec<RankProcess>> {
+    let program =
+        std::env::current_exe().map_err(Error::failed("finding this program's own file"))?;
+    let places = match arguments.bind {
+        Bind::Auto => places::places(arguments.ranks)
+            .map_err(|reason| {
+                say(format_args!("note: --bind auto: {reason}: ranks run on any processor"))
+            })
+            .ok(),
+        Bind::Off => None,
+    };
+    let mut ranks: Vec<RankProcess> = Vec::with_capacity(arguments.ranks);
+    for rank in 0..arguments.ranks {
+        let mut child = child_command(&program, rank, command, environment);
+        let bound = places.as_ref().map(|places| places.bind(rank));
+        let started = child.spawn();
+        drop(bound);
+        match started {
+            Ok(child) => ranks.push(watch(rank, child)),
+            Err(error) => {
+                ranks
+                    .iter_mut()
+                    .for_each(|rank| drop(rank.child.kill().and_then(|()| rank.child.wait())));
+                return Err(
+                    Error::failed(format!("starting rank {rank} ({})", program.display()))(error),
+                );
+            }
+        }
+    }
+    Ok(ranks)
+}
+
+fn child_command(
+    program: &PathBuf,
+    rank: usize,
+    command: &[OsString],
+    environment: &[(&'static str, String)],
+) -> Command {
+    let mut child = Command::new(program);
+    child.args(command).stdin(Stdio::null());
+    child.env_remove("HEADLONG_SECRET_FILE");
+    child.envs(environment.iter().map(|(name, value)| (name, value)));
+    child.env("HEADLONG_RANK", rank.to_string()).env("HEADLONG_LOCAL_RANK", rank.to_string());
+    // A Ctrl-C of the terminal reaches the launcher alone, which hands it on once.
+    child.process_group(0);
+    if rank > 0 {
+        child.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+    child
+}
+
+fn watch(rank: usize, mut child: Child) -> RankProcess {
+    let out = child.stdout.take().map(|pipe| output::forward(rank, pipe));
+    let errors = child.stderr.take().map(|pipe| output::forward(rank, pipe));
+    RankProcess {
+        child,
+        end: None,
+        killed: false,
+        output: out.into_iter().chain(errors).flatten().collect(),
+    }
+}
+
+/// All ranks while they run.
+struct Crew {
+    ranks: Vec<RankProcess>,
+    signals: Signals,
+    forwarded: Vec<i32>,
+    begin: Instant,
+    grace: Duration,
+}
+
+impl Crew {
+    /// Waits until every rank has ended, or has been ended.
+    fn wait(&mut self) -> Vec<Outcome> {
+        let mut first_failure: Option<Instant> = None;
+        while self.ranks.iter().any(|rank| rank.end.is_none()) {
+            self.forward_signals();
+            if self.reap() {
+                first_failure.get_or_insert_with(Instant::now);
+            }
+            if first_failure.is_some_and(|since| since.elapsed() >= self.grace) {
+                self.kill_all();
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.ranks.iter().enumerate().map(|(rank, process)| process.outcome(rank)).collect()
+    }
+
+    /// Takes the ends of those who have ended; whether one of them has failed.
+    fn reap(&mut self) -> bool {
+        let mut failed = false;
+        for rank in self.ranks.iter_mut().filter(|rank| rank.end.is_none()) {
+            // A child that cannot be waited for is an own child no more: it has ended.
+            if let Some(status) =
+                rank.child.try_wait().unwrap_or(Some(ExitStatus::from_raw(1 << 8)))
+            {
+                failed |= !status.success();
+                rank.end = Some((status, self.begin.elapsed()));
+            }
+        }
+        failed
+    }
+
+    fn forward_signals(&mut self) {
+        for signal in self.signals.pending() {
+            self.forwarded.push(signal);
+            let wanted = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
+            // The first asks to save and end, the second to end at once; whoever asks three times
+            // is serious.
+            let wanted = if self.forwarded.len() > 2 { Signal::KILL } else { wanted };
+            self.ranks.iter().for_each(|rank| rank.send(wanted));
+        }
+    }
+
+    fn kill_all(&mut self) {
+        for rank in self.ranks.iter_mut().filter(|rank| rank.end.is_none() && !rank.killed) {
+            rank.send(Signal::KILL);
+            rank.killed = true;
+        }
+    }
+
+    /// The last lines of all ranks; pipes end with their processes.
+    fn drain(&mut self) {
+        let begin = Instant::now();
+        let busy = |rank: &RankProcess| rank.output.iter().any(|thread| !thread.is_finished());
+        while self.ranks.iter().any(busy) && begin.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl RankProcess {
+    fn send(&self, signal: Signal) {
+        if self.end.is_none() {
+            // Whoever has just ended needs no signal.
+            let _ = kill_process(Pid::from_child(&self.child), signal);
+        }
+    }
+
+    fn outcome(&self, rank: usize) -> Outcome {
+        let (status, at) = self.end.expect("the wait ends when every rank has");
+        let end = match (self.killed, status.signal(), status.code()) {
+            (true, Some(_), _) => End::Late,
+            (_, Some(signal), _) => End::Signal(signal),
+            (_, None, code) => End::Code(code.unwrap_or(1)),
+        };
+        Outcome { rank, end, at }
+    }
+}

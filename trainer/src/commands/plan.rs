@@ -1,0 +1,227 @@
+//! `headlong plan`, and the plan that `headlong train` prints first.
+
+use crate::Registry;
+use crate::commands::checkpoint as checkpoint_command;
+use crate::commands::cli::files::of_plan;
+use crate::commands::cli::{LogTarget, PlanArguments, TrainOptions};
+use crate::commands::launch::{does_the_work, launch_of_several};
+use crate::commands::train::Prepared;
+use crate::config::{Config, Ids, TransportChoice};
+use crate::data;
+use crate::error::{Error, Result};
+use crate::iteration::job::as_launched;
+use crate::iteration::ranks::local_topology;
+use crate::plan::cluster::description::ClusterDescription;
+use crate::plan::placement::source_of_costs;
+use crate::plan::{Facts, Plan, evaluation};
+use crate::report::bytes;
+use crate::report::output;
+use crate::run::dictionary::RunDictionary;
+use crate::run::outlook::{Outlook, Place};
+use crate::state::checkpoint::Checkpoint;
+use crate::system::machine::{DeviceFacts, Machine};
+use headlong_comm::Topology;
+use std::fs;
+
+mod cluster;
+mod stages;
+
+/// Whose device is assumed where there is none.
+const ASSUMED_DEVICE: &str = "dgx-h100";
+
+/// Prints the plan of a configuration and refuses what does not fit.
+///
+/// # Errors
+/// As [`crate::commands::cli::TrainArguments::resolve`]; [`crate::error::Error::DoesNotFit`] after
+/// the plan is printed.
+pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
+    if !does_the_work("plan") {
+        return Ok(());
+    }
+    let on_cluster = &arguments.on_cluster;
+    if on_cluster.check_published {
+        return cluster::check_published(&arguments.json);
+    }
+    if let Some(name) = &on_cluster.cluster {
+        return cluster::run(arguments, name, registry);
+    }
+    let (config, options) = arguments.train.resolve(registry)?;
+    if arguments.stages {
+        return stages::run(&config, &arguments.json);
+    }
+    of_plan(arguments, &config).check()?;
+    config.check_files()?;
+    check_named(&options)?;
+    let mut config = data::settle(&config)?;
+    let launch = launch_of_several();
+    if let Some(launch) = &launch {
+        config = as_launched(&config, launch)?;
+    }
+    let (machine, device_note) = machine(&config)?;
+    let place = Place {
+        machine: &machine,
+        ranks_here: launch.as_ref().and_then(|launch| launch.local_size),
+        separate: launch.is_some() || in_processes(&config),
+        registry,
+    };
+    let topology = local_topology(&config);
+    let of_run = OfRun { resumed: None, topology: &topology, data_rows: arguments.data_rows };
+    let mut planned = Planned::new(&config, &place, &of_run)?;
+    planned.notes.insert_str(0, &device_note);
+    let document = serde_json::to_value(&planned.plan).expect("a plan has a JSON form");
+    output::answer(&arguments.json, &planned.text(&options.origin), &document)?;
+    planned.fits
+}
+
+/// Refuses weights and a folder of the log that are not there, as training does.
+fn check_named(options: &TrainOptions) -> Result<()> {
+    if let Some(dir) = &options.init_from {
+        checkpoint_command::open("--init-from", dir)?;
+    }
+    let Some(LogTarget::File(path)) = &options.log_json else { return Ok(()) };
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) => fs::metadata(folder).map(drop).map_err(Error::io("write", path)),
+        None => Ok(()),
+    }
+}
+
+/// What a plan is made of besides configuration and machine.
+pub struct OfRun<'a> {
+    /// The checkpoint that the run goes on from.
+    pub resumed: Option<&'a Checkpoint>,
+    /// The ranks.
+    pub topology: &'a Topology,
+    /// Rows of the training data, where the user knows them.
+    pub data_rows: Option<u64>,
+}
+
+/// A plan made of what is known without writing anything: no data is made, no dictionary built, no
+/// folder created.
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// Why it does not fit, where it does not.
+    pub fits: Result<()>,
+    /// What is not known yet, and what follows from what is: lines below the plan.
+    notes: String,
+}
+
+impl Planned {
+    /// Plans a run.
+    ///
+    /// # Errors
+    /// Files that cannot be read; settings that cannot work.
+    pub fn new(config: &Config, place: &Place<'_>, of_run: &OfRun<'_>) -> Result<Self> {
+        let mut config = config.clone();
+        for files in [&config.data.train, &config.data.valid] {
+            data::check_beginning(&config, files)?;
+        }
+        config.multi_hot.is_idle =
+            !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
+        let (outlook, rows_note) = outlook(&config, of_run.resumed)?;
+        config.check_tables(&outlook.rows, place.registry)?;
+        outlook.check_eval_ranks(&config)?;
+        let data_rows = of_run.data_rows.or(outlook.data_rows);
+        let least = Facts { data_rows, ..outlook.facts(&outlook.least_rows, place) };
+        let least_plan = Plan::new(&config, &least);
+        let refusal = least_plan.check(&config, &least);
+        // What fits in no case is not read, either.
+        let prepared = match (&refusal, config.run.ranks) {
+            (Err(_), _) | (_, 1) => None,
+            (Ok(()), _) => Prepared::as_it_is(&config, of_run.resumed)?,
+        };
+        let (split, split_note) = match prepared {
+            Some(prepared) => {
+                let split = prepared.placement(&config, of_run.topology, place.registry)?.split;
+                (split, source_of_costs(&config)?)
+            }
+            None if refusal.is_err() => (None, String::new()),
+            None => (None, missing_for_a_split(&config)),
+        };
+        let facts =
+            Facts { data_rows, split: split.as_ref(), ..outlook.facts(&outlook.rows, place) };
+        let plan = Plan::new(&config, &facts);
+        let eval_note = match evaluation::missing_data(&config) {
+            Some(note) => format!("{note}\n"),
+            None => evaluation::note(&config, known_valid_rows(&config)?, data_rows),
+        };
+        // The dictionary may be smaller than its bound.
+        let (judged, facts) = match outlook.rows == outlook.least_rows {
+            true => (&plan, facts),
+            false => (&least_plan, least),
+        };
+        let fits = refusal.and_then(|()| judged.check(&config, &facts));
+        Ok(Self { notes: format!("{rows_note}{split_note}{eval_note}"), plan, fits })
+    }
+
+    /// For people.
+    pub fn text(&self, origin: &str) -> String {
+        format!("plan of {origin}\n{}{}", self.plan.to_text(), self.notes)
+    }
+}
+
+/// What is known of a run before it writes anything: of the dictionary, too, where one is there;
+/// and a line about rows that are not known yet.
+fn outlook(config: &Config, resumed: Option<&Checkpoint>) -> Result<(Outlook, &'static str)> {
+    if config.data.ids != Ids::Dictionary {
+        return Ok((Outlook::of(config)?, ""));
+    }
+    let dictionary = RunDictionary::that_is_there(config, &config.data.train, resumed)?;
+    let rows = dictionary.as_ref().map(RunDictionary::table_rows);
+    let outlook = Outlook::with_dictionary(config, rows.as_deref())?;
+    let note = match (&dictionary, outlook.note()) {
+        (None, "") => {
+            "rows: the dictionary is not built yet; tables smaller than it will be refused\n"
+        }
+        (_, note) => note,
+    };
+    dictionary.map_or(Ok(()), |found| found.check_rows(config, &outlook.rows))?;
+    Ok((outlook, note))
+}
+
+/// This machine, with a CUDA device where one is asked for: where there is none, one is assumed,
+/// and a note says so.
+fn machine(config: &Config) -> Result<(Machine, String)> {
+    match Machine::detect_with(config.run.device) {
+        Err(Error::Unsupported { .. }) => {}
+        found => return Ok((found?, String::new())),
+    }
+    let assumed = ClusterDescription::find(ASSUMED_DEVICE)?;
+    let free_bytes = assumed.memory_bytes();
+    let note = format!(
+        "device: there is none here; assumed are those of `--cluster {ASSUMED_DEVICE}`, {} each, \
+         one a rank\n",
+        bytes(free_bytes)
+    );
+    let name = format!("assumed device of {ASSUMED_DEVICE}");
+    let device = Some(DeviceFacts { name, free_bytes, count: config.run.ranks });
+    Ok((Machine { device, ..Machine::detect() }, note))
+}
+
+/// Whether ranks are processes: over these transports nothing else can be meant.
+fn in_processes(config: &Config) -> bool {
+    let transport = config.run.transport;
+    config.run.ranks > 1
+        && matches!(transport, TransportChoice::Tcp | TransportChoice::Shm | TransportChoice::Verbs)
+}
+
+/// Why the rows are not split among the ranks, where there are ranks.
+fn missing_for_a_split(config: &Config) -> String {
+    if config.run.ranks == 1 {
+        return String::new();
+    }
+    let missing = match config.data.train.is_empty() {
+        true => "training files are",
+        false => "the dictionary is",
+    };
+    format!("rows are split among the ranks once {missing} there; here they are divided evenly\n")
+}
+
+/// Rows of the validation data where they are known without reading it.
+fn known_valid_rows(config: &Config) -> Result<Option<u64>> {
+    match &config.data.valid[..] {
+        [] => Ok((config.data.train.is_empty() && config.synthetic.enabled)
+            .then_some(config.synthetic.valid_rows)),
+        files => data::known_samples(config, files),
+    }
+}

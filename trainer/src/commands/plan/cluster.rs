@@ -1,0 +1,125 @@
+//! `headlong plan --cluster`: plans for machines that are not here.
+
+use crate::Registry;
+use crate::commands::cli::files::of_plan;
+use crate::commands::cli::{ClusterArguments, JsonOutput, PlanArguments};
+use crate::config::ranges::range_of;
+use crate::config::validate::quoted;
+use crate::config::{Config, TableRows};
+use crate::error::{Error, Result};
+use crate::iteration::trace::{Record, Recorder, write_trace};
+use crate::plan::cluster::description::{ClusterDescription, PRESETS};
+use crate::plan::cluster::placement::Placing;
+use crate::plan::cluster::published::{self, Models};
+use crate::plan::cluster::report::{self, ClusterReport};
+use crate::plan::cluster::tables;
+use crate::plan::cluster::workload::{Source, Workload};
+use crate::report::output;
+use crate::run::outlook::Outlook;
+use std::path::Path;
+
+/// Frequencies of data that nobody has described: what recommendation data look like (notes of
+/// FBGEMM's benchmarks).
+const DEFAULT_ALPHA: f64 = 1.05;
+/// Ranks and steps of a simulated trace, at most.
+const TRACED_RANKS: usize = 16;
+const TRACED_STEPS: usize = 4;
+
+/// Prints the best plan of a configuration on a described cluster.
+///
+/// # Errors
+/// Wrong descriptions and configurations, by file and key; [`Error::DoesNotFit`]; files that cannot
+/// be written.
+pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -> Result<()> {
+    let asked = &arguments.on_cluster;
+    if name == Path::new("show") {
+        let texts: Vec<_> = PRESETS.iter().map(|(_, text)| *text).collect();
+        return output::print(&texts.join("\n"));
+    }
+    let (config, options) = arguments.train.resolve(registry)?;
+    of_plan(arguments, &config).check()?;
+    let cluster = described(asked, name)?;
+    let outlook = Outlook::of(&config)?;
+    let (rows, note) = (&outlook.rows, outlook.note());
+    config.check_tables(rows, registry)?;
+    let mut workload = Workload::new(&config, rows, &source(asked, &config)?)?.with_kinds(registry);
+    workload.data_rows = arguments.data_rows.or(workload.data_rows);
+    let (report, workload) = report::report(&workload, &cluster, &asked.batch_sizes)?;
+    if let Some(path) = &options.trace {
+        trace(path, &report, &workload)?;
+    }
+    if let Some(path) = &asked.plot {
+        let practice = report::practice(&workload);
+        let placing = Placing { workload: &workload, cluster: &cluster, practice: &practice };
+        output::write_file(path, &placing.picture(&report.best))?;
+    }
+    let document = serde_json::to_value(&report).expect("a plan has a JSON form");
+    let (origin, on, precision) = (&options.origin, &cluster.name, quoted(&config.train.precision));
+    let plan = report.to_text();
+    let text = format!("plan of {origin} for {on}, train.precision = {precision}\n{note}{plan}");
+    output::answer(&arguments.json, &text, &document)
+}
+
+fn described(asked: &ClusterArguments, name: &Path) -> Result<ClusterDescription> {
+    let mut cluster = ClusterDescription::find(name)?;
+    cluster.nodes = asked.nodes.unwrap_or(cluster.nodes);
+    cluster.devices_per_node = asked.devices_per_node.unwrap_or(cluster.devices_per_node);
+    cluster.check_size("--nodes, --devices-per-node")?;
+    let range = range_of("train.batch_size").expect("a batch size is a whole number");
+    match asked.batch_sizes.iter().find(|&&size| !range.contains(size as u64)) {
+        Some(size) => {
+            Err(Error::Usage(format!("--batch-sizes: expected numbers of {range}, found {size}")))
+        }
+        None => Ok(cluster),
+    }
+}
+
+/// Frequencies as asked for; by default those of Criteo's logs for tables of Criteo's columns.
+fn source(asked: &ClusterArguments, config: &Config) -> Result<Source> {
+    let is_terabyte = matches!(
+        &config.tables.rows, TableRows::Named(name) if name.starts_with("criteo-terabyte")
+    );
+    match asked.frequencies.as_deref() {
+        None if is_terabyte => Ok(Source::Terabyte),
+        None => Ok(Source::PowerLaw(DEFAULT_ALPHA)),
+        Some("terabyte") if config.data.num_sparse == 26 => Ok(Source::Terabyte),
+        Some("terabyte") => {
+            let found = config.data.num_sparse;
+            Err(Error::Usage(format!(
+                "--frequencies terabyte is of 26 tables, the configuration has {found}"
+            )))
+        }
+        Some(alpha) => match alpha.parse() {
+            Ok(alpha) if (0.0..=4.0).contains(&alpha) => Ok(Source::PowerLaw(alpha)),
+            _ => Err(Error::Usage(format!(
+                "--frequencies: expected terabyte or a number from 0 to 4, found `{alpha}`"
+            ))),
+        },
+    }
+}
+
+/// Writes the simulated steps as a trace like those of real ones.
+fn trace(path: &Path, report: &ClusterReport, workload: &Workload) -> Result<()> {
+    let practice = report::practice(workload);
+    let placing = Placing { workload, cluster: &report.cluster, practice: &practice };
+    let ranks = report.cluster.num_devices().min(TRACED_RANKS);
+    let run = report::simulate(&placing, &report.best, ranks, TRACED_STEPS);
+    let mut recorders: Vec<_> =
+        (0..ranks).map(|_| Recorder::new(Record { times: false, spans: true })).collect();
+    let stages = placing.schedule().stages;
+    for span in &run.spans {
+        recorders[span.rank].add_simulated(&stages[span.stage], span.start_us, span.end_us);
+    }
+    write_trace(path, recorders.iter().enumerate())
+}
+
+/// Prints how far predictions are from what was published.
+///
+/// # Errors
+/// Where the answer cannot be written.
+pub(super) fn check_published(json: &JsonOutput) -> Result<()> {
+    let models = Models::new()?;
+    let checked = published::check(&models)?;
+    let document = serde_json::to_value(&checked).expect("points have a JSON form");
+    output::answer(json, &tables::published(&checked), &document)
+}

@@ -1,0 +1,98 @@
+//! `headlong plan --stages`: the schedule of a configuration, as it is walked.
+
+use crate::commands::cli::JsonOutput;
+use crate::config::{Config, DeviceChoice};
+use crate::error::Result;
+use crate::iteration::schedule::{BORDER, BatchOf, Features, Repeat, Resource, Schedule, Stage};
+use crate::report::columns;
+use crate::report::output;
+use crate::system::machine::Machine;
+use serde_json::{Value, json};
+
+/// Prints the stages of a step of `config`.
+///
+/// # Errors
+/// Where the answer cannot be written.
+pub(super) fn run(config: &Config, json: &JsonOutput) -> Result<()> {
+    let on_device = match config.run.device {
+        DeviceChoice::Cuda => true,
+        device => Machine::detect_with(device)?.device.is_some(),
+    };
+    let schedule = Schedule::step(Features::of(config, config.run.ranks, on_device));
+    let rows: Vec<_> =
+        std::iter::once(HEADINGS.map(str::to_owned)).chain(rows(&schedule)).collect();
+    let text = format!("{}steps: {}", columns(&rows), BORDER.text());
+    let stages: Vec<Value> = (0..schedule.stages.len()).map(|at| document(&schedule, at)).collect();
+    output::answer(json, &text, &json!({ "stages": stages, "steps": BORDER }))
+}
+
+const HEADINGS: [&str; 4] = ["stage", "lane", "batch", "waits for"];
+
+/// A row for each stage.
+fn rows(schedule: &Schedule) -> impl Iterator<Item = [String; 4]> {
+    schedule.stages.iter().enumerate().map(|(at, stage)| {
+        let waits = schedule.waits_of(at).collect::<Vec<_>>().join(", ");
+        [stage.name, stage.lane.name(), batch(stage), &waits].map(str::to_owned)
+    })
+}
+
+fn document(schedule: &Schedule, at: usize) -> Value {
+    let stage = &schedule.stages[at];
+    json!({
+        "name": stage.name,
+        "lane": stage.lane.name(),
+        "batch": batch(stage),
+        "per_micro_batch": stage.repeat == Repeat::Micro,
+        "waits_for": schedule.waits_of(at).collect::<Vec<_>>(),
+        "reads": names(stage.reads),
+        "writes": names(stage.writes),
+    })
+}
+
+const fn batch(stage: &Stage) -> &'static str {
+    match stage.batch {
+        BatchOf::Now => "now",
+        BatchOf::Next => "next",
+    }
+}
+
+/// `recv rows` of `RecvRows`.
+fn names(resources: &[Resource]) -> Vec<String> {
+    let name = |resource: &Resource| {
+        let mut name = String::new();
+        for letter in format!("{resource:?}").chars() {
+            if letter.is_uppercase() && !name.is_empty() {
+                name.push(' ');
+            }
+            name.extend(letter.to_lowercase());
+        }
+        name
+    };
+    resources.iter().map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iteration::schedule::{Runs, STEP};
+
+    #[test]
+    fn the_architecture_page_shows_the_schedule() {
+        let all = Features { ranks: true, device: true, scaled: true, crossed: true, dense: true };
+        let runs = |stage: &Stage| match stage.runs {
+            Runs::Always => "always",
+            Runs::AmongRanks => "among ranks",
+            Runs::OnDevice => "on a device",
+            Runs::Scaled => "in f16",
+            Runs::Crossed => "with a cross network",
+            Runs::WithDense => "with dense features",
+        };
+        let mut table =
+            "| stage | lane | batch | where | waits for |\n|---|---|---|---|---|\n".to_owned();
+        for ([name, lane, batch, waits], stage) in rows(&Schedule::step(all)).zip(STEP) {
+            table += &format!("| {name} | {lane} | {batch} | {} | {waits} |\n", runs(stage));
+        }
+        let page = include_str!("../../../../ARCHITECTURE.md");
+        assert!(page.contains(&table), "ARCHITECTURE.md lacks, or has an older form of:\n{table}");
+    }
+}

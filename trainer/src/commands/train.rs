@@ -1,0 +1,590 @@
+//! `headlong train`: from a configuration to a trained model, and everything a person or a script
+//! wants to hear on the way.
+
+mod evaluations;
+mod milestones;
+pub(crate) mod prepare;
+mod progress;
+pub(crate) mod remarks;
+mod resume;
+
+pub use prepare::Prepared;
+
+use crate::commands::checkpoint as checkpoint_command;
+use crate::commands::cli::{LogTarget, TrainOptions};
+use crate::commands::inference::config_of;
+use crate::commands::plan::{OfRun, Planned};
+use crate::config::{Config, DeviceChoice, EvalEvery};
+use crate::data::{self, Reads, count_samples};
+use crate::error::{Error, Result, signal_name};
+use crate::iteration::arithmetic::Ceiling;
+use crate::iteration::job::{Busy, Job};
+use crate::iteration::ranks::{Crew, CrewOptions};
+use crate::iteration::trace::Record;
+use crate::plan::placement::Placement;
+use crate::plan::{Plan, evaluation};
+use crate::report::mllog::MlLog;
+use crate::report::{self, At, Done, Reporter};
+use crate::run::outlook::{self, Place};
+use crate::run::session::{
+    EvalRanks, EvalRanksOptions, Session, Start, check_eval_ranks, steps_of_epochs,
+};
+use crate::state::checkpoint::Checkpoint;
+use crate::system::machine::Machine;
+use crate::system::signals::StopRequest;
+use headlong_reader::Reader as _;
+use progress::Meter;
+use resume::{already_done, asked_for, find_checkpoint, refuse_later_checkpoints, without_effect};
+use serde_json::Map;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Trains as `config` says.
+///
+/// # Errors
+/// Everything in [`Error`]; what was saved before stays.
+pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
+    // Before anything is made or read: a device that is not there will not come.
+    Machine::detect_with(config.run.device)?;
+    let init_from = options.init_from.as_deref();
+    init_from.map_or(Ok(()), |dir| checkpoint_command::open("--init-from", dir).map(drop))?;
+    let config = &data::settle(config)?;
+    let mut job = Job::join(config)?;
+    let preparing = job.busy("prepares its run");
+    let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
+    data::check_pipes(
+        &job.config,
+        Reads {
+            is_resumed: resumed.is_some(),
+            has_mllog: options.mllog.is_some(),
+            has_other_processes: !job.is_alone(),
+        },
+    )?;
+    let mut reporter = match job.leads() {
+        true => Reporter::new(log_target(options), resumed.is_some())?,
+        false => Reporter::quiet(None),
+    };
+    let outcome = run_with(&mut job, preparing, options, resumed.as_ref(), &mut reporter);
+    let outcome = outcome.map_err(|error| error.naming_columns(&config.data.columns.categorical));
+    match &outcome {
+        // The event `done` has said it, with the signal as its reason.
+        Err(Error::Interrupted { .. }) | Ok(()) => {}
+        Err(error) => reporter.error(error, remarks::place(error))?,
+    }
+    outcome
+}
+
+/// Where the JSON log goes. A dry run leaves the log of an earlier run alone; to standard output it
+/// writes nothing else, either.
+fn log_target(options: &TrainOptions) -> Option<&LogTarget> {
+    let target = options.log_json.as_ref();
+    target.filter(|target| !options.dry_run || **target == LogTarget::Stdout)
+}
+
+fn run_with(
+    job: &mut Job,
+    preparing: Option<Busy>,
+    options: &TrainOptions,
+    resumed: Option<&Checkpoint>,
+    reporter: &mut Reporter,
+) -> Result<()> {
+    let config = &job.config.clone();
+    if let Some(done) = resumed.and_then(|checkpoint| already_done(config, checkpoint)) {
+        reporter.note(
+            "this run has finished already (more --epochs or --steps go on); its final report \
+             again:",
+        );
+        let state = &resumed.expect("the answer came from a checkpoint").manifest().state;
+        return reporter.done(At { step: state.step, samples: state.samples }, &done);
+    }
+    if options.resume && resumed.is_none() {
+        reporter
+            .note("--resume: there is no checkpoint yet, so training starts from the beginning");
+    }
+    if let Some(then) = resumed.and_then(|checkpoint| config_of(checkpoint).ok()) {
+        without_effect(config, &then).iter().for_each(|note| reporter.note(note));
+    }
+    if options.dry_run {
+        return dry_run(job, options, resumed, reporter);
+    }
+    refuse_what_cannot_fit(job, options, reporter)?;
+    let stop = StopRequest::listen()?;
+    let mllog = open_mllog(job, options, resumed)?;
+    let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
+    let mut prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
+    prepared.ranks_here = job.processes_here();
+    let placement = prepared.placement(config, &job.topology(), &options.registry)?;
+    job.check_same("the places of rows", placement.fingerprint())?;
+    let plan = prepared.plan(config, &placement, options, reporter)?;
+    prepared.train_rows = train_rows(config, options, &prepared, threads, reporter)?;
+    let session = open_session(job, options, &prepared, placement, resumed)?;
+    announce(config, options, &prepared, &plan, &session, reporter)?;
+    let rows = prepared.train_rows;
+    let of_epochs = || rows.map(|rows| steps_of_epochs(config, rows));
+    let mut run = Run {
+        ends_at_step: session.last_step().or_else(of_epochs),
+        eval_every: eval_every(config, rows.filter(|_| !prepared.valid.is_empty())),
+        train_rows: rows,
+        mllog,
+        meter: Meter::new(&session),
+        saved: None,
+        is_first_step: true,
+        best_possible_auc: prepared.synthetic().map(|report| report.best_auc),
+        stop,
+        session,
+        config,
+        options,
+        reporter,
+    };
+    drop(preparing);
+    let outcome = run.until_the_end();
+    match &outcome {
+        // Ranks of other processes hear why this one ends; after a signal all have agreed and said
+        // goodbye.
+        Err(error) if !matches!(error, Error::Interrupted { .. }) => {
+            run.session.crew().abort(error)
+        }
+        _ => {}
+    }
+    outcome
+}
+
+/// Refuses what fits in no case, with its plan, before data is made or read.
+fn refuse_what_cannot_fit(job: &Job, options: &TrainOptions, reporter: &Reporter) -> Result<()> {
+    let mut config = job.config.clone();
+    config.multi_hot.is_idle = !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
+    let ranks_here = job.processes_here();
+    let machine = Machine::detect_with(config.run.device)?;
+    let place = Place {
+        machine: &machine,
+        ranks_here,
+        separate: ranks_here.is_some(),
+        registry: &options.registry,
+    };
+    match outlook::what_cannot_fit(&config, &place)? {
+        Some((plan, error)) => {
+            reporter.result(&format!("plan of {}\n{}", options.origin, plan.to_text()));
+            Err(error)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Prints the plan, made of what is there, and refuses what does not fit. Writes nothing.
+fn dry_run(
+    job: &Job,
+    options: &TrainOptions,
+    resumed: Option<&Checkpoint>,
+    reporter: &Reporter,
+) -> Result<()> {
+    let ranks_here = job.processes_here();
+    let machine = Machine::detect_with(job.config.run.device)?;
+    let place = Place {
+        machine: &machine,
+        ranks_here,
+        separate: ranks_here.is_some(),
+        registry: &options.registry,
+    };
+    let of_run = OfRun { resumed, topology: &job.topology(), data_rows: None };
+    let planned = Planned::new(&job.config, &place, &of_run)?;
+    reporter.result(&planned.text(&options.origin));
+    planned.fits
+}
+
+fn open_session(
+    job: &mut Job,
+    options: &TrainOptions,
+    prepared: &Prepared,
+    placement: Placement,
+    resumed: Option<&Checkpoint>,
+) -> Result<Session> {
+    let config = &job.config.clone();
+    let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
+    check_eval_ranks(config, &prepared.table_rows, !prepared.valid.is_empty())?;
+    let mut data = prepared.session_data(config, threads)?;
+    data.may_differ = options.data_changed;
+    let threads = Threads::of(job, threads);
+    let crew = CrewOptions {
+        partition: Some(Arc::clone(&placement.partition)),
+        communicators: job.take_communicator().map(|rank| vec![rank]),
+        record: Record { times: options.time, spans: options.trace.is_some() },
+        ..CrewOptions::new(threads.of_training, &options.registry)
+    };
+    let crew = Crew::build(&placement.decide(config), &prepared.table_rows, crew)?;
+    let init_from = match &options.init_from {
+        Some(dir) => Some(checkpoint_command::open("--init-from", dir)?),
+        None => None,
+    };
+    let start = match (resumed, &init_from) {
+        (Some(checkpoint), _) => Start::Resume(checkpoint),
+        (None, Some(checkpoint)) => Start::WeightsOf(checkpoint),
+        (None, None) => Start::Fresh,
+    };
+    let (leads, ranks_on_machine) = (crew.leads(), crew.ranks_on_machine());
+    let mut session = Session::open(config, crew, data, &start)?;
+    if leads {
+        refuse_later_checkpoints(config, resumed)?;
+    }
+    if let Some(count) = config.run.eval_ranks {
+        let options = EvalRanksOptions {
+            count,
+            threads_per_rank: threads.of_eval_rank,
+            training_threads: threads.of_training,
+            leads,
+            ranks_on_machine,
+            registry: &options.registry,
+        };
+        session.evaluate_on(EvalRanks::build(config, &prepared.table_rows, &options)?);
+    }
+    Ok(session)
+}
+
+/// How the threads of this process are shared out: ranks that evaluate have as many as ranks that
+/// train.
+struct Threads {
+    of_training: usize,
+    of_eval_rank: usize,
+}
+
+impl Threads {
+    fn of(job: &Job, threads: usize) -> Self {
+        let run = &job.config.run;
+        let training = if job.is_alone() { run.ranks } else { 1 };
+        let evaluating = run.eval_ranks.filter(|_| job.leads()).unwrap_or(0);
+        let of_rank = (threads / (training + evaluating)).max(1);
+        let of_training = if evaluating == 0 { threads } else { of_rank * training };
+        Self { of_training, of_eval_rank: of_rank }
+    }
+}
+
+fn announce(
+    config: &Config,
+    options: &TrainOptions,
+    prepared: &Prepared,
+    plan: &Plan,
+    session: &Session,
+    reporter: &mut Reporter,
+) -> Result<()> {
+    session.cleaned().iter().for_each(|left| reporter.note(&format!("checkpoints: {left}")));
+    evaluation::missing_data(config).iter().for_each(|note| reporter.note(note));
+    if session.steps() > 0 {
+        reporter.note(&format!(
+            "resumed at step {} (sample {})",
+            session.steps(),
+            session.samples()
+        ));
+    }
+    let to_value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
+    reporter.start(&report::Start {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: options.command.clone(),
+        config: to_value(serde_json::to_value(config)),
+        plan: to_value(serde_json::to_value(plan)),
+        data: prepared.summary(session.valid_samples()),
+        seed: config.train.seed,
+    })
+}
+
+/// The log of MLPerf's form, where one is asked for: its first lines come before anything is read.
+fn open_mllog(
+    job: &Job,
+    options: &TrainOptions,
+    resumed: Option<&Checkpoint>,
+) -> Result<Option<MlLog>> {
+    let path = options.mllog.as_ref().filter(|_| job.leads());
+    let step = resumed.map(|checkpoint| checkpoint.manifest().state.step);
+    path.map(|path| MlLog::open(path, &job.config, step)).transpose()
+}
+
+/// Rows of the training files; counted where they are not known and somebody needs them: for parts
+/// of an epoch.
+fn train_rows(
+    config: &Config,
+    options: &TrainOptions,
+    prepared: &Prepared,
+    threads: usize,
+    reporter: &Reporter,
+) -> Result<Option<u64>> {
+    let ends_in_epoch = config.train.steps.is_none() && config.train.epochs.fract() != 0.0;
+    let evaluates_in_epoch =
+        matches!(config.eval.every, EvalEvery::EpochFraction(_)) && !prepared.valid.is_empty();
+    match prepared.train_rows {
+        None if ends_in_epoch || evaluates_in_epoch || options.mllog.is_some() => {
+            counted(config, prepared, threads, reporter).map(Some)
+        }
+        known => Ok(known),
+    }
+}
+
+/// Steps between two evaluations; none where there is one at the end alone.
+fn eval_every(config: &Config, rows: Option<u64>) -> Option<u64> {
+    let per_step = (config.train.batch_size * config.train.accumulate) as f64;
+    match config.eval.every {
+        EvalEvery::Steps(steps) => (steps > 0).then_some(steps),
+        // MLPerf's rule rounds down; a fraction below one step means every step.
+        EvalEvery::EpochFraction(fraction) => {
+            rows.map(|rows| ((rows as f64 * fraction / per_step).floor() as u64).max(1))
+        }
+    }
+}
+
+fn counted(
+    config: &Config,
+    prepared: &Prepared,
+    threads: usize,
+    reporter: &Reporter,
+) -> Result<u64> {
+    let started = Instant::now();
+    let rows = count_samples(config, &prepared.train, threads)?;
+    let seconds = started.elapsed().as_secs_f64();
+    reporter.note(&format!(
+        "counted {} training rows in {}",
+        report::count(rows),
+        report::duration(seconds)
+    ));
+    Ok(rows)
+}
+
+/// A run in progress.
+struct Run<'a> {
+    config: &'a Config,
+    options: &'a TrainOptions,
+    reporter: &'a mut Reporter,
+    session: Session,
+    stop: StopRequest,
+    meter: Meter,
+    /// Where that is known before the data ends.
+    ends_at_step: Option<u64>,
+    eval_every: Option<u64>,
+    train_rows: Option<u64>,
+    mllog: Option<MlLog>,
+    /// The last checkpoint, and its step.
+    saved: Option<(u64, PathBuf)>,
+    is_first_step: bool,
+    /// The synthetic data's best possible AUC, where that is the data.
+    best_possible_auc: Option<f64>,
+}
+
+impl Run<'_> {
+    fn until_the_end(&mut self) -> Result<()> {
+        self.log_begin()?;
+        loop {
+            if let Some(signal) = self.agreed_stop()? {
+                return self.interrupted(signal);
+            }
+            if !self.one_step()? {
+                break;
+            }
+            let step = self.session.steps();
+            if self.evaluate_when_due()? {
+                return self.finish("target_auc");
+            }
+            if self.is_to_be_saved(step) {
+                self.save(None)?;
+            }
+        }
+        match self.evaluate_last()? {
+            true => self.finish("target_auc"),
+            false => self.finish("finished"),
+        }
+    }
+
+    /// The signal that ends the run. Ranks of other processes may have got it at another moment, or
+    /// not at all: they agree with the gradients of a step.
+    fn agreed_stop(&self) -> Result<Option<i32>> {
+        let asked = self.stop.asked();
+        if !self.session.crew().has_remote_ranks() {
+            return Ok(asked);
+        }
+        let agreed = self.session.stop_is_agreed()?;
+        self.session.vote_to_stop(asked)?;
+        Ok(agreed.then(|| asked.unwrap_or(libc::SIGTERM)))
+    }
+
+    /// One step and its progress; false where training has ended.
+    fn one_step(&mut self) -> Result<bool> {
+        let before = self.at();
+        let enqueued = self.session.enqueue();
+        if enqueued.as_ref().is_err_and(remarks::is_of_data) {
+            self.keep_what_was_trained();
+        }
+        let Some(step) = enqueued? else { return Ok(false) };
+        self.log_training(before)?;
+        if std::mem::take(&mut self.is_first_step) {
+            let seconds = self.session.reader().skip_time().as_secs_f64();
+            if seconds > 0.0 {
+                self.reporter
+                    .note(&format!("skipped to the first sample in {}", report::duration(seconds)));
+            }
+        }
+        self.meter.add(&step, &self.session);
+        let at = self.at();
+        let fraction =
+            self.meter.fraction(&self.session, self.ends_at_step, self.config.train.epochs);
+        self.reporter.advance(at, fraction);
+        if self.reporter.is_progress_due()
+            && let Some(step) = self.meter.look(&self.session)
+        {
+            self.reporter.progress(at, &step);
+        }
+        if at.step.is_multiple_of(self.config.train.log_every.max(1)) {
+            self.session.settle()?;
+            let step = self.meter.report(&self.session);
+            let _busy = self.session.crew().busy("writes its log");
+            self.reporter.step(at, &step)?;
+        }
+        Ok(true)
+    }
+
+    /// Every so many steps, and whenever an evaluation was the best so far: what is not saved
+    /// cannot be kept. The last step is saved once, when the run ends.
+    fn is_to_be_saved(&self, step: u64) -> bool {
+        let settings = &self.config.checkpoint;
+        let memory = self.session.memory();
+        let is_best = memory.last_eval_step == Some(step)
+            && memory.best_auc.is_some()
+            && memory.best_auc == self.session.last_metrics().and_then(|metrics| metrics.auc);
+        settings.save_every > 0
+            && !self.session.has_ended()
+            && (step.is_multiple_of(settings.save_every) || settings.keep_best && is_best)
+    }
+
+    fn at(&self) -> At {
+        At { step: self.session.steps(), samples: self.session.samples() }
+    }
+
+    fn save(&mut self, finished: Option<&str>) -> Result<()> {
+        // A checkpoint holds no evaluation half done: whoever goes on from it has heard of them
+        // all.
+        self.conclude_evaluation()?;
+        let started = Instant::now();
+        let Some(report) = self.session.save(finished)? else { return Ok(()) };
+        self.saved = Some((self.session.steps(), report.path.clone()));
+        let seconds = started.elapsed().as_secs_f64();
+        let at = self.at();
+        let event = report::Checkpoint { path: report.path, bytes: report.bytes, seconds };
+        self.reporter.checkpoint(at, &event)?;
+        report.warnings.iter().try_for_each(|warning| self.reporter.warning(warning, Map::new()))
+    }
+
+    /// Saves the steps before data that cannot be read, or says which are lost. Ranks of other
+    /// processes may have got their data, and wait for a step: with them nothing can be saved.
+    fn keep_what_was_trained(&mut self) {
+        let step = self.session.steps();
+        let saved_at = self.saved.as_ref().map(|(saved_at, _)| *saved_at);
+        if step == 0 || self.config.checkpoint.dir.is_none() || saved_at == Some(step) {
+            return;
+        }
+        let is_alone = !self.session.crew().has_remote_ranks();
+        if !is_alone || self.save(None).and_then(|()| self.finish_saves()).is_err() {
+            self.reporter.note(&remarks::lost(step, saved_at));
+        }
+    }
+
+    /// Waits for what saves have left to do.
+    fn finish_saves(&mut self) -> Result<()> {
+        let warnings = self.session.finish_saves();
+        warnings.iter().try_for_each(|warning| self.reporter.warning(warning, Map::new()))
+    }
+
+    /// Saves, says the last words and ends with the signal's exit code.
+    fn interrupted(&mut self, signal: i32) -> Result<()> {
+        self.conclude_evaluation()?;
+        let step = self.session.steps();
+        if self.saved.as_ref().is_none_or(|(saved_at, _)| *saved_at != step) {
+            if self.config.checkpoint.dir.is_some() {
+                let (name, step) = (signal_name(signal), report::count(step));
+                let rest = "a second signal ends the run at once, without saving";
+                self.reporter.note(&format!("{name}: saving step {step}; {rest}"));
+            }
+            self.save(None)?;
+        }
+        if self.config.checkpoint.dir.is_none() {
+            // Nobody will go on with it.
+            self.log_stop(false)?;
+        }
+        self.finish_saves()?;
+        let done = self.done(&signal_name(signal))?;
+        self.say_what_is_wrong_with_the_data()?;
+        let at = self.at();
+        self.reporter.done(at, &done)?;
+        self.session.crew().close()?;
+        let folder = self.saved.as_ref().map(|(_, folder)| folder.as_path());
+        let is_alone = !self.session.crew().has_remote_ranks();
+        let (outcome, is_said) = match self.session.crew().leads() {
+            true => (remarks::stopped(step, folder, is_alone), false),
+            false => (String::new(), true),
+        };
+        Err(Error::Interrupted { signal, outcome, is_said })
+    }
+
+    fn finish(&mut self, reason: &str) -> Result<()> {
+        let busy = self.session.crew().busy("ends its run");
+        self.log_stop(reason == "target_auc" || self.config.eval.target_auc.is_none())?;
+        let done = self.done(reason)?;
+        let memory = self.session.memory_mut();
+        memory.asked_for = Some(asked_for(self.config));
+        memory.reached = None;
+        memory.done = serde_json::to_value(&done).ok();
+        self.save(Some(reason))?;
+        self.finish_saves()?;
+        if self.options.time {
+            let ceiling = self.ceiling();
+            self.reporter.result(&self.session.crew().first().recorder().table(ceiling.as_ref()));
+        }
+        if let Some(file) = &self.options.trace {
+            let file = self.session.crew().write_trace(file)?;
+            let what = match crate::iteration::trace::is_picture(&file) {
+                true => "a picture of the last step, for any browser",
+                false => "open it with https://ui.perfetto.dev",
+            };
+            self.reporter.note(&format!("trace {}: {what}", file.display()));
+        }
+        self.say_what_is_wrong_with_the_data()?;
+        let reached = done.last_eval.and_then(|eval| eval.metrics.auc).zip(self.best_possible_auc);
+        self.reporter.result(&remarks::what_was_reached(self.config, reached));
+        let at = self.at();
+        self.reporter.done(at, &done)?;
+        drop(busy);
+        self.session.crew().close()
+    }
+
+    /// What a processor's stages are set beside.
+    fn ceiling(&self) -> Option<Ceiling> {
+        let threads = self.config.run.threads.unwrap_or_else(crate::system::machine::cores);
+        let ranks_here = self.session.crew().len();
+        (self.config.run.device != DeviceChoice::Cuda)
+            .then(|| Ceiling::measure(self.config, threads, ranks_here))
+    }
+
+    fn say_what_is_wrong_with_the_data(&mut self) -> Result<()> {
+        let training = remarks::skipped("training data", &self.session.reader().skip_report());
+        let validation = remarks::skipped("validation data", self.session.skipped_in_evaluation());
+        for (message, fields) in [training, validation].into_iter().flatten() {
+            self.reporter.warning(&message, fields)?;
+        }
+        match self.session.reader().only_label() {
+            Some((samples, label)) => {
+                self.reporter.warning(&remarks::one_class(samples, label), Map::new())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn done(&self, reason: &str) -> Result<Done> {
+        Ok(Done {
+            reason: reason.to_owned(),
+            wall_s: self.reporter.seconds(),
+            samples_per_s: self.meter.samples_per_s(&self.session),
+            peak_rss_bytes: report::peak_rss_bytes(),
+            weights_digest: self.session.weights_digest()?,
+            exchange_bytes_per_step: self.session.crew().sent_per_step()?,
+            data_bytes_read: Some(self.session.reader().progress().bytes_read)
+                .filter(|&bytes| bytes > 0),
+            eval_share: self.meter.eval_share(&self.session),
+            eval_step: self.session.memory().last_eval_step,
+            last_eval: self.meter.last_eval(),
+        })
+    }
+}

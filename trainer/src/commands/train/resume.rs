@@ -1,0 +1,103 @@
+//! Which checkpoint a run goes on from, and which earlier run it must not write over.
+
+use crate::commands::cli::TrainOptions;
+use crate::config::{Config, Ids};
+use crate::data::failed;
+use crate::error::{Error, Result};
+use crate::report::Done;
+use crate::report::output;
+use crate::run::session::open_directory;
+use crate::state::checkpoint::{self, Checkpoint, CheckpointDirectory};
+use std::path::Path;
+
+/// The checkpoint that `--resume` goes on from.
+pub(super) fn find_checkpoint(
+    config: &Config,
+    options: &TrainOptions,
+    leads: bool,
+) -> Result<Option<Checkpoint>> {
+    match &config.checkpoint.dir {
+        Some(dir) if options.resume && dir.exists() => {
+            if leads && !options.dry_run {
+                // Opening the directory brings back a checkpoint that a crash had left under an
+                // interim name.
+                let directory = open_directory(config, 1)?;
+                let cleaned = directory.iter().flat_map(CheckpointDirectory::cleaned);
+                cleaned.for_each(|left| output::say(format_args!("checkpoints: {left}")));
+            }
+            checkpoint::newest(dir).map_err(|error| failed("the run cannot be resumed", error))
+        }
+        Some(dir) if dir.exists() => refuse_foreign_checkpoints(dir).map(|()| None),
+        _ => Ok(None),
+    }
+}
+
+/// Two runs in one folder would be told apart by their steps alone, and the wrong one resumed.
+fn refuse_foreign_checkpoints(dir: &Path) -> Result<()> {
+    let found = checkpoint::steps(dir)
+        .map_err(|error| failed("the checkpoint directory cannot be read", error))?;
+    let Some((step, _)) = found.last() else { return Ok(()) };
+    let dir = dir.display();
+    Err(Error::config(
+        "--checkpoint-dir",
+        format!(
+            "{dir} holds an earlier run's checkpoints (newest: step {step}): go on with --resume, \
+             or name another folder"
+        ),
+    ))
+}
+
+/// Another run may have saved between the look at the folder and the moment at which this run
+/// locked it.
+pub(super) fn refuse_later_checkpoints(
+    config: &Config,
+    resumed: Option<&Checkpoint>,
+) -> Result<()> {
+    let Some(dir) = &config.checkpoint.dir else { return Ok(()) };
+    let found = checkpoint::steps(dir)
+        .map_err(|error| failed("the checkpoint directory cannot be read", error))?;
+    let newest = found.last().map(|(step, _)| *step);
+    let expected = resumed.map(|checkpoint| checkpoint.manifest().state.step);
+    match (newest, expected) {
+        (Some(step), Some(expected)) if step != expected => Err(Error::config(
+            "--checkpoint-dir",
+            format!(
+                "another run has saved step {step} in {} since this run began to go on from step \
+                 {expected}: start it again, or name another folder",
+                dir.display()
+            ),
+        )),
+        (Some(_), None) => refuse_foreign_checkpoints(dir),
+        _ => Ok(()),
+    }
+}
+
+/// Settings that decide how a run begins, where a run that goes on has other ones than it began
+/// with.
+pub(super) fn without_effect(now: &Config, then: &Config) -> Vec<String> {
+    let seed = ("train.seed", now.train.seed, then.train.seed);
+    let min_count =
+        ("data.min_count", u64::from(now.data.min_count), u64::from(then.data.min_count));
+    let has_dictionary = now.data.ids == Ids::Dictionary;
+    let decide = [Some(seed), Some(min_count).filter(|_| has_dictionary)];
+    let others = decide.into_iter().flatten().filter(|(_, now, then)| now != then);
+    others
+        .map(|(key, now, then)| {
+            format!("--resume: {key} = {now} has no effect, the run has begun with {then}")
+        })
+        .collect()
+}
+
+/// The last words of a run that has finished and is not asked for more now than it was then.
+pub(super) fn already_done(config: &Config, checkpoint: &Checkpoint) -> Option<Done> {
+    let state = &checkpoint.manifest().state;
+    state.finished.as_ref()?;
+    let memory: crate::run::session::Memory = serde_json::from_value(state.session.clone()).ok()?;
+    let same = memory.asked_for == Some(asked_for(config));
+    memory.done.filter(|_| same).and_then(|done| serde_json::from_value(done).ok())
+}
+
+/// What decides when a run ends.
+pub(super) fn asked_for(config: &Config) -> (f64, Option<u64>, Option<f64>) {
+    (config.train.epochs, config.train.steps, config.eval.target_auc)
+}

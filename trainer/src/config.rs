@@ -1,0 +1,488 @@
+//! The configuration: every setting that can change a result, with its default, its unit in its
+//! name.
+//!
+//! A configuration is built in layers, each over the one before: the defaults of this file, then a
+//! preset or a TOML file, then `--set key=value`, then the flags the user typed ([`load`]). Unknown
+//! keys are refused with the nearest known one ([`keys`]); values that cannot work are refused
+//! before anything is allocated ([`validate`]). The environment is never read.
+//!
+//! ```
+//! use headlong::config::Config;
+//!
+//! let config = Config::from_toml("[train]\nbatch_size = 512\n", "example").unwrap();
+//! assert_eq!(config.train.batch_size, 512);
+//! assert_eq!(config.model.dim, 16);
+//! ```
+
+mod comm;
+mod data;
+mod evaluation;
+pub mod keys;
+mod kinds;
+pub mod learning_rate;
+pub mod load;
+mod mlperf;
+mod model;
+mod multi_hot;
+mod optimizers;
+pub(crate) mod paths;
+pub mod preset;
+pub mod ranges;
+pub mod render;
+mod table_entries;
+pub mod validate;
+mod verbs;
+
+pub(crate) use comm::seconds;
+pub use comm::{
+    CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, FeatureChoice, HybridConfig,
+    IdsChoice, NcclConfig,
+};
+pub use data::{
+    CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids, OnBadRow, OrderChoice,
+};
+pub use evaluation::{EvalConfig, EvalEvery};
+pub use mlperf::MlperfConfig;
+pub use model::{Interaction, Loss, ModelConfig};
+pub use multi_hot::{MultiHotConfig, MultiHotSizes};
+pub(crate) use multi_hot::{
+    check_memory as check_multi_hot_memory, memory_bytes as multi_hot_memory_bytes,
+};
+pub use optimizers::{
+    DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
+};
+pub use table_entries::{GrainName, KeysName, PlacementName, TableEntry};
+pub use verbs::{SignalChoice, VerbsConfig};
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The whole effective configuration of a run. `headlong config show` prints it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// The dense network and the width of the embedding vectors.
+    pub model: ModelConfig,
+    /// The embedding tables: one per categorical column.
+    pub tables: TablesConfig,
+    /// The files, what their columns mean, and how ids become row indices.
+    pub data: DataConfig,
+    /// Several ids a sample, made of one.
+    pub multi_hot: MultiHotConfig,
+    /// The data set that is written when no file is named.
+    pub synthetic: SyntheticConfig,
+    /// Batch, duration, learning rate, seed.
+    pub train: TrainConfig,
+    /// The two optimisers.
+    pub optimizer: OptimizersConfig,
+    /// When and how the model is evaluated.
+    pub eval: EvalConfig,
+    /// When and where the state is saved.
+    pub checkpoint: CheckpointConfig,
+    /// Who a log of MLPerf's form is from. Changes no result.
+    pub mlperf: MlperfConfig,
+    /// How the run uses the machine. Nothing here changes a result, except `ranks` where
+    /// `train.sum_blocks` is unset.
+    pub run: RunConfig,
+    /// How ranks exchange what the tables need. Changes no result, but for `compress`.
+    pub comm: CommConfig,
+    /// Which rows are replicated. Changes no result.
+    pub hybrid: HybridConfig,
+    /// What single tables have otherwise: one `[[table]]` for each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub table: Vec<TableEntry>,
+}
+
+/// The embedding tables.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TablesConfig {
+    /// Rows of each table.
+    pub rows: TableRows,
+    /// No table gets more rows than this; ids beyond fold into it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_rows: Option<u64>,
+    /// How the vectors of one bag become one vector.
+    pub pooling: Pooling,
+    /// What rows are stored in.
+    pub dtype: TableDtype,
+    /// Most ids of one bag, on average over a batch: memory is planned for `batch × this`. Criteo's
+    /// bags hold one id.
+    pub max_ids_per_sample: usize,
+}
+
+impl Default for TablesConfig {
+    fn default() -> Self {
+        Self {
+            rows: TableRows::default(),
+            max_rows: None,
+            pooling: Pooling::default(),
+            dtype: TableDtype::default(),
+            max_ids_per_sample: 1,
+        }
+    }
+}
+
+/// Rows of each table: given one by one, by name, or found by the dictionary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum TableRows {
+    /// One count per categorical column, in column order.
+    List(Vec<u64>),
+    /// The same number for every column.
+    Each(u64),
+    /// A published list ([`crate::config::preset::cardinalities`]) or `"dictionary"`: as many as
+    /// the dictionary holds.
+    Named(String),
+}
+
+/// The word that makes [`TableRows::Named`] follow the dictionary.
+pub const ROWS_FROM_DICTIONARY: &str = "dictionary";
+
+impl Default for TableRows {
+    fn default() -> Self {
+        Self::Each(100_000)
+    }
+}
+
+/// How the vectors of one bag become one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooling {
+    /// Their sum, in the order of the bag.
+    #[default]
+    Sum,
+    /// Their sum times the reciprocal of their number; zeros for an empty bag.
+    Mean,
+}
+
+/// What the rows of a table are stored in. Sums, gradients and optimiser states are f32 in any
+/// case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TableDtype {
+    /// IEEE single precision.
+    #[default]
+    F32,
+    /// bfloat16, rounded by chance at each update, so that small steps are not lost.
+    Bf16,
+    /// Half precision, rounded to nearest (CUDA devices).
+    F16,
+}
+
+/// The synthetic data set: Criteo's format, a planted truth, the same rows for the same seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SyntheticConfig {
+    /// Whether it is written and used where no training file is named. Without it, naming no file
+    /// is an error, so that a forgotten flag never trains on made-up data.
+    pub enabled: bool,
+    /// Rows of the training file.
+    pub train_rows: u64,
+    /// Rows of the validation file.
+    pub valid_rows: u64,
+    /// Decides every row; independent of `train.seed`.
+    pub seed: u64,
+    /// The Kaggle data's numbers of distinct ids are multiplied by this, above 0 and up to 1; small
+    /// columns keep theirs.
+    pub scale: f64,
+    /// Whether the files are compressed.
+    pub gzip: bool,
+}
+
+impl Default for SyntheticConfig {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            train_rows: 400_000,
+            valid_rows: 50_000,
+            seed: 1,
+            scale: 0.001,
+            gzip: false,
+        }
+    }
+}
+
+/// Batch, duration, learning rate, seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrainConfig {
+    /// Samples of one batch, over all ranks.
+    pub batch_size: usize,
+    /// Batches whose gradients are summed (as one mean) before the weights move: one step reads
+    /// `batch_size * accumulate` samples.
+    pub accumulate: usize,
+    /// Passes over the training files; a fraction stops inside one.
+    pub epochs: f64,
+    /// Steps, instead of `epochs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// Learning rate after the warm-up.
+    pub learning_rate: f64,
+    /// Learning rate of the tables where it differs; the warm-up and the decay scale both alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparse_learning_rate: Option<f64>,
+    /// Steps over which the learning rate grows linearly from (almost) 0; 0: none.
+    pub warmup_steps: u64,
+    /// First step of the decay; used where `decay_steps` is not 0.
+    pub decay_start_step: u64,
+    /// Steps of the decay; 0: none.
+    pub decay_steps: u64,
+    /// Power of the polynomial decay.
+    pub decay_power: f64,
+    /// Learning rate below which the decay does not go.
+    pub final_learning_rate: f64,
+    /// Between warm-up and decay, the warm-up's last value instead of `learning_rate`: as the
+    /// original and HugeCTR have it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hugectr_compat: bool,
+    /// Largest L2 norm of all dense gradients together; larger ones are scaled down to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
+    /// Decides the initial weights.
+    pub seed: u64,
+    /// Blocks into which a batch is cut for sums (docs/numerics.md). Unset: one per rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sum_blocks: Option<usize>,
+    /// Arithmetic of the dense layers.
+    pub precision: Precision,
+    /// What the loss is multiplied by at first, in f16 alone (docs/numerics.md): a power of two
+    /// from 1 to 2²⁴.
+    pub loss_scale: f64,
+    /// Steps without an overflow after which that is doubled.
+    pub loss_scale_interval: u32,
+    /// Steps between two lines of progress.
+    pub log_every: u64,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            batch_size: 2048,
+            accumulate: 1,
+            epochs: 1.0,
+            steps: None,
+            learning_rate: 0.02,
+            sparse_learning_rate: None,
+            warmup_steps: 0,
+            decay_start_step: 0,
+            decay_steps: 0,
+            decay_power: 2.0,
+            final_learning_rate: 1e-7,
+            hugectr_compat: false,
+            clip_norm: None,
+            seed: 1,
+            sum_blocks: None,
+            precision: Precision::F32,
+            loss_scale: 65536.0,
+            loss_scale_interval: 2000,
+            log_every: 100,
+        }
+    }
+}
+
+/// Arithmetic of the dense layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// IEEE single precision.
+    #[value(alias = "fp32")]
+    F32,
+    /// Single precision with products of 19-bit operands (accelerators).
+    Tf32,
+    /// bfloat16 products, f32 sums.
+    Bf16,
+    /// Half precision products, f32 sums.
+    F16,
+}
+
+/// When and where the state is saved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckpointConfig {
+    /// Folder of the checkpoints. Unset: none are written.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
+    pub dir: Option<PathBuf>,
+    /// Steps between two checkpoints; 0: at the end alone. One is always written at the end.
+    pub save_every: u64,
+    /// The newest checkpoints that are kept.
+    pub keep: usize,
+    /// Whether the checkpoint of the best evaluation is kept besides.
+    pub keep_best: bool,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self { dir: None, save_every: 0, keep: 2, keep_best: true }
+    }
+}
+
+/// How the run uses the machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunConfig {
+    /// Where the arithmetic happens.
+    pub device: DeviceChoice,
+    /// Folder of compiled CUDA kernels. Unset: kernels are compiled when they are first used, and
+    /// kept.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
+    pub kernels: Option<PathBuf>,
+    /// File of algorithms for matrix products on a CUDA device: those that are not in it are
+    /// searched when a product is first needed, and kept. Unset: the library's first proposal.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
+    pub algorithms: Option<PathBuf>,
+    /// Threads of this process, over all its ranks. Unset: one per core. It never changes a result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// The processor's instructions that arithmetic may use. It never changes a result.
+    pub instructions: Instructions,
+    /// Data-parallel ranks.
+    pub ranks: usize,
+    /// Ranks that evaluate alone, besides `ranks`, while these train. Unset: those that train
+    /// evaluate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_ranks: Option<usize>,
+    /// Which rows are replicated on every rank: `"off"`, `"auto"` or `"rows=N"`.
+    pub hybrid: Hybrid,
+    /// How the stages of an iteration are laid on lanes.
+    pub schedule: ScheduleChoice,
+    /// How bytes travel between ranks.
+    pub transport: TransportChoice,
+    /// Folder for everything that is written and has no folder of its own.
+    #[serde(serialize_with = "paths::one")]
+    pub output_dir: PathBuf,
+}
+
+impl Default for RunConfig {
+    fn default() -> Self {
+        Self {
+            device: DeviceChoice::Auto,
+            kernels: None,
+            algorithms: None,
+            threads: None,
+            instructions: Instructions::Auto,
+            ranks: 1,
+            eval_ranks: None,
+            hybrid: Hybrid::Auto,
+            schedule: ScheduleChoice::Serial,
+            transport: TransportChoice::Auto,
+            output_dir: PathBuf::from("headlong-out"),
+        }
+    }
+}
+
+/// Where the arithmetic happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceChoice {
+    /// The fastest device present.
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A CUDA device.
+    Cuda,
+}
+
+/// The processor's instructions that arithmetic may use; each includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum Instructions {
+    /// All that the processor has.
+    Auto,
+    /// What every processor of the architecture has.
+    Portable,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512.
+    Avx512,
+    /// AVX-512 and its products of bf16.
+    Avx512Bf16,
+}
+
+/// Which rows are replicated on every rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Hybrid {
+    /// None: every row has one owner.
+    Off,
+    /// The rows for which it pays, by the cost model.
+    Auto,
+    /// The N most frequent rows.
+    Rows(u64),
+}
+
+impl TryFrom<String> for Hybrid {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl std::str::FromStr for Hybrid {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rows = text.strip_prefix("rows=").and_then(|number| number.parse().ok());
+        match (text, rows) {
+            ("off", _) => Ok(Self::Off),
+            ("auto", _) => Ok(Self::Auto),
+            (_, Some(rows)) => Ok(Self::Rows(rows)),
+            _ => Err(format!("expected \"off\", \"auto\" or \"rows=N\", found \"{text}\"")),
+        }
+    }
+}
+
+impl From<Hybrid> for String {
+    fn from(hybrid: Hybrid) -> Self {
+        match hybrid {
+            Hybrid::Off => "off".to_owned(),
+            Hybrid::Auto => "auto".to_owned(),
+            Hybrid::Rows(rows) => format!("rows={rows}"),
+        }
+    }
+}
+
+/// How the stages of an iteration are laid on lanes. Results do not depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ScheduleChoice {
+    /// All stages on one lane, in program order.
+    Serial,
+    /// Lanes run beside each other: on a CPU, exchanges under all that computes.
+    Overlapped,
+    /// The overlapped iteration, captured once and replayed.
+    Captured,
+}
+
+/// How bytes travel between ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum TransportChoice {
+    /// The best that all ranks can use.
+    Auto,
+    /// Threads of one process.
+    Local,
+    /// Shared memory between processes.
+    Shm,
+    /// TCP.
+    Tcp,
+    /// NCCL.
+    Nccl,
+    /// InfiniBand verbs.
+    Verbs,
+}
+
+impl TransportChoice {
+    /// Of what carries the payload, once that is known; before, of threads.
+    pub fn name(self) -> &'static str {
+        match self {
+            TransportChoice::Auto | TransportChoice::Local => "local",
+            TransportChoice::Shm => "shm",
+            TransportChoice::Tcp => "tcp",
+            TransportChoice::Nccl => "nccl",
+            TransportChoice::Verbs => "verbs",
+        }
+    }
+}

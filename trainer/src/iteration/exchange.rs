@@ -1,0 +1,144 @@
+//! What ranks exchange in a step, whichever way it goes: ids, vectors, gradients, and the one
+//! all-reduce.
+
+mod by_node;
+mod device;
+
+pub(crate) use by_node::ByNode;
+pub(crate) use device::Devices;
+
+use crate::data::failed;
+use crate::error::Result;
+use crate::iteration::model::Model;
+use crate::iteration::ranks::exchange_failed;
+use crate::iteration::schedule::Access::{Read, Write};
+use crate::iteration::schedule::{At, Resource};
+use headlong_embedding::hybrid::IdExchange;
+
+/// How ranks exchange.
+pub(crate) enum Exchange {
+    /// There is one rank.
+    None,
+    /// Each rank with each owner. Where every rank knows all ids, none asks for rows.
+    Flat {
+        /// Whether it does.
+        knows_all_ids: bool,
+    },
+    /// Equal rows are merged in the node, by proxies.
+    ByNode(ByNode),
+    /// Between devices, whose hosts do not know the counts.
+    Device(Devices),
+}
+
+impl Exchange {
+    /// Ranks ask owners for rows.
+    pub(crate) fn ids(&self, at: &At<'_>) -> Result<()> {
+        match self {
+            Self::None | Self::Flat { knows_all_ids: true } => Ok(()),
+            Self::Flat { knows_all_ids: false } => ask(at),
+            Self::ByNode(proxies) => proxies.ids(at),
+            Self::Device(devices) => devices.ids(at),
+        }
+    }
+
+    /// Vectors go from their owners to the ranks that asked.
+    pub(crate) fn vectors(&self, at: &At<'_>) -> Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Flat { .. } => {
+                let route = at.route();
+                let (answers, requests) = route.vector_exchange();
+                let (from, mut to) = (at.send_rows(Read).read(), at.recv_rows(Write).write());
+                let (from, to) = (first(from.data(), answers), first_mut(to.data_mut(), requests));
+                let ranks = &at.model().communicator;
+                let sent = ranks.all_to_all_v(from, answers, to, requests);
+                sent.map_err(exchange_failed("the vectors"))
+            }
+            Self::ByNode(proxies) => proxies.vectors(at),
+            Self::Device(devices) => devices.vectors(at),
+        }
+    }
+
+    /// Gradients go the way back that the vectors came.
+    pub(crate) fn gradients(&self, at: &At<'_>) -> Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Flat { .. } => {
+                let route = at.route();
+                let (answers, requests) = route.vector_exchange();
+                let (from, mut to) = (at.recv_rows(Read).read(), at.send_rows(Write).write());
+                let (from, to) = (first(from.data(), requests), first_mut(to.data_mut(), answers));
+                let ranks = &at.model().communicator;
+                let sent = ranks.all_to_all_v(from, requests, to, answers);
+                sent.map_err(exchange_failed("the gradients of rows"))
+            }
+            Self::ByNode(proxies) => proxies.gradients(at),
+            Self::Device(devices) => devices.gradients(at),
+        }
+    }
+
+    /// Sums gradients and loss sums over all ranks; replicated rows move as pieces of the sum are
+    /// final, unless the loss is scaled: then all gradients are looked at first.
+    pub(crate) fn all_reduce_and_update_replicated(&self, at: &At<'_>) -> Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Flat { .. } | Self::ByNode(_) => all_reduce(at),
+            Self::Device(devices) => devices.all_reduce_and_update_replicated(at),
+        }
+    }
+
+    /// The logits of all ranks, in the order of the samples. The last shares may be short: what
+    /// lies after their ends is not looked at.
+    pub(crate) fn gather_logits(&self, at: &At<'_>) -> Result<()> {
+        let (mine, all) = at.all_logits();
+        match self {
+            Self::None => Ok(()),
+            Self::Flat { .. } | Self::ByNode(_) => {
+                let ranks = &at.model().communicator;
+                let share_len = at.call.num_samples_of_all.div_ceil(ranks.num_ranks());
+                let (mine, mut all) = (mine.read::<f32>(), all.write::<f32>());
+                let all = &mut all.data_mut()[..share_len * ranks.num_ranks()];
+                let gathered = ranks.all_gather(&mine.data()[..share_len], all);
+                gathered.map_err(exchange_failed("the predictions"))
+            }
+            Self::Device(devices) => devices.gather_logits(at, mine, all),
+        }
+    }
+}
+
+fn ask(at: &At<'_>) -> Result<()> {
+    let (mut route, ranks) = (at.route_mut(), &at.model().communicator);
+    let (request_counts, asked_counts) = route.count_exchange();
+    let sent = ranks.all_to_all(request_counts, asked_counts);
+    sent.map_err(exchange_failed("the numbers of ids"))?;
+    let exchange = route.id_exchange();
+    let IdExchange { requests, request_counts, asked, asked_counts } =
+        exchange.map_err(|error| failed("ranks ask for too much", error))?;
+    let sent = ranks.all_to_all_v(requests, request_counts, asked, asked_counts);
+    sent.map_err(exchange_failed("the ids"))
+}
+
+/// In pieces: a transport that moves bytes by itself goes on while a piece's rows are updated.
+fn all_reduce(at: &At<'_>) -> Result<()> {
+    at.declared(Resource::LearningRates, Read);
+    let Model { tables, communicator, chunk_len, .. } = at.model();
+    let (mut updated, is_scaled) = (Ok(()), at.loss_scale(Read).is_some());
+    let len = tables.frequent_len();
+    let mut gradients = at.reduced().write_all::<f32>();
+    let reduced = communicator.all_reduce_chunks(&mut gradients, *chunk_len, &mut |ready, all| {
+        let ready = ready.start.min(len)..ready.end.min(len);
+        if updated.is_ok() && !is_scaled {
+            updated = tables.update_replicated(at, &all[..len], ready);
+        }
+    });
+    reduced.map_err(exchange_failed("the gradients"))?;
+    updated.map_err(|error| failed("the replicated rows cannot be updated", error))
+}
+
+fn first<'a>(values: &'a [f32], counts: &[usize]) -> &'a [f32] {
+    &values[..counts.iter().sum()]
+}
+
+fn first_mut<'a>(values: &'a mut [f32], counts: &[usize]) -> &'a mut [f32] {
+    &mut values[..counts.iter().sum()]
+}

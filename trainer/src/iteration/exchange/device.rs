@@ -1,0 +1,89 @@
+//! Between ranks whose models lie on devices. Counts stay on the devices, so what travels are slots
+//! of a fixed size, one for each pair of ranks: a kernel writes how much of it is used, and flags
+//! what would not fit. Between nodes only what is used travels, where the network can be told so by
+//! the device.
+
+use crate::error::Result;
+use crate::iteration::ranks::exchange_failed;
+use crate::iteration::schedule::Access::{Read, Write};
+use crate::iteration::schedule::{At, Resource};
+use headlong_comm::device::narrow::Narrow;
+use headlong_comm::{Blocks, DeviceCollectives};
+use headlong_device::Mat;
+use headlong_device::cuda::DevicePtr;
+
+/// Bytes of an element of vectors and gradients.
+const ELEMENT_BYTES: usize = size_of::<f32>();
+
+/// The other ranks' devices.
+pub(crate) struct Devices {
+    pub(crate) ranks: Box<dyn DeviceCollectives>,
+    /// Where vectors between them travel in bf16.
+    pub(crate) narrow: Option<Narrow>,
+}
+
+impl Devices {
+    /// Ranks ask owners for rows.
+    pub(super) fn ids(&self, at: &At<'_>) -> Result<()> {
+        let slots = at.route_mut().id_slots();
+        let blocks = Blocks {
+            from: slots.from,
+            to: slots.to,
+            bytes_per_peer: slots.bytes_per_peer,
+            lengths: slots.lengths,
+        };
+        self.ranks.all_to_all_v(at.stream, blocks).map_err(exchange_failed("the ids"))
+    }
+
+    /// Vectors go from their owners to the ranks that asked.
+    pub(super) fn vectors(&self, at: &At<'_>) -> Result<()> {
+        let lengths = at.route().vector_lengths();
+        let exchanged = self.exchange(at, (at.send_rows(Read), at.recv_rows(Write)), lengths);
+        exchanged.map_err(exchange_failed("the vectors"))
+    }
+
+    /// Gradients go the way back that their vectors came.
+    pub(super) fn gradients(&self, at: &At<'_>) -> Result<()> {
+        let [answers, gradients] = at.route().vector_lengths();
+        let (from, to) = (at.recv_rows(Read), at.send_rows(Write));
+        let exchanged = self.exchange(at, (from, to), [gradients, answers]);
+        exchanged.map_err(exchange_failed("the gradients of rows"))
+    }
+
+    fn exchange(
+        &self,
+        at: &At<'_>,
+        (from, to): (&Mat, &Mat),
+        [lengths, arriving]: [DevicePtr; 2],
+    ) -> headlong_comm::Result<()> {
+        let bytes_per_peer = at.model().tables.slot_elements() * ELEMENT_BYTES;
+        let (from, to) = (from.device_ptr(), to.device_ptr());
+        let blocks = Blocks { from, to, bytes_per_peer, lengths };
+        match &self.narrow {
+            Some(narrow) => narrow.all_to_all_v(&*self.ranks, at.stream, blocks, arriving),
+            None => self.ranks.all_to_all_v(at.stream, blocks),
+        }
+    }
+
+    /// The one all-reduce of a step, and then the replicated rows.
+    pub(super) fn all_reduce_and_update_replicated(&self, at: &At<'_>) -> Result<()> {
+        at.declared(Resource::LearningRates, Read);
+        let reduced = at.reduced();
+        let len = reduced.bytes() / ELEMENT_BYTES;
+        let summed = self.ranks.all_reduce_f32(at.stream, reduced.device_ptr(), len);
+        summed.map_err(exchange_failed("the gradients"))?;
+        // Where the loss is scaled, they wait until all gradients have been looked at.
+        if at.loss_scale(Read).is_none() {
+            at.model().tables.update_replicated_on_device(at);
+        }
+        Ok(())
+    }
+
+    /// The logits of all ranks, in the order of the samples.
+    pub(super) fn gather_logits(&self, at: &At<'_>, mine: &Mat, all: &Mat) -> Result<()> {
+        let share_len = at.call.num_samples_of_all.div_ceil(self.ranks.num_ranks());
+        let (mine, all) = (mine.device_ptr(), all.device_ptr());
+        let gathered = self.ranks.all_gather(at.stream, mine, all, share_len * ELEMENT_BYTES);
+        gathered.map_err(exchange_failed("the predictions"))
+    }
+}

@@ -1,0 +1,184 @@
+//! Lanes: which stream each stage of the schedule runs on, and how long it took there.
+//!
+//! One schedule, two assignments. [`Lanes::serial`] runs all stages on the thread that walks, in
+//! program order. [`Lanes::overlapped`] lets lanes run at the same time: a lane's stages run in
+//! program order, each as soon as the stages that it waits for ([`Schedule::within`]) have run.
+//! Both give the same bits: a stage reads nothing that it has not waited for.
+//!
+//! On a CPU all lanes that compute share the same cores, and threads of their own would only take
+//! them from each other (measured: a tenth slower). So there the exchanges have a thread, and one
+//! other thread takes the first stage that is ready of any lane that computes: while ranks wait for
+//! each other, it goes on.
+
+use crate::error::{Error, Result};
+use crate::iteration::model::Model;
+use crate::iteration::schedule::{Call, Schedule};
+use crate::iteration::trace::Recorder;
+use headlong_device::{Device, Stream};
+
+mod cuda;
+mod overlapped;
+
+use cuda::CudaLanes;
+use overlapped::Overlapped;
+
+/// An ordered queue of work. Stages of one lane run in program order; lanes run beside each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Lane {
+    /// Batches on their way to the device.
+    Copy,
+    /// Routing, lookups and updates of the tables.
+    Sparse,
+    /// Everything between ranks.
+    Comm,
+    /// Dense layers, interaction, loss, dense optimiser.
+    Dense,
+}
+
+impl Lane {
+    /// All lanes, in the order of their tracks in a trace.
+    pub const ALL: [Lane; 4] = [Lane::Copy, Lane::Sparse, Lane::Comm, Lane::Dense];
+
+    /// The name in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Lane::Copy => "copy",
+            Lane::Sparse => "sparse",
+            Lane::Comm => "comm",
+            Lane::Dense => "dense",
+        }
+    }
+}
+
+/// An assignment of lanes to streams.
+pub struct Lanes {
+    stream: Stream,
+    assigned: Assigned,
+}
+
+enum Assigned {
+    /// All stages run in program order, which satisfies every wait.
+    InOrder,
+    /// On the CPU: two threads.
+    Overlapped(Overlapped),
+    /// On a CUDA device: streams.
+    Cuda(Box<CudaLanes>),
+}
+
+impl Lanes {
+    /// All lanes on one stream: the stages run in program order, which satisfies every wait.
+    ///
+    /// # Errors
+    /// What the device refuses.
+    pub fn serial(stream: Stream) -> Result<Self> {
+        let assigned = match stream.device() {
+            Device::Cuda(_) => Assigned::Cuda(Box::new(CudaLanes::serial(&stream)?)),
+            _ => Assigned::InOrder,
+        };
+        Ok(Self { stream, assigned })
+    }
+
+    /// Lanes that run beside each other: exchanges under computation, on a CUDA device whatever
+    /// does not wait for each other.
+    ///
+    /// # Errors
+    /// What the device refuses.
+    pub fn overlapped(stream: Stream) -> Result<Self> {
+        let assigned = match stream.device() {
+            Device::Cuda(_) => Assigned::Cuda(Box::new(CudaLanes::overlapped(&stream)?)),
+            _ => Assigned::Overlapped(Overlapped::new()?),
+        };
+        Ok(Self { stream, assigned })
+    }
+
+    /// As [`Lanes::overlapped`]; a whole step over a full batch is captured once for each batch
+    /// slot and then replayed.
+    ///
+    /// # Errors
+    /// What the device refuses, and devices that have no graphs.
+    pub fn captured(stream: Stream) -> Result<Self> {
+        let mut lanes = Self::overlapped(stream)?;
+        match &mut lanes.assigned {
+            Assigned::Cuda(cuda) => cuda.capture_steps(),
+            _ => {
+                return Err(Error::unsupported(
+                    "--schedule captured",
+                    "graphs are captured on a CUDA device",
+                ));
+            }
+        }
+        Ok(lanes)
+    }
+
+    /// The stream of a lane.
+    pub fn stream(&self, lane: Lane) -> &Stream {
+        match &self.assigned {
+            Assigned::Cuda(cuda) => cuda.stream(lane),
+            _ => &self.stream,
+        }
+    }
+
+    /// Whether walks over full batches become graphs.
+    pub(crate) fn captures(&self) -> bool {
+        matches!(&self.assigned, Assigned::Cuda(cuda) if cuda.captures())
+    }
+
+    /// Runs the stages of `schedule`; neighbouring stages that repeat run once per micro-batch,
+    /// together. Returns when all have run, on a CUDA device when all are enqueued.
+    ///
+    /// # Errors
+    /// That of the first stage that fails; later stages do not run.
+    pub fn walk(
+        &self,
+        schedule: &Schedule,
+        model: &Model,
+        call: &Call<'_>,
+        recorder: &mut Recorder,
+    ) -> Result<()> {
+        match &self.assigned {
+            Assigned::InOrder => walk_in_order(&self.stream, schedule, model, call, recorder),
+            Assigned::Overlapped(overlapped) => {
+                overlapped.walk(&self.stream, schedule, model, call, recorder)
+            }
+            Assigned::Cuda(cuda) => cuda.walk(schedule, model, call, recorder),
+        }
+    }
+
+    /// As [`Lanes::walk`], through a whole step or evaluation over the batch of slot `slot`: what
+    /// can be replayed is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn walk_whole(
+        &self,
+        schedule: &Schedule,
+        model: &Model,
+        call: &Call<'_>,
+        slot: usize,
+        recorder: &mut Recorder,
+    ) -> Result<()> {
+        match &self.assigned {
+            Assigned::Cuda(cuda) => cuda.replay(schedule, model, call, slot, recorder),
+            _ => self.walk(schedule, model, call, recorder),
+        }
+    }
+}
+
+/// Runs all stages on this thread, in program order.
+fn walk_in_order(
+    stream: &Stream,
+    schedule: &Schedule,
+    model: &Model,
+    call: &Call<'_>,
+    recorder: &mut Recorder,
+) -> Result<()> {
+    for (index, micro_batch) in schedule.program_order(call.num_micro_batches) {
+        let stage = &schedule.stages[index];
+        if let Some(call) = call.of(stage, micro_batch) {
+            let started = recorder.start();
+            stage.run(model, stream, &call)?;
+            recorder.finish(stage, started);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! Lanes on a CUDA device: a lane is a stream, a wait between lanes is an event, and a walk begins
+//! and ends on the dense lane.
+//!
+//! The host only enqueues. The same walk on a capturing stream makes a graph. A walk begins when
+//! the one before has ended, in a graph as outside of one ([`crate::iteration::schedule::BORDER`]).
+
+use super::Lane;
+use crate::error::{Error, Result};
+use crate::iteration::model::Model;
+use crate::iteration::schedule::{Call, Schedule, Stage};
+use crate::iteration::trace::Recorder;
+use headlong_device::Stream;
+use headlong_device::cuda::{CudaStream, Event, Graph, nvtx};
+use headlong_device::pool::Pool;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Stages of the longest list.
+const MOST_STAGES: usize = 32;
+
+/// The streams of the lanes, and what they tell each other.
+pub(super) struct CudaLanes {
+    /// In the order of [`Lane::ALL`]; clones of one stream where lanes do not run beside each
+    /// other.
+    streams: [Stream; Lane::ALL.len()],
+    beside_each_other: bool,
+    begun: Event,
+    finished: Event,
+    /// One for each stage that another lane waits for.
+    done: Vec<Event>,
+    ended: Vec<Event>,
+    /// Before and after each stage, where times are recorded.
+    timed: Vec<[Event; 2]>,
+    /// The walks over full batches, by slot, where they are to be captured.
+    captured: Option<[Mutex<Captured>; Model::NUM_SLOTS]>,
+}
+
+/// When a walk's stages are stamped with the time.
+#[derive(Clone, Copy)]
+enum Clock {
+    Off,
+    OfThisWalk,
+    /// At every replay of the graph that is being captured.
+    OfReplays,
+}
+
+impl Clock {
+    fn stamp(self, stream: &CudaStream, event: &Event) {
+        match self {
+            Clock::Off => {}
+            Clock::OfThisWalk => stream.record(event),
+            Clock::OfReplays => stream.record_in_graph(event),
+        }
+    }
+}
+
+/// A walk on its way to being one graph.
+enum Captured {
+    /// It has not run yet: the first time it runs eagerly, which loads every kernel and chooses
+    /// every algorithm.
+    NotYet,
+    /// It has run.
+    Warm,
+    /// It is a graph.
+    Graph(Graph),
+}
+
+impl CudaLanes {
+    /// All lanes on one stream.
+    pub(super) fn serial(stream: &Stream) -> Result<Self> {
+        Self::new(std::array::from_fn(|_| stream.clone()), false)
+    }
+
+    /// A stream for each lane; the dense lane's is `stream`.
+    pub(super) fn overlapped(stream: &Stream) -> Result<Self> {
+        let device = stream.cuda_body().device().clone();
+        // Only the host's part of building a model uses a pool.
+        let pool = Arc::new(Pool::new(1));
+        let another = || Stream::cuda(&device, Arc::clone(&pool)).map_err(no_streams);
+        let streams = [another()?, another()?, another()?, stream.clone()];
+        Self::new(streams, true)
+    }
+
+    fn new(streams: [Stream; Lane::ALL.len()], beside_each_other: bool) -> Result<Self> {
+        let device = streams[0].cuda_body().device().clone();
+        let events = |count: usize, timing: bool| -> Result<Vec<Event>> {
+            let new = |_| if timing { Event::with_timing(&device) } else { Event::new(&device) };
+            (0..count).map(new).collect::<headlong_device::Result<_>>().map_err(no_streams)
+        };
+        let timed = events(2 * MOST_STAGES, true)?;
+        let mut timed = timed.into_iter();
+        Ok(Self {
+            streams,
+            beside_each_other,
+            begun: Event::new(&device).map_err(no_streams)?,
+            finished: Event::with_timing(&device).map_err(no_streams)?,
+            captured: None,
+            done: events(MOST_STAGES, false)?,
+            ended: events(Lane::ALL.len(), false)?,
+            timed: std::iter::from_fn(|| Some([timed.next()?, timed.next()?])).collect(),
+        })
+    }
+
+    /// From now on, [`Self::replay`] replays.
+    pub(super) fn capture_steps(&mut self) {
+        self.captured = Some(std::array::from_fn(|_| Mutex::new(Captured::NotYet)));
+    }
+
+    pub(super) fn captures(&self) -> bool {
+        self.captured.is_some()
+    }
+
+    pub(super) fn stream(&self, lane: Lane) -> &Stream {
+        &self.streams[lane as usize]
+    }
+
+    fn cuda(&self, lane: Lane) -> &CudaStream {
+        self.stream(lane).cuda_body()
+    }
+
+    /// As [`Self::walk`] over the batch of slot `slot`, in one launch where that walk has been
+    /// captured: over full batches alone, since a graph's sizes are fixed. The batch of next may
+    /// then be short.
+    pub(super) fn replay(
+        &self,
+        schedule: &Schedule,
+        model: &Model,
+        call: &Call<'_>,
+        slot: usize,
+        recorder: &mut Recorder,
+    ) -> Result<()> {
+        let main = self.cuda(Lane::Dense);
+        match &self.captured {
+            Some(captured) if model.is_replayable(call, slot) => {
+                // Note: what a panicking walk leaves behind is no graph.
+                let mut captured = captured[slot].lock().unwrap_or_else(PoisonError::into_inner);
+                match &*captured {
+                    Captured::Graph(graph) => self.launch(graph, schedule, call, recorder)?,
+                    _ if !model.is_full(call, slot) => {
+                        self.walk(schedule, model, call, recorder)?
+                    }
+                    Captured::NotYet => {
+                        self.walk(schedule, model, call, recorder)?;
+                        *captured = Captured::Warm;
+                    }
+                    Captured::Warm => {
+                        let graph = self.capture(schedule, model, call, recorder)?;
+                        self.launch(&graph, schedule, call, recorder)?;
+                        *captured = Captured::Graph(graph);
+                    }
+                }
+            }
+            _ => self.walk(schedule, model, call, recorder)?,
+        }
+        model.slots[slot].mark_end(main);
+        self.check("launch", call)
+    }
+
+    fn capture(
+        &self,
+        schedule: &Schedule,
+        model: &Model,
+        call: &Call<'_>,
+        recorder: &mut Recorder,
+    ) -> Result<Graph> {
+        let clock = if recorder.is_on() { Clock::OfReplays } else { Clock::Off };
+        let mut outcome = Ok(());
+        let graph = self.cuda(Lane::Dense).capture(|| {
+            outcome = self.enqueue(schedule, model, call, clock);
+            Ok(())
+        });
+        outcome?;
+        graph.map_err(|source| failed_at("capture", call, source))
+    }
+
+    fn launch(
+        &self,
+        graph: &Graph,
+        schedule: &Schedule,
+        call: &Call<'_>,
+        recorder: &mut Recorder,
+    ) -> Result<()> {
+        graph.launch(self.cuda(Lane::Dense));
+        if recorder.is_on() { self.take_times(schedule, call, recorder) } else { Ok(()) }
+    }
+
+    fn check(&self, stage: &'static str, call: &Call<'_>) -> Result<()> {
+        self.stream(Lane::Dense).check().map_err(|source| failed_at(stage, call, source))
+    }
+
+    /// Enqueues all stages, each on its lane.
+    pub(super) fn walk(
+        &self,
+        schedule: &Schedule,
+        model: &Model,
+        call: &Call<'_>,
+        recorder: &mut Recorder,
+    ) -> Result<()> {
+        let clock = if recorder.is_on() { Clock::OfThisWalk } else { Clock::Off };
+        self.enqueue(schedule, model, call, clock)?;
+        if recorder.is_on() { self.take_times(schedule, call, recorder) } else { Ok(()) }
+    }
+
+    fn enqueue(
+        &self,
+        schedule: &Schedule,
+        model: &Model,
+        call: &Call<'_>,
+        clock: Clock,
+    ) -> Result<()> {
+        let stages = &schedule.stages;
+        assert!(stages.len() <= MOST_STAGES, "at most {MOST_STAGES} stages in a list");
+        self.fork();
+        for (index, micro_batch) in schedule.program_order(call.num_micro_batches) {
+            let stage = &stages[index];
+            self.wait(schedule, index);
+            let (stream, cuda) = (self.stream(stage.lane), self.cuda(stage.lane));
+            let Some(call) = &call.of(stage, micro_batch) else {
+                self.mark_done(index, cuda);
+                continue;
+            };
+            let _range = range_of(stage);
+            clock.stamp(cuda, &self.timed[index][0]);
+            stage.run(model, stream, call)?;
+            stream.check().map_err(|source| failed_at(stage.name, call, source))?;
+            clock.stamp(cuda, &self.timed[index][1]);
+            self.mark_done(index, cuda);
+        }
+        self.join();
+        clock.stamp(self.cuda(Lane::Dense), &self.finished);
+        Ok(())
+    }
+
+    fn mark_done(&self, index: usize, cuda: &CudaStream) {
+        if self.beside_each_other {
+            cuda.record(&self.done[index]);
+        }
+    }
+
+    /// All lanes begin behind what the dense lane was given before.
+    fn fork(&self) {
+        if self.beside_each_other {
+            self.cuda(Lane::Dense).record(&self.begun);
+        }
+        for lane in self.others() {
+            self.cuda(lane).wait(&self.begun);
+        }
+    }
+
+    /// What the dense lane is given later runs behind all lanes.
+    fn join(&self) {
+        for lane in self.others() {
+            self.cuda(lane).record(&self.ended[lane as usize]);
+            self.cuda(Lane::Dense).wait(&self.ended[lane as usize]);
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = Lane> {
+        let lanes = Lane::ALL.into_iter().filter(|&lane| lane != Lane::Dense);
+        lanes.filter(|_| self.beside_each_other)
+    }
+
+    fn wait(&self, schedule: &Schedule, index: usize) {
+        if self.beside_each_other {
+            let cuda = self.cuda(schedule.stages[index].lane);
+            schedule.within[index].iter().for_each(|&awaited| cuda.wait(&self.done[awaited]));
+        }
+    }
+
+    /// Waits for the walk, for whoever wants to see its times.
+    fn take_times(
+        &self,
+        schedule: &Schedule,
+        call: &Call<'_>,
+        recorder: &mut Recorder,
+    ) -> Result<()> {
+        let ended = self.stream(Lane::Dense).synchronize();
+        ended.map_err(|source| failed_at("the end of the step", call, source))?;
+        let ran = |stage: &Stage| call.of(stage, 0).is_some();
+        for (index, stage) in schedule.stages.iter().enumerate().filter(|(_, stage)| ran(stage)) {
+            let [before, after] = &self.timed[index];
+            let (length, ago) = (after.elapsed_us(before), self.finished.elapsed_us(after));
+            if let (Ok(length), Ok(ago)) = (length, ago) {
+                recorder.add_on_device(stage, length * 1e-6, ago * 1e-6);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A range for profilers, where one listens.
+fn range_of(stage: &Stage) -> Option<nvtx::Range> {
+    let name = nvtx::is_listening().then(|| CString::new(stage.name).ok()).flatten()?;
+    nvtx::range(&name)
+}
+
+fn failed_at(stage: &'static str, call: &Call<'_>, source: headlong_device::DeviceError) -> Error {
+    Error::Device { stage, step: call.dense_step.number, source: source.into() }
+}
+
+fn no_streams(source: headlong_device::DeviceError) -> Error {
+    crate::data::failed("the lanes of the device cannot be made", source)
+}

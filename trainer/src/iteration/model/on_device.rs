@@ -1,0 +1,312 @@
+//! What the host and a device with memory of its own hand each other: batches, learning rates, loss
+//! sums.
+//!
+//! Everything goes through page-locked memory of a batch slot: the host writes there before it
+//! enqueues a step, the step's first copies read it, its last one writes the loss sums back. A slot
+//! is written again two steps later, when its step has ended.
+
+use super::{BatchSlot, Model};
+use crate::data::failed;
+use crate::error::{Cause, Error, Result};
+use crate::iteration::exchange::{Devices, Exchange};
+use crate::iteration::ranks::exchange_failed;
+use crate::iteration::schedule::Call;
+use headlong_comm::device::narrow::Narrow;
+use headlong_comm::{Compress, DeviceCollectives, DeviceSizes};
+use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
+use headlong_device::{DeviceError, Stream};
+use headlong_embedding::EmbeddingError;
+use headlong_mlp::loss_scale::{STATE_LEN, ScaleState};
+use headlong_reader::Batch;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A device that is found to have failed behind the stages of step `step`.
+fn lost_behind(step: u64, source: Cause) -> Error {
+    Error::Device { stage: "the end of the step", step, source }
+}
+
+/// The page-locked memory of one slot.
+pub(super) struct Staging {
+    /// Labels, one a sample.
+    labels: Mutex<Pinned>,
+    /// Dense features, samples × features.
+    dense: Mutex<Pinned>,
+    /// The step's [`DeviceStep`] for the dense parameters, then the one for the tables.
+    rates: Mutex<Pinned>,
+    /// What the loss summed up, two numbers a block.
+    sums: Mutex<Pinned>,
+    /// The state of the loss scale behind the step.
+    scaling: Mutex<Pinned>,
+    /// What the step has found that is not finite.
+    found: Mutex<Pinned>,
+    /// Behind everything that was enqueued with this slot as the batch of now.
+    ended: Event,
+}
+
+/// Bytes of one [`DeviceStep`].
+pub(super) const RATES_BYTES: usize = size_of::<DeviceStep>();
+
+impl Staging {
+    /// Room for `samples` samples of `num_dense` features, and `blocks` loss sums.
+    pub(super) fn new(
+        stream: &Stream,
+        samples: usize,
+        num_dense: usize,
+        blocks: usize,
+    ) -> Result<Self> {
+        let device = stream.cuda_body().device();
+        let pinned =
+            |bytes: usize| Pinned::new(device, bytes.max(1)).map(Mutex::new).map_err(refused);
+        Ok(Self {
+            labels: pinned(samples * 4)?,
+            dense: pinned(samples * num_dense * 4)?,
+            rates: pinned(2 * RATES_BYTES)?,
+            sums: pinned(blocks * 2 * 4)?,
+            scaling: pinned(STATE_LEN * 4)?,
+            found: pinned(8)?,
+            ended: Event::new(device).map_err(refused)?,
+        })
+    }
+}
+
+impl BatchSlot {
+    fn staging(&self) -> &Staging {
+        self.staging.as_ref().expect("slots of a model on a device have page-locked memory")
+    }
+
+    /// Marks the end of what was enqueued with this slot as the batch of now.
+    pub(crate) fn mark_end(&self, main: &CudaStream) {
+        main.record(&self.staging().ended);
+    }
+
+    /// Puts a batch where the device's copies find it.
+    fn stage(&self, with_dense: bool) -> Result<()> {
+        let (batch, staging) = (self.batch(), self.staging());
+        let mut labels = lock(&staging.labels);
+        let labels = &mut labels.as_mut_slice::<f32>()[..batch.num_samples];
+        match batch.labels.is_empty() {
+            true => labels.fill(0.0),
+            false => labels.copy_from_slice(&batch.labels),
+        }
+        if with_dense {
+            lock(&staging.dense).as_mut_slice::<f32>()[..batch.dense.len()]
+                .copy_from_slice(&batch.dense);
+        }
+        let staged = self.route_mut().stage(&super::BatchIds(&batch));
+        staged.map_err(|error| failed("the ids of a batch cannot be routed", error))
+    }
+
+    /// Enqueues the copies of a staged batch.
+    fn copy_to_device(&self, stream: &Stream, with_dense: bool) {
+        let (cuda, staging, samples) =
+            (stream.cuda_body(), self.staging(), self.batch().num_samples);
+        cuda.copy_to_device(self.labels.device_ptr(), &lock(&staging.labels), 0..samples * 4);
+        let dense_bytes = samples * self.dense.cols() * 4;
+        if with_dense && dense_bytes > 0 {
+            cuda.copy_to_device(self.dense.device_ptr(), &lock(&staging.dense), 0..dense_bytes);
+        }
+        self.route().copy(stream);
+    }
+}
+
+impl Model {
+    /// Takes what a model needs besides on a device with memory of its own.
+    pub(super) fn go_to_device(&mut self, stream: &Stream) -> Result<()> {
+        let steps =
+            DeviceMemory::new(stream.cuda_body().device(), "learning rates", 2 * RATES_BYTES);
+        let steps = steps.map_err(refused)?;
+        self.tables.set_step_of_device(steps.ptr().offset(RATES_BYTES));
+        self.device_steps = Some(steps);
+        let (num_dense, blocks) = (self.config.data.num_dense, self.loss_sums.rows());
+        for slot in &mut self.slots {
+            slot.staging = Some(Staging::new(stream, slot.labels.rows(), num_dense, blocks)?);
+        }
+        Ok(())
+    }
+
+    /// Meets the other ranks' devices, where there are several: all ranks call it together.
+    pub(crate) fn meet_devices(&mut self, stream: &Stream) -> Result<()> {
+        if self.runs_ahead() && !self.is_alone() {
+            let logits = self.config.eval.batch_size.div_ceil(self.communicator.num_ranks())
+                * size_of::<f32>();
+            let vectors = self.tables.slot_elements() * size_of::<f32>();
+            let ids = self.slots[0].route().id_slots().bytes_per_peer;
+            let sizes = DeviceSizes {
+                block_bytes: logits.max(vectors).max(ids),
+                sum_len: self.reduced.bytes() / size_of::<f32>(),
+            };
+            let failed = || exchange_failed("the devices' addresses");
+            let ranks = self.communicator.attach_device_for(stream, sizes).map_err(failed())?;
+            let mut narrow = None;
+            if self.communicator.options().compress == Compress::Bf16 {
+                narrow = Some(Narrow::new(&*ranks, stream, vectors).map_err(failed())?);
+            }
+            self.exchange = Exchange::Device(Devices { ranks, narrow });
+        }
+        Ok(())
+    }
+
+    /// The other ranks' devices.
+    pub(crate) fn devices(&self) -> Option<&dyn DeviceCollectives> {
+        match &self.exchange {
+            Exchange::Device(devices) => Some(&*devices.ranks),
+            _ => None,
+        }
+    }
+
+    /// Brings the batch of a slot to the device again, where it came from elsewhere than the
+    /// reader.
+    pub(crate) fn stage_again(&self, slot: &BatchSlot) -> Result<()> {
+        if self.runs_ahead() { slot.stage(self.copies_dense()) } else { Ok(()) }
+    }
+
+    /// Whether the model lies on a device that works by itself, behind the host.
+    pub(crate) fn runs_ahead(&self) -> bool {
+        self.device_steps.is_some()
+    }
+
+    /// The addresses of both steps, for the dense parameters and for the tables.
+    pub(crate) fn steps_on_device(&self) -> Option<[DevicePtr; 2]> {
+        self.device_steps.as_ref().map(|steps| [steps.ptr(), steps.ptr().offset(RATES_BYTES)])
+    }
+
+    /// The address of the learning rate and number of the step, for the dense parameters.
+    pub(crate) fn dense_step_on_device(&self) -> Option<DevicePtr> {
+        self.device_steps.as_ref().map(|steps| steps.ptr())
+    }
+
+    /// The host's part before a walk: the batch that comes in and the step's learning rates go
+    /// where the device's copies find them.
+    pub(crate) fn hand_over(&self, call: &Call<'_>) -> Result<()> {
+        if !self.runs_ahead() {
+            return Ok(());
+        }
+        if let Some(incoming) = call.incoming {
+            let slot = call.next.unwrap_or(call.now);
+            self.take_share(slot, incoming)?;
+            slot.stage(self.copies_dense())?;
+        }
+        let rates = lock(&call.now.staging().rates);
+        rates.put(0, &DeviceStep::new(&call.dense_step, &self.dense_optimizer).words());
+        rates
+            .put(RATES_BYTES, &DeviceStep::new(&call.sparse_step, self.tables.optimizer()).words());
+        Ok(())
+    }
+
+    pub(super) fn copies_dense(&self) -> bool {
+        self.config.data.num_dense > 0 && !self.ablation.ignore_dense
+    }
+
+    /// Brings this rank's share of the batch that has come in to where the step reads it. For a
+    /// device the host has taken the share already: what is captured must not look at it.
+    pub(crate) fn bring_batch(
+        &self,
+        stream: &Stream,
+        slot: &BatchSlot,
+        incoming: Option<&Batch>,
+    ) -> Result<()> {
+        if self.runs_ahead() {
+            slot.copy_to_device(stream, self.copies_dense());
+            return Ok(());
+        }
+        incoming.map_or(Ok(()), |incoming| self.copy_batch(slot, incoming))
+    }
+
+    /// Brings the step's learning rates to the device.
+    pub(crate) fn copy_rates(&self, stream: &Stream, slot: &BatchSlot) {
+        if let Some(steps) = &self.device_steps {
+            let rates = lock(&slot.staging().rates);
+            stream.cuda_body().copy_to_device(steps.ptr(), &rates, 0..2 * RATES_BYTES);
+        }
+    }
+
+    /// Sets all loss sums to zero, where other ranks have some of them.
+    pub(crate) fn clear_sums_of_others(&self, stream: &Stream) {
+        if self.share.blocks().len() == self.share.sum_blocks() {
+            return;
+        }
+        match stream.as_cuda() {
+            Some(cuda) => {
+                cuda.fill_bytes(self.loss_sums.device_ptr(), 0, self.loss_sums.rows() * 2 * 4)
+            }
+            None => self.loss_sums.write::<f32>().data_mut().fill(0.0),
+        }
+    }
+
+    /// Brings the step's loss sums to the host, what is not finite, and where the loss scale
+    /// stands.
+    pub(crate) fn fetch_sums(&self, stream: &Stream, slot: &BatchSlot) {
+        let sums = lock(&slot.staging().sums);
+        let bytes = self.loss_sums.rows() * 2 * 4;
+        stream.cuda_body().copy_to_host(&sums, 0..bytes, self.loss_sums.device_ptr());
+        stream.cuda_body().copy_to_host(
+            &lock(&slot.staging().found),
+            0..8,
+            self.record.device_ptr(),
+        );
+        if let Some(scale) = &self.loss_scale {
+            let scaling = lock(&slot.staging().scaling);
+            stream.cuda_body().copy_to_host(&scaling, 0..STATE_LEN * 4, scale.state.device_ptr());
+        }
+    }
+
+    /// The loss sums of the step over the batch of slot `slot`, which is waited for.
+    pub(super) fn sums_of(&self, slot: &BatchSlot, rows: usize, step: u64) -> Result<f64> {
+        let staging = slot.staging();
+        let lost = |source| lost_behind(step, source);
+        match self.devices() {
+            // A peer that is gone would leave this device waiting for ever.
+            Some(devices) => {
+                let deadline = self.config.comm.deadline();
+                let waited = devices.wait(&staging.ended, deadline);
+                waited.map_err(|error| match staging.ended.query() {
+                    // It is this rank's own device that the others will have lost.
+                    Err(_) => lost(error.into()),
+                    Ok(_) => exchange_failed(&format!("step {step}"))(error),
+                })?;
+            }
+            None => staging.ended.synchronize().map_err(|error| lost(error.into()))?,
+        }
+        Ok(headlong_mlp::loss::total_of(&lock(&staging.sums).as_slice::<f32>()[..2 * rows]))
+    }
+
+    /// What the tables' device has flagged, up to step `step`, which is the last.
+    pub(crate) fn check_flags(&self, step: u64) -> Result<()> {
+        self.tables.check_flags().map_err(|error| match error {
+            // It has failed behind what the last loss waits for.
+            EmbeddingError::Device(source) => lost_behind(step, source.into()),
+            error => failed("a batch does not fit what was planned for the device", error),
+        })
+    }
+
+    /// The state of the loss scale behind the step over the batch of a slot that was waited for.
+    pub(super) fn scaling_of(&self, slot: &BatchSlot) -> ScaleState {
+        ScaleState::of(lock(&slot.staging().scaling).as_slice::<f32>())
+    }
+
+    /// What the step over the batch of a slot has found that is not finite.
+    pub(super) fn record_of(&self, slot: &BatchSlot) -> u64 {
+        lock(&slot.staging().found).as_slice::<u64>()[0]
+    }
+
+    /// Takes this rank's share of `incoming` into a slot of the host.
+    pub(super) fn take_share(&self, slot: &BatchSlot, incoming: &Batch) -> Result<()> {
+        slot.take(incoming, &self.share);
+        let (samples, planned) = (slot.batch().num_samples, slot.labels.rows());
+        if samples > planned {
+            return Err(Error::Usage(format!(
+                "a batch of {samples} samples; the plan has room for {planned}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn refused(source: DeviceError) -> Error {
+    failed("the device refuses memory for batches", source)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The schedule orders readers and writers; what a panicking one leaves behind is plain data.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,185 @@
+//! How large the slots of one rank are.
+
+use crate::config::{Config, Interaction, Precision};
+use crate::iteration::share::Share;
+use crate::plan;
+use headlong_device::{DType, SlotId};
+use headlong_mlp::interaction::cross::CrossSpec;
+use headlong_mlp::linear::Compute;
+use headlong_mlp::loss_scale::STATE_LEN;
+use headlong_mlp::mlp::Plans;
+
+/// Slots outside the MLPs, by what they hold.
+pub(super) struct SlotIds {
+    pub(super) vectors: [SlotId; 2],
+    pub(super) bottom_out: [SlotId; 2],
+    pub(super) top_in: [SlotId; 2],
+    pub(super) logits: [SlotId; 2],
+    pub(super) all_logits: SlotId,
+    pub(super) exchanged: [SlotId; 4],
+    pub(super) leading: Leading,
+    /// The state of the loss scale.
+    pub(super) loss_scale: Option<SlotId>,
+    /// Where the first step stopped being numbers.
+    pub(super) record: SlotId,
+    pub(super) batches: [(SlotId, SlotId); 3],
+}
+
+/// Elements of what ranks exchange, which the tables decide; none on one rank.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Exchanged {
+    /// Vectors of rows that this rank asks for.
+    pub(super) requested: usize,
+    /// Vectors of rows that it is asked for.
+    pub(super) asked: usize,
+    /// Rows of peers, where this rank is a proxy of its node.
+    pub(super) inside: usize,
+    /// Rows of the node.
+    pub(super) across: usize,
+    /// Gradients of frequent rows.
+    pub(super) frequent: usize,
+}
+
+/// Slots that lie before the dense gradients.
+pub(super) struct Leading {
+    pub(super) frequent: SlotId,
+    pub(super) loss_sums: SlotId,
+    pub(super) votes: SlotId,
+}
+
+/// Numbers that ranks add up with the gradients of each step.
+pub const NUM_VOTES: usize = 16;
+
+/// Of these, the one in which ranks tell each other that a gradient is not finite.
+pub(super) const OVERFLOW_VOTE: usize = NUM_VOTES - 1;
+
+/// Sizes that slots are planned from: those of one rank, unless they say otherwise.
+pub(super) struct Sizes {
+    /// Samples of one micro-batch.
+    pub(super) micro: usize,
+    /// Micro-batches of a step.
+    pub(super) accumulate: usize,
+    /// Samples of one training step.
+    pub(super) step: usize,
+    /// Samples of the largest evaluation batch.
+    pub(super) evaluation: usize,
+    /// Samples of the largest batch, of training or evaluation.
+    pub(super) largest: usize,
+    pub(super) dim: usize,
+    pub(super) tables: usize,
+    /// Width of the bottom network's output.
+    pub(super) bottom_out: usize,
+    pub(super) top_in: usize,
+    pub(super) ranks: usize,
+    /// Blocks of all ranks.
+    pub(super) sum_blocks: usize,
+    /// Element type of what the dense network and the interaction hand each other.
+    pub(super) between: DType,
+    /// Whether the loss is scaled.
+    pub(super) scaled: bool,
+}
+
+impl Sizes {
+    /// Those of rank 0: no rank's share is larger.
+    pub(super) fn of(config: &Config, ranks: usize, compute: Compute) -> Self {
+        let sum_blocks = config.train.sum_blocks.unwrap_or(ranks);
+        let (batch_size, accumulate) = (config.train.batch_size, config.train.accumulate);
+        let micro = Share::new(0, ranks, sum_blocks, batch_size).micro_batch_size();
+        let (step, evaluation) = (micro * accumulate, config.eval.batch_size.div_ceil(ranks));
+        Self {
+            micro,
+            accumulate,
+            step,
+            evaluation,
+            largest: step.max(evaluation),
+            dim: config.model.dim,
+            tables: config.data.num_sparse,
+            bottom_out: config.model.bottom.last().copied().unwrap_or(0),
+            top_in: plan::top_input_width(config),
+            ranks,
+            sum_blocks,
+            between: compute.dtype(),
+            scaled: config.train.precision == Precision::F16,
+        }
+    }
+
+    /// The cross network, where there is one.
+    pub(super) fn cross(&self, config: &Config, compute: Compute) -> Option<CrossSpec> {
+        (config.model.interaction == Interaction::Cross).then(|| CrossSpec {
+            width: self.top_in,
+            rank: config.model.cross_rank,
+            layers: config.model.cross_layers,
+            max_samples: self.micro,
+            sum_blocks: self.own_blocks(),
+            compute,
+        })
+    }
+
+    pub(super) fn own_blocks(&self) -> usize {
+        self.sum_blocks / self.ranks
+    }
+
+    pub(super) fn add_slots(
+        &self,
+        plans: &mut Plans,
+        num_dense: usize,
+        exchanged: &Exchanged,
+    ) -> SlotIds {
+        let leading = self.add_leading(plans, exchanged.frequent);
+        let mut typed =
+            |name: &str, dtype, rows, cols| plans.activations.matrix(name, dtype, rows, cols);
+        let width = self.tables * self.dim;
+        // Rows of the interaction start at cache lines.
+        let top_in = self.top_in.next_multiple_of(16);
+        let bottom_out = ["bottom_out", "d_bottom_out"]
+            .map(|name| typed(name, self.between, self.micro, self.bottom_out));
+        let top_in =
+            ["top_in", "d_top_in"].map(|name| typed(name, self.between, self.micro, top_in));
+        let record = typed("record", DType::U64, 1, 1);
+        let mut matrix = |name: &str, rows, cols| typed(name, DType::F32, rows, cols);
+        SlotIds {
+            record,
+            bottom_out,
+            top_in,
+            vectors: [
+                matrix("vectors", self.largest, width),
+                matrix("d_vectors", self.step, width),
+            ],
+            logits: [matrix("logits", self.largest, 1), matrix("d_logits", self.step, 1)],
+            all_logits: matrix(
+                "all_logits",
+                if self.ranks > 1 { self.evaluation * self.ranks } else { 0 },
+                1,
+            ),
+            exchanged: [
+                ("requested", exchanged.requested),
+                ("asked", exchanged.asked),
+                ("rows of peers", exchanged.inside),
+                ("rows of the node", exchanged.across),
+            ]
+            .map(|(name, elements)| matrix(name, 1, elements)),
+            leading,
+            loss_scale: self.scaled.then(|| matrix("loss_scale", 1, STATE_LEN)),
+            batches: [("now", self.step), ("next", self.step), ("evaluation", self.largest)].map(
+                |(name, rows)| {
+                    (
+                        matrix(&format!("labels of {name}"), rows, 1),
+                        matrix(&format!("dense of {name}"), rows, num_dense),
+                    )
+                },
+            ),
+        }
+    }
+
+    /// What the all-reduce takes before the dense gradients, frequent rows first: they are wanted
+    /// first.
+    fn add_leading(&self, plans: &mut Plans, frequent: usize) -> Leading {
+        let mut matrix =
+            |name: &str, rows, cols| plans.leading.matrix(name, DType::F32, rows, cols);
+        Leading {
+            frequent: matrix("gradients of frequent rows", 1, frequent),
+            loss_sums: matrix("loss_sums", self.accumulate * self.sum_blocks, 2),
+            votes: matrix("votes", 1, NUM_VOTES),
+        }
+    }
+}

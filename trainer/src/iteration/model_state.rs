@@ -1,0 +1,348 @@
+//! The model as checkpoints see it: names, shapes, and the doors to its values, wherever its rows
+//! lie.
+//!
+//! A checkpoint knows nothing of ranks: dense parameters are the same on all of them and are taken
+//! from the first; a row of a table comes from whoever holds it.
+
+use crate::config::{Interaction, ModelConfig};
+use crate::data::failed;
+use crate::iteration::model::{Model, ScaleState, is_scale};
+use crate::iteration::ranks::Crew;
+use crate::iteration::table_state::{Group, find_groups};
+use crate::state::checkpoint::{
+    Cause, CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, LossScaleState,
+    ModelFingerprint, OptimizerFingerprint, Section, TableFingerprint, TensorId,
+};
+use crate::state::digest::{chunks, read_error};
+use headlong_device::Mat;
+use headlong_device::pool::Pool;
+use headlong_embedding::TableSpec;
+use headlong_embedding::hybrid::copy_weights;
+use std::sync::{Arc, PoisonError};
+
+impl Model {
+    /// What a checkpoint records to know whether its weights belong to this model.
+    pub fn fingerprint(&self) -> ModelFingerprint {
+        let widths = |widths: &[usize]| widths.iter().map(|&width| width as u64).collect();
+        ModelFingerprint {
+            family: "dlrm".to_owned(),
+            num_dense: self.config.data.num_dense as u64,
+            bottom: widths(&self.config.model.bottom),
+            top: widths(&self.config.model.top),
+            interaction: interaction(&self.config.model),
+            tables: self
+                .tables
+                .specs()
+                .iter()
+                .map(|spec| TableFingerprint {
+                    name: spec.name.clone(),
+                    kind: kind_with_options(spec),
+                    rows: spec.rows,
+                    dim: spec.dim as u64,
+                    pooling: format!("{:?}", spec.pooling).to_lowercase(),
+                })
+                .collect(),
+        }
+    }
+
+    /// What a checkpoint records to know whether its optimiser states belong to this run.
+    pub fn optimizer_fingerprint(&self) -> OptimizerFingerprint {
+        OptimizerFingerprint {
+            dense: format!("{:?}", self.dense_optimizer),
+            sparse: format!("{:?}", self.tables.optimizer()),
+        }
+    }
+
+    /// The matrix of a dense tensor: a parameter, or one of its optimiser states.
+    fn dense_tensor(&self, tensor: TensorId) -> Mat {
+        let arena = tensor.state.map_or(&self.weights, |state| &self.dense_states[state]);
+        arena.mats().nth(tensor.index).expect("a tensor of this model's layout has a slot")
+    }
+}
+
+/// `dot`, `cat`, `cross(layers=3, rank=512)`.
+fn interaction(model: &ModelConfig) -> String {
+    match model.interaction {
+        Interaction::Dot => "dot".to_owned(),
+        Interaction::Cat => "cat".to_owned(),
+        Interaction::Cross => {
+            format!("cross(layers={}, rank={})", model.cross_layers, model.cross_rank)
+        }
+    }
+}
+
+impl Model {
+    fn dense_layout(&self) -> Vec<DenseLayout> {
+        let states = self.dense_optimizer.states();
+        let dense = self.parameters.iter().map(|parameter| DenseLayout {
+            name: parameter.name.clone(),
+            shape: parameter.shape.clone(),
+            states: states
+                .iter()
+                .map(|state| DenseState {
+                    name: state.name.to_owned(),
+                    shape: parameter.shape.clone(),
+                })
+                .collect(),
+        });
+        dense.collect()
+    }
+
+    /// The part of a dense tensor that `len` elements from row `first_row` on are.
+    fn dense_rows(&self, tensor: TensorId, first_row: u64, len: usize) -> Mat {
+        let (mat, first) = (self.dense_tensor(tensor), first_row as usize);
+        // A vector lies in one row; each of its elements is a row of the checkpoint.
+        match self.parameters[tensor.index].shape.len() {
+            1 => mat.columns(first, len),
+            _ => mat.rows_range(first, len / mat.cols()),
+        }
+    }
+
+    fn read_dense(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause> {
+        out.copy_from_slice(&self.dense_rows(tensor, first_row, out.len()).to_vec::<f32>()?);
+        Ok(())
+    }
+
+    fn write_dense(&self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause> {
+        Ok(self.dense_rows(tensor, first_row, values.len()).copy_from(values)?)
+    }
+}
+
+/// The kind, with the options that it was given: `hashed(min_count=2)`.
+fn kind_with_options(spec: &TableSpec) -> String {
+    let options: Vec<String> =
+        spec.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if options.is_empty() {
+        spec.kind.clone()
+    } else {
+        format!("{}({})", spec.kind, options.join(","))
+    }
+}
+
+impl Crew {
+    fn find_groups(&self) -> Vec<Group> {
+        // Asked before the engines are held: it looks at the first of them itself.
+        let remote = self.has_remote_ranks();
+        let engines: Vec<_> = (0..self.len()).map(|rank| self.engine(rank)).collect();
+        let models: Vec<&Model> = engines.iter().map(|engine| engine.model()).collect();
+        find_groups(&models, remote)
+    }
+
+    fn set_groups(&self, groups: Vec<Group>) {
+        self.set_groups_shared(Arc::new(groups));
+    }
+
+    fn set_groups_shared(&self, groups: Arc<Vec<Group>>) {
+        *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = groups;
+    }
+
+    /// The tables as the last look at the layout found them.
+    fn groups(&self) -> Arc<Vec<Group>> {
+        Arc::clone(&self.groups.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What a checkpoint records of the model and of its optimisers.
+    pub fn fingerprints(&self) -> (ModelFingerprint, OptimizerFingerprint) {
+        let first = self.first();
+        (first.model().fingerprint(), first.model().optimizer_fingerprint())
+    }
+
+    /// Where the loss scale stands, as a checkpoint keeps it: the same on all ranks.
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn saved_loss_scale(&self) -> crate::error::Result<Option<LossScaleState>> {
+        let state = self.first().loss_scale()?;
+        Ok(state.map(|state| LossScaleState {
+            scale: f64::from(state.scale),
+            good_steps: state.good_steps,
+            skipped_steps: state.num_skipped,
+        }))
+    }
+
+    /// Puts the loss scale where a checkpoint has kept it; where it has kept none, it starts anew.
+    ///
+    /// # Errors
+    /// A scale that no run saves; a device that has failed.
+    pub fn restore_loss_scale(&self, saved: &LossScaleState) -> crate::error::Result<()> {
+        if !is_scale(saved.scale) {
+            let found = format!("it is {}, not a power of two from 1 to 16777216", saved.scale);
+            let context = "the loss scale in the checkpoint is damaged".to_owned();
+            return Err(crate::error::Error::Failed { context, source: found.into() });
+        }
+        let mut state = ScaleState::first(saved.scale as f32);
+        (state.good_steps, state.num_skipped) = (saved.good_steps, saved.skipped_steps);
+        (0..self.len()).try_for_each(|rank| self.engine(rank).set_loss_scale(Some(state)))
+    }
+
+    /// Threads that save a checkpoint: one for each rank of this process. With ranks in other
+    /// processes every read is an exchange, so that reads come in one order.
+    pub fn num_writers(&self) -> usize {
+        if self.has_remote_ranks() { 1 } else { self.len() }
+    }
+
+    /// Whether this process has rank 0, which writes what is written once.
+    pub fn leads(&self) -> bool {
+        self.first().model().communicator.rank().0 == 0
+    }
+
+    /// Whether some ranks live in other processes.
+    pub fn has_remote_ranks(&self) -> bool {
+        self.first().model().communicator.num_ranks() > self.len()
+    }
+}
+
+impl Crew {
+    /// Copies all weights and states to a crew of the same model.
+    pub(crate) fn copy_state_to(&self, other: &mut Self) -> crate::error::Result<()> {
+        self.copy_tensors_to(Some(other), &|_, _| true)
+    }
+
+    /// Copies all weights, and no states, to a crew of the same model, whose tables may lie
+    /// otherwise, by the threads of `pool`. Where ranks live in other processes, all of them call
+    /// it, and those that have no such crew only give their rows.
+    pub(crate) fn copy_weights_to(
+        &self,
+        other: Option<&mut Self>,
+        pool: &Pool,
+    ) -> crate::error::Result<()> {
+        let (dense, tables) = match &other {
+            Some(other) if !self.has_remote_ranks() => {
+                (self.copy_dense_to(other, pool), self.copy_plain_tables_to(other, pool))
+            }
+            _ => (false, Vec::new()),
+        };
+        self.copy_tensors_to(other, &|group, tensor| {
+            let is_there = group.map_or(dense, |group| tables.get(group.table()) == Some(&true));
+            tensor.state.is_none() && !is_there
+        })
+    }
+
+    /// Copies all dense parameters as the one list that they are in memory. Says whether it has:
+    /// not to or from a device.
+    fn copy_dense_to(&self, other: &Self, pool: &Pool) -> bool {
+        /// Elements that a thread copies at a time: half of the second-level cache of a core.
+        const TILE_ELEMENTS: usize = 64 << 10;
+        let first = self.first();
+        let ranks: Vec<_> = (0..other.len()).map(|rank| other.engine(rank)).collect();
+        if first.model().runs_ahead() || ranks.iter().any(|rank| rank.model().runs_ahead()) {
+            return false;
+        }
+        let from = first.model().weights.read_all::<f32>();
+        for rank in &ranks {
+            let mut to = rank.model().weights.write_all::<f32>();
+            assert_eq!(from.len(), to.len(), "ranks of the same model");
+            pool.chunks_mut(&mut to, TILE_ELEMENTS, |tile, to| {
+                to.copy_from_slice(&from[tile * TILE_ELEMENTS..][..to.len()]);
+            });
+        }
+        true
+    }
+
+    /// Says which tables it has copied.
+    fn copy_plain_tables_to(&self, other: &Self, pool: &Pool) -> Vec<bool> {
+        let [from, to] = [self, other]
+            .map(|crew| (0..crew.len()).map(|rank| crew.engine(rank)).collect::<Vec<_>>());
+        let [from, to] = [&from, &to]
+            .map(|ranks| ranks.iter().map(|rank| &*rank.model().tables).collect::<Vec<_>>());
+        copy_weights(pool, &from, &to)
+    }
+
+    fn copy_tensors_to(
+        &self,
+        mut other: Option<&mut Self>,
+        is_wanted: &dyn Fn(Option<&Group>, TensorId) -> bool,
+    ) -> crate::error::Result<()> {
+        let lost = |error| failed("the rows cannot be moved", error);
+        // The other looks at its own tables first: writing goes by what it found.
+        if let Some(other) = other.as_deref_mut() {
+            CheckpointSource::layout(other);
+        }
+        let mut values = Vec::new();
+        let tensors = CheckpointSource::layout(self).tensors().map_err(lost)?;
+        let groups = self.groups();
+        let group = |id: TensorId| (id.section != Section::Dense).then(|| &groups[id.index]);
+        for tensor in tensors.iter().filter(|tensor| is_wanted(group(tensor.id), tensor.id)) {
+            for (first_row, rows) in chunks(tensor.width, 0, tensor.rows) {
+                values.resize((rows * tensor.width) as usize, 0.0);
+                self.read(tensor.id, first_row, &mut values)
+                    .and_then(|()| match other.as_deref_mut() {
+                        Some(other) => other.write(tensor.id, first_row, &values),
+                        None => Ok(()),
+                    })
+                    .map_err(read_error(&tensor.name))
+                    .map_err(lost)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where ranks live in several processes, all of them read the same rows in the same order: each
+/// read is an exchange, and so is a look at the layout where tables hold raw ids or rows that share
+/// storage.
+impl CheckpointSource for Crew {
+    fn layout(&self) -> Layout {
+        let groups = self.find_groups();
+        let tables = groups.iter().map(|group| group.layout.clone()).collect();
+        self.set_groups(groups);
+        Layout { dense: self.first().model().dense_layout(), tables }
+    }
+
+    fn read(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause> {
+        if tensor.section == Section::Dense {
+            return self.first().model().read_dense(tensor, first_row, out);
+        }
+        let remote = self.has_remote_ranks();
+        if remote {
+            out.fill(0.0);
+        }
+        let groups = self.groups();
+        for rank in 0..self.len() {
+            groups[tensor.index].read(self.engine(rank).model(), tensor.state, first_row, out)?;
+        }
+        if remote {
+            gather_rows(self.first().model(), out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts together the rows that the ranks hold: a row is zero bits where it does not lie, and the
+/// same bits where it does.
+fn gather_rows(model: &Model, rows: &mut [f32]) -> Result<(), Cause> {
+    let communicator = &model.communicator;
+    let mine: Vec<u32> = rows.iter().map(|value| value.to_bits()).collect();
+    let mut all = vec![0; mine.len() * communicator.num_ranks()];
+    communicator.all_gather(&mine, &mut all)?;
+    for (index, value) in rows.iter_mut().enumerate() {
+        let bits = all.iter().skip(index).step_by(mine.len()).fold(0, |bits, part| bits | part);
+        *value = f32::from_bits(bits);
+    }
+    Ok(())
+}
+
+impl CheckpointSink for Crew {
+    fn layout(&self) -> Layout {
+        CheckpointSource::layout(self)
+    }
+
+    fn write(&mut self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause> {
+        if tensor.section == Section::Dense {
+            for rank in 0..self.len() {
+                self.engine(rank).model().write_dense(tensor, first_row, values)?;
+            }
+            return Ok(());
+        }
+        // Taken out, so that the ids in it are not copied.
+        let mut groups =
+            std::mem::take(self.groups.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let group = &mut Arc::make_mut(&mut groups)[tensor.index];
+        group.take_ids(tensor.state, first_row, values);
+        for rank in 0..self.len() {
+            group.write(self.engine(rank).model(), tensor.state, first_row, values)?;
+        }
+        self.set_groups_shared(groups);
+        Ok(())
+    }
+}

@@ -1,0 +1,559 @@
+//! The crew: all ranks of this process, each with its engine on its own thread, working on the same
+//! batches.
+//!
+//! One rank is a crew of one and runs on the caller's thread. Several ranks meet in their
+//! collectives, so each needs a thread of its own for as long as a call lasts; when one fails, it
+//! tells the others, and the call returns what went wrong first.
+
+use crate::config::{
+    CompressChoice, Config, ExchangeChoice, FeatureChoice, IdsChoice, Instructions, ScheduleChoice,
+    TransportChoice,
+};
+use crate::data::failed;
+use crate::error::{Error, Result};
+use crate::iteration::lanes::Lanes;
+use crate::iteration::model::{Ablation, Model, RankParts, table_specs};
+use crate::iteration::table_state::Group;
+use crate::iteration::trace::{Record, Recorder, write_trace};
+use crate::iteration::worker::{Engine, StepLoss, StepRates};
+use crate::report::ExchangeBytes;
+use crate::system::input::read_text;
+use crate::system::machine::use_instructions;
+use headlong_comm::tuning::Tuning;
+use headlong_comm::{
+    AllToAll, BetweenDevices, Busy, CommError, CommOptions, Communicator, Compress, Feature,
+    NcclOptions, Topology,
+};
+use headlong_device::pool::Pool;
+use headlong_embedding::Registry;
+use headlong_embedding::hybrid::Partition;
+use headlong_reader::{Batch, Position};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+mod rest;
+mod stream;
+
+use rest::come_to_rest;
+use stream::{place_on_machine, stream_of};
+
+/// The ranks of this process.
+pub struct Crew {
+    ranks: Vec<Mutex<Engine>>,
+    /// One thread a rank.
+    threads: Pool,
+    /// What its models were built from, where they can be built again with rows placed otherwise.
+    blueprint: Option<Blueprint>,
+    /// The tables as the last look at the layout of a checkpoint found them.
+    pub(crate) groups: Mutex<Arc<Vec<Group>>>,
+}
+
+/// What the models of a crew are built from, besides communicators and the places of rows.
+#[derive(Clone)]
+struct Blueprint {
+    table_rows: Vec<u64>,
+    registry: Registry,
+    ablation: Ablation,
+    threads_per_rank: usize,
+    record: Record,
+    taken_devices: usize,
+    begun: Instant,
+}
+
+/// What a crew is built from, besides a configuration.
+pub struct CrewOptions<'a> {
+    /// Threads of all ranks of this process together.
+    pub threads: usize,
+    /// Where every row lies. None: every row has one owner, by a formula.
+    pub partition: Option<Arc<Partition>>,
+    /// The ranks of this process, as they reach each other. None: `run.ranks` threads.
+    pub communicators: Option<Vec<Communicator>>,
+    /// The kinds of tables that the configuration may name.
+    pub registry: &'a Registry,
+    /// Parts of the model that are switched off.
+    pub ablation: Ablation,
+    /// What is recorded of the stages.
+    pub record: Record,
+    /// Devices of this machine that other ranks have, where there are that many more; else each
+    /// rank shares one with another rank.
+    pub taken_devices: usize,
+}
+
+impl<'a> CrewOptions<'a> {
+    /// All ranks are threads of this process, every row has one owner, nothing is recorded.
+    pub fn new(threads: usize, registry: &'a Registry) -> Self {
+        Self {
+            threads,
+            partition: None,
+            communicators: None,
+            registry,
+            ablation: Ablation::default(),
+            record: Record::default(),
+            taken_devices: 0,
+        }
+    }
+}
+
+/// The topology of ranks that are threads of this process.
+pub fn local_topology(config: &Config) -> Topology {
+    let (ranks, per_node) = (config.run.ranks, config.comm.ranks_per_node);
+    Topology::with_ranks_per_node(ranks, if per_node == 0 { ranks } else { per_node })
+}
+
+/// How ranks exchange, as the configuration says.
+pub fn comm_options(config: &Config) -> CommOptions {
+    CommOptions {
+        all_to_all: match config.comm.exchange {
+            ExchangeChoice::Flat => AllToAll::Flat,
+            ExchangeChoice::Hierarchical => AllToAll::Hierarchical,
+            ExchangeChoice::Auto => AllToAll::Auto,
+        },
+        compress: match config.comm.compress {
+            CompressChoice::None => Compress::None,
+            CompressChoice::Bf16 => Compress::Bf16,
+        },
+        nccl: NcclOptions {
+            collnet: nccl_feature(config.comm.nccl.collnet),
+            nvls: nccl_feature(config.comm.nccl.nvls),
+        },
+        between_devices: match config.run.transport {
+            TransportChoice::Nccl => BetweenDevices::Nccl,
+            _ => BetweenDevices::Auto,
+        },
+        deadline: config.comm.deadline(),
+        ..CommOptions::default()
+    }
+}
+
+fn nccl_feature(choice: FeatureChoice) -> Feature {
+    match choice {
+        FeatureChoice::Off => Feature::Off,
+        FeatureChoice::Auto => Feature::Auto,
+        FeatureChoice::Require => Feature::Require,
+    }
+}
+
+/// The same with what was measured, where the configuration names a file.
+///
+/// # Errors
+/// A file that cannot be read, or makes no sense.
+pub fn tuned_comm_options(config: &Config) -> Result<CommOptions> {
+    let Some(path) = &config.comm.tuning else { return Ok(comm_options(config)) };
+    let text = read_text(path).map_err(Error::io("read", path))?;
+    let tuning = Tuning::read(&text)
+        .map_err(|error| Error::config("comm.tuning", format!("{}: {error}", path.display())))?;
+    Ok(CommOptions { tuning: Some(Arc::new(tuning)), ..comm_options(config) })
+}
+
+impl Crew {
+    /// The one rank that applies a model, on the device that `config` names.
+    ///
+    /// # Errors
+    /// As [`Model::of_rank`].
+    pub fn of_one_rank(
+        config: &Config,
+        table_rows: &[u64],
+        threads: usize,
+        registry: &Registry,
+    ) -> Result<Self> {
+        Self::build(config, table_rows, CrewOptions::new(threads, registry))
+    }
+
+    /// Builds the ranks of this process.
+    ///
+    /// # Errors
+    /// As [`Model::of_rank`].
+    pub fn build(config: &Config, table_rows: &[u64], options: CrewOptions<'_>) -> Result<Self> {
+        if config.run.instructions != Instructions::Auto {
+            use_instructions(config.run.instructions)?;
+        }
+        let communicators = match options.communicators {
+            Some(communicators) => communicators,
+            None => Communicator::local(&local_topology(config), tuned_comm_options(config)?),
+        };
+        let num_ranks = communicators[0].num_ranks();
+        let partition = match options.partition {
+            Some(partition) => partition,
+            None => Arc::new(Partition::row_wise(&table_specs(config, table_rows), num_ranks)),
+        };
+        let ids = match config.comm.ids {
+            IdsChoice::Known => IdsChoice::Known,
+            // Where no split has decided, as it does with statistics.
+            IdsChoice::Exchange | IdsChoice::Auto => IdsChoice::Exchange,
+        };
+        let blueprint = Blueprint {
+            table_rows: table_rows.to_vec(),
+            registry: options.registry.clone(),
+            ablation: options.ablation,
+            threads_per_rank: (options.threads / communicators.len()).max(1),
+            record: options.record,
+            taken_devices: options.taken_devices,
+            begun: Instant::now(),
+        };
+        let communicators = communicators.into_iter().map(Arc::new).collect();
+        Self::of_blueprint(config, blueprint, communicators, &partition, ids)
+    }
+
+    fn of_blueprint(
+        config: &Config,
+        blueprint: Blueprint,
+        communicators: Vec<Arc<Communicator>>,
+        partition: &Arc<Partition>,
+        ids: IdsChoice,
+    ) -> Result<Self> {
+        let engines = communicators.into_iter().map(|communicator| {
+            let stream = stream_of(
+                config,
+                &communicator,
+                blueprint.threads_per_rank,
+                blueprint.taken_devices,
+            )?;
+            let (partition, registry) = (Arc::clone(partition), &blueprint.registry);
+            let parts =
+                RankParts { communicator, partition, ids, registry, ablation: blueprint.ablation };
+            let model = Model::of_rank(config, &blueprint.table_rows, &stream, parts)?;
+            let lanes = match config.run.schedule {
+                ScheduleChoice::Serial => Lanes::serial(stream)?,
+                ScheduleChoice::Overlapped => Lanes::overlapped(stream)?,
+                ScheduleChoice::Captured => Lanes::captured(stream)?,
+            };
+            Ok(Engine::new(model, lanes, Recorder::since(blueprint.record, blueprint.begun)))
+        });
+        let mut crew = Self::new(engines.collect::<Result<_>>()?)?;
+        crew.all(Engine::meet_devices)?;
+        crew.blueprint = Some(blueprint);
+        Ok(crew)
+    }
+
+    /// The kinds of tables that it was built with.
+    pub fn registry(&self) -> Registry {
+        self.blueprint.as_ref().map(|blueprint| blueprint.registry.clone()).unwrap_or_default()
+    }
+
+    /// Ranks of this machine, those of other processes included.
+    pub fn ranks_on_machine(&self) -> usize {
+        place_on_machine(&self.first().model().communicator).1
+    }
+
+    /// Places the rows anew: weights and states move to where they belong now, and the batch of now
+    /// is routed again. What is trained afterwards has the same bits as without. Old and new rows
+    /// are in memory together for as long as it takes; with ranks in other processes, all call it.
+    ///
+    /// # Errors
+    /// Memory that the system refuses, a rank that is gone; then the crew is as it was.
+    pub fn place_anew(&mut self, partition: &Arc<Partition>) -> Result<()> {
+        // Steps on their way read the old rows, and their losses are told.
+        self.settle()?;
+        let blueprint = self.blueprint.clone();
+        let blueprint = blueprint.ok_or_else(|| {
+            Error::unsupported("placing rows anew", "this crew was put together by hand")
+        })?;
+        let communicators = (0..self.len())
+            .map(|rank| Arc::clone(&self.engine(rank).model().communicator))
+            .collect();
+        let (config, ids) = {
+            let first = self.first();
+            let ids = match first.model().knows_all_ids() {
+                true => IdsChoice::Known,
+                false => IdsChoice::Exchange,
+            };
+            (first.model().config.clone(), ids)
+        };
+        let mut anew = Self::of_blueprint(&config, blueprint, communicators, partition, ids)?;
+        self.copy_state_to(&mut anew)?;
+        anew.weights_changed();
+        for rank in 0..self.len() {
+            anew.engine(rank).take_over(&mut self.engine(rank))?;
+        }
+        if anew.is_primed() {
+            anew.all(Engine::route_again)?;
+        }
+        *self = anew;
+        Ok(())
+    }
+
+    /// A crew of these engines, in the order of their ranks.
+    ///
+    /// # Errors
+    /// Where the system does not give each its thread: they wait for each other.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn new(engines: Vec<Engine>) -> Result<Self> {
+        assert!(!engines.is_empty(), "a crew has at least one rank");
+        let threads = Pool::exactly(engines.len());
+        let threads = threads.map_err(|error| failed("the ranks cannot be started", error))?;
+        Ok(Self::on_threads(threads, engines))
+    }
+
+    /// A crew of one rank.
+    pub fn of_one(engine: Engine) -> Self {
+        Self::on_threads(Pool::new(1), vec![engine])
+    }
+
+    fn on_threads(threads: Pool, engines: Vec<Engine>) -> Self {
+        let ranks = engines.into_iter().map(Mutex::new).collect();
+        Self { ranks, threads, blueprint: None, groups: Mutex::default() }
+    }
+
+    /// The engine of the first rank of this process: what all ranks agree on can be read here.
+    pub fn first(&self) -> MutexGuard<'_, Engine> {
+        self.engine(0)
+    }
+
+    /// The engine of the `index`-th rank of this process.
+    pub fn engine(&self, index: usize) -> MutexGuard<'_, Engine> {
+        // An engine that panicked has ended the run; what it holds can still be looked at.
+        self.ranks[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ranks of this process.
+    pub fn len(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Never: a crew has at least one rank.
+    pub fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    /// Calls `work` for every rank of this process at once, and returns when all have returned: the
+    /// first rank's result.
+    ///
+    /// # Errors
+    /// The cause, where a rank fails: not what the others say of having lost it.
+    pub fn all<T: Send>(&self, work: impl Fn(&mut Engine) -> Result<T> + Sync) -> Result<T> {
+        if self.ranks.len() == 1 {
+            let mut engine = self.engine(0);
+            return work(&mut engine).inspect_err(|error| engine.model().abort(error));
+        }
+        let results: Vec<Mutex<Option<std::thread::Result<Result<T>>>>> =
+            self.ranks.iter().map(|_| Mutex::new(None)).collect();
+        self.threads.run(self.ranks.len(), &|rank| {
+            let mut engine = self.engine(rank);
+            let result = catch_unwind(AssertUnwindSafe(|| work(&mut engine)));
+            match &result {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => engine.model().abort(error),
+                Err(_) => engine.model().abort(&Error::Usage("it has panicked".to_owned())),
+            }
+            *results[rank].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        });
+        let results = results.into_iter().map(|result| {
+            let result = result.into_inner().unwrap_or_else(PoisonError::into_inner);
+            result.expect("every rank has run")
+        });
+        first_or_cause(results)
+    }
+
+    /// As [`Engine::prime`], on all ranks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prime(&self, batch: &Batch) -> Result<()> {
+        self.all(|engine| engine.prime(batch))
+    }
+
+    /// As [`Engine::step`], on all ranks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn step(&self, rates: StepRates, next: Option<&Batch>) -> Result<f64> {
+        self.all(|engine| engine.step(rates, next))
+    }
+
+    /// As [`Engine::enqueue`], on all ranks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn enqueue(&self, rates: StepRates, next: Option<&Batch>) -> Result<()> {
+        self.all(|engine| engine.enqueue(rates, next))
+    }
+
+    /// As [`Engine::settle`], on all ranks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle(&self) -> Result<()> {
+        self.all(Engine::settle)
+    }
+
+    /// As [`Engine::take_losses`]: they are those of all ranks.
+    pub fn take_losses(&self, take: &mut dyn FnMut(StepLoss)) {
+        let mut engines = (0..self.len()).map(|rank| self.engine(rank));
+        if let Some(mut first) = engines.next() {
+            first.take_losses(take);
+        }
+        engines.for_each(|mut engine| engine.take_losses(&mut |_| {}));
+    }
+
+    /// Predicts `batch` and hands logits and labels (empty where there are none) to `take`, in the
+    /// order of the samples.
+    ///
+    /// # Errors
+    /// As [`Engine::predict`].
+    pub fn predict(&self, batch: &Batch, take: &mut dyn FnMut(&[f32], &[f32])) -> Result<()> {
+        self.all(|engine| engine.predict(batch))?;
+        self.first().logits(batch.num_samples, &mut |logits| take(logits, &batch.labels));
+        Ok(())
+    }
+
+    /// Predicts `batch` and keeps each rank's scores.
+    ///
+    /// # Errors
+    /// As [`Engine::evaluate`].
+    pub fn evaluate(&self, batch: &Batch) -> Result<()> {
+        self.all(|engine| engine.evaluate(batch))
+    }
+
+    /// Rows of each table.
+    pub fn table_rows(&self) -> Vec<u64> {
+        self.first().model().tables.specs().iter().map(|spec| spec.rows).collect()
+    }
+
+    /// Where the rows lie.
+    pub fn partition(&self) -> Arc<Partition> {
+        Arc::clone(self.first().model().tables.partition())
+    }
+
+    /// Whether a batch of now is there.
+    pub fn is_primed(&self) -> bool {
+        self.first().is_primed()
+    }
+
+    /// Samples in the batch of now, of all ranks.
+    pub fn num_samples_now(&self) -> usize {
+        self.first().num_samples_now()
+    }
+
+    /// Where the stream of batches stands behind the batch of now.
+    pub fn position_after_now(&self) -> Position {
+        self.first().position_after_now()
+    }
+
+    /// Writes what the ranks of this process recorded, as [`write_trace`] does, and gives the file:
+    /// `path`, behind which a process that does not lead puts its rank, so that none writes over
+    /// another's.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_trace(&self, path: &Path) -> Result<PathBuf> {
+        let mut file = path.as_os_str().to_owned();
+        if !self.leads() {
+            file.push(format!(".rank{}", self.first().model().communicator.rank().0));
+        }
+        let file = PathBuf::from(file);
+        let engines: Vec<_> = (0..self.len()).map(|index| self.engine(index)).collect();
+        let ranks =
+            engines.iter().map(|engine| (engine.model().communicator.rank().0, engine.recorder()));
+        write_trace(&file, ranks)?;
+        Ok(file)
+    }
+
+    /// What all ranks have sent in a training step, on average; none where there is one rank. Ranks
+    /// of other processes are asked.
+    ///
+    /// # Errors
+    /// A rank that is gone.
+    pub fn sent_per_step(&self) -> Result<Option<ExchangeBytes>> {
+        let sent = (0..self.len()).map(|index| self.engine(index).sent());
+        let mut sums = sent.fold([0, 0, 0], |[steps, intra, inter], sent| {
+            [sent.steps.max(steps), intra + sent.intra_node_bytes, inter + sent.inter_node_bytes]
+        });
+        if self.has_remote_ranks() {
+            let first = self.first();
+            let mut all = vec![0; 3 * first.model().communicator.num_ranks()];
+            first
+                .model()
+                .communicator
+                .all_gather(&sums, &mut all)
+                .map_err(exchange_failed("the counters"))?;
+            (sums[1], sums[2]) =
+                (all.iter().skip(1).step_by(3).sum(), all.iter().skip(2).step_by(3).sum());
+        }
+        let [steps, intra, inter] = sums;
+        let per_step = |bytes: u64| bytes as f64 / steps.max(1) as f64;
+        let is_shared = self.has_remote_ranks() || self.len() > 1;
+        Ok(is_shared
+            .then(|| ExchangeBytes { intra_node: per_step(intra), inter_node: per_step(inter) }))
+    }
+
+    /// The way to ranks in other processes, where there are some.
+    pub(crate) fn link(&self) -> Option<Arc<Communicator>> {
+        self.has_remote_ranks().then(|| Arc::clone(&self.first().model().communicator))
+    }
+
+    /// This process does something long on its host while the answer lives: ranks of other
+    /// processes wait for it, whatever their deadline.
+    pub(crate) fn busy(&self, what: &'static str) -> Option<Busy> {
+        self.link().map(|link| link.busy(what))
+    }
+
+    /// Tells the ranks of other processes that this one cannot go on, and why.
+    pub fn abort(&self, error: &Error) {
+        self.first().model().abort(error);
+    }
+
+    /// Says goodbye to the ranks of other processes: this one may end now.
+    ///
+    /// # Errors
+    /// A rank that has failed meanwhile.
+    pub fn close(&self) -> Result<()> {
+        self.all(|engine| {
+            engine.model().communicator.close().map_err(exchange_failed("the last words"))
+        })
+    }
+
+    /// As [`Engine::weights_changed`], on all ranks.
+    pub fn weights_changed(&self) {
+        self.ranks.iter().enumerate().for_each(|(rank, _)| self.engine(rank).weights_changed());
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        let engines: Vec<_> = (0..self.len()).map(|index| self.engine(index)).collect();
+        let at_rest = come_to_rest(&engines.iter().map(|engine| &**engine).collect::<Vec<_>>());
+        drop(engines);
+        if !at_rest {
+            // What is freed under a device that still writes would end the process: rather none of
+            // it is.
+            self.ranks.drain(..).for_each(std::mem::forget);
+        }
+    }
+}
+
+/// Names what was being exchanged.
+pub(crate) fn exchange_failed(what: &str) -> impl FnOnce(CommError) -> Error {
+    Error::communication(format!("{what} could not be exchanged"))
+}
+
+/// The first result, unless a rank has failed: then the failure that no other rank has caused. A
+/// panic goes on here.
+fn first_or_cause<T>(results: impl Iterator<Item = std::thread::Result<Result<T>>>) -> Result<T> {
+    let (mut first, mut cause) = (None, None);
+    for result in results {
+        match result {
+            Err(panic) => resume_unwind(panic),
+            Ok(Ok(value)) => {
+                first.get_or_insert(value);
+            }
+            Ok(Err(error)) => {
+                let is_consequence = |error: &Error| matches!(error, Error::Communication { .. });
+                if cause
+                    .as_ref()
+                    .is_none_or(|known| is_consequence(known) && !is_consequence(&error))
+                {
+                    cause = Some(error);
+                }
+            }
+        }
+    }
+    match (cause, first) {
+        (Some(error), _) => Err(error),
+        (None, Some(value)) => Ok(value),
+        (None, None) => unreachable!("a crew has at least one rank"),
+    }
+}

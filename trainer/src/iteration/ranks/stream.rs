@@ -1,0 +1,57 @@
+//! Which device of its machine a rank works on, and the streams that it has there.
+
+use crate::config::{Config, DeviceChoice, ScheduleChoice};
+use crate::error::{Error, Result};
+use crate::system::machine::unusable;
+use headlong_comm::Communicator;
+use headlong_device::Stream;
+use headlong_device::cuda::CudaDevice;
+use headlong_device::pool::Pool;
+use std::sync::Arc;
+
+/// The stream that a rank works on. Ranks of a machine take its CUDA devices in their order: those
+/// of a node, or all ranks where they are threads of one process, whatever nodes they play; behind
+/// `taken` ones where there are enough.
+pub(super) fn stream_of(
+    config: &Config,
+    communicator: &Communicator,
+    threads: usize,
+    taken: usize,
+) -> Result<Stream> {
+    if config.run.device != DeviceChoice::Cuda {
+        return Ok(Stream::cpu(threads));
+    }
+    let (local, ranks) = place_on_machine(communicator);
+    let devices = CudaDevice::count().map_err(unusable)? as usize;
+    let ordinal = if crate::system::machine::has_devices_beside(devices, taken, ranks) {
+        taken + local
+    } else {
+        local
+    };
+    if ordinal >= devices {
+        return Err(Error::unsupported(
+            format!("run.device = \"cuda\" with {ranks} ranks on a machine"),
+            format!("each rank has a device of its own, and this machine has {devices}"),
+        ));
+    }
+    headlong_device::cuda::set_kernel_dir(config.run.kernels.clone());
+    headlong_device::cuda::blas::set_algorithm_file(config.run.algorithms.clone());
+    let device = CudaDevice::open(ordinal as u32).map_err(unusable)?;
+    let pool = Arc::new(Pool::new(threads));
+    let stream =
+        |high| Stream::cuda_with_priority(&device, Arc::clone(&pool), high).map_err(unusable);
+    // Whatever others wait for goes first; weight gradients fill the gaps.
+    match config.run.schedule {
+        ScheduleChoice::Serial => stream(true),
+        _ => Ok(stream(true)?.with_companion(stream(false)?)),
+    }
+}
+
+/// The number of a rank among those of its machine, and how many these are.
+pub(super) fn place_on_machine(communicator: &Communicator) -> (usize, usize) {
+    let (rank, topology) = (communicator.rank(), communicator.topology());
+    match communicator.transport().name() {
+        "local" => (rank.0, topology.num_ranks()),
+        _ => (topology.local_index(rank), topology.node_size(topology.node_of(rank))),
+    }
+}

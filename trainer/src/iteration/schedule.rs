@@ -1,0 +1,264 @@
+//! **The iteration.** One list of stages in program order. Each line says on which lane a stage
+//! runs, which batch it works on, what it reads and what it writes. What must wait for what is
+//! derived from that ([`Schedule`]), and everything obeys it: the walker on one thread, the one on
+//! two, the streams of a device, its captured graph, and the planner's simulation.
+//!
+//! - **Two batches.** A step trains on the batch of *now* while the batch of *next* is copied and
+//!   routed. Each has a slot, and slots swap roles at the border of two steps. Ids may run ahead of
+//!   weights; weights never do: no stage of *next* reads one.
+//! - **Steps meet at a barrier** ([`BORDER`]): the stages of a step begin when those of the step
+//!   before have ended.
+//! - **What is captured** on a CUDA device is this walk over a full batch, once for each slot that
+//!   can be *now*.
+//! - **The loss** is read back by `fetch_losses` on a device, which lets the host enqueue the next
+//!   step meanwhile; on a processor the host has the sums when the walk ends.
+//! - **A short last batch** runs the same stages with fewer samples, on a device without the graph.
+//!
+//! Crates never call each other: `embedding` decides which rows, `comm` moves bytes, `mlp`
+//! computes, and every line that joins them is here. Rows that many samples want are replicated:
+//! each rank has them all, and their gradients travel with the dense ones, in one all-reduce. Every
+//! other row has an owner: ranks ask for it, get its vector, and bring its gradient back. A single
+//! rank owns every row and exchanges nothing: it leaves out the stages marked [`Runs::AmongRanks`].
+//!
+//! **The order of collectives is the order of these lines**, hence the same on all ranks.
+
+mod at;
+mod call;
+mod edges;
+mod stages;
+#[cfg(test)]
+mod tests;
+
+pub use at::{Access, At};
+pub use call::Call;
+pub use edges::{Features, Schedule, Steps};
+
+use crate::error::Result;
+use crate::iteration::lanes::Lane::{self, Comm, Copy, Dense, Sparse};
+use crate::iteration::model::Model;
+use BatchOf::{Next, Now};
+use Repeat::{Micro, Once};
+use Resource::*;
+use Runs::{Always, AmongRanks, Crossed, OnDevice, Scaled, WithDense};
+use headlong_device::Stream;
+use stages::*;
+
+/// How two steps meet. No walker overlaps them yet, and the planner simulates what the walkers do.
+pub const BORDER: Steps = Steps::Barrier;
+
+/// Which batch a stage works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchOf {
+    /// The one that is trained on or evaluated.
+    Now,
+    /// The one that is prepared.
+    Next,
+}
+
+/// How often a stage runs in one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// Once.
+    Once,
+    /// Once for every micro-batch (`train.accumulate` of them).
+    Micro,
+}
+
+/// Where a stage has something to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// In every run.
+    Always,
+    /// Only with several ranks.
+    AmongRanks,
+    /// Only on a device with memory of its own: the host and it hand each other numbers.
+    OnDevice,
+    /// Only where the loss is scaled.
+    Scaled,
+    /// Only where a cross network follows the features.
+    Crossed,
+    /// Only where there are dense features.
+    WithDense,
+}
+
+/// What stages read and write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Resource {
+    /// Labels, dense features and ids of a batch: one for each slot.
+    Inputs,
+    /// Where the rows of a batch are, and what ranks ask each other for: one for each slot.
+    Route,
+    /// The rows that this rank owns, with their optimiser states.
+    OwnedRows,
+    /// Its replica of the rows that all ranks have.
+    ReplicatedRows,
+    /// Dense parameters, with their optimiser states.
+    DenseWeights,
+    /// What this rank, as an owner, sends to others: vectors. Then the gradients that come back.
+    SendRows,
+    /// What it receives from owners: vectors. Then their gradients, on the way back.
+    RecvRows,
+    /// Pooled vectors of the batch.
+    Vectors,
+    /// Their gradients.
+    VectorGradients,
+    /// Outputs of the layers of the bottom network, the last one included.
+    Bottom,
+    /// The gradient of the last one.
+    BottomGradient,
+    /// What the cross network is given, where there is one, and outputs of its layers.
+    Crossing,
+    /// What the top network is given.
+    TopInput,
+    /// Its gradient.
+    TopInputGradient,
+    /// Outputs of the layers of the top network.
+    Top,
+    /// Logits of the batch.
+    Logits,
+    /// Their gradients.
+    LogitGradients,
+    /// Logits of all ranks.
+    AllLogits,
+    /// Sums of losses.
+    LossSums,
+    /// Gradients of dense parameters.
+    DenseGradients,
+    /// Gradients of replicated rows.
+    ReplicatedGradients,
+    /// Learning rates and number of the step, on a device.
+    LearningRates,
+    /// What the loss is multiplied by, and whether a gradient was not finite.
+    LossScale,
+    /// On a device, where the first step stopped being numbers.
+    NonFinite,
+    /// What the host is told of a step.
+    Results,
+}
+
+impl Resource {
+    /// Whether it decides predictions: what the batch of next must not read.
+    pub const fn is_weight(self) -> bool {
+        matches!(self, OwnedRows | ReplicatedRows | DenseWeights)
+    }
+
+    /// Whether each batch slot has its own.
+    const fn is_of_a_slot(self) -> bool {
+        matches!(self, Inputs | Route)
+    }
+}
+
+/// One line of the list.
+#[derive(Debug, Clone, Copy)]
+pub struct Stage {
+    /// Its name in traces and in the table of `--time`.
+    pub name: &'static str,
+    /// The same in an evaluation, and for the first batch of a run.
+    names_elsewhere: [&'static str; 2],
+    /// The lane it runs on.
+    pub lane: Lane,
+    /// How often it runs in a step.
+    pub repeat: Repeat,
+    /// Where it has something to do.
+    pub runs: Runs,
+    /// The batch that it works on.
+    pub batch: BatchOf,
+    /// What it reads.
+    pub reads: &'static [Resource],
+    /// What it writes; it may read that, too.
+    pub writes: &'static [Resource],
+    /// What it does: enqueues its work on the stream, with no look at the host.
+    run: fn(&At<'_>) -> Result<()>,
+}
+
+impl Stage {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Its own.
+    pub fn run(&self, model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
+        (self.run)(&At::new(self, model, stream, call))
+    }
+}
+
+macro_rules! stages {
+    ($(#[$doc:meta])* $list:ident:
+        $($name:ident: $lane:ident $repeat:ident $runs:ident $batch:ident,
+            [$($reads:ident)*] => [$($writes:ident)*];)*) => {
+        $(#[$doc])*
+        pub static $list: &[Stage] = &[$(Stage {
+            name: stringify!($name),
+            names_elsewhere: [
+                concat!("eval_", stringify!($name)),
+                concat!("first_", stringify!($name)),
+            ],
+            lane: $lane,
+            repeat: $repeat,
+            runs: $runs,
+            batch: $batch,
+            reads: &[$($reads),*],
+            writes: &[$($writes),*],
+            run: $name,
+        }),*];
+    };
+}
+
+stages! {
+    /// One training step.
+    STEP:
+    // The batch of now: its rows, from wherever they lie.
+    owner_lookup:         Sparse Once  AmongRanks Now,  [OwnedRows Route] => [SendRows];
+    exchange_vectors:     Comm   Once  AmongRanks Now,  [SendRows Route] => [RecvRows];
+    lookup_replicated:    Sparse Once  AmongRanks Now,  [ReplicatedRows Route Inputs] => [Vectors];
+    pool:                 Sparse Once  Always     Now,
+        [RecvRows OwnedRows Route Inputs] => [Vectors];
+    // What the host has for this step besides its batch.
+    copy_learning_rates:  Copy   Once  OnDevice   Now,  [] => [LearningRates];
+    // The batch of next: no weight is read here.
+    copy_batch:           Copy   Once  Always     Next, [] => [Inputs Route];
+    route:                Sparse Once  Always     Next, [Inputs] => [Route];
+    exchange_ids:         Comm   Once  AmongRanks Next, [] => [Route];
+    receive_requests:     Sparse Once  AmongRanks Next, [Inputs] => [Route];
+    // The dense network, forward and backward.
+    bottom_forward:       Dense  Micro WithDense  Now,  [Inputs DenseWeights] => [Bottom];
+    interaction_forward:  Dense  Micro Always     Now,  [Bottom] => [Vectors Crossing TopInput];
+    cross_forward:        Dense  Micro Crossed    Now,  [DenseWeights] => [Crossing TopInput];
+    top_forward:          Dense  Micro Always     Now,  [TopInput DenseWeights] => [Top Logits];
+    loss:                 Dense  Micro Always     Now,
+        [Logits Inputs LossScale] => [LogitGradients LossSums];
+    top_backward:         Dense  Micro Always     Now,
+        [LogitGradients TopInput Top DenseWeights] => [TopInputGradient DenseGradients];
+    cross_backward:       Dense  Micro Crossed    Now,
+        [DenseWeights] => [TopInputGradient Crossing DenseGradients];
+    interaction_backward: Dense  Micro Always     Now,
+        [TopInputGradient Crossing Bottom Vectors LossScale] => [BottomGradient VectorGradients];
+    bottom_backward:      Dense  Micro WithDense  Now,
+        [BottomGradient Bottom Inputs DenseWeights] => [DenseGradients];
+    // Gradients of rows go to their owners, then all others are summed over the ranks at once.
+    reduce_rows:          Sparse Once  AmongRanks Now,
+        [VectorGradients Route] => [RecvRows ReplicatedGradients];
+    exchange_gradients:   Comm   Once  AmongRanks Now,  [RecvRows Route] => [SendRows];
+    all_reduce_and_update_replicated: Comm Once AmongRanks Now,
+        [LossScale LearningRates] => [ReplicatedGradients LossSums DenseGradients ReplicatedRows];
+    // In f16: one gradient that is not finite, of whatever rank, and nothing moves.
+    check_gradients:      Dense  Once  Scaled     Now,
+        [DenseGradients ReplicatedGradients LearningRates] => [LossScale ReplicatedRows];
+    // All gradients of the step are there: the weights move.
+    update_owned:         Sparse Once  Always     Now,
+        [SendRows VectorGradients Route LearningRates LossScale] => [OwnedRows];
+    dense_optimizer:      Dense  Once  Always     Now,
+        [LearningRates LossScale] => [DenseGradients DenseWeights];
+    adjust_loss_scale:    Dense  Once  Scaled     Now,  [] => [LossScale];
+    // What made the loss no number, as long as it is there; and what the host is told.
+    find_non_finite:      Copy   Once  OnDevice   Now,
+        [Inputs Bottom Vectors Crossing TopInput Top Logits LossSums LearningRates] => [NonFinite];
+    fetch_losses:         Copy   Once  OnDevice   Now,  [LossSums NonFinite LossScale] => [Results];
+}
+
+stages! {
+    /// After an evaluation, where predictions are wanted in the order of the samples: metrics need
+    /// no rank to have them all.
+    GATHER:
+    gather:               Comm   Once  AmongRanks Now,  [Logits] => [AllLogits];
+}

@@ -1,0 +1,333 @@
+//! What waits for what: derived from what stages read and write.
+
+use super::{BatchOf, GATHER, Repeat, Resource, Runs, STEP, Stage};
+use crate::config::{Config, Interaction, Precision};
+use crate::iteration::lanes::Lane;
+use serde::Serialize;
+
+/// How two steps meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Steps {
+    /// No stage of a step begins before all of the step before have ended.
+    Barrier,
+    /// A stage begins as soon as those that it waits for have ended, of its step and of the one
+    /// before.
+    Overlap,
+}
+
+impl Steps {
+    /// As a plan says it.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Barrier => "a step begins when the one before has ended",
+            Self::Overlap => "a step begins while the one before goes on",
+        }
+    }
+}
+
+/// What decides which stages have something to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Features {
+    /// Several ranks.
+    pub ranks: bool,
+    /// A device with memory of its own.
+    pub device: bool,
+    /// A loss that is scaled.
+    pub scaled: bool,
+    /// A cross network.
+    pub crossed: bool,
+    /// Dense features.
+    pub dense: bool,
+}
+
+impl Features {
+    /// Those of a configuration on `ranks` ranks.
+    pub fn of(config: &Config, ranks: usize, device: bool) -> Self {
+        Self {
+            ranks: ranks > 1,
+            device,
+            scaled: config.train.precision == Precision::F16,
+            crossed: config.model.interaction == Interaction::Cross,
+            dense: config.data.num_dense > 0,
+        }
+    }
+
+    fn have(self, stage: &Stage) -> bool {
+        match stage.runs {
+            Runs::Always => true,
+            Runs::AmongRanks => self.ranks,
+            Runs::OnDevice => self.device,
+            Runs::Scaled => self.scaled,
+            Runs::Crossed => self.crossed,
+            Runs::WithDense => self.dense,
+        }
+    }
+}
+
+/// The stages of one walk that do something, in program order, and which of them each waits for.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    /// The stages.
+    pub stages: Vec<Stage>,
+    /// Of each, the earlier stages that it waits for, by place in the list: no more than needed,
+    /// where lanes run in order.
+    pub within: Vec<Vec<usize>>,
+    /// Of each, the stages of the step before that it would wait for if steps overlapped.
+    pub across: Vec<Vec<usize>>,
+}
+
+impl Schedule {
+    /// One training step.
+    pub fn step(features: Features) -> Self {
+        Self::of(STEP.iter().copied(), features)
+    }
+
+    /// What must have run for the first batch before the first step: the stages of next.
+    pub fn preparation(features: Features) -> Self {
+        let next = STEP.iter().filter(|stage| stage.batch == BatchOf::Next);
+        Self::of(next.map(|stage| Stage { name: stage.names_elsewhere[1], ..*stage }), features)
+    }
+
+    /// Predictions for a batch, each rank's own: its preparation, then the forward stages. They
+    /// change nothing but activations.
+    pub fn evaluation(features: Features) -> Self {
+        let next = STEP.iter().filter(|stage| stage.batch == BatchOf::Next);
+        let logits = STEP.iter().position(|stage| stage.writes.contains(&Resource::Logits));
+        let forward = STEP[..=logits.expect("a stage makes logits")].iter();
+        let forward =
+            forward.filter(|stage| stage.batch == BatchOf::Now && stage.runs != Runs::OnDevice);
+        let stages = next.chain(forward).filter(|stage| features.ranks || !stage.is_for_updates());
+        Self::of(
+            stages.map(|stage| Stage {
+                name: stage.names_elsewhere[0],
+                batch: BatchOf::Now,
+                ..*stage
+            }),
+            features,
+        )
+    }
+
+    /// The logits of all ranks, after an evaluation.
+    pub fn gather(features: Features) -> Self {
+        let stages = GATHER.iter().map(|stage| Stage { name: stage.names_elsewhere[0], ..*stage });
+        Self::of(stages, features)
+    }
+
+    pub(super) fn of(stages: impl Iterator<Item = Stage>, features: Features) -> Self {
+        let stages: Vec<Stage> = stages.filter(|stage| features.have(stage)).collect();
+        let (within, across) = edges(&stages);
+        Self { stages, within, across }
+    }
+
+    /// The names of what the stage at a place waits for.
+    pub fn waits_of(&self, place: usize) -> impl Iterator<Item = &'static str> {
+        self.within[place].iter().map(|&other| self.stages[other].name)
+    }
+
+    /// Every run of every stage in program order: place in the list, and micro-batch. Neighbouring
+    /// stages that repeat run once per micro-batch, together.
+    pub fn program_order(
+        &self,
+        micro_batches: usize,
+    ) -> impl Iterator<Item = (usize, usize)> + Clone {
+        let groups = self.stages.chunk_by(|one, other| one.repeat == other.repeat);
+        let starts = groups
+            .clone()
+            .scan(0, |start, group| Some(std::mem::replace(start, *start + group.len())));
+        groups.zip(starts).flat_map(move |(group, start)| {
+            let times = if group[0].repeat == Repeat::Micro { micro_batches } else { 1 };
+            (0..times).flat_map(move |micro| {
+                (start..start + group.len()).map(move |stage| (stage, micro))
+            })
+        })
+    }
+}
+
+impl Stage {
+    /// Whether a single rank needs it for the update of its rows alone: it finds rows to look them
+    /// up without it.
+    fn is_for_updates(&self) -> bool {
+        self.batch == BatchOf::Next && !self.writes.contains(&Resource::Inputs)
+    }
+
+    fn touches(&self) -> impl Iterator<Item = (Resource, bool)> {
+        let reads = self.reads.iter().map(|&resource| (resource, false));
+        reads.chain(self.writes.iter().map(|&resource| (resource, true)))
+    }
+
+    /// Whether `later` must not run before this stage has: one of them writes what the other
+    /// touches. `swapped`: it is a stage of the next step, where the slot of next is that of now.
+    fn is_needed_by(&self, later: &Stage, swapped: bool) -> bool {
+        self.touches().any(|(resource, writes)| {
+            later.touches().any(|(other, other_writes)| {
+                let is_same_slot =
+                    !resource.is_of_a_slot() || (self.batch == later.batch) != swapped;
+                resource == other && (writes || other_writes) && is_same_slot
+            })
+        })
+    }
+}
+
+/// Of each stage, the earlier ones of its step and those of the step before that it waits for: only
+/// those that nothing else, such as the order of a lane, makes it wait for already.
+fn edges(stages: &[Stage]) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
+    let mut within: Vec<Vec<usize>> = Vec::with_capacity(stages.len());
+    // What has ended before a stage begins, for whatever reason.
+    let mut before: Vec<Vec<bool>> = Vec::with_capacity(stages.len());
+    for (place, stage) in stages.iter().enumerate() {
+        let (mut waits, mut ended) = (Vec::new(), vec![false; stages.len()]);
+        let take = |other: usize, ended: &mut Vec<bool>| {
+            ended[other] = true;
+            ended.iter_mut().zip(&before[other]).for_each(|(ended, before)| *ended |= before);
+        };
+        if let Some(other) = (0..place).rfind(|&other| stages[other].lane == stage.lane) {
+            take(other, &mut ended);
+        }
+        for other in (0..place).rev() {
+            if !ended[other] && stages[other].is_needed_by(stage, false) {
+                waits.push(other);
+                take(other, &mut ended);
+            }
+        }
+        waits.reverse();
+        within.push(waits);
+        before.push(ended);
+    }
+    let across = stages.iter().map(|stage| {
+        let needed = (0..stages.len()).filter(|&other| stages[other].is_needed_by(stage, true));
+        // The last such stage of a lane stands for all of them, and its own lane runs in order
+        // anyway.
+        let last = |lane| needed.clone().rfind(|&other| stages[other].lane == lane);
+        Lane::ALL.into_iter().filter(|&lane| lane != stage.lane).filter_map(last).collect()
+    });
+    let across = across.collect();
+    (within, across)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every combination of features.
+    fn all() -> impl Iterator<Item = Features> {
+        let bit = |of: u8, place: u8| of >> place & 1 == 1;
+        (0..32).map(move |of| Features {
+            ranks: bit(of, 0),
+            device: bit(of, 1),
+            scaled: bit(of, 2),
+            crossed: bit(of, 3),
+            dense: bit(of, 4),
+        })
+    }
+
+    fn names(schedule: &Schedule) -> Vec<&str> {
+        schedule.stages.iter().map(|stage| stage.name).collect()
+    }
+
+    /// Ids may run ahead of weights; weights never do.
+    #[test]
+    fn no_stage_of_next_touches_a_weight() {
+        let mut next = STEP.iter().filter(|stage| stage.batch == BatchOf::Next);
+        assert!(next.all(|stage| !stage.touches().any(|(resource, _)| resource.is_weight())));
+    }
+
+    /// What has ended before a stage begins, by the order of lanes and these waits.
+    fn ended_before(schedule: &Schedule, within: &[Vec<usize>], place: usize) -> Vec<bool> {
+        let mut ended = vec![false; schedule.stages.len()];
+        let mut open = vec![place];
+        while let Some(stage) = open.pop() {
+            let of_lane =
+                |&other: &usize| schedule.stages[other].lane == schedule.stages[stage].lane;
+            for other in within[stage].iter().copied().chain((0..stage).rfind(of_lane)) {
+                if !std::mem::replace(&mut ended[other], true) {
+                    open.push(other);
+                }
+            }
+        }
+        ended
+    }
+
+    #[test]
+    fn waits_are_all_that_is_needed_and_no_more() {
+        for features in all() {
+            for schedule in
+                [Schedule::step, Schedule::preparation, Schedule::evaluation].map(|of| of(features))
+            {
+                let is_kept = |within: &[Vec<usize>]| {
+                    (0..schedule.stages.len()).all(|later| {
+                        let ended = ended_before(&schedule, within, later);
+                        let needed = |other: usize| {
+                            schedule.stages[other].is_needed_by(&schedule.stages[later], false)
+                        };
+                        (0..later).all(|other| !needed(other) || ended[other])
+                    })
+                };
+                assert!(is_kept(&schedule.within), "{features:?}");
+                for (place, waits) in schedule.within.iter().enumerate() {
+                    for wait in 0..waits.len() {
+                        let mut fewer = schedule.within.clone();
+                        fewer[place].remove(wait);
+                        assert!(!is_kept(&fewer), "{features:?}: {place} need not wait for {wait}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Then what one micro-batch leaves in memory is used before the next one comes.
+    #[test]
+    fn stages_of_micro_batches_share_a_lane() {
+        assert!(
+            STEP.iter()
+                .filter(|stage| stage.repeat == Repeat::Micro)
+                .all(|stage| stage.lane == Lane::Dense)
+        );
+    }
+
+    #[test]
+    fn evaluation_and_preparation_are_parts_of_the_step() {
+        let of = |ranks: bool| Features { ranks, dense: true, ..Features::default() };
+        assert_eq!(names(&Schedule::preparation(of(false))), ["first_copy_batch", "first_route"]);
+        let first =
+            ["first_copy_batch", "first_route", "first_exchange_ids", "first_receive_requests"];
+        assert_eq!(names(&Schedule::preparation(of(true))), first);
+        let single = ["copy_batch", "pool", "bottom_forward", "interaction_forward", "top_forward"];
+        assert_eq!(
+            names(&Schedule::evaluation(of(false))),
+            single.map(|name| format!("eval_{name}"))
+        );
+        let ranks = names(&Schedule::evaluation(of(true))).join(" ");
+        let head =
+            "eval_copy_batch eval_route eval_exchange_ids eval_receive_requests eval_owner_lookup";
+        assert!(ranks.starts_with(head) && ranks.ends_with("eval_top_forward"), "{ranks}");
+        let rated = Features { device: true, scaled: true, ..of(true) };
+        assert_eq!(
+            names(&Schedule::evaluation(rated)).join(" "),
+            ranks,
+            "nothing of it is for weights"
+        );
+        assert_eq!(names(&Schedule::gather(of(true))), ["eval_gather"]);
+    }
+
+    #[test]
+    fn a_stage_waits_for_what_it_reads() {
+        let schedule = Schedule::step(Features {
+            ranks: true,
+            scaled: true,
+            device: true,
+            crossed: true,
+            dense: true,
+        });
+        let waits = |name: &str| {
+            let place = schedule.stages.iter().position(|stage| stage.name == name).unwrap();
+            schedule.waits_of(place).collect::<Vec<_>>()
+        };
+        assert_eq!(waits("exchange_vectors"), ["owner_lookup"]);
+        assert_eq!(waits("pool"), ["exchange_vectors"]);
+        assert_eq!(waits("interaction_forward"), ["pool"]);
+        assert_eq!(waits("bottom_forward"), [""; 0]);
+        assert_eq!(waits("all_reduce_and_update_replicated"), ["bottom_backward"]);
+        assert_eq!(waits("update_owned"), ["check_gradients"]);
+    }
+}

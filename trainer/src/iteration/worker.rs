@@ -1,0 +1,524 @@
+//! The engine: one rank's model and its lanes, fed with batches one by one. It knows no files and
+//! no checkpoints, so that benches, tests and programs with data of their own drive the same
+//! iteration as `headlong train`. All ranks of this process together are a
+//! [`crate::iteration::ranks::Crew`].
+//!
+//! Two slots hold batches: the one of now and the one of next. [`Engine::prime`] fills the first;
+//! each [`Engine::step`] trains on now while next is copied and routed. Batches are those of all
+//! ranks: the engine takes its share of them.
+
+use crate::data::failed;
+use crate::error::{Error, Result};
+use crate::iteration::lanes::{Lane, Lanes};
+use crate::iteration::model::{Model, ScaleState};
+use crate::iteration::schedule::{Call, Schedule};
+use crate::iteration::trace::Recorder;
+use crate::run::evaluation::Scores;
+use headlong_device::cuda::CudaDevice;
+use headlong_device::optimizer::Step;
+use headlong_reader::{Batch, Position};
+use std::collections::VecDeque;
+
+/// Steps that may be on their way at once: the host prepares the batch after the next while the
+/// device works.
+const MOST_PENDING: usize = 2;
+
+/// Learning rates and number of one step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepRates {
+    /// 1 for the first step of the run.
+    pub number: u64,
+    /// Learning rate of the dense parameters.
+    pub dense: f32,
+    /// Learning rate of the tables.
+    pub sparse: f32,
+}
+
+impl StepRates {
+    /// Of calls that train nothing.
+    const NONE: Self = Self { number: 0, dense: 0.0, sparse: 0.0 };
+}
+
+/// A model that can be trained batch by batch.
+pub struct Engine {
+    model: Model,
+    lanes: Lanes,
+    recorder: Recorder,
+    /// The stages of a step, of what comes before the first one, and of an evaluation.
+    schedule: Schedule,
+    preparation: Schedule,
+    evaluation: Schedule,
+    gather: Schedule,
+    /// Which slot holds the batch of now, once primed.
+    now: usize,
+    primed: bool,
+    sent: Sent,
+    /// Number of the step that was enqueued last.
+    latest: u64,
+    /// Steps that were enqueued and whose loss is not known yet, oldest first.
+    pending: VecDeque<Pending>,
+    /// Losses that nobody has taken yet, oldest first.
+    finished: VecDeque<StepLoss>,
+    /// The last prediction, where it was brought from a device.
+    logits: Vec<f32>,
+    /// A short batch of an evaluation that is replayed, made full.
+    padded: Batch,
+    /// What this rank has evaluated of late.
+    scores: Scores,
+}
+
+/// The loss of a step that has ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepLoss {
+    /// 1 for the first step of the run.
+    pub number: u64,
+    /// Mean over the samples of all ranks, before the update.
+    pub loss: f64,
+    /// Samples of all ranks.
+    pub num_samples: usize,
+    /// Where the loss scale stands behind the step, where the loss is scaled.
+    pub scaling: Option<ScaleState>,
+}
+
+/// A step that is on its way.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    rates: StepRates,
+    /// The slot of its batch, and that batch's samples over all ranks.
+    slot: usize,
+    num_samples_of_all: usize,
+}
+
+/// What a rank has sent in training steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sent {
+    /// Steps.
+    pub steps: u64,
+    /// Bytes to ranks of the same node.
+    pub intra_node_bytes: u64,
+    /// Bytes to ranks of other nodes.
+    pub inter_node_bytes: u64,
+}
+
+impl Engine {
+    /// An engine over a built model.
+    pub fn new(model: Model, lanes: Lanes, recorder: Recorder) -> Self {
+        let pending = VecDeque::with_capacity(MOST_PENDING);
+        // Whoever never takes losses keeps the last few.
+        let finished = VecDeque::with_capacity(2 * MOST_PENDING);
+        let features = model.features();
+        Self {
+            schedule: Schedule::step(features),
+            preparation: Schedule::preparation(features),
+            evaluation: Schedule::evaluation(features),
+            gather: Schedule::gather(features),
+            model,
+            lanes,
+            recorder,
+            now: 0,
+            primed: false,
+            sent: Sent::default(),
+            latest: 0,
+            pending,
+            finished,
+            logits: Vec::new(),
+            padded: Batch::default(),
+            scores: Scores::default(),
+        }
+    }
+
+    /// Meets the other ranks' devices, where models lie on devices: all ranks call it together,
+    /// before the first batch.
+    ///
+    /// # Errors
+    /// A rank without what all of them need, or one that is gone.
+    pub(crate) fn meet_devices(&mut self) -> Result<()> {
+        self.model.meet_devices(self.lanes.stream(Lane::Comm))
+    }
+
+    /// The CUDA device that the lanes work on, where it is one.
+    pub(crate) fn cuda_device(&self) -> Option<CudaDevice> {
+        self.lanes.stream(Lane::Dense).as_cuda().map(|cuda| cuda.device().clone())
+    }
+
+    /// The stages of a step, to be changed.
+    #[cfg(test)]
+    pub(crate) fn schedule_mut(&mut self) -> &mut Schedule {
+        &mut self.schedule
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The model, to load weights into.
+    pub fn model_mut(&mut self) -> &mut Model {
+        &mut self.model
+    }
+
+    /// What the stages took so far, where that is recorded.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// The recorder, for whoever has something to add: time spent waiting for data, say.
+    pub fn recorder_mut(&mut self) -> &mut Recorder {
+        &mut self.recorder
+    }
+
+    /// Whether a batch of now is there.
+    pub fn is_primed(&self) -> bool {
+        self.primed
+    }
+
+    /// Brings in the first batch, or the first after the data ended.
+    ///
+    /// # Errors
+    /// Ids out of range, batches larger than planned.
+    pub fn prime(&mut self, batch: &Batch) -> Result<()> {
+        self.settle()?;
+        let call = training_call(&self.model, self.now, Some((self.now, batch)), StepRates::NONE);
+        self.model.hand_over(&call)?;
+        self.lanes.walk(&self.preparation, &self.model, &call, &mut self.recorder)?;
+        self.wait_for_prologue()?;
+        self.primed = true;
+        Ok(())
+    }
+
+    /// Trains on the batch of now and prepares `next`, which becomes the batch of now. Returns the
+    /// mean loss of the batch, over the samples of all ranks, for which it waits:
+    /// [`Engine::enqueue`] does not.
+    ///
+    /// # Errors
+    /// As [`Engine::enqueue`].
+    ///
+    /// # Panics
+    /// When there is no batch of now.
+    pub fn step(&mut self, rates: StepRates, next: Option<&Batch>) -> Result<f64> {
+        self.enqueue(rates, next)?;
+        self.settle()?;
+        let last = self.finished.back().map_or(f64::NAN, |last| last.loss);
+        self.finished.clear();
+        Ok(last)
+    }
+
+    /// Gives the device the step over the batch of now, and `next` to prepare, which becomes the
+    /// batch of now. At most two steps are on their way: before a third, the first is waited for.
+    /// On a CPU the step has run when this returns.
+    ///
+    /// # Errors
+    /// A loss that is no number (names the layer, on a CPU), ids out of range in `next`, a rank
+    /// that is gone, a device that fails (names the stage): of this step, or of one that was waited
+    /// for.
+    ///
+    /// # Panics
+    /// When there is no batch of now.
+    pub fn enqueue(&mut self, rates: StepRates, next: Option<&Batch>) -> Result<()> {
+        assert!(self.primed, "a step needs a batch: prime the engine first");
+        while self.pending.len() >= MOST_PENDING {
+            self.complete_oldest()?;
+        }
+        let (now, other) = (self.now, 1 - self.now);
+        let call = training_call(&self.model, now, next.map(|batch| (other, batch)), rates);
+        let num_samples_of_all = call.num_samples_of_all;
+        let before = self.model.communicator.counters();
+        self.model.hand_over(&call)?;
+        self.lanes.walk_whole(&self.schedule, &self.model, &call, now, &mut self.recorder)?;
+        let sent = self.model.communicator.counters() - before;
+        self.sent.steps += 1;
+        self.sent.intra_node_bytes += sent.intra_node_bytes();
+        self.sent.inter_node_bytes += sent.inter_node_bytes();
+        self.latest = rates.number;
+        self.pending.push_back(Pending { rates, slot: now, num_samples_of_all });
+        self.now = other;
+        self.primed = next.is_some();
+        if self.model.runs_ahead() { Ok(()) } else { self.complete_oldest() }
+    }
+
+    /// Waits for all steps that are on their way, and asks the device for what it has flagged
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// A loss that is no number, a device that has failed, more rows for one owner than a slot was
+    /// planned for (names the table).
+    pub fn settle(&mut self) -> Result<()> {
+        while !self.pending.is_empty() {
+            self.complete_oldest()?;
+        }
+        self.model.check_flags(self.latest)
+    }
+
+    /// Hands the losses of steps that have ended to `take`, oldest first, each once.
+    pub fn take_losses(&mut self, take: &mut dyn FnMut(StepLoss)) {
+        self.finished.drain(..).for_each(take);
+    }
+
+    fn complete_oldest(&mut self) -> Result<()> {
+        let Some(Pending { rates, slot, num_samples_of_all }) = self.pending.pop_front() else {
+            return Ok(());
+        };
+        let loss = self.model.mean_loss(slot, num_samples_of_all, rates.number)?;
+        if !loss.is_finite() {
+            let call = training_call(&self.model, slot, None, rates);
+            // Once a device has gone on to other batches, it alone can tell where it began.
+            let found = match self.model.runs_ahead() {
+                true => self.model.found_non_finite(slot, rates.number, &call),
+                false => self.model.first_non_finite(&call),
+            };
+            let what = found.unwrap_or_else(|| "loss".to_owned());
+            return Err(Error::NotFinite { step: rates.number, what, value: loss });
+        }
+        let scaling = self.model.scaling(slot)?;
+        if let Some(scaling) = scaling.filter(|scaling| scaling.was_smallest) {
+            let name =
+                scaling.first_bad.and_then(|quad| self.model.name_of_gradient(4 * quad as usize));
+            let what = format!(
+                "gradient of {}, at the smallest loss scale, 1,",
+                name.unwrap_or("a table's vectors")
+            );
+            return Err(Error::NotFinite { step: rates.number, what, value: f64::INFINITY });
+        }
+        if self.finished.len() == self.finished.capacity() {
+            self.finished.pop_front();
+        }
+        self.finished.push_back(StepLoss {
+            number: rates.number,
+            loss,
+            num_samples: num_samples_of_all,
+            scaling,
+        });
+        Ok(())
+    }
+
+    /// Where the loss scale stands behind the last step, where the loss is scaled. Waits for the
+    /// device.
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn loss_scale(&self) -> Result<Option<ScaleState>> {
+        self.model.loss_scale()
+    }
+
+    /// Puts the loss scale where it stood: when training goes on. Nothing where the loss is not
+    /// scaled, or was not.
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn set_loss_scale(&self, state: Option<ScaleState>) -> Result<()> {
+        state.map_or(Ok(()), |state| self.model.set_loss_scale(&state))
+    }
+
+    /// Samples in the batch of now, of all ranks.
+    pub fn num_samples_now(&self) -> usize {
+        self.model.slots[self.now].num_samples_of_all()
+    }
+
+    /// Goes on where `former` stands, an engine of the same rank and model whose weights this one
+    /// has already: batch of now, times, counts.
+    pub(crate) fn take_over(&mut self, former: &mut Self) -> Result<()> {
+        (self.primed, self.sent, self.latest) = (former.primed, former.sent, former.latest);
+        std::mem::swap(&mut self.finished, &mut former.finished);
+        std::mem::swap(&mut self.recorder, &mut former.recorder);
+        let (slot, former_slot) = (&self.model.slots[self.now], &former.model.slots[former.now]);
+        slot.take_over(former_slot);
+        self.set_loss_scale(former.loss_scale()?)
+    }
+
+    /// Routes the batch of now again, because rows lie elsewhere than when it was routed.
+    ///
+    /// # Errors
+    /// A rank that is gone.
+    pub(crate) fn route_again(&mut self) -> Result<()> {
+        let mut call = training_call(&self.model, self.now, None, StepRates::NONE);
+        call.next = Some(&self.model.slots[self.now]);
+        self.model.stage_again(&self.model.slots[self.now])?;
+        self.lanes.walk(&self.preparation, &self.model, &call, &mut self.recorder)?;
+        self.wait_for_prologue()
+    }
+
+    /// The second step writes where the prologue's copies read, and would only wait for the step
+    /// before the first.
+    fn wait_for_prologue(&self) -> Result<()> {
+        let waited = self.lanes.stream(Lane::Dense).synchronize();
+        waited.map_err(|error| failed("the first batch was not brought to the device", error))
+    }
+
+    /// What this rank has sent so far.
+    pub fn sent(&self) -> Sent {
+        self.sent
+    }
+
+    /// Makes everything that is derived from weights again; call it after weights were written from
+    /// outside.
+    pub fn weights_changed(&self) {
+        self.model.refresh(self.lanes.stream(Lane::Dense));
+    }
+
+    /// Where the stream of batches stands behind the batch of now.
+    pub fn position_after_now(&self) -> Position {
+        self.model.slots[self.now].batch().position
+    }
+
+    /// Predicts `batch`; [`Engine::logits`] has the result. Changes no weight and no batch of
+    /// training.
+    ///
+    /// # Errors
+    /// Ids out of range, batches larger than planned, a rank that is gone.
+    pub fn predict(&mut self, batch: &Batch) -> Result<()> {
+        let num_samples = self.forward(batch)?;
+        let mut call = evaluation_call(&self.model, batch);
+        call.num_samples_of_all = num_samples;
+        self.lanes.walk(&self.gather, &self.model, &call, &mut self.recorder)?;
+        if self.model.runs_ahead() {
+            self.logits =
+                self.model.logits_on_host(self.model.logits_of_all(), batch.num_samples)?;
+        }
+        Ok(())
+    }
+
+    /// Predicts `batch` and keeps this rank's scores: [`Engine::take_scores`].
+    ///
+    /// # Errors
+    /// As [`Engine::predict`].
+    ///
+    /// # Panics
+    /// When the batch has no labels.
+    pub fn evaluate(&mut self, batch: &Batch) -> Result<()> {
+        let num_samples = self.forward(batch)?;
+        let mine = self.model.share.in_evaluation(num_samples);
+        let labels =
+            &batch.labels[mine.start.min(batch.num_samples)..mine.end.min(batch.num_samples)];
+        match self.model.runs_ahead() {
+            true => {
+                let logits = self.model.logits_on_host(&self.model.logits, labels.len())?;
+                self.scores.extend(&logits, labels);
+            }
+            false => {
+                self.scores.extend(&self.model.logits.read::<f32>().data()[..labels.len()], labels);
+            }
+        }
+        Ok(())
+    }
+
+    /// This rank's scores of all batches that were evaluated since the last call. They may be given
+    /// back ([`Engine::reuse_scores`]).
+    pub fn take_scores(&mut self) -> Scores {
+        std::mem::take(&mut self.scores)
+    }
+
+    /// Uses the memory of `scores` from now on.
+    pub fn reuse_scores(&mut self, mut scores: Scores) {
+        scores.clear();
+        self.scores = scores;
+    }
+
+    /// The forward passes over `batch`, and how many samples it was made: where evaluations are
+    /// captured, a short batch is made full by its last sample, so that the same graph runs. A
+    /// logit depends on its own sample alone.
+    fn forward(&mut self, batch: &Batch) -> Result<usize> {
+        self.settle()?;
+        let full = self.model.config.eval.batch_size;
+        let is_padded = self.lanes.captures() && (1..full).contains(&batch.num_samples);
+        if is_padded {
+            pad(&mut self.padded, batch, full);
+        }
+        let call = evaluation_call(&self.model, if is_padded { &self.padded } else { batch });
+        self.model.hand_over(&call)?;
+        self.lanes.walk_whole(
+            &self.evaluation,
+            &self.model,
+            &call,
+            Model::EVALUATION_SLOT,
+            &mut self.recorder,
+        )?;
+        Ok(call.num_samples_of_all)
+    }
+
+    /// Hands the first `num_samples` logits of the last prediction to `take`, those of all ranks.
+    pub fn logits(&self, num_samples: usize, take: &mut dyn FnMut(&[f32])) {
+        match self.model.runs_ahead() {
+            true => take(&self.logits[..num_samples]),
+            false => take(&self.model.logits_of_all().read::<f32>().data()[..num_samples]),
+        }
+    }
+
+    /// Sets the number that this rank adds to number `index` of the next step's votes.
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn vote(&self, index: usize, value: f32) -> Result<()> {
+        let vote = self.model.votes.columns(index, 1);
+        vote.copy_from::<f32>(&[value]).map_err(|error| failed("a vote cannot be given", error))
+    }
+
+    /// The sum of number `index` over all ranks, of the last step.
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn votes(&self, index: usize) -> Result<f32> {
+        let votes = self.model.votes.columns(index, 1).to_vec::<f32>();
+        Ok(votes.map_err(|error| failed("the votes cannot be read", error))?[0])
+    }
+}
+
+fn training_call<'a>(
+    model: &'a Model,
+    now: usize,
+    next: Option<(usize, &'a Batch)>,
+    rates: StepRates,
+) -> Call<'a> {
+    let slot = &model.slots[now];
+    let (share, num_samples_of_all) = (&model.share, slot.num_samples_of_all());
+    let step = |learning_rate| Step { learning_rate, number: rates.number };
+    Call {
+        slot,
+        now: slot,
+        next: next.map(|(next, _)| &model.slots[next]),
+        incoming: next.map(|(_, batch)| batch),
+        num_samples: slot.batch().num_samples,
+        num_samples_of_all,
+        micro_batch_size: share.micro_batch_size(),
+        num_micro_batches: num_samples_of_all.div_ceil(share.micro_batch_size_of_all()),
+        micro_batch_size_of_all: share.micro_batch_size_of_all(),
+        sum_blocks: share.sum_blocks(),
+        micro_batch: 0,
+        dense_step: step(rates.dense),
+        sparse_step: step(rates.sparse),
+    }
+}
+
+/// `batch`, and its last sample again and again, up to `full` samples.
+fn pad(padded: &mut Batch, batch: &Batch, full: usize) {
+    padded.clone_from(batch);
+    let (samples, missing) = (batch.num_samples, full - batch.num_samples);
+    padded.num_samples = full;
+    if !batch.labels.is_empty() {
+        padded.labels.resize(full, 0.0);
+    }
+    padded.dense.resize(batch.dense.len() / samples * full, 0.0);
+    for bags in &mut padded.sparse {
+        let last = bags.offsets[samples - 1] as usize..bags.offsets[samples] as usize;
+        for _ in 0..missing {
+            bags.values.extend_from_within(last.clone());
+            bags.offsets.push(bags.values.len() as u32);
+        }
+    }
+}
+
+fn evaluation_call<'a>(model: &'a Model, batch: &'a Batch) -> Call<'a> {
+    let num_samples = model.share.in_evaluation(batch.num_samples).len();
+    let now = &model.slots[Model::EVALUATION_SLOT];
+    let micro_batch_size = model.micro_batch_capacity;
+    Call {
+        slot: now,
+        now,
+        next: None,
+        incoming: Some(batch),
+        num_samples,
+        num_samples_of_all: batch.num_samples,
+        micro_batch_size,
+        num_micro_batches: num_samples.div_ceil(micro_batch_size),
+        ..training_call(model, Model::EVALUATION_SLOT, None, StepRates::NONE)
+    }
+}

@@ -1,0 +1,205 @@
+//! Placement: where every row of every table lies, and how ranks exchange rows. Decided before any
+//! memory is taken, from how frequent rows are; the same on every rank, because all ranks decide
+//! from the same statistics.
+
+use crate::Registry;
+use crate::config::{
+    CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Hybrid, IdsChoice,
+};
+use crate::data::failed;
+use crate::error::{Error, Result};
+use crate::iteration::model::table_specs;
+use crate::iteration::ranks::{comm_options, tuned_comm_options};
+use crate::plan;
+use crate::system::input::read_text;
+use crate::system::machine::Machine;
+use headlong_comm::Topology;
+use headlong_embedding::hybrid::Partition;
+use headlong_embedding::hybrid::cost::Costs;
+use headlong_embedding::hybrid::split::{HybridMode, Split, SplitOptions, split};
+use headlong_embedding::hybrid::statistics::{Collector, Statistics, StatisticsOptions};
+use headlong_embedding::hybrid::traffic::{Cluster, Exchange, IdSource, Merge};
+use headlong_reader::Batch;
+use std::sync::Arc;
+
+/// Where rows lie, and how they are exchanged.
+pub struct Placement {
+    /// Where every row lies.
+    pub partition: Arc<Partition>,
+    /// The split and what it is expected to cost; none where one rank has everything.
+    pub split: Option<Split>,
+}
+
+impl Placement {
+    /// The placement of `config` among the ranks of `topology`, of tables that take what their
+    /// kinds in `registry` say.
+    ///
+    /// # Errors
+    /// A latency table that cannot be read; a split that does not fit.
+    pub fn new(
+        config: &Config,
+        table_rows: &[u64],
+        topology: &Topology,
+        statistics: Option<&Statistics>,
+        registry: &Registry,
+    ) -> Result<Self> {
+        let specs = table_specs(config, table_rows);
+        let statistics = match statistics {
+            Some(statistics) if config.run.ranks > 1 => statistics,
+            _ => {
+                let partition = Arc::new(Partition::row_wise(&specs, config.run.ranks));
+                return Ok(Self { partition, split: None });
+            }
+        };
+        let optimizer = config.optimizer.sparse.optimizer();
+        let nodes: Vec<usize> =
+            (0..topology.num_nodes()).map(|node| topology.node_size(node)).collect();
+        let step = (config.train.batch_size * config.train.accumulate) as u64;
+        let on_devices = config.run.device == DeviceChoice::Cuda;
+        let table_bytes: Vec<u64> = specs
+            .iter()
+            .map(|spec| plan::table_needs(config, spec, registry).total_bytes())
+            .collect();
+        let options = SplitOptions {
+            mode: match config.run.hybrid {
+                Hybrid::Off => HybridMode::Off,
+                Hybrid::Auto => HybridMode::Auto,
+                Hybrid::Rows(rows) => HybridMode::Rows(rows),
+            },
+            dense_bytes: (plan::dense_parameters(config) * 4_u64).get(),
+            wire_bytes: if config.comm.compress == CompressChoice::Bf16 { 2 } else { 4 },
+            replicated_limit_bytes: Some(replicated_limit(config)),
+            merge: match config.comm.deduplicate {
+                // Devices exchange in slots, of rows that each rank has merged.
+                DeduplicateChoice::Auto if on_devices => Some(Merge::Rank),
+                DeduplicateChoice::Auto => None,
+                DeduplicateChoice::Off => Some(Merge::Off),
+                DeduplicateChoice::Rank => Some(Merge::Rank),
+                DeduplicateChoice::Node => Some(Merge::Node),
+            },
+            exchange: match config.comm.exchange {
+                ExchangeChoice::Auto if on_devices => Some(Exchange::Flat),
+                ExchangeChoice::Auto => None,
+                ExchangeChoice::Flat => Some(Exchange::Flat),
+                ExchangeChoice::Hierarchical => Some(Exchange::Hierarchical),
+            },
+            ids: match config.comm.ids {
+                IdsChoice::Auto if on_devices => Some(IdSource::Exchange),
+                IdsChoice::Auto => None,
+                IdsChoice::Exchange => Some(IdSource::Exchange),
+                IdsChoice::Known => Some(IdSource::Known),
+            },
+            placements: &config.placement_choices(),
+            table_bytes: &table_bytes,
+            ..SplitOptions::new(&specs, Cluster::new(&nodes), step, &optimizer)
+        };
+        let mut costs = costs(config)?;
+        let one_step =
+            comm_options(config).one_step_bytes_of(config.run.transport.name(), config.run.ranks);
+        costs.direct_bytes = one_step as f64;
+        let split = split(statistics, &costs, &options)
+            .map_err(|error| failed("the rows cannot be split", error))?;
+        let partition = Partition::new(&specs, config.run.ranks, split.placements.clone())
+            .map_err(|error| failed("the rows cannot be placed", error))?;
+        Ok(Self { partition: Arc::new(partition), split: Some(split) })
+    }
+
+    /// Equal where every row lies at the same place and is exchanged in the same way.
+    pub fn fingerprint(&self) -> u64 {
+        let placements: Vec<_> = self.partition.placements().collect();
+        let variant = self.split.as_ref().map(|split| split.variant);
+        let text = serde_json::to_vec(&(placements, variant)).unwrap_or_default();
+        xxhash_rust::xxh3::xxh3_64(&text)
+    }
+
+    /// `config` with what it left to cost decided.
+    pub fn decide(&self, config: &Config) -> Config {
+        let mut config = config.clone();
+        let Some(split) = &self.split else { return config };
+        let comm = &mut config.comm;
+        comm.deduplicate = match split.variant.merge {
+            Merge::Off => DeduplicateChoice::Off,
+            Merge::Rank => DeduplicateChoice::Rank,
+            Merge::Node => DeduplicateChoice::Node,
+        };
+        comm.exchange = match split.variant.exchange {
+            Exchange::Flat => ExchangeChoice::Flat,
+            Exchange::Hierarchical => ExchangeChoice::Hierarchical,
+        };
+        comm.ids = match split.variant.ids {
+            IdSource::Exchange => IdsChoice::Exchange,
+            IdSource::Known => IdsChoice::Known,
+        };
+        config
+    }
+}
+
+/// Counts the rows of batches that lie in memory.
+pub fn statistics_of(config: &Config, table_rows: &[u64], batches: &[Batch]) -> Statistics {
+    let mut collector =
+        Collector::new(&table_specs(config, table_rows), &StatisticsOptions::default());
+    for batch in batches {
+        count(&mut collector, batch);
+    }
+    collector.finish()
+}
+
+/// Counts the rows of one batch.
+pub fn count(collector: &mut Collector, batch: &Batch) {
+    for (table, bags) in batch.sparse.iter().enumerate() {
+        collector.add(table, &bags.values);
+    }
+    collector.end_batch(batch.num_samples);
+}
+
+/// Bytes of one rank that replicated rows may take: as configured, or a part of what this machine
+/// can give.
+pub fn replicated_limit(config: &Config) -> u64 {
+    match config.hybrid.max_replicated_bytes {
+        0 => Machine::detect().usable_bytes() / 4 / config.run.ranks as u64,
+        bytes => bytes,
+    }
+}
+
+/// Measured costs, or the defaults of the transport.
+fn costs(config: &Config) -> Result<Costs> {
+    let Some(path) = &config.hybrid.latency_table else {
+        return Ok(tuned_costs(config)?
+            .unwrap_or_else(|| Costs::of_transport(config.run.transport.name())));
+    };
+    let text = read_text(path).map_err(Error::io("read", path))?;
+    toml::from_str(&text).map_err(|error| {
+        Error::config("hybrid.latency_table", format!("{}: {}", path.display(), error.message()))
+    })
+}
+
+/// What `comm.tuning` says about the run's transport, where it says anything.
+fn tuned_costs(config: &Config) -> Result<Option<Costs>> {
+    let tuning = tuned_comm_options(config)?.tuning;
+    Ok(tuning.and_then(|tuning| plan::tuned::costs(&tuning, config.run.transport.name())))
+}
+
+/// One line about where the costs of exchanges come from; nothing where they are assumed as always.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn source_of_costs(config: &Config) -> Result<String> {
+    let transport = config.run.transport.name();
+    Ok(match (&config.hybrid.latency_table, &config.comm.tuning) {
+        (Some(path), _) => {
+            format!("costs of exchanges: {} (hybrid.latency_table)\n", path.display())
+        }
+        (None, Some(path)) if tuned_costs(config)?.is_some() => {
+            format!(
+                "costs of exchanges over {transport}: measured, {} (comm.tuning)\n",
+                path.display()
+            )
+        }
+        (None, Some(path)) => format!(
+            "costs of exchanges: assumed, because {} (comm.tuning) does not hold all-reduce and \
+             all-to-all over {transport}\n",
+            path.display()
+        ),
+        (None, None) => String::new(),
+    })
+}

@@ -1,0 +1,348 @@
+//! What a run says: a progress bar on a terminal, plain lines elsewhere, and the JSON log.
+//!
+//! Results (the plan, evaluations, the end) go to standard output, progress and warnings to
+//! standard error. Where the JSON log goes to standard output, it alone does, and everything else
+//! goes to standard error. Escape codes are written to a terminal only, and lines are folded there
+//! alone.
+
+pub mod axis;
+mod bar;
+pub mod events;
+mod format;
+mod json_log;
+pub mod lines;
+pub mod mllog;
+pub mod output;
+pub mod progress;
+
+pub use bar::{Bar, Fact};
+pub use events::{At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Scaling, Start, Step};
+pub use format::{bytes, columns, count, duration, short_time};
+pub use json_log::JsonLog;
+
+use crate::commands::cli::LogTarget;
+use crate::error::{Error, Result, chain};
+use serde_json::{Map, Value};
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+/// The bar's facts are renewed at most this often.
+const SHOWN_EVERY: Duration = Duration::from_millis(500);
+
+/// Says what a run does.
+#[derive(Debug)]
+pub struct Reporter {
+    log: Option<JsonLog>,
+    results_to_stderr: bool,
+    /// Says nothing but the log.
+    is_quiet: bool,
+    bar: Option<Bar>,
+    started: Instant,
+    shown: Option<Instant>,
+    /// What part was done when that was first known, and when.
+    first_fraction: Option<(f64, Instant)>,
+    fraction: f64,
+}
+
+impl Reporter {
+    /// A reporter to the terminal, and to the JSON log where there is one. A resumed run appends to
+    /// the log's file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the log cannot be opened.
+    pub fn new(log: Option<&LogTarget>, resumed: bool) -> Result<Self> {
+        let started = Instant::now();
+        Ok(Self {
+            results_to_stderr: log == Some(&LogTarget::Stdout),
+            log: log.map(|target| JsonLog::open(target, resumed, started)).transpose()?,
+            is_quiet: false,
+            bar: Bar::on_terminal(),
+            started,
+            ..Self::quiet(None)
+        })
+    }
+
+    /// A reporter that writes nothing but `log`: for tests and libraries.
+    pub fn quiet(log: Option<JsonLog>) -> Self {
+        Self {
+            log,
+            results_to_stderr: true,
+            is_quiet: true,
+            bar: None,
+            started: Instant::now(),
+            shown: None,
+            first_fraction: None,
+            fraction: 0.0,
+        }
+    }
+
+    /// Seconds since the reporter was made: the log's `time_s`.
+    pub fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// The run begins.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the log cannot be written; so for every event below.
+    pub fn start(&mut self, start: &Start) -> Result<()> {
+        self.log_event("start", start)
+    }
+
+    /// A result for people, such as the plan or a table: one or more lines on standard output.
+    pub fn result(&self, text: &str) {
+        if self.results_to_stderr {
+            return self.note(text);
+        }
+        let folded = lines::fold(text.trim_end(), lines::width(std::io::stdout()));
+        // Note: a closed pipe must not end a training run, so failures to print are not errors.
+        self.beside_bar(|| {
+            let mut out = std::io::stdout();
+            let _ = writeln!(out, "{folded}").and_then(|()| out.flush());
+        });
+    }
+
+    /// A remark for people: lines on standard error.
+    pub fn note(&self, text: &str) {
+        let folded = lines::fold(text.trim_end(), lines::width(std::io::stderr()));
+        self.beside_bar(|| lines::to_stderr(&folded));
+    }
+
+    fn beside_bar(&self, print: impl FnOnce()) {
+        match &self.bar {
+            _ if self.is_quiet => {}
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
+    /// Where the run stands, after every step: moves the bar. `fraction` of the run that is done,
+    /// where it is known, 0 to 1. Takes no memory where there is no terminal.
+    pub fn advance(&mut self, at: At, fraction: Option<f64>) {
+        self.set_position(at);
+        let Some(fraction) = fraction else { return };
+        self.fraction = fraction.clamp(0.0, 1.0);
+        self.first_fraction.get_or_insert((self.fraction, Instant::now()));
+        if let Some(bar) = &self.bar {
+            bar.advance(self.fraction);
+        }
+    }
+
+    /// Seconds until the end at the pace since training began, where it can be told.
+    pub fn seconds_left(&self) -> Option<f64> {
+        let (first, since) = self.first_fraction?;
+        let done = self.fraction - first;
+        (done > 0.0).then(|| since.elapsed().as_secs_f64() * (1.0 - self.fraction) / done)
+    }
+
+    /// Whether there is a bar whose facts are old.
+    pub fn is_progress_due(&self) -> bool {
+        self.bar.is_some() && self.shown.is_none_or(|shown| shown.elapsed() >= SHOWN_EVERY)
+    }
+
+    /// Progress since the last call, for the bar alone.
+    pub fn progress(&mut self, at: At, step: &Step) {
+        self.shown = Some(Instant::now());
+        let Some(bar) = &self.bar else { return };
+        let mut facts = vec![
+            (1, format!("step {}", count(at.step))),
+            (0, loss_text(step)),
+            (3, format!("{} samples/s", count(step.samples_per_s as u64))),
+            (5, format!("data wait {:.1} %", step.data_wait_share * 100.0)),
+        ];
+        facts.extend(step.scaling.map(|scaling| (6, scaling.to_string())));
+        facts.extend(self.seconds_left().map(|left| (2, format!("ETA {}", duration(left)))));
+        bar.show(facts);
+    }
+
+    /// Progress, every `train.log_every` steps: a line where there is no bar.
+    ///
+    /// # Errors
+    /// As [`Reporter::start`].
+    pub fn step(&mut self, at: At, step: &Step) -> Result<()> {
+        if self.bar.is_none() {
+            self.note(&step_text(at, step, self.seconds_left()));
+        }
+        self.set_position(at);
+        self.log_event("step", step)
+    }
+
+    /// An evaluation.
+    ///
+    /// # Errors
+    /// As [`Reporter::start`].
+    pub fn eval(&mut self, at: At, eval: &Eval) -> Result<()> {
+        self.result(&format!("step {}  {}", count(at.step), eval_text(eval)));
+        self.set_position(at);
+        self.log_event("eval", eval)?;
+        if let Some(warning) = eval.metrics.warning() {
+            return self.warning(warning, Map::new());
+        }
+        match eval.metrics.auc {
+            // A coin reaches 0.5 ± 0.005 on as few samples.
+            Some(auc) if (auc - 0.5).abs() <= 0.005 && eval.metrics.eval_samples >= 10_000 => {
+                let message = format!(
+                    "the model has learned nothing so far: AUC {auc:.4}; is the learning rate \
+                     right for this optimizer, and is the data what the preset expects?"
+                );
+                self.warning(&message, Map::new())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A checkpoint was written.
+    ///
+    /// # Errors
+    /// As [`Reporter::start`].
+    pub fn checkpoint(&mut self, at: At, checkpoint: &Checkpoint) -> Result<()> {
+        self.note(&format!(
+            "step {}  checkpoint {} ({}, {})",
+            count(at.step),
+            checkpoint.path.display(),
+            bytes(checkpoint.bytes),
+            duration(checkpoint.seconds)
+        ));
+        self.set_position(at);
+        self.log_event("checkpoint", checkpoint)
+    }
+
+    /// Something that the user should know; `fields` identify the place (`file`, `line`, `table`,
+    /// …).
+    ///
+    /// # Errors
+    /// As [`Reporter::start`].
+    pub fn warning(&mut self, message: &str, fields: Map<String, Value>) -> Result<()> {
+        let text = lines::warning(message, lines::width(std::io::stderr()));
+        self.beside_bar(|| lines::to_stderr(&text));
+        self.log_message("warning", message, fields)
+    }
+
+    /// The run fails: into the log alone, because the program prints the error itself.
+    ///
+    /// # Errors
+    /// As [`Reporter::start`].
+    pub fn error(&mut self, error: &Error, mut fields: Map<String, Value>) -> Result<()> {
+        self.finish_bar();
+        fields.insert("exit_code".to_owned(), error.exit_code().into());
+        self.log_message("error", &chain(error), fields)
+    }
+
+    /// The run ends.
+    ///
+    /// # Errors
+    /// As [`Reporter::start`].
+    pub fn done(&mut self, at: At, done: &Done) -> Result<()> {
+        self.finish_bar();
+        self.result(&format!(
+            "done ({}): {} steps, {} samples in {}, {} samples/s, peak memory {}\n{}weights {}",
+            reason_text(done),
+            count(at.step),
+            count(at.samples),
+            duration(done.wall_s),
+            count(done.samples_per_s as u64),
+            bytes(done.peak_rss_bytes),
+            done.eval_step.map_or(String::new(), |_| format!(
+                "training stood still for evaluations in {:.2} % of the time\n",
+                done.eval_share * 100.0
+            )),
+            done.weights_digest
+        ));
+        self.set_position(at);
+        self.log_event("done", done)
+    }
+
+    fn finish_bar(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.clear();
+        }
+    }
+
+    fn set_position(&mut self, at: At) {
+        if let Some(log) = &mut self.log {
+            log.set_position(at);
+        }
+    }
+
+    fn log_event<T: serde::Serialize>(&mut self, event: &str, fields: &T) -> Result<()> {
+        self.log.as_mut().map_or(Ok(()), |log| log.write(event, fields))
+    }
+
+    fn log_message(
+        &mut self,
+        event: &str,
+        message: &str,
+        mut fields: Map<String, Value>,
+    ) -> Result<()> {
+        fields.insert("message".to_owned(), message.into());
+        self.log_event(event, &fields)
+    }
+}
+
+fn loss_text(step: &Step) -> String {
+    format!("loss {:.5}", step.loss)
+}
+
+/// Progress as a line.
+fn step_text(at: At, step: &Step, seconds_left: Option<f64>) -> String {
+    let scaling = step.scaling.map_or(String::new(), |scaling| format!("  {scaling}"));
+    let left = seconds_left.map_or(String::new(), |left| format!("  ETA {}", duration(left)));
+    format!(
+        "step {}  samples {}  lr {}  {}  {} samples/s  data wait {:.1} %{scaling}{left}",
+        count(at.step),
+        count(at.samples),
+        step.learning_rate,
+        loss_text(step),
+        count(step.samples_per_s as u64),
+        step.data_wait_share * 100.0,
+    )
+}
+
+/// Why a run has ended: `target_auc, by the weights of step 3,200`.
+fn reason_text(done: &Done) -> String {
+    match done.eval_step {
+        Some(step) if done.reason == "target_auc" => {
+            format!("target_auc, by the weights of step {}", count(step))
+        }
+        _ => done.reason.clone(),
+    }
+}
+
+/// An evaluation as text: `AUC 0.76380  log loss 0.48500  NE 0.84400  calibration 0.934  …`.
+pub fn eval_text(eval: &Eval) -> String {
+    let metrics = &eval.metrics;
+    let or_undefined = |value: Option<f64>, digits: usize| {
+        value.map_or("undefined".to_owned(), |value| format!("{value:.digits$}"))
+    };
+    let predicted = metrics.mean_prediction.map(|mean| 100.0 * mean);
+    [
+        format!("AUC {}", or_undefined(metrics.auc, 5)),
+        format!("log loss {}", or_undefined(metrics.logloss, 5)),
+        format!("NE {}", or_undefined(metrics.ne, 5)),
+        format!("calibration {}", or_undefined(metrics.calibration, 3)),
+        format!("calibration error {}", or_undefined(metrics.calibration_error, 5)),
+        format!(
+            "click rate {:.2} % (predicted {} %)",
+            100.0 * metrics.base_rate,
+            or_undefined(predicted, 2)
+        ),
+        format!(
+            "accuracy {:.2} % (always \"no\" {:.2} %)",
+            100.0 * metrics.accuracy,
+            100.0 * (1.0 - metrics.base_rate)
+        ),
+        format!("{} samples in {}", count(metrics.eval_samples), duration(eval.eval_s)),
+    ]
+    .join("  ")
+}
+
+/// Largest resident memory of this process so far, in bytes.
+pub fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Answers on standard output, and what is written to files.
+
+use crate::commands::cli::JsonOutput;
+use crate::error::{Error, Result};
+use crate::report::lines;
+use headlong_device::files::OutputFile;
+use std::io::Write as _;
+use std::path::Path;
+
+/// Prints `text`, ending in one line break. A reader that has gone (`| head`) is no error.
+///
+/// # Errors
+/// [`Error::Io`] where standard output cannot be written.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    match write!(out, "{text}{end}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::io("write", "standard output")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says `text` on standard error, in lines that fit. That it cannot be said (a full disk, a closed
+/// stream) changes nothing, and no exit code.
+pub fn say(text: impl std::fmt::Display) {
+    lines::to_stderr(&lines::fold(&text.to_string(), lines::width(std::io::stderr())));
+}
+
+/// Gives an answer as the user asked for it: `text`, or one JSON document instead (`--json`), and
+/// the document in a file besides (`--json-file`).
+///
+/// # Errors
+/// [`Error::Io`] where the output cannot be written.
+pub fn answer(output: &JsonOutput, text: &str, document: &serde_json::Value) -> Result<()> {
+    if let Some(file) = &output.json_file {
+        write_file(file, &format!("{document:#}\n"))?;
+    }
+    if output.json {
+        return print(&document.to_string());
+    }
+    print(&lines::fold(text, lines::width(std::io::stdout())))
+}
+
+/// As [`answer`] where standard output has data: the text goes to standard error, and no document
+/// to the output.
+///
+/// # Errors
+/// [`Error::Io`] where the file of `--json-file` cannot be written.
+pub fn answer_aside(output: &JsonOutput, text: &str, document: &serde_json::Value) -> Result<()> {
+    if let Some(file) = &output.json_file {
+        write_file(file, &format!("{document:#}\n"))?;
+    }
+    say(text);
+    Ok(())
+}
+
+/// Writes a file, which appears under its name when it is complete.
+///
+/// # Errors
+/// [`Error::Io`]: a full disk, another process that writes it.
+pub fn write_file(path: &Path, text: &str) -> Result<()> {
+    OutputFile::write(path, text.as_bytes()).map_err(Error::io("write", path))
+}

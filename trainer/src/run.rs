@@ -1,0 +1,8 @@
+//! A run: batches from data, evaluations and checkpoints around the steps of [`crate::iteration`].
+
+pub mod dictionary;
+pub mod drift;
+pub mod evaluation;
+pub mod outlook;
+pub mod session;
+pub mod statistics;

@@ -1,0 +1,545 @@
+//! A session: a model in training, its data, its evaluations and its checkpoints. The host's part
+//! of a run, around the iteration.
+//!
+//! A program of one's own drives it as `headlong train` does: [`Session::step`] until it gives
+//! `None`, which it does where `train.steps` or `train.epochs` end the run, with
+//! [`Session::evaluate`] and [`Session::save`] in between.
+
+mod checkpoints;
+mod eval_ranks;
+mod evaluations;
+mod slices;
+
+pub use checkpoints::{load, open_directory, restore_ids};
+pub use eval_ranks::{
+    EvalRanks, EvalRanksOptions, check as check_eval_ranks, config_of as config_of_eval_ranks,
+};
+pub use evaluations::{Evaluated, Take, predict_all};
+
+use crate::config::Config;
+use crate::config::learning_rate::LearningRate;
+use crate::data::key as data_key;
+use crate::data::{self, EvaluationData, TrainingReader, failed};
+use crate::error::Result;
+use crate::iteration::ranks::{Crew, exchange_failed};
+use crate::iteration::worker::{StepLoss, StepRates};
+use crate::metrics::EvalMetrics;
+use crate::run::drift::{Drift, DriftWatch, covered_share};
+use crate::run::evaluation::Scores;
+use crate::run::statistics::STATISTICS_BLOB;
+use crate::state::checkpoint::{
+    Checkpoint, CheckpointDirectory, Cleaned, DEFAULT_SHARD_BYTES, DataFingerprint, Files,
+    RandomState, SaveReport, SavedState, Select, Snapshot, TrainedFile, read_like_a_save,
+};
+use checkpoints::{blob, open_directory_on, parse_state, remember_order};
+use evaluations::Evaluations;
+use headlong_embedding::hybrid::statistics::Statistics;
+use headlong_reader::io::DataFile;
+use headlong_reader::multi_hot::MultiHotReader;
+use headlong_reader::{Batch, IdMapper, Position, Reader};
+use serde::{Deserialize, Serialize};
+use slices::{Gather, slice_of};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// File of a checkpoint that holds the state of admitted ids.
+pub const IDS_BLOB: &str = "ids.bin";
+/// File of a checkpoint that holds the dictionary.
+pub const DICTIONARY_BLOB: &str = "dictionary.bin";
+/// File of a checkpoint that holds the effective configuration.
+pub const CONFIG_BLOB: &str = "config.toml";
+
+/// The number of a step's votes that says that a rank wishes to stop.
+const STOP_VOTE: usize = 0;
+
+/// Steps of a device between two looks at the votes.
+const STEPS_BETWEEN_LOOKS: u64 = 8;
+
+/// What a session trains on.
+pub struct SessionData {
+    /// Training files.
+    pub train: Vec<DataFile>,
+    /// Their rows, where known. They are counted where `train.epochs` ends within an epoch.
+    pub train_rows: Option<u64>,
+    /// Validation data, where there is any.
+    pub valid: Option<EvaluationData>,
+    /// Ids to rows, as they are before the first sample (a resumed session restores its own).
+    pub ids: IdMapper,
+    /// The bytes of the dictionary, where ids come from one: saved with every checkpoint.
+    pub dictionary: Option<Arc<Vec<u8>>>,
+    /// The statistics that the rows were placed by, where they were: saved with every checkpoint.
+    pub statistics: Option<Statistics>,
+    /// What checkpoints record of how data becomes numbers.
+    pub fingerprint: DataFingerprint,
+    /// What checkpoints record of the training files.
+    pub train_files: Vec<TrainedFile>,
+    /// Whether a resumed session may go on with files of another content.
+    pub may_differ: bool,
+}
+
+/// Where a session starts.
+pub enum Start<'a> {
+    /// At the beginning, with initial weights.
+    Fresh,
+    /// At the beginning, with the weights of a checkpoint.
+    WeightsOf(&'a Checkpoint),
+    /// Where a checkpoint ended, in every respect.
+    Resume(&'a Checkpoint),
+}
+
+/// What a session remembers beyond weights and position.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    /// Best AUC of all evaluations.
+    pub best_auc: Option<f64>,
+    /// Step of the last evaluation.
+    pub last_eval_step: Option<u64>,
+    /// What an evaluation has found that reaches the target: the step at which the run stops for
+    /// it, and its AUC.
+    pub reached: Option<(u64, f64)>,
+    /// When the run was to end: epochs, steps and target AUC of the configuration. A finished run
+    /// that is asked for more goes on.
+    pub asked_for: Option<(f64, Option<u64>, Option<f64>)>,
+    /// The `done` event of a finished run.
+    pub done: Option<serde_json::Value>,
+    /// How the reader's position is counted ([`data::order_name`]); unset in checkpoints of text.
+    #[serde(default)]
+    pub order: Option<String>,
+}
+
+/// A model in training.
+pub struct Session {
+    config: Config,
+    crew: Crew,
+    data: SessionData,
+    reader: MultiHotReader<TrainingReader>,
+    /// Gives its buffers to the reader and gets the next batch, which all ranks take their shares
+    /// of.
+    incoming: Batch,
+    /// Where every rank needs the ids of a batch of which it reads its slice.
+    gather: Option<Gather>,
+    dense_rate: LearningRate,
+    sparse_rate: LearningRate,
+    /// The step after which nothing more is trained, where it is not the data that ends.
+    last_step: Option<u64>,
+    step: u64,
+    samples: u64,
+    position: Position,
+    memory: Memory,
+    last_metrics: Option<EvalMetrics>,
+    evaluations: Evaluations,
+    /// Counts rows where the frequent ones may be chosen anew.
+    drift: Option<DriftWatch>,
+    checkpoints: Option<CheckpointDirectory>,
+}
+
+/// A step that the device has been given: [`Session::enqueue`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Enqueued {
+    /// Samples of the step.
+    pub num_samples: u64,
+    /// Learning rate of the dense parameters.
+    pub learning_rate: f64,
+}
+
+/// What one step did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepOutcome {
+    /// Mean loss of the batch, in nats, before the update.
+    pub loss: f64,
+    /// Samples trained on.
+    pub num_samples: u64,
+    /// Learning rate of the dense parameters.
+    pub learning_rate: f64,
+}
+
+impl Session {
+    /// Opens a session over the ranks of this process.
+    ///
+    /// # Errors
+    /// Files that cannot be read; a checkpoint of another model, of other optimisers or of other
+    /// data; a checkpoint directory that another process uses.
+    pub fn open(
+        config: &Config,
+        mut crew: Crew,
+        mut data: SessionData,
+        start: &Start<'_>,
+    ) -> Result<Self> {
+        let (mut step, mut samples, mut position) = (0, 0, Position::default());
+        let (mut memory, mut last_metrics) = (Memory::default(), None);
+        match start {
+            Start::Fresh => {}
+            Start::WeightsOf(checkpoint) => {
+                load(&mut crew, checkpoint, &data.fingerprint, Select::WeightsOnly)?
+            }
+            Start::Resume(checkpoint) => {
+                let state = &checkpoint.manifest().state;
+                if !data.may_differ {
+                    data_key::refuse_other_files(&state.train_files, &data.train_files)?;
+                }
+                load(&mut crew, checkpoint, &data.fingerprint, Select::All)?;
+                (step, samples, last_metrics) = (state.step, state.samples, state.metrics);
+                state.loss_scale.iter().try_for_each(|saved| crew.restore_loss_scale(saved))?;
+                position = parse_state("the reader's position", &state.reader)?;
+                memory = parse_state("the session's memory", &state.session)?;
+                restore_ids(checkpoint, &mut data.ids)?;
+            }
+        }
+        let resumed = matches!(start, Start::Resume(_));
+        remember_order(&mut memory, data::order_name(config, &data.train)?, resumed)?;
+        let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
+        let start = (&position, slice_of(&crew));
+        let reader = data::open_training(config, &data.train, data.ids.clone(), start, threads)?;
+        let checkpoints =
+            if crew.leads() { open_directory(config, crew.num_writers())? } else { None };
+        let drift = data.statistics.as_ref().filter(|_| config.hybrid.repartition_drift > 0.0).map(
+            |statistics| {
+                let expected = covered_share(statistics, &crew.partition());
+                DriftWatch::new(config, &crew.table_rows(), expected)
+            },
+        );
+        let expected = data.valid.as_ref().and_then(EvaluationData::num_samples).unwrap_or(0);
+        for rank in 0..crew.len() {
+            crew.engine(rank).reuse_scores(Scores::with_capacity(expected as usize));
+        }
+        let needs_all_ids = crew.first().model().knows_all_ids() || drift.is_some();
+        Ok(Self {
+            gather: if needs_all_ids { Gather::new(&crew) } else { None },
+            dense_rate: LearningRate::dense(&config.train),
+            sparse_rate: LearningRate::sparse(&config.train),
+            last_step: last_step(config, &data, threads)?,
+            config: config.clone(),
+            incoming: Batch::default(),
+            crew,
+            data,
+            reader,
+            step,
+            samples,
+            position,
+            memory,
+            last_metrics,
+            evaluations: Evaluations::default(),
+            drift,
+            checkpoints,
+        })
+    }
+
+    /// Trains on the next batch, and waits for its loss; `None` where training has ended: after
+    /// `train.steps` steps, or `train.epochs` passes over the data.
+    ///
+    /// # Errors
+    /// Bad data (names file and line), a loss that is no number (names step and layer).
+    pub fn step(&mut self) -> Result<Option<StepOutcome>> {
+        let Some(Enqueued { num_samples, learning_rate }) = self.enqueue()? else {
+            return Ok(None);
+        };
+        let mut loss = f64::NAN;
+        self.settle()?;
+        self.take_losses(&mut |step| loss = step.loss);
+        Ok(Some(StepOutcome { loss, num_samples, learning_rate }))
+    }
+
+    /// Gives the device the step over the next batch without waiting for it; `None` where training
+    /// has ended, as of [`Session::step`]. Losses come as steps end: [`Session::take_losses`].
+    ///
+    /// # Errors
+    /// As [`Session::step`]: of this step or of one before.
+    pub fn enqueue(&mut self) -> Result<Option<Enqueued>> {
+        if self.last_step.is_some_and(|last| self.step >= last) {
+            return Ok(None);
+        }
+        if !self.crew.is_primed() {
+            if !self.read()? {
+                return Ok(None);
+            }
+            self.crew.prime(&self.incoming)?;
+        }
+        let learning_rate = self.dense_rate.at(self.step);
+        let rates = StepRates {
+            number: self.step + 1,
+            dense: learning_rate as f32,
+            sparse: self.sparse_rate.at(self.step) as f32,
+        };
+        let position = self.crew.position_after_now();
+        let num_samples = self.crew.num_samples_now() as u64;
+        let has_next = self.read()?;
+        self.crew.enqueue(rates, has_next.then_some(&self.incoming))?;
+        self.step += 1;
+        self.samples += num_samples;
+        self.position = position;
+        Ok(Some(Enqueued { num_samples, learning_rate }))
+    }
+
+    /// Whether the last step that was given was the last of all.
+    pub fn has_ended(&self) -> bool {
+        self.last_step.is_some_and(|last| self.step >= last) || !self.crew.is_primed()
+    }
+
+    /// Waits for all steps that the device has been given.
+    ///
+    /// # Errors
+    /// A loss that is no number, a device that has failed.
+    pub fn settle(&self) -> Result<()> {
+        self.crew.settle()
+    }
+
+    /// Hands the losses of steps that have ended to `take`, oldest first, each once.
+    pub fn take_losses(&self, take: &mut dyn FnMut(StepLoss)) {
+        self.crew.take_losses(take);
+    }
+
+    fn read(&mut self) -> Result<bool> {
+        let started = self.crew.first().recorder().start();
+        let busy = self.crew.busy("waits for its data");
+        let has_batch = self
+            .reader
+            .next(&mut self.incoming)
+            .map_err(|error| failed("the training data cannot be read", error))?;
+        drop(busy);
+        if let Some(gather) = self.gather.as_mut().filter(|_| has_batch) {
+            gather.complete(&mut self.incoming)?;
+        }
+        if let Some(drift) = self.drift.as_mut().filter(|_| has_batch) {
+            drift.count(&self.incoming);
+        }
+        if let Some(started) = started {
+            self.crew.first().recorder_mut().add(
+                "wait_for_data",
+                crate::iteration::lanes::Lane::Copy,
+                started,
+            );
+        }
+        Ok(has_batch)
+    }
+
+    /// Places the rows anew where the frequent ones are not frequent any more: at an evaluation,
+    /// where ranks stand still together.
+    ///
+    /// # Errors
+    /// As [`Crew::place_anew`].
+    pub fn place_anew_after_drift(&mut self) -> Result<Option<Drift>> {
+        let Some(watch) = &mut self.drift else { return Ok(None) };
+        let Some((drift, statistics)) = watch.look(&self.config, &mut self.crew)? else {
+            return Ok(None);
+        };
+        self.data.statistics = Some(statistics);
+        Ok(Some(drift))
+    }
+
+    /// The ids as they were right after the last batch that was trained on.
+    fn ids_now(&self) -> Result<IdMapper> {
+        self.reader
+            .inner()
+            .mapper_at(&self.position)
+            .map_err(|error| failed("the state of the ids is lost", error))
+    }
+
+    /// Saves everything. `finished` says why the run has ended, where it has.
+    ///
+    /// # Errors
+    /// A full disk, or whatever else the system says; the checkpoints that were there stay.
+    pub fn save(&mut self, finished: Option<&str>) -> Result<Option<SaveReport>> {
+        // Weights of a step whose loss is no number are not saved.
+        self.settle()?;
+        let report = match &self.checkpoints {
+            Some(checkpoints) => self.save_as_leader(checkpoints, finished).map(Some)?,
+            None => self.take_part_in_save().map(|()| None)?,
+        };
+        // Devices have deadlines of their own: none of them is given a step while a disk is waited
+        // for.
+        if let Some(link) = self.crew.link().filter(|_| self.config.checkpoint.dir.is_some()) {
+            link.barrier().map_err(exchange_failed("the end of a save"))?;
+        }
+        Ok(report)
+    }
+
+    /// Waits until the checkpoints that saves made superfluous are gone, and says which could not
+    /// be removed.
+    pub fn finish_saves(&self) -> Vec<String> {
+        let _busy = self.crew.busy("removes old checkpoints");
+        self.checkpoints.as_ref().map(CheckpointDirectory::finish).unwrap_or_default()
+    }
+
+    /// What a crash had left in the directory of checkpoints, and was put right when it was opened.
+    pub fn cleaned(&self) -> &[Cleaned] {
+        self.checkpoints.as_ref().map_or(&[], CheckpointDirectory::cleaned)
+    }
+
+    fn save_as_leader(
+        &self,
+        checkpoints: &CheckpointDirectory,
+        finished: Option<&str>,
+    ) -> Result<SaveReport> {
+        let _busy = self.crew.busy("saves a checkpoint");
+        let ids = self.ids_now()?.state_bytes();
+        let config = self.config.to_commented_toml();
+        let statistics = self.data.statistics.as_ref().map(Statistics::to_bytes);
+        let mut blobs = vec![blob(CONFIG_BLOB, config.as_bytes())];
+        if !ids.is_empty() {
+            blobs.push(blob(IDS_BLOB, &ids));
+        }
+        if let Some(dictionary) = &self.data.dictionary {
+            blobs.push(blob(DICTIONARY_BLOB, dictionary));
+        }
+        if let Some(statistics) = &statistics {
+            blobs.push(blob(STATISTICS_BLOB, statistics));
+        }
+        let snapshot = Snapshot { source: &self.crew, state: self.saved_state(finished)?, blobs };
+        checkpoints.save(&snapshot).map_err(|error| failed("the checkpoint was not saved", error))
+    }
+
+    /// Gives the rows of this process to the one that saves, where that is another.
+    fn take_part_in_save(&self) -> Result<()> {
+        if self.config.checkpoint.dir.is_none() || self.crew.leads() {
+            return Ok(());
+        }
+        read_like_a_save(&self.crew, DEFAULT_SHARD_BYTES).map_err(|error| {
+            failed("the rows of this rank could not be given to the one that saves", error)
+        })
+    }
+
+    /// Adds this process's wish to stop to the next step: all ranks stop after the same one.
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn vote_to_stop(&self, signal: Option<i32>) -> Result<()> {
+        if !self.looks_at_votes(self.step + 1) {
+            return Ok(());
+        }
+        self.crew.first().vote(STOP_VOTE, signal.map_or(0.0, |signal| signal as f32))
+    }
+
+    /// Whether a rank wished to stop before the last step. Nobody is asked behind most steps of a
+    /// device.
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn stop_is_agreed(&self) -> Result<bool> {
+        Ok(self.looks_at_votes(self.step) && self.crew.first().votes(STOP_VOTE)? > 0.0)
+    }
+
+    /// Whether the wishes of `step` are looked at: of every step, but on a device, where a look
+    /// waits for all that it has been given.
+    fn looks_at_votes(&self, step: u64) -> bool {
+        !self.crew.first().model().runs_ahead() || step.is_multiple_of(STEPS_BETWEEN_LOOKS)
+    }
+
+    fn saved_state(&self, finished: Option<&str>) -> Result<SavedState> {
+        let (model, optimizers) = self.crew.fingerprints();
+        let value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
+        Ok(SavedState {
+            step: self.step,
+            samples: self.samples,
+            finished: finished.map(str::to_owned),
+            model,
+            optimizers,
+            data: self.data.fingerprint.clone(),
+            train_files: self.data.train_files.clone(),
+            reader: value(serde_json::to_value(self.position)),
+            random: RandomState { seed: self.config.train.seed, step: self.step },
+            loss_scale: self.crew.saved_loss_scale()?,
+            // Only what was measured of these very weights: by it the best checkpoint is known.
+            metrics: self.last_metrics.filter(|_| self.memory.last_eval_step == Some(self.step)),
+            session: value(serde_json::to_value(&self.memory)),
+        })
+    }
+
+    /// Saves through `files` from now on: another file system than the operating system's, for
+    /// tests.
+    ///
+    /// # Errors
+    /// As [`open_directory`].
+    #[doc(hidden)]
+    pub fn save_through(&mut self, files: Box<dyn Files>) -> Result<()> {
+        // One writer at a time: the old one gives up its lock first.
+        if self.checkpoints.take().is_some() {
+            self.checkpoints = open_directory_on(files, &self.config, self.crew.num_writers())?;
+        }
+        Ok(())
+    }
+
+    /// Digest of all weights and optimiser states.
+    ///
+    /// # Errors
+    /// None on the CPU.
+    pub fn weights_digest(&self) -> Result<String> {
+        self.settle()?;
+        let _busy = self.crew.busy("takes the digest of its weights");
+        crate::state::digest::weights_digest(&self.crew)
+            .map_err(|error| failed("the weights cannot be read", error))
+    }
+
+    /// The step after which nothing more is trained, where `train.steps` or a part of an epoch says
+    /// so.
+    pub fn last_step(&self) -> Option<u64> {
+        self.last_step
+    }
+
+    /// Steps done.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// Samples trained on.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Where the data stands behind the last step.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// The reader: its progress, the time it was waited for, the rows it skipped.
+    pub fn reader(&self) -> &TrainingReader {
+        self.reader.inner()
+    }
+
+    /// The ranks of this process.
+    pub fn crew(&self) -> &Crew {
+        &self.crew
+    }
+
+    /// What the session remembers; `memory_mut` lets the driver add to it before a save.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// See [`Session::memory`].
+    pub fn memory_mut(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+
+    /// Samples of the validation data, where they have been counted.
+    pub fn valid_samples(&self) -> Option<u64> {
+        self.data.valid.as_ref().and_then(EvaluationData::num_samples)
+    }
+
+    /// How long the session has waited for data.
+    pub fn data_wait(&self) -> Duration {
+        self.reader.wait_time()
+    }
+}
+
+/// The step after which nothing more is trained: as `train.steps` says, or at the end of a part of
+/// an epoch. Where whole epochs are asked for, the data itself ends.
+fn last_step(config: &Config, data: &SessionData, threads: usize) -> Result<Option<u64>> {
+    let train = &config.train;
+    if train.steps.is_some() || train.epochs.fract() == 0.0 {
+        return Ok(train.steps);
+    }
+    let rows = match data.train_rows {
+        Some(rows) => rows,
+        None => data::count_samples(config, &data.train, threads)?,
+    };
+    Ok(Some(steps_of_epochs(config, rows)))
+}
+
+/// Steps of `train.epochs` passes over `rows` rows.
+pub fn steps_of_epochs(config: &Config, rows: u64) -> u64 {
+    let train = &config.train;
+    let per_step = (train.batch_size * train.accumulate) as u64;
+    let part = (rows as f64 * train.epochs.fract()).round() as u64;
+    train.epochs.trunc() as u64 * rows.div_ceil(per_step) + part.div_ceil(per_step)
+}

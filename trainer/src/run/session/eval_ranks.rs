@@ -1,0 +1,192 @@
+//! Ranks of their own that evaluate: they take a snapshot of the weights and predict on their own
+//! threads, while training goes on.
+//!
+//! They live in the process that leads, on devices of their own where the machine has so many, else
+//! on those of ranks that train. Where training has ranks in other processes, these give their rows
+//! for the snapshot, and hear what the evaluation has come to at the step at which it is looked at.
+//!
+//! ```text
+//! training ranks      step 32 ── snapshot ── 33 ── 34 ── …  ── metrics of 32 are looked at, snapshot ── 65 ── …
+//! evaluation ranks                    └─ forward passes, scores sorted and counted ─┘      └─ …
+//! ```
+
+use super::evaluations::predict_all_with;
+use crate::config::{Config, Hybrid, OrderChoice, TransportChoice};
+use crate::data::{EvaluationData, failed};
+use crate::error::{Error, Result};
+use crate::iteration::model::table_specs;
+use crate::iteration::ranks::{Crew, CrewOptions, exchange_failed};
+use crate::metrics::EvalMetrics;
+use crate::run::evaluation::{Scores, Tally, Worker, add_up};
+use headlong_comm::Communicator;
+use headlong_device::pool::Pool;
+use headlong_embedding::{Keys, Registry};
+use headlong_reader::{IdMapper, SkipReport};
+use std::sync::Arc;
+
+/// The configuration of `count` ranks that evaluate the model of `config`: no optimiser states, and
+/// no batches larger than those of evaluations.
+pub fn config_of(config: &Config, count: usize) -> Config {
+    let mut config = config.clone();
+    (config.run.ranks, config.run.eval_ranks) = (count, None);
+    (config.run.transport, config.run.hybrid) = (TransportChoice::Local, Hybrid::Off);
+    config.comm.ranks_per_node = 0;
+    config.data.order = OrderChoice::Sequential;
+    config.train.batch_size = config.train.batch_size.min(config.eval.batch_size).max(count);
+    (config.train.accumulate, config.train.sum_blocks) = (1, None);
+    let optimizers = &mut config.optimizer;
+    for name in [&mut optimizers.dense.name, &mut optimizers.sparse.name] {
+        "sgd".clone_into(name);
+    }
+    config
+}
+
+/// What ranks that evaluate are built from, besides a configuration.
+pub struct EvalRanksOptions<'a> {
+    /// How many.
+    pub count: usize,
+    /// Threads of each.
+    pub threads_per_rank: usize,
+    /// Threads of the ranks that train in this process.
+    pub training_threads: usize,
+    /// Whether this process leads.
+    pub leads: bool,
+    /// Ranks that train on this machine; on devices they have the first ones.
+    pub ranks_on_machine: usize,
+    /// The kinds of tables that the configuration may name.
+    pub registry: &'a Registry,
+}
+
+/// The ranks that evaluate.
+pub struct EvalRanks {
+    /// Away while they evaluate; none in processes that do not lead.
+    crew: Option<Box<Crew>>,
+    count: usize,
+    /// Take the snapshots, for which all ranks of this process stand still.
+    copiers: Pool,
+}
+
+impl EvalRanks {
+    /// Builds the ranks, where this process leads. Training ranks wait while a snapshot is taken.
+    ///
+    /// # Errors
+    /// As [`Crew::build`].
+    pub fn build(
+        config: &Config,
+        table_rows: &[u64],
+        options: &EvalRanksOptions<'_>,
+    ) -> Result<Self> {
+        let EvalRanksOptions { count, leads, registry, .. } = *options;
+        let threads = count * options.threads_per_rank;
+        let crew = CrewOptions {
+            taken_devices: options.ranks_on_machine,
+            ..CrewOptions::new(threads, registry)
+        };
+        let build = || Crew::build(&config_of(config, count), table_rows, crew).map(Box::new);
+        let copiers = Pool::new(if leads { options.training_threads + threads } else { 1 });
+        Ok(Self { crew: leads.then(build).transpose()?, count, copiers })
+    }
+
+    /// Takes a snapshot of the weights of `training` and begins to evaluate it. All ranks of
+    /// training call it between the same two steps.
+    ///
+    /// # Errors
+    /// A rank that is gone, a system that gives no thread.
+    ///
+    /// # Panics
+    /// When these ranks are evaluating.
+    pub(super) fn begin(
+        &mut self,
+        training: &Crew,
+        valid: &EvaluationData,
+        ids: IdMapper,
+        step: u64,
+    ) -> Result<Away> {
+        training.settle()?;
+        let mut crew = self.crew.take();
+        assert_eq!(crew.is_some(), training.leads(), "these ranks evaluate one snapshot at a time");
+        training.copy_weights_to(crew.as_deref_mut(), &self.copiers)?;
+        let (valid, count) = (valid.clone(), self.count);
+        let named = move |error| {
+            let ranks = if count == 1 {
+                "1 evaluation rank".to_owned()
+            } else {
+                format!("{count} evaluation ranks")
+            };
+            failed(&format!("the evaluation of step {step} has failed on {ranks}"), error)
+        };
+        let work = |crew| move || evaluate(crew, &valid, &ids).map_err(named);
+        let worker = crew.map(|crew| Worker::start("evaluation", work(crew))).transpose()?;
+        Ok(Away { worker, link: training.link() })
+    }
+
+    /// Waits for the evaluation. All ranks of training call it between the same two steps.
+    ///
+    /// # Errors
+    /// What has failed on these ranks, by step; a rank of training that is gone.
+    pub(super) fn finish(&mut self, away: Away) -> Result<(EvalMetrics, SkipReport)> {
+        let Away { worker, link } = away;
+        let (mut tally, mut skipped) = (Tally::default(), SkipReport::default());
+        if let Some(mut worker) = worker {
+            let _busy = link.as_ref().map(|link| link.busy("waits for its evaluation ranks"));
+            let (crew, found) = worker.result()?;
+            self.crew = Some(crew);
+            (tally, skipped) = found;
+        }
+        if let Some(communicator) = link {
+            tally = add_up(&communicator, tally).map_err(exchange_failed("the metrics"))?;
+        }
+        Ok((EvalMetrics::of(&tally), skipped))
+    }
+}
+
+/// The crew that evaluates, and what it has found.
+type Found = (Box<Crew>, (Tally, SkipReport));
+
+/// An evaluation on ranks of their own.
+pub(super) struct Away {
+    worker: Option<Worker<Result<Found>>>,
+    /// The way to ranks of training in other processes.
+    link: Option<Arc<Communicator>>,
+}
+
+fn evaluate(crew: Box<Crew>, valid: &EvaluationData, ids: &IdMapper) -> Result<Found> {
+    crew.weights_changed();
+    let mut reader = valid.reader(ids)?;
+    let skipped = predict_all_with(&crew, &mut *reader, &mut |batch| crew.evaluate(batch))?;
+    let mut all = Scores::default();
+    for rank in 0..crew.len() {
+        let scores = crew.engine(rank).take_scores();
+        if rank == 0 {
+            all = scores;
+        } else {
+            all.absorb(&scores);
+            crew.engine(rank).reuse_scores(scores);
+        }
+    }
+    let tally = all.tally();
+    crew.engine(0).reuse_scores(all);
+    Ok((crew, (tally, skipped)))
+}
+
+/// Refuses what ranks of their own cannot evaluate.
+///
+/// # Errors
+/// A run that has nothing to evaluate; tables of raw ids among several ranks.
+pub fn check(config: &Config, table_rows: &[u64], has_validation: bool) -> Result<()> {
+    let Some(count) = config.run.eval_ranks else { return Ok(()) };
+    let setting = format!("run.eval_ranks = {count}");
+    if !has_validation {
+        return Err(Error::contradiction(setting, "no validation data", "name some: --valid FILE"));
+    }
+    let specs = table_specs(config, table_rows);
+    match specs.iter().find(|spec| spec.keys == Keys::RawIds) {
+        // Each owner has a share of the rows: other owners would find no room for some.
+        Some(spec) if count.max(config.run.ranks) > 1 => Err(Error::unsupported(
+            format!("{setting} with table {} (kind = \"{}\")", spec.name, spec.kind),
+            "a table of raw ids fits other ranks otherwise: train on one rank and evaluate on one, \
+             or drop --eval-ranks",
+        )),
+        _ => Ok(()),
+    }
+}

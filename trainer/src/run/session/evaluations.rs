@@ -1,0 +1,232 @@
+//! Evaluations of a session: forward passes at one step's weights, scores worked on while training
+//! goes on, metrics when asked for.
+
+use super::Session;
+use super::eval_ranks::{Away, EvalRanks};
+use crate::data::failed;
+use crate::error::Result;
+use crate::iteration::ranks::Crew;
+use crate::metrics::EvalMetrics;
+use crate::run::evaluation::Scoring;
+use headlong_reader::{Batch, Reader, SkipReport};
+use std::time::{Duration, Instant};
+
+/// What a session knows of its evaluations.
+#[derive(Default)]
+pub(super) struct Evaluations {
+    /// Those that evaluate, where these are not the ranks that train.
+    ranks: Option<EvalRanks>,
+    pending: Option<Pending>,
+    /// Bad lines that the last one skipped.
+    pub(super) skipped: SkipReport,
+    /// For how long training has stood still for them.
+    pub(super) held: Duration,
+}
+
+/// An evaluation whose metrics are not known.
+struct Pending {
+    step: u64,
+    samples: u64,
+    held: Duration,
+    work: Work,
+}
+
+/// Where an evaluation is.
+enum Work {
+    /// Its scores are being worked on in this process.
+    Scoring(Scoring),
+    /// Ranks of their own have it.
+    Away(Away),
+}
+
+/// An evaluation whose metrics are known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluated {
+    /// The step whose weights were evaluated.
+    pub step: u64,
+    /// Samples trained on up to that step.
+    pub samples: u64,
+    /// What was found.
+    pub metrics: EvalMetrics,
+    /// For how long training stood still for it.
+    pub held: Duration,
+}
+
+impl Session {
+    /// Evaluates the weights as they are on the validation data, and waits for the metrics. `None`
+    /// where there is no validation data.
+    ///
+    /// # Errors
+    /// As [`Session::begin_evaluation`].
+    ///
+    /// # Panics
+    /// As [`Session::begin_evaluation`].
+    pub fn evaluate(&mut self) -> Result<Option<EvalMetrics>> {
+        self.begin_evaluation()?;
+        Ok(self.finish_evaluation()?.map(|evaluated| evaluated.metrics))
+    }
+
+    /// Predicts the validation data with the weights as they are. Training may go on while the
+    /// scores are worked on, until [`Session::finish_evaluation`]. Nothing where there is no
+    /// validation data. All ranks call it between the same two steps.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    ///
+    /// # Panics
+    /// When an evaluation is pending.
+    pub fn begin_evaluation(&mut self) -> Result<()> {
+        assert!(self.evaluations.pending.is_none(), "one evaluation at a time");
+        let Some(valid) = &self.data.valid else { return Ok(()) };
+        let started = Instant::now();
+        let ids = self.ids_now()?;
+        let work = match &mut self.evaluations.ranks {
+            Some(ranks) => Work::Away(ranks.begin(&self.crew, valid, ids, self.step)?),
+            None => {
+                let mut reader = valid.reader(&ids)?;
+                self.evaluations.skipped =
+                    predict_all_with(&self.crew, &mut *reader, &mut |batch| {
+                        self.crew.evaluate(batch)
+                    })?;
+                let engines = (0..self.crew.len()).map(|rank| self.crew.engine(rank).take_scores());
+                Work::Scoring(Scoring::start(engines.collect(), self.crew.link())?)
+            }
+        };
+        let held = self.add_held(started);
+        self.evaluations.pending =
+            Some(Pending { step: self.step, samples: self.samples, held, work });
+        Ok(())
+    }
+
+    /// Leaves evaluations to ranks of their own from now on: training waits for nothing but the
+    /// snapshot. All ranks call it before the first step.
+    pub fn evaluate_on(&mut self, ranks: EvalRanks) {
+        self.evaluations.ranks = Some(ranks);
+    }
+
+    /// Whether there is anything to evaluate on.
+    pub fn has_validation(&self) -> bool {
+        self.data.valid.is_some()
+    }
+
+    /// The step whose evaluation is pending.
+    pub fn pending_evaluation(&self) -> Option<u64> {
+        self.evaluations.pending.as_ref().map(|pending| pending.step)
+    }
+
+    /// Exchanges the scores of a pending evaluation with ranks of other processes, once they are
+    /// sorted: all ranks call it between the same two steps, or leave it to
+    /// [`Session::finish_evaluation`].
+    ///
+    /// # Errors
+    /// A rank that is gone.
+    pub fn exchange_scores(&mut self) -> Result<()> {
+        let Some(pending) = &mut self.evaluations.pending else { return Ok(()) };
+        let Work::Scoring(scoring) = &mut pending.work else { return Ok(()) };
+        let started = Instant::now();
+        scoring.exchange()?;
+        pending.held += started.elapsed();
+        self.add_held(started);
+        Ok(())
+    }
+
+    /// The metrics of the pending evaluation, for which it waits; `None` where none is pending. All
+    /// ranks call it between the same two steps.
+    ///
+    /// # Errors
+    /// A rank that is gone; what has failed on ranks of their own, with its step.
+    pub fn finish_evaluation(&mut self) -> Result<Option<Evaluated>> {
+        let Some(Pending { step, samples, held, work }) = self.evaluations.pending.take() else {
+            return Ok(None);
+        };
+        let started = Instant::now();
+        let metrics = self.metrics_of(work)?;
+        self.memory.last_eval_step = Some(step);
+        self.memory.best_auc = match (self.memory.best_auc, metrics.auc) {
+            (Some(best), Some(auc)) => Some(best.max(auc)),
+            (best, auc) => best.or(auc),
+        };
+        self.last_metrics = Some(metrics);
+        let held = held + self.add_held(started);
+        Ok(Some(Evaluated { step, samples, metrics, held }))
+    }
+
+    fn metrics_of(&mut self, work: Work) -> Result<EvalMetrics> {
+        match (work, &mut self.evaluations.ranks) {
+            (Work::Away(away), Some(ranks)) => {
+                let (metrics, skipped) = ranks.finish(away)?;
+                self.evaluations.skipped = skipped;
+                Ok(metrics)
+            }
+            (Work::Away(_), None) => unreachable!("the ranks that evaluate stay"),
+            (Work::Scoring(scoring), _) => {
+                let (metrics, memory) = scoring.finish()?;
+                for (rank, scores) in memory.into_iter().enumerate() {
+                    self.crew.engine(rank).reuse_scores(scores);
+                }
+                Ok(metrics)
+            }
+        }
+    }
+
+    fn add_held(&mut self, started: Instant) -> Duration {
+        let held = started.elapsed();
+        self.evaluations.held += held;
+        held
+    }
+
+    /// For how long training has stood still for evaluations.
+    pub fn evaluation_time(&self) -> Duration {
+        self.evaluations.held
+    }
+
+    /// Bad lines that the last evaluation skipped.
+    pub fn skipped_in_evaluation(&self) -> &SkipReport {
+        &self.evaluations.skipped
+    }
+
+    /// The last evaluation.
+    pub fn last_metrics(&self) -> Option<&EvalMetrics> {
+        self.last_metrics.as_ref()
+    }
+}
+
+/// Is handed logits and labels, batch by batch.
+pub type Take<'a> = dyn FnMut(&[f32], &[f32]) -> Result<()> + 'a;
+
+/// Predicts everything that `reader` gives and hands logits and labels to `take`, batch by batch.
+/// Returns the bad lines that were skipped.
+///
+/// # Errors
+/// Data that cannot be read; an error of `take`, which is handed nothing more.
+pub fn predict_all(
+    crew: &Crew,
+    reader: &mut dyn Reader,
+    take: &mut Take<'_>,
+) -> Result<SkipReport> {
+    predict_all_with(crew, reader, &mut |batch| {
+        let mut taken = Ok(());
+        crew.predict(batch, &mut |logits, labels| taken = take(logits, labels))?;
+        taken
+    })
+}
+
+/// Calls `predict`, which works with `crew`, with every batch of `reader`. Returns the bad lines
+/// that were skipped.
+pub(super) fn predict_all_with(
+    crew: &Crew,
+    reader: &mut dyn Reader,
+    predict: &mut dyn FnMut(&Batch) -> Result<()>,
+) -> Result<SkipReport> {
+    let mut batch = Batch::default();
+    loop {
+        let busy = crew.busy("waits for its data");
+        let has_batch =
+            reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))?;
+        drop(busy);
+        if !has_batch {
+            return Ok(reader.skip_report());
+        }
+        predict(&batch)?;
+    }
+}

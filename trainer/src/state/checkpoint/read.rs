@@ -1,0 +1,292 @@
+//! Reading a checkpoint: nothing is believed before its checksum agrees, and nothing large is held
+//! in memory.
+
+use super::difference::{Difference, first_difference};
+use super::directory::{step_name, step_named};
+use super::error::{CheckpointError, Result};
+use super::layout::CheckpointSink;
+use super::manifest::{
+    DataFingerprint, FileEntry, MANIFEST_FILE, Manifest, ModelFingerprint, OptimizerFingerprint,
+    checksum_text,
+};
+use super::shard::{Content, Piece, header, pieces};
+use crate::commands::checkpoint::optimizer_text;
+use crate::state::digest::{CHUNK_BYTES, WeightsDigest, chunks};
+use headlong_device::files::{open_regular, read_bounded};
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Manifests above this size are refused unread.
+const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+
+/// Is handed the rows of every piece: the piece, the first row, whole rows.
+type Visitor<'a> = dyn FnMut(&Piece, u64, &[f32]) -> Result<()> + 'a;
+
+/// What [`Checkpoint::load`] hands to the sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Select {
+    /// Weights and optimiser states: to resume.
+    All,
+    /// Weights alone: to evaluate, predict, export, or start another run from.
+    WeightsOnly,
+}
+
+/// A checkpoint whose manifest has been read and agrees with itself, and whose files are there with
+/// the right sizes.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint in the directory `path`. Reads the manifest and the sizes of the files,
+    /// no tensor.
+    ///
+    /// # Errors
+    /// No checkpoint there, a damaged manifest, a file missing or of another size.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = path.join(MANIFEST_FILE);
+        let manifest = Manifest::parse(&file, &read_manifest(path, &file)?)?;
+        let checkpoint = Self { path: path.to_owned(), manifest };
+        checkpoint.check_name()?;
+        for entry in &checkpoint.manifest.files {
+            checkpoint.open_file(entry)?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// By its name a directory is found, kept and removed: one of another step must not bear it.
+    fn check_name(&self) -> Result<()> {
+        let step = self.manifest.state.step;
+        match step_named(&self.path, "") {
+            Some(named) if named != step => Err(CheckpointError::NotACheckpoint {
+                path: self.path.clone(),
+                message: format!("it is one of step {step}: give it the name {}", step_name(step)),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The checkpoint's directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the checkpoint says about itself.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        let manifest = self.manifest.to_bytes().len() as u64;
+        self.manifest.files.iter().map(|entry| entry.bytes).sum::<u64>() + manifest
+    }
+
+    /// Refuses a checkpoint of another model, naming the first key that differs.
+    pub fn check_model(&self, expected: &ModelFingerprint) -> Result<()> {
+        let difference = first_difference("model", expected, &self.manifest.state.model);
+        difference.map_or(Ok(()), |difference| Err(self.other_model(difference)))
+    }
+
+    /// Refuses a checkpoint of other optimisers, naming the first key that differs.
+    pub fn check_optimizers(&self, expected: &OptimizerFingerprint) -> Result<()> {
+        let in_words = |OptimizerFingerprint { dense, sparse }: &OptimizerFingerprint| {
+            OptimizerFingerprint { dense: optimizer_text(dense), sparse: optimizer_text(sparse) }
+        };
+        let found = in_words(&self.manifest.state.optimizers);
+        let difference = first_difference("optimizers", &in_words(expected), &found);
+        difference.map_or(Ok(()), |difference| Err(self.other_model(difference)))
+    }
+
+    /// Refuses to use the weights on data that was prepared otherwise: another dense transform,
+    /// another hash.
+    pub fn check_data(&self, expected: &DataFingerprint) -> Result<()> {
+        let difference = first_difference("data", expected, &self.manifest.state.data);
+        difference.map_or(Ok(()), |Difference { key, expected, found }| {
+            Err(CheckpointError::OtherData { path: self.path.clone(), key, expected, found })
+        })
+    }
+
+    fn other_model(&self, Difference { key, expected, found }: Difference) -> CheckpointError {
+        CheckpointError::OtherModel { path: self.path.clone(), key, expected, found }
+    }
+
+    /// Streams the tensors into `sink`, 8 MiB at a time, checking every checksum. After an error
+    /// the sink is half filled and must not be used.
+    ///
+    /// # Errors
+    /// The layout of the sink is another one (the first difference is named), a damaged file, or an
+    /// error of the sink.
+    pub fn load(&self, sink: &mut dyn CheckpointSink, select: Select) -> Result<()> {
+        let (expected, found) = match select {
+            Select::All => (sink.layout(), self.manifest.layout.clone()),
+            Select::WeightsOnly => {
+                (sink.layout().weights_only(), self.manifest.layout.weights_only())
+            }
+        };
+        let expected = expected.with_entries_of(&found);
+        if let Some(difference) = first_difference("layout", &expected, &found) {
+            return Err(self.other_model(difference));
+        }
+        self.stream(&mut |piece, first_row, values| {
+            if select == Select::WeightsOnly && piece.id.state.is_some() {
+                return Ok(());
+            }
+            sink.write(piece.id, first_row, values).map_err(|source| CheckpointError::Tensor {
+                tensor: piece.name.clone(),
+                action: "put into the model",
+                source,
+            })
+        })
+    }
+
+    /// Reads every byte of the checkpoint and compares all checksums and the digest of the weights.
+    ///
+    /// # Errors
+    /// The first damaged file, by name.
+    pub fn verify(&self) -> Result<()> {
+        self.stream(&mut |_, _, _| Ok(()))?;
+        for entry in self.manifest.files.iter().filter(|entry| entry.content == Content::Blob) {
+            self.checked_blob(entry)?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of the file `name` that another part of the program saved, their checksum
+    /// compared; `None` where the checkpoint has no such file.
+    pub fn blob(&self, name: &str) -> Result<Option<BufReader<File>>> {
+        let entry = self.manifest.file(name).filter(|entry| entry.content == Content::Blob);
+        entry.map(|entry| self.checked_blob(entry)).transpose()
+    }
+
+    fn checked_blob(&self, entry: &FileEntry) -> Result<BufReader<File>> {
+        let mut input = self.open_file(entry)?;
+        input.rest()?;
+        input.finish(entry)?;
+        Ok(BufReader::new(self.open_file(entry)?.file))
+    }
+
+    fn stream(&self, visit: &mut Visitor<'_>) -> Result<()> {
+        let mut digest = WeightsDigest::default();
+        for entry in self.manifest.files.iter().filter(|entry| entry.content != Content::Blob) {
+            self.stream_file(entry, &mut digest, visit)?;
+        }
+        self.manifest.layout.tensors()?.iter().for_each(|tensor| digest.shape(tensor));
+        let (expected, found) = (self.manifest.weights_digest.clone(), digest.finish());
+        if expected == found {
+            Ok(())
+        } else {
+            Err(CheckpointError::OtherDigest { path: self.path.clone(), expected, found })
+        }
+    }
+
+    fn stream_file(
+        &self,
+        entry: &FileEntry,
+        digest: &mut WeightsDigest,
+        visit: &mut Visitor<'_>,
+    ) -> Result<()> {
+        let pieces = pieces(&self.manifest.layout, &entry.content)?;
+        let mut input = self.open_file(entry)?;
+        let expected = header(&pieces);
+        let mut bytes = vec![0; expected.len()];
+        input.take(&mut bytes)?;
+        if bytes != expected {
+            input.rest()?;
+            let path = input.path.clone();
+            input.finish(entry)?;
+            let message = format!("the header of {} is not that of its tensors", entry.file);
+            return Err(CheckpointError::Manifest { file: path, message });
+        }
+        let mut values = Vec::new();
+        for piece in &pieces {
+            for (first_row, rows) in chunks(piece.width, piece.first_row, piece.rows) {
+                bytes.resize((rows * piece.width * 4) as usize, 0);
+                input.take(&mut bytes)?;
+                digest.add(&piece.name, piece.width, first_row, &bytes);
+                from_bytes(&bytes, &mut values);
+                visit(piece, first_row, &values)?;
+            }
+        }
+        input.finish(entry)
+    }
+
+    /// Opens a file of the checkpoint, which must have the size that the manifest says.
+    fn open_file(&self, entry: &FileEntry) -> Result<Input> {
+        let path = self.path.join(&entry.file);
+        let file = open_regular(&path).map_err(CheckpointError::io("read", &path))?;
+        let metadata = file.metadata().map_err(CheckpointError::io("read", &path))?;
+        if metadata.len() != entry.bytes {
+            let (expected, found) = (entry.bytes, metadata.len());
+            return Err(CheckpointError::WrongSize { file: path, expected, found });
+        }
+        Ok(Input { path, file, checksum: Xxh3Default::new() })
+    }
+}
+
+fn read_manifest(path: &Path, file: &Path) -> Result<Vec<u8>> {
+    let not_a_checkpoint =
+        |message: String| CheckpointError::NotACheckpoint { path: path.to_owned(), message };
+    match open_regular(file) {
+        // What the system says of its size is not believed: the file may grow.
+        Ok(opened) => read_bounded(opened, MAX_MANIFEST_BYTES).map_err(|error| {
+            not_a_checkpoint(format!("its {MANIFEST_FILE} cannot be read: {error}"))
+        }),
+        Err(_) if path.is_file() => {
+            Err(not_a_checkpoint("it is a file, expected a directory".to_owned()))
+        }
+        Err(_) if !path.is_dir() => Err(not_a_checkpoint("there is no such directory".to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(not_a_checkpoint(format!("it has no {MANIFEST_FILE}")))
+        }
+        Err(error) => Err(CheckpointError::io("read", file)(error)),
+    }
+}
+
+/// A file being read, with the checksum of what was read so far.
+struct Input {
+    path: PathBuf,
+    file: File,
+    checksum: Xxh3Default,
+}
+
+impl Input {
+    fn take(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.file.read_exact(bytes).map_err(CheckpointError::io("read", &self.path))?;
+        self.checksum.update(bytes);
+        Ok(())
+    }
+
+    /// Reads to the end.
+    fn rest(&mut self) -> Result<()> {
+        let mut buffer = vec![0; CHUNK_BYTES as usize];
+        loop {
+            match self.file.read(&mut buffer).map_err(CheckpointError::io("read", &self.path))? {
+                0 => return Ok(()),
+                count => self.checksum.update(&buffer[..count]),
+            }
+        }
+    }
+
+    /// Compares the checksum once all bytes were read.
+    fn finish(self, entry: &FileEntry) -> Result<()> {
+        let found = checksum_text(self.checksum.digest128());
+        if found == entry.xxh3_128 {
+            Ok(())
+        } else {
+            let expected = entry.xxh3_128.clone();
+            Err(CheckpointError::Corrupted { file: self.path, expected, found })
+        }
+    }
+}
+
+fn from_bytes(bytes: &[u8], values: &mut Vec<f32>) {
+    values.resize(bytes.len() / 4, 0.0);
+    for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(4)) {
+        *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+}

@@ -1,0 +1,164 @@
+//! One short text for all weights and optimiser states.
+//!
+//! Two models have the same digest exactly when every weight and every state has the same bits (but
+//! for a chance of about 2⁻⁶⁴). The digest of a tensor is a *sum* over its rows of a hash of (row,
+//! row index), so rows may be visited in any order and by anyone: it does not depend on ranks,
+//! shards, or the partition of a table.
+//!
+//! ```text
+//! row     = XXH3-128(XXH3-128(bytes of the row, little-endian) ‖ row index as u64)
+//! tensor  = XXH3-128(name ‖ 0x00 ‖ axes of the shape as u64 … ‖ Σ rows mod 2¹²⁸)
+//! digest  = XXH3-128(tensors in the order of their names)
+//! ```
+
+use crate::state::checkpoint::{Cause, CheckpointError, CheckpointSource, Tensor};
+use std::collections::BTreeMap;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Rows are asked for in portions of about this size.
+pub(crate) const CHUNK_BYTES: u64 = 8 << 20;
+
+/// The digest of everything `source` holds: 32 hexadecimal digits. Rows stream through one buffer
+/// of 8 MiB.
+///
+/// # Errors
+/// A layout that cannot be saved, or an error of the source.
+pub fn weights_digest(source: &dyn CheckpointSource) -> Result<String, CheckpointError> {
+    let mut digest = WeightsDigest::default();
+    let mut values = Vec::new();
+    let mut bytes = Vec::new();
+    for tensor in source.layout().tensors()? {
+        for (first_row, rows) in chunks(tensor.width, 0, tensor.rows) {
+            values.resize((rows * tensor.width) as usize, 0.0);
+            source.read(tensor.id, first_row, &mut values).map_err(read_error(&tensor.name))?;
+            to_bytes(&values, &mut bytes);
+            digest.add(&tensor.name, tensor.width, first_row, &bytes);
+        }
+        digest.shape(&tensor);
+    }
+    Ok(digest.finish())
+}
+
+/// Portions (first row, rows) of `rows` rows from `first_row` on, each of about [`CHUNK_BYTES`] and
+/// at least one row.
+pub(crate) fn chunks(width: u64, first_row: u64, rows: u64) -> impl Iterator<Item = (u64, u64)> {
+    let portion = (CHUNK_BYTES / 4 / width).max(1);
+    let end = first_row + rows;
+    (0..rows.div_ceil(portion)).map(move |index| {
+        let first = first_row + index * portion;
+        (first, portion.min(end - first))
+    })
+}
+
+/// Wraps an error of the source.
+pub(crate) fn read_error(tensor: &str) -> impl FnOnce(Cause) -> CheckpointError {
+    let tensor = tensor.to_owned();
+    move |source| CheckpointError::Tensor { tensor, action: "read from the model", source }
+}
+
+/// The values as little-endian bytes, in a buffer that is used again.
+pub(crate) fn to_bytes(values: &[f32], bytes: &mut Vec<u8>) {
+    bytes.resize(values.len() * 4, 0);
+    for (bytes, value) in bytes.chunks_exact_mut(4).zip(values) {
+        bytes.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Builds a digest from rows in any order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WeightsDigest {
+    tensors: BTreeMap<String, TensorDigest>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct TensorDigest {
+    shape: Vec<u64>,
+    sum: u128,
+}
+
+impl WeightsDigest {
+    /// Adds rows `first_row ..` of the tensor `name`: `bytes` holds whole rows of `width` numbers.
+    pub fn add(&mut self, name: &str, width: u64, first_row: u64, bytes: &[u8]) {
+        let sum = (first_row..)
+            .zip(bytes.chunks_exact(width as usize * 4))
+            .map(|(row, bytes)| {
+                let mut keyed = [0; 24];
+                keyed[..16].copy_from_slice(&xxh3_128(bytes).to_le_bytes());
+                keyed[16..].copy_from_slice(&row.to_le_bytes());
+                xxh3_128(&keyed)
+            })
+            .fold(0_u128, u128::wrapping_add);
+        match self.tensors.get_mut(name) {
+            Some(tensor) => tensor.sum = tensor.sum.wrapping_add(sum),
+            None => {
+                self.tensors.insert(name.to_owned(), TensorDigest { shape: Vec::new(), sum });
+            }
+        }
+    }
+
+    /// Adds the rows that another digest has seen; no row may be in both.
+    pub fn merge(&mut self, other: Self) {
+        for (name, part) in other.tensors {
+            let tensor = self.tensors.entry(name).or_default();
+            tensor.sum = tensor.sum.wrapping_add(part.sum);
+        }
+    }
+
+    /// Notes the shape of a tensor.
+    pub fn shape(&mut self, tensor: &Tensor) {
+        self.tensors.entry(tensor.name.clone()).or_default().shape.clone_from(&tensor.shape);
+    }
+
+    /// The digest of everything added.
+    pub fn finish(self) -> String {
+        let mut all = Vec::new();
+        for (name, tensor) in self.tensors {
+            let mut bytes = name.into_bytes();
+            bytes.push(0);
+            bytes.extend(tensor.shape.iter().flat_map(|axis| axis.to_le_bytes()));
+            bytes.extend(tensor.sum.to_le_bytes());
+            all.extend(xxh3_128(&bytes).to_le_bytes());
+        }
+        format!("{:032x}", xxh3_128(&all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(rows: &[(u64, &[f32])], width: u64) -> String {
+        let mut digest = WeightsDigest::default();
+        for (first_row, values) in rows {
+            let mut bytes = Vec::new();
+            to_bytes(values, &mut bytes);
+            digest.add("table.C1.weight", width, *first_row, &bytes);
+        }
+        digest.finish()
+    }
+
+    #[test]
+    fn rows_may_come_in_any_order_and_portion() {
+        let whole = digest(&[(0, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])], 2);
+        assert_eq!(whole, digest(&[(2, &[5.0, 6.0]), (0, &[1.0, 2.0, 3.0, 4.0])], 2));
+        assert_eq!(whole.len(), 32);
+    }
+
+    #[test]
+    fn every_bit_and_place_counts() {
+        let whole = digest(&[(0, &[0.0, 2.0, 0.0, 4.0])], 2);
+        assert_ne!(whole, digest(&[(0, &[-0.0, 2.0, 0.0, 4.0])], 2), "the sign of zero");
+        assert_ne!(whole, digest(&[(0, &[0.0, 4.0, 0.0, 2.0])], 2), "two rows changed places");
+        assert_ne!(whole, digest(&[(0, &[2.0, 0.0, 4.0, 0.0])], 2), "within the row");
+        assert_ne!(whole, digest(&[(0, &[0.0, 2.0, 0.0, 4.0])], 1), "another width");
+        assert_ne!(digest(&[(0, &[7.0])], 1), digest(&[(1, &[7.0])], 1), "another row");
+    }
+
+    #[test]
+    fn portions_cover_all_rows() {
+        let seen: Vec<_> = chunks(CHUNK_BYTES / 8, 5, 5).collect();
+        assert_eq!(seen, [(5, 2), (7, 2), (9, 1)]);
+        assert_eq!(chunks(CHUNK_BYTES, 0, 2).count(), 2);
+        assert_eq!(chunks(1, 3, 0).count(), 0);
+    }
+}
