@@ -2,7 +2,7 @@
 //! share.
 
 use headlong::commands::bench::data::zipf_rows;
-use headlong::commands::bench::peak::{Factors, multiply_add_gflops};
+use headlong::system::peak::{Factors, multiply_add_gflops};
 use headlong_device::vector::prefetch;
 use headlong_device::{ArenaPlan, DType, MatRef, Stream, vectorized};
 use serde::Serialize;

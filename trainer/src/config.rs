@@ -31,7 +31,7 @@ pub mod ranges;
 pub mod render;
 mod table_entries;
 pub mod validate;
-mod verbs;
+pub(crate) mod verbs;
 
 pub(crate) use comm::seconds;
 pub use comm::{

@@ -6,6 +6,7 @@ pub mod key;
 mod pipes;
 mod training;
 
+use crate::error::failed;
 pub(crate) use cached::{MOST_COMPRESSION, cached_bytes};
 pub use evaluation::EvaluationData;
 pub(crate) use evaluation::MOST_RESIDENT_STORED_BYTES;
@@ -506,11 +507,4 @@ pub fn count_samples(config: &Config, files: &[DataFile], threads: usize) -> Res
         Ok(samples)
     };
     counted().map_err(|error| failed("the rows of the training data cannot be counted", error))
-}
-
-pub(crate) fn failed(
-    context: &str,
-    source: impl std::error::Error + Send + Sync + 'static,
-) -> Error {
-    Error::Failed { context: context.to_owned(), source: source.into() }
 }

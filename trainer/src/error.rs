@@ -182,7 +182,7 @@ pub enum Error {
 fn amount(bytes: u64) -> String {
     match bytes {
         u64::MAX => "more than 2^64 bytes".to_owned(),
-        bytes => format!("{bytes} bytes ({})", crate::report::bytes(bytes)),
+        bytes => format!("{bytes} bytes ({})", crate::units::bytes(bytes)),
     }
 }
 
@@ -326,6 +326,14 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+/// [`Error::failed`] of one error.
+pub(crate) fn failed(
+    context: &str,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> Error {
+    Error::Failed { context: context.to_owned(), source: source.into() }
 }
 
 #[cfg(test)]

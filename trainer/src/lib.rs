@@ -73,6 +73,7 @@ pub mod run;
 pub mod state;
 pub mod system;
 pub mod table;
+pub mod units;
 
 pub use commands::cli::main_with;
 pub use config::Config;

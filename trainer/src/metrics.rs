@@ -1,6 +1,11 @@
 //! What an evaluation says: AUC, log loss, normalised entropy, accuracy, base rate, calibration.
 
-use crate::run::evaluation::{Scores, Tally};
+pub mod auc;
+pub(crate) mod scores;
+
+pub use auc::auc;
+pub use scores::{Scores, Tally};
+
 use serde::{Deserialize, Serialize};
 
 /// The result of one evaluation. The names are those of the JSON log's `eval` event.

@@ -8,7 +8,6 @@
 pub mod advice;
 pub mod cluster;
 mod cost;
-mod count;
 mod device;
 mod division;
 pub mod evaluation;
@@ -19,8 +18,8 @@ mod summary;
 pub mod text;
 pub mod tuned;
 
+pub use crate::system::count::Count;
 pub use cost::StepCost;
-pub use count::Count;
 pub use device::DevicePlan;
 pub use division::Division;
 pub use evaluation::EvalRanksPlan;

@@ -8,19 +8,17 @@
 pub mod axis;
 mod bar;
 pub mod events;
-mod format;
 mod json_log;
 pub mod lines;
 pub mod mllog;
 pub mod output;
 pub mod progress;
 
+pub use crate::units::{bytes, columns, count, duration, short_time};
 pub use bar::{Bar, Fact};
 pub use events::{At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Scaling, Start, Step};
-pub use format::{bytes, columns, count, duration, short_time};
-pub use json_log::JsonLog;
+pub use json_log::{JsonLog, LogTarget};
 
-use crate::commands::cli::LogTarget;
 use crate::error::{Error, Result, chain};
 use serde_json::{Map, Value};
 use std::io::Write as _;

@@ -1,13 +1,15 @@
 //! `headlong checkpoint inspect`, `verify` and `export`.
 
-use crate::commands::cli::{CheckpointCommand, JsonOutput};
+use crate::commands::cli::CheckpointCommand;
 use crate::commands::export::export;
 use crate::error::{Error, Result};
 use crate::metrics::EvalMetrics;
 use crate::report::output;
+use crate::report::output::JsonOutput;
 use crate::report::{bytes, columns, count};
 use crate::run::session::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB};
 use crate::run::statistics::STATISTICS_BLOB;
+use crate::state::checkpoint::manifest::optimizer_text;
 use crate::state::checkpoint::{
     self, Checkpoint, CheckpointError, Content, DataFingerprint, ModelFingerprint, TableLayout,
 };
@@ -114,23 +116,6 @@ fn model_text(model: &ModelFingerprint) -> String {
         widths(&model.top),
         model.tables.len()
     )
-}
-
-/// An optimiser as the configuration names it, from what the manifest holds:
-/// `adagrad (epsilon 1e-10, initial_accumulator 0.0)`.
-pub fn optimizer_text(stored: &str) -> String {
-    let (name, settings) = stored.split_once(" { ").unwrap_or((stored, ""));
-    let mut text = String::new();
-    for letter in name.replace("RowWise", "Rowwise").chars() {
-        if letter.is_ascii_uppercase() && !text.is_empty() {
-            text.push('_');
-        }
-        text.push(letter.to_ascii_lowercase());
-    }
-    match settings.trim_end_matches(" }") {
-        "" => text,
-        settings => format!("{text} ({})", settings.replace(": ", " ")),
-    }
 }
 
 fn data_text(data: &DataFingerprint) -> String {

@@ -7,8 +7,9 @@ pub mod files;
 mod settings;
 pub mod train_arguments;
 
+use crate::report::output::JsonOutput;
 pub use dispatch::main_with;
-pub use train_arguments::{LogTarget, TrainArguments, TrainOptions};
+pub use train_arguments::{TrainArguments, TrainOptions};
 
 use crate::commands::bench::collectives::arguments::CollectiveArguments;
 use crate::commands::bench::embedding::EmbeddingArguments;
@@ -156,17 +157,6 @@ pub enum Bind {
     Auto,
     /// Anywhere.
     Off,
-}
-
-/// Where the machine-readable form of an answer goes.
-#[derive(Debug, Clone, Default, Args)]
-pub struct JsonOutput {
-    /// Print one JSON document instead of text
-    #[arg(long)]
-    pub json: bool,
-    /// Write the JSON document to FILE, beside the text
-    #[arg(long, value_name = "FILE")]
-    pub json_file: Option<PathBuf>,
 }
 
 /// Arguments of `headlong eval`.

@@ -1,10 +1,10 @@
 //! `headlong data convert`: data of one format to another.
 
-use crate::commands::cli::JsonOutput;
 use crate::commands::described::DescribedArguments;
 use crate::config::preset::cardinalities;
 use crate::config::{TableRows, check_multi_hot_memory, multi_hot_memory_bytes};
 use crate::error::{Error, Result};
+use crate::report::output::JsonOutput;
 use crate::report::output::{self, say};
 use crate::report::progress::Progress;
 use crate::report::{bytes, count, duration};

@@ -19,9 +19,10 @@ mod rdma;
 mod system;
 mod topology;
 
-use crate::commands::cli::{DoctorArguments, JsonOutput};
+use crate::commands::cli::DoctorArguments;
 use crate::error::{Error, Result};
 use crate::report::output;
+use crate::report::output::JsonOutput;
 use headlong_comm::launcher_env::{self, Place};
 use serde::{Deserialize, Serialize};
 use std::path::Path;

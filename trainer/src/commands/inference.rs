@@ -11,7 +11,8 @@ use crate::config::{
     Config, DenseOptimizer, DeviceChoice, Ids, OnBadRow, Precision, ScheduleChoice,
     SparseOptimizer, TableDtype,
 };
-use crate::data::{self, EvaluationData, failed};
+use crate::data::{self, EvaluationData};
+use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::ranks::Crew;
 use crate::metrics::MetricsAccumulator;

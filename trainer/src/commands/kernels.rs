@@ -2,9 +2,10 @@
 //! that has NVRTC.
 
 use crate::Registry;
-use crate::commands::cli::{JsonOutput, TrainArguments};
+use crate::commands::cli::TrainArguments;
 use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
+use crate::report::output::JsonOutput;
 use crate::{config::preset, report::output};
 use clap::Args;
 use headlong_device::DType;

@@ -3,7 +3,7 @@
 use crate::Registry;
 use crate::commands::checkpoint as checkpoint_command;
 use crate::commands::cli::files::of_plan;
-use crate::commands::cli::{LogTarget, PlanArguments, TrainOptions};
+use crate::commands::cli::{PlanArguments, TrainOptions};
 use crate::commands::launch::{does_the_work, launch_of_several};
 use crate::commands::train::Prepared;
 use crate::config::{Config, Ids, TransportChoice};
@@ -14,6 +14,7 @@ use crate::iteration::ranks::local_topology;
 use crate::plan::cluster::description::ClusterDescription;
 use crate::plan::placement::source_of_costs;
 use crate::plan::{Facts, Plan, evaluation};
+use crate::report::LogTarget;
 use crate::report::bytes;
 use crate::report::output;
 use crate::run::dictionary::RunDictionary;

@@ -8,10 +8,11 @@ mod progress;
 pub(crate) mod remarks;
 mod resume;
 
+use crate::plan::evaluation::check_eval_ranks;
 pub use prepare::Prepared;
 
 use crate::commands::checkpoint as checkpoint_command;
-use crate::commands::cli::{LogTarget, TrainOptions};
+use crate::commands::cli::TrainOptions;
 use crate::commands::inference::config_of;
 use crate::commands::plan::{OfRun, Planned};
 use crate::config::{Config, DeviceChoice, EvalEvery};
@@ -23,12 +24,11 @@ use crate::iteration::ranks::{Crew, CrewOptions};
 use crate::iteration::trace::Record;
 use crate::plan::placement::Placement;
 use crate::plan::{Plan, evaluation};
+use crate::report::LogTarget;
 use crate::report::mllog::MlLog;
 use crate::report::{self, At, Done, Reporter};
 use crate::run::outlook::{self, Place};
-use crate::run::session::{
-    EvalRanks, EvalRanksOptions, Session, Start, check_eval_ranks, steps_of_epochs,
-};
+use crate::run::session::{EvalRanks, EvalRanksOptions, Session, Start, steps_of_epochs};
 use crate::state::checkpoint::Checkpoint;
 use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;

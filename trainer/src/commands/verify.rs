@@ -1,11 +1,11 @@
 //! `headlong data verify`: whether data can be read to its end, and what is in it.
 
-use crate::commands::cli::JsonOutput;
 use crate::commands::data::require_files;
 use crate::commands::described::DescribedArguments;
 use crate::error::{Error, Result};
 use crate::report::count;
 use crate::report::output;
+use crate::report::output::JsonOutput;
 use crate::report::progress::Progress;
 use crate::system::input::read_text;
 use crate::system::machine;

@@ -2,7 +2,7 @@
 
 use super::Config;
 use crate::error::{Error, Result};
-use crate::plan::Count;
+use crate::system::count::Count;
 use crate::system::machine::Machine;
 use headlong_reader::multi_hot::{Distribution, MAX_ROWS, MLPERF_SIZES, MultiHot, MultiHotSpec};
 use serde::{Deserialize, Serialize};

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::config::preset;
 use crate::error::{Error, Result};
-use crate::iteration::model::MAX_LOSS_SUMS;
+use headlong_mlp::loss::MAX_SUM_BLOCKS;
 use headlong_reader::convert::is_folder_or_stem;
 use std::path::Path;
 
@@ -180,7 +180,7 @@ impl Config {
                 ));
             }
         }
-        if !crate::iteration::model::is_scale(train.loss_scale) {
+        if !headlong_mlp::loss_scale::is_scale(train.loss_scale) {
             let found = train.loss_scale;
             let reason = format!("expected a power of two from 1 to 16777216, found {found}");
             return Err(Error::config("train.loss_scale", reason));
@@ -206,7 +206,7 @@ impl Config {
                 return Err(Error::config(key, message));
             }
         }
-        let (sums, most) = (accumulate * self.sum_blocks() as u64, MAX_LOSS_SUMS as u64);
+        let (sums, most) = (accumulate * self.sum_blocks() as u64, MAX_SUM_BLOCKS as u64);
         if sums > most {
             return Err(Error::contradiction(
                 format!("train.accumulate = {accumulate}"),
@@ -260,7 +260,7 @@ impl Config {
             ));
         }
         seconds("comm.deadline_s", self.comm.deadline_s)?;
-        let verbs = crate::iteration::job::verbs_settings(&self.comm.verbs).check();
+        let verbs = crate::config::verbs::verbs_settings(&self.comm.verbs).check();
         verbs.map_err(|(key, reason)| Error::config(key, reason))?;
         let factor = self.comm.slot_factor;
         if !(factor.is_finite() && factor >= 1.0) {

@@ -62,3 +62,23 @@ pub enum SignalChoice {
     /// By a counter that the sender's card adds to: only where cards have atomics.
     Atomic,
 }
+
+/// How network cards are used, in the words of the room that uses them.
+pub(crate) fn verbs_settings(config: &VerbsConfig) -> VerbsSettings {
+    VerbsSettings {
+        devices: config.devices.clone(),
+        gid_index: config.gid_index,
+        partition_key: config.partition_key,
+        service_level: config.service_level,
+        traffic_class: config.traffic_class,
+        timeout: config.timeout,
+        retries: config.retries,
+        slots: config.slots,
+        slot_bytes: config.slot_bytes,
+        signal: match config.signal {
+            SignalChoice::Immediate => Signal::Immediate,
+            SignalChoice::Atomic => Signal::Atomic,
+        },
+        ..VerbsSettings::default()
+    }
+}

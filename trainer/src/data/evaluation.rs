@@ -1,10 +1,11 @@
 //! Data that is predicted: validation files, and the files of `eval` and `predict`.
 
 use super::{
-    block_options, check_columns, dense_transform, failed, format_of, is_one_hot, keep, open_source,
+    block_options, check_columns, dense_transform, format_of, is_one_hot, keep, open_source,
 };
 use crate::config::{CacheData, Config};
 use crate::error::Result;
+use crate::error::failed;
 use crate::system::machine::Machine;
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::format_reader::{FormatOptions, FormatReader};

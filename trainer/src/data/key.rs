@@ -1,7 +1,8 @@
 //! What data is, so that what was made of it once is not taken for other data later.
 
 use crate::config::Config;
-use crate::data::{self, failed};
+use crate::data;
+use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::state::checkpoint::TrainedFile;
 use headlong_reader::FileIdentity;

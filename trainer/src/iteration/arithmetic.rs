@@ -4,9 +4,9 @@
 //! else of an iteration moves bytes. The interaction counts the products of different features,
 //! once each, whatever a kernel computes.
 
-use crate::commands::bench::peak::{Factors, multiply_add_gflops};
 use crate::config::{Config, Interaction, Precision};
 use crate::plan::{samples_per_step, top_input_width};
+use crate::system::peak::{Factors, multiply_add_gflops};
 use headlong_device::Stream;
 
 /// FLOP of one training sample in the stages that have any.

@@ -7,8 +7,8 @@ mod device;
 pub(crate) use by_node::ByNode;
 pub(crate) use device::Devices;
 
-use crate::data::failed;
 use crate::error::Result;
+use crate::error::failed;
 use crate::iteration::model::Model;
 use crate::iteration::ranks::exchange_failed;
 use crate::iteration::schedule::Access::{Read, Write};

@@ -5,18 +5,18 @@
 //! leads: it writes what is written once, and makes first what the others then find (synthetic
 //! data, a dictionary).
 
-use crate::config::{Config, Instructions, SignalChoice, TransportChoice, VerbsConfig};
+use crate::config::verbs::verbs_settings;
+use crate::config::{Config, Instructions, TransportChoice};
 use crate::error::{Error, Result, chain};
 use crate::iteration::ranks::{local_topology, tuned_comm_options};
-use crate::plan::placement::replicated_limit;
 use crate::report::output::say;
+use crate::system::machine::Machine;
 pub use headlong_comm::Busy;
 use headlong_comm::launcher_env::{Launch, Place};
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
 use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
-use headlong_comm::transport::verbs::{Signal, VerbsSettings};
 use headlong_comm::{CommError, CommOptions, Communicator, Topology, launcher_env};
 use std::sync::Arc;
 
@@ -221,23 +221,12 @@ fn wanted(transport: TransportChoice) -> Wanted {
     }
 }
 
-/// How network cards are used, in the words of the room that uses them.
-pub(crate) fn verbs_settings(config: &VerbsConfig) -> VerbsSettings {
-    VerbsSettings {
-        devices: config.devices.clone(),
-        gid_index: config.gid_index,
-        partition_key: config.partition_key,
-        service_level: config.service_level,
-        traffic_class: config.traffic_class,
-        timeout: config.timeout,
-        retries: config.retries,
-        slots: config.slots,
-        slot_bytes: config.slot_bytes,
-        signal: match config.signal {
-            SignalChoice::Immediate => Signal::Immediate,
-            SignalChoice::Atomic => Signal::Atomic,
-        },
-        ..VerbsSettings::default()
+/// Bytes of one rank that replicated rows may take: as configured, or a part of what this machine
+/// can give.
+pub fn replicated_limit(config: &Config) -> u64 {
+    match config.hybrid.max_replicated_bytes {
+        0 => Machine::detect().usable_bytes() / 4 / config.run.ranks as u64,
+        bytes => bytes,
     }
 }
 

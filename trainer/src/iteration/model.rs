@@ -2,7 +2,7 @@
 //! initialised. After this nothing is allocated.
 
 use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Precision};
-use crate::data::failed;
+use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::exchange::{ByNode, Exchange};
 use crate::iteration::schedule::{Call, Features};
@@ -16,7 +16,6 @@ use headlong_embedding::{Registry, SetOptions, TableSpec};
 use headlong_mlp::interaction::cross::Cross;
 use headlong_mlp::linear::Compute;
 use headlong_mlp::loss::Loss;
-pub(crate) use headlong_mlp::loss::MAX_SUM_BLOCKS as MAX_LOSS_SUMS;
 use headlong_mlp::loss_scale::LossScale;
 pub use headlong_mlp::loss_scale::{ScaleState, is_scale};
 use headlong_mlp::mlp::{Arenas, Mlp};

@@ -5,7 +5,7 @@
 //! from the first; a row of a table comes from whoever holds it.
 
 use crate::config::{Interaction, ModelConfig};
-use crate::data::failed;
+use crate::error::failed;
 use crate::iteration::model::{Model, ScaleState, is_scale};
 use crate::iteration::ranks::Crew;
 use crate::iteration::table_state::{Group, find_groups};

@@ -9,7 +9,7 @@ use crate::config::{
     CompressChoice, Config, ExchangeChoice, FeatureChoice, IdsChoice, Instructions, ScheduleChoice,
     TransportChoice,
 };
-use crate::data::failed;
+use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::lanes::Lanes;
 use crate::iteration::model::{Ablation, Model, RankParts, table_specs};

@@ -7,13 +7,13 @@
 //! each [`Engine::step`] trains on now while next is copied and routed. Batches are those of all
 //! ranks: the engine takes its share of them.
 
-use crate::data::failed;
+use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::lanes::{Lane, Lanes};
 use crate::iteration::model::{Model, ScaleState};
 use crate::iteration::schedule::{Call, Schedule};
 use crate::iteration::trace::Recorder;
-use crate::run::evaluation::Scores;
+use crate::metrics::Scores;
 use headlong_device::cuda::CudaDevice;
 use headlong_device::optimizer::Step;
 use headlong_reader::{Batch, Position};

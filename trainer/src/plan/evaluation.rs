@@ -2,9 +2,11 @@
 //! training.
 
 use super::{Count, Facts, MemoryUse, samples_per_step, sharing, tables};
-use crate::config::{Config, EvalEvery, Ids};
+use crate::config::{Config, EvalEvery, Hybrid, Ids, OrderChoice, TransportChoice};
+use crate::error::{Error, Result};
+use crate::iteration::model::table_specs;
 use crate::report::bytes;
-use crate::run::session::config_of_eval_ranks;
+use headlong_embedding::Keys;
 use serde::Serialize;
 
 /// What ranks of their own that evaluate take, besides those that train: all are threads of the
@@ -116,6 +118,45 @@ pub fn missing_data(config: &Config) -> Option<String> {
              FILE)"
         )
     })
+}
+
+/// The configuration of `count` ranks that evaluate the model of `config`: no optimiser states, and
+/// no batches larger than those of evaluations.
+pub fn config_of_eval_ranks(config: &Config, count: usize) -> Config {
+    let mut config = config.clone();
+    (config.run.ranks, config.run.eval_ranks) = (count, None);
+    (config.run.transport, config.run.hybrid) = (TransportChoice::Local, Hybrid::Off);
+    config.comm.ranks_per_node = 0;
+    config.data.order = OrderChoice::Sequential;
+    config.train.batch_size = config.train.batch_size.min(config.eval.batch_size).max(count);
+    (config.train.accumulate, config.train.sum_blocks) = (1, None);
+    let optimizers = &mut config.optimizer;
+    for name in [&mut optimizers.dense.name, &mut optimizers.sparse.name] {
+        "sgd".clone_into(name);
+    }
+    config
+}
+
+/// Refuses what ranks of their own cannot evaluate.
+///
+/// # Errors
+/// A run that has nothing to evaluate; tables of raw ids among several ranks.
+pub fn check_eval_ranks(config: &Config, table_rows: &[u64], has_validation: bool) -> Result<()> {
+    let Some(count) = config.run.eval_ranks else { return Ok(()) };
+    let setting = format!("run.eval_ranks = {count}");
+    if !has_validation {
+        return Err(Error::contradiction(setting, "no validation data", "name some: --valid FILE"));
+    }
+    let specs = table_specs(config, table_rows);
+    match specs.iter().find(|spec| spec.keys == Keys::RawIds) {
+        // Each owner has a share of the rows: other owners would find no room for some.
+        Some(spec) if count.max(config.run.ranks) > 1 => Err(Error::unsupported(
+            format!("{setting} with table {} (kind = \"{}\")", spec.name, spec.kind),
+            "a table of raw ids fits other ranks otherwise: train on one rank and evaluate on one, \
+             or drop --eval-ranks",
+        )),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use crate::Registry;
 use crate::config::{
     CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Hybrid, IdsChoice,
 };
-use crate::data::failed;
+use crate::error::failed;
 use crate::error::{Error, Result};
+use crate::iteration::job::replicated_limit;
 use crate::iteration::model::table_specs;
 use crate::iteration::ranks::{comm_options, tuned_comm_options};
 use crate::plan;
 use crate::system::input::read_text;
-use crate::system::machine::Machine;
 use headlong_comm::Topology;
 use headlong_embedding::hybrid::Partition;
 use headlong_embedding::hybrid::cost::Costs;
@@ -150,15 +150,6 @@ pub fn count(collector: &mut Collector, batch: &Batch) {
         collector.add(table, &bags.values);
     }
     collector.end_batch(batch.num_samples);
-}
-
-/// Bytes of one rank that replicated rows may take: as configured, or a part of what this machine
-/// can give.
-pub fn replicated_limit(config: &Config) -> u64 {
-    match config.hybrid.max_replicated_bytes {
-        0 => Machine::detect().usable_bytes() / 4 / config.run.ranks as u64,
-        bytes => bytes,
-    }
 }
 
 /// Measured costs, or the defaults of the transport.

@@ -3,8 +3,8 @@
 //! The line never fills the terminal's last columns, and nothing is written after it, so that
 //! neither `^C` on the keyboard nor a window that gets narrower leaves a copy of it behind.
 
-use super::format::duration;
 use super::lines::width;
+use crate::units::duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

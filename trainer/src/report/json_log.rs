@@ -1,14 +1,29 @@
 //! The JSON log: one object a line.
 
 use super::events::At;
-use crate::commands::cli::LogTarget;
 use crate::error::{Error, Result};
 use headlong_device::files::GrowingFile;
 use serde::Serialize;
 use serde_json::Value;
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
+
+/// Where the JSON log goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogTarget {
+    /// Standard output.
+    Stdout,
+    /// A file, appended to on `--resume`, replaced otherwise.
+    File(PathBuf),
+}
+
+impl From<OsString> for LogTarget {
+    fn from(text: OsString) -> Self {
+        if text == "-" { Self::Stdout } else { Self::File(text.into()) }
+    }
+}
 
 /// Writes events as JSON lines, each flushed at once.
 pub struct JsonLog {

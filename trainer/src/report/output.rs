@@ -1,11 +1,22 @@
 //! Answers on standard output, and what is written to files.
 
-use crate::commands::cli::JsonOutput;
 use crate::error::{Error, Result};
 use crate::report::lines;
+use clap::Args;
 use headlong_device::files::OutputFile;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Where the machine-readable form of an answer goes.
+#[derive(Debug, Clone, Default, Args)]
+pub struct JsonOutput {
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the JSON document to FILE, beside the text
+    #[arg(long, value_name = "FILE")]
+    pub json_file: Option<PathBuf>,
+}
 
 /// Prints `text`, ending in one line break. A reader that has gone (`| head`) is no error.
 ///

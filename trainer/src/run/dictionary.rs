@@ -3,7 +3,8 @@
 
 use crate::config::Config;
 use crate::data::key as data_key;
-use crate::data::{self, block_options, failed};
+use crate::data::{self, block_options};
+use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::report::{Reporter, count, duration};
 use crate::run::outlook::dictionary_decides;

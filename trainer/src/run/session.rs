@@ -11,21 +11,20 @@ mod evaluations;
 mod slices;
 
 pub use checkpoints::{load, open_directory, restore_ids};
-pub use eval_ranks::{
-    EvalRanks, EvalRanksOptions, check as check_eval_ranks, config_of as config_of_eval_ranks,
-};
+pub use eval_ranks::{EvalRanks, EvalRanksOptions};
 pub use evaluations::{Evaluated, Take, predict_all};
 
 use crate::config::Config;
 use crate::config::learning_rate::LearningRate;
 use crate::data::key as data_key;
-use crate::data::{self, EvaluationData, TrainingReader, failed};
+use crate::data::{self, EvaluationData, TrainingReader};
 use crate::error::Result;
+use crate::error::failed;
 use crate::iteration::ranks::{Crew, exchange_failed};
 use crate::iteration::worker::{StepLoss, StepRates};
 use crate::metrics::EvalMetrics;
+use crate::metrics::Scores;
 use crate::run::drift::{Drift, DriftWatch, covered_share};
-use crate::run::evaluation::Scores;
 use crate::run::statistics::STATISTICS_BLOB;
 use crate::state::checkpoint::{
     Checkpoint, CheckpointDirectory, Cleaned, DEFAULT_SHARD_BYTES, DataFingerprint, Files,

@@ -3,7 +3,8 @@
 
 use crate::config::Config;
 use crate::data::key as data_key;
-use crate::data::{failed, open_training};
+use crate::data::open_training;
+use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::model::table_specs;
 use crate::plan::placement::count;

@@ -15,7 +15,7 @@ mod directory;
 mod error;
 mod files;
 mod layout;
-mod manifest;
+pub mod manifest;
 mod read;
 mod remover;
 pub mod retention;

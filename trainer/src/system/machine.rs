@@ -2,7 +2,7 @@
 //! here changes a result.
 
 use crate::config::{DeviceChoice, Instructions};
-use crate::data::failed;
+use crate::error::failed;
 use crate::error::{Error, Result};
 use headlong_device::DeviceError;
 use headlong_device::cuda::CudaDevice;

@@ -4,12 +4,12 @@
 
 use super::data::power_law_rows;
 use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
-use crate::commands::cli::JsonOutput;
 use crate::config::{DeviceChoice, OptimizersConfig};
 use crate::error::{Error, Result};
 use crate::plan::Count;
 use crate::report::count;
 use crate::report::output;
+use crate::report::output::JsonOutput;
 use crate::system::machine::Machine;
 use clap::Args;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DeviceStep};

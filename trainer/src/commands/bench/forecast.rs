@@ -7,7 +7,6 @@
 
 use super::data::{ZIPF_EXPONENT, default_batches};
 use super::iteration::{SteadyTrainer, configuration, sample_bytes};
-use super::peak::{Factors, multiply_add_gflops};
 use super::sample::{resident_bytes, summarize};
 use super::shapes::Shape;
 use crate::Registry;
@@ -25,6 +24,7 @@ use crate::plan::{Facts, Plan, advice, tuned};
 use crate::report::output;
 use crate::system::input::read_text;
 use crate::system::machine::{self, Machine};
+use crate::system::peak::{Factors, multiply_add_gflops};
 use clap::Args;
 use headlong_comm::tuning::Tuning;
 use headlong_device::Stream;

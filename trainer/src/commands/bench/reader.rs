@@ -4,11 +4,11 @@
 //! thread, in the same run.
 
 use crate::commands::bench::sample::Block;
-use crate::commands::cli::JsonOutput;
 use crate::commands::data::require_files;
 use crate::error::{Error, Result};
 use crate::plan::Count;
 use crate::report::output;
+use crate::report::output::JsonOutput;
 use crate::report::{bytes, count, peak_rss_bytes};
 use crate::system::machine::Machine;
 use clap::Args;

@@ -2,8 +2,8 @@
 //! outputs are one file.
 
 use super::{
-    BenchCommand, CheckpointCommand, Command, ConfigCommand, DataCommand, JsonOutput,
-    KernelsCommand, LogTarget, PlanArguments, TrainArguments,
+    BenchCommand, CheckpointCommand, Command, ConfigCommand, DataCommand, KernelsCommand,
+    PlanArguments, TrainArguments,
 };
 use crate::commands::checkpoint::export_target;
 use crate::commands::convert::ConvertArguments;
@@ -11,6 +11,7 @@ use crate::commands::launch::launched;
 use crate::commands::train::prepare;
 use crate::config::{Config, Ids};
 use crate::error::{Error, Result};
+use crate::report::{LogTarget, output::JsonOutput};
 use crate::run::dictionary;
 use crate::state::checkpoint;
 use headlong_reader::convert::{files_of, is_folder_or_stem};

@@ -8,12 +8,12 @@ use crate::config::{
     TransportChoice, keys,
 };
 use crate::error::{Error, Result};
+use crate::report::LogTarget;
 use crate::system::command_line;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The flags of `headlong train`. A flag overrides `--set`'s layers below it; both for the same key
@@ -163,21 +163,6 @@ pub struct TrainArguments {
     /// Stop after the plan
     #[arg(long, help_heading = "Output")]
     pub dry_run: bool,
-}
-
-/// Where the JSON log goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LogTarget {
-    /// Standard output.
-    Stdout,
-    /// A file, appended to on `--resume`, replaced otherwise.
-    File(PathBuf),
-}
-
-impl From<OsString> for LogTarget {
-    fn from(text: OsString) -> Self {
-        if text == "-" { Self::Stdout } else { Self::File(text.into()) }
-    }
 }
 
 /// What a run does besides its configuration: nothing here changes a weight, except what it starts

@@ -2,7 +2,7 @@
 
 use crate::Registry;
 use crate::commands::cli::files::of_plan;
-use crate::commands::cli::{ClusterArguments, JsonOutput, PlanArguments};
+use crate::commands::cli::{ClusterArguments, PlanArguments};
 use crate::config::ranges::range_of;
 use crate::config::validate::quoted;
 use crate::config::{Config, TableRows};
@@ -15,6 +15,7 @@ use crate::plan::cluster::report::{self, ClusterReport};
 use crate::plan::cluster::tables;
 use crate::plan::cluster::workload::{Source, Workload};
 use crate::report::output;
+use crate::report::output::JsonOutput;
 use crate::run::outlook::Outlook;
 use std::path::Path;
 

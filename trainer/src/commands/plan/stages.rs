@@ -1,11 +1,11 @@
 //! `headlong plan --stages`: the schedule of a configuration, as it is walked.
 
-use crate::commands::cli::JsonOutput;
 use crate::config::{Config, DeviceChoice};
 use crate::error::Result;
 use crate::iteration::schedule::{BORDER, BatchOf, Features, Repeat, Resource, Schedule, Stage};
 use crate::report::columns;
 use crate::report::output;
+use crate::report::output::JsonOutput;
 use crate::system::machine::Machine;
 use serde_json::{Value, json};
 

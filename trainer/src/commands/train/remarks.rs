@@ -150,7 +150,7 @@ pub fn what_was_reached(config: &Config, reached: Option<(f64, f64)>) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::failed;
+    use crate::error::failed;
 
     #[test]
     fn the_place_is_found_below_the_context() {

@@ -2,7 +2,7 @@
 
 use crate::commands::cli::TrainOptions;
 use crate::config::{Config, Ids};
-use crate::data::failed;
+use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::report::Done;
 use crate::report::output;

@@ -3,8 +3,8 @@
 //! same way and are summed in the node.
 
 use super::{first, first_mut};
-use crate::data::failed;
 use crate::error::Result;
+use crate::error::failed;
 use crate::iteration::model::Model;
 use crate::iteration::ranks::exchange_failed;
 use crate::iteration::schedule::Access::{Read, Write};

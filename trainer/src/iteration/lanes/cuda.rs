@@ -299,5 +299,5 @@ fn failed_at(stage: &'static str, call: &Call<'_>, source: headlong_device::Devi
 }
 
 fn no_streams(source: headlong_device::DeviceError) -> Error {
-    crate::data::failed("the lanes of the device cannot be made", source)
+    crate::error::failed("the lanes of the device cannot be made", source)
 }

@@ -2,7 +2,7 @@
 //! for all that computes.
 
 use super::{Lane, walk_in_order};
-use crate::data::failed;
+use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::model::Model;
 use crate::iteration::schedule::{Call, Repeat, Schedule};

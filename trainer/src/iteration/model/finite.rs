@@ -2,8 +2,8 @@
 //! parameters.
 
 use super::Model;
-use crate::data::failed;
 use crate::error::Result;
+use crate::error::failed;
 use crate::iteration::schedule::Call;
 use headlong_device::{Mat, Stream};
 use headlong_mlp::finite::{FindArgs, Found, Looked, MAX_MATRICES, NONE};

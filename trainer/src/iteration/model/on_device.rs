@@ -6,7 +6,7 @@
 //! is written again two steps later, when its step has ended.
 
 use super::{BatchSlot, Model};
-use crate::data::failed;
+use crate::error::failed;
 use crate::error::{Cause, Error, Result};
 use crate::iteration::exchange::{Devices, Exchange};
 use crate::iteration::ranks::exchange_failed;

@@ -1,8 +1,8 @@
 //! The tables of one rank, wherever they are: one name for each thing that a step does with them.
 
 use super::BatchIds;
-use crate::data::failed;
 use crate::error::Result;
+use crate::error::failed;
 use crate::iteration::schedule::Access::{Read, Write};
 use crate::iteration::schedule::{At, Resource};
 use headlong_device::cuda::DevicePtr;

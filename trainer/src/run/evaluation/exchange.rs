@@ -6,7 +6,7 @@
 //! range holds more than about twice its part of the runs, whatever the scores. Samples of one
 //! logit are one run on each rank, so that ties cannot make a range large.
 
-use super::scores::{Run, TALLY_WORDS, Tally};
+use crate::metrics::scores::{Run, TALLY_WORDS, Tally};
 use headlong_comm::{Communicator, Result};
 
 /// Keys that a rank shows for each range.
@@ -100,8 +100,8 @@ fn parts<'a>(mut runs: &'a [Run], borders: &[u32]) -> Vec<&'a [Run]> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scores::Scores;
     use super::*;
+    use crate::metrics::Scores;
     use headlong_comm::Topology;
     use headlong_comm::testing::run_ranks;
     use proptest::prelude::*;

@@ -6,11 +6,11 @@
 //! ```
 
 use super::exchange::{add_up, exchange, merge};
-use super::scores::{Run, Scores, Tally};
-use crate::data::failed;
 use crate::error::Result;
+use crate::error::failed;
 use crate::iteration::ranks::exchange_failed;
 use crate::metrics::EvalMetrics;
+use crate::metrics::scores::{Run, Scores, Tally};
 use headlong_comm::Communicator;
 use std::panic::resume_unwind;
 use std::sync::Arc;

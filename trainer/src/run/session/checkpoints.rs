@@ -3,7 +3,7 @@
 
 use super::{IDS_BLOB, Memory};
 use crate::config::Config;
-use crate::data::failed;
+use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::ranks::Crew;
 use crate::state::checkpoint::{

@@ -11,35 +11,19 @@
 //! ```
 
 use super::evaluations::predict_all_with;
-use crate::config::{Config, Hybrid, OrderChoice, TransportChoice};
-use crate::data::{EvaluationData, failed};
-use crate::error::{Error, Result};
-use crate::iteration::model::table_specs;
+use crate::config::Config;
+use crate::data::EvaluationData;
+use crate::error::Result;
+use crate::error::failed;
 use crate::iteration::ranks::{Crew, CrewOptions, exchange_failed};
-use crate::metrics::EvalMetrics;
-use crate::run::evaluation::{Scores, Tally, Worker, add_up};
+use crate::metrics::{EvalMetrics, Scores, Tally};
+use crate::plan::evaluation::config_of_eval_ranks;
+use crate::run::evaluation::{Worker, add_up};
 use headlong_comm::Communicator;
 use headlong_device::pool::Pool;
-use headlong_embedding::{Keys, Registry};
+use headlong_embedding::Registry;
 use headlong_reader::{IdMapper, SkipReport};
 use std::sync::Arc;
-
-/// The configuration of `count` ranks that evaluate the model of `config`: no optimiser states, and
-/// no batches larger than those of evaluations.
-pub fn config_of(config: &Config, count: usize) -> Config {
-    let mut config = config.clone();
-    (config.run.ranks, config.run.eval_ranks) = (count, None);
-    (config.run.transport, config.run.hybrid) = (TransportChoice::Local, Hybrid::Off);
-    config.comm.ranks_per_node = 0;
-    config.data.order = OrderChoice::Sequential;
-    config.train.batch_size = config.train.batch_size.min(config.eval.batch_size).max(count);
-    (config.train.accumulate, config.train.sum_blocks) = (1, None);
-    let optimizers = &mut config.optimizer;
-    for name in [&mut optimizers.dense.name, &mut optimizers.sparse.name] {
-        "sgd".clone_into(name);
-    }
-    config
-}
 
 /// What ranks that evaluate are built from, besides a configuration.
 pub struct EvalRanksOptions<'a> {
@@ -82,7 +66,8 @@ impl EvalRanks {
             taken_devices: options.ranks_on_machine,
             ..CrewOptions::new(threads, registry)
         };
-        let build = || Crew::build(&config_of(config, count), table_rows, crew).map(Box::new);
+        let build =
+            || Crew::build(&config_of_eval_ranks(config, count), table_rows, crew).map(Box::new);
         let copiers = Pool::new(if leads { options.training_threads + threads } else { 1 });
         Ok(Self { crew: leads.then(build).transpose()?, count, copiers })
     }
@@ -167,26 +152,4 @@ fn evaluate(crew: Box<Crew>, valid: &EvaluationData, ids: &IdMapper) -> Result<F
     let tally = all.tally();
     crew.engine(0).reuse_scores(all);
     Ok((crew, (tally, skipped)))
-}
-
-/// Refuses what ranks of their own cannot evaluate.
-///
-/// # Errors
-/// A run that has nothing to evaluate; tables of raw ids among several ranks.
-pub fn check(config: &Config, table_rows: &[u64], has_validation: bool) -> Result<()> {
-    let Some(count) = config.run.eval_ranks else { return Ok(()) };
-    let setting = format!("run.eval_ranks = {count}");
-    if !has_validation {
-        return Err(Error::contradiction(setting, "no validation data", "name some: --valid FILE"));
-    }
-    let specs = table_specs(config, table_rows);
-    match specs.iter().find(|spec| spec.keys == Keys::RawIds) {
-        // Each owner has a share of the rows: other owners would find no room for some.
-        Some(spec) if count.max(config.run.ranks) > 1 => Err(Error::unsupported(
-            format!("{setting} with table {} (kind = \"{}\")", spec.name, spec.kind),
-            "a table of raw ids fits other ranks otherwise: train on one rank and evaluate on one, \
-             or drop --eval-ranks",
-        )),
-        _ => Ok(()),
-    }
 }

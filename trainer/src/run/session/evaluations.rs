@@ -3,8 +3,8 @@
 
 use super::Session;
 use super::eval_ranks::{Away, EvalRanks};
-use crate::data::failed;
 use crate::error::Result;
+use crate::error::failed;
 use crate::iteration::ranks::Crew;
 use crate::metrics::EvalMetrics;
 use crate::run::evaluation::Scoring;

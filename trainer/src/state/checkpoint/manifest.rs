@@ -362,3 +362,20 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
 pub(crate) fn checksum_text(checksum: u128) -> String {
     format!("{checksum:032x}")
 }
+
+/// An optimiser as the configuration names it, from what the manifest holds:
+/// `adagrad (epsilon 1e-10, initial_accumulator 0.0)`.
+pub fn optimizer_text(stored: &str) -> String {
+    let (name, settings) = stored.split_once(" { ").unwrap_or((stored, ""));
+    let mut text = String::new();
+    for letter in name.replace("RowWise", "Rowwise").chars() {
+        if letter.is_ascii_uppercase() && !text.is_empty() {
+            text.push('_');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    match settings.trim_end_matches(" }") {
+        "" => text,
+        settings => format!("{text} ({})", settings.replace(": ", " ")),
+    }
+}

@@ -7,10 +7,9 @@ use super::error::{CheckpointError, Result};
 use super::layout::CheckpointSink;
 use super::manifest::{
     DataFingerprint, FileEntry, MANIFEST_FILE, Manifest, ModelFingerprint, OptimizerFingerprint,
-    checksum_text,
+    checksum_text, optimizer_text,
 };
 use super::shard::{Content, Piece, header, pieces};
-use crate::commands::checkpoint::optimizer_text;
 use crate::state::digest::{CHUNK_BYTES, WeightsDigest, chunks};
 use headlong_device::files::{open_regular, read_bounded};
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! How the benches use the network cards of this machine.
 
+use crate::config::verbs::verbs_settings;
 use crate::config::{Config, VerbsConfig};
 use crate::error::{Error, Result};
-use crate::iteration::job::verbs_settings;
 use headlong_comm::transport::verbs::VerbsSettings;
 
 /// The keys that `--set` takes here.

@@ -18,7 +18,7 @@ pub struct Scores {
 }
 
 /// All samples of one logit: its key, those of label 1, those of label 0.
-pub(super) type Run = [u32; 3];
+pub(crate) type Run = [u32; 3];
 
 impl Scores {
     /// No scores, and room for `num_samples` samples of either class: pushing that many allocates
@@ -82,7 +82,7 @@ impl Scores {
     }
 
     /// The runs of all samples that have a number, rising, and what the others come to.
-    pub(super) fn runs(&mut self) -> (Vec<Run>, Tally) {
+    pub(crate) fn runs(&mut self) -> (Vec<Run>, Tally) {
         self.sort();
         let rest = Tally { not_numbers: self.not_numbers, ..Tally::default() };
         (runs(&self.positives, &self.negatives).collect(), rest)
@@ -133,7 +133,7 @@ pub const CALIBRATION_BINS: usize = 15;
 /// Units in one: of [`Tally::loss`] in a nat, of [`Tally::excess`] in a sample.
 const UNITS: f64 = 18_446_744_073_709_551_616.0;
 /// Words of a [`Tally`] that travels.
-pub(super) const TALLY_WORDS: usize = 9 + 2 * CALIBRATION_BINS;
+pub(crate) const TALLY_WORDS: usize = 9 + 2 * CALIBRATION_BINS;
 
 /// The bin of a probability. A border between two bins belongs to the upper one, and 1 to the last.
 fn bin_of(probability: f64) -> usize {
@@ -142,7 +142,7 @@ fn bin_of(probability: f64) -> usize {
 
 impl Tally {
     /// Of runs in rising order.
-    pub(super) fn of(runs: impl Iterator<Item = Run>) -> Self {
+    pub(crate) fn of(runs: impl Iterator<Item = Run>) -> Self {
         let mut tally = Self::default();
         for [key, positives, negatives] in runs {
             let (positives, negatives, logit) =
@@ -173,7 +173,7 @@ impl Tally {
 
     /// This range and one above it.
     #[must_use]
-    pub(super) fn and_above(self, above: Self) -> Self {
+    pub(crate) fn and_above(self, above: Self) -> Self {
         let [low, high] = [self.not_numbers, above.not_numbers];
         Self {
             positives: self.positives + above.positives,
@@ -188,7 +188,7 @@ impl Tally {
         }
     }
 
-    pub(super) fn to_words(self) -> [u64; TALLY_WORDS] {
+    pub(crate) fn to_words(self) -> [u64; TALLY_WORDS] {
         let [no, yes] = self.not_numbers;
         let mut words = [0; TALLY_WORDS];
         words[..5].copy_from_slice(&[self.positives, self.negatives, self.num_right, no, yes]);
@@ -200,7 +200,7 @@ impl Tally {
         words
     }
 
-    pub(super) fn from_words(words: &[u64]) -> Self {
+    pub(crate) fn from_words(words: &[u64]) -> Self {
         let wide = |index: usize| {
             let low = 5 + 2 * index;
             u128::from(words[low]) | u128::from(words[low + 1]) << 64

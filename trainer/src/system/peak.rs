@@ -1,7 +1,9 @@
 //! The most this processor can multiply and add: what every rate of an iteration is set beside.
 
-use super::vector::{multiply_adds, multiply_adds_bf16};
+mod simd;
+
 use headlong_device::Stream;
+use simd::{multiply_adds, multiply_adds_bf16};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
