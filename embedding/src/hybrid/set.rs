@@ -240,7 +240,7 @@ impl HybridSet {
     /// As [`Self::new_route`].
     ///
     /// # Errors
-    /// [`EmbeddingError::Device`] where a device refuses the memory.
+    /// [`crate::EmbeddingError::Device`] where a device refuses the memory.
     pub fn try_new_route(&self) -> Result<HybridRoute> {
         match (&self.alone, &self.cuda) {
             (Some(alone), _) => Ok(HybridRoute::alone(alone.try_new_route()?)),
@@ -275,7 +275,8 @@ impl HybridSet {
     /// no weights.
     ///
     /// # Errors
-    /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and slices of another shape.
+    /// [`crate::EmbeddingError::IdOutOfRange`], [`crate::EmbeddingError::Capacity`], and slices of
+    /// another shape.
     ///
     /// # Panics
     /// When the set is alone, or the route is another set's.
