@@ -58,8 +58,8 @@
 //!
 //! Before version 1.0 any release may change this library. Many modules are public because the
 //! program, its benches and its tests use them. A program of one's own needs [`Config`],
-//! [`run::session`] with what the example above passes to it, [`table`], [`main_with`] and [`Error`];
-//! `CHANGELOG.md` lists changes of these.
+//! [`run::session`] with what the example above passes to it, [`table`], [`main_with`] and
+//! [`Error`]; `CHANGELOG.md` lists changes of these.
 
 pub mod commands;
 pub mod config;

@@ -84,6 +84,10 @@ pub const SEES_TWO_ROOMS: &[Exception] = &[
         "trainer/src/iteration/ranks.rs",
         "the ranks of a process: models, batches and the links between them",
     ),
+    only(
+        "trainer/src/config/validate.rs",
+        "holds a configuration against the limits of every crate",
+    ),
     only("trainer/src/run/drift.rs", "counts the rows of batches and places them anew"),
     only("trainer/src/commands/kernels.rs", "lists the kernels of every room"),
     only(
@@ -155,7 +159,7 @@ pub const UNSAFE_FILES: &[Exception] = &[
     always("comm/src/device/**", "foreign calls: collectives between devices"),
     only("mutation/src/allocator.rs", "an allocator that knows the peak, over the system's"),
     only(
-        "trainer/src/commands/bench/vector.rs",
+        "trainer/src/system/peak/simd.rs",
         "the loops that measure the machine's peak, by intrinsics",
     ),
 ];
