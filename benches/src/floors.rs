@@ -3,7 +3,7 @@
 
 use headlong::commands::bench::data::zipf_rows;
 use headlong::system::peak::{Factors, multiply_add_gflops};
-use headlong_device::vector::prefetch;
+use headlong_device::simd::prefetch;
 use headlong_device::{ArenaPlan, DType, MatRef, Stream, vectorized};
 use serde::Serialize;
 use std::hint::black_box;

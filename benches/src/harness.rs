@@ -5,7 +5,7 @@ use headlong::commands::bench::sample::{Block, Sample, Summary, summarize};
 use headlong::config::Instructions;
 use headlong::system::machine::use_instructions;
 use headlong_device::Stream;
-use headlong_device::vector::isa;
+use headlong_device::simd::isa;
 use serde_json::json;
 use std::cell::OnceCell;
 use std::fs::OpenOptions;

@@ -38,9 +38,9 @@ pub mod memory;
 pub mod optimizer;
 pub mod pool;
 pub mod rng;
+pub mod simd;
 pub mod stream;
 pub mod testing;
-pub mod vector;
 pub mod view;
 
 pub use arena::{Arena, ArenaPlan, Mat, SlotId};

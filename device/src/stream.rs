@@ -59,7 +59,7 @@ impl std::fmt::Display for Device {
 pub struct Stream {
     pool: Arc<Pool>,
     cuda: Option<CudaStream>,
-    companion: Option<Arc<Stream>>,
+    side_stream: Option<Arc<Stream>>,
 }
 
 impl Stream {
@@ -70,29 +70,29 @@ impl Stream {
 
     /// A CPU stream that shares a pool with others.
     pub fn on_pool(pool: Arc<Pool>) -> Self {
-        Self { pool, cuda: None, companion: None }
+        Self { pool, cuda: None, side_stream: None }
     }
 
     /// A new stream on a CUDA device; the pool serves host parts, such as initial values.
     pub fn cuda(device: &CudaDevice, pool: Arc<Pool>) -> Result<Self> {
-        Ok(Self { pool, cuda: Some(CudaStream::new(device)?), companion: None })
+        Ok(Self { pool, cuda: Some(CudaStream::new(device)?), side_stream: None })
     }
 
     /// The same, with kernels that start before (`high`) or after those of other streams.
     pub fn cuda_with_priority(device: &CudaDevice, pool: Arc<Pool>, high: bool) -> Result<Self> {
-        Ok(Self { pool, cuda: Some(CudaStream::with_priority(device, high)?), companion: None })
+        Ok(Self { pool, cuda: Some(CudaStream::with_priority(device, high)?), side_stream: None })
     }
 
     /// This stream with a second one at its side, for work that may run beside its own: weight
     /// gradients.
     #[must_use]
-    pub fn with_companion(self, companion: Stream) -> Self {
-        Self { companion: Some(Arc::new(companion)), ..self }
+    pub fn with_side_stream(self, side_stream: Stream) -> Self {
+        Self { side_stream: Some(Arc::new(side_stream)), ..self }
     }
 
     /// The stream at its side, if it has one. A CPU stream has none: there everything runs at once.
-    pub fn companion(&self) -> Option<Stream> {
-        self.companion.as_deref().cloned()
+    pub fn side_stream(&self) -> Option<Stream> {
+        self.side_stream.as_deref().cloned()
     }
 
     /// The device.

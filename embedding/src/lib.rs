@@ -90,11 +90,11 @@ pub mod registry;
 pub mod route;
 mod rows;
 pub mod set;
+mod simd;
 pub mod table;
 pub mod tables;
 pub mod testing;
 pub mod update;
-mod vector;
 
 pub use checkpoint::{RowSink, RowSource, SavedRows, TensorSpec};
 pub use error::{EmbeddingError, Result};

@@ -2,8 +2,8 @@
 
 use crate::common::{Jagged, Pair, matrix, random_bags, views};
 use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::simd::{Isa, force_isa};
 use headlong_device::testing::{small_integers, uniform};
-use headlong_device::vector::{Isa, force_isa};
 use headlong_device::{DType, Stream};
 use headlong_embedding::oracle::OracleTable;
 use headlong_embedding::testing::every_optimizer;

@@ -216,8 +216,7 @@ mod cuda_tests {
             (vec![vec![1]; 2], vec![vec![1]; 3]),
         ] {
             let ids = [Jagged::new(&city), Jagged::new(&device)];
-            let expected =
-                cpu.set.route_alone(&cpu.stream, &views(&ids), &mut cpu.route).unwrap_err();
+            let expected = cpu.set.route(&cpu.stream, &views(&ids), 8, &mut cpu.route).unwrap_err();
             let got = cuda.route.stage(&views(&ids)).unwrap_err();
             assert_eq!(got.to_string(), expected.to_string());
         }
@@ -294,9 +293,9 @@ mod cuda_tests {
         let enqueue = |captured: &mut Alone| {
             let Alone { set, route, stream, .. } = captured;
             route.copy(stream);
-            set.route_alone(stream, &views(&[]), route).unwrap();
-            set.lookup_alone(stream, &views(&[]), route, &vectors).unwrap();
-            set.update_alone(stream, route, &d_vectors, &host).unwrap();
+            set.route(stream, &views(&[]), 8, route).unwrap();
+            set.pool(stream, &views(&[]), route, &vectors, &vectors).unwrap();
+            set.update_owned(stream, route, &d_vectors, &d_vectors, &host).unwrap();
         };
         let mut graph = None;
         for number in 1..=4 {

@@ -113,15 +113,17 @@ mod cuda_tests {
                 let slice: Vec<_> =
                     tables.iter().map(|t| t.slice(bounds[index], bounds[index + 1])).collect();
                 rank.samples = bounds[index + 1] - bounds[index];
-                Batch::new(&slice).with(|ids| rank.route.stage(ids).unwrap());
-                rank.route.copy(&self.stream);
-                rank.set.route_on_device(&self.stream, &mut rank.route);
+                Batch::new(&slice).with(|ids| {
+                    rank.route.stage(ids).unwrap();
+                    rank.route.copy(&self.stream);
+                    rank.set.route(&self.stream, ids, 1, &mut rank.route).unwrap();
+                });
             }
             let bytes = self.ranks[0].route.id_slots().bytes_per_peer;
             self.exchange(bytes, |rank| (rank.route.id_slots().from, rank.route.id_slots().to));
             for rank in &mut self.ranks {
-                rank.set.accept_on_device(&self.stream, &mut rank.route);
-                rank.set.answer_on_device(&self.stream, &rank.route, &rank.asked.1);
+                rank.set.receive_requests(&self.stream, &mut rank.route).unwrap();
+                rank.set.owner_lookup(&self.stream, &rank.route, &rank.asked.1).unwrap();
             }
             self.exchange(4 * self.ranks[0].set.slot_elements(), |rank| {
                 (rank.asked.1.device_ptr(), rank.requested.1.device_ptr())
@@ -135,8 +137,9 @@ mod cuda_tests {
                     width,
                     &vec![f32::NAN; rank.samples * width],
                 );
-                rank.set.lookup_frequent_on_device(&self.stream, &rank.route, &vectors);
-                rank.set.pool_on_device(&self.stream, &rank.route, &rank.requested.1, &vectors);
+                let (set, stream, no_ids) = (&rank.set, &self.stream, Vec::new());
+                set.lookup_replicated(stream, &no_ids, &rank.route, &vectors).unwrap();
+                set.pool(stream, &no_ids, &rank.route, &rank.requested.1, &vectors).unwrap();
                 all.extend(vectors.to_vec::<f32>().unwrap());
             }
             self.stream.check().unwrap();
@@ -161,7 +164,7 @@ mod cuda_tests {
                     &d_vectors[first..first + len],
                 );
                 first += len;
-                rank.set.reduce_on_device(
+                rank.set.reduce_rows(
                     &self.stream,
                     &rank.route,
                     &mat,
@@ -177,8 +180,9 @@ mod cuda_tests {
             });
             for rank in &self.ranks {
                 rank.frequent.1.copy_from(&sums).unwrap();
-                rank.set.update_infrequent_on_device(&self.stream, &rank.route, &rank.asked.1);
-                rank.set.update_frequent_on_device(&self.stream, &rank.frequent.1);
+                let (set, asked) = (&rank.set, &rank.asked.1);
+                set.update_owned(&self.stream, &rank.route, asked, asked, step).unwrap();
+                set.update_replicated(&self.stream, &rank.frequent.1, step).unwrap();
             }
             self.stream.synchronize().unwrap();
         }

@@ -24,9 +24,9 @@ struct Rank {
     route: HybridRoute,
     vectors: Mat,
     ids: Vec<u64>,
-    to_send: Vec<f32>,
-    received: Vec<f32>,
-    frequent: Vec<f32>,
+    to_send: Mat,
+    received: Mat,
+    frequent: Mat,
 }
 
 /// Copies what each rank sends to each to where it belongs.
@@ -54,8 +54,8 @@ fn step(
     let [one, two] = ranks;
     if known {
         let all: [&dyn Ids; RANKS] = [&ids[0], &ids[1]];
-        one.set.accept_known(stream, &mut one.route, &all).expect("the stage succeeds");
-        two.set.accept_known(stream, &mut two.route, &all).expect("the stage succeeds");
+        one.set.receive_known_requests(stream, &mut one.route, &all).expect("the stage succeeds");
+        two.set.receive_known_requests(stream, &mut two.route, &all).expect("the stage succeeds");
     } else {
         let counts = [&*one, &*two].map(|rank| {
             <[u32; 4]>::try_from(rank.route.request_counts()).expect("the stage succeeds")
@@ -78,48 +78,48 @@ fn step(
             two.route.id_exchange().expect("the stage succeeds"),
         );
         exchange([(&one.ids, counts[0]), (&two.ids, counts[1])], [a.asked, b.asked]);
-        one.set.accept(stream, &mut one.route).expect("the stage succeeds");
-        two.set.accept(stream, &mut two.route).expect("the stage succeeds");
+        one.set.receive_requests(stream, &mut one.route).expect("the stage succeeds");
+        two.set.receive_requests(stream, &mut two.route).expect("the stage succeeds");
     }
     for (rank, ids) in [&mut *one, &mut *two].into_iter().zip(ids) {
-        let sent: usize = rank.route.vector_exchange().0.iter().sum();
+        rank.set.owner_lookup(stream, &rank.route, &rank.to_send).expect("the stage succeeds");
         rank.set
-            .answer(stream, &rank.route, &mut rank.to_send[..sent])
-            .expect("the stage succeeds");
-        rank.set
-            .lookup_frequent(stream, ids, &rank.route, &rank.vectors)
+            .lookup_replicated(stream, ids, &rank.route, &rank.vectors)
             .expect("the stage succeeds");
     }
-    let counts = [&*one, &*two].map(|rank| two_of(rank.route.vector_exchange().0));
-    exchange(
-        [(&one.to_send, counts[0]), (&two.to_send, counts[1])],
-        [&mut one.received, &mut two.received],
-    );
+    exchange_rows(one, two, |route| route.vector_exchange().0);
     for (rank, ids) in [&mut *one, &mut *two].into_iter().zip(ids) {
-        let requested: usize = rank.route.vector_exchange().1.iter().sum();
         rank.set
-            .pool(stream, ids, &rank.route, &rank.received[..requested], &rank.vectors)
+            .pool(stream, ids, &rank.route, &rank.received, &rank.vectors)
             .expect("the stage succeeds");
-        let to_owners = &mut rank.to_send[..requested];
-        rank.set.reduce(stream, &rank.route, &rank.vectors, to_owners, &mut rank.frequent);
+        rank.set.reduce_rows(stream, &rank.route, &rank.vectors, &rank.to_send, &rank.frequent);
     }
-    let counts = [&*one, &*two].map(|rank| two_of(rank.route.vector_exchange().1));
-    exchange(
-        [(&one.to_send, counts[0]), (&two.to_send, counts[1])],
-        [&mut one.received, &mut two.received],
-    );
-    one.frequent.iter_mut().zip(&two.frequent).for_each(|(a, b)| *a += b);
-    two.frequent.copy_from_slice(&one.frequent);
+    exchange_rows(one, two, |route| route.vector_exchange().1);
+    {
+        let (mut one, mut two) = (one.frequent.write::<f32>(), two.frequent.write::<f32>());
+        one.data_mut().iter_mut().zip(two.data_mut()).for_each(|(a, b)| {
+            *a += *b;
+            *b = *a;
+        });
+    }
     for rank in [one, two] {
-        let arrived: usize = rank.route.vector_exchange().0.iter().sum();
         let step = Step { learning_rate: 0.1, number };
         rank.set
-            .update_infrequent(stream, &rank.route, &rank.received[..arrived], &step)
+            .update_owned(stream, &rank.route, &rank.received, &rank.received, &step)
             .expect("the stage succeeds");
-        rank.set
-            .update_frequent(stream, &rank.frequent, 0..rank.frequent.len(), &step)
-            .expect("the stage succeeds");
+        rank.set.update_replicated(stream, &rank.frequent, &step).expect("the stage succeeds");
     }
+}
+
+/// Copies rows, or gradients, of which each rank sends what `counts` says.
+fn exchange_rows(one: &Rank, two: &Rank, counts: impl Fn(&HybridRoute) -> &[usize]) {
+    let counts = [one, two].map(|rank| two_of(counts(&rank.route)));
+    let sent = [one, two].map(|rank| rank.to_send.read::<f32>());
+    let [mut first, mut second] = [one, two].map(|rank| rank.received.write::<f32>());
+    exchange(
+        [(sent[0].data(), counts[0]), (sent[1].data(), counts[1])],
+        [first.data_mut(), second.data_mut()],
+    );
 }
 
 fn two_of(counts: &[usize]) -> [usize; RANKS] {
@@ -155,14 +155,15 @@ fn no_step_allocates() {
             };
             let set = HybridSet::new(&Default::default(), &stream, &specs, &options)
                 .expect("the stage succeeds");
+            let list = |len| matrix(len, 1, &vec![0.0; len]).1;
             let longest = set.max_requested_elements().max(set.max_asked_elements());
             Rank {
                 route: set.new_route(),
                 vectors: matrix(SAMPLES, set.width(), &vec![0.0; SAMPLES * set.width()]).1,
                 ids: vec![0; 5 * SAMPLES],
-                to_send: vec![0.0; longest],
-                received: vec![0.0; longest],
-                frequent: vec![0.0; set.frequent_len()],
+                to_send: list(longest),
+                received: list(longest),
+                frequent: list(set.frequent_len()),
                 set,
             }
         });

@@ -2,7 +2,7 @@
 
 use crate::common::cases::{batch, specs};
 use crate::common::custom::registry;
-use crate::common::ranks::{Bags, Ranks, Shape, Traffic, Variant};
+use crate::common::ranks::{Bags, Ranks, Shape, Traffic, Variant, list};
 use crate::common::{bits, matrix};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::pool::Pool;
@@ -201,21 +201,25 @@ fn ids_and_requests_out_of_range_are_named() {
                     has 648 rows";
     assert_eq!(set.route(&stream, &bad[..], 2, &mut route).unwrap_err().to_string(), expected);
     let slices: [&dyn Ids; 2] = [&good.to_vec(), &bad.to_vec()];
-    assert_eq!(set.accept_known(&stream, &mut route, &slices).unwrap_err().to_string(), expected);
+    assert_eq!(
+        set.receive_known_requests(&stream, &mut route, &slices).unwrap_err().to_string(),
+        expected
+    );
 
     // Nothing of a batch with an error is worked on, nor of the one before.
     set.route(&stream, &good[..], 2, &mut route).unwrap();
     assert!(set.route(&stream, &bad[..], 2, &mut route).is_err());
     assert!(route.request_counts().iter().all(|&count| count == 0) && route.num_samples() == 0);
-    let (_arena, nothing) = matrix(0, 8, &[]);
-    set.reduce(&stream, &route, &nothing, &mut [], &mut []);
+    let (_d_vectors, d_vectors) = matrix(0, 8, &[]);
+    let [(_to_owners, to_owners), (_frequent, frequent)] = [list(&[]), list(&[])];
+    set.reduce_rows(&stream, &route, &d_vectors, &to_owners, &frequent);
 
     set.route(&stream, &good[..], 2, &mut route).unwrap();
     // Owner 1 of two has local rows 0 and 1 of the first table (rows 1 and 3).
     assert_eq!(set.partition().local_rows(0, Owner(1)), 2);
     route.asked_counts_mut().copy_from_slice(&[0, 0, 1, 0]);
     route.id_exchange().unwrap().asked.copy_from_slice(&[2]);
-    let error = set.accept(&stream, &mut route).unwrap_err().to_string();
+    let error = set.receive_requests(&stream, &mut route).unwrap_err().to_string();
     assert_eq!(
         error,
         "table `C1`: source 1 asks for local row 2, this owner keeps 2 rows: ranks disagree on the \
@@ -224,14 +228,14 @@ fn ids_and_requests_out_of_range_are_named() {
     assert_eq!(route.num_merged_rows(0), 0, "nothing is left to be updated");
     route.asked_counts_mut().copy_from_slice(&[0, 0, 1, 0]);
     route.id_exchange().unwrap().asked.copy_from_slice(&[1]);
-    set.accept(&stream, &mut route).unwrap();
+    set.receive_requests(&stream, &mut route).unwrap();
     // Counts of the next batch may arrive before this one is answered.
     route.asked_counts_mut().copy_from_slice(&[8, 8, 8, 8]);
-    let mut answer = [f32::NAN; 4];
-    set.answer(&stream, &route, &mut answer).unwrap();
+    let (_arena, sent) = list(&[f32::NAN; 4]);
+    set.owner_lookup(&stream, &route, &sent).unwrap();
     let mut row = [0.0; 4];
     set.export_rows(0, 0, 3, &mut row).unwrap();
-    assert_eq!(answer, row);
+    assert_eq!(sent.to_vec::<f32>().unwrap(), row);
     route.asked_counts_mut().copy_from_slice(&[0, 9, 1, 0]);
     let error = route.id_exchange().unwrap_err().to_string();
     assert_eq!(error, "table `C2`: 9 rows asked for in one batch, planned for at most 8");
@@ -249,15 +253,10 @@ fn weights_that_do_not_fit_are_named() {
         let divided = set(&specs, Partition::row_wise(&specs, 2), 1);
         let message =
             divided.route(&stream, &ids, 2, &mut divided.new_route()).unwrap_err().to_string();
-        let alone = set(&specs, Partition::row_wise(&specs, 1), 0);
+        let single = set(&specs, Partition::row_wise(&specs, 1), 0);
         let (_arena, vectors) = matrix(2, 4, &[0.0; 8]);
-        assert_eq!(
-            message,
-            alone
-                .lookup_alone(&stream, &ids, &alone.new_route(), &vectors)
-                .unwrap_err()
-                .to_string()
-        );
+        let refused = single.pool(&stream, &ids, &single.new_route(), &vectors, &vectors);
+        assert_eq!(message, refused.unwrap_err().to_string());
         message
     };
     assert_eq!(
@@ -271,29 +270,37 @@ fn weights_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn a_set_alone_takes_the_paths_of_one_rank() {
+fn a_single_rank_has_all_rows() {
     let specs = specs();
     let set = set(&specs, mixed(&specs, 2), 0);
-    assert!(!set.is_alone());
-    let alone = {
+    assert!(!set.is_single_rank());
+    let single = {
         let placements = vec![TablePlacement::RowWise { frequent: vec![0], placed: vec![] }; 5];
         self::set(&specs, Partition::new(&specs, 1, placements).unwrap(), 0)
     };
-    assert!(alone.is_alone());
+    assert!(single.is_single_rank());
     assert_eq!(
-        (alone.frequent_len(), alone.max_asked_elements(), alone.width()),
-        (0, 0, set.width())
+        (single.frequent_len(), single.max_requested_elements(), single.max_asked_elements()),
+        (0, 0, 0)
     );
+    assert_eq!(single.width(), set.width());
     let stream = Stream::cpu(1);
-    let tables: Vec<_> = specs.iter().map(|_| JaggedRef::new(&[0, 0], &[0, 1, 2])).collect();
-    let mut route = alone.new_route();
-    let (_arena, vectors) = matrix(2, alone.width(), &vec![1.0; 2 * alone.width()]);
-    alone.route_alone(&stream, &tables, &mut route).unwrap();
-    alone.update_alone(&stream, &route, &vectors, &Step { learning_rate: 0.1, number: 1 }).unwrap();
-    alone.lookup_alone(&stream, &tables, &route, &vectors).unwrap();
+    let ids: Vec<_> = specs.iter().map(|_| JaggedRef::new(&[0, 0], &[0, 1, 2])).collect();
+    let mut route = single.new_route();
+    let (_arena, vectors) = matrix(2, single.width(), &vec![1.0; 2 * single.width()]);
+    let (_nothing, nothing) = list(&[]);
+    let step = Step { learning_rate: 0.1, number: 1 };
+    single.route(&stream, &ids, 2, &mut route).unwrap();
+    single.receive_requests(&stream, &mut route).unwrap();
+    single.owner_lookup(&stream, &route, &nothing).unwrap();
+    single.reduce_rows(&stream, &route, &vectors, &nothing, &nothing);
+    single.update_owned(&stream, &route, &vectors, &nothing, &step).unwrap();
+    single.update_replicated(&stream, &nothing, &step).unwrap();
+    single.lookup_replicated(&stream, &ids, &route, &vectors).unwrap();
+    single.pool(&stream, &ids, &route, &nothing, &vectors).unwrap();
     assert_eq!(route.num_samples(), 2);
     let mut row = [0.0; 16];
-    alone.export_rows(0, 0, 0, &mut row).unwrap();
+    single.export_rows(0, 0, 0, &mut row).unwrap();
     assert_eq!(vectors.read::<f32>().row(1)[..16], row);
 }
 
@@ -311,16 +318,17 @@ fn a_frozen_set_stays() {
         set.export_rows(1, 0, 0, &mut rows).unwrap();
         rows
     };
-    let block = vec![1.0; set.frequent_len()];
+    let (_arena, block) = list(&vec![1.0; set.frequent_len()]);
+    let (_nothing, nothing) = list(&[]);
     let step = Step { learning_rate: 1.0, number: 1 };
-    set.update_frequent(&stream, &block, 0..block.len(), &step).unwrap();
-    set.update_infrequent(&stream, &set.new_route(), &[], &step).unwrap();
+    set.update_replicated(&stream, &block, &step).unwrap();
+    set.update_owned(&stream, &set.new_route(), &nothing, &nothing, &step).unwrap();
     let mut after = vec![0.0; 20];
     set.export_rows(1, 0, 0, &mut after).unwrap();
     assert_eq!(before, after);
     frozen.set.frozen = false;
     let thawed = HybridSet::new(&registry(), &stream, &specs, &frozen).unwrap();
-    thawed.update_frequent(&stream, &block, 0..block.len(), &step).unwrap();
+    thawed.update_replicated(&stream, &block, &step).unwrap();
     thawed.export_rows(1, 0, 0, &mut after).unwrap();
     assert_ne!(before, after);
 }

@@ -33,9 +33,9 @@ pub mod mlp;
 pub mod optim;
 pub mod oracle;
 pub mod rounding;
+mod simd;
 pub mod sum;
 #[cfg(test)]
 mod testing;
-mod vector;
 
 pub use error::{MlpError, Result};

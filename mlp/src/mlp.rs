@@ -26,19 +26,19 @@
 //! top.forward(&stream, &x, &y);
 //! ```
 
-mod aside;
 mod plan;
+mod side_stream;
 
 pub use plan::{Arenas, Kind, MlpPlan, MlpSpec, Plans};
 
-use crate::gemm::Numbers;
+use crate::gemm::FactorType;
 use crate::init;
 use crate::linear::{
     self, Activation, BackwardDataArgs, BackwardWeightsArgs, Beside, Compute, ForwardArgs,
     Partials, Weights,
 };
-use aside::Aside;
 use headlong_device::{Mat, Stream};
+use side_stream::SideStream;
 
 /// A stack of dense layers.
 #[derive(Debug, Clone)]
@@ -49,7 +49,7 @@ pub struct Mlp {
     /// Input and gradient of the output in 16 bits, where products are, or rounded: for callers
     /// whose own are f32.
     rounded: Option<[Mat; 2]>,
-    aside: Aside,
+    side_stream: SideStream,
 }
 
 /// One layer of a stack and its slots.
@@ -211,7 +211,7 @@ impl Mlp {
     /// rounded it itself.
     fn round(&self, stream: &Stream, written: &Mat) {
         if let Some(rounding) =
-            self.compute.rounding().filter(|_| self.compute.numbers() == Numbers::F32)
+            self.compute.rounding().filter(|_| self.compute.factor_type() == FactorType::F32)
         {
             rounding.round(stream, written);
         }
@@ -249,10 +249,10 @@ impl Mlp {
     ///
     /// Of each layer first the data gradient, which the layer below waits for, then the weight
     /// gradient. The ReLU of the layer below is applied in the data gradient's pass. Where the
-    /// stream has a companion, weight gradients run there, each as soon as its gradient is there;
+    /// stream has a side stream, weight gradients run there, each as soon as its gradient is there;
     /// the stream goes on when all of them are done.
     pub fn backward(&self, stream: &Stream, args: &MlpBackwardArgs<'_>) {
-        let aside = self.aside.begin(stream, self.layers.len());
+        let side_stream = self.side_stream.begin(stream, self.layers.len());
         // The last forward pass has rounded the input.
         let is_copied = args.x.dtype() != self.compute.dtype() || self.compute.rounding().is_some();
         let input = self.rounded.as_ref().filter(|_| is_copied);
@@ -273,12 +273,12 @@ impl Mlp {
             };
             let beside = Beside { has_bias, compute: self.compute };
             // Beside the data gradient where it can be, else after it.
-            if let Some(aside) = &aside {
-                linear::backward_weights_beside(aside.fork(index), &weights, beside);
+            if let Some(side_stream) = &side_stream {
+                linear::backward_weights_beside(side_stream.fork(index), &weights, beside);
             }
             let below_has_bias =
                 self.backward_data(stream, (args, &input), index, &d_z, below.as_ref());
-            if aside.is_none() {
+            if side_stream.is_none() {
                 linear::backward_weights_beside(stream, &weights, beside);
             }
             has_bias = below_has_bias;
@@ -286,8 +286,8 @@ impl Mlp {
                 d_z = below.d_z;
             }
         }
-        if let Some(aside) = aside {
-            aside.join();
+        if let Some(side_stream) = side_stream {
+            side_stream.join();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Rounding to 16 bits in place: how the processor computes what a device computes with 16-bit
 //! matrices. What is stored has the values of bf16 or f16 and the type f32; sums are f32 on both.
 
-use crate::vector::for_each_row_tile;
+use crate::simd::for_each_row_tile;
 use headlong_device::{Mat, Stream, vectorized};
 
 /// What values are rounded to, to nearest, ties to even.

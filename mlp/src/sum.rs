@@ -10,7 +10,7 @@
 //!                    0
 //! ```
 
-use crate::vector::for_each_row_tile_of_two;
+use crate::simd::for_each_row_tile_of_two;
 use headlong_device::pool::Pool;
 use headlong_device::{MatMut, vectorized};
 use std::ops::Range;

@@ -7,7 +7,7 @@
 //! exactly; the memory is 8 bytes for each distinct (column, id) over the table's load of at most
 //! 3/4.
 
-use headlong_device::vector::prefetch;
+use headlong_device::simd::prefetch;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{ReaderError, Result};

@@ -16,7 +16,7 @@ mod slots;
 
 use std::collections::HashMap;
 
-use headlong_device::vector::prefetch;
+use headlong_device::simd::prefetch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3Default;

@@ -11,10 +11,7 @@ use headlong_device::cuda::{CudaDevice, DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::pool::Pool;
 use headlong_device::{ArenaPlan, DType, JaggedRef, Stream};
-use headlong_embedding::hybrid::{
-    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridSet, Owner, Partition,
-};
-use headlong_embedding::{Registry, SetOptions, TableSpec};
+use headlong_embedding::{EmbeddingSet, SetOptions, TableSpec};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -53,12 +50,9 @@ fn with_optimizer(
     let stream = Stream::cuda(device, Arc::new(Pool::new(harness.settings().threads)))?;
     let specs: Vec<_> = (0..TABLES).map(|t| TableSpec::new(&format!("t{t}"), rows, DIM)).collect();
     let (seed, sum_blocks, frozen, max_ids) = (1, 1, false, vec![samples; TABLES]);
-    let set =
+    let options =
         SetOptions { optimizer, seed, max_samples: samples, max_ids: &max_ids, sum_blocks, frozen };
-    let partition = Arc::new(Partition::row_wise(&specs, 1));
-    let (deduplicate, slot_factor) = (Deduplicate::Rank, DEFAULT_SLOT_FACTOR);
-    let options = HybridOptions { set, partition, owner: Owner(0), deduplicate, slot_factor };
-    let set = HybridSet::new(&Registry::default(), &stream, &specs, &options)?;
+    let set = EmbeddingSet::new(&stream, &specs, &options)?;
     let step = DeviceMemory::new(device, "step", size_of::<DeviceStep>())?;
     let rate = Step { learning_rate: 1e-6, number: 1 };
     let words = DeviceStep::new(&rate, &optimizer).words();
@@ -77,9 +71,9 @@ fn with_optimizer(
     route.stage(&ids)?;
     let mut whole = || -> anyhow::Result<()> {
         route.copy(&stream);
-        set.route_alone(&stream, &ids, &mut route)?;
-        set.lookup_alone(&stream, &ids, &route, &vectors)?;
-        set.update_alone(&stream, &route, &d_vectors, &rate)?;
+        set.route(&stream, &ids, &mut route)?;
+        set.lookup_routed(&stream, &ids, &route, &vectors)?;
+        set.update(&stream, &route, &d_vectors, &rate)?;
         Ok(stream.check()?)
     };
     // Eagerly first: it loads the kernels.

@@ -14,6 +14,7 @@
 //! take one struct by value. Only this module calls the driver (through cudarc's declarations); the
 //! rooms launch kernels on a [`CudaStream`].
 
+mod args;
 pub mod blas;
 mod cache;
 mod compile;
@@ -32,6 +33,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use args::{Mats, kernel_args};
 pub use cache::{KernelCache, build_into, set_kernel_dir};
 pub use compile::{Compiled, KernelReport, PRELUDE, compile, compiler_version};
 pub use device::CudaDevice;

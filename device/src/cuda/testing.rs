@@ -118,32 +118,45 @@ pub fn device_layout(
 
 /// Inside a test: checks that a `#[repr(C)]` struct has the size and the field offsets that the
 /// kernel's compiler gives the struct of the same name in the source. Skipped where there is no
-/// device.
+/// device. The fields are those of [`kernel_args!`](crate::kernel_args), or named.
 ///
 /// ```ignore
-/// layout_test!(LookupArgs, &LOOKUP, &[Define::new("DIM", 16)]; rows, values, num_rows);
+/// layout_test!(LookupArgs, &LOOKUP, &[Define::new("DIM", 16)]);
+/// layout_test!(Rows, &LOOKUP, &[]; first, count);
 /// ```
 #[macro_export]
 macro_rules! layout_test {
     ($struct:ident, $source:expr, $defines:expr; $($field:ident),+ $(,)?) => {
-        if let Some(stream) = $crate::cuda::testing::stream() {
-            let fields = [$(stringify!($field)),+];
-            let rust = [
-                ::std::mem::size_of::<$struct>(),
-                $(::std::mem::offset_of!($struct, $field)),+
-            ];
-            let cuda = $crate::cuda::testing::device_layout(
-                stream.cuda_body(), $source, $defines, stringify!($struct), &fields,
-            );
-            match cuda {
-                Ok(cuda) => assert_eq!(
-                    rust.as_slice(), cuda.as_slice(),
-                    "size and offsets of {} {:?}: Rust left, CUDA \
-                     right", stringify!($struct), fields
-                ),
-                Err(error) => panic!("{error}"),
-            }
-        }
+        $crate::cuda::testing::check_layout::<$struct>(
+            $source, $defines, stringify!($struct),
+            &[$((stringify!($field), ::std::mem::offset_of!($struct, $field))),+],
+        )
+    };
+    ($struct:ident, $source:expr, $defines:expr) => {
+        $crate::cuda::testing::check_layout::<$struct>(
+            $source, $defines, stringify!($struct), &$struct::fields(),
+        )
     };
 }
 pub use crate::layout_test;
+
+/// The check of [`layout_test!`](crate::layout_test): `fields` are names and offsets.
+///
+/// # Panics
+/// When the layouts differ.
+pub fn check_layout<T>(
+    source: &Source,
+    defines: &[Define],
+    name: &str,
+    fields: &[(&'static str, usize)],
+) {
+    let Some(stream) = stream() else { return };
+    let (names, offsets): (Vec<_>, Vec<_>) = fields.iter().copied().unzip();
+    let rust = [vec![size_of::<T>()], offsets].concat();
+    match device_layout(stream.cuda_body(), source, defines, name, &names) {
+        Ok(cuda) => {
+            assert_eq!(rust, cuda, "size and offsets of {name} {names:?}: Rust left, CUDA right")
+        }
+        Err(error) => panic!("{error}"),
+    }
+}

@@ -13,7 +13,7 @@
 
 use crate::route::{RadixSort, bits_below, cut};
 use crate::table::{Keys, TableSpec};
-use crate::update::vector::Parts;
+use crate::update::simd::Parts;
 use std::ops::Range;
 
 /// The merged lists of one table (or, in a node's proxy, of one table of one owner).

@@ -1,7 +1,7 @@
 //! The hybrid embedding: frequent rows are replicated and trained data-parallel, infrequent rows
 //! have one owner each and are trained model-parallel.
 //!
-//! Every rank trains on its slice of a batch and is one [`Owner`]. This room says *what* must
+//! Every rank trains on its slice of a batch and is one [`Owner`]. This crate says *what* must
 //! travel and works on what has arrived; it sends nothing. One step, as a schedule drives it on
 //! every rank at once:
 //!
@@ -9,18 +9,22 @@
 //!                    rank (its slice)                                owner (its rows)
 //! route              ids → unique rows → places; requests by owner
 //!   ids              request_counts, requests      ── exchange ──►   asked_counts, asked
-//! accept                                                             asked → unique local rows, parts by source
-//! answer                                                             rows, in the order asked
-//!   vectors          received                      ◄── exchange ──   answers
-//! lookup_frequent    bags of frequent rows alone → vectors
+//! receive_requests                                                   asked → unique local rows, parts by source
+//! owner_lookup                                                       rows, in the order asked
+//!   vectors          received                      ◄── exchange ──   sent
+//! lookup_replicated  bags of only frequent rows → vectors
 //! pool               all other bags → vectors
 //!                    … interaction, loss, and back …
-//! reduce             d_vectors → one gradient per requested row; frequent rows → dense block
+//! reduce_rows        d_vectors → one gradient per requested row; frequent rows → dense block
 //!   gradients        to_owners                     ── exchange ──►   from_sources
 //!   frequent block   ◄── ordered all-reduce ──►
-//! update_infrequent                                                  sum over sources, one optimiser step per row
-//! update_frequent    one optimiser step per touched row, the same on every rank
+//! update_owned                                                       sum over sources, one optimiser step per row
+//! update_replicated  one optimiser step per touched row, the same on every rank
 //! ```
+//!
+//! The methods are the same wherever the rows are: on a single rank those that are for several do
+//! nothing; on a device each enqueues its work and returns, and [`HybridSet::check_flags`] returns
+//! what kernels found wrong.
 //!
 //! # The same bits, wherever rows lie
 //!
@@ -30,15 +34,8 @@
 //! after a step do not depend on the partition, nor on the number of ranks that the same blocks are
 //! spread over. Vectors are pooled in the order of the bag whatever side their rows come from.
 //!
-//! # Beside the plan
-//!
-//! * [`HybridRoute::id_exchange`] returns a `Result`: counts come from other ranks and are checked
-//!   against what was planned.
-//! * [`Deduplicate::Node`] tells owners that their sources are nodes; the proxies' part is
-//!   [`NodeProxy`], and requests are packed by rail.
-//! * "Sources" are ranks, or nodes under [`Deduplicate::Node`].
-//! * [`HybridSet::update_frequent`] updates a row with the range that holds the last element of its
-//!   gradient.
+//! Under [`Deduplicate::Node`] the sources of requests are nodes, the proxies' part is
+//! [`NodeProxy`], and requests are packed by rail.
 //!
 //! # Memory
 //!
@@ -46,26 +43,25 @@
 //! owner's. [`HybridSet::memory`] counts them. Buffers of exchanges are the caller's:
 //! [`HybridSet::max_requested_elements`], [`HybridSet::max_asked_elements`].
 
-mod accept;
-mod alone;
-mod answer;
 pub mod cost;
 mod cuda;
 mod merge;
 mod node;
+mod owner_lookup;
 mod partition;
 mod pool;
+mod receive;
 mod reduce;
 mod route;
 mod set;
 mod shape;
+mod simd;
 mod snapshot;
 pub mod split;
 pub mod statistics;
 pub mod traffic;
 mod transfer;
 mod update;
-mod vector;
 
 pub use cuda::DeviceSlots;
 pub(crate) use cuda::EXCHANGE;

@@ -18,20 +18,20 @@
 //! itself.
 //!
 //! One step: [`NodeProxy::counts_inside`], [`NodeProxy::ids_inside`], [`NodeProxy::merge`],
-//! [`NodeProxy::counts_across`], [`NodeProxy::ids_across`], then [`HybridSet::accept`] and
-//! [`HybridSet::answer`]; vectors across, [`NodeProxy::expand`], vectors inside,
-//! [`HybridSet::pool`]; and back: [`HybridSet::reduce`], gradients inside, [`NodeProxy::reduce`],
-//! gradients across, [`HybridSet::update_infrequent`]. Every exchange is an all-to-all of the whole
+//! [`NodeProxy::counts_across`], [`NodeProxy::ids_across`], then [`HybridSet::receive_requests`] and
+//! [`HybridSet::owner_lookup`]; vectors across, [`NodeProxy::expand`], vectors inside,
+//! [`HybridSet::pool`]; and back: [`HybridSet::reduce_rows`], gradients inside, [`NodeProxy::reduce`],
+//! gradients across, [`HybridSet::update_owned`]. Every exchange is an all-to-all of the whole
 //! job in which most counts are zero.
 
 use super::merge::{Merge, MergeShape};
 use super::partition::{Owner, Partition};
 use super::route::{HybridRoute, Lists, RouteShape};
 use super::set::{Deduplicate, HybridSet};
-use super::vector::{ExpandTile, expand_tile, sum_merged_rows};
+use super::simd::{ExpandTile, expand_tile, sum_merged_rows};
 use crate::error::{EmbeddingError, Result};
 use crate::update::cpu::{TILE_ENTRIES, rows_of_tile};
-use crate::update::vector::SegmentSum;
+use crate::update::simd::SegmentSum;
 use headlong_device::Stream;
 use headlong_device::pool::SharedMut;
 
@@ -107,12 +107,12 @@ impl HybridSet {
     /// The proxy of this rank.
     ///
     /// # Panics
-    /// When the set was not built with [`Deduplicate::Node`], or is alone.
+    /// When the set was not built with [`Deduplicate::Node`], or there is one rank.
     pub fn new_node_proxy(&self) -> NodeProxy {
         let Deduplicate::Node { ranks } = self.deduplicate else {
             panic!("proxies serve sets that deduplicate by node, got {:?}", self.deduplicate)
         };
-        assert!(!self.is_alone(), "a rank alone has no proxy");
+        assert!(!self.is_single_rank(), "a single rank has no proxy");
         let (shape, num_tables) = (self.shape(), self.specs.len());
         let num_owners = self.partition.num_owners();
         let (node, index, num_nodes) =
@@ -225,7 +225,7 @@ impl NodeProxy {
         }
     }
 
-    /// Fourth exchange: the merged rows. [`HybridSet::accept`] follows.
+    /// Fourth exchange: the merged rows. [`HybridSet::receive_requests`] follows.
     ///
     /// # Errors
     /// As [`HybridRoute::id_exchange`].

@@ -5,11 +5,11 @@
 //! a table without frequent rows.
 
 use super::route::{HybridRoute, Sources};
-use super::set::{HybridSet, HybridTable};
-use super::vector::{PoolTile, Pooled, pool_tile};
+use super::set::{HybridSet, HybridTable, Location};
+use super::simd::{PoolTile, Pooled, pool_tile};
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids, bags_of, num_samples};
-use crate::lookup::vector::{Gather, gather_tile};
+use crate::lookup::simd::{Gather, gather_tile};
 use crate::rows::OpenRows;
 use crate::table::Rows;
 use headlong_device::pool::SharedMut;
@@ -27,23 +27,24 @@ impl HybridTable {
 }
 
 impl HybridSet {
-    /// Writes the vectors of all bags that hold frequent rows alone, and of empty ones of tables
+    /// Writes the vectors of all bags that hold only frequent rows, and of empty ones of tables
     /// that have frequent rows, to `vectors` (`samples of the slice × `[`Self::width`]). Together
-    /// with [`Self::pool`], which comes second, it writes every element.
+    /// with [`Self::pool`], which comes second, it writes every element. Nothing on a single rank
+    /// and on a device, where `pool` does all.
     ///
     /// # Errors
     /// Ids of another shape than those routed, and errors of tables of other authors.
     ///
     /// # Panics
-    /// When `vectors` has another shape or is in use, the set is alone, or the route is another
-    /// set's.
-    pub fn lookup_frequent<I: Ids + ?Sized>(
+    /// When `vectors` has another shape or is in use, or the route is another set's.
+    pub fn lookup_replicated<I: Ids + ?Sized>(
         &self,
         stream: &Stream,
         ids: &I,
         route: &HybridRoute,
         vectors: &Mat,
     ) -> Result<()> {
+        let Location::Host = self.at else { return Ok(()) };
         self.check_route(route);
         for (table, part) in self.tables.iter().zip(&route.tables) {
             let slot = table.frequent.as_ref();
@@ -58,29 +59,37 @@ impl HybridSet {
         self.pool_bags(stream, ids, route, None, vectors)
     }
 
-    /// Writes the vectors of all other bags; `received` is what owners sent, packed by owner: as
-    /// many elements as [`HybridRoute::vector_exchange`] says.
+    /// Writes the vectors of all other bags. `received` is what owners sent, packed by owner: as
+    /// many elements as [`HybridRoute::vector_exchange`] says; on a device, the slots of vectors.
+    /// A single rank reads nothing of it.
     ///
     /// # Errors
-    /// As [`Self::lookup_frequent`].
+    /// As [`Self::lookup_replicated`].
     ///
     /// # Panics
-    /// When `received` has another length, and as [`Self::lookup_frequent`].
+    /// When `received` is too short, and as [`Self::lookup_replicated`].
     pub fn pool<I: Ids + ?Sized>(
         &self,
         stream: &Stream,
         ids: &I,
         route: &HybridRoute,
-        received: &[f32],
+        received: &Mat,
         vectors: &Mat,
     ) -> Result<()> {
-        self.check_route(route);
-        assert_eq!(
-            received.len(),
-            route.requests.num_elements(),
-            "one vector came for each row requested"
-        );
-        self.pool_bags(stream, ids, route, Some(received), vectors)
+        match &self.at {
+            Location::Local(set) => set.lookup_routed(stream, ids, route.local(), vectors),
+            Location::Host => {
+                self.check_route(route);
+                let received = received.read::<f32>();
+                let received = &received.data()[..route.requests.num_elements()];
+                self.pool_bags(stream, ids, route, Some(received), vectors)
+            }
+            Location::Device(device) => {
+                self.check_vectors(vectors, route);
+                device.pool(stream.cuda_body(), route.device(), received, vectors);
+                Ok(())
+            }
+        }
     }
 
     /// Pools bags of frequent rows where nothing was received, else all others.

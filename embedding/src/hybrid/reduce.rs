@@ -6,11 +6,11 @@
 
 use super::partition::Partition;
 use super::route::HybridRoute;
-use super::set::HybridSet;
-use super::vector::{ReduceTile, reduce_tile};
+use super::set::{HybridSet, Location};
+use super::simd::{ReduceTile, reduce_tile};
 use crate::table::TableSpec;
 use crate::update::cpu::{TILE_ENTRIES, rows_of_tile};
-use crate::update::vector::{SampleParts, SegmentSum};
+use crate::update::simd::{SampleParts, SegmentSum};
 use headlong_device::pool::SharedMut;
 use headlong_device::{Mat, Stream};
 
@@ -52,34 +52,40 @@ impl FrequentLayout {
 impl HybridSet {
     /// Elements of the block of frequent gradients: the touched counts of all tables, padded to a
     /// multiple of 16, then `rows × dim` of each table's replica. Zero where nothing is frequent,
-    /// and for a set that is alone.
+    /// and on a single rank.
     pub fn frequent_len(&self) -> usize {
         self.frequent.len
     }
 
     /// Sums the gradients of this rank's slice per row. `d_vectors` is
     /// `samples of the slice × `[`Self::width`]; `to_owners` gets one row of gradients per row
-    /// requested, in the order of the requests; `frequent`, [`Self::frequent_len`] long, is set to
-    /// zero and gets those of the frequent rows.
+    /// requested, in the order of the requests (on a device, in the slots of vectors); `frequent`,
+    /// which has [`Self::frequent_len`] elements, is set to zero and gets those of the frequent
+    /// rows. Nothing on a single rank.
     ///
     /// # Panics
-    /// When a length or shape is another one, the set is alone, or the route is another set's.
-    pub fn reduce(
+    /// When a matrix is too small, or the route is another set's.
+    pub fn reduce_rows(
         &self,
         stream: &Stream,
         route: &HybridRoute,
         d_vectors: &Mat,
-        to_owners: &mut [f32],
-        frequent: &mut [f32],
+        to_owners: &Mat,
+        frequent: &Mat,
     ) {
-        self.check_route(route);
+        match &self.at {
+            Location::Local(_) => return,
+            Location::Device(device) => {
+                self.check_vectors(d_vectors, route);
+                let (stream, route) = (stream.cuda_body(), route.device());
+                return device.reduce_rows(stream, route, d_vectors, [to_owners, frequent]);
+            }
+            Location::Host => self.check_route(route),
+        }
         self.check_vectors(d_vectors, route);
-        assert_eq!(
-            to_owners.len(),
-            route.requests.num_elements(),
-            "one gradient goes back for each row requested"
-        );
-        assert_eq!(frequent.len(), self.frequent.len, "the block holds all frequent rows");
+        let (mut to_owners, mut frequent) = (to_owners.write::<f32>(), frequent.write::<f32>());
+        let to_owners = &mut to_owners.data_mut()[..route.requests.num_elements()];
+        let frequent = &mut frequent.data_mut()[..self.frequent.len];
         stream.pool().chunks_mut(frequent, ZERO_CHUNK, |_, chunk| chunk.fill(0.0));
         let (to_owners, frequent) = (SharedMut::new(to_owners), SharedMut::new(frequent));
         let most_ids = route.tables.iter().map(|part| part.route.num_ids).max().unwrap_or(0);

@@ -26,13 +26,16 @@ use headlong_device::Stream;
 /// Marks the vectors of frequent rows, which lie in the replica and not among those received.
 pub(super) const IN_REPLICA: u64 = 1 << 63;
 
+/// What is wrong where a route meets a set that did not make it.
+pub(super) const OTHER_SET: &str = "the route was made by this set";
+
 /// The route of one batch: this rank's requests, and what other ranks asked it for. Buffers are
-/// taken once and reused.
-#[derive(Debug)]
+/// allocated once and reused.
+#[derive(Debug, Default)]
 pub struct HybridRoute {
-    pub(super) alone: Option<Route>,
-    /// Among several ranks on a device: then nothing else is used.
-    pub(super) cuda: Option<Box<DeviceHybridRoute>>,
+    /// As [`Location`](super::set::Location) of the set that made it; everything else is used by a
+    /// partition in the memory of the host.
+    pub(super) at: RouteLocation,
     pub(super) names: Vec<String>,
     pub(super) num_samples: usize,
     pub(super) block_len: usize,
@@ -46,8 +49,17 @@ pub struct HybridRoute {
     pub(super) merges: Vec<Merge>,
 }
 
+/// Where the rows are that a route leads to.
+#[derive(Debug, Default)]
+pub(super) enum RouteLocation {
+    Local(Route),
+    #[default]
+    Host,
+    Device(Box<DeviceHybridRoute>),
+}
+
 /// Lists of rows between this rank and its peers, packed by peer, then by table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lists {
     /// Peers × tables.
     pub(super) counts: Vec<u32>,
@@ -218,20 +230,8 @@ impl RouteShape {
 }
 
 impl HybridRoute {
-    pub(super) fn alone(route: Route) -> Self {
-        Self {
-            alone: Some(route),
-            cuda: None,
-            names: Vec::new(),
-            num_samples: 0,
-            block_len: 1,
-            tables: Vec::new(),
-            num_owners: 1,
-            rail_ranks: 1,
-            requests: Lists::new(1, Vec::new(), 0),
-            asked: Lists::new(1, Vec::new(), 0),
-            merges: Vec::new(),
-        }
+    pub(super) fn at(at: RouteLocation) -> Self {
+        Self { at, ..Self::default() }
     }
 
     pub(super) fn new(specs: &[TableSpec], shape: &RouteShape) -> Self {
@@ -245,8 +245,7 @@ impl HybridRoute {
         let max_requests = shape.max_requests.iter().sum();
         let max_asked = shape.max_asked.iter().sum::<usize>() * shape.num_sources;
         Self {
-            alone: None,
-            cuda: None,
+            at: RouteLocation::Host,
             names: specs.iter().map(|spec| spec.name.clone()).collect(),
             num_samples: 0,
             block_len: 1,
@@ -272,32 +271,24 @@ impl HybridRoute {
         self.merges.iter_mut().for_each(Merge::clear);
     }
 
-    /// On a CUDA device: packs the ids of a slice in page-locked memory, for [`Self::copy`]. The
-    /// copy of the slice before must be done. Nothing on the CPU, where ids are read from where
-    /// they are.
+    /// As [`Route::stage`].
     ///
     /// # Errors
-    /// Those of the CPU's route: [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`],
-    /// and slices of another shape.
+    /// As [`Route::stage`].
     pub fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
-        let alone = self
-            .alone
-            .as_mut()
-            .and_then(|route| route.cuda.as_mut())
-            .map(|route| &mut route.staging);
-        let staging = alone.or_else(|| self.cuda.as_mut().map(|route| &mut route.staging));
-        staging.map_or(Ok(()), |staging| staging.stage(ids))
+        match &mut self.at {
+            RouteLocation::Local(route) => route.stage(ids),
+            RouteLocation::Host => Ok(()),
+            RouteLocation::Device(route) => route.staging.stage(ids),
+        }
     }
 
     fn staging(&self) -> Option<&Staging> {
-        let alone =
-            self.alone.as_ref().and_then(|route| route.cuda.as_ref()).map(|route| &route.staging);
-        alone.or_else(|| self.cuda.as_ref().map(|route| &route.staging))
-    }
-
-    /// A route on a device among several ranks.
-    pub(super) fn on_device(route: DeviceHybridRoute) -> Self {
-        Self { cuda: Some(Box::new(route)), alone: None, ..Self::alone(Route::new(&[], 0, &[])) }
+        match &self.at {
+            RouteLocation::Local(route) => Some(&route.cuda.as_ref()?.staging),
+            RouteLocation::Host => None,
+            RouteLocation::Device(route) => Some(&route.staging),
+        }
     }
 
     /// Enqueues the copy of what was staged. Nothing on the CPU.
@@ -315,16 +306,28 @@ impl HybridRoute {
 
     /// Samples of the slice.
     pub fn num_samples(&self) -> usize {
-        match (self.staging(), &self.alone) {
-            (Some(staging), _) => staging.num_samples(),
-            (None, Some(alone)) => alone.num_samples(),
-            (None, None) => self.num_samples,
+        match &self.at {
+            RouteLocation::Local(route) => route.num_samples(),
+            RouteLocation::Host => self.num_samples,
+            RouteLocation::Device(route) => route.staging.num_samples(),
         }
     }
 
-    /// The unique rows of each table and their samples, of a set that is alone.
-    pub fn as_alone(&self) -> Option<&Route> {
-        self.alone.as_ref()
+    /// The route of the only rank.
+    pub(super) fn local(&self) -> &Route {
+        let RouteLocation::Local(route) = &self.at else { panic!("{OTHER_SET}") };
+        route
+    }
+
+    pub(super) fn local_mut(&mut self) -> &mut Route {
+        let RouteLocation::Local(route) = &mut self.at else { panic!("{OTHER_SET}") };
+        route
+    }
+
+    /// The route on a device.
+    pub(super) fn device(&self) -> &DeviceHybridRoute {
+        let RouteLocation::Device(route) = &self.at else { panic!("{OTHER_SET}") };
+        route
     }
 
     /// How many rows of each table this rank asks each owner for: owners × tables. Under

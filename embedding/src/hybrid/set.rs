@@ -5,9 +5,10 @@ use super::cuda::{Planned, RankPlan, RankTables};
 use super::node::proxy_bytes;
 use super::partition::{Owner, Partition};
 use super::reduce::FrequentLayout;
-use super::route::{HybridRoute, RouteShape, Sources};
+use super::route::{HybridRoute, OTHER_SET, RouteLocation, RouteShape, Sources};
 use super::shape::{
-    check_merge, check_options, route_shape, shape_of, staged_frequent, staged_rows,
+    check_deduplicate, check_merge, check_options, route_shape, shape_of, staged_frequent,
+    staged_rows,
 };
 use crate::checkpoint::TensorSpec;
 use crate::error::Result;
@@ -16,8 +17,10 @@ use crate::registry::{Registry, Shard, TableEnv};
 use crate::route::check_capacity;
 use crate::set::{EmbeddingSet, SetOptions, TableSlot, check, check_on_cuda, slot};
 use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, SparseStep, TableSpec};
+use headlong_device::cuda::DevicePtr;
 use headlong_device::optimizer::{Optimizer, Step};
-use headlong_device::{DType, Mat, Stream};
+use headlong_device::{DType, Device, Mat, Stream};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What a rank asks owners for.
@@ -86,9 +89,17 @@ pub struct HybridSet {
     width: usize,
     max_samples: usize,
     max_ids: Vec<usize>,
-    alone: Option<EmbeddingSet>,
-    /// The tables among several ranks, on a device.
-    pub(super) cuda: Option<RankTables>,
+    pub(super) at: Location,
+}
+
+/// Which rows a rank holds, and where.
+pub(super) enum Location {
+    /// All of them: it is the only rank.
+    Local(EmbeddingSet),
+    /// A part of them, in the memory of the host.
+    Host,
+    /// A part of them, in the memory of a device.
+    Device(RankTables),
 }
 
 /// One table and what this rank holds of it.
@@ -124,48 +135,43 @@ impl HybridSet {
     ) -> Result<Self> {
         check_options(specs, options);
         let HybridOptions { set, partition, owner, deduplicate, .. } = options.clone();
-        let alone = match partition.num_owners() {
-            1 => Some(EmbeddingSet::with_registry(registry, stream, specs, &set)?),
-            _ => None,
-        };
-        let mut tables = Vec::new();
-        if alone.is_none() && stream.as_cuda().is_some() {
-            check_on_cuda(registry, specs)?;
-            super::alone::check_deduplicate(specs, deduplicate)?;
-        }
-        if alone.is_none() {
+        let frequent = FrequentLayout::new(specs, &partition);
+        let (mut tables, mut tensors) = (Vec::new(), Vec::new());
+        let at = if partition.num_owners() == 1 {
+            let local = EmbeddingSet::with_registry(registry, stream, specs, &set)?;
+            tensors.extend(local.tables().map(|(_, tensors)| tensors.to_vec()));
+            Location::Local(local)
+        } else {
+            if stream.as_cuda().is_some() {
+                check_on_cuda(registry, specs)?;
+                check_deduplicate(specs, deduplicate)?;
+            }
             let shape = route_shape(specs, options);
             let mut first_column = 0;
             for (table, spec) in specs.iter().enumerate() {
                 check(spec, set.max_samples, set.max_ids[table])?;
                 check_merge(spec, &shape, table)?;
                 tables.push(build(registry, stream, (table, spec), options, &shape, first_column)?);
+                tensors.push(tensors_of(spec, &tables[table], &set.optimizer));
                 first_column += spec.dim;
             }
-        }
-        let tensors = match &alone {
-            Some(alone) => alone.tables().map(|(_, tensors)| tensors.to_vec()).collect(),
-            None => {
-                let tables = specs.iter().zip(&tables);
-                tables.map(|(spec, table)| tensors_of(spec, table, &set.optimizer)).collect()
+            let plan = RankPlan {
+                specs,
+                tables: &tables,
+                partition: &partition,
+                owner,
+                max_samples: set.max_samples,
+                planned: Planned::of(options),
+                frequent: &frequent,
+                optimizer: set.optimizer,
+                seed: set.seed,
+            };
+            match stream.as_cuda() {
+                Some(stream) => Location::Device(RankTables::new(stream.device(), &plan)?),
+                None => Location::Host,
             }
         };
-        let frequent = FrequentLayout::new(specs, &partition);
-        let plan = RankPlan {
-            specs,
-            tables: &tables,
-            partition: &partition,
-            owner,
-            max_samples: set.max_samples,
-            planned: Planned::of(options),
-            frequent: &frequent,
-            optimizer: set.optimizer,
-            seed: set.seed,
-        };
-        let on_device = stream.as_cuda().filter(|_| alone.is_none());
-        let cuda = on_device.map(|stream| RankTables::new(stream.device(), &plan)).transpose()?;
         Ok(Self {
-            cuda,
             specs: specs.to_vec(),
             tensors,
             frequent,
@@ -178,7 +184,7 @@ impl HybridSet {
             width: specs.iter().map(|spec| spec.dim).sum(),
             max_samples: set.max_samples,
             max_ids: set.max_ids.to_vec(),
-            alone,
+            at,
             partition,
         })
     }
@@ -229,6 +235,26 @@ impl HybridSet {
         Ok(needs.into_iter().sum())
     }
 
+    /// As [`Self::memory`], on `device`: there the bytes are the device's.
+    ///
+    /// # Errors
+    /// As [`Self::memory`], and tables that the device does not take.
+    pub fn memory_on(
+        device: Device,
+        registry: &Registry,
+        specs: &[TableSpec],
+        options: &HybridOptions,
+        routes: usize,
+    ) -> Result<MemoryNeeds> {
+        if options.partition.num_owners() == 1 {
+            return EmbeddingSet::memory_on(device, registry, specs, &options.set, routes);
+        }
+        let needs = Self::memory(registry, specs, options, routes)?;
+        let Device::Cuda(_) = device else { return Ok(needs) };
+        check_on_cuda(registry, specs)?;
+        Ok(MemoryNeeds { work_bytes: RankTables::work_bytes(specs, options, routes), ..needs })
+    }
+
     /// A route with room for the largest planned slice. A schedule that runs ahead holds two.
     ///
     /// # Panics
@@ -242,14 +268,16 @@ impl HybridSet {
     /// # Errors
     /// [`crate::EmbeddingError::Device`] where a device refuses the memory.
     pub fn try_new_route(&self) -> Result<HybridRoute> {
-        match (&self.alone, &self.cuda) {
-            (Some(alone), _) => Ok(HybridRoute::alone(alone.try_new_route()?)),
-            (None, Some(cuda)) => Ok(HybridRoute::on_device(cuda.new_route()?)),
-            (None, None) => Ok(self.new_route_among_ranks()),
+        match &self.at {
+            Location::Local(set) => Ok(HybridRoute::at(RouteLocation::Local(set.try_new_route()?))),
+            Location::Device(device) => {
+                Ok(HybridRoute::at(RouteLocation::Device(Box::new(device.new_route()?))))
+            }
+            Location::Host => Ok(self.new_route_on_host()),
         }
     }
 
-    fn new_route_among_ranks(&self) -> HybridRoute {
+    fn new_route_on_host(&self) -> HybridRoute {
         let mut route = HybridRoute::new(&self.specs, &self.shape());
         for (index, (part, table)) in route.tables.iter_mut().zip(&self.tables).enumerate() {
             let Some(frequent) = &table.frequent else {
@@ -272,14 +300,15 @@ impl HybridSet {
 
     /// Finds the rows that this rank's slice touches and where they lie, and lists what to ask
     /// owners for. `block_len` is [`crate::update::sum_block_len`] of the batch of all ranks. Reads
-    /// no weights.
+    /// no weights. On a device the ids are those that were staged and copied, and requests are
+    /// written to [`HybridRoute::id_slots`].
     ///
     /// # Errors
     /// [`crate::EmbeddingError::IdOutOfRange`], [`crate::EmbeddingError::Capacity`], and slices of
     /// another shape.
     ///
     /// # Panics
-    /// When the set is alone, or the route is another set's.
+    /// When the route is another set's.
     pub fn route<I: Ids + ?Sized>(
         &self,
         stream: &Stream,
@@ -287,7 +316,14 @@ impl HybridSet {
         block_len: usize,
         route: &mut HybridRoute,
     ) -> Result<()> {
-        self.check_route(route);
+        match &self.at {
+            Location::Local(set) => return set.route(stream, ids, route.local_mut()),
+            Location::Device(device) => {
+                device.route(stream.cuda_body(), route.device());
+                return Ok(());
+            }
+            Location::Host => self.check_route(route),
+        }
         let found = num_samples(&self.specs, ids)?;
         for (table, spec) in self.specs.iter().enumerate() {
             let num_ids = ids.table(table).values.len();
@@ -332,16 +368,14 @@ impl HybridSet {
     }
 
     pub(super) fn check_route(&self, route: &HybridRoute) {
-        assert!(self.alone.is_none(), "a set that is alone takes the paths for one rank");
         let fits = |(part, spec): (&super::route::TablePart, &TableSpec)| {
             part.route.table_rows == spec.rows
         };
         assert!(
-            route.alone.is_none()
-                && route.tables.len() == self.specs.len()
+            route.tables.len() == self.specs.len()
                 && route.num_owners == self.partition.num_owners()
                 && route.tables.iter().zip(&self.specs).all(fits),
-            "the route was made by this set"
+            "{OTHER_SET}"
         );
     }
 
@@ -360,15 +394,15 @@ impl HybridSet {
         );
     }
 
-    /// Lets tables of other authors bring rows near that a coming step asks for: those of the
-    /// replica as soon as [`Self::route`] is done, those that this rank owns after
-    /// [`Self::accept`].
+    /// Lets tables of other authors prefetch rows that a coming step asks for: those of the replica
+    /// as soon as [`Self::route`] is done, those that this rank owns after
+    /// [`Self::receive_requests`].
     ///
     /// # Errors
     /// Those of the tables.
     pub fn prefetch(&self, route: &HybridRoute) -> Result<()> {
-        if let (Some(alone), Some(route)) = (&self.alone, &route.alone) {
-            return alone.prefetch_routed(route);
+        if let Location::Local(set) = &self.at {
+            return set.prefetch_routed(route.local());
         }
         for (index, table) in self.tables.iter().enumerate() {
             let local = table.local.as_ref().filter(|slot| slot.plain.is_none());
@@ -383,9 +417,15 @@ impl HybridSet {
         Ok(())
     }
 
-    /// Whether there is one owner only: everything is local, and the paths for one rank are taken.
-    pub fn is_alone(&self) -> bool {
-        self.alone.is_some()
+    /// All tables, where this is the only rank.
+    pub(super) fn local(&self) -> Option<&EmbeddingSet> {
+        let Location::Local(set) = &self.at else { return None };
+        Some(set)
+    }
+
+    /// Whether this is the only rank, which holds all rows.
+    pub fn is_single_rank(&self) -> bool {
+        self.local().is_some()
     }
 
     /// Columns of the matrix of vectors: the sum of all dims.
@@ -428,8 +468,8 @@ impl HybridSet {
     /// What this rank owns of table `table`, for what only the table itself can do: saving rows
     /// that it hides, say.
     pub fn local_table(&self, table: usize) -> Option<MutexGuard<'_, Box<dyn EmbeddingTable>>> {
-        match &self.alone {
-            Some(alone) => Some(alone.table(table)),
+        match self.local() {
+            Some(set) => Some(set.table(table)),
             None => self.tables[table].local.as_ref().map(TableSlot::lock),
         }
     }
@@ -444,10 +484,11 @@ impl HybridSet {
     /// for gradients to owners are this long. On a CUDA device: all slots, [`Self::slot_elements`]
     /// for each peer.
     pub fn max_requested_elements(&self) -> usize {
-        if let Some(cuda) = &self.cuda {
-            return cuda.slots.elements * cuda.slots.peers;
+        match &self.at {
+            Location::Local(_) => 0,
+            Location::Host => self.elements(&self.shape().max_requests),
+            Location::Device(device) => device.slots.elements * device.slots.peers,
         }
-        self.elements(&self.shape().max_requests)
     }
 
     /// Most f32 elements of the vectors that sources ask this owner for: the worst case, in which
@@ -455,17 +496,12 @@ impl HybridSet {
     /// by all). The caller's buffers for answers and for gradients from sources are this long. On a
     /// CUDA device as [`Self::max_requested_elements`].
     pub fn max_asked_elements(&self) -> usize {
-        if self.cuda.is_some() {
-            return self.max_requested_elements();
-        }
+        let Location::Host = self.at else { return self.max_requested_elements() };
         let shape = self.shape();
         self.elements(&shape.max_asked) * shape.num_sources
     }
 
     fn elements(&self, rows: &[usize]) -> usize {
-        if self.is_alone() {
-            return 0;
-        }
         rows.iter().zip(&self.specs).map(|(rows, spec)| rows * spec.dim).sum()
     }
 
@@ -473,8 +509,34 @@ impl HybridSet {
         SparseStep { optimizer: &self.optimizer, step }
     }
 
-    pub(super) fn alone(&self) -> Option<&EmbeddingSet> {
-        self.alone.as_ref()
+    /// Elements of one peer's slot of vectors. Matrices of slots are
+    /// [`Self::max_requested_elements`] long. 0 on the CPU.
+    pub fn slot_elements(&self) -> usize {
+        match &self.at {
+            Location::Device(device) => device.slots.elements,
+            _ => 0,
+        }
+    }
+
+    /// As [`EmbeddingSet::set_device_step`].
+    pub fn set_device_step(&self, step: DevicePtr) {
+        match &self.at {
+            Location::Local(set) => set.set_device_step(step),
+            Location::Host => {}
+            Location::Device(device) => device.device_step.store(step.0, Ordering::Relaxed),
+        }
+    }
+
+    /// As [`EmbeddingSet::check_flags`].
+    ///
+    /// # Errors
+    /// As [`EmbeddingSet::check_flags`].
+    pub fn check_flags(&self) -> Result<()> {
+        match &self.at {
+            Location::Local(set) => set.check_flags(),
+            Location::Host => Ok(()),
+            Location::Device(device) => device.check_flags(),
+        }
     }
 }
 

@@ -35,6 +35,20 @@ pub(super) fn check_options(specs: &[TableSpec], options: &HybridOptions) {
     }
 }
 
+/// On a device every rank asks for unique rows, and owners are asked by ranks.
+pub(super) fn check_deduplicate(specs: &[TableSpec], deduplicate: Deduplicate) -> Result<()> {
+    match (deduplicate, specs.first()) {
+        (Deduplicate::Node { .. }, Some(spec)) => Err(EmbeddingError::Placement {
+            table: spec.name.clone(),
+            reason:
+                "equal rows are merged on each rank on CUDA devices, not on nodes: use deduplicate \
+                 = rank"
+                    .to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn check_merge(spec: &TableSpec, shape: &RouteShape, table: usize) -> Result<()> {
     if shape.merge(table).fits(spec.keys) {
         return Ok(());

@@ -33,9 +33,8 @@ pub fn copy_weights(pool: &Pool, from: &[&HybridSet], to: &[&HybridSet]) -> Vec<
 
 fn copy_table(pool: &Pool, table: usize, from: &[&HybridSet], to: &[&HybridSet]) -> bool {
     let (dtype, keys) = (from[0].specs()[table].dtype, from[0].specs()[table].keys);
-    let is_plain = |set: &&HybridSet| {
-        set.cuda.is_none() && set.parts(table).iter().flatten().all(|slot| plain(slot).is_some())
-    };
+    let is_plain =
+        |set: &&HybridSet| set.parts(table).iter().flatten().all(|slot| plain(slot).is_some());
     let is_alike = to.iter().all(|set| set.specs()[table].dtype == dtype);
     if keys == Keys::RawIds || !is_alike || !from.iter().chain(to).all(is_plain) {
         return false;
@@ -107,13 +106,13 @@ impl Sources<'_> {
         typed: for<'r> fn(RowsRef<'r>) -> MatRef<'r, T>,
     ) {
         let tile_rows = (TILE_ELEMENTS / cols).max(1);
-        let alone = self.from[0]
-            .is_alone()
-            .then(|| typed(self.parts[0][0].expect("a set that is alone has all rows")));
+        let all_rows = self.from[0]
+            .is_single_rank()
+            .then(|| typed(self.parts[0][0].expect("a single rank has all rows")));
         pool.chunks_mut(out, tile_rows * cols, |tile, out| {
             let first = tile * tile_rows;
-            match alone {
-                Some(all) if set.is_alone() => {
+            match all_rows {
+                Some(all) if set.is_single_rank() => {
                     out.copy_from_slice(&all.data()[first * cols..][..out.len()]);
                 }
                 _ => self.fill_tile(set, (part, first), (out, cols), typed),
@@ -139,12 +138,12 @@ impl Sources<'_> {
                 .for_each(|(row, local)| *row = set.row_of(self.table, part, local));
             self.from[0].partition.classify_rows(self.table, &rows[..count], &mut codes[..count]);
             for ((out, code), &row) in out.chunks_exact_mut(cols).zip(&codes).zip(&rows) {
-                let (source, row) = match self.from[0].is_alone() {
-                    true => (self.parts[0][0], row as usize),
-                    false if code.is_frequent() => (self.parts[0][1], code.slot() as usize),
-                    false => {
-                        (self.parts[self.index_of(code.owner())][0], code.local_row() as usize)
-                    }
+                let (source, row) = if self.from[0].is_single_rank() {
+                    (self.parts[0][0], row as usize)
+                } else if code.is_frequent() {
+                    (self.parts[0][1], code.slot() as usize)
+                } else {
+                    (self.parts[self.index_of(code.owner())][0], code.local_row() as usize)
                 };
                 out.copy_from_slice(
                     typed(source.expect("the partition knows who holds a row")).row(row),
@@ -177,8 +176,8 @@ fn of_bf16(rows: RowsRef<'_>) -> MatRef<'_, half::bf16> {
 impl HybridSet {
     /// What lies here of a table: local rows, and a replica.
     fn parts(&self, table: usize) -> [Option<&TableSlot>; 2] {
-        match self.alone() {
-            Some(alone) => [Some(alone.table_slot(table)), None],
+        match self.local() {
+            Some(set) => [Some(set.table_slot(table)), None],
             None => [self.tables[table].local.as_ref(), self.tables[table].frequent.as_ref()],
         }
     }
@@ -187,7 +186,7 @@ impl HybridSet {
     /// empty: the row that would lie there.
     fn row_of(&self, table: usize, part: Part, local: u64) -> u64 {
         match part {
-            _ if self.is_alone() => local,
+            _ if self.is_single_rank() => local,
             Part::Local => self.partition.row_of_local(table, self.owner, local),
             Part::Frequent => self.partition.row_of_frequent(table, local),
         }

@@ -1,7 +1,7 @@
 //! Rows by their row index, wherever they lie: what checkpoints read and write.
 
 use super::partition::Code;
-use super::set::{HybridSet, HybridTable};
+use super::set::{HybridSet, HybridTable, Location};
 use crate::error::{EmbeddingError, Result};
 use crate::rows::{OpenRows, OpenRowsMut};
 use crate::set::{check_rows, read_rows, write_rows};
@@ -27,8 +27,8 @@ impl HybridSet {
         first_row: u64,
         out: &mut [f32],
     ) -> Result<()> {
-        if let Some(alone) = self.alone() {
-            return alone.read_rows(table, tensor, first_row, out);
+        if let Some(set) = self.local() {
+            return set.read_rows(table, tensor, first_row, out);
         }
         let Some(cols) = self.check_rows(table, tensor, first_row, out.len())? else {
             return Ok(());
@@ -40,7 +40,7 @@ impl HybridSet {
                 })
             });
         }
-        if self.cuda.is_some() {
+        if let Location::Device(_) = self.at {
             return self.export_from_device(table, tensor, cols, first_row, out);
         }
         let mats = mats_of(&self.tables[table], tensor);
@@ -69,8 +69,8 @@ impl HybridSet {
         first_row: u64,
         values: &[f32],
     ) -> Result<()> {
-        if let Some(alone) = self.alone() {
-            return alone.write_rows(table, tensor, first_row, values);
+        if let Some(set) = self.local() {
+            return set.write_rows(table, tensor, first_row, values);
         }
         let Some(cols) = self.check_rows(table, tensor, first_row, values.len())? else {
             return Ok(());
@@ -80,7 +80,7 @@ impl HybridSet {
                 run.overwrite_rows(part, tensor, cols, values)
             });
         }
-        if self.cuda.is_some() {
+        if let Location::Device(_) = self.at {
             return self.import_to_device(table, tensor, cols, first_row, values);
         }
         let mats = mats_of(&self.tables[table], tensor);

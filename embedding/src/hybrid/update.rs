@@ -2,17 +2,17 @@
 //! replicas take the same step on every rank, from the same sums.
 
 use super::route::HybridRoute;
-use super::set::{HybridSet, HybridTable};
-use super::vector::{FrequentTile, sum_merged_rows, update_frequent_tile, update_merged_tile};
+use super::set::{HybridSet, HybridTable, Location};
+use super::simd::{FrequentTile, sum_merged_rows, update_frequent_tile, update_merged_tile};
 use crate::error::Result;
 use crate::rows::Rounding;
 use crate::set::TableSlot;
 use crate::table::{Rows, SparseStep};
 use crate::update::cpu::{OpenTable, TABLES_AT_ONCE, TILE_ENTRIES, rows_of_tile};
-use crate::update::vector::{RowRounding, SegmentSum, TableMemory, UpdateTile};
-use headlong_device::Stream;
+use crate::update::simd::{RowRounding, SegmentSum, TableMemory, UpdateTile};
 use headlong_device::optimizer::Step;
 use headlong_device::pool::SharedMut;
+use headlong_device::{Mat, Stream};
 use std::ops::Range;
 use std::sync::PoisonError;
 
@@ -34,30 +34,36 @@ fn with_open<'a>(
 
 impl HybridSet {
     /// Sums the gradients that sources sent, in the tree over sources, and takes one optimiser step
-    /// on each row of this owner that was asked for. `from_sources` is packed as the answers were.
+    /// on each row of this owner that was asked for. `from_sources` is packed as the vectors were
+    /// that this owner sent. On a single rank the gradients are those of the vectors, `d_vectors`.
     /// Does nothing in a frozen set.
     ///
     /// # Errors
     /// Those of tables of other authors.
     ///
     /// # Panics
-    /// When `from_sources` has another length, the set is alone, or the route is another set's.
-    pub fn update_infrequent(
+    /// When `from_sources` is too short, or the route is another set's.
+    pub fn update_owned(
         &self,
         stream: &Stream,
         route: &HybridRoute,
-        from_sources: &[f32],
+        d_vectors: &Mat,
+        from_sources: &Mat,
         step: &Step,
     ) -> Result<()> {
-        self.check_route(route);
-        assert_eq!(
-            from_sources.len(),
-            route.asked.num_elements(),
-            "one gradient came for each vector sent"
-        );
         if self.frozen {
             return Ok(());
         }
+        match &self.at {
+            Location::Local(set) => return set.update(stream, route.local(), d_vectors, step),
+            Location::Device(device) => {
+                device.update_owned(stream.cuda_body(), &self.tables, route.device(), from_sources);
+                return Ok(());
+            }
+            Location::Host => self.check_route(route),
+        }
+        let from_sources = from_sources.read::<f32>();
+        let from_sources = &from_sources.data()[..route.asked.num_elements()];
         let step = self.sparse_step(step);
         for first in (0..self.tables.len()).step_by(TABLES_AT_ONCE) {
             let last = self.tables.len().min(first + TABLES_AT_ONCE);
@@ -134,19 +140,42 @@ impl HybridSet {
     }
 
     /// Takes one optimiser step on the frequent rows that occurred on any rank, from the block that
-    /// all ranks have added up.
-    ///
-    /// `ready` are the elements of the block that became final since the last call: ranges that
-    /// rise and, over one step, cover the block. A row is updated with the range that holds the end
-    /// of its gradient; a table that hides its rows, with the one that holds the end of all of its
-    /// gradients. Does nothing in a frozen set.
+    /// all ranks have added up. Does nothing on a single rank and in a frozen set.
     ///
     /// # Errors
     /// Those of tables of other authors.
     ///
     /// # Panics
-    /// When `frequent` has another length or `ready` ends behind it.
-    pub fn update_frequent(
+    /// When `frequent` is too short.
+    pub fn update_replicated(&self, stream: &Stream, frequent: &Mat, step: &Step) -> Result<()> {
+        match &self.at {
+            Location::Local(_) => Ok(()),
+            Location::Host => {
+                let (frequent, len) = (frequent.read::<f32>(), self.frequent.len);
+                self.update_replicated_range(stream, &frequent.data()[..len], 0..len, step)
+            }
+            Location::Device(device) => {
+                if !self.frozen {
+                    device.update_replicated(stream.cuda_body(), frequent);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// As [`Self::update_replicated`], in the memory of the host, as soon as a range is final.
+    ///
+    /// `ready` are the elements of the block that became final since the last call: ranges that
+    /// rise and, over one step, cover the block. A row is updated with the range that holds the end
+    /// of its gradient; a table that hides its rows, with the one that holds the end of all of its
+    /// gradients.
+    ///
+    /// # Errors
+    /// Those of tables of other authors.
+    ///
+    /// # Panics
+    /// When `frequent` has another length or `ready` ends after it.
+    pub fn update_replicated_range(
         &self,
         stream: &Stream,
         frequent: &[f32],

@@ -6,7 +6,9 @@ use crate::cuda::layout::{BLOCK, blocks};
 use crate::cuda::tables::write_words;
 use crate::error::Result;
 use crate::registry::TableEnv;
-use headlong_device::cuda::{CudaStream, Define, DeviceMemory, DevicePtr, Launch, Source};
+use headlong_device::cuda::{
+    CudaStream, Define, DeviceMemory, DevicePtr, Launch, Source, kernel_args,
+};
 use headlong_device::{DType, Mat};
 
 /// Initial values of rows and states.
@@ -15,29 +17,15 @@ pub(crate) static INIT: Source = Source { name: "embedding/init", text: include_
 /// Rows of a shard whose numbers lie on the device at a time: 256 KiB.
 const ROWS_AT_ONCE: usize = 1 << 16;
 
-/// `struct InitArgs`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct InitArgs {
-    rows: DevicePtr,
-    row_numbers: DevicePtr,
-    seed: u64,
-    stream: u64,
-    num_rows: u64,
-    low: f32,
-    width: f32,
-    dim: u32,
-    unused: u32,
-}
+kernel_args! {
+    struct InitArgs {
+        rows, row_numbers: DevicePtr;
+        seed, stream, num_rows: u64;
+        low, width: f32;
+        dim, unused: u32;
+    }
 
-/// `struct FillArgs`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct FillArgs {
-    to: DevicePtr,
-    count: u64,
-    value: f32,
-    unused: u32,
+    struct FillArgs { to: DevicePtr; count: u64; value: f32; unused: u32; }
 }
 
 /// The constants of an instance.
@@ -115,9 +103,7 @@ mod cuda_tests {
 
     #[test]
     fn arguments_lie_as_kernels_read_them() {
-        layout_test!(
-            InitArgs, &INIT, &[]; rows, row_numbers, seed, stream, num_rows, low, width, dim, unused
-        );
-        layout_test!(FillArgs, &INIT, &[]; to, count, value, unused);
+        layout_test!(InitArgs, &INIT, &[]);
+        layout_test!(FillArgs, &INIT, &[]);
     }
 }

@@ -1,7 +1,7 @@
 //! Tiles of samples, each of one table; rows are prefetched across the batch.
 
 use super::LookupArgs;
-use super::vector::{Gather, gather_tile};
+use super::simd::{Gather, gather_tile};
 use crate::error::Result;
 use crate::ids::Bags;
 use crate::rows::OpenRows;

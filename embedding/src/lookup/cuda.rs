@@ -3,23 +3,17 @@
 use crate::cuda::layout::{BLOCK, WARPS, blocks};
 use crate::cuda::{Instance, LOOKUP_TEXT, dtype_number};
 use headlong_device::Mat;
-use headlong_device::cuda::{CudaStream, Define, DevicePtr, Launch, Source};
+use headlong_device::cuda::{CudaStream, Define, DevicePtr, Launch, Source, kernel_args};
 
 /// Gather and pooling.
 pub(crate) static LOOKUP: Source = Source { name: "embedding/lookup", text: LOOKUP_TEXT };
 
-/// `struct LookupArgs`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct LookupArgs {
-    tables: DevicePtr,
-    staged: DevicePtr,
-    origins: DevicePtr,
-    received: DevicePtr,
-    vectors: DevicePtr,
-    stride: u64,
-    num_tables: u32,
-    max_samples: u32,
+kernel_args! {
+    struct LookupArgs {
+        tables, staged, origins, received, vectors: DevicePtr;
+        stride: u64;
+        num_tables, max_samples: u32;
+    }
 }
 
 /// Where vectors come from.
@@ -74,9 +68,6 @@ mod cuda_tests {
 
     #[test]
     fn arguments_lie_as_kernels_read_them() {
-        layout_test!(
-            LookupArgs, &LOOKUP, &[];
-            tables, staged, origins, received, vectors, stride, num_tables, max_samples
-        );
+        layout_test!(LookupArgs, &LOOKUP, &[]);
     }
 }

@@ -12,7 +12,7 @@
 
 mod cpu;
 pub(crate) mod cuda;
-pub(crate) mod vector;
+pub(crate) mod simd;
 
 use crate::error::Result;
 use crate::ids::{IdsOf, check_range};

@@ -5,7 +5,9 @@ use crate::cuda::layout::{BLOCK, CHUNK, Layout, Places, TILE, blocks};
 use crate::cuda::staging::Staging;
 use crate::cuda::{DeviceTables, FlagsMemory};
 use crate::error::Result;
-use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr, Launch, Source};
+use headlong_device::cuda::{
+    CudaDevice, CudaStream, DeviceMemory, DevicePtr, Launch, Source, kernel_args,
+};
 use std::sync::Arc;
 
 /// The sort, keys and chunks.
@@ -22,81 +24,30 @@ pub(crate) static ROUTE: Source = Source {
 /// Digits of one pass of the sort.
 const DIGITS: usize = 256;
 
-/// `struct SortArgs`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct SortArgs {
-    tables: DevicePtr,
-    tile_tables: DevicePtr,
-    num_entries: DevicePtr,
-    keys_in: DevicePtr,
-    values_in: DevicePtr,
-    keys_out: DevicePtr,
-    values_out: DevicePtr,
-    counts: DevicePtr,
-    totals: DevicePtr,
-    stride: u32,
-    num_tables: u32,
-    num_tiles: u32,
-    shift: u32,
-    mask: u32,
-    values_are_positions: u32,
-}
+kernel_args! {
+    struct SortArgs {
+        tables, tile_tables, num_entries, keys_in, values_in, keys_out, values_out, counts,
+        totals: DevicePtr;
+        stride, num_tables, num_tiles, shift, mask, values_are_positions: u32;
+    }
 
-/// `struct KeysArgs`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct KeysArgs {
-    tables: DevicePtr,
-    tile_tables: DevicePtr,
-    staged: DevicePtr,
-    keys: DevicePtr,
-    samples: DevicePtr,
-    counts: DevicePtr,
-    flags: DevicePtr,
-    num_tiles: u32,
-    mask: u32,
-}
+    struct KeysArgs {
+        tables, tile_tables, staged, keys, samples, counts, flags: DevicePtr;
+        num_tiles, mask: u32;
+    }
 
-/// `struct ChunksArgs`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct ChunksArgs {
-    tables: DevicePtr,
-    tile_tables: DevicePtr,
-    num_entries: DevicePtr,
-    keys: DevicePtr,
-    tile_chunks: DevicePtr,
-    tile_longs: DevicePtr,
-    tile_rows: DevicePtr,
-    chunk_starts: DevicePtr,
-    chunk_ends: DevicePtr,
-    long_firsts: DevicePtr,
-    long_ends: DevicePtr,
-    row_numbers: DevicePtr,
-    row_starts: DevicePtr,
-    totals: DevicePtr,
-    stride: u32,
-    num_tables: u32,
-    num_tiles: u32,
-    /// 0: each entry of an infrequent row is a row of its own.
-    merges: u32,
-}
+    struct ChunksArgs {
+        tables, tile_tables, num_entries, keys, tile_chunks, tile_longs, tile_rows, chunk_starts,
+        chunk_ends, long_firsts, long_ends, row_numbers, row_starts, totals: DevicePtr;
+        stride, num_tables, num_tiles: u32;
+        // 0: each entry of an infrequent row is a row of its own.
+        merges: u32;
+    }
 
-/// `struct UniqueArgs`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct UniqueArgs {
-    tables: DevicePtr,
-    tile_tables: DevicePtr,
-    num_entries: DevicePtr,
-    keys: DevicePtr,
-    row_numbers: DevicePtr,
-    rows: DevicePtr,
-    counts: DevicePtr,
-    device_step: DevicePtr,
-    stride: u32,
-    num_tiles: u32,
+    struct UniqueArgs {
+        tables, tile_tables, num_entries, keys, row_numbers, rows, counts, device_step: DevicePtr;
+        stride, num_tiles: u32;
+    }
 }
 
 /// Passes of a sort of keys of `bits` bits, and the bits of each.
@@ -406,25 +357,9 @@ mod cuda_tests {
 
     #[test]
     fn arguments_lie_as_kernels_read_them() {
-        layout_test!(
-            SortArgs, &ROUTE, &[];
-            tables, tile_tables, num_entries, keys_in, values_in, keys_out, values_out, counts,
-            totals, stride, num_tables, num_tiles, shift, mask, values_are_positions
-        );
-        layout_test!(
-            UniqueArgs, &ROUTE, &[];
-            tables, tile_tables, num_entries, keys, row_numbers, rows, counts, device_step, stride,
-            num_tiles
-        );
-        layout_test!(
-            KeysArgs, &ROUTE, &[];
-            tables, tile_tables, staged, keys, samples, counts, flags, num_tiles, mask
-        );
-        layout_test!(
-            ChunksArgs, &ROUTE, &[];
-            tables, tile_tables, num_entries, keys, tile_chunks, tile_longs, tile_rows,
-            chunk_starts, chunk_ends, long_firsts, long_ends, row_numbers, row_starts, totals,
-            stride, num_tables, num_tiles, merges
-        );
+        layout_test!(SortArgs, &ROUTE, &[]);
+        layout_test!(UniqueArgs, &ROUTE, &[]);
+        layout_test!(KeysArgs, &ROUTE, &[]);
+        layout_test!(ChunksArgs, &ROUTE, &[]);
     }
 }

@@ -21,7 +21,7 @@ mod sort;
 
 use crate::cuda::DeviceRoute;
 use crate::error::{EmbeddingError, Result};
-use crate::ids::{IdsOf, check_range};
+use crate::ids::{Ids, IdsOf, check_range};
 use crate::table::{Keys, Pooling, TableSpec};
 use headlong_device::Stream;
 
@@ -71,6 +71,24 @@ impl Route {
     pub(crate) fn is_for(&self, specs: &[TableSpec]) -> bool {
         self.tables.len() == specs.len()
             && self.tables.iter().zip(specs).all(|(table, spec)| table.table_rows == spec.rows)
+    }
+
+    /// On a CUDA device: packs the ids of a batch in page-locked memory, for [`Self::copy`]. The
+    /// copy of the batch before must be done. Nothing on the CPU, where ids are read from where
+    /// they are.
+    ///
+    /// # Errors
+    /// Those of the CPU's route: [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`],
+    /// and batches of another shape.
+    pub fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
+        self.cuda.as_mut().map_or(Ok(()), |route| route.staging.stage(ids))
+    }
+
+    /// Enqueues the copy of what was staged. Nothing on the CPU.
+    pub fn copy(&self, stream: &Stream) {
+        if let Some(route) = &self.cuda {
+            route.staging.copy(stream.cuda_body());
+        }
     }
 
     /// Samples of the batch.

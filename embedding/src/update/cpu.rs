@@ -1,7 +1,7 @@
 //! Tiles of unique rows, each of one table; gradients are summed in registers and go straight into
 //! the optimiser.
 
-use super::vector::{
+use super::simd::{
     RowRounding, SampleParts, SegmentSum, TableMemory, UpdateTile, sum_rows, update_tile,
 };
 use super::{UpdateArgs, sum_block_len};

@@ -4,7 +4,7 @@ use crate::cuda::layout::{BLOCK, WARPS, blocks};
 use crate::cuda::{CudaStep, Instance, UPDATE_TEXT, dtype_number};
 use crate::route::cuda::Sorted;
 use headlong_device::cuda::{
-    CudaStream, Define, DevicePtr, DeviceStep, Launch, OptimizerConstants, Source,
+    CudaStream, Define, DevicePtr, DeviceStep, Launch, OptimizerConstants, Source, kernel_args,
 };
 use headlong_device::optimizer::Optimizer;
 use headlong_device::{DType, Mat};
@@ -12,35 +12,18 @@ use headlong_device::{DType, Mat};
 /// Segmented sums and optimiser steps.
 pub(crate) static UPDATE: Source = Source { name: "embedding/update", text: UPDATE_TEXT };
 
-/// `struct UpdateArgs`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-struct UpdateArgs {
-    tables: DevicePtr,
-    tile_tables: DevicePtr,
-    staged: DevicePtr,
-    chunk_starts: DevicePtr,
-    chunk_ends: DevicePtr,
-    long_firsts: DevicePtr,
-    long_ends: DevicePtr,
-    totals: DevicePtr,
-    keys: DevicePtr,
-    values: DevicePtr,
-    samples: DevicePtr,
-    gradients: DevicePtr,
-    partials: DevicePtr,
-    row_numbers: DevicePtr,
-    destinations: DevicePtr,
-    to_owners: DevicePtr,
-    frequent: DevicePtr,
-    device_step: DevicePtr,
-    stride: u64,
-    partial_stride: u64,
-    step: DeviceStep,
-    constants: OptimizerConstants,
-    seed: u64,
-    num_tables: u32,
-    num_frequent: u32,
+kernel_args! {
+    #[derive(Default)]
+    struct UpdateArgs {
+        tables, tile_tables, staged, chunk_starts, chunk_ends, long_firsts, long_ends, totals, keys,
+        values, samples, gradients, partials, row_numbers, destinations, to_owners, frequent,
+        device_step: DevicePtr;
+        stride, partial_stride: u64;
+        step: DeviceStep;
+        constants: OptimizerConstants;
+        seed: u64;
+        num_tables, num_frequent: u32;
+    }
 }
 
 /// Where the gradients of entries lie.
@@ -197,12 +180,6 @@ mod cuda_tests {
 
     #[test]
     fn arguments_lie_as_kernels_read_them() {
-        layout_test!(
-            UpdateArgs, &UPDATE, &[];
-            tables, tile_tables, staged, chunk_starts, chunk_ends, long_firsts, long_ends, totals,
-            keys, values, samples, gradients, partials, row_numbers, destinations, to_owners,
-            frequent, device_step, stride, partial_stride, step, constants, seed, num_tables,
-            num_frequent
-        );
+        layout_test!(UpdateArgs, &UPDATE, &[]);
     }
 }

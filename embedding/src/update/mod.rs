@@ -17,7 +17,7 @@
 
 pub(crate) mod cpu;
 pub(crate) mod cuda;
-pub(crate) mod vector;
+pub(crate) mod simd;
 
 use crate::error::Result;
 use crate::route::Route;

@@ -80,8 +80,8 @@ impl Alone {
         Batch::new(bags).with(|ids| {
             self.route.stage(ids).unwrap();
             self.route.copy(&self.stream);
-            self.set.route_alone(&self.stream, ids, &mut self.route).unwrap();
-            self.set.lookup_alone(&self.stream, ids, &self.route, &vectors).unwrap();
+            self.set.route(&self.stream, ids, self.samples, &mut self.route).unwrap();
+            self.set.pool(&self.stream, ids, &self.route, &vectors, &vectors).unwrap();
         });
         self.stream.synchronize().unwrap();
         self.set.check_flags().unwrap();
@@ -91,7 +91,7 @@ impl Alone {
     /// One step on the batch that was routed.
     pub fn backward(&self, d_vectors: &[f32], step: &Step) {
         let (_arena, d_vectors) = self.matrix(d_vectors);
-        self.set.update_alone(&self.stream, &self.route, &d_vectors, step).unwrap();
+        self.set.update_owned(&self.stream, &self.route, &d_vectors, &d_vectors, step).unwrap();
         self.stream.synchronize().unwrap();
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Jagged, bits, matrix};
 use headlong_device::optimizer::{Optimizer, Step};
-use headlong_device::{JaggedRef, Mat, Stream};
+use headlong_device::{Arena, JaggedRef, Mat, Stream};
 use headlong_embedding::hybrid::{
     DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, NodeProxy, Owner,
     Partition, RankExchange,
@@ -168,8 +168,10 @@ impl Ranks {
             let rows = bounds[rank + 1] - bounds[rank];
             let (_arena, vectors) = matrix(rows, set.width(), &vec![f32::NAN; rows * set.width()]);
             slices[rank].with(|ids| {
-                set.lookup_frequent(&self.stream, ids, &self.routes[rank], &vectors).unwrap();
-                set.pool(&self.stream, ids, &self.routes[rank], &received[rank], &vectors).unwrap();
+                let (stream, route) = (&self.stream, &self.routes[rank]);
+                let (_arena, received) = list(&received[rank]);
+                set.lookup_replicated(stream, ids, route, &vectors).unwrap();
+                set.pool(stream, ids, route, &received, &vectors).unwrap();
             });
             all.extend_from_slice(vectors.read::<f32>().data());
         }
@@ -184,7 +186,7 @@ impl Ranks {
         if self.variant.known {
             with_all(slices, &mut |all| {
                 for (set, route) in self.sets.iter().zip(&mut self.routes) {
-                    set.accept_known(&self.stream, route, all).unwrap();
+                    set.receive_known_requests(&self.stream, route, all).unwrap();
                 }
             });
             return;
@@ -195,7 +197,7 @@ impl Ranks {
             self.exchange_ids_by_node();
         }
         for (set, route) in self.sets.iter().zip(&mut self.routes) {
-            set.accept(&self.stream, route).unwrap();
+            set.receive_requests(&self.stream, route).unwrap();
         }
     }
 
@@ -276,9 +278,9 @@ impl Ranks {
         let answer = |(set, route): (&HybridSet, &HybridRoute)| {
             let len = route.vector_exchange().0.iter().sum();
             assert!(len <= set.max_asked_elements());
-            let mut out = vec![f32::NAN; len];
-            set.answer(&self.stream, route, &mut out).unwrap();
-            out
+            let (_arena, out) = list(&vec![f32::NAN; len]);
+            set.owner_lookup(&self.stream, route, &out).unwrap();
+            out.to_vec().unwrap()
         };
         self.sets.iter().zip(&self.routes).map(answer).collect()
     }
@@ -348,11 +350,11 @@ impl Ranks {
                 matrix(bounds[rank + 1] - bounds[rank], set.width(), &d_vectors[first..last]);
             let len: usize = self.routes[rank].vector_exchange().1.iter().sum();
             assert!(len <= set.max_requested_elements());
-            let mut to_owners = vec![f32::NAN; len];
-            let mut frequent = vec![f32::NAN; set.frequent_len()];
-            set.reduce(&self.stream, &self.routes[rank], &d_vectors, &mut to_owners, &mut frequent);
-            traffic.gradients.push(to_owners);
-            blocks.push(frequent);
+            let (_to_owners, to_owners) = list(&vec![f32::NAN; len]);
+            let (_frequent, frequent) = list(&vec![f32::NAN; set.frequent_len()]);
+            set.reduce_rows(&self.stream, &self.routes[rank], &d_vectors, &to_owners, &frequent);
+            traffic.gradients.push(to_owners.to_vec().unwrap());
+            blocks.push(frequent.to_vec().unwrap());
         }
         let arrived = self.bring_gradients(&traffic.gradients);
         traffic.arrived = arrived.clone();
@@ -360,11 +362,13 @@ impl Ranks {
         traffic.frequent = headlong_embedding::oracle::tree_sum(blocks);
         for (rank, set) in self.sets.iter().enumerate() {
             let route = &self.routes[rank];
-            set.update_infrequent(&self.stream, route, &arrived[rank], step).unwrap();
+            let (_arena, arrived) = list(&arrived[rank]);
+            set.update_owned(&self.stream, route, &arrived, &arrived, step).unwrap();
             let mut first = 0;
             while first < set.frequent_len() {
                 let last = set.frequent_len().min(first.saturating_add(self.variant.chunk));
-                set.update_frequent(&self.stream, &traffic.frequent, first..last, step).unwrap();
+                let (stream, block) = (&self.stream, &traffic.frequent);
+                set.update_replicated_range(stream, block, first..last, step).unwrap();
                 first = last;
             }
         }
@@ -406,6 +410,11 @@ impl Ranks {
             .map(|rows| bits(&rows))
             .collect()
     }
+}
+
+/// Values one after the other, as stages take them.
+pub fn list(values: &[f32]) -> (Arena, Mat) {
+    matrix(values.len(), 1, values)
 }
 
 /// Calls `body` with the ids of all slices at once.

@@ -2,7 +2,7 @@
 
 use super::{FindArgs, MAX_MATRICES};
 use crate::cuda::THREADS;
-use headlong_device::cuda::{DevicePtr, Launch, Source};
+use headlong_device::cuda::{DevicePtr, Launch, Source, kernel_args};
 use headlong_device::{DType, Stream};
 
 pub static SOURCE: Source = Source { name: "mlp/finite", text: include_str!("finite.cu") };
@@ -10,30 +10,15 @@ pub static SOURCE: Source = Source { name: "mlp/finite", text: include_str!("fin
 /// Blocks: few, because in all steps but the last they only look at sums.
 const BLOCKS: u32 = 8;
 
-/// As in `finite.cu`.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-pub struct Matrix {
-    pub(super) data: DevicePtr,
-    pub(super) stride: u64,
-    pub(super) rows: u32,
-    pub(super) cols: u32,
-    pub(super) group: u32,
-    pub(super) place: u32,
-    pub(super) kind: u32,
-    pub(super) unused: u32,
-}
+kernel_args! {
+    #[derive(Default)]
+    pub struct Matrix { data: DevicePtr; stride: u64; rows, cols, group, place, kind, unused: u32; }
 
-/// As in `finite.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct FindKernelArgs {
-    pub(super) sums: DevicePtr,
-    pub(super) step: DevicePtr,
-    pub(super) record: DevicePtr,
-    pub(super) num_sums: u32,
-    pub(super) num_matrices: u32,
-    pub(super) matrices: [Matrix; MAX_MATRICES],
+    pub struct FindKernelArgs {
+        sums, step, record: DevicePtr;
+        num_sums, num_matrices: u32;
+        matrices: [Matrix; MAX_MATRICES];
+    }
 }
 
 pub fn find(stream: &Stream, args: &FindArgs<'_>) {

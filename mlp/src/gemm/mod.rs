@@ -6,7 +6,7 @@
 //! So an element depends on its row of `A` and its column of `B` alone: not on the tile it falls
 //! in, on its place in the batch, on the number of threads or on the instruction set.
 //!
-//! Of factors in bf16 ([`Numbers::Bf16`]) two steps of depth are one, the odd one added first.
+//! Of factors in bf16 ([`FactorType::Bf16`]) two steps of depth are one, the odd one added first.
 //!
 //! # Shapes
 //! `A` is `m × depth`, `B` is `depth × n`, `C` is `m × n`; all f32. Either `A` lies by rows and is
@@ -21,20 +21,20 @@
 //! 2008; why our own kernel: `docs/decisions/001-gemm.md`.
 
 mod pack;
+mod simd;
 #[cfg(test)]
 mod tests;
-mod vector;
 
 pub use pack::{PANEL_COLS, pack_columns, pack_transposed, panel_elements};
 
-use crate::vector::for_each_tile;
+use crate::simd::for_each_tile;
 use headlong_device::pool::Pool;
 use headlong_device::{MatMut, MatRef};
-use vector::{Form, Kernels};
+use simd::{Kernels, Variant};
 
-/// What the numbers of both factors are. Sums are f32.
+/// Of what type both factors are. Sums are f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Numbers {
+pub enum FactorType {
     /// f32.
     #[default]
     F32,
@@ -45,28 +45,28 @@ pub enum Numbers {
     Bf16,
 }
 
-impl Numbers {
+impl FactorType {
     /// 32-bit words of `depth` packed numbers: two of bf16 in one, the first in its lower half,
     /// zero behind the last.
     pub const fn words(self, depth: usize) -> usize {
         match self {
-            Numbers::F32 => depth,
-            Numbers::Bf16 => depth.div_ceil(2),
+            FactorType::F32 => depth,
+            FactorType::Bf16 => depth.div_ceil(2),
         }
     }
 
     /// Numbers before word `word`.
     const fn before(self, word: usize) -> usize {
         match self {
-            Numbers::F32 => word,
-            Numbers::Bf16 => 2 * word,
+            FactorType::F32 => word,
+            FactorType::Bf16 => 2 * word,
         }
     }
 }
 
 /// The left factor `A`, `m × depth`.
 #[derive(Debug, Clone, Copy)]
-pub enum Left<'a> {
+pub enum Lhs<'a> {
     /// The matrix as it lies: `a(i, k)` is column `k` of row `i`.
     Rows(MatRef<'a>),
     /// The transpose of the matrix: `a(i, k)` is column `i` of row `k`.
@@ -75,7 +75,7 @@ pub enum Left<'a> {
 
 /// The right factor `B`, `depth × n`.
 #[derive(Debug, Clone, Copy)]
-pub enum Right<'a> {
+pub enum Rhs<'a> {
     /// Packed beforehand.
     Panels(Panels<'a>),
     /// The matrix as it lies: `b(k, j)` is column `j` of row `k`.
@@ -84,7 +84,7 @@ pub enum Right<'a> {
 
 /// A right factor packed as panels of [`PANEL_COLS`] columns, zeros beyond the last:
 /// `b(k, 32·p + c)` lies at `data[(p·depth + k)·32 + c]`; of bf16 the words lie there,
-/// [`Numbers::words`] in place of the depth.
+/// [`FactorType::words`] in place of the depth.
 #[derive(Debug, Clone, Copy)]
 pub struct Panels<'a> {
     /// The panels, one after the other.
@@ -98,7 +98,7 @@ pub struct Panels<'a> {
 /// What is done to a finished element before it is stored, in this order; for products with
 /// [`Panels`] alone.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Finish<'a> {
+pub struct Epilogue<'a> {
     /// Added to each row; `n` elements.
     pub bias: Option<&'a [f32]>,
     /// Negative results become zero (NaN stays NaN).
@@ -110,7 +110,7 @@ pub struct Finish<'a> {
     pub round: bool,
 }
 
-impl Finish<'_> {
+impl Epilogue<'_> {
     fn any(&self) -> bool {
         self.bias.is_some() || self.relu || self.mask.is_some() || self.round
     }
@@ -120,13 +120,13 @@ impl Finish<'_> {
 #[derive(Debug, Clone, Copy)]
 pub struct Product<'a> {
     /// What `A` and `B` hold.
-    pub numbers: Numbers,
+    pub dtype: FactorType,
     /// `A`.
-    pub left: Left<'a>,
+    pub lhs: Lhs<'a>,
     /// `B`.
-    pub right: Right<'a>,
+    pub rhs: Rhs<'a>,
     /// Applied to finished elements.
-    pub finish: Finish<'a>,
+    pub epilogue: Epilogue<'a>,
     /// Whether to add to what `C` holds.
     pub accumulate: bool,
 }
@@ -134,15 +134,15 @@ pub struct Product<'a> {
 impl Product<'_> {
     /// `(m, depth)` of the left and `(depth, n)` of the right factor.
     fn shape(&self) -> ((usize, usize), (usize, usize)) {
-        let left = match self.left {
-            Left::Rows(a) => (a.rows(), a.cols()),
-            Left::Columns(a) => (a.cols(), a.rows()),
+        let lhs = match self.lhs {
+            Lhs::Rows(a) => (a.rows(), a.cols()),
+            Lhs::Columns(a) => (a.cols(), a.rows()),
         };
-        let right = match self.right {
-            Right::Panels(b) => (b.depth, b.cols),
-            Right::Rows(b) => (b.rows(), b.cols()),
+        let rhs = match self.rhs {
+            Rhs::Panels(b) => (b.depth, b.cols),
+            Rhs::Rows(b) => (b.rows(), b.cols()),
         };
-        (left, right)
+        (lhs, rhs)
     }
 
     /// Whether the lower halves of the factors that lie as matrices are zero.
@@ -151,11 +151,11 @@ impl Product<'_> {
             (0..matrix.rows())
                 .all(|row| matrix.row(row).iter().all(|value| value.to_bits() & 0xffff == 0))
         };
-        let (Left::Rows(left) | Left::Columns(left)) = self.left;
-        in_rows(left)
-            && match self.right {
-                Right::Rows(right) => in_rows(right),
-                Right::Panels(_) => true,
+        let (Lhs::Rows(lhs) | Lhs::Columns(lhs)) = self.lhs;
+        in_rows(lhs)
+            && match self.rhs {
+                Rhs::Rows(rhs) => in_rows(rhs),
+                Rhs::Panels(_) => true,
             }
     }
 
@@ -167,30 +167,30 @@ impl Product<'_> {
             (m, n),
             "shape of the product of {m} × {depth} and {depth} × {n}"
         );
-        let panels = matches!(self.right, Right::Panels(_));
+        let panels = matches!(self.rhs, Rhs::Panels(_));
         assert_eq!(
             panels,
-            matches!(self.left, Left::Rows(_)),
+            matches!(self.lhs, Lhs::Rows(_)),
             "rows go with panels, columns with plain rows"
         );
-        if let Right::Panels(b) = self.right {
+        if let Rhs::Panels(b) = self.rhs {
             assert_eq!(
                 b.data.len(),
-                panel_elements(self.numbers, b.depth, b.cols),
+                panel_elements(self.dtype, b.depth, b.cols),
                 "panels of a {} × {} factor",
                 b.depth,
                 n
             );
         }
-        assert!(panels || !self.finish.any(), "only products with panels are finished");
+        assert!(panels || !self.epilogue.any(), "only products with panels are finished");
         debug_assert!(
-            self.numbers == Numbers::F32 || self.holds_bf16(),
+            self.dtype == FactorType::F32 || self.holds_bf16(),
             "lower halves of bf16 are zero"
         );
-        if let Some(bias) = self.finish.bias {
+        if let Some(bias) = self.epilogue.bias {
             assert_eq!(bias.len(), n, "one bias per column");
         }
-        if let Some(mask) = self.finish.mask {
+        if let Some(mask) = self.epilogue.mask {
             assert_eq!((mask.rows(), mask.cols()), (m, n), "the mask has the shape of the product");
         }
     }
@@ -199,9 +199,9 @@ impl Product<'_> {
 /// Computes `product` into `c`, tile by tile over the pool. Blocks until done; allocates nothing.
 pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
     product.check(&c);
-    let kernels = Kernels::of(product.numbers);
+    let kernels = Kernels::of(product.dtype);
     let tile = tile_shape(pool.threads(), kernels, product, (c.rows(), c.cols()));
-    for_each_tile(pool, c, None, tile, &|tile| vector::compute(kernels, product, tile));
+    for_each_tile(pool, c, None, tile, &|tile| simd::compute(kernels, product, tile));
 }
 
 /// As [`run`] for a left factor by columns, and in the same pass its row sums, one chain of
@@ -209,16 +209,13 @@ pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
 /// product accumulates.
 pub fn run_with_row_sums(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums: &mut [f32]) {
     product.check(&c);
-    assert!(
-        matches!(product.left, Left::Columns(_)),
-        "row sums are taken while columns are packed"
-    );
+    assert!(matches!(product.lhs, Lhs::Columns(_)), "row sums are taken while columns are packed");
     if !product.accumulate {
         sums.fill(0.0);
     }
-    let kernels = Kernels::of(product.numbers);
+    let kernels = Kernels::of(product.dtype);
     let tile = tile_shape(pool.threads(), kernels, product, (c.rows(), c.cols()));
-    for_each_tile(pool, c, Some(sums), tile, &|tile| vector::compute(kernels, product, tile));
+    for_each_tile(pool, c, Some(sums), tile, &|tile| simd::compute(kernels, product, tile));
 }
 
 /// Rows and columns of a tile. They change speed only: every element is the same chain wherever it
@@ -236,16 +233,16 @@ fn tile_shape(
         let smallest = sides[sides.len() - 1];
         sides.iter().copied().find(|&side| tiles(side) >= least).unwrap_or(smallest)
     };
-    match product.right {
+    match product.rhs {
         // A band of rows stays in the second-level cache while all panels pass by.
-        Right::Panels(_) => {
-            let sides: &[usize] = match kernels.form {
-                Form::F32 | Form::Widened => &[256, 128, 64],
-                Form::Words => &[vector::BAND_ROWS, 64],
+        Rhs::Panels(_) => {
+            let sides: &[usize] = match kernels.variant {
+                Variant::F32 | Variant::Widened => &[256, 128, 64],
+                Variant::Words => &[simd::BAND_ROWS, 64],
             };
             (even(rows, choose(sides, &|side| rows.div_ceil(side))), cols.max(1))
         }
-        Right::Rows(_) => {
+        Rhs::Rows(_) => {
             let side =
                 choose(&[256, 192, 128, 64], &|side| rows.div_ceil(side) * cols.div_ceil(side));
             let tile_rows = even(rows, side.min(kernels.max_packed_rows()));

@@ -1,35 +1,40 @@
 //! Packing a right factor into panels.
 
-use super::Numbers;
-use super::vector::{copy_panel, pair_panel, pair_transposed_panel, transpose_panel};
+use super::FactorType;
+use super::simd::{copy_panel, pair_panel, pair_transposed_panel, transpose_panel};
 use headlong_device::MatRef;
 
 /// Columns of a panel: two 512-bit vectors.
 pub const PANEL_COLS: usize = 32;
 
 /// Elements, or words of two, that the panels of a `depth × cols` factor take.
-pub const fn panel_elements(numbers: Numbers, depth: usize, cols: usize) -> usize {
-    numbers.words(depth) * cols.div_ceil(PANEL_COLS) * PANEL_COLS
+pub const fn panel_elements(dtype: FactorType, depth: usize, cols: usize) -> usize {
+    dtype.words(depth) * cols.div_ceil(PANEL_COLS) * PANEL_COLS
 }
 
 /// Packs panel `panel` of `B = matrix`: `panel_data[k·32 + c] = matrix(k, 32·panel + c)`, zeros
 /// beyond the last column. Of bf16, word `k` holds the rows `2k` and `2k + 1`, rounded.
-pub fn pack_columns(numbers: Numbers, matrix: MatRef<'_>, panel: usize, panel_data: &mut [f32]) {
+pub fn pack_columns(dtype: FactorType, matrix: MatRef<'_>, panel: usize, panel_data: &mut [f32]) {
     let first = panel * PANEL_COLS;
     let cols = first..matrix.cols().min(first + PANEL_COLS);
-    match numbers {
-        Numbers::F32 => copy_panel(matrix, cols, panel_data),
-        Numbers::Bf16 => pair_panel(matrix, cols, panel_data),
+    match dtype {
+        FactorType::F32 => copy_panel(matrix, cols, panel_data),
+        FactorType::Bf16 => pair_panel(matrix, cols, panel_data),
     }
 }
 
 /// Packs panel `panel` of `B = matrixᵀ`: `panel_data[k·32 + c] = matrix(32·panel + c, k)`, zeros
 /// beyond the last row. Of bf16, word `k` holds the columns `2k` and `2k + 1`, rounded.
-pub fn pack_transposed(numbers: Numbers, matrix: MatRef<'_>, panel: usize, panel_data: &mut [f32]) {
+pub fn pack_transposed(
+    dtype: FactorType,
+    matrix: MatRef<'_>,
+    panel: usize,
+    panel_data: &mut [f32],
+) {
     let first = panel * PANEL_COLS;
     let rows = first..matrix.rows().min(first + PANEL_COLS);
-    match numbers {
-        Numbers::F32 => transpose_panel(matrix, rows, panel_data),
-        Numbers::Bf16 => pair_transposed_panel(matrix, rows, panel_data),
+    match dtype {
+        FactorType::F32 => transpose_panel(matrix, rows, panel_data),
+        FactorType::Bf16 => pair_transposed_panel(matrix, rows, panel_data),
     }
 }

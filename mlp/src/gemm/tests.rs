@@ -1,12 +1,12 @@
 use super::*;
 use crate::rounding::Rounding;
 use half::bf16;
+use headlong_device::simd::{Isa, allow_bf16, force_isa, has_bf16};
 use headlong_device::testing::{small_integers, uniform};
-use headlong_device::vector::{Isa, allow_bf16, force_isa, has_bf16};
 
 /// The definition: one fused chain over the depth, of bf16 with the odd one of two steps first.
 fn chain(
-    numbers: Numbers,
+    dtype: FactorType,
     a: &dyn Fn(usize, usize) -> f32,
     b: &dyn Fn(usize, usize) -> f32,
     depth: usize,
@@ -15,9 +15,9 @@ fn chain(
     c: f32,
 ) -> f32 {
     let step = |c: f32, k: usize| a(i, k).mul_add(b(k, j), c);
-    match numbers {
-        Numbers::F32 => (0..depth).fold(c, step),
-        Numbers::Bf16 => {
+    match dtype {
+        FactorType::F32 => (0..depth).fold(c, step),
+        FactorType::Bf16 => {
             let order = (0..depth).step_by(2).flat_map(|k| [k + 1, k]).filter(|&k| k < depth);
             order.fold(c, step)
         }
@@ -25,22 +25,22 @@ fn chain(
 }
 
 struct Case {
-    numbers: Numbers,
+    dtype: FactorType,
     m: usize,
     n: usize,
     depth: usize,
     columns: bool,
     accumulate: bool,
-    finish: bool,
+    epilogue: bool,
 }
 
 /// Runs one case on `threads` threads with strides wider than the shape and compares with the
 /// definition, bit for bit.
 fn check(case: &Case, threads: usize) {
-    let &Case { numbers, m, n, depth, columns, accumulate, finish } = case;
+    let &Case { dtype, m, n, depth, columns, accumulate, epilogue } = case;
     let drawn = |seed, len| {
         let mut values = uniform(seed, len);
-        if numbers == Numbers::Bf16 {
+        if dtype == FactorType::Bf16 {
             Rounding::Bf16.round_all(&mut values);
         }
         values
@@ -50,35 +50,35 @@ fn check(case: &Case, threads: usize) {
     let a_mat = MatRef::with_stride(&a_data, a_rows, a_cols, a_cols + 3);
     let b_data = drawn(2, depth * (n + 5));
     let b_mat = MatRef::with_stride(&b_data, depth, n, n + 5);
-    let mut packed = vec![f32::NAN; panel_elements(numbers, depth, n)];
+    let mut packed = vec![f32::NAN; panel_elements(dtype, depth, n)];
     if depth > 0 {
         packed
-            .chunks_exact_mut(numbers.words(depth) * PANEL_COLS)
+            .chunks_exact_mut(dtype.words(depth) * PANEL_COLS)
             .enumerate()
-            .for_each(|(p, data)| pack_columns(numbers, b_mat, p, data));
+            .for_each(|(p, data)| pack_columns(dtype, b_mat, p, data));
     }
     let (bias, mask) = (uniform(3, n), uniform(4, m * n));
     let before = uniform(5, m * (n + 2));
     let mut c_data = before.clone();
     let a = |i: usize, k: usize| if columns { a_mat.row(k)[i] } else { a_mat.row(i)[k] };
     let b = |k: usize, j: usize| b_mat.row(k)[j];
-    let round = finish && numbers == Numbers::Bf16;
+    let round = epilogue && dtype == FactorType::Bf16;
     let product = Product {
-        numbers,
-        left: if columns { Left::Columns(a_mat) } else { Left::Rows(a_mat) },
-        right: if !columns {
-            Right::Panels(Panels { data: &packed, depth, cols: n })
+        dtype,
+        lhs: if columns { Lhs::Columns(a_mat) } else { Lhs::Rows(a_mat) },
+        rhs: if !columns {
+            Rhs::Panels(Panels { data: &packed, depth, cols: n })
         } else {
-            Right::Rows(b_mat)
+            Rhs::Rows(b_mat)
         },
-        finish: match finish {
-            true => Finish {
+        epilogue: match epilogue {
+            true => Epilogue {
                 bias: Some(&bias),
                 relu: true,
                 mask: Some(MatRef::new(&mask, m, n)),
                 round,
             },
-            false => Finish::default(),
+            false => Epilogue::default(),
         },
         accumulate,
     };
@@ -95,14 +95,14 @@ fn check(case: &Case, threads: usize) {
     for i in 0..m {
         for j in 0..n {
             let start = if accumulate { before[i * (n + 2) + j] } else { 0.0 };
-            let mut expected = chain(numbers, &a, &b, depth, i, j, start);
-            if finish {
+            let mut expected = chain(dtype, &a, &b, depth, i, j, start);
+            if epilogue {
                 expected = (expected + bias[j]).max(0.0);
                 expected = if mask[i * n + j] > 0.0 { expected } else { 0.0 };
                 expected = if round { bf16::from_f32(expected).to_f32() } else { expected };
             }
             let got = c_data[i * (n + 2) + j];
-            assert_eq!(got, expected, "{numbers:?}: m {m} n {n} depth {depth} element {i},{j}");
+            assert_eq!(got, expected, "{dtype:?}: m {m} n {n} depth {depth} element {i},{j}");
         }
     }
     // What lies between the rows is nobody's to touch.
@@ -148,9 +148,9 @@ fn every_element_is_one_fused_chain_on_every_path() {
         ] {
             for bits in 0..16_u32 {
                 let on = |bit: u32| bits >> bit & 1 == 1;
-                let numbers = if on(3) { Numbers::Bf16 } else { Numbers::F32 };
-                let (columns, accumulate, finish) = (on(0), on(1), on(2) && !on(0));
-                let case = Case { numbers, m, n, depth, columns, accumulate, finish };
+                let dtype = if on(3) { FactorType::Bf16 } else { FactorType::F32 };
+                let (columns, accumulate, epilogue) = (on(0), on(1), on(2) && !on(0));
+                let case = Case { dtype, m, n, depth, columns, accumulate, epilogue };
                 check(&case, 1 + bits as usize % 2);
             }
         }
@@ -164,10 +164,10 @@ fn small_integers_are_exact() {
     let mut c = vec![0.0; m * n];
     let transposed: Vec<f32> = (0..m * depth).map(|i| a[i % m * depth + i / m]).collect();
     let product = Product {
-        numbers: Numbers::F32,
-        left: Left::Columns(MatRef::new(&transposed, depth, m)),
-        right: Right::Rows(MatRef::new(&b, depth, n)),
-        finish: Finish::default(),
+        dtype: FactorType::F32,
+        lhs: Lhs::Columns(MatRef::new(&transposed, depth, m)),
+        rhs: Rhs::Rows(MatRef::new(&b, depth, n)),
+        epilogue: Epilogue::default(),
         accumulate: false,
     };
     run(&Pool::new(2), &product, MatMut::new(&mut c, m, n));
@@ -187,12 +187,12 @@ fn packing_a_transpose_is_packing_the_transposed() {
     let matrix = MatRef::new(&data, rows, cols);
     let transposed: Vec<f32> = (0..cols * rows).map(|i| data[i % rows * cols + i / rows]).collect();
     let bits = |words: &[f32]| words.iter().map(|word| word.to_bits()).collect::<Vec<_>>();
-    for numbers in [Numbers::F32, Numbers::Bf16] {
+    for dtype in [FactorType::F32, FactorType::Bf16] {
         for panel in 0..rows.div_ceil(PANEL_COLS) {
-            let unset = vec![f32::NAN; numbers.words(cols) * PANEL_COLS];
+            let unset = vec![f32::NAN; dtype.words(cols) * PANEL_COLS];
             let (mut one, mut other) = (unset.clone(), unset);
-            pack_transposed(numbers, matrix, panel, &mut one);
-            pack_columns(numbers, MatRef::new(&transposed, cols, rows), panel, &mut other);
+            pack_transposed(dtype, matrix, panel, &mut one);
+            pack_columns(dtype, MatRef::new(&transposed, cols, rows), panel, &mut other);
             assert_eq!(bits(&one), bits(&other));
         }
     }
@@ -239,20 +239,20 @@ fn extreme_product(
     let (a, b) = (extreme(11, m * depth, 997), extreme(13, depth * n, 1009));
     let mut c = before(m * n);
     let b = MatRef::new(&b, depth, n);
-    let panel = Numbers::Bf16.words(depth) * PANEL_COLS;
-    let mut packed = vec![0.0; panel_elements(Numbers::Bf16, depth, n)];
+    let panel = FactorType::Bf16.words(depth) * PANEL_COLS;
+    let mut packed = vec![0.0; panel_elements(FactorType::Bf16, depth, n)];
     for (p, data) in packed.chunks_exact_mut(panel).enumerate() {
-        pack_columns(Numbers::Bf16, b, p, data);
+        pack_columns(FactorType::Bf16, b, p, data);
     }
-    let (left, right) = match columns {
-        true => (Left::Columns(MatRef::new(&a, depth, m)), Right::Rows(b)),
+    let (lhs, rhs) = match columns {
+        true => (Lhs::Columns(MatRef::new(&a, depth, m)), Rhs::Rows(b)),
         false => {
             let panels = Panels { data: &packed, depth, cols: n };
-            (Left::Rows(MatRef::new(&a, m, depth)), Right::Panels(panels))
+            (Lhs::Rows(MatRef::new(&a, m, depth)), Rhs::Panels(panels))
         }
     };
     let product =
-        Product { numbers: Numbers::Bf16, left, right, finish: Finish::default(), accumulate };
+        Product { dtype: FactorType::Bf16, lhs, rhs, epilogue: Epilogue::default(), accumulate };
     run(&Pool::new(1), &product, MatMut::new(&mut c, m, n));
     c.into_iter().map(|c| if c.is_nan() { f32::NAN.to_bits() } else { c.to_bits() }).collect()
 }
@@ -290,12 +290,12 @@ fn every_path_has_the_bits_of_bf16_instructions() {
 fn one_element(a: &[f32], b: &[f32], c: f32) -> f32 {
     let mut c = [c];
     let mut packed = [0.0; PANEL_COLS];
-    pack_columns(Numbers::Bf16, MatRef::new(b, b.len(), 1), 0, &mut packed);
+    pack_columns(FactorType::Bf16, MatRef::new(b, b.len(), 1), 0, &mut packed);
     let product = Product {
-        numbers: Numbers::Bf16,
-        left: Left::Rows(MatRef::new(a, 1, a.len())),
-        right: Right::Panels(Panels { data: &packed, depth: b.len(), cols: 1 }),
-        finish: Finish::default(),
+        dtype: FactorType::Bf16,
+        lhs: Lhs::Rows(MatRef::new(a, 1, a.len())),
+        rhs: Rhs::Panels(Panels { data: &packed, depth: b.len(), cols: 1 }),
+        epilogue: Epilogue::default(),
         accumulate: true,
     };
     run(&Pool::new(1), &product, MatMut::new(&mut c, 1, 1));

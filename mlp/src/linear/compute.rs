@@ -1,6 +1,6 @@
 //! What products of dense layers are computed in.
 
-use crate::gemm::Numbers;
+use crate::gemm::FactorType;
 use crate::rounding::Rounding;
 use headlong_device::cuda::blas::Math;
 use headlong_device::{DType, Device};
@@ -42,10 +42,10 @@ impl Compute {
     }
 
     /// What the factors of the processor's products hold.
-    pub(crate) const fn numbers(self) -> Numbers {
+    pub(crate) const fn factor_type(self) -> FactorType {
         match self {
-            Compute::Rounded(Rounding::Bf16) => Numbers::Bf16,
-            _ => Numbers::F32,
+            Compute::Rounded(Rounding::Bf16) => FactorType::Bf16,
+            _ => FactorType::F32,
         }
     }
 

@@ -4,26 +4,26 @@ use super::{
     Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs,
     Partials,
 };
-use crate::gemm::{self, Finish, Left, Numbers, Product, Right};
+use crate::gemm::{self, Epilogue, FactorType, Lhs, Product, Rhs};
+use crate::simd::for_each_row_tile;
 use crate::sum::{add_blocks, block};
-use crate::vector::for_each_row_tile;
 use headlong_device::pool::Pool;
 use headlong_device::{MatMut, MatRef, Stream, vectorized};
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     let (x, bias) = (args.x.read::<f32>(), args.b.map(|bias| bias.read::<f32>()));
     let panels = args.w.forward_panels().read::<f32>();
-    let (numbers, relu) = (args.w.compute().numbers(), args.activation == Activation::Relu);
+    let (dtype, relu) = (args.w.compute().factor_type(), args.activation == Activation::Relu);
     let product = Product {
-        numbers,
-        left: Left::Rows(x.view()),
-        right: Right::Panels(args.w.as_forward(panels.data())),
-        finish: Finish {
+        dtype,
+        lhs: Lhs::Rows(x.view()),
+        rhs: Rhs::Panels(args.w.as_forward(panels.data())),
+        epilogue: Epilogue {
             bias: bias.as_ref().map(|bias| bias.data()),
             relu,
             mask: None,
             // Where no ReLU follows, it may be logits.
-            round: relu && numbers == Numbers::Bf16,
+            round: relu && dtype == FactorType::Bf16,
         },
         accumulate: false,
     };
@@ -34,15 +34,15 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
     let d_z = args.d_z.read::<f32>();
     let panels = args.w.backward_panels().read::<f32>();
     let mask = args.mask.map(|mask| mask.read::<f32>());
-    let numbers = args.w.compute().numbers();
+    let dtype = args.w.compute().factor_type();
     let product = Product {
-        numbers,
-        left: Left::Rows(d_z.view()),
-        right: Right::Panels(args.w.as_backward(panels.data())),
-        finish: Finish {
+        dtype,
+        lhs: Lhs::Rows(d_z.view()),
+        rhs: Rhs::Panels(args.w.as_backward(panels.data())),
+        epilogue: Epilogue {
             mask: mask.as_ref().map(|mask| mask.view()),
-            round: numbers == Numbers::Bf16,
-            ..Finish::default()
+            round: dtype == FactorType::Bf16,
+            ..Epilogue::default()
         },
         accumulate: args.accumulate,
     };
@@ -52,7 +52,7 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
 /// The factors of a weight gradient.
 #[derive(Clone, Copy)]
 struct Factors<'a> {
-    numbers: Numbers,
+    dtype: FactorType,
     x: MatRef<'a>,
     d_z: MatRef<'a>,
 }
@@ -63,9 +63,9 @@ impl Factors<'_> {
     }
 }
 
-pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, numbers: Numbers) {
+pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, dtype: FactorType) {
     let (x, d_z) = (args.x.read::<f32>(), args.d_z.read::<f32>());
-    let factors = Factors { numbers, x: x.view(), d_z: d_z.view() };
+    let factors = Factors { dtype, x: x.view(), d_z: d_z.view() };
     let (mut d_w, mut d_b) = (args.d_w.write::<f32>(), args.d_b.map(|d_b| d_b.write::<f32>()));
     let pool = stream.pool();
     match args.partials {
@@ -117,13 +117,13 @@ fn sum_all_blocks(
 /// One block of samples, in sample order.
 fn sum_block(
     pool: &Pool,
-    Factors { numbers, x, d_z }: Factors<'_>,
+    Factors { dtype, x, d_z }: Factors<'_>,
     (d_w, d_b): (MatMut<'_>, Option<MatMut<'_>>),
     accumulate: bool,
 ) {
-    let finish = Finish::default();
+    let epilogue = Epilogue::default();
     let product =
-        Product { numbers, left: Left::Columns(d_z), right: Right::Rows(x), finish, accumulate };
+        Product { dtype, lhs: Lhs::Columns(d_z), rhs: Rhs::Rows(x), epilogue, accumulate };
     match d_b {
         Some(mut d_b) => gemm::run_with_row_sums(pool, &product, d_w, d_b.row_mut(0)),
         None => gemm::run(pool, &product, d_w),

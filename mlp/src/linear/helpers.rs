@@ -1,84 +1,35 @@
 //! Launches of `linear.cu`: what is done beside the products.
 
 use crate::cuda::{SCRATCH_BYTES, THREADS, blocks, scratch};
-use headlong_device::cuda::{Build, CudaStream, Define, DevicePtr, Launch, Source};
+use headlong_device::cuda::{
+    Build, CudaStream, Define, DevicePtr, Launch, Mats, Source, kernel_args,
+};
 use headlong_device::{DType, Mat};
 
 pub static SOURCE: Source = Source { name: "mlp/linear", text: include_str!("linear.cu") };
 
-/// As in `linear.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct MaskArgs {
-    pub(super) output: DevicePtr,
-    pub(super) gradient: DevicePtr,
-    pub(super) output_stride: u64,
-    pub(super) gradient_stride: u64,
-    pub(super) rows: u64,
-    pub(super) cols: u64,
-}
+kernel_args! {
+    pub struct MaskArgs(output, gradient) { rows, cols: u64; }
 
-/// As in `linear.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct BiasArgs {
-    pub(super) values: DevicePtr,
-    pub(super) bias: DevicePtr,
-    pub(super) stride: u64,
-    pub(super) rows: u64,
-    pub(super) cols: u64,
-    pub(super) relu: u64,
-}
+    pub struct BiasArgs { values, bias: DevicePtr; stride, rows, cols, relu: u64; }
 
-/// As in `linear.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct BiasGradientArgs {
-    pub(super) gradient: DevicePtr,
-    pub(super) d_bias: DevicePtr,
-    pub(super) sums: DevicePtr,
-    pub(super) stride: u64,
-    pub(super) rows: u64,
-    pub(super) cols: u64,
-    pub(super) parts: u64,
-    pub(super) accumulate: u64,
-}
+    pub struct BiasGradientArgs {
+        gradient, d_bias, sums: DevicePtr;
+        stride, rows, cols, parts, accumulate: u64;
+    }
 
-/// As in `linear.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct TreeArgs {
-    pub(super) blocks: DevicePtr,
-    pub(super) total: DevicePtr,
-    pub(super) blocks_stride: u64,
-    pub(super) total_stride: u64,
-    pub(super) rows: u64,
-    pub(super) cols: u64,
-    pub(super) count: u64,
-    pub(super) accumulate: u64,
-}
+    pub struct TreeArgs(blocks, total) { rows, cols, count, accumulate: u64; }
 
-/// As in `linear.cu`.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-pub struct CopyArgs {
-    pub(super) from: DevicePtr,
-    pub(super) to: DevicePtr,
-    pub(super) from_stride: u64,
-    pub(super) to_stride: u64,
-    pub(super) rows: u64,
-    pub(super) cols: u64,
-    pub(super) padded_cols: u64,
+    #[derive(Default)]
+    pub struct CopyArgs(from, to) { rows, cols, padded_cols: u64; }
 }
 
 /// Copies of one launch: as in `linear.cu`.
 const MAX_COPIES: usize = 16;
 
-/// As in `linear.cu`.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-pub struct CopiesArgs {
-    pub(super) copies: [CopyArgs; MAX_COPIES],
+kernel_args! {
+    #[derive(Default)]
+    pub struct CopiesArgs { copies: [CopyArgs; MAX_COPIES]; }
 }
 
 /// The instance for activations of a type.
@@ -110,10 +61,7 @@ pub fn copy_rounded<'a>(stream: &CudaStream, pairs: impl Iterator<Item = (&'a Ma
         let mut launched = CopiesArgs::default();
         for (copy, (from, to)) in launched.copies.iter_mut().zip(pairs.by_ref()) {
             *copy = CopyArgs {
-                from: from.device_ptr(),
-                to: to.device_ptr(),
-                from_stride: from.stride() as u64,
-                to_stride: to.stride() as u64,
+                mats: Mats::new([from, to]),
                 rows: from.rows() as u64,
                 cols: from.cols() as u64,
                 padded_cols: filled_up(to) as u64,
@@ -149,10 +97,7 @@ pub fn add_bias(stream: &CudaStream, values: &Mat, bias: &Mat, relu: bool) {
 /// Zeros in the gradient where the output is not above zero.
 pub fn mask_gradient(stream: &CudaStream, output: &Mat, gradient: &Mat) {
     let launched = MaskArgs {
-        output: output.device_ptr(),
-        gradient: gradient.device_ptr(),
-        output_stride: output.stride() as u64,
-        gradient_stride: gradient.stride() as u64,
+        mats: Mats::new([output, gradient]),
         rows: gradient.rows() as u64,
         cols: gradient.cols() as u64,
     };
@@ -197,10 +142,7 @@ pub fn bias_gradient(stream: &CudaStream, d_z: &Mat, d_b: &Mat, accumulate: bool
 /// Adds up blocks in the tree of [`crate::sum`], and uses them up.
 pub fn add_blocks(stream: &CudaStream, blocks: &Mat, total: &Mat, count: usize, accumulate: bool) {
     let launched = TreeArgs {
-        blocks: blocks.device_ptr(),
-        total: total.device_ptr(),
-        blocks_stride: blocks.stride() as u64,
-        total_stride: total.stride() as u64,
+        mats: Mats::new([blocks, total]),
         rows: total.rows() as u64,
         cols: total.cols() as u64,
         count: count as u64,

@@ -206,7 +206,7 @@ pub(crate) fn backward_weights_beside(
         shape("block sums of the bias", &partials.bias, partials.sum_blocks, outputs);
     }
     match stream.device() {
-        Device::Cpu => cpu::backward_weights(stream, args, beside.compute.numbers()),
+        Device::Cpu => cpu::backward_weights(stream, args, beside.compute.factor_type()),
         Device::Cuda(_) => cuda::backward_weights(stream, args, beside),
         device => unreachable!("no op runs on {device}"),
     }

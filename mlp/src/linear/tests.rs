@@ -252,21 +252,11 @@ mod cuda_tests {
 
     #[test]
     fn layouts() {
-        layout_test!(
-            CopyArgs, &SOURCE, &[]; from, to, from_stride, to_stride, rows, cols, padded_cols
-        );
-        layout_test!(CopiesArgs, &SOURCE, &[]; copies);
-        layout_test!(
-            MaskArgs, &SOURCE, &[]; output, gradient, output_stride, gradient_stride, rows, cols
-        );
-        layout_test!(BiasArgs, &SOURCE, &[]; values, bias, stride, rows, cols, relu);
-        layout_test!(
-            BiasGradientArgs, &SOURCE, &[]; gradient, d_bias, sums, stride, rows, cols, parts,
-            accumulate
-        );
-        layout_test!(
-            TreeArgs, &SOURCE, &[];
-            blocks, total, blocks_stride, total_stride, rows, cols, count, accumulate
-        );
+        layout_test!(CopyArgs, &SOURCE, &[]);
+        layout_test!(CopiesArgs, &SOURCE, &[]);
+        layout_test!(MaskArgs, &SOURCE, &[]);
+        layout_test!(BiasArgs, &SOURCE, &[]);
+        layout_test!(BiasGradientArgs, &SOURCE, &[]);
+        layout_test!(TreeArgs, &SOURCE, &[]);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Compute;
 use crate::gemm::{PANEL_COLS, Panels};
-use crate::vector::{PanelsMut, change_bands, pack_bands};
+use crate::simd::{PanelsMut, change_bands, pack_bands};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, SlotId, Stream};
 
 /// Weights of one layer, logically out × in, with the packed copies that products read.
@@ -62,7 +62,7 @@ impl WeightsPlan {
             scratch.matrix(&format!("{name}.{what}"), compute.dtype(), rows, cols)
         };
         let panels = |cols: usize| cols.div_ceil(PANEL_COLS);
-        let words = |depth| compute.numbers().words(depth);
+        let words = |depth| compute.factor_type().words(depth);
         let copies = match compute.is_16_bit() {
             true => {
                 let (rows, cols) = (outputs.next_multiple_of(8), inputs.next_multiple_of(8));
@@ -163,8 +163,8 @@ impl Weights {
     }
 
     fn panels_mut<'a>(&self, forward: &'a mut [f32], backward: &'a mut [f32]) -> PanelsMut<'a> {
-        let (numbers, rounding) = (self.compute.numbers(), self.compute.rounding());
-        PanelsMut { forward, backward, shape: (self.outputs(), self.inputs()), numbers, rounding }
+        let (dtype, rounding) = (self.compute.factor_type(), self.compute.rounding());
+        PanelsMut { forward, backward, shape: (self.outputs(), self.inputs()), dtype, rounding }
     }
 
     /// The slot of the values.

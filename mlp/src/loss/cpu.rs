@@ -1,8 +1,8 @@
 //! The CPU body: a block of samples a task.
 
 use super::{Loss, LossArgs};
+use crate::simd::for_each_row_tile;
 use crate::sum::block;
-use crate::vector::for_each_row_tile;
 use headlong_device::pool::Pool;
 use headlong_device::{Mat, MatMut, MatRef, Stream};
 

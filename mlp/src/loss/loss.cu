@@ -20,14 +20,14 @@ struct LossKernelArgs {
     const float *labels;
     float *d_logits;
     float *sums;
-    // Sums of parts, max_parts for each block, where that is more than one.
-    double *parts;
-    // What the gradient is multiplied with besides; null: nothing.
-    const float *loss_scale;
     u64 logits_stride;
     u64 labels_stride;
     u64 d_logits_stride;
     u64 sums_stride;
+    // Sums of parts, max_parts for each block, where that is more than one.
+    double *parts;
+    // What the gradient is multiplied with besides; null: nothing.
+    const float *loss_scale;
     u64 samples;
     u64 block_len;
     u64 blocks;

@@ -4,7 +4,7 @@ use super::{
     FIRST_BAD, GOOD_STEPS, INVERSE, LARGEST, LARGEST_COUNT, LossScale, NO_QUAD, NUM_SKIPPED, SCALE,
     SKIP, SMALLEST, WAS_SKIPPED, WAS_SMALLEST,
 };
-use crate::vector::for_each_row_tile;
+use crate::simd::for_each_row_tile;
 use headlong_device::{Arena, Mat, Stream, vectorized};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -2,17 +2,13 @@
 
 use super::LossScale;
 use crate::cuda::{THREADS, blocks};
-use headlong_device::cuda::{DevicePtr, DeviceStep, Launch, Source};
+use headlong_device::cuda::{DevicePtr, DeviceStep, Launch, Source, kernel_args};
 use headlong_device::{Arena, Stream};
 
 pub static SOURCE: Source = Source { name: "mlp/loss-scale", text: include_str!("loss_scale.cu") };
 
-/// As in `unscale.cuh`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct UnscaleArgs {
-    pub(super) state: DevicePtr,
-    pub(super) overflow: DevicePtr,
+kernel_args! {
+    pub struct UnscaleArgs { state, overflow: DevicePtr; }
 }
 
 impl UnscaleArgs {
@@ -26,25 +22,13 @@ impl UnscaleArgs {
     }
 }
 
-/// As in `loss_scale.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct CheckArgs {
-    pub(super) gradients: DevicePtr,
-    pub(super) overflow: DevicePtr,
-    pub(super) state: DevicePtr,
-    pub(super) skip_dense: DevicePtr,
-    pub(super) skip_sparse: DevicePtr,
-    pub(super) quads: u64,
-}
+kernel_args! {
+    pub struct CheckArgs {
+        gradients, overflow, state, skip_dense, skip_sparse: DevicePtr;
+        quads: u64;
+    }
 
-/// As in `loss_scale.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct AdjustArgs {
-    pub(super) state: DevicePtr,
-    pub(super) overflow: DevicePtr,
-    pub(super) growth_interval: u32,
+    pub struct AdjustArgs { state, overflow: DevicePtr; growth_interval: u32; }
 }
 
 pub fn check(stream: &Stream, scale: &LossScale, gradients: &Arena, steps: [DevicePtr; 2]) {

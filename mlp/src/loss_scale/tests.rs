@@ -275,10 +275,8 @@ mod cuda_tests {
 
     #[test]
     fn layouts() {
-        layout_test!(
-            CheckArgs, &SOURCE, &[]; gradients, overflow, state, skip_dense, skip_sparse, quads
-        );
-        layout_test!(AdjustArgs, &SOURCE, &[]; state, overflow, growth_interval);
-        layout_test!(UnscaleArgs, &UNSCALE, &[]; state, overflow);
+        layout_test!(CheckArgs, &SOURCE, &[]);
+        layout_test!(AdjustArgs, &SOURCE, &[]);
+        layout_test!(UnscaleArgs, &UNSCALE, &[]);
     }
 }

@@ -1,6 +1,6 @@
 //! The slots of stacks, before there is memory for them.
 
-use super::aside::Aside;
+use super::side_stream::SideStream;
 use super::{Between, Layer, Mlp};
 use crate::error::Result;
 use crate::linear::{Activation, Compute, Partials, WeightsPlan};
@@ -229,7 +229,13 @@ impl MlpPlan {
         let rounded = self
             .rounded
             .map(|ends| ends.map(|(slot, width)| arenas.activations.mat(slot).columns(0, width)));
-        Mlp { kind: self.kind, compute: self.compute, layers, rounded, aside: Aside::default() }
+        Mlp {
+            kind: self.kind,
+            compute: self.compute,
+            layers,
+            rounded,
+            side_stream: SideStream::default(),
+        }
     }
 }
 

@@ -277,7 +277,7 @@ mod cuda_tests {
     }
 
     #[test]
-    fn a_companion_and_a_capture_change_no_bit() {
+    fn a_side_stream_and_a_capture_change_no_bit() {
         let Some(alone) = stream() else { return };
         let Some(device) = device() else { return };
         for (widths, sum_blocks) in [(&STACKS[0], 4), (&STACKS[1], 1)] {
@@ -289,8 +289,8 @@ mod cuda_tests {
             let pool = std::sync::Arc::new(headlong_device::pool::Pool::new(1));
             let two =
                 [(); 2].map(|()| Stream::cuda(&device, std::sync::Arc::clone(&pool)).unwrap());
-            let [stream, companion] = two;
-            let stream = stream.with_companion(companion);
+            let [stream, side] = two;
+            let stream = stream.with_side_stream(side);
             clear();
             assert_eq!(model.step(&stream, false), loss);
             assert_same(&gradients(&model), &expected);

@@ -4,8 +4,8 @@ use super::StepArgs;
 use crate::linear::Weights;
 use crate::loss_scale::LossScale;
 use crate::mlp::{Layer, Mlp};
+use crate::simd::for_each_chunk_of_three;
 use crate::sum::tree;
-use crate::vector::for_each_chunk_of_three;
 use headlong_device::{Arena, Stream, vectorized};
 use std::ops::Range;
 

@@ -6,6 +6,7 @@ use crate::linear::copy_rounded;
 use crate::mlp::Mlp;
 use headlong_device::cuda::{
     Build, CudaStream, Define, DeviceMemory, DevicePtr, Launch, OptimizerConstants, Source,
+    kernel_args,
 };
 use headlong_device::optimizer::Optimizer;
 use headlong_device::{Arena, DType, Mat, Stream};
@@ -21,43 +22,20 @@ const _: () = assert!(NORM_PARTS * size_of::<f64>() <= SCRATCH_BYTES);
 /// rounded behind it.
 const MAX_COPIES: usize = 32;
 
-/// As in `optim.cu`.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-pub struct Copied {
-    pub(super) to: DevicePtr,
-    pub(super) first: u64,
-    pub(super) count: u32,
-    pub(super) cols: u32,
-    pub(super) stride: u32,
-    pub(super) aligned: u32,
-}
+kernel_args! {
+    #[derive(Default)]
+    pub struct Copied { to: DevicePtr; first: u64; count, cols, stride, aligned: u32; }
 
-/// As in `optim.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct OptimArgs {
-    pub(super) weights: DevicePtr,
-    pub(super) gradients: DevicePtr,
-    pub(super) first: DevicePtr,
-    pub(super) second: DevicePtr,
-    pub(super) step: DevicePtr,
-    pub(super) sum_of_squares: DevicePtr,
-    pub(super) loss_scale: DevicePtr,
-    pub(super) quads: u64,
-    pub(super) constants: OptimizerConstants,
-    pub(super) clip: f32,
-    pub(super) num_copies: u32,
-    pub(super) copies: [Copied; MAX_COPIES],
-}
+    pub struct OptimArgs {
+        weights, gradients, first, second, step, sum_of_squares, loss_scale: DevicePtr;
+        quads: u64;
+        constants: OptimizerConstants;
+        clip: f32;
+        num_copies: u32;
+        copies: [Copied; MAX_COPIES];
+    }
 
-/// As in `optim.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct NormArgs {
-    pub(super) gradients: DevicePtr,
-    pub(super) sums: DevicePtr,
-    pub(super) quads: u64,
+    pub struct NormArgs { gradients, sums: DevicePtr; quads: u64; }
 }
 
 fn defines(optimizer: &Optimizer, copies: DType) -> [Define; 2] {

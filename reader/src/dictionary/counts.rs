@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use headlong_device::pool::Pool;
-use headlong_device::vector::prefetch;
+use headlong_device::simd::prefetch;
 
 use super::AHEAD;
 use super::runs::Entry;

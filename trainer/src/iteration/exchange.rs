@@ -128,7 +128,7 @@ fn all_reduce(at: &At<'_>) -> Result<()> {
     let reduced = communicator.all_reduce_chunks(&mut gradients, *chunk_len, &mut |ready, all| {
         let ready = ready.start.min(len)..ready.end.min(len);
         if updated.is_ok() && !is_scaled {
-            updated = tables.update_replicated(at, &all[..len], ready);
+            updated = tables.update_replicated_range(at, &all[..len], ready);
         }
     });
     reduced.map_err(exchange_failed("the gradients"))?;

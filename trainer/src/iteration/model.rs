@@ -243,8 +243,7 @@ impl Model {
             cross: cross.map(|plan| plan.build(&arenas)),
             top: top.build(&arenas),
         };
-        let on_device = stream.as_cuda().is_some();
-        let tables = Tables::new(tables, on_device, knows_all_ids(config, &parts));
+        let tables = Tables(tables);
         let interaction = Interaction::new(config.model.interaction, compute.rounding());
         let assembled = Assembled { tables, networks, interaction, arenas, dense_states, slots };
         let mut model = Self::assemble(config, parts, sizes, assembled);

@@ -46,7 +46,7 @@ pub(crate) fn find_groups(models: &[&Model], remote: bool) -> Vec<Group> {
         }
         let hidden = own.is_some();
         let tensors = own.unwrap_or_else(|| models[0].tables.tensors(table).to_vec());
-        let in_one_piece = spec.grain == Grain::Whole || models[0].tables.is_alone();
+        let in_one_piece = spec.grain == Grain::Whole || models[0].tables.is_single_rank();
         match spec.keys {
             Keys::RawIds => vec![entries(models, table, &tensors, remote)],
             Keys::RowIndices if hidden && in_one_piece => whole(table, &spec.name, &tensors),

@@ -6,7 +6,7 @@ use crate::error::failed;
 use crate::error::{Error, Result};
 use headlong_device::DeviceError;
 use headlong_device::cuda::CudaDevice;
-use headlong_device::vector::{Isa, allow_bf16, force_isa, has_bf16, isa};
+use headlong_device::simd::{Isa, allow_bf16, force_isa, has_bf16, isa};
 use serde::Serialize;
 use std::path::Path;
 

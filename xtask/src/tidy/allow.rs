@@ -129,7 +129,7 @@ pub const LONG_FILES: &[Exception] = &[];
 
 /// Files in which `unsafe` may stand.
 pub const UNSAFE_FILES: &[Exception] = &[
-    always("device/src/**", "memory, streams, vector dispatch, foreign calls: the ground floor"),
+    always("device/src/**", "memory, streams, SIMD dispatch, foreign calls: the base crate"),
     always("**/cuda.rs", "an op's CUDA launcher"),
     only("reader/src/disk/uring.rs", "the kernel writes into the buffers of reads in flight"),
     only(
@@ -140,8 +140,8 @@ pub const UNSAFE_FILES: &[Exception] = &[
         "device/tests/conformance/**",
         "calls of the driver that the crate's surface does not let through",
     ),
-    always("embedding/src/**/vector.rs", "an op's vector kernel"),
-    always("mlp/src/**/vector/**", "an op's vector kernels"),
+    always("embedding/src/**/simd.rs", "an op's SIMD kernel"),
+    always("mlp/src/**/simd/**", "an op's SIMD kernels"),
     only(
         "reader/src/criteo/parse/avx512.rs",
         "vector kernel of the parser: 64 bytes at a time, by intrinsics",

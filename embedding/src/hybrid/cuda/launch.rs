@@ -1,12 +1,12 @@
 //! Launches of what only several ranks need: slots of requests, and what an owner is asked for.
 
+use super::steps::keep;
 use super::{DeviceHybridRoute, RankTables, SlotShape};
 use crate::cuda::Instance;
 use crate::cuda::layout::{BLOCK, blocks};
-use crate::error::Result;
 use crate::hybrid::set::HybridTable;
 use headlong_device::Mat;
-use headlong_device::cuda::{CudaStream, DevicePtr, Launch, Source};
+use headlong_device::cuda::{CudaStream, DevicePtr, Launch, Source, kernel_args};
 
 /// Slots of requests and of vectors.
 pub(crate) static EXCHANGE: Source = Source {
@@ -18,53 +18,18 @@ pub(crate) static EXCHANGE: Source = Source {
     ),
 };
 
-/// `struct RequestArgs`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RequestArgs {
-    pub(super) tables: DevicePtr,
-    pub(super) tile_tables: DevicePtr,
-    pub(super) num_entries: DevicePtr,
-    pub(super) bases: DevicePtr,
-    pub(super) keys: DevicePtr,
-    pub(super) values: DevicePtr,
-    pub(super) row_numbers: DevicePtr,
-    pub(super) row_starts: DevicePtr,
-    pub(super) firsts: DevicePtr,
-    pub(super) places: DevicePtr,
-    pub(super) ids: DevicePtr,
-    pub(super) origins: DevicePtr,
-    pub(super) destinations: DevicePtr,
-    pub(super) lengths: DevicePtr,
-    pub(super) flags: DevicePtr,
-    pub(super) num_tables: u32,
-    pub(super) num_owners: u32,
-    pub(super) num_tiles: u32,
-    pub(super) slot_words: u32,
-    pub(super) slot_rows: u32,
-    pub(super) slot_elements: u32,
-}
+kernel_args! {
+    pub(super) struct RequestArgs {
+        tables, tile_tables, num_entries, bases, keys, values, row_numbers, row_starts, firsts,
+        places, ids, origins, destinations, lengths, flags: DevicePtr;
+        num_tables, num_owners, num_tiles, slot_words, slot_rows, slot_elements: u32;
+    }
 
-/// `struct AskedArgs`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct AskedArgs {
-    pub(super) tables: DevicePtr,
-    pub(super) tile_tables: DevicePtr,
-    pub(super) ids: DevicePtr,
-    pub(super) places: DevicePtr,
-    pub(super) num_entries: DevicePtr,
-    pub(super) keys: DevicePtr,
-    pub(super) values: DevicePtr,
-    pub(super) vectors: DevicePtr,
-    pub(super) lengths: DevicePtr,
-    pub(super) flags: DevicePtr,
-    pub(super) num_tables: u32,
-    pub(super) num_sources: u32,
-    pub(super) num_tiles: u32,
-    pub(super) slot_words: u32,
-    pub(super) slot_rows: u32,
-    pub(super) slot_elements: u32,
+    pub(super) struct AskedArgs {
+        tables, tile_tables, ids, places, num_entries, keys, values, vectors, lengths,
+        flags: DevicePtr;
+        num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements: u32;
+    }
 }
 
 impl RankTables {
@@ -124,7 +89,11 @@ impl RankTables {
     }
 
     /// Sorts what sources ask for into this owner's rows.
-    pub(super) fn accept(&self, stream: &CudaStream, route: &DeviceHybridRoute) {
+    pub(in crate::hybrid) fn receive_requests(
+        &self,
+        stream: &CudaStream,
+        route: &DeviceHybridRoute,
+    ) {
         let args = self.asked_args(route);
         let defines = Instance::GENERIC.defines();
         stream.run(&EXCHANGE, &defines, "asked_bounds", Launch::new(1, BLOCK), &args);
@@ -137,17 +106,21 @@ impl RankTables {
     }
 
     /// Copies the rows asked for into the slots of vectors.
-    pub(super) fn answer(
+    pub(in crate::hybrid) fn owner_lookup(
         &self,
         stream: &CudaStream,
         tables: &[HybridTable],
         route: &DeviceHybridRoute,
         vectors: &Mat,
-    ) -> Result<()> {
+    ) {
+        self.check_slots(vectors);
         for table in self.hidden(tables) {
             let first = 4 * table.layout.first_entry();
             let count = route.at(route.places.num_asked).offset(4 * table.table);
-            table.lookup(stream, route.asked.keys().offset(first), count)?;
+            let looked_up = table.lookup(stream, route.asked.keys().offset(first), count);
+            if looked_up.is_err() {
+                return keep(stream, looked_up);
+            }
         }
         let args = AskedArgs {
             keys: route.asked.keys(),
@@ -157,7 +130,6 @@ impl RankTables {
         };
         let tiles = blocks(self.owned_layout.num_tiles, stream.device().multiprocessors(), 16);
         stream.run(&EXCHANGE, &self.instance.defines(), "answer", Launch::new(tiles, BLOCK), &args);
-        Ok(())
     }
 }
 
@@ -168,16 +140,7 @@ mod cuda_tests {
 
     #[test]
     fn arguments_lie_as_kernels_read_them() {
-        layout_test!(
-            RequestArgs, &EXCHANGE, &[];
-            tables, tile_tables, num_entries, bases, keys, values, row_numbers, row_starts, firsts,
-            places, ids, origins, destinations, lengths, flags, num_tables, num_owners, num_tiles,
-            slot_words, slot_rows, slot_elements
-        );
-        layout_test!(
-            AskedArgs, &EXCHANGE, &[];
-            tables, tile_tables, ids, places, num_entries, keys, values, vectors, lengths, flags,
-            num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements
-        );
+        layout_test!(RequestArgs, &EXCHANGE, &[]);
+        layout_test!(AskedArgs, &EXCHANGE, &[]);
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! route     keys put frequent rows first, then those of owner 0, 1, …; unique rows of an owner are neighbours → slots of ids
-//! accept    slots of ids of all sources → one sort → this owner's rows
-//! answer    rows → slots of vectors             pool     slots of vectors and the replica → vectors
+//! requests  slots of ids of all sources → one sort → this owner's rows
+//! lookup    rows → slots of vectors             pool     slots of vectors and the replica → vectors
 //! reduce    one gradient per row → slots of gradients, block of frequent gradients
 //! update    gradients of all sources, in the order of sources → one step a row; likewise the frequent rows
 //! ```
@@ -22,6 +22,7 @@ pub(crate) use launch::EXCHANGE;
 
 use super::partition::{Owner, Partition};
 use super::reduce::FrequentLayout;
+use super::route::HybridRoute;
 use super::set::{Deduplicate, HybridOptions, HybridTable};
 use crate::cuda::layout::{Layout, Places, Table};
 use crate::cuda::set::{check_specs, partial_bytes};
@@ -264,23 +265,31 @@ impl DeviceHybridRoute {
     fn at(&self, place: usize) -> DevicePtr {
         self.memory.ptr().offset(place)
     }
+}
 
-    /// The slots of ids.
-    pub(super) fn id_slots(&self) -> DeviceSlots {
-        let (from, to) = (self.at(self.places.requests), self.at(self.places.asked));
-        DeviceSlots {
-            from,
-            to,
-            bytes_per_peer: self.slot_bytes,
-            lengths: self.at(self.places.request_lengths),
-        }
+impl HybridRoute {
+    /// The slots of ids of a route on a device: an exchange sends each peer its slot and receives
+    /// one of each.
+    ///
+    /// # Panics
+    /// When the route is in the memory of the host.
+    pub fn id_slots(&self) -> DeviceSlots {
+        let route = self.device();
+        let [from, to, lengths] =
+            [route.places.requests, route.places.asked, route.places.request_lengths]
+                .map(|place| route.at(place));
+        DeviceSlots { from, to, bytes_per_peer: route.slot_bytes, lengths }
     }
 
-    /// Where the lengths of the slots of vectors are, in bytes: as owners send them, and as
-    /// gradients go back.
-    pub(super) fn vector_lengths(&self) -> [DevicePtr; 2] {
-        let gradients = self.places.request_lengths + 4 * self.num_peers;
-        [self.at(self.places.answer_lengths), self.at(gradients)]
+    /// On a device, where the bytes that count in each peer's slot of vectors are, u32: in those
+    /// that this rank sends as an owner, and in those of gradients that it sends back.
+    ///
+    /// # Panics
+    /// As [`Self::id_slots`].
+    pub fn vector_lengths(&self) -> [DevicePtr; 2] {
+        let route = self.device();
+        let gradients = route.places.request_lengths + 4 * route.num_peers;
+        [route.at(route.places.answer_lengths), route.at(gradients)]
     }
 }
 

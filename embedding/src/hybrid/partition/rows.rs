@@ -1,7 +1,7 @@
 //! The rows that lists name, found in one access.
 
 use super::Code;
-use headlong_device::vector::prefetch;
+use headlong_device::simd::prefetch;
 
 /// Marks an empty entry; no table has this row.
 const EMPTY: u64 = u64::MAX;

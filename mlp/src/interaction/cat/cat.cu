@@ -29,11 +29,11 @@ struct CatBackwardArgs {
     const Value *d_out;
     Value *d_bottom;
     Pooled *d_vectors;
-    UnscaleArgs unscale;
     u64 bottom_stride;
     u64 d_out_stride;
     u64 d_bottom_stride;
     u64 d_vectors_stride;
+    UnscaleArgs unscale;
     u64 samples;
     u64 bottom_cols;
     u64 vectors_cols;

@@ -2,7 +2,7 @@
 
 use super::{BackwardArgs, ForwardArgs};
 use crate::linear::Activation;
-use crate::vector::{for_each_row_tile, for_each_row_tile_of_two};
+use crate::simd::{for_each_row_tile, for_each_row_tile_of_two};
 use headlong_device::Stream;
 
 /// Samples of a task.

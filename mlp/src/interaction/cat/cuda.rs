@@ -4,7 +4,7 @@ use super::{BackwardArgs, ForwardArgs};
 use crate::cuda::{THREADS, blocks};
 use crate::linear::Activation;
 use crate::loss_scale::UnscaleArgs;
-use headlong_device::cuda::{Build, Define, DevicePtr, Launch, Source};
+use headlong_device::cuda::{Build, Define, Launch, Mats, Source, kernel_args};
 use headlong_device::{DType, Stream};
 
 pub static SOURCE: Source = Source {
@@ -12,48 +12,18 @@ pub static SOURCE: Source = Source {
     text: concat!(include_str!("../../loss_scale/unscale.cuh"), include_str!("cat.cu")),
 };
 
-/// As in `cat.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct CatForwardArgs {
-    pub(super) bottom: DevicePtr,
-    pub(super) vectors: DevicePtr,
-    pub(super) out: DevicePtr,
-    pub(super) bottom_stride: u64,
-    pub(super) vectors_stride: u64,
-    pub(super) out_stride: u64,
-    pub(super) samples: u64,
-    pub(super) bottom_cols: u64,
-    pub(super) vectors_cols: u64,
-}
+kernel_args! {
+    pub struct CatForwardArgs(bottom, vectors, out) { samples, bottom_cols, vectors_cols: u64; }
 
-/// As in `cat.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct CatBackwardArgs {
-    pub(super) bottom: DevicePtr,
-    pub(super) d_out: DevicePtr,
-    pub(super) d_bottom: DevicePtr,
-    pub(super) d_vectors: DevicePtr,
-    pub(super) unscale: UnscaleArgs,
-    pub(super) bottom_stride: u64,
-    pub(super) d_out_stride: u64,
-    pub(super) d_bottom_stride: u64,
-    pub(super) d_vectors_stride: u64,
-    pub(super) samples: u64,
-    pub(super) bottom_cols: u64,
-    pub(super) vectors_cols: u64,
-    pub(super) relu: u64,
+    pub struct CatBackwardArgs(bottom, d_out, d_bottom, d_vectors) {
+        unscale: UnscaleArgs;
+        samples, bottom_cols, vectors_cols, relu: u64;
+    }
 }
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     let launched = CatForwardArgs {
-        bottom: args.bottom.device_ptr(),
-        vectors: args.vectors.device_ptr(),
-        out: args.out.device_ptr(),
-        bottom_stride: args.bottom.stride() as u64,
-        vectors_stride: args.vectors.stride() as u64,
-        out_stride: args.out.stride() as u64,
+        mats: Mats::new([args.bottom, args.vectors, args.out]),
         samples: args.bottom.rows() as u64,
         bottom_cols: args.bottom.cols() as u64,
         vectors_cols: args.vectors.cols() as u64,
@@ -64,15 +34,8 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
 
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     let launched = CatBackwardArgs {
-        bottom: args.bottom.device_ptr(),
-        d_out: args.d_out.device_ptr(),
-        d_bottom: args.d_bottom.device_ptr(),
-        d_vectors: args.d_vectors.device_ptr(),
+        mats: Mats::new([args.bottom, args.d_out, args.d_bottom, args.d_vectors]),
         unscale: UnscaleArgs::new(args.loss_scale),
-        bottom_stride: args.bottom.stride() as u64,
-        d_out_stride: args.d_out.stride() as u64,
-        d_bottom_stride: args.d_bottom.stride() as u64,
-        d_vectors_stride: args.d_vectors.stride() as u64,
         samples: args.bottom.rows() as u64,
         bottom_cols: args.bottom.cols() as u64,
         vectors_cols: args.d_vectors.cols() as u64,

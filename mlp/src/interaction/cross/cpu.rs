@@ -1,7 +1,7 @@
 //! The CPU bodies: one pass over the rows each; products are those of [`crate::linear`].
 
 use super::{BackwardArgs, ForwardArgs, Place};
-use crate::vector::{for_each_row_tile, for_each_row_tile_of_two};
+use crate::simd::{for_each_row_tile, for_each_row_tile_of_two};
 use headlong_device::{Stream, vectorized};
 
 /// Samples of a task.

@@ -32,7 +32,7 @@
 //! # Work
 //! On the CPU it blocks until done and allocates nothing. On a device each layer enqueues two
 //! products and a kernel, backwards four products and a kernel; weight gradients run on the
-//! stream's companion, where it has one, beside the data gradient that the same gradient is waited
+//! stream's side stream, where it has one, beside the data gradient that the same gradient is waited
 //! for. Errors: none; wrong shapes panic.
 //!
 //! # Source

@@ -1,9 +1,9 @@
 //! The CPU bodies: bands of samples over the pool, one sample after the other.
 
-use super::vector::{self, Features};
+use super::simd::{self, Features};
 use super::{BackwardArgs, ForwardArgs};
 use crate::linear::Activation;
-use crate::vector::{for_each_row_tile, for_each_row_tile_of_two};
+use crate::simd::{for_each_row_tile, for_each_row_tile_of_two};
 use headlong_device::{MatRef, Stream};
 
 /// Samples of a task.
@@ -21,7 +21,7 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
                     Features { bottom: bottom.row(first + row), vectors: vectors.row(first + row) };
                 let (copy, products) = out.row_mut(row).split_at_mut(features.bottom.len());
                 copy.copy_from_slice(features.bottom);
-                vector::products(&features, products, next(vectors.view(), first + row));
+                simd::products(&features, products, next(vectors.view(), first + row));
             }
         },
     );
@@ -46,9 +46,9 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
                 let (copy, products) = d_out.row(first + row).split_at(d_bottom.len());
                 d_bottom.copy_from_slice(copy);
                 let written = (&mut *d_bottom, d_vectors.row_mut(row));
-                vector::gradients(&features, products, written, next(vectors.view(), first + row));
+                simd::gradients(&features, products, written, next(vectors.view(), first + row));
                 if relu {
-                    vector::mask(d_bottom, features.bottom);
+                    simd::mask(d_bottom, features.bottom);
                 }
             }
         },

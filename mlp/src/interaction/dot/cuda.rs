@@ -5,7 +5,7 @@ use super::{BackwardArgs, ForwardArgs};
 use crate::cuda::blocks;
 use crate::linear::Activation;
 use crate::loss_scale::UnscaleArgs;
-use headlong_device::cuda::{Build, CudaStream, Define, DevicePtr, Launch, Source};
+use headlong_device::cuda::{Build, CudaStream, Define, Launch, Mats, Source, kernel_args};
 use headlong_device::{DType, Mat, Stream};
 
 pub static SOURCE: Source = Source {
@@ -15,43 +15,63 @@ pub static SOURCE: Source = Source {
 
 /// Most shared memory of a block: two blocks and more fit a multiprocessor of any architecture that
 /// is compiled for.
-const MAX_SHARED_BYTES: usize = 72 << 10;
+pub const MAX_SHARED_BYTES: usize = 72 << 10;
 
 /// Samples of a block, at most.
-const MAX_WARPS: usize = 4;
+pub const MAX_WARPS: usize = 4;
 
-/// As in `dot.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct DotForwardArgs {
-    pub(super) bottom: DevicePtr,
-    pub(super) vectors: DevicePtr,
-    pub(super) out: DevicePtr,
-    pub(super) bottom_stride: u64,
-    pub(super) vectors_stride: u64,
-    pub(super) out_stride: u64,
-    pub(super) samples: u64,
-    pub(super) aligned: u32,
+kernel_args! {
+    pub struct DotForwardArgs(bottom, vectors, out) {
+        samples: u64;
+        aligned, out_aligned: u32;
+    }
+
+    pub struct DotBackwardArgs(bottom, vectors, d_out, d_bottom, d_vectors) {
+        unscale: UnscaleArgs;
+        samples: u64;
+        aligned, out_aligned, relu: u32;
+    }
 }
 
-/// As in `dot.cu`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct DotBackwardArgs {
-    pub(super) bottom: DevicePtr,
-    pub(super) vectors: DevicePtr,
-    pub(super) d_out: DevicePtr,
-    pub(super) d_bottom: DevicePtr,
-    pub(super) d_vectors: DevicePtr,
-    pub(super) unscale: UnscaleArgs,
-    pub(super) bottom_stride: u64,
-    pub(super) vectors_stride: u64,
-    pub(super) d_out_stride: u64,
-    pub(super) d_bottom_stride: u64,
-    pub(super) d_vectors_stride: u64,
-    pub(super) samples: u64,
-    pub(super) aligned: u32,
-    pub(super) relu: u32,
+impl DotForwardArgs {
+    /// For a kernel that takes `count` elements of a row at a time, `line` or more of the result.
+    pub fn new(args: &ForwardArgs<'_>, count: usize, line: usize) -> Self {
+        let mats = [args.bottom, args.vectors, args.out];
+        Self {
+            mats: Mats::new(mats),
+            samples: args.bottom.rows() as u64,
+            aligned: u32::from(mats[..2].iter().all(|mat| starts_at_multiples_of(count, mat))),
+            out_aligned: is_whole(args.out, count, line),
+        }
+    }
+}
+
+impl DotBackwardArgs {
+    /// As [`DotForwardArgs::new`], of the result's gradient.
+    pub fn new(args: &BackwardArgs<'_>, count: usize, line: usize) -> Self {
+        let BackwardArgs { bottom, vectors, d_out, d_bottom, d_vectors, .. } = *args;
+        let all = [bottom, vectors, d_bottom, d_vectors];
+        Self {
+            mats: Mats::new([bottom, vectors, d_out, d_bottom, d_vectors]),
+            unscale: UnscaleArgs::new(args.loss_scale),
+            samples: bottom.rows() as u64,
+            aligned: u32::from(all.iter().all(|mat| starts_at_multiples_of(count, mat))),
+            out_aligned: is_whole(d_out, count, line),
+            relu: u32::from(args.bottom_activation == Activation::Relu),
+        }
+    }
+}
+
+/// Whether all rows start at multiples of `count` elements, or of 16 bytes, which is the widest
+/// access.
+fn starts_at_multiples_of(count: usize, mat: &Mat) -> bool {
+    let bytes = (count * mat.dtype().bytes()).min(16) as u64;
+    mat.device_ptr().0.is_multiple_of(bytes) && mat.stride().is_multiple_of(count)
+}
+
+/// Whether a result's rows may be read and written as lines of `line` elements.
+fn is_whole(result: &Mat, count: usize, line: usize) -> u32 {
+    u32::from(starts_at_multiples_of(count, result) && result.stride() >= line)
 }
 
 /// The compile-time constants for a shape, and the shared memory they lead to.
@@ -148,64 +168,23 @@ pub fn builds(vectors: usize, dim: usize) -> Vec<Build> {
 }
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
-    let (bottom, vectors, out) = (args.bottom, args.vectors, args.out);
-    let (count, dim, types) =
-        (vectors.cols() / bottom.cols(), bottom.cols(), [out.dtype(), vectors.dtype()]);
+    let (stream, samples, dim) = (stream.cuda_body(), args.bottom.rows(), args.bottom.cols());
+    let (count, types) = (args.vectors.cols() / dim, [args.out.dtype(), args.vectors.dtype()]);
     if let Some(tensor) = Tensor::of(count, dim, types) {
-        return tensor.forward(stream.cuda_body(), args);
+        return tensor.forward(stream, args);
     }
     let instance = Instance::of(count, dim, types);
-    let launched = DotForwardArgs {
-        bottom: bottom.device_ptr(),
-        vectors: vectors.device_ptr(),
-        out: out.device_ptr(),
-        bottom_stride: bottom.stride() as u64,
-        vectors_stride: vectors.stride() as u64,
-        out_stride: out.stride() as u64,
-        samples: bottom.rows() as u64,
-        aligned: u32::from([bottom, vectors].into_iter().all(is_aligned)),
-    };
-    let names = ["dot_forward", "dot_forward_large"];
-    instance.run(stream.cuda_body(), names, instance.forward_bytes(), bottom.rows(), &launched);
+    let (names, bytes) = (["dot_forward", "dot_forward_large"], instance.forward_bytes());
+    instance.run(stream, names, bytes, samples, &DotForwardArgs::new(args, 4, 0));
 }
 
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
-    let (bottom, vectors, d_out) = (args.bottom, args.vectors, args.d_out);
-    let (d_bottom, d_vectors) = (args.d_bottom, args.d_vectors);
-    let (count, dim, types) =
-        (vectors.cols() / bottom.cols(), bottom.cols(), [d_out.dtype(), vectors.dtype()]);
+    let (stream, samples, dim) = (stream.cuda_body(), args.bottom.rows(), args.bottom.cols());
+    let (count, types) = (args.vectors.cols() / dim, [args.d_out.dtype(), args.vectors.dtype()]);
     if let Some(tensor) = Tensor::of(count, dim, types) {
-        return tensor.backward(stream.cuda_body(), args);
+        return tensor.backward(stream, args);
     }
     let instance = Instance::of(count, dim, types);
-    let launched = DotBackwardArgs {
-        bottom: bottom.device_ptr(),
-        vectors: vectors.device_ptr(),
-        d_out: d_out.device_ptr(),
-        d_bottom: d_bottom.device_ptr(),
-        d_vectors: d_vectors.device_ptr(),
-        unscale: UnscaleArgs::new(args.loss_scale),
-        bottom_stride: bottom.stride() as u64,
-        vectors_stride: vectors.stride() as u64,
-        d_out_stride: d_out.stride() as u64,
-        d_bottom_stride: d_bottom.stride() as u64,
-        d_vectors_stride: d_vectors.stride() as u64,
-        samples: bottom.rows() as u64,
-        aligned: u32::from([bottom, vectors, d_bottom, d_vectors].into_iter().all(is_aligned)),
-        relu: u32::from(args.bottom_activation == Activation::Relu),
-    };
-    let names = ["dot_backward", "dot_backward_large"];
-    instance.run(stream.cuda_body(), names, instance.backward_bytes(), bottom.rows(), &launched);
-}
-
-/// Whether all rows start at multiples of four elements.
-fn is_aligned(mat: &Mat) -> bool {
-    starts_at_multiples_of(4, mat)
-}
-
-/// Whether all rows start at multiples of `count` elements, or of 16 bytes, which is the widest
-/// access.
-pub fn starts_at_multiples_of(count: usize, mat: &Mat) -> bool {
-    let bytes = (count * mat.dtype().bytes()).min(16) as u64;
-    mat.device_ptr().0.is_multiple_of(bytes) && mat.stride().is_multiple_of(count)
+    let (names, bytes) = (["dot_backward", "dot_backward_large"], instance.backward_bytes());
+    instance.run(stream, names, bytes, samples, &DotBackwardArgs::new(args, 4, 0));
 }

@@ -50,8 +50,9 @@ struct DotForwardArgs {
     u64 vectors_stride;
     u64 out_stride;
     u64 samples;
-    // Whether the inputs' rows start at multiples of four elements.
+    // Whether the inputs' rows start at multiples of four elements, and the result's.
     u32 aligned;
+    u32 out_aligned;
 };
 
 struct DotBackwardArgs {
@@ -60,15 +61,17 @@ struct DotBackwardArgs {
     const Value *d_out;
     Value *d_bottom;
     Pooled *d_vectors;
-    UnscaleArgs unscale;
     u64 bottom_stride;
     u64 vectors_stride;
     u64 d_out_stride;
     u64 d_bottom_stride;
     u64 d_vectors_stride;
+    UnscaleArgs unscale;
     u64 samples;
-    // Whether the inputs' and the gradients' rows start at multiples of four elements.
+    // Whether the inputs' and their gradients' rows start at multiples of four elements, and those
+    // of the result's gradient.
     u32 aligned;
+    u32 out_aligned;
     // Whether the bottom gradient is masked where the bottom output is not above zero.
     u32 relu;
 };

@@ -32,10 +32,10 @@
 
 mod cpu;
 mod cuda;
+mod simd;
 mod tensor;
 #[cfg(test)]
 mod tests;
-mod vector;
 
 pub(crate) use cuda::builds;
 

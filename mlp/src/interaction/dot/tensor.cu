@@ -36,7 +36,7 @@ constexpr u32 FACTORS = ALL_ROWS + 8;
 // A row of the result, filled up to 16 bytes.
 constexpr u32 LINE = (DIM + PAIRS + 7) / 8 * 8;
 
-struct TensorForwardArgs {
+struct DotForwardArgs {
     const Value *bottom;
     const Pooled *vectors;
     Value *out;
@@ -49,18 +49,18 @@ struct TensorForwardArgs {
     u32 out_aligned;
 };
 
-struct TensorBackwardArgs {
+struct DotBackwardArgs {
     const Value *bottom;
     const Pooled *vectors;
     const Value *d_out;
     Value *d_bottom;
     Pooled *d_vectors;
-    UnscaleArgs unscale;
     u64 bottom_stride;
     u64 vectors_stride;
     u64 d_out_stride;
     u64 d_bottom_stride;
     u64 d_vectors_stride;
+    UnscaleArgs unscale;
     u64 samples;
     // Whether the inputs' and their gradients' rows start at multiples of eight elements, and those
     // of the result's gradient.
@@ -171,7 +171,7 @@ inline __device__ void multiply_rows(const Value *rows, Value *products, u32 lan
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) tensor_forward(const TensorForwardArgs a) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) tensor_forward(const DotForwardArgs a) {
     HL_DYN_SMEM(Value, shared);
     const u32 lane = lane_index(), warp = warp_index();
     Value *rows = shared + warp * (ALL_ROWS * STRIDE + LINE);
@@ -227,7 +227,7 @@ inline __device__ void store_two(float *to, float x, float y) {
 }
 
 // Sixteen columns of the gradients, G·F.
-inline __device__ void gradient_columns(const TensorBackwardArgs &a, u64 sample, Value *rows,
+inline __device__ void gradient_columns(const DotBackwardArgs &a, u64 sample, Value *rows,
                                         const Value *line, const u32 (&g)[TILES][TILES][4], u32 col,
                                         u32 lane, Unscale &unscale) {
     float sums[TILES][2][4] = {};
@@ -273,7 +273,7 @@ inline __device__ void gradient_columns(const TensorBackwardArgs &a, u64 sample,
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    tensor_backward(const TensorBackwardArgs a) {
+    tensor_backward(const DotBackwardArgs a) {
     HL_DYN_SMEM(Value, shared);
     const u32 lane = lane_index(), warp = warp_index();
     Value *rows = shared + warp * (ALL_ROWS * (STRIDE + FACTORS) + LINE);

@@ -201,16 +201,16 @@ fn agrees_with_the_oracle_within_the_bounds_of_sixteen_bits() {
 }
 
 #[test]
-fn a_companion_and_a_capture_change_no_bit() {
+fn a_side_stream_and_a_capture_change_no_bit() {
     let Some(alone) = stream() else { return };
     let Some(device) = device() else { return };
     let model = model_in(&alone, Compute::Bf16, 1);
     let loss = model.step(&alone, false);
     let expected = gradients(&model);
     let pool = std::sync::Arc::new(headlong_device::pool::Pool::new(1));
-    let [stream, companion] =
+    let [stream, side] =
         [(); 2].map(|()| Stream::cuda(&device, std::sync::Arc::clone(&pool)).unwrap());
-    let stream = stream.with_companion(companion);
+    let stream = stream.with_side_stream(side);
     assert_eq!(model.step(&stream, false), loss);
     assert_eq!(gradients(&model), expected);
     let graph = stream.cuda_body().capture(|| {

@@ -16,12 +16,10 @@ use headlong_device::cuda::{CudaDevice, DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::pool::Pool;
 use headlong_device::{Arena, ArenaPlan, DType, JaggedRef, Mat, Stream};
-use headlong_embedding::hybrid::{
-    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, MAX_TABLE_ROWS, Owner,
-    Partition,
-};
+use headlong_embedding::hybrid::MAX_TABLE_ROWS;
+use headlong_embedding::route::Route;
 use headlong_embedding::table::MAX_DIM;
-use headlong_embedding::{Registry, SetOptions, TableSpec};
+use headlong_embedding::{EmbeddingSet, SetOptions, TableSpec};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -163,7 +161,7 @@ impl Operation {
 /// Tables, and batches that ask for their rows.
 struct Tables {
     stream: Stream,
-    set: HybridSet,
+    set: EmbeddingSet,
     /// Holds what `vectors` and `d_vectors` are views of.
     _arena: Arena,
     vectors: Mat,
@@ -198,7 +196,7 @@ impl Tables {
             .map(|table| TableSpec::new(&format!("t{table}"), arguments.rows, dim))
             .collect();
         let (max_ids, seed, sum_blocks, frozen) = (vec![ids; tables], 1, 1, false);
-        let set = SetOptions {
+        let options = SetOptions {
             optimizer,
             seed,
             max_samples: samples,
@@ -206,11 +204,7 @@ impl Tables {
             sum_blocks,
             frozen,
         };
-        let partition = Arc::new(Partition::row_wise(&specs, 1));
-        let (deduplicate, slot_factor) = (Deduplicate::Rank, DEFAULT_SLOT_FACTOR);
-        let options = HybridOptions { set, partition, owner: Owner(0), deduplicate, slot_factor };
-        let set =
-            HybridSet::new(&Registry::default(), &stream, &specs, &options).map_err(failed())?;
+        let set = EmbeddingSet::new(&stream, &specs, &options).map_err(failed())?;
         let rate = Step { learning_rate: 1e-6, number: 1 };
         let device_step = device.map(|device| step_on(&device, &rate, &optimizer)).transpose()?;
         if let Some(step) = &device_step {
@@ -248,12 +242,12 @@ impl Tables {
     }
 
     /// A route for each batch, which it has been through.
-    fn routes(&self, batches: &[Vec<JaggedRef<'_>>]) -> Result<Vec<HybridRoute>> {
+    fn routes(&self, batches: &[Vec<JaggedRef<'_>>]) -> Result<Vec<Route>> {
         let route = |ids: &Vec<JaggedRef<'_>>| {
             let mut route = self.set.new_route();
             route.stage(ids)?;
             route.copy(&self.stream);
-            self.set.route_alone(&self.stream, ids, &mut route)?;
+            self.set.route(&self.stream, ids, &mut route)?;
             Ok(route)
         };
         let routes = batches.iter().map(route).collect::<headlong_embedding::Result<_>>();
@@ -270,13 +264,13 @@ impl Tables {
             let (ids, route) = (&batches[turn], &mut routes[turn]);
             if matches!(operation, Operation::Route | Operation::Step) {
                 route.copy(&self.stream);
-                self.set.route_alone(&self.stream, ids, route)?;
+                self.set.route(&self.stream, ids, route)?;
             }
             if matches!(operation, Operation::Lookup | Operation::Step) {
-                self.set.lookup_alone(&self.stream, ids, route, &self.vectors)?;
+                self.set.lookup_routed(&self.stream, ids, route, &self.vectors)?;
             }
             if matches!(operation, Operation::Update | Operation::Step) {
-                self.set.update_alone(&self.stream, route, &self.d_vectors, &self.rate)?;
+                self.set.update(&self.stream, route, &self.d_vectors, &self.rate)?;
             }
             Ok(())
         };

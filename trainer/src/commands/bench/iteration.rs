@@ -335,7 +335,7 @@ fn document(
         "share_of_peak": rounded(gflops / peak_gflops),
         "rss_mib": peak_rss_bytes >> 20,
         "peak_rss_bytes": peak_rss_bytes,
-        "isa": headlong_device::vector::isa().name(),
+        "isa": headlong_device::simd::isa().name(),
         "rows": shape.rows.iter().sum::<u64>(),
         "stages_ms": trainer.stages_ms(),
         "loss_first": rounded(trainer.first_loss),

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::report::{bytes, count};
 use crate::system::machine;
-use headlong_device::vector::{Isa, isa};
+use headlong_device::simd::{Isa, isa};
 use std::path::{Path, PathBuf};
 
 /// Below this much memory not even the synthetic data set trains.

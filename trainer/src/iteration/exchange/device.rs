@@ -73,10 +73,10 @@ impl Devices {
         let summed = self.ranks.all_reduce_f32(at.stream, reduced.device_ptr(), len);
         summed.map_err(exchange_failed("the gradients"))?;
         // Where the loss is scaled, they wait until all gradients have been looked at.
-        if at.loss_scale(Read).is_none() {
-            at.model().tables.update_replicated_on_device(at);
+        match at.loss_scale(Read) {
+            None => at.model().tables.update_replicated(at),
+            Some(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// The logits of all ranks, in the order of the samples.

@@ -115,7 +115,7 @@ impl Model {
         let steps =
             DeviceMemory::new(stream.cuda_body().device(), "learning rates", 2 * RATES_BYTES);
         let steps = steps.map_err(refused)?;
-        self.tables.set_step_of_device(steps.ptr().offset(RATES_BYTES));
+        self.tables.set_device_step(steps.ptr().offset(RATES_BYTES));
         self.device_steps = Some(steps);
         let (num_dense, blocks) = (self.config.data.num_dense, self.loss_sums.rows());
         for slot in &mut self.slots {

@@ -43,7 +43,7 @@ pub(super) fn stream_of(
     // Whatever others wait for goes first; weight gradients fill the gaps.
     match config.run.schedule {
         ScheduleChoice::Serial => stream(true),
-        _ => Ok(stream(true)?.with_companion(stream(false)?)),
+        _ => Ok(stream(true)?.with_side_stream(stream(false)?)),
     }
 }
 

@@ -183,7 +183,7 @@ pub(super) fn check_gradients(at: &At<'_>) -> Result<()> {
     at.loss_scale(Write)
         .iter()
         .for_each(|scale| scale.check(at.stream, at.dense_gradients(Read), steps));
-    at.model().tables.update_checked(at)
+    at.model().tables.update_replicated(at)
 }
 
 /// Moves each row that this rank owns once.

@@ -4,8 +4,8 @@
 //! itself.
 
 #[cfg(target_arch = "x86_64")]
-use headlong_device::vector::has_bf16;
-use headlong_device::vector::{Isa, isa};
+use headlong_device::simd::has_bf16;
+use headlong_device::simd::{Isa, isa};
 #[cfg(target_arch = "x86_64")]
 use std::hint::black_box;
 

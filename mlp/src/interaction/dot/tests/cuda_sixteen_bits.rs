@@ -1,6 +1,7 @@
 //! Results in 16 bits, on tensor cores and without, against the oracle.
 
-use super::super::tensor::{SOURCE, Tensor, TensorBackwardArgs, TensorForwardArgs};
+use super::super::cuda::{DotBackwardArgs, DotForwardArgs};
+use super::super::tensor::{SOURCE, Tensor};
 use super::*;
 use half::{bf16, f16};
 use headlong_device::cuda::testing::{layout_test, stream};
@@ -188,15 +189,6 @@ fn tensor_cores_take_what_they_can() {
 
 #[test]
 fn layouts() {
-    layout_test!(
-        TensorForwardArgs, &SOURCE, &[];
-        bottom, vectors, out, bottom_stride, vectors_stride, out_stride, samples, aligned,
-        out_aligned
-    );
-    layout_test!(
-        TensorBackwardArgs, &SOURCE, &[];
-        bottom, vectors, d_out, d_bottom, d_vectors, unscale, bottom_stride, vectors_stride,
-        d_out_stride, d_bottom_stride,
-        d_vectors_stride, samples, aligned, out_aligned, relu
-    );
+    layout_test!(DotForwardArgs, &SOURCE, &[]);
+    layout_test!(DotBackwardArgs, &SOURCE, &[]);
 }

@@ -50,10 +50,10 @@ impl Walk {
 /// One step of depth of one row: its element of `A` in all lanes, times each vector of the row of
 /// `B`, added to the sums.
 macro_rules! multiply_add {
-    ($multiply:tt, $address:tt, $factor:tt, $($sum:tt += $right:tt),*) => {
+    ($multiply:tt, $address:tt, $factor:tt, $($sum:tt += $rhs:tt),*) => {
         concat!(
             "vbroadcastss ", $factor, ", dword ptr [", $address, "]\n",
-            $($multiply, " ", $sum, ", ", $factor, ", ", $right, "\n",)*
+            $($multiply, " ", $sum, ", ", $factor, ", ", $rhs, "\n",)*
         )
     };
 }
@@ -63,7 +63,7 @@ macro_rules! multiply_add {
 /// vector of `B`] …).
 macro_rules! with_registers {
     (
-        ($walk:ident, $sums:ident, $factor:tt, $(($right:tt $offset:tt))*),
+        ($walk:ident, $sums:ident, $factor:tt, $(($rhs:tt $offset:tt))*),
         [$(($i:tt $address:tt: $([$sum:tt $v:tt $by:tt])*))*],
         ($($instruction:expr,)*), ($($operands:tt)*)
     ) => {
@@ -85,7 +85,7 @@ macro_rules! with_registers {
             triple = out(reg) _,
             fivefold = out(reg) _,
             $($(inout($sum) $sums[$i][$v],)*)*
-            $(out($right) _,)*
+            $(out($rhs) _,)*
             out($factor) _,
             options(nostack),
         )
@@ -95,11 +95,11 @@ macro_rules! with_registers {
 /// One step after the other, by the instruction `$multiply`.
 macro_rules! steps {
     (
-        $multiply:tt, ($walk:ident, $sums:ident, $factor:tt, $(($right:tt $offset:tt))*),
+        $multiply:tt, ($walk:ident, $sums:ident, $factor:tt, $(($rhs:tt $offset:tt))*),
         $(($i:tt $address:tt: $([$sum:tt $v:tt $by:tt])*))*
     ) => {
         with_registers!(
-            ($walk, $sums, $factor, $(($right $offset))*),
+            ($walk, $sums, $factor, $(($rhs $offset))*),
             [$(($i $address: $([$sum $v $by])*))*],
             (
                 "test {depth}, {depth}",
@@ -107,7 +107,7 @@ macro_rules! steps {
                 "2:",
                 "prefetcht1 [{ahead}]",
                 "add {ahead}, {ahead_step}",
-                $(concat!("vmovups ", $right, ", [{b} + ", $offset, "]"),)*
+                $(concat!("vmovups ", $rhs, ", [{b} + ", $offset, "]"),)*
                 $(multiply_add!($multiply, $address, $factor, $($sum += $by),*),)*
                 "add {first}, {step}",
                 "add {second}, {step}",
@@ -124,13 +124,13 @@ macro_rules! steps {
 /// Two steps at a time, the odd one first, with zeros for tiny numbers.
 macro_rules! flushed_pairs {
     (
-        $multiply:tt, ($walk:ident, $sums:ident, $factor:tt, $(($right:tt $offset:tt))*),
+        $multiply:tt, ($walk:ident, $sums:ident, $factor:tt, $(($rhs:tt $offset:tt))*),
         $(($i:tt $address:tt: $([$sum:tt $v:tt $by:tt])*))*
     ) => {{
         // Room for MXCSR as it was, and as the loop has it.
         let mut mode = [0, FLUSHING];
         with_registers!(
-            ($walk, $sums, $factor, $(($right $offset))*),
+            ($walk, $sums, $factor, $(($rhs $offset))*),
             [$(($i $address: $([$sum $v $by])*))*],
             (
                 "stmxcsr [{mode}]",
@@ -143,12 +143,12 @@ macro_rules! flushed_pairs {
                 // The odd step.
                 "add {first}, {step}",
                 "add {second}, {step}",
-                $(concat!("vmovups ", $right, ", [{b} + 128 + ", $offset, "]"),)*
+                $(concat!("vmovups ", $rhs, ", [{b} + 128 + ", $offset, "]"),)*
                 $(multiply_add!($multiply, $address, $factor, $($sum += $by),*),)*
                 // The even one before it.
                 "sub {first}, {step}",
                 "sub {second}, {step}",
-                $(concat!("vmovups ", $right, ", [{b} + ", $offset, "]"),)*
+                $(concat!("vmovups ", $rhs, ", [{b} + ", $offset, "]"),)*
                 $(multiply_add!($multiply, $address, $factor, $($sum += $by),*),)*
                 "lea {first}, [{first} + 2*{step}]",
                 "lea {second}, [{second} + 2*{step}]",
@@ -162,7 +162,7 @@ macro_rules! flushed_pairs {
                 // added.
                 concat!("vxorps ", $factor, ", ", $factor, ", ", $factor),
                 $($(concat!("vaddps ", $sum, ", ", $sum, ", ", $factor),)*)*
-                $(concat!("vmovups ", $right, ", [{b} + ", $offset, "]"),)*
+                $(concat!("vmovups ", $rhs, ", [{b} + ", $offset, "]"),)*
                 $(multiply_add!($multiply, $address, $factor, $($sum += $by),*),)*
                 "4:",
                 "ldmxcsr [{mode}]",

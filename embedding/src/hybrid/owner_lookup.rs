@@ -1,30 +1,39 @@
-//! Answer: the owner gathers the rows it was asked for, in the order asked.
+//! Owner lookup: the owner gathers the rows it was asked for, in the order asked.
 
 use super::route::HybridRoute;
-use super::set::HybridSet;
-use super::vector::{Copy, copy_rows};
+use super::set::{HybridSet, Location};
+use super::simd::{Copy, copy_rows};
 use crate::error::Result;
 use crate::rows::OpenRows;
 use crate::table::Rows;
-use headlong_device::Stream;
 use headlong_device::pool::SharedMut;
+use headlong_device::{Mat, Stream};
 
 /// Rows of one tile.
 const TILE_ROWS: usize = 256;
 
 impl HybridSet {
-    /// Writes the vectors that sources asked for to `out`, packed by source in the order asked: as
-    /// many elements as [`HybridRoute::vector_exchange`] says this owner sends.
+    /// Writes the vectors that sources asked for to `send`, packed by source in the order asked: as
+    /// many elements as [`HybridRoute::vector_exchange`] says this owner sends; on a device, the
+    /// slots of vectors. Nothing on a single rank.
     ///
     /// # Errors
     /// Those of tables of other authors.
     ///
     /// # Panics
-    /// When `out` has another length, the set is alone, or the route is another set's.
-    pub fn answer(&self, stream: &Stream, route: &HybridRoute, out: &mut [f32]) -> Result<()> {
-        self.check_route(route);
+    /// When `send` is too short, or the route is another set's.
+    pub fn owner_lookup(&self, stream: &Stream, route: &HybridRoute, send: &Mat) -> Result<()> {
+        match &self.at {
+            Location::Local(_) => return Ok(()),
+            Location::Device(device) => {
+                device.owner_lookup(stream.cuda_body(), &self.tables, route.device(), send);
+                return Ok(());
+            }
+            Location::Host => self.check_route(route),
+        }
         let asked = &route.asked;
-        assert_eq!(out.len(), asked.num_elements(), "answers are as long as what was asked for");
+        let mut send = send.write::<f32>();
+        let out = &mut send.data_mut()[..asked.num_elements()];
         let shared = SharedMut::new(out);
         let num_tables = self.tables.len();
         let tiles = asked.longest().div_ceil(TILE_ROWS);
@@ -43,12 +52,12 @@ impl HybridSet {
                 out_first: asked.first_element(source, table) + first * plain.weights.cols(),
             });
         });
-        self.answer_staged(stream, route, out)
+        self.lookup_staged(stream, route, out)
     }
 
     /// Tables without plain rows: their own lookup of unique rows into the staging matrix, then a
     /// copy to each asker.
-    fn answer_staged(&self, stream: &Stream, route: &HybridRoute, out: &mut [f32]) -> Result<()> {
+    fn lookup_staged(&self, stream: &Stream, route: &HybridRoute, out: &mut [f32]) -> Result<()> {
         for (table, merge) in self.tables.iter().zip(&route.merges) {
             let slot = table.local.as_ref();
             let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?)))

@@ -143,14 +143,14 @@ macro_rules! vectorized {
             #[allow(clippy::too_many_arguments)]
             fn avx2($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
 
-            match $crate::vector::isa() {
+            match $crate::simd::isa() {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: `isa` answers `Avx512` only where the processor has every feature named
                 // above.
-                $crate::vector::Isa::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::simd::Isa::Avx512 => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: as above, for AVX2 and FMA.
-                $crate::vector::Isa::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
                 _ => body($($arg),*),
             }
         }

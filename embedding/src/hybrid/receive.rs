@@ -1,9 +1,9 @@
-//! Accept: the owner's side of a route. What sources asked for is merged into unique local rows.
+//! Receive requests: the owner's side of a route. What sources asked for is merged into unique local rows.
 
 use super::merge::Merge;
 use super::partition::{Code, Owner, Partition};
 use super::route::HybridRoute;
-use super::set::{Deduplicate, HybridSet};
+use super::set::{Deduplicate, HybridSet, Location};
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Ids, bags_of, check_range, num_samples};
 use crate::route::all_below;
@@ -12,15 +12,22 @@ use headlong_device::Stream;
 
 impl HybridSet {
     /// Merges what the sources asked for, which has arrived in [`HybridRoute::id_exchange`]'s
-    /// buffers.
+    /// buffers, or in [`HybridRoute::id_slots`]. Nothing on a single rank.
     ///
     /// # Errors
     /// [`EmbeddingError::AskedRow`]: a source asks for rows that this owner does not keep.
     ///
     /// # Panics
-    /// When the set is alone, or the route is another set's.
-    pub fn accept(&self, stream: &Stream, route: &mut HybridRoute) -> Result<()> {
-        self.check_route(route);
+    /// When the route is another set's.
+    pub fn receive_requests(&self, stream: &Stream, route: &mut HybridRoute) -> Result<()> {
+        match &self.at {
+            Location::Local(_) => return Ok(()),
+            Location::Device(device) => {
+                device.receive_requests(stream.cuda_body(), route.device());
+                return Ok(());
+            }
+            Location::Host => self.check_route(route),
+        }
         let HybridRoute { asked, merges, .. } = route;
         stream.pool().chunks_mut(merges, 1, |table, merge| {
             merge[0].fill(|source| (asked.list(source, table), asked.first_element(source, table)));
@@ -38,17 +45,18 @@ impl HybridSet {
         })
     }
 
-    /// As the exchange of ids and [`Self::accept`], from the slices of all ranks in rank order,
-    /// where this rank knows them: the same result, and nothing travels. It reads every id of the
-    /// batch to find those that belong here. Under [`Deduplicate::Node`] this is the owner's side
-    /// alone: proxies still merge what their peers send them.
+    /// As the exchange of ids and [`Self::receive_requests`], from the slices of all ranks in rank
+    /// order, where this rank knows them: the same result, and nothing travels. It reads every id
+    /// of the batch to find those that belong here. Under [`Deduplicate::Node`] this is only the
+    /// owner's side: proxies still merge what their peers send them. For tables in the memory of
+    /// the host.
     ///
     /// # Errors
     /// [`EmbeddingError::IdOutOfRange`], slices of another shape, [`EmbeddingError::Capacity`].
     ///
     /// # Panics
-    /// When there is not one slice per owner, and as [`Self::accept`].
-    pub fn accept_known(
+    /// When there is not one slice per owner, and as [`Self::receive_requests`].
+    pub fn receive_known_requests(
         &self,
         stream: &Stream,
         route: &mut HybridRoute,

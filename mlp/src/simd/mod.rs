@@ -18,7 +18,7 @@ pub use tiles::{
 #[cfg(target_arch = "x86_64")]
 macro_rules! unrolled {
     ($i:ident < $n:ident $body:block) => {
-        $crate::vector::unrolled!($i < $n $body: 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+        $crate::simd::unrolled!($i < $n $body: 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
     };
     ($i:ident < $n:ident $body:block: $($index:literal)*) => {$(
         if $index < $n {

@@ -2,9 +2,9 @@
 //! multiply-adds an element of `A`.
 
 use super::depth::{numbers_512, widened_512, words_512};
-use super::{Form, Micro, PANEL_COLS};
-use crate::vector::avx512::{lanes, transpose};
-use crate::vector::unrolled;
+use super::{Micro, PANEL_COLS, Variant};
+use crate::simd::avx512::{lanes, transpose};
+use crate::simd::unrolled;
 use headlong_device::MatRef;
 use std::arch::x86_64::{
     __m512, __m512i, __mmask16, _CMP_GT_OQ, _CMP_UNORD_Q, _MM_HINT_T0, _mm_prefetch,
@@ -43,13 +43,13 @@ static WIDENED_BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_widened, tr
 /// The processor has AVX-512 F, and AVX-512 BF16 for words; `micro`'s pointers cover what its shape
 /// says; `1 <= rows <= 14`, `1 <= cols <= 32`.
 pub unsafe fn run(micro: &Micro) {
-    let kernels = match (micro.form, micro.columns) {
-        (Form::F32, false) => &BY_ROWS,
-        (Form::F32, true) => &BY_COLUMNS,
-        (Form::Words, false) => &WORDS_BY_ROWS,
-        (Form::Words, true) => &WORDS_BY_COLUMNS,
-        (Form::Widened, false) => &WIDENED_BY_ROWS,
-        (Form::Widened, true) => &WIDENED_BY_COLUMNS,
+    let kernels = match (micro.variant, micro.columns) {
+        (Variant::F32, false) => &BY_ROWS,
+        (Variant::F32, true) => &BY_COLUMNS,
+        (Variant::Words, false) => &WORDS_BY_ROWS,
+        (Variant::Words, true) => &WORDS_BY_COLUMNS,
+        (Variant::Widened, false) => &WIDENED_BY_ROWS,
+        (Variant::Widened, true) => &WIDENED_BY_COLUMNS,
     };
     let kernel = kernels[micro.rows - 1][usize::from(micro.cols > 16)];
     // SAFETY: passed on to the caller.
@@ -83,8 +83,8 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
             if VECTORS > 1 {
                 _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(16).cast());
             }
-            if !COLUMNS && !micro.finish.mask.is_null() {
-                let mask = micro.finish.mask.wrapping_add(i * micro.finish.mask_stride);
+            if !COLUMNS && !micro.epilogue.mask.is_null() {
+                let mask = micro.epilogue.mask.wrapping_add(i * micro.epilogue.mask_stride);
                 _mm_prefetch::<_MM_HINT_T0>(mask.cast());
                 if VECTORS > 1 {
                     _mm_prefetch::<_MM_HINT_T0>(mask.wrapping_add(16).cast());
@@ -93,14 +93,14 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
         });
         $over_depth(micro, &mut sums);
         if !COLUMNS {
-            // A copy of its own: what `finish` is given lies in memory, and the loop's sums must
+            // A copy of its own: what `epilogue` is given lies in memory, and the loop's sums must
             // not.
                 let mut finished = [[zero; VECTORS]; ROWS];
                 unrolled!(i < ROWS {
                     finished[i][0] = sums[i][0];
                     finished[i][VECTORS - 1] = sums[i][VECTORS - 1];
                 });
-                finish(micro, &masks, &mut finished);
+                epilogue(micro, &masks, &mut finished);
                 unrolled!(i < ROWS {
                     sums[i][0] = finished[i][0];
                     sums[i][VECTORS - 1] = finished[i][VECTORS - 1];
@@ -125,35 +125,35 @@ define_kernel!(kernel_widened, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", wi
 /// Bias, ReLU, mask and rounding. Only left factors by rows come with any of them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 #[inline]
-unsafe fn finish<const ROWS: usize, const VECTORS: usize>(
+unsafe fn epilogue<const ROWS: usize, const VECTORS: usize>(
     micro: &Micro,
     masks: &[__mmask16; VECTORS],
     sums: &mut [[__m512; VECTORS]; ROWS],
 ) {
-    let finish = &micro.finish;
+    let epilogue = &micro.epilogue;
     let zero = _mm512_setzero_ps();
     unrolled!(v < VECTORS {
-        if !finish.bias.is_null() {
+        if !epilogue.bias.is_null() {
             // SAFETY: the bias has `cols` elements from here, and the lane mask keeps to them.
-            let bias = unsafe { _mm512_maskz_loadu_ps(masks[v], finish.bias.wrapping_add(16 * v)) };
+            let bias = unsafe { _mm512_maskz_loadu_ps(masks[v], epilogue.bias.wrapping_add(16 * v)) };
             unrolled!(i < ROWS { sums[i][v] = _mm512_add_ps(sums[i][v], bias); });
         }
-        if finish.relu {
+        if epilogue.relu {
             // The second operand wins on NaN, so NaN passes.
             unrolled!(i < ROWS { sums[i][v] = _mm512_max_ps(zero, sums[i][v]); });
         }
-        if !finish.mask.is_null() {
+        if !epilogue.mask.is_null() {
             unrolled!(i < ROWS {
                 // SAFETY: as above; the mask has a row for each of the microtile.
                 let by = unsafe {
-                    let row = finish.mask.wrapping_add(i * finish.mask_stride + 16 * v);
+                    let row = epilogue.mask.wrapping_add(i * epilogue.mask_stride + 16 * v);
                     _mm512_maskz_loadu_ps(masks[v], row)
                 };
                 let is_positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(by, zero);
                 sums[i][v] = _mm512_maskz_mov_ps(is_positive, sums[i][v]);
             });
         }
-        if finish.round {
+        if epilogue.round {
             unrolled!(i < ROWS { sums[i][v] = round(sums[i][v]); });
         }
     });
@@ -165,7 +165,7 @@ unsafe fn finish<const ROWS: usize, const VECTORS: usize>(
 /// The processor has AVX-512 F; strips and sums are as long as the counts say.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub unsafe fn add_strips(
-    form: Form,
+    variant: Variant,
     strips: *const f32,
     (count, len): (usize, usize),
     sums: *mut f32,
@@ -183,9 +183,9 @@ pub unsafe fn add_strips(
             for k in 0..len {
                 for (i, lanes) in lanes.iter_mut().enumerate() {
                     let word = _mm512_loadu_ps(strips.add((at(i) * len + k) * 16));
-                    *lanes = match form {
-                        Form::F32 | Form::Widened => _mm512_add_ps(*lanes, word),
-                        Form::Words => {
+                    *lanes = match variant {
+                        Variant::F32 | Variant::Widened => _mm512_add_ps(*lanes, word),
+                        Variant::Words => {
                             let (low, high) = halves(word);
                             _mm512_add_ps(_mm512_add_ps(*lanes, low), high)
                         }
@@ -288,14 +288,14 @@ fn halves(words: __m512) -> (__m512, __m512) {
 /// Note: left to itself the compiler takes words of sixteen rows at once, one by one.
 ///
 /// # Safety
-/// The processor has AVX-512 F; there are whole rows of words, and `numbers` has room for twice as
+/// The processor has AVX-512 F; there are whole rows of words, and `dtype` has room for twice as
 /// many.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-pub unsafe fn widen(words: &[f32], numbers: *mut f32) {
+pub unsafe fn widen(words: &[f32], dtype: *mut f32) {
     for first in (0..words.len()).step_by(PANEL_COLS) {
         // SAFETY: the caller's promise.
         unsafe {
-            let (words, even) = (words.as_ptr().add(first), numbers.add(2 * first));
+            let (words, even) = (words.as_ptr().add(first), dtype.add(2 * first));
             for v in [0, 16] {
                 let (low, high) = halves(_mm512_loadu_ps(words.add(v)));
                 _mm512_storeu_ps(even.add(v), low);
@@ -357,20 +357,20 @@ pub unsafe fn pair_neighbours<const ROUND: bool>(values: *const f32, len: usize,
     // SAFETY: the table has 64 bytes.
     let indices = unsafe { _mm512_loadu_si512(UPPER_HALVES.as_ptr().cast()) };
     for first in (0..len).step_by(32) {
-        let left = len - first;
+        let lhs = len - first;
         // SAFETY: masks keep to the row, and to its words.
         unsafe {
             let values = values.add(first);
-            let low = _mm512_maskz_loadu_ps(lanes(left), values);
+            let low = _mm512_maskz_loadu_ps(lanes(lhs), values);
             let high =
-                _mm512_maskz_loadu_ps(lanes(left.saturating_sub(16)), values.wrapping_add(16));
+                _mm512_maskz_loadu_ps(lanes(lhs.saturating_sub(16)), values.wrapping_add(16));
             let (low, high) = if ROUND { (round(low), round(high)) } else { (low, high) };
             let words = _mm512_permutex2var_epi16(
                 _mm512_castps_si512(low),
                 indices,
                 _mm512_castps_si512(high),
             );
-            let mask = lanes(left.div_ceil(2));
+            let mask = lanes(lhs.div_ceil(2));
             _mm512_mask_storeu_ps(target.add(first / 2), mask, _mm512_castsi512_ps(words));
         }
     }

@@ -1,28 +1,28 @@
-//! Weight gradients beside the data gradients, on the stream's companion.
+//! Weight gradients beside the data gradients, on the stream's side stream.
 
 use headlong_device::cuda::Event;
 use headlong_device::{Result, Stream};
 use std::sync::{Arc, OnceLock};
 
 /// The events of one stack: one for each layer, and one for the end. Made by the first backward
-/// pass with a companion.
+/// pass with a side stream.
 #[derive(Debug, Clone, Default)]
-pub struct Aside {
+pub struct SideStream {
     events: Arc<OnceLock<Vec<Event>>>,
 }
 
-/// One backward pass with a companion.
+/// One backward pass with a side stream.
 #[derive(Debug)]
 pub struct Running<'a> {
     stream: &'a Stream,
-    companion: Stream,
+    side_stream: Stream,
     events: &'a [Event],
 }
 
-impl Aside {
-    /// A pass over `layers` layers, where the stream has a companion.
+impl SideStream {
+    /// A pass over `layers` layers, where the stream has a side stream.
     pub fn begin<'a>(&'a self, stream: &'a Stream, layers: usize) -> Option<Running<'a>> {
-        let companion = stream.companion()?;
+        let side_stream = stream.side_stream()?;
         let cuda = stream.as_cuda()?;
         let make = || (0..=layers).map(|_| Event::new(cuda.device())).collect::<Result<Vec<_>>>();
         let events = match self.events.get() {
@@ -35,27 +35,27 @@ impl Aside {
                 }
             },
         };
-        Some(Running { stream, companion, events })
+        Some(Running { stream, side_stream, events })
     }
 }
 
 impl Running<'_> {
-    /// The companion, once it waits for all that the stream has been given so far: the gradient of
+    /// The side stream, once it waits for all that the stream has been given so far: the gradient of
     /// layer `index`.
     pub fn fork(&self, index: usize) -> &Stream {
         self.stream.cuda_body().record(&self.events[index]);
-        self.companion.cuda_body().wait(&self.events[index]);
-        &self.companion
+        self.side_stream.cuda_body().wait(&self.events[index]);
+        &self.side_stream
     }
 
-    /// Lets the stream wait for the companion, and keeps the companion's failure as its own.
+    /// Lets the stream wait for the side stream, and keeps the side stream's failure as its own.
     pub fn join(self) {
-        let (stream, companion) = (self.stream.cuda_body(), self.companion.cuda_body());
+        let (stream, side) = (self.stream.cuda_body(), self.side_stream.cuda_body());
         if let Some(end) = self.events.last() {
-            companion.record(end);
+            side.record(end);
             stream.wait(end);
         }
-        if let Err(error) = companion.check() {
+        if let Err(error) = side.check() {
             stream.fail(error);
         }
     }

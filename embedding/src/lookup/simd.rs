@@ -1,8 +1,8 @@
 //! One tile of a lookup: rows to vectors, in strips of at most 128 columns.
 
 use crate::rows::{RowElement, RowsRef, each_type, widen};
+use crate::simd::{entries_ahead, prefetch_row};
 use crate::table::Pooling;
-use crate::vector::{entries_ahead, prefetch_row};
 use headlong_device::pool::SharedMut;
 use headlong_device::{MatRef, vectorized};
 use std::ops::Range;

@@ -12,10 +12,10 @@ mod pairs;
 
 pub use pairs::{BAND_ROWS, pair_panel, pair_transposed_panel};
 
-use super::{Finish, Left, Numbers, PANEL_COLS, Panels, Product, Right};
-use crate::vector::Tile;
+use super::{Epilogue, FactorType, Lhs, PANEL_COLS, Panels, Product, Rhs};
+use crate::simd::Tile;
 use headlong_device::MatRef;
-use headlong_device::vector::{Isa, has_bf16, isa};
+use headlong_device::simd::{Isa, has_bf16, isa};
 use pairs::{BAND_STRIDE, BAND_WORDS, pack_band, pair_rows, widen};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -32,7 +32,7 @@ const MAX_STRIPS: usize = 19;
 
 /// What microkernels multiply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum Variant {
     /// Numbers of f32.
     F32,
     /// Words of two bf16, by instructions of their own.
@@ -47,19 +47,19 @@ pub enum Form {
 pub struct Kernels {
     isa: Isa,
     /// What they multiply.
-    pub form: Form,
+    pub variant: Variant,
 }
 
 impl Kernels {
     /// The fastest that this processor has.
-    pub fn of(numbers: Numbers) -> Self {
+    pub fn of(dtype: FactorType) -> Self {
         let isa = isa();
-        let form = match numbers {
-            Numbers::F32 => Form::F32,
-            Numbers::Bf16 if isa == Isa::Avx512 && has_bf16() => Form::Words,
-            Numbers::Bf16 => Form::Widened,
+        let variant = match dtype {
+            FactorType::F32 => Variant::F32,
+            FactorType::Bf16 if isa == Isa::Avx512 && has_bf16() => Variant::Words,
+            FactorType::Bf16 => Variant::Widened,
         };
-        Self { isa, form }
+        Self { isa, variant }
     }
 
     /// Rows of the largest microtile.
@@ -77,12 +77,12 @@ impl Kernels {
     }
 }
 
-impl Form {
-    /// Rows that `words` of [`Numbers::words`] take in a packed block.
+impl Variant {
+    /// Rows that `words` of [`FactorType::words`] take in a packed block.
     const fn rows(self, words: usize) -> usize {
         match self {
-            Form::F32 | Form::Words => words,
-            Form::Widened => 2 * words,
+            Variant::F32 | Variant::Words => words,
+            Variant::Widened => 2 * words,
         }
     }
 
@@ -106,10 +106,10 @@ impl PanelBlock {
 /// of `A` are in what its form says: numbers or words.
 #[derive(Clone, Copy)]
 struct Micro {
-    form: Form,
+    variant: Variant,
     a: *const f32,
-    /// Elements from `a(i, k)` to `a(i + 1, k)` for [`Left::Rows`], to `a(i, k + 1)` for strips of
-    /// [`Left::Columns`].
+    /// Elements from `a(i, k)` to `a(i + 1, k)` for [`Lhs::Rows`], to `a(i, k + 1)` for strips of
+    /// [`Lhs::Columns`].
     a_stride: usize,
     /// Whether `A` lies by columns.
     columns: bool,
@@ -123,7 +123,7 @@ struct Micro {
     cols: usize,
     /// Whether chains start from what `C` holds.
     continues: bool,
-    finish: MicroFinish,
+    epilogue: MicroFinish,
     ahead: Ahead,
 }
 
@@ -135,7 +135,7 @@ struct Ahead {
     stride: usize,
 }
 
-/// The tail of [`Finish`] that belongs to a microkernel's place; null pointers where a part is
+/// The tail of [`Epilogue`] that belongs to a microkernel's place; null pointers where a part is
 /// absent.
 #[derive(Clone, Copy)]
 struct MicroFinish {
@@ -155,22 +155,22 @@ impl MicroFinish {
         round: false,
     };
 
-    fn at(finish: &Finish<'_>, row: usize, col: usize) -> Self {
+    fn at(epilogue: &Epilogue<'_>, row: usize, col: usize) -> Self {
         Self {
-            bias: finish.bias.map_or(std::ptr::null(), |bias| bias[col..].as_ptr()),
-            relu: finish.relu,
-            mask: finish.mask.map_or(std::ptr::null(), |mask| mask.row(row)[col..].as_ptr()),
-            mask_stride: finish.mask.map_or(0, |mask| mask.stride()),
-            round: finish.round,
+            bias: epilogue.bias.map_or(std::ptr::null(), |bias| bias[col..].as_ptr()),
+            relu: epilogue.relu,
+            mask: epilogue.mask.map_or(std::ptr::null(), |mask| mask.row(row)[col..].as_ptr()),
+            mask_stride: epilogue.mask.map_or(0, |mask| mask.stride()),
+            round: epilogue.round,
         }
     }
 }
 
 /// Computes the elements of `product` that `tile` covers.
 pub fn compute(kernels: Kernels, product: &Product<'_>, mut tile: Tile<'_>) {
-    match product.right {
-        Right::Panels(panels) => with_panels(kernels, product, &panels, &mut tile),
-        Right::Rows(matrix) => with_rows(kernels, product, matrix, &mut tile),
+    match product.rhs {
+        Rhs::Panels(panels) => with_panels(kernels, product, &panels, &mut tile),
+        Rhs::Rows(matrix) => with_rows(kernels, product, matrix, &mut tile),
     }
 }
 
@@ -197,12 +197,12 @@ enum Source {
 /// cache, those of `C` under a panel in the first, and the panels stream by, asked for one block
 /// ahead.
 fn with_panels(kernels: Kernels, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
-    let words = 0..product.numbers.words(panels.depth);
-    match kernels.form {
-        Form::F32 | Form::Widened => {
+    let words = 0..product.dtype.words(panels.depth);
+    match kernels.variant {
+        Variant::F32 | Variant::Widened => {
             over_panels(kernels, product, panels, tile, (words, Source::Matrix))
         }
-        Form::Words => with_band(kernels, product, panels, tile, words),
+        Variant::Words => with_band(kernels, product, panels, tile, words),
     }
 }
 
@@ -215,12 +215,12 @@ fn with_band(
     words: Range<usize>,
 ) {
     let mut packed = MaybeUninit::<[f32; BAND_ROWS * BAND_STRIDE]>::uninit();
-    let Left::Rows(left) = product.left else {
+    let Lhs::Rows(lhs) = product.lhs else {
         unreachable!("`check` lets panels stand only beside rows");
     };
     for stretch in blocks(words, BAND_WORDS) {
         let rows = tile.first_row..tile.first_row + tile.rows();
-        let band = pack_band(left, rows, stretch.clone(), &mut packed);
+        let band = pack_band(lhs, rows, stretch.clone(), &mut packed);
         let source = Source::Band { words: band, first: stretch.start };
         over_panels(kernels, product, panels, tile, (stretch, source));
     }
@@ -234,16 +234,16 @@ fn over_panels(
     tile: &mut Tile<'_>,
     (words, source): (Range<usize>, Source),
 ) {
-    let whole = product.numbers.words(panels.depth);
+    let whole = product.dtype.words(panels.depth);
     let mut widened = PanelBlock::new();
     for col in (0..tile.cols()).step_by(PANEL_COLS) {
         let panel = (tile.first_col + col) / PANEL_COLS;
-        for block in blocks(words.clone(), kernels.form.block_words()) {
+        for block in blocks(words.clone(), kernels.variant.block_words()) {
             let (start, end) = (panel * whole + block.start, panel * whole + block.end);
             let packed = &panels.data[start * PANEL_COLS..end * PANEL_COLS];
-            let b = match kernels.form {
-                Form::F32 | Form::Words => packed.as_ptr(),
-                Form::Widened => widen(packed, &mut widened),
+            let b = match kernels.variant {
+                Variant::F32 | Variant::Words => packed.as_ptr(),
+                Variant::Widened => widen(packed, &mut widened),
             };
             // The panels lie in the order in which they are read.
             let following = panels.data.get(end * PANEL_COLS..).map_or(b, <[f32]>::as_ptr);
@@ -262,29 +262,29 @@ fn over_panels(
 fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
     let mut packed_a = MaybeUninit::<[f32; MAX_STRIPS * BLOCK_DEPTH * STRIP_ROWS]>::uninit();
     let mut packed_b = PanelBlock::new();
-    let Left::Columns(left) = product.left else {
+    let Lhs::Columns(lhs) = product.lhs else {
         unreachable!("`check` lets plain rows stand only beside columns");
     };
-    let (numbers, form) = (product.numbers, kernels.form);
+    let (dtype, variant) = (product.dtype, kernels.variant);
     let parts = tile.rows().div_ceil(kernels.max_rows());
     let (row, col) = (tile.first_row, tile.first_col);
     // A microtile asks for one line of as many rows as a block has words; of bf16 twice as many
     // rows come.
-    let halves = numbers.before(1);
+    let halves = dtype.before(1);
     let lines = (halves * tile.cols().div_ceil(16), halves * tile.rows().div_ceil(16));
     let spacing = (tile.cols().div_ceil(PANEL_COLS) * parts / (lines.0 + lines.1)).max(1);
-    for block in blocks(0..numbers.words(matrix.rows()), form.block_words()) {
-        let next = numbers.before(block.end);
+    for block in blocks(0..dtype.words(matrix.rows()), variant.block_words()) {
+        let next = dtype.before(block.end);
         let rows = row..row + tile.rows();
-        let a = pack_strips(form, left, block.clone(), rows, parts, &mut packed_a);
+        let a = pack_strips(variant, lhs, block.clone(), rows, parts, &mut packed_a);
         if let Some(sums) = &mut tile.beside {
             // SAFETY: the strips were just packed, with zeros where they have no row.
-            unsafe { add_strips(kernels, a, (parts, form.rows(block.len())), sums) };
+            unsafe { add_strips(kernels, a, (parts, variant.rows(block.len())), sums) };
         }
         for panel in 0..tile.cols().div_ceil(PANEL_COLS) {
             let first = panel * PANEL_COLS;
             let cols = col + first..col + (first + PANEL_COLS).min(tile.cols());
-            let b = pack_panel(form, matrix, block.clone(), cols, &mut packed_b);
+            let b = pack_panel(variant, matrix, block.clone(), cols, &mut packed_b);
             column(kernels, product, tile, first, (Source::Strips(a), b), block.clone(), &|part| {
                 let call = panel * parts + part;
                 // Spread over the block, so that they do not queue up.
@@ -296,8 +296,8 @@ fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: 
                     let start = matrix.row(k)[col + 16 * (line / halves)..].as_ptr();
                     Ahead { start, stride: matrix.stride() }
                 } else {
-                    let start = left.row(k)[row + 16 * ((line - lines.0) / halves)..].as_ptr();
-                    Ahead { start, stride: left.stride() }
+                    let start = lhs.row(k)[row + 16 * ((line - lines.0) / halves)..].as_ptr();
+                    Ahead { start, stride: lhs.stride() }
                 }
             });
         }
@@ -325,7 +325,7 @@ unsafe fn add_strips(
         match kernels.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
-                avx512::add_strips(kernels.form, strips, (parts, len), lanes.as_mut_ptr().cast())
+                avx512::add_strips(kernels.variant, strips, (parts, len), lanes.as_mut_ptr().cast())
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::add_strips(strips, (parts, len), lanes.as_mut_ptr().cast()),
@@ -349,17 +349,17 @@ fn column(
     block: Range<usize>,
     ahead: &dyn Fn(usize) -> Ahead,
 ) {
-    let (numbers, form) = (product.numbers, kernels.form);
+    let (dtype, variant) = (product.dtype, kernels.variant);
     let depth = product.shape().0.1;
-    let last = block.end == numbers.words(depth);
+    let last = block.end == dtype.words(depth);
     // Microtiles as even as can be: 64 rows are 13 + 13 + 13 + 13 + 12, not 14 + 14 + 14 + 14 + 8.
     let (rows, parts) = (tile.rows(), tile.rows().div_ceil(kernels.max_rows()));
     for part in 0..parts {
         let (first, end) = (part * rows / parts, (part + 1) * rows / parts);
         let row = tile.first_row + first;
-        let (a, a_stride, columns) = match (source, product.left) {
-            (Source::Matrix, Left::Rows(a) | Left::Columns(a)) => {
-                (a.row(row)[numbers.before(block.start)..].as_ptr(), a.stride(), false)
+        let (a, a_stride, columns) = match (source, product.lhs) {
+            (Source::Matrix, Lhs::Rows(a) | Lhs::Columns(a)) => {
+                (a.row(row)[dtype.before(block.start)..].as_ptr(), a.stride(), false)
             }
             (Source::Band { words, first: before }, _) => {
                 // SAFETY: row `first` of the tile was packed before, from word `before` on.
@@ -372,22 +372,22 @@ fn column(
             (Source::Strips(strips), _) => {
                 // SAFETY: strip `part` of the block was packed before.
                 (
-                    unsafe { strips.add(part * form.rows(block.len()) * STRIP_ROWS) },
+                    unsafe { strips.add(part * variant.rows(block.len()) * STRIP_ROWS) },
                     STRIP_ROWS,
                     true,
                 )
             }
         };
         let micro = Micro {
-            form,
+            variant,
             a,
             a_stride,
             columns,
             b,
-            depth: match (form, columns) {
+            depth: match (variant, columns) {
                 // Rows of the matrix end where they end.
-                (Form::Widened, false) => depth.min(2 * block.end) - 2 * block.start,
-                _ => form.rows(block.len()),
+                (Variant::Widened, false) => depth.min(2 * block.end) - 2 * block.start,
+                _ => variant.rows(block.len()),
             },
             // SAFETY: `first` and `col` are inside the tile.
             c: unsafe { tile.as_mut_ptr().add(first * tile.stride() + col) },
@@ -395,8 +395,8 @@ fn column(
             rows: end - first,
             cols: PANEL_COLS.min(tile.cols() - col),
             continues: product.accumulate || block.start > 0,
-            finish: match last {
-                true => MicroFinish::at(&product.finish, row, tile.first_col + col),
+            epilogue: match last {
+                true => MicroFinish::at(&product.epilogue, row, tile.first_col + col),
                 false => MicroFinish::NONE,
             },
             ahead: ahead(part),
@@ -426,20 +426,20 @@ unsafe fn run(isa: Isa, micro: &Micro) {
 
 /// Packs a block of `matrix`, in words, as a panel on the stack, zeros beyond its columns.
 fn pack_panel(
-    form: Form,
+    variant: Variant,
     matrix: MatRef<'_>,
     depth: Range<usize>,
     cols: Range<usize>,
     packed: &mut PanelBlock,
 ) -> *const f32 {
     assert!(
-        form.rows(depth.len()) <= BLOCK_DEPTH && cols.len() <= PANEL_COLS,
+        variant.rows(depth.len()) <= BLOCK_DEPTH && cols.len() <= PANEL_COLS,
         "a block fits its buffer"
     );
     let start = packed.0.as_mut_ptr().cast::<f32>();
     // SAFETY: rows of the panel lie inside the buffer; each is written in full, so that no element
     // stays unset.
-    unsafe { pack_block::<2>(form, matrix, depth, cols, start) };
+    unsafe { pack_block::<2>(variant, matrix, depth, cols, start) };
     start
 }
 
@@ -449,7 +449,7 @@ fn pack_panel(
 /// # Safety
 /// `target` has room for all rows; there are at most `VECTORS · 16` columns.
 unsafe fn pack_block<const VECTORS: usize>(
-    form: Form,
+    variant: Variant,
     matrix: MatRef<'_>,
     words: Range<usize>,
     cols: Range<usize>,
@@ -457,10 +457,10 @@ unsafe fn pack_block<const VECTORS: usize>(
 ) {
     // SAFETY: passed on to the caller; zeros stand for the number that the last word lacks.
     unsafe {
-        match form {
-            Form::F32 => copy_rows::<VECTORS>(matrix, words, cols, target),
-            Form::Words => pair_rows::<VECTORS, false>(matrix, words, cols, target),
-            Form::Widened => {
+        match variant {
+            Variant::F32 => copy_rows::<VECTORS>(matrix, words, cols, target),
+            Variant::Words => pair_rows::<VECTORS, false>(matrix, words, cols, target),
+            Variant::Widened => {
                 let depth = 2 * words.start..matrix.rows().min(2 * words.end);
                 let (len, room) = (depth.len(), 2 * words.len());
                 copy_rows::<VECTORS>(matrix, depth, cols, target);
@@ -473,21 +473,21 @@ unsafe fn pack_block<const VECTORS: usize>(
 /// Packs a block, in words, of the columns `rows` of `matrix` as `parts` strips:
 /// `strip[k·16 + i] = matrix(k, first row + i)`, zeros beyond the rows of the strip.
 fn pack_strips(
-    form: Form,
+    variant: Variant,
     matrix: MatRef<'_>,
     depth: Range<usize>,
     rows: Range<usize>,
     parts: usize,
     packed: &mut MaybeUninit<[f32; MAX_STRIPS * BLOCK_DEPTH * STRIP_ROWS]>,
 ) -> *const f32 {
-    let room = form.rows(depth.len()) * STRIP_ROWS;
+    let room = variant.rows(depth.len()) * STRIP_ROWS;
     assert!(room <= BLOCK_DEPTH * STRIP_ROWS && parts <= MAX_STRIPS, "a block fits its buffer");
     let start = packed.as_mut_ptr().cast::<f32>();
     for part in 0..parts {
         let len = rows.len();
         let strip = rows.start + part * len / parts..rows.start + (part + 1) * len / parts;
         // SAFETY: rows of strip `part` lie inside the buffer; each is written in full.
-        unsafe { pack_block::<1>(form, matrix, depth.clone(), strip, start.add(part * room)) };
+        unsafe { pack_block::<1>(variant, matrix, depth.clone(), strip, start.add(part * room)) };
     }
     start
 }

@@ -1,6 +1,6 @@
 //! Prefetches that the kernels of this room share.
 
-use headlong_device::vector::prefetch;
+use headlong_device::simd::prefetch;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;

@@ -1,7 +1,7 @@
 //! The AVX-512 kernel for the products of long vectors: sixteen lanes a sum.
 
 use super::Features;
-use crate::vector::avx512::lanes;
+use crate::simd::avx512::lanes;
 use std::arch::x86_64::{
     __m512, _MM_HINT_T0, _mm_mask_storeu_ps, _mm_prefetch, _mm512_add_ps, _mm512_castpd_ps,
     _mm512_castps_pd, _mm512_extractf32x4_ps, _mm512_fmadd_ps, _mm512_maskz_loadu_ps,

@@ -2,9 +2,9 @@
 
 use super::depth::{numbers_256, widened_256};
 use super::fallback::{self, COLS, load_row, store_row};
-use super::{Form, Micro, PANEL_COLS};
-use crate::vector::avx2::{lanes, transpose};
-use crate::vector::unrolled;
+use super::{Micro, PANEL_COLS, Variant};
+use crate::simd::avx2::{lanes, transpose};
+use crate::simd::unrolled;
 use headlong_device::MatRef;
 use std::arch::x86_64::{
     __m256, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_and_si256, _mm256_blendv_ps,
@@ -22,13 +22,13 @@ pub unsafe fn run(micro: &Micro) {
     for first in (0..micro.cols).step_by(COLS) {
         // SAFETY: passed on to the caller; `first` is inside the panel.
         unsafe {
-            match (micro.form, micro.rows) {
-                (Form::F32, 1) => kernel::<1, false>(micro, first),
-                (Form::F32, 2) => kernel::<2, false>(micro, first),
-                (Form::F32, 3) => kernel::<3, false>(micro, first),
-                (Form::F32, 4) => kernel::<4, false>(micro, first),
-                (Form::F32, 5) => kernel::<5, false>(micro, first),
-                (Form::F32, _) => kernel::<6, false>(micro, first),
+            match (micro.variant, micro.rows) {
+                (Variant::F32, 1) => kernel::<1, false>(micro, first),
+                (Variant::F32, 2) => kernel::<2, false>(micro, first),
+                (Variant::F32, 3) => kernel::<3, false>(micro, first),
+                (Variant::F32, 4) => kernel::<4, false>(micro, first),
+                (Variant::F32, 5) => kernel::<5, false>(micro, first),
+                (Variant::F32, _) => kernel::<6, false>(micro, first),
                 (_, 1) => kernel::<1, true>(micro, first),
                 (_, 2) => kernel::<2, true>(micro, first),
                 (_, 3) => kernel::<3, true>(micro, first),

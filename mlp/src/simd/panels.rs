@@ -1,7 +1,7 @@
 //! The packed copies of one matrix of weights, written band by band.
 
 use super::for_each_chunk_of_three;
-use crate::gemm::{Numbers, PANEL_COLS, pack_columns, pack_transposed, panel_elements};
+use crate::gemm::{FactorType, PANEL_COLS, pack_columns, pack_transposed, panel_elements};
 use crate::rounding::Rounding;
 use headlong_device::MatRef;
 use headlong_device::pool::{Pool, SharedMut};
@@ -19,7 +19,7 @@ pub struct PanelsMut<'a> {
     /// Of the weights, out × in.
     pub shape: (usize, usize),
     /// What the panels hold.
-    pub numbers: Numbers,
+    pub dtype: FactorType,
     /// How f32 is rounded once it is packed, where it is.
     pub rounding: Option<Rounding>,
 }
@@ -61,29 +61,25 @@ struct Bands {
     forward: SharedMut<f32>,
     backward: SharedMut<f32>,
     shape: (usize, usize),
-    numbers: Numbers,
+    dtype: FactorType,
     rounding: Option<Rounding>,
 }
 
 impl Bands {
     fn new(panels: PanelsMut<'_>) -> Self {
-        let PanelsMut { forward, backward, shape, numbers, rounding } = panels;
+        let PanelsMut { forward, backward, shape, dtype, rounding } = panels;
         let (outputs, inputs) = shape;
         assert_eq!(
             forward.len(),
-            panel_elements(numbers, inputs, outputs),
+            panel_elements(dtype, inputs, outputs),
             "panels of the transpose"
         );
-        assert_eq!(
-            backward.len(),
-            panel_elements(numbers, outputs, inputs),
-            "panels of the weights"
-        );
+        assert_eq!(backward.len(), panel_elements(dtype, outputs, inputs), "panels of the weights");
         Self {
             forward: SharedMut::new(forward),
             backward: SharedMut::new(backward),
             shape,
-            numbers,
+            dtype,
             rounding,
         }
     }
@@ -96,25 +92,25 @@ impl Bands {
         let ((outputs, inputs), first) = (self.shape, band * BAND_ROWS);
         assert!(first < outputs && rows.cols() == inputs, "band {band} lies in the weights");
         assert_eq!(rows.rows(), BAND_ROWS.min(outputs - first), "rows of band {band}");
-        let words = |depth| self.numbers.words(depth) * PANEL_COLS;
+        let words = |depth| self.dtype.words(depth) * PANEL_COLS;
         // SAFETY: panel `band` of the transpose belongs to this band alone; the rest is the
         // caller's promise.
         let panel = unsafe { self.forward.slice(band * words(inputs), words(inputs)) };
-        pack_transposed(self.numbers, rows, 0, panel);
+        pack_transposed(self.dtype, rows, 0, panel);
         self.round(panel);
         for column in 0..inputs.div_ceil(PANEL_COLS) {
             let start = column * words(outputs) + words(first);
             // SAFETY: of each panel the words of these rows belong to this band alone: it starts at
             // an even row.
             let part = unsafe { self.backward.slice(start, words(rows.rows())) };
-            pack_columns(self.numbers, rows, column, part);
+            pack_columns(self.dtype, rows, column, part);
             self.round(part);
         }
     }
 
     fn round(&self, packed: &mut [f32]) {
         // Words are rounded as they are packed.
-        if let (Some(rounding), Numbers::F32) = (self.rounding, self.numbers) {
+        if let (Some(rounding), FactorType::F32) = (self.rounding, self.dtype) {
             rounding.round_all(packed);
         }
     }

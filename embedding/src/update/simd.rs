@@ -2,8 +2,8 @@
 
 use crate::route::TableRoute;
 use crate::rows::{Rounding, RowElement, RowMemory, WeightMemory, each_type};
+use crate::simd::{entries_ahead, prefetch_row};
 use crate::table::{MAX_DIM, SparseStep};
-use crate::vector::{entries_ahead, prefetch_row};
 use headlong_device::pool::SharedMut;
 use headlong_device::vectorized;
 use std::ops::Range;

@@ -2,8 +2,8 @@
 //! [`crate::gemm`].
 
 use super::{Features, MAX_DEPTH, MAX_FEATURES, Triangle};
-use crate::vector::avx512::{lanes, transpose};
-use crate::vector::unrolled;
+use crate::simd::avx512::{lanes, transpose};
+use crate::simd::unrolled;
 use std::arch::x86_64::{
     __m512, __mmask16, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_fmadd_ps,
     _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_ps,

@@ -4,7 +4,7 @@ use super::{PANEL_COLS, PanelBlock, fallback};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use headlong_device::MatRef;
-use headlong_device::vector::{Isa, isa};
+use headlong_device::simd::{Isa, isa};
 use headlong_device::vectorized;
 use std::mem::MaybeUninit;
 use std::ops::Range;

@@ -3,9 +3,9 @@
 use super::merge::MergedParts;
 use super::route::IN_REPLICA;
 use crate::rows::{RowElement, RowMemory, RowsRef, WeightMemory, each_type, widen};
+use crate::simd::{entries_ahead, prefetch_row};
 use crate::table::{MAX_DIM, Pooling, SparseStep};
-use crate::update::vector::{Parts, RowRounding, SampleParts, SegmentSum, TableMemory, UpdateTile};
-use crate::vector::{entries_ahead, prefetch_row};
+use crate::update::simd::{Parts, RowRounding, SampleParts, SegmentSum, TableMemory, UpdateTile};
 use headlong_device::pool::SharedMut;
 use headlong_device::{MatRef, vectorized};
 use std::ops::Range;

@@ -8,7 +8,7 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod long;
 
-use headlong_device::vector::{Isa, isa};
+use headlong_device::simd::{Isa, isa};
 use headlong_device::vectorized;
 
 /// The rows of `F`: the bottom output, then the vectors one after the other.

@@ -1,8 +1,8 @@
 //! AVX2 kernels of one sample: those of [`super::avx512`] with up to 6 × 16 sums in registers.
 
 use super::{Features, MAX_DEPTH, MAX_FEATURES, Triangle};
-use crate::vector::avx2::{lanes, transpose};
-use crate::vector::unrolled;
+use crate::simd::avx2::{lanes, transpose};
+use crate::simd::unrolled;
 use std::arch::x86_64::{
     __m128, __m256, __m256i, _mm_maskstore_ps, _mm_unpacklo_ps, _mm256_add_ps, _mm256_broadcast_ss,
     _mm256_castpd_ps, _mm256_castps_pd, _mm256_castps256_ps128, _mm256_castsi256_si128,

@@ -1,7 +1,7 @@
 //! The microkernel for processors without AVX2: the same chains, vectorised by the compiler where
 //! it can.
 
-use super::{Form, Micro, PANEL_COLS};
+use super::{Micro, PANEL_COLS, Variant};
 use crate::rounding::to_nearest_bf16;
 use headlong_device::MatRef;
 
@@ -19,8 +19,8 @@ pub unsafe fn run(micro: &Micro) {
     for first in (0..micro.cols).step_by(COLS) {
         // SAFETY: passed on to the caller; `first` is inside the panel.
         unsafe {
-            match micro.form {
-                Form::Widened => strip::<true>(micro, first),
+            match micro.variant {
+                Variant::Widened => strip::<true>(micro, first),
                 _ => strip::<false>(micro, first),
             }
         }
@@ -51,13 +51,13 @@ fn flushed(value: f32) -> f32 {
 /// `sum + left · right` of bf16, with zeros for numbers below 2⁻¹²⁶, as processors decide what is
 /// below: by the result rounded to 24 bits whatever its exponent, not to what f32 has down there.
 #[inline(always)]
-fn flushed_step(left: f32, right: f32, sum: f32) -> f32 {
+fn flushed_step(lhs: f32, rhs: f32, sum: f32) -> f32 {
     /// Halfway between the last number of 24 bits below 2⁻¹²⁶ and 2⁻¹²⁶.
     const TINY: f64 = f32::MIN_POSITIVE as f64 * (1.0 - 1.0 / (1 << 25) as f64);
-    let (left, right, sum) = (flushed(left), flushed(right), flushed(sum));
-    let result = left.mul_add(right, sum);
+    let (lhs, rhs, sum) = (flushed(lhs), flushed(rhs), flushed(sum));
+    let result = lhs.mul_add(rhs, sum);
     // Near the bound, f64 holds the result in full: products have 16 bits.
-    let is_tiny = || (f64::from(left) * f64::from(right) + f64::from(sum)).abs() < TINY;
+    let is_tiny = || (f64::from(lhs) * f64::from(rhs) + f64::from(sum)).abs() < TINY;
     if result.abs() == f32::MIN_POSITIVE && is_tiny() {
         0.0_f32.copysign(result)
     } else {
@@ -80,15 +80,15 @@ unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: u
         for step in 0..micro.depth.next_multiple_of(if WIDENED { 2 } else { 1 }) {
             // The odd one of two steps first.
             let k = if WIDENED { step ^ 1 } else { step };
-            let right = &*micro.b.add(k * PANEL_COLS + first).cast::<[f32; COLS]>();
+            let rhs = &*micro.b.add(k * PANEL_COLS + first).cast::<[f32; COLS]>();
             for (i, sums) in sums.iter_mut().enumerate() {
                 // Behind the last even step, zeros are multiplied.
-                let left =
+                let lhs =
                     if k < micro.depth { *micro.a.add(i * row_step + k * depth_step) } else { 0.0 };
-                for (sum, right) in sums.iter_mut().zip(right) {
+                for (sum, rhs) in sums.iter_mut().zip(rhs) {
                     *sum = match WIDENED {
-                        true => flushed_step(left, *right, *sum),
-                        false => left.mul_add(*right, *sum),
+                        true => flushed_step(lhs, *rhs, *sum),
+                        false => lhs.mul_add(*rhs, *sum),
                     };
                 }
             }
@@ -127,28 +127,28 @@ pub unsafe fn store_row(
     mut sums: [f32; COLS],
     round: impl Fn(&mut [f32; COLS]),
 ) {
-    let finish = &micro.finish;
+    let epilogue = &micro.epilogue;
     let count = COLS.min(micro.cols - first);
     // SAFETY: bias, mask and `C` cover the microtile, by the caller's promise; `count` keeps to its
     // columns.
     unsafe {
-        if !finish.bias.is_null() {
-            let bias = std::slice::from_raw_parts(finish.bias.add(first), count);
+        if !epilogue.bias.is_null() {
+            let bias = std::slice::from_raw_parts(epilogue.bias.add(first), count);
             sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
         }
-        if finish.relu {
+        if epilogue.relu {
             sums.iter_mut().for_each(|sum| *sum = if *sum < 0.0 { 0.0 } else { *sum });
         }
-        if !finish.mask.is_null() {
+        if !epilogue.mask.is_null() {
             let mask = std::slice::from_raw_parts(
-                finish.mask.add(row * finish.mask_stride + first),
+                epilogue.mask.add(row * epilogue.mask_stride + first),
                 count,
             );
             sums.iter_mut()
                 .zip(mask)
                 .for_each(|(sum, mask)| *sum = if *mask > 0.0 { *sum } else { 0.0 });
         }
-        if finish.round {
+        if epilogue.round {
             round(&mut sums);
         }
         micro.c.add(row * micro.c_stride + first).copy_from_nonoverlapping(sums.as_ptr(), count);
