@@ -18,11 +18,11 @@
 //! itself.
 //!
 //! One step: [`NodeProxy::counts_inside`], [`NodeProxy::ids_inside`], [`NodeProxy::merge`],
-//! [`NodeProxy::counts_across`], [`NodeProxy::ids_across`], then [`HybridSet::receive_requests`] and
-//! [`HybridSet::owner_lookup`]; vectors across, [`NodeProxy::expand`], vectors inside,
-//! [`HybridSet::pool`]; and back: [`HybridSet::reduce_rows`], gradients inside, [`NodeProxy::reduce`],
-//! gradients across, [`HybridSet::update_owned`]. Every exchange is an all-to-all of the whole
-//! job in which most counts are zero.
+//! [`NodeProxy::counts_across`], [`NodeProxy::ids_across`], then [`HybridSet::receive_requests`]
+//! and [`HybridSet::owner_lookup`]; vectors across, [`NodeProxy::expand`], vectors inside,
+//! [`HybridSet::pool`]; and back: [`HybridSet::reduce_rows`], gradients inside,
+//! [`NodeProxy::reduce`], gradients across, [`HybridSet::update_owned`]. Every exchange is an
+//! all-to-all of the whole job in which most counts are zero.
 
 use super::merge::{Merge, MergeShape};
 use super::partition::{Owner, Partition};

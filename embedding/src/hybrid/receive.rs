@@ -1,4 +1,5 @@
-//! Receive requests: the owner's side of a route. What sources asked for is merged into unique local rows.
+//! Receive requests: the owner's side of a route. What sources asked for is merged into unique
+//! local rows.
 
 use super::merge::Merge;
 use super::partition::{Code, Owner, Partition};

@@ -1,4 +1,4 @@
-//! Weight gradients beside the data gradients, on the stream's side stream.
+//! Weight gradients during the data gradients, on the side stream.
 
 use headlong_device::cuda::Event;
 use headlong_device::{Result, Stream};
@@ -40,8 +40,8 @@ impl SideStream {
 }
 
 impl Running<'_> {
-    /// The side stream, once it waits for all that the stream has been given so far: the gradient of
-    /// layer `index`.
+    /// The side stream, after it waits for all that the stream has been given so far: the gradient
+    /// of layer `index`.
     pub fn fork(&self, index: usize) -> &Stream {
         self.stream.cuda_body().record(&self.events[index]);
         self.side_stream.cuda_body().wait(&self.events[index]);

@@ -134,8 +134,9 @@ unsafe fn epilogue<const ROWS: usize, const VECTORS: usize>(
     let zero = _mm512_setzero_ps();
     unrolled!(v < VECTORS {
         if !epilogue.bias.is_null() {
+            let bias = epilogue.bias.wrapping_add(16 * v);
             // SAFETY: the bias has `cols` elements from here, and the lane mask keeps to them.
-            let bias = unsafe { _mm512_maskz_loadu_ps(masks[v], epilogue.bias.wrapping_add(16 * v)) };
+            let bias = unsafe { _mm512_maskz_loadu_ps(masks[v], bias) };
             unrolled!(i < ROWS { sums[i][v] = _mm512_add_ps(sums[i][v], bias); });
         }
         if epilogue.relu {

@@ -31,9 +31,9 @@
 //!
 //! # Work
 //! On the CPU it blocks until done and allocates nothing. On a device each layer enqueues two
-//! products and a kernel, backwards four products and a kernel; weight gradients run on the
-//! stream's side stream, where it has one, beside the data gradient that the same gradient is waited
-//! for. Errors: none; wrong shapes panic.
+//! products and a kernel, backwards four products and a kernel; weight gradients run on the side
+//! stream, where there is one, during the product of the data gradient. Errors: none; wrong shapes
+//! panic.
 //!
 //! # Source
 //! Wang et al., "DCN V2", WWW 2021, §3.3, eq. 2 with one expert; TorchRec `LowRankCrossNet`
