@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Predicted beside measured: C1, C2 and C3 on 1, 2 and 4 ranks of this machine, about three minutes
+# Predictions and measurements: C1, C2 and C3 on 1, 2 and 4 ranks of this machine, three minutes
 # on a quiet one.
 #   benches/forecast.sh PATH-OF-HEADLONG > benches/results/MACHINE-forecast.jsonl
 set -euo pipefail
@@ -13,7 +13,7 @@ done
 for ranks in 1 2 4; do
     tuning=()
     if [ $ranks -gt 1 ]; then tuning=(--tuning "$folder/$ranks.json"); fi
-    # Measured anew beside each: the speed of a virtual machine drifts.
+    # Measured again for each: the speed of a virtual machine drifts.
     "$headlong" bench forecast --write "$folder/machine.toml" --ranks $ranks "${tuning[@]}" >&2
     for shape in C1 C2 C3; do
         "$headlong" bench forecast --shape $shape --ranks $ranks \

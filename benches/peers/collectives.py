@@ -6,7 +6,7 @@ medians and ratios.
         [--only REGEX] [--out FILE.jsonl]
 
 Within a round every program runs once, in an order that rotates from round to round, so that a slow
-minute of the machine does not fall on one of them alone. A figure is the median over rounds of each
+minute of the machine does not fall on only one of them. A figure is the median over rounds of each
 round's median time on rank 0. The ratio is Headlong's time over the time of the better of Gloo and
 Open MPI for threads (`local`) and for processes that share memory (`shm`), and over Gloo's for TCP
 (`tcp`): below 1, Headlong is faster. More ranks than cores are reported, too; that no waiting rank

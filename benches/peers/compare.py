@@ -5,7 +5,7 @@
         [--headlong PATH] [--only REGEX] [--out FILE]
 
 Within a round every program of a case runs once, in an order that rotates from round to round, so
-that a slow minute of the machine does not fall on one of them alone.
+that a slow minute of the machine does not fall on only one of them.
 """
 import argparse
 import itertools

@@ -1,4 +1,4 @@
-"""Headlong and PyTorch on the same card in the same call, in turn, with the ratio of their medians.
+"""Headlong and PyTorch on the same GPU in the same call, in turn, with the ratio of their medians.
 
     python gpu_compare.py --headlong ../../target/release/headlong \\
         --batch-size 65536 6912 --row-cap 40000000 --rounds 3
@@ -8,9 +8,9 @@
     python gpu_compare.py --headlong ../../target/release/headlong --smoke cuda
 
 Each round runs every program once per case, in rotated order, each in a process of its own, so that
-they meet the same card at the same warmth. Prints each command before its first run, one JSON line
-for each run, and for each case the medians and their ratio. Needs PyTorch with CUDA in the python
-that starts it. Ends with 1 where a program has failed in every round of a case.
+they run on the same GPU at the same temperature. Prints each command before its first run, one JSON
+line for each run, and for each case the medians and their ratio. Needs PyTorch with CUDA in the
+python that starts it. Ends with 1 where a program has failed in every round of a case.
 """
 import argparse
 import json

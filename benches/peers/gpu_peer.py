@@ -139,7 +139,7 @@ class Trainer:
         self.graph = None
 
     def load(self, batches):
-        """Puts batches into device memory; ids (B x 26) count over all tables, but for bags."""
+        """Puts batches into device memory; ids (B x 26) count over all tables, except for bags."""
         a = self.a
         self.batches = []
         for dense, ids, labels in batches:
@@ -178,7 +178,7 @@ class Trainer:
         return loss.detach()
 
     def capture(self):
-        """Records one step as a CUDA graph, behind a few on a stream of their own, as PyTorch's
+        """Records one step as a CUDA graph, after a few on a stream of their own, as PyTorch's
         documentation asks for."""
         for to, part in zip(self.inputs, self.batches[0]):
             to.copy_(part)

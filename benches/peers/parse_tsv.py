@@ -3,9 +3,9 @@
 
     python parse_tsv.py FILE [--threads 1] [--rounds 3]
 
-Set beside `cargo run --release -p headlong-benches -- --only parse --file FILE`. The file is in the
-page cache after the first round; `rows_per_cpu_s` and `mb_per_cpu_s` count the program's own CPU
-time, so a busy neighbour does not change them much.
+Compare with `cargo run --release -p headlong-benches -- --only parse --file FILE`. The file is in
+the page cache after the first round; `rows_per_cpu_s` and `mb_per_cpu_s` count the program's own
+CPU time, so a busy neighbour does not change them much.
 """
 import argparse
 import os

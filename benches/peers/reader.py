@@ -1,4 +1,4 @@
-"""Reading and decoding beside the disk's own rate, the decompressor alone and polars, on one
+"""Reading and decoding against the disk's own rate, the decompressor and polars, on one
 machine; prints each ratio and its bar.
 
     python reader.py FOLDER [--headlong PATH] [--gib 4] [--rounds 3] [--out FILE]
@@ -6,7 +6,7 @@ machine; prints each ratio and its bar.
 
 `make` writes the files into FOLDER (about 2.5 * GIB; content is made up, and repeats), `binary` and
 `text` read them, which needs a quiet machine. Of each figure the median of the rounds is taken, and
-what is set beside each other runs in turns.
+what is compared runs in turns.
 """
 import argparse
 import gzip
