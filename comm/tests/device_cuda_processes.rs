@@ -9,7 +9,7 @@ mod tcp_support;
 
 fn start(rank: usize, size: usize, port: u16, arguments: &[&str]) -> Child {
     // The environment stays: where CUDA's libraries are is said there.
-    Command::new(env!("CARGO_BIN_EXE_comm-try"))
+    Command::new(tcp_support::rank_program())
         .args(["--rendezvous-ms", "10000", "--heartbeat-ms", "100", "--silence-ms", "1000"])
         .args(["--operation-ms", "8000", "--elements", "5003", "--device", "0"])
         .args(arguments)
@@ -21,7 +21,7 @@ fn start(rank: usize, size: usize, port: u16, arguments: &[&str]) -> Child {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("comm-try starts")
+        .expect("a rank starts")
 }
 
 /// Two processes on one GPU are refused by NCCL; two software devices are two devices.

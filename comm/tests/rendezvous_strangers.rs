@@ -1,6 +1,6 @@
 //! Strangers at the door: whatever they do, the job starts, in bounded memory.
 
-use crate::tcp_support::{job_options, join_all, reserve_port};
+use crate::tcp_support::{job_options, join_all, rank_program, reserve_port};
 use headlong_comm::launcher_env::SecretSource;
 use headlong_comm::rendezvous::Keys;
 use headlong_comm::rendezvous::handshake::{Claims, Purpose};
@@ -112,7 +112,7 @@ fn slow_ones_and_those_with_a_right_beginning_and_too_much_after_it() {
 /// A rank of a job of two without a secret, as this user or as nobody; `None` where it cannot be
 /// started.
 fn without_secret(rank: usize, port: u16, as_nobody: bool) -> Option<Child> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_comm-try"));
+    let mut command = Command::new(rank_program());
     command.args(["--steps", "3", "--rendezvous-ms", "5000"]).env_clear();
     command.env("HEADLONG_RANK", rank.to_string()).env("HEADLONG_WORLD_SIZE", "2");
     command.env("HEADLONG_MASTER_ADDR", "127.0.0.1").env("HEADLONG_MASTER_PORT", port.to_string());
@@ -158,7 +158,7 @@ fn rank_0_does_not_hear_another_users_proof() {
     let port = reserve_port();
     let secret = Secret::load(&SecretSource::None, "job").expect("there is none to read");
     let keys = Keys { secret, trust: Trust::Anybody };
-    let mut rank_0 = Command::new(env!("CARGO_BIN_EXE_comm-try"));
+    let mut rank_0 = Command::new(rank_program());
     rank_0
         .args(["--rendezvous-ms", "2000"])
         .env_clear()

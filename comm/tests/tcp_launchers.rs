@@ -16,15 +16,9 @@ fn under_a_real_mpirun() {
     }
     let (secret, port) = ("the secret of the test", tcp_support::reserve_port());
     let Output { status, stdout, stderr } = Command::new("mpirun")
-        .args([
-            "--allow-run-as-root",
-            "--oversubscribe",
-            "-n",
-            "3",
-            env!("CARGO_BIN_EXE_comm-try"),
-            "--steps",
-            "5",
-        ])
+        .args(["--allow-run-as-root", "--oversubscribe", "-n", "3"])
+        .arg(tcp_support::rank_program())
+        .args(["--steps", "5"])
         .env("HEADLONG_SECRET", secret)
         .env("HEADLONG_MASTER_PORT", port.port.to_string())
         .output()
@@ -47,10 +41,13 @@ fn a_failure_under_a_real_mpirun() {
         return;
     }
     let port = tcp_support::reserve_port();
-    let try_it = env!("CARGO_BIN_EXE_comm-try");
+    let program = tcp_support::rank_program();
     let Output { status, stderr, .. } = Command::new("mpirun")
-        .args(["--allow-run-as-root", "--oversubscribe", "-n", "1", try_it, "--steps", "50"])
-        .args([":", "-n", "1", try_it, "--steps", "50", "--fail-at", "3"])
+        .args(["--allow-run-as-root", "--oversubscribe", "-n", "1"])
+        .arg(&program)
+        .args(["--steps", "50", ":", "-n", "1"])
+        .arg(&program)
+        .args(["--steps", "50", "--fail-at", "3"])
         .env("HEADLONG_SECRET", "the secret of the test")
         .env("HEADLONG_MASTER_PORT", port.port.to_string())
         .output()

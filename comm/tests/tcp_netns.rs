@@ -4,6 +4,7 @@
 //! It needs `unshare`, `nsenter` and `ip`, and a kernel that gives user namespaces to whoever asks;
 //! else it says what is missing.
 
+use crate::tcp_support::rank_program;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -99,7 +100,8 @@ impl Nodes {
     /// Ranks 0 and 1 on the first node, 2 and 3 on the second.
     fn start(&self, arguments: &[&str]) -> Job {
         let spawn = |rank: usize| {
-            let mut command = self.0[rank / 2].command(&[env!("CARGO_BIN_EXE_comm-try")]);
+            let mut command = self.0[rank / 2].command(&[]);
+            command.arg(rank_program());
             command.args([
                 "--rendezvous-ms",
                 "20000",
@@ -114,7 +116,7 @@ impl Nodes {
                 .env("HEADLONG_WORLD_SIZE", RANKS.to_string());
             command.env("HEADLONG_MASTER_ADDR", "10.77.0.1").env("HEADLONG_MASTER_PORT", "29577");
             command.env("HEADLONG_SECRET", "the secret of the test");
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("comm-try starts")
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a rank starts")
         };
         let mut ranks: Vec<Child> = (0..RANKS).map(spawn).collect();
         let lines = ranks[0].stdout.take().map(BufReader::new).expect("a pipe");
@@ -191,12 +193,13 @@ fn a_machine_without_its_loopback_is_told_so_at_once() {
     };
     let begin = Instant::now();
     for rank in ["0", "1"] {
-        let mut command = namespace.command(&[env!("CARGO_BIN_EXE_comm-try")]);
+        let mut command = namespace.command(&[]);
+        command.arg(rank_program());
         command.env("HEADLONG_RANK", rank).env("HEADLONG_WORLD_SIZE", "2");
         command
             .env("HEADLONG_MASTER_ADDR", "127.0.0.1")
             .env("HEADLONG_SECRET", "the secret of the test");
-        let output = command.output().expect("comm-try starts");
+        let output = command.output().expect("a rank starts");
         let errors = String::from_utf8(output.stderr).expect("text");
         assert!(
             errors.contains("no loopback interface that is up: as root, `ip link set lo up`"),

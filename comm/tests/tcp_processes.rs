@@ -1,7 +1,7 @@
 //! Processes are killed, stopped and started wrongly: the others end within seconds, and their
 //! error names the culprit, whatever carries their payload.
 
-use crate::tcp_support::{ReservedPort, Way, over_every_way, reserve_port};
+use crate::tcp_support::{ReservedPort, Way, over_every_way, rank_program, reserve_port};
 use rustix::process::Signal;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -77,7 +77,7 @@ impl Job {
     }
 
     fn process(&self, rank: usize, arguments: &[&str]) -> Process {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_comm-try"))
+        let mut child = Command::new(rank_program())
             .args(DEADLINES)
             .args(self.way.arguments())
             .args(arguments)
@@ -90,7 +90,7 @@ impl Job {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .expect("comm-try starts");
+            .expect("a rank starts");
         let lines = BufReader::new(child.stdout.take().expect("a pipe"));
         Process { child, lines }
     }

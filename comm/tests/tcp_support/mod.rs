@@ -13,6 +13,7 @@ use headlong_comm::{CommError, Rank};
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,12 @@ pub fn reserve_port() -> ReservedPort {
     let address: SocketAddr =
         rustix::net::getsockname(&socket).expect("its address").try_into().expect("IPv4");
     ReservedPort { port: address.port(), _socket: socket }
+}
+
+/// The program of `tests/rank`.
+pub fn rank_program() -> PathBuf {
+    let test = std::env::current_exe().expect("this test is a program");
+    test.parent().expect("it lies in a folder").with_file_name("examples/rank")
 }
 
 /// Deadlines short enough for tests, long enough for a busy machine.
@@ -140,7 +147,7 @@ impl Way {
         }
     }
 
-    /// For `comm-try`.
+    /// For [`rank_program`].
     pub fn arguments(self) -> &'static [&'static str] {
         match self {
             Way::Tcp => &["--transport", "tcp"],

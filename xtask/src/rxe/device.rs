@@ -16,7 +16,7 @@ use crate::cuda::Had;
 use crate::cuda::softcuda::{self, Sanitizer};
 use crate::process;
 
-/// Devices of the guest: one for each rank of `comm-rxe rails`.
+/// Devices of the guest: one for each rank of `rxe rails`.
 const DEVICES: &str = "4";
 
 /// Training with a device for each rank. The split is given, because one that is computed counts
@@ -81,8 +81,7 @@ pub fn put(
             .env("XDG_CACHE_HOME", &cache);
         command
     };
-    let rails =
-        with_device(process::command(programs.join("comm-rxe"), &["rails", "--fake"], root));
+    let rails = with_device(process::command(programs.join("rxe"), &["rails", "--fake"], root));
     let compiled = limit.show("compiling the rails' kernels", rails)?;
     ensure!(compiled, "the checks of rails fail over a fabric inside the process");
     let mut words = Words::new();

@@ -4,7 +4,7 @@
 //! A stock Debian kernel runs in QEMU under software emulation, and in it two `rdma_rxe` devices on
 //! the two ends of a cable that leads nowhere else. Packages are downloaded and unpacked below the
 //! target folder, never installed; nothing needs root, and the host's kernel needs no module. What
-//! runs there is `comm-rxe` (`comm/src/bin/comm-rxe`) and `headlong` itself. It shows that the code
+//! runs there is `rxe` (`comm/tests/rxe`) and `headlong` itself. It shows that the code
 //! is right, never how fast it is.
 //!
 //! | file | does |
@@ -43,8 +43,8 @@ const STEPS: u32 = 500;
 /// Random exchanges of `--full`.
 const FULL_STEPS: u32 = 10_000;
 
-/// What runs in the guest.
-const PROGRAMS: [&str; 2] = ["comm-rxe", "headlong"];
+/// What runs in the guest, below cargo's folder of programs.
+const PROGRAMS: [&str; 2] = ["examples/rxe", "headlong"];
 
 /// What is booted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -272,9 +272,10 @@ fn build(root: &Path, target: &Path, limit: &Limit) -> Result<PathBuf> {
     // They are the very ones that the tests were built with: the whole workspace and a test among
     // what is built make cargo choose the same features of every dependency. Else it would compile
     // the workspace a second time.
-    let mut arguments = vec!["build", "--release", "--workspace", "--test", "opening"];
-    arguments.extend(PROGRAMS.iter().flat_map(|program| ["--bin", program]));
-    let built = limit.show("building the guest's programs", cargo(&arguments, root))?;
+    let tests = ["build", "--release", "--workspace", "--test", "opening"];
+    let programs = ["--example", "rxe", "--bin", "headlong"];
+    let built = limit
+        .show("building the guest's programs", cargo(&[&tests[..], &programs].concat(), root))?;
     ensure!(built, "the guest's programs cannot be built");
     Ok(target.join("release"))
 }
@@ -297,7 +298,7 @@ fn build_linked(root: &Path, home: &Path, limit: &Limit) -> Result<PathBuf> {
         "the crate `ibverbs` and our declarations differ, or it cannot be built (cmake, \
          libclang-dev, libibverbs-dev)"
     );
-    let build = cargo_with_it("build", &["--bin", "comm-rxe"]);
+    let build = cargo_with_it("build", &["--example", "rxe"]);
     let built = limit.show("building the checks with the crate `ibverbs`", build)?;
     ensure!(built, "the checks cannot be built with the crate `ibverbs`");
     Ok(target.join("release"))
@@ -309,7 +310,8 @@ fn strip(built: &Path, programs: &[&str], to: &Path) -> Result<Vec<PathBuf>> {
     // Without `strip` the guest only takes longer to load.
     let can_strip = process::answers("strip", &["--version"]);
     let copy = |name: &&str| {
-        let (from, to) = (built.join(name), to.join(name));
+        let from = built.join(name);
+        let to = to.join(from.file_name().context("a program has a name")?);
         fs::copy(&from, &to).with_context(|| from.display().to_string())?;
         if can_strip {
             ensure!(

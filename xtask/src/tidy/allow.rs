@@ -148,11 +148,11 @@ pub const UNSAFE_FILES: &[Exception] = &[
     ),
     always("comm/src/transport/**", "foreign transports"),
     only(
-        "comm/src/bin/comm-rxe/cable.rs",
+        "comm/tests/rxe/cable.rs",
         "memory that a card writes, registered and read behind completions",
     ),
     only(
-        "comm/src/bin/comm-rxe/linked.rs",
+        "comm/tests/rxe/linked.rs",
         "the crate `ibverbs` asks its callers to keep memory until completions",
     ),
     always("comm/nccl-rs/**", "a foreign library's functions"),
@@ -197,10 +197,6 @@ pub const ENVIRONMENT_READERS: &[Exception] = &[
 
 /// Functions of `comm` with a wait that ends for a reason that `waits` cannot read.
 pub const ENDLESS_WAITS: &[Exception] = &[
-    only(
-        "comm/src/bin/comm-rxe/*",
-        "a program for the guest of `cargo xtask rxe`, which has a time for all of it",
-    ),
     only(
         "comm/src/rendezvous/door.rs::accept",
         "the listener does not block: nobody there is an answer",

@@ -3,15 +3,15 @@
 . /test/lib.sh
 . /test/cable.sh
 before=$(sent va)
-check "raw verbs between two devices" 120 comm-rxe raw rxa rxb
-check "jobs of four ranks over both" $rxe_limit comm-rxe job $rxe_steps rxa rxb
+check "raw verbs between two devices" 120 rxe raw rxa rxb
+check "jobs of four ranks over both" $rxe_limit rxe job $rxe_steps rxa rxb
 . /test/bench.sh
 benches "write_imm read"
 # Where the host could build the software device. The variables are for this check alone.
 if [ -d /test/softcuda ]; then
   check "rails between devices" 180 \
     env HEADLONG_CUDA_LIBS=/test/softcuda SOFTCUDA_DEVICES=4 XDG_CACHE_HOME=/test/cache \
-    comm-rxe rails rxa rxb
+    rxe rails rxa rxb
 else echo "no rails between devices: no software device"; fi
 . /test/train.sh
 training && ok "the preset tiny trains over verbs to the weights of local, bit for bit" \

@@ -11,5 +11,5 @@ ping -c 1 -W 2 10.9.7.$other >/dev/null && ok "the other guest answers" \
   || { bad "the other guest does not answer"; finish; }
 # An emulated card between the guests is slow: a tenth of the steps.
 check "a job of four ranks, two in each guest" $rxe_limit \
-  comm-rxe part $((rxe_steps / 10)) $((rxe_node - 1)) 10.9.7.1 rxe0
+  rxe part $((rxe_steps / 10)) $((rxe_node - 1)) 10.9.7.1 rxe0
 finish

@@ -9,25 +9,12 @@ use headlong_device::pool::Pool;
 use std::sync::Arc;
 use std::thread::sleep;
 
-/// Which device.
-#[derive(Clone, Copy)]
-pub enum Choice {
-    /// This one, of those that the rank sees.
-    Ordinal(u32),
-    /// As many ranks of its node stand before it.
-    Local,
-}
-
 /// Exchanges, sums up and gathers on a device, and compares what has come.
 pub fn steps(
     settings: &Settings,
     communicator: &Communicator,
-    choice: Choice,
+    ordinal: u32,
 ) -> Result<(), CommError> {
-    let ordinal = match choice {
-        Choice::Ordinal(ordinal) => ordinal,
-        Choice::Local => communicator.topology().local_index(communicator.rank()) as u32,
-    };
     let failed = |error: DeviceError| CommError::Device {
         seen_by: communicator.rank(),
         operation: format!("cuda:{ordinal}"),

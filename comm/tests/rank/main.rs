@@ -1,14 +1,8 @@
-//! Ranks that only talk: joins the job its launcher describes and runs a loop of collectives.
+//! A rank that only communicates: joins the job its launcher describes and runs a loop of
+//! collectives, for tests that stop and kill processes.
 //!
-//! For trying out a cluster's network, ports and launcher without data or model, and for tests that
-//! stop and kill processes:
-//!
-//! ```text
-//! torchrun --nproc-per-node 4 --no-python comm-try --steps 100
-//! ```
-//!
-//! With `--device local` ranks exchange between CUDA devices, each its own of its node
-//! (`--device 0`: the first that it sees), by what [`Communicator::attach_device`] finds.
+//! With `--device 0` ranks exchange between CUDA devices, each the first that it sees, by what
+//! [`Communicator::attach_device`] finds.
 //!
 //! Every rank prints where it is, a line for each stage. Exit code 0 when all went well, 2 for
 //! wrong usage, 3 when communication failed.
@@ -26,11 +20,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "comm-try [--steps N] [--elements N] [--step-ms T] [--before-join-ms T] \
+const USAGE: &str = "rank [--steps N] [--elements N] [--step-ms T] [--before-join-ms T] \
                      [--before-choice-ms T] [--before-close-ms T] [--rendezvous-ms T] \
                      [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] \
                      [--fail-at STEP] [--no-goodbye] [--transport auto|shm|verbs|tcp] \
-                     [--ranks-per-node N] [--device ORDINAL|local]";
+                     [--ranks-per-node N] [--device ORDINAL]";
 
 /// What to do.
 struct Settings {
@@ -46,7 +40,7 @@ struct Settings {
     goodbye: bool,
     wanted: Wanted,
     ranks_per_node: usize,
-    device: Option<device::Choice>,
+    device: Option<u32>,
 }
 
 fn main() -> ExitCode {
@@ -92,10 +86,6 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
             settings.wanted = value.parse()?;
             continue;
         }
-        if (word.as_str(), value.as_str()) == ("--device", "local") {
-            settings.device = Some(device::Choice::Local);
-            continue;
-        }
         let number: u64 =
             value.parse().map_err(|_| format!("{word} {value}: expected a whole number"))?;
         let time = Duration::from_millis(number);
@@ -112,7 +102,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
             "--silence-ms" => settings.deadlines.silence = time,
             "--ranks-per-node" => settings.ranks_per_node = number as usize,
             "--config" => settings.config = number as u8,
-            "--device" => settings.device = Some(device::Choice::Ordinal(number as u32)),
+            "--device" => settings.device = Some(number as u32),
             "--fail-at" => settings.fail_at = Some(number),
             _ => return Err(format!("what is `{word}`?")),
         }
@@ -157,7 +147,7 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     let transport = chosen.transport;
     let communicator = Communicator::new(transport.clone(), CommOptions::default());
     match settings.device {
-        Some(choice) => device::steps(settings, &communicator, choice)?,
+        Some(ordinal) => device::steps(settings, &communicator, ordinal)?,
         None => steps(settings, &communicator)?,
     }
     sleep(settings.before_close);

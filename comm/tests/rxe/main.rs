@@ -1,19 +1,19 @@
 //! The checks of `cargo xtask rxe`: what runs in its guest, over real cards' interface.
 //!
 //! ```text
-//! comm-rxe list
+//! rxe list
 //!     every device that libibverbs has
-//! comm-rxe raw DEVICE PEER
+//! rxe raw DEVICE PEER
 //!     all that a card does, from one device to another of this machine
-//! comm-rxe job STEPS DEVICE PEER
+//! rxe job STEPS DEVICE PEER
 //!     jobs of four ranks on two "nodes", each with its device
-//! comm-rxe rails DEVICE PEER | --fake
+//! rxe rails DEVICE PEER | --fake
 //!     rails between four devices of the software device, on two "nodes", each with its card
-//! comm-rxe part STEPS NODE HOST DEVICE
+//! rxe part STEPS NODE HOST DEVICE
 //!     the two ranks of node 0 or 1 of such a job on two machines
 //! ```
 //!
-//! With the feature `verbs-linked`, `comm-rxe linked DEVICE PEER` has the crate `ibverbs` as its
+//! With the feature `verbs-linked`, `rxe linked DEVICE PEER` has the crate `ibverbs` as its
 //! peer.
 //!
 //! Every check prints a line that begins with `TEST ok` or `TEST FAIL`. Exit code 0 when none
@@ -32,7 +32,7 @@ use headlong_comm::transport::verbs::sys::Verbs;
 use rank::RankSettings;
 use std::process::ExitCode;
 
-const USAGE: &str = "comm-rxe list | raw DEVICE PEER | job STEPS DEVICE PEER | rails DEVICE PEER | \
+const USAGE: &str = "rxe list | raw DEVICE PEER | job STEPS DEVICE PEER | rails DEVICE PEER | \
                      rails --fake | part STEPS NODE HOST DEVICE";
 
 fn main() -> ExitCode {
