@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 ///
 /// # Errors
 /// What a panic has said, in words that name `thread`.
-pub(crate) fn catch<T>(thread: &str, work: impl FnOnce() -> T) -> Result<T, String> {
+pub fn catch<T>(thread: &str, work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -1,6 +1,7 @@
 //! One rank's view of the job: the operations, over any transport.
 
 use crate::counters::Counters;
+use crate::device::rail::ConnectRails;
 use crate::error::{CommError, Result};
 use crate::operation::{Algorithm, Collective, fingerprint};
 use crate::options::CommOptions;
@@ -8,8 +9,6 @@ use crate::plan::Plan;
 use crate::scratch::{Lists, Memory, Scratch};
 use crate::topology::{Rank, Topology};
 use crate::transport::local::LocalTransport;
-use crate::transport::verbs::VerbsSettings;
-use crate::transport::verbs::nic::Provider;
 use crate::transport::{Expected, Incoming, Outgoing, StepId, Transport};
 use crate::views::Views;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +26,7 @@ pub struct Communicator {
     options: CommOptions,
     /// Algorithms of all-reduces, each from so many bytes on, as measured.
     measured: Vec<(u64, Algorithm)>,
-    cards: Option<Cards>,
+    rails: Option<Arc<dyn ConnectRails>>,
     inner: Mutex<Inner>,
 }
 
@@ -42,12 +41,6 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.transport.set_busy(self.before);
     }
-}
-
-/// Network cards, and how they are used.
-pub(crate) struct Cards {
-    pub(crate) provider: Arc<dyn Provider>,
-    pub(crate) settings: VerbsSettings,
 }
 
 #[derive(Default)]
@@ -66,7 +59,7 @@ impl Communicator {
     pub fn new(transport: Arc<dyn Transport>, options: CommOptions) -> Self {
         let topology = transport.topology().clone();
         let measured = measured(&*transport, &options);
-        Self { transport, topology, options, measured, cards: None, inner: Mutex::default() }
+        Self { transport, topology, options, measured, rails: None, inner: Mutex::default() }
     }
 
     /// All ranks of a job whose ranks are threads of this process, in the order of ranks.
@@ -101,17 +94,15 @@ impl Communicator {
         above.checked_sub(1).map(|place| self.measured[place].1)
     }
 
-    /// Gives this rank the network cards of its node: hierarchical collectives between devices use
-    /// them between nodes. All ranks have some, or none. Of several cards, the one nearest to the
-    /// rank's device is used, unless `settings` name one.
+    /// Hierarchical collectives between devices use these rails between nodes, instead of NCCL. All
+    /// ranks have some, or none.
     #[must_use]
-    pub fn with_cards(self, provider: Arc<dyn Provider>, settings: VerbsSettings) -> Self {
-        Self { cards: Some(Cards { provider, settings }), ..self }
+    pub fn with_rails(self, rails: Arc<dyn ConnectRails>) -> Self {
+        Self { rails: Some(rails), ..self }
     }
 
-    /// The network cards that this rank was given.
-    pub(crate) fn cards(&self) -> Option<&Cards> {
-        self.cards.as_ref()
+    pub(crate) fn rails(&self) -> Option<&dyn ConnectRails> {
+        self.rails.as_deref()
     }
 
     /// How the work is done.

@@ -30,7 +30,7 @@
 //! assert!(sums.iter().all(|sum| sum == &Ok([6.0, 4.0])));
 //! ```
 
-mod catch;
+pub mod catch;
 pub mod codec;
 mod collectives;
 mod communicator;

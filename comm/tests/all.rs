@@ -20,6 +20,3 @@ mod tcp_launchers;
 mod tcp_netns;
 mod tcp_processes;
 mod tcp_support;
-mod verbs_collectives;
-mod verbs_failures;
-mod verbs_support;

@@ -15,13 +15,13 @@ use headlong::iteration::ranks::{Crew, CrewOptions, comm_options, local_topology
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
 use headlong_comm::Communicator;
-use headlong_comm::transport::verbs::VerbsSettings;
-use headlong_comm::transport::verbs::fake::{Fabric, Weather};
 use headlong_device::cuda::CudaDevice;
 use headlong_device::cuda::testing::{device, driver_calls};
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::Partition;
 use headlong_reader::{Batch, Jagged};
+use headlong_verbs::fake::{Fabric, NetworkModel};
+use headlong_verbs::{VerbsRails, VerbsSettings};
 use made_up::{MadeUp, mixed};
 use std::sync::Arc;
 
@@ -226,7 +226,8 @@ fn over_cards(fabric: &Arc<Fabric>) -> (Config, Vec<Communicator>) {
         Communicator::local(&local_topology(&config), comm_options(&config)).into_iter();
     let communicators = communicators.map(|communicator| {
         let node = communicator.topology().node_of(communicator.rank());
-        communicator.with_cards(fabric.provider(node), VerbsSettings::default())
+        let rails = VerbsRails::new(fabric.provider(node), VerbsSettings::default());
+        communicator.with_rails(Arc::new(rails))
     });
     let communicators = communicators.collect();
     (config, communicators)
@@ -238,7 +239,7 @@ fn a_captured_step_that_drives_network_cards_changes_no_bit_and_is_one_launch() 
         println!("skipped, because there are no four devices");
         return;
     }
-    let fabric = Fabric::rails(5, Weather::ROUGH, 2, 2);
+    let fabric = Fabric::rails(5, NetworkModel::ROUGH, 2, 2);
     let (config, communicators) = over_cards(&fabric);
     let by_cards = run_among(&config, Some(communicators));
     let mut flat = config.clone();

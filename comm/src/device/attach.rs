@@ -68,7 +68,11 @@ impl Communicator {
 
     /// Every rank says whether it has what it needs for `what`; one that lacks something is
     /// everybody's error.
-    pub(super) fn agree<T>(&self, what: &str, own: &Result<T, String>) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`CommError::Rendezvous`] with what each rank lacks, the same on all ranks; the job's first
+    /// error.
+    pub fn agree<T>(&self, what: &str, own: &Result<T, String>) -> Result<()> {
         let mut statement = [0_u8; STATEMENT];
         if let Err(reason) = own {
             let end = reason.len().min(STATEMENT - 1);

@@ -26,7 +26,7 @@ pub mod hierarchical;
 pub mod narrow;
 pub mod nccl;
 pub mod peer;
-mod rail;
+pub mod rail;
 pub mod single;
 mod sum;
 

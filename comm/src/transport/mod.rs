@@ -10,7 +10,7 @@
 //! | [`local`] | threads of one process | the default; tests |
 //! | [`sim`] | threads under a virtual clock, driven by a seed | finding wrong orders |
 //! | [`tcp`] | processes | several processes or machines |
-//! | [`paths`] | processes | the same, with payload on the best way to each peer: memory that a node shares ([`shm`]), a network card |
+//! | [`paths`] | processes | the same, with payload on the best way to each peer: memory that a node shares ([`shm`]), a NIC |
 
 pub mod choose;
 pub mod local;
@@ -18,7 +18,6 @@ pub mod paths;
 pub mod shm;
 pub mod sim;
 pub mod tcp;
-pub mod verbs;
 
 use crate::error::{CommError, Result};
 use crate::operation;

@@ -1,9 +1,7 @@
 //! What the tests of collectives between devices have in common.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use headlong_comm::testing::{run_communicators, run_ranks_with};
-use headlong_comm::transport::verbs::VerbsSettings;
-use headlong_comm::transport::verbs::fake::Fabric;
+use headlong_comm::testing::run_ranks_with;
 use headlong_comm::{
     AllToAll, BetweenDevices, CommOptions, Communicator, DeviceCollectives, Rank, Topology,
 };
@@ -31,7 +29,7 @@ pub fn stream_on(ordinal: u32) -> Stream {
 
 /// Waiting for a whole device, as reading its memory does, waits for what every test of the process
 /// has enqueued there: tests whose ranks wait for each other take turns.
-static TURN: Mutex<()> = Mutex::new(());
+pub static TURN: Mutex<()> = Mutex::new(());
 
 /// Runs `work` once for each rank, with a stream of a device of its own, from device `first` on.
 pub fn on_devices<R: Send>(
@@ -60,26 +58,6 @@ pub fn on_nodes<R: Send>(
     let options =
         CommOptions { deadline, between_devices: way, all_to_all, ..CommOptions::default() };
     run_ranks_with(&Topology::from_node_sizes(nodes), options, |communicator| {
-        work(communicator, stream_on(communicator.rank().0 as u32))
-    })
-}
-
-/// As [`on_nodes`], over the cards of `fabric`, with this deadline.
-pub fn on_rails<R: Send>(
-    fabric: &Arc<Fabric>,
-    nodes: &[usize],
-    deadline: Duration,
-    work: impl Fn(&Communicator, Stream) -> R + Sync,
-) -> Vec<R> {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let options =
-        CommOptions { deadline, all_to_all: AllToAll::Hierarchical, ..CommOptions::default() };
-    let topology = Topology::from_node_sizes(nodes);
-    let communicators = Communicator::local(&topology, options).into_iter().map(|communicator| {
-        let node = topology.node_of(communicator.rank());
-        communicator.with_cards(fabric.provider(node), VerbsSettings::default())
-    });
-    run_communicators(communicators.collect(), |communicator| {
         work(communicator, stream_on(communicator.rank().0 as u32))
     })
 }

@@ -11,8 +11,7 @@ mod device;
 
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport as _;
-use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Wanted, choose};
-use headlong_comm::transport::verbs::VerbsSettings;
+use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
 use headlong_comm::{CommError, CommOptions, Communicator, Rank, launcher_env};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -23,7 +22,7 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "rank [--steps N] [--elements N] [--step-ms T] [--before-join-ms T] \
                      [--before-choice-ms T] [--before-close-ms T] [--rendezvous-ms T] \
                      [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] \
-                     [--fail-at STEP] [--no-goodbye] [--transport auto|shm|verbs|tcp] \
+                     [--fail-at STEP] [--no-goodbye] [--transport auto|shm|tcp] \
                      [--ranks-per-node N] [--device ORDINAL]";
 
 /// What to do.
@@ -138,9 +137,7 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     let topology = control.topology().clone();
     say(rank, &format!("joined {} ranks on {} nodes", topology.num_ranks(), topology.num_nodes()));
     sleep(settings.before_choice);
-    let cards = MachineVerbs::new(&control, VerbsSettings::default());
-    let chosen =
-        choose(control, &ChooseOptions { wanted: settings.wanted, network: Some(&cards) })?;
+    let chosen = choose(control, &ChooseOptions { wanted: settings.wanted, network: None })?;
     if rank == Rank(0) {
         chosen.table().lines().for_each(|line| say(rank, line));
     }

@@ -7,9 +7,9 @@ use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport;
 use headlong_comm::transport::choose::{ChooseOptions, Network, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
-use headlong_comm::transport::verbs::fake::{Fabric, Weather};
-use headlong_comm::transport::verbs::{VerbsNetwork, VerbsSettings};
 use headlong_comm::{CommError, Rank};
+use headlong_verbs::fake::{Fabric, NetworkModel};
+use headlong_verbs::{VerbsNetwork, VerbsSettings};
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -168,7 +168,7 @@ impl Way {
     pub fn join_all(self, all: Vec<JoinOptions>) -> Vec<Arc<dyn Transport>> {
         let num_ranks = all.len();
         let controls = join_all(all).into_iter().map(|joined| joined.expect("all ranks join"));
-        let fabric = Fabric::rails(7, Weather::CALM, num_ranks, 1);
+        let fabric = Fabric::rails(7, NetworkModel::CALM, num_ranks, 1);
         let choice = |control: Arc<TcpTransport>| {
             let (node, local_index) = {
                 let (topology, rank) = (control.topology(), control.rank());

@@ -216,6 +216,7 @@ fn builds_of(config: &Config) -> Vec<Build> {
     let ranks = 2..=headlong_comm::device::peer::MOST_RANKS;
     builds.extend(ranks.flat_map(headlong_comm::device::peer::kernels));
     builds.extend(headlong_comm::device::hierarchical::kernels());
+    builds.extend(headlong_verbs::kernels());
     builds.extend(headlong_comm::device::narrow::kernels());
     builds
 }

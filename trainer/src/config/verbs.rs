@@ -1,6 +1,6 @@
 //! The settings of exchanges over InfiniBand verbs. None of them changes a result.
 
-use headlong_comm::transport::verbs::{Signal, VerbsSettings};
+use headlong_verbs::{Signal, VerbsSettings};
 use serde::{Deserialize, Serialize};
 
 /// How network cards are used.

@@ -15,9 +15,10 @@ pub use headlong_comm::Busy;
 use headlong_comm::launcher_env::{Launch, Place};
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
 use headlong_comm::transport::Transport as _;
-use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Wanted, choose};
+use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{CommError, CommOptions, Communicator, Topology, launcher_env};
+use headlong_verbs::{Signal, VerbsNetwork, VerbsRails, VerbsSettings};
 use std::sync::Arc;
 
 /// This process's place among the processes of a run.
@@ -80,7 +81,7 @@ impl Job {
             .map_err(Error::communication("the ranks did not come together"))?;
         note_remarks(&control);
         let settings = verbs_settings(&config.comm.verbs);
-        let cards = MachineVerbs::new(&control, settings.clone());
+        let cards = VerbsNetwork::of_machine(&control, settings.clone());
         let wanted = wanted(config.run.transport);
         let chosen = choose(control, &ChooseOptions { wanted, network: Some(&cards) })
             .map_err(Error::communication("the ranks have no common way"))?;
@@ -93,7 +94,7 @@ impl Job {
         // Asked for by name, cards carry what devices of several nodes exchange, too; else NCCL
         // does.
         if let (Wanted::Verbs, Some(provider)) = (wanted, cards.provider()) {
-            communicator = communicator.with_cards(provider, settings);
+            communicator = communicator.with_rails(Arc::new(VerbsRails::new(provider, settings)));
         }
         let mut job = Self { config, communicator: Some(communicator) };
         // Machines differ; what their ranks decide must not.

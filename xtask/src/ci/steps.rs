@@ -196,7 +196,7 @@ fn benches(workshop: &Workshop) -> Result<Outcome> {
 
 /// Features that no check turns on, and why.
 const SET_ASIDE: [(&str, &str); 1] = [(
-    "headlong-comm/verbs-linked",
+    "headlong-verbs/verbs-linked",
     "its build needs cmake, libclang and libibverbs-dev: `cargo xtask rxe --linked` checks it by \
      hand",
 )];

@@ -22,6 +22,7 @@ const PACKAGES: &[&str] = &[
     "headlong-embedding",
     "headlong-mlp",
     "headlong-comm",
+    "headlong-verbs",
     "nccl-rs",
     "headlong",
 ];

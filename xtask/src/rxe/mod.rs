@@ -4,7 +4,7 @@
 //! A stock Debian kernel runs in QEMU under software emulation, and in it two `rdma_rxe` devices on
 //! the two ends of a cable that leads nowhere else. Packages are downloaded and unpacked below the
 //! target folder, never installed; nothing needs root, and the host's kernel needs no module. What
-//! runs there is `rxe` (`comm/tests/rxe`) and `headlong` itself. It shows that the code
+//! runs there is `rxe` (`comm/verbs/tests/rxe`) and `headlong` itself. It shows that the code
 //! is right, never how fast it is.
 //!
 //! | file | does |
@@ -286,12 +286,13 @@ fn build(root: &Path, target: &Path, limit: &Limit) -> Result<PathBuf> {
 fn build_linked(root: &Path, home: &Path, limit: &Limit) -> Result<PathBuf> {
     let target = home.join("linked");
     let cargo_with_it = |command: &str, rest: &[&str]| {
-        let arguments = [command, "--release", "-p", "headlong-comm", "--features", "verbs-linked"];
+        let arguments =
+            [command, "--release", "-p", "headlong-verbs", "--features", "verbs-linked"];
         let mut command = cargo(&arguments, root);
         command.args(rest).env("CARGO_TARGET_DIR", &target);
         command
     };
-    let compare = cargo_with_it("test", &["--lib", "verbs::sys::layout"]);
+    let compare = cargo_with_it("test", &["--lib", "sys::layout"]);
     let same = limit.show("comparing declarations with those of the crate `ibverbs`", compare)?;
     ensure!(
         same,

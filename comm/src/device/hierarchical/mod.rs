@@ -28,7 +28,6 @@ mod report;
 use super::nccl::NcclCollectives;
 use super::peer::{Peers, bind};
 use super::rail::nccl::NcclRails;
-use super::rail::verbs::VerbsRails;
 use super::rail::{Exchange, Rails, Route};
 use super::sum::{self, MOST_PARTS, Place, Turns, sum};
 use super::{Blocks, DeviceCollectives, DeviceSizes, segment};
@@ -55,10 +54,10 @@ const STATE_BYTES: usize = 16;
 /// Where in it the last one is.
 const REFUSED: usize = 12;
 
-/// The kernels of strips and of rails, for builds ahead of time. Sums of more parts than a machine
+/// The kernels of strips, for builds ahead of time. Sums of more parts than a machine
 /// has devices are compiled when they are first needed.
 pub fn kernels() -> Vec<Build> {
-    vec![launch::build(), super::rail::verbs::build()]
+    vec![launch::build()]
 }
 
 /// How many parts sums have.
@@ -140,7 +139,7 @@ fn possible(topology: &Topology) -> std::result::Result<(), String> {
 
 impl HierarchicalCollectives {
     /// Comes together with all ranks. Peers of every node use each other's memory where all of them
-    /// can, else NCCL; nodes use the communicator's cards where it has some, else NCCL.
+    /// can, else NCCL; nodes use the communicator's rails where it has some, else NCCL.
     pub(super) fn attach(
         communicator: &Communicator,
         cuda: &CudaStream,
@@ -150,14 +149,14 @@ impl HierarchicalCollectives {
         let topology = communicator.topology();
         communicator.agree("hierarchical exchanges", &possible(topology))?;
         let nodes = Nodes::new(topology, communicator.rank());
-        all_have_cards_or_none(communicator)?;
+        all_have_rails_or_none(communicator)?;
         let load = || {
             launch::load(cuda)?;
             parts_of_sums(&nodes).into_iter().try_for_each(|parts| sum::load(cuda, parts))
         };
         let most = (sizes.block_bytes, 4 * segment(0, nodes.num_rails(), sizes.sum_len).len());
         let by_memory = by_memory && is_by_memory(communicator, cuda)?;
-        let nccl = match by_memory && communicator.cards().is_some() {
+        let nccl = match by_memory && communicator.rails().is_some() {
             true => None,
             false => Some(Arc::new(NcclCollectives::attach(communicator, Ok(cuda))?)),
         };
@@ -171,11 +170,11 @@ impl HierarchicalCollectives {
             _ => Inside::Memory(Peers::attach(communicator, cuda, &groups(topology), load)?),
         };
         let slot_bytes = nodes.slot_bytes(most.0, most.1);
-        let rails: Box<dyn Rails> = match (communicator.cards(), &nccl) {
+        let rails: Box<dyn Rails> = match (communicator.rails(), &nccl) {
             (None, Some(nccl)) => Box::new(NcclRails::new(Arc::clone(nccl))),
-            (cards, _) => {
-                let cards = cards.expect("where there is no NCCL, there are cards");
-                Box::new(VerbsRails::attach(communicator, cuda, cards, nodes.rail(), slot_bytes)?)
+            (rails, _) => {
+                let rails = rails.expect("where there is no NCCL, there are rails");
+                rails.connect(communicator, cuda, nodes.rail(), slot_bytes)?
             }
         };
         let epoch = draw_epoch(communicator)?;
@@ -411,13 +410,13 @@ fn is_by_memory(communicator: &Communicator, cuda: &CudaStream) -> Result<bool> 
 }
 
 /// What one rank has and another has not would have them wait for each other.
-fn all_have_cards_or_none(communicator: &Communicator) -> Result<()> {
-    let own = communicator.cards().is_some();
+fn all_have_rails_or_none(communicator: &Communicator) -> Result<()> {
+    let own = communicator.rails().is_some();
     let mut first = [u8::from(own)];
     communicator.broadcast(Rank(0), &mut first)?;
     let same = match (own, first[0] == 1) {
-        (true, false) => Err("it was given network cards, rank 0 was not".to_owned()),
-        (false, true) => Err("it was given no network cards, rank 0 was".to_owned()),
+        (true, false) => Err("it was given rails, rank 0 was not".to_owned()),
+        (false, true) => Err("it was given no rails, rank 0 was".to_owned()),
         _ => Ok(()),
     };
     communicator.agree("hierarchical exchanges", &same)

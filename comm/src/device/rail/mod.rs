@@ -6,48 +6,67 @@
 //! knows everybody's.
 
 pub(super) mod nccl;
-pub(super) mod verbs;
 
+use crate::communicator::Communicator;
 use crate::topology::Rank;
 use headlong_device::cuda::{CudaStream, DevicePtr};
 
 /// One strip on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Hop {
+pub struct Hop {
     /// Who sends or receives it.
-    pub(super) peer: Rank,
+    pub peer: Rank,
     /// Where it lies in this rank's slot.
-    pub(super) offset: usize,
+    pub offset: usize,
     /// Where it lies in the peer's slot.
-    pub(super) there: usize,
+    pub there: usize,
     /// Its length, when all blocks are as long as they can be.
-    pub(super) bytes: usize,
+    pub bytes: usize,
 }
 
 /// The strips of one kind of exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Route {
+pub struct Route {
     /// Those that this rank sends, nearest node first, so that not all send to node 0 at once. Two
     /// may lie at one place.
-    pub(super) sends: Vec<Hop>,
+    pub sends: Vec<Hop>,
     /// Those that it receives, in the order of their nodes.
-    pub(super) receives: Vec<Hop>,
+    pub receives: Vec<Hop>,
 }
 
 /// One enqueued exchange.
-pub(super) struct Exchange<'a> {
-    pub(super) route: &'a Route,
-    /// The first of the slots that are sent from, and of those that are received into.
-    pub(super) from: DevicePtr,
-    pub(super) to: DevicePtr,
-    /// The device's `State` and the host's `Report` of state.cuh.
-    pub(super) state: DevicePtr,
-    pub(super) report: DevicePtr,
+pub struct Exchange<'a> {
+    /// Which strips travel.
+    pub route: &'a Route,
+    /// The first of the slots that are sent from.
+    pub from: DevicePtr,
+    /// The first of the slots that are received into.
+    pub to: DevicePtr,
+    /// The device's `State` of state.cuh.
+    pub state: DevicePtr,
+    /// The host's `Report` of state.cuh.
+    pub report: DevicePtr,
+}
+
+/// Makes the rails of a job, for [`Communicator::with_rails`].
+pub trait ConnectRails: Send + Sync {
+    /// Comes together with all ranks; `peers` are those at this rank's place of the other nodes,
+    /// `slot_bytes` the longest that a rank has for one of them in one exchange.
+    ///
+    /// # Errors
+    /// The job's first error.
+    fn connect(
+        &self,
+        communicator: &Communicator,
+        cuda: &CudaStream,
+        peers: Vec<Rank>,
+        slot_bytes: usize,
+    ) -> crate::Result<Box<dyn Rails>>;
 }
 
 /// What carries strips between nodes. A rank calls its methods in the order of its exchanges, which
 /// is the same on all ranks.
-pub(super) trait Rails: Send + Sync {
+pub trait Rails: Send + Sync {
     /// `nccl`.
     fn name(&self) -> &'static str;
 
@@ -61,16 +80,25 @@ pub(super) trait Rails: Send + Sync {
     }
 
     /// Enqueues that the stream goes on when the next exchange's slot may be written.
+    ///
+    /// # Errors
+    /// What has failed.
     fn prepare(&self, _stream: &CudaStream, _exchange: &Exchange<'_>) -> Result<(), String> {
         Ok(())
     }
 
     /// Enqueues that the strips of the exchange leave once the stream has come here: headers and
     /// blocks have been written. It may also wait for those that come in.
+    ///
+    /// # Errors
+    /// What has failed.
     fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String>;
 
     /// Enqueues that the stream goes on when the strips of the exchange that was begun last have
     /// come in.
+    ///
+    /// # Errors
+    /// What has failed.
     fn finish(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String>;
 
     /// Whether all is well, as far as can be known without asking a driver.

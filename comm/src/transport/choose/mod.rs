@@ -12,11 +12,9 @@
 //! conclusion from the same words. What was asked for by name is never replaced by something
 //! slower: the error names the first rank that lacks it.
 
-mod network;
 mod table;
 mod words;
 
-pub use network::MachineVerbs;
 pub use table::Row;
 
 use super::Transport;

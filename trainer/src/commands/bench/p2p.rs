@@ -13,10 +13,10 @@ use crate::error::{Error, Result};
 use crate::report::output;
 use crate::report::output::JsonOutput;
 use clap::{Args, ValueEnum};
-use headlong_comm::transport::verbs::fake::{Fabric, Weather};
-use headlong_comm::transport::verbs::nic::Provider;
-use headlong_comm::transport::verbs::pingpong::{PingPong, Verb};
-use headlong_comm::transport::verbs::{VerbsSettings, available, sys};
+use headlong_verbs::fake::{Fabric, NetworkModel};
+use headlong_verbs::nic::Provider;
+use headlong_verbs::pingpong::{PingPong, Verb};
+use headlong_verbs::{VerbsSettings, available, sys};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ pub fn run(arguments: &P2pArguments) -> Result<()> {
     if !arguments.device.is_empty() {
         settings.devices.clone_from(&arguments.device);
     }
-    let fabric = (arguments.card == Card::Fake).then(|| Fabric::rails(0, Weather::CALM, 2, 1));
+    let fabric = (arguments.card == Card::Fake).then(|| Fabric::rails(0, NetworkModel::CALM, 2, 1));
     let system = if fabric.is_none() { Some(system_cards(&settings)?) } else { None };
     let provider = |rank: usize| -> Arc<dyn Provider> {
         match (&fabric, &system) {

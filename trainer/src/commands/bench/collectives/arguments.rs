@@ -12,8 +12,8 @@ use crate::plan::Count;
 use crate::report::output::JsonOutput;
 use crate::system::machine::Machine;
 use clap::{Args, Parser, ValueEnum};
-use headlong_comm::transport::verbs::VerbsSettings;
 use headlong_comm::{AllReduce, AllToAll, CommOptions, Compress, Topology};
+use headlong_verbs::VerbsSettings;
 use std::path::PathBuf;
 use std::time::Duration;
 

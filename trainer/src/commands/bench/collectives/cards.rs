@@ -3,7 +3,7 @@
 use crate::config::verbs::verbs_settings;
 use crate::config::{Config, VerbsConfig};
 use crate::error::{Error, Result};
-use headlong_comm::transport::verbs::VerbsSettings;
+use headlong_verbs::VerbsSettings;
 
 /// The keys that `--set` takes here.
 const KEYS: &str = "comm.verbs.";

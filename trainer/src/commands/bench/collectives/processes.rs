@@ -9,9 +9,10 @@ use crate::report::output::say;
 use crate::{commands::launch, report::output};
 use headlong_comm::launcher_env::{self, Launch};
 use headlong_comm::rendezvous::{self, JoinOptions};
-use headlong_comm::transport::choose::{ChooseOptions, MachineVerbs, Network, Wanted, choose};
+use headlong_comm::transport::choose::{ChooseOptions, Network, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{CommError, Communicator, Rank};
+use headlong_verbs::VerbsNetwork;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +103,7 @@ fn choose_way(
     arguments: &CollectiveArguments,
 ) -> Result<std::result::Result<Communicator, CommError>> {
     let cards = (wanted == Wanted::Verbs).then(|| arguments.cards()).transpose()?;
-    let cards = cards.map(|cards| MachineVerbs::new(&control, cards));
+    let cards = cards.map(|cards| VerbsNetwork::of_machine(&control, cards));
     let network = cards.as_ref().map(|cards| cards as &dyn Network);
     let chosen = choose(control, &ChooseOptions { wanted, network });
     Ok(chosen.map(|chosen| Communicator::new(chosen.transport, arguments.options(backend))))

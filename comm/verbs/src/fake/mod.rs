@@ -1,0 +1,212 @@
+//! A fabric of this process: NICs that behave as real ones may, decided by a seed.
+//!
+//! What a program must not rely on, it does not get. The bytes of a write land in pieces, in any
+//! order, some time after the sender's completion; only the receiver's completion, or an atomic
+//! that came after them on the same queue pair, says that they are there. Completions come late;
+//! connections get ahead of each other. What a NIC would refuse is refused, and what a program
+//! must not do although a NIC may let it pass is kept as a violation ([`Fabric::violations`]):
+//! memory of a send that was written before its completion, a key that does not fit, a completion
+//! queue that overflows.
+//!
+//! Time is counted in looks at the fabric: every poll of any queue moves it. Cables can be pulled,
+//! machines switched off, devices broken: [`Fabric::cut`], [`Fabric::kill_node`],
+//! [`Fabric::port_down`], [`Fabric::break_device`].
+
+mod fault;
+mod memory;
+mod nic;
+mod pair;
+mod state;
+mod wire;
+
+use crate::nic::{
+    Device, Gid, GidKind, LinkLayer, Nic, NicError, NicResult, Port, PortState, Provider, Status,
+};
+pub use fault::Fault;
+use nic::FakeNic;
+use state::State;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How unruly the fabric is. Times are in looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NetworkModel {
+    /// Anything takes up to this long; 0: everything happens at once.
+    pub delay: u64,
+    /// In so many of 100 cases it takes up to 40 times as long.
+    pub storms: u64,
+    /// Bytes of a write land in pieces of up to this many.
+    pub piece: u64,
+    /// Without an answer, one try takes this long.
+    pub retry: u64,
+}
+
+impl NetworkModel {
+    /// Everything at once and in order.
+    pub const CALM: Self = Self { delay: 0, storms: 0, piece: 1 << 20, retry: 50 };
+    /// Late, in pieces, out of order.
+    pub const ROUGH: Self = Self { delay: 12, storms: 5, piece: 96, retry: 200 };
+}
+
+/// All nodes, their NICs, and what is between them.
+pub struct Fabric {
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+impl Fabric {
+    /// A fabric whose node `n` has the devices `nodes[n]`.
+    pub fn new(seed: u64, model: NetworkModel, nodes: Vec<Vec<Device>>) -> Arc<Self> {
+        let state = State::new(seed, model, nodes);
+        Arc::new(Self { state: Mutex::new(state), moved: Condvar::new() })
+    }
+
+    /// Nodes that are all alike: `devices` RoCE NICs each, `fake0` and so on, one to a memory
+    /// node.
+    pub fn rails(seed: u64, model: NetworkModel, nodes: usize, devices: usize) -> Arc<Self> {
+        let node = |node| (0..devices).map(|index| roce_device(node, index)).collect();
+        Self::new(seed, model, (0..nodes).map(node).collect())
+    }
+
+    /// From now on all NICs break a rule.
+    pub fn inject(&self, fault: Fault) {
+        self.lock().fault = Some(fault);
+    }
+
+    /// The NICs of a node.
+    pub fn provider(self: &Arc<Self>, node: usize) -> Arc<dyn Provider> {
+        Arc::new(NodeNics { fabric: Arc::clone(self), node })
+    }
+
+    /// What a program did that it must not do.
+    pub fn violations(&self) -> Vec<String> {
+        self.lock().violations.clone()
+    }
+
+    /// Pulls (`true`) or mends (`false`) all cables between two nodes.
+    pub fn cut(&self, one: usize, other: usize, is_cut: bool) {
+        self.lock().cut(one, other, is_cut);
+    }
+
+    /// Switches a node off: it answers nobody any more.
+    pub fn kill_node(&self, node: usize) {
+        self.lock().kill_node(node);
+    }
+
+    /// A port of a device goes down; the device says so.
+    pub fn port_down(&self, node: usize, device: &str, port: u8) {
+        self.lock().port_down(node, device, port);
+    }
+
+    /// A device breaks: an event says so, its queue pairs are in error.
+    pub fn break_device(&self, node: usize, device: &str) {
+        self.lock().break_device(node, device);
+    }
+
+    /// The next send of a device ends with `status`.
+    pub fn fail_next_send(&self, node: usize, device: &str, status: Status) {
+        self.lock().fail_next_send(node, device, status);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets time pass; then looks.
+    fn look<R>(&self, look: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.lock();
+        if state.advance() {
+            self.moved.notify_all();
+        }
+        look(&mut state)
+    }
+
+    /// Looks again and again until `ready`, at most `longest`.
+    fn wait(&self, longest: Duration, ready: impl Fn(&State) -> bool) {
+        const NAP: Duration = Duration::from_micros(100);
+        let end = std::time::Instant::now() + longest;
+        let mut state = self.lock();
+        loop {
+            if state.advance() {
+                self.moved.notify_all();
+            }
+            let left = end.saturating_duration_since(std::time::Instant::now());
+            if ready(&state) || left.is_zero() {
+                return;
+            }
+            let waited = self.moved.wait_timeout(state, NAP.min(left));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// A RoCE NIC as they are found: four identifiers, of which one is good.
+pub fn roce_device(node: usize, index: usize) -> Device {
+    let host = 10 + node as u8;
+    let link_local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, index as u8, host];
+    let address = std::net::Ipv4Addr::new(10, 0, index as u8, host).to_ipv6_mapped().octets();
+    let gid = |index, bytes, kind| Gid { index, bytes, kind };
+    let port = Port {
+        number: 1,
+        state: PortState::Active,
+        link: LinkLayer::Ethernet,
+        mtu: 4096,
+        lid: 0,
+        partition_keys: vec![0xffff],
+        gids: vec![
+            gid(0, link_local, GidKind::RoceV1),
+            gid(1, link_local, GidKind::RoceV2),
+            gid(2, address, GidKind::RoceV1),
+            gid(3, address, GidKind::RoceV2),
+        ],
+    };
+    Device {
+        name: format!("fake{index}"),
+        numa_node: Some(index as u32),
+        path: Some(
+            format!("/sys/devices/pci{index:04x}:00/{index:04x}:00:01.0/{index:04x}:01:00.0")
+                .into(),
+        ),
+        ports: vec![port],
+    }
+}
+
+/// An InfiniBand NIC: identifiers of the fabric, and local ones.
+pub fn infiniband_device(node: usize, index: usize) -> Device {
+    let mut device = roce_device(node, index);
+    let port = &mut device.ports[0];
+    port.link = LinkLayer::InfiniBand;
+    port.lid = (node * 16 + index + 1) as u16;
+    let mut bytes = [0; 16];
+    bytes[..2].copy_from_slice(&[0xfe, 0x80]);
+    bytes[8..].copy_from_slice(&(0x0002_c903_0000_0000 + u64::from(port.lid)).to_be_bytes());
+    port.gids = vec![Gid { index: 0, bytes, kind: GidKind::InfiniBand }];
+    device
+}
+
+struct NodeNics {
+    fabric: Arc<Fabric>,
+    node: usize,
+}
+
+impl Provider for NodeNics {
+    fn name(&self) -> &str {
+        "fake"
+    }
+
+    fn devices(&self) -> NicResult<Vec<Device>> {
+        Ok(self.fabric.lock().devices(self.node))
+    }
+
+    fn open(&self, device: &str) -> NicResult<Arc<dyn Nic>> {
+        let nic = self.fabric.lock().find(self.node, device);
+        let nic =
+            nic.ok_or_else(|| refused(&format!("opening {device}"), "there is no such device"))?;
+        Ok(Arc::new(FakeNic::new(Arc::clone(&self.fabric), nic, device)))
+    }
+}
+
+/// An error as a system gives it.
+fn refused(what: &str, reason: &str) -> NicError {
+    NicError::Refused { what: what.into(), reason: reason.into(), errno: Some(libc::EINVAL) }
+}

@@ -1,0 +1,206 @@
+//! What the fabric knows: NICs, their queues and connections, and what time it is.
+
+use super::super::nic::{Completion, Device, Event, PortState, Receive, Status};
+use super::memory::Regions;
+use super::pair::{Pair, Phase};
+use super::{Fault, NetworkModel};
+use headlong_comm::transport::sim::Random;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Everything, under one lock.
+pub(super) struct State {
+    pub(super) now: u64,
+    pub(super) random: Random,
+    pub(super) model: NetworkModel,
+    pub(super) nics: Vec<NicState>,
+    pub(super) regions: Regions,
+    pub(super) queues: Vec<Queue>,
+    pub(super) shared: Vec<Shared>,
+    pub(super) pairs: Vec<Pair>,
+    pub(super) violations: Vec<String>,
+    pub(super) fault: Option<Fault>,
+    cuts: BTreeSet<(usize, usize)>,
+    dead: BTreeSet<usize>,
+}
+
+/// A NIC.
+pub(super) struct NicState {
+    pub(super) node: usize,
+    pub(super) device: Device,
+    pub(super) events: VecDeque<Event>,
+    pub(super) is_broken: bool,
+    pub(super) next_send: Option<Status>,
+}
+
+/// A completion queue.
+pub(super) struct Queue {
+    pub(super) nic: usize,
+    pub(super) depth: usize,
+    pub(super) ready: VecDeque<Ready>,
+    pub(super) is_lost: bool,
+}
+
+/// A completion, and how many places of which pair's send queue are free once it was taken.
+pub(super) struct Ready {
+    pub(super) completion: Completion,
+    pub(super) retires: Option<(usize, u32)>,
+}
+
+/// A shared receive queue.
+pub(super) struct Shared {
+    pub(super) nic: usize,
+    pub(super) depth: usize,
+    pub(super) posted: VecDeque<Receive>,
+    pub(super) was_filled: bool,
+}
+
+impl State {
+    pub(super) fn new(seed: u64, model: NetworkModel, nodes: Vec<Vec<Device>>) -> Self {
+        let nic = |node, device| NicState {
+            node,
+            device,
+            events: VecDeque::new(),
+            is_broken: false,
+            next_send: None,
+        };
+        let nics = nodes.into_iter().enumerate();
+        Self {
+            now: 0,
+            random: Random::new(seed),
+            model,
+            nics: nics
+                .flat_map(|(node, devices)| {
+                    devices.into_iter().map(move |device| nic(node, device))
+                })
+                .collect(),
+            regions: Regions::default(),
+            queues: Vec::new(),
+            shared: Vec::new(),
+            pairs: Vec::new(),
+            violations: Vec::new(),
+            fault: None,
+            cuts: BTreeSet::new(),
+            dead: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn devices(&self, node: usize) -> Vec<Device> {
+        self.nics.iter().filter(|nic| nic.node == node).map(|nic| nic.device.clone()).collect()
+    }
+
+    pub(super) fn find(&self, node: usize, device: &str) -> Option<usize> {
+        self.nics.iter().position(|nic| nic.node == node && nic.device.name == device)
+    }
+
+    /// How long something takes now.
+    pub(super) fn delay(&mut self) -> u64 {
+        let NetworkModel { delay, storms, .. } = self.model;
+        let most = if self.random.chance(storms) { delay * 40 } else { delay };
+        self.random.below(most + 1)
+    }
+
+    /// What a program must not do, with the NIC on which it did.
+    pub(super) fn violation(&mut self, nic: usize, what: impl AsRef<str>) {
+        const KEPT: usize = 100;
+        let NicState { node, device, .. } = &self.nics[nic];
+        let text = format!("node {node} {}: {}", device.name, what.as_ref());
+        if self.violations.len() < KEPT {
+            self.violations.push(text);
+        }
+    }
+
+    /// Puts a completion into a queue.
+    pub(super) fn complete(
+        &mut self,
+        queue: usize,
+        completion: Completion,
+        retires: Option<(usize, u32)>,
+    ) {
+        let (nic, depth) = (self.queues[queue].nic, self.queues[queue].depth);
+        if self.queues[queue].ready.len() < depth {
+            self.queues[queue].ready.push_back(Ready { completion, retires });
+            return;
+        }
+        self.violation(nic, format!("a completion queue of {depth} overflows"));
+        self.queues[queue].is_lost = true;
+        self.nics[nic].events.push_back(Event::CompletionsLost);
+    }
+
+    pub(super) fn cut(&mut self, one: usize, other: usize, is_cut: bool) {
+        let pair = (one.min(other), one.max(other));
+        match is_cut {
+            true => self.cuts.insert(pair),
+            false => self.cuts.remove(&pair),
+        };
+    }
+
+    pub(super) fn kill_node(&mut self, node: usize) {
+        self.dead.insert(node);
+    }
+
+    pub(super) fn port_down(&mut self, node: usize, device: &str, port: u8) {
+        let nic = self.find(node, device).expect("a test names a device that is there");
+        let nic = &mut self.nics[nic];
+        let found = nic.device.ports.iter_mut().find(|found| found.number == port);
+        found.expect("a test names a port that is there").state = PortState::Down;
+        nic.events.push_back(Event::PortDown(port));
+    }
+
+    pub(super) fn break_device(&mut self, node: usize, device: &str) {
+        let nic = self.find(node, device).expect("a test names a device that is there");
+        self.nics[nic].is_broken = true;
+        self.nics[nic].events.push_back(Event::DeviceFatal);
+        for pair in
+            (0..self.pairs.len()).filter(|&pair| self.pairs[pair].nic == nic).collect::<Vec<_>>()
+        {
+            self.fail_pair(pair, None);
+        }
+    }
+
+    pub(super) fn fail_next_send(&mut self, node: usize, device: &str, status: Status) {
+        let nic = self.find(node, device).expect("a test names a device that is there");
+        self.nics[nic].next_send = Some(status);
+    }
+
+    /// Whether a port of a NIC carries.
+    pub(super) fn carries(&self, nic: usize, port: u8) -> bool {
+        let nic = &self.nics[nic];
+        let port = nic.device.ports.iter().find(|found| found.number == port);
+        !nic.is_broken && port.is_some_and(|port| port.state == PortState::Active)
+    }
+
+    /// The pair that packets of `pair` reach, if they reach one: everything about their way must
+    /// fit.
+    pub(super) fn route(&self, pair: usize) -> Option<usize> {
+        let from = &self.pairs[pair];
+        let (peer, settings) = (from.peer?, from.settings?);
+        let to = self.pairs.iter().position(|to| to.number == peer.queue_pair)?;
+        let other = &self.pairs[to];
+        let (back, theirs) = (other.peer?, other.settings?);
+        let (node, other_node) = (self.nics[from.nic].node, self.nics[other.nic].node);
+        let reachable = !self.cuts.contains(&(node.min(other_node), node.max(other_node)))
+            && ![node, other_node].iter().any(|node| self.dead.contains(node))
+            && self.carries(from.nic, settings.port)
+            && self.carries(other.nic, theirs.port);
+        let addressed = self.address(other.nic, &theirs) == Some((peer.gid, peer.lid))
+            && self.kind(from.nic, &settings) == self.kind(other.nic, &theirs)
+            && self.partition(from.nic, &settings) == self.partition(other.nic, &theirs);
+        let joined = back.queue_pair == from.number
+            && Some(back.first_packet) == from.first_packet
+            && matches!(other.phase, Phase::Receive | Phase::Send);
+        (reachable && addressed && joined).then_some(to)
+    }
+
+    /// Whether time did anything.
+    pub(super) fn advance(&mut self) -> bool {
+        self.now += 1;
+        let mut moved = false;
+        // Note: in another order at every look, so that connections get ahead of each other.
+        let pairs = self.pairs.len();
+        let first = self.random.below(pairs as u64) as usize;
+        for pair in (0..pairs).map(|index| (first + index) % pairs) {
+            moved |= self.advance_pair(pair);
+        }
+        moved
+    }
+}

@@ -1,0 +1,120 @@
+//! What all links of a rank share: the NIC, the memory, the queues.
+
+use super::arena::Arena;
+use super::layout::Near;
+use super::link::Link;
+use super::nic::{Completion, CompletionQueue, Nic, NicResult, Receive, ReceiveQueue};
+use headlong_comm::transport::paths::PathError;
+use std::sync::Arc;
+
+/// Completions taken at once.
+const AT_ONCE: usize = 64;
+/// The device is asked for events at every so-manieth look at its queue: a second at most where a
+/// rank takes short naps.
+const LOOKS_PER_EVENT: u32 = 256;
+
+/// All links of a rank.
+///
+/// Note: the order of the fields is that in which they end: connections, queues, memory, NIC.
+pub(super) struct Hub {
+    pub(super) links: Vec<Link>,
+    pub(super) queue: Arc<dyn CompletionQueue>,
+    pub(super) tickets: Tickets,
+    pub(super) slots: Arc<Arena>,
+    pub(super) flags: Arena,
+    pub(super) nic: Arc<dyn Nic>,
+    pub(super) port: u8,
+    pub(super) completions: Vec<Completion>,
+    pub(super) looks: u32,
+}
+
+/// Receives that take peers' signals, for all links together.
+pub(super) struct Tickets {
+    pub(super) queue: Arc<dyn ReceiveQueue>,
+    /// Posted again together.
+    pub(super) batch: Vec<Receive>,
+    used: usize,
+}
+
+impl Tickets {
+    /// Enough for `most` signals on the way, posted.
+    ///
+    /// # Errors
+    /// What the NIC says.
+    pub(super) fn new(nic: &dyn Nic, most: usize) -> NicResult<Self> {
+        // A batch may be used up and not posted again yet.
+        let batch = (most / 4).max(1);
+        let queue = nic.receive_queue((most + batch) as u32)?;
+        queue.post(&vec![Receive { id: 0, segment: None }; most + batch])?;
+        Ok(Self { queue, batch: vec![Receive { id: 0, segment: None }; batch], used: 0 })
+    }
+
+    /// One was used.
+    ///
+    /// # Errors
+    /// What the NIC says.
+    pub(super) fn used(&mut self) -> NicResult<()> {
+        self.used += 1;
+        if self.used < self.batch.len() {
+            return Ok(());
+        }
+        self.used = 0;
+        self.queue.post(&self.batch)
+    }
+}
+
+impl Hub {
+    /// Looks at everything that NICs and peers have done.
+    pub(super) fn look(&mut self) {
+        if let Err(error) = self.take_completions() {
+            self.fail_all(&error.to_string());
+        }
+        let near = Near { slots: &self.slots, flags: &self.flags };
+        self.links.iter_mut().for_each(|link| link.look_at_flags(near));
+        self.looks += 1;
+        if self.looks >= LOOKS_PER_EVENT {
+            self.looks = 0;
+            self.look_at_events();
+        }
+    }
+
+    fn take_completions(&mut self) -> NicResult<()> {
+        loop {
+            self.completions.clear();
+            let taken = self.queue.poll(&mut self.completions, AT_ONCE)?;
+            let near = Near { slots: &self.slots, flags: &self.flags };
+            for completion in &self.completions {
+                let link = self.links.iter_mut().find(|link| link.has(completion.queue_pair));
+                if let Some(link) = link {
+                    link.complete(near, completion);
+                }
+                if matches!(completion.kind, super::nic::CompletionKind::Immediate(_)) {
+                    self.tickets.used()?;
+                }
+            }
+            if taken < AT_ONCE {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Looks at what the NIC says of itself.
+    pub(super) fn look_at_events(&mut self) {
+        // Note: bounded, so that a device that does nothing but complain cannot hold the rank.
+        for _ in 0..AT_ONCE {
+            match self.nic.event() {
+                Ok(None) => return,
+                Ok(Some(event)) if event.is_fatal(self.port) => self.fail_all(&event.to_string()),
+                Ok(Some(_)) => {}
+                Err(error) => self.fail_all(&error.to_string()),
+            }
+        }
+    }
+
+    fn fail_all(&mut self, what: &str) {
+        let text = format!("{}: {what}", self.nic.name());
+        for link in &mut self.links {
+            link.fail(PathError::Failed(text.clone()));
+        }
+    }
+}

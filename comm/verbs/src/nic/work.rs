@@ -1,0 +1,112 @@
+//! What is posted: plain data.
+
+/// A chain of work requests that a queue pair keeps, by its number there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prepared(pub usize);
+
+/// One work request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Comes back in its completion.
+    pub id: u64,
+    /// What it does.
+    pub action: Action,
+    /// Memory of this side, in order: what is sent, or where an answer goes. Together of any
+    /// length, 0 included.
+    pub segments: Vec<Segment>,
+    /// The bytes are taken when it is posted, so that the memory may be written again at once and
+    /// needs no key.
+    pub inline: bool,
+    /// Success gives a completion too; failure always does.
+    pub signalled: bool,
+}
+
+/// What a work request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Writes at the peer.
+    Write {
+        /// Where.
+        at: Remote,
+    },
+    /// Writes at the peer, which then takes a receive and learns `immediate`.
+    WriteImmediate {
+        /// Where; of no meaning for no bytes.
+        at: Remote,
+        /// The number.
+        immediate: u32,
+    },
+    /// Reads from the peer.
+    Read {
+        /// Where.
+        at: Remote,
+    },
+    /// Adds to eight bytes at the peer; what was there before comes back.
+    FetchAdd {
+        /// Where, on a multiple of 8.
+        at: Remote,
+        /// How much.
+        add: u64,
+    },
+    /// Replaces eight bytes at the peer if they are as expected; what was there before comes back.
+    CompareSwap {
+        /// Where, on a multiple of 8.
+        at: Remote,
+        /// What is expected.
+        expected: u64,
+        /// What replaces it.
+        new: u64,
+    },
+    /// Fills the peer's next receive.
+    Send,
+}
+
+/// A place in a peer's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remote {
+    /// Its address there.
+    pub address: u64,
+    /// The region's key for peers.
+    pub key: u32,
+}
+
+/// A piece of this side's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Its address.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+    /// The region's key for this NIC.
+    pub key: u32,
+}
+
+/// A change of a prepared chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patch {
+    /// Bytes of a segment.
+    Length {
+        /// Place of the request in the chain.
+        request: usize,
+        /// Place of the segment in the request.
+        segment: usize,
+        /// Bytes.
+        length: u32,
+    },
+    /// The number of an [`Action::WriteImmediate`].
+    Immediate {
+        /// Place of the request in the chain.
+        request: usize,
+        /// The number.
+        immediate: u32,
+    },
+}
+
+/// Room for a peer's send, or a ticket for a peer's immediate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Receive {
+    /// Comes back in its completion.
+    pub id: u64,
+    /// Where the bytes go; none: it takes immediates only.
+    pub segment: Option<Segment>,
+}

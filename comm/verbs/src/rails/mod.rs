@@ -1,0 +1,497 @@
+//! Rails over NICs with RDMA, driven by the device through a proxy thread on the host: a captured
+//! step exchanges between nodes without the host's part of the program.
+//!
+//! ```text
+//! stream   wait_for_slot   seal, pack   pull_trigger …                                   wait_for_strips   open, unpack
+//!                                            │ 16 bytes, one release store                      ▲ a word for each peer
+//! proxy                                      └─► posts the chains built for it      completion ─┘
+//! NIC                                               write + immediate ════════════► receive
+//! ```
+//!
+//! Strips lie in page-locked memory that device and NICs both see (no GPUDirect yet). The proxy
+//! reads from a strip's header how long it is, so that the NIC sends no more than that.
+//!
+//! **Slots.** Three take turns. *Received*: a rank begins exchange s when it has seen a strip of
+//! s−1 from every peer of its rail; a peer sends that one after it has consumed s−2, so slot (s mod
+//! 3), last used by s−3, is free there. This needs that every pair of a rail exchanges in every
+//! exchange, which nodes of one size do; others are refused. *Sent*: a slot is written again when
+//! its strips of three exchanges ago have been delivered, because until then a NIC may read them
+//! once more; the proxy tells when.
+//!
+//! **Memory of a device.** That a strip has come, a completion says to the processor; a device may
+//! still see old bytes of its own memory. Where slots are such memory, the proxy reads it back
+//! through the NIC before it tells ([`read_back`]). Today's slots are not.
+//!
+//! **Waits on the device** end with what they wait for, with the poison word that the host and the
+//! proxy set when the job fails, or at the deadline, which the host is told like everything else
+//! that kernels find wrong.
+
+mod page;
+mod proxy;
+mod read_back;
+#[cfg(test)]
+mod tests;
+
+use crate::nic::{
+    Access, CompletionQueue, Endpoint, Memory, Nic, NicError, NicResult, Provider, QueuePair,
+    QueuePairOptions, QueuePairSettings, Receive, Region, Remote,
+};
+use crate::{Choice, VerbsSettings, available, queue_pair_settings};
+use headlong_comm::catch::catch;
+use headlong_comm::device::rail::{ConnectRails, Exchange, Rails};
+use headlong_comm::transport::Transport;
+use headlong_comm::{CommError, Communicator, Rank, Result, Topology};
+use headlong_device::cuda::{
+    Build, CudaDevice, CudaStream, DeviceMemory, DevicePtr, Launch, Pinned, Source,
+};
+use page::Page;
+use proxy::{Leg, Peer, Proxy, ProxyNic, Shared, Slots};
+use read_back::ReadBack;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+static RAIL: Source = Source {
+    name: "comm/rail",
+    text: concat!(
+        include_str!("../../../src/device/hierarchical/state.cuh"),
+        include_str!("rail.cu")
+    ),
+};
+
+/// The kernels, for builds ahead of time.
+pub fn kernels() -> Vec<Build> {
+    vec![Build { source: &RAIL, defines: Vec::new() }]
+}
+
+/// See the page above.
+const NUM_SLOTS: usize = 3;
+
+/// Receives that wait for a peer's immediates: two exchanges at most are ahead, and a goodbye.
+const RECEIVES: usize = NUM_SLOTS + 2;
+
+/// Words of an endpoint info.
+const INFO_WORDS: usize = 8;
+
+/// `struct RailArgs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct RailArgs {
+    page: DevicePtr,
+    state: DevicePtr,
+    report: DevicePtr,
+    peers: DevicePtr,
+    deadline_ns: u64,
+    triggers_at: u32,
+    operation: u32,
+    num_slots: u32,
+    num_peers: u32,
+}
+
+/// Rails over the NICs of a provider, for
+/// [`Communicator::with_rails`](headlong_comm::Communicator::with_rails). Of several NICs, the one
+/// nearest to the rank's device is used, unless the settings name one.
+pub struct VerbsRails {
+    provider: Arc<dyn Provider>,
+    settings: VerbsSettings,
+}
+
+impl VerbsRails {
+    /// Over these NICs.
+    pub fn new(provider: Arc<dyn Provider>, settings: VerbsSettings) -> Self {
+        Self { provider, settings }
+    }
+}
+
+/// One rank's end of a rail.
+///
+/// Note: fields end in this order: the proxy and its queue pairs, what the NIC may use, the memory
+/// itself.
+struct Rail {
+    proxy: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    _region: Box<dyn Region>,
+    slots: Pinned,
+    /// Ranks of the peers, for kernels.
+    peers: DeviceMemory,
+    ranks: Vec<Rank>,
+    slot_bytes: usize,
+    deadline: Duration,
+}
+
+/// Whether ranks of this topology have rails on which every pair exchanges every time.
+fn possible(topology: &Topology) -> std::result::Result<(), String> {
+    let sizes: Vec<usize> = (0..topology.num_nodes())
+        .map(|node| topology.node_size(node))
+        .filter(|&size| size > 0)
+        .collect();
+    match sizes.iter().all(|size| *size == sizes[0]) {
+        true => Ok(()),
+        false => Err(format!(
+            "rails over NICs are for nodes of one size, and these have {sizes:?} ranks"
+        )),
+    }
+}
+
+/// The settings with the place of this rank's device, so that its nearest NIC is chosen.
+fn near(device: &CudaDevice, settings: &VerbsSettings) -> VerbsSettings {
+    let settings = settings.clone();
+    match device.bus_id() {
+        Some(bus_id) if !device.is_software() => settings.near_device(&bus_id),
+        _ => settings,
+    }
+}
+
+/// What one side has opened before it knows the other.
+struct Opened {
+    nic: Arc<dyn Nic>,
+    choice: Choice,
+    queue: Arc<dyn CompletionQueue>,
+    pairs: Vec<Box<dyn QueuePair>>,
+    /// Leads back to this rank, where the slots are a device's memory.
+    own: Option<Box<dyn QueuePair>>,
+    region: Box<dyn Region>,
+    slots: Pinned,
+    page: Page,
+    ranks: DeviceMemory,
+}
+
+fn open(
+    cuda: &CudaDevice,
+    provider: &dyn Provider,
+    settings: &VerbsSettings,
+    (local_index, peers): (usize, &[Rank]),
+    slot_bytes: usize,
+) -> std::result::Result<Opened, String> {
+    let choice = available(provider, settings, local_index)?;
+    let text = |error: NicError| error.to_string();
+    let nic = provider.open(&choice.device).map_err(text)?;
+    let slots = Pinned::new(cuda, 2 * NUM_SLOTS * slot_bytes).map_err(|error| error.to_string())?;
+    let memory = Memory::Host { start: slots.as_ptr(), length: slots.bytes() };
+    let is_of_device = matches!(memory, Memory::Dmabuf { .. });
+    let access = Access {
+        local_write: true,
+        remote_write: true,
+        remote_read: is_of_device,
+        ..Access::default()
+    };
+    // SAFETY: the memory is released after the region, and that after the queue pairs (the order of
+    // fields of `Rail`). The first half is written by kernels that wait for the delivery of
+    // what was sent from there, the second half by peers alone.
+    let region = unsafe { nic.register(memory, access) }.map_err(text)?;
+    let depth = ((peers.len() + 1) * (NUM_SLOTS + RECEIVES + 2)) as u32;
+    let queue = nic.completion_queue(depth).map_err(text)?;
+    let initial = connection(settings, &choice, choice.port.mtu);
+    let pair = || -> NicResult<Box<dyn QueuePair>> {
+        let mut pair = nic.queue_pair(&queue_pair_options(&queue))?;
+        pair.init(&initial)?;
+        pair.post_receives(&[Receive { id: 0, segment: None }; RECEIVES])?;
+        Ok(pair)
+    };
+    let pairs = peers.iter().map(|_| pair()).collect::<NicResult<_>>().map_err(text)?;
+    let own = is_of_device.then(pair).transpose().map_err(text)?;
+    let words: Vec<u8> = peers.iter().flat_map(|rank| (rank.0 as u32).to_ne_bytes()).collect();
+    let ranks = DeviceMemory::new(cuda, "peers of the rail", words.len())
+        .map_err(|error| error.to_string())?;
+    ranks.write(0, &words).map_err(|error| error.to_string())?;
+    let page = Page::new(cuda, peers.len())?;
+    Ok(Opened { nic, choice, queue, pairs, own, region, slots, page, ranks })
+}
+
+/// Every connection of a rail is made alike.
+fn queue_pair_options(queue: &Arc<dyn CompletionQueue>) -> QueuePairOptions<'_> {
+    QueuePairOptions {
+        sends: queue,
+        receives: queue,
+        shared: None,
+        max_sends: NUM_SLOTS as u32 + 2,
+        max_receives: RECEIVES as u32,
+        max_segments: 1,
+        max_inline: 0,
+    }
+}
+
+/// How it is connected.
+fn connection(settings: &VerbsSettings, choice: &Choice, mtu: u32) -> QueuePairSettings {
+    queue_pair_settings(settings, choice, choice.port.mtu.min(mtu))
+}
+
+impl Opened {
+    /// What reads slots back that are a device's memory.
+    fn read_back(
+        &mut self,
+        settings: &VerbsSettings,
+        first_packet: u32,
+    ) -> std::result::Result<Option<ReadBack>, String> {
+        let text = |error: NicError| error.to_string();
+        let Some(mut pair) = self.own.take() else { return Ok(None) };
+        let Choice { port, gid, .. } = &self.choice;
+        let gid = gid.as_ref().map_or([0; 16], |gid| gid.bytes);
+        let end = Endpoint { lid: port.lid, gid, queue_pair: pair.number(), first_packet };
+        let with = connection(settings, &self.choice, port.mtu);
+        pair.ready_to_receive(&with, &end).map_err(text)?;
+        pair.ready_to_send(&with, first_packet).map_err(text)?;
+        ReadBack::new(&*self.nic, pair, &*self.region).map(Some).map_err(text)
+    }
+
+    /// What the peer behind a connection has to know of it.
+    fn endpoint_info(
+        &self,
+        pair: &dyn QueuePair,
+        first_packet: u32,
+        receive_at: usize,
+    ) -> [u64; INFO_WORDS] {
+        let gid = self.choice.gid.as_ref().map_or([0; 16], |gid| gid.bytes);
+        let half = |at: usize| u64::from_be_bytes(std::array::from_fn(|byte| gid[at + byte]));
+        [
+            u64::from(self.choice.port.lid),
+            half(0),
+            half(8),
+            u64::from(pair.number()),
+            u64::from(first_packet),
+            self.region.address() + receive_at as u64,
+            u64::from(self.region.remote_key()),
+            u64::from(self.choice.port.mtu),
+        ]
+    }
+
+    /// Connects to the peers whose endpoint infos these are.
+    fn connect(
+        &mut self,
+        settings: &VerbsSettings,
+        peers: &[Rank],
+        (infos, first_packet): (&[u64], u32),
+    ) -> std::result::Result<Vec<Peer>, String> {
+        let pairs = std::mem::take(&mut self.pairs);
+        let connected = pairs.into_iter().zip(peers).map(|(mut pair, &rank)| {
+            let info = &infos[INFO_WORDS * rank.0..][..INFO_WORDS];
+            let mut gid = [0; 16];
+            gid[..8].copy_from_slice(&info[1].to_be_bytes());
+            gid[8..].copy_from_slice(&info[2].to_be_bytes());
+            let peer = Endpoint {
+                lid: info[0] as u16,
+                gid,
+                queue_pair: info[3] as u32,
+                first_packet: info[4] as u32,
+            };
+            let with = connection(settings, &self.choice, info[7] as u32);
+            pair.ready_to_receive(&with, &peer)?;
+            pair.ready_to_send(&with, first_packet)?;
+            let slots = Remote { address: info[5], key: info[6] as u32 };
+            Ok(Peer { rank, pair, slots, on_the_way: VecDeque::with_capacity(NUM_SLOTS + 2) })
+        });
+        let connected: std::result::Result<_, NicError> = connected.collect();
+        connected.map_err(|error| error.to_string())
+    }
+}
+
+/// Starts the thread that serves the NIC. The device must not wait for one that is gone, and all
+/// ranks hear of what it fails with, also where nobody is waiting for the device just now.
+fn start(
+    proxy: Proxy,
+    shared: &Arc<Shared>,
+    job: &Arc<dyn Transport>,
+) -> std::io::Result<JoinHandle<()>> {
+    let (job, told) = (Arc::clone(job), Arc::clone(shared));
+    let work = move || {
+        if let Err(reason) = catch("rail-proxy", || proxy.run()) {
+            told.fail(reason);
+        }
+        if let Some(reason) = told.failure() {
+            let (seen_by, operation) = (job.rank(), "an exchange between nodes".to_owned());
+            job.abort(CommError::Device { seen_by, operation, reason });
+        }
+    };
+    std::thread::Builder::new().name("rail-proxy".into()).spawn(work)
+}
+
+impl ConnectRails for VerbsRails {
+    fn connect(
+        &self,
+        communicator: &Communicator,
+        cuda: &CudaStream,
+        peers: Vec<Rank>,
+        slot_bytes: usize,
+    ) -> Result<Box<dyn Rails>> {
+        let settings = near(cuda.device(), &self.settings);
+        let me = (communicator.topology().local_index(communicator.rank()), &*peers);
+        let opened = possible(communicator.topology()).and_then(|()| {
+            ["wait_for_slot", "pull_trigger", "wait_for_strips"].iter().try_for_each(|name| {
+                let loaded = cuda.kernel(&RAIL, &[], name).is_some();
+                if loaded { Ok(()) } else { cuda.check().map_err(|error| error.to_string()) }
+            })?;
+            open(cuda.device(), &*self.provider, &settings, me, slot_bytes)
+        });
+        communicator.agree("rails over NICs", &opened)?;
+        let refused = |reason| CommError::Rendezvous { reason };
+        let mut opened = opened.map_err(refused)?;
+        let first_packet = getrandom::u32().unwrap_or(1) & 0x00ff_ffff;
+        let mut mine = vec![0_u64; INFO_WORDS * communicator.num_ranks()];
+        for (&rank, pair) in peers.iter().zip(&opened.pairs) {
+            let info = opened.endpoint_info(&**pair, first_packet, NUM_SLOTS * slot_bytes);
+            mine[INFO_WORDS * rank.0..][..INFO_WORDS].copy_from_slice(&info);
+        }
+        let mut theirs = vec![0_u64; mine.len()];
+        communicator.all_to_all(&mine, &mut theirs)?;
+        let connected = opened
+            .connect(&settings, &peers, (&theirs, first_packet))
+            .and_then(|connected| Ok((connected, opened.read_back(&settings, first_packet)?)));
+        communicator.agree("rails over NICs", &connected)?;
+        let (connected, read_back) = connected.map_err(refused)?;
+        let shared = Arc::new(Shared::new(opened.page));
+        let slots = Slots {
+            address: opened.region.address(),
+            key: opened.region.local_key(),
+            slot_bytes,
+            num_slots: NUM_SLOTS,
+        };
+        let nic = ProxyNic {
+            read_back,
+            queue: opened.queue,
+            nic: opened.nic,
+            port: opened.choice.port.number,
+        };
+        let proxy = Proxy::new(Arc::clone(&shared), connected, slots, nic);
+        let thread =
+            start(proxy, &shared, communicator.transport()).map_err(|error| error.to_string());
+        communicator.agree("the rail's proxy", &thread)?;
+        Ok(Box::new(Rail {
+            proxy: Some(thread.map_err(refused)?),
+            shared,
+            _region: opened.region,
+            slots: opened.slots,
+            peers: opened.ranks,
+            ranks: peers,
+            slot_bytes,
+            deadline: communicator.options().deadline,
+        }))
+    }
+}
+
+impl Rail {
+    fn run(
+        &self,
+        stream: &CudaStream,
+        entry: &'static str,
+        exchange: &Exchange<'_>,
+        operation: u32,
+    ) {
+        let args = RailArgs {
+            page: self.shared.page.at(),
+            state: exchange.state,
+            report: exchange.report,
+            peers: self.peers.ptr(),
+            deadline_ns: self.deadline.as_nanos() as u64,
+            triggers_at: self.shared.page.triggers_at() as u32,
+            operation,
+            num_slots: NUM_SLOTS as u32,
+            num_peers: self.ranks.len() as u32,
+        };
+        stream.run(&RAIL, &[], entry, Launch::new(1, 32), &args);
+    }
+
+    /// The number under which the proxy knows the exchange.
+    fn operation(&self, exchange: &Exchange<'_>) -> u32 {
+        let place = |rank: Rank| self.ranks.iter().position(|peer| *peer == rank);
+        let legs = exchange.route.sends.iter().map(|hop| Leg {
+            peer: place(hop.peer).expect("nodes of one size exchange along rails"),
+            offset: hop.offset,
+            there: hop.there,
+            bytes: hop.bytes,
+        });
+        self.shared.operation(legs)
+    }
+
+    fn end(&mut self) {
+        self.shared.stop();
+        // What a panicking proxy has to say, it has said to stderr.
+        self.proxy.take().map(JoinHandle::join);
+    }
+}
+
+impl Rails for Rail {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn num_slots(&self) -> usize {
+        NUM_SLOTS
+    }
+
+    fn memory(&self) -> Option<[DevicePtr; 2]> {
+        let first = self.slots.device_visible();
+        Some([first, first.offset(NUM_SLOTS * self.slot_bytes)])
+    }
+
+    fn prepare(
+        &self,
+        stream: &CudaStream,
+        exchange: &Exchange<'_>,
+    ) -> std::result::Result<(), String> {
+        self.run(stream, "wait_for_slot", exchange, 0);
+        Ok(())
+    }
+
+    fn begin(
+        &self,
+        stream: &CudaStream,
+        exchange: &Exchange<'_>,
+    ) -> std::result::Result<(), String> {
+        self.check()?;
+        self.run(stream, "pull_trigger", exchange, self.operation(exchange));
+        Ok(())
+    }
+
+    fn finish(
+        &self,
+        stream: &CudaStream,
+        exchange: &Exchange<'_>,
+    ) -> std::result::Result<(), String> {
+        self.run(stream, "wait_for_strips", exchange, 0);
+        Ok(())
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        self.shared.failure().map_or(Ok(()), Err)
+    }
+
+    fn give_up(&self) {
+        self.shared.page.set_poison();
+    }
+
+    fn close(mut self: Box<Self>) -> std::result::Result<(), String> {
+        self.shared.close();
+        let started = Instant::now();
+        while self.proxy.as_ref().is_some_and(|proxy| !proxy.is_finished()) {
+            if started.elapsed() > self.deadline {
+                self.end();
+                return Err("not all ranks of the rail have said goodbye in time".to_owned());
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        self.end();
+        self.check()
+    }
+}
+
+impl Drop for Rail {
+    fn drop(&mut self) {
+        self.shared.page.set_poison();
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod cuda_tests {
+    use super::*;
+    use headlong_device::cuda::testing::layout_test;
+
+    #[test]
+    fn the_structs_of_both_languages_are_the_same() {
+        layout_test!(
+            RailArgs, &RAIL, &[];
+            page, state, report, peers, deadline_ns, triggers_at, operation, num_slots, num_peers
+        );
+    }
+}

@@ -1,0 +1,400 @@
+//! The proxy: a thread that a rank's device drives. It waits for triggers, posts the chains of work
+//! requests that were built for them, and tells the device what has come and what has been
+//! delivered. It calls no CUDA function.
+
+use super::page::{MOST_TRIGGERS, Page};
+use super::read_back::ReadBack;
+use crate::nic::{
+    Action, Completion, CompletionKind, CompletionQueue, Nic, NicError, Patch, Prepared, QueuePair,
+    Receive, Remote, Request, Segment, Status,
+};
+use headlong_comm::topology::Rank;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Where a strip's header says how many bytes are behind it, and how long a header is: as strips.cu
+/// has it.
+pub(super) const BYTES_AT: usize = 24;
+pub(super) const HEADER_BYTES: usize = 128;
+
+/// Looks without anything to do before the proxy lets others have its core, and before it sleeps.
+const LOOKS_BEFORE_YIELDING: u32 = 64;
+const LOOKS_BEFORE_SLEEPING: u32 = 4096;
+
+/// One strip that an operation sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Leg {
+    /// Place of the peer among those of the rail.
+    pub(super) peer: usize,
+    /// Where the strip lies in a slot, here and there.
+    pub(super) offset: usize,
+    pub(super) there: usize,
+    /// The longest strip.
+    pub(super) bytes: usize,
+}
+
+/// What host, device and proxy share.
+pub(super) struct Shared {
+    pub(super) page: Page,
+    /// The operations that have been enqueued so far: a trigger names one by its place.
+    operations: Mutex<Vec<Vec<Leg>>>,
+    num_operations: AtomicU64,
+    failure: Mutex<Option<String>>,
+    stop: AtomicBool,
+    /// Set when no exchange will follow: the proxy says goodbye, and ends when it has heard all
+    /// peers'.
+    closing: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn new(page: Page) -> Self {
+        Self {
+            page,
+            operations: Mutex::default(),
+            num_operations: AtomicU64::new(0),
+            failure: Mutex::default(),
+            stop: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    /// The number of the operation with these legs.
+    pub(super) fn operation(&self, legs: impl Iterator<Item = Leg> + Clone) -> u32 {
+        let mut operations = lock(&self.operations);
+        let known = operations.iter().position(|known| known.iter().copied().eq(legs.clone()));
+        let number = known.unwrap_or_else(|| {
+            operations.push(legs.collect());
+            self.num_operations.store(operations.len() as u64, Ordering::Release);
+            operations.len() - 1
+        });
+        number as u32
+    }
+
+    pub(super) fn failure(&self) -> Option<String> {
+        lock(&self.failure).clone()
+    }
+
+    pub(super) fn fail(&self, reason: String) {
+        lock(&self.failure).get_or_insert(reason);
+        self.page.set_poison();
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+}
+
+/// A peer's end of the rail.
+pub(super) struct Peer {
+    pub(super) rank: Rank,
+    pub(super) pair: Box<dyn QueuePair>,
+    /// Its slots that are received into.
+    pub(super) slots: Remote,
+    /// The exchanges whose strips for it were posted and are not delivered yet, oldest first: a
+    /// connection completes in order.
+    pub(super) on_the_way: VecDeque<u64>,
+}
+
+/// This rank's slots that are sent from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slots {
+    pub(super) address: u64,
+    pub(super) key: u32,
+    pub(super) slot_bytes: usize,
+    pub(super) num_slots: usize,
+}
+
+/// What the proxy looks at.
+///
+/// Note: fields end in this order; connections before their queue.
+pub(super) struct ProxyNic {
+    /// Where the slots are a device's memory; none: of the host, for which a completion is enough.
+    pub(super) read_back: Option<ReadBack>,
+    pub(super) queue: Arc<dyn CompletionQueue>,
+    pub(super) nic: Arc<dyn Nic>,
+    pub(super) port: u8,
+}
+
+/// Posted strips of one exchange that are not delivered yet.
+struct Flight {
+    sequence: u64,
+    left: usize,
+}
+
+/// The thread's own.
+///
+/// Note: fields end in this order; queue pairs before their queue.
+pub(super) struct Proxy {
+    pub(super) shared: Arc<Shared>,
+    pub(super) peers: Vec<Peer>,
+    pub(super) slots: Slots,
+    pub(super) nic: ProxyNic,
+    /// Per operation and slot, the chain of each leg.
+    chains: Vec<Vec<Vec<(Leg, Prepared)>>>,
+    farewells: Vec<Prepared>,
+    /// The exchange that is waited for.
+    next: u64,
+    flights: VecDeque<Flight>,
+    /// Per peer, the last exchange of which something has come; the device may not have been told.
+    come: Vec<u64>,
+    completions: Vec<Completion>,
+    said_goodbye: bool,
+}
+
+impl Proxy {
+    pub(super) fn new(shared: Arc<Shared>, peers: Vec<Peer>, slots: Slots, nic: ProxyNic) -> Self {
+        Self {
+            come: vec![0; peers.len()],
+            shared,
+            peers,
+            slots,
+            nic,
+            chains: Vec::new(),
+            farewells: Vec::new(),
+            next: 1,
+            flights: VecDeque::with_capacity(MOST_TRIGGERS),
+            completions: Vec::with_capacity(64),
+            said_goodbye: false,
+        }
+    }
+
+    /// Works until it is stopped, has said goodbye, or fails.
+    pub(super) fn run(mut self) {
+        let mut idle = 0_u32;
+        while !self.shared.stop.load(Ordering::Acquire) {
+            match self.look() {
+                Ok(true) => idle = 0,
+                Ok(false) if self.has_parted() => return,
+                Ok(false) => idle = idle.saturating_add(1),
+                Err(reason) => {
+                    // After a goodbye from everybody, what is still on its way is of no interest
+                    // any more.
+                    if !self.has_heard_all() {
+                        self.shared.fail(reason);
+                    }
+                    break;
+                }
+            }
+            match idle {
+                0..LOOKS_BEFORE_YIELDING => std::hint::spin_loop(),
+                LOOKS_BEFORE_YIELDING..LOOKS_BEFORE_SLEEPING => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_micros(20)),
+            }
+        }
+        for peer in &mut self.peers {
+            // What a NIC says to that changes nothing any more.
+            let _ = peer.pair.fail();
+        }
+    }
+
+    /// One look at everything; whether something was there.
+    pub(super) fn look(&mut self) -> Result<bool, String> {
+        self.learn_operations()?;
+        let posted = self.answer_trigger()?;
+        let completed = self.take_completions()?;
+        if let Some(read_back) = &mut self.nic.read_back {
+            read_back.begin().map_err(|error| error.to_string())?;
+        }
+        self.say_goodbye()?;
+        let ProxyNic { nic, port, .. } = &self.nic;
+        if let Some(event) = nic.event().map_err(|error| error.to_string())?
+            && event.is_fatal(*port)
+        {
+            return Err(format!("{}: {event}", nic.name()));
+        }
+        Ok(posted || completed)
+    }
+
+    /// Builds the chains of operations that the host has enqueued for the first time.
+    fn learn_operations(&mut self) -> Result<(), String> {
+        if self.shared.num_operations.load(Ordering::Acquire) as usize == self.chains.len() {
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.shared);
+        let operations = lock(&shared.operations);
+        for legs in &operations[self.chains.len()..] {
+            let chains = (0..self.slots.num_slots).map(|slot| self.chains_of(legs, slot));
+            let chains =
+                chains.collect::<Result<_, NicError>>().map_err(|error| error.to_string())?;
+            self.chains.push(chains);
+        }
+        Ok(())
+    }
+
+    fn chains_of(&mut self, legs: &[Leg], slot: usize) -> Result<Vec<(Leg, Prepared)>, NicError> {
+        let Slots { address, key, slot_bytes, .. } = self.slots;
+        let slot_at = (slot * slot_bytes) as u64;
+        let chain = |leg: &Leg| {
+            let peer = &mut self.peers[leg.peer];
+            let at = Remote {
+                address: peer.slots.address + slot_at + leg.there as u64,
+                key: peer.slots.key,
+            };
+            let segment = Segment {
+                address: address + slot_at + leg.offset as u64,
+                length: leg.bytes as u32,
+                key,
+            };
+            let request = Request {
+                id: leg.peer as u64,
+                action: Action::WriteImmediate { at, immediate: 0 },
+                segments: vec![segment],
+                inline: false,
+                signalled: true,
+            };
+            // SAFETY: nothing of the chain is inline.
+            Ok((*leg, unsafe { peer.pair.prepare(&[request]) }?))
+        };
+        legs.iter().map(chain).collect()
+    }
+
+    /// Posts the strips of the next exchange, if the device has pulled its trigger.
+    fn answer_trigger(&mut self) -> Result<bool, String> {
+        let Some(trigger) = self.shared.page.trigger(self.next) else { return Ok(false) };
+        let sequence = self.next;
+        let chains = self.chains.get(trigger.operation).and_then(|slots| slots.get(trigger.slot));
+        let chains = chains.ok_or_else(|| {
+            format!("exchange number {sequence} has a trigger for nothing: {trigger:?}")
+        })?;
+        for (leg, chain) in chains {
+            let at = self.slots.address
+                + (trigger.slot * self.slots.slot_bytes + leg.offset + BYTES_AT) as u64;
+            // SAFETY: the word is in this rank's slots, aligned; the device has written it before
+            // the trigger that was acquired, and will not again before the strip has been
+            // delivered.
+            let behind = unsafe { std::ptr::read_volatile(at as *const u32) } as usize;
+            let length = (HEADER_BYTES + behind).min(leg.bytes) as u32;
+            let patches = [
+                Patch::Length { request: 0, segment: 0, length },
+                Patch::Immediate { request: 0, immediate: sequence as u32 },
+            ];
+            let peer = &mut self.peers[leg.peer];
+            peer.on_the_way.push_back(sequence);
+            let posted = peer.pair.post(*chain, &patches);
+            posted.map_err(|error| {
+                format!("the strip of exchange number {sequence} for {}: {error}", peer.rank)
+            })?;
+        }
+        self.flights.push_back(Flight { sequence, left: chains.len() });
+        self.next += 1;
+        self.land();
+        Ok(true)
+    }
+
+    /// Exchanges whose strips have all been delivered, oldest first.
+    fn land(&mut self) {
+        while self.flights.front().is_some_and(|flight| flight.left == 0) {
+            let landed = self.flights.pop_front().map_or(0, |flight| flight.sequence);
+            self.shared.page.set_sent(landed);
+        }
+    }
+
+    fn take_completions(&mut self) -> Result<bool, String> {
+        let mut completions = std::mem::take(&mut self.completions);
+        completions.clear();
+        let polled = self.nic.queue.poll(&mut completions, 64).map_err(|error| error.to_string());
+        let taken = polled
+            .and_then(|_| completions.iter().try_for_each(|completion| self.take(completion)));
+        let any = !completions.is_empty();
+        self.completions = completions;
+        taken.map(|()| any)
+    }
+
+    fn take(&mut self, completion: &Completion) -> Result<(), String> {
+        let Completion { queue_pair, status, vendor, .. } = *completion;
+        let reads =
+            self.nic.read_back.as_ref().is_some_and(|read_back| read_back.is_of(queue_pair));
+        let index = self.peers.iter().position(|peer| peer.pair.number() == queue_pair);
+        if status != Status::Success {
+            let what = match index {
+                Some(index) => format!("the rail to {}", self.peers[index].rank),
+                None => "reading back what has come".to_owned(),
+            };
+            return Err(format!("{what}: {status} (vendor error {vendor:#x})"));
+        }
+        if reads {
+            self.tell_what_was_read();
+            return Ok(());
+        }
+        let index =
+            index.ok_or_else(|| format!("a completion of unknown queue pair {queue_pair:#x}"))?;
+        match completion.kind {
+            CompletionKind::Immediate(immediate) => self.take_arrival(index, immediate),
+            _ => self.take_delivery(index),
+        }
+    }
+
+    /// Something of a peer has come: the device hears of it, at once or when it has been read back.
+    fn take_arrival(&mut self, index: usize, immediate: u32) -> Result<(), String> {
+        // Numbers of one connection rise; the lower half of one says how far.
+        let last = self.come[index];
+        let sequence = last + u64::from(immediate.wrapping_sub(last as u32));
+        self.come[index] = sequence;
+        match &mut self.nic.read_back {
+            Some(read_back) => read_back.hold(index, sequence),
+            None => self.shared.page.set_arrived(index, sequence),
+        }
+        let again = self.peers[index].pair.post_receives(&[Receive { id: 0, segment: None }]);
+        again.map_err(|error| error.to_string())
+    }
+
+    fn tell_what_was_read(&mut self) {
+        let page = &self.shared.page;
+        let read = self.nic.read_back.iter_mut().flat_map(ReadBack::end);
+        read.for_each(|(peer, sequence)| page.set_arrived(peer, sequence));
+    }
+
+    /// A strip has been delivered.
+    fn take_delivery(&mut self, index: usize) -> Result<(), String> {
+        let sequence = self.peers[index].on_the_way.pop_front();
+        let flight = self.flights.iter_mut().find(|flight| Some(flight.sequence) == sequence);
+        flight.ok_or("a completion of nothing that was posted")?.left -= 1;
+        self.land();
+        Ok(())
+    }
+
+    /// Once nothing more will be sent: a last number for all peers, which says so.
+    fn say_goodbye(&mut self) -> Result<(), String> {
+        let due = self.shared.closing.load(Ordering::Acquire) && self.flights.is_empty();
+        if !due || self.said_goodbye {
+            return Ok(());
+        }
+        let immediate = self.next as u32;
+        for peer in &mut self.peers {
+            let action = Action::WriteImmediate { at: peer.slots, immediate };
+            let request =
+                Request { id: 0, action, segments: Vec::new(), inline: false, signalled: true };
+            // SAFETY: nothing of the chain is inline.
+            let farewell = unsafe { peer.pair.prepare(&[request]) };
+            peer.on_the_way.push_back(self.next);
+            let posted = farewell.and_then(|farewell| {
+                self.farewells.push(farewell);
+                peer.pair.post(farewell, &[])
+            });
+            posted.map_err(|error| error.to_string())?;
+        }
+        self.flights.push_back(Flight { sequence: self.next, left: self.peers.len() });
+        self.said_goodbye = true;
+        self.land();
+        Ok(())
+    }
+
+    fn has_heard_all(&self) -> bool {
+        self.said_goodbye
+            && (0..self.peers.len()).all(|peer| self.shared.page.arrived(peer) >= self.next)
+    }
+
+    fn has_parted(&self) -> bool {
+        self.has_heard_all() && self.flights.is_empty()
+    }
+}

@@ -1,0 +1,273 @@
+//! The opened library.
+
+use super::super::nic::{NicError, NicResult};
+use super::raw::{
+    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp,
+    QpAttr, QpInitAttr, Srq, SrqInitAttr,
+};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Folders to look in first, separated by colons. It finds the library and changes no result.
+pub const SEARCH_VARIABLE: &str = "HEADLONG_VERBS_LIBS";
+
+/// The library's file name, as its `SONAME` says.
+const NAME: &str = "libibverbs.so.1";
+
+/// libibverbs, opened. It stays open until the process ends, because it loads a driver of its own
+/// for each kind of NIC.
+#[derive(Debug)]
+pub(super) struct Library {
+    path: PathBuf,
+    pub(super) functions: Functions,
+}
+
+impl Library {
+    /// Opens the library: from the folders of [`SEARCH_VARIABLE`], else wherever the system's
+    /// loader finds it.
+    pub(super) fn open() -> NicResult<Arc<Self>> {
+        let folders = std::env::var_os(SEARCH_VARIABLE).unwrap_or_default();
+        let folders: Vec<PathBuf> = std::env::split_paths(&folders)
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .collect();
+        Self::open_in(&folders)
+    }
+
+    /// Opens the first of `folders`' libraries that can be opened, else the system's.
+    pub(super) fn open_in(folders: &[PathBuf]) -> NicResult<Arc<Self>> {
+        let places = folders.iter().map(|folder| folder.join(NAME)).chain([PathBuf::from(NAME)]);
+        let mut looked = Vec::new();
+        for place in places {
+            match open_shared(&place) {
+                Ok(handle) => return Self::from_handle(place, handle).map(Arc::new),
+                Err(reason) => looked.push(format!("{} ({reason})", place.display())),
+            }
+        }
+        let looked = looked.join("; ");
+        let advice =
+            format!("install libibverbs1 (rdma-core), or name its folder in {SEARCH_VARIABLE}");
+        Err(NicError::Unavailable(format!("{NAME} was not found; looked at {looked}; {advice}")))
+    }
+
+    fn from_handle(path: PathBuf, handle: *mut c_void) -> NicResult<Self> {
+        let symbol = |name: &CStr, version: &CStr| {
+            // SAFETY: the handle is open, and both names end in a zero.
+            unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) }
+        };
+        // SAFETY: dlvsym gives null or the function of that name and version.
+        let functions = unsafe { Functions::load(symbol) }.map_err(|missing| {
+            NicError::Unavailable(format!(
+                "{}: not a usable libibverbs: it has no {missing}",
+                path.display()
+            ))
+        })?;
+        // Memory that a NIC writes must not be copied away when this process forks. Kernels of
+        // today see to it alone, and then this does nothing; where it is refused, older ones work
+        // as long as nothing forks. SAFETY: it takes no arguments and comes before any memory is
+        // registered through this handle.
+        let _ = unsafe { (functions.fork_init)() };
+        Ok(Self { path, functions })
+    }
+
+    /// The file, or the bare name where the system's loader has found it.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The library's words for the type of an asynchronous event.
+    pub(super) fn event_words(&self, kind: c_int) -> String {
+        // SAFETY: it takes any number; the text is the library's own.
+        let text = unsafe { (self.functions.event_type_str)(kind) };
+        if text.is_null() {
+            return format!("event {kind}");
+        }
+        // SAFETY: not null, and a text of the library.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+/// Opens a shared library; the loader's words where it does not.
+fn open_shared(path: &Path) -> Result<*mut c_void, String> {
+    let name =
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero in the path".to_owned())?;
+    // SAFETY: the name ends in a zero; the library's own initialisation is trusted as the library
+    // is.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if !handle.is_null() {
+        return Ok(handle);
+    }
+    // SAFETY: the loader's text of this thread's last failure, or null.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return Err("the loader gives no reason".to_owned());
+    }
+    // SAFETY: not null, and lives until the thread's next call of the loader.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    // The loader repeats the path, which stands before it already.
+    let path = OsStr::new(path).to_string_lossy();
+    Err(text.trim_start_matches(&*path).trim_start_matches(": ").to_owned())
+}
+
+/// A name for C, from a literal.
+const fn c_name(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a literal that ends in its only zero"),
+    }
+}
+
+/// Declares [`Functions`] and how it is filled: a field, the symbol, and the version of the
+/// library's interface that it has its present form since. `later` functions came after the first
+/// version and may be absent.
+macro_rules! functions {
+    (
+        always {
+            $($field:ident = $symbol:literal $version:literal
+                ($($argument:ident: $type:ty),*) -> $result:ty;)*
+        }
+        later {
+            $($late:ident = $late_symbol:literal $late_version:literal
+                ($($la:ident: $lt:ty),*) -> $lr:ty;)*
+        }
+    ) => {
+        /// Every function of libibverbs that is called here.
+        #[derive(Debug)]
+        pub(super) struct Functions {
+            $(pub(super) $field: unsafe extern "C" fn($($argument: $type),*) -> $result,)*
+            $(pub(super) $late: Option<unsafe extern "C" fn($($la: $lt),*) -> $lr>,)*
+        }
+
+        impl Functions {
+            /// Takes each function from `symbol`; the first name that it does not know is the
+            /// error.
+            ///
+            /// # Safety
+            /// What `symbol` gives for a name and a version is null or that function of libibverbs.
+            unsafe fn load(
+                symbol: impl Fn(&CStr, &CStr) -> *mut c_void,
+            ) -> Result<Self, &'static str> {
+                $(
+                    const { c_name(concat!($symbol, "\0")) };
+                    let name = c_name(concat!($symbol, "\0"));
+                    let address = symbol(name, c_name(concat!($version, "\0")));
+                    if address.is_null() {
+                        return Err(concat!($symbol, "@", $version));
+                    }
+                    // SAFETY: not null, and by the caller's word this function.
+                    let $field = unsafe {
+                        std::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn($($type),*) -> $result,
+                        >(address)
+                    };
+                )*
+                $(
+                    let name = c_name(concat!($late_symbol, "\0"));
+                    let address = symbol(name, c_name(concat!($late_version, "\0")));
+                    // SAFETY: null is none, and else it is by the caller's word this function.
+                    let $late = unsafe {
+                        std::mem::transmute::<
+                            *mut c_void,
+                            Option<unsafe extern "C" fn($($lt),*) -> $lr>,
+                        >(address)
+                    };
+                )*
+                Ok(Self { $($field,)* $($late),* })
+            }
+        }
+    };
+}
+
+functions! {
+    always {
+        fork_init = "ibv_fork_init" "IBVERBS_1.1" () -> c_int;
+        get_device_list = "ibv_get_device_list" "IBVERBS_1.1"
+            (count: *mut c_int) -> *mut *mut Device;
+        free_device_list = "ibv_free_device_list" "IBVERBS_1.1" (list: *mut *mut Device) -> ();
+        open_device = "ibv_open_device" "IBVERBS_1.1" (device: *mut Device) -> *mut Context;
+        close_device = "ibv_close_device" "IBVERBS_1.1" (context: *mut Context) -> c_int;
+        get_async_event = "ibv_get_async_event" "IBVERBS_1.1"
+            (context: *mut Context, event: *mut AsyncEvent) -> c_int;
+        ack_async_event = "ibv_ack_async_event" "IBVERBS_1.1" (event: *mut AsyncEvent) -> ();
+        event_type_str = "ibv_event_type_str" "IBVERBS_1.1" (kind: c_int) -> *const c_char;
+        query_device = "ibv_query_device" "IBVERBS_1.1"
+            (context: *mut Context, attr: *mut DeviceAttr) -> c_int;
+        query_port = "ibv_query_port" "IBVERBS_1.1"
+            (context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int;
+        query_gid = "ibv_query_gid" "IBVERBS_1.1"
+            (context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int;
+        query_pkey = "ibv_query_pkey" "IBVERBS_1.1"
+            (context: *mut Context, port: u8, index: c_int, key: *mut u16) -> c_int;
+        alloc_pd = "ibv_alloc_pd" "IBVERBS_1.1" (context: *mut Context) -> *mut Pd;
+        dealloc_pd = "ibv_dealloc_pd" "IBVERBS_1.1" (pd: *mut Pd) -> c_int;
+        reg_mr = "ibv_reg_mr" "IBVERBS_1.1"
+            (pd: *mut Pd, start: *mut c_void, length: usize, access: c_int) -> *mut Mr;
+        dereg_mr = "ibv_dereg_mr" "IBVERBS_1.1" (mr: *mut Mr) -> c_int;
+        create_comp_channel = "ibv_create_comp_channel" "IBVERBS_1.0"
+            (context: *mut Context) -> *mut CompChannel;
+        destroy_comp_channel = "ibv_destroy_comp_channel" "IBVERBS_1.0"
+            (channel: *mut CompChannel) -> c_int;
+        create_cq = "ibv_create_cq" "IBVERBS_1.1"
+            (context: *mut Context, depth: c_int, mine: *mut c_void, channel: *mut CompChannel,
+             vector: c_int)
+            -> *mut Cq;
+        destroy_cq = "ibv_destroy_cq" "IBVERBS_1.1" (cq: *mut Cq) -> c_int;
+        get_cq_event = "ibv_get_cq_event" "IBVERBS_1.1"
+            (channel: *mut CompChannel, cq: *mut *mut Cq, mine: *mut *mut c_void) -> c_int;
+        ack_cq_events = "ibv_ack_cq_events" "IBVERBS_1.1" (cq: *mut Cq, events: c_uint) -> ();
+        create_srq = "ibv_create_srq" "IBVERBS_1.1"
+            (pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq;
+        destroy_srq = "ibv_destroy_srq" "IBVERBS_1.1" (srq: *mut Srq) -> c_int;
+        create_qp = "ibv_create_qp" "IBVERBS_1.1" (pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
+        modify_qp = "ibv_modify_qp" "IBVERBS_1.1"
+            (qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
+        destroy_qp = "ibv_destroy_qp" "IBVERBS_1.1" (qp: *mut Qp) -> c_int;
+    }
+    later {
+        reg_mr_iova2 = "ibv_reg_mr_iova2" "IBVERBS_1.8"
+            (pd: *mut Pd, start: *mut c_void, length: usize, address: u64, access: c_uint)
+            -> *mut Mr;
+        query_gid_table = "_ibv_query_gid_table" "IBVERBS_1.11"
+            (context: *mut Context, entries: *mut GidEntry, most: usize, flags: u32,
+             entry_size: usize)
+            -> isize;
+        reg_dmabuf_mr = "ibv_reg_dmabuf_mr" "IBVERBS_1.12"
+            (pd: *mut Pd, offset: u64, length: usize, address: u64, fd: c_int, access: c_int)
+            -> *mut Mr;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_nowhere_is_an_error_that_names_the_places() {
+        let folder = tempfile::tempdir().unwrap();
+        // Whether the machine has the library or not: what lies in the folder is no library.
+        std::fs::write(folder.path().join(NAME), "no library").unwrap();
+        match Library::open_in(&[folder.path().to_path_buf()]) {
+            Ok(library) => {
+                assert_eq!(library.path(), Path::new(NAME), "the system's, behind the folder")
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains(&format!("{}/{NAME} (", folder.path().display())), "{text}");
+                assert!(text.contains(SEARCH_VARIABLE), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_library_without_the_functions_names_the_first_that_is_missing() {
+        let found = |name: &CStr, version: &CStr| match (name.to_str(), version.to_str()) {
+            (Ok("ibv_get_device_list"), _) | (_, Ok("IBVERBS_1.0")) => std::ptr::null_mut(),
+            _ => std::ptr::dangling_mut(),
+        };
+        // SAFETY: nothing is called; the addresses are only looked at.
+        let missing = unsafe { Functions::load(found) }.expect_err("one function is missing");
+        assert_eq!(missing, "ibv_get_device_list@IBVERBS_1.1");
+    }
+}
