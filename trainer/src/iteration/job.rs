@@ -18,7 +18,7 @@ use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{CommError, CommOptions, Communicator, Topology, launcher_env};
-use headlong_verbs::{Signal, VerbsNetwork, VerbsRails, VerbsSettings};
+use headlong_verbs::{VerbsNetwork, VerbsRails};
 use std::sync::Arc;
 
 /// This process's place among the processes of a run.
