@@ -7,7 +7,7 @@
 #define LINE 128
 #define MOST_TRIGGERS 64
 
-// `Page` in rail/verbs/page.rs: a line each, so that nobody's writes disturb another's reads.
+// `Page` in page.rs: a line each, so that nobody's writes disturb another's reads.
 //   poison | number of the last exchange whose strips were delivered
 //     | likewise of what has come, per peer | triggers
 #define SENT_AT LINE
@@ -22,7 +22,7 @@ struct Trigger {
 };
 static_assert(sizeof(Trigger) == 16, "a trigger is one store of a line");
 
-// `RailArgs` in rail/verbs/mod.rs.
+// `RailArgs` in mod.rs.
 struct RailArgs {
   u8* page;
   State* state;
