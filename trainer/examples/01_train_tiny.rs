@@ -5,10 +5,10 @@
 //! cargo run --release -p headlong --example 01_train_tiny
 //! ```
 
-use headlong::commands::train::Prepared;
 use headlong::config::preset::preset;
 use headlong::iteration::ranks::{Crew, CrewOptions};
 use headlong::report::Reporter;
+use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
 use headlong_embedding::Registry;
 

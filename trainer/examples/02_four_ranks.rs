@@ -7,11 +7,11 @@
 //! cargo run --release -p headlong --example 02_four_ranks
 //! ```
 
-use headlong::commands::train::Prepared;
 use headlong::config::preset::preset;
 use headlong::config::{Config, Hybrid};
 use headlong::iteration::ranks::{Crew, CrewOptions};
 use headlong::report::Reporter;
+use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
 use headlong_embedding::Registry;
 

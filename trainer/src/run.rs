@@ -4,5 +4,6 @@ pub mod dictionary;
 pub mod drift;
 pub mod evaluation;
 pub mod outlook;
+pub mod prepare;
 pub mod session;
 pub mod statistics;

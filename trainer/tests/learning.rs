@@ -3,7 +3,6 @@
 
 #![cfg(test)]
 
-use headlong::commands::train::Prepared;
 use headlong::config::Config;
 use headlong::config::preset::preset;
 use headlong::data::{EvaluationData, open_training};
@@ -11,6 +10,7 @@ use headlong::iteration::model::Ablation;
 use headlong::iteration::ranks::{Crew, CrewOptions};
 use headlong::metrics::MetricsAccumulator;
 use headlong::report::Reporter;
+use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
 use headlong_embedding::Registry;
 use headlong_reader::order::Slice;

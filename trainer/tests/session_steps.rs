@@ -3,11 +3,11 @@
 #![cfg(test)]
 
 use crate::run_support::Place;
-use headlong::commands::train::Prepared;
 use headlong::config::Config;
 use headlong::config::preset::preset;
 use headlong::iteration::ranks::{Crew, CrewOptions};
 use headlong::report::Reporter;
+use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
 use headlong::state::checkpoint::newest;
 use headlong_embedding::Registry;

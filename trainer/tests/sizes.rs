@@ -3,7 +3,9 @@
 use crate::run_support::{Ended, Place};
 use clap::Parser as _;
 use headlong::Registry;
-use headlong::commands::cli::{Cli, Command, PlanArguments, TrainArguments};
+use headlong::commands::cli::{Cli, Command};
+use headlong::commands::plan::PlanArguments;
+use headlong::commands::train_arguments::TrainArguments;
 use headlong::error::Result;
 use headlong::plan::Plan;
 use headlong::run::outlook::{Outlook, Place as Ranks};

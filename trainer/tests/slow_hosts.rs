@@ -5,11 +5,11 @@
 #![cfg(test)]
 
 use crate::run_support::{Place, rows, steps};
-use headlong::commands::train::Prepared;
 use headlong::config::preset::preset;
 use headlong::config::{Config, Hybrid};
 use headlong::iteration::ranks::{Crew, CrewOptions, comm_options};
 use headlong::report::Reporter;
+use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
 use headlong::state::checkpoint::{FileWriter, Files, SystemFiles, newest};
 use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};

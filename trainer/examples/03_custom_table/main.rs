@@ -8,11 +8,11 @@
 
 mod quotient_remainder;
 
-use headlong::commands::train::Prepared;
 use headlong::config::Config;
 use headlong::config::preset::preset;
 use headlong::iteration::ranks::{Crew, CrewOptions};
 use headlong::report::Reporter;
+use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
 use headlong::state::checkpoint::newest;
 use headlong::table::{Grain, Optimizer, Registry, TableSpec, check_table};

@@ -1,7 +1,8 @@
 //! `headlong checkpoint inspect`, `verify` and `export`.
 
-use crate::commands::cli::CheckpointCommand;
 use crate::commands::export::export;
+use crate::config::Config;
+use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::metrics::EvalMetrics;
 use crate::report::output;
@@ -13,12 +14,44 @@ use crate::state::checkpoint::manifest::optimizer_text;
 use crate::state::checkpoint::{
     self, Checkpoint, CheckpointError, Content, DataFingerprint, ModelFingerprint, TableLayout,
 };
+use clap::Subcommand;
 use headlong_device::files::is_stdout;
 use headlong_reader::Position;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
+
+/// `headlong checkpoint …`
+#[derive(Debug, Subcommand)]
+pub enum CheckpointCommand {
+    /// Model, step, tables, files and sizes
+    Inspect {
+        /// Checkpoint folder
+        dir: PathBuf,
+        /// Where the JSON goes
+        #[command(flatten)]
+        json: JsonOutput,
+    },
+    /// Check every checksum and shape
+    Verify {
+        /// Checkpoint folder
+        dir: PathBuf,
+        /// Where the JSON goes
+        #[command(flatten)]
+        json: JsonOutput,
+    },
+    /// Write one safetensors file with the original DLRM's parameter names
+    Export {
+        /// Checkpoint folder
+        dir: PathBuf,
+        /// The file; beside the checkpoint by default, where no later checkpoint removes it:
+        /// STEP.safetensors
+        #[arg(long, value_name = "FILE.safetensors")]
+        output: Option<PathBuf>,
+    },
+}
 
 /// Runs `headlong checkpoint …`. A directory of checkpoints stands for the newest one in it.
 ///
@@ -256,6 +289,24 @@ fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
         target.display(),
         bytes(size)
     ))
+}
+
+/// The configuration of the run that has saved a checkpoint.
+///
+/// # Errors
+/// A file that is missing or damaged.
+pub fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
+    let path = checkpoint.path().join(CONFIG_BLOB);
+    let blob = checkpoint
+        .blob(CONFIG_BLOB)
+        .map_err(|error| failed("the checkpoint cannot be used", error))?;
+    let mut text = String::new();
+    match blob {
+        Some(mut blob) => blob.read_to_string(&mut text),
+        None => Err(ErrorKind::NotFound.into()),
+    }
+    .map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
+    Config::from_toml(&text, &path.display().to_string())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `headlong config show` and `headlong config check`.
 
 use crate::Registry;
-use crate::commands::cli::TrainArguments;
+use crate::commands::train_arguments::TrainArguments;
 use crate::error::Result;
 use crate::report::output;
 

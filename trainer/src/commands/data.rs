@@ -1,14 +1,16 @@
 //! `headlong data make` and `inspect`.
 
-use crate::commands::cli::{DataFilesArguments, DataMakeArguments};
+use crate::commands::described::DescribedArguments;
 use crate::config::{Config, FormatChoice, OnBadRow, validate::require_file};
 use crate::data::key as data_key;
 use crate::error::{Error, Result};
+use crate::report::output::JsonOutput;
 use crate::report::output::{self, say};
 use crate::report::progress::Progress;
 use crate::report::{bytes, count, duration};
 use crate::state::checkpoint::{Files as _, SystemFiles};
 use crate::system::machine;
+use clap::Args;
 use headlong_device::pool::Pool;
 use headlong_reader::convert::{self, is_folder_or_stem};
 use headlong_reader::criteo::has_label;
@@ -22,6 +24,53 @@ use headlong_reader::{BadRowPolicy, DenseTransform, Schema};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
+use std::path::PathBuf;
+
+/// Arguments of `headlong data make`.
+#[derive(Debug, Args)]
+pub struct DataMakeArguments {
+    /// Criteo text files, plain, gzip or zstd; may be repeated
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub data: Vec<DataFile>,
+    /// Folder for the dictionary; a stopped run goes on there
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Ids seen at least N times get rows of their own
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub min_count: u64,
+    /// Most rows of a table, the shared one included; the most frequent ids win
+    #[arg(long, value_name = "N")]
+    pub max_rows: Option<u64>,
+    /// Most memory for counting, in MiB, and again for the finished dictionary
+    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    pub memory_mib: u64,
+    /// The same in GiB
+    #[arg(long, value_name = "GIB", conflicts_with = "memory_mib")]
+    pub memory_gib: Option<u64>,
+    /// Threads; one per core by default
+    #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
+    pub threads: Option<usize>,
+    /// What a malformed line does
+    #[arg(long, value_name = "error|skip", default_value = "error")]
+    pub on_bad_row: OnBadRow,
+    /// Where the JSON goes
+    #[command(flatten)]
+    pub json: JsonOutput,
+}
+
+/// Arguments of `headlong data inspect`.
+#[derive(Debug, Args)]
+pub struct DataFilesArguments {
+    /// Files of one format; for `npy` one file of each shard, for `split` its folders
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<DataFile>,
+    /// What the data does not say itself
+    #[command(flatten)]
+    pub what: DescribedArguments,
+    /// Where the JSON goes
+    #[command(flatten)]
+    pub json: JsonOutput,
+}
 
 /// Builds a dictionary with a frequency threshold: one streaming pass, resumable per file.
 ///

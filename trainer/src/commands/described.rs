@@ -40,7 +40,7 @@ pub struct DescribedArguments {
     #[arg(long)]
     pub integers: bool,
     /// Threads for text; one per core by default
-    #[arg(long, value_name = "N", value_parser = crate::commands::cli::threads)]
+    #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
     pub threads: Option<usize>,
 }
 

@@ -19,14 +19,25 @@ mod rdma;
 mod system;
 mod topology;
 
-use crate::commands::cli::DoctorArguments;
 use crate::error::{Error, Result};
 use crate::report::output;
 use crate::report::output::JsonOutput;
+use clap::Args;
 use headlong_comm::launcher_env::{self, Place};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use system::System;
+
+/// Arguments of `headlong doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArguments {
+    /// As one of several ranks: as for `train`
+    #[arg(long)]
+    pub insecure: bool,
+    /// Where the JSON goes
+    #[command(flatten)]
+    pub json: JsonOutput,
+}
 
 /// How a finding is to be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,16 +3,19 @@
 
 use crate::Registry;
 use crate::commands::checkpoint as checkpoint_command;
-use crate::commands::cli::{EvalArguments, PredictArguments};
+use crate::commands::checkpoint::config_of;
+use crate::report::output::JsonOutput;
+use clap::Args;
+use std::path::PathBuf;
+
 use crate::commands::launch::does_the_work;
 use crate::commands::predictions::PredictionWriter;
-use crate::commands::train::remarks;
+use crate::commands::remarks;
 use crate::config::{
     Config, DenseOptimizer, DeviceChoice, Ids, OnBadRow, Precision, ScheduleChoice,
     SparseOptimizer, TableDtype,
 };
 use crate::data::{self, EvaluationData};
-use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::ranks::Crew;
 use crate::metrics::MetricsAccumulator;
@@ -20,16 +23,77 @@ use crate::plan::{Facts, Plan, advice};
 use crate::report::output::{self, say};
 use crate::report::{self, Eval, count, lines};
 use crate::run::dictionary::RunDictionary;
-use crate::run::session::{CONFIG_BLOB, Take, load, predict_all, restore_ids};
+use crate::run::session::{Take, load, predict_all, restore_ids};
 use crate::state::checkpoint::{Checkpoint, Select};
 use crate::system::machine::Machine;
 use headlong_reader::IdMapper;
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
 use serde_json::json;
-use std::io::{ErrorKind, Read as _};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Instant;
+
+/// Arguments of `headlong predict`.
+#[derive(Debug, Args)]
+pub struct PredictArguments {
+    /// Checkpoint folder
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: PathBuf,
+    /// Files, labelled or not; may be repeated
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub data: Vec<DataFile>,
+    /// Their format; told from the first file, else the one that was trained on
+    #[arg(long, value_name = "FORMAT")]
+    pub data_format: Option<Format>,
+    /// Where the probabilities go; the extension decides between CSV and Parquet; `-`: CSV to
+    /// standard output
+    #[arg(long, value_name = "FILE.csv|.parquet|-")]
+    pub output: PathBuf,
+    /// Samples of one batch; the checkpoint's configuration by default
+    #[arg(long, value_name = "N")]
+    pub batch_size: Option<usize>,
+    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of
+    /// the run's own evaluations
+    #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
+    pub device: DeviceChoice,
+    /// Threads; one per core by default
+    #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
+    pub threads: Option<usize>,
+    /// What a malformed line does
+    #[arg(long, value_name = "error|skip")]
+    pub on_bad_row: Option<OnBadRow>,
+}
+
+/// Arguments of `headlong eval`.
+#[derive(Debug, Args)]
+pub struct EvalArguments {
+    /// Checkpoint folder
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: PathBuf,
+    /// Labelled files; may be repeated
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub data: Vec<DataFile>,
+    /// Their format; told from the first file, else the one that was trained on
+    #[arg(long, value_name = "FORMAT")]
+    pub data_format: Option<Format>,
+    /// Samples of one batch; the checkpoint's configuration by default
+    #[arg(long, value_name = "N")]
+    pub batch_size: Option<usize>,
+    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of
+    /// the run's own evaluations
+    #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
+    pub device: DeviceChoice,
+    /// Threads; one per core by default
+    #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
+    pub threads: Option<usize>,
+    /// What a malformed line does
+    #[arg(long, value_name = "error|skip")]
+    pub on_bad_row: Option<OnBadRow>,
+    /// Where the JSON goes
+    #[command(flatten)]
+    pub json: JsonOutput,
+}
 
 /// Evaluates a checkpoint on labelled files and prints the metrics.
 ///
@@ -218,22 +282,4 @@ fn apply_on(config: &mut Config, device: DeviceChoice) {
         widen(&mut config.tables.dtype);
         config.table.iter_mut().filter_map(|entry| entry.dtype.as_mut()).for_each(widen);
     }
-}
-
-/// The configuration of the run that has saved a checkpoint.
-///
-/// # Errors
-/// A file that is missing or damaged.
-pub fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
-    let path = checkpoint.path().join(CONFIG_BLOB);
-    let blob = checkpoint
-        .blob(CONFIG_BLOB)
-        .map_err(|error| failed("the checkpoint cannot be used", error))?;
-    let mut text = String::new();
-    match blob {
-        Some(mut blob) => blob.read_to_string(&mut text),
-        None => Err(ErrorKind::NotFound.into()),
-    }
-    .map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
-    Config::from_toml(&text, &path.display().to_string())
 }

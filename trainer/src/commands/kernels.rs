@@ -2,7 +2,7 @@
 //! that has NVRTC.
 
 use crate::Registry;
-use crate::commands::cli::TrainArguments;
+use crate::commands::train_arguments::TrainArguments;
 use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
 use crate::report::output::JsonOutput;

@@ -12,9 +12,9 @@ mod places;
 mod told;
 mod verdict;
 
+use clap::Args;
 pub use one_process::{does_the_work, launch_of_several, launched};
 
-use crate::commands::cli::{Bind, LaunchArguments};
 use crate::config::seconds;
 use crate::error::{Error, Result};
 use crate::report::output::say;
@@ -31,6 +31,32 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use verdict::{End, Outcome};
+
+/// Whether `headlong launch` binds ranks to processors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Bind {
+    /// An even split of the processors, where there are enough.
+    Auto,
+    /// Anywhere.
+    Off,
+}
+
+/// Arguments of `headlong launch`.
+#[derive(Debug, Args)]
+pub struct LaunchArguments {
+    /// How many ranks
+    #[arg(short = 'n', long = "ranks", value_name = "N")]
+    pub ranks: usize,
+    /// Give each rank its own part of the processors (auto), or let all run anywhere (off)
+    #[arg(long, value_enum, default_value_t = Bind::Auto)]
+    pub bind: Bind,
+    /// When a rank has failed, the others may take this long to end by themselves
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub grace_s: f64,
+    /// The command and its options, as after `headlong`
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
 
 /// How often children and signals are looked at.
 const LOOK: Duration = Duration::from_millis(10);

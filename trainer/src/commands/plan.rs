@@ -2,10 +2,10 @@
 
 use crate::Registry;
 use crate::commands::checkpoint as checkpoint_command;
-use crate::commands::cli::files::of_plan;
-use crate::commands::cli::{PlanArguments, TrainOptions};
+use crate::commands::files::CommandFiles;
 use crate::commands::launch::{does_the_work, launch_of_several};
-use crate::commands::train::Prepared;
+use crate::commands::train_arguments::TrainOptions;
+use crate::commands::train_arguments::{TrainArguments, of_training};
 use crate::config::{Config, Ids, TransportChoice};
 use crate::data;
 use crate::error::{Error, Result};
@@ -17,15 +17,75 @@ use crate::plan::{Facts, Plan, evaluation};
 use crate::report::LogTarget;
 use crate::report::bytes;
 use crate::report::output;
+use crate::report::output::JsonOutput;
 use crate::run::dictionary::RunDictionary;
 use crate::run::outlook::{Outlook, Place};
+use crate::run::prepare::Prepared;
 use crate::state::checkpoint::Checkpoint;
 use crate::system::machine::{DeviceFacts, Machine};
+use clap::Args;
 use headlong_comm::Topology;
 use std::fs;
+use std::path::PathBuf;
 
 mod cluster;
 mod stages;
+
+/// What `headlong plan` is asked about a cluster.
+#[derive(Debug, Default, Args)]
+pub struct ClusterArguments {
+    /// Plan for laptop, h200x1, dgx-a100, dgx-h100, dgx-h200, gb200-nvl72 or a described cluster;
+    /// `show` prints the descriptions
+    #[arg(long, value_name = "NAME|FILE.toml|show", help_heading = "Cluster")]
+    pub cluster: Option<PathBuf>,
+    /// Nodes of it
+    #[arg(long, value_name = "N", requires = "cluster", help_heading = "Cluster")]
+    pub nodes: Option<usize>,
+    /// Devices of a node
+    #[arg(long, value_name = "N", requires = "cluster", help_heading = "Cluster")]
+    pub devices_per_node: Option<usize>,
+    /// How often rows are asked for: Criteo's Terabyte logs, or the row of rank k in proportion to
+    /// k^-ALPHA
+    #[arg(long, value_name = "terabyte|ALPHA", requires = "cluster", help_heading = "Cluster")]
+    pub frequencies: Option<String>,
+    /// Batch sizes to choose from; by default that of the configuration, and those whose
+    /// convergence is published
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        requires = "cluster",
+        help_heading = "Cluster"
+    )]
+    pub batch_sizes: Vec<usize>,
+    /// Draw step time and samples per second against devices, and where the tables lie
+    #[arg(long, value_name = "FILE.svg", requires = "cluster", help_heading = "Cluster")]
+    pub plot: Option<PathBuf>,
+    /// Compare predictions with what was published
+    #[arg(long, help_heading = "Cluster")]
+    pub check_published: bool,
+}
+
+/// Arguments of `headlong plan`: those of `train`, and where the JSON goes.
+#[derive(Debug, Args)]
+pub struct PlanArguments {
+    /// As for `train`
+    #[command(flatten)]
+    pub train: TrainArguments,
+    /// Rows of the training files, where known: adds the last batch and the nearest batch size that
+    /// divides them
+    #[arg(long, value_name = "N")]
+    pub data_rows: Option<u64>,
+    /// Show the stages of a step: their lanes, what they read and write, and what each waits for
+    #[arg(long, conflicts_with_all = ["cluster", "check_published"])]
+    pub stages: bool,
+    /// For a cluster that is not here
+    #[command(flatten)]
+    pub on_cluster: ClusterArguments,
+    /// Where the JSON goes
+    #[command(flatten)]
+    pub json: JsonOutput,
+}
 
 /// Whose device is assumed where there is none.
 const ASSUMED_DEVICE: &str = "dgx-h100";
@@ -33,7 +93,7 @@ const ASSUMED_DEVICE: &str = "dgx-h100";
 /// Prints the plan of a configuration and refuses what does not fit.
 ///
 /// # Errors
-/// As [`crate::commands::cli::TrainArguments::resolve`]; [`crate::error::Error::DoesNotFit`] after
+/// As [`crate::commands::train_arguments::TrainArguments::resolve`]; [`crate::error::Error::DoesNotFit`] after
 /// the plan is printed.
 pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     if !does_the_work("plan") {
@@ -225,4 +285,13 @@ fn known_valid_rows(config: &Config) -> Result<Option<u64>> {
             .then_some(config.synthetic.valid_rows)),
         files => data::known_samples(config, files),
     }
+}
+
+/// The files of `headlong plan`.
+pub fn of_plan(arguments: &PlanArguments, config: &Config) -> CommandFiles {
+    let on_cluster = &arguments.on_cluster;
+    of_training(&arguments.train, config)
+        .reads("--cluster", &on_cluster.cluster)
+        .writes("--plot", &on_cluster.plot)
+        .writes_json(&arguments.json)
 }

@@ -3,18 +3,17 @@
 
 mod evaluations;
 mod milestones;
-pub(crate) mod prepare;
 mod progress;
-pub(crate) mod remarks;
 mod resume;
 
+use crate::commands::remarks;
 use crate::plan::evaluation::check_eval_ranks;
-pub use prepare::Prepared;
+use crate::run::prepare::Prepared;
 
 use crate::commands::checkpoint as checkpoint_command;
-use crate::commands::cli::TrainOptions;
-use crate::commands::inference::config_of;
+use crate::commands::checkpoint::config_of;
 use crate::commands::plan::{OfRun, Planned};
+use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::data::{self, Reads, count_samples};
 use crate::error::{Error, Result, signal_name};
@@ -116,7 +115,7 @@ fn run_with(
     prepared.ranks_here = job.processes_here();
     let placement = prepared.placement(config, &job.topology(), &options.registry)?;
     job.check_same("the places of rows", placement.fingerprint())?;
-    let plan = prepared.plan(config, &placement, options, reporter)?;
+    let plan = prepared.plan(config, &placement, &options.origin, &options.registry, reporter)?;
     prepared.train_rows = train_rows(config, options, &prepared, threads, reporter)?;
     let session = open_session(job, options, &prepared, placement, resumed)?;
     announce(config, options, &prepared, &plan, &session, reporter)?;

@@ -179,6 +179,12 @@ fn refuse_no_number(path: &str, value: &Value) -> Result<()> {
     }
 }
 
+/// A number of threads on the command line.
+pub(crate) fn threads(text: &str) -> std::result::Result<usize, String> {
+    let threads = text.parse().ok().filter(|threads| (1..=MOST_THREADS).contains(threads));
+    threads.ok_or_else(|| format!("expected 1 to {MOST_THREADS} threads"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

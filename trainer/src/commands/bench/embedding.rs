@@ -62,7 +62,7 @@ pub struct EmbeddingArguments {
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
     pub device: DeviceChoice,
     /// Threads; one per core by default
-    #[arg(long, value_name = "N", value_parser = crate::commands::cli::threads)]
+    #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
     pub threads: Option<usize>,
     /// Seconds to measure each operation
     #[arg(long, value_name = "S", default_value_t = 2.0)]

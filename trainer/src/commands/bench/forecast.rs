@@ -57,7 +57,7 @@ pub struct ForecastArguments {
     #[arg(
         long,
         value_name = "N",
-        value_parser = crate::commands::cli::threads,
+        value_parser = crate::config::ranges::threads,
         default_value_t = machine::cores()
     )]
     pub threads: usize,

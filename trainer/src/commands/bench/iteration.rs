@@ -7,7 +7,8 @@
 use super::data::{default_batches, make_batches};
 use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
 use super::shapes::{NUM_DENSE, Shape};
-use crate::commands::cli::{IterationArguments, RowCap};
+use clap::{Args, ValueEnum};
+
 use crate::config::{
     Config, DeviceChoice, Interaction, ModelConfig, Precision, ScheduleChoice, TableRows,
 };
@@ -28,6 +29,82 @@ use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::Batch;
 use serde_json::{Value, json};
 use std::time::Instant;
+
+/// A shape of `bench iteration`, as in `benches/peers`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ShapeName {
+    /// MLPerf v1: dim 128, bottom 512-256-128, top 1024-1024-512-256-1, SGD.
+    #[value(name = "C1")]
+    C1,
+    /// Kaggle: dim 16, bottom 512-256-64-16, top 512-256-1, SGD.
+    #[value(name = "C2")]
+    C2,
+    /// MLPerf v3: DCNv2, multi-hot.
+    #[value(name = "C3")]
+    C3,
+}
+
+/// Rows of a table at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowCap {
+    /// This many.
+    Rows(u64),
+    /// As many as this machine holds.
+    Fit,
+}
+
+impl std::str::FromStr for RowCap {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("fit", _) => Ok(Self::Fit),
+            (_, Ok(rows)) if rows > 0 => Ok(Self::Rows(rows)),
+            _ => Err("expected a number of rows above 0, or `fit`".to_owned()),
+        }
+    }
+}
+
+/// Arguments of `headlong bench iteration`.
+#[derive(Debug, Args)]
+pub struct IterationArguments {
+    /// C1: Terabyte DLRM, C2: Kaggle DLRM, C3: DLRM-DCNv2 with several ids a sample, Adagrad
+    #[arg(long, value_name = "C1|C2|C3", ignore_case = true)]
+    pub shape: ShapeName,
+    /// Samples of one batch
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub batch_size: usize,
+    /// Arithmetic of the dense layers
+    #[arg(long, value_name = "f32|bf16", default_value = "f32")]
+    pub dtype: Precision,
+    /// Threads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub threads: usize,
+    /// Seconds to measure
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Device
+    #[arg(long, value_name = "auto|cpu|cuda", default_value = "auto")]
+    pub device: DeviceChoice,
+    /// Lanes
+    #[arg(long, value_name = "serial|overlapped|captured", default_value = "serial")]
+    pub schedule: ScheduleChoice,
+    /// Ranks
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub ranks: usize,
+    /// Rows of a table at most; `fit`: what this machine holds. The shape's own by default
+    #[arg(long, value_name = "N|fit")]
+    pub row_cap: Option<RowCap>,
+    /// Sparse optimizer; the shape's own by default
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<String>,
+    /// Instructions that arithmetic may use; no result depends on them
+    #[arg(long, value_name = "auto|portable|avx2|avx512|avx512_bf16", default_value = "auto")]
+    pub instructions: crate::config::Instructions,
+    /// Print one JSON line
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Steps before the clock starts.
 const WARM_UP_STEPS: usize = 5;

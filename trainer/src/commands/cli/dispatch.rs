@@ -1,11 +1,10 @@
 //! The program: reads the command line, calls the command, prints errors, gives the exit code.
 
-use super::{
-    BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, TrainArguments,
-};
-use super::{completions, files};
+use super::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand};
+use super::{completions, outputs};
 use crate::Registry;
 use crate::commands::bench::collectives::{self, operation::Operation};
+use crate::commands::train_arguments::{TrainArguments, of_training};
 use crate::error::{Error, Result};
 use crate::report::lines;
 use crate::{
@@ -73,7 +72,7 @@ fn not_text() -> Error {
 }
 
 fn dispatch(command: Command, registry: &Registry) -> Result<()> {
-    files::check(&command)?;
+    outputs::check(&command)?;
     match command {
         Command::Train(arguments) => train(&arguments, registry),
         Command::Eval(arguments) => inference::eval(&arguments, registry),
@@ -96,7 +95,7 @@ fn dispatch(command: Command, registry: &Registry) -> Result<()> {
             config_command::check(&arguments, registry)
         }
         Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Recipe(arguments) => crate::commands::recipe::run(&arguments),
+        Command::Recipe => output::print(include_str!("../../../../docs/mlperf.md")),
         Command::Completions { shell } => output::print(&completions::script(shell, &program())),
     }
 }
@@ -104,7 +103,7 @@ fn dispatch(command: Command, registry: &Registry) -> Result<()> {
 fn train(arguments: &TrainArguments, registry: &Registry) -> Result<()> {
     let (config, options) = arguments.resolve(registry)?;
     config.require_data()?;
-    files::of_training(arguments, &config).check()?;
+    of_training(arguments, &config).check()?;
     crate::commands::train::run(&config, &options)
 }
 

@@ -1,8 +1,7 @@
 //! `headlong plan --cluster`: plans for machines that are not here.
 
 use crate::Registry;
-use crate::commands::cli::files::of_plan;
-use crate::commands::cli::{ClusterArguments, PlanArguments};
+use crate::commands::plan::{ClusterArguments, PlanArguments};
 use crate::config::ranges::range_of;
 use crate::config::validate::quoted;
 use crate::config::{Config, TableRows};
@@ -38,7 +37,7 @@ pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -
         return output::print(&texts.join("\n"));
     }
     let (config, options) = arguments.train.resolve(registry)?;
-    of_plan(arguments, &config).check()?;
+    super::of_plan(arguments, &config).check()?;
     let cluster = described(asked, name)?;
     let outlook = Outlook::of(&config)?;
     let (rows, note) = (&outlook.rows, outlook.note());

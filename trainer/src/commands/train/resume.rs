@@ -1,6 +1,6 @@
 //! Which checkpoint a run goes on from, and which earlier run it must not write over.
 
-use crate::commands::cli::TrainOptions;
+use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, Ids};
 use crate::error::failed;
 use crate::error::{Error, Result};

@@ -2,7 +2,6 @@
 
 use super::subject::{ByPair, Messages};
 use super::{is_hierarchical, too_few_ranks};
-use crate::commands::train::Prepared;
 use crate::config::{Config, DeduplicateChoice};
 use crate::data::open_training;
 use crate::error::failed;
@@ -10,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::iteration::share::{Share, copy_share};
 use crate::plan;
 use crate::plan::placement::Placement;
+use crate::run::prepare::Prepared;
 use headlong_embedding::hybrid::traffic::IdSource;
 use headlong_embedding::hybrid::{Partition, Place};
 use headlong_reader::order::Slice;

@@ -1,7 +1,6 @@
 //! Before the first step: files found or made, ids given rows, the plan printed and checked.
 
 use crate::Registry;
-use crate::commands::cli::TrainOptions;
 use crate::config::{Config, Ids};
 use crate::data::key as data_key;
 use crate::data::{self, EvaluationData};
@@ -29,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 /// Folder of the synthetic data in the output folder.
-pub(super) const SYNTHETIC_FOLDER: &str = "synthetic-data";
+pub(crate) const SYNTHETIC_FOLDER: &str = "synthetic-data";
 
 /// The files of a run and what is known of them before training.
 pub struct Prepared {
@@ -55,7 +54,7 @@ pub struct Prepared {
     /// How frequent the rows are, where there are several ranks.
     pub statistics: Option<Statistics>,
     /// Ranks on this machine, where each is a process of its own.
-    pub(super) ranks_here: Option<usize>,
+    pub(crate) ranks_here: Option<usize>,
 }
 
 impl Prepared {
@@ -227,8 +226,8 @@ impl Prepared {
         self.synthetic.as_ref().map(|data| &data.report)
     }
 
-    /// Prints the plan, briefly where it fits, and refuses what does not fit; `options` say where
-    /// the configuration is from and what kinds of tables there are.
+    /// Prints the plan, briefly where it fits, and refuses what does not fit; `origin` says
+    /// where the configuration is from.
     ///
     /// # Errors
     /// [`crate::Error::DoesNotFit`]; tables that their kinds refuse.
@@ -236,10 +235,11 @@ impl Prepared {
         &self,
         config: &Config,
         placement: &Placement,
-        options: &TrainOptions,
+        origin: &str,
+        registry: &Registry,
         reporter: &Reporter,
     ) -> Result<Plan> {
-        let (config, registry) = (&self.with_data(config), &options.registry);
+        let config = &self.with_data(config);
         config.check_tables(&self.table_rows, registry)?;
         let machine = Machine::detect_with(config.run.device)?;
         let Outlook { kept_bytes, cached_bytes, .. } = Outlook::of(config)?;
@@ -254,7 +254,7 @@ impl Prepared {
         };
         let plan = Plan::new(config, &facts);
         let text = if plan.fits { plan.summary() } else { plan.to_text() };
-        reporter.result(&format!("plan of {}\n{text}", options.origin));
+        reporter.result(&format!("plan of {origin}\n{text}"));
         plan.check(config, &facts)?;
         Ok(plan)
     }

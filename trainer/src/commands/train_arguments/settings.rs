@@ -169,7 +169,8 @@ impl TrainArguments {
 
 #[cfg(test)]
 mod tests {
-    use crate::commands::cli::{Cli, Command, TrainArguments};
+    use crate::commands::cli::{Cli, Command};
+    use crate::commands::train_arguments::TrainArguments;
     use clap::{CommandFactory as _, Parser as _};
 
     /// Flags that set no key: they say where the configuration comes from, or what a run does

@@ -1,9 +1,9 @@
 //! What scripts and people are told about places: where an error is, which rows were skipped.
 
-use super::prepare::SYNTHETIC_FOLDER;
 use crate::config::Config;
 use crate::error::Error;
 use crate::report::count;
+use crate::run::prepare::SYNTHETIC_FOLDER;
 use crate::state::checkpoint::CheckpointError;
 use crate::system::command_line;
 use headlong_reader::{ReaderError, SkipReport};

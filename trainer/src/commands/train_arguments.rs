@@ -1,7 +1,11 @@
 //! The flags of `headlong train`, which are also those of `plan` and `config`, and what they do to
 //! the configuration.
 
+mod settings;
+
 use crate::Registry;
+use crate::commands::files::CommandFiles;
+use crate::config::Ids;
 use crate::config::preset;
 use crate::config::{
     CacheData, Config, DeviceChoice, EvalEvery, Hybrid, OnBadRow, Precision, ScheduleChoice,
@@ -9,6 +13,7 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::report::LogTarget;
+use crate::run::{dictionary, prepare};
 use crate::system::command_line;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
@@ -282,4 +287,37 @@ impl TrainArguments {
 fn keys_of(set: &[String]) -> Vec<&'static str> {
     let written = set.iter().filter_map(|argument| argument.split_once('='));
     written.filter_map(|(key, _)| keys::resolve(key.trim(), "--set").ok()).collect()
+}
+
+/// The files of `headlong train`, those that its configuration names included.
+pub fn of_training(arguments: &TrainArguments, config: &Config) -> CommandFiles {
+    let data = &config.data;
+    let log = arguments.log_json.iter().filter_map(|target| match target {
+        LogTarget::Stdout => None,
+        LogTarget::File(path) => Some(path),
+    });
+    let files = CommandFiles::default()
+        .reads("--config", &arguments.config)
+        .reads("--data", &data.train)
+        .reads("--valid", &data.valid)
+        .reads("data.dictionary", data.dictionary.as_deref().map(dictionary::file_at))
+        .reads("comm.tuning", &config.comm.tuning)
+        .reads("hybrid.latency_table", &config.hybrid.latency_table)
+        .writes("run.algorithms", &config.run.algorithms)
+        .writes("--log-json", log)
+        .writes("--mllog", &arguments.mllog)
+        .writes("--trace", &arguments.trace)
+        .reads_checkpoint("--init-from", arguments.init_from.as_ref())
+        .reads_checkpoint(
+            "--checkpoint-dir",
+            config.checkpoint.dir.as_ref().filter(|_| arguments.resume),
+        );
+    let makes_data = data.train.is_empty() && config.synthetic.enabled;
+    let makes_dictionary = data.ids == Ids::Dictionary && data.dictionary.is_none();
+    files
+        .writes(
+            "--output-dir",
+            makes_data.then(|| prepare::synthetic_files(config)).into_iter().flatten(),
+        )
+        .writes("--output-dir", makes_dictionary.then(|| dictionary::built_file(config)))
 }
