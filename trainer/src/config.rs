@@ -33,6 +33,8 @@ mod table_entries;
 pub mod validate;
 pub(crate) mod verbs;
 
+use crate::system::count::Count;
+pub use crate::system::machine::{DeviceChoice, Instructions};
 pub(crate) use comm::seconds;
 pub use comm::{
     CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, FeatureChoice, HybridConfig,
@@ -91,6 +93,23 @@ pub struct Config {
     /// What single tables have otherwise: one `[[table]]` for each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub table: Vec<TableEntry>,
+}
+
+impl Config {
+    /// Width of the top network's input: `dim + n(n−1)/2` for the dot interaction over n vectors, the
+    /// sum of all widths for `cat` and `cross`.
+    pub fn top_input_width(&self) -> usize {
+        let bottom = self.model.bottom.last().copied().unwrap_or(0);
+        let vectors = self.data.num_sparse + 1;
+        match self.model.interaction {
+            Interaction::Dot => bottom + vectors * (vectors - 1) / 2,
+            Interaction::Cat | Interaction::Cross => bottom + self.data.num_sparse * self.model.dim,
+        }
+    }
+
+    pub(crate) fn samples_per_step(&self) -> Count {
+        Count::from(self.train.batch_size) * self.train.accumulate
+    }
 }
 
 /// The embedding tables.
@@ -369,35 +388,6 @@ impl Default for RunConfig {
             output_dir: PathBuf::from("headlong-out"),
         }
     }
-}
-
-/// Where the arithmetic happens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum DeviceChoice {
-    /// The fastest device present.
-    Auto,
-    /// The processor.
-    Cpu,
-    /// A CUDA device.
-    Cuda,
-}
-
-/// The processor's instructions that arithmetic may use; each includes those before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-#[value(rename_all = "snake_case")]
-pub enum Instructions {
-    /// All that the processor has.
-    Auto,
-    /// What every processor of the architecture has.
-    Portable,
-    /// AVX2 and FMA.
-    Avx2,
-    /// AVX-512.
-    Avx512,
-    /// AVX-512 and its products of bf16.
-    Avx512Bf16,
 }
 
 /// Which rows are replicated on every rank.

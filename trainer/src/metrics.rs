@@ -3,7 +3,6 @@
 pub mod auc;
 pub(crate) mod scores;
 
-pub use auc::auc;
 pub use scores::{Scores, Tally};
 
 use serde::{Deserialize, Serialize};
@@ -142,6 +141,15 @@ pub fn exact_probability(logit: f32) -> f64 {
 fn binary_entropy(rate: f64) -> f64 {
     let term = |p: f64| if p > 0.0 { -p * p.ln() } else { 0.0 };
     term(rate) + term(1.0 - rate)
+}
+
+/// The exact AUC of `scores` with `labels` (1 where above 0.5, else 0), both of the same length.
+/// `None` where it is undefined: no positive sample, no negative one, or a score that is not a
+/// number.
+pub fn auc(scores: &[f32], labels: &[f32]) -> Option<f64> {
+    let mut all = Scores::with_capacity(scores.len());
+    all.extend(scores, labels);
+    all.tally().auc()
 }
 
 #[cfg(test)]

@@ -172,18 +172,6 @@ pub struct Plan {
     pub device: &'static str,
 }
 
-/// Width of the top network's input: `dim + n(n−1)/2` for the dot interaction over n vectors, the
-/// sum of all widths for `cat` and `cross`.
-pub fn top_input_width(config: &Config) -> usize {
-    let model = &config.model;
-    let bottom = model.bottom.last().copied().unwrap_or(0);
-    let vectors = config.data.num_sparse + 1;
-    match model.interaction {
-        Interaction::Dot => bottom + vectors * (vectors - 1) / 2,
-        Interaction::Cat | Interaction::Cross => bottom + config.data.num_sparse * model.dim,
-    }
-}
-
 /// Layers of the cross network; 0 where there is none.
 fn cross_layers(config: &Config) -> usize {
     if config.model.interaction == Interaction::Cross { config.model.cross_layers } else { 0 }
@@ -198,7 +186,7 @@ pub fn layers(config: &Config) -> Vec<(usize, usize)> {
     // Without dense columns there is no bottom network.
     let bottom = if config.data.num_dense > 0 { &model.bottom[..] } else { &[] };
     let mut layers = pairs(config.data.num_dense, bottom);
-    let width = top_input_width(config);
+    let width = config.top_input_width();
     let crossed = [(width, model.cross_rank), (model.cross_rank, width)];
     layers.extend((0..cross_layers(config)).flat_map(|_| crossed));
     layers.extend(pairs(width, &model.top));
@@ -252,8 +240,8 @@ impl Plan {
                 .with_exchange(facts.split),
             hybrid: facts.split.map(hybrid::HybridPlan::new),
             division: None,
-            top_input_width: top_input_width(config),
-            samples_per_step: samples_per_step(config),
+            top_input_width: config.top_input_width(),
+            samples_per_step: config.samples_per_step(),
             exchange_bytes_per_step: facts.split.map(ExchangePlan::of).unwrap_or_default(),
             eval_ranks: EvalRanksPlan::new(config, facts),
             fits: false,
@@ -307,10 +295,6 @@ fn sharing(config: &Config, facts: &Facts<'_>) -> Sharing {
     }
 }
 
-pub(crate) fn samples_per_step(config: &Config) -> Count {
-    Count::from(config.train.batch_size) * config.train.accumulate
-}
-
 /// What a table takes, as its kind says; a kind that is not registered is refused before there is a
 /// plan.
 pub(crate) fn table_needs(config: &Config, spec: &TableSpec, registry: &Registry) -> MemoryNeeds {
@@ -321,7 +305,7 @@ pub(crate) fn table_needs(config: &Config, spec: &TableSpec, registry: &Registry
 }
 
 pub(crate) fn tables(config: &Config, rows: &[u64], registry: &Registry) -> Vec<TablePlan> {
-    let batch = samples_per_step(config).max(Count::from(config.eval.batch_size));
+    let batch = config.samples_per_step().max(Count::from(config.eval.batch_size));
     let specs = table_specs(config, rows).into_iter().enumerate();
     let tables = specs.map(|(column, spec)| {
         let needs = table_needs(config, &spec, registry);

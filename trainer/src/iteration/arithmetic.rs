@@ -5,7 +5,6 @@
 //! once each, whatever a kernel computes.
 
 use crate::config::{Config, Interaction, Precision};
-use crate::plan::{samples_per_step, top_input_width};
 use crate::system::peak::{Factors, multiply_add_gflops};
 use headlong_device::Stream;
 
@@ -35,7 +34,7 @@ impl Ceiling {
             Precision::Bf16 => Factors::Bf16,
             _ => Factors::F32,
         };
-        let (samples, ranks) = (samples_per_step(config).as_f64(), config.run.ranks);
+        let (samples, ranks) = (config.samples_per_step().as_f64(), config.run.ranks);
         let peak_gflops = multiply_add_gflops(&Stream::cpu(threads), factors, 5, 20);
         Self { arithmetic: Arithmetic::of(config), samples, ranks, peak_gflops, ranks_here }
     }
@@ -73,7 +72,7 @@ impl Arithmetic {
     pub fn of(config: &Config) -> Self {
         let model = &config.model;
         let features = config.data.num_sparse as u64 + 1;
-        let width = top_input_width(config) as u64;
+        let width = config.top_input_width() as u64;
         let (dots, cross) = match model.interaction {
             Interaction::Dot => (features * (features - 1) / 2 * model.dim as u64, 0),
             Interaction::Cat => (0, 0),

@@ -4,17 +4,6 @@
 //! counted one half) / (all such pairs). Counted in integers, so the result does not depend on the
 //! order of the samples, and the only rounding is the one division at the end.
 
-use super::scores::Scores;
-
-/// The exact AUC of `scores` with `labels` (1 where above 0.5, else 0), both of the same length.
-/// `None` where it is undefined: no positive sample, no negative one, or a score that is not a
-/// number.
-pub fn auc(scores: &[f32], labels: &[f32]) -> Option<f64> {
-    let mut all = Scores::with_capacity(scores.len());
-    all.extend(scores, labels);
-    all.tally().auc()
-}
-
 /// Maps a number to an integer of the same order: a < b exactly where key(a) < key(b), and −0 has
 /// the key of +0.
 #[inline]
@@ -69,6 +58,7 @@ pub(crate) fn sort(keys: &mut Vec<u32>, scratch: &mut Vec<u32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::{Scores, auc};
     use proptest::prelude::*;
 
     /// The definition, pair by pair.

@@ -1,8 +1,8 @@
 //! What a step costs, by counting, and how long it would take on a machine that does each at its
 //! full rate.
 
+use super::Count;
 use super::memory::activations_per_sample;
-use super::{Count, samples_per_step};
 use crate::config::Config;
 use crate::iteration::arithmetic::Arithmetic;
 use crate::system::machine::Machine;
@@ -36,7 +36,7 @@ impl StepCost {
         machine: &Machine,
         threads: usize,
     ) -> Self {
-        let samples = samples_per_step(config);
+        let samples = config.samples_per_step();
         let flops_per_step = samples * Arithmetic::of(config).training_flop();
         let table_bytes_per_step = samples * table_bytes_per_sample(config);
         let dense_state = dense_parameters * config.optimizer.dense.optimizer().state_bytes(1, 1);

@@ -1,6 +1,5 @@
 //! How the data divides into batches.
 
-use super::samples_per_step;
 use crate::config::Config;
 use crate::report::count;
 use serde::Serialize;
@@ -26,7 +25,7 @@ pub struct Division {
 
 impl Division {
     pub(super) fn new(config: &Config, data_rows: u64) -> Self {
-        let step = samples_per_step(config).get();
+        let step = config.samples_per_step().get();
         let remainder = data_rows % step;
         let (micro_batches, batch_size) =
             (config.train.accumulate as u64, config.train.batch_size as u64);

@@ -1,7 +1,7 @@
 //! Ranks of their own that evaluate: what they take, and how many hide an evaluation behind
 //! training.
 
-use super::{Count, Facts, MemoryUse, samples_per_step, sharing, tables};
+use super::{Count, Facts, MemoryUse, sharing, tables};
 use crate::config::{Config, EvalEvery, Hybrid, Ids, OrderChoice, TransportChoice};
 use crate::error::{Error, Result};
 use crate::iteration::model::table_specs;
@@ -69,7 +69,7 @@ const STEP_OVER_FORWARD: u128 = 3;
 pub(super) fn samples_between(config: &Config, data_rows: Option<u64>) -> Option<f64> {
     match config.eval.every {
         EvalEvery::Steps(0) => None,
-        EvalEvery::Steps(steps) => Some((samples_per_step(config) * steps).as_f64()),
+        EvalEvery::Steps(steps) => Some((config.samples_per_step() * steps).as_f64()),
         EvalEvery::EpochFraction(fraction) => Some(data_rows? as f64 * fraction),
     }
 }

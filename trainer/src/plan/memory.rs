@@ -1,6 +1,6 @@
 //! What the memory of a run goes to.
 
-use super::{Count, TablePlan, dense_parameters, samples_per_step};
+use super::{Count, TablePlan, dense_parameters};
 use crate::config::{Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice};
 use crate::iteration::model::{SlotBytes, slot_bytes};
 use headlong_embedding::hybrid::split::Split;
@@ -219,7 +219,7 @@ fn slot_rows(config: &Config, ids: Count, ranks: usize) -> u64 {
 pub(super) fn activations_per_sample(config: &Config) -> Count {
     let outputs: Count = super::layers(config).iter().map(|&(_, outputs)| outputs).sum();
     let pooled = Count::from(config.data.num_sparse) * config.model.dim;
-    outputs + pooled + config.data.num_dense + super::top_input_width(config)
+    outputs + pooled + config.data.num_dense + config.top_input_width()
 }
 
 /// Bytes of one sample as the reader delivers it: a label, the dense values, per table a row index
@@ -240,7 +240,7 @@ fn batches(config: &Config, slots: &SlotBytes) -> Count {
 fn reader_bytes(config: &Config, threads: usize, sharing: &Sharing) -> Count {
     let data = &config.data;
     // The ones that wait, the one that is read, the one that is taken, and that of the session.
-    let ahead = samples_per_step(config) * (data.prefetch_batches + 3);
+    let ahead = config.samples_per_step() * (data.prefetch_batches + 3);
     let evaluates = !data.valid.is_empty() || config.synthetic.enabled;
     let evaluated = if evaluates {
         Count::from(config.eval.batch_size) * EVALUATION_BATCHES

@@ -165,7 +165,7 @@ fn flops_by_hand() {
     assert_eq!(dense_parameters(&config), 3 * 2 + 2 + 5 + 1);
     let mut cat = config;
     cat.model.interaction = Interaction::Cat;
-    assert_eq!(top_input_width(&cat), 6);
+    assert_eq!(cat.top_input_width(), 6);
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_kind_says_what_its_tables_take() {
     let machine = machine(GIB);
     let facts = Facts::new(&rows, &machine, &registry);
     let plan = Plan::new(&config, &facts);
-    let staged = 4 * 16 * samples_per_step(&config).get().max(config.eval.batch_size as u64);
+    let staged = 4 * 16 * config.samples_per_step().get().max(config.eval.batch_size as u64);
     let table = &plan.tables[2];
     assert_eq!(table.rows, 2_000_000_000);
     assert_eq!(table.weight_bytes, 40_000);

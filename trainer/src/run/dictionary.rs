@@ -1,13 +1,12 @@
 //! The dictionary of a run: named by the configuration, built from the training files, or taken
 //! from a checkpoint.
 
-use crate::config::Config;
+use crate::config::{Config, Ids, ROWS_FROM_DICTIONARY, TableRows};
 use crate::data::key as data_key;
 use crate::data::{self, block_options};
 use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::report::{Reporter, count, duration};
-use crate::run::outlook::dictionary_decides;
 use crate::run::session::DICTIONARY_BLOB;
 use crate::state::checkpoint::{Checkpoint, Difference, first_difference};
 use headlong_device::pool::Pool;
@@ -321,4 +320,11 @@ fn build(
     let source = data::open_source(config, files, threads)?;
     let dictionary = Dictionary::count(&*source, rule, counted.collect()).map_err(cannot)?;
     dictionary.with_settings(settings).save(&folder.file()).map_err(cannot)
+}
+
+/// Whether tables have the rows that a dictionary gives them.
+pub(crate) fn dictionary_decides(config: &Config) -> bool {
+    let is_asked_for =
+        matches!(&config.tables.rows, TableRows::Named(name) if name == ROWS_FROM_DICTIONARY);
+    is_asked_for && config.data.ids == Ids::Dictionary
 }

@@ -1,13 +1,13 @@
 //! What is known of a run before its data is made or read: enough to refuse what cannot fit.
 
 use crate::Registry;
+use crate::config::Config;
 use crate::config::preset::KAGGLE_CARDINALITIES;
-use crate::config::{Config, Ids, ROWS_FROM_DICTIONARY, TableRows};
 use crate::data::{MOST_COMPRESSION, MOST_RESIDENT_STORED_BYTES, cached_bytes, known_samples};
 use crate::error::{Error, Result};
 use crate::plan::evaluation::check_eval_ranks;
 use crate::plan::{Facts, Plan};
-use crate::run::dictionary::RunDictionary;
+use crate::run::dictionary::{RunDictionary, dictionary_decides};
 use crate::system::machine::Machine;
 use headlong_reader::io::DataFile;
 use std::path::Path;
@@ -135,13 +135,6 @@ fn known_rows(files: &[DataFile], config: &Config) -> Option<u64> {
         true => None,
         false => known_samples(config, files).ok().flatten(),
     }
-}
-
-/// Whether tables have the rows that a dictionary gives them.
-pub(crate) fn dictionary_decides(config: &Config) -> bool {
-    let is_asked_for =
-        matches!(&config.tables.rows, TableRows::Named(name) if name == ROWS_FROM_DICTIONARY);
-    is_asked_for && config.data.ids == Ids::Dictionary
 }
 
 /// Bytes that validation data takes in memory, as far as its files tell.

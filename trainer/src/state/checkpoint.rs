@@ -24,7 +24,7 @@ mod write;
 
 pub use difference::{Difference, first_difference};
 pub use directory::{
-    CheckpointDirectory, Cleaned, DirectoryOptions, SaveReport, newest, open, step_name, steps,
+    CheckpointDirectory, Cleaned, DirectoryOptions, SaveReport, newest, open, steps,
 };
 pub use error::{Cause, CheckpointError, Result};
 pub use files::{FileWriter, Files, SystemFiles};
@@ -36,6 +36,6 @@ pub use manifest::{
     DataFingerprint, FORMAT_VERSION, FileEntry, LossScaleState, MANIFEST_FILE, Manifest,
     ModelFingerprint, OptimizerFingerprint, RandomState, SavedState, TableFingerprint, TrainedFile,
 };
-pub use read::{Checkpoint, Select};
+pub use read::{Checkpoint, Select, step_name};
 pub use shard::{Content, DEFAULT_SHARD_BYTES, RowRange};
 pub use write::{Blob, BlobWriter, Snapshot, read_like_a_save};

@@ -1,13 +1,12 @@
 //! Facts about this machine: processor, memory, limits. They are read once and passed on; nothing
 //! here changes a result.
 
-use crate::config::{DeviceChoice, Instructions};
 use crate::error::failed;
 use crate::error::{Error, Result};
 use headlong_device::DeviceError;
 use headlong_device::cuda::CudaDevice;
 use headlong_device::simd::{Isa, allow_bf16, force_isa, has_bf16, isa};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// What a plan must know of the machine it is for.
@@ -198,6 +197,35 @@ fn read_number(path: &Path) -> Option<u64> {
 fn read_stat(path: &Path, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+/// Where the arithmetic happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceChoice {
+    /// The fastest device present.
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A CUDA device.
+    Cuda,
+}
+
+/// The processor's instructions that arithmetic may use; each includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum Instructions {
+    /// All that the processor has.
+    Auto,
+    /// What every processor of the architecture has.
+    Portable,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512.
+    Avx512,
+    /// AVX-512 and its products of bf16.
+    Avx512Bf16,
 }
 
 #[cfg(test)]

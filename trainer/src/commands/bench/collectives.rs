@@ -16,7 +16,6 @@ pub mod known;
 pub mod measure;
 pub mod operation;
 mod plot;
-pub mod processes;
 pub mod statistics;
 pub mod subject;
 pub mod table;

@@ -173,7 +173,7 @@ fn measure_all(
 ) -> Result<Vec<(Backend, Outcome)>> {
     let collective = collective_arguments(config, arguments, &counted.messages);
     collective.check()?;
-    let ranks_here = super::collectives::processes::ranks_here(&collective);
+    let ranks_here = super::collectives::job::processes::ranks_here(&collective);
     collective.check_memory(ranks_here, "lower `-n` or `--ranks`")?;
     let one = |&backend| Ok((backend, measure(backend, &counted.messages, &collective, file)?));
     arguments.backend.iter().map(one).collect()

@@ -4,10 +4,10 @@
 use super::collectives::arguments::{Bind, Bytes, CollectiveArguments};
 use super::collectives::backend::Backend;
 use super::collectives::dtype::Dtype;
+use super::collectives::job::processes;
 use super::collectives::job::{Answer, Job, Measured, Outcome};
 use super::collectives::measure::{Stopwatch, Timing};
 use super::collectives::operation::{Operation, Place};
-use super::collectives::processes;
 use super::collectives::statistics::Distribution;
 use crate::error::{Error, Result};
 use crate::report::output;

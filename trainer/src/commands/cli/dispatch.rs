@@ -147,3 +147,45 @@ fn program() -> String {
     let name = Path::new(&called).file_name().unwrap_or_default().to_string_lossy();
     if name.is_empty() { "headlong".to_owned() } else { name.into_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EvalEvery;
+
+    /// `train …` of each command in docs/mlperf.md.
+    fn mlperf_commands() -> Vec<Vec<&'static str>> {
+        let page = include_str!("../../../../docs/mlperf.md");
+        let blocks = page.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
+        let commands = blocks.flat_map(|block| block.split("\n\n"));
+        let words = |command: &'static str| {
+            let lines = command.lines().filter(|line| !line.starts_with('#'));
+            let words = lines.flat_map(|line| line.trim_end_matches('\\').split_whitespace());
+            words.skip_while(|&word| word != "train").collect()
+        };
+        commands.map(words).collect()
+    }
+
+    #[test]
+    fn every_mlperf_command_is_one_of_this_program_and_keeps_the_rules() {
+        let commands = mlperf_commands();
+        assert_eq!(commands.len(), 6);
+        for words in commands {
+            let cli = Cli::try_parse_from(["headlong"].into_iter().chain(words));
+            let cli = cli.unwrap_or_else(|error| panic!("{error}"));
+            let Some(Command::Train(arguments)) = cli.command else {
+                panic!("not a training command")
+            };
+            let (config, options) = match arguments.resolve(&Registry::default()) {
+                Ok(resolved) => resolved,
+                // Kernels of a device are refused on a machine without one, and so is nothing else.
+                Err(error) if error.to_string().contains("criteo-terabyte-dcnv2") => continue,
+                Err(error) => panic!("{error}"),
+            };
+            assert_eq!(config.eval.every, EvalEvery::EpochFraction(0.05));
+            assert!(config.eval.target_auc.is_some() && options.mllog.is_some());
+            let batch_size = config.train.batch_size;
+            assert!(batch_size.is_multiple_of(112) || batch_size == 55_296);
+        }
+    }
+}

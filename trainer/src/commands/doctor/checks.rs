@@ -7,7 +7,7 @@ use super::{
 use crate::report::{bytes, count};
 use crate::system::machine;
 use headlong_device::simd::{Isa, isa};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Below this much memory not even the synthetic data set trains.
 const LEAST_MEMORY_BYTES: u64 = 512 << 20;
@@ -172,37 +172,11 @@ fn open_files() -> Finding {
     }
 }
 
-/// Looks for a library where the loader would, by name; it is not opened.
-pub(super) fn find_library(root: &Path, name: &str) -> Option<PathBuf> {
-    let mut folders: Vec<PathBuf> = [
-        "lib",
-        "lib64",
-        "usr/lib",
-        "usr/lib64",
-        "usr/local/lib",
-        "usr/local/lib64",
-        "usr/local/cuda/lib64",
-        "usr/lib/x86_64-linux-gnu",
-        "lib/x86_64-linux-gnu",
-        "usr/lib/aarch64-linux-gnu",
-        "usr/lib/wsl/lib",
-        "run/opengl-driver/lib",
-    ]
-    .iter()
-    .map(|folder| root.join(folder))
-    .collect();
-    let lists = std::fs::read_dir(root.join("etc/ld.so.conf.d")).into_iter().flatten().flatten();
-    for text in lists.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()) {
-        let lines = text.lines().map(str::trim).filter_map(|line| line.strip_prefix('/'));
-        folders.extend(lines.map(|line| root.join(line)));
-    }
-    folders.into_iter().map(|folder| folder.join(name)).find(|path| path.exists())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{Status, to_text};
     use super::*;
+    use crate::commands::doctor::system::find_library;
     use crate::system::machine::MemoryInfo;
 
     #[test]

@@ -2,14 +2,6 @@
 
 use super::Finding;
 use super::system::System;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// What is asked of `nvidia-smi`, in this order.
-pub(super) const SMI_FIELDS: &str = "index,power.limit,power.default_limit,clocks.sm,clocks.max.sm,\
-    clocks_throttle_reasons.active,persistence_mode,ecc.errors.uncorrected.volatile.total";
-/// A driver that is in trouble lets `nvidia-smi` hang.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reasons that are trouble, by their bit: idle (1), application clocks (2) and the power limit (4)
 /// are not.
@@ -19,30 +11,6 @@ const HELD_BACK: [(u64, &str); 4] = [
     (0x40, "the temperature (by the hardware)"),
     (0x80, "the power supply's brake"),
 ];
-
-/// The answer of `nvidia-smi`, where there is one within [`PATIENCE`].
-pub(super) fn ask_smi() -> Option<String> {
-    let arguments =
-        [format!("--query-gpu={SMI_FIELDS}"), "--format=csv,noheader,nounits".to_owned()];
-    let mut child = Command::new("nvidia-smi")
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let until = Instant::now() + PATIENCE;
-    // A few lines: they fit the pipe, so that it ends before it is read.
-    while child.try_wait().ok()?.is_none() {
-        if Instant::now() >= until {
-            let _ = child.kill();
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let output = child.wait_with_output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
-}
 
 pub(super) fn findings(system: &System) -> Vec<Finding> {
     let lines = system.smi.as_deref().unwrap_or_default().lines();

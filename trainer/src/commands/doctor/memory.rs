@@ -52,12 +52,6 @@ fn parse_size(text: &str) -> Option<u64> {
     Some(digits.parse::<u64>().ok()? * unit)
 }
 
-/// Makes memory without a file, and gives it back.
-pub(super) fn try_memfd() -> Result<(), String> {
-    let made = rustix::fs::memfd_create("headlong-doctor", rustix::fs::MemfdFlags::CLOEXEC);
-    made.map(drop).map_err(|error| error.to_string())
-}
-
 fn memfd(system: &System) -> Finding {
     match &system.memfd {
         Ok(()) => Finding::ok("memfd", "memory can be shared without a file"),

@@ -1,8 +1,7 @@
 //! Cards with RDMA: the library, ports, addresses, memory that may be locked, and the way into a
 //! GPU's memory.
 
-use super::checks::find_library;
-use super::system::System;
+use super::system::{System, find_library};
 use super::{Finding, topology};
 
 const CARDS: &str = "sys/class/infiniband";

@@ -2,7 +2,6 @@
 
 use crate::config::{Config, Interaction, Precision};
 use crate::iteration::share::Share;
-use crate::plan;
 use headlong_device::{DType, SlotId};
 use headlong_mlp::interaction::cross::CrossSpec;
 use headlong_mlp::linear::Compute;
@@ -95,7 +94,7 @@ impl Sizes {
             dim: config.model.dim,
             tables: config.data.num_sparse,
             bottom_out: config.model.bottom.last().copied().unwrap_or(0),
-            top_in: plan::top_input_width(config),
+            top_in: config.top_input_width(),
             ranks,
             sum_blocks,
             between: compute.dtype(),

@@ -436,7 +436,7 @@ impl<'a> Works<'a> {
     fn interaction(&self, times: f64) -> Work {
         let features = self.workload.tables.len() as f64 + 1.0;
         let dim = self.workload.config.model.dim as f64;
-        let out = crate::plan::top_input_width(&self.workload.config) as f64;
+        let out = self.workload.config.top_input_width() as f64;
         let flops =
             if self.workload.has_dot_products() { features * (features - 1.0) * dim } else { 0.0 };
         Work {

@@ -10,7 +10,6 @@
 //! evaluation ranks                    └─ forward passes, scores sorted and counted ─┘      └─ …
 //! ```
 
-use super::evaluations::predict_all_with;
 use crate::config::Config;
 use crate::data::EvaluationData;
 use crate::error::Result;
@@ -22,7 +21,7 @@ use crate::run::evaluation::{Worker, add_up};
 use headlong_comm::Communicator;
 use headlong_device::pool::Pool;
 use headlong_embedding::Registry;
-use headlong_reader::{IdMapper, SkipReport};
+use headlong_reader::{Batch, IdMapper, Reader, SkipReport};
 use std::sync::Arc;
 
 /// What ranks that evaluate are built from, besides a configuration.
@@ -152,4 +151,24 @@ fn evaluate(crew: Box<Crew>, valid: &EvaluationData, ids: &IdMapper) -> Result<F
     let tally = all.tally();
     crew.engine(0).reuse_scores(all);
     Ok((crew, (tally, skipped)))
+}
+
+/// Calls `predict`, which works with `crew`, with every batch of `reader`. Returns the bad lines
+/// that were skipped.
+pub(super) fn predict_all_with(
+    crew: &Crew,
+    reader: &mut dyn Reader,
+    predict: &mut dyn FnMut(&Batch) -> Result<()>,
+) -> Result<SkipReport> {
+    let mut batch = Batch::default();
+    loop {
+        let busy = crew.busy("waits for its data");
+        let has_batch =
+            reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))?;
+        drop(busy);
+        if !has_batch {
+            return Ok(reader.skip_report());
+        }
+        predict(&batch)?;
+    }
 }

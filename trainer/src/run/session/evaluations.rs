@@ -2,13 +2,12 @@
 //! goes on, metrics when asked for.
 
 use super::Session;
-use super::eval_ranks::{Away, EvalRanks};
+use super::eval_ranks::{Away, EvalRanks, predict_all_with};
 use crate::error::Result;
-use crate::error::failed;
 use crate::iteration::ranks::Crew;
 use crate::metrics::EvalMetrics;
 use crate::run::evaluation::Scoring;
-use headlong_reader::{Batch, Reader, SkipReport};
+use headlong_reader::{Reader, SkipReport};
 use std::time::{Duration, Instant};
 
 /// What a session knows of its evaluations.
@@ -209,24 +208,4 @@ pub fn predict_all(
         crew.predict(batch, &mut |logits, labels| taken = take(logits, labels))?;
         taken
     })
-}
-
-/// Calls `predict`, which works with `crew`, with every batch of `reader`. Returns the bad lines
-/// that were skipped.
-pub(super) fn predict_all_with(
-    crew: &Crew,
-    reader: &mut dyn Reader,
-    predict: &mut dyn FnMut(&Batch) -> Result<()>,
-) -> Result<SkipReport> {
-    let mut batch = Batch::default();
-    loop {
-        let busy = crew.busy("waits for its data");
-        let has_batch =
-            reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))?;
-        drop(busy);
-        if !has_batch {
-            return Ok(reader.skip_report());
-        }
-        predict(&batch)?;
-    }
 }

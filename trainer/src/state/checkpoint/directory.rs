@@ -16,7 +16,7 @@
 use super::error::{CheckpointError, Result};
 use super::files::{Files, SystemFiles};
 use super::manifest::{MANIFEST_FILE, check_name};
-use super::read::Checkpoint;
+use super::read::{Checkpoint, step_name, step_named};
 use super::remover::Remover;
 use super::retention::{Candidate, superfluous};
 use super::shard::DEFAULT_SHARD_BYTES;
@@ -28,7 +28,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-const STEP: &str = "step-";
 const ASIDE: &str = ".tmp-";
 const FORMER: &str = ".old-";
 /// What the names of a checkpoint's files end with.
@@ -402,19 +401,6 @@ pub fn steps(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let mut steps: Vec<_> = entries(directory)?.into_iter().filter_map(step).collect();
     steps.sort();
     Ok(steps)
-}
-
-/// Name of the directory of the checkpoint of a step.
-pub fn step_name(step: u64) -> String {
-    format!("{STEP}{step:09}")
-}
-
-/// The step of a name that is written here: `prefix` and the name of a step's directory, digit for
-/// digit.
-pub(super) fn step_named(path: &Path, prefix: &str) -> Option<u64> {
-    let name = path.file_name()?.to_str()?.strip_prefix(prefix)?;
-    let step = name.strip_prefix(STEP)?.parse().ok()?;
-    (name == step_name(step)).then_some(step)
 }
 
 /// Paths of the directories in `directory`.

@@ -2,7 +2,6 @@
 //! in memory.
 
 use super::difference::{Difference, first_difference};
-use super::directory::{step_name, step_named};
 use super::error::{CheckpointError, Result};
 use super::layout::CheckpointSink;
 use super::manifest::{
@@ -288,4 +287,19 @@ fn from_bytes(bytes: &[u8], values: &mut Vec<f32>) {
     for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(4)) {
         *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }
+}
+
+const STEP: &str = "step-";
+
+/// Name of the directory of the checkpoint of a step.
+pub fn step_name(step: u64) -> String {
+    format!("{STEP}{step:09}")
+}
+
+/// The step of a name that is written here: `prefix` and the name of a step's directory, digit for
+/// digit.
+pub(super) fn step_named(path: &Path, prefix: &str) -> Option<u64> {
+    let name = path.file_name()?.to_str()?.strip_prefix(prefix)?;
+    let step = name.strip_prefix(STEP)?.parse().ok()?;
+    (name == step_name(step)).then_some(step)
 }

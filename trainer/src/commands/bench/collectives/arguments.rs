@@ -2,8 +2,10 @@
 
 use super::backend::{Backend, RankIs};
 use super::cards;
+use super::device;
 use super::dtype::Dtype;
 use super::measure::{Check, Effort};
+use super::operation::Operation;
 use super::operation::Place;
 use super::statistics::{Average, PERCENTILES, samples_for};
 use crate::config::{VerbsConfig, seconds};
@@ -325,6 +327,26 @@ const TIMES_PER_RANK: u64 = 2;
 const TIMES_OF_ALL: u64 = 4;
 
 impl CollectiveArguments {
+    /// Whether `backend` can be measured here, as far as can be known before anything is started.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn can_measure(&self, backend: Backend, operations: &[Operation]) -> Result<(), String> {
+        match backend.rank_is() {
+            RankIs::Device(_) => {
+                let pairs = operations.iter().flat_map(|&operation| {
+                    self.dtypes().into_iter().map(move |dtype| (operation, dtype))
+                });
+                pairs
+                    .into_iter()
+                    .try_for_each(|(operation, dtype)| device::supports(operation, dtype))?;
+                device::has_devices(self.ranks)
+            }
+            _ if self.graph > 0 => Err("-G captures work of CUDA devices".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
     /// What a command line without any option gives.
     pub fn defaults() -> Self {
         #[derive(Parser)]

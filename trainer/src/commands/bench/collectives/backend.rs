@@ -1,8 +1,5 @@
 //! What can be measured: one entry for each backend.
 
-use super::arguments::CollectiveArguments;
-use super::device;
-use super::operation::Operation;
 use clap::ValueEnum;
 use headlong_comm::BetweenDevices;
 use headlong_comm::transport::choose::Wanted;
@@ -60,30 +57,6 @@ impl Backend {
             Backend::Verbs => RankIs::Process(Wanted::Verbs),
             Backend::Nccl => RankIs::Device(BetweenDevices::Nccl),
             Backend::Peer => RankIs::Device(BetweenDevices::Auto),
-        }
-    }
-
-    /// Whether it can be measured here, as far as can be known before anything is started.
-    ///
-    /// # Errors
-    /// The reason why not.
-    pub fn can(
-        self,
-        operations: &[Operation],
-        arguments: &CollectiveArguments,
-    ) -> Result<(), String> {
-        match self.rank_is() {
-            RankIs::Device(_) => {
-                let pairs = operations.iter().flat_map(|&operation| {
-                    arguments.dtypes().into_iter().map(move |dtype| (operation, dtype))
-                });
-                pairs
-                    .into_iter()
-                    .try_for_each(|(operation, dtype)| device::supports(operation, dtype))?;
-                device::has_devices(arguments.ranks)
-            }
-            _ if arguments.graph > 0 => Err("-G captures work of CUDA devices".to_owned()),
-            _ => Ok(()),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! A job of ranks over one backend: what it measures, in which order, and how its ranks come to be.
 
+pub mod processes;
+
 use super::arguments::CollectiveArguments;
 use super::backend::{Backend, RankIs};
 use super::device::OnDevice;
 use super::dtype::Dtype;
 use super::measure::{Stopwatch, Timing};
 use super::operation::{Case, Operation, Place};
-use super::processes;
 use crate::error::{Error, Result};
 use headlong_comm::{CommError, Communicator, Rank};
 use serde::{Deserialize, Serialize};
@@ -121,7 +122,7 @@ impl Job<'_> {
     /// # Errors
     /// A transport that fails.
     pub fn run(&self) -> Result<Outcome> {
-        if let Err(reason) = self.backend.can(self.operations, self.arguments) {
+        if let Err(reason) = self.arguments.can_measure(self.backend, self.operations) {
             return Ok(Outcome::Skipped(reason));
         }
         match self.backend.rank_is() {

@@ -1,8 +1,8 @@
 //! Ranks as processes: started here, or by a launcher whose variables say who this process is.
 
-use super::arguments::CollectiveArguments;
-use super::backend::Backend;
-use super::job::{Job, Outcome, failed};
+use super::{Job, Outcome, failed};
+use crate::commands::bench::collectives::arguments::CollectiveArguments;
+use crate::commands::bench::collectives::backend::Backend;
 use crate::error::{Error, Result};
 use crate::iteration::job::note_remarks;
 use crate::report::output::say;
