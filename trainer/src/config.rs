@@ -96,8 +96,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Width of the top network's input: `dim + n(n−1)/2` for the dot interaction over n vectors, the
-    /// sum of all widths for `cat` and `cross`.
+    /// Width of the top network's input: `dim + n(n−1)/2` for the dot interaction over n vectors,
+    /// the sum of all widths for `cat` and `cross`.
     pub fn top_input_width(&self) -> usize {
         let bottom = self.model.bottom.last().copied().unwrap_or(0);
         let vectors = self.data.num_sparse + 1;

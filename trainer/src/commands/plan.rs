@@ -93,7 +93,7 @@ const ASSUMED_DEVICE: &str = "dgx-h100";
 /// Prints the plan of a configuration and refuses what does not fit.
 ///
 /// # Errors
-/// As [`crate::commands::train_arguments::TrainArguments::resolve`]; [`crate::error::Error::DoesNotFit`] after
+/// As [`TrainArguments::resolve`]; [`Error::DoesNotFit`] after
 /// the plan is printed.
 pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     if !does_the_work("plan") {

@@ -95,7 +95,7 @@ pub const SEES_TWO_ROOMS: &[Exception] = &[
     only("trainer/src/run/drift.rs", "counts the rows of batches and places them anew"),
     only("trainer/src/commands/kernels.rs", "lists the kernels of every room"),
     only(
-        "trainer/src/commands/train/prepare.rs",
+        "trainer/src/run/prepare.rs",
         "finds data, statistics and places of rows before the first step",
     ),
     only("trainer/src/run/statistics.rs", "counts the rows of the first batches: part of the plan"),
