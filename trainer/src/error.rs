@@ -336,6 +336,11 @@ pub(crate) fn failed(
     Error::Failed { context: context.to_owned(), source: source.into() }
 }
 
+/// Names what was being exchanged.
+pub(crate) fn exchange_failed(what: &str) -> impl FnOnce(CommError) -> Error {
+    Error::communication(format!("{what} could not be exchanged"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,8 +2,8 @@
 //! they work on, and the ranks of this process.
 
 pub mod arithmetic;
-pub(crate) mod exchange;
 pub mod job;
+pub mod lane;
 pub mod lanes;
 pub mod model;
 pub(crate) mod model_state;

@@ -10,6 +10,7 @@
 //! other thread takes the first stage that is ready of any lane that computes: while ranks wait for
 //! each other, it goes on.
 
+use super::lane::Lane;
 use crate::error::{Error, Result};
 use crate::iteration::model::Model;
 use crate::iteration::schedule::{Call, Schedule};
@@ -21,34 +22,6 @@ mod overlapped;
 
 use cuda::CudaLanes;
 use overlapped::Overlapped;
-
-/// An ordered queue of work. Stages of one lane run in program order; lanes run beside each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Lane {
-    /// Batches on their way to the device.
-    Copy,
-    /// Routing, lookups and updates of the tables.
-    Sparse,
-    /// Everything between ranks.
-    Comm,
-    /// Dense layers, interaction, loss, dense optimiser.
-    Dense,
-}
-
-impl Lane {
-    /// All lanes, in the order of their tracks in a trace.
-    pub const ALL: [Lane; 4] = [Lane::Copy, Lane::Sparse, Lane::Comm, Lane::Dense];
-
-    /// The name in traces.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Lane::Copy => "copy",
-            Lane::Sparse => "sparse",
-            Lane::Comm => "comm",
-            Lane::Dense => "dense",
-        }
-    }
-}
 
 /// An assignment of lanes to streams.
 pub struct Lanes {

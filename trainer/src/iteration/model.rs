@@ -4,8 +4,6 @@
 use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Precision};
 use crate::error::failed;
 use crate::error::{Error, Result};
-use crate::iteration::exchange::{ByNode, Exchange};
-use crate::iteration::schedule::{Call, Features};
 use crate::iteration::share::Share;
 use headlong_comm::{CommError, CommOptions, Communicator, Topology};
 use headlong_device::cuda::DeviceMemory;
@@ -25,21 +23,23 @@ use std::slice;
 use std::sync::Arc;
 
 mod batch_slot;
+mod call;
+mod exchange;
 mod finite;
 mod interaction;
 mod on_device;
 mod planned;
 mod sizes;
-mod tables;
 
 pub(crate) use batch_slot::BatchIds;
 pub use batch_slot::BatchSlot;
 use batch_slot::batch_slots;
+pub use call::Call;
+pub(crate) use exchange::{ByNode, Devices, Exchange};
 use interaction::Interaction;
 use planned::Planned;
 pub(crate) use planned::{SlotBytes, slot_bytes};
 use sizes::{Exchanged, OVERFLOW_VOTE, Sizes, SlotIds};
-pub use tables::Tables;
 
 /// Parts of the model that can be switched off, to see what they are worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,7 +56,7 @@ pub struct Model {
     pub config: Config,
     pub(crate) ablation: Ablation,
     /// The embedding tables: this rank's part of them.
-    pub tables: Tables,
+    pub tables: HybridSet,
     /// The other ranks.
     pub communicator: Arc<Communicator>,
     /// How rows and gradients get to them and back.
@@ -141,7 +141,7 @@ struct Networks {
 
 /// The parts that a model is put together from.
 struct Assembled {
-    tables: Tables,
+    tables: HybridSet,
     networks: Networks,
     interaction: Interaction,
     arenas: Arenas,
@@ -243,7 +243,6 @@ impl Model {
             cross: cross.map(|plan| plan.build(&arenas)),
             top: top.build(&arenas),
         };
-        let tables = Tables(tables);
         let interaction = Interaction::new(config.model.interaction, compute.rounding());
         let assembled = Assembled { tables, networks, interaction, arenas, dense_states, slots };
         let mut model = Self::assemble(config, parts, sizes, assembled);
@@ -317,17 +316,6 @@ impl Model {
             d_top_in,
             logits,
             d_logits,
-        }
-    }
-
-    /// What decides which stages of the schedule it has.
-    pub fn features(&self) -> Features {
-        Features {
-            ranks: !self.is_alone(),
-            device: self.runs_ahead(),
-            scaled: self.loss_scale.is_some(),
-            crossed: self.cross.is_some(),
-            dense: !self.bottom.layers().is_empty(),
         }
     }
 

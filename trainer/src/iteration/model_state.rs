@@ -244,7 +244,7 @@ impl Crew {
         let [from, to] = [self, other]
             .map(|crew| (0..crew.len()).map(|rank| crew.engine(rank)).collect::<Vec<_>>());
         let [from, to] = [&from, &to]
-            .map(|ranks| ranks.iter().map(|rank| &*rank.model().tables).collect::<Vec<_>>());
+            .map(|ranks| ranks.iter().map(|rank| &rank.model().tables).collect::<Vec<_>>());
         copy_weights(pool, &from, &to)
     }
 

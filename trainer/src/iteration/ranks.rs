@@ -9,6 +9,7 @@ use crate::config::{
     CompressChoice, Config, ExchangeChoice, FeatureChoice, IdsChoice, Instructions, ScheduleChoice,
     TransportChoice,
 };
+use crate::error::exchange_failed;
 use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::lanes::Lanes;
@@ -21,8 +22,8 @@ use crate::system::input::read_text;
 use crate::system::machine::use_instructions;
 use headlong_comm::tuning::Tuning;
 use headlong_comm::{
-    AllToAll, BetweenDevices, Busy, CommError, CommOptions, Communicator, Compress, Feature,
-    NcclOptions, Topology,
+    AllToAll, BetweenDevices, Busy, CommOptions, Communicator, Compress, Feature, NcclOptions,
+    Topology,
 };
 use headlong_device::pool::Pool;
 use headlong_embedding::Registry;
@@ -523,11 +524,6 @@ impl Drop for Crew {
             self.ranks.drain(..).for_each(std::mem::forget);
         }
     }
-}
-
-/// Names what was being exchanged.
-pub(crate) fn exchange_failed(what: &str) -> impl FnOnce(CommError) -> Error {
-    Error::communication(format!("{what} could not be exchanged"))
 }
 
 /// The first result, unless a rank has failed: then the failure that no other rank has caused. A

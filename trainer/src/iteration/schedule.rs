@@ -23,18 +23,19 @@
 //! **The order of collectives is the order of these lines**, hence the same on all ranks.
 
 mod at;
-mod call;
 mod edges;
+mod exchange;
 mod stages;
+mod tables;
 #[cfg(test)]
 mod tests;
 
+pub use crate::iteration::model::Call;
 pub use at::{Access, At};
-pub use call::Call;
 pub use edges::{Features, Schedule, Steps};
 
 use crate::error::Result;
-use crate::iteration::lanes::Lane::{self, Comm, Copy, Dense, Sparse};
+use crate::iteration::lane::Lane::{self, Comm, Copy, Dense, Sparse};
 use crate::iteration::model::Model;
 use BatchOf::{Next, Now};
 use Repeat::{Micro, Once};
@@ -42,6 +43,7 @@ use Resource::*;
 use Runs::{Always, AmongRanks, Crossed, OnDevice, Scaled, WithDense};
 use headlong_device::Stream;
 use stages::*;
+use tables::*;
 
 /// How two steps meet. No walker overlaps them yet, and the planner simulates what the walkers do.
 pub const BORDER: Steps = Steps::Barrier;

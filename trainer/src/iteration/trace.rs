@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::iteration::arithmetic::Ceiling;
-use crate::iteration::lanes::Lane;
+use crate::iteration::lane::Lane;
 use crate::iteration::schedule::Stage;
 use crate::report::output;
 use serde_json::{Value, json};

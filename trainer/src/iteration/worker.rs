@@ -9,7 +9,8 @@
 
 use crate::error::failed;
 use crate::error::{Error, Result};
-use crate::iteration::lanes::{Lane, Lanes};
+use crate::iteration::lane::Lane;
+use crate::iteration::lanes::Lanes;
 use crate::iteration::model::{Model, ScaleState};
 use crate::iteration::schedule::{Call, Schedule};
 use crate::iteration::trace::Recorder;

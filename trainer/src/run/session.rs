@@ -19,8 +19,9 @@ use crate::config::learning_rate::LearningRate;
 use crate::data::key as data_key;
 use crate::data::{self, EvaluationData, TrainingReader};
 use crate::error::Result;
+use crate::error::exchange_failed;
 use crate::error::failed;
-use crate::iteration::ranks::{Crew, exchange_failed};
+use crate::iteration::ranks::Crew;
 use crate::iteration::worker::{StepLoss, StepRates};
 use crate::metrics::EvalMetrics;
 use crate::metrics::Scores;
@@ -305,7 +306,7 @@ impl Session {
         if let Some(started) = started {
             self.crew.first().recorder_mut().add(
                 "wait_for_data",
-                crate::iteration::lanes::Lane::Copy,
+                crate::iteration::lane::Lane::Copy,
                 started,
             );
         }

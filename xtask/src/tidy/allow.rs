@@ -116,10 +116,6 @@ pub const SEES_TWO_ROOMS: &[Exception] = &[
         "the iteration: the line that joins the rooms is written here",
     ),
     always(
-        "trainer/src/iteration/exchange/**",
-        "bytes that `comm` moves for what `embedding` decides",
-    ),
-    always(
         "trainer/src/commands/bench/**",
         "`headlong bench iteration` builds a whole session on synthetic batches",
     ),

@@ -1,10 +1,9 @@
 //! Names for what is not finite: what the forward pass makes, and the gradients of dense
 //! parameters.
 
-use super::Model;
+use super::{Call, Model};
 use crate::error::Result;
 use crate::error::failed;
-use crate::iteration::schedule::Call;
 use headlong_device::{Mat, Stream};
 use headlong_mlp::finite::{FindArgs, Found, Looked, MAX_MATRICES, NONE};
 use headlong_mlp::mlp::Mlp;

@@ -5,12 +5,10 @@
 //! enqueues a step, the step's first copies read it, its last one writes the loss sums back. A slot
 //! is written again two steps later, when its step has ended.
 
-use super::{BatchSlot, Model};
+use super::{BatchSlot, Call, Devices, Exchange, Model};
+use crate::error::exchange_failed;
 use crate::error::failed;
 use crate::error::{Cause, Error, Result};
-use crate::iteration::exchange::{Devices, Exchange};
-use crate::iteration::ranks::exchange_failed;
-use crate::iteration::schedule::Call;
 use headlong_comm::device::narrow::Narrow;
 use headlong_comm::{Compress, DeviceCollectives, DeviceSizes};
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};

@@ -2,7 +2,7 @@
 //! through here: what a stage touches without having declared it ends the run, in every build.
 
 use super::Resource::{self, *};
-use super::{Call, Stage};
+use super::{BatchOf, Call, Repeat, Stage};
 use crate::iteration::model::{BatchSlot, Model};
 use headlong_device::{Arena, Mat, Stream};
 use headlong_embedding::hybrid::{HybridRoute, NodeProxy};
@@ -229,5 +229,24 @@ impl<'a> At<'a> {
     /// Of a matrix of one micro-batch, the rows that count.
     fn first(&self, mat: &Mat) -> Mat {
         mat.first_rows(self.call.samples().1)
+    }
+}
+
+impl Call<'_> {
+    /// The call of one run of a stage; none where there is no batch for it.
+    pub fn of(&self, stage: &Stage, micro_batch: usize) -> Option<Self> {
+        let slot = match stage.batch {
+            BatchOf::Now => self.now,
+            BatchOf::Next => self.next?,
+        };
+        Some(Self { slot, micro_batch, ..*self })
+    }
+
+    /// How often a stage runs.
+    pub fn times(&self, stage: &Stage) -> usize {
+        match stage.repeat {
+            Repeat::Once => 1,
+            Repeat::Micro => self.num_micro_batches,
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{BatchOf, GATHER, Repeat, Resource, Runs, STEP, Stage};
 use crate::config::{Config, Interaction, Precision};
-use crate::iteration::lanes::Lane;
+use crate::iteration::lane::Lane;
+use crate::iteration::model::Model;
 use serde::Serialize;
 
 /// How two steps meet.
@@ -39,6 +40,19 @@ pub struct Features {
     pub crossed: bool,
     /// Dense features.
     pub dense: bool,
+}
+
+impl Model {
+    /// What decides which stages of the schedule it has.
+    pub fn features(&self) -> Features {
+        Features {
+            ranks: !self.is_alone(),
+            device: self.runs_ahead(),
+            scaled: self.loss_scale.is_some(),
+            crossed: self.cross.is_some(),
+            dense: !self.bottom.layers().is_empty(),
+        }
+    }
 }
 
 impl Features {

@@ -3,31 +3,16 @@
 use super::Resource::*;
 use super::at::Access::{Read, Write};
 use super::at::At;
+use super::tables::update_replicated;
 use crate::error::Result;
 use headlong_mlp::interaction::cross::CrossBackwardArgs;
 use headlong_mlp::loss::LossArgs;
 use headlong_mlp::mlp::MlpBackwardArgs;
 use headlong_mlp::optim::{self, StepArgs};
 
-/// Gathers the rows that ranks have asked this owner for.
-pub(super) fn owner_lookup(at: &At<'_>) -> Result<()> {
-    at.model().tables.owner_lookup(at)
-}
-
 /// Vectors go from their owners to the ranks that asked.
 pub(super) fn exchange_vectors(at: &At<'_>) -> Result<()> {
     at.model().exchange.vectors(at)
-}
-
-/// The replicated rows, from this rank's replica. Bags that hold other rows as well wait for
-/// [`pool`].
-pub(super) fn lookup_replicated(at: &At<'_>) -> Result<()> {
-    at.model().tables.lookup_replicated(at)
-}
-
-/// Pools what was received and what is here into one vector per sample and table.
-pub(super) fn pool(at: &At<'_>) -> Result<()> {
-    at.model().tables.pool(at)
 }
 
 /// Learning rates and number of the step, to where the device's optimisers read them.
@@ -43,11 +28,6 @@ pub(super) fn copy_batch(at: &At<'_>) -> Result<()> {
     at.model().bring_batch(at.stream, at.slot_to_fill(), at.call.incoming)
 }
 
-/// Sorts the ids of a batch into the rows it touches, and those of other owners by owner.
-pub(super) fn route(at: &At<'_>) -> Result<()> {
-    at.model().tables.route(at)
-}
-
 /// Ranks ask owners for rows.
 pub(super) fn exchange_ids(at: &At<'_>) -> Result<()> {
     at.model().exchange.ids(at)
@@ -55,7 +35,7 @@ pub(super) fn exchange_ids(at: &At<'_>) -> Result<()> {
 
 /// Owners sort what they were asked for.
 pub(super) fn receive_requests(at: &At<'_>) -> Result<()> {
-    at.model().tables.receive_requests(at)
+    at.model().exchange.receive_requests(at)
 }
 
 pub(super) fn bottom_forward(at: &At<'_>) -> Result<()> {
@@ -159,12 +139,6 @@ pub(super) fn bottom_backward(at: &At<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sums the gradients of each row over this rank's samples: for their owners, and replicated rows
-/// for the all-reduce.
-pub(super) fn reduce_rows(at: &At<'_>) -> Result<()> {
-    at.model().tables.reduce_rows(at)
-}
-
 /// Gradients of rows go the way back that their vectors came.
 pub(super) fn exchange_gradients(at: &At<'_>) -> Result<()> {
     at.model().exchange.gradients(at)
@@ -183,12 +157,7 @@ pub(super) fn check_gradients(at: &At<'_>) -> Result<()> {
     at.loss_scale(Write)
         .iter()
         .for_each(|scale| scale.check(at.stream, at.dense_gradients(Read), steps));
-    at.model().tables.update_replicated(at)
-}
-
-/// Moves each row that this rank owns once.
-pub(super) fn update_owned(at: &At<'_>) -> Result<()> {
-    at.model().tables.update_owned(at)
+    update_replicated(at)
 }
 
 /// Moves all dense parameters in one pass, and packs or rounds them for the next step's products.

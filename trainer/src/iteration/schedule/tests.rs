@@ -5,7 +5,7 @@ use crate::Registry;
 use crate::config::{
     Config, DeviceChoice, IdsChoice, Interaction, Precision, ScheduleChoice, TableRows,
 };
-use crate::iteration::lanes::Lane;
+use crate::iteration::lane::Lane;
 use crate::iteration::ranks::{Crew, CrewOptions};
 use crate::iteration::trace::Record;
 use crate::iteration::worker::StepRates;

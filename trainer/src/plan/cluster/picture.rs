@@ -6,7 +6,7 @@ use super::placement::{Place, Placing};
 use super::practice::Practice;
 use super::search::{Candidate, search};
 use super::workload::Workload;
-use crate::iteration::lanes::Lane;
+use crate::iteration::lane::Lane;
 use crate::report::axis::{Linear, Logarithmic};
 use std::fmt::Write as _;
 

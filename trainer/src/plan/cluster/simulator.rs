@@ -8,7 +8,7 @@
 //! from a seed.
 
 use super::work::{Busy, StageTime};
-use crate::iteration::lanes::Lane;
+use crate::iteration::lane::Lane;
 use crate::iteration::schedule::{BORDER, Repeat, Schedule, Steps};
 use headlong_device::rng::CounterRng;
 use std::cmp::Ordering;

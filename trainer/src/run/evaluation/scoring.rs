@@ -7,8 +7,8 @@
 
 use super::exchange::{add_up, exchange, merge};
 use crate::error::Result;
+use crate::error::exchange_failed;
 use crate::error::failed;
-use crate::iteration::ranks::exchange_failed;
 use crate::metrics::EvalMetrics;
 use crate::metrics::scores::{Run, Scores, Tally};
 use headlong_comm::Communicator;

@@ -13,8 +13,9 @@
 use crate::config::Config;
 use crate::data::EvaluationData;
 use crate::error::Result;
+use crate::error::exchange_failed;
 use crate::error::failed;
-use crate::iteration::ranks::{Crew, CrewOptions, exchange_failed};
+use crate::iteration::ranks::{Crew, CrewOptions};
 use crate::metrics::{EvalMetrics, Scores, Tally};
 use crate::plan::evaluation::config_of_eval_ranks;
 use crate::run::evaluation::{Worker, add_up};

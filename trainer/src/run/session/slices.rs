@@ -5,7 +5,8 @@
 //! and dense features stay where they are.
 
 use crate::error::Result;
-use crate::iteration::ranks::{Crew, exchange_failed};
+use crate::error::exchange_failed;
+use crate::iteration::ranks::Crew;
 use crate::iteration::share::Share;
 use headlong_comm::Communicator;
 use headlong_reader::order::Slice;

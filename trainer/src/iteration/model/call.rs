@@ -1,7 +1,6 @@
 //! What one walk through a list works on.
 
-use super::{BatchOf, Repeat, Stage};
-use crate::iteration::model::BatchSlot;
+use super::BatchSlot;
 use headlong_device::optimizer::Step;
 use headlong_reader::Batch;
 
@@ -40,23 +39,6 @@ impl Call<'_> {
     /// The same call for another micro-batch.
     pub fn micro_batch(&self, micro_batch: usize) -> Self {
         Self { micro_batch, ..*self }
-    }
-
-    /// The call of one run of a stage; none where there is no batch for it.
-    pub fn of(&self, stage: &Stage, micro_batch: usize) -> Option<Self> {
-        let slot = match stage.batch {
-            BatchOf::Now => self.now,
-            BatchOf::Next => self.next?,
-        };
-        Some(Self { slot, micro_batch, ..*self })
-    }
-
-    /// How often a stage runs.
-    pub fn times(&self, stage: &Stage) -> usize {
-        match stage.repeat {
-            Repeat::Once => 1,
-            Repeat::Micro => self.num_micro_batches,
-        }
     }
 
     /// First sample of the micro-batch, and how many it has, of this rank's.

@@ -4,23 +4,17 @@
 //! the device.
 
 use crate::error::Result;
-use crate::iteration::ranks::exchange_failed;
-use crate::iteration::schedule::Access::{Read, Write};
+use crate::error::exchange_failed;
+use crate::iteration::model::Devices;
+use crate::iteration::schedule::at::Access::{Read, Write};
+use crate::iteration::schedule::tables::update_replicated;
 use crate::iteration::schedule::{At, Resource};
-use headlong_comm::device::narrow::Narrow;
-use headlong_comm::{Blocks, DeviceCollectives};
+use headlong_comm::Blocks;
 use headlong_device::Mat;
 use headlong_device::cuda::DevicePtr;
 
 /// Bytes of an element of vectors and gradients.
 const ELEMENT_BYTES: usize = size_of::<f32>();
-
-/// The other ranks' devices.
-pub(crate) struct Devices {
-    pub(crate) ranks: Box<dyn DeviceCollectives>,
-    /// Where vectors between them travel in bf16.
-    pub(crate) narrow: Option<Narrow>,
-}
 
 impl Devices {
     /// Ranks ask owners for rows.
@@ -74,7 +68,7 @@ impl Devices {
         summed.map_err(exchange_failed("the gradients"))?;
         // Where the loss is scaled, they wait until all gradients have been looked at.
         match at.loss_scale(Read) {
-            None => at.model().tables.update_replicated(at),
+            None => update_replicated(at),
             Some(_) => Ok(()),
         }
     }

@@ -4,23 +4,14 @@
 
 use super::{first, first_mut};
 use crate::error::Result;
+use crate::error::exchange_failed;
 use crate::error::failed;
-use crate::iteration::model::Model;
-use crate::iteration::ranks::exchange_failed;
-use crate::iteration::schedule::Access::{Read, Write};
+use crate::iteration::model::{ByNode, Model};
 use crate::iteration::schedule::At;
+use crate::iteration::schedule::at::Access::{Read, Write};
 use headlong_comm::Element;
-use headlong_device::Mat;
 use headlong_embedding::EmbeddingError;
 use headlong_embedding::hybrid::RankExchange;
-
-/// What a rank handles as the proxy of its node.
-pub(crate) struct ByNode {
-    /// Rows of its peers.
-    pub(crate) inside: Mat,
-    /// Rows that it asks owners for.
-    pub(crate) across: Mat,
-}
 
 impl ByNode {
     /// Requests go to the proxies, and merged from them to the owners.

@@ -4,31 +4,16 @@
 mod by_node;
 mod device;
 
-pub(crate) use by_node::ByNode;
-pub(crate) use device::Devices;
-
+use super::At;
+use super::Resource;
+use super::at::Access::{Read, Write};
+use super::tables::update_replicated_range;
 use crate::error::Result;
+use crate::error::exchange_failed;
 use crate::error::failed;
-use crate::iteration::model::Model;
-use crate::iteration::ranks::exchange_failed;
-use crate::iteration::schedule::Access::{Read, Write};
-use crate::iteration::schedule::{At, Resource};
+use crate::iteration::model::{BatchIds, Exchange, Model};
+use headlong_embedding::Ids;
 use headlong_embedding::hybrid::IdExchange;
-
-/// How ranks exchange.
-pub(crate) enum Exchange {
-    /// There is one rank.
-    None,
-    /// Each rank with each owner. Where every rank knows all ids, none asks for rows.
-    Flat {
-        /// Whether it does.
-        knows_all_ids: bool,
-    },
-    /// Equal rows are merged in the node, by proxies.
-    ByNode(ByNode),
-    /// Between devices, whose hosts do not know the counts.
-    Device(Devices),
-}
 
 impl Exchange {
     /// Ranks ask owners for rows.
@@ -39,6 +24,21 @@ impl Exchange {
             Self::ByNode(proxies) => proxies.ids(at),
             Self::Device(devices) => devices.ids(at),
         }
+    }
+
+    /// Owners sort what they were asked for, or what they know that they would be asked for.
+    pub(super) fn receive_requests(&self, at: &At<'_>) -> Result<()> {
+        let (tables, mut route) = (&at.model().tables, at.route_mut());
+        let received = match self {
+            Self::Flat { knows_all_ids: true } => {
+                let shares = at.shares();
+                let ids: Vec<_> = shares.iter().map(BatchIds).collect();
+                let ids: Vec<&dyn Ids> = ids.iter().map(|ids| ids as &dyn Ids).collect();
+                tables.receive_known_requests(at.stream, &mut route, &ids)
+            }
+            _ => tables.receive_requests(at.stream, &mut route),
+        };
+        received.map_err(|error| failed("the rows that ranks ask for cannot be found", error))
     }
 
     /// Vectors go from their owners to the ranks that asked.
@@ -128,7 +128,7 @@ fn all_reduce(at: &At<'_>) -> Result<()> {
     let reduced = communicator.all_reduce_chunks(&mut gradients, *chunk_len, &mut |ready, all| {
         let ready = ready.start.min(len)..ready.end.min(len);
         if updated.is_ok() && !is_scaled {
-            updated = tables.update_replicated_range(at, &all[..len], ready);
+            updated = update_replicated_range(at, &all[..len], ready);
         }
     });
     reduced.map_err(exchange_failed("the gradients"))?;

@@ -1,0 +1,36 @@
+//! The ways of rows and gradients between ranks: what each holds. What each does is in
+//! [`crate::iteration::schedule`].
+
+use headlong_comm::DeviceCollectives;
+use headlong_comm::device::narrow::Narrow;
+use headlong_device::Mat;
+
+/// How ranks exchange.
+pub(crate) enum Exchange {
+    /// There is one rank.
+    None,
+    /// Each rank with each owner. Where every rank knows all ids, none asks for rows.
+    Flat {
+        /// Whether it does.
+        knows_all_ids: bool,
+    },
+    /// Equal rows are merged in the node, by proxies.
+    ByNode(ByNode),
+    /// Between devices, whose hosts do not know the counts.
+    Device(Devices),
+}
+
+/// What a rank handles as the proxy of its node.
+pub(crate) struct ByNode {
+    /// Rows of its peers.
+    pub(crate) inside: Mat,
+    /// Rows that it asks owners for.
+    pub(crate) across: Mat,
+}
+
+/// The other ranks' devices.
+pub(crate) struct Devices {
+    pub(crate) ranks: Box<dyn DeviceCollectives>,
+    /// Where vectors between them travel in bf16.
+    pub(crate) narrow: Option<Narrow>,
+}
