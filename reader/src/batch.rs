@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::criteo::parse::RawBlock;
 use crate::schema::Schema;
-use crate::transform::DenseFunction;
+use crate::transform::function::DenseFunction;
 
 /// One batch in host memory; buffers are reused, so after the first few batches nothing is
 /// allocated.

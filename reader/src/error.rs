@@ -197,3 +197,10 @@ pub enum ReaderError {
         thread: &'static str,
     },
 }
+
+impl ReaderError {
+    /// [`ReaderError::Invalid`], for `map_err`.
+    pub(crate) fn invalid(message: String) -> Self {
+        Self::Invalid { message }
+    }
+}

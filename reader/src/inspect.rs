@@ -68,7 +68,7 @@ pub fn inspect(
             statistics.add(&block.raw, pool);
             good += block.raw.num_samples as u64;
             bad += block.raw.bad_lines.len() as u64;
-            skipped.add_block(file, block);
+            block.report_bad_rows(file, &mut skipped);
             let rows = rows_before + good;
             progress(InspectProgress {
                 file: index,

@@ -253,7 +253,7 @@ impl MakeOptions {
 
     fn check(&self, files: &[DataFile]) -> Result<()> {
         let invalid = |message: String| Err(ReaderError::Invalid { message });
-        self.schema.check()?;
+        self.schema.check().map_err(ReaderError::invalid)?;
         if self.schema.num_sparse == 0 {
             return invalid("a dictionary needs at least one categorical column".to_owned());
         }
@@ -306,7 +306,7 @@ impl Maker<'_> {
             self.counts.count(&block.raw, self.pool);
             finished.rows += block.raw.num_samples as u64;
             finished.skipped += block.raw.bad_lines.len() as u64;
-            self.skipped.add_block(file, &block);
+            block.report_bad_rows(file, &mut self.skipped);
             self.progress.rows += block.raw.num_samples as u64;
             self.progress.stored_bytes_read = block.stored_bytes_read;
             self.progress.call_bytes_read = read_before + block.stored_bytes_read;

@@ -71,7 +71,7 @@ impl ResidentData {
 
     fn keep(&mut self, mut block: ParsedBlock, files: &[DataFile], policy: BadRowPolicy) {
         if policy == BadRowPolicy::Skip {
-            self.skip_report.add_block(&files[block.file], &block);
+            block.report_bad_rows(&files[block.file], &mut self.skip_report);
         }
         block.raw.bad_lines.clear();
         block.raw.shrink();

@@ -3,9 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::criteo::blocks::ParsedBlock;
 use crate::criteo::parse::Fault;
-use crate::io::DataFile;
 
 /// How many bad lines are kept word for word.
 pub const BAD_ROWS_KEPT: usize = 10;
@@ -20,11 +18,11 @@ pub struct SkipReport {
 }
 
 impl SkipReport {
-    /// Counts the bad lines of a block of `file`, and keeps those that are among the first.
-    pub fn add_block(&mut self, file: &DataFile, block: &ParsedBlock) {
-        self.total += block.raw.bad_lines.len() as u64;
+    /// Counts `total` bad lines, and keeps those of `rows` that are among the first.
+    pub fn add(&mut self, total: u64, rows: impl Iterator<Item = BadRow>) {
+        self.total += total;
         let missing = BAD_ROWS_KEPT - self.first.len();
-        self.first.extend(BadRow::of_block(file, block).take(missing));
+        self.first.extend(rows.take(missing));
     }
 }
 
@@ -37,16 +35,6 @@ pub struct BadRow {
     pub line: u64,
     /// What is wrong with it.
     pub fault: Fault,
-}
-
-impl BadRow {
-    /// The bad lines of a block of `file`, as far as it is known what is wrong with them.
-    pub fn of_block(file: &DataFile, block: &ParsedBlock) -> impl Iterator<Item = Self> {
-        block.raw.bad_lines.iter().zip(&block.raw.faults).map(move |(bad, &fault)| {
-            let line = block.first_line + u64::from(bad.line) + 1;
-            Self { file: file.name(), line, fault }
-        })
-    }
 }
 
 impl fmt::Display for BadRow {

@@ -3,6 +3,10 @@
 //! Three logarithms are in use for the same data, and a model trained with one is quietly worse
 //! when fed with another; so the name travels with data and checkpoints.
 
+pub mod function;
+
+pub use function::DenseFunction;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,9 +16,6 @@ use crate::criteo::blocks::{BlockOptions, BlockStream, Event};
 use crate::criteo::parse::MISSING_DENSE;
 use crate::error::{ReaderError, Result};
 use crate::io::DataFile;
-
-/// Logarithms of integers below this come from a table.
-const TABLE_SIZE: usize = 4096;
 
 /// How an integer column becomes a number. A missing value counts as 0 in all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -109,58 +110,6 @@ fn file_minimum(file: DataFile, options: &BlockOptions) -> Result<i32> {
         }
     }
     Ok(if minimum == i32::MAX { 0 } else { minimum })
-}
-
-/// What is applied to every integer of a file; missing counts as 0.
-#[derive(Clone, Debug)]
-pub enum DenseFunction {
-    /// The integer, rounded to f32.
-    Identity,
-    /// `ln(max(x, floor) + shift)`, computed in f64 and rounded once to f32.
-    Logarithm {
-        /// Smaller integers are raised to it.
-        floor: i64,
-        /// Added before the logarithm; `floor + shift` is positive.
-        shift: i64,
-        /// `ln(n)` for small n, from 0.
-        table: Vec<f32>,
-    },
-}
-
-impl DenseFunction {
-    fn logarithm(floor: i64, shift: i64) -> Self {
-        assert!(floor + shift > 0, "a logarithm needs a positive argument");
-        let table = (0..TABLE_SIZE).map(|n| (n as f64).ln() as f32).collect();
-        Self::Logarithm { floor, shift, table }
-    }
-
-    /// TorchRec's: `ln(x - (minimum - 2))`.
-    pub fn of_file_minimum(minimum: i32) -> Self {
-        let minimum = (minimum as i64).min(0);
-        Self::logarithm(minimum, 2 - minimum)
-    }
-
-    /// Applies it to `raw`, element by element.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn apply(&self, raw: &[i32], out: &mut [f32]) {
-        assert_eq!(raw.len(), out.len(), "as many numbers as integers");
-        let pairs =
-            raw.iter().map(|&value| if value == MISSING_DENSE { 0 } else { value }).zip(out);
-        match self {
-            DenseFunction::Identity => pairs.for_each(|(value, out)| *out = value as f32),
-            DenseFunction::Logarithm { floor, shift, table } => {
-                for (value, out) in pairs {
-                    let argument = (value as i64).max(*floor) + shift;
-                    *out = match table.get(argument as usize) {
-                        Some(&logarithm) => logarithm,
-                        None => (argument as f64).ln() as f32,
-                    };
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -199,7 +199,7 @@ impl AssembleThread {
         if block.raw.bad_lines.is_empty() {
             return;
         }
-        lock(&self.skip_report).add_block(&self.files[block.file], block);
+        block.report_bad_rows(&self.files[block.file], &mut lock(&self.skip_report));
     }
 
     fn send(&self, message: Result<Option<Delivery>>) -> Result<(), Dropped> {

@@ -16,7 +16,7 @@ use crate::error::{ReaderError, Result};
 use crate::io::{DataFile, LineBlocks, TextBlock, TextFile};
 use crate::prefetch::{OwnedThreads, Returns, Spares, recycle};
 use crate::schema::Schema;
-use crate::skipped::BadRow;
+use crate::skipped::{BadRow, SkipReport};
 
 /// Blocks that may wait before and behind each parser.
 const QUEUED_BLOCKS: usize = 1;
@@ -54,6 +54,21 @@ pub struct ParsedBlock {
     pub first_byte: u64,
     /// Bytes of the file read so far, as stored.
     pub stored_bytes_read: u64,
+}
+
+impl ParsedBlock {
+    /// Its bad lines, as far as it is known what is wrong with them; it is a block of `file`.
+    pub fn bad_rows(&self, file: &DataFile) -> impl Iterator<Item = BadRow> {
+        self.raw.bad_lines.iter().zip(&self.raw.faults).map(move |(bad, &fault)| {
+            let line = self.first_line + u64::from(bad.line) + 1;
+            BadRow { file: file.name(), line, fault }
+        })
+    }
+
+    /// Counts its bad lines in `report`, and keeps those that are among the first.
+    pub fn report_bad_rows(&self, file: &DataFile, report: &mut SkipReport) {
+        report.add(self.raw.bad_lines.len() as u64, self.bad_rows(file));
+    }
 }
 
 /// What comes next in a stream of blocks.
@@ -120,7 +135,7 @@ impl BlockStream {
         start: &Position,
         epochs: Option<u64>,
     ) -> Result<Self> {
-        options.schema.check()?;
+        options.schema.check().map_err(ReaderError::invalid)?;
         check_files(&files, start)?;
         let num_threads = options.num_threads.max(1);
         let files: Arc<[DataFile]> = files.into();
@@ -350,6 +365,6 @@ impl ParseThread {
 
 /// The first bad line of a block as an error.
 fn bad_line_error(file: &DataFile, block: &ParsedBlock) -> Option<ReaderError> {
-    let BadRow { file, line, fault } = BadRow::of_block(file, block).next()?;
+    let BadRow { file, line, fault } = block.bad_rows(file).next()?;
     Some(ReaderError::BadLine { file, line, fault })
 }

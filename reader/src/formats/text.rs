@@ -145,7 +145,7 @@ impl TextSink {
             num_dense: schema.dense.len(),
             num_sparse: schema.sparse.len(),
         };
-        columns.check()?;
+        columns.check().map_err(ReaderError::invalid)?;
         let file = output::create(path)?;
         let (path, schema) = (path.to_owned(), schema.clone());
         Ok(Self { path, file, schema, columns, text: String::new(), num_samples: 0 })

@@ -3,6 +3,7 @@
 //! | rule | says |
 //! |---|---|
 //! | rooms | which package may import which ([`allow::ROOMS`]); inside the trainer, which files may see two rooms |
+//! | layers | inside a crate no files import each other, and the trainer's layers import downwards ([`layers`]) |
 //! | sizes | a function is at most 70 lines (a test 100), a file at most 600 |
 //! | width | no line over 100 columns, but for tables, drawings and addresses ([`width`]) |
 //! | unwrap | none outside tests |
@@ -20,6 +21,7 @@
 
 mod allow;
 mod kernels;
+mod layers;
 mod links;
 mod modules;
 mod rooms;
@@ -201,6 +203,9 @@ fn check(root: &Path, metadata: &Metadata, files: &[text::TextFile]) -> Result<V
     violations.extend(versions::check_use(root, metadata, &sources)?);
     let tree = modules::ModuleTree::new(root, metadata, &sources);
     violations.extend(tree.dead_files());
+    let programs =
+        sources.iter().filter(|source| !tree.is_dead(&source.path) && !tree.is_test(&source.path));
+    violations.extend(layers::check(programs));
     for source in sources.iter().filter(|source| !tree.is_dead(&source.path)) {
         violations.extend(source::check(source, tree.is_test(&source.path), &exceptions));
         violations.extend(waits::check(source, tree.is_test(&source.path), &exceptions));
