@@ -6,7 +6,7 @@
 //! ```
 
 use headlong::config::preset::preset;
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::report::Reporter;
 use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
@@ -33,9 +33,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Everything is planned and allocated here; after this, a step allocates nothing.
     let registry = Registry::default();
-    let crew = Crew::build(&config, &prepared.table_rows, CrewOptions::new(threads, &registry))?;
+    let group =
+        RankGroup::build(&config, &prepared.table_rows, RankGroupOptions::new(threads, &registry))?;
     let data = prepared.session_data(&config, threads)?;
-    let mut session = Session::open(&config, crew, data, &Start::Fresh)?;
+    let mut session = Session::open(&config, group, data, &Start::Fresh)?;
 
     while let Some(step) = session.step()? {
         if session.steps().is_multiple_of(100) {

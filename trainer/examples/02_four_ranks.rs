@@ -9,7 +9,7 @@
 
 use headlong::config::preset::preset;
 use headlong::config::{Config, Hybrid};
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::report::Reporter;
 use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
@@ -50,12 +50,12 @@ fn train(config: &Config) -> Result<String, Box<dyn std::error::Error>> {
         &registry,
     )?;
     let partition = Some(placement.partition.clone());
-    let options = CrewOptions { partition, ..CrewOptions::new(threads, &registry) };
-    let crew = Crew::build(&placement.decide(config), &prepared.table_rows, options)?;
+    let options = RankGroupOptions { partition, ..RankGroupOptions::new(threads, &registry) };
+    let group = RankGroup::build(&placement.decide(config), &prepared.table_rows, options)?;
     let data = prepared.session_data(config, threads)?;
-    let mut session = Session::open(config, crew, data, &Start::Fresh)?;
+    let mut session = Session::open(config, group, data, &Start::Fresh)?;
     while session.step()?.is_some() {}
-    let sent = session.crew().sent_per_step()?.map_or(0.0, |sent| sent.intra_node);
+    let sent = session.group().sent_per_step()?.map_or(0.0, |sent| sent.intra_node);
     let frequent = placement.split.map_or(0, |split| split.frequent_rows());
     println!(
         "{} ranks, {frequent} rows on all of them: {sent:.0} bytes exchanged in a step",

@@ -400,7 +400,7 @@ pub(crate) fn check_columns(config: &Config, source: &dyn Source, labelled: bool
 /// # Errors
 /// Files that cannot be read, or not in the order that the configuration says, or that have other
 /// columns.
-pub fn settle(config: &Config) -> Result<Config> {
+pub fn resolve(config: &Config) -> Result<Config> {
     let (mut config, files) = (config.clone(), &config.data.train);
     if files.is_empty() {
         return Ok(config);

@@ -15,7 +15,7 @@
 //! A program that trains, evaluates and saves:
 //!
 //! ```
-//! use headlong::iteration::ranks::{Crew, CrewOptions};
+//! use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 //! use headlong::run::session::{Session, Start};
 //! use headlong::{Registry, config::preset::preset, report::Reporter, commands::train::Prepared};
 //!
@@ -27,9 +27,10 @@
 //! config.validate()?;
 //! let (threads, registry) = (2, Registry::default());
 //! let prepared = Prepared::new(&config, None, threads, &Reporter::quiet(None))?;
-//! let crew = Crew::build(&config, &prepared.table_rows, CrewOptions::new(threads, &registry))?;
+//! let options = RankGroupOptions::new(threads, &registry);
+//! let group = RankGroup::build(&config, &prepared.table_rows, options)?;
 //! let data = prepared.session_data(&config, threads)?;
-//! let mut session = Session::open(&config, crew, data, &Start::Fresh)?;
+//! let mut session = Session::open(&config, group, data, &Start::Fresh)?;
 //! while let Some(step) = session.step()? {
 //!     assert!(step.loss.is_finite());
 //! }

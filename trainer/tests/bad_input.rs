@@ -8,7 +8,7 @@ use headlong::config::{Config, TableRows};
 use headlong::iteration::lanes::Lanes;
 use headlong::iteration::model::Model;
 use headlong::iteration::trace::Recorder;
-use headlong::iteration::worker::{Engine, StepRates};
+use headlong::iteration::worker::{RankWorker, StepRates};
 use headlong_device::Stream;
 use headlong_reader::{Batch, Jagged};
 use std::path::Path;
@@ -223,7 +223,7 @@ fn an_id_out_of_range_names_table_sample_and_row() {
     (config.tables.rows, config.train.batch_size, config.model.dim) = (TableRows::Each(10), 4, 16);
     let stream = Stream::cpu(1);
     let model = Model::new(&config, &[10, 10, 10], &stream).unwrap();
-    let mut engine = Engine::new(model, Lanes::serial(stream).unwrap(), Recorder::off());
+    let mut worker = RankWorker::new(model, Lanes::serial(stream).unwrap(), Recorder::off());
     let batch = |bad: Option<u64>| Batch {
         num_samples: 4,
         labels: vec![0.0, 1.0, 0.0, 1.0],
@@ -243,9 +243,9 @@ fn an_id_out_of_range_names_table_sample_and_row() {
         }
         assert_eq!(error.exit_code(), 1);
     };
-    refused(engine.prime(&batch(Some(10))).unwrap_err());
-    refused(engine.predict(&batch(Some(10))).unwrap_err());
+    refused(worker.prime(&batch(Some(10))).unwrap_err());
+    refused(worker.predict(&batch(Some(10))).unwrap_err());
     let rates = StepRates { number: 1, dense: 0.1, sparse: 0.1 };
-    engine.prime(&batch(None)).unwrap();
-    refused(engine.step(rates, Some(&batch(Some(10)))).unwrap_err());
+    worker.prime(&batch(None)).unwrap();
+    refused(worker.step(rates, Some(&batch(Some(10)))).unwrap_err());
 }

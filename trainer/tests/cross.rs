@@ -10,7 +10,7 @@ use headlong::config::{
     Config, DeviceChoice, ExchangeChoice, Interaction, Precision, ScheduleChoice, TableRows,
 };
 use headlong::iteration::model::table_specs;
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
 use headlong_device::cuda::CudaDevice;
@@ -55,25 +55,28 @@ fn run(config: &Config) -> Outcome {
     let registry = Registry::default();
     let ranks = config.run.ranks;
     let partition = (ranks > 1).then(|| Arc::new(mixed(&table_specs(config, &ROWS), ranks)));
-    let crew =
-        Crew::build(config, &ROWS, CrewOptions { partition, ..CrewOptions::new(2, &registry) })
-            .unwrap();
+    let group = RankGroup::build(
+        config,
+        &ROWS,
+        RankGroupOptions { partition, ..RankGroupOptions::new(2, &registry) },
+    )
+    .unwrap();
     let at = |number: u64| {
         let samples = if number % 5 == 4 { 7 } else { SAMPLES };
         MadeUp { seed: 9, rows: &ROWS, num_dense: DENSE }.bags(number, samples)
     };
-    crew.prime(&at(0)).unwrap();
+    group.prime(&at(0)).unwrap();
     let mut losses = Vec::new();
     for number in 1..=STEPS {
         let next = (number < STEPS).then(|| at(number));
-        crew.enqueue(StepRates { number, dense: 0.05, sparse: 0.1 }, next.as_ref()).unwrap();
-        crew.take_losses(&mut |step| losses.push(step.loss));
+        group.enqueue(StepRates { number, dense: 0.05, sparse: 0.1 }, next.as_ref()).unwrap();
+        group.take_losses(&mut |step| losses.push(step.loss));
     }
-    crew.settle().unwrap();
-    crew.take_losses(&mut |step| losses.push(step.loss));
+    group.drain().unwrap();
+    group.take_losses(&mut |step| losses.push(step.loss));
     let mut predictions = Vec::new();
-    crew.predict(&at(100), &mut |logits, _| predictions.extend_from_slice(logits)).unwrap();
-    Outcome { losses, digest: weights_digest(&crew).unwrap(), predictions }
+    group.predict(&at(100), &mut |logits, _| predictions.extend_from_slice(logits)).unwrap();
+    Outcome { losses, digest: weights_digest(&group).unwrap(), predictions }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use headlong::config::{
     ScheduleChoice, TableDtype,
 };
 use headlong::iteration::model::table_specs;
-use headlong::iteration::ranks::{Crew, CrewOptions, comm_options, local_topology};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options, local_topology};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
 use headlong_comm::Communicator;
@@ -71,7 +71,9 @@ fn batches_that_were_not_planned_for_change_no_bit() {
         let mut config = config(DeviceChoice::Cuda, schedule, "sgd", 1);
         config.tables.max_ids_per_sample = 1;
         config.validate().unwrap();
-        let crew = Crew::build(&config, &ROWS, CrewOptions::new(2, &Registry::default())).unwrap();
+        let group =
+            RankGroup::build(&config, &ROWS, RankGroupOptions::new(2, &Registry::default()))
+                .unwrap();
         let at = |number: u64| {
             let mut batch = batch(number, SAMPLES);
             for (bags, rows) in batch.sparse.iter_mut().zip(ROWS) {
@@ -83,13 +85,14 @@ fn batches_that_were_not_planned_for_change_no_bit() {
             }
             batch
         };
-        crew.prime(&at(0)).unwrap();
+        group.prime(&at(0)).unwrap();
         for number in 1..=20 {
-            crew.enqueue(StepRates { number, dense: 0.05, sparse: 0.1 }, Some(&at(number)))
+            group
+                .enqueue(StepRates { number, dense: 0.05, sparse: 0.1 }, Some(&at(number)))
                 .unwrap();
         }
-        crew.settle().unwrap();
-        weights_digest(&crew).unwrap()
+        group.drain().unwrap();
+        weights_digest(&group).unwrap()
     };
     assert_eq!(of(ScheduleChoice::Serial), of(ScheduleChoice::Captured));
 }
@@ -109,7 +112,8 @@ fn more_rows_for_one_owner_than_a_slot_holds_end_the_run_with_the_tables_name() 
     config.tables.rows = headlong::config::TableRows::List(rows.to_vec());
     (config.train.batch_size, config.eval.batch_size, config.run.ranks) = (SAMPLES, SAMPLES, 4);
     config.validate().unwrap();
-    let crew = Crew::build(&config, &rows, CrewOptions::new(4, &Registry::default())).unwrap();
+    let group =
+        RankGroup::build(&config, &rows, RankGroupOptions::new(4, &Registry::default())).unwrap();
     let values = (0..SAMPLES as u64).map(|sample| sample * 4).collect();
     let batch = Batch {
         num_samples: SAMPLES,
@@ -118,19 +122,20 @@ fn more_rows_for_one_owner_than_a_slot_holds_end_the_run_with_the_tables_name() 
         sparse: vec![Jagged { values, offsets: (0..=SAMPLES as u32).collect() }],
         ..Batch::default()
     };
-    crew.prime(&batch).unwrap();
-    let step = crew.enqueue(StepRates { number: 1, dense: 0.1, sparse: 0.1 }, Some(&batch));
-    let error = step.and_then(|()| crew.settle()).unwrap_err();
+    group.prime(&batch).unwrap();
+    let step = group.enqueue(StepRates { number: 1, dense: 0.1, sparse: 0.1 }, Some(&batch));
+    let error = step.and_then(|()| group.drain()).unwrap_err();
     let text = headlong::error::chain(&error);
     assert!(text.contains("`C1`") && text.contains("comm.slot_factor"), "{text}");
     assert!(text.contains("asks for 200 rows of one owner, and a slot has room for 164"), "{text}");
     // With the room that the message asks for, the same batch is trained on.
     config.comm.slot_factor = 4.0;
     config.validate().unwrap();
-    let crew = Crew::build(&config, &rows, CrewOptions::new(4, &Registry::default())).unwrap();
-    crew.prime(&batch).unwrap();
-    crew.enqueue(StepRates { number: 1, dense: 0.1, sparse: 0.1 }, Some(&batch)).unwrap();
-    crew.settle().unwrap();
+    let group =
+        RankGroup::build(&config, &rows, RankGroupOptions::new(4, &Registry::default())).unwrap();
+    group.prime(&batch).unwrap();
+    group.enqueue(StepRates { number: 1, dense: 0.1, sparse: 0.1 }, Some(&batch)).unwrap();
+    group.drain().unwrap();
 }
 
 /// Ranks of several nodes that exchange inside the node first, in one process: the bits of ranks
@@ -191,29 +196,30 @@ fn run_and_move(
     let registry = Registry::default();
     let partition = (config.run.ranks > 1)
         .then(|| Arc::new(mixed(&table_specs(config, &ROWS), config.run.ranks)));
-    let options = CrewOptions { partition, communicators, ..CrewOptions::new(2, &registry) };
-    let mut crew = Crew::build(config, &ROWS, options).unwrap();
+    let options =
+        RankGroupOptions { partition, communicators, ..RankGroupOptions::new(2, &registry) };
+    let mut group = RankGroup::build(config, &ROWS, options).unwrap();
     let at = |number: u64| batch(number, if number % 7 == 6 { 11 } else { SAMPLES });
-    crew.prime(&at(0)).unwrap();
+    group.prime(&at(0)).unwrap();
     let (mut losses, mut predictions) = (Vec::new(), Vec::new());
     for number in 1..=STEPS {
         let next = (number < STEPS).then(|| at(number));
         let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
         if let Some(partition) = moves_to.as_ref().filter(|_| number == STEPS / 2) {
-            crew.place_anew(partition).unwrap();
+            group.repartition(partition).unwrap();
         }
-        crew.enqueue(rates, next.as_ref()).unwrap();
+        group.enqueue(rates, next.as_ref()).unwrap();
         if number % 4 == 0 {
             let take = &mut |logits: &[f32], _: &[f32]| predictions.extend_from_slice(logits);
-            crew.predict(&at(100 + number), take).unwrap();
-            crew.predict(&at(6), take).unwrap();
+            group.predict(&at(100 + number), take).unwrap();
+            group.predict(&at(6), take).unwrap();
         }
-        crew.take_losses(&mut |step| losses.push(step.loss));
+        group.take_losses(&mut |step| losses.push(step.loss));
     }
-    crew.settle().unwrap();
-    crew.take_losses(&mut |step| losses.push(step.loss));
+    group.drain().unwrap();
+    group.take_losses(&mut |step| losses.push(step.loss));
     assert_eq!(losses.len() as u64, STEPS, "each step gives its loss once");
-    Outcome { losses, digest: weights_digest(&crew).unwrap(), predictions }
+    Outcome { losses, digest: weights_digest(&group).unwrap(), predictions }
 }
 
 /// Four ranks on two nodes, whose devices drive the cards of `fabric`.
@@ -251,14 +257,16 @@ fn a_captured_step_that_drives_network_cards_changes_no_bit_and_is_one_launch() 
 
     let (_, communicators) = over_cards(&fabric);
     let registry = Registry::default();
-    let options =
-        CrewOptions { communicators: Some(communicators), ..CrewOptions::new(2, &registry) };
-    let crew = Crew::build(&config, &ROWS, options).unwrap();
-    crew.prime(&batch(0, SAMPLES)).unwrap();
+    let options = RankGroupOptions {
+        communicators: Some(communicators),
+        ..RankGroupOptions::new(2, &registry)
+    };
+    let group = RankGroup::build(&config, &ROWS, options).unwrap();
+    group.prime(&batch(0, SAMPLES)).unwrap();
     let steps = |numbers: std::ops::Range<u64>| {
         for number in numbers {
             let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
-            crew.enqueue(rates, Some(&batch(number, SAMPLES))).unwrap();
+            group.enqueue(rates, Some(&batch(number, SAMPLES))).unwrap();
         }
     };
     steps(1..7);
@@ -274,7 +282,7 @@ fn a_captured_step_that_drives_network_cards_changes_no_bit_and_is_one_launch() 
             "launches of graphs and kernels, copies to the host, of eight steps of four ranks"
         );
     }
-    crew.settle().unwrap();
+    group.drain().unwrap();
     assert_eq!(fabric.violations(), Vec::<String>::new());
 }
 

@@ -12,7 +12,7 @@ mod run_support;
 
 use headlong::config::{Config, DeviceChoice, ScheduleChoice};
 use headlong::error::{Error, chain};
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong_device::cuda::CudaDevice;
 use headlong_device::cuda::testing::device;
@@ -49,7 +49,7 @@ enum Mishap {
     Panics,
 }
 
-fn crew(schedule: ScheduleChoice, deadline_s: f64) -> Crew {
+fn group(schedule: ScheduleChoice, deadline_s: f64) -> RankGroup {
     let mut config = Config::default();
     config.model.dim = 16;
     (config.model.bottom, config.model.top) = (vec![32, 16], vec![24, 1]);
@@ -61,24 +61,24 @@ fn crew(schedule: ScheduleChoice, deadline_s: f64) -> Crew {
         (DeviceChoice::Cuda, schedule, RANKS);
     config.comm.deadline_s = deadline_s;
     config.validate().unwrap();
-    Crew::build(&config, &ROWS, CrewOptions::new(RANKS, &Registry::default())).unwrap()
+    RankGroup::build(&config, &ROWS, RankGroupOptions::new(RANKS, &Registry::default())).unwrap()
 }
 
 /// Some steps, and then one in which the last rank has a mishap, each other rank a little later
 /// than the one before. The error.
 fn run_into(mishap: Mishap, schedule: ScheduleChoice) -> Error {
     // Only where a rank is late the others give up by themselves; a busy machine must not be late.
-    let crew = crew(schedule, if matches!(mishap, Mishap::IsLate) { 3.0 } else { 60.0 });
+    let group = group(schedule, if matches!(mishap, Mishap::IsLate) { 3.0 } else { 60.0 });
     let made_up = MadeUp { seed: 3, rows: &ROWS, num_dense: 13 };
     let at = |number: u64| made_up.bags(number, SAMPLES);
-    crew.prime(&at(0)).unwrap();
+    group.prime(&at(0)).unwrap();
     for number in 1..LAST {
-        crew.enqueue(StepRates { number, dense: 0.05, sparse: 0.1 }, Some(&at(number))).unwrap();
+        group.enqueue(StepRates { number, dense: 0.05, sparse: 0.1 }, Some(&at(number))).unwrap();
     }
     let rates = StepRates { number: LAST, dense: 0.05, sparse: 0.1 };
     let next = at(LAST);
-    let outcome = crew.all(|engine| {
-        let rank = engine.model().communicator.rank().0;
+    let outcome = group.all(|worker| {
+        let rank = worker.model().communicator.rank().0;
         std::thread::sleep(Duration::from_millis(3 * rank as u64));
         match mishap {
             _ if rank + 1 < RANKS => {}
@@ -86,8 +86,8 @@ fn run_into(mishap: Mishap, schedule: ScheduleChoice) -> Error {
             Mishap::IsLate => std::thread::sleep(Duration::from_millis(4500)),
             Mishap::Panics => panic!("on purpose"),
         }
-        engine.enqueue(rates, Some(&next))?;
-        engine.settle()
+        worker.enqueue(rates, Some(&next))?;
+        worker.drain()
     });
     outcome.unwrap_err()
 }

@@ -9,7 +9,7 @@ use headlong::config::{Config, DeviceChoice, TableRows};
 use headlong::iteration::lanes::Lanes;
 use headlong::iteration::model::Model;
 use headlong::iteration::trace::Recorder;
-use headlong::iteration::worker::{Engine, StepRates};
+use headlong::iteration::worker::{RankWorker, StepRates};
 use headlong_device::cuda::testing::stream;
 use headlong_device::testing::{CountingAllocator, allocations};
 use headlong_reader::Batch;
@@ -42,18 +42,18 @@ fn a_captured_step_allocates_nothing() {
     config.optimizer.resolve().unwrap();
     config.validate().unwrap();
     let model = Model::new(&config, &[ROWS; TABLES], &stream).unwrap();
-    let mut engine = Engine::new(model, Lanes::captured(stream).unwrap(), Recorder::off());
+    let mut worker = RankWorker::new(model, Lanes::captured(stream).unwrap(), Recorder::off());
     let batches: Vec<Batch> = (0..4).map(batch).collect();
-    engine.prime(&batches[0]).unwrap();
+    worker.prime(&batches[0]).unwrap();
     let mut last_loss = f64::NAN;
     let mut steps = |numbers: std::ops::Range<u64>| {
         let before = allocations();
         for number in numbers {
             let rates = StepRates { number: number + 1, dense: 0.01, sparse: 0.01 };
-            engine.enqueue(rates, Some(&batches[(number % 4) as usize])).unwrap();
-            engine.take_losses(&mut |step| last_loss = step.loss);
+            worker.enqueue(rates, Some(&batches[(number % 4) as usize])).unwrap();
+            worker.take_losses(&mut |step| last_loss = step.loss);
         }
-        engine.settle().unwrap();
+        worker.drain().unwrap();
         allocations() - before
     };
     steps(0..8);

@@ -9,7 +9,7 @@ mod quotient_remainder;
 
 use headlong::config::{Config, DeviceChoice, ScheduleChoice, TableRows};
 use headlong::iteration::model::table_specs;
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
 use headlong_device::cuda::CudaDevice;
@@ -79,18 +79,19 @@ fn run(ranks: usize, schedule: ScheduleChoice) -> (Vec<f64>, String) {
     ];
     let partition = Partition::new(&table_specs(&config, &ROWS), ranks, placements).unwrap();
     let partition = (ranks > 1).then(|| Arc::new(partition));
-    let options = CrewOptions { partition, ..CrewOptions::new(2, &registry) };
-    let crew = Crew::build(&config, &ROWS, options).unwrap();
-    crew.prime(&batch(0)).unwrap();
+    let options = RankGroupOptions { partition, ..RankGroupOptions::new(2, &registry) };
+    let group = RankGroup::build(&config, &ROWS, options).unwrap();
+    group.prime(&batch(0)).unwrap();
     let mut losses = Vec::new();
     for number in 1..=STEPS {
-        crew.enqueue(StepRates { number, dense: 0.02, sparse: 0.05 }, Some(&batch(number % 3)))
+        group
+            .enqueue(StepRates { number, dense: 0.02, sparse: 0.05 }, Some(&batch(number % 3)))
             .unwrap();
-        crew.take_losses(&mut |step| losses.push(step.loss));
+        group.take_losses(&mut |step| losses.push(step.loss));
     }
-    crew.settle().unwrap();
-    crew.take_losses(&mut |step| losses.push(step.loss));
-    (losses, weights_digest(&crew).unwrap())
+    group.drain().unwrap();
+    group.take_losses(&mut |step| losses.push(step.loss));
+    (losses, weights_digest(&group).unwrap())
 }
 
 #[test]

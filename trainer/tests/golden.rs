@@ -1,5 +1,5 @@
 //! The debug run of the original DLRM, to the digit: losses, gradients, final weights, through the
-//! engine that trains.
+//! worker that trains.
 //!
 //! It pins the order of the interaction, sum pooling, duplicates, squared error of the sigmoid and
 //! SGD.

@@ -4,7 +4,7 @@
 #![cfg(test)]
 
 use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, Hybrid, IdsChoice};
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::plan::placement::{Placement, statistics_of};
 use headlong_device::pool::Pool;
@@ -86,16 +86,19 @@ fn bytes(config: &Config, rows: &[u64], batches: &[Batch]) -> [(f64, f64); 2] {
     let config = placement.decide(config);
     let registry = Registry::default();
     let partition = Some(placement.partition);
-    let crew =
-        Crew::build(&config, rows, CrewOptions { partition, ..CrewOptions::new(4, &registry) })
-            .unwrap();
+    let group = RankGroup::build(
+        &config,
+        rows,
+        RankGroupOptions { partition, ..RankGroupOptions::new(4, &registry) },
+    )
+    .unwrap();
     let trained = &batches[COUNTED..];
-    crew.prime(&trained[0]).unwrap();
+    group.prime(&trained[0]).unwrap();
     for number in 1..=trained.len() {
         let rates = StepRates { number: number as u64, dense: 0.01, sparse: 0.01 };
-        crew.step(rates, Some(&trained[number % trained.len()])).unwrap();
+        group.step(rates, Some(&trained[number % trained.len()])).unwrap();
     }
-    let counted = crew.sent_per_step().unwrap().unwrap();
+    let counted = group.sent_per_step().unwrap().unwrap();
     let split = placement.split.unwrap();
     println!("{:?}, {} frequent rows: {:?}", split.variant, split.frequent_rows(), split.traffic);
     let predicted = split.traffic.total();

@@ -7,7 +7,7 @@ use headlong::config::Config;
 use headlong::config::preset::preset;
 use headlong::data::{EvaluationData, open_training};
 use headlong::iteration::model::Ablation;
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::metrics::MetricsAccumulator;
 use headlong::report::Reporter;
 use headlong::run::prepare::Prepared;
@@ -22,10 +22,10 @@ const THREADS: usize = 2;
 /// Trains as `headlong train` does without arguments, and evaluates.
 fn auc_of_dlrm(config: &Config, prepared: &Prepared, ablation: Ablation) -> f64 {
     let registry = Registry::default();
-    let options = CrewOptions { ablation, ..CrewOptions::new(THREADS, &registry) };
-    let crew = Crew::build(config, &prepared.table_rows, options).unwrap();
+    let options = RankGroupOptions { ablation, ..RankGroupOptions::new(THREADS, &registry) };
+    let group = RankGroup::build(config, &prepared.table_rows, options).unwrap();
     let data = prepared.session_data(config, THREADS).unwrap();
-    let mut session = Session::open(config, crew, data, &Start::Fresh).unwrap();
+    let mut session = Session::open(config, group, data, &Start::Fresh).unwrap();
     while session.step().unwrap().is_some() {}
     session.evaluate().unwrap().unwrap().auc.unwrap()
 }

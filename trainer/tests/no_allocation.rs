@@ -9,7 +9,7 @@ use headlong::config::{Config, TableDtype, TableRows};
 use headlong::iteration::lanes::Lanes;
 use headlong::iteration::model::Model;
 use headlong::iteration::trace::Recorder;
-use headlong::iteration::worker::{Engine, StepRates};
+use headlong::iteration::worker::{RankWorker, StepRates};
 use headlong_device::Stream;
 use headlong_device::testing::{CountingAllocator, allocations};
 use headlong_reader::Batch;
@@ -40,19 +40,19 @@ fn batch(seed: u64) -> Batch {
 fn allocations_of_steps(config: &Config, threads: usize) -> u64 {
     let stream = Stream::cpu(threads);
     let model = Model::new(config, &[ROWS; TABLES], &stream).unwrap();
-    let mut engine = Engine::new(model, Lanes::serial(stream).unwrap(), Recorder::off());
+    let mut worker = RankWorker::new(model, Lanes::serial(stream).unwrap(), Recorder::off());
     let batches: Vec<Batch> = (0..4).map(batch).collect();
-    engine.prime(&batches[0]).unwrap();
+    worker.prime(&batches[0]).unwrap();
     let mut logits = 0.0;
     let mut steps = |numbers: std::ops::Range<u64>| {
         let before = allocations();
         for number in numbers {
             let rates = StepRates { number: number + 1, dense: 0.01, sparse: 0.01 };
             let at = |number: u64| &batches[(number % batches.len() as u64) as usize];
-            engine.step(rates, Some(at(number))).unwrap();
+            worker.step(rates, Some(at(number))).unwrap();
             if number % 5 == 0 {
-                engine.predict(at(number + 2)).unwrap();
-                engine.logits(SAMPLES, &mut |found| logits += f64::from(found[0]));
+                worker.predict(at(number + 2)).unwrap();
+                worker.logits(SAMPLES, &mut |found| logits += f64::from(found[0]));
             }
         }
         allocations() - before

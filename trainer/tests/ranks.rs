@@ -10,7 +10,7 @@ use crate::made_up::{MadeUp, mixed};
 use headlong::config::{
     Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice, TableDtype,
 };
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
 use headlong_device::rng::CounterRng;
@@ -143,33 +143,34 @@ fn run_and_move(
 ) -> (Vec<u64>, String, Vec<u32>) {
     let config = case.config(optimizer, batch_size);
     let registry = Registry::default();
-    let options = CrewOptions {
+    let options = RankGroupOptions {
         partition: Some(case.partition()),
-        ..CrewOptions::new(case.threads, &registry)
+        ..RankGroupOptions::new(case.threads, &registry)
     };
-    let mut crew = Crew::build(&config, &ROWS, options).unwrap();
+    let mut group = RankGroup::build(&config, &ROWS, options).unwrap();
     // Every fifth batch is short: some ranks have few samples or none.
     let samples =
         |number: u64| if number % 5 == 4 { 1 + number as usize % batch_size } else { batch_size };
     let at = |number: u64| batch(number, samples(number));
-    crew.prime(&at(0)).unwrap();
+    group.prime(&at(0)).unwrap();
     let losses = (1..=STEPS).map(|number| {
         let next = (number < STEPS).then(|| at(number));
         let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
         if let Some(partition) = moves_to.as_ref().filter(|_| number == STEPS / 2) {
-            crew.place_anew(partition).unwrap();
+            group.repartition(partition).unwrap();
         }
-        crew.step(rates, next.as_ref()).unwrap().to_bits()
+        group.step(rates, next.as_ref()).unwrap().to_bits()
     });
     let losses: Vec<u64> = losses.collect();
     let mut predictions = Vec::new();
     for number in [100, 104] {
-        crew.predict(&at(number), &mut |logits, _| {
-            predictions.extend(logits.iter().map(|x| x.to_bits()))
-        })
-        .unwrap();
+        group
+            .predict(&at(number), &mut |logits, _| {
+                predictions.extend(logits.iter().map(|x| x.to_bits()))
+            })
+            .unwrap();
     }
-    (losses, weights_digest(&crew).unwrap(), predictions)
+    (losses, weights_digest(&group).unwrap(), predictions)
 }
 
 fn check(case: &Case, optimizer: &str, batch_size: usize) {

@@ -10,7 +10,7 @@
 
 use crate::bounded::{self, Matrix, Named, Number, U, gamma};
 use headlong::config::{Config, ExchangeChoice, IdsChoice, ScheduleChoice};
-use headlong::iteration::ranks::{Crew, CrewOptions, comm_options};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options};
 use headlong::iteration::worker::StepRates;
 use headlong_comm::transport::sim::Random;
 use headlong_comm::{Communicator, Topology};
@@ -73,7 +73,7 @@ impl Case {
         Self { seed, topology: Topology::from_node_sizes(&nodes), rows, config }
     }
 
-    fn crew(&self) -> Crew {
+    fn group(&self) -> RankGroup {
         let specs = headlong::iteration::model::table_specs(&self.config, &self.rows);
         let ranks = self.topology.num_ranks();
         let mut random = Random::new(self.seed ^ 0x9a27);
@@ -91,19 +91,20 @@ impl Case {
         });
         let partition = Partition::new(&specs, ranks, placements.collect()).unwrap();
         let registry = Registry::default();
-        let options = CrewOptions {
+        let options = RankGroupOptions {
             partition: Some(Arc::new(partition)),
             communicators: Some(Communicator::local(&self.topology, comm_options(&self.config))),
-            ..CrewOptions::new(ranks, &registry)
+            ..RankGroupOptions::new(ranks, &registry)
         };
-        Crew::build(&self.config, &self.rows, options).unwrap()
+        RankGroup::build(&self.config, &self.rows, options).unwrap()
     }
 
     /// One rank that sums over so many blocks.
-    fn alone(&self, sum_blocks: usize) -> Crew {
+    fn alone(&self, sum_blocks: usize) -> RankGroup {
         let mut config = self.config.clone();
         (config.run.ranks, config.train.sum_blocks) = (1, Some(sum_blocks));
-        Crew::build(&config, &self.rows, CrewOptions::new(1, &Registry::default())).unwrap()
+        RankGroup::build(&config, &self.rows, RankGroupOptions::new(1, &Registry::default()))
+            .unwrap()
     }
 
     /// Bags of none to three ids, few of them frequent; every fourth batch is short.
@@ -147,9 +148,9 @@ impl Case {
         )
     }
 
-    fn step(&self, crew: &Crew, number: u64, rate: f32) -> f64 {
-        crew.prime(&self.batch(number)).unwrap();
-        crew.step(StepRates { number, dense: rate, sparse: rate }, None).unwrap()
+    fn step(&self, group: &RankGroup, number: u64, rate: f32) -> f64 {
+        group.prime(&self.batch(number)).unwrap();
+        group.step(StepRates { number, dense: rate, sparse: rate }, None).unwrap()
     }
 
     /// Weights and states as the oracle takes them.
@@ -186,11 +187,11 @@ fn slots(arena: &Arena, suffix: &str) -> State {
 }
 
 /// All weights and states, put together from the ranks.
-fn read(crew: &Crew) -> State {
+fn read(group: &RankGroup) -> State {
     let mut state = State::new();
-    for rank in 0..crew.len() {
-        let engine = crew.engine(rank);
-        let model = engine.model();
+    for rank in 0..group.len() {
+        let worker = group.worker(rank);
+        let model = worker.model();
         for (table, spec) in model.tables.specs().iter().enumerate() {
             for (tensor, described) in model.tables.tensors(table).iter().enumerate() {
                 let name = format!("table.{table}{}", ["", ".state"][tensor]);
@@ -208,10 +209,10 @@ fn read(crew: &Crew) -> State {
     state
 }
 
-fn write(crew: &Crew, state: &State) {
-    for rank in 0..crew.len() {
-        let engine = crew.engine(rank);
-        let model = engine.model();
+fn write(group: &RankGroup, state: &State) {
+    for rank in 0..group.len() {
+        let worker = group.worker(rank);
+        let model = worker.model();
         for table in 0..model.tables.specs().len() {
             for tensor in 0..model.tables.tensors(table).len() {
                 let values = &state[&format!("table.{table}{}", ["", ".state"][tensor])];
@@ -226,7 +227,7 @@ fn write(crew: &Crew, state: &State) {
             }
         }
     }
-    crew.weights_changed();
+    group.weights_changed();
 }
 
 /// What Adagrad makes of the least and the greatest gradient: the least and the greatest weight,
@@ -271,16 +272,16 @@ fn with_sgd_any_number_of_ranks_stays_within_a_millionth() {
     let mut widest = 0.0_f32;
     for seed in 0..40 {
         let case = Case::drawn(seed, "sgd");
-        let (crew, alone) = (case.crew(), case.alone(1));
+        let (group, alone) = (case.group(), case.alone(1));
         for number in 1..=STEPS {
-            let losses = (case.step(&crew, number, RATE), case.step(&alone, number, RATE));
+            let losses = (case.step(&group, number, RATE), case.step(&alone, number, RATE));
             assert!(
                 (losses.0 - losses.1).abs() <= 1e-6,
                 "{losses:?} in step {number} of {}",
                 case.describe(number)
             );
         }
-        let (found, expected) = (read(&crew), read(&alone));
+        let (found, expected) = (read(&group), read(&alone));
         for (name, values) in &expected {
             for (found, expected) in found[name].iter().zip(values) {
                 widest = widest.max((found - expected).abs());
@@ -301,12 +302,12 @@ fn with_adagrad_every_step_stays_within_the_bounds_of_its_gradients() {
     let (mut checked, mut refused) = (0, 0);
     for seed in 100..130 {
         let case = Case::drawn(seed, "adagrad");
-        let (crew, alone) = (case.crew(), case.alone(1));
+        let (group, alone) = (case.group(), case.alone(1));
         for number in 1..=STEPS {
-            let before = read(&crew);
+            let before = read(&group);
             write(&alone, &before);
             let exact = bounded::step(&case.matrices(&before), &case.batch(number));
-            let losses = [case.step(&crew, number, RATE), case.step(&alone, number, RATE)];
+            let losses = [case.step(&group, number, RATE), case.step(&alone, number, RATE)];
             let Some((loss, gradients)) = exact else {
                 refused += 1;
                 continue;
@@ -320,8 +321,8 @@ fn with_adagrad_every_step_stays_within_the_bounds_of_its_gradients() {
                     loss.error
                 );
             }
-            for (who, crew) in [("all ranks", &crew), ("one rank", &alone)] {
-                let wrong = outside(&before, &read(crew), &gradients, f64::from(RATE));
+            for (who, group) in [("all ranks", &group), ("one rank", &alone)] {
+                let wrong = outside(&before, &read(group), &gradients, f64::from(RATE));
                 assert!(
                     wrong.is_empty(),
                     "{who}, step {number} of {}: {wrong:?}",
@@ -344,9 +345,9 @@ fn the_same_blocks_have_the_same_bits() {
         // Each rank adds up its own micro-batches: another shape than one rank's
         // (docs/numerics.md).
         case.config.train.accumulate = 1;
-        let (crew, alone) = (case.crew(), case.alone(sum_blocks));
+        let (group, alone) = (case.group(), case.alone(sum_blocks));
         for number in 1..=STEPS {
-            let losses = [&crew, &alone].map(|crew| case.step(crew, number, RATE).to_bits());
+            let losses = [&group, &alone].map(|group| case.step(group, number, RATE).to_bits());
             assert_eq!(losses[0], losses[1], "step {number} of {}", case.describe(number));
         }
         let bits = |state: State| {
@@ -356,7 +357,7 @@ fn the_same_blocks_have_the_same_bits() {
             state.into_iter().map(bits).collect::<BTreeMap<String, Vec<u32>>>()
         };
         assert!(
-            bits(read(&crew)) == bits(read(&alone)),
+            bits(read(&group)) == bits(read(&alone)),
             "weights or states of {}",
             case.describe(0)
         );
@@ -368,23 +369,23 @@ fn the_same_blocks_have_the_same_bits() {
 #[test]
 fn the_bounds_catch_mistakes() {
     let case = Case::drawn(100, "adagrad");
-    let crew = case.crew();
-    case.step(&crew, 1, RATE);
-    let before = read(&crew);
+    let group = case.group();
+    case.step(&group, 1, RATE);
+    let before = read(&group);
     let (_, gradients) =
         bounded::step(&case.matrices(&before), &case.batch(2)).expect("every unit passes or not");
-    case.step(&crew, 2, RATE * 1.005);
+    case.step(&group, 2, RATE * 1.005);
     assert!(
-        !outside(&before, &read(&crew), &gradients, f64::from(RATE)).is_empty(),
+        !outside(&before, &read(&group), &gradients, f64::from(RATE)).is_empty(),
         "a wrong learning rate"
     );
-    write(&crew, &before);
+    write(&group, &before);
     let mut batch = case.batch(2);
     batch.labels[0] = 1.0 - batch.labels[0];
-    crew.prime(&batch).unwrap();
-    crew.step(StepRates { number: 2, dense: RATE, sparse: RATE }, None).unwrap();
+    group.prime(&batch).unwrap();
+    group.step(StepRates { number: 2, dense: RATE, sparse: RATE }, None).unwrap();
     assert!(
-        !outside(&before, &read(&crew), &gradients, f64::from(RATE)).is_empty(),
+        !outside(&before, &read(&group), &gradients, f64::from(RATE)).is_empty(),
         "a wrong label"
     );
 }

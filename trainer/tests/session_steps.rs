@@ -5,7 +5,7 @@
 use crate::run_support::Place;
 use headlong::config::Config;
 use headlong::config::preset::preset;
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::report::Reporter;
 use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
@@ -37,9 +37,10 @@ fn steps(config: &Config, is_resumed: bool) -> u64 {
     let start = checkpoint.as_ref().map_or(Start::Fresh, Start::Resume);
     let prepared = Prepared::new(config, checkpoint.as_ref(), 1, &Reporter::quiet(None)).unwrap();
     let registry = Registry::default();
-    let crew = Crew::build(config, &prepared.table_rows, CrewOptions::new(1, &registry)).unwrap();
+    let group = RankGroup::build(config, &prepared.table_rows, RankGroupOptions::new(1, &registry))
+        .unwrap();
     let data = prepared.session_data(config, 1).unwrap();
-    let mut session = Session::open(config, crew, data, &start).unwrap();
+    let mut session = Session::open(config, group, data, &start).unwrap();
     for _ in 0..100 {
         if session.step().unwrap().is_none() {
             assert!(session.enqueue().unwrap().is_none(), "what has ended stays so");

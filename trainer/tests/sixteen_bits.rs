@@ -6,7 +6,7 @@
 use crate::run_support::{Place, Run, events, last_event};
 use headlong::config::{Config, DeviceChoice, Precision, ScheduleChoice};
 use headlong::iteration::model::table_specs;
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
 use headlong_device::cuda::CudaDevice;
@@ -76,7 +76,7 @@ fn batch(number: u64, outlier: Option<f32>) -> Batch {
 }
 
 /// Rows replicated, split and owned whole.
-fn crew(config: &Config) -> Crew {
+fn group(config: &Config) -> RankGroup {
     let ranks = config.run.ranks;
     let placements = vec![
         TablePlacement::RowWise { frequent: vec![0, 1, 5], placed: vec![(2, Owner(ranks - 1))] },
@@ -86,27 +86,32 @@ fn crew(config: &Config) -> Crew {
     let partition = Partition::new(&table_specs(config, &ROWS), ranks, placements).unwrap();
     let partition = (ranks > 1).then(|| Arc::new(partition));
     let registry = Registry::default();
-    Crew::build(config, &ROWS, CrewOptions { partition, ..CrewOptions::new(2, &registry) }).unwrap()
+    RankGroup::build(
+        config,
+        &ROWS,
+        RankGroupOptions { partition, ..RankGroupOptions::new(2, &registry) },
+    )
+    .unwrap()
 }
 
 /// What each step leaves: digest of all weights and states, loss, scale; the same scale on all
 /// ranks.
 fn steps(
-    crew: &Crew,
+    group: &RankGroup,
     batches: std::ops::Range<u64>,
     outlier: u64,
 ) -> Vec<(String, f64, ScaleState)> {
     let batch = |number| batch(number, (number == outlier).then_some(3.0));
-    crew.prime(&batch(batches.start)).unwrap();
+    group.prime(&batch(batches.start)).unwrap();
     let step = |number: u64| {
         let next = (number + 1 < batches.end).then(|| batch(number + 1));
-        let loss = crew
+        let loss = group
             .step(StepRates { number: number + 1, dense: 0.1, sparse: 0.2 }, next.as_ref())
             .unwrap();
         let scales: Vec<_> =
-            (0..crew.len()).map(|rank| crew.engine(rank).loss_scale().unwrap()).collect();
+            (0..group.len()).map(|rank| group.worker(rank).loss_scale().unwrap()).collect();
         assert!(scales.iter().all(|scale| *scale == scales[0]), "ranks disagree: {scales:?}");
-        (weights_digest(crew).unwrap(), loss, scales[0].unwrap())
+        (weights_digest(group).unwrap(), loss, scales[0].unwrap())
     };
     batches.clone().map(step).collect()
 }
@@ -129,8 +134,8 @@ fn overflows_are_skipped_and_nothing_else_changes() {
             };
             let what = format!("{place:?}, {ranks} ranks, {optimizer}");
             let first = 16_777_216.0;
-            let crew_of = |scale| crew(&with(scale));
-            let run = crew_of(first);
+            let group_of = |scale| group(&with(scale));
+            let run = group_of(first);
             let untouched = weights_digest(&run).unwrap();
             let all = steps(&run, 0..12, u64::MAX);
             let skipped = all.iter().take_while(|(digest, ..)| *digest == untouched).count();
@@ -144,7 +149,7 @@ fn overflows_are_skipped_and_nothing_else_changes() {
             }
             assert_eq!(all[11].2.num_skipped, skipped as u32);
             let found =
-                steps(&crew_of(f64::from(all[skipped].2.scale)), skipped as u64..12, u64::MAX);
+                steps(&group_of(f64::from(all[skipped].2.scale)), skipped as u64..12, u64::MAX);
             for (after, (one, other)) in all[skipped..].iter().zip(&found).enumerate() {
                 assert_eq!(
                     (&one.0, one.1),
@@ -169,7 +174,7 @@ fn what_one_rank_finds_all_ranks_obey() {
                 // outlier's alone reaches; those of hidden layers are smaller.
                 let mut config = config(place, Precision::F16, 2_097_152.0);
                 config.run.ranks = ranks;
-                let all = steps(&crew(&config), 0..9, outlier);
+                let all = steps(&group(&config), 0..9, outlier);
                 for (index, pair) in all.windows(2).enumerate() {
                     let number = index as u64 + 1;
                     let what = format!("{place:?}, {ranks} ranks, batch {number}");
@@ -192,18 +197,19 @@ fn schedules_change_no_bit() {
                 let mut config = config(place, Precision::F16, 16_777_216.0);
                 (config.run.schedule, config.run.ranks) = (*schedule, ranks);
                 config.train.loss_scale_interval = 4;
-                let crew = crew(&config);
-                crew.prime(&batch(0, None)).unwrap();
+                let group = group(&config);
+                group.prime(&batch(0, None)).unwrap();
                 let mut losses = Vec::new();
                 for number in 1..=30 {
                     let rates = StepRates { number, dense: 0.1, sparse: 0.2 };
-                    crew.enqueue(rates, Some(&batch(number, (number % 11 == 0).then_some(3.0))))
+                    group
+                        .enqueue(rates, Some(&batch(number, (number % 11 == 0).then_some(3.0))))
                         .unwrap();
-                    crew.take_losses(&mut |step| losses.push(step));
+                    group.take_losses(&mut |step| losses.push(step));
                 }
-                crew.settle().unwrap();
-                crew.take_losses(&mut |step| losses.push(step));
-                (losses, weights_digest(&crew).unwrap())
+                group.drain().unwrap();
+                group.take_losses(&mut |step| losses.push(step));
+                (losses, weights_digest(&group).unwrap())
             };
             let serial = of(&schedules[0]);
             let changes = serial.0.windows(2).map(|pair| {
@@ -229,11 +235,11 @@ fn schedules_change_no_bit() {
 fn the_first_losses_are_near_those_of_f32() {
     let of_all = places().into_iter().map(|place| {
         let of = |precision| {
-            let crew = crew(&config(place, precision, 65536.0));
-            crew.prime(&batch(0, None)).unwrap();
+            let group = group(&config(place, precision, 65536.0));
+            group.prime(&batch(0, None)).unwrap();
             let step = |number: u64| {
                 let rates = StepRates { number, dense: 0.1, sparse: 0.2 };
-                crew.step(rates, Some(&batch(number, None))).unwrap()
+                group.step(rates, Some(&batch(number, None))).unwrap()
             };
             (1..=50).map(step).collect::<Vec<f64>>()
         };
@@ -270,19 +276,19 @@ fn what_is_not_a_number_is_named_with_its_sample() {
         for (schedule, precision) in
             schedules.iter().zip([Precision::F32, Precision::Bf16, Precision::F32])
         {
-            let ended = |spoil: &dyn Fn(&mut Batch, &Crew)| {
+            let ended = |spoil: &dyn Fn(&mut Batch, &RankGroup)| {
                 let mut config = config(place, precision, 65536.0);
                 config.run.schedule = *schedule;
-                let crew = crew(&config);
-                crew.prime(&batch(0, None)).unwrap();
+                let group = group(&config);
+                group.prime(&batch(0, None)).unwrap();
                 let step = |number: u64| {
                     let mut next = batch(number, None);
                     if number == 8 {
-                        spoil(&mut next, &crew);
+                        spoil(&mut next, &group);
                     }
-                    crew.enqueue(StepRates { number, dense: 0.1, sparse: 0.2 }, Some(&next))
+                    group.enqueue(StepRates { number, dense: 0.1, sparse: 0.2 }, Some(&next))
                 };
-                let error = (1..20).try_for_each(step).and_then(|()| crew.settle()).unwrap_err();
+                let error = (1..20).try_for_each(step).and_then(|()| group.drain()).unwrap_err();
                 headlong::error::chain(&error)
             };
             let text = ended(&|batch, _| batch.dense[5 * DENSE + 1] = f32::NAN);
@@ -292,12 +298,12 @@ fn what_is_not_a_number_is_named_with_its_sample() {
             );
             // Batch 8 is that of step 9.
             assert!(text.contains("step 9"), "{place:?}, {schedule:?}: {text}");
-            let text = ended(&|batch, crew| {
-                crew.settle().unwrap();
+            let text = ended(&|batch, group| {
+                group.drain().unwrap();
                 batch.sparse[1].values.fill(0);
                 batch.sparse[1].values[20] = 6;
-                let engine = crew.first();
-                engine.model().tables.import_rows(1, 0, 6, &[f32::INFINITY; 16]).unwrap();
+                let worker = group.first();
+                worker.model().tables.import_rows(1, 0, 6, &[f32::INFINITY; 16]).unwrap();
             });
             let name = "vector of table C2 (sample ";
             assert!(text.contains(name), "{place:?}, {schedule:?}: {text}");
@@ -309,10 +315,10 @@ fn what_is_not_a_number_is_named_with_its_sample() {
 #[test]
 fn an_overflow_at_the_smallest_scale_ends_the_run() {
     for place in places() {
-        let crew = crew(&config(place, Precision::F16, 1.0));
+        let group = group(&config(place, Precision::F16, 1.0));
         // 10⁷ / 32 is beyond f16, and the loss is not.
-        crew.prime(&batch(0, Some(1e7))).unwrap();
-        let step = crew.step(StepRates { number: 1, dense: 0.1, sparse: 0.2 }, None);
+        group.prime(&batch(0, Some(1e7))).unwrap();
+        let step = group.step(StepRates { number: 1, dense: 0.1, sparse: 0.2 }, None);
         let text = headlong::error::chain(&step.unwrap_err());
         let names = ["step 1", "loss scale", "gradient of bottom.0.weight"];
         assert!(names.iter().all(|name| text.contains(name)), "{text}");

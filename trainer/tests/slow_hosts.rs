@@ -7,7 +7,7 @@
 use crate::run_support::{Place, rows, steps};
 use headlong::config::preset::preset;
 use headlong::config::{Config, Hybrid};
-use headlong::iteration::ranks::{Crew, CrewOptions, comm_options};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options};
 use headlong::report::Reporter;
 use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
@@ -99,17 +99,17 @@ fn train_and_save(
 ) {
     let registry = Registry::default();
     let communicators = Some(vec![joined(rank, port, config)]);
-    let options = CrewOptions { communicators, ..CrewOptions::new(1, &registry) };
-    let crew = Crew::build(config, &prepared.table_rows, options).unwrap();
+    let options = RankGroupOptions { communicators, ..RankGroupOptions::new(1, &registry) };
+    let group = RankGroup::build(config, &prepared.table_rows, options).unwrap();
     let data = prepared.session_data(config, 1).unwrap();
-    let mut session = Session::open(config, crew, data, &Start::Fresh).unwrap();
+    let mut session = Session::open(config, group, data, &Start::Fresh).unwrap();
     session.save_through(files).unwrap();
     while session.step().unwrap().is_some() {
         if session.steps() <= 2 {
             session.save(None).unwrap();
         }
     }
-    session.crew().close().unwrap();
+    session.group().close().unwrap();
 }
 
 /// A small model, on the rows of a place.

@@ -5,7 +5,7 @@ use super::real::{BATCH_SIZE, DIM, Real, TABLE_ROWS};
 use super::{NAME, SGD};
 use crate::harness::Harness;
 use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice};
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::Partition;
@@ -106,17 +106,17 @@ fn train(real: &Real, split: &Split, mut config: Config) -> anyhow::Result<(f64,
     };
     let partition = Partition::new(&real.specs, config.run.ranks, split.placements.clone())?;
     let registry = Registry::default();
-    let options = CrewOptions {
+    let options = RankGroupOptions {
         partition: Some(Arc::new(partition)),
-        ..CrewOptions::new(config.run.ranks, &registry)
+        ..RankGroupOptions::new(config.run.ranks, &registry)
     };
-    let crew = Crew::build(&config, &TABLE_ROWS, options)?;
+    let group = RankGroup::build(&config, &TABLE_ROWS, options)?;
     let batches = &real.held_out[..real.held_out.len().min(STEPS)];
-    crew.prime(&batches[0])?;
+    group.prime(&batches[0])?;
     for number in 1..=batches.len() {
         let rates = StepRates { number: number as u64, dense: 0.01, sparse: 0.01 };
-        crew.step(rates, Some(&batches[number % batches.len()]))?;
+        group.step(rates, Some(&batches[number % batches.len()]))?;
     }
-    let sent = crew.sent_per_step()?;
+    let sent = group.sent_per_step()?;
     Ok(sent.map_or((0.0, 0.0), |sent| (sent.inter_node, sent.intra_node)))
 }

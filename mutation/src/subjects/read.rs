@@ -3,7 +3,7 @@
 use super::{Outcome, refused};
 use headlong_reader::convert::{self, Described};
 use headlong_reader::criteo::BadRowPolicy;
-use headlong_reader::disk::{DiskOptions, EngineChoice};
+use headlong_reader::disk::{DiskOptions, IoChoice};
 use headlong_reader::formats::{Format, Sink};
 use headlong_reader::io::DataFile;
 use headlong_reader::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
@@ -30,12 +30,8 @@ pub fn data(file: &Path, format: Option<Format>, described: &Described) -> Outco
         let format = format.map_or_else(|| convert::detect(&file), Ok)?;
         let source = convert::open(format, &[file], described)?;
         let end = source.num_samples().unwrap_or(u64::MAX);
-        let disk = DiskOptions {
-            block_bytes: 4096,
-            depth: 2,
-            engine: EngineChoice::Threads,
-            direct: false,
-        };
+        let disk =
+            DiskOptions { block_bytes: 4096, depth: 2, backend: IoChoice::Threads, direct: false };
         let mut stream = source.read(Box::new(std::iter::once(0..end)), &disk)?;
         let mut samples = Samples::default();
         while stream.next(&mut samples)? {}

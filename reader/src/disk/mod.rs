@@ -2,7 +2,7 @@
 //! order.
 //!
 //! ```text
-//! disk ─ engine: `depth` reads in flight ─ put in order ─ bounded queue ─ blocks ─ next()
+//! disk ─ backend: `depth` reads in flight ─ put in order ─ bounded queue ─ blocks ─ next()
 //!        io_uring, else threads                           buffers come back when a block is dropped
 //! ```
 //!
@@ -36,7 +36,7 @@ const QUEUED: usize = 4;
 
 /// Who asks the kernel for reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EngineChoice {
+pub enum IoChoice {
     /// io_uring where it is allowed, else threads.
     #[default]
     Auto,
@@ -46,14 +46,14 @@ pub enum EngineChoice {
     Threads,
 }
 
-impl std::str::FromStr for EngineChoice {
+impl std::str::FromStr for IoChoice {
     type Err = ReaderError;
 
     fn from_str(text: &str) -> Result<Self> {
         match text {
-            "auto" => Ok(EngineChoice::Auto),
-            "io_uring" => Ok(EngineChoice::IoUring),
-            "threads" => Ok(EngineChoice::Threads),
+            "auto" => Ok(IoChoice::Auto),
+            "io_uring" => Ok(IoChoice::IoUring),
+            "threads" => Ok(IoChoice::Threads),
             _ => {
                 let message =
                     format!("engine: expected auto, io_uring or threads, found \"{text}\"");
@@ -71,14 +71,14 @@ pub struct DiskOptions {
     /// Reads in flight.
     pub depth: usize,
     /// Who reads.
-    pub engine: EngineChoice,
+    pub backend: IoChoice,
     /// Past the page cache (`O_DIRECT`), where the file system can.
     pub direct: bool,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { block_bytes: 1 << 20, depth: 16, engine: EngineChoice::Auto, direct: true }
+        Self { block_bytes: 1 << 20, depth: 16, backend: IoChoice::Auto, direct: true }
     }
 }
 
@@ -142,7 +142,7 @@ struct Done {
 }
 
 /// Has reads done, in any order.
-trait Engine: Send {
+trait IoBackend: Send {
     /// Begins a read; there is room for it.
     fn begin(&mut self, read: Read) -> io::Result<()>;
 
@@ -289,7 +289,7 @@ impl DiskFiles {
         options: &DiskOptions,
     ) -> Result<DiskBlocks> {
         options.check()?;
-        let (engine, name) = start_engine(self.path(0), options)?;
+        let (backend, name) = start_backend(self.path(0), options)?;
         let description = format!(
             "{name}, {} reads of {} KiB in flight, {}",
             options.depth,
@@ -307,7 +307,7 @@ impl DiskFiles {
                 rest: None,
             },
             options: *options,
-            engine,
+            backend,
             output,
             home,
             returned,
@@ -360,18 +360,18 @@ impl Iterator for Pieces {
     }
 }
 
-fn start_engine(path: &Path, options: &DiskOptions) -> Result<(Box<dyn Engine>, String)> {
-    let threads = |name: String| -> Result<(Box<dyn Engine>, String)> {
-        let engine = threads::Threads::start(options.depth)
+fn start_backend(path: &Path, options: &DiskOptions) -> Result<(Box<dyn IoBackend>, String)> {
+    let threads = |name: String| -> Result<(Box<dyn IoBackend>, String)> {
+        let backend = threads::Threads::start(options.depth)
             .map_err(|source| ReaderError::Thread { source })?;
-        Ok((Box::new(engine), name))
+        Ok((Box::new(backend), name))
     };
-    if options.engine == EngineChoice::Threads {
+    if options.backend == IoChoice::Threads {
         return threads("threads".to_owned());
     }
     match uring::Uring::start(options.depth) {
-        Ok(engine) => Ok((Box::new(engine), "io_uring".to_owned())),
-        Err(source) if options.engine == EngineChoice::IoUring => {
+        Ok(backend) => Ok((Box::new(backend), "io_uring".to_owned())),
+        Err(source) if options.backend == IoChoice::IoUring => {
             Err(ReaderError::Disk { file: path.into(), offset: 0, source })
         }
         Err(error) => threads(format!("threads (io_uring is refused here: {error})")),
@@ -386,7 +386,7 @@ struct Pump {
     files: Arc<[Opened]>,
     pieces: Pieces,
     options: DiskOptions,
-    engine: Box<dyn Engine>,
+    backend: Box<dyn IoBackend>,
     output: SyncSender<Result<Block>>,
     home: Sender<AlignedBuffer>,
     returned: Receiver<AlignedBuffer>,
@@ -421,7 +421,7 @@ impl Pump {
             if window.in_flight == 0 {
                 break;
             }
-            let done = self.engine.wait().map_err(|source| self.error(0, 0, source))?;
+            let done = self.backend.wait().map_err(|source| self.error(0, 0, source))?;
             if let Some(read) = self.finish(done)? {
                 window.in_flight -= 1;
                 window.waiting.push(read);
@@ -448,7 +448,7 @@ impl Pump {
             let file = Arc::clone(&self.files[index].file);
             let read =
                 Read { number: window.asked, index, file, offset, from: 0, to, wanted, buffer };
-            self.engine.begin(read).map_err(|source| self.error(index, offset, source))?;
+            self.backend.begin(read).map_err(|source| self.error(index, offset, source))?;
             window.asked += 1;
             window.in_flight += 1;
         }
@@ -492,7 +492,7 @@ impl Pump {
             // A read may only end inside a page where the file does.
             return Err(self.changed(index, at + count as u64));
         }
-        self.engine.begin(read).map_err(|source| self.error(index, at, source))?;
+        self.backend.begin(read).map_err(|source| self.error(index, at, source))?;
         Ok(None)
     }
 

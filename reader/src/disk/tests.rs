@@ -23,20 +23,20 @@ fn read_all(mut blocks: DiskBlocks) -> Result<Vec<u8>> {
     Ok(all)
 }
 
-fn options(engine: EngineChoice, direct: bool, depth: usize) -> DiskOptions {
-    DiskOptions { block_bytes: 2 * ALIGNMENT, depth, engine, direct }
+fn options(backend: IoChoice, direct: bool, depth: usize) -> DiskOptions {
+    DiskOptions { block_bytes: 2 * ALIGNMENT, depth, backend, direct }
 }
 
 #[test]
-fn every_engine_gives_the_bytes_of_the_file_from_any_start() {
+fn every_backend_gives_the_bytes_of_the_file_from_any_start() {
     let folder = tempfile::tempdir().unwrap();
     for length in [1, ALIGNMENT - 1, ALIGNMENT, 2 * ALIGNMENT, 9 * ALIGNMENT + 17] {
         let contents = pattern(length);
         let path = write(folder.path(), &contents);
-        for engine in [EngineChoice::Auto, EngineChoice::Threads] {
+        for backend in [IoChoice::Auto, IoChoice::Threads] {
             for (direct, depth) in [(true, 1), (true, 5), (false, 3)] {
                 for start in [0, 1, length / 2, length - 1, length] {
-                    let options = options(engine, direct, depth);
+                    let options = options(backend, direct, depth);
                     let blocks = DiskBlocks::open(&path, start as u64, &options).unwrap();
                     let description = blocks.description().to_owned();
                     assert_eq!(
@@ -54,8 +54,8 @@ fn every_engine_gives_the_bytes_of_the_file_from_any_start() {
 fn a_stream_that_is_dropped_early_ends_its_threads() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), &pattern(40 * ALIGNMENT));
-    for engine in [EngineChoice::Auto, EngineChoice::Threads] {
-        let mut blocks = DiskBlocks::open(&path, 0, &options(engine, true, 4)).unwrap();
+    for backend in [IoChoice::Auto, IoChoice::Threads] {
+        let mut blocks = DiskBlocks::open(&path, 0, &options(backend, true, 4)).unwrap();
         let held: Vec<Block> = (0..8).map(|_| blocks.next().unwrap().unwrap()).collect();
         drop(blocks);
         assert!(
@@ -69,9 +69,9 @@ fn a_stream_that_is_dropped_early_ends_its_threads() {
 fn a_file_that_shrinks_or_grows_while_it_is_read_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let contents = pattern(64 * ALIGNMENT);
-    for engine in [EngineChoice::Auto, EngineChoice::Threads] {
+    for backend in [IoChoice::Auto, IoChoice::Threads] {
         let path = write(folder.path(), &contents);
-        let mut blocks = DiskBlocks::open(&path, 0, &options(engine, false, 1)).unwrap();
+        let mut blocks = DiskBlocks::open(&path, 0, &options(backend, false, 1)).unwrap();
         drop(blocks.next().unwrap());
         File::options()
             .write(true)
@@ -89,7 +89,7 @@ fn a_file_that_shrinks_or_grows_while_it_is_read_is_an_error() {
         );
 
         let path = write(folder.path(), &contents);
-        let mut blocks = DiskBlocks::open(&path, 0, &options(engine, false, 1)).unwrap();
+        let mut blocks = DiskBlocks::open(&path, 0, &options(backend, false, 1)).unwrap();
         drop(blocks.next().unwrap());
         File::options().append(true).open(&path).unwrap().write_all(b"more").unwrap();
         let message = read_all(blocks).unwrap_err().to_string();
@@ -100,10 +100,10 @@ fn a_file_that_shrinks_or_grows_while_it_is_read_is_an_error() {
 #[test]
 fn an_error_of_the_disk_names_file_and_place() {
     // Reading a process's unmapped first page is an input/output error of a real descriptor.
-    for engine in [EngineChoice::Auto, EngineChoice::Threads] {
+    for backend in [IoChoice::Auto, IoChoice::Threads] {
         let file = File::open("/proc/self/mem").unwrap();
         let path = Path::new("day_7.bin");
-        let options = options(engine, false, 2);
+        let options = options(backend, false, 2);
         let bytes = 8 * ALIGNMENT as u64;
         let segments = std::iter::once(Segment { file: 0, bytes: 0..bytes });
         let blocks = DiskFiles::over(file, path, bytes).read(segments, &options).unwrap();
@@ -151,10 +151,10 @@ fn segments_of_several_files_come_in_the_order_they_were_asked_for() {
         (1, 4096..12_288),
         (0, 36_866..36_867),
     ];
-    for engine in [EngineChoice::Auto, EngineChoice::Threads] {
+    for backend in [IoChoice::Auto, IoChoice::Threads] {
         let files = DiskFiles::open(&paths, true).unwrap();
         let segments = wanted.clone().into_iter().map(|(file, bytes)| Segment { file, bytes });
-        let mut blocks = files.read(segments, &options(engine, true, 3)).unwrap();
+        let mut blocks = files.read(segments, &options(backend, true, 3)).unwrap();
         let mut found = Vec::new();
         while let Some(block) = blocks.next().unwrap() {
             let at = block.offset as usize;

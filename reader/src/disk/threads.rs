@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Done, Engine, Read};
+use super::{Done, IoBackend, Read};
 use crate::prefetch::OwnedThreads;
 
 /// Threads that read, as many as reads may be in flight.
@@ -49,7 +49,7 @@ fn perform(mut read: Read) -> Done {
     Done { read, result }
 }
 
-impl Engine for Threads {
+impl IoBackend for Threads {
     fn begin(&mut self, read: Read) -> io::Result<()> {
         self.reads.send(read).map_err(|_| io::Error::other("the reading threads have ended"))
     }

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, types};
 
-use super::{Done, Engine, Read};
+use super::{Done, IoBackend, Read};
 
 /// One ring.
 pub(super) struct Uring {
@@ -39,7 +39,7 @@ impl Uring {
     }
 }
 
-impl Engine for Uring {
+impl IoBackend for Uring {
     fn begin(&mut self, read: Read) -> io::Result<()> {
         let full = || io::Error::other("more reads than the ring was made for");
         let index = self.in_flight.iter().position(Option::is_none).ok_or_else(full)?;

@@ -10,7 +10,7 @@ mod quotient_remainder;
 
 use headlong::config::Config;
 use headlong::config::preset::preset;
-use headlong::iteration::ranks::{Crew, CrewOptions};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::report::Reporter;
 use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
@@ -63,7 +63,8 @@ fn train(registry: &Registry, folder: &Path, steps: Option<u64>) -> headlong::Re
     let start = checkpoint.as_ref().map_or(Start::Fresh, Start::Resume);
     let threads = 2;
     let prepared = Prepared::new(&config, checkpoint.as_ref(), threads, &Reporter::quiet(None))?;
-    let crew = Crew::build(&config, &prepared.table_rows, CrewOptions::new(threads, registry))?;
+    let group =
+        RankGroup::build(&config, &prepared.table_rows, RankGroupOptions::new(threads, registry))?;
     for (column, name) in [(2, "C3"), (11, "C12")] {
         let spec = config.table_spec(column, prepared.table_rows[column]);
         let [ours, dense] = [
@@ -73,7 +74,7 @@ fn train(registry: &Registry, folder: &Path, steps: Option<u64>) -> headlong::Re
         println!("{name}: {} rows in {ours} bytes, {dense} in a dense table", spec.rows);
     }
     let data = prepared.session_data(&config, threads)?;
-    let mut session = Session::open(&config, crew, data, &start)?;
+    let mut session = Session::open(&config, group, data, &start)?;
     println!("from step {}", session.steps());
     while let Some(step) = session.step()? {
         if session.steps().is_multiple_of(20) {

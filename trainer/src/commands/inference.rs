@@ -17,7 +17,7 @@ use crate::config::{
 };
 use crate::data::{self, EvaluationData};
 use crate::error::{Error, Result};
-use crate::iteration::ranks::Crew;
+use crate::iteration::ranks::RankGroup;
 use crate::metrics::MetricsAccumulator;
 use crate::plan::{Facts, Plan, advice};
 use crate::report::output::{self, say};
@@ -199,7 +199,7 @@ struct How {
 struct Applied {
     config: Config,
     checkpoint: Checkpoint,
-    crew: Crew,
+    group: RankGroup,
     ids: IdMapper,
     threads: usize,
 }
@@ -243,14 +243,14 @@ impl Applied {
         };
         restore_ids(&checkpoint, &mut ids)?;
         let ids = ids.with_multi_hot(config.multi_hot_bags(&rows)?);
-        let mut crew = Crew::of_one_rank(&config, &rows, threads, registry)?;
-        load(&mut crew, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;
-        Ok(Self { config, checkpoint, crew, ids, threads })
+        let mut group = RankGroup::of_one_rank(&config, &rows, threads, registry)?;
+        load(&mut group, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;
+        Ok(Self { config, checkpoint, group, ids, threads })
     }
 
     fn run(&mut self, files: &[DataFile], labelled: bool, take: &mut Take<'_>) -> Result<()> {
         let rows = EvaluationData::open_once(&self.config, files, labelled, self.threads)?;
-        let skipped = predict_all(&self.crew, &mut *rows.reader(&self.ids)?, take);
+        let skipped = predict_all(&self.group, &mut *rows.reader(&self.ids)?, take);
         let skipped =
             skipped.map_err(|error| error.naming_columns(&self.config.data.columns.categorical))?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {

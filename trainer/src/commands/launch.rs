@@ -76,10 +76,11 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
         told::Pipe::new().map_err(Error::failed("making a pipe for the ranks' last words"))?;
     environment.push(pipe.variable());
     let ranks = start_all(arguments, command, &environment)?;
-    let mut crew = Crew { ranks, signals, forwarded: Vec::new(), begin: Instant::now(), grace };
-    let outcomes = crew.wait();
-    crew.drain();
-    verdict::judge(&outcomes, &pipe.read(), crew.forwarded.first().copied(), grace)
+    let mut children =
+        Children { ranks, signals, forwarded: Vec::new(), begin: Instant::now(), grace };
+    let outcomes = children.wait();
+    children.drain();
+    verdict::judge(&outcomes, &pipe.read(), children.forwarded.first().copied(), grace)
 }
 
 /// Ties this process to the launcher that has started it, if one has: when that one dies, this one
@@ -249,7 +250,7 @@ fn watch(rank: usize, mut child: Child) -> RankProcess {
 }
 
 /// All ranks while they run.
-struct Crew {
+struct Children {
     ranks: Vec<RankProcess>,
     signals: Signals,
     forwarded: Vec<i32>,
@@ -257,7 +258,7 @@ struct Crew {
     grace: Duration,
 }
 
-impl Crew {
+impl Children {
     /// Waits until every rank has ended, or has been ended.
     fn wait(&mut self) -> Vec<Outcome> {
         let mut first_failure: Option<Instant> = None;

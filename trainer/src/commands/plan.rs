@@ -113,7 +113,7 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     of_plan(arguments, &config).check()?;
     config.check_files()?;
     check_named(&options)?;
-    let mut config = data::settle(&config)?;
+    let mut config = data::resolve(&config)?;
     let launch = launch_of_several();
     if let Some(launch) = &launch {
         config = as_launched(&config, launch)?;

@@ -19,7 +19,7 @@ use crate::data::{self, Reads, count_samples};
 use crate::error::{Error, Result, signal_name};
 use crate::iteration::arithmetic::Ceiling;
 use crate::iteration::job::{Busy, Job};
-use crate::iteration::ranks::{Crew, CrewOptions};
+use crate::iteration::ranks::{RankGroup, RankGroupOptions};
 use crate::iteration::trace::Record;
 use crate::plan::placement::Placement;
 use crate::plan::{Plan, evaluation};
@@ -48,7 +48,7 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     Machine::detect_with(config.run.device)?;
     let init_from = options.init_from.as_deref();
     init_from.map_or(Ok(()), |dir| checkpoint_command::open("--init-from", dir).map(drop))?;
-    let config = &data::settle(config)?;
+    let config = &data::resolve(config)?;
     let mut job = Job::join(config)?;
     let preparing = job.busy("prepares its run");
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
@@ -57,7 +57,7 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         Reads {
             is_resumed: resumed.is_some(),
             has_mllog: options.mllog.is_some(),
-            has_other_processes: !job.is_alone(),
+            has_other_processes: !job.is_single_rank(),
         },
     )?;
     let mut reporter = match job.leads() {
@@ -142,7 +142,7 @@ fn run_with(
         // Ranks of other processes hear why this one ends; after a signal all have agreed and said
         // goodbye.
         Err(error) if !matches!(error, Error::Interrupted { .. }) => {
-            run.session.crew().abort(error)
+            run.session.group().abort(error)
         }
         _ => {}
     }
@@ -204,13 +204,13 @@ fn open_session(
     let mut data = prepared.session_data(config, threads)?;
     data.may_differ = options.data_changed;
     let threads = Threads::of(job, threads);
-    let crew = CrewOptions {
+    let group = RankGroupOptions {
         partition: Some(Arc::clone(&placement.partition)),
         communicators: job.take_communicator().map(|rank| vec![rank]),
         record: Record { times: options.time, spans: options.trace.is_some() },
-        ..CrewOptions::new(threads.of_training, &options.registry)
+        ..RankGroupOptions::new(threads.of_training, &options.registry)
     };
-    let crew = Crew::build(&placement.decide(config), &prepared.table_rows, crew)?;
+    let group = RankGroup::build(&placement.decide(config), &prepared.table_rows, group)?;
     let init_from = match &options.init_from {
         Some(dir) => Some(checkpoint_command::open("--init-from", dir)?),
         None => None,
@@ -220,8 +220,8 @@ fn open_session(
         (None, Some(checkpoint)) => Start::WeightsOf(checkpoint),
         (None, None) => Start::Fresh,
     };
-    let (leads, ranks_on_machine) = (crew.leads(), crew.ranks_on_machine());
-    let mut session = Session::open(config, crew, data, &start)?;
+    let (leads, ranks_on_machine) = (group.leads(), group.ranks_on_machine());
+    let mut session = Session::open(config, group, data, &start)?;
     if leads {
         refuse_later_checkpoints(config, resumed)?;
     }
@@ -249,7 +249,7 @@ struct Threads {
 impl Threads {
     fn of(job: &Job, threads: usize) -> Self {
         let run = &job.config.run;
-        let training = if job.is_alone() { run.ranks } else { 1 };
+        let training = if job.is_single_rank() { run.ranks } else { 1 };
         let evaluating = run.eval_ranks.filter(|_| job.leads()).unwrap_or(0);
         let of_rank = (threads / (training + evaluating)).max(1);
         let of_training = if evaluating == 0 { threads } else { of_rank * training };
@@ -393,7 +393,7 @@ impl Run<'_> {
     /// not at all: they agree with the gradients of a step.
     fn agreed_stop(&self) -> Result<Option<i32>> {
         let asked = self.stop.asked();
-        if !self.session.crew().has_remote_ranks() {
+        if !self.session.group().has_remote_ranks() {
             return Ok(asked);
         }
         let agreed = self.session.stop_is_agreed()?;
@@ -428,9 +428,9 @@ impl Run<'_> {
             self.reporter.progress(at, &step);
         }
         if at.step.is_multiple_of(self.config.train.log_every.max(1)) {
-            self.session.settle()?;
+            self.session.drain()?;
             let step = self.meter.report(&self.session);
-            let _busy = self.session.crew().busy("writes its log");
+            let _busy = self.session.group().busy("writes its log");
             self.reporter.step(at, &step)?;
         }
         Ok(true)
@@ -475,8 +475,8 @@ impl Run<'_> {
         if step == 0 || self.config.checkpoint.dir.is_none() || saved_at == Some(step) {
             return;
         }
-        let is_alone = !self.session.crew().has_remote_ranks();
-        if !is_alone || self.save(None).and_then(|()| self.finish_saves()).is_err() {
+        let is_single_rank = !self.session.group().has_remote_ranks();
+        if !is_single_rank || self.save(None).and_then(|()| self.finish_saves()).is_err() {
             self.reporter.note(&remarks::lost(step, saved_at));
         }
     }
@@ -508,18 +508,18 @@ impl Run<'_> {
         self.say_what_is_wrong_with_the_data()?;
         let at = self.at();
         self.reporter.done(at, &done)?;
-        self.session.crew().close()?;
+        self.session.group().close()?;
         let folder = self.saved.as_ref().map(|(_, folder)| folder.as_path());
-        let is_alone = !self.session.crew().has_remote_ranks();
-        let (outcome, is_said) = match self.session.crew().leads() {
-            true => (remarks::stopped(step, folder, is_alone), false),
+        let is_single_rank = !self.session.group().has_remote_ranks();
+        let (outcome, is_said) = match self.session.group().leads() {
+            true => (remarks::stopped(step, folder, is_single_rank), false),
             false => (String::new(), true),
         };
         Err(Error::Interrupted { signal, outcome, is_said })
     }
 
     fn finish(&mut self, reason: &str) -> Result<()> {
-        let busy = self.session.crew().busy("ends its run");
+        let busy = self.session.group().busy("ends its run");
         self.log_stop(reason == "target_auc" || self.config.eval.target_auc.is_none())?;
         let done = self.done(reason)?;
         let memory = self.session.memory_mut();
@@ -530,10 +530,10 @@ impl Run<'_> {
         self.finish_saves()?;
         if self.options.time {
             let ceiling = self.ceiling();
-            self.reporter.result(&self.session.crew().first().recorder().table(ceiling.as_ref()));
+            self.reporter.result(&self.session.group().first().recorder().table(ceiling.as_ref()));
         }
         if let Some(file) = &self.options.trace {
-            let file = self.session.crew().write_trace(file)?;
+            let file = self.session.group().write_trace(file)?;
             let what = match crate::iteration::trace::is_picture(&file) {
                 true => "a picture of the last step, for any browser",
                 false => "open it with https://ui.perfetto.dev",
@@ -546,13 +546,13 @@ impl Run<'_> {
         let at = self.at();
         self.reporter.done(at, &done)?;
         drop(busy);
-        self.session.crew().close()
+        self.session.group().close()
     }
 
     /// What a processor's stages are set beside.
     fn ceiling(&self) -> Option<Ceiling> {
         let threads = self.config.run.threads.unwrap_or_else(crate::system::machine::cores);
-        let ranks_here = self.session.crew().len();
+        let ranks_here = self.session.group().len();
         (self.config.run.device != DeviceChoice::Cuda)
             .then(|| Ceiling::measure(self.config, threads, ranks_here))
     }
@@ -578,7 +578,7 @@ impl Run<'_> {
             samples_per_s: self.meter.samples_per_s(&self.session),
             peak_rss_bytes: report::peak_rss_bytes(),
             weights_digest: self.session.weights_digest()?,
-            exchange_bytes_per_step: self.session.crew().sent_per_step()?,
+            exchange_bytes_per_step: self.session.group().sent_per_step()?,
             data_bytes_read: Some(self.session.reader().progress().bytes_read)
                 .filter(|&bytes| bytes > 0),
             eval_share: self.meter.eval_share(&self.session),

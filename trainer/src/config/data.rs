@@ -228,7 +228,7 @@ impl ColumnsConfig {
 impl Config {
     /// Takes the numbers of columns from those that are named. Without dense columns there is no
     /// bottom network.
-    pub(super) fn settle_columns(&mut self) {
+    pub(super) fn resolve_columns(&mut self) {
         let data = &mut self.data;
         if !data.columns.is_empty() {
             (data.num_dense, data.num_sparse) =

@@ -23,7 +23,7 @@ impl Config {
         })
         .map_err(|error| value_error(&error, text, place))?;
         config.optimizer.resolve()?;
-        config.settle_columns();
+        config.resolve_columns();
         Ok(config)
     }
 
@@ -64,7 +64,7 @@ impl Config {
             }
         }
         settings.into_iter().try_for_each(|(key, value, _)| self.set(key, value))?;
-        self.settle_columns();
+        self.resolve_columns();
         self.optimizer.resolve()
     }
 

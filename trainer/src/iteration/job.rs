@@ -125,7 +125,7 @@ impl Job {
     }
 
     /// Whether this process has all ranks.
-    pub fn is_alone(&self) -> bool {
+    pub fn is_single_rank(&self) -> bool {
         self.communicator.is_none()
     }
 

@@ -39,7 +39,7 @@ pub(crate) use exchange::{ByNode, Devices, Exchange};
 use interaction::Interaction;
 use planned::Planned;
 pub(crate) use planned::{SlotBytes, slot_bytes};
-use sizes::{Exchanged, OVERFLOW_VOTE, Sizes, SlotIds};
+use sizes::{Exchanged, OVERFLOW_FLAG, Sizes, SlotIds};
 
 /// Parts of the model that can be switched off, to see what they are worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,8 +81,8 @@ pub struct Model {
     /// Gradients of replicated rows: 1 × [`HybridSet::frequent_len`].
     pub(crate) replicated_gradients: Mat,
     /// Numbers that are added up over all ranks with the gradients, for the host: 1 ×
-    /// [`NUM_VOTES`].
-    pub(crate) votes: Mat,
+    /// [`NUM_CONTROL_FLAGS`].
+    pub(crate) control_flags: Mat,
     /// Rows that owners send this rank: their vectors, later their gradients.
     pub(crate) recv_rows: Mat,
     /// Rows that it sends as an owner.
@@ -287,7 +287,7 @@ impl Model {
             replicated_gradients: leading(ids.leading.frequent),
             loss_sums: leading(ids.leading.loss_sums),
             device_steps: None,
-            votes: leading(ids.leading.votes),
+            control_flags: leading(ids.leading.control_flags),
             loss_scale: loss_scale(config, &arenas, &ids),
             record: mat(ids.record),
             all_logits: mat(ids.all_logits),
@@ -325,7 +325,7 @@ impl Model {
     }
 
     /// Whether this is the only rank: then nothing is exchanged.
-    pub fn is_alone(&self) -> bool {
+    pub fn is_single_rank(&self) -> bool {
         self.communicator.num_ranks() == 1
     }
 
@@ -402,7 +402,7 @@ impl Model {
     ) -> Result<f64> {
         let num_micro_batches = num_samples_of_all.div_ceil(self.share.micro_batch_size_of_all());
         let rows = num_micro_batches * self.share.sum_blocks();
-        let sum = match self.runs_ahead() {
+        let sum = match self.on_device() {
             true => self.sums_of(&self.slots[slot], rows, step)?,
             false => headlong_mlp::loss::total(&self.loss_sums.first_rows(rows)),
         };
@@ -415,7 +415,7 @@ impl Model {
         if self.loss_scale.is_none() {
             return Ok(None);
         }
-        if self.runs_ahead() {
+        if self.on_device() {
             Ok(Some(self.scaling_of(&self.slots[slot])))
         } else {
             self.loss_scale()
@@ -431,7 +431,7 @@ impl Model {
     /// Whether the step changes nothing, because a gradient is not finite: for the CPU's stages. A
     /// device finds it where it needs it.
     pub(crate) fn skips(&self) -> bool {
-        !self.runs_ahead() && self.loss_scale.as_ref().is_some_and(LossScale::skips)
+        !self.on_device() && self.loss_scale.as_ref().is_some_and(LossScale::skips)
     }
 
     /// Whether every batch of a call over slot `slot` is full and has the ids that were planned
@@ -466,7 +466,7 @@ impl Model {
 
     /// The logits of the last prediction, of all ranks.
     pub(crate) fn logits_of_all(&self) -> &Mat {
-        if self.is_alone() { &self.logits } else { &self.all_logits }
+        if self.is_single_rank() { &self.logits } else { &self.all_logits }
     }
 }
 
@@ -479,7 +479,7 @@ fn knows_all_ids(config: &Config, parts: &RankParts<'_>) -> bool {
 /// What the loss is multiplied by, where there is room for it.
 fn loss_scale(config: &Config, arenas: &Arenas, ids: &SlotIds) -> Option<LossScale> {
     let state = arenas.activations.mat(ids.loss_scale?);
-    let overflow = arenas.leading.mat(ids.leading.votes).columns(OVERFLOW_VOTE, 1);
+    let overflow = arenas.leading.mat(ids.leading.control_flags).columns(OVERFLOW_FLAG, 1);
     Some(LossScale { state, overflow, growth_interval: config.train.loss_scale_interval })
 }
 

@@ -7,7 +7,7 @@
 use crate::config::{Interaction, ModelConfig};
 use crate::error::failed;
 use crate::iteration::model::{Model, ScaleState, is_scale};
-use crate::iteration::ranks::Crew;
+use crate::iteration::ranks::RankGroup;
 use crate::iteration::table_state::{Group, find_groups};
 use crate::state::checkpoint::{
     Cause, CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, LossScaleState,
@@ -119,12 +119,12 @@ fn kind_with_options(spec: &TableSpec) -> String {
     }
 }
 
-impl Crew {
+impl RankGroup {
     fn find_groups(&self) -> Vec<Group> {
-        // Asked before the engines are held: it looks at the first of them itself.
+        // Asked before the workers are held: it looks at the first of them itself.
         let remote = self.has_remote_ranks();
-        let engines: Vec<_> = (0..self.len()).map(|rank| self.engine(rank)).collect();
-        let models: Vec<&Model> = engines.iter().map(|engine| engine.model()).collect();
+        let workers: Vec<_> = (0..self.len()).map(|rank| self.worker(rank)).collect();
+        let models: Vec<&Model> = workers.iter().map(|worker| worker.model()).collect();
         find_groups(&models, remote)
     }
 
@@ -172,7 +172,7 @@ impl Crew {
         }
         let mut state = ScaleState::first(saved.scale as f32);
         (state.good_steps, state.num_skipped) = (saved.good_steps, saved.skipped_steps);
-        (0..self.len()).try_for_each(|rank| self.engine(rank).set_loss_scale(Some(state)))
+        (0..self.len()).try_for_each(|rank| self.worker(rank).set_loss_scale(Some(state)))
     }
 
     /// Threads that save a checkpoint: one for each rank of this process. With ranks in other
@@ -192,15 +192,15 @@ impl Crew {
     }
 }
 
-impl Crew {
-    /// Copies all weights and states to a crew of the same model.
+impl RankGroup {
+    /// Copies all weights and states to a group of the same model.
     pub(crate) fn copy_state_to(&self, other: &mut Self) -> crate::error::Result<()> {
         self.copy_tensors_to(Some(other), &|_, _| true)
     }
 
-    /// Copies all weights, and no states, to a crew of the same model, whose tables may lie
+    /// Copies all weights, and no states, to a group of the same model, whose tables may lie
     /// otherwise, by the threads of `pool`. Where ranks live in other processes, all of them call
-    /// it, and those that have no such crew only give their rows.
+    /// it, and those that have no such group only give their rows.
     pub(crate) fn copy_weights_to(
         &self,
         other: Option<&mut Self>,
@@ -224,8 +224,8 @@ impl Crew {
         /// Elements that a thread copies at a time: half of the second-level cache of a core.
         const TILE_ELEMENTS: usize = 64 << 10;
         let first = self.first();
-        let ranks: Vec<_> = (0..other.len()).map(|rank| other.engine(rank)).collect();
-        if first.model().runs_ahead() || ranks.iter().any(|rank| rank.model().runs_ahead()) {
+        let ranks: Vec<_> = (0..other.len()).map(|rank| other.worker(rank)).collect();
+        if first.model().on_device() || ranks.iter().any(|rank| rank.model().on_device()) {
             return false;
         }
         let from = first.model().weights.read_all::<f32>();
@@ -242,7 +242,7 @@ impl Crew {
     /// Says which tables it has copied.
     fn copy_plain_tables_to(&self, other: &Self, pool: &Pool) -> Vec<bool> {
         let [from, to] = [self, other]
-            .map(|crew| (0..crew.len()).map(|rank| crew.engine(rank)).collect::<Vec<_>>());
+            .map(|group| (0..group.len()).map(|rank| group.worker(rank)).collect::<Vec<_>>());
         let [from, to] = [&from, &to]
             .map(|ranks| ranks.iter().map(|rank| &rank.model().tables).collect::<Vec<_>>());
         copy_weights(pool, &from, &to)
@@ -281,7 +281,7 @@ impl Crew {
 /// Where ranks live in several processes, all of them read the same rows in the same order: each
 /// read is an exchange, and so is a look at the layout where tables hold raw ids or rows that share
 /// storage.
-impl CheckpointSource for Crew {
+impl CheckpointSource for RankGroup {
     fn layout(&self) -> Layout {
         let groups = self.find_groups();
         let tables = groups.iter().map(|group| group.layout.clone()).collect();
@@ -299,7 +299,7 @@ impl CheckpointSource for Crew {
         }
         let groups = self.groups();
         for rank in 0..self.len() {
-            groups[tensor.index].read(self.engine(rank).model(), tensor.state, first_row, out)?;
+            groups[tensor.index].read(self.worker(rank).model(), tensor.state, first_row, out)?;
         }
         if remote {
             gather_rows(self.first().model(), out)?;
@@ -322,7 +322,7 @@ fn gather_rows(model: &Model, rows: &mut [f32]) -> Result<(), Cause> {
     Ok(())
 }
 
-impl CheckpointSink for Crew {
+impl CheckpointSink for RankGroup {
     fn layout(&self) -> Layout {
         CheckpointSource::layout(self)
     }
@@ -330,7 +330,7 @@ impl CheckpointSink for Crew {
     fn write(&mut self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause> {
         if tensor.section == Section::Dense {
             for rank in 0..self.len() {
-                self.engine(rank).model().write_dense(tensor, first_row, values)?;
+                self.worker(rank).model().write_dense(tensor, first_row, values)?;
             }
             return Ok(());
         }
@@ -340,7 +340,7 @@ impl CheckpointSink for Crew {
         let group = &mut Arc::make_mut(&mut groups)[tensor.index];
         group.take_ids(tensor.state, first_row, values);
         for rank in 0..self.len() {
-            group.write(self.engine(rank).model(), tensor.state, first_row, values)?;
+            group.write(self.worker(rank).model(), tensor.state, first_row, values)?;
         }
         self.set_groups_shared(groups);
         Ok(())

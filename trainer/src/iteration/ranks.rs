@@ -1,7 +1,7 @@
-//! The crew: all ranks of this process, each with its engine on its own thread, working on the same
-//! batches.
+//! The rank group: all ranks of this process, each with its worker on its own thread, working on
+//! the same batches.
 //!
-//! One rank is a crew of one and runs on the caller's thread. Several ranks meet in their
+//! One rank is a group of one and runs on the caller's thread. Several ranks meet in their
 //! collectives, so each needs a thread of its own for as long as a call lasts; when one fails, it
 //! tells the others, and the call returns what went wrong first.
 
@@ -16,7 +16,7 @@ use crate::iteration::lanes::Lanes;
 use crate::iteration::model::{Ablation, Model, RankParts, table_specs};
 use crate::iteration::table_state::Group;
 use crate::iteration::trace::{Record, Recorder, write_trace};
-use crate::iteration::worker::{Engine, StepLoss, StepRates};
+use crate::iteration::worker::{RankWorker, StepLoss, StepRates};
 use crate::report::ExchangeBytes;
 use crate::system::input::read_text;
 use crate::system::machine::use_instructions;
@@ -37,12 +37,12 @@ use std::time::Instant;
 mod rest;
 mod stream;
 
-use rest::come_to_rest;
+use rest::quiesce;
 use stream::{place_on_machine, stream_of};
 
 /// The ranks of this process.
-pub struct Crew {
-    ranks: Vec<Mutex<Engine>>,
+pub struct RankGroup {
+    ranks: Vec<Mutex<RankWorker>>,
     /// One thread a rank.
     threads: Pool,
     /// What its models were built from, where they can be built again with rows placed otherwise.
@@ -51,7 +51,7 @@ pub struct Crew {
     pub(crate) groups: Mutex<Arc<Vec<Group>>>,
 }
 
-/// What the models of a crew are built from, besides communicators and the places of rows.
+/// What the models of a group are built from, besides communicators and the places of rows.
 #[derive(Clone)]
 struct Blueprint {
     table_rows: Vec<u64>,
@@ -63,8 +63,8 @@ struct Blueprint {
     begun: Instant,
 }
 
-/// What a crew is built from, besides a configuration.
-pub struct CrewOptions<'a> {
+/// What a group is built from, besides a configuration.
+pub struct RankGroupOptions<'a> {
     /// Threads of all ranks of this process together.
     pub threads: usize,
     /// Where every row lies. None: every row has one owner, by a formula.
@@ -82,7 +82,7 @@ pub struct CrewOptions<'a> {
     pub taken_devices: usize,
 }
 
-impl<'a> CrewOptions<'a> {
+impl<'a> RankGroupOptions<'a> {
     /// All ranks are threads of this process, every row has one owner, nothing is recorded.
     pub fn new(threads: usize, registry: &'a Registry) -> Self {
         Self {
@@ -148,7 +148,7 @@ pub fn tuned_comm_options(config: &Config) -> Result<CommOptions> {
     Ok(CommOptions { tuning: Some(Arc::new(tuning)), ..comm_options(config) })
 }
 
-impl Crew {
+impl RankGroup {
     /// The one rank that applies a model, on the device that `config` names.
     ///
     /// # Errors
@@ -159,14 +159,18 @@ impl Crew {
         threads: usize,
         registry: &Registry,
     ) -> Result<Self> {
-        Self::build(config, table_rows, CrewOptions::new(threads, registry))
+        Self::build(config, table_rows, RankGroupOptions::new(threads, registry))
     }
 
     /// Builds the ranks of this process.
     ///
     /// # Errors
     /// As [`Model::of_rank`].
-    pub fn build(config: &Config, table_rows: &[u64], options: CrewOptions<'_>) -> Result<Self> {
+    pub fn build(
+        config: &Config,
+        table_rows: &[u64],
+        options: RankGroupOptions<'_>,
+    ) -> Result<Self> {
         if config.run.instructions != Instructions::Auto {
             use_instructions(config.run.instructions)?;
         }
@@ -204,7 +208,7 @@ impl Crew {
         partition: &Arc<Partition>,
         ids: IdsChoice,
     ) -> Result<Self> {
-        let engines = communicators.into_iter().map(|communicator| {
+        let workers = communicators.into_iter().map(|communicator| {
             let stream = stream_of(
                 config,
                 &communicator,
@@ -220,12 +224,12 @@ impl Crew {
                 ScheduleChoice::Overlapped => Lanes::overlapped(stream)?,
                 ScheduleChoice::Captured => Lanes::captured(stream)?,
             };
-            Ok(Engine::new(model, lanes, Recorder::since(blueprint.record, blueprint.begun)))
+            Ok(RankWorker::new(model, lanes, Recorder::since(blueprint.record, blueprint.begun)))
         });
-        let mut crew = Self::new(engines.collect::<Result<_>>()?)?;
-        crew.all(Engine::meet_devices)?;
-        crew.blueprint = Some(blueprint);
-        Ok(crew)
+        let mut group = Self::new(workers.collect::<Result<_>>()?)?;
+        group.all(RankWorker::init_device_comm)?;
+        group.blueprint = Some(blueprint);
+        Ok(group)
     }
 
     /// The kinds of tables that it was built with.
@@ -243,16 +247,16 @@ impl Crew {
     /// are in memory together for as long as it takes; with ranks in other processes, all call it.
     ///
     /// # Errors
-    /// Memory that the system refuses, a rank that is gone; then the crew is as it was.
-    pub fn place_anew(&mut self, partition: &Arc<Partition>) -> Result<()> {
+    /// Memory that the system refuses, a rank that is gone; then the group is as it was.
+    pub fn repartition(&mut self, partition: &Arc<Partition>) -> Result<()> {
         // Steps on their way read the old rows, and their losses are told.
-        self.settle()?;
+        self.drain()?;
         let blueprint = self.blueprint.clone();
         let blueprint = blueprint.ok_or_else(|| {
-            Error::unsupported("placing rows anew", "this crew was put together by hand")
+            Error::unsupported("placing rows anew", "this group was put together by hand")
         })?;
         let communicators = (0..self.len())
-            .map(|rank| Arc::clone(&self.engine(rank).model().communicator))
+            .map(|rank| Arc::clone(&self.worker(rank).model().communicator))
             .collect();
         let (config, ids) = {
             let first = self.first();
@@ -266,47 +270,47 @@ impl Crew {
         self.copy_state_to(&mut anew)?;
         anew.weights_changed();
         for rank in 0..self.len() {
-            anew.engine(rank).take_over(&mut self.engine(rank))?;
+            anew.worker(rank).adopt(&mut self.worker(rank))?;
         }
         if anew.is_primed() {
-            anew.all(Engine::route_again)?;
+            anew.all(RankWorker::route_again)?;
         }
         *self = anew;
         Ok(())
     }
 
-    /// A crew of these engines, in the order of their ranks.
+    /// A group of these workers, in the order of their ranks.
     ///
     /// # Errors
     /// Where the system does not give each its thread: they wait for each other.
     ///
     /// # Panics
     /// When there is none.
-    pub fn new(engines: Vec<Engine>) -> Result<Self> {
-        assert!(!engines.is_empty(), "a crew has at least one rank");
-        let threads = Pool::exactly(engines.len());
+    pub fn new(workers: Vec<RankWorker>) -> Result<Self> {
+        assert!(!workers.is_empty(), "a group has at least one rank");
+        let threads = Pool::exactly(workers.len());
         let threads = threads.map_err(|error| failed("the ranks cannot be started", error))?;
-        Ok(Self::on_threads(threads, engines))
+        Ok(Self::on_threads(threads, workers))
     }
 
-    /// A crew of one rank.
-    pub fn of_one(engine: Engine) -> Self {
-        Self::on_threads(Pool::new(1), vec![engine])
+    /// A group of one rank.
+    pub fn of_one(worker: RankWorker) -> Self {
+        Self::on_threads(Pool::new(1), vec![worker])
     }
 
-    fn on_threads(threads: Pool, engines: Vec<Engine>) -> Self {
-        let ranks = engines.into_iter().map(Mutex::new).collect();
+    fn on_threads(threads: Pool, workers: Vec<RankWorker>) -> Self {
+        let ranks = workers.into_iter().map(Mutex::new).collect();
         Self { ranks, threads, blueprint: None, groups: Mutex::default() }
     }
 
-    /// The engine of the first rank of this process: what all ranks agree on can be read here.
-    pub fn first(&self) -> MutexGuard<'_, Engine> {
-        self.engine(0)
+    /// The worker of the first rank of this process: what all ranks agree on can be read here.
+    pub fn first(&self) -> MutexGuard<'_, RankWorker> {
+        self.worker(0)
     }
 
-    /// The engine of the `index`-th rank of this process.
-    pub fn engine(&self, index: usize) -> MutexGuard<'_, Engine> {
-        // An engine that panicked has ended the run; what it holds can still be looked at.
+    /// The worker of the `index`-th rank of this process.
+    pub fn worker(&self, index: usize) -> MutexGuard<'_, RankWorker> {
+        // A worker that panicked has ended the run; what it holds can still be looked at.
         self.ranks[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -315,7 +319,7 @@ impl Crew {
         self.ranks.len()
     }
 
-    /// Never: a crew has at least one rank.
+    /// Never: a group has at least one rank.
     pub fn is_empty(&self) -> bool {
         self.ranks.is_empty()
     }
@@ -325,20 +329,20 @@ impl Crew {
     ///
     /// # Errors
     /// The cause, where a rank fails: not what the others say of having lost it.
-    pub fn all<T: Send>(&self, work: impl Fn(&mut Engine) -> Result<T> + Sync) -> Result<T> {
+    pub fn all<T: Send>(&self, work: impl Fn(&mut RankWorker) -> Result<T> + Sync) -> Result<T> {
         if self.ranks.len() == 1 {
-            let mut engine = self.engine(0);
-            return work(&mut engine).inspect_err(|error| engine.model().abort(error));
+            let mut worker = self.worker(0);
+            return work(&mut worker).inspect_err(|error| worker.model().abort(error));
         }
         let results: Vec<Mutex<Option<std::thread::Result<Result<T>>>>> =
             self.ranks.iter().map(|_| Mutex::new(None)).collect();
         self.threads.run(self.ranks.len(), &|rank| {
-            let mut engine = self.engine(rank);
-            let result = catch_unwind(AssertUnwindSafe(|| work(&mut engine)));
+            let mut worker = self.worker(rank);
+            let result = catch_unwind(AssertUnwindSafe(|| work(&mut worker)));
             match &result {
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) => engine.model().abort(error),
-                Err(_) => engine.model().abort(&Error::Usage("it has panicked".to_owned())),
+                Ok(Err(error)) => worker.model().abort(error),
+                Err(_) => worker.model().abort(&Error::Usage("it has panicked".to_owned())),
             }
             *results[rank].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         });
@@ -349,54 +353,54 @@ impl Crew {
         first_or_cause(results)
     }
 
-    /// As [`Engine::prime`], on all ranks.
+    /// As [`RankWorker::prime`], on all ranks.
     ///
     /// # Errors
     /// As there.
     pub fn prime(&self, batch: &Batch) -> Result<()> {
-        self.all(|engine| engine.prime(batch))
+        self.all(|worker| worker.prime(batch))
     }
 
-    /// As [`Engine::step`], on all ranks.
+    /// As [`RankWorker::step`], on all ranks.
     ///
     /// # Errors
     /// As there.
     pub fn step(&self, rates: StepRates, next: Option<&Batch>) -> Result<f64> {
-        self.all(|engine| engine.step(rates, next))
+        self.all(|worker| worker.step(rates, next))
     }
 
-    /// As [`Engine::enqueue`], on all ranks.
+    /// As [`RankWorker::enqueue`], on all ranks.
     ///
     /// # Errors
     /// As there.
     pub fn enqueue(&self, rates: StepRates, next: Option<&Batch>) -> Result<()> {
-        self.all(|engine| engine.enqueue(rates, next))
+        self.all(|worker| worker.enqueue(rates, next))
     }
 
-    /// As [`Engine::settle`], on all ranks.
+    /// As [`RankWorker::drain`], on all ranks.
     ///
     /// # Errors
     /// As there.
-    pub fn settle(&self) -> Result<()> {
-        self.all(Engine::settle)
+    pub fn drain(&self) -> Result<()> {
+        self.all(RankWorker::drain)
     }
 
-    /// As [`Engine::take_losses`]: they are those of all ranks.
+    /// As [`RankWorker::take_losses`]: they are those of all ranks.
     pub fn take_losses(&self, take: &mut dyn FnMut(StepLoss)) {
-        let mut engines = (0..self.len()).map(|rank| self.engine(rank));
-        if let Some(mut first) = engines.next() {
+        let mut workers = (0..self.len()).map(|rank| self.worker(rank));
+        if let Some(mut first) = workers.next() {
             first.take_losses(take);
         }
-        engines.for_each(|mut engine| engine.take_losses(&mut |_| {}));
+        workers.for_each(|mut worker| worker.take_losses(&mut |_| {}));
     }
 
     /// Predicts `batch` and hands logits and labels (empty where there are none) to `take`, in the
     /// order of the samples.
     ///
     /// # Errors
-    /// As [`Engine::predict`].
+    /// As [`RankWorker::predict`].
     pub fn predict(&self, batch: &Batch, take: &mut dyn FnMut(&[f32], &[f32])) -> Result<()> {
-        self.all(|engine| engine.predict(batch))?;
+        self.all(|worker| worker.predict(batch))?;
         self.first().logits(batch.num_samples, &mut |logits| take(logits, &batch.labels));
         Ok(())
     }
@@ -404,9 +408,9 @@ impl Crew {
     /// Predicts `batch` and keeps each rank's scores.
     ///
     /// # Errors
-    /// As [`Engine::evaluate`].
+    /// As [`RankWorker::evaluate`].
     pub fn evaluate(&self, batch: &Batch) -> Result<()> {
-        self.all(|engine| engine.evaluate(batch))
+        self.all(|worker| worker.evaluate(batch))
     }
 
     /// Rows of each table.
@@ -446,9 +450,9 @@ impl Crew {
             file.push(format!(".rank{}", self.first().model().communicator.rank().0));
         }
         let file = PathBuf::from(file);
-        let engines: Vec<_> = (0..self.len()).map(|index| self.engine(index)).collect();
+        let workers: Vec<_> = (0..self.len()).map(|index| self.worker(index)).collect();
         let ranks =
-            engines.iter().map(|engine| (engine.model().communicator.rank().0, engine.recorder()));
+            workers.iter().map(|worker| (worker.model().communicator.rank().0, worker.recorder()));
         write_trace(&file, ranks)?;
         Ok(file)
     }
@@ -459,7 +463,7 @@ impl Crew {
     /// # Errors
     /// A rank that is gone.
     pub fn sent_per_step(&self) -> Result<Option<ExchangeBytes>> {
-        let sent = (0..self.len()).map(|index| self.engine(index).sent());
+        let sent = (0..self.len()).map(|index| self.worker(index).sent());
         let mut sums = sent.fold([0, 0, 0], |[steps, intra, inter], sent| {
             [sent.steps.max(steps), intra + sent.intra_node_bytes, inter + sent.inter_node_bytes]
         });
@@ -502,22 +506,22 @@ impl Crew {
     /// # Errors
     /// A rank that has failed meanwhile.
     pub fn close(&self) -> Result<()> {
-        self.all(|engine| {
-            engine.model().communicator.close().map_err(exchange_failed("the last words"))
+        self.all(|worker| {
+            worker.model().communicator.close().map_err(exchange_failed("the last words"))
         })
     }
 
-    /// As [`Engine::weights_changed`], on all ranks.
+    /// As [`RankWorker::weights_changed`], on all ranks.
     pub fn weights_changed(&self) {
-        self.ranks.iter().enumerate().for_each(|(rank, _)| self.engine(rank).weights_changed());
+        self.ranks.iter().enumerate().for_each(|(rank, _)| self.worker(rank).weights_changed());
     }
 }
 
-impl Drop for Crew {
+impl Drop for RankGroup {
     fn drop(&mut self) {
-        let engines: Vec<_> = (0..self.len()).map(|index| self.engine(index)).collect();
-        let at_rest = come_to_rest(&engines.iter().map(|engine| &**engine).collect::<Vec<_>>());
-        drop(engines);
+        let workers: Vec<_> = (0..self.len()).map(|index| self.worker(index)).collect();
+        let at_rest = quiesce(&workers.iter().map(|worker| &**worker).collect::<Vec<_>>());
+        drop(workers);
         if !at_rest {
             // What is freed under a device that still writes would end the process: rather none of
             // it is.
@@ -550,6 +554,6 @@ fn first_or_cause<T>(results: impl Iterator<Item = std::thread::Result<Result<T>
     match (cause, first) {
         (Some(error), _) => Err(error),
         (None, Some(value)) => Ok(value),
-        (None, None) => unreachable!("a crew has at least one rank"),
+        (None, None) => unreachable!("a group has at least one rank"),
     }
 }

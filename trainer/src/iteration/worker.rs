@@ -1,11 +1,11 @@
-//! The engine: one rank's model and its lanes, fed with batches one by one. It knows no files and
+//! The worker: one rank's model and its lanes, fed with batches one by one. It knows no files and
 //! no checkpoints, so that benches, tests and programs with data of their own drive the same
 //! iteration as `headlong train`. All ranks of this process together are a
-//! [`crate::iteration::ranks::Crew`].
+//! [`crate::iteration::ranks::RankGroup`].
 //!
-//! Two slots hold batches: the one of now and the one of next. [`Engine::prime`] fills the first;
-//! each [`Engine::step`] trains on now while next is copied and routed. Batches are those of all
-//! ranks: the engine takes its share of them.
+//! Two slots hold batches: the one of now and the one of next. [`RankWorker::prime`] fills the
+//! first; each [`RankWorker::step`] trains on now while next is copied and routed. Batches are
+//! those of all ranks: the worker takes its share of them.
 
 use crate::error::failed;
 use crate::error::{Error, Result};
@@ -41,7 +41,7 @@ impl StepRates {
 }
 
 /// A model that can be trained batch by batch.
-pub struct Engine {
+pub struct RankWorker {
     model: Model,
     lanes: Lanes,
     recorder: Recorder,
@@ -101,8 +101,8 @@ pub struct Sent {
     pub inter_node_bytes: u64,
 }
 
-impl Engine {
-    /// An engine over a built model.
+impl RankWorker {
+    /// A worker over a built model.
     pub fn new(model: Model, lanes: Lanes, recorder: Recorder) -> Self {
         let pending = VecDeque::with_capacity(MOST_PENDING);
         // Whoever never takes losses keeps the last few.
@@ -133,8 +133,8 @@ impl Engine {
     ///
     /// # Errors
     /// A rank without what all of them need, or one that is gone.
-    pub(crate) fn meet_devices(&mut self) -> Result<()> {
-        self.model.meet_devices(self.lanes.stream(Lane::Comm))
+    pub(crate) fn init_device_comm(&mut self) -> Result<()> {
+        self.model.init_device_comm(self.lanes.stream(Lane::Comm))
     }
 
     /// The CUDA device that the lanes work on, where it is one.
@@ -178,7 +178,7 @@ impl Engine {
     /// # Errors
     /// Ids out of range, batches larger than planned.
     pub fn prime(&mut self, batch: &Batch) -> Result<()> {
-        self.settle()?;
+        self.drain()?;
         let call = training_call(&self.model, self.now, Some((self.now, batch)), StepRates::NONE);
         self.model.hand_over(&call)?;
         self.lanes.walk(&self.preparation, &self.model, &call, &mut self.recorder)?;
@@ -189,16 +189,16 @@ impl Engine {
 
     /// Trains on the batch of now and prepares `next`, which becomes the batch of now. Returns the
     /// mean loss of the batch, over the samples of all ranks, for which it waits:
-    /// [`Engine::enqueue`] does not.
+    /// [`RankWorker::enqueue`] does not.
     ///
     /// # Errors
-    /// As [`Engine::enqueue`].
+    /// As [`RankWorker::enqueue`].
     ///
     /// # Panics
     /// When there is no batch of now.
     pub fn step(&mut self, rates: StepRates, next: Option<&Batch>) -> Result<f64> {
         self.enqueue(rates, next)?;
-        self.settle()?;
+        self.drain()?;
         let last = self.finished.back().map_or(f64::NAN, |last| last.loss);
         self.finished.clear();
         Ok(last)
@@ -216,7 +216,7 @@ impl Engine {
     /// # Panics
     /// When there is no batch of now.
     pub fn enqueue(&mut self, rates: StepRates, next: Option<&Batch>) -> Result<()> {
-        assert!(self.primed, "a step needs a batch: prime the engine first");
+        assert!(self.primed, "a step needs a batch: prime the worker first");
         while self.pending.len() >= MOST_PENDING {
             self.complete_oldest()?;
         }
@@ -234,7 +234,7 @@ impl Engine {
         self.pending.push_back(Pending { rates, slot: now, num_samples_of_all });
         self.now = other;
         self.primed = next.is_some();
-        if self.model.runs_ahead() { Ok(()) } else { self.complete_oldest() }
+        if self.model.on_device() { Ok(()) } else { self.complete_oldest() }
     }
 
     /// Waits for all steps that are on their way, and asks the device for what it has flagged
@@ -243,7 +243,7 @@ impl Engine {
     /// # Errors
     /// A loss that is no number, a device that has failed, more rows for one owner than a slot was
     /// planned for (names the table).
-    pub fn settle(&mut self) -> Result<()> {
+    pub fn drain(&mut self) -> Result<()> {
         while !self.pending.is_empty() {
             self.complete_oldest()?;
         }
@@ -263,7 +263,7 @@ impl Engine {
         if !loss.is_finite() {
             let call = training_call(&self.model, slot, None, rates);
             // Once a device has gone on to other batches, it alone can tell where it began.
-            let found = match self.model.runs_ahead() {
+            let found = match self.model.on_device() {
                 true => self.model.found_non_finite(slot, rates.number, &call),
                 false => self.model.first_non_finite(&call),
             };
@@ -315,14 +315,14 @@ impl Engine {
         self.model.slots[self.now].num_samples_of_all()
     }
 
-    /// Goes on where `former` stands, an engine of the same rank and model whose weights this one
+    /// Goes on where `former` stands, a worker of the same rank and model whose weights this one
     /// has already: batch of now, times, counts.
-    pub(crate) fn take_over(&mut self, former: &mut Self) -> Result<()> {
+    pub(crate) fn adopt(&mut self, former: &mut Self) -> Result<()> {
         (self.primed, self.sent, self.latest) = (former.primed, former.sent, former.latest);
         std::mem::swap(&mut self.finished, &mut former.finished);
         std::mem::swap(&mut self.recorder, &mut former.recorder);
         let (slot, former_slot) = (&self.model.slots[self.now], &former.model.slots[former.now]);
-        slot.take_over(former_slot);
+        slot.adopt(former_slot);
         self.set_loss_scale(former.loss_scale()?)
     }
 
@@ -361,7 +361,7 @@ impl Engine {
         self.model.slots[self.now].batch().position
     }
 
-    /// Predicts `batch`; [`Engine::logits`] has the result. Changes no weight and no batch of
+    /// Predicts `batch`; [`RankWorker::logits`] has the result. Changes no weight and no batch of
     /// training.
     ///
     /// # Errors
@@ -371,17 +371,17 @@ impl Engine {
         let mut call = evaluation_call(&self.model, batch);
         call.num_samples_of_all = num_samples;
         self.lanes.walk(&self.gather, &self.model, &call, &mut self.recorder)?;
-        if self.model.runs_ahead() {
+        if self.model.on_device() {
             self.logits =
                 self.model.logits_on_host(self.model.logits_of_all(), batch.num_samples)?;
         }
         Ok(())
     }
 
-    /// Predicts `batch` and keeps this rank's scores: [`Engine::take_scores`].
+    /// Predicts `batch` and keeps this rank's scores: [`RankWorker::take_scores`].
     ///
     /// # Errors
-    /// As [`Engine::predict`].
+    /// As [`RankWorker::predict`].
     ///
     /// # Panics
     /// When the batch has no labels.
@@ -390,7 +390,7 @@ impl Engine {
         let mine = self.model.share.in_evaluation(num_samples);
         let labels =
             &batch.labels[mine.start.min(batch.num_samples)..mine.end.min(batch.num_samples)];
-        match self.model.runs_ahead() {
+        match self.model.on_device() {
             true => {
                 let logits = self.model.logits_on_host(&self.model.logits, labels.len())?;
                 self.scores.extend(&logits, labels);
@@ -403,7 +403,7 @@ impl Engine {
     }
 
     /// This rank's scores of all batches that were evaluated since the last call. They may be given
-    /// back ([`Engine::reuse_scores`]).
+    /// back ([`RankWorker::reuse_scores`]).
     pub fn take_scores(&mut self) -> Scores {
         std::mem::take(&mut self.scores)
     }
@@ -418,7 +418,7 @@ impl Engine {
     /// captured, a short batch is made full by its last sample, so that the same graph runs. A
     /// logit depends on its own sample alone.
     fn forward(&mut self, batch: &Batch) -> Result<usize> {
-        self.settle()?;
+        self.drain()?;
         let full = self.model.config.eval.batch_size;
         let is_padded = self.lanes.captures() && (1..full).contains(&batch.num_samples);
         if is_padded {
@@ -438,18 +438,18 @@ impl Engine {
 
     /// Hands the first `num_samples` logits of the last prediction to `take`, those of all ranks.
     pub fn logits(&self, num_samples: usize, take: &mut dyn FnMut(&[f32])) {
-        match self.model.runs_ahead() {
+        match self.model.on_device() {
             true => take(&self.logits[..num_samples]),
             false => take(&self.model.logits_of_all().read::<f32>().data()[..num_samples]),
         }
     }
 
-    /// Sets the number that this rank adds to number `index` of the next step's votes.
+    /// Sets the number that this rank adds to number `index` of the next step's control flags.
     ///
     /// # Errors
     /// A device that has failed.
-    pub fn vote(&self, index: usize, value: f32) -> Result<()> {
-        let vote = self.model.votes.columns(index, 1);
+    pub fn set_control_flag(&self, index: usize, value: f32) -> Result<()> {
+        let vote = self.model.control_flags.columns(index, 1);
         vote.copy_from::<f32>(&[value]).map_err(|error| failed("a vote cannot be given", error))
     }
 
@@ -457,9 +457,9 @@ impl Engine {
     ///
     /// # Errors
     /// A device that has failed.
-    pub fn votes(&self, index: usize) -> Result<f32> {
-        let votes = self.model.votes.columns(index, 1).to_vec::<f32>();
-        Ok(votes.map_err(|error| failed("the votes cannot be read", error))?[0])
+    pub fn control_flag(&self, index: usize) -> Result<f32> {
+        let control_flags = self.model.control_flags.columns(index, 1).to_vec::<f32>();
+        Ok(control_flags.map_err(|error| failed("the control flags cannot be read", error))?[0])
     }
 }
 

@@ -9,7 +9,7 @@
 use crate::config::{Config, DeduplicateChoice};
 use crate::error::Result;
 use crate::iteration::model::table_specs;
-use crate::iteration::ranks::Crew;
+use crate::iteration::ranks::RankGroup;
 use crate::plan::placement::{Placement, count};
 use headlong_embedding::hybrid::statistics::{Collector, Statistics, StatisticsOptions};
 use headlong_embedding::hybrid::{Partition, Place};
@@ -48,35 +48,35 @@ impl DriftWatch {
         count(&mut self.collector, batch);
     }
 
-    /// Looks at what was counted since the last look; places the rows of `crew` anew where that
+    /// Looks at what was counted since the last look; places the rows of `group` anew where that
     /// pays. Returns what was found and the statistics that the rows are placed by now.
     ///
     /// # Errors
-    /// As [`Crew::place_anew`].
+    /// As [`RankGroup::repartition`].
     pub fn look(
         &mut self,
         config: &Config,
-        crew: &mut Crew,
+        group: &mut RankGroup,
     ) -> Result<Option<(Drift, Statistics)>> {
         let counted = std::mem::replace(&mut self.collector, collector(config, &self.table_rows));
         if counted.num_samples() == 0 {
             return Ok(None);
         }
         let statistics = counted.finish();
-        let measured = covered_share(&statistics, &crew.partition());
+        let measured = covered_share(&statistics, &group.partition());
         if self.expected - measured <= config.hybrid.repartition_drift {
             return Ok(None);
         }
-        let decided = decided(config, crew);
-        let topology = crew.first().model().communicator.topology().clone();
+        let decided = decided(config, group);
+        let topology = group.first().model().communicator.topology().clone();
         let placement = Placement::new(
             &decided,
             &self.table_rows,
             &topology,
             Some(&statistics),
-            &crew.registry(),
+            &group.registry(),
         )?;
-        crew.place_anew(&placement.partition)?;
+        group.repartition(&placement.partition)?;
         let frequent_rows = placement.split.as_ref().map_or(0, |split| split.frequent_rows());
         let covered_share = covered_share(&statistics, &placement.partition);
         let drift = Drift { expected: self.expected, measured, frequent_rows, covered_share };
@@ -89,12 +89,12 @@ fn collector(config: &Config, table_rows: &[u64]) -> Collector {
     Collector::new(&table_specs(config, table_rows), &StatisticsOptions::default())
 }
 
-/// `config`, with the way of exchanging that the crew was built for: rows move, buffers do not
+/// `config`, with the way of exchanging that the group was built for: rows move, buffers do not
 /// change their kind.
-fn decided(config: &Config, crew: &Crew) -> Config {
+fn decided(config: &Config, group: &RankGroup) -> Config {
     let mut config = config.clone();
-    let comm = crew.first().model().config.comm.clone();
-    // A crew that was built without a split has decided nothing, and merges on each rank.
+    let comm = group.first().model().config.comm.clone();
+    // A group that was built without a split has decided nothing, and merges on each rank.
     let deduplicate = match comm.deduplicate {
         DeduplicateChoice::Auto => DeduplicateChoice::Rank,
         decided => decided,

@@ -21,7 +21,7 @@ use crate::data::{self, EvaluationData, TrainingReader};
 use crate::error::Result;
 use crate::error::exchange_failed;
 use crate::error::failed;
-use crate::iteration::ranks::Crew;
+use crate::iteration::ranks::RankGroup;
 use crate::iteration::worker::{StepLoss, StepRates};
 use crate::metrics::EvalMetrics;
 use crate::metrics::Scores;
@@ -49,10 +49,10 @@ pub const DICTIONARY_BLOB: &str = "dictionary.bin";
 /// File of a checkpoint that holds the effective configuration.
 pub const CONFIG_BLOB: &str = "config.toml";
 
-/// The number of a step's votes that says that a rank wishes to stop.
-const STOP_VOTE: usize = 0;
+/// The number of a step's control flags that says that a rank wishes to stop.
+const STOP_FLAG: usize = 0;
 
-/// Steps of a device between two looks at the votes.
+/// Steps of a device between two looks at the control flags.
 const STEPS_BETWEEN_LOOKS: u64 = 8;
 
 /// What a session trains on.
@@ -111,7 +111,7 @@ pub struct Memory {
 /// A model in training.
 pub struct Session {
     config: Config,
-    crew: Crew,
+    group: RankGroup,
     data: SessionData,
     reader: MultiHotReader<TrainingReader>,
     /// Gives its buffers to the reader and gets the next batch, which all ranks take their shares
@@ -162,7 +162,7 @@ impl Session {
     /// data; a checkpoint directory that another process uses.
     pub fn open(
         config: &Config,
-        mut crew: Crew,
+        mut group: RankGroup,
         mut data: SessionData,
         start: &Start<'_>,
     ) -> Result<Self> {
@@ -171,16 +171,16 @@ impl Session {
         match start {
             Start::Fresh => {}
             Start::WeightsOf(checkpoint) => {
-                load(&mut crew, checkpoint, &data.fingerprint, Select::WeightsOnly)?
+                load(&mut group, checkpoint, &data.fingerprint, Select::WeightsOnly)?
             }
             Start::Resume(checkpoint) => {
                 let state = &checkpoint.manifest().state;
                 if !data.may_differ {
                     data_key::refuse_other_files(&state.train_files, &data.train_files)?;
                 }
-                load(&mut crew, checkpoint, &data.fingerprint, Select::All)?;
+                load(&mut group, checkpoint, &data.fingerprint, Select::All)?;
                 (step, samples, last_metrics) = (state.step, state.samples, state.metrics);
-                state.loss_scale.iter().try_for_each(|saved| crew.restore_loss_scale(saved))?;
+                state.loss_scale.iter().try_for_each(|saved| group.restore_loss_scale(saved))?;
                 position = parse_state("the reader's position", &state.reader)?;
                 memory = parse_state("the session's memory", &state.session)?;
                 restore_ids(checkpoint, &mut data.ids)?;
@@ -189,29 +189,29 @@ impl Session {
         let resumed = matches!(start, Start::Resume(_));
         remember_order(&mut memory, data::order_name(config, &data.train)?, resumed)?;
         let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
-        let start = (&position, slice_of(&crew));
+        let start = (&position, slice_of(&group));
         let reader = data::open_training(config, &data.train, data.ids.clone(), start, threads)?;
         let checkpoints =
-            if crew.leads() { open_directory(config, crew.num_writers())? } else { None };
+            if group.leads() { open_directory(config, group.num_writers())? } else { None };
         let drift = data.statistics.as_ref().filter(|_| config.hybrid.repartition_drift > 0.0).map(
             |statistics| {
-                let expected = covered_share(statistics, &crew.partition());
-                DriftWatch::new(config, &crew.table_rows(), expected)
+                let expected = covered_share(statistics, &group.partition());
+                DriftWatch::new(config, &group.table_rows(), expected)
             },
         );
         let expected = data.valid.as_ref().and_then(EvaluationData::num_samples).unwrap_or(0);
-        for rank in 0..crew.len() {
-            crew.engine(rank).reuse_scores(Scores::with_capacity(expected as usize));
+        for rank in 0..group.len() {
+            group.worker(rank).reuse_scores(Scores::with_capacity(expected as usize));
         }
-        let needs_all_ids = crew.first().model().knows_all_ids() || drift.is_some();
+        let needs_all_ids = group.first().model().knows_all_ids() || drift.is_some();
         Ok(Self {
-            gather: if needs_all_ids { Gather::new(&crew) } else { None },
+            gather: if needs_all_ids { Gather::new(&group) } else { None },
             dense_rate: LearningRate::dense(&config.train),
             sparse_rate: LearningRate::sparse(&config.train),
             last_step: last_step(config, &data, threads)?,
             config: config.clone(),
             incoming: Batch::default(),
-            crew,
+            group,
             data,
             reader,
             step,
@@ -235,7 +235,7 @@ impl Session {
             return Ok(None);
         };
         let mut loss = f64::NAN;
-        self.settle()?;
+        self.drain()?;
         self.take_losses(&mut |step| loss = step.loss);
         Ok(Some(StepOutcome { loss, num_samples, learning_rate }))
     }
@@ -249,11 +249,11 @@ impl Session {
         if self.last_step.is_some_and(|last| self.step >= last) {
             return Ok(None);
         }
-        if !self.crew.is_primed() {
+        if !self.group.is_primed() {
             if !self.read()? {
                 return Ok(None);
             }
-            self.crew.prime(&self.incoming)?;
+            self.group.prime(&self.incoming)?;
         }
         let learning_rate = self.dense_rate.at(self.step);
         let rates = StepRates {
@@ -261,10 +261,10 @@ impl Session {
             dense: learning_rate as f32,
             sparse: self.sparse_rate.at(self.step) as f32,
         };
-        let position = self.crew.position_after_now();
-        let num_samples = self.crew.num_samples_now() as u64;
+        let position = self.group.position_after_now();
+        let num_samples = self.group.num_samples_now() as u64;
         let has_next = self.read()?;
-        self.crew.enqueue(rates, has_next.then_some(&self.incoming))?;
+        self.group.enqueue(rates, has_next.then_some(&self.incoming))?;
         self.step += 1;
         self.samples += num_samples;
         self.position = position;
@@ -273,25 +273,25 @@ impl Session {
 
     /// Whether the last step that was given was the last of all.
     pub fn has_ended(&self) -> bool {
-        self.last_step.is_some_and(|last| self.step >= last) || !self.crew.is_primed()
+        self.last_step.is_some_and(|last| self.step >= last) || !self.group.is_primed()
     }
 
     /// Waits for all steps that the device has been given.
     ///
     /// # Errors
     /// A loss that is no number, a device that has failed.
-    pub fn settle(&self) -> Result<()> {
-        self.crew.settle()
+    pub fn drain(&self) -> Result<()> {
+        self.group.drain()
     }
 
     /// Hands the losses of steps that have ended to `take`, oldest first, each once.
     pub fn take_losses(&self, take: &mut dyn FnMut(StepLoss)) {
-        self.crew.take_losses(take);
+        self.group.take_losses(take);
     }
 
     fn read(&mut self) -> Result<bool> {
-        let started = self.crew.first().recorder().start();
-        let busy = self.crew.busy("waits for its data");
+        let started = self.group.first().recorder().start();
+        let busy = self.group.busy("waits for its data");
         let has_batch = self
             .reader
             .next(&mut self.incoming)
@@ -304,7 +304,7 @@ impl Session {
             drift.count(&self.incoming);
         }
         if let Some(started) = started {
-            self.crew.first().recorder_mut().add(
+            self.group.first().recorder_mut().add(
                 "wait_for_data",
                 crate::iteration::lane::Lane::Copy,
                 started,
@@ -317,10 +317,10 @@ impl Session {
     /// where ranks stand still together.
     ///
     /// # Errors
-    /// As [`Crew::place_anew`].
-    pub fn place_anew_after_drift(&mut self) -> Result<Option<Drift>> {
+    /// As [`RankGroup::repartition`].
+    pub fn repartition_after_drift(&mut self) -> Result<Option<Drift>> {
         let Some(watch) = &mut self.drift else { return Ok(None) };
-        let Some((drift, statistics)) = watch.look(&self.config, &mut self.crew)? else {
+        let Some((drift, statistics)) = watch.look(&self.config, &mut self.group)? else {
             return Ok(None);
         };
         self.data.statistics = Some(statistics);
@@ -341,14 +341,14 @@ impl Session {
     /// A full disk, or whatever else the system says; the checkpoints that were there stay.
     pub fn save(&mut self, finished: Option<&str>) -> Result<Option<SaveReport>> {
         // Weights of a step whose loss is no number are not saved.
-        self.settle()?;
+        self.drain()?;
         let report = match &self.checkpoints {
             Some(checkpoints) => self.save_as_leader(checkpoints, finished).map(Some)?,
             None => self.take_part_in_save().map(|()| None)?,
         };
         // Devices have deadlines of their own: none of them is given a step while a disk is waited
         // for.
-        if let Some(link) = self.crew.link().filter(|_| self.config.checkpoint.dir.is_some()) {
+        if let Some(link) = self.group.link().filter(|_| self.config.checkpoint.dir.is_some()) {
             link.barrier().map_err(exchange_failed("the end of a save"))?;
         }
         Ok(report)
@@ -357,7 +357,7 @@ impl Session {
     /// Waits until the checkpoints that saves made superfluous are gone, and says which could not
     /// be removed.
     pub fn finish_saves(&self) -> Vec<String> {
-        let _busy = self.crew.busy("removes old checkpoints");
+        let _busy = self.group.busy("removes old checkpoints");
         self.checkpoints.as_ref().map(CheckpointDirectory::finish).unwrap_or_default()
     }
 
@@ -371,7 +371,7 @@ impl Session {
         checkpoints: &CheckpointDirectory,
         finished: Option<&str>,
     ) -> Result<SaveReport> {
-        let _busy = self.crew.busy("saves a checkpoint");
+        let _busy = self.group.busy("saves a checkpoint");
         let ids = self.ids_now()?.state_bytes();
         let config = self.config.to_commented_toml();
         let statistics = self.data.statistics.as_ref().map(Statistics::to_bytes);
@@ -385,16 +385,16 @@ impl Session {
         if let Some(statistics) = &statistics {
             blobs.push(blob(STATISTICS_BLOB, statistics));
         }
-        let snapshot = Snapshot { source: &self.crew, state: self.saved_state(finished)?, blobs };
+        let snapshot = Snapshot { source: &self.group, state: self.saved_state(finished)?, blobs };
         checkpoints.save(&snapshot).map_err(|error| failed("the checkpoint was not saved", error))
     }
 
     /// Gives the rows of this process to the one that saves, where that is another.
     fn take_part_in_save(&self) -> Result<()> {
-        if self.config.checkpoint.dir.is_none() || self.crew.leads() {
+        if self.config.checkpoint.dir.is_none() || self.group.leads() {
             return Ok(());
         }
-        read_like_a_save(&self.crew, DEFAULT_SHARD_BYTES).map_err(|error| {
+        read_like_a_save(&self.group, DEFAULT_SHARD_BYTES).map_err(|error| {
             failed("the rows of this rank could not be given to the one that saves", error)
         })
     }
@@ -404,10 +404,10 @@ impl Session {
     /// # Errors
     /// A device that has failed.
     pub fn vote_to_stop(&self, signal: Option<i32>) -> Result<()> {
-        if !self.looks_at_votes(self.step + 1) {
+        if !self.reads_control_flags(self.step + 1) {
             return Ok(());
         }
-        self.crew.first().vote(STOP_VOTE, signal.map_or(0.0, |signal| signal as f32))
+        self.group.first().set_control_flag(STOP_FLAG, signal.map_or(0.0, |signal| signal as f32))
     }
 
     /// Whether a rank wished to stop before the last step. Nobody is asked behind most steps of a
@@ -416,17 +416,17 @@ impl Session {
     /// # Errors
     /// A device that has failed.
     pub fn stop_is_agreed(&self) -> Result<bool> {
-        Ok(self.looks_at_votes(self.step) && self.crew.first().votes(STOP_VOTE)? > 0.0)
+        Ok(self.reads_control_flags(self.step) && self.group.first().control_flag(STOP_FLAG)? > 0.0)
     }
 
     /// Whether the wishes of `step` are looked at: of every step, but on a device, where a look
     /// waits for all that it has been given.
-    fn looks_at_votes(&self, step: u64) -> bool {
-        !self.crew.first().model().runs_ahead() || step.is_multiple_of(STEPS_BETWEEN_LOOKS)
+    fn reads_control_flags(&self, step: u64) -> bool {
+        !self.group.first().model().on_device() || step.is_multiple_of(STEPS_BETWEEN_LOOKS)
     }
 
     fn saved_state(&self, finished: Option<&str>) -> Result<SavedState> {
-        let (model, optimizers) = self.crew.fingerprints();
+        let (model, optimizers) = self.group.fingerprints();
         let value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
         Ok(SavedState {
             step: self.step,
@@ -438,7 +438,7 @@ impl Session {
             train_files: self.data.train_files.clone(),
             reader: value(serde_json::to_value(self.position)),
             random: RandomState { seed: self.config.train.seed, step: self.step },
-            loss_scale: self.crew.saved_loss_scale()?,
+            loss_scale: self.group.saved_loss_scale()?,
             // Only what was measured of these very weights: by it the best checkpoint is known.
             metrics: self.last_metrics.filter(|_| self.memory.last_eval_step == Some(self.step)),
             session: value(serde_json::to_value(&self.memory)),
@@ -454,7 +454,7 @@ impl Session {
     pub fn save_through(&mut self, files: Box<dyn Files>) -> Result<()> {
         // One writer at a time: the old one gives up its lock first.
         if self.checkpoints.take().is_some() {
-            self.checkpoints = open_directory_on(files, &self.config, self.crew.num_writers())?;
+            self.checkpoints = open_directory_on(files, &self.config, self.group.num_writers())?;
         }
         Ok(())
     }
@@ -464,9 +464,9 @@ impl Session {
     /// # Errors
     /// None on the CPU.
     pub fn weights_digest(&self) -> Result<String> {
-        self.settle()?;
-        let _busy = self.crew.busy("takes the digest of its weights");
-        crate::state::digest::weights_digest(&self.crew)
+        self.drain()?;
+        let _busy = self.group.busy("takes the digest of its weights");
+        crate::state::digest::weights_digest(&self.group)
             .map_err(|error| failed("the weights cannot be read", error))
     }
 
@@ -497,8 +497,8 @@ impl Session {
     }
 
     /// The ranks of this process.
-    pub fn crew(&self) -> &Crew {
-        &self.crew
+    pub fn group(&self) -> &RankGroup {
+        &self.group
     }
 
     /// What the session remembers; `memory_mut` lets the driver add to it before a save.

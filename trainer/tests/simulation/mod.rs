@@ -8,7 +8,7 @@
 pub mod mistake;
 
 use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice};
-use headlong::iteration::ranks::{Crew, CrewOptions, comm_options};
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
 use headlong_comm::transport::Transport;
@@ -207,12 +207,12 @@ impl Case {
         };
         let communicator = Communicator::new(end, options);
         let registry = Registry::default();
-        let options = CrewOptions {
+        let options = RankGroupOptions {
             partition: Some(Arc::clone(partition)),
             communicators: Some(vec![communicator]),
-            ..CrewOptions::new(1, &registry)
+            ..RankGroupOptions::new(1, &registry)
         };
-        let crew = Crew::build(config, &ROWS, options)?;
+        let group = RankGroup::build(config, &ROWS, options)?;
         let at = |number: u64| {
             let mut batch = self.work.batch(number);
             if self.bad_data == Some((rank, number)) {
@@ -220,8 +220,8 @@ impl Case {
             }
             batch
         };
-        let trained = train_steps(&crew, at)?;
-        crew.close()?;
+        let trained = train_steps(&group, at)?;
+        group.close()?;
         Ok(trained)
     }
 
@@ -323,24 +323,24 @@ fn comm_error(error: &headlong::Error) -> Option<&CommError> {
     None
 }
 
-fn train_steps(crew: &Crew, at: impl Fn(u64) -> Batch) -> headlong::Result<Trained> {
-    crew.prime(&at(0))?;
+fn train_steps(group: &RankGroup, at: impl Fn(u64) -> Batch) -> headlong::Result<Trained> {
+    group.prime(&at(0))?;
     let mut losses = Vec::new();
     for number in 1..=STEPS {
         let next = (number < STEPS).then(|| at(number));
         losses.push(
-            crew.step(StepRates { number, dense: 0.05, sparse: 0.1 }, next.as_ref())?.to_bits(),
+            group.step(StepRates { number, dense: 0.05, sparse: 0.1 }, next.as_ref())?.to_bits(),
         );
     }
     let mut predictions = Vec::new();
-    crew.predict(&at(STEPS), &mut |logits, _| {
+    group.predict(&at(STEPS), &mut |logits, _| {
         predictions.extend(logits.iter().map(|logit| logit.to_bits()))
     })?;
     let failed = |error| headlong::Error::Communication {
         context: "the digest".to_owned(),
         source: Box::new(error),
     };
-    let digest = weights_digest(crew).map_err(failed)?;
+    let digest = weights_digest(group).map_err(failed)?;
     Ok((losses, predictions, digest))
 }
 
@@ -384,9 +384,9 @@ impl Work {
     fn train_locally(&self, ranks: usize) -> Trained {
         let config = self.config(ranks);
         let registry = Registry::default();
-        let crew = Crew::build(&config, &ROWS, CrewOptions::new(ranks, &registry))
+        let group = RankGroup::build(&config, &ROWS, RankGroupOptions::new(ranks, &registry))
             .expect("it can be built");
-        train_steps(&crew, |number| self.batch(number)).expect("nothing fails")
+        train_steps(&group, |number| self.batch(number)).expect("nothing fails")
     }
 
     /// Batch number `number`, the same on every rank: bags of none to three ids, few of them

@@ -7,7 +7,7 @@ use headlong::config::Config;
 use headlong::iteration::lanes::Lanes;
 use headlong::iteration::model::Model;
 use headlong::iteration::trace::Recorder;
-use headlong::iteration::worker::{Engine, StepRates};
+use headlong::iteration::worker::{RankWorker, StepRates};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream};
 use headlong_mlp::interaction::dot;
 use headlong_reader::Batch;
@@ -31,9 +31,9 @@ impl Rates {
 /// weight.
 const PROBE_RATE: f32 = (1_u64 << 40) as f32;
 
-/// The engine with doors to its weights.
+/// The worker with doors to its weights.
 pub struct Trainer {
-    engine: Engine,
+    worker: RankWorker,
     stream: Stream,
     steps: u64,
 }
@@ -47,27 +47,28 @@ impl Trainer {
     pub fn on(stream: Stream, config: &Config, rows: &[u64]) -> Self {
         config.validate().unwrap();
         let model = Model::new(config, rows, &stream).unwrap();
-        let engine = Engine::new(model, Lanes::serial(stream.clone()).unwrap(), Recorder::off());
-        Self { engine, stream, steps: 0 }
+        let worker =
+            RankWorker::new(model, Lanes::serial(stream.clone()).unwrap(), Recorder::off());
+        Self { worker, stream, steps: 0 }
     }
 
     /// Trains on one batch; the mean loss.
     pub fn step(&mut self, rates: Rates, batch: Batch) -> f64 {
         self.steps += 1;
-        self.engine.prime(&batch).unwrap();
+        self.worker.prime(&batch).unwrap();
         let rates = StepRates { number: self.steps, dense: rates.dense, sparse: rates.sparse };
-        self.engine.step(rates, None).unwrap()
+        self.worker.step(rates, None).unwrap()
     }
 
     /// Names of all weights.
     pub fn names(&self) -> Vec<String> {
-        let model = self.engine.model();
+        let model = self.worker.model();
         let tables = (0..model.tables.specs().len()).map(|t| format!("emb_l.{t}.weight"));
         tables.chain(model.weights.mats().map(|mat| original_name(mat.name()))).collect()
     }
 
     pub fn read(&self, name: &str) -> Vec<f32> {
-        let model = self.engine.model();
+        let model = self.worker.model();
         match table(name) {
             Some(table) => {
                 let spec = &model.tables.specs()[table];
@@ -81,7 +82,7 @@ impl Trainer {
 
     pub fn write(&mut self, name: &str, values: &[f64]) {
         let values: Vec<f32> = values.iter().map(|&x| x as f32).collect();
-        let model = self.engine.model();
+        let model = self.worker.model();
         match table(name) {
             Some(table) => model.tables.import_rows(table, 0, 0, &values).unwrap(),
             None => slot(&model.weights, name).copy_from(&values).unwrap(),
@@ -91,7 +92,7 @@ impl Trainer {
 
     /// First optimiser state of a weight.
     pub fn state(&self, name: &str) -> Vec<f32> {
-        let model = self.engine.model();
+        let model = self.worker.model();
         match table(name) {
             Some(table) => {
                 let tensor = &model.tables.tensors(table)[1];
@@ -128,7 +129,7 @@ impl Trainer {
                     let moved = |(before, after): (&f32, &f32)| (before - after) / PROBE_RATE;
                     self.read(name).iter().zip(&probe.read(name)).map(moved).collect()
                 }
-                None => slot(&probe.engine.model().gradients, name).to_vec().unwrap(),
+                None => slot(&probe.worker.model().gradients, name).to_vec().unwrap(),
             };
             (name.clone(), values)
         };

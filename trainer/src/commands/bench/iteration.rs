@@ -14,7 +14,7 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::iteration::arithmetic::{Arithmetic, Ceiling};
-use crate::iteration::ranks::{Crew, CrewOptions, local_topology};
+use crate::iteration::ranks::{RankGroup, RankGroupOptions, local_topology};
 use crate::iteration::trace::Record;
 use crate::iteration::worker::StepRates;
 use crate::plan::advice::{self, Knob};
@@ -245,7 +245,7 @@ fn config(shape: &Shape, arguments: &IterationArguments) -> Result<Config> {
 
 /// A model that trains on the same batches over and over.
 pub struct SteadyTrainer {
-    crew: Crew,
+    group: RankGroup,
     /// Batches, over and over.
     batches: Vec<Batch>,
     rates: StepRates,
@@ -283,12 +283,13 @@ impl SteadyTrainer {
         let (partition, split) = (Some(placement.partition), placement.split);
         // Stages on a device are timed by waiting for each step: that is another measurement.
         let record = Record { times: config.run.device != DeviceChoice::Cuda, spans: false };
-        let options = CrewOptions { partition, record, ..CrewOptions::new(threads, &registry) };
-        let crew = Crew::build(config, &shape.rows, options)?;
-        crew.prime(&batches[0])?;
+        let options =
+            RankGroupOptions { partition, record, ..RankGroupOptions::new(threads, &registry) };
+        let group = RankGroup::build(config, &shape.rows, options)?;
+        group.prime(&batches[0])?;
         let rate = config.train.learning_rate as f32;
         let mut trainer = Self {
-            crew,
+            group,
             batches,
             rates: StepRates { number: 0, dense: rate, sparse: rate },
             batch_size,
@@ -302,7 +303,7 @@ impl SteadyTrainer {
         trainer.steps(WARM_UP_STEPS)?;
         // The system takes memory of optimiser states as the first steps touch it; that would weigh
         // in the mean of few steps.
-        trainer.crew.first().recorder_mut().forget_totals();
+        trainer.group.first().recorder_mut().forget_totals();
         Ok(trainer)
     }
 
@@ -314,10 +315,10 @@ impl SteadyTrainer {
         for _ in 0..count {
             self.rates.number += 1;
             let next = &self.batches[self.rates.number as usize % self.batches.len()];
-            self.crew.enqueue(self.rates, Some(next))?;
+            self.group.enqueue(self.rates, Some(next))?;
         }
-        self.crew.settle()?;
-        self.crew.take_losses(&mut |step| self.last_loss = step.loss);
+        self.group.drain()?;
+        self.group.take_losses(&mut |step| self.last_loss = step.loss);
         Ok(())
     }
 
@@ -356,21 +357,21 @@ impl SteadyTrainer {
     /// # Errors
     /// A rank that is gone.
     pub fn sent_per_step(&self) -> Result<Option<ExchangeBytes>> {
-        self.crew.sent_per_step()
+        self.group.sent_per_step()
     }
 
     /// Microseconds of each stage on the first rank, mean over the measured steps, in the order of
     /// the schedule.
     pub fn stages_us(&self) -> Vec<(&'static str, f64)> {
-        let crew = self.crew.first();
-        let totals = crew.recorder().totals().iter();
+        let group = self.group.first();
+        let totals = group.recorder().totals().iter();
         totals.map(|total| (total.name, 1e6 * total.seconds / total.runs as f64)).collect()
     }
 
     /// Milliseconds of each stage, mean over the measured steps, in the order of the schedule.
     fn stages_ms(&self) -> serde_json::Map<String, Value> {
-        let crew = self.crew.first();
-        let totals = crew.recorder().totals().iter();
+        let group = self.group.first();
+        let totals = group.recorder().totals().iter();
         totals
             .map(|total| (total.name.to_owned(), rounded(1e3 * total.seconds / total.runs as f64)))
             .collect()
@@ -453,7 +454,7 @@ fn text(document: &Value, trainer: &SteadyTrainer, ceiling: &Ceiling) -> String 
         );
     }
     let ceiling = document["device"].is_null().then_some(ceiling);
-    text += &trainer.crew.first().recorder().table(ceiling);
+    text += &trainer.group.first().recorder().table(ceiling);
     text
 }
 
@@ -487,7 +488,7 @@ mod tests {
             trainer.last_loss
         );
         let most_runs =
-            trainer.crew.first().recorder().totals().iter().map(|total| total.runs).max();
+            trainer.group.first().recorder().totals().iter().map(|total| total.runs).max();
         assert_eq!(most_runs, Some(2), "the warm-up is not in the stages' times");
         let summary = summarize(&samples).unwrap();
         let document = document(&arguments, &shape, &config, (&summary, 100.0), &trainer);

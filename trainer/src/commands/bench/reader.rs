@@ -13,7 +13,7 @@ use crate::report::{bytes, count, peak_rss_bytes};
 use crate::system::machine::Machine;
 use clap::Args;
 use headlong_reader::convert::{self, Described};
-use headlong_reader::disk::{DiskBlocks, DiskOptions, EngineChoice};
+use headlong_reader::disk::{DiskBlocks, DiskOptions, IoChoice};
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
 use headlong_reader::io::TextFile;
@@ -44,7 +44,7 @@ pub struct ReaderArguments {
     pub block_kib: usize,
     /// Who reads: auto, io_uring, threads
     #[arg(long, value_name = "ENGINE", default_value = "auto")]
-    pub engine: EngineChoice,
+    pub engine: IoChoice,
     /// Read through the page cache
     #[arg(long)]
     pub buffered: bool,
@@ -86,7 +86,7 @@ pub fn run(arguments: &ReaderArguments) -> Result<()> {
     let options = DiskOptions {
         block_bytes: arguments.block_kib.saturating_mul(1 << 10),
         depth: arguments.depth,
-        engine: arguments.engine,
+        backend: arguments.engine,
         direct: !arguments.buffered,
     };
     require_files(&arguments.files)?;
@@ -98,7 +98,7 @@ pub fn run(arguments: &ReaderArguments) -> Result<()> {
     let one = DiskOptions {
         block_bytes: 1 << 20,
         depth: 1,
-        engine: EngineChoice::Threads,
+        backend: IoChoice::Threads,
         direct: options.direct,
     };
     let plain = undecoded(&arguments.files, &one).map_err(failed)?;

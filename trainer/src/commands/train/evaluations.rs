@@ -116,7 +116,7 @@ impl Run<'_> {
             self.log_eval_start()?;
         }
         self.session.begin_evaluation()?;
-        let Some(drift) = self.session.place_anew_after_drift()? else { return Ok(()) };
+        let Some(drift) = self.session.repartition_after_drift()? else { return Ok(()) };
         self.reporter.note(&format!(
             "frequent rows served {:.1} % of the lookups instead of {:.1} %: {} rows are frequent \
              now, for {:.1} %",

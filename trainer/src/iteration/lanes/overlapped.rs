@@ -57,7 +57,7 @@ impl Overlapped {
         call: &Call<'_>,
         recorder: &mut Recorder,
     ) -> Result<()> {
-        if model.is_alone() {
+        if model.is_single_rank() {
             // Nothing is exchanged, so nothing runs beside anything.
             return walk_in_order(stream, schedule, model, call, recorder);
         }

@@ -100,7 +100,7 @@ impl BatchSlot {
     }
 
     /// Takes the batch of another slot of the same size, but not its route.
-    pub(crate) fn take_over(&self, former: &Self) {
+    pub(crate) fn adopt(&self, former: &Self) {
         self.num_samples_of_all.store(former.num_samples_of_all(), Ordering::Relaxed);
         self.batch.write().unwrap_or_else(PoisonError::into_inner).clone_from(&former.batch());
         let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);

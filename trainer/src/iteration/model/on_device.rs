@@ -123,8 +123,8 @@ impl Model {
     }
 
     /// Meets the other ranks' devices, where there are several: all ranks call it together.
-    pub(crate) fn meet_devices(&mut self, stream: &Stream) -> Result<()> {
-        if self.runs_ahead() && !self.is_alone() {
+    pub(crate) fn init_device_comm(&mut self, stream: &Stream) -> Result<()> {
+        if self.on_device() && !self.is_single_rank() {
             let logits = self.config.eval.batch_size.div_ceil(self.communicator.num_ranks())
                 * size_of::<f32>();
             let vectors = self.tables.slot_elements() * size_of::<f32>();
@@ -155,11 +155,11 @@ impl Model {
     /// Brings the batch of a slot to the device again, where it came from elsewhere than the
     /// reader.
     pub(crate) fn stage_again(&self, slot: &BatchSlot) -> Result<()> {
-        if self.runs_ahead() { slot.stage(self.copies_dense()) } else { Ok(()) }
+        if self.on_device() { slot.stage(self.copies_dense()) } else { Ok(()) }
     }
 
     /// Whether the model lies on a device that works by itself, behind the host.
-    pub(crate) fn runs_ahead(&self) -> bool {
+    pub(crate) fn on_device(&self) -> bool {
         self.device_steps.is_some()
     }
 
@@ -176,7 +176,7 @@ impl Model {
     /// The host's part before a walk: the batch that comes in and the step's learning rates go
     /// where the device's copies find them.
     pub(crate) fn hand_over(&self, call: &Call<'_>) -> Result<()> {
-        if !self.runs_ahead() {
+        if !self.on_device() {
             return Ok(());
         }
         if let Some(incoming) = call.incoming {
@@ -203,7 +203,7 @@ impl Model {
         slot: &BatchSlot,
         incoming: Option<&Batch>,
     ) -> Result<()> {
-        if self.runs_ahead() {
+        if self.on_device() {
             slot.copy_to_device(stream, self.copies_dense());
             return Ok(());
         }

@@ -43,14 +43,14 @@ pub(super) struct Exchanged {
 pub(super) struct Leading {
     pub(super) frequent: SlotId,
     pub(super) loss_sums: SlotId,
-    pub(super) votes: SlotId,
+    pub(super) control_flags: SlotId,
 }
 
 /// Numbers that ranks add up with the gradients of each step.
-pub const NUM_VOTES: usize = 16;
+pub const NUM_CONTROL_FLAGS: usize = 16;
 
 /// Of these, the one in which ranks tell each other that a gradient is not finite.
-pub(super) const OVERFLOW_VOTE: usize = NUM_VOTES - 1;
+pub(super) const OVERFLOW_FLAG: usize = NUM_CONTROL_FLAGS - 1;
 
 /// Sizes that slots are planned from: those of one rank, unless they say otherwise.
 pub(super) struct Sizes {
@@ -178,7 +178,7 @@ impl Sizes {
         Leading {
             frequent: matrix("gradients of frequent rows", 1, frequent),
             loss_sums: matrix("loss_sums", self.accumulate * self.sum_blocks, 2),
-            votes: matrix("votes", 1, NUM_VOTES),
+            control_flags: matrix("control_flags", 1, NUM_CONTROL_FLAGS),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! How a crew's memory is given back: devices of several ranks write into each other's, so none of
+//! How a group's memory is given back: devices of several ranks write into each other's, so none of
 //! it goes before all are at rest.
 //!
 //! That matters where a rank has failed. Its own device is waited for by whoever frees its memory;
 //! those of its peers may then still be on their way to the barrier before which they write.
 
-use crate::iteration::worker::Engine;
+use crate::iteration::worker::RankWorker;
 use headlong_device::cuda::CudaDevice;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits until the devices of all these ranks have done what they were given, as long as ranks wait
 /// for each other. False: a device goes on, and its memory and that of its peers has to stay.
-pub(super) fn come_to_rest(engines: &[&Engine]) -> bool {
-    let among: Vec<_> = engines.iter().filter_map(|engine| engine.model().devices()).collect();
+pub(super) fn quiesce(workers: &[&RankWorker]) -> bool {
+    let among: Vec<_> = workers.iter().filter_map(|worker| worker.model().devices()).collect();
     let devices: Vec<CudaDevice> =
-        engines.iter().filter_map(|engine| engine.cuda_device()).collect();
-    let Some(first) = engines.first().filter(|_| !among.is_empty()) else { return true };
+        workers.iter().filter_map(|worker| worker.cuda_device()).collect();
+    let Some(first) = workers.first().filter(|_| !among.is_empty()) else { return true };
     let patience = first.model().config.comm.deadline();
     let (at_rest, heard) = sync_channel(1);
     let wait = move || {

@@ -46,8 +46,8 @@ impl Model {
     /// What decides which stages of the schedule it has.
     pub fn features(&self) -> Features {
         Features {
-            ranks: !self.is_alone(),
-            device: self.runs_ahead(),
+            ranks: !self.is_single_rank(),
+            device: self.on_device(),
             scaled: self.loss_scale.is_some(),
             crossed: self.cross.is_some(),
             dense: !self.bottom.layers().is_empty(),

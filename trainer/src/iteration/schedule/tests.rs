@@ -6,7 +6,7 @@ use crate::config::{
     Config, DeviceChoice, IdsChoice, Interaction, Precision, ScheduleChoice, TableRows,
 };
 use crate::iteration::lane::Lane;
-use crate::iteration::ranks::{Crew, CrewOptions};
+use crate::iteration::ranks::{RankGroup, RankGroupOptions};
 use crate::iteration::trace::Record;
 use crate::iteration::worker::StepRates;
 use crate::plan::cluster::simulator::{self, Assignment, Options};
@@ -80,13 +80,14 @@ fn batch() -> Batch {
 /// without the stage is not asked.
 fn is_noticed(config: &Config, name: &str, resource: Resource) -> bool {
     let registry = Registry::default();
-    let crew = Crew::build(config, &[ROWS; TABLES], CrewOptions::new(2, &registry)).unwrap();
+    let group =
+        RankGroup::build(config, &[ROWS; TABLES], RankGroupOptions::new(2, &registry)).unwrap();
     let batch = batch();
-    crew.all(|engine| engine.prime(&batch)).unwrap();
+    group.all(|worker| worker.prime(&batch)).unwrap();
     let rates = StepRates { number: 1, dense: 0.1, sparse: 0.1 };
     let step = || {
-        crew.all(|engine| {
-            let stages = &mut engine.schedule_mut().stages;
+        group.all(|worker| {
+            let stages = &mut worker.schedule_mut().stages;
             let Some(stage) = stages.iter_mut().find(|stage| stage.name == name) else {
                 return Ok(());
             };
@@ -94,14 +95,14 @@ fn is_noticed(config: &Config, name: &str, resource: Resource) -> bool {
                 of.iter().copied().filter(|&other| other != resource).collect::<Vec<_>>().leak()
             };
             (stage.reads, stage.writes) = (without(stage.reads), without(stage.writes));
-            engine.step(rates, Some(&batch)).map(drop)
+            worker.step(rates, Some(&batch)).map(drop)
         })
     };
     let Err(panic) = catch_unwind(AssertUnwindSafe(step)) else { return false };
     let text = panic.downcast_ref::<String>().map_or("", String::as_str);
     assert_eq!(text, format!("`{name}` touches {resource:?} and has not declared it"));
     // What a rank that has panicked leaves behind is not worth joining.
-    std::mem::forget(crew);
+    std::mem::forget(group);
     true
 }
 
@@ -143,21 +144,22 @@ fn a_stage_that_is_added_appears_everywhere() {
         let config = config(2, |config| config.run.schedule = schedule);
         let registry = Registry::default();
         let record = Record { times: true, spans: false };
-        let options = CrewOptions { record, ..CrewOptions::new(2, &registry) };
-        let crew = Crew::build(&config, &[ROWS; TABLES], options).unwrap();
+        let options = RankGroupOptions { record, ..RankGroupOptions::new(2, &registry) };
+        let group = RankGroup::build(&config, &[ROWS; TABLES], options).unwrap();
         let (batch, rates) = (batch(), StepRates { number: 1, dense: 0.1, sparse: 0.1 });
         RUNS.store(0, Ordering::Relaxed);
-        crew.all(|engine| {
-            engine.prime(&batch)?;
-            let features = engine.model().features();
-            let stages = STEP.iter().copied().chain([added]);
-            *engine.schedule_mut() = Schedule::of(stages, features);
-            engine.step(rates, Some(&batch))
-        })
-        .unwrap();
+        group
+            .all(|worker| {
+                worker.prime(&batch)?;
+                let features = worker.model().features();
+                let stages = STEP.iter().copied().chain([added]);
+                *worker.schedule_mut() = Schedule::of(stages, features);
+                worker.step(rates, Some(&batch))
+            })
+            .unwrap();
         assert_eq!(RUNS.load(Ordering::Relaxed), 2, "once on each rank");
-        let engine = crew.engine(0);
-        let times = engine.recorder().totals();
+        let worker = group.worker(0);
+        let times = worker.recorder().totals();
         assert!(times.iter().any(|total| total.name == "added" && total.runs == 1), "{times:?}");
     }
     let features = Features { ranks: true, dense: true, ..Features::default() };

@@ -5,7 +5,7 @@ use super::{IDS_BLOB, Memory};
 use crate::config::Config;
 use crate::error::failed;
 use crate::error::{Error, Result};
-use crate::iteration::ranks::Crew;
+use crate::iteration::ranks::RankGroup;
 use crate::state::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, Files, Select,
     SystemFiles,
@@ -45,12 +45,12 @@ pub(super) fn open_directory_on(
 /// # Errors
 /// The first difference, by name; damaged files.
 pub fn load(
-    crew: &mut Crew,
+    group: &mut RankGroup,
     checkpoint: &Checkpoint,
     data: &DataFingerprint,
     select: Select,
 ) -> Result<()> {
-    let (model, optimizers) = crew.fingerprints();
+    let (model, optimizers) = group.fingerprints();
     let checks = checkpoint
         .check_model(&model)
         .and_then(|()| match select {
@@ -58,9 +58,9 @@ pub fn load(
             Select::WeightsOnly => Ok(()),
         })
         .and_then(|()| checkpoint.check_data(data))
-        .and_then(|()| checkpoint.load(crew, select));
+        .and_then(|()| checkpoint.load(group, select));
     checks.map_err(|error| failed("the checkpoint cannot be loaded", error))?;
-    crew.weights_changed();
+    group.weights_changed();
     Ok(())
 }
 

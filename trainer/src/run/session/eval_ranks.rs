@@ -15,7 +15,7 @@ use crate::data::EvaluationData;
 use crate::error::Result;
 use crate::error::exchange_failed;
 use crate::error::failed;
-use crate::iteration::ranks::{Crew, CrewOptions};
+use crate::iteration::ranks::{RankGroup, RankGroupOptions};
 use crate::metrics::{EvalMetrics, Scores, Tally};
 use crate::plan::evaluation::config_of_eval_ranks;
 use crate::run::evaluation::{Worker, add_up};
@@ -44,7 +44,7 @@ pub struct EvalRanksOptions<'a> {
 /// The ranks that evaluate.
 pub struct EvalRanks {
     /// Away while they evaluate; none in processes that do not lead.
-    crew: Option<Box<Crew>>,
+    group: Option<Box<RankGroup>>,
     count: usize,
     /// Take the snapshots, for which all ranks of this process stand still.
     copiers: Pool,
@@ -54,7 +54,7 @@ impl EvalRanks {
     /// Builds the ranks, where this process leads. Training ranks wait while a snapshot is taken.
     ///
     /// # Errors
-    /// As [`Crew::build`].
+    /// As [`RankGroup::build`].
     pub fn build(
         config: &Config,
         table_rows: &[u64],
@@ -62,14 +62,15 @@ impl EvalRanks {
     ) -> Result<Self> {
         let EvalRanksOptions { count, leads, registry, .. } = *options;
         let threads = count * options.threads_per_rank;
-        let crew = CrewOptions {
+        let group = RankGroupOptions {
             taken_devices: options.ranks_on_machine,
-            ..CrewOptions::new(threads, registry)
+            ..RankGroupOptions::new(threads, registry)
         };
-        let build =
-            || Crew::build(&config_of_eval_ranks(config, count), table_rows, crew).map(Box::new);
+        let build = || {
+            RankGroup::build(&config_of_eval_ranks(config, count), table_rows, group).map(Box::new)
+        };
         let copiers = Pool::new(if leads { options.training_threads + threads } else { 1 });
-        Ok(Self { crew: leads.then(build).transpose()?, count, copiers })
+        Ok(Self { group: leads.then(build).transpose()?, count, copiers })
     }
 
     /// Takes a snapshot of the weights of `training` and begins to evaluate it. All ranks of
@@ -82,15 +83,19 @@ impl EvalRanks {
     /// When these ranks are evaluating.
     pub(super) fn begin(
         &mut self,
-        training: &Crew,
+        training: &RankGroup,
         valid: &EvaluationData,
         ids: IdMapper,
         step: u64,
     ) -> Result<Away> {
-        training.settle()?;
-        let mut crew = self.crew.take();
-        assert_eq!(crew.is_some(), training.leads(), "these ranks evaluate one snapshot at a time");
-        training.copy_weights_to(crew.as_deref_mut(), &self.copiers)?;
+        training.drain()?;
+        let mut group = self.group.take();
+        assert_eq!(
+            group.is_some(),
+            training.leads(),
+            "these ranks evaluate one snapshot at a time"
+        );
+        training.copy_weights_to(group.as_deref_mut(), &self.copiers)?;
         let (valid, count) = (valid.clone(), self.count);
         let named = move |error| {
             let ranks = if count == 1 {
@@ -100,8 +105,8 @@ impl EvalRanks {
             };
             failed(&format!("the evaluation of step {step} has failed on {ranks}"), error)
         };
-        let work = |crew| move || evaluate(crew, &valid, &ids).map_err(named);
-        let worker = crew.map(|crew| Worker::start("evaluation", work(crew))).transpose()?;
+        let work = |group| move || evaluate(group, &valid, &ids).map_err(named);
+        let worker = group.map(|group| Worker::start("evaluation", work(group))).transpose()?;
         Ok(Away { worker, link: training.link() })
     }
 
@@ -114,8 +119,8 @@ impl EvalRanks {
         let (mut tally, mut skipped) = (Tally::default(), SkipReport::default());
         if let Some(mut worker) = worker {
             let _busy = link.as_ref().map(|link| link.busy("waits for its evaluation ranks"));
-            let (crew, found) = worker.result()?;
-            self.crew = Some(crew);
+            let (group, found) = worker.result()?;
+            self.group = Some(group);
             (tally, skipped) = found;
         }
         if let Some(communicator) = link {
@@ -125,8 +130,8 @@ impl EvalRanks {
     }
 }
 
-/// The crew that evaluates, and what it has found.
-type Found = (Box<Crew>, (Tally, SkipReport));
+/// The group that evaluates, and what it has found.
+type Found = (Box<RankGroup>, (Tally, SkipReport));
 
 /// An evaluation on ranks of their own.
 pub(super) struct Away {
@@ -135,35 +140,35 @@ pub(super) struct Away {
     link: Option<Arc<Communicator>>,
 }
 
-fn evaluate(crew: Box<Crew>, valid: &EvaluationData, ids: &IdMapper) -> Result<Found> {
-    crew.weights_changed();
+fn evaluate(group: Box<RankGroup>, valid: &EvaluationData, ids: &IdMapper) -> Result<Found> {
+    group.weights_changed();
     let mut reader = valid.reader(ids)?;
-    let skipped = predict_all_with(&crew, &mut *reader, &mut |batch| crew.evaluate(batch))?;
+    let skipped = predict_all_with(&group, &mut *reader, &mut |batch| group.evaluate(batch))?;
     let mut all = Scores::default();
-    for rank in 0..crew.len() {
-        let scores = crew.engine(rank).take_scores();
+    for rank in 0..group.len() {
+        let scores = group.worker(rank).take_scores();
         if rank == 0 {
             all = scores;
         } else {
             all.absorb(&scores);
-            crew.engine(rank).reuse_scores(scores);
+            group.worker(rank).reuse_scores(scores);
         }
     }
     let tally = all.tally();
-    crew.engine(0).reuse_scores(all);
-    Ok((crew, (tally, skipped)))
+    group.worker(0).reuse_scores(all);
+    Ok((group, (tally, skipped)))
 }
 
-/// Calls `predict`, which works with `crew`, with every batch of `reader`. Returns the bad lines
+/// Calls `predict`, which works with `group`, with every batch of `reader`. Returns the bad lines
 /// that were skipped.
 pub(super) fn predict_all_with(
-    crew: &Crew,
+    group: &RankGroup,
     reader: &mut dyn Reader,
     predict: &mut dyn FnMut(&Batch) -> Result<()>,
 ) -> Result<SkipReport> {
     let mut batch = Batch::default();
     loop {
-        let busy = crew.busy("waits for its data");
+        let busy = group.busy("waits for its data");
         let has_batch =
             reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))?;
         drop(busy);

@@ -4,7 +4,7 @@
 use super::Session;
 use super::eval_ranks::{Away, EvalRanks, predict_all_with};
 use crate::error::Result;
-use crate::iteration::ranks::Crew;
+use crate::iteration::ranks::RankGroup;
 use crate::metrics::EvalMetrics;
 use crate::run::evaluation::Scoring;
 use headlong_reader::{Reader, SkipReport};
@@ -80,15 +80,16 @@ impl Session {
         let started = Instant::now();
         let ids = self.ids_now()?;
         let work = match &mut self.evaluations.ranks {
-            Some(ranks) => Work::Away(ranks.begin(&self.crew, valid, ids, self.step)?),
+            Some(ranks) => Work::Away(ranks.begin(&self.group, valid, ids, self.step)?),
             None => {
                 let mut reader = valid.reader(&ids)?;
                 self.evaluations.skipped =
-                    predict_all_with(&self.crew, &mut *reader, &mut |batch| {
-                        self.crew.evaluate(batch)
+                    predict_all_with(&self.group, &mut *reader, &mut |batch| {
+                        self.group.evaluate(batch)
                     })?;
-                let engines = (0..self.crew.len()).map(|rank| self.crew.engine(rank).take_scores());
-                Work::Scoring(Scoring::start(engines.collect(), self.crew.link())?)
+                let workers =
+                    (0..self.group.len()).map(|rank| self.group.worker(rank).take_scores());
+                Work::Scoring(Scoring::start(workers.collect(), self.group.link())?)
             }
         };
         let held = self.add_held(started);
@@ -161,7 +162,7 @@ impl Session {
             (Work::Scoring(scoring), _) => {
                 let (metrics, memory) = scoring.finish()?;
                 for (rank, scores) in memory.into_iter().enumerate() {
-                    self.crew.engine(rank).reuse_scores(scores);
+                    self.group.worker(rank).reuse_scores(scores);
                 }
                 Ok(metrics)
             }
@@ -199,13 +200,13 @@ pub type Take<'a> = dyn FnMut(&[f32], &[f32]) -> Result<()> + 'a;
 /// # Errors
 /// Data that cannot be read; an error of `take`, which is handed nothing more.
 pub fn predict_all(
-    crew: &Crew,
+    group: &RankGroup,
     reader: &mut dyn Reader,
     take: &mut Take<'_>,
 ) -> Result<SkipReport> {
-    predict_all_with(crew, reader, &mut |batch| {
+    predict_all_with(group, reader, &mut |batch| {
         let mut taken = Ok(());
-        crew.predict(batch, &mut |logits, labels| taken = take(logits, labels))?;
+        group.predict(batch, &mut |logits, labels| taken = take(logits, labels))?;
         taken
     })
 }

@@ -6,7 +6,7 @@
 
 use crate::error::Result;
 use crate::error::exchange_failed;
-use crate::iteration::ranks::Crew;
+use crate::iteration::ranks::RankGroup;
 use crate::iteration::share::Share;
 use headlong_comm::Communicator;
 use headlong_reader::order::Slice;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 /// What this process reads of each batch: all of it where its ranks share one reader, else its
 /// rank's slice.
-pub(super) fn slice_of(crew: &Crew) -> Slice {
-    match crew.has_remote_ranks() && crew.len() == 1 {
-        true => crew.first().model().share.slice(),
+pub(super) fn slice_of(group: &RankGroup) -> Slice {
+    match group.has_remote_ranks() && group.len() == 1 {
+        true => group.first().model().share.slice(),
         false => Slice::WHOLE,
     }
 }
@@ -48,9 +48,9 @@ struct Told {
 
 impl Gather {
     /// Between the ranks of these processes.
-    pub(super) fn new(crew: &Crew) -> Option<Self> {
-        let share = crew.first().model().share;
-        crew.link().map(|communicator| Self::between(communicator, share))
+    pub(super) fn new(group: &RankGroup) -> Option<Self> {
+        let share = group.first().model().share;
+        group.link().map(|communicator| Self::between(communicator, share))
     }
 
     fn between(communicator: Arc<Communicator>, share: Share) -> Self {

@@ -118,15 +118,15 @@ fn over_processes(job: &Job<'_>) -> Result<Outcome> {
         source: reason.into(),
     };
     let (_port, environment) = launch::environment(ranks)?;
-    let mut crew = Crew(Vec::with_capacity(ranks));
+    let mut children = Children(Vec::with_capacity(ranks));
     for rank in 0..ranks {
         let child = start(job, rank, &environment);
-        crew.0.push(child.map_err(|error| wrong(format!("starting rank {rank}: {error}")))?);
+        children.0.push(child.map_err(|error| wrong(format!("starting rank {rank}: {error}")))?);
     }
-    let first = crew.0.remove(0).wait_with_output();
+    let first = children.0.remove(0).wait_with_output();
     // The first to fail tells why on standard error; the others hear of it and end by themselves.
     let mut successes = vec![first.as_ref().is_ok_and(|output| output.status.success())];
-    for mut child in std::mem::take(&mut crew.0) {
+    for mut child in std::mem::take(&mut children.0) {
         successes.push(child.wait().is_ok_and(|status| status.success()));
     }
     if let Some(rank) = successes.iter().position(|&success| !success) {
@@ -138,9 +138,9 @@ fn over_processes(job: &Job<'_>) -> Result<Outcome> {
 }
 
 /// Processes that end when nobody waits for them any more.
-struct Crew(Vec<Child>);
+struct Children(Vec<Child>);
 
-impl Drop for Crew {
+impl Drop for Children {
     fn drop(&mut self) {
         for child in &mut self.0 {
             drop(child.kill().and_then(|()| child.wait()));
