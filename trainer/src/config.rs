@@ -96,6 +96,15 @@ pub struct Config {
 }
 
 impl Config {
+    /// A configuration with a name: `tiny`, `criteo-sample`, `criteo-kaggle` and others, as
+    /// `--preset` takes them.
+    ///
+    /// # Errors
+    /// An unknown name; the known ones are listed.
+    pub fn preset(name: &str) -> crate::Result<Self> {
+        preset::preset(name)
+    }
+
     /// Width of the top network's input: `dim + n(n−1)/2` for the dot interaction over n vectors,
     /// the sum of all widths for `cat` and `cross`.
     pub fn top_input_width(&self) -> usize {

@@ -8,14 +8,8 @@
 
 mod quotient_remainder;
 
-use headlong::config::Config;
-use headlong::config::preset::preset;
-use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
-use headlong::report::Reporter;
-use headlong::run::prepare::Prepared;
-use headlong::run::session::{Session, Start};
-use headlong::state::checkpoint::newest;
 use headlong::table::{Grain, Optimizer, Registry, TableSpec, check_table};
+use headlong::{Config, Session};
 use quotient_remainder::QuotientRemainder;
 use std::path::Path;
 
@@ -38,7 +32,10 @@ fn main() -> headlong::Result<()> {
     // Does it keep the promises of a table? Anything wrong ends the program and names the promise.
     let spec = TableSpec { grain: Grain::Whole, ..TableSpec::new("ads", 5000, 16) };
     check_table(&QuotientRemainder, &spec);
-    println!("the table conforms");
+    let named = TableSpec { kind: "quotient_remainder".to_owned(), ..spec.clone() };
+    let ours = registry.kind(&named)?.memory(&named, &Optimizer::Sgd).weight_bytes;
+    let dense = spec.dense_memory(&Optimizer::Sgd).weight_bytes;
+    println!("the table conforms: {} rows in {ours} bytes, {dense} in a dense table", spec.rows);
 
     let folder =
         tempfile::tempdir().map_err(headlong::Error::io("create", "a temporary folder"))?;
@@ -50,31 +47,14 @@ fn main() -> headlong::Result<()> {
 /// Trains on from the newest checkpoint in `folder`, where there is one: `steps` in all, or an
 /// epoch.
 fn train(registry: &Registry, folder: &Path, steps: Option<u64>) -> headlong::Result<()> {
-    let mut config = preset("tiny")?;
+    let mut config = Config::preset("tiny")?;
     config.set_all(&["synthetic.train_rows=40_000", "synthetic.valid_rows=10_000"])?;
     config.table = Config::from_toml(TABLES, "tables")?.table;
     config.train.steps = steps;
     config.run.output_dir = folder.to_owned();
-    let checkpoints = folder.join("checkpoints");
-    config.checkpoint.dir = Some(checkpoints.clone());
-    config.validate_with(registry)?;
+    config.checkpoint.dir = Some(folder.join("checkpoints"));
 
-    let checkpoint = newest(&checkpoints)?;
-    let start = checkpoint.as_ref().map_or(Start::Fresh, Start::Resume);
-    let threads = 2;
-    let prepared = Prepared::new(&config, checkpoint.as_ref(), threads, &Reporter::quiet(None))?;
-    let group =
-        RankGroup::build(&config, &prepared.table_rows, RankGroupOptions::new(threads, registry))?;
-    for (column, name) in [(2, "C3"), (11, "C12")] {
-        let spec = config.table_spec(column, prepared.table_rows[column]);
-        let [ours, dense] = [
-            registry.kind(&spec)?.memory(&spec, &Optimizer::Sgd).weight_bytes,
-            spec.dense_memory(&Optimizer::Sgd).weight_bytes,
-        ];
-        println!("{name}: {} rows in {ours} bytes, {dense} in a dense table", spec.rows);
-    }
-    let data = prepared.session_data(&config, threads)?;
-    let mut session = Session::open(&config, group, data, &start)?;
+    let mut session = Session::builder(&config).registry(registry).resume().open()?;
     println!("from step {}", session.steps());
     while let Some(step) = session.step()? {
         if session.steps().is_multiple_of(20) {
@@ -84,8 +64,6 @@ fn train(registry: &Registry, folder: &Path, steps: Option<u64>) -> headlong::Re
     if let Some(auc) = session.evaluate()?.and_then(|metrics| metrics.auc) {
         println!("AUC {auc:.4}");
     }
-    if let Some(saved) = session.save(None)? {
-        println!("{} bytes in {}", saved.bytes, saved.path.display());
-    }
+    println!("saved in {}", session.save()?.display());
     Ok(())
 }

@@ -10,6 +10,7 @@ mod eval_ranks;
 mod evaluations;
 mod slices;
 
+pub(crate) use checkpoints::refuse_earlier_checkpoints;
 pub use checkpoints::{load, open_directory, restore_ids};
 pub use eval_ranks::{EvalRanks, EvalRanksOptions};
 pub use evaluations::{Evaluated, Take, predict_all};
@@ -328,7 +329,7 @@ impl Session {
     }
 
     /// The ids as they were right after the last batch that was trained on.
-    fn ids_now(&self) -> Result<IdMapper> {
+    pub(crate) fn ids_now(&self) -> Result<IdMapper> {
         self.reader
             .inner()
             .mapper_at(&self.position)

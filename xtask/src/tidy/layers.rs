@@ -12,7 +12,7 @@ use super::Violation;
 use super::source::{SourceFile, is_test_only};
 
 /// The top modules of the trainer, from the ground up.
-const TRAINER: [&str; 12] = [
+const TRAINER: [&str; 13] = [
     "units",
     "metrics",
     "state",
@@ -24,6 +24,7 @@ const TRAINER: [&str; 12] = [
     "iteration",
     "plan",
     "run",
+    "session",
     "commands",
 ];
 

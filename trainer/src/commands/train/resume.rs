@@ -6,9 +6,8 @@ use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::report::Done;
 use crate::report::output;
-use crate::run::session::open_directory;
+use crate::run::session::{open_directory, refuse_earlier_checkpoints};
 use crate::state::checkpoint::{self, Checkpoint, CheckpointDirectory};
-use std::path::Path;
 
 /// The checkpoint that `--resume` goes on from.
 pub(super) fn find_checkpoint(
@@ -27,24 +26,9 @@ pub(super) fn find_checkpoint(
             }
             checkpoint::newest(dir).map_err(|error| failed("the run cannot be resumed", error))
         }
-        Some(dir) if dir.exists() => refuse_foreign_checkpoints(dir).map(|()| None),
+        Some(dir) if dir.exists() => refuse_earlier_checkpoints(dir).map(|()| None),
         _ => Ok(None),
     }
-}
-
-/// Two runs in one folder would be told apart by their steps alone, and the wrong one resumed.
-fn refuse_foreign_checkpoints(dir: &Path) -> Result<()> {
-    let found = checkpoint::steps(dir)
-        .map_err(|error| failed("the checkpoint directory cannot be read", error))?;
-    let Some((step, _)) = found.last() else { return Ok(()) };
-    let dir = dir.display();
-    Err(Error::config(
-        "--checkpoint-dir",
-        format!(
-            "{dir} holds an earlier run's checkpoints (newest: step {step}): go on with --resume, \
-             or name another folder"
-        ),
-    ))
 }
 
 /// Another run may have saved between the look at the folder and the moment at which this run
@@ -67,7 +51,7 @@ pub(super) fn refuse_later_checkpoints(
                 dir.display()
             ),
         )),
-        (Some(_), None) => refuse_foreign_checkpoints(dir),
+        (Some(_), None) => refuse_earlier_checkpoints(dir),
         _ => Ok(()),
     }
 }

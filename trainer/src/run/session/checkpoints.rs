@@ -6,12 +6,14 @@ use crate::config::Config;
 use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::ranks::RankGroup;
+use crate::state::checkpoint::steps;
 use crate::state::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, Files, Select,
     SystemFiles,
 };
 use headlong_reader::IdMapper;
 use std::io::Read as _;
+use std::path::Path;
 
 /// Opens the directory of checkpoints for writing, where the configuration names one; each save by
 /// `writers` threads.
@@ -109,4 +111,19 @@ pub(super) fn blob<'a>(file: &str, bytes: &'a [u8]) -> Blob<'a> {
         estimated_bytes,
         write: Box::new(move |out| out.write_all(bytes)),
     }
+}
+
+/// Two runs in one folder would be told apart by their steps alone, and the wrong one resumed.
+pub(crate) fn refuse_earlier_checkpoints(dir: &Path) -> Result<()> {
+    let found =
+        steps(dir).map_err(|error| failed("the checkpoint directory cannot be read", error))?;
+    let Some((step, _)) = found.last() else { return Ok(()) };
+    let dir = dir.display();
+    Err(Error::config(
+        "--checkpoint-dir",
+        format!(
+            "{dir} holds an earlier run's checkpoints (newest: step {step}): go on with --resume, \
+             or name another folder"
+        ),
+    ))
 }

@@ -1,0 +1,194 @@
+//! Training from a program of one's own.
+
+use crate::config::Config;
+use crate::data::{EvaluationData, is_labelled};
+use crate::error::{Error, Result, failed};
+use crate::iteration::ranks::{RankGroup, RankGroupOptions, local_topology};
+use crate::metrics::{EvalMetrics, probability};
+use crate::report::Reporter;
+use crate::run::prepare::Prepared;
+use crate::run::session::{
+    self as run, Start, StepOutcome, predict_all, refuse_earlier_checkpoints,
+};
+use crate::state::checkpoint;
+use crate::system::machine::cores;
+use crate::table::Registry;
+use headlong_reader::io::DataFile;
+use std::path::{Path, PathBuf};
+
+/// A model in training, its data and its checkpoints; all ranks are threads of this process.
+///
+/// Every setting is a key of the [`Config`]. A step is the whole iteration of `headlong train`:
+/// the same configuration gives the same weights here and there, bit for bit.
+pub struct Session {
+    inner: run::Session,
+    config: Config,
+    threads: usize,
+}
+
+/// How a [`Session`] is opened.
+pub struct SessionBuilder {
+    config: Config,
+    registry: Registry,
+    resume: bool,
+    weights_of: Option<PathBuf>,
+}
+
+impl SessionBuilder {
+    /// Tables of kinds that `registry` knows, besides those that Headlong brings.
+    #[must_use]
+    pub fn registry(mut self, registry: &Registry) -> Self {
+        self.registry = registry.clone();
+        self
+    }
+
+    /// Resumes from the newest checkpoint in `checkpoint.dir`, in the same bits; starts from the
+    /// beginning where there is none yet.
+    #[must_use]
+    pub fn resume(mut self) -> Self {
+        self.resume = true;
+        self
+    }
+
+    /// Starts with the weights of a checkpoint: its folder, or the folder of several.
+    #[must_use]
+    pub fn weights_of(mut self, checkpoint: impl Into<PathBuf>) -> Self {
+        self.weights_of = Some(checkpoint.into());
+        self
+    }
+
+    /// Checks the configuration, finds or makes the data, plans all memory, refuses what does not
+    /// fit, and builds the model.
+    ///
+    /// # Errors
+    /// A configuration that contradicts itself; files that cannot be read; a plan that does not
+    /// fit; a checkpoint of another model, or, without [`SessionBuilder::resume`], a folder that
+    /// has checkpoints of an earlier run.
+    pub fn open(self) -> Result<Session> {
+        let Self { mut config, registry, resume, weights_of } = self;
+        config.validate_with(&registry)?;
+        config.check_files()?;
+        let config = crate::data::resolve(&config)?;
+        let open = |path: &Path| {
+            checkpoint::open(path).map_err(|error| failed("the checkpoint cannot be used", error))
+        };
+        let resumed = match &config.checkpoint.dir {
+            Some(dir) if resume && dir.exists() => checkpoint::newest(dir)
+                .map_err(|error| failed("the run cannot be resumed", error))?,
+            Some(dir) if dir.exists() => refuse_earlier_checkpoints(dir).map(|()| None)?,
+            _ => None,
+        };
+        let initial = weights_of.as_deref().map(open).transpose()?;
+        let start = match (&resumed, &initial) {
+            (Some(checkpoint), _) => Start::Resume(checkpoint),
+            (None, Some(checkpoint)) => Start::WeightsOf(checkpoint),
+            (None, None) => Start::Fresh,
+        };
+        let threads = config.run.threads.unwrap_or_else(cores);
+        let quiet = Reporter::quiet(None);
+        let prepared = Prepared::new(&config, resumed.as_ref(), threads, &quiet)?;
+        let placement = prepared.placement(&config, &local_topology(&config), &registry)?;
+        prepared.plan(&config, &placement, "this program", &registry, &quiet)?;
+        let options = RankGroupOptions {
+            partition: Some(placement.partition.clone()),
+            ..RankGroupOptions::new(threads, &registry)
+        };
+        let group = RankGroup::build(&placement.decide(&config), &prepared.table_rows, options)?;
+        let data = prepared.session_data(&config, threads)?;
+        let inner = run::Session::open(&config, group, data, &start)?;
+        Ok(Session { inner, config, threads })
+    }
+}
+
+impl Session {
+    /// Opens a session with the tables that Headlong brings.
+    ///
+    /// # Errors
+    /// As [`SessionBuilder::open`].
+    pub fn open(config: &Config) -> Result<Self> {
+        Self::builder(config).open()
+    }
+
+    /// A session of `config`, to be opened.
+    pub fn builder(config: &Config) -> SessionBuilder {
+        let (config, registry) = (config.clone(), Registry::default());
+        SessionBuilder { config, registry, resume: false, weights_of: None }
+    }
+
+    /// Trains on the next batch and waits for its loss; `None` where training has ended: after
+    /// `train.steps` steps, or `train.epochs` passes over the data.
+    ///
+    /// # Errors
+    /// Bad data (names file and line); a loss that is not finite (names step and layer).
+    pub fn step(&mut self) -> Result<Option<StepOutcome>> {
+        self.inner.step()
+    }
+
+    /// Trains until the end.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn train(&mut self) -> Result<()> {
+        while self.inner.step()?.is_some() {}
+        Ok(())
+    }
+
+    /// Evaluates the weights as they are on `data.valid`; `None` where there is none.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    pub fn evaluate(&mut self) -> Result<Option<EvalMetrics>> {
+        self.inner.evaluate()
+    }
+
+    /// The click probability of every row of `files`, labelled or not, in their order, with the
+    /// weights as they are.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    pub fn predict<P: Into<PathBuf>>(
+        &mut self,
+        files: impl IntoIterator<Item = P>,
+    ) -> Result<Vec<f32>> {
+        let files: Vec<_> = files.into_iter().map(|file| DataFile::from(file.into())).collect();
+        let mut config = self.config.clone();
+        config.data.format = crate::data::format_to_predict(&config, &files, None);
+        config.data.ignores_others = true;
+        let ids = self.inner.ids_now()?;
+        let mut probabilities = Vec::new();
+        for file in &files {
+            let (file, labelled) = (std::slice::from_ref(file), is_labelled(&config, file)?);
+            let rows = EvaluationData::open_once(&config, file, labelled, self.threads)?;
+            predict_all(self.inner.group(), &mut *rows.reader(&ids)?, &mut |logits, _| {
+                probabilities.extend(logits.iter().map(|&logit| probability(logit)));
+                Ok(())
+            })?;
+        }
+        Ok(probabilities)
+    }
+
+    /// Saves a checkpoint in `checkpoint.dir`, and returns its folder. A crash at any moment leaves
+    /// the one before it whole.
+    ///
+    /// # Errors
+    /// No `checkpoint.dir`; a full disk, or whatever else the system says.
+    pub fn save(&mut self) -> Result<PathBuf> {
+        let finished = self.inner.has_ended().then_some("finished");
+        let report = self.inner.save(finished)?;
+        let folder = report.map(|report| report.path);
+        folder.ok_or_else(|| Error::config("checkpoint.dir", "no folder to save in is named"))
+    }
+
+    /// Steps trained, those of the run that was resumed included.
+    pub fn steps(&self) -> u64 {
+        self.inner.steps()
+    }
+
+    /// A short text that is equal for equal weights and optimiser states.
+    ///
+    /// # Errors
+    /// A device that has failed.
+    pub fn weights_digest(&self) -> Result<String> {
+        self.inner.weights_digest()
+    }
+}
