@@ -84,7 +84,7 @@ impl ArenaPlan {
         Ok(whole)
     }
 
-    /// Takes one zeroed allocation of host memory for several plans, one behind the other: the
+    /// Takes one zeroed allocation of host memory for several plans, one after the other: the
     /// whole as one arena, and each as its own. They share their slots, so that a user of a part is
     /// seen by users of the whole.
     pub fn freeze_together<const N: usize>(plans: [Self; N]) -> Result<(Arena, [Arena; N])> {
@@ -162,7 +162,7 @@ impl Arena {
         (bytes.start - self.range.start) / size..(bytes.end - self.range.start) / size
     }
 
-    /// All slots as one writable list of `T`, gaps of alignment included, while nobody else uses
+    /// All slots as one writable list of `T`, gaps of alignment included, while nothing else uses
     /// any of them.
     ///
     /// This is how an optimiser passes over all dense parameters at once, and how one all-reduce
@@ -352,7 +352,7 @@ impl Mat {
     }
 
     fn extent<T: Element>(&self) -> (*mut T, usize) {
-        // An empty range may start behind the last row; it spans nothing.
+        // An empty range may start after the last row; it spans nothing.
         let len = if self.rows == 0 { 0 } else { (self.rows - 1) * self.stride + self.cols };
         let byte = self.slot.plan.offset_bytes + self.offset * size_of::<T>();
         assert!(
@@ -473,7 +473,7 @@ impl<T: Element> DerefMut for WriteAll<'_, T> {
     fn deref_mut(&mut self) -> &mut [T] {
         let (start, len) = whole::<T>(self.arena);
         // SAFETY: the whole mapping, alive with the arena; all slots are held for writing until
-        // this guard is dropped, so that nobody else has a view of it.
+        // this guard is dropped, so that nothing else has a view of it.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 }
@@ -538,7 +538,7 @@ mod tests {
         let (whole, [first, second]) = ArenaPlan::freeze_together([first, second]).unwrap();
         let (of_a, of_b) = (first.mat(a), second.mat(b));
         assert_eq!((first.elements_of(&of_a), second.elements_of(&of_b)), (0..6, 0..15));
-        assert_eq!(whole.elements_of(&of_b), 16..31, "behind the first, at the next cache line");
+        assert_eq!(whole.elements_of(&of_b), 16..31, "after the first, at the next cache line");
         first.mat(a).write::<f32>().data_mut().fill(1.0);
         second.write_all::<f32>().fill(2.0);
         assert_eq!(second.mat(b).read::<f32>().row(4), [2.0; 3]);

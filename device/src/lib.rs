@@ -1,4 +1,4 @@
-//! The ground floor of Headlong: what every room stands on.
+//! The base crate of Headlong: what every other crate uses.
 //!
 //! * [`arena`]: memory planned once, allocated once, frozen before the first step; matrices are
 //!   handles to its slots.

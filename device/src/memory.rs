@@ -60,7 +60,7 @@ pub struct HostMemory {
     bytes: usize,
 }
 
-// SAFETY: the mapping is plain memory owned by this value; whoever reads or writes it goes through
+// SAFETY: the mapping is plain memory owned by this value; it is read and written only through
 // `Mat` guards.
 unsafe impl Send for HostMemory {}
 // SAFETY: as above; `HostMemory` itself gives out only a pointer.

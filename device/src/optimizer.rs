@@ -37,7 +37,7 @@ pub enum Optimizer {
         /// Accumulator before the first step.
         initial_accumulator: f32,
     },
-    /// Adam; for embedding rows the lazy form, which leaves rows that do not occur alone.
+    /// Adam; for embedding rows the lazy form, which does not touch rows that do not occur.
     Adam {
         /// Decay of the first moment.
         beta1: f32,

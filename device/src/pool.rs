@@ -2,7 +2,7 @@
 //!
 //! Tiles are handed out dynamically from a shared counter: with a neighbour on one core, the other
 //! thread simply takes more of them, where a static split would wait for the slow one at every
-//! layer. Which thread takes a tile never changes a result: ops cut their work by shape alone.
+//! layer. Which thread takes a tile never changes a result: ops cut their work only by shape.
 
 use crate::error::{DeviceError, Result};
 use std::cell::UnsafeCell;
@@ -19,7 +19,7 @@ const SPINS_BEFORE_SLEEP: u32 = 4_000;
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Whether a caller's job is running; a second caller works alone meanwhile.
+    /// Whether a caller's job is running; a second caller meanwhile works without the pool.
     taken: AtomicBool,
 }
 
@@ -41,8 +41,8 @@ struct Shared {
 }
 
 // SAFETY: all fields but `job` are made for sharing. `job` is written by the one caller that has
-// `taken` the pool, while the gate is closed and nobody is inside; it is read by workers inside the
-// gate alone.
+// `taken` the pool, while the gate is closed and no worker is inside; it is read only by workers
+// inside the gate.
 unsafe impl Sync for Shared {}
 
 /// The number of the latest job, whether workers may still join it, and how many are inside, in one
@@ -60,7 +60,7 @@ impl Gate {
         self.0.load(Ordering::Acquire) >> JOB
     }
 
-    /// Opens for the next job, whatever its opener wrote before being seen by those who come in.
+    /// Opens for the next job; what the opener wrote before is seen by those who enter.
     fn open(&self) {
         let next = (self.0.load(Ordering::Relaxed) >> JOB) + 1;
         // In one order with `sleepers`: either a worker that lies down sees the job, or its opener
@@ -68,7 +68,7 @@ impl Gate {
         self.0.store(next << JOB | OPEN, Ordering::SeqCst);
     }
 
-    /// Lets nobody else in, and returns when nobody is inside.
+    /// Closes, and returns when no worker is inside.
     fn close(&self) {
         let mut inside = self.0.fetch_and(!OPEN, Ordering::AcqRel) & INSIDE;
         let mut turns = 0_u32;
@@ -151,8 +151,8 @@ impl Pool {
     /// Calls `body` once with each of `0 .. tasks`, on all threads, and returns when all calls have
     /// returned.
     ///
-    /// Allocates nothing. When another caller's job is running, this one works alone rather than
-    /// wait.
+    /// Allocates nothing. When another caller's job is running, this one works without the pool
+    /// rather than wait.
     ///
     /// # Panics
     /// When a call of `body` panics.
@@ -239,7 +239,8 @@ impl Shared {
                 *const (dyn Fn(usize) + Sync + 'static),
             >(body)
         };
-        // SAFETY: the gate is closed and nobody is inside, since the caller before has closed it.
+        // SAFETY: the gate is closed and no worker is inside, since the caller before has closed
+        // it.
         unsafe { *self.job.get() = Some(Job { body, tasks }) };
         self.gate.open();
         if self.sleepers.load(Ordering::SeqCst) > 0 {
@@ -248,7 +249,7 @@ impl Shared {
     }
 
     fn wake_all(&self) {
-        // Nobody is between looking for a job and lying down, once the lock was held.
+        // No worker is between its search for a job and its sleep once the lock was held.
         drop(lie_down(&self.bed));
         self.wake.notify_all();
     }
@@ -295,7 +296,7 @@ fn work(shared: &Shared) {
         if !is_inside {
             continue;
         }
-        // SAFETY: inside the gate nobody writes the job, and it stays valid: `run` waits in
+        // SAFETY: inside the gate the job is not written, and it stays valid: `run` waits in
         // `Finish` until all have left.
         let job = unsafe { *shared.job.get() };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -1,7 +1,7 @@
 //! Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
 //! 1, 2, 3", SC'11).
 //!
-//! A number depends on (seed, stream, index) alone. So initial values depend on seed, table and
+//! A number depends only on (seed, stream, index). So initial values depend on seed, table and
 //! row, never on placement or on the order in which threads ask.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

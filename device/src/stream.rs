@@ -83,7 +83,7 @@ impl Stream {
         Ok(Self { pool, cuda: Some(CudaStream::with_priority(device, high)?), side_stream: None })
     }
 
-    /// This stream with a second one at its side, for work that may run beside its own: weight
+    /// This stream with a side stream, for work that may run concurrently with its own: weight
     /// gradients.
     #[must_use]
     pub fn with_side_stream(self, side_stream: Stream) -> Self {

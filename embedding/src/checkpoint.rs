@@ -34,8 +34,8 @@ pub trait RowSource {
     /// What the source meets: [`crate::EmbeddingError::Storage`].
     fn rows(&mut self, tensor: &TensorSpec, first_row: u64, out: &mut [f32]) -> Result<()>;
 
-    /// Rows of `tensor` that there are: of a table asked with raw ids, as many as were saved,
-    /// whatever it holds now.
+    /// Rows of `tensor` that there are: of a table asked with raw ids, as many as were
+    /// saved.
     fn num_rows(&mut self, tensor: &TensorSpec) -> u64 {
         tensor.rows
     }

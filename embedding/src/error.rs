@@ -155,7 +155,7 @@ pub enum EmbeddingError {
     },
 }
 
-/// Result of this room.
+/// Result of this crate.
 pub type Result<T> = std::result::Result<T, EmbeddingError>;
 
 impl EmbeddingError {

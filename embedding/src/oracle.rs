@@ -1,4 +1,4 @@
-//! The slow, obvious version: what every op of this room is measured against.
+//! The slow, obvious version: what every op of this crate is measured against.
 //!
 //! One object holds everything (many ranks: [`OracleRanks`]); a row is a list of numbers in a map,
 //! a bag is a list of row indices, and each stage is a few lines that say what the op computes.
@@ -190,7 +190,7 @@ pub fn tree_sum(mut parts: Vec<Vec<f32>>) -> Vec<f32> {
             .chunks(2)
             .map(|pair| match pair {
                 [left, right] => left.iter().zip(right).map(|(a, b)| a + b).collect(),
-                alone => alone.concat(),
+                one => one.concat(),
             })
             .collect();
     }

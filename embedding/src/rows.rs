@@ -1,9 +1,9 @@
 //! Element types that rows are stored in on the processor: f32, or bf16, which is widened as it is
-//! read and rounded by chance as it is written.
+//! read and rounded stochastically as it is written.
 //!
 //! A step is often smaller than half the distance between two bf16 neighbours, and would be lost if
 //! it was rounded to the nearest. So a weight is rounded up with the probability that keeps its
-//! mean. Which way it goes depends on seed, step, table, row and column alone: not on threads,
+//! mean. Which way it goes depends only on seed, step, table, row and column: not on threads,
 //! ranks or the device, whose kernels draw the same numbers (`store_weights` in
 //! `update/update.cu`).
 
@@ -25,7 +25,7 @@ pub(crate) trait RowElement: Element {
     /// The nearest one that can be stored.
     fn nearest(value: f32) -> Self;
 
-    /// Changes a row in f32. `wide` is as long as the row, and room to work in.
+    /// Changes a row in f32. `wide` is as long as the row, and scratch memory.
     fn change(
         row: &mut [Self],
         wide: &mut [f32],
@@ -114,7 +114,7 @@ impl Rounding {
         for ((values, row), counter) in values.chunks(8).zip(row.chunks_mut(8)).zip(first..) {
             let words = self.0.bits(counter);
             for (element, (value, out)) in values.iter().zip(row).enumerate() {
-                *out = by_chance(*value, words[element / 2] >> (16 * (element % 2)));
+                *out = stochastically_rounded(*value, words[element / 2] >> (16 * (element % 2)));
             }
         }
     }
@@ -123,14 +123,14 @@ impl Rounding {
 /// Up with the probability that keeps the mean: `random` has 16 random bits. An infinity or no
 /// number stays what it is.
 #[inline(always)]
-fn by_chance(value: f32, random: u32) -> half::bf16 {
+fn stochastically_rounded(value: f32, random: u32) -> half::bf16 {
     if !value.is_finite() {
         return half::bf16::from_f32(value);
     }
     half::bf16::from_bits((value.to_bits().wrapping_add(random & 0xffff) >> 16) as u16)
 }
 
-/// The rows of one table, whatever they are stored in.
+/// The rows of one table, in either type.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RowsRef<'a> {
     F32(MatRef<'a, f32>),
@@ -146,7 +146,7 @@ impl RowsRef<'_> {
     }
 }
 
-/// Runs an expression with the rows, in whichever type they are.
+/// Runs an expression with the rows, in either type.
 macro_rules! each_type {
     ($enum:ident, $value:expr, $rows:ident => $body:expr) => {
         match $value {

@@ -39,7 +39,7 @@ pub struct SetOptions<'a> {
 ///
 /// Everything is taken by [`Self::new`]; afterwards no method allocates, but for errors and for
 /// what tables of other authors do. Methods take `&self`, so that lanes can share a set: rows lie
-/// in arena slots whose guards check that nobody reads what another writes, and panic with the
+/// in arena slots whose guards check that nothing is read while it is written, and panic with the
 /// slot's name where the schedule misses a wait.
 pub struct EmbeddingSet {
     specs: Vec<TableSpec>,

@@ -1,4 +1,4 @@
-//! Prefetches that the kernels of this room share.
+//! Prefetches that the kernels of this crate share.
 
 use headlong_device::simd::prefetch;
 

@@ -40,7 +40,7 @@ pub enum Keys {
     RawIds,
 }
 
-/// Values of the weights before the first step. They depend on seed, table and row alone.
+/// Values of the weights before the first step. They depend only on seed, table and row.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub enum Init {

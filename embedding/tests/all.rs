@@ -8,7 +8,7 @@ mod common;
 mod conformance;
 mod conformance_whole;
 mod hashed;
-mod hybrid_equals_alone;
+mod hybrid_equals_single_rank;
 mod hybrid_oracle;
 mod hybrid_set;
 mod hybrid_tables;

@@ -7,7 +7,7 @@ mod common;
 mod cuda_tests {
     use super::common::cases::{batch, narrow, partition};
     use super::common::device::{
-        Alone, Plan, assert_bits, assert_near, matrix_on, registry, upload_step,
+        Plan, SingleRank, assert_bits, assert_near, matrix_on, registry, upload_step,
     };
     use super::common::ranks::{Bags, Batch};
     use headlong_device::cuda::testing::stream;
@@ -229,8 +229,8 @@ mod cuda_tests {
         ]
     }
 
-    /// Three steps with several ranks and with one on the CPU. Sums of gradients differ by rounding
-    /// alone: at most 600 terms below 1 each, in another order.
+    /// Three steps with several ranks and with one on the CPU. Sums of gradients differ only by
+    /// rounding: at most 600 terms below 1 each, in another order.
     fn check(stream: &Stream, dims: [usize; 5], optimizer: Optimizer, ranks: usize, seed: u64) {
         let specs = specs(dims);
         let plan = Plan {
@@ -241,22 +241,22 @@ mod cuda_tests {
             frozen: false,
         };
         let what = format!("{optimizer:?}, {ranks} ranks, seed {seed}");
-        let mut alone = Alone::new(&Stream::cpu(2), &plan);
+        let mut single = SingleRank::new(&Stream::cpu(2), &plan);
         let mut several = Ranks::new(stream, &plan, partition(&specs, ranks, seed));
         for (number, samples) in [(1, 150), (2, 61), (3, 3)] {
             let bags = batch(&specs, number, samples);
-            let (expected, got) = (alone.forward(&bags), several.forward(&bags));
+            let (expected, got) = (single.forward(&bags), several.forward(&bags));
             assert_eq!(several.check_flags(), [""; 0], "{what}");
             assert_near(&got, &expected, 1e-4, 1e-4, &format!("{what}: vectors of step {number}"));
             if number == 1 {
                 assert_bits(&got, &expected, &what);
             }
-            let d_vectors = uniform(number, samples * alone.set.width());
+            let d_vectors = uniform(number, samples * single.set.width());
             let step = Step { learning_rate: 0.1, number };
-            alone.backward(&d_vectors, &step);
+            single.backward(&d_vectors, &step);
             several.backward(&d_vectors, &step);
         }
-        for (tensor, (got, expected)) in several.tensors().iter().zip(&alone.tensors()).enumerate()
+        for (tensor, (got, expected)) in several.tensors().iter().zip(&single.tensors()).enumerate()
         {
             assert_near(got, expected, 1e-4, 1e-4, &format!("{what}: tensor {tensor}"));
         }
@@ -352,11 +352,11 @@ mod cuda_tests {
         let run = |several: Option<Partition>| {
             let mut bags = batch(&specs, 5, 900);
             bags.iter_mut().for_each(|bags| bags.weights = None);
-            let mut alone = Alone::new(&Stream::cpu(2), &plan);
+            let mut single = SingleRank::new(&Stream::cpu(2), &plan);
             let mut ranks = several.map(|partition| Ranks::new(stream, &plan, partition));
             let mut vectors = Vec::new();
             for number in 1..=2 {
-                let d_vectors = small_integers(number, 900 * alone.set.width());
+                let d_vectors = small_integers(number, 900 * single.set.width());
                 let step = Step { learning_rate: 1.0, number };
                 match &mut ranks {
                     Some(ranks) => {
@@ -364,12 +364,12 @@ mod cuda_tests {
                         ranks.backward(&d_vectors, &step);
                     }
                     None => {
-                        vectors = alone.forward(&bags);
-                        alone.backward(&d_vectors, &step);
+                        vectors = single.forward(&bags);
+                        single.backward(&d_vectors, &step);
                     }
                 }
             }
-            (vectors, ranks.map_or_else(|| alone.tensors(), |ranks| ranks.tensors()))
+            (vectors, ranks.map_or_else(|| single.tensors(), |ranks| ranks.tensors()))
         };
         let expected = run(None);
         for split in [
@@ -441,10 +441,10 @@ mod cuda_tests {
             TablePlacement::TableWise(Owner(2)),
             TablePlacement::by_formula(),
         ];
-        let mut alone = Alone::new(&stream, &plan);
+        let mut single = SingleRank::new(&stream, &plan);
         let mut several =
             Ranks::new(&stream, &plan, Partition::new(&specs, 4, placements).unwrap());
-        let before = alone.tensors();
+        let before = single.tensors();
         for number in 1..=3 {
             let longest = [0, 3, 0];
             let bags: Vec<_> = specs
@@ -454,14 +454,14 @@ mod cuda_tests {
                     Bags::plain(super::common::random_bags(number, 100, spec.rows, longest))
                 })
                 .collect();
-            let (expected, got) = (alone.forward(&bags), several.forward(&bags));
+            let (expected, got) = (single.forward(&bags), several.forward(&bags));
             assert_bits(&got, &expected, &format!("vectors of step {number}"));
             let d_vectors = small_integers(number, 100 * 48);
             let step = Step { learning_rate: 0.1, number };
-            alone.backward(&d_vectors, &step);
+            single.backward(&d_vectors, &step);
             several.backward(&d_vectors, &step);
         }
-        let after = alone.tensors();
+        let after = single.tensors();
         assert_ne!(after[2], before[2], "the quotient has moved");
         for (tensor, (got, expected)) in several.tensors().iter().zip(&after).enumerate() {
             assert_bits(got, expected, &format!("tensor {tensor}"));

@@ -54,7 +54,7 @@ impl Table {
     }
 
     fn apply(&mut self, ids: &[u64], number: u64) {
-        // The gradient of an id in a step depends on both alone.
+        // The gradient of an id in a step depends on both single.
         let gradients: Vec<f32> =
             ids.iter().flat_map(|id| uniform(id ^ (number << 40), self.dim)).collect();
         let step = Step { learning_rate: 0.1, number };

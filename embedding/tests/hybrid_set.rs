@@ -365,8 +365,8 @@ fn memory_is_what_is_planned() {
         by_node.work_bytes > row_wise.work_bytes + 2 * 8 * 2 * 2 * 2 * 8,
         "proxies are counted"
     );
-    let alone = Arc::new(Partition::row_wise(&specs, 1));
-    let planned = EmbeddingSet::memory(&specs, &options(&alone, 0, &max_ids).set, 2).unwrap();
+    let single = Arc::new(Partition::row_wise(&specs, 1));
+    let planned = EmbeddingSet::memory(&specs, &options(&single, 0, &max_ids).set, 2).unwrap();
     assert_eq!(needs(Partition::row_wise(&specs, 1), 0), planned);
 }
 

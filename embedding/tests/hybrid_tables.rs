@@ -1,6 +1,6 @@
 //! Tables of other authors, divided among owners: they train as on one rank alone, bit for bit.
 
-use crate::common::cases::{STEPS, alone, ranks};
+use crate::common::cases::{STEPS, ranks, single_rank};
 use crate::common::ranks::Variant;
 use headlong_device::optimizer::Optimizer;
 use headlong_embedding::hybrid::{Deduplicate, Owner, Partition, TablePlacement};
@@ -15,7 +15,7 @@ fn check(
     variant: Variant,
 ) {
     let blocks = if variant.deduplicate == Deduplicate::Off { num_ranks } else { 2 * num_ranks };
-    let (vectors, tensors) = alone(specs, optimizer, blocks);
+    let (vectors, tensors) = single_rank(specs, optimizer, blocks);
     let (got_vectors, got_tensors) = ranks(specs, optimizer, blocks, partition, variant);
     for step in 0..STEPS as usize {
         assert!(vectors[step] == got_vectors[step], "vectors of step {}", step + 1);

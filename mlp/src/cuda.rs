@@ -1,4 +1,4 @@
-//! What the CUDA bodies of this room share: sizes of grids, scratch memory, planned products; and
+//! What the CUDA bodies of this crate share: sizes of grids, scratch memory, planned products; and
 //! the list of all kernels.
 
 use headlong_device::DType;
@@ -25,8 +25,8 @@ pub(crate) fn blocks(stream: &CudaStream, items: usize) -> u32 {
 type Scratch = HashMap<(u32, usize), Arc<DeviceMemory>>;
 
 /// Memory for what one op hands from its first kernel to its second: never from one op to another.
-/// Each stream has its own, made at its first use; a stream's work is in order, so that nobody else
-/// uses it meanwhile.
+/// Each stream has its own, made at its first use; a stream's work is in order, so that nothing
+/// else uses it meanwhile.
 pub(crate) fn scratch(stream: &CudaStream) -> Option<Arc<DeviceMemory>> {
     // Note: one table per process, as streams and contexts are the process's; entries of streams
     // that are gone stay for the next stream of the same address.

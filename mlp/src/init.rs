@@ -2,7 +2,7 @@
 //!
 //! Weights ~ N(0, √(2 / (in + out))), biases ~ N(0, √(1 / out)): standard deviations (`create_mlp`
 //! of facebookresearch/dlrm). Each parameter has a random stream of its own, named by the
-//! parameter's name, so a value depends on seed, name and position alone.
+//! parameter's name, so a value depends only on seed, name and position.
 
 use headlong_device::rng::CounterRng;
 

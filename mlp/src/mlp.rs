@@ -34,8 +34,8 @@ pub use plan::{Arenas, Kind, MlpPlan, MlpSpec, Plans};
 use crate::gemm::FactorType;
 use crate::init;
 use crate::linear::{
-    self, Activation, BackwardDataArgs, BackwardWeightsArgs, Beside, Compute, ForwardArgs,
-    Partials, Weights,
+    self, Activation, BackwardDataArgs, BackwardWeightsArgs, Compute, ForwardArgs, Partials,
+    WeightGradientOptions, Weights,
 };
 use headlong_device::{Mat, Stream};
 use side_stream::SideStream;
@@ -271,15 +271,15 @@ impl Mlp {
                 block_len: args.block_len,
                 accumulate: args.accumulate,
             };
-            let beside = Beside { has_bias, compute: self.compute };
-            // Beside the data gradient where it can be, else after it.
+            let options = WeightGradientOptions { has_bias, compute: self.compute };
+            // During the data gradient where it can be, else after it.
             if let Some(side_stream) = &side_stream {
-                linear::backward_weights_beside(side_stream.fork(index), &weights, beside);
+                linear::backward_weights_with(side_stream.fork(index), &weights, options);
             }
             let below_has_bias =
                 self.backward_data(stream, (args, &input), index, &d_z, below.as_ref());
             if side_stream.is_none() {
-                linear::backward_weights_beside(stream, &weights, beside);
+                linear::backward_weights_with(stream, &weights, options);
             }
             has_bias = below_has_bias;
             if let Some(below) = below {

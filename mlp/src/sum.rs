@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! blocks  0   1   2   3   4          a block's sum does not depend on who computed it,
-//!          \ /     \ /    |          the tree's shape on the number of blocks alone
+//!          \ /     \ /    |          the tree's shape only on the number of blocks
 //!           0       2     4
 //!            \     /      |
 //!               0         4

@@ -12,7 +12,7 @@ pub fn frozen_on(stream: &Stream, name: &str, rows: usize, cols: usize, data: &[
     part(stream, name, (rows, cols), cols, data)
 }
 
-/// The same, with seven elements of NaN between the rows: whoever reads them shows.
+/// The same, with seven elements of NaN between the rows: reading them shows.
 pub fn wide_on(stream: &Stream, name: &str, rows: usize, cols: usize, data: &[f32]) -> Mat {
     part(stream, name, (rows, cols), cols + 7, data)
 }

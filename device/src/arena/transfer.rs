@@ -1,4 +1,4 @@
-//! Whole matrices and arenas to and from host lists, whatever memory they lie in: for initial
+//! Whole matrices and arenas to and from host lists, in either memory: for initial
 //! values, checkpoints, tests.
 
 use super::{Arena, Mat};

@@ -84,7 +84,7 @@ impl KernelCache {
     }
 }
 
-/// Compiles an instance and writes it into a bundle, as `arch/room-op-key.cubin`; returns what was
+/// Compiles an instance and writes it into a bundle, as `arch/crate-op-key.cubin`; returns what was
 /// compiled.
 pub fn build_into(
     folder: &Path,

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 /// include_str!("lookup.cu") }`.
 #[derive(Debug)]
 pub struct Source {
-    /// `room/op`.
+    /// `crate/op`.
     pub name: &'static str,
     /// The text, without the prelude.
     pub text: &'static str,

@@ -215,7 +215,7 @@ impl Library {
     }
 }
 
-/// NVRTC opens its built-ins by name only: beside a wheel they are found when they are open
+/// NVRTC opens its built-ins by name only: next to a wheel they are found when they are open
 /// already.
 fn open_builtins(nvrtc: &Path) {
     let Some(entries) = nvrtc.parent().and_then(|folder| std::fs::read_dir(folder).ok()) else {
@@ -283,7 +283,7 @@ fn wheel_folders() -> Vec<PathBuf> {
             continue;
         }
         prefixes.extend(folder.parent().map(Path::to_owned));
-        // A link in a folder of links: the wheels lie beside the real one.
+        // A link in a folder of links: the wheels lie next to the real one.
         let real = std::fs::canonicalize(&python).unwrap_or(python);
         prefixes.extend(real.parent().and_then(Path::parent).map(Path::to_owned));
     }

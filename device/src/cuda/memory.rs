@@ -57,7 +57,7 @@ impl DeviceMemory {
 
     fn zero(&self, what: &str) -> Result<()> {
         let stream = self.device.service()?;
-        // SAFETY: the range is the allocation; nobody else knows its address yet.
+        // SAFETY: the range is the allocation; nothing else knows its address yet.
         let code = unsafe { sys::cuMemsetD8Async(self.start.0, 0, self.bytes.max(1), stream) };
         driver::check(code, || format!("zeroing `{what}`"))?;
         // SAFETY: the device's own stream.
@@ -102,12 +102,12 @@ impl DeviceMemory {
     /// start, checkpoints, tests.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.device.synchronize()?;
-        self.write_beside(offset, from)
+        self.write_unordered(offset, from)
     }
 
     /// Copies bytes from the host to `offset` at once, while other streams go on, even where one of
     /// them waits for these very bytes. For words by which the host lets a device go on.
-    pub fn write_beside(&self, offset: usize, from: &[u8]) -> Result<()> {
+    pub fn write_unordered(&self, offset: usize, from: &[u8]) -> Result<()> {
         assert!(
             offset + from.len() <= self.bytes,
             "bytes {offset}+{} of {}",
@@ -158,7 +158,7 @@ impl Drop for DeviceMemory {
 /// Page-locked host memory: copies between it and a device run while the host goes on.
 ///
 /// The rule of use: while a copy from or to it may be running, the host neither writes it nor (for
-/// a copy to it) reads it. The caller keeps the order with an [`super::Event`] recorded behind the
+/// a copy to it) reads it. The caller keeps the order with an [`super::Event`] recorded after the
 /// copy.
 #[derive(Debug)]
 pub struct Pinned {
@@ -193,7 +193,7 @@ impl Pinned {
         self.bytes
     }
 
-    /// Its first byte. Whoever writes through it keeps the rule of use.
+    /// Its first byte. Writes through it keep the rule of use.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start
     }
@@ -204,7 +204,7 @@ impl Pinned {
     }
 
     /// The `index`-th 32-bit word, which a kernel may be writing: what it wrote before is seen by
-    /// whoever has seen the word.
+    /// any thread that has seen the word.
     pub fn load_acquire(&self, index: usize) -> u32 {
         assert!(4 * index + 4 <= self.bytes, "word {index} of {} bytes", self.bytes);
         // SAFETY: the word is in the allocation and aligned; it is only ever read here and written

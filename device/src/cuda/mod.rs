@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! libraries  finds and opens libcuda, libnvrtc, libcublasLt      probe   what this machine has
-//! device     context, architecture, loaded kernels               memory  device memory, pinned host memory
-//! stream     work in order; errors are kept until asked for      event   order between streams, and time
-//! graph      a captured step, replayed by one call               kernel  sources, defines, launches
-//! compile    text to cubin by NVRTC                              cache   compiled kernels on disk
-//! blas       matrix products of cuBLASLt, planned once           step    learning rate and step number on the device
-//! nvtx       named ranges for profilers
+//! device     context, architecture, loaded kernels               memory  device memory, pinned
+//! host memory stream     work in order; errors are kept until asked for      event   order between
+//! streams, and time graph      a captured step, replayed by one call               kernel
+//! sources, defines, launches compile    text to cubin by NVRTC                              cache
+//! compiled kernels on disk blas       matrix products of cuBLASLt, planned once           step
+//! learning rate and step number on the device nvtx       named ranges for profilers
 //! ```
 //!
-//! Every `.cu` file is compiled behind `device/cuda/prelude.cuh`; its kernels are `extern "C"` and
+//! Every `.cu` file is compiled after `device/cuda/prelude.cuh`; its kernels are `extern "C"` and
 //! take one struct by value. Only this module calls the driver (through cudarc's declarations); the
-//! rooms launch kernels on a [`CudaStream`].
+//! other crates launch kernels on a [`CudaStream`].
 
 mod args;
 pub mod blas;

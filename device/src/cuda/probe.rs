@@ -38,7 +38,7 @@ pub struct ProbedDevice {
     pub is_software: bool,
 }
 
-/// Looks for the driver, its devices and the libraries beside it. Opens libraries, but no device.
+/// Looks for the driver, its devices and its libraries. Opens libraries, but no device.
 pub fn probe() -> Probe {
     let mut found =
         Probe { libraries: Vec::new(), driver_version: None, devices: Vec::new(), problem: None };

@@ -101,7 +101,7 @@ impl CudaStream {
         self.0.failed.store(true, Ordering::Release);
     }
 
-    /// The stream's first failure, if there was one. Asks nobody: no call of the driver, no
+    /// The stream's first failure, if there was one. No call of the driver, no
     /// waiting.
     #[inline]
     pub fn check(&self) -> Result<()> {
@@ -325,7 +325,7 @@ impl CudaStream {
 
 fn destroy(graph: sys::CUgraph) {
     if !graph.is_null() {
-        // SAFETY: a graph that a capture returned and nobody else has.
+        // SAFETY: a graph that a capture returned, with no other owner.
         unsafe { sys::cuGraphDestroy(graph) };
     }
 }

@@ -9,7 +9,7 @@ use super::busy;
 use super::lock::{MOST_TRIES, is_at};
 use super::output::{OutputFile, open_directly};
 
-/// A log, open for writing by this process alone.
+/// A log, locked for writing by this process.
 #[derive(Debug)]
 pub struct GrowingFile {
     file: File,

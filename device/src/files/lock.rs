@@ -96,14 +96,14 @@ impl NameLock {
         }
     }
 
-    /// Notes the temporary file, for whoever comes after a crash. Best effort: without it the file
-    /// stays.
+    /// Records the temporary file, for the next process after a crash. Best effort: without it the
+    /// file stays.
     pub fn remember(&mut self, temporary: &OsStr) {
         let _ = self.file.set_len(0).and_then(|()| self.file.write_all_at(temporary.as_bytes(), 0));
     }
 }
 
-/// The temporary file that the last holder of the lock `file` has left behind, as the lock says.
+/// The temporary file that the last holder of the lock `file` has left, as the lock says.
 ///
 /// # Errors
 /// It is no lock of ours: it has another content, or another name, too. It is left as it is.
@@ -148,8 +148,8 @@ impl Drop for NameLock {
 #[derive(Debug)]
 pub struct FolderLock {
     path: PathBuf,
-    /// None where the file cannot be made and is not there: nobody can write there, so nobody has
-    /// to be kept away.
+    /// None where the file cannot be made and is not there: no process can write there, so none has
+    /// to be kept out.
     file: Option<File>,
 }
 
@@ -172,13 +172,12 @@ impl FolderLock {
         Ok(Self { path, file })
     }
 
-    /// Takes the lock to write, if nobody has it: whether that went well.
+    /// Whether the lock to write could be taken.
     pub fn try_exclusive(&self) -> bool {
         self.file.as_ref().is_none_or(|file| taken(file.try_lock()).unwrap_or(true))
     }
 
-    /// Takes the lock to read, if nobody writes: whether that went well. A lock to write becomes
-    /// one to read.
+    /// Whether the lock to read could be taken. A lock to write becomes one to read.
     pub fn try_shared(&self) -> bool {
         self.file.as_ref().is_none_or(|file| taken(file.try_lock_shared()).unwrap_or(true))
     }

@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// A file that a command writes.
 ///
-/// It is written as `.tmp-NAME-…` in the same folder, under a name that nobody can plant;
+/// It is written as `.tmp-NAME-…` in the same folder, under a name that cannot be predicted;
 /// [`OutputFile::commit`] flushes it to the disk and renames it. Dropped before that, it is
 /// removed. A second process that starts the same name meanwhile is refused, where the file system
 /// has locks. If `NAME` is a symbolic link, the link is replaced; its target is not touched.
@@ -48,7 +48,7 @@ enum Target {
 }
 
 impl OutputFile {
-    /// Starts the file `path`, for this process alone.
+    /// Starts the file `path`, locked by this process.
     ///
     /// # Errors
     /// Another process is writing it ([`io::ErrorKind::ResourceBusy`]); the folder does not exist
@@ -120,7 +120,7 @@ impl OutputFile {
     /// Puts bytes at a place of the file.
     ///
     /// # Errors
-    /// A full disk, or whatever else the system says; a pipe, which has no places.
+    /// Errors of the system; a pipe, which has no positions.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let no_places =
             || io::Error::other("its format is not written front to back: name a file of its own");
@@ -136,10 +136,10 @@ impl OutputFile {
         })
     }
 
-    /// Flushes the file to the disk and gives it its name, in place of whatever had it.
+    /// Flushes the file to the disk and gives it its name, in place of what had it.
     ///
     /// # Errors
-    /// A full disk, or whatever else the system says; what had the name is then as it was.
+    /// Errors of the system; what had the name is then as it was.
     pub fn commit(self) -> io::Result<()> {
         self.commit_open().map(drop)
     }
@@ -267,7 +267,7 @@ fn duplicate(descriptor: i32) -> io::Result<File> {
     if copy < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `copy` was opened by the call above, and nobody else knows it.
+    // SAFETY: `copy` was opened by the call above, and has no other owner.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(copy) }))
 }
 

@@ -20,7 +20,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads `file` to its end, which must come within `most` bytes, whatever the system says of its
+/// Reads `file` to its end, which must come within `most` bytes, independent of the reported
 /// size.
 ///
 /// # Errors

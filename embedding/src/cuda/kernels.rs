@@ -32,7 +32,7 @@ pub fn kernels(
         build(&INIT, &initial),
     ];
     if rows != DType::F32 {
-        // States are f32 beside narrow rows.
+        // States of narrow rows are f32.
         builds.push(build(&INIT, &init_defines(DType::F32)));
     }
     if several {

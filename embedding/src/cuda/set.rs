@@ -20,7 +20,7 @@ use headlong_device::{DType, Mat};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Tables on a device, beside their rows.
+/// Tables on a device, without their rows.
 pub(crate) struct CudaSet {
     device: CudaDevice,
     specs: Arc<[TableSpec]>,

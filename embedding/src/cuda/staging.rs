@@ -134,7 +134,7 @@ fn pack_table(words: &mut [u32], layout: &TableLayout, bags: Bags, rest: usize) 
     let to = &mut words[layout.ids..][..ids.values.len()];
     to.iter_mut().zip(ids.values).for_each(|(to, &id)| *to = id as u32);
     let mut mode = 0;
-    // An empty batch is one-hot, too: nobody reads its offsets.
+    // An empty batch is one-hot, too: its offsets are not read.
     if !ids.is_one_hot() {
         words[layout.offsets..][..ids.offsets.len()].copy_from_slice(ids.offsets);
         mode |= MODE_BAGS;

@@ -8,7 +8,7 @@ use crate::set::TableSlot;
 use headlong_device::cuda::{CudaStream, DevicePtr, DeviceStep, OptimizerConstants};
 use headlong_device::optimizer::Optimizer;
 
-/// Rows of one table, in device memory. How many there are is known there alone: kernels are
+/// Rows of one table, in device memory. How many there are is known only there: kernels are
 /// launched for the capacity, or with a fixed grid, and read the count.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceRows {
@@ -37,7 +37,7 @@ pub struct CudaStep {
 ///
 /// Both methods enqueue and return. They may be captured into a graph: no allocation, no waiting,
 /// no module that was not loaded by a first eager call, and nothing of the host that changes from
-/// step to step. Vectors and gradients are f32, `dim` elements each, one behind the other.
+/// step to step. Vectors and gradients are f32, `dim` elements each, one after the other.
 pub trait CudaTable {
     /// Writes one vector per entry of `rows`, which may repeat. Changes nothing else.
     ///

@@ -3,7 +3,7 @@
 //
 // The ids of a batch are *entries*. Those of table t stand from `first_entry` on, which is a
 // multiple of a tile, so that a tile belongs to one table; how many there are is known on the
-// device alone. Nothing here is larger than its capacity.
+// device only. Nothing here is larger than its capacity.
 
 // Elements of a row, where all tables have the same; 0: each table says, and single elements are
 // accessed.
@@ -27,7 +27,7 @@
 
 // Entries of a chunk: what one group of lanes sums.
 #define CHUNK 32u
-// Marks of a chunk, beside its first entry: its row has several chunks; it is the first of them.
+// Marks of a chunk, next to its first entry: its row has several chunks; it is the first of them.
 #define CHUNK_OF_LONG 0x80000000u
 #define CHUNK_OF_START 0x40000000u
 #define CHUNK_ENTRY 0x3fffffffu
@@ -54,8 +54,8 @@ struct Table {
   float* second;
   // Per row its key in the sort; null where that is the row itself.
   const u32* home;
-  // Among several ranks, of rows that are rounded by chance: per row that lies here, which row of
-  // the model's table it is. Null where that is its place.
+  // Among several ranks, of rows that are rounded stochastically: per row that lies here, which row
+  // of the model's table it is. Null where that is its place.
   const u32* row_numbers;
   u32 rows;
   u32 dim;

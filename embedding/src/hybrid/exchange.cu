@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
   }
 }
 
-// The owner of key `key`, which is no frequent row's: the last one whose rows do not start behind
+// The owner of key `key`, which is no frequent row's: the last one whose rows do not start after
 // it.
 __device__ __forceinline__ u32 owner_of(const u32* bases, u32 num_owners, u32 key) {
   u32 low = 0, high = num_owners;

@@ -155,7 +155,7 @@ impl Merge {
     }
 
     /// Makes the sources' lists itself, from the rows of each of their ranks: `mine` calls back
-    /// with runs of rank `rank`'s rows that belong here. `ranks` ranks stand behind one source;
+    /// with runs of rank `rank`'s rows that belong here. `ranks` ranks are one source;
     /// `unique` rows are asked for once by a source. Bases are still to be set.
     pub(crate) fn fill_known(
         &mut self,

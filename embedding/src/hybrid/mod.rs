@@ -9,8 +9,9 @@
 //!                    rank (its slice)                                owner (its rows)
 //! route              ids → unique rows → places; requests by owner
 //!   ids              request_counts, requests      ── exchange ──►   asked_counts, asked
-//! receive_requests                                                   asked → unique local rows, parts by source
-//! owner_lookup                                                       rows, in the order asked
+//! receive_requests                                                   asked → unique local rows,
+//! parts by source owner_lookup                                                       rows, in the
+//! order asked
 //!   vectors          received                      ◄── exchange ──   sent
 //! lookup_replicated  bags of only frequent rows → vectors
 //! pool               all other bags → vectors
@@ -18,8 +19,9 @@
 //! reduce_rows        d_vectors → one gradient per requested row; frequent rows → dense block
 //!   gradients        to_owners                     ── exchange ──►   from_sources
 //!   frequent block   ◄── ordered all-reduce ──►
-//! update_owned                                                       sum over sources, one optimiser step per row
-//! update_replicated  one optimiser step per touched row, the same on every rank
+//! update_owned                                                       sum over sources, one
+//! optimiser step per row update_replicated  one optimiser step per touched row, the same on every
+//! rank
 //! ```
 //!
 //! The methods are the same wherever the rows are: on a single rank those that are for several do
@@ -32,7 +34,7 @@
 //! a subtree; owner and all-reduce continue the tree over ranks, where a rank without the row is
 //! left out or adds its +0. No partial sum is ever −0, as all start from +0. So weights and states
 //! after a step do not depend on the partition, nor on the number of ranks that the same blocks are
-//! spread over. Vectors are pooled in the order of the bag whatever side their rows come from.
+//! spread over. Vectors are pooled in the order of the bag, wherever their rows come from.
 //!
 //! Under [`Deduplicate::Node`] the sources of requests are nodes, the proxies' part is
 //! [`NodeProxy`], and requests are packed by rail.

@@ -3,7 +3,7 @@
 //! A job of `M` nodes of `L` ranks (a power of two, the same everywhere; rank `m·L + l` is rank `l`
 //! of node `m`). What the ranks of a node request of owner `m·L + l` goes to rank `l` of their own
 //! node, its proxy, along the rail that the owner stands on. The proxy merges the requests, so that
-//! one vector per node and row crosses the network, whoever of the node needs it:
+//! one vector per node and row crosses the network, however many ranks of the node need it:
 //!
 //! ```text
 //!   node 0                               node 1

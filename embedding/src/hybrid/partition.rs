@@ -8,7 +8,7 @@ use crate::update::MAX_SUM_BLOCKS;
 use rows::HotRows;
 use serde::{Deserialize, Serialize};
 
-/// One of the ranks that rows are divided among, as this room counts them.
+/// One of the ranks that rows are divided among, as this crate counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Owner(pub usize);
 
@@ -32,7 +32,7 @@ pub enum TablePlacement {
 }
 
 impl TablePlacement {
-    /// Rows divided among all ranks by formula alone.
+    /// Rows divided among all ranks only by formula.
     pub const fn by_formula() -> Self {
         TablePlacement::RowWise { frequent: Vec::new(), placed: Vec::new() }
     }
@@ -347,7 +347,7 @@ impl Partition {
 }
 
 impl TablePartition {
-    /// The error is the reason alone.
+    /// The error is only the reason.
     fn new(
         spec: &TableSpec,
         index: usize,
@@ -450,7 +450,7 @@ impl Formula<'_> {
     }
 }
 
-/// Spreads raw ids evenly, whatever they are: the finaliser of MurmurHash3 (Appleby).
+/// Spreads any raw ids evenly: the finaliser of MurmurHash3 (Appleby).
 #[inline(always)]
 pub(crate) fn mix(id: u64) -> u64 {
     let id = (id ^ (id >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -1,6 +1,6 @@
 //! Pooling: a slice's vectors, from the replica and from what owners sent.
 //!
-//! As [`crate::lookup`], bit for bit. Bags of frequent rows alone need nothing from other ranks, so
+//! As [`crate::lookup`], bit for bit. Bags of only frequent rows need nothing from other ranks, so
 //! they are pooled while vectors travel; all others once those have arrived, and so are all bags of
 //! a table without frequent rows.
 

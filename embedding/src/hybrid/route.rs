@@ -469,7 +469,7 @@ impl TablePart {
         let mut end =
             codes.iter().zip(lengths).map(|(&code, len)| pieces(code, len) as usize).sum::<usize>();
         let (unique, total) = (route.num_rows, end);
-        // From the back: what is written lies at or behind what is still to be read.
+        // From the back: what is written lies at or after what is still to be read.
         route.starts[total] = route.num_ids as u32;
         let mut segment_end = route.num_ids as u32;
         for index in (0..unique).rev() {

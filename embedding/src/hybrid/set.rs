@@ -40,7 +40,7 @@ pub enum Deduplicate {
 }
 
 impl Deduplicate {
-    /// Ranks behind one source of requests.
+    /// Ranks of one source of requests.
     pub(super) fn ranks_per_source(self) -> usize {
         match self {
             Deduplicate::Node { ranks } => ranks,
@@ -118,7 +118,7 @@ impl HybridSet {
     /// Builds and initialises this rank's part of `specs` with the kinds of `registry`; takes all
     /// memory that will be needed.
     ///
-    /// Initial values depend on seed, table and row alone: a replica has the same on every rank,
+    /// Initial values depend only on seed, table and row: a replica has the same on every rank,
     /// and so has any other partition.
     ///
     /// # Errors

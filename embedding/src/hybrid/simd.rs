@@ -10,7 +10,7 @@ use headlong_device::pool::SharedMut;
 use headlong_device::{MatRef, vectorized};
 use std::ops::Range;
 
-/// Rows copied one behind the other.
+/// Rows copied one after the other.
 pub(super) struct Copy<'a> {
     pub(super) weights: RowsRef<'a>,
     pub(super) rows: &'a [u64],
@@ -20,7 +20,7 @@ pub(super) struct Copy<'a> {
 }
 
 vectorized! {
-    /// Writes the vectors of `rows` one behind the other.
+    /// Writes the vectors of `rows` one after the other.
     pub(super) fn copy_rows(tile: &Copy<'_>) {
         each_type!(RowsRef, tile.weights, weights => copy_rows_of(tile, weights));
     }
@@ -102,8 +102,8 @@ fn copy_rows_of<T: RowElement>(tile: &Copy<'_>, weights: MatRef<T>) {
         if let Some(&coming) = tile.rows.get(index + ahead) {
             prefetch_row(data, (coming as usize).wrapping_mul(stride), dim);
         }
-        // SAFETY: a list of asked rows has its own elements of `out`, `dim` for each row; this tile
-        // alone writes them.
+        // SAFETY: a list of asked rows has its own elements of `out`, `dim` for each row; only this
+        // tile writes them.
         let out = unsafe { tile.out.slice(tile.out_first + index * dim, dim) };
         widen(weights.row(row as usize), out);
     }
@@ -121,7 +121,7 @@ fn update_frequent_rows<T: RowElement>(tile: &FrequentTile<'_>, weights: RowMemo
         }
         let gradient = &tile.gradients[row * dim..][..dim];
         let at = row as u64;
-        // SAFETY: the row lies in the replica and in this tile alone.
+        // SAFETY: the row lies in the replica, and in no other tile.
         let (weights, first, second) = unsafe { (weights.row(at), first.row(at), second.row(at)) };
         let index = if T::IS_NARROW { row_of_local(at) } else { at };
         T::change(weights, &mut wide[..dim], &rounding, index, |weights| {
@@ -143,7 +143,7 @@ pub(super) struct PoolTile<'a> {
     pub(super) received: &'a [f32],
     /// What the origins of frequent rows count in.
     pub(super) replica: Option<RowsRef<'a>>,
-    /// Which bags are pooled: those of frequent rows alone, all others, or all there are.
+    /// Which bags are pooled: those of only frequent rows, all others, or all there are.
     pub(super) bags: Pooled,
     pub(super) out: SharedMut<f32>,
     pub(super) out_first: usize,
@@ -185,7 +185,7 @@ fn pool_rows<T: RowElement>(tile: &PoolTile, replica: &[T]) {
 }
 
 impl<T: RowElement> Pool<'_, T> {
-    /// Calls `body` with each number of `sum` and the vector's beside it.
+    /// Calls `body` with each number of `sum` and the vector's at its place.
     #[inline(always)]
     fn with(&self, origin: u64, column: usize, sum: &mut [f32], body: impl Fn(&mut f32, f32)) {
         let (frequent, start) = start_of(origin);
@@ -233,7 +233,7 @@ impl<T: RowElement> Pool<'_, T> {
                 }
             }
             let first = tile.out_first + sample * tile.out_stride + column;
-            // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes
+            // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; only this tile writes
             // these samples' columns of this table, and each call's slice is gone before the next
             // one.
             let out = unsafe { tile.out.slice(first, len) };
@@ -291,7 +291,7 @@ pub(super) struct ReduceTile<'a> {
     pub(super) first_gradient: usize,
 }
 
-/// Merged rows whose vectors lie one behind the other.
+/// Merged rows whose vectors lie one after the other.
 pub(super) struct ExpandTile<'a> {
     pub(super) parts: MergedParts<'a>,
     pub(super) rows: Range<usize>,

@@ -12,7 +12,7 @@
 //!
 //! least, within the memory limits. The order is that of benefit per byte: replicating a row of
 //! `dim` elements costs `4·dim` bytes in the all-reduce and saves a multiple of that in the
-//! exchange which depends on its rate alone. Small tables, whose rows are all frequent, come out
+//! exchange which depends only on its rate. Small tables, whose rows are all frequent, come out
 //! wholly data-parallel by the same rule.
 //!
 //! Among ways to exchange the fastest is chosen, with one exception that needs no latency table:
@@ -67,7 +67,7 @@ pub struct SplitOptions<'a> {
     pub cluster: Cluster,
     /// Samples of a step, over all ranks.
     pub batch_size: u64,
-    /// The sparse optimiser, whose state lies beside each row.
+    /// The sparse optimiser, whose state lies with each row.
     pub optimizer: &'a Optimizer,
     /// Bytes that each table takes with its states, all of its rows together; none: they are dense.
     pub table_bytes: &'a [u64],

@@ -103,7 +103,7 @@ pub struct StatisticsOptions {
 }
 
 impl Default for StatisticsOptions {
-    /// 262,144 rows a table: exact for 50 batches of 2,048 whatever the table, an error of at most
+    /// 262,144 rows a table: exact for 50 batches of 2,048 of any table, an error of at most
     /// 4.3 counts for 20 batches of 55,296.
     fn default() -> Self {
         Self { capacity: 1 << 18 }

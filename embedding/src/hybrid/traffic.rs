@@ -369,7 +369,7 @@ impl Traffic {
         self.forward() + self.backward()
     }
 
-    /// What embeddings alone cause: everything but the dense gradients.
+    /// What embeddings cause: everything except the dense gradients.
     pub fn of_embeddings(&self) -> Hops {
         self.total() - self.dense
     }

@@ -1,4 +1,4 @@
-//! Initial values: a function of seed, table, row and column, whoever asks and wherever the row
+//! Initial values: a function of seed, table, row and column, wherever the row
 //! lies.
 //!
 //! Element `c` of row `r` of table `t` is `low + (high - low)·u`, where `u` is uniform number
@@ -23,7 +23,7 @@ use crate::table::{Init, TableSpec};
 use headlong_device::Mat;
 use headlong_device::rng::CounterRng;
 
-/// Keeps the tables' random streams apart from those of other rooms under the same seed.
+/// Keeps the tables' random streams apart from those of other crates under the same seed.
 const STREAM_OF_TABLES: u64 = 0x7461_626c_0000_0000;
 
 /// The initial weights of one table.
@@ -59,7 +59,7 @@ impl InitialValues {
 pub(crate) fn initialise(env: &TableEnv, spec: &TableSpec, weights: &Mat) -> Result<()> {
     let values = env.initial_values(spec);
     if values.are_zero() {
-        // Fresh memory is left alone: on a processor it takes no pages before it is written.
+        // Fresh memory is not touched: on a processor it takes no pages before it is written.
         return Ok(());
     }
     match env.stream.as_cuda() {

@@ -110,7 +110,7 @@ impl<const W: usize, T: RowElement> Strip<'_, W, T> {
     fn vector<'v>(&self, sample: usize) -> &'v mut [f32] {
         assert!(sample + 1 < self.tile.offsets.len(), "the sample lies in the tile");
         let first = self.tile.out_first + sample * self.tile.out_stride + self.column;
-        // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; this tile alone writes these
+        // SAFETY: `vectors` is `samples × Σ dim`, by the set's checks; only this tile writes these
         // samples' columns of this table, and each call's slice is gone before the next call.
         unsafe { self.tile.out.slice(first, self.len) }
     }

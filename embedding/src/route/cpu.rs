@@ -44,7 +44,7 @@ impl TableRoute {
         if !self.reciprocals.is_empty() {
             for (sample, reciprocal) in self.reciprocals[..ids.num_samples()].iter_mut().enumerate()
             {
-                // Note: infinite for an empty bag, where nobody reads it.
+                // Note: infinite for an empty bag, where it is not read.
                 *reciprocal = 1.0 / (ids.offsets[sample + 1] - ids.offsets[sample]) as f32;
             }
         }

@@ -183,7 +183,7 @@ impl Sorted {
         [self.at(self.places.chunk_starts), self.at(self.places.chunk_ends)]
     }
 
-    /// First chunks of long rows, and the chunks behind their last.
+    /// First chunks of long rows, and the chunks after their last.
     pub(crate) fn longs(&self) -> [DevicePtr; 2] {
         [self.at(self.places.long_firsts), self.at(self.places.long_ends)]
     }

@@ -81,11 +81,11 @@ struct ChunksArgs {
   u32* tile_rows;
   u32* chunk_starts;
   u32* chunk_ends;
-  // For each long segment, its first chunk, and the one behind its last.
+  // For each long segment, its first chunk, and the one after its last.
   u32* long_firsts;
   u32* long_ends;
-  // For each sorted entry the number of its segment among those of all tables; null where nobody
-  // asks.
+  // For each sorted entry the number of its segment among those of all tables; null where it is
+  // not needed.
   u32* row_numbers;
   // For each segment its first entry; null likewise.
   u32* row_starts;

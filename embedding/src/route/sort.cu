@@ -31,7 +31,7 @@ struct SortArgs {
   u32 values_are_positions;
 };
 
-// Entries of tile `tile`, which is one of `table`: none behind the last entry.
+// Entries of tile `tile`, which is one of `table`: none after the last entry.
 __device__ __forceinline__ u32 tile_len(u32 tile, const Table& table, u32 num_entries) {
   const u32 first = (tile - table.first_tile) * TILE;
   return num_entries <= first ? 0 : (num_entries - first < TILE ? num_entries - first : TILE);

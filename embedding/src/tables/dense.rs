@@ -121,7 +121,7 @@ impl DenseTable {
     }
 }
 
-/// Whether the host reaches the rows by copies alone: they lie on a device, or are narrow.
+/// Whether the host reaches the rows only by copies: they lie on a device, or are narrow.
 fn is_copied(rows: &Mat) -> bool {
     rows.is_on_device() || rows.dtype() != DType::F32
 }

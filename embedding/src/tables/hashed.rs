@@ -1,7 +1,7 @@
 //! Rows for raw ids, made when they are needed: no dictionary, no collisions, a bounded number of
 //! rows.
 //!
-//! A row that is not stored has its initial value, which depends on seed, table and raw id alone.
+//! A row that is not stored has its initial value, which depends only on seed, table and raw id.
 //! An id gets a row of its own in the step in which it has been seen in `min_count` training steps;
 //! its first gradient was taken at its initial value, so nothing jumps. With `min_count = 1` and
 //! room for all ids the table is a dense one over all 2⁶⁴ ids, bit for bit.
@@ -12,8 +12,8 @@
 //!   are counted in as many places as there are rows (none where `min_count` is 1); where these are
 //!   full, the longest unseen are forgotten.
 //! * Where rows run out, at the end of [`EmbeddingTable::apply`], the least used sixteenth of the
-//!   rows (or as many as are needed) goes, in an order that depends on counts, steps and ids alone;
-//!   rows of the present step stay. An evicted id starts anew.
+//!   rows (or as many as are needed) goes, in an order that depends only on counts, steps and ids;
+//!   rows of the present step stay. An evicted id starts over.
 //! * [`EmbeddingTable::lookup`] changes nothing: an evaluation admits no ids.
 //!
 //! The same seed, data and number of owners give the same bits. With another number of owners they
@@ -269,7 +269,7 @@ impl HashedTable {
             }
             members.evict(eviction, 1, None);
         }
-        let slot = members.insert(id, seen).expect("room was made");
+        let slot = members.insert(id, seen).expect("a slot was freed");
         if has_row {
             self.reset(slot, id);
             self.weights.write::<f32>().row_mut(slot).copy_from_slice(&entry[ENTRY_HEAD..]);

@@ -161,7 +161,7 @@ fn check_overflow(one: &mut Subject, other: &mut Subject, kind: &dyn TableKind) 
         other.apply(&ids, &gradients, self::step(100 + step));
         assert!(
             one.lookup(&ids).iter().all(|x| x.is_finite()),
-            "an answer is no number when rows run out"
+            "an answer is not finite when rows run out"
         );
     }
     one.check_memory(kind);
@@ -374,7 +374,7 @@ impl Subject {
         }
     }
 
-    /// `other` is the same table so far, and is made anew from the entries.
+    /// `other` is the same table so far, and is rebuilt from the entries.
     fn check_entries(&mut self, other: &mut Subject) {
         let saved = self.save();
         let tensors = self.table.tensors();

@@ -19,7 +19,7 @@ use std::ops::Range;
 /// Learning rates and strides of the steps that are followed: every second row, all, every third.
 const STEPS: [(f32, usize); 3] = [(0.25, 2), (0.5, 1), (0.125, 3)];
 
-/// Rows up to which all of a table are looked at, whatever rows a step names.
+/// Rows up to which all of a table are checked, not only those that a step names.
 const MOST_WATCHED: u64 = 4096;
 
 /// Rows of a tensor whose derivative is found one by one.

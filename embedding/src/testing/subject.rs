@@ -1,4 +1,4 @@
-//! A table under test, on whatever device it lies: built, asked, stepped, saved.
+//! A table under test, on any device: built, asked, stepped, saved.
 
 use super::MOST_SIGHTS;
 use crate::checkpoint::SavedRows;

@@ -50,7 +50,7 @@ pub(crate) trait Parts: Copy + Sync {
     /// The parts of row `index`; a block's parts stand together, blocks rise.
     fn entries(&self, index: usize) -> Range<usize>;
 
-    /// Where part `entry` starts in the data; `None` behind the last one.
+    /// Where part `entry` starts in the data; `None` after the last one.
     fn start(&self, entry: usize) -> Option<usize>;
 
     /// Block of part `entry`.

@@ -166,7 +166,7 @@ __device__ __forceinline__ float squares_of_strip(const Row& gradient) {
   return sum;
 }
 
-// Writes weights: bf16 rounded up or down by chance, so that small steps are not lost; the numbers
+// Writes weights: bf16 with stochastic rounding, so that small steps are not lost; the numbers
 // go by seed, step, table, row of the model's table and element, as in rows.rs.
 __device__ __forceinline__ void store_weights(const UpdateArgs& a, const DeviceStep& step,
                                               const Table& table, const Chunk& chunk, u32 dim,
@@ -251,7 +251,7 @@ __device__ __forceinline__ void finish_strip(const UpdateArgs& a, const DeviceSt
                                              u32 strip, const Row& gradient, float mean) {
 #if SINK == 0
   if ((table.flags & ROWS_HIDDEN) != 0) {
-    // Its number among the table's rows: the author's own step comes behind.
+    // Its number among the table's rows: the author's own step comes after.
     const u32 number = a.row_numbers[chunk.begin] - a.row_numbers[table.first_entry];
     store_strip<0>(gradient, table.weights, static_cast<u64>(number) * dim + strip * STRIP,
                    dim - strip * STRIP);
@@ -422,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_longs(const
       return sum_long(a, runs, chunk.begin, chunks, dim - strip * STRIP, strip);
     };
     Row gradient = strip_of(0);
-    // Note: all warps sum strips, for their barriers; the first group alone has the sums and takes
+    // Note: all warps sum strips, for their barriers; only the first group has the sums and takes
     // the step.
     float mean = 0.0f;
     if (DIM == 0 || threadIdx.x < LANES) {

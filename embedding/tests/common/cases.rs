@@ -84,7 +84,7 @@ pub fn sizes() -> [usize; 3] {
     [150, 61, 7]
 }
 
-pub fn alone(specs: &[TableSpec], optimizer: Optimizer, num_blocks: usize) -> Outcome {
+pub fn single_rank(specs: &[TableSpec], optimizer: Optimizer, num_blocks: usize) -> Outcome {
     let stream = Stream::cpu(2);
     let max_ids = vec![600; specs.len()];
     let options = SetOptions {
@@ -113,7 +113,7 @@ pub fn alone(specs: &[TableSpec], optimizer: Optimizer, num_blocks: usize) -> Ou
         all_vectors.push(bits(vectors.read::<f32>().data()));
     }
     let mut tensors = Vec::new();
-    // Tables asked with raw ids show what they hold in their vectors alone.
+    // Tables asked with raw ids show what they hold in their vectors single.
     for table in (0..specs.len()).filter(|&table| specs[table].keys == Keys::RowIndices) {
         for (index, tensor) in set.tensors(table).iter().enumerate() {
             let mut rows = vec![0.0; tensor.rows as usize * tensor.cols];

@@ -45,14 +45,14 @@ pub fn registry() -> Registry {
     registry
 }
 
-pub struct Alone {
+pub struct SingleRank {
     pub set: HybridSet,
     pub route: HybridRoute,
     pub stream: Stream,
     pub samples: usize,
 }
 
-impl Alone {
+impl SingleRank {
     pub fn new(stream: &Stream, plan: &Plan) -> Self {
         let options = HybridOptions {
             set: SetOptions {

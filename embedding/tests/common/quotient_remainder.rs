@@ -1,4 +1,4 @@
-//! A table of one's own with a CUDA body: quotient-remainder embeddings, on the device alone.
+//! A table of one's own with a CUDA body: quotient-remainder embeddings, on the device single.
 
 use headlong_device::cuda::{
     CudaStream, DeviceMemory, DevicePtr, DeviceStep, Launch, OptimizerConstants, Source,

@@ -11,7 +11,7 @@
 //! Matrices of f32, f16 or bf16; the record is 1 × 1 u64, [`NONE`] at first.
 //!
 //! # Work
-//! A device's alone: it enqueues one kernel. Errors: none.
+//! Only for a device: it enqueues one kernel. Errors: none.
 
 mod cuda;
 #[cfg(test)]

@@ -24,7 +24,7 @@ mod cuda_tests {
         let (record, half) = (arena.mat(record), arena.mat(half));
         let sums = |values: &[f32]| frozen_on(&stream, "sums", 3, 2, values);
         let (good, bad) = (sums(&[1.0; 6]), sums(&[1.0, 0.0, 2.0, 0.0, f32::NAN, 0.0]));
-        // Gaps between rows hold NaN, which is nobody's business.
+        // Gaps between rows hold NaN, which must not be found.
         let mat = |bad: &[(usize, usize)]| {
             let mut values = uniform(1, SAMPLES * 12);
             bad.iter().for_each(|&(row, col)| values[row * 12 + col] = f32::INFINITY);

@@ -3,7 +3,7 @@
 //! # What it computes
 //! `C = finish(C₀ + A·B)`: every element is one chain `c ← fma(a(i,k), b(k,j), c)` over
 //! `k = 0, 1, …`, starting from zero, or from what `C` holds when [`Product::accumulate`] is set.
-//! So an element depends on its row of `A` and its column of `B` alone: not on the tile it falls
+//! So an element depends only on its row of `A` and its column of `B`: not on the tile it falls
 //! in, on its place in the batch, on the number of threads or on the instruction set.
 //!
 //! Of factors in bf16 ([`FactorType::Bf16`]) two steps of depth are one, the odd one added first.
@@ -47,7 +47,7 @@ pub enum FactorType {
 
 impl FactorType {
     /// 32-bit words of `depth` packed numbers: two of bf16 in one, the first in its lower half,
-    /// zero behind the last.
+    /// zero after the last.
     pub const fn words(self, depth: usize) -> usize {
         match self {
             FactorType::F32 => depth,
@@ -95,8 +95,8 @@ pub struct Panels<'a> {
     pub cols: usize,
 }
 
-/// What is done to a finished element before it is stored, in this order; for products with
-/// [`Panels`] alone.
+/// What is done to a finished element before it is stored, in this order; only for products with
+/// [`Panels`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Epilogue<'a> {
     /// Added to each row; `n` elements.

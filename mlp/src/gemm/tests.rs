@@ -105,7 +105,7 @@ fn check(case: &Case, threads: usize) {
             assert_eq!(got, expected, "{dtype:?}: m {m} n {n} depth {depth} element {i},{j}");
         }
     }
-    // What lies between the rows is nobody's to touch.
+    // What lies between the rows must not be touched.
     assert!((0..m.saturating_sub(1)).all(|i| c_data[i * (n + 2) + n..(i + 1) * (n + 2)]
         == before[i * (n + 2) + n..(i + 1) * (n + 2)]));
 }

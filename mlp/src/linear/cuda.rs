@@ -2,8 +2,8 @@
 
 use super::helpers::{add_bias, add_blocks, bias_gradient, filled_up, mask_gradient};
 use super::{
-    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, Below, Beside,
-    ForwardArgs, Partials,
+    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, Below, ForwardArgs,
+    Partials, WeightGradientOptions,
 };
 use crate::cuda::product;
 use crate::sum::block;
@@ -154,12 +154,16 @@ pub fn backward_data(
 }
 
 /// Without `d_b` where somebody else has summed it.
-pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, beside: Beside) {
+pub fn backward_weights(
+    stream: &Stream,
+    args: &BackwardWeightsArgs<'_>,
+    options: WeightGradientOptions,
+) {
     let stream = stream.cuda_body();
-    let math = beside.compute.math();
+    let math = options.compute.math();
     match args.partials {
         None => {
-            let d_b = args.d_b.filter(|_| !beside.has_bias);
+            let d_b = args.d_b.filter(|_| !options.has_bias);
             sum_block(stream, math, (args.x, args.d_z), (args.d_w, d_b), args.accumulate);
         }
         Some(partials) => {

@@ -1,4 +1,4 @@
-//! Launches of `linear.cu`: what is done beside the products.
+//! Launches of `linear.cu`: what is done apart from the products.
 
 use crate::cuda::{SCRATCH_BYTES, THREADS, blocks, scratch};
 use headlong_device::cuda::{

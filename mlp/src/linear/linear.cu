@@ -1,5 +1,5 @@
-// What dense layers need beside their products, and instead of an epilogue that the library does
-// not have for a shape. Rows lie `stride` elements apart.
+// What dense layers need apart from their products, and instead of an epilogue that the library
+// does not have for a shape. Rows lie `stride` elements apart.
 
 // Type of activations and their gradients: 0 is f32, 1 f16, 2 bf16.
 #ifndef ELEMENT

@@ -7,7 +7,7 @@
 //!   layer's input as [`BackwardDataArgs::mask`], it is masked by the ReLU of the layer below in
 //!   the same pass: then `dX` is that layer's `dZ`.
 //! * [`backward_weights`]: `dW = dZᵀ·X` and `db = Σ dZ`, over samples in their order.
-//! * [`backward_activation`]: masks a gradient in place, for whoever could not fuse it.
+//! * [`backward_activation`]: masks a gradient in place, where it was not fused.
 //!
 //! # Shapes
 //! `X` samples × in, `W` out × in (PyTorch's layout), `b` 1 × out, `Y` and `dZ` samples × out; f32,
@@ -98,8 +98,8 @@ pub struct BackwardDataArgs<'a> {
     pub d_x: &'a Mat,
     /// The input where a ReLU made it: the gradient becomes zero where it is not above zero.
     pub mask: Option<&'a Mat>,
-    /// Adds to what the gradient holds instead of overwriting it: the input goes on beside the
-    /// layer, too.
+    /// Adds to what the gradient holds instead of overwriting it: the input is also used after
+    /// the layer.
     pub accumulate: bool,
 }
 
@@ -117,9 +117,9 @@ pub(crate) struct Below<'a> {
     pub d_b: &'a Mat,
 }
 
-/// How [`backward_weights_beside`] differs from [`backward_weights`].
+/// How [`backward_weights_with`] differs from [`backward_weights`].
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Beside {
+pub(crate) struct WeightGradientOptions {
     /// The bias gradient of one block of samples is done already.
     pub has_bias: bool,
     /// What products are computed in.
@@ -186,14 +186,14 @@ pub struct Partials {
 
 /// `dW = dZᵀ·X` and `db = Σ dZ`.
 pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
-    backward_weights_beside(stream, args, Beside::default());
+    backward_weights_with(stream, args, WeightGradientOptions::default());
 }
 
 /// As [`backward_weights`], for a stack of layers on a device.
-pub(crate) fn backward_weights_beside(
+pub(crate) fn backward_weights_with(
     stream: &Stream,
     args: &BackwardWeightsArgs<'_>,
-    beside: Beside,
+    options: WeightGradientOptions,
 ) {
     let (samples, inputs, outputs) = (args.x.rows(), args.x.cols(), args.d_z.cols());
     shape("gradient of the output", args.d_z, samples, outputs);
@@ -206,8 +206,8 @@ pub(crate) fn backward_weights_beside(
         shape("block sums of the bias", &partials.bias, partials.sum_blocks, outputs);
     }
     match stream.device() {
-        Device::Cpu => cpu::backward_weights(stream, args, beside.compute.factor_type()),
-        Device::Cuda(_) => cuda::backward_weights(stream, args, beside),
+        Device::Cpu => cpu::backward_weights(stream, args, options.compute.factor_type()),
+        Device::Cuda(_) => cuda::backward_weights(stream, args, options),
         device => unreachable!("no op runs on {device}"),
     }
 }

@@ -171,12 +171,12 @@ fn a_row_does_not_depend_on_its_place_in_the_batch() {
     let layer = Layer { samples: 150, inputs: 70, outputs: 40, sum_blocks: 1 };
     let data = layer.inputs(uniform);
     let whole = layer.run(&Stream::cpu(1), &data, false);
-    let alone = Layer { samples: 1, ..layer };
+    let single = Layer { samples: 1, ..layer };
     for sample in [0, 77, 149] {
         let x = data.x[sample * 70..][..70].to_vec();
         let d_z = data.d_z[sample * 40..][..40].to_vec();
         let (w, b) = (data.w.clone(), data.b.clone());
-        let got = alone.run(&Stream::cpu(1), &Inputs { x, w, b, d_z }, false);
+        let got = single.run(&Stream::cpu(1), &Inputs { x, w, b, d_z }, false);
         assert_eq!(got.y, whole.y[sample * 40..][..40]);
         assert_eq!(got.d_x, whole.d_x[sample * 70..][..70]);
     }

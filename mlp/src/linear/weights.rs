@@ -10,7 +10,7 @@ use headlong_device::{Arena, ArenaPlan, DType, Mat, SlotId, Stream};
 /// The values lie in the arena of all parameters, where the optimiser changes them; the copies in
 /// the arena of activations. [`Self::refresh`] makes the copies again; [`Self::pack`] and
 /// [`Self::unpack`] carry the logical matrix to and from checkpoints, so that the physical layout
-/// is nobody else's business.
+/// is known only here.
 #[derive(Debug, Clone)]
 pub struct Weights {
     pub(crate) values: Mat,
@@ -148,8 +148,8 @@ impl Weights {
     }
 
     /// Changes the values and packs them, a band at a time while it is in the cache. `lists` are
-    /// the elements of the values and of two states of an optimiser; see [`change_bands`]. On the
-    /// CPU alone.
+    /// the elements of the values and of two states of an optimiser; see [`change_bands`]. Only
+    /// on the CPU.
     pub(crate) fn change(
         &self,
         stream: &Stream,

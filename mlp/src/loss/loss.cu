@@ -1,8 +1,8 @@
 // Loss, its gradient and predictions. Arithmetic is f64 within a sample, as on the CPU.
 //
 // A block of samples of the sum is cut into parts, one thread block each: its threads take samples
-// in turn, and a fixed tree adds up what they found. So the order of addition depends on the shape
-// alone.
+// in turn, and a fixed tree adds up what they found. So the order of addition depends only on the
+// shape.
 
 // Fewest samples of a part, where a block has several, and most parts of a block.
 #ifndef PART

@@ -67,7 +67,7 @@ pub struct LossArgs<'a> {
     pub block_len: usize,
     /// Factor of the gradient.
     pub scale: f32,
-    /// What the gradient is multiplied with besides, where the loss is scaled.
+    /// What the gradient is multiplied by as well, where the loss is scaled.
     pub loss_scale: Option<&'a LossScale>,
 }
 

@@ -76,7 +76,7 @@ vectorized! {
         }
     }
 
-    /// Zero times anything finite is zero; times anything else it is no number, and sums keep that.
+    /// Zero times anything finite is zero; times anything else it is NaN, and sums keep that.
     fn are_finite(values: &[f32]) -> bool {
         let mut lanes = [0.0_f32; 16];
         for chunk in values.chunks(16) {

@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) check_gradients(const Chec
         }
     }
     if (!fits) {
-        // Whoever finds something writes the same.
+        // All threads that find something write the same.
         atomicOr(a.state + SKIP, YES);
         atomicMin(a.state + FIRST_BAD, first);
         atomicOr(a.skip_dense, 1u);

@@ -84,7 +84,7 @@ pub struct LossScale {
     pub growth_interval: u32,
 }
 
-/// Where scaling stands behind a step.
+/// Where scaling is after a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScaleState {
     /// What the loss of the next step is multiplied by.
@@ -203,7 +203,7 @@ impl LossScale {
     }
 
     /// Divides gradients by the scale, and raises [`Self::overflow`] where one is not finite: the
-    /// CPU's pass behind an interaction, whose kernels do it themselves.
+    /// CPU's pass after an interaction, whose kernels do it themselves.
     pub(crate) fn unscale(&self, stream: &Stream, gradients: &Mat) {
         cpu::unscale(stream, self, gradients);
     }

@@ -210,7 +210,7 @@ fn a_skipped_step_changes_nothing() {
 }
 
 /// Interactions divide the gradients of vectors, leave those of the bottom scaled, and raise the
-/// overflow for the former alone.
+/// overflow only for the former.
 #[test]
 fn interactions_unscale_and_report() {
     const SAMPLES: usize = 37;

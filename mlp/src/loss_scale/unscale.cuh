@@ -25,7 +25,7 @@ inline __device__ Unscale unscale_of(const UnscaleArgs &a) {
 // Called by each thread, once it has written its gradients.
 inline __device__ void report(const UnscaleArgs &a, const Unscale &unscale) {
     if (a.overflow != nullptr && !unscale.is_finite) {
-        // The bits of 1.0f, whoever writes them.
+        // The bits of 1.0f, from any thread.
         atomicOr(a.overflow, 0x3f800000u);
     }
 }

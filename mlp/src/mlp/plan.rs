@@ -76,8 +76,8 @@ pub enum Kind {
     Perceptron,
     /// A matrix of low rank, as two factors: `W·(V·x) + b`. The first layer, `v`, has no bias,
     /// nothing stands between the two, and the second, `w`, has a bias that starts at zero. The
-    /// gradient of the input is added to what is there, because the input goes on beside the stack,
-    /// too. Its ends are what products take: of that type, or rounded.
+    /// gradient of the input is added to what is there, because the input is also used after the
+    /// stack. Its ends are what products take: of that type, or rounded.
     LowRank,
 }
 

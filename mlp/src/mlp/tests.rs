@@ -278,11 +278,11 @@ mod cuda_tests {
 
     #[test]
     fn a_side_stream_and_a_capture_change_no_bit() {
-        let Some(alone) = stream() else { return };
+        let Some(main) = stream() else { return };
         let Some(device) = device() else { return };
         for (widths, sum_blocks) in [(&STACKS[0], 4), (&STACKS[1], 1)] {
-            let model = model_of(&alone, widths, sum_blocks);
-            let loss = model.step(&alone, false);
+            let model = model_of(&main, widths, sum_blocks);
+            let loss = model.step(&main, false);
             let expected = gradients(&model);
             let clear =
                 || model.arenas.gradients.copy_from(&vec![f32::NAN; expected.len()]).unwrap();
@@ -308,7 +308,7 @@ mod cuda_tests {
         }
     }
 
-    /// Gaps between slots are nobody's.
+    /// Gaps between slots must not be touched.
     fn assert_same(got: &[f32], expected: &[f32]) {
         let wrong =
             got.iter().zip(expected).filter(|(got, expected)| got != expected && **expected != 0.0);

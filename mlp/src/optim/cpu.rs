@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Elements a task updates: all that belongs to them fits the second-level cache.
 const CHUNK: usize = 1 << 14;
 
-/// Chunks that the norm is summed in, whatever the length.
+/// Chunks that the norm is summed in, for any length.
 const NORM_CHUNKS: usize = 64;
 
 pub fn step(stream: &Stream, args: &StepArgs<'_>) {
@@ -69,7 +69,7 @@ fn part<'a>(lists: &'a mut [&mut [f32]; 3], range: Range<usize>) -> [&'a mut [f3
         .map(|list| if list.is_empty() { &mut [][..] } else { &mut list[range.clone()] })
 }
 
-/// Changes parameters that nobody packs.
+/// Changes parameters that are not packed.
 fn change(stream: &Stream, args: &StepArgs<'_>, gradients: &[f32], lists: [&mut [f32]; 3]) {
     for_each_chunk_of_three(stream.pool(), lists, CHUNK, &|start, [weights, first, second]| {
         let gradients = &gradients[start..start + weights.len()];

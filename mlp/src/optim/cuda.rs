@@ -19,7 +19,7 @@ const NORM_PARTS: usize = 128;
 const _: () = assert!(NORM_PARTS * size_of::<f64>() <= SCRATCH_BYTES);
 
 /// Most parameters whose copies one pass writes: as in `optim.cu`. Those of deeper stacks are
-/// rounded behind it.
+/// rounded after it.
 const MAX_COPIES: usize = 32;
 
 kernel_args! {

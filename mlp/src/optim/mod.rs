@@ -54,8 +54,8 @@ pub struct StepArgs<'a> {
     pub device_step: Option<DevicePtr>,
     /// Largest norm of the gradients, where they are clipped.
     pub clip: Option<f32>,
-    /// Stacks over these weights: what their products read is made anew, in the same pass on a CPU
-    /// and in 16 bits on a device.
+    /// Stacks over these weights: what their products read is packed again, in the same pass on a
+    /// CPU and in 16 bits on a device.
     pub stacks: &'a [&'a [Mlp]],
     /// How the loss was scaled: gradients are divided by the scale, and a step that is skipped
     /// changes nothing.
@@ -98,7 +98,7 @@ pub fn norm(stream: &Stream, gradients: &Arena) -> f64 {
 /// Whether `optimizer` can train dense parameters.
 ///
 /// # Errors
-/// [`MlpError::NotDense`] for those that keep a state per row or are defined for sparse rows alone.
+/// [`MlpError::NotDense`] for those that keep a state per row or are defined only for sparse rows.
 pub fn check(optimizer: &Optimizer) -> Result<()> {
     let per_element = optimizer.states().iter().all(|state| state.width == StateWidth::PerElement);
     match optimizer {

@@ -15,7 +15,7 @@ using Copy = Element<COPIES>;
 
 constexpr u32 THREADS = 256;
 constexpr u32 MAX_COPIES = 32;
-// Parts that the norm is summed in, whatever the length.
+// Parts that the norm is summed in, for any length.
 constexpr u32 NORM_PARTS = 128;
 
 // The copy of a parameter: `count` elements of the arena from `first` on, rows of `cols`.
@@ -159,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) optim_step(const OptimArgs
         float4 m = STATES >= 1 ? first[i] : w, v = STATES >= 2 ? second[i] : w;
         if (factor != 1.0f) {
             g = {g.x * factor, g.y * factor, g.z * factor, g.w * factor};
-            // As on the CPU, whoever reads the gradients afterwards finds the clipped ones.
+            // As on the CPU, the gradients stay clipped.
             gradients[i] = g;
         }
         update<HL_OPTIMIZER>(w.x, m.x, v.x, g.x, a.constants, step);

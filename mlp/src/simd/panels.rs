@@ -93,14 +93,14 @@ impl Bands {
         assert!(first < outputs && rows.cols() == inputs, "band {band} lies in the weights");
         assert_eq!(rows.rows(), BAND_ROWS.min(outputs - first), "rows of band {band}");
         let words = |depth| self.dtype.words(depth) * PANEL_COLS;
-        // SAFETY: panel `band` of the transpose belongs to this band alone; the rest is the
+        // SAFETY: panel `band` of the transpose belongs only to this band; the rest is the
         // caller's promise.
         let panel = unsafe { self.forward.slice(band * words(inputs), words(inputs)) };
         pack_transposed(self.dtype, rows, 0, panel);
         self.round(panel);
         for column in 0..inputs.div_ceil(PANEL_COLS) {
             let start = column * words(outputs) + words(first);
-            // SAFETY: of each panel the words of these rows belong to this band alone: it starts at
+            // SAFETY: of each panel the words of these rows belong only to this band: it starts at
             // an even row.
             let part = unsafe { self.backward.slice(start, words(rows.rows())) };
             pack_columns(self.dtype, rows, column, part);

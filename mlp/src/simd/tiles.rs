@@ -15,9 +15,9 @@ pub struct Tile<'a> {
     rows: usize,
     cols: usize,
     stride: usize,
-    /// The elements of a list beside the matrix that belong to the tile's rows; the tiles of the
+    /// The elements of a list next to the matrix that belong to the tile's rows; the tiles of the
     /// first column have them.
-    pub beside: Option<&'a mut [f32]>,
+    pub row_values: Option<&'a mut [f32]>,
     owner: PhantomData<&'a mut [f32]>,
 }
 
@@ -47,11 +47,11 @@ impl Tile<'_> {
 /// calls `body` for each.
 ///
 /// Tiles of one band of rows follow each other, so that a thread that takes neighbours finds its
-/// rows still near. The tiles of the first column also get their rows' elements of `beside`.
+/// rows still near. The tiles of the first column also get their rows' elements of `row_values`.
 pub fn for_each_tile(
     pool: &Pool,
     mut matrix: MatMut<'_>,
-    beside: Option<&mut [f32]>,
+    row_values: Option<&mut [f32]>,
     (tile_rows, tile_cols): (usize, usize),
     body: &(dyn Fn(Tile<'_>) + Sync),
 ) {
@@ -60,10 +60,10 @@ pub fn for_each_tile(
     let across = cols.div_ceil(tile_cols);
     let base = SharedMut::new(matrix.data_mut());
     assert!(
-        beside.as_ref().is_none_or(|beside| beside.len() == rows),
-        "one element beside each row"
+        row_values.as_ref().is_none_or(|row_values| row_values.len() == rows),
+        "one element for each row"
     );
-    let beside = beside.map(SharedMut::new);
+    let row_values = row_values.map(SharedMut::new);
     pool.run(rows.div_ceil(tile_rows) * across, &|task| {
         let (first_row, first_col) = (task / across * tile_rows, task % across * tile_cols);
         // SAFETY: the tile's first row and column are inside the matrix, so the offset is inside
@@ -71,8 +71,9 @@ pub fn for_each_tile(
         let start = unsafe { base.at(first_row * stride + first_col) };
         let count = tile_rows.min(rows - first_row);
         // SAFETY: the rows of this tile, of which no other tile of the first column has any.
-        let beside =
-            beside.filter(|_| first_col == 0).map(|list| unsafe { list.slice(first_row, count) });
+        let row_values = row_values
+            .filter(|_| first_col == 0)
+            .map(|list| unsafe { list.slice(first_row, count) });
         body(Tile {
             start,
             first_row,
@@ -80,7 +81,7 @@ pub fn for_each_tile(
             rows: count,
             cols: tile_cols.min(cols - first_col),
             stride,
-            beside,
+            row_values,
             owner: PhantomData,
         });
     });

@@ -108,7 +108,11 @@ const WATCHED: &[Watched] = &[
             "loss::tests::cuda_tests::agrees",
         ],
     },
-    Watched { package: "headlong-embedding", program: "cuda_alone", filters: &["hot_rows_add_up"] },
+    Watched {
+        package: "headlong-embedding",
+        program: "cuda_single_rank",
+        filters: &["hot_rows_add_up"],
+    },
     Watched {
         package: "headlong-comm",
         program: "device_cuda",

@@ -201,8 +201,8 @@ mod tests {
         assert_eq!(chosen.algo.data, first.algo.data);
         let kept = Algorithms::read(&file);
         assert_eq!(kept.get(&key(stream, &spec).unwrap()), Some(first.algo.data));
-        // What the file names is taken, wherever it stands; what it names and nobody proposes is
-        // not.
+        // What the file names is taken, wherever it is; what it names and cuBLASLt does not propose
+        // is not.
         let mut other = first;
         other.algo.data[7] ^= 1;
         let again = choose_by(&file, stream, &mut plan, &[other, first]).unwrap();

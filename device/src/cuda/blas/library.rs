@@ -75,7 +75,7 @@ fn epilogue(epilogue: Epilogue) -> LtEpilogue {
 #[derive(Debug)]
 pub(super) struct Description(sys::cublasLtMatmulDesc_t);
 
-// SAFETY: a handle that one thread at a time uses: plans keep it behind a lock.
+// SAFETY: a handle that one thread at a time uses: plans keep it under a lock.
 unsafe impl Send for Description {}
 
 impl Description {

@@ -37,7 +37,7 @@ pub enum Epilogue {
     ReluAuxBias,
     /// `x` where `aux` has the bit, else 0; and `bias[n]` receives the sums of the columns of `D`.
     DReluBgrad,
-    /// `bias[m]` receives the sums of `A` over `k`: the bias gradient beside a weight gradient
+    /// `bias[m]` receives the sums of `A` over `k`: the bias gradient with a weight gradient
     /// `dYᵀ·X`.
     BgradA,
     /// `bias[n]` receives the sums of `B` over `k`.

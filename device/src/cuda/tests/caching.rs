@@ -74,7 +74,7 @@ fn what_was_compiled_is_found_and_what_is_damaged_is_compiled_again() {
     for damaged in [&whole[..whole.len() / 2], &flipped[..], &[]] {
         std::fs::write(&file, damaged).unwrap();
         assert!(!get(&cache, 1, software).cubin.is_empty());
-        assert_eq!(std::fs::read(&file).unwrap().len(), whole.len(), "written anew");
+        assert_eq!(std::fs::read(&file).unwrap().len(), whole.len(), "written again");
     }
     // Another constant is another file.
     get(&cache, 2, software);

@@ -11,7 +11,7 @@ use crate::testing::small_integers;
 use crate::{DType, DeviceError};
 use half::{bf16, f16};
 
-/// `rows × cols` at a stride, behind each row numbers that must not be seen.
+/// `rows × cols` at a stride, after each row numbers that must not be read.
 fn stored(values: &[f32], cols: usize, stride: usize) -> Vec<f32> {
     let mut out = vec![99.0; values.len() / cols * stride];
     for (row, from) in values.chunks(cols).enumerate() {
@@ -171,7 +171,7 @@ fn a_layer_forward_and_backward_by_its_epilogues() {
     };
     assert_eq!(download::<f32>(&d_bias).unwrap(), columns(&passed, outputs));
 
-    // dW = dYᵀ·X, and beside it the sums of dY.
+    // dW = dYᵀ·X, and with it the sums of dY.
     let weight = MatmulSpec {
         a: Operand::transposed(DType::F32, outputs),
         ..spec(DType::F32, (outputs, inputs, batch), Epilogue::BgradA)

@@ -20,7 +20,7 @@ fn the_name_holds_the_old_file_until_the_new_one_is_complete() {
     file.write_all(b"half").unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "old");
     drop(file);
-    assert_eq!(names(folder.path()), ["out.csv"], "nothing is left behind");
+    assert_eq!(names(folder.path()), ["out.csv"], "nothing is left");
     OutputFile::write(&path, b"new").unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "new");
     assert_eq!(names(folder.path()), ["out.csv"]);
@@ -46,7 +46,7 @@ fn a_second_writer_is_refused_until_the_first_is_done() {
     drop(first);
     let second = OutputFile::create(&path).unwrap();
     second.commit().unwrap();
-    // Where all write the same, nobody is refused.
+    // Where all write the same, none is refused.
     let one = OutputFile::create_shared(&path).unwrap();
     let other = OutputFile::create_shared(&path).unwrap();
     one.commit().unwrap();

@@ -2,11 +2,11 @@
 //! slots between them.
 //!
 //! ```text
-//! route     keys put frequent rows first, then those of owner 0, 1, …; unique rows of an owner are neighbours → slots of ids
-//! requests  slots of ids of all sources → one sort → this owner's rows
-//! lookup    rows → slots of vectors             pool     slots of vectors and the replica → vectors
-//! reduce    one gradient per row → slots of gradients, block of frequent gradients
-//! update    gradients of all sources, in the order of sources → one step a row; likewise the frequent rows
+//! route     keys put frequent rows first, then those of owner 0, 1, …; unique rows of an owner are
+//! neighbours → slots of ids requests  slots of ids of all sources → one sort → this owner's rows
+//! lookup    rows → slots of vectors             pool     slots of vectors and the replica →
+//! vectors reduce    one gradient per row → slots of gradients, block of frequent gradients update
+//! gradients of all sources, in the order of sources → one step a row; likewise the frequent rows
 //! ```
 //!
 //! Slots have one size, the same for all pairs of ranks: what
@@ -194,7 +194,7 @@ pub(crate) struct RankTables {
     bases: DeviceMemory,
     /// Keys of rows that no formula gives.
     _homes: DeviceMemory,
-    /// Numbers of rows that are rounded by chance.
+    /// Numbers of rows that are rounded stochastically.
     _row_numbers: DeviceMemory,
     instance: Instance,
     key_bits: u32,
@@ -352,8 +352,8 @@ impl RankPlan<'_> {
         Ok((memory, firsts))
     }
 
-    /// Rows of the model that the rows lying here are, of tables that are rounded by chance; see
-    /// [`numbered_rows`].
+    /// Rows of the model that the rows lying here are, of tables that are rounded stochastically;
+    /// see [`numbered_rows`].
     fn row_numbers(&self, device: &CudaDevice) -> Result<(DeviceMemory, Vec<[Option<usize>; 2]>)> {
         let mut next = 0;
         let mut place = |rows: u64| {

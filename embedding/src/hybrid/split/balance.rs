@@ -108,7 +108,7 @@ fn formula_loads(
         let named = group.named.start + taken..group.named.end;
         even += load * (group.rows - taken as f64 - named.len() as f64).max(0.0);
         if spec.keys == Keys::RawIds {
-            // Their owners are a hash away, evenly spread; nobody can be told to take one.
+            // Their owners are a hash away, evenly spread; no owner can be assigned one.
             even += load * named.len() as f64;
             continue;
         }

@@ -20,9 +20,9 @@ impl Context<'_> {
             start.add(&self.table_frequent(table), 1.0);
         }
         let most = self.most_rows(&whole)?;
-        let alone = self.options.cluster.num_ranks() == 1;
+        let is_single_rank = self.options.cluster.num_ranks() == 1;
         let num_frequent = match self.options.mode {
-            _ if alone => 0,
+            _ if is_single_rank => 0,
             HybridMode::Off => 0,
             HybridMode::Rows(rows) => rows.min(self.candidates.len()),
             HybridMode::Auto => self.fastest(&start, most),
@@ -31,13 +31,13 @@ impl Context<'_> {
             return Err(self.too_much(&whole, num_frequent));
         }
         let mut chosen = Chosen { num_frequent, sums: self.sums_at(&start, num_frequent), whole };
-        if self.options.mode == HybridMode::Auto && !alone {
+        if self.options.mode == HybridMode::Auto && !is_single_rank {
             self.complete_tables(&mut chosen);
         }
         Ok(chosen)
     }
 
-    /// Tables that are data-parallel whatever the search finds.
+    /// Tables that are data-parallel in any case.
     fn forced_whole(&self) -> Vec<bool> {
         let options = self.options;
         (0..options.specs.len())

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 const SGD: Optimizer = Optimizer::Sgd;
 
-/// Costs of bytes alone: bytes a microsecond of the two operations.
+/// Costs of only bytes: bytes a microsecond of the two operations.
 fn bandwidths(all_to_all: f64, all_reduce: f64) -> Costs {
     let inter = LinkCosts {
         all_to_all: LatencyTable::line(0.0, all_to_all),

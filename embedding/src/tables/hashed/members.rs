@@ -136,7 +136,7 @@ impl Members {
             return;
         }
         self.free.push(self.index[gap] - 1);
-        // Ids behind the gap move into it, unless their search starts behind it.
+        // Ids after the gap move into it, unless their search starts after it.
         let mut at = gap;
         loop {
             at = (at + 1) & mask;

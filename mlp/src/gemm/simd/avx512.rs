@@ -349,7 +349,7 @@ static UPPER_HALVES: [u16; 32] = {
 };
 
 /// Neighbours of a row of `len` numbers as words: `word[i] = (values[2i], values[2i + 1])`, zero
-/// behind the last.
+/// after the last.
 ///
 /// # Safety
 /// The processor has AVX-512 F and BW; row and target cover what `len` says.

@@ -8,7 +8,7 @@
 //! **bf16 without instructions of its own.** Two steps of depth are one, the odd one first, and
 //! numbers below 2⁻¹²⁶ are zero. For that there is a mode of the processor (FTZ and DAZ in MXCSR),
 //! which costs nothing while it is on. Compiled code takes it to be off, so it is on inside one
-//! `asm!` block alone. What comes before and after, loads of `C`, bias, ReLU, mask and rounding, is
+//! `asm!` block. What comes before and after, loads of `C`, bias, ReLU, mask and rounding, is
 //! compiled.
 
 use super::Micro;

@@ -49,7 +49,7 @@ fn flushed(value: f32) -> f32 {
 }
 
 /// `sum + left · right` of bf16, with zeros for numbers below 2⁻¹²⁶, as processors decide what is
-/// below: by the result rounded to 24 bits whatever its exponent, not to what f32 has down there.
+/// below: by the result rounded to 24 bits with any exponent, not to what f32 has down there.
 #[inline(always)]
 fn flushed_step(lhs: f32, rhs: f32, sum: f32) -> f32 {
     /// Halfway between the last number of 24 bits below 2⁻¹²⁶ and 2⁻¹²⁶.
@@ -82,7 +82,7 @@ unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: u
             let k = if WIDENED { step ^ 1 } else { step };
             let rhs = &*micro.b.add(k * PANEL_COLS + first).cast::<[f32; COLS]>();
             for (i, sums) in sums.iter_mut().enumerate() {
-                // Behind the last even step, zeros are multiplied.
+                // After the last even step, zeros are multiplied.
                 let lhs =
                     if k < micro.depth { *micro.a.add(i * row_step + k * depth_step) } else { 0.0 };
                 for (sum, rhs) in sums.iter_mut().zip(rhs) {
@@ -227,7 +227,7 @@ pub fn pair_row<const ROUND: bool>(low: &[f32], high: Option<&[f32]>, words: &mu
     rest.fill(0.0);
 }
 
-/// Neighbours of a row as words: `word[i] = (values[2i], values[2i + 1])`, zero behind the last.
+/// Neighbours of a row as words: `word[i] = (values[2i], values[2i + 1])`, zero after the last.
 #[inline(always)]
 pub fn pair_neighbours<const ROUND: bool>(values: &[f32], words: &mut [f32]) {
     let (pairs, last) = values.as_chunks::<2>();

@@ -216,7 +216,7 @@ fn with_band(
 ) {
     let mut packed = MaybeUninit::<[f32; BAND_ROWS * BAND_STRIDE]>::uninit();
     let Lhs::Rows(lhs) = product.lhs else {
-        unreachable!("`check` lets panels stand only beside rows");
+        unreachable!("`check` lets panels go only with rows");
     };
     for stretch in blocks(words, BAND_WORDS) {
         let rows = tile.first_row..tile.first_row + tile.rows();
@@ -263,7 +263,7 @@ fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: 
     let mut packed_a = MaybeUninit::<[f32; MAX_STRIPS * BLOCK_DEPTH * STRIP_ROWS]>::uninit();
     let mut packed_b = PanelBlock::new();
     let Lhs::Columns(lhs) = product.lhs else {
-        unreachable!("`check` lets plain rows stand only beside columns");
+        unreachable!("`check` lets plain rows go only with columns");
     };
     let (dtype, variant) = (product.dtype, kernels.variant);
     let parts = tile.rows().div_ceil(kernels.max_rows());
@@ -277,7 +277,7 @@ fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: 
         let next = dtype.before(block.end);
         let rows = row..row + tile.rows();
         let a = pack_strips(variant, lhs, block.clone(), rows, parts, &mut packed_a);
-        if let Some(sums) = &mut tile.beside {
+        if let Some(sums) = &mut tile.row_values {
             // SAFETY: the strips were just packed, with zeros where they have no row.
             unsafe { add_strips(kernels, a, (parts, variant.rows(block.len())), sums) };
         }

@@ -1,5 +1,5 @@
-// What a cross layer does beside its products: one pass over the rows. One warp takes one sample,
-// its lanes neighbouring columns.
+// What a cross layer does apart from its products: one pass over the rows. One warp takes one
+// sample, its lanes neighbouring columns.
 
 // Type of all matrices: 0 is f32, 1 f16, 2 bf16.
 #ifndef ELEMENT

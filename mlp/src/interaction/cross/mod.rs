@@ -159,7 +159,7 @@ impl Cross {
         &self.stacks
     }
 
-    /// `x₀`: whoever makes the features writes them here.
+    /// `x₀`: the caller writes the features here.
     pub fn input(&self) -> &Mat {
         &self.inputs[0]
     }
@@ -231,7 +231,7 @@ fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
 /// Where a layer stands among the others.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// No layer behind it has added to `dX₀` yet.
+    /// No layer after it has added to `dX₀` yet.
     is_last: bool,
     /// Its input is `x₀`.
     is_first: bool,

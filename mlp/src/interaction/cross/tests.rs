@@ -185,7 +185,7 @@ impl Network {
     }
 }
 
-/// Whole numbers: every sum is exact, in whatever order.
+/// Whole numbers: every sum is exact, in any order.
 fn check_exact(stream: &Stream) {
     for case in CASES.into_iter().take(2) {
         let network = case.network(stream, Compute::F32, signs);
@@ -346,10 +346,10 @@ mod cuda_tests {
 
     #[test]
     fn a_side_stream_and_a_capture_change_no_bit() {
-        let Some(alone) = stream() else { return };
+        let Some(main) = stream() else { return };
         let Some(device) = device() else { return };
         for case in [CASES[1], CASES[2]] {
-            let expected = case.network(&alone, Compute::F32, scaled).run(&alone, scaled, false);
+            let expected = case.network(&main, Compute::F32, scaled).run(&main, scaled, false);
             let pool = std::sync::Arc::new(headlong_device::pool::Pool::new(1));
             let two =
                 [(); 2].map(|()| Stream::cuda(&device, std::sync::Arc::clone(&pool)).unwrap());

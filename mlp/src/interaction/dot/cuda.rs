@@ -1,4 +1,4 @@
-//! Launches of `dot.cu`, which computes in f32, whatever the matrices hold.
+//! Launches of `dot.cu`, which computes in f32 from matrices of any type.
 
 use super::tensor::Tensor;
 use super::{BackwardArgs, ForwardArgs};

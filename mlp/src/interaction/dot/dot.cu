@@ -1,6 +1,6 @@
 // Dot interaction, computed in f32. One warp takes one sample: it stages the rows of F in shared
-// memory, and each lane keeps a tile of the result in registers. Samples need nobody but their own
-// warp, so there is no barrier of the block anywhere.
+// memory, and each lane keeps a tile of the result in registers. Samples need no other than their
+// own warp, so there is no barrier of the block anywhere.
 
 #ifndef NUM_VECTORS
 #define NUM_VECTORS 26
@@ -91,7 +91,7 @@ inline __device__ void stage(const Value *bottom, const Pooled *vectors, float *
         rows[i / DIM * STRIDE + i % DIM] =
             i < DIM ? to_float(bottom[i]) : to_float(vectors[i - DIM]);
     }
-    // Zeros behind the last element, of which there are none where DIM is a multiple of 4.
+    // Zeros after the last element, of which there are none where DIM is a multiple of 4.
     for (u32 i = lane; i < ROWS * 4; i += 32) {
         const u32 d = QUADS * 4 - 4 + i % 4;
         if (d >= DIM) {

@@ -18,8 +18,8 @@
 //! The product of vectors of up to 64 elements is one fused chain in their order. That of longer
 //! ones is summed in sixteen lanes (lane l takes elements l, l + 16, …, fused), then lanes l and
 //! l + 8, l and l + 4, l and l + 2, l and l + 1. A gradient is one fused chain over the rows of `F`
-//! in order; the bottom's starts from the gradient of the copy. So results depend on the sample
-//! alone: not on threads, place in the batch or instruction set. On a device every product is one
+//! in order; the bottom's starts from the gradient of the copy. So results depend only on the
+//! sample: not on threads, place in the batch or instruction set. On a device every product is one
 //! fused chain, and gradients are the CPU's bits; tensor cores have an order of their own.
 //!
 //! # Work

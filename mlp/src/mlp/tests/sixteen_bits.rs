@@ -202,10 +202,10 @@ fn agrees_with_the_oracle_within_the_bounds_of_sixteen_bits() {
 
 #[test]
 fn a_side_stream_and_a_capture_change_no_bit() {
-    let Some(alone) = stream() else { return };
+    let Some(main) = stream() else { return };
     let Some(device) = device() else { return };
-    let model = model_in(&alone, Compute::Bf16, 1);
-    let loss = model.step(&alone, false);
+    let model = model_in(&main, Compute::Bf16, 1);
+    let loss = model.step(&main, false);
     let expected = gradients(&model);
     let pool = std::sync::Arc::new(headlong_device::pool::Pool::new(1));
     let [stream, side] =

@@ -300,7 +300,7 @@ struct Rows<'a> {
 #[target_feature(enable = "avx2,fma")]
 unsafe fn all_columns<const ROWS: usize>(task: &Rows<'_>, dim: usize) {
     for col in (0..dim).step_by(16) {
-        // SAFETY: `col` is below `dim`; a kernel without masks gets whole vectors alone.
+        // SAFETY: `col` is below `dim`; a kernel without masks gets only whole vectors.
         unsafe {
             match dim - col {
                 16.. => some_columns::<ROWS, 2, false>(task, dim, col),

@@ -7,7 +7,7 @@ mod common;
 #[cfg(test)]
 mod cuda_tests {
     use super::common::device::{
-        Alone, Plan, assert_bits, assert_near, matrix_on, registry, upload_step,
+        Plan, SingleRank, assert_bits, assert_near, matrix_on, registry, upload_step,
     };
     use super::common::quotient_remainder::{Args, QUOTIENT_REMAINDER};
     use super::common::ranks::{Bags, Batch};
@@ -62,14 +62,14 @@ mod cuda_tests {
             max_ids: &[150, 150, 600, 600, 600],
             frozen: false,
         };
-        let mut alone = Alone::new(stream, &plan);
+        let mut single = SingleRank::new(stream, &plan);
         let mut vectors = Vec::new();
         for (number, samples) in [(1, 150), (2, 61), (3, 7), (4, 0), (5, 150)] {
-            vectors.push(alone.forward(&batch(&specs, number, samples)));
-            let d_vectors = uniform(number, samples * alone.set.width());
-            alone.backward(&d_vectors, &Step { learning_rate: 0.1, number });
+            vectors.push(single.forward(&batch(&specs, number, samples)));
+            let d_vectors = uniform(number, samples * single.set.width());
+            single.backward(&d_vectors, &Step { learning_rate: 0.1, number });
         }
-        (vectors, alone.tensors())
+        (vectors, single.tensors())
     }
 
     /// A row's gradients are added in another order where it has more than 32 entries. The sums
@@ -106,17 +106,17 @@ mod cuda_tests {
             let plan =
                 Plan { specs: &specs, optimizer, max_samples: 150, max_ids: &[150], frozen: false };
             let run = |stream: &Stream| {
-                let mut alone = Alone::new(stream, &plan);
+                let mut single = SingleRank::new(stream, &plan);
                 for number in 1..=3 {
-                    alone
+                    single
                         .forward(&[Bags::plain((0..150).map(|row| vec![row * 7 % 150]).collect())]);
                     let step = Step { learning_rate: 0.01, number };
                     // Powers of two: the mean of their squares is the same in any order.
                     let gradients: Vec<f32> =
                         uniform(number, 150 * dim).iter().map(|x| x.signum() * 0.25).collect();
-                    alone.backward(&gradients, &step);
+                    single.backward(&gradients, &step);
                 }
-                alone.tensors().concat()
+                single.tensors().concat()
             };
             let all: Vec<_> = streams().iter().map(run).collect();
             let [cpu, cuda] = &all[..] else { return };
@@ -163,10 +163,10 @@ mod cuda_tests {
         let outcomes: Vec<_> = streams()
             .iter()
             .map(|stream| {
-                let mut alone = Alone::new(stream, &plan);
+                let mut single = SingleRank::new(stream, &plan);
                 for (table, spec) in specs.iter().enumerate() {
                     let values = small_integers(table as u64, spec.rows as usize * 16);
-                    alone.set.import_rows(table, 0, 0, &values).unwrap();
+                    single.set.import_rows(table, 0, 0, &values).unwrap();
                 }
                 let bags = |samples| {
                     let longest = [0, 0, 3];
@@ -176,13 +176,13 @@ mod cuda_tests {
                         .map(|(spec, longest)| random_bags(5, samples, spec.rows, longest));
                     bags.map(Bags::plain).collect::<Vec<_>>()
                 };
-                let mut vectors = alone.forward(&bags(samples));
+                let mut vectors = single.forward(&bags(samples));
                 for (number, samples) in [(1, samples), (2, 4_097)] {
-                    vectors = alone.forward(&bags(samples));
+                    vectors = single.forward(&bags(samples));
                     let d_vectors = small_integers(3, samples * 48);
-                    alone.backward(&d_vectors, &Step { learning_rate: 1.0, number });
+                    single.backward(&d_vectors, &Step { learning_rate: 1.0, number });
                 }
-                (vectors, alone.tensors())
+                (vectors, single.tensors())
             })
             .collect();
         let [cpu, cuda] = &outcomes[..] else { return };
@@ -205,8 +205,8 @@ mod cuda_tests {
         let Some(stream) = stream() else { return };
         let specs = small();
         let (mut cpu, mut cuda) = (
-            Alone::new(&Stream::cpu(1), &small_plan(&specs)),
-            Alone::new(&stream, &small_plan(&specs)),
+            SingleRank::new(&Stream::cpu(1), &small_plan(&specs)),
+            SingleRank::new(&stream, &small_plan(&specs)),
         );
         for (city, device) in [
             (vec![vec![3], vec![50]], vec![vec![], vec![]]),
@@ -262,11 +262,11 @@ mod cuda_tests {
     fn a_frozen_set_stays_as_it_is() {
         let Some(stream) = stream() else { return };
         let specs = small();
-        let mut alone = Alone::new(&stream, &Plan { frozen: true, ..small_plan(&specs) });
-        let before = alone.tensors();
-        alone.forward(&[Bags::plain(vec![vec![1]; 3]), Bags::plain(vec![vec![2, 3]; 3])]);
-        alone.backward(&uniform(1, 3 * 32), &Step { learning_rate: 1.0, number: 1 });
-        assert_eq!(alone.tensors(), before);
+        let mut single = SingleRank::new(&stream, &Plan { frozen: true, ..small_plan(&specs) });
+        let before = single.tensors();
+        single.forward(&[Bags::plain(vec![vec![1]; 3]), Bags::plain(vec![vec![2, 3]; 3])]);
+        single.backward(&uniform(1, 3 * 32), &Step { learning_rate: 1.0, number: 1 });
+        assert_eq!(single.tensors(), before);
     }
 
     /// A captured step on restaged ids and a step number in device memory, against eager steps.
@@ -276,7 +276,8 @@ mod cuda_tests {
         let specs = small();
         let adam = Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
         let plan = Plan { optimizer: adam, ..small_plan(&specs) };
-        let (mut eager, mut captured) = (Alone::new(&stream, &plan), Alone::new(&stream, &plan));
+        let (mut eager, mut captured) =
+            (SingleRank::new(&stream, &plan), SingleRank::new(&stream, &plan));
         let step = DeviceMemory::new(
             stream.cuda_body().device(),
             "step",
@@ -290,8 +291,8 @@ mod cuda_tests {
             [Bags::plain(random_bags(number, 8, 50, 0)), Bags::plain(random_bags(number, 8, 10, 3))]
         };
         let host = Step { learning_rate: f32::NAN, number: 99 };
-        let enqueue = |captured: &mut Alone| {
-            let Alone { set, route, stream, .. } = captured;
+        let enqueue = |captured: &mut SingleRank| {
+            let SingleRank { set, route, stream, .. } = captured;
             route.copy(stream);
             set.route(stream, &views(&[]), 8, route).unwrap();
             set.pool(stream, &views(&[]), route, &vectors, &vectors).unwrap();
@@ -331,9 +332,9 @@ mod cuda_tests {
             Bags::plain(vec![vec![1, 2], vec![], vec![3]]),
             Bags::plain(vec![vec![], vec![1], vec![2]]),
         ];
-        let expected = Alone::new(&Stream::cpu(1), &plan).forward(&odd);
+        let expected = SingleRank::new(&Stream::cpu(1), &plan).forward(&odd);
         assert_bits(
-            &Alone::new(&stream, &plan).forward(&odd),
+            &SingleRank::new(&stream, &plan).forward(&odd),
             &expected,
             "bags that were not planned",
         );
@@ -366,18 +367,18 @@ mod cuda_tests {
             let bags =
                 [Bags::plain(random_bags(1, 8, 50, 0)), Bags::plain(random_bags(1, 8, 10, 2))];
             let run = |stream: &Stream, specs: &[TableSpec]| {
-                let mut alone = Alone::new(stream, &small_plan(specs));
+                let mut single = SingleRank::new(stream, &small_plan(specs));
                 for (table, spec) in specs.iter().enumerate() {
                     let values = small_integers(table as u64, spec.rows as usize * spec.dim);
-                    alone.set.import_rows(table, 0, 0, &values).unwrap();
-                    assert_bits(&alone.tensor(table, 0), &values, "rows written and read back");
+                    single.set.import_rows(table, 0, 0, &values).unwrap();
+                    assert_bits(&single.tensor(table, 0), &values, "rows written and read back");
                 }
-                let vectors = alone.forward(&bags);
-                alone.backward(
+                let vectors = single.forward(&bags);
+                single.backward(
                     &small_integers(9, vectors.len()),
                     &Step { learning_rate: 1.0, number: 1 },
                 );
-                (vectors, alone.tensors())
+                (vectors, single.tensors())
             };
             let (expected, got) = (run(&Stream::cpu(1), &wide), run(&stream, &specs));
             assert_bits(&got.0, &expected.0, &format!("{dtype:?}: vectors"));
@@ -389,7 +390,7 @@ mod cuda_tests {
     /// elements, by other ones in another step, and by the same ones in the same. 12,800 draws:
     /// five deviations are 0.019.
     #[test]
-    fn bf16_rows_are_rounded_by_chance() {
+    fn bf16_rows_are_rounded_stochastically() {
         let Some(stream) = stream() else { return };
         for dim in [256, 250] {
             let specs = [TableSpec { dtype: DType::Bf16, ..TableSpec::new("city", 50, dim) }];
@@ -401,12 +402,12 @@ mod cuda_tests {
                 frozen: false,
             };
             let step = |number| {
-                let mut alone = Alone::new(&stream, &plan);
-                alone.set.import_rows(0, 0, 0, &vec![1.0; 50 * dim]).unwrap();
-                alone.forward(&[Bags::plain((0..50).map(|row| vec![row]).collect())]);
+                let mut single = SingleRank::new(&stream, &plan);
+                single.set.import_rows(0, 0, 0, &vec![1.0; 50 * dim]).unwrap();
+                single.forward(&[Bags::plain((0..50).map(|row| vec![row]).collect())]);
                 let learning_rate = 1.0 / 1024.0;
-                alone.backward(&vec![1.0; 50 * dim], &Step { learning_rate, number });
-                alone.tensor(0, 0)
+                single.backward(&vec![1.0; 50 * dim], &Step { learning_rate, number });
+                single.tensor(0, 0)
             };
             let rows = step(1);
             let below = 1.0 - 1.0 / 256.0;

@@ -1,7 +1,7 @@
 //! N owners in one process and one rank alone, with the same blocks: the same bits, whatever the
 //! partition.
 
-use crate::common::cases::{STEPS, alone, narrow, partition, ranks, specs};
+use crate::common::cases::{STEPS, narrow, partition, ranks, single_rank, specs};
 use crate::common::ranks::Variant;
 use headlong_device::optimizer::Optimizer;
 use headlong_embedding::TableSpec;
@@ -19,7 +19,7 @@ fn check(
 ) {
     let specs = narrow(specs(), which_narrow);
     let num_blocks = num_ranks * blocks_per_rank;
-    let (vectors, tensors) = alone(&specs, optimizer, num_blocks);
+    let (vectors, tensors) = single_rank(&specs, optimizer, num_blocks);
     let (got_vectors, got_tensors) =
         ranks(&specs, optimizer, num_blocks, partition(&specs), variant);
     for step in 0..STEPS as usize {
