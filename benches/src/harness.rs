@@ -3,9 +3,9 @@
 use crate::floors::Floors;
 use headlong::commands::bench::sample::{Block, Sample, Summary, summarize};
 use headlong::config::Instructions;
-use headlong::system::machine::use_instructions;
+use headlong::system::machine::instruction_limit;
 use headlong_device::Stream;
-use headlong_device::simd::isa;
+use headlong_device::simd::{Isa, Limit, isa};
 use serde_json::json;
 use std::cell::OnceCell;
 use std::fs::OpenOptions;
@@ -162,22 +162,21 @@ impl Harness {
     /// Blocks on this processor's best instruction set and on `other`, in turn; keeps the ratio of
     /// their medians.
     fn compare(&mut self, rate: &Rate<'_>, other: Instructions, body: &mut impl FnMut()) {
-        let sides = [Instructions::Auto, other];
+        let all = Limit::new(Isa::Avx512, true);
+        let sides = [all, instruction_limit(other).expect("the command line was checked")];
         let calls = self.calls_per_block(body);
         let mut samples = [Vec::new(), Vec::new()];
         let start = Instant::now();
         while samples[0].len() < 5 || start.elapsed().as_secs_f64() < self.settings.seconds {
             for (side, samples) in sides.into_iter().zip(&mut samples) {
-                use_instructions(side).expect("the command line was checked");
                 let block = Block::start();
-                (0..calls).for_each(|_| body());
+                side.run(|| (0..calls).for_each(|_| body()));
                 samples.push(block.stop(rate.work * calls as f64));
             }
         }
-        use_instructions(Instructions::Auto).expect("there is always something");
         let [here, there] =
             samples.map(|samples| summarize(&samples).map_or(f64::NAN, |summary| summary.median));
-        let (ratio, isa, against) = (here / there, isa().name(), json!(other));
+        let (ratio, isa, against) = (here / there, all.run(isa).name(), json!(other));
         println!("{:<44} {ratio:>12.3} times as fast with {isa} as with {against}", rate.name);
         self.results.push(json!({
             "bench": rate.name, "isa": isa, "against": against, "ratio": ratio,

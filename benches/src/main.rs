@@ -16,7 +16,7 @@ mod ops;
 use clap::Parser;
 use harness::{Floor, Harness, Mode, Settings, floor_name};
 use headlong::config::Instructions;
-use headlong::system::machine::use_instructions;
+use headlong::system::machine::instruction_limit;
 use std::path::{Path, PathBuf};
 
 /// Benchmarks of every op and of the whole iteration.
@@ -64,9 +64,9 @@ fn main() -> anyhow::Result<()> {
     });
     if let Some(other) = arguments.against {
         // Asked here once, that the comparison is with what was named.
-        use_instructions(other)?;
+        instruction_limit(other)?;
     }
-    use_instructions(arguments.isa.unwrap_or(Instructions::Auto))?;
+    instruction_limit(arguments.isa.unwrap_or(Instructions::Auto))?.set();
     let mode = match arguments.against {
         Some(other) => Mode::Against(other),
         None if arguments.count => Mode::Count,

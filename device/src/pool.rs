@@ -5,6 +5,7 @@
 //! layer. Which thread takes a tile never changes a result: ops cut their work only by shape.
 
 use crate::error::{DeviceError, Result};
+use crate::simd::Limit;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,7 +35,7 @@ struct Shared {
     started: AtomicUsize,
     /// Workers that sleep, or are about to.
     sleepers: AtomicUsize,
-    bed: Mutex<()>,
+    sleep: Mutex<()>,
     wake: Condvar,
     stop: AtomicBool,
     panicked: AtomicBool,
@@ -63,8 +64,8 @@ impl Gate {
     /// Opens for the next job; what the opener wrote before is seen by those who enter.
     fn open(&self) {
         let next = (self.0.load(Ordering::Relaxed) >> JOB) + 1;
-        // In one order with `sleepers`: either a worker that lies down sees the job, or its opener
-        // sees the worker.
+        // In one order with `sleepers`: either a worker that goes to sleep sees the job, or its
+        // opener sees the worker.
         self.0.store(next << JOB | OPEN, Ordering::SeqCst);
     }
 
@@ -84,7 +85,7 @@ impl Gate {
         }
     }
 
-    /// Goes in if it is open: the number of the latest job, and whether that came about.
+    /// Enters if it is open: the number of the latest job, and whether it was.
     fn enter(&self) -> (u64, bool) {
         let enter = |word| (word & OPEN != 0).then_some(word + 1);
         match self.0.fetch_update(Ordering::Acquire, Ordering::Acquire, enter) {
@@ -104,6 +105,7 @@ impl Gate {
 struct Job {
     body: *const (dyn Fn(usize) + Sync),
     tasks: usize,
+    limit: Limit,
 }
 
 // SAFETY: the closure is `Sync`, and `Pool::run` does not return before every worker has let go of
@@ -123,8 +125,7 @@ impl Pool {
                 worker.spawn(move || work(&shared)).ok()
             })
             .collect::<Vec<_>>();
-        // A thread allocates while it starts. Whoever has a pool has that behind it: no step
-        // allocates.
+        // A thread allocates while it starts. With a pool that is done: no step allocates.
         while shared.started.load(Ordering::Acquire) < workers.len() {
             std::thread::yield_now();
         }
@@ -241,7 +242,7 @@ impl Shared {
         };
         // SAFETY: the gate is closed and no worker is inside, since the caller before has closed
         // it.
-        unsafe { *self.job.get() = Some(Job { body, tasks }) };
+        unsafe { *self.job.get() = Some(Job { body, tasks, limit: Limit::current() }) };
         self.gate.open();
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.wake_all();
@@ -250,7 +251,7 @@ impl Shared {
 
     fn wake_all(&self) {
         // No worker is between its search for a job and its sleep once the lock was held.
-        drop(lie_down(&self.bed));
+        drop(lock_sleep(&self.sleep));
         self.wake.notify_all();
     }
 
@@ -262,19 +263,19 @@ impl Shared {
             }
             std::hint::spin_loop();
         }
-        let mut bed = lie_down(&self.bed);
+        let mut guard = lock_sleep(&self.sleep);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let is_stopped = || self.stop.load(Ordering::SeqCst);
         while self.gate.0.load(Ordering::SeqCst) >> JOB == seen && !is_stopped() {
-            bed = self.wake.wait(bed).unwrap_or_else(PoisonError::into_inner);
+            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         !is_stopped()
     }
 }
 
-fn lie_down(bed: &Mutex<()>) -> MutexGuard<'_, ()> {
-    bed.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_sleep(sleep: &Mutex<()>) -> MutexGuard<'_, ()> {
+    sleep.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn take_tasks(next: &AtomicUsize, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
@@ -300,7 +301,10 @@ fn work(shared: &Shared) {
         // `Finish` until all have left.
         let job = unsafe { *shared.job.get() };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let Some(Job { body, tasks }) = job else { unreachable!("the gate opens for a job") };
+            let Some(Job { body, tasks, limit }) = job else {
+                unreachable!("the gate opens for a job")
+            };
+            limit.set();
             // SAFETY: as above.
             take_tasks(&shared.next_task, tasks, unsafe { &*body });
         }));

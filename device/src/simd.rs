@@ -5,7 +5,7 @@
 //! fuses `a * b + c` on its own, so bodies that write `*`, `+` and `mul_add` explicitly give the
 //! same bits on every instruction set.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::cell::Cell;
 
 /// An instruction set that bodies are compiled for, in rising order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,61 +27,81 @@ impl Isa {
             Isa::Avx512 => "avx512",
         }
     }
+}
 
-    const fn from_code(code: u8) -> Option<Self> {
-        match code {
-            1 => Some(Isa::Portable),
-            2 => Some(Isa::Avx2),
-            3 => Some(Isa::Avx512),
-            _ => None,
-        }
+/// What the bodies of a thread may use. It changes speed, not results.
+///
+/// A thread may use all that the processor has, until [`Self::set`] or [`Self::run`] says otherwise
+/// for it. Tasks of a [`Pool`](crate::pool::Pool) follow the thread that hands them out: so two
+/// runs of one process may have limits of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    isa: Isa,
+    bf16: bool,
+}
+
+thread_local! {
+    /// None until first asked for.
+    static LIMIT: Cell<Option<Limit>> = const { Cell::new(None) };
+}
+
+impl Limit {
+    /// At most `isa`, and instructions for products of bf16 only where `bf16` allows them; never
+    /// more than the processor has.
+    pub fn new(isa: Isa, bf16: bool) -> Self {
+        let isa = isa.min(detect());
+        Self { isa, bf16: bf16 && isa == Isa::Avx512 && detects_bf16() }
+    }
+
+    /// That of this thread.
+    #[inline]
+    pub fn current() -> Self {
+        LIMIT.get().unwrap_or_else(|| {
+            let limit = Self::new(Isa::Avx512, true);
+            limit.set();
+            limit
+        })
+    }
+
+    /// Limits this thread from here on.
+    #[inline]
+    pub fn set(self) {
+        LIMIT.set(Some(self));
+    }
+
+    /// Limits this thread while `body` runs.
+    pub fn run<T>(self, body: impl FnOnce() -> T) -> T {
+        let _restored = Restored(LIMIT.replace(Some(self)));
+        body()
     }
 }
 
-/// 0 until first asked.
-static CHOSEN: AtomicU8 = AtomicU8::new(0);
+/// Gives a thread its limit back, also after a panic.
+struct Restored(Option<Limit>);
 
-/// The best instruction set of this processor, or the one forced by [`force_isa`].
+impl Drop for Restored {
+    fn drop(&mut self) {
+        LIMIT.set(self.0);
+    }
+}
+
+/// The best instruction set that this thread may use.
 #[inline]
 pub fn isa() -> Isa {
-    match Isa::from_code(CHOSEN.load(Ordering::Relaxed)) {
-        Some(isa) => isa,
-        None => {
-            let best = detect();
-            CHOSEN.store(best as u8 + 1, Ordering::Relaxed);
-            best
-        }
-    }
+    Limit::current().isa
 }
 
-/// Makes bodies use at most `isa`: for tests that compare paths, and for `--isa`-like switches.
-///
-/// Returns what is in force afterwards: never more than the processor has. Process-wide; it changes
-/// speed, not results.
-pub fn force_isa(isa: Isa) -> Isa {
-    let allowed = isa.min(detect());
-    CHOSEN.store(allowed as u8 + 1, Ordering::Relaxed);
-    allowed
-}
-
-/// Whether products of bf16 may use instructions of their own.
-static BF16_ALLOWED: AtomicBool = AtomicBool::new(true);
-
-/// Whether products of bf16 have instructions of their own: AVX-512 BF16 is there, [`isa`] is
-/// AVX-512, and [`allow_bf16`] has not said otherwise.
+/// Whether products of bf16 have instructions of their own (AVX-512 BF16) that this thread may use.
 #[inline]
 pub fn has_bf16() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    let detected = is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
-    let detected = false;
-    detected && isa() == Isa::Avx512 && BF16_ALLOWED.load(Ordering::Relaxed)
+    Limit::current().bf16
 }
 
-/// Allows the instructions of [`has_bf16`], or has products of bf16 do without: for tests that
-/// compare paths. Process-wide; it changes speed, not results.
-pub fn allow_bf16(allowed: bool) {
-    BF16_ALLOWED.store(allowed, Ordering::Relaxed);
+fn detects_bf16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -173,6 +193,9 @@ pub fn prefetch<T>(data: &[T], index: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::Pool;
+    use std::collections::HashSet;
+    use std::sync::Mutex;
 
     crate::vectorized! {
         fn saxpy(y: &mut [f32], a: f32, x: &[f32]) {
@@ -187,15 +210,35 @@ mod tests {
         let x: Vec<f32> = (0..1003).map(|i| (i as f32).sin()).collect();
         let mut results = Vec::new();
         for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
-            if force_isa(isa) != isa {
+            let limit = Limit::new(isa, true);
+            if limit.isa != isa {
                 println!("skipped, because this processor has no {}", isa.name());
                 continue;
             }
             let mut y: Vec<f32> = (0..1003).map(|i| (i as f32).cos()).collect();
-            saxpy(&mut y, 0.7, &x);
+            limit.run(|| saxpy(&mut y, 0.7, &x));
             results.push(y);
         }
         assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
-        force_isa(Isa::Avx512);
+    }
+
+    #[test]
+    fn tasks_follow_the_thread_that_hands_them_out() {
+        let pool = Pool::new(3);
+        let used_by = |limit: Limit| {
+            let used = Mutex::new(HashSet::new());
+            limit.run(|| {
+                pool.run(64, &|_| {
+                    std::thread::yield_now();
+                    used.lock().unwrap().insert(isa());
+                })
+            });
+            used.into_inner().unwrap()
+        };
+        for isa in [Isa::Portable, Isa::Avx512] {
+            let limit = Limit::new(isa, true);
+            assert_eq!(used_by(limit), HashSet::from([limit.isa]));
+        }
+        assert_eq!(Limit::current(), Limit::new(Isa::Avx512, true), "a limit ends with its body");
     }
 }

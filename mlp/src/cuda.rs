@@ -3,7 +3,7 @@
 
 use headlong_device::DType;
 use headlong_device::cuda::blas::{Matmul, MatmulSpec};
-use headlong_device::cuda::{Build, CudaStream, DeviceMemory};
+use headlong_device::cuda::{Build, CudaFiles, CudaStream, DeviceMemory};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 
@@ -48,7 +48,7 @@ pub(crate) fn scratch(stream: &CudaStream) -> Option<Arc<DeviceMemory>> {
 /// A plan, or why there is none.
 type Planned = Result<Arc<Matmul>, Arc<str>>;
 
-type Plans = HashMap<(u32, MatmulSpec), Planned>;
+type Plans = HashMap<(u32, Arc<CudaFiles>, MatmulSpec), Planned>;
 
 /// The plan of a product, made at its first use; or why there is none: most often, the library has
 /// no algorithm for it.
@@ -56,7 +56,7 @@ pub(crate) fn product(stream: &CudaStream, spec: MatmulSpec) -> Planned {
     // Note: one table per process, as with kernels. Plans are few: one for each layer, op and size
     // of batch.
     static PLANS: LazyLock<RwLock<Plans>> = LazyLock::new(RwLock::default);
-    let key = (stream.device().ordinal(), spec);
+    let key = (stream.device().ordinal(), Arc::clone(stream.device().files()), spec);
     if let Some(plan) = PLANS.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return plan.clone();
     }
@@ -94,4 +94,29 @@ pub fn kernels(shapes: &Shapes<'_>) -> Vec<Build> {
     all.extend(shapes.cross.then(crate::interaction::cross::builds).into_iter().flatten());
     all.extend(crate::optim::builds(shapes.optimizer));
     all
+}
+
+#[cfg(test)]
+mod cuda_tests {
+    use super::*;
+    use headlong_device::cuda::blas::{Epilogue, Math, Operand};
+    use headlong_device::cuda::testing::stream;
+
+    #[test]
+    fn products_are_planned_once_for_each_file_of_algorithms() {
+        let Some(stream) = stream() else { return };
+        let operand = Operand::plain(DType::F32, 8);
+        let [a, b, d] = [operand; 3];
+        let (math, epilogue, bias_dtype) = (Math::Full, Epilogue::None, DType::F32);
+        let spec = MatmulSpec { m: 16, n: 8, k: 8, a, b, d, math, epilogue, bias_dtype };
+        let plan_with = |name: &str| {
+            let algorithms = Some(std::env::temp_dir().join(name));
+            let files = CudaFiles { algorithms, ..CudaFiles::default() };
+            let device = stream.cuda_body().device().clone().with_files(files);
+            product(&CudaStream::new(&device).unwrap(), spec).unwrap()
+        };
+        let [one, other, again] = ["one.txt", "other.txt", "one.txt"].map(plan_with);
+        assert!(Arc::ptr_eq(&one, &again));
+        assert!(!Arc::ptr_eq(&one, &other));
+    }
 }

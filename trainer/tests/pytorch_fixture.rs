@@ -8,7 +8,7 @@ mod pytorch_data;
 mod stepwise;
 
 use headlong::config::{Config, Instructions, Interaction, ModelConfig, TableRows};
-use headlong::system::machine::use_instructions;
+use headlong::system::machine::instruction_limit;
 use headlong_device::Stream;
 use headlong_device::cuda::testing::stream as cuda_stream;
 use headlong_reader::{Batch, Jagged};
@@ -143,8 +143,8 @@ fn every_instruction_set_follows_pytorch() {
     for case in CASES {
         let mut used = Vec::new();
         for path in [Instructions::Portable, Instructions::Avx2, Instructions::Avx512] {
-            match use_instructions(path) {
-                Ok(()) => used.push(follow(Stream::cpu(2), case, case.rate)),
+            match instruction_limit(path) {
+                Ok(limit) => used.push(limit.run(|| follow(Stream::cpu(2), case, case.rate))),
                 Err(error) => println!("skipped, because {error}"),
             }
         }

@@ -11,18 +11,10 @@ use crate::error::{DeviceError, Result};
 use crate::files::OutputFile;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// First bytes of a file, its format's number among them.
 const MAGIC: &[u8; 8] = b"HLKERN01";
-
-static KERNEL_DIR: RwLock<Option<PathBuf>> = RwLock::new(None);
-
-/// Sets the folder that is looked in first: what `headlong kernels build` made.
-pub fn set_kernel_dir(folder: Option<PathBuf>) {
-    *KERNEL_DIR.write().unwrap_or_else(PoisonError::into_inner) = folder;
-}
 
 /// The folders of compiled kernels.
 #[derive(Debug, Clone)]
@@ -34,9 +26,9 @@ pub struct KernelCache {
 }
 
 impl KernelCache {
-    /// The process's: `--kernels`, and the user's cache folder.
-    pub fn current() -> Self {
-        let bundle = KERNEL_DIR.read().unwrap_or_else(PoisonError::into_inner).clone();
+    /// The folder that `headlong kernels build` has made, where one is given, and the user's cache
+    /// folder.
+    pub fn new(bundle: Option<PathBuf>) -> Self {
         Self { bundle, cache: user_cache() }
     }
 

@@ -4,6 +4,7 @@ use super::kernel::Modules;
 use super::{driver, stream};
 use crate::error::{DeviceError, Result};
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// How the software device names itself.
@@ -12,7 +13,19 @@ const SOFTWARE_DEVICE_NAME: &str = "Headlong software device";
 /// An open device. Cheap to clone; all clones, and all openings of one ordinal, are the same
 /// device.
 #[derive(Debug, Clone)]
-pub struct CudaDevice(Arc<Inner>);
+pub struct CudaDevice {
+    inner: Arc<Inner>,
+    files: Arc<CudaFiles>,
+}
+
+/// Where work on a device looks for what was made before.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct CudaFiles {
+    /// The folder of compiled kernels that is looked in first, made by `headlong kernels build`.
+    pub kernels: Option<PathBuf>,
+    /// The file in which algorithms of products are kept; none: the library's first proposals.
+    pub algorithms: Option<PathBuf>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -74,9 +87,21 @@ impl CudaDevice {
             service: OnceLock::new(),
             blas: OnceLock::new(),
         };
-        let device = Self(Arc::new(inner));
+        let device = Self { inner: Arc::new(inner), files: Arc::default() };
         device.bind()?;
         Ok(device)
+    }
+
+    /// The same device for work that looks in `files`. A kernel that is loaded already stays: it is
+    /// the same wherever it came from.
+    #[must_use]
+    pub fn with_files(self, files: CudaFiles) -> Self {
+        Self { files: Arc::new(files), ..self }
+    }
+
+    /// Where its work looks.
+    pub fn files(&self) -> &Arc<CudaFiles> {
+        &self.files
     }
 
     /// Devices of this machine.
@@ -92,12 +117,12 @@ impl CudaDevice {
 
     /// Its number on this machine.
     pub fn ordinal(&self) -> u32 {
-        self.0.ordinal
+        self.inner.ordinal
     }
 
     /// The name the driver gives it.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.inner.name
     }
 
     /// Its address on the bus, as sysfs writes it: `0000:1b:00.0`. None where the driver does not
@@ -107,7 +132,7 @@ impl CudaDevice {
         // SAFETY: a valid device; the buffer is as long as said, and the driver ends the text with
         // a zero.
         let code = unsafe {
-            sys::cuDeviceGetPCIBusId(id.as_mut_ptr().cast(), id.len() as i32, self.0.handle)
+            sys::cuDeviceGetPCIBusId(id.as_mut_ptr().cast(), id.len() as i32, self.inner.handle)
         };
         let end = id.iter().position(|&byte| byte == 0)?;
         let text = String::from_utf8_lossy(&id[..end]).to_lowercase();
@@ -121,12 +146,12 @@ impl CudaDevice {
 
     /// The architecture kernels are compiled for: `sm_90a`, `sm_80`.
     pub fn arch(&self) -> String {
-        arch_of(self.0.capability)
+        arch_of(self.inner.capability)
     }
 
     /// Streaming multiprocessors: grids are sized by them.
     pub fn multiprocessors(&self) -> u32 {
-        self.0.multiprocessors
+        self.inner.multiprocessors
     }
 
     /// Bytes free and in all.
@@ -143,7 +168,8 @@ impl CudaDevice {
     pub fn can_access_peer(&self, other: &CudaDevice) -> bool {
         let mut can = 0;
         // SAFETY: both are valid devices.
-        let code = unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.0.handle, other.0.handle) };
+        let code =
+            unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.inner.handle, other.inner.handle) };
         code == sys::CUresult::CUDA_SUCCESS && can != 0
     }
 
@@ -154,7 +180,7 @@ impl CudaDevice {
         }
         self.bind()?;
         // SAFETY: this device's context is current, the other's lives as long as the process.
-        let code = unsafe { sys::cuCtxEnablePeerAccess(other.0.context, 0) };
+        let code = unsafe { sys::cuCtxEnablePeerAccess(other.inner.context, 0) };
         if code == sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
             return Ok(());
         }
@@ -171,25 +197,25 @@ impl CudaDevice {
     /// Makes the device's context the calling thread's own.
     #[inline]
     pub(crate) fn bind(&self) -> Result<()> {
-        driver::bind(self.0.context)
+        driver::bind(self.inner.context)
     }
 
     pub(crate) fn blas_handle(&self) -> &OnceLock<usize> {
-        &self.0.blas
+        &self.inner.blas
     }
 
     pub(crate) fn modules(&self) -> &Modules {
-        &self.0.modules
+        &self.inner.modules
     }
 
     /// The stream for copies and fills outside of every schedule.
     pub(crate) fn service(&self) -> Result<sys::CUstream> {
-        if let Some(&raw) = self.0.service.get() {
+        if let Some(&raw) = self.inner.service.get() {
             return Ok(raw as sys::CUstream);
         }
         let raw = stream::create_raw(self, None)? as usize;
         // Two threads may come at once: one of the two streams stays unused.
-        Ok(*self.0.service.get_or_init(|| raw) as sys::CUstream)
+        Ok(*self.inner.service.get_or_init(|| raw) as sys::CUstream)
     }
 }
 

@@ -306,8 +306,8 @@ fn load_module(
     source: &'static Source,
     defines: &[Define],
 ) -> Result<sys::CUmodule> {
-    let compiled =
-        cache::KernelCache::current().get(source, defines, &device.arch(), device.is_software())?;
+    let cache = cache::KernelCache::new(device.files().kernels.clone());
+    let compiled = cache.get(source, defines, &device.arch(), device.is_software())?;
     let mut module = std::ptr::null_mut();
     // SAFETY: the device's context is current; the bytes are a whole cubin, checked against their
     // sum by the cache.

@@ -34,9 +34,9 @@ pub mod testing;
 mod tests;
 
 pub use args::{Mats, kernel_args};
-pub use cache::{KernelCache, build_into, set_kernel_dir};
+pub use cache::{KernelCache, build_into};
 pub use compile::{Compiled, KernelReport, PRELUDE, compile, compiler_version};
-pub use device::CudaDevice;
+pub use device::{CudaDevice, CudaFiles};
 pub use event::Event;
 pub use graph::Graph;
 pub use kernel::{Build, Define, Dim, Kernel, Launch, Source};

@@ -1,7 +1,7 @@
 use super::*;
 use crate::rounding::Rounding;
 use half::bf16;
-use headlong_device::simd::{Isa, allow_bf16, force_isa, has_bf16};
+use headlong_device::simd::{Isa, Limit, has_bf16, isa};
 use headlong_device::testing::{small_integers, uniform};
 
 /// The definition: one fused chain over the depth, of bf16 with the odd one of two steps first.
@@ -117,18 +117,17 @@ const PATHS: [(Isa, bool); 4] =
 
 /// Calls `body` once for each path that this processor has.
 fn on_every_path(body: &mut dyn FnMut(&str)) {
-    for (isa, bf16) in PATHS {
+    for (allowed, bf16) in PATHS {
         let name =
-            format!("{}{}", isa.name(), if bf16 { " with instructions for bf16" } else { "" });
-        allow_bf16(bf16);
-        if force_isa(isa) != isa || has_bf16() != bf16 {
-            println!("skipped, because this processor has no {name}");
-            continue;
-        }
-        body(&name);
+            format!("{}{}", allowed.name(), if bf16 { " with instructions for bf16" } else { "" });
+        Limit::new(allowed, bf16).run(|| {
+            if isa() != allowed || has_bf16() != bf16 {
+                println!("skipped, because this processor has no {name}");
+                return;
+            }
+            body(&name);
+        });
     }
-    force_isa(Isa::Avx512);
-    allow_bf16(true);
 }
 
 #[test]

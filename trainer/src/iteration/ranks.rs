@@ -6,7 +6,7 @@
 //! tells the others, and the call returns what went wrong first.
 
 use crate::config::{
-    CompressChoice, Config, ExchangeChoice, FeatureChoice, IdsChoice, Instructions, ScheduleChoice,
+    CompressChoice, Config, ExchangeChoice, FeatureChoice, IdsChoice, ScheduleChoice,
     TransportChoice,
 };
 use crate::error::exchange_failed;
@@ -19,13 +19,14 @@ use crate::iteration::trace::{Record, Recorder, write_trace};
 use crate::iteration::worker::{RankWorker, StepLoss, StepRates};
 use crate::report::ExchangeBytes;
 use crate::system::input::read_text;
-use crate::system::machine::use_instructions;
+use crate::system::machine::instruction_limit;
 use headlong_comm::tuning::Tuning;
 use headlong_comm::{
     AllToAll, BetweenDevices, Busy, CommOptions, Communicator, Compress, Feature, NcclOptions,
     Topology,
 };
 use headlong_device::pool::Pool;
+use headlong_device::simd::Limit;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::Partition;
 use headlong_reader::{Batch, Position};
@@ -45,6 +46,8 @@ pub struct RankGroup {
     ranks: Vec<Mutex<RankWorker>>,
     /// One thread a rank.
     threads: Pool,
+    /// What their arithmetic may use.
+    limit: Limit,
     /// What its models were built from, where they can be built again with rows placed otherwise.
     blueprint: Option<Blueprint>,
     /// The tables as the last look at the layout of a checkpoint found them.
@@ -171,9 +174,6 @@ impl RankGroup {
         table_rows: &[u64],
         options: RankGroupOptions<'_>,
     ) -> Result<Self> {
-        if config.run.instructions != Instructions::Auto {
-            use_instructions(config.run.instructions)?;
-        }
         let communicators = match options.communicators {
             Some(communicators) => communicators,
             None => Communicator::local(&local_topology(config), tuned_comm_options(config)?),
@@ -226,7 +226,9 @@ impl RankGroup {
             };
             Ok(RankWorker::new(model, lanes, Recorder::since(blueprint.record, blueprint.begun)))
         });
-        let mut group = Self::new(workers.collect::<Result<_>>()?)?;
+        let limit = instruction_limit(config.run.instructions)?;
+        let mut group = Self::new(limit.run(|| workers.collect::<Result<_>>())?)?;
+        group.limit = limit;
         group.all(RankWorker::init_device_comm)?;
         group.blueprint = Some(blueprint);
         Ok(group)
@@ -300,7 +302,8 @@ impl RankGroup {
 
     fn on_threads(threads: Pool, workers: Vec<RankWorker>) -> Self {
         let ranks = workers.into_iter().map(Mutex::new).collect();
-        Self { ranks, threads, blueprint: None, groups: Mutex::default() }
+        let limit = Limit::current();
+        Self { ranks, threads, limit, blueprint: None, groups: Mutex::default() }
     }
 
     /// The worker of the first rank of this process: what all ranks agree on can be read here.
@@ -330,6 +333,10 @@ impl RankGroup {
     /// # Errors
     /// The cause, where a rank fails: not what the others say of having lost it.
     pub fn all<T: Send>(&self, work: impl Fn(&mut RankWorker) -> Result<T> + Sync) -> Result<T> {
+        self.limit.run(|| self.work(work))
+    }
+
+    fn work<T: Send>(&self, work: impl Fn(&mut RankWorker) -> Result<T> + Sync) -> Result<T> {
         if self.ranks.len() == 1 {
             let mut worker = self.worker(0);
             return work(&mut worker).inspect_err(|error| worker.model().abort(error));

@@ -5,7 +5,7 @@ use crate::error::failed;
 use crate::error::{Error, Result};
 use headlong_device::DeviceError;
 use headlong_device::cuda::CudaDevice;
-use headlong_device::simd::{Isa, allow_bf16, force_isa, has_bf16, isa};
+use headlong_device::simd::{Isa, Limit, has_bf16, isa};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -54,21 +54,22 @@ const PORTABLE_CORE_GFLOPS: f64 = 15.0;
 /// GB/s of main memory where nothing was measured.
 const DEFAULT_MEMORY_GB_PER_S: f64 = 20.0;
 
-/// Has all arithmetic of this process keep to `choice` from here on.
+/// What arithmetic may use with `choice`; with "auto", what this thread may.
 ///
 /// # Errors
-/// What the processor lacks; it then keeps to what there is.
-pub fn use_instructions(choice: Instructions) -> Result<()> {
+/// What the processor lacks.
+pub fn instruction_limit(choice: Instructions) -> Result<Limit> {
     let wanted = match choice {
+        Instructions::Auto => return Ok(Limit::current()),
         Instructions::Portable => Isa::Portable,
         Instructions::Avx2 => Isa::Avx2,
-        Instructions::Avx512 | Instructions::Avx512Bf16 | Instructions::Auto => Isa::Avx512,
+        Instructions::Avx512 | Instructions::Avx512Bf16 => Isa::Avx512,
     };
-    allow_bf16(choice != Instructions::Avx512);
-    let here = force_isa(wanted);
-    let lacks_bf16 = choice == Instructions::Avx512Bf16 && !has_bf16();
-    if choice == Instructions::Auto || (here == wanted && !lacks_bf16) {
-        return Ok(());
+    let limit = Limit::new(wanted, choice != Instructions::Avx512);
+    let here = limit.run(isa);
+    let lacks_bf16 = choice == Instructions::Avx512Bf16 && !limit.run(has_bf16);
+    if here == wanted && !lacks_bf16 {
+        return Ok(limit);
     }
     let reason =
         format!("this processor has {} at most; \"auto\" takes what there is", here.name());

@@ -9,22 +9,15 @@ use crate::files::OutputFile;
 use cudarc::cublaslt::sys;
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Runs of a proposal that are timed, after one that is not.
 const TIMED_RUNS: usize = 8;
 
-static FILE: RwLock<Option<PathBuf>> = RwLock::new(None);
 /// One search at a time per process: two would time each other.
 static SEARCH: Mutex<()> = Mutex::new(());
-
-/// Sets the file in which chosen algorithms are kept; `None`, the default, takes the library's
-/// first proposals.
-pub fn set_algorithm_file(file: Option<PathBuf>) {
-    *FILE.write().unwrap_or_else(PoisonError::into_inner) = file;
-}
 
 /// Chosen algorithms by product, device and version of the library: one line each,
 /// `key word word …`, all hexadecimal.
@@ -86,8 +79,8 @@ pub(super) fn choose(
     plan: &mut Matmul,
     proposals: &[sys::cublasLtMatmulHeuristicResult_t],
 ) -> Result<sys::cublasLtMatmulHeuristicResult_t> {
-    let file = FILE.read().unwrap_or_else(PoisonError::into_inner).clone();
-    file.map_or(Ok(proposals[0]), |file| choose_by(&file, stream, plan, proposals))
+    let file = &stream.device().files().algorithms;
+    file.as_ref().map_or(Ok(proposals[0]), |file| choose_by(file, stream, plan, proposals))
 }
 
 fn choose_by(

@@ -8,7 +8,7 @@ mod algorithms;
 mod library;
 mod plan;
 
-pub use algorithms::{Algorithms, set_algorithm_file};
+pub use algorithms::Algorithms;
 pub use library::library_version;
 pub use plan::Matmul;
 

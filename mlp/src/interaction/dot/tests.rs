@@ -1,7 +1,7 @@
 use super::*;
 use crate::oracle;
 use crate::testing::{frozen, frozen_on, values, wide_on};
-use headlong_device::simd::{Isa, force_isa};
+use headlong_device::simd::{Isa, Limit, isa};
 use headlong_device::testing::{small_integers, uniform};
 
 mod cuda_sixteen_bits;
@@ -130,20 +130,20 @@ fn agrees_with_the_oracle() {
 fn threads_and_instruction_sets_change_no_bit() {
     for case in &CASES {
         let data = case.inputs(uniform);
-        force_isa(Isa::Portable);
-        let plain = case.run(1, &data, Activation::Relu);
-        for isa in [Isa::Avx2, Isa::Avx512] {
-            if force_isa(isa) != isa {
-                println!("skipped, because this processor has no {}", isa.name());
+        let plain = Limit::new(Isa::Portable, true).run(|| case.run(1, &data, Activation::Relu));
+        for allowed in [Isa::Avx2, Isa::Avx512] {
+            let limit = Limit::new(allowed, true);
+            if limit.run(isa) != allowed {
+                println!("skipped, because this processor has no {}", allowed.name());
                 continue;
             }
-            let got = case.run(3, &data, Activation::Relu);
-            assert_eq!(plain.out, got.out, "{} at dim {}", isa.name(), case.dim);
-            assert_eq!(plain.d_bottom, got.d_bottom, "{} at dim {}", isa.name(), case.dim);
-            assert_eq!(plain.d_vectors, got.d_vectors, "{} at dim {}", isa.name(), case.dim);
+            let what = format!("{} at dim {}", allowed.name(), case.dim);
+            let got = limit.run(|| case.run(3, &data, Activation::Relu));
+            assert_eq!(plain.out, got.out, "{what}");
+            assert_eq!(plain.d_bottom, got.d_bottom, "{what}");
+            assert_eq!(plain.d_vectors, got.d_vectors, "{what}");
         }
     }
-    force_isa(Isa::Avx512);
 }
 
 #[test]

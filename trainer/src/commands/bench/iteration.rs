@@ -22,7 +22,7 @@ use crate::plan::placement::{Placement, statistics_of};
 use crate::plan::{Count, Facts, Plan};
 use crate::report::ExchangeBytes;
 use crate::report::output;
-use crate::system::machine::Machine;
+use crate::system::machine::{Machine, instruction_limit};
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::split::Split;
 use headlong_embedding::hybrid::statistics::Statistics;
@@ -121,10 +121,13 @@ const TABLE_SHARE_OF_MEMORY: f64 = 0.7;
 /// What this build lacks, by name; tables larger than memory.
 pub fn run(arguments: &IterationArguments) -> Result<()> {
     refuse(arguments)?;
+    instruction_limit(arguments.instructions)?.run(|| measure(arguments))
+}
+
+fn measure(arguments: &IterationArguments) -> Result<()> {
     let shape = shape(arguments)?;
     let config = config(&shape, arguments)?;
     let mut trainer = SteadyTrainer::new(&shape, &config, arguments.threads, advice::BENCH)?;
-    // Of the instructions in force now.
     let ceiling = Ceiling::measure(&config, arguments.threads, arguments.ranks);
     let samples = trainer.measure(arguments.seconds)?;
     let summary = summarize(&samples).expect("at least one block was measured");

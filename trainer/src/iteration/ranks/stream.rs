@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::system::machine::unusable;
 use headlong_comm::Communicator;
 use headlong_device::Stream;
-use headlong_device::cuda::CudaDevice;
+use headlong_device::cuda::{CudaDevice, CudaFiles};
 use headlong_device::pool::Pool;
 use std::sync::Arc;
 
@@ -34,9 +34,9 @@ pub(super) fn stream_of(
             format!("each rank has a device of its own, and this machine has {devices}"),
         ));
     }
-    headlong_device::cuda::set_kernel_dir(config.run.kernels.clone());
-    headlong_device::cuda::blas::set_algorithm_file(config.run.algorithms.clone());
+    let (kernels, algorithms) = (config.run.kernels.clone(), config.run.algorithms.clone());
     let device = CudaDevice::open(ordinal as u32).map_err(unusable)?;
+    let device = device.with_files(CudaFiles { kernels, algorithms });
     let pool = Arc::new(Pool::new(threads));
     let stream =
         |high| Stream::cuda_with_priority(&device, Arc::clone(&pool), high).map_err(unusable);
