@@ -138,9 +138,10 @@ impl Pool {
     /// [`DeviceError::Threads`]: the system gives fewer.
     pub fn exactly(threads: usize) -> Result<Self> {
         let pool = Self::new(threads);
-        match pool.threads() == threads.max(1) {
-            true => Ok(pool),
-            false => Err(DeviceError::Threads { wanted: threads, given: pool.threads() }),
+        if pool.threads() == threads.max(1) {
+            Ok(pool)
+        } else {
+            Err(DeviceError::Threads { wanted: threads, given: pool.threads() })
         }
     }
 

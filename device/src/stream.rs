@@ -1,44 +1,17 @@
 //! Devices and streams: where work runs and in which order.
 
 use crate::cuda::{CudaDevice, CudaStream};
-use crate::error::{DeviceError, Result};
+use crate::error::Result;
 use crate::pool::Pool;
 use std::sync::Arc;
 
 /// A device that ops can run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Device {
     /// The processor of this machine.
     Cpu,
     /// A CUDA device, by ordinal.
     Cuda(u32),
-}
-
-impl Device {
-    /// Parses `auto`, `cpu`, `cuda` or `cuda:1`, and says plainly when the device is not there.
-    /// `auto` is the CPU.
-    pub fn from_name(name: &str) -> Result<Self> {
-        let unavailable =
-            |reason: String| DeviceError::Unavailable { device: name.to_owned(), reason };
-        let ordinal = match name {
-            "auto" | "cpu" => return Ok(Device::Cpu),
-            "cuda" => "0",
-            other => other.strip_prefix("cuda:").ok_or_else(|| {
-                unavailable("no such device; use --device cpu, auto, cuda or cuda:1".to_owned())
-            })?,
-        };
-        let ordinal =
-            ordinal.parse().map_err(|_| unavailable("cuda: wants a number".to_owned()))?;
-        let count = CudaDevice::count().map_err(|error| match error {
-            DeviceError::Unavailable { reason, .. } => unavailable(reason),
-            error => unavailable(error.to_string()),
-        })?;
-        if ordinal >= count {
-            return Err(unavailable(format!("this machine has {count} CUDA devices")));
-        }
-        Ok(Device::Cuda(ordinal))
-    }
 }
 
 impl std::fmt::Display for Device {

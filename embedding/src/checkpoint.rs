@@ -20,18 +20,12 @@ pub trait RowSink {
     /// row-major.
     ///
     /// Each tensor comes whole and in rising order of rows, one tensor after the other.
-    ///
-    /// # Errors
-    /// What the sink meets: [`crate::EmbeddingError::Storage`].
     fn rows(&mut self, tensor: &TensorSpec, first_row: u64, values: &[f32]) -> Result<()>;
 }
 
 /// Gives rows of one table.
 pub trait RowSource {
     /// Fills `out`, a whole number of rows, with the rows of `tensor` from `first_row` on.
-    ///
-    /// # Errors
-    /// What the source meets: [`crate::EmbeddingError::Storage`].
     fn rows(&mut self, tensor: &TensorSpec, first_row: u64, out: &mut [f32]) -> Result<()>;
 
     /// Rows of `tensor` that there are: of a table asked with raw ids, as many as were

@@ -66,7 +66,7 @@
 //!     frozen: false,
 //! };
 //! let set = EmbeddingSet::new(&stream, &specs, &options)?;
-//! let mut route = set.new_route();
+//! let mut route = set.new_route()?;
 //! let mut plan = ArenaPlan::new("activations");
 //! let vectors = plan.matrix("vectors", DType::F32, 3, set.width());
 //! let vectors = plan.freeze()?.mat(vectors);

@@ -214,9 +214,6 @@ impl Registry {
     }
 
     /// As [`Self::kind`], of tables on a CUDA device.
-    ///
-    /// # Errors
-    /// As there; [`EmbeddingError::Spec`] for kinds that do not run there.
     pub fn kind_on_cuda(&self, spec: &TableSpec) -> Result<&dyn TableKind> {
         let kind = self.kind(spec)?;
         let devices = kind.abilities().devices;

@@ -7,11 +7,11 @@ use crate::ids::{Ids, bags_of, num_samples};
 use crate::lookup::{LookupArgs, lookup};
 use crate::registry::{Registry, TableEnv};
 use crate::route::{Route, RouteArgs, route};
-use crate::table::{EmbeddingTable, Keys, MemoryNeeds, PlainRows, SparseStep, TableSpec};
+use crate::table::{EmbeddingTable, Keys, PlainRows, SparseStep, TableSpec};
 use crate::update::{MAX_SUM_BLOCKS, UpdateArgs, update};
 use headlong_device::cuda::{CudaStream, DevicePtr};
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
-use headlong_device::{ArenaPlan, DType, Device, Mat, Stream};
+use headlong_device::{ArenaPlan, DType, Mat, Stream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod rows;
@@ -75,9 +75,6 @@ impl TableSlot {
 
 impl EmbeddingSet {
     /// Builds and initialises `specs` with the kinds of this crate.
-    ///
-    /// # Errors
-    /// As [`Self::with_registry`].
     pub fn new(stream: &Stream, specs: &[TableSpec], options: &SetOptions) -> Result<Self> {
         Self::with_registry(&Registry::default(), stream, specs, options)
     }
@@ -141,79 +138,11 @@ impl EmbeddingSet {
         })
     }
 
-    /// Memory that [`Self::new`] and `routes` calls of [`Self::new_route`] take; pure.
-    ///
-    /// # Errors
-    /// [`EmbeddingError::Spec`] for descriptions that cannot be built.
-    pub fn memory(specs: &[TableSpec], options: &SetOptions, routes: usize) -> Result<MemoryNeeds> {
-        Self::memory_with_registry(&Registry::default(), specs, options, routes)
-    }
-
-    /// As [`Self::memory`], with the kinds of `registry`.
-    ///
-    /// # Errors
-    /// As [`Self::memory`], and unknown kinds.
-    pub fn memory_with_registry(
-        registry: &Registry,
-        specs: &[TableSpec],
-        options: &SetOptions,
-        routes: usize,
-    ) -> Result<MemoryNeeds> {
-        assert_eq!(options.max_ids.len(), specs.len(), "max_ids has one number per table");
-        let needs = specs.iter().zip(options.max_ids).map(|(spec, &ids)| {
-            check(spec, options.max_samples, ids)?;
-            let route = Route::bytes(spec, options.max_samples, ids).saturating_mul(routes as u64);
-            let kind = registry.kind(spec)?;
-            let staging =
-                if kind.shows_rows() { 0 } else { (ids * spec.dim * DType::F32.bytes()) as u64 };
-            let work =
-                MemoryNeeds { work_bytes: route.saturating_add(staging), ..MemoryNeeds::default() };
-            Ok([kind.memory(spec, &options.optimizer), work].into_iter().sum())
-        });
-        needs.sum()
-    }
-
-    /// As [`Self::memory_with_registry`], on `device`: there the bytes are the device's.
-    ///
-    /// # Errors
-    /// As there, and tables that the device does not take.
-    pub fn memory_on(
-        device: Device,
-        registry: &Registry,
-        specs: &[TableSpec],
-        options: &SetOptions,
-        routes: usize,
-    ) -> Result<MemoryNeeds> {
-        let Device::Cuda(_) = device else {
-            return Self::memory_with_registry(registry, specs, options, routes);
-        };
-        check_on_cuda(registry, specs)?;
-        let mut work_bytes =
-            CudaSet::work_bytes(specs, options.max_samples, options.max_ids, routes);
-        for (spec, ids) in specs.iter().zip(options.max_ids) {
-            // Of tables that hide their rows: the staging matrix.
-            work_bytes +=
-                if registry.kind(spec)?.shows_rows() { 0 } else { (ids * spec.dim * 4) as u64 };
-        }
-        let tables =
-            specs.iter().map(|spec| Ok(registry.kind(spec)?.memory(spec, &options.optimizer)));
-        let needs: MemoryNeeds = tables.sum::<Result<_>>()?;
-        Ok([needs, MemoryNeeds { work_bytes, ..MemoryNeeds::default() }].into_iter().sum())
-    }
-
     /// A route with room for the largest planned batch. A schedule that runs ahead holds two.
-    ///
-    /// # Panics
-    /// When a device refuses the memory; see [`Self::try_new_route`].
-    pub fn new_route(&self) -> Route {
-        self.try_new_route().unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// As [`Self::new_route`].
     ///
     /// # Errors
     /// [`EmbeddingError::Device`] where a device refuses the memory.
-    pub fn try_new_route(&self) -> Result<Route> {
+    pub fn new_route(&self) -> Result<Route> {
         match &self.cuda {
             Some(cuda) => Ok(Route::on_device(cuda.new_route()?)),
             None => Ok(Route::new(&self.specs, self.max_samples, &self.max_ids)),
@@ -271,12 +200,6 @@ impl EmbeddingSet {
 
     /// As [`Self::lookup`]; on a CUDA device of the ids that were staged and copied with `route`,
     /// and `ids` is not looked at.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Panics
-    /// As there, and when `vectors` has more rows than there are samples.
     pub fn lookup_routed<I: Ids + ?Sized>(
         &self,
         stream: &Stream,
@@ -287,18 +210,7 @@ impl EmbeddingSet {
         let Some((set, stream, device)) = self.on_device(stream, route) else {
             return self.lookup(stream, ids, vectors);
         };
-        assert_eq!(
-            vectors.cols(),
-            self.width,
-            "`{}` is as wide as all tables together",
-            vectors.name()
-        );
-        assert_eq!(
-            vectors.rows(),
-            route.num_samples(),
-            "`{}` has the route's samples",
-            vectors.name()
-        );
+        check_vectors(vectors, self.width, route.num_samples());
         set.lookup(stream, &self.tables, device, vectors)
     }
 
@@ -312,12 +224,7 @@ impl EmbeddingSet {
     /// When `vectors` is not [`Self::width`] wide, or is in use.
     pub fn lookup<I: Ids + ?Sized>(&self, stream: &Stream, ids: &I, vectors: &Mat) -> Result<()> {
         assert!(self.cuda.is_none(), "on a device vectors are looked up by route: `lookup_routed`");
-        assert_eq!(
-            vectors.cols(),
-            self.width,
-            "`{}` is as wide as all tables together",
-            vectors.name()
-        );
+        check_vectors(vectors, self.width, vectors.rows());
         let found = num_samples(&self.specs, ids)?;
         if vectors.rows() != found && !self.specs.is_empty() {
             let table = self.specs[0].name.clone();
@@ -336,9 +243,6 @@ impl EmbeddingSet {
     /// Sums the gradients of each row and applies the sparse optimiser to it, once; see
     /// [`crate::update`]. Does nothing in a frozen set.
     ///
-    /// # Errors
-    /// Those of tables of other authors.
-    ///
     /// # Panics
     /// When `d_vectors` is not `samples of the route × `[`Self::width`], or is being written.
     pub fn update(
@@ -351,18 +255,7 @@ impl EmbeddingSet {
         if self.frozen {
             return Ok(());
         }
-        assert_eq!(
-            d_vectors.cols(),
-            self.width,
-            "`{}` is as wide as all tables together",
-            d_vectors.name()
-        );
-        assert_eq!(
-            d_vectors.rows(),
-            route.num_samples(),
-            "`{}` has the route's samples",
-            d_vectors.name()
-        );
+        check_vectors(d_vectors, self.width, route.num_samples());
         if let Some((set, stream, route)) = self.on_device(stream, route) {
             return set.update(stream, &self.tables, route, (d_vectors, step));
         }
@@ -373,9 +266,6 @@ impl EmbeddingSet {
     }
 
     /// Lets tables of other authors bring rows near that a coming batch asks for.
-    ///
-    /// # Errors
-    /// Those of the tables, and batches of another shape.
     pub fn prefetch<I: Ids + ?Sized>(&self, ids: &I) -> Result<()> {
         num_samples(&self.specs, ids)?;
         for (table, slot) in self.tables.iter().enumerate().filter(|(_, slot)| slot.plain.is_none())
@@ -386,9 +276,6 @@ impl EmbeddingSet {
     }
 
     /// As [`Self::prefetch`], with the unique rows of a route.
-    ///
-    /// # Errors
-    /// Those of the tables.
     pub fn prefetch_routed(&self, route: &Route) -> Result<()> {
         let tables = self.tables.iter().zip(&route.tables);
         tables
@@ -432,17 +319,11 @@ impl EmbeddingSet {
     }
 
     /// Hands all tensors of table `table` to `sink`, a mebibyte of rows at a time.
-    ///
-    /// # Errors
-    /// Those of the sink.
     pub fn save(&self, table: usize, sink: &mut dyn RowSink) -> Result<()> {
         self.tables[table].lock().save(sink)
     }
 
     /// Takes all tensors of table `table` from `source`.
-    ///
-    /// # Errors
-    /// Those of the source; the table is then half loaded.
     pub fn load(&self, table: usize, source: &mut dyn RowSource) -> Result<()> {
         self.tables[table].lock().load(source)
     }
@@ -472,9 +353,6 @@ impl EmbeddingSet {
 
     /// Overwrites rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on: a whole
     /// number of rows.
-    ///
-    /// # Errors
-    /// As [`Self::read_rows`].
     pub fn write_rows(
         &self,
         table: usize,
@@ -491,6 +369,12 @@ impl EmbeddingSet {
         check_rows(&self.specs[table], &self.tensors[table], tensor, first_row, values.len())?;
         write_rows(mat, first_row, values)
     }
+}
+
+/// The kernels address vectors and their gradients by this shape.
+pub(crate) fn check_vectors(mat: &Mat, width: usize, num_samples: usize) {
+    assert_eq!(mat.cols(), width, "`{}` is as wide as all tables together", mat.name());
+    assert_eq!(mat.rows(), num_samples, "`{}` has the route's samples", mat.name());
 }
 
 /// Refuses tables that have no CUDA body, by name, before memory is taken.

@@ -319,9 +319,6 @@ pub trait EmbeddingTable: Send {
 
     /// Overwrites rows of tensor number `tensor`, from `first_row` on. This one saves the table,
     /// changes what was saved, and loads it again.
-    ///
-    /// # Errors
-    /// As [`Self::read_rows`].
     fn write_rows(&mut self, tensor: usize, first_row: u64, values: &[f32]) -> Result<()> {
         let mut saved = SavedRows::default();
         self.save(&mut saved)?;

@@ -261,7 +261,7 @@ fn a_frozen_set_stays_and_an_empty_batch_is_fine() {
         frozen: true,
     };
     let set = EmbeddingSet::new(&stream, &specs, &options).unwrap();
-    let mut route = set.new_route();
+    let mut route = set.new_route().unwrap();
     let step = Step { learning_rate: 1.0, number: 1 };
     for samples in [0, 1, 8] {
         let ids = [Jagged::new(&vec![vec![3]; samples])];

@@ -59,7 +59,7 @@ fn no_step_allocates() {
             frozen: false,
         };
         let set = EmbeddingSet::new(&stream, &specs, &options).unwrap();
-        let mut route = set.new_route();
+        let mut route = set.new_route().expect("there is memory");
         let batches = [1, 2, 3].map(|seed| {
             [
                 Jagged::new(&random_bags(seed, 1024, 100_000, 0)),

@@ -79,7 +79,7 @@ mod cuda_tests {
                 let frequent = set.frequent_len().max(1);
                 let frequent = matrix_on(stream, 1, frequent, &vec![f32::NAN; frequent]);
                 Rank {
-                    route: set.new_route(),
+                    route: set.new_route().unwrap(),
                     asked: slots(),
                     requested: slots(),
                     frequent,

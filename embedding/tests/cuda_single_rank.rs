@@ -253,9 +253,6 @@ mod cuda_tests {
             refused,
             "table `ads`: tables of kind `hashed` run on cpu, not on a CUDA device"
         );
-        let on_device =
-            HybridSet::memory_on(stream.device(), &Registry::default(), &specs, &options, 2);
-        assert_eq!(on_device.unwrap_err().to_string(), refused);
     }
 
     #[test]

@@ -158,7 +158,7 @@ fn no_step_allocates() {
             let list = |len| matrix(len, 1, &vec![0.0; len]).1;
             let longest = set.max_requested_elements().max(set.max_asked_elements());
             Rank {
-                route: set.new_route(),
+                route: set.new_route().expect("there is memory"),
                 vectors: matrix(SAMPLES, set.width(), &vec![0.0; SAMPLES * set.width()]).1,
                 ids: vec![0; 5 * SAMPLES],
                 to_send: list(longest),

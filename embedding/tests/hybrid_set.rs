@@ -194,7 +194,7 @@ fn ids_and_requests_out_of_range_are_named() {
     let specs = [TableSpec::new("C1", 5, 4), TableSpec::new("C2", 648, 4)];
     let set = set(&specs, Partition::row_wise(&specs, 2), 1);
     let stream = Stream::cpu(2);
-    let mut route = set.new_route();
+    let mut route = set.new_route().unwrap();
     let good = [JaggedRef::new(&[4, 3], &[0, 1, 2]), JaggedRef::new(&[647, 7], &[0, 1, 2])];
     let bad = [good[0], JaggedRef::new(&[7, 648], &[0, 1, 2])];
     let expected = "table `C2`: row index 648 in sample 1 of the batch is out of range, the table \
@@ -251,11 +251,13 @@ fn weights_that_do_not_fit_are_named() {
         let specs = [spec];
         let ids = WeightedIds { tables: &tables, weights: &[Some(weights)] };
         let divided = set(&specs, Partition::row_wise(&specs, 2), 1);
-        let message =
-            divided.route(&stream, &ids, 2, &mut divided.new_route()).unwrap_err().to_string();
+        let message = divided
+            .route(&stream, &ids, 2, &mut divided.new_route().unwrap())
+            .unwrap_err()
+            .to_string();
         let single = set(&specs, Partition::row_wise(&specs, 1), 0);
         let (_arena, vectors) = matrix(2, 4, &[0.0; 8]);
-        let refused = single.pool(&stream, &ids, &single.new_route(), &vectors, &vectors);
+        let refused = single.pool(&stream, &ids, &single.new_route().unwrap(), &vectors, &vectors);
         assert_eq!(message, refused.unwrap_err().to_string());
         message
     };
@@ -286,7 +288,7 @@ fn a_single_rank_has_all_rows() {
     assert_eq!(single.width(), set.width());
     let stream = Stream::cpu(1);
     let ids: Vec<_> = specs.iter().map(|_| JaggedRef::new(&[0, 0], &[0, 1, 2])).collect();
-    let mut route = single.new_route();
+    let mut route = single.new_route().unwrap();
     let (_arena, vectors) = matrix(2, single.width(), &vec![1.0; 2 * single.width()]);
     let (_nothing, nothing) = list(&[]);
     let step = Step { learning_rate: 0.1, number: 1 };
@@ -322,7 +324,7 @@ fn a_frozen_set_stays() {
     let (_nothing, nothing) = list(&[]);
     let step = Step { learning_rate: 1.0, number: 1 };
     set.update_replicated(&stream, &block, &step).unwrap();
-    set.update_owned(&stream, &set.new_route(), &nothing, &nothing, &step).unwrap();
+    set.update_owned(&stream, &set.new_route().unwrap(), &nothing, &nothing, &step).unwrap();
     let mut after = vec![0.0; 20];
     set.export_rows(1, 0, 0, &mut after).unwrap();
     assert_eq!(before, after);
@@ -331,43 +333,6 @@ fn a_frozen_set_stays() {
     thawed.update_replicated(&stream, &block, &step).unwrap();
     thawed.export_rows(1, 0, 0, &mut after).unwrap();
     assert_ne!(before, after);
-}
-
-#[test]
-fn memory_is_what_is_planned() {
-    let specs = [TableSpec::new("a", 1000, 16), TableSpec::new("b", 600, 8)];
-    let max_ids = [8, 8];
-    let needs = |partition: Partition, owner| {
-        let partition = Arc::new(partition);
-        HybridSet::memory(&registry(), &specs, &options(&partition, owner, &max_ids), 2).unwrap()
-    };
-    let row_wise = needs(Partition::row_wise(&specs, 4), 0);
-    assert_eq!(row_wise.weight_bytes, (250 * 16 + 150 * 8) * 4);
-    assert_eq!(row_wise.state_bytes, row_wise.weight_bytes);
-    let all = needs(Partition::all_frequent(&specs, 4), 0);
-    assert_eq!(all.weight_bytes, (1000 * 16 + 600 * 8) * 4);
-    let one = needs(mixed(&specs, 2), 0);
-    let placed = 200 * 8 + (1 + 300) * 8;
-    assert_eq!(one.weight_bytes, (1000 * 16 + placed) * 4);
-    assert!(one.work_bytes > 2 * 2 * 8 * 60, "routes are counted");
-    let hidden = specs.clone().map(|spec| TableSpec { kind: "hidden".to_owned(), ..spec });
-    let partition = Arc::new(Partition::row_wise(&hidden, 4));
-    let staged =
-        HybridSet::memory(&registry(), &hidden, &options(&partition, 0, &max_ids), 2).unwrap();
-    assert_eq!(staged.work_bytes, row_wise.work_bytes + (16 + 8) * 4 * 8 * 4, "staging is counted");
-    let partition = Arc::new(Partition::row_wise(&specs, 4));
-    let by_node = HybridOptions {
-        deduplicate: Deduplicate::Node { ranks: 2 },
-        ..options(&partition, 0, &max_ids)
-    };
-    let by_node = HybridSet::memory(&registry(), &specs, &by_node, 2).unwrap();
-    assert!(
-        by_node.work_bytes > row_wise.work_bytes + 2 * 8 * 2 * 2 * 2 * 8,
-        "proxies are counted"
-    );
-    let single = Arc::new(Partition::row_wise(&specs, 1));
-    let planned = EmbeddingSet::memory(&specs, &options(&single, 0, &max_ids).set, 2).unwrap();
-    assert_eq!(needs(Partition::row_wise(&specs, 1), 0), planned);
 }
 
 #[test]
@@ -384,7 +349,7 @@ fn several_blocks_need_deduplication() {
 #[should_panic(expected = "the route was made by this set")]
 fn a_route_of_another_set_is_refused() {
     let (small, large) = ([TableSpec::new("a", 10, 4)], [TableSpec::new("a", 1000, 4)]);
-    let mut route = set(&large, Partition::row_wise(&large, 2), 0).new_route();
+    let mut route = set(&large, Partition::row_wise(&large, 2), 0).new_route().unwrap();
     let ids = vec![JaggedRef::new(&[9], &[0, 1])];
     let _ =
         set(&small, Partition::row_wise(&small, 2), 0).route(&Stream::cpu(1), &ids, 1, &mut route);

@@ -147,7 +147,7 @@ fn a_custom_table_trains_like_a_dense_one() {
     for specs in [dense.to_vec(), shy.to_vec(), vec![dense[0].clone(), shy[1].clone()]] {
         let options = options(&[512, 4096]);
         let set = EmbeddingSet::with_registry(&registry, &stream, &specs, &options).unwrap();
-        let mut route = set.new_route();
+        let mut route = set.new_route().unwrap();
         let d_vectors = uniform(1, 512 * set.width());
         let (_gradients, d_vectors) = matrix(512, set.width(), &d_vectors);
         let (_vectors, vectors) = matrix(512, set.width(), &vec![f32::NAN; 512 * set.width()]);
@@ -172,7 +172,7 @@ fn ids_out_of_range_are_named() {
     let stream = Stream::cpu(2);
     let specs = [TableSpec::new("C1", 5, 4), TableSpec::new("C2", 648, 4)];
     let set = EmbeddingSet::new(&stream, &specs, &options(&[512, 512])).unwrap();
-    let mut route = set.new_route();
+    let mut route = set.new_route().unwrap();
     let (_arena, vectors) = matrix(300, 8, &vec![0.0; 300 * 8]);
     let mut bags = [vec![vec![4]; 300], vec![vec![647]; 300]];
     bags[1][289] = vec![648];
@@ -191,7 +191,7 @@ fn batches_of_another_shape_are_refused() {
     let stream = Stream::cpu(1);
     let specs = [TableSpec::new("C1", 5, 4), TableSpec::new("C2", 5, 4)];
     let set = EmbeddingSet::new(&stream, &specs, &options(&[512, 3])).unwrap();
-    let mut route = set.new_route();
+    let mut route = set.new_route().unwrap();
     let mut message =
         |ids: &[JaggedRef]| set.route(&stream, ids, &mut route).unwrap_err().to_string();
     let four = JaggedRef::new(&[0; 4], &[0, 1, 2, 3, 4]);
@@ -308,7 +308,7 @@ fn offsets_beyond_32_bits() {
     let spec = TableSpec { init: Init::Zeros, ..TableSpec::new("big", rows, 64) };
     assert!(rows * 64 > 1 << 31);
     let set = EmbeddingSet::new(&stream, &[spec], &options(&[512])).unwrap();
-    let mut route = set.new_route();
+    let mut route = set.new_route().unwrap();
     let touched = [rows - 1, 0, (1 << 25) + 1, (1 << 26) / 2 - 1, rows - 1];
     let bags: Vec<_> = touched.iter().map(|&row| vec![row]).collect();
     let ids = [Jagged::new(&bags)];
@@ -334,30 +334,8 @@ fn a_route_of_another_set_is_refused() {
     let set =
         |rows| EmbeddingSet::new(&stream, &[TableSpec::new("a", rows, 4)], &options(&[8])).unwrap();
     let (small, large) = (set(10), set(1000));
-    let mut route = large.new_route();
+    let mut route = large.new_route().unwrap();
     large.route(&stream, &[JaggedRef::new(&[999], &[0, 1])][..], &mut route).unwrap();
     let (_arena, d_vectors) = matrix(1, 4, &[1.0; 4]);
     let _ = small.update(&stream, &route, &d_vectors, &Step { learning_rate: 0.1, number: 1 });
-}
-
-#[test]
-fn memory_is_what_is_planned() {
-    let specs = [TableSpec::new("a", 1000, 16), TableSpec::new("b", 40_000_000, 128)];
-    let max_ids = [2048, 2048];
-    let sgd = SetOptions { optimizer: Optimizer::Sgd, ..options(&max_ids) };
-    let rows: u64 = 1000 * 16 + 40_000_000 * 128;
-    let needs = EmbeddingSet::memory(&specs, &sgd, 0).unwrap();
-    assert_eq!((needs.weight_bytes, needs.state_bytes, needs.work_bytes), (rows * 4, 0, 0));
-    let needs = EmbeddingSet::memory(&specs, &options(&max_ids), 2).unwrap();
-    assert_eq!(needs.state_bytes, rows * 4);
-    assert!(needs.work_bytes >= 2 * 2 * 2048 * 32);
-    let row_wise = Optimizer::RowWiseAdagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
-    let needs =
-        EmbeddingSet::memory(&specs, &SetOptions { optimizer: row_wise, ..sgd }, 1).unwrap();
-    assert_eq!(needs.state_bytes, 40_001_000 * 4);
-    let shy = [TableSpec { kind: "shy".to_owned(), ..specs[0].clone() }];
-    let needs =
-        EmbeddingSet::memory_with_registry(&registry_with_shy(), &shy, &options(&[2048]), 0)
-            .unwrap();
-    assert_eq!(needs.work_bytes, 2048 * 16 * 4);
 }

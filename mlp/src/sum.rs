@@ -62,9 +62,10 @@ pub fn add_blocks(
 fn add_matrix(pool: &Pool, into: MatMut<'_>, from: MatMut<'_>, accumulate: bool) {
     for_each_row_tile_of_two(pool, (into, from), 16, &|_, mut into, from| {
         for row in 0..into.rows() {
-            match accumulate {
-                true => add(into.row_mut(row), from.row(row)),
-                false => into.row_mut(row).copy_from_slice(from.row(row)),
+            if accumulate {
+                add(into.row_mut(row), from.row(row))
+            } else {
+                into.row_mut(row).copy_from_slice(from.row(row))
             }
         }
     });

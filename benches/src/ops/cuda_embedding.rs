@@ -67,7 +67,7 @@ fn with_optimizer(
         ["vectors", "d_vectors"].map(|name| plan.matrix(name, DType::F32, samples, set.width()));
     let arena = plan.freeze_on(&stream)?;
     let [vectors, d_vectors] = slots.map(|slot| arena.mat(slot));
-    let mut route = set.new_route();
+    let mut route = set.new_route()?;
     route.stage(&ids)?;
     let mut whole = || -> anyhow::Result<()> {
         route.copy(&stream);

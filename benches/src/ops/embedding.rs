@@ -68,7 +68,7 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
         turn += 1;
         turn % num_batches
     };
-    let mut route = set.new_route();
+    let mut route = set.new_route()?;
     let rate =
         Rate { name: &case("route"), unit: "M ids/s", work: lookups * 1e-6, floor: Floor::None };
     harness.measure(&rate, || expect(set.route(&stream, &batches[next()], &mut route)));
@@ -104,7 +104,7 @@ fn routes_of(
     batches: &[Vec<JaggedRef>],
 ) -> headlong_embedding::Result<Vec<Route>> {
     let route = |batch| {
-        let mut route = set.new_route();
+        let mut route = set.new_route()?;
         set.route(stream, batch, &mut route).map(|()| route)
     };
     batches.iter().map(route).collect()

@@ -206,11 +206,10 @@ impl Library {
     fn not_the_same(self, ours: &Path, probe: &CStr) -> String {
         let theirs = self.in_cudarc(probe).and_then(|address| file_of(address)).unwrap_or_default();
         let (name, ours) = (self.name(), ours.display());
-        match theirs.as_os_str().is_empty() {
-            true => format!("{ours} is open, but not as {name}.so: its SONAME is another"),
-            false => {
-                format!("two {name} are in reach, {ours} and {}: take one away", theirs.display())
-            }
+        if theirs.as_os_str().is_empty() {
+            format!("{ours} is open, but not as {name}.so: its SONAME is another")
+        } else {
+            format!("two {name} are in reach, {ours} and {}: take one away", theirs.display())
         }
     }
 }

@@ -47,9 +47,6 @@ impl GrowingFile {
     }
 
     /// Replaces the log's content with `text` and keeps it open for appending.
-    ///
-    /// # Errors
-    /// As [`GrowingFile::open`]; then the log is as it was.
     pub fn replace(path: &Path, text: &str) -> io::Result<Self> {
         // Held until the new file has the name: a second process waits at neither.
         let _former = Self::open(path, true)?;

@@ -59,17 +59,11 @@ impl OutputFile {
 
     /// Starts a file that several processes may write at once, because all of them write the same:
     /// the last one's stays.
-    ///
-    /// # Errors
-    /// As [`OutputFile::create`].
     pub fn create_shared(path: &Path) -> io::Result<Self> {
         Self::start(path, false)
     }
 
     /// Writes all of a file.
-    ///
-    /// # Errors
-    /// As [`OutputFile::create`] and [`OutputFile::commit`].
     pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let mut file = Self::create(path)?;
         file.write_all(bytes)?;
@@ -145,9 +139,6 @@ impl OutputFile {
     }
 
     /// As [`OutputFile::commit`]; the file stays open.
-    ///
-    /// # Errors
-    /// As [`OutputFile::commit`].
     pub fn commit_open(self) -> io::Result<File> {
         let Self { path, target } = self;
         match target {
@@ -203,9 +194,10 @@ pub(super) fn open_directly(path: &Path) -> io::Result<Option<File>> {
         Ok(_) => {
             let file = open_waiting(path)?;
             // What has come in its place since must not be overwritten.
-            match file.metadata()?.is_file() {
-                true => Err(io::Error::other("it became a file while it was opened")),
-                false => Ok(Some(file)),
+            if file.metadata()?.is_file() {
+                Err(io::Error::other("it became a file while it was opened"))
+            } else {
+                Ok(Some(file))
             }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -28,9 +28,10 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 pub fn read_bounded(file: File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > most {
-        true => Err(io::Error::other(format!("it is longer than {most} bytes"))),
-        false => Ok(bytes),
+    if bytes.len() as u64 > most {
+        Err(io::Error::other(format!("it is longer than {most} bytes")))
+    } else {
+        Ok(bytes)
     }
 }
 

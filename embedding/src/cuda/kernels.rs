@@ -1,6 +1,6 @@
 //! All instances of the kernels of tables: what `headlong kernels build` and the compile gate need.
 
-use super::{Instance, dtype_number};
+use super::Instance;
 use crate::hybrid::EXCHANGE;
 use crate::init::cuda::{INIT, defines as init_defines};
 use crate::lookup::cuda::{LOOKUP, defines as lookup_defines};
@@ -24,7 +24,6 @@ pub fn kernels(
         |source: &'static Source, defines: &[Define]| Build { source, defines: defines.to_vec() };
     let instance = Instance::new(dims.iter().copied(), rows);
     let initial = init_defines(rows);
-    let vectors = dtype_number(vectors);
     let mut builds = vec![
         build(&ROUTE, &[]),
         build(&LOOKUP, &lookup_defines(instance, vectors, false)),
@@ -41,7 +40,7 @@ pub fn kernels(
             build(&EXCHANGE, &Instance::GENERIC.defines()),
             build(&LOOKUP, &lookup_defines(instance, vectors, true)),
             build(&UPDATE, &update_defines(instance, vectors, false, None)),
-            build(&UPDATE, &update_defines(instance, 0, true, Some(optimizer))),
+            build(&UPDATE, &update_defines(instance, DType::F32, true, Some(optimizer))),
         ]);
         builds.dedup_by(|a, b| std::ptr::eq(a.source, b.source) && a.defines == b.defines);
     }

@@ -2,7 +2,7 @@
 //! of a batch lie.
 
 use crate::table::TableSpec;
-use headlong_device::cuda::DevicePtr;
+use headlong_device::cuda::{DevicePtr, kernel_args};
 
 /// Entries of a tile: a table's entries start at a multiple of it.
 pub(crate) const TILE: usize = 4096;
@@ -19,29 +19,13 @@ pub(crate) const WARPS: usize = BLOCK as usize / 32;
 /// Entries of all tables lie below: marks of chunks stand above.
 const MAX_ENTRIES: usize = 1 << 30;
 
-/// `struct Table`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Table {
-    pub(crate) weights: DevicePtr,
-    pub(crate) first: DevicePtr,
-    pub(crate) second: DevicePtr,
-    pub(crate) home: DevicePtr,
-    pub(crate) row_numbers: DevicePtr,
-    pub(crate) rows: u32,
-    pub(crate) dim: u32,
-    pub(crate) first_column: u32,
-    pub(crate) first_entry: u32,
-    pub(crate) ids: u32,
-    pub(crate) offsets: u32,
-    pub(crate) factors: u32,
-    pub(crate) first_tile: u32,
-    pub(crate) num_tiles: u32,
-    pub(crate) flags: u32,
-    pub(crate) num_frequent: u32,
-    pub(crate) first_touched: u32,
-    pub(crate) first_gradient: u32,
-    pub(crate) unused: u32,
+kernel_args! {
+    #[derive(Default)]
+    pub(crate) struct Table {
+        weights, first, second, home, row_numbers: DevicePtr;
+        rows, dim, first_column, first_entry, ids, offsets, factors, first_tile, num_tiles, flags,
+        num_frequent, first_touched, first_gradient, unused: u32;
+    }
 }
 
 impl Table {
@@ -223,12 +207,7 @@ mod cuda_tests {
 
     #[test]
     fn descriptions_lie_as_kernels_read_them() {
-        layout_test!(
-            Table, &ROUTE, &[];
-            weights, first, second, home, row_numbers, rows, dim, first_column, first_entry, ids,
-            offsets, factors, first_tile, num_tiles,
-            flags, num_frequent, first_touched, first_gradient, unused
-        );
+        layout_test!(Table, &ROUTE, &[]);
         layout_test!(Staged, &ROUTE, &[]; num_samples, generation, rest, unused);
         layout_test!(StagedTable, &ROUTE, &[]; num_ids, mode);
         assert_eq!(size_of::<Table>(), 4 * Table::default().words().len());

@@ -86,16 +86,7 @@ impl Instance {
     }
 
     pub(crate) fn defines(self) -> [Define; 2] {
-        [Define::new("DIM", self.dim as i64), Define::new("ROW_TYPE", dtype_number(self.dtype))]
-    }
-}
-
-/// The number that kernels know an element type by.
-pub(crate) fn dtype_number(dtype: DType) -> i64 {
-    match dtype {
-        DType::F16 => 1,
-        DType::Bf16 => 2,
-        _ => 0,
+        [Define::new("DIM", self.dim as i64), Define::dtype("ROW_TYPE", self.dtype)]
     }
 }
 

@@ -105,18 +105,6 @@ impl CudaSet {
         })
     }
 
-    /// Bytes of device memory that a set and `routes` routes take, rows left out.
-    pub(crate) fn work_bytes(
-        specs: &[TableSpec],
-        max_samples: usize,
-        max_ids: &[usize],
-        routes: usize,
-    ) -> u64 {
-        let layout = Layout::new(specs, max_samples, max_ids);
-        let route = Staging::bytes(&layout) + Sorted::bytes(&layout, false);
-        partial_bytes(specs, &layout) as u64 + route * routes as u64
-    }
-
     pub(crate) fn new_route(&self) -> Result<DeviceRoute> {
         Ok(DeviceRoute {
             staging: Staging::new(&self.device, &self.specs, &self.layout)?,

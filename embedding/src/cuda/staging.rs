@@ -41,11 +41,6 @@ impl Staging {
         })
     }
 
-    /// Bytes of device memory.
-    pub(crate) fn bytes(layout: &Layout) -> u64 {
-        4 * layout.words as u64
-    }
-
     pub(crate) fn num_samples(&self) -> usize {
         self.num_samples
     }

@@ -46,9 +46,6 @@ pub trait CudaTable {
     fn lookup(&self, stream: &CudaStream, rows: DeviceRows, vectors: DevicePtr) -> Result<()>;
 
     /// Applies one step: `rows` are unique and rise, gradient `i` is the summed one of entry `i`.
-    ///
-    /// # Errors
-    /// As [`Self::lookup`].
     fn apply(
         &self,
         stream: &CudaStream,

@@ -73,12 +73,6 @@ impl MergeShape {
     fn max_keys(self) -> usize {
         if self.max_asked == 0 { 0 } else { self.max_ids * self.num_sources }
     }
-
-    /// Bytes of a merge of this shape.
-    pub(crate) fn bytes(self) -> u64 {
-        // Two buffers of keys or one of pairs, rows, starts and parts.
-        (self.max_keys() * 2 * 8 + self.max_parts() * (8 + 4 + 4)) as u64
-    }
 }
 
 impl Merge {

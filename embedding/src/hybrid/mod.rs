@@ -42,7 +42,7 @@
 //! # Memory
 //!
 //! All buffers have the size of the worst case: no two ids of a slice equal, and all of them one
-//! owner's. [`HybridSet::memory`] counts them. Buffers of exchanges are the caller's:
+//! owner's. Buffers of exchanges are the caller's:
 //! [`HybridSet::max_requested_elements`], [`HybridSet::max_asked_elements`].
 
 pub mod cost;

@@ -226,9 +226,6 @@ impl NodeProxy {
     }
 
     /// Fourth exchange: the merged rows. [`HybridSet::receive_requests`] follows.
-    ///
-    /// # Errors
-    /// As [`HybridRoute::id_exchange`].
     pub fn ids_across<'a>(
         &'a mut self,
         route: &'a mut HybridRoute,
@@ -293,9 +290,6 @@ impl NodeProxy {
 
     /// Sums the peers' gradients of each merged row in the tree over the node's ranks: `from_peers`
     /// is packed by peer, `out` by owner.
-    ///
-    /// # Panics
-    /// As [`Self::expand`].
     pub fn reduce(&self, stream: &Stream, from_peers: &[f32], out: &mut [f32]) {
         assert_eq!(
             from_peers.len(),
@@ -355,19 +349,6 @@ fn merge_shapes(
         MergeShape { num_sources: ranks, max_ids: max_asked, max_asked, local_rows }
     };
     lists.map(merge).collect()
-}
-
-/// Bytes of a proxy.
-pub(super) fn proxy_bytes(
-    shape: &RouteShape,
-    partition: &Partition,
-    owner: Owner,
-    ranks: usize,
-) -> u64 {
-    let merges = merge_shapes(shape, partition, owner, ranks);
-    // The rows that peers request, and as many at most that are merged.
-    let lists = merges.iter().map(|merge| 2 * 8 * (merge.max_asked * ranks) as u64).sum::<u64>();
-    merges.iter().map(|merge| merge.bytes()).sum::<u64>() + lists
 }
 
 /// Sums over the owners of a rail: requests of a set that deduplicates by node are packed by rail.

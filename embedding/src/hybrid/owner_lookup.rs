@@ -17,9 +17,6 @@ impl HybridSet {
     /// many elements as [`HybridRoute::vector_exchange`] says this owner sends; on a device, the
     /// slots of vectors. Nothing on a single rank.
     ///
-    /// # Errors
-    /// Those of tables of other authors.
-    ///
     /// # Panics
     /// When `send` is too short, or the route is another set's.
     pub fn owner_lookup(&self, stream: &Stream, route: &HybridRoute, send: &Mat) -> Result<()> {

@@ -139,9 +139,6 @@ impl Partition {
 
     /// Pure data parallelism: every row is frequent. Tables asked with raw ids cannot be, and stay
     /// row-wise.
-    ///
-    /// # Panics
-    /// As [`Self::row_wise`].
     pub fn all_frequent(specs: &[TableSpec], num_owners: usize) -> Self {
         let placement = |(index, spec): (usize, &TableSpec)| match (spec.keys, spec.grain) {
             (Keys::RowIndices, _) => TablePlacement::DataParallel,
@@ -247,9 +244,12 @@ impl Partition {
         let rows: Vec<u64> = (first..).take(count).collect();
         let mut codes = vec![Code::default(); count];
         self.classify_rows(table, &rows, &mut codes);
-        let key = |code: &Code| match code.is_frequent() {
-            true => code.slot() as u32,
-            false => bases[code.owner()] + code.local_row() as u32,
+        let key = |code: &Code| {
+            if code.is_frequent() {
+                code.slot() as u32
+            } else {
+                bases[code.owner()] + code.local_row() as u32
+            }
         };
         codes.iter().map(key).collect()
     }
@@ -321,20 +321,6 @@ impl Partition {
     fn first_by_formula(&self, table: usize, owner: Owner) -> u64 {
         let owners = self.num_owners as u64;
         (owner.0 as u64 + owners - self.tables[table].shift) % owners
-    }
-
-    /// Bytes of host memory that the partition takes. Ranks of one process share it.
-    pub fn bytes(&self) -> u64 {
-        let lists = |table: &TablePartition| {
-            let named = match &table.placement {
-                TablePlacement::RowWise { frequent, placed } => {
-                    8 * frequent.len() + 24 * placed.len()
-                }
-                _ => 0,
-            };
-            (named as u64).saturating_add(table.hot.bytes())
-        };
-        self.tables.iter().map(lists).sum()
     }
 
     /// Whether the partition was made for tables of these shapes.

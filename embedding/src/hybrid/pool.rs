@@ -63,9 +63,6 @@ impl HybridSet {
     /// many elements as [`HybridRoute::vector_exchange`] says; on a device, the slots of vectors.
     /// A single rank reads nothing of it.
     ///
-    /// # Errors
-    /// As [`Self::lookup_replicated`].
-    ///
     /// # Panics
     /// When `received` is too short, and as [`Self::lookup_replicated`].
     pub fn pool<I: Ids + ?Sized>(

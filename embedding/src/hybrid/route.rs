@@ -156,11 +156,6 @@ impl Lists {
     pub(super) fn num_elements(&self) -> usize {
         self.elements.iter().sum()
     }
-
-    /// Bytes of lists of these sizes.
-    pub(super) fn bytes(num_peers: usize, num_tables: usize, max_rows: usize) -> u64 {
-        (max_rows * 8 + num_peers * num_tables * (4 + 2 * 8) + num_peers * 16) as u64
-    }
 }
 
 /// What travels so that owners learn which rows they are asked for. Counts travel first; see
@@ -213,20 +208,6 @@ impl RouteShape {
             local_rows: self.local_rows[table],
         }
     }
-
-    pub(super) fn bytes(&self, specs: &[TableSpec]) -> u64 {
-        let table = |(table, spec): (usize, &TableSpec)| {
-            let ids = self.max_ids[table];
-            let part =
-                ids * (8 + 8 + 8) + self.max_requests[table] * 8 + self.num_owners * (2 * 4 + 16);
-            Route::bytes(spec, self.max_samples, ids) + part as u64 + self.merge(table).bytes()
-        };
-        let requests = self.max_requests.iter().sum();
-        let asked = self.max_asked.iter().sum::<usize>() * self.num_sources;
-        specs.iter().enumerate().map(table).sum::<u64>()
-            + Lists::bytes(self.num_owners, specs.len(), requests)
-            + Lists::bytes(self.num_sources, specs.len(), asked)
-    }
 }
 
 impl HybridRoute {
@@ -271,9 +252,6 @@ impl HybridRoute {
         self.merges.iter_mut().for_each(Merge::clear);
     }
 
-    /// As [`Route::stage`].
-    ///
-    /// # Errors
     /// As [`Route::stage`].
     pub fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
         match &mut self.at {

@@ -2,7 +2,6 @@
 //! frequent ones.
 
 use super::cuda::{Planned, RankPlan, RankTables};
-use super::node::proxy_bytes;
 use super::partition::{Owner, Partition};
 use super::reduce::FrequentLayout;
 use super::route::{HybridRoute, OTHER_SET, RouteLocation, RouteShape, Sources};
@@ -15,11 +14,11 @@ use crate::error::Result;
 use crate::ids::{Ids, bags_of, check_range, num_samples};
 use crate::registry::{Registry, Shard, TableEnv};
 use crate::route::check_capacity;
-use crate::set::{EmbeddingSet, SetOptions, TableSlot, check, check_on_cuda, slot};
-use crate::table::{EmbeddingTable, Grain, Keys, MemoryNeeds, SparseStep, TableSpec};
+use crate::set::{EmbeddingSet, SetOptions, TableSlot, check, check_on_cuda, check_vectors, slot};
+use crate::table::{EmbeddingTable, Grain, Keys, SparseStep, TableSpec};
 use headlong_device::cuda::DevicePtr;
 use headlong_device::optimizer::{Optimizer, Step};
-use headlong_device::{DType, Device, Mat, Stream};
+use headlong_device::{Mat, Stream};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -189,87 +188,13 @@ impl HybridSet {
         })
     }
 
-    /// Memory that [`Self::new`] and `routes` calls of [`Self::new_route`] take, with as many of
-    /// [`Self::new_node_proxy`] under [`Deduplicate::Node`]; pure. The buffers of exchanges belong
-    /// to the caller: see [`Self::max_requested_elements`] and [`Self::max_asked_elements`]. Ranks
-    /// of one process share the partition.
-    ///
-    /// # Errors
-    /// Descriptions that cannot be built, and unknown kinds.
-    pub fn memory(
-        registry: &Registry,
-        specs: &[TableSpec],
-        options: &HybridOptions,
-        routes: usize,
-    ) -> Result<MemoryNeeds> {
-        check_options(specs, options);
-        let (set, partition) = (&options.set, &options.partition);
-        if partition.num_owners() == 1 {
-            return EmbeddingSet::memory_with_registry(registry, specs, set, routes);
-        }
-        let shape = route_shape(specs, options);
-        let proxy = match options.deduplicate {
-            Deduplicate::Node { ranks } => proxy_bytes(&shape, partition, options.owner, ranks),
-            _ => 0,
-        };
-        let route = (shape.bytes(specs) + proxy)
-            .saturating_mul(routes as u64)
-            .saturating_add(partition.bytes());
-        let mut needs = vec![MemoryNeeds { work_bytes: route, ..MemoryNeeds::default() }];
-        for (table, spec) in specs.iter().enumerate() {
-            check(spec, set.max_samples, set.max_ids[table])?;
-            check_merge(spec, &shape, table)?;
-            let kind = registry.kind(spec)?;
-            let (local, frequent) = (shape.local_rows[table], partition.num_frequent(table));
-            let staged = [
-                (local, staged_rows(&shape, table)),
-                (frequent, staged_frequent(frequent, &shape, table)),
-            ];
-            for (rows, staged) in staged.into_iter().filter(|(rows, _)| *rows > 0) {
-                needs.push(kind.memory(&TableSpec { rows, ..spec.clone() }, &set.optimizer));
-                let bytes =
-                    if kind.shows_rows() { 0 } else { staged * spec.dim * DType::F32.bytes() };
-                needs.push(MemoryNeeds { work_bytes: bytes as u64, ..MemoryNeeds::default() });
-            }
-        }
-        Ok(needs.into_iter().sum())
-    }
-
-    /// As [`Self::memory`], on `device`: there the bytes are the device's.
-    ///
-    /// # Errors
-    /// As [`Self::memory`], and tables that the device does not take.
-    pub fn memory_on(
-        device: Device,
-        registry: &Registry,
-        specs: &[TableSpec],
-        options: &HybridOptions,
-        routes: usize,
-    ) -> Result<MemoryNeeds> {
-        if options.partition.num_owners() == 1 {
-            return EmbeddingSet::memory_on(device, registry, specs, &options.set, routes);
-        }
-        let needs = Self::memory(registry, specs, options, routes)?;
-        let Device::Cuda(_) = device else { return Ok(needs) };
-        check_on_cuda(registry, specs)?;
-        Ok(MemoryNeeds { work_bytes: RankTables::work_bytes(specs, options, routes), ..needs })
-    }
-
     /// A route with room for the largest planned slice. A schedule that runs ahead holds two.
-    ///
-    /// # Panics
-    /// When a device refuses the memory; see [`Self::try_new_route`].
-    pub fn new_route(&self) -> HybridRoute {
-        self.try_new_route().unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// As [`Self::new_route`].
     ///
     /// # Errors
     /// [`crate::EmbeddingError::Device`] where a device refuses the memory.
-    pub fn try_new_route(&self) -> Result<HybridRoute> {
+    pub fn new_route(&self) -> Result<HybridRoute> {
         match &self.at {
-            Location::Local(set) => Ok(HybridRoute::at(RouteLocation::Local(set.try_new_route()?))),
+            Location::Local(set) => Ok(HybridRoute::at(RouteLocation::Local(set.new_route()?))),
             Location::Device(device) => {
                 Ok(HybridRoute::at(RouteLocation::Device(Box::new(device.new_route()?))))
             }
@@ -380,26 +305,12 @@ impl HybridSet {
     }
 
     pub(super) fn check_vectors(&self, vectors: &Mat, route: &HybridRoute) {
-        assert_eq!(
-            vectors.cols(),
-            self.width,
-            "`{}` is as wide as all tables together",
-            vectors.name()
-        );
-        assert_eq!(
-            vectors.rows(),
-            route.num_samples(),
-            "`{}` has the route's samples",
-            vectors.name()
-        );
+        check_vectors(vectors, self.width, route.num_samples());
     }
 
     /// Lets tables of other authors prefetch rows that a coming step asks for: those of the replica
     /// as soon as [`Self::route`] is done, those that this rank owns after
     /// [`Self::receive_requests`].
-    ///
-    /// # Errors
-    /// Those of the tables.
     pub fn prefetch(&self, route: &HybridRoute) -> Result<()> {
         if let Location::Local(set) = &self.at {
             return set.prefetch_routed(route.local());
@@ -527,9 +438,6 @@ impl HybridSet {
         }
     }
 
-    /// As [`EmbeddingSet::check_flags`].
-    ///
-    /// # Errors
     /// As [`EmbeddingSet::check_flags`].
     pub fn check_flags(&self) -> Result<()> {
         match &self.at {

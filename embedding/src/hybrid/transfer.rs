@@ -4,9 +4,10 @@ use super::partition::Code;
 use super::set::{HybridSet, HybridTable, Location};
 use crate::error::{EmbeddingError, Result};
 use crate::rows::{OpenRows, OpenRowsMut};
-use crate::set::{check_rows, read_rows, write_rows};
+use crate::set::{TableSlot, check_rows, read_rows, write_rows};
 use crate::table::{EmbeddingTable, Grain, Keys};
 use headlong_device::Mat;
+use std::sync::MutexGuard;
 
 /// Rows looked at together: their codes lie on the stack.
 const ROWS_AT_ONCE: usize = 256;
@@ -33,15 +34,15 @@ impl HybridSet {
         let Some(cols) = self.check_rows(table, tensor, first_row, out.len())? else {
             return Ok(());
         };
-        if self.hides(table) {
-            return self.each_hidden_run(table, first_row, out.len() / cols, |part, run| {
-                run.copy_rows(part, tensor, cols, |index, row| {
-                    out[index * cols..][..cols].copy_from_slice(row)
-                })
+        if self.goes_by_runs(table) {
+            let rows = (first_row, out.len() / cols);
+            return self.each_run((table, tensor), rows, cols, |_, run, first, values| {
+                for &(index, row) in run {
+                    let from = &values[(row - first) as usize * cols..][..cols];
+                    out[index * cols..][..cols].copy_from_slice(from);
+                }
+                Ok(())
             });
-        }
-        if let Location::Device(_) = self.at {
-            return self.export_from_device(table, tensor, cols, first_row, out);
         }
         let mats = mats_of(&self.tables[table], tensor);
         let [local, frequent] = mats.map(|mat| mat.map(OpenRows::new));
@@ -59,9 +60,6 @@ impl HybridSet {
 
     /// Overwrites rows of tensor number `tensor`, from row `first_row` of the whole table on, with
     /// `values`: those that lie here, owned or as replicas. The others are passed over.
-    ///
-    /// # Errors
-    /// As [`Self::export_rows`].
     pub fn import_rows(
         &self,
         table: usize,
@@ -75,13 +73,16 @@ impl HybridSet {
         let Some(cols) = self.check_rows(table, tensor, first_row, values.len())? else {
             return Ok(());
         };
-        if self.hides(table) {
-            return self.each_hidden_run(table, first_row, values.len() / cols, |part, run| {
-                run.overwrite_rows(part, tensor, cols, values)
+        if self.goes_by_runs(table) {
+            let rows = (first_row, values.len() / cols);
+            return self.each_run((table, tensor), rows, cols, |part, run, first, old| {
+                // Rows between those of the run stay as they are.
+                for &(index, row) in run {
+                    old[(row - first) as usize * cols..][..cols]
+                        .copy_from_slice(&values[index * cols..][..cols]);
+                }
+                part.write(first, old)
             });
-        }
-        if let Location::Device(_) = self.at {
-            return self.import_to_device(table, tensor, cols, first_row, values);
         }
         let mats = mats_of(&self.tables[table], tensor);
         let [mut local, mut frequent] = mats.map(|mat| mat.map(OpenRowsMut::new));
@@ -97,104 +98,47 @@ impl HybridSet {
         Ok(())
     }
 
-    /// The rows of a part that lies on a device, in runs that are copied together.
-    fn each_run_on_device(
-        &self,
-        table: usize,
-        tensor: usize,
-        (first_row, count): (u64, usize),
-        mut body: impl FnMut(&Mat, &Run) -> Result<()>,
-    ) -> Result<()> {
-        let mats = mats_of(&self.tables[table], tensor);
-        let placed = self.partition.num_placed(table, self.owner);
-        let mut runs = [Run::default(), Run::default(), Run::default()];
-        self.each_held(table, first_row, count, |index, place| match place {
-            Held::Frequent(row) => runs[0].rows.push((index, row as u64)),
-            Held::Local(row) if (row as u64) < placed => runs[1].rows.push((index, row as u64)),
-            Held::Local(row) => runs[2].rows.push((index, row as u64)),
-        });
-        for (run, mat) in runs.iter().zip([mats[1], mats[0], mats[0]]) {
-            if let Some(mat) = mat.filter(|_| !run.rows.is_empty()) {
-                body(mat, run)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn export_from_device(
-        &self,
-        table: usize,
-        tensor: usize,
-        cols: usize,
-        first_row: u64,
-        out: &mut [f32],
-    ) -> Result<()> {
-        let count = out.len() / cols;
-        self.each_run_on_device(table, tensor, (first_row, count), |mat, run| {
-            let (first, values) = run.read_from_device(mat)?;
-            for &(index, row) in &run.rows {
-                let from = (row - first) as usize * cols;
-                out[index * cols..][..cols].copy_from_slice(&values[from..][..cols]);
-            }
-            Ok(())
-        })
-    }
-
-    fn import_to_device(
-        &self,
-        table: usize,
-        tensor: usize,
-        cols: usize,
-        first_row: u64,
-        values: &[f32],
-    ) -> Result<()> {
-        let count = values.len() / cols;
-        self.each_run_on_device(table, tensor, (first_row, count), |mat, run| {
-            // Rows between those of the run stay as they are.
-            let (first, mut rows) = run.read_from_device(mat)?;
-            for &(index, row) in &run.rows {
-                let to = (row - first) as usize * cols;
-                rows[to..][..cols].copy_from_slice(&values[index * cols..][..cols]);
-            }
-            write_rows(mat, first, &rows)
-        })
-    }
-
-    /// Whether the parts of the table that lie here hide their rows.
-    fn hides(&self, table: usize) -> bool {
+    /// Whether the rows here are reached in runs: they lie on a device, or a table hides them.
+    fn goes_by_runs(&self, table: usize) -> bool {
         let HybridTable { local, frequent, .. } = &self.tables[table];
-        [local, frequent].into_iter().flatten().any(|slot| slot.plain.is_none())
+        matches!(self.at, Location::Device(_))
+            || [local, frequent].into_iter().flatten().any(|slot| slot.plain.is_none())
     }
 
-    /// Calls `body` with each run of rows, of those from `first_row` on that lie here, and the part
-    /// that holds it.
-    fn each_hidden_run(
+    /// Calls `body` with each run of rows, of those from `first_row` on that lie here: the part that
+    /// holds them, the run, its first row there, and what the rows from there to its last one hold.
+    fn each_run(
         &self,
-        table: usize,
-        first_row: u64,
-        count: usize,
-        mut body: impl FnMut(&mut dyn EmbeddingTable, &Run) -> Result<()>,
+        (table, tensor): (usize, usize),
+        (first_row, count): (u64, usize),
+        cols: usize,
+        mut body: impl FnMut(&mut Part<'_>, &Run, u64, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
         let HybridTable { local, frequent, .. } = &self.tables[table];
         // Frequent rows, those placed here and those by formula: each kind lies in the order of
         // rows.
-        let mut runs = [Run::default(), Run::default(), Run::default()];
+        let mut runs = [Run::new(), Run::new(), Run::new()];
         if self.specs[table].grain == Grain::Whole {
             // Its tensors have rows of their own, wherever the whole table lies.
             let whole = usize::from(frequent.is_none());
-            runs[whole].rows = (0..count).map(|index| (index, first_row + index as u64)).collect();
+            runs[whole] = (0..count).map(|index| (index, first_row + index as u64)).collect();
         } else {
             let placed = self.partition.num_placed(table, self.owner);
             self.each_held(table, first_row, count, |index, place| match place {
-                Held::Frequent(row) => runs[0].rows.push((index, row as u64)),
-                Held::Local(row) if (row as u64) < placed => runs[1].rows.push((index, row as u64)),
-                Held::Local(row) => runs[2].rows.push((index, row as u64)),
+                Held::Frequent(row) => runs[0].push((index, row as u64)),
+                Held::Local(row) if (row as u64) < placed => runs[1].push((index, row as u64)),
+                Held::Local(row) => runs[2].push((index, row as u64)),
             });
         }
         for (run, slot) in runs.iter().zip([frequent, local, local]) {
-            if let Some(slot) = slot.as_ref().filter(|_| !run.rows.is_empty()) {
-                body(&mut **slot.lock(), run)?;
-            }
+            let (Some(slot), Some((_, first)), Some((_, last))) = (slot, run.first(), run.last())
+            else {
+                continue;
+            };
+            let mut part = Part::of(slot, tensor);
+            let mut values = vec![0.0; (last + 1 - first) as usize * cols];
+            part.read(*first, &mut values)?;
+            body(&mut part, run, *first, &mut values)?;
         }
         Ok(())
     }
@@ -247,63 +191,35 @@ impl HybridSet {
     }
 }
 
-/// Rows of one part that hides them: number in the caller's list, row of the part; both rise.
-#[derive(Default)]
-struct Run {
-    rows: Vec<(usize, u64)>,
+/// Rows of one part: number in the caller's list, row of the part; both rise.
+type Run = Vec<(usize, u64)>;
+
+/// One tensor of what lies here of a table.
+enum Part<'a> {
+    Shown(&'a Mat),
+    Hidden(MutexGuard<'a, Box<dyn EmbeddingTable>>, usize),
 }
 
-impl Run {
-    /// First row of the run in `mat`, and the values of all rows from there to the last one.
-    fn read_from_device(&self, mat: &Mat) -> Result<(u64, Vec<f32>)> {
-        let first = self.rows.first().map_or(0, |(_, row)| *row);
-        let last = self.rows.last().map_or(0, |(_, row)| *row);
-        let mut values = vec![0.0; (last + 1 - first) as usize * mat.cols()];
-        read_rows(mat, first, &mut values)?;
-        Ok((first, values))
-    }
-
-    /// First row of the part, and the values of all rows from there to the last one.
-    fn read(
-        &self,
-        part: &dyn EmbeddingTable,
-        tensor: usize,
-        cols: usize,
-    ) -> Result<(u64, Vec<f32>)> {
-        let first = self.rows.first().map_or(0, |(_, row)| *row);
-        let last = self.rows.last().map_or(0, |(_, row)| *row);
-        let mut values = vec![0.0; (last + 1 - first) as usize * cols];
-        part.read_rows(tensor, first, &mut values)?;
-        Ok((first, values))
-    }
-
-    fn copy_rows(
-        &self,
-        part: &dyn EmbeddingTable,
-        tensor: usize,
-        cols: usize,
-        mut body: impl FnMut(usize, &[f32]),
-    ) -> Result<()> {
-        let (first, values) = self.read(part, tensor, cols)?;
-        self.rows.iter().for_each(|&(index, row)| {
-            body(index, &values[(row - first) as usize * cols..][..cols])
-        });
-        Ok(())
-    }
-
-    fn overwrite_rows(
-        &self,
-        part: &mut dyn EmbeddingTable,
-        tensor: usize,
-        cols: usize,
-        from: &[f32],
-    ) -> Result<()> {
-        let (first, mut values) = self.read(part, tensor, cols)?;
-        for &(index, row) in &self.rows {
-            values[(row - first) as usize * cols..][..cols]
-                .copy_from_slice(&from[index * cols..][..cols]);
+impl<'a> Part<'a> {
+    fn of(slot: &'a TableSlot, tensor: usize) -> Self {
+        match slot.plain.as_ref().and_then(|rows| rows.tensor(tensor)) {
+            Some(mat) => Part::Shown(mat),
+            None => Part::Hidden(slot.lock(), tensor),
         }
-        part.write_rows(tensor, first, &values)
+    }
+
+    fn read(&self, first: u64, out: &mut [f32]) -> Result<()> {
+        match self {
+            Part::Shown(mat) => read_rows(mat, first, out),
+            Part::Hidden(table, tensor) => table.read_rows(*tensor, first, out),
+        }
+    }
+
+    fn write(&mut self, first: u64, values: &[f32]) -> Result<()> {
+        match self {
+            Part::Shown(mat) => write_rows(mat, first, values),
+            Part::Hidden(table, tensor) => table.write_rows(*tensor, first, values),
+        }
     }
 }
 

@@ -38,9 +38,6 @@ impl HybridSet {
     /// that this owner sent. On a single rank the gradients are those of the vectors, `d_vectors`.
     /// Does nothing in a frozen set.
     ///
-    /// # Errors
-    /// Those of tables of other authors.
-    ///
     /// # Panics
     /// When `from_sources` is too short, or the route is another set's.
     pub fn update_owned(
@@ -142,9 +139,6 @@ impl HybridSet {
     /// Takes one optimiser step on the frequent rows that occurred on any rank, from the block that
     /// all ranks have added up. Does nothing on a single rank and in a frozen set.
     ///
-    /// # Errors
-    /// Those of tables of other authors.
-    ///
     /// # Panics
     /// When `frequent` is too short.
     pub fn update_replicated(&self, stream: &Stream, frequent: &Mat, step: &Step) -> Result<()> {
@@ -169,9 +163,6 @@ impl HybridSet {
     /// rise and, over one step, cover the block. A row is updated with the range that holds the end
     /// of its gradient; a table that hides its rows, with the one that holds the end of all of its
     /// gradients.
-    ///
-    /// # Errors
-    /// Those of tables of other authors.
     ///
     /// # Panics
     /// When `frequent` has another length or `ready` ends after it.

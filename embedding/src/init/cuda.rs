@@ -1,7 +1,6 @@
 //! Initial values on a device: made there, so that nothing but row numbers is copied.
 
 use super::InitialValues;
-use crate::cuda::dtype_number;
 use crate::cuda::layout::{BLOCK, blocks};
 use crate::cuda::tables::write_words;
 use crate::error::Result;
@@ -30,7 +29,7 @@ kernel_args! {
 
 /// The constants of an instance.
 pub(crate) fn defines(rows: DType) -> [Define; 1] {
-    [Define::new("ROW_TYPE", dtype_number(rows))]
+    [Define::dtype("ROW_TYPE", rows)]
 }
 
 /// Fills the rows of `weights`, and waits for it.

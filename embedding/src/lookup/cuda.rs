@@ -1,9 +1,9 @@
 //! Lookup on a device: one launch for all tables.
 
 use crate::cuda::layout::{BLOCK, WARPS, blocks};
-use crate::cuda::{Instance, LOOKUP_TEXT, dtype_number};
-use headlong_device::Mat;
+use crate::cuda::{Instance, LOOKUP_TEXT};
 use headlong_device::cuda::{CudaStream, Define, DevicePtr, Launch, Source, kernel_args};
+use headlong_device::{DType, Mat};
 
 /// Gather and pooling.
 pub(crate) static LOOKUP: Source = Source { name: "embedding/lookup", text: LOOKUP_TEXT };
@@ -28,12 +28,12 @@ pub(crate) struct From {
 }
 
 /// The constants of an instance.
-pub(crate) fn defines(instance: Instance, vectors: i64, with_origins: bool) -> [Define; 4] {
+pub(crate) fn defines(instance: Instance, vectors: DType, with_origins: bool) -> [Define; 4] {
     let [dim, row_type] = instance.defines();
     [
         dim,
         row_type,
-        Define::new("VECTOR_TYPE", vectors),
+        Define::dtype("VECTOR_TYPE", vectors),
         Define::new("SOURCE", i64::from(with_origins)),
     ]
 }
@@ -53,11 +53,8 @@ pub(crate) fn lookup(stream: &CudaStream, instance: Instance, from: &From, vecto
     };
     let warps = from.num_tables * vectors.rows().div_ceil(32);
     let grid = blocks(warps.div_ceil(WARPS), stream.device().multiprocessors(), 16);
-    let defines = defines(
-        instance.for_matrix(vectors),
-        dtype_number(vectors.dtype()),
-        from.origins.is_some(),
-    );
+    let instance = instance.for_matrix(vectors);
+    let defines = defines(instance, vectors.dtype(), from.origins.is_some());
     stream.run(&LOOKUP, &defines, "lookup", Launch::new(grid, BLOCK), &args);
 }
 

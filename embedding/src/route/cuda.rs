@@ -59,45 +59,63 @@ pub(crate) fn passes(bits: u32) -> (u32, u32) {
 /// Lists of sorted entries and what was found in them.
 #[derive(Debug)]
 pub(crate) struct Sorted {
-    memory: DeviceMemory,
-    places: SortedPlaces,
+    _memory: DeviceMemory,
+    pub(crate) at: SortedPlaces,
     layout: Arc<Layout>,
     key_bits: u32,
     /// Whether equal rows are one.
     merges: bool,
 }
 
+/// Where the lists are.
 #[derive(Debug, Clone, Copy)]
-struct SortedPlaces {
-    keys: [usize; 2],
-    values: [usize; 2],
-    samples: usize,
-    counts: usize,
-    totals: usize,
+pub(crate) struct SortedPlaces {
+    /// Keys and values go from one list to the other with each pass; before the first, they are in
+    /// the first one.
+    pub(crate) passed_keys: [DevicePtr; 2],
+    pub(crate) passed_values: [DevicePtr; 2],
+    /// After the last pass.
+    pub(crate) keys: DevicePtr,
+    pub(crate) values: DevicePtr,
+    /// The sample of each entry, by its position, in tables with bags.
+    pub(crate) samples: DevicePtr,
+    counts: DevicePtr,
+    totals: DevicePtr,
     /// Chunks, long rows and rows of each tile.
-    tiles: [usize; 3],
-    chunk_starts: usize,
-    chunk_ends: usize,
-    long_firsts: usize,
-    long_ends: usize,
-    /// Of routes among several ranks.
-    row_numbers: Option<usize>,
-    row_starts: Option<usize>,
+    tiles: [DevicePtr; 3],
+    /// First entries of chunks, with marks, and their ends.
+    pub(crate) chunk_starts: DevicePtr,
+    pub(crate) chunk_ends: DevicePtr,
+    /// First chunks of long rows, and the chunks after their last.
+    pub(crate) long_firsts: DevicePtr,
+    pub(crate) long_ends: DevicePtr,
+    /// The number of each sorted entry's row, and the first entry of each row; null where rows are
+    /// not numbered.
+    pub(crate) row_numbers: DevicePtr,
+    pub(crate) row_starts: DevicePtr,
     /// Where authors' own tables take steps: each table's rows, and how many.
-    unique: Option<[usize; 2]>,
-    num_found: usize,
-    bytes: usize,
+    unique: Option<[DevicePtr; 2]>,
+    /// How many chunks, long rows and rows there are.
+    pub(crate) num_found: DevicePtr,
 }
 
 impl SortedPlaces {
-    fn new(layout: &Layout, numbers_rows: bool) -> Self {
+    /// In memory that starts at `base`; also how many bytes that takes.
+    fn new(base: DevicePtr, layout: &Layout, key_bits: u32, numbers_rows: bool) -> (Self, usize) {
         let mut places = Places::default();
         let (entries, tiles) = (layout.num_entries(), layout.num_tiles);
         let longs = entries / CHUNK;
-        let mut take = |count| places.words(count);
-        let placed = Self {
-            keys: [take(entries), take(entries)],
-            values: [take(entries), take(entries)],
+        let mut take = |count| base.offset(places.words(count));
+        let [passed_keys, passed_values] = [(); 2].map(|()| [take(entries), take(entries)]);
+        let last = passes(key_bits).0 as usize % 2;
+        let [row_numbers, row_starts] =
+            [(); 2].map(|()| if numbers_rows { take(entries) } else { DevicePtr::NULL });
+        let unique = numbers_rows.then(|| [take(entries), take(layout.tables.len())]);
+        let at = Self {
+            passed_keys,
+            passed_values,
+            keys: passed_keys[last],
+            values: passed_values[last],
             samples: take(entries),
             counts: take(tiles * DIGITS),
             totals: take(layout.tables.len() * DIGITS),
@@ -106,13 +124,12 @@ impl SortedPlaces {
             chunk_ends: take(entries),
             long_firsts: take(longs),
             long_ends: take(longs),
-            row_numbers: numbers_rows.then(|| take(entries)),
-            row_starts: numbers_rows.then(|| take(entries)),
-            unique: numbers_rows.then(|| [take(entries), take(layout.tables.len())]),
+            row_numbers,
+            row_starts,
+            unique,
             num_found: take(4),
-            bytes: 0,
         };
-        Self { bytes: places.bytes(), ..placed }
+        (at, places.bytes())
     }
 }
 
@@ -124,9 +141,10 @@ impl Sorted {
         key_bits: u32,
         numbers_rows: bool,
     ) -> Result<Self> {
-        let places = SortedPlaces::new(layout, numbers_rows);
-        let memory = DeviceMemory::new(device, "routes of a batch", places.bytes)?;
-        Ok(Self { memory, places, layout: Arc::clone(layout), key_bits, merges: true })
+        let places = |base| SortedPlaces::new(base, layout, key_bits, numbers_rows);
+        let memory = DeviceMemory::new(device, "routes of a batch", places(DevicePtr::NULL).1)?;
+        let (at, layout) = (places(memory.ptr()).0, Arc::clone(layout));
+        Ok(Self { _memory: memory, at, layout, key_bits, merges: true })
     }
 
     /// The same where equal infrequent rows are one, or each entry is a row of its own: those of
@@ -135,77 +153,10 @@ impl Sorted {
         Self { merges, ..self }
     }
 
-    /// Bytes of device memory.
-    pub(crate) fn bytes(layout: &Layout, numbers_rows: bool) -> u64 {
-        SortedPlaces::new(layout, numbers_rows).bytes as u64
-    }
-
-    fn at(&self, place: usize) -> DevicePtr {
-        self.memory.ptr().offset(place)
-    }
-
-    fn at_if(&self, place: Option<usize>) -> DevicePtr {
-        place.map_or(DevicePtr::NULL, |place| self.at(place))
-    }
-
-    /// Which of the two lists holds the sorted entries: passes go from one to the other.
-    fn side(&self) -> usize {
-        passes(self.key_bits).0 as usize % 2
-    }
-
-    /// Keys before the first pass.
-    pub(crate) fn unsorted_keys(&self) -> DevicePtr {
-        self.at(self.places.keys[0])
-    }
-
-    /// Values before the first pass, where they are not positions.
-    pub(crate) fn unsorted_values(&self) -> DevicePtr {
-        self.at(self.places.values[0])
-    }
-
-    /// Sorted keys.
-    pub(crate) fn keys(&self) -> DevicePtr {
-        self.at(self.places.keys[self.side()])
-    }
-
-    /// Their values.
-    pub(crate) fn values(&self) -> DevicePtr {
-        self.at(self.places.values[self.side()])
-    }
-
-    /// The sample of each entry, by its position, in tables with bags.
-    pub(crate) fn samples(&self) -> DevicePtr {
-        self.at(self.places.samples)
-    }
-
-    /// First entries of chunks, with marks, and their ends.
-    pub(crate) fn chunks(&self) -> [DevicePtr; 2] {
-        [self.at(self.places.chunk_starts), self.at(self.places.chunk_ends)]
-    }
-
-    /// First chunks of long rows, and the chunks after their last.
-    pub(crate) fn longs(&self) -> [DevicePtr; 2] {
-        [self.at(self.places.long_firsts), self.at(self.places.long_ends)]
-    }
-
-    /// The number of each sorted entry's row.
-    pub(crate) fn row_numbers(&self) -> DevicePtr {
-        self.at_if(self.places.row_numbers)
-    }
-
-    /// The first entry of each row.
-    pub(crate) fn row_starts(&self) -> DevicePtr {
-        self.at_if(self.places.row_starts)
-    }
-
     /// The rows of table `table`, each once, rising, and how many they are.
     pub(crate) fn unique(&self, table: usize) -> [DevicePtr; 2] {
-        let [rows, counts] =
-            self.places.unique.expect("rows are numbered where they are asked for");
-        [
-            self.at(rows).offset(4 * self.layout.tables[table].first_entry()),
-            self.at(counts).offset(4 * table),
-        ]
+        let [rows, counts] = self.at.unique.expect("rows are numbered where they are asked for");
+        [rows.offset(4 * self.layout.tables[table].first_entry()), counts.offset(4 * table)]
     }
 
     /// Enqueues the lists of [`Self::unique`]; they are empty where `device_step` says that the
@@ -217,26 +168,20 @@ impl Sorted {
         num_entries: (DevicePtr, u32),
         device_step: DevicePtr,
     ) {
-        let [rows, counts] =
-            self.places.unique.expect("rows are numbered where they are asked for");
+        let [rows, counts] = self.at.unique.expect("rows are numbered where they are asked for");
         let args = UniqueArgs {
             tables: tables.tables(),
             tile_tables: tables.tile_tables(),
             num_entries: num_entries.0,
-            keys: self.keys(),
-            row_numbers: self.row_numbers(),
-            rows: self.at(rows),
-            counts: self.at(counts),
+            keys: self.at.keys,
+            row_numbers: self.at.row_numbers,
+            rows,
+            counts,
             device_step,
             stride: num_entries.1,
             num_tiles: self.layout.num_tiles as u32,
         };
         stream.run(&ROUTE, &[], "unique_rows", Launch::new(self.tile_blocks(stream), BLOCK), &args);
-    }
-
-    /// How many chunks, long rows and rows there are.
-    pub(crate) fn num_found(&self) -> DevicePtr {
-        self.at(self.places.num_found)
     }
 
     /// Most chunks and long rows.
@@ -260,9 +205,9 @@ impl Sorted {
             tables: tables.tables(),
             tile_tables: tables.tile_tables(),
             staged: staging.ptr(),
-            keys: self.unsorted_keys(),
-            samples: self.samples(),
-            counts: self.at(self.places.counts),
+            keys: self.at.passed_keys[0],
+            samples: self.at.samples,
+            counts: self.at.counts,
             flags: flags.ptr(),
             num_tiles: self.layout.num_tiles as u32,
             mask: (1 << passes(self.key_bits).1) - 1,
@@ -290,12 +235,12 @@ impl Sorted {
                 tables: tables.tables(),
                 tile_tables: tables.tile_tables(),
                 num_entries: num_entries.0,
-                keys_in: self.at(self.places.keys[from]),
-                values_in: self.at(self.places.values[from]),
-                keys_out: self.at(self.places.keys[to]),
-                values_out: self.at(self.places.values[to]),
-                counts: self.at(self.places.counts),
-                totals: self.at(self.places.totals),
+                keys_in: self.at.passed_keys[from],
+                values_in: self.at.passed_values[from],
+                keys_out: self.at.passed_keys[to],
+                values_out: self.at.passed_values[to],
+                counts: self.at.counts,
+                totals: self.at.totals,
                 stride: num_entries.1,
                 num_tables: self.layout.tables.len() as u32,
                 num_tiles: self.layout.num_tiles as u32,
@@ -318,14 +263,13 @@ impl Sorted {
         tables: &DeviceTables,
         num_entries: (DevicePtr, u32),
     ) {
-        let [chunk_starts, chunk_ends] = self.chunks();
-        let [long_firsts, long_ends] = self.longs();
-        let [tile_chunks, tile_longs, tile_rows] = self.places.tiles.map(|place| self.at(place));
+        let SortedPlaces { chunk_starts, chunk_ends, long_firsts, long_ends, .. } = self.at;
+        let [tile_chunks, tile_longs, tile_rows] = self.at.tiles;
         let args = ChunksArgs {
             tables: tables.tables(),
             tile_tables: tables.tile_tables(),
             num_entries: num_entries.0,
-            keys: self.keys(),
+            keys: self.at.keys,
             tile_chunks,
             tile_longs,
             tile_rows,
@@ -333,9 +277,9 @@ impl Sorted {
             chunk_ends,
             long_firsts,
             long_ends,
-            row_numbers: self.row_numbers(),
-            row_starts: self.row_starts(),
-            totals: self.num_found(),
+            row_numbers: self.at.row_numbers,
+            row_starts: self.at.row_starts,
+            totals: self.at.num_found,
             stride: num_entries.1,
             num_tables: self.layout.tables.len() as u32,
             num_tiles: self.layout.num_tiles as u32,

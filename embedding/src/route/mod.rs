@@ -52,16 +52,6 @@ impl Route {
         Self { num_samples: 0, tables: Vec::new(), cuda: Some(Box::new(route)) }
     }
 
-    /// Bytes that a route of one table takes.
-    pub(crate) fn bytes(spec: &TableSpec, max_samples: usize, max_ids: usize) -> u64 {
-        // Two key buffers of 8 bytes or one of pairs, the unique rows of 8 bytes, samples and
-        // starts of 4, and the reciprocals of bag lengths. Where bags have several ids: their
-        // positions, samples and weights.
-        let reciprocals = if spec.pooling == Pooling::Mean { max_samples * 4 } else { 0 };
-        let bags = if max_ids > max_samples { max_ids * 12 } else { 0 };
-        (max_ids * (2 * 8 + 8 + 4 + 4) + bags + reciprocals) as u64
-    }
-
     /// Whether a row and a sample, or the position of an id, fit one 64-bit key of the sort.
     pub(crate) fn fits(spec: &TableSpec, max_samples: usize, max_ids: usize) -> bool {
         spec.keys == Keys::RawIds || row_bits(spec) + low_bits(max_samples, max_ids) <= u64::BITS

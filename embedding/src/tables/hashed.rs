@@ -178,11 +178,6 @@ impl HashedTable {
         })
     }
 
-    /// Ids that have a row.
-    pub fn num_stored(&self) -> usize {
-        self.stored.capacity() - self.stored.num_free()
-    }
-
     /// Gives `slot` the values of a row that was never trained.
     fn reset(&self, slot: usize, id: u64) {
         self.initial.fill_id(id, self.weights.write::<f32>().row_mut(slot));

@@ -83,9 +83,6 @@ pub fn check_table(kind: &dyn TableKind, spec: &TableSpec) {
 
 /// As [`check_table`], for tables on a CUDA device: with the [`crate::cuda::CudaTable`] of tables
 /// that have one, on a stream of the device.
-///
-/// # Panics
-/// As there.
 pub fn check_table_on_cuda(stream: &Stream, kind: &dyn TableKind, spec: &TableSpec) {
     check_table_on([stream.clone(), stream.clone()], kind, spec);
 }

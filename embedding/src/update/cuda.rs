@@ -1,7 +1,7 @@
 //! Update on a device: chunks of rows, then the rows of several chunks.
 
 use crate::cuda::layout::{BLOCK, WARPS, blocks};
-use crate::cuda::{CudaStep, Instance, UPDATE_TEXT, dtype_number};
+use crate::cuda::{CudaStep, Instance, UPDATE_TEXT};
 use crate::route::cuda::Sorted;
 use headlong_device::cuda::{
     CudaStream, Define, DevicePtr, DeviceStep, Launch, OptimizerConstants, Source, kernel_args,
@@ -59,7 +59,7 @@ pub(crate) struct Update<'a> {
 /// The constants of an instance; no optimiser where sums are written.
 pub(crate) fn defines(
     instance: Instance,
-    gradients: i64,
+    gradients: DType,
     packed: bool,
     optimizer: Option<&Optimizer>,
 ) -> [Define; 6] {
@@ -67,7 +67,7 @@ pub(crate) fn defines(
     [
         dim,
         row_type,
-        Define::new("VECTOR_TYPE", gradients),
+        Define::dtype("VECTOR_TYPE", gradients),
         Define::new("SOURCE", i64::from(packed)),
         Define::new("SINK", i64::from(optimizer.is_none())),
         OptimizerConstants::define(optimizer.unwrap_or(&Optimizer::Sgd)),
@@ -76,9 +76,7 @@ pub(crate) fn defines(
 
 impl Update<'_> {
     fn args(&self) -> UpdateArgs {
-        let sorted = self.sorted;
-        let ([chunk_starts, chunk_ends], [long_firsts, long_ends]) =
-            (sorted.chunks(), sorted.longs());
+        let found = &self.sorted.at;
         let (gradients, stride, staged) = match self.gradients {
             Gradients::OfVectors(mat, staged) => (mat.device_ptr(), mat.stride() as u64, staged),
             Gradients::Packed(start) => (start, 0, DevicePtr::NULL),
@@ -98,17 +96,17 @@ impl Update<'_> {
             tables: self.tables,
             tile_tables: self.tile_tables,
             staged,
-            chunk_starts,
-            chunk_ends,
-            long_firsts,
-            long_ends,
-            totals: sorted.num_found(),
-            keys: sorted.keys(),
-            values: sorted.values(),
-            samples: sorted.samples(),
+            chunk_starts: found.chunk_starts,
+            chunk_ends: found.chunk_ends,
+            long_firsts: found.long_firsts,
+            long_ends: found.long_ends,
+            totals: found.num_found,
+            keys: found.keys,
+            values: found.values,
+            samples: found.samples,
             gradients,
             partials: self.partials.0,
-            row_numbers: sorted.row_numbers(),
+            row_numbers: found.row_numbers,
             destinations,
             to_owners,
             frequent,
@@ -118,8 +116,7 @@ impl Update<'_> {
             step,
             constants,
             seed,
-            num_tables: 0,
-            num_frequent: 0,
+            ..UpdateArgs::default()
         }
     }
 }
@@ -134,7 +131,7 @@ pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
         Sink::Step { step, .. } => Some(&step.optimizer),
         Sink::Write { .. } => None,
     };
-    let defines = defines(instance, dtype_number(dtype), packed, optimizer);
+    let defines = defines(instance, dtype, packed, optimizer);
     let (args, multiprocessors) = (update.args(), stream.device().multiprocessors());
     let (most_chunks, most_longs) = update.sorted.most();
     let chunks = blocks(most_chunks.div_ceil(8 * WARPS), multiprocessors, 16);
@@ -168,7 +165,7 @@ pub(crate) fn update_frequent(
         num_frequent: shape.1 as u32,
         ..UpdateArgs::default()
     };
-    let defines = defines(instance, 0, true, Some(&step.optimizer));
+    let defines = defines(instance, DType::F32, true, Some(&step.optimizer));
     let grid = blocks(shape.1.div_ceil(WARPS), stream.device().multiprocessors(), 16);
     stream.run(&UPDATE, &defines, "update_frequent", Launch::new(grid, BLOCK), &args);
 }

@@ -96,7 +96,7 @@ pub fn single_rank(specs: &[TableSpec], optimizer: Optimizer, num_blocks: usize)
         frozen: false,
     };
     let set = EmbeddingSet::with_registry(&registry(), &stream, specs, &options).unwrap();
-    let mut route = set.new_route();
+    let mut route = set.new_route().unwrap();
     let mut all_vectors = Vec::new();
     for number in 1..=STEPS {
         let samples = sizes()[number as usize - 1];

@@ -69,7 +69,7 @@ impl SingleRank {
             slot_factor: DEFAULT_SLOT_FACTOR,
         };
         let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
-        let route = set.new_route();
+        let route = set.new_route().unwrap();
         Self { set, route, stream: stream.clone(), samples: 0 }
     }
 

@@ -93,7 +93,7 @@ impl Pair {
             .enumerate()
             .map(|(t, s)| OracleTable::new(s, optimizer, 11, t as u64))
             .collect();
-        let route = set.new_route();
+        let route = set.new_route().unwrap();
         Self { set, oracle, specs: specs.to_vec(), sum_blocks, route }
     }
 

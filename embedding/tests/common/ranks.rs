@@ -124,7 +124,7 @@ impl Ranks {
             HybridSet::new(registry, &stream, shape.specs, &options).unwrap()
         };
         let sets: Vec<_> = (0..ranks).map(set).collect();
-        let routes = sets.iter().map(HybridSet::new_route).collect();
+        let routes = sets.iter().map(|set| set.new_route().unwrap()).collect();
         let by_node = matches!(variant.deduplicate, Deduplicate::Node { .. });
         let proxies = sets.iter().filter(|_| by_node).map(HybridSet::new_node_proxy).collect();
         Self { sets, routes, proxies, stream, num_blocks: shape.num_blocks, variant }

@@ -84,9 +84,10 @@ fn check(case: &Case, threads: usize) {
     };
     let (pool, c) = (Pool::new(threads), MatMut::with_stride(&mut c_data, m, n, n + 2));
     let mut sums = vec![0.5; m];
-    match columns {
-        true => run_with_row_sums(&pool, &product, c, &mut sums),
-        false => run(&pool, &product, c),
+    if columns {
+        run_with_row_sums(&pool, &product, c, &mut sums)
+    } else {
+        run(&pool, &product, c)
     }
     for (i, sum) in sums.iter().enumerate().filter(|_| columns) {
         let start = if accumulate { 0.5 } else { 0.0 };
@@ -243,12 +244,11 @@ fn extreme_product(
     for (p, data) in packed.chunks_exact_mut(panel).enumerate() {
         pack_columns(FactorType::Bf16, b, p, data);
     }
-    let (lhs, rhs) = match columns {
-        true => (Lhs::Columns(MatRef::new(&a, depth, m)), Rhs::Rows(b)),
-        false => {
-            let panels = Panels { data: &packed, depth, cols: n };
-            (Lhs::Rows(MatRef::new(&a, m, depth)), Rhs::Panels(panels))
-        }
+    let (lhs, rhs) = if columns {
+        (Lhs::Columns(MatRef::new(&a, depth, m)), Rhs::Rows(b))
+    } else {
+        let panels = Panels { data: &packed, depth, cols: n };
+        (Lhs::Rows(MatRef::new(&a, m, depth)), Rhs::Panels(panels))
     };
     let product =
         Product { dtype: FactorType::Bf16, lhs, rhs, epilogue: Epilogue::default(), accumulate };

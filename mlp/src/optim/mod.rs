@@ -82,7 +82,6 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
     match stream.device() {
         Device::Cpu => cpu::step(stream, args),
         Device::Cuda(_) => cuda::step(stream, args),
-        device => unreachable!("no op runs on {device}"),
     }
 }
 
@@ -91,7 +90,6 @@ pub fn norm(stream: &Stream, gradients: &Arena) -> f64 {
     match stream.device() {
         Device::Cpu => cpu::norm(stream, gradients),
         Device::Cuda(_) => cuda::norm(stream, gradients),
-        device => unreachable!("no op runs on {device}"),
     }
 }
 
@@ -119,9 +117,6 @@ pub fn freeze_states(optimizer: &Optimizer, plan: &ArenaPlan) -> Result<Vec<Aren
 }
 
 /// As [`freeze_states`], in the memory of the stream's device.
-///
-/// # Errors
-/// As there.
 pub fn freeze_states_on(
     stream: &Stream,
     optimizer: &Optimizer,

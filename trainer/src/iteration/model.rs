@@ -9,7 +9,9 @@ use headlong_comm::{CommError, CommOptions, Communicator, Topology};
 use headlong_device::cuda::DeviceMemory;
 use headlong_device::optimizer::Optimizer;
 use headlong_device::{Arena, Device, Mat, SlotId, Stream};
-use headlong_embedding::hybrid::{Deduplicate, HybridOptions, HybridSet, Owner, Partition};
+use headlong_embedding::hybrid::{
+    Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition,
+};
 use headlong_embedding::{Registry, SetOptions, TableSpec};
 use headlong_mlp::interaction::cross::Cross;
 use headlong_mlp::linear::Compute;
@@ -142,6 +144,7 @@ struct Networks {
 /// The parts that a model is put together from.
 struct Assembled {
     tables: HybridSet,
+    routes: [HybridRoute; 3],
     networks: Networks,
     interaction: Interaction,
     arenas: Arenas,
@@ -243,8 +246,14 @@ impl Model {
             cross: cross.map(|plan| plan.build(&arenas)),
             top: top.build(&arenas),
         };
+        let route = || {
+            let route = tables.new_route();
+            route.map_err(|error| failed("the routes of batches cannot be built", error))
+        };
+        let routes = [route()?, route()?, route()?];
         let interaction = Interaction::new(config.model.interaction, compute.rounding());
-        let assembled = Assembled { tables, networks, interaction, arenas, dense_states, slots };
+        let assembled =
+            Assembled { tables, routes, networks, interaction, arenas, dense_states, slots };
         let mut model = Self::assemble(config, parts, sizes, assembled);
         let stacks = model.stacks();
         stacks.iter().copied().flatten().for_each(|stack| stack.initialize(config.train.seed));
@@ -258,7 +267,7 @@ impl Model {
     }
 
     fn assemble(config: &Config, parts: RankParts<'_>, sizes: Sizes, assembled: Assembled) -> Self {
-        let Assembled { tables, networks, interaction, arenas, dense_states, slots: ids } =
+        let Assembled { tables, routes, networks, interaction, arenas, dense_states, slots: ids } =
             assembled;
         let mat = |slot: SlotId| arenas.activations.mat(slot);
         let leading = |slot: SlotId| arenas.leading.mat(slot);
@@ -277,7 +286,7 @@ impl Model {
         };
         let num_shares = if knows_all_ids { sizes.ranks } else { 0 };
         let batches = ids.batches.map(|(labels, dense)| (mat(labels), mat(dense)));
-        let slots = batch_slots(&tables, batches, by_node, num_shares);
+        let slots = batch_slots(&tables, routes, batches, by_node, num_shares);
         let rank = parts.communicator.rank().0;
         Self {
             dense_optimizer: config.optimizer.dense.optimizer(),

@@ -35,23 +35,23 @@ kernel_args! {
 impl RankTables {
     /// Fills the slots of requests and tells ids and rows where their vectors will lie.
     pub(super) fn write_requests(&self, stream: &CudaStream, route: &DeviceHybridRoute) {
-        let (sorted, places) = (&route.sorted, &route.places);
+        let sorted = &route.sorted;
         let SlotShape { words, rows, elements, peers } = self.slots;
         let args = RequestArgs {
             tables: self.slice.tables(),
             tile_tables: self.slice.tile_tables(),
             num_entries: route.staging.num_entries(),
             bases: self.bases.ptr(),
-            keys: sorted.keys(),
-            values: sorted.values(),
-            row_numbers: sorted.row_numbers(),
-            row_starts: sorted.row_starts(),
-            firsts: route.at(places.firsts),
-            places: route.at(places.request_places),
-            ids: route.at(places.requests),
-            origins: route.at(places.origins),
-            destinations: route.at(places.destinations),
-            lengths: route.at(places.request_lengths),
+            keys: sorted.at.keys,
+            values: sorted.at.values,
+            row_numbers: sorted.at.row_numbers,
+            row_starts: sorted.at.row_starts,
+            firsts: route.at.firsts,
+            places: route.at.request_places,
+            ids: route.at.requests,
+            origins: route.at.origins,
+            destinations: route.at.destinations,
+            lengths: route.at.request_lengths,
             flags: self.flags.ptr(),
             num_tables: self.specs.len() as u32,
             num_owners: peers as u32,
@@ -71,13 +71,13 @@ impl RankTables {
         AskedArgs {
             tables: self.owned.tables(),
             tile_tables: self.owned.tile_tables(),
-            ids: route.at(route.places.asked),
-            places: route.at(route.places.asked_places),
-            num_entries: route.at(route.places.num_asked),
-            keys: route.asked.unsorted_keys(),
-            values: route.asked.unsorted_values(),
+            ids: route.at.asked,
+            places: route.at.asked_places,
+            num_entries: route.at.num_asked,
+            keys: route.asked.at.passed_keys[0],
+            values: route.asked.at.passed_values[0],
             vectors: DevicePtr::NULL,
-            lengths: route.at(route.places.answer_lengths),
+            lengths: route.at.answer_lengths,
             flags: self.flags.ptr(),
             num_tables: self.specs.len() as u32,
             num_sources: peers as u32,
@@ -116,15 +116,15 @@ impl RankTables {
         self.check_slots(vectors);
         for table in self.hidden(tables) {
             let first = 4 * table.layout.first_entry();
-            let count = route.at(route.places.num_asked).offset(4 * table.table);
-            let looked_up = table.lookup(stream, route.asked.keys().offset(first), count);
+            let count = route.at.num_asked.offset(4 * table.table);
+            let looked_up = table.lookup(stream, route.asked.at.keys.offset(first), count);
             if looked_up.is_err() {
                 return keep(stream, looked_up);
             }
         }
         let args = AskedArgs {
-            keys: route.asked.keys(),
-            values: route.asked.values(),
+            keys: route.asked.at.keys,
+            values: route.asked.at.values,
             vectors: vectors.device_ptr(),
             ..self.asked_args(route)
         };

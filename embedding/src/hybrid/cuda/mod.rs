@@ -219,32 +219,32 @@ pub(crate) struct DeviceHybridRoute {
     pub(crate) staging: Staging,
     sorted: Sorted,
     asked: Sorted,
-    memory: DeviceMemory,
-    places: RoutePlaces,
+    _memory: DeviceMemory,
+    at: RoutePlaces,
     slot_bytes: usize,
     num_peers: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct RoutePlaces {
-    firsts: usize,
-    request_places: usize,
-    requests: usize,
-    asked: usize,
-    origins: usize,
-    destinations: usize,
-    asked_places: usize,
-    num_asked: usize,
-    request_lengths: usize,
-    answer_lengths: usize,
-    bytes: usize,
+    firsts: DevicePtr,
+    request_places: DevicePtr,
+    requests: DevicePtr,
+    asked: DevicePtr,
+    origins: DevicePtr,
+    destinations: DevicePtr,
+    asked_places: DevicePtr,
+    num_asked: DevicePtr,
+    request_lengths: DevicePtr,
+    answer_lengths: DevicePtr,
 }
 
 impl RoutePlaces {
-    fn new(num_tables: usize, entries: usize, slots: SlotShape) -> Self {
+    /// In memory that starts at `base`; also how many bytes that takes.
+    fn new(base: DevicePtr, num_tables: usize, entries: usize, slots: SlotShape) -> (Self, usize) {
         let mut places = Places::default();
-        let mut take = |count| places.words(count);
-        let placed = Self {
+        let mut take = |count| base.offset(places.words(count));
+        let at = Self {
             firsts: take(num_tables * (slots.peers + 1)),
             request_places: take(num_tables * slots.peers * 2),
             requests: take(slots.peers * slots.words),
@@ -255,15 +255,8 @@ impl RoutePlaces {
             num_asked: take(num_tables),
             request_lengths: take(2 * slots.peers),
             answer_lengths: take(slots.peers),
-            bytes: 0,
         };
-        Self { bytes: places.bytes(), ..placed }
-    }
-}
-
-impl DeviceHybridRoute {
-    fn at(&self, place: usize) -> DevicePtr {
-        self.memory.ptr().offset(place)
+        (at, places.bytes())
     }
 }
 
@@ -274,11 +267,8 @@ impl HybridRoute {
     /// # Panics
     /// When the route is in the memory of the host.
     pub fn id_slots(&self) -> DeviceSlots {
-        let route = self.device();
-        let [from, to, lengths] =
-            [route.places.requests, route.places.asked, route.places.request_lengths]
-                .map(|place| route.at(place));
-        DeviceSlots { from, to, bytes_per_peer: route.slot_bytes, lengths }
+        let &DeviceHybridRoute { at, slot_bytes: bytes_per_peer, .. } = self.device();
+        DeviceSlots { from: at.requests, to: at.asked, bytes_per_peer, lengths: at.request_lengths }
     }
 
     /// On a device, where the bytes that count in each peer's slot of vectors are, u32: in those
@@ -287,9 +277,8 @@ impl HybridRoute {
     /// # Panics
     /// As [`Self::id_slots`].
     pub fn vector_lengths(&self) -> [DevicePtr; 2] {
-        let route = self.device();
-        let gradients = route.places.request_lengths + 4 * route.num_peers;
-        [route.at(route.places.answer_lengths), route.at(gradients)]
+        let DeviceHybridRoute { at, num_peers, .. } = self.device();
+        [at.answer_lengths, at.request_lengths.offset(4 * num_peers)]
     }
 }
 
@@ -456,40 +445,18 @@ impl RankTables {
         })
     }
 
-    /// Bytes of device memory that a rank and `routes` routes take, rows left out.
-    pub(super) fn work_bytes(
-        specs: &[TableSpec],
-        options: &HybridOptions<'_>,
-        routes: usize,
-    ) -> u64 {
-        let (partition, owner, planned) =
-            (&*options.partition, options.owner, Planned::of(options));
-        let asked = max_asked(specs.len(), partition, planned, owner);
-        let slice = Layout::new(specs, options.set.max_samples, planned.max_ids);
-        let owned = Layout::new(specs, 0, &asked);
-        let slots = SlotShape::new(specs, partition, planned);
-        let places = RoutePlaces::new(specs.len(), slice.num_entries(), slots);
-        let route =
-            Staging::bytes(&slice) + Sorted::bytes(&slice, true) + Sorted::bytes(&owned, false);
-        let divided = (0..specs.len()).filter(|&table| !partition.is_whole(table));
-        let homes: u64 = divided.map(|table| 4 * specs[table].rows).sum();
-        let numbered =
-            (0..specs.len()).flat_map(|table| numbered_rows(specs, partition, owner, table));
-        let numbers = 4 * numbered.sum::<u64>();
-        let partials = partial_bytes(specs, &slice).max(partial_bytes(specs, &owned)) as u64;
-        homes + numbers + partials + (route + places.bytes as u64) * routes as u64
-    }
-
     pub(super) fn new_route(&self) -> Result<DeviceHybridRoute> {
-        let places =
-            RoutePlaces::new(self.specs.len(), self.slice_layout.num_entries(), self.slots);
+        let (num_tables, entries) = (self.specs.len(), self.slice_layout.num_entries());
+        let places = |base| RoutePlaces::new(base, num_tables, entries, self.slots);
+        let bytes = places(DevicePtr::NULL).1;
+        let memory = DeviceMemory::new(&self.device, "requests of a batch", bytes)?;
         Ok(DeviceHybridRoute {
             staging: Staging::new(&self.device, &self.specs, &self.slice_layout)?,
             sorted: Sorted::new(&self.device, &self.slice_layout, self.key_bits, true)?
                 .merging(self.merges),
             asked: Sorted::new(&self.device, &self.owned_layout, self.local_bits, self.has_hidden)?,
-            memory: DeviceMemory::new(&self.device, "requests of a batch", places.bytes)?,
-            places,
+            at: places(memory.ptr()).0,
+            _memory: memory,
             slot_bytes: 4 * self.slots.words,
             num_peers: self.slots.peers,
         })

@@ -61,7 +61,7 @@ impl RankTables {
             tables: self.slice.tables(),
             num_tables: self.specs.len(),
             staged: route.staging.ptr(),
-            origins: Some((route.at(route.places.origins), requested.device_ptr())),
+            origins: Some((route.at.origins, requested.device_ptr())),
         };
         lookup(stream, self.instance, &from, vectors);
     }
@@ -83,11 +83,7 @@ impl RankTables {
             tile_tables: self.slice.tile_tables(),
             sorted: &route.sorted,
             gradients: Gradients::OfVectors(d_vectors, route.staging.ptr()),
-            sink: Sink::Write {
-                destinations: route.at(route.places.destinations),
-                to_owners,
-                frequent,
-            },
+            sink: Sink::Write { destinations: route.at.destinations, to_owners, frequent },
             partials: self.partials(),
         };
         update(stream, self.instance, &work);
@@ -112,7 +108,7 @@ impl RankTables {
             partials: self.partials(),
         };
         update(stream, self.instance, &work);
-        let num_entries = (route.at(route.places.num_asked), 1);
+        let num_entries = (route.at.num_asked, 1);
         let lists = (&route.asked, &self.owned);
         keep(stream, apply_all(stream, self.hidden(tables), lists, num_entries, &step));
     }

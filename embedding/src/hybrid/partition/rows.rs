@@ -48,14 +48,6 @@ impl HotRows {
         HotRows::Hash { mask, entries }
     }
 
-    pub(super) fn bytes(&self) -> u64 {
-        match self {
-            HotRows::None => 0,
-            HotRows::Array(codes) => size_of_val(&codes[..]) as u64,
-            HotRows::Hash { entries, .. } => size_of_val(&entries[..]) as u64,
-        }
-    }
-
     #[inline]
     pub(super) fn classify(&self, rows: &[u64], codes: &mut [Code], formula: impl Fn(u64) -> Code) {
         match self {

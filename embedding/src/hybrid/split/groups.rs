@@ -102,10 +102,7 @@ fn groups(table: usize, counted: &TableStatistics, evidence_steps: f64) -> Vec<G
     let mut start = 0;
     let group = |class: &crate::hybrid::statistics::RateClass| {
         let end = start + counted.counted[start..].partition_point(|row| row.count >= class.count);
-        let named = match class.count > counted.error_bound {
-            true => start..end,
-            false => end..end,
-        };
+        let named = if class.count > counted.error_bound { start..end } else { end..end };
         start = end;
         Group {
             table,

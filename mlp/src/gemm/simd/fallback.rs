@@ -86,9 +86,10 @@ unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: u
                 let lhs =
                     if k < micro.depth { *micro.a.add(i * row_step + k * depth_step) } else { 0.0 };
                 for (sum, rhs) in sums.iter_mut().zip(rhs) {
-                    *sum = match WIDENED {
-                        true => flushed_step(lhs, *rhs, *sum),
-                        false => lhs.mul_add(*rhs, *sum),
+                    *sum = if WIDENED {
+                        flushed_step(lhs, *rhs, *sum)
+                    } else {
+                        lhs.mul_add(*rhs, *sum)
                     };
                 }
             }

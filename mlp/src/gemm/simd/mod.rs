@@ -395,9 +395,10 @@ fn column(
             rows: end - first,
             cols: PANEL_COLS.min(tile.cols() - col),
             continues: product.accumulate || block.start > 0,
-            epilogue: match last {
-                true => MicroFinish::at(&product.epilogue, row, tile.first_col + col),
-                false => MicroFinish::NONE,
+            epilogue: if last {
+                MicroFinish::at(&product.epilogue, row, tile.first_col + col)
+            } else {
+                MicroFinish::NONE
             },
             ahead: ahead(part),
         };

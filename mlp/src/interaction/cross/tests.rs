@@ -66,9 +66,12 @@ impl Case {
         cross.stacks().iter().for_each(|stack| stack.refresh(stream));
         // Rows of what is handed over start anywhere; in 16 bits they are as the model lays them
         // out.
-        let wide = |name, data: &[f32]| match compute.is_16_bit() {
-            true => sixteen_bits(stream, compute, name, (samples, width), data),
-            false => wide_on(stream, name, samples, width, data),
+        let wide = |name, data: &[f32]| {
+            if compute.is_16_bit() {
+                sixteen_bits(stream, compute, name, (samples, width), data)
+            } else {
+                wide_on(stream, name, samples, width, data)
+            }
         };
         let (y, d_y) = (wide("y", &[]), wide("d_y", &self.d_y(make)));
         Network { case: self, arenas, cross, y, d_y }

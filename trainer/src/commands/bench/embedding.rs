@@ -244,7 +244,7 @@ impl Tables {
     /// A route for each batch, which it has been through.
     fn routes(&self, batches: &[Vec<JaggedRef<'_>>]) -> Result<Vec<Route>> {
         let route = |ids: &Vec<JaggedRef<'_>>| {
-            let mut route = self.set.new_route();
+            let mut route = self.set.new_route()?;
             route.stage(ids)?;
             route.copy(&self.stream);
             self.set.route(&self.stream, ids, &mut route)?;

@@ -134,20 +134,18 @@ impl BatchSlot {
 /// The slots of the batch of now, of next and of an evaluation.
 pub(super) fn batch_slots(
     tables: &HybridSet,
+    routes: [HybridRoute; 3],
     matrices: [(Mat, Mat); 3],
     by_node: bool,
     num_shares: usize,
 ) -> [BatchSlot; 3] {
-    let slot = |purpose, inputs| {
+    let mut purposes = [Purpose::Training, Purpose::Training, Purpose::Evaluation].into_iter();
+    let mut routes = routes.into_iter();
+    matrices.map(|inputs| {
+        let (purpose, route) = purposes.next().zip(routes.next()).expect("there are three slots");
         let proxy = by_node.then(|| tables.new_node_proxy());
-        BatchSlot::new(purpose, inputs, tables.new_route(), proxy, num_shares)
-    };
-    let [now, next, evaluated] = matrices;
-    [
-        slot(Purpose::Training, now),
-        slot(Purpose::Training, next),
-        slot(Purpose::Evaluation, evaluated),
-    ]
+        BatchSlot::new(purpose, inputs, route, proxy, num_shares)
+    })
 }
 
 /// The row indices of a batch as the embedding ops take them.

@@ -31,9 +31,10 @@ pub unsafe fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f
             }
             // SAFETY: all rows exist and have `dim` elements.
             let sums = unsafe {
-                match low == high {
-                    true => block::<true>(&rows(high), &rows(high), dim),
-                    false => block::<false>(&rows(high), &rows(low), dim),
+                if low == high {
+                    block::<true>(&rows(high), &rows(high), dim)
+                } else {
+                    block::<false>(&rows(high), &rows(low), dim)
                 }
             };
             // SAFETY: as the caller promises, row `i` has its `i` products from `i(i-1)/2` on;
