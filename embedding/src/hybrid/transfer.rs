@@ -105,8 +105,9 @@ impl HybridSet {
             || [local, frequent].into_iter().flatten().any(|slot| slot.plain.is_none())
     }
 
-    /// Calls `body` with each run of rows, of those from `first_row` on that lie here: the part that
-    /// holds them, the run, its first row there, and what the rows from there to its last one hold.
+    /// Calls `body` with each run of rows, of those from `first_row` on that lie here: the part
+    /// that holds them, the run, its first row there, and what the rows from there to its last one
+    /// hold.
     fn each_run(
         &self,
         (table, tensor): (usize, usize),

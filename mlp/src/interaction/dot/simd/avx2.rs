@@ -352,7 +352,11 @@ unsafe fn some_columns<const ROWS: usize, const VECTORS: usize, const MASKED: bo
         unrolled!(i < ROWS {
             let out = target(task.first + i);
             unrolled!(v < VECTORS {
-                if MASKED { _mm256_maskstore_ps(out.add(8 * v), masks[v], sums[i][v]) } else { _mm256_storeu_ps(out.add(8 * v), sums[i][v]) }
+                if MASKED {
+                    _mm256_maskstore_ps(out.add(8 * v), masks[v], sums[i][v])
+                } else {
+                    _mm256_storeu_ps(out.add(8 * v), sums[i][v])
+                }
             });
         });
     }
