@@ -67,7 +67,7 @@ fn every_promised_flag_is_in_the_help() {
         "--learning-rate",
         "--optimizer",
         "--batch-size",
-        "--accumulate",
+        "--grad-accumulation",
         "--precision",
         "--epochs",
         "--steps",

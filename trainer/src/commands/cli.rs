@@ -95,6 +95,7 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum DataCommand {
     /// Build a dictionary with a frequency threshold: one streaming pass, resumable per file
+    #[command(name = "build-dictionary", alias = "make")]
     Make(DataMakeArguments),
     /// Convert between formats: Criteo text, CSV, Parquet, MLPerf and HugeCTR records, npy, split
     /// binary, our own

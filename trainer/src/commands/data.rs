@@ -1,4 +1,4 @@
-//! `headlong data make` and `inspect`.
+//! `headlong data build-dictionary` and `inspect`.
 
 use crate::commands::described::DescribedArguments;
 use crate::config::{Config, FormatChoice, OnBadRow, validate::require_file};
@@ -26,7 +26,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::path::PathBuf;
 
-/// Arguments of `headlong data make`.
+/// Arguments of `headlong data build-dictionary`.
 #[derive(Debug, Args)]
 pub struct DataMakeArguments {
     /// Criteo text files, plain, gzip or zstd; may be repeated

@@ -59,7 +59,12 @@ pub struct TrainArguments {
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub batch_size: Option<usize>,
     /// Batches whose gradients are summed before one step
-    #[arg(long, value_name = "N", help_heading = "Training")]
+    #[arg(
+        long = "grad-accumulation",
+        alias = "accumulate",
+        value_name = "N",
+        help_heading = "Training"
+    )]
     pub accumulate: Option<usize>,
     /// Passes over the data
     #[arg(long, value_name = "X", conflicts_with = "steps", help_heading = "Training")]

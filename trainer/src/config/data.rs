@@ -43,7 +43,7 @@ pub struct DataConfig {
     pub hash: String,
     /// `admitted` and `dictionary`: an id gets its own row when it is seen this often.
     pub min_count: u32,
-    /// `dictionary`: the folder of `headlong data make`. Unset: `train` builds one in
+    /// `dictionary`: the folder of `headlong data build-dictionary`. Unset: `train` builds one in
     /// `run.output_dir`.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
     pub dictionary: Option<PathBuf>,

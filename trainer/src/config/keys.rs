@@ -52,8 +52,8 @@ keys! {
                  already)",
     "data.hash": "name of the hash of ids = \"hash\"",
     "data.min_count": "admitted, dictionary: an id seen this often gets a row of its own",
-    "data.dictionary": "folder of `headlong data make`; unset: train builds one where ids = \
-                        \"dictionary\"",
+    "data.dictionary": "folder of `headlong data build-dictionary`; unset: train builds one where \
+                        ids = \"dictionary\"",
     "data.dense_transform": "\"ln(x+1)\", \"ln(x+3)\", \"file-minimum\" or \"none\"",
     "data.on_bad_row": "\"error\" or \"skip\" (counted and reported)",
     "data.prefetch_batches": "batches that are read ahead",

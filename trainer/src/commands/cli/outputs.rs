@@ -164,7 +164,8 @@ mod tests {
         "plot",
         "trace",
         "write",
-        // Written, folders of many files: `output` of `data make` and `kernels build`, too.
+        // Written, folders of many files: `output` of `data build-dictionary` and `kernels build`,
+        // too.
         "checkpoint_dir",
         "output_dir",
         // Compiled kernels, read by names that are sums.

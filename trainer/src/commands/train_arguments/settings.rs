@@ -115,7 +115,7 @@ impl TrainArguments {
             flag("--batch-size", &["train.batch_size"], &self.batch_size, |c, n| {
                 c.train.batch_size = n
             }),
-            flag("--accumulate", &["train.accumulate"], &self.accumulate, |c, n| {
+            flag("--grad-accumulation", &["train.accumulate"], &self.accumulate, |c, n| {
                 c.train.accumulate = n
             }),
             flag("--epochs", &["train.epochs", "train.steps"], &self.epochs, |c, epochs| {
@@ -202,7 +202,7 @@ mod tests {
         ("--keep", "5", &["checkpoint.keep=6"]),
         ("--optimizer", "ftrl", &["optimizer.sparse.name=sgd", "optimizer.dense.name=sgd"]),
         ("--batch-size", "64", &["train.batch_size=32"]),
-        ("--accumulate", "5", &["train.accumulate=6"]),
+        ("--grad-accumulation", "5", &["train.accumulate=6"]),
         ("--epochs", "5", &["train.epochs=6.0", "train.steps=6"]),
         ("--steps", "5", &["train.steps=6"]),
         ("--learning-rate", "0.5", &["train.learning_rate=0.25"]),
