@@ -4,10 +4,11 @@
 use super::{Features, MAX_DEPTH, MAX_FEATURES, Triangle};
 use crate::simd::avx512::{lanes, transpose};
 use crate::simd::unrolled;
+use headlong_device::simd::prefetch;
 use std::arch::x86_64::{
-    __m512, __mmask16, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_storeu_ps,
+    __m512, __mmask16, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_storeu_ps,
 };
 use std::mem::MaybeUninit;
 
@@ -70,7 +71,7 @@ unsafe fn transpose_features(
         let mask = lanes(dim - first);
         for j in (0..count).step_by(16) {
             for line in lines.by_ref().take(lines_each) {
-                _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+                prefetch(line, 0);
             }
             let block: [__m512; 16] = std::array::from_fn(|i| match j + i {
                 // SAFETY: the row exists, and the mask keeps to its elements.

@@ -2,11 +2,11 @@
 
 use super::Features;
 use crate::simd::avx512::lanes;
+use headlong_device::simd::prefetch;
 use std::arch::x86_64::{
-    __m512, _MM_HINT_T0, _mm_mask_storeu_ps, _mm_prefetch, _mm512_add_ps, _mm512_castpd_ps,
-    _mm512_castps_pd, _mm512_extractf32x4_ps, _mm512_fmadd_ps, _mm512_maskz_loadu_ps,
-    _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_unpackhi_pd,
-    _mm512_unpacklo_pd,
+    __m512, _mm_mask_storeu_ps, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd,
+    _mm512_extractf32x4_ps, _mm512_fmadd_ps, _mm512_maskz_loadu_ps, _mm512_setzero_ps,
+    _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_unpackhi_pd, _mm512_unpacklo_pd,
 };
 
 /// Products of all pairs: blocks of 4 × 4 pairs, sixteen sums at once, so that each loaded vector
@@ -27,7 +27,7 @@ pub unsafe fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f
     for high in (0..count).step_by(4) {
         for low in (0..=high).step_by(4) {
             for line in ahead.next().unwrap_or_default().chunks(16) {
-                _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+                prefetch(line, 0);
             }
             // SAFETY: all rows exist and have `dim` elements.
             let sums = unsafe {
