@@ -6,7 +6,7 @@ use headlong_comm::{CommError, CommOptions, Communicator};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-// Both engines that wait: that of TCP and that of all other paths.
+// Both progress loops that wait: that of TCP and that of all other paths.
 over_every_way!(
     @ tcp, Tcp, a_busy_rank_is_waited_for, a_busy_rank_that_waits_itself_excuses_nobody
 );

@@ -165,7 +165,7 @@ fn a_port_that_is_used_is_named_with_what_to_do() {
     // Whoever knocks there meets something that says nothing.
     let mut rank_1 = options(1, 2, port);
     rank_1.deadlines.rendezvous = Duration::from_millis(800);
-    rank_1.deadlines.guest = Duration::from_millis(200);
+    rank_1.deadlines.handshake = Duration::from_millis(200);
     let error = join(&rank_1).expect_err("nobody answers").to_string();
     assert!(error.contains("it listens, but says nothing"), "{error}");
 }

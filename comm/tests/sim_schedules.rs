@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::sim_cases::mistake::Mistake;
+use crate::sim_cases::fault::Fault;
 use crate::sim_cases::{Case, Wrong, assert_found, collectives, run_all};
 use headlong_comm::transport::Transport;
 use headlong_comm::transport::local::LocalTransport;
@@ -50,13 +50,13 @@ fn mistakes_are_found() {
         (Wrong::Transport(Mutation::SkipOnePeer), false),
         (Wrong::Transport(Mutation::ReuseBeforeDelivery), false),
         (Wrong::Transport(Mutation::ShowInOrderOfArrival), false),
-        (Wrong::Caller(Mistake::SequenceStays), false),
-        (Wrong::Caller(Mistake::MixStrips), false),
-        (Wrong::Caller(Mistake::ForgetLastStrip), false),
+        (Wrong::Caller(Fault::SequenceStays), false),
+        (Wrong::Caller(Fault::MixStrips), false),
+        (Wrong::Caller(Fault::ForgetLastStrip), false),
         (Wrong::Transport(Mutation::AcceptDuplicates), true),
         (Wrong::Transport(Mutation::KeepErrorToItself), true),
         (Wrong::Transport(Mutation::BlameNeighbour), true),
-        (Wrong::Caller(Mistake::FailQuietly), true),
+        (Wrong::Caller(Fault::FailQuietly), true),
     ];
     for (wrong, faulty) in kept {
         assert_found(&collectives::JOB, wrong, faulty, 1000);

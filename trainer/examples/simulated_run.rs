@@ -10,7 +10,7 @@ mod simulation;
 use simulation::{Case, Wrong};
 use std::process::ExitCode;
 
-const USAGE: &str = "simulated_run [--seed NUMBER] [--faulty] [--mistake NAME]";
+const USAGE: &str = "simulated_run [--seed NUMBER] [--faulty] [--fault NAME]";
 
 fn main() -> ExitCode {
     let case = match parse(std::env::args().skip(1)) {
@@ -31,23 +31,23 @@ fn main() -> ExitCode {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Case, String> {
-    let (mut seed, mut faulty, mut mistake) = (0, false, None);
+    let (mut seed, mut faulty, mut fault) = (0, false, None);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
             "--seed" => seed = value()?.parse().map_err(|error| format!("--seed: {error}"))?,
             "--faulty" => faulty = true,
-            "--mistake" => {
+            "--fault" => {
                 let name = value()?;
                 let found = Wrong::all().find(|wrong| wrong.name() == name);
-                mistake = Some(found.ok_or_else(|| format!("no mistake `{name}`"))?);
+                fault = Some(found.ok_or_else(|| format!("no fault `{name}`"))?);
             }
             other => return Err(format!("what is `{other}`?")),
         }
     }
     let case = Case::new(seed, faulty);
-    Ok(match mistake {
-        Some(mistake) => case.with(mistake),
+    Ok(match fault {
+        Some(fault) => case.with(fault),
         None => case,
     })
 }

@@ -4,7 +4,7 @@
 
 #![cfg(test)]
 
-use crate::simulation::mistake::Mistake;
+use crate::simulation::fault::Fault;
 use crate::simulation::{Case, Wrong};
 use headlong_comm::transport::sim::{Mutation, Report};
 use std::process::Command;
@@ -51,19 +51,19 @@ fn the_same_seed_gives_the_same_history() {
 }
 
 #[test]
-fn mistakes_are_found() {
+fn faults_are_found() {
     let kept = [
         (Wrong::Transport(Mutation::AcceptAnyStep), false),
         (Wrong::Transport(Mutation::MixSources), false),
         (Wrong::Transport(Mutation::SkipOnePeer), false),
         (Wrong::Transport(Mutation::ReuseBeforeDelivery), false),
         (Wrong::Transport(Mutation::ShowInOrderOfArrival), false),
-        (Wrong::Caller(Mistake::SequenceStays), false),
-        (Wrong::Caller(Mistake::MixStrips), false),
-        (Wrong::Caller(Mistake::ForgetLastStrip), false),
+        (Wrong::Caller(Fault::SequenceStays), false),
+        (Wrong::Caller(Fault::MixStrips), false),
+        (Wrong::Caller(Fault::ForgetLastStrip), false),
         (Wrong::Transport(Mutation::KeepErrorToItself), true),
         (Wrong::Transport(Mutation::BlameNeighbour), true),
-        (Wrong::Caller(Mistake::FailQuietly), true),
+        (Wrong::Caller(Fault::FailQuietly), true),
     ];
     for (wrong, faulty) in kept {
         let found = (0..300)

@@ -64,7 +64,8 @@ impl Launcher {
 /// Where the job's secret is.
 #[derive(Clone, PartialEq, Eq)]
 pub enum SecretSource {
-    /// Nowhere: the rendezvous keeps other jobs and strangers apart by the job's id alone.
+    /// Nowhere: the rendezvous keeps other jobs and unauthenticated peers apart by the job's id
+    /// alone.
     None,
     /// The bytes of the variable itself.
     Value(Vec<u8>),

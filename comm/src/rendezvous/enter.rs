@@ -1,7 +1,7 @@
 //! The other ranks' side: find rank 0, prove oneself, wait for the table.
 
+use super::dial::Dial;
 use super::handshake::{Claims, Purpose};
-use super::visit::Visit;
 use super::{JoinOptions, Joined, Keys, as_link, data_listener, system};
 use crate::error::{CommError, Result};
 use crate::launcher_env::Launch;
@@ -34,7 +34,7 @@ pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
         listener = Some(data);
         Ok(Claims { data_port: address.port(), ..options.claims() })
     };
-    let visit = Visit {
+    let dial = Dial {
         host: &launch.master_host,
         port: launch.master_port,
         name: "rank 0",
@@ -42,10 +42,10 @@ pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
         rank: launch.rank.0,
         keys,
         deadline,
-        patience: options.deadlines.guest,
+        patience: options.deadlines.handshake,
         notice: options.notice.as_ref().filter(|_| speaks(launch)),
     };
-    let welcome = visit.pay(&mut claims, &|| Ok(()))?;
+    let welcome = dial.connect(&mut claims, &|| Ok(()))?;
     let link = as_link(Rank(0), welcome.stream)?;
     let mut reader = FrameReader::new(launch.world_size);
     // Rank 0 names who is missing when its deadline passes; this one is only for a rank 0 that does
@@ -57,7 +57,7 @@ pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     };
     let data_listener = listener.take().expect("a rank that was admitted has claimed a data port");
     let (links, readers, rank_0) = (vec![link], vec![reader], welcome.address.ip());
-    Ok(Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, door: None })
+    Ok(Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, listener: None })
 }
 
 /// Whether this rank says that it waits for rank 0: one on each machine is enough.

@@ -1,7 +1,7 @@
-//! Rank 0's side: open the door, judge who comes, give everybody the table.
+//! Rank 0's side: open the listener, judge who comes, give everybody the table.
 
-use super::door::{Door, Proven};
 use super::handshake::{Claims, Purpose};
+use super::listener::{Listener, Proven};
 use super::waiting::{LOOPBACK_DOWN, Waiting, is_loopback_down};
 use super::{JoinOptions, Joined, Keys, as_link, data_listener, machine, proof, system};
 use crate::error::{CommError, Result};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// A port that is used may be the last job's, which is just ending.
 const PORT_PATIENCE: Duration = Duration::from_secs(3);
-/// How long the door stays open to tell those still to come that there will be no job.
+/// How long the listener stays open to tell those still to come that there will be no job.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 /// How often the user hears who is missing.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ struct Arrival {
     claims: Claims,
 }
 
-/// What to do with a guest.
+/// What to do with a peer.
 enum Judgement {
     Admit,
     /// Not this one; the others go on.
@@ -41,7 +41,7 @@ enum Judgement {
 struct Gathering<'a> {
     options: &'a JoinOptions,
     own: Claims,
-    door: Door,
+    listener: Listener,
     arrivals: Vec<Option<Arrival>>,
 }
 
@@ -51,10 +51,11 @@ struct Gathering<'a> {
 /// As [`super::join`].
 pub fn gather(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let (listener, ip) = open(options)?;
-    let door = Door::new(listener, Purpose::Rendezvous, keys.clone(), options.deadlines.guest)
-        .map_err(|error| system("opening the rendezvous", &error))?;
+    let listener =
+        Listener::new(listener, Purpose::Rendezvous, keys.clone(), options.deadlines.handshake)
+            .map_err(|error| system("opening the rendezvous", &error))?;
     let arrivals = (0..options.launch.world_size).map(|_| None).collect();
-    let mut gathering = Gathering { options, own: options.claims(), door, arrivals };
+    let mut gathering = Gathering { options, own: options.claims(), listener, arrivals };
     match gathering.wait_for_all() {
         Ok(()) => gathering.send_table(ip),
         Err(error) => Err(gathering.give_up(error)),
@@ -139,10 +140,10 @@ impl Gathering<'_> {
         while !self.missing().is_empty() {
             let streams: Vec<&TcpStream> =
                 self.arrivals.iter().flatten().map(|arrival| &arrival.link.stream).collect();
-            self.door
+            self.listener
                 .wait(&streams, Duration::from_millis(50).min(self.options.deadlines.heartbeat));
-            for guest in self.door.turn()? {
-                self.receive(guest)?;
+            for peer in self.listener.turn()? {
+                self.receive(peer)?;
             }
             self.look_after_arrivals()?;
             let now = Instant::now();
@@ -181,7 +182,7 @@ impl Gathering<'_> {
             self.missing_text(),
             waited.as_secs(),
             size - missing.len(),
-            self.door.strangers()
+            self.listener.unauthenticated()
         ));
     }
 
@@ -191,27 +192,27 @@ impl Gathering<'_> {
             "{} of {} did not come within {seconds:.1} s ({})",
             self.missing_text(),
             self.arrivals.len(),
-            self.door.strangers()
+            self.listener.unauthenticated()
         );
         CommError::Rendezvous { reason }
     }
 
-    fn receive(&mut self, guest: Proven) -> Result<()> {
-        match self.judge(&guest.claims) {
-            Judgement::Admit => self.admit(guest),
+    fn receive(&mut self, peer: Proven) -> Result<()> {
+        match self.judge(&peer.claims) {
+            Judgement::Admit => self.admit(peer),
             Judgement::Refuse(reason) => {
-                self.door.answer(&guest, Some(&reason));
+                self.listener.answer(&peer, Some(&reason));
                 if let Some(notice) = &self.options.notice {
                     notice(&format!(
                         "rank {} from {} was refused: {reason}",
-                        guest.claims.rank, guest.address
+                        peer.claims.rank, peer.address
                     ));
                 }
                 Ok(())
             }
             Judgement::GiveUp(reason) => {
-                self.door.answer(&guest, Some(&reason));
-                Err(CommError::Refused { rank: guest.claims.rank.to_string(), reason })
+                self.listener.answer(&peer, Some(&reason));
+                Err(CommError::Refused { rank: peer.claims.rank.to_string(), reason })
             }
         }
     }
@@ -266,10 +267,10 @@ impl Gathering<'_> {
         Judgement::Admit
     }
 
-    fn admit(&mut self, guest: Proven) -> Result<()> {
-        self.door.answer(&guest, None);
-        let rank = guest.claims.rank as usize;
-        let Proven { stream, address, claims, .. } = guest;
+    fn admit(&mut self, peer: Proven) -> Result<()> {
+        self.listener.answer(&peer, None);
+        let rank = peer.claims.rank as usize;
+        let Proven { stream, address, claims, .. } = peer;
         let link = as_link(Rank(rank), stream)?;
         self.arrivals[rank] =
             Some(Arrival { link, reader: FrameReader::new(self.arrivals.len()), address, claims });
@@ -335,7 +336,7 @@ impl Gathering<'_> {
             readers,
             rank_0: ip,
             data_listener,
-            door: Some(self.door),
+            listener: Some(self.listener),
         })
     }
 
@@ -351,10 +352,10 @@ impl Gathering<'_> {
         let begin = Instant::now();
         let timed_out = matches!(error, CommError::Rendezvous { .. });
         while !timed_out && told.len() + 1 < self.arrivals.len() && begin.elapsed() < LAST_WORDS {
-            self.door.wait(&[], Duration::from_millis(50));
-            for guest in self.door.turn().unwrap_or_default() {
-                self.door.answer(&guest, Some(&text));
-                told.push(guest.claims.rank as usize);
+            self.listener.wait(&[], Duration::from_millis(50));
+            for peer in self.listener.turn().unwrap_or_default() {
+                self.listener.answer(&peer, Some(&text));
+                told.push(peer.claims.rank as usize);
             }
         }
         error

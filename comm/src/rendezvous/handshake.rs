@@ -1,13 +1,13 @@
 //! The words of the handshake and their places in bytes.
 //!
 //! ```text
-//! host  → guest   HELLO    magic 8 | purpose 1 | host's nonce 32                                  41 bytes
-//! guest → host    CLAIM    magic 8 | guest's nonce 32 | claims 256 | tag 32                      328 bytes
-//! host  → guest   VERDICT  magic 8 | admitted 1 | length of text 2 | tag 32 | text ≤ 1024
+//! host  → peer   HELLO    magic 8 | purpose 1 | host's nonce 32
+//! 41 bytes peer → host    CLAIM    magic 8 | peer's nonce 32 | claims 256 | tag 32
+//! 328 bytes host  → peer   VERDICT  magic 8 | admitted 1 | length of text 2 | tag 32 | text ≤ 1024
 //! ```
 //!
-//! Everything before the proof has a fixed length, so a stranger can neither ask for memory nor
-//! make anybody wait for more than one small frame.
+//! Everything before the proof has a fixed length, so an unauthenticated peer can neither ask for
+//! memory nor make anybody wait for more than one small frame.
 
 use super::proof::{Nonce, Role, Secret, Tag};
 use crate::readable::readable;
@@ -25,17 +25,17 @@ pub const MAX_VERDICT_TEXT: usize = 1024;
 
 const CLAIMS: usize = 256;
 
-/// What a door is for; a proof for one door does not open another.
+/// What a listener is for; a proof for one listener does not open another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
-    /// Rank 0's door, at which the job comes together.
+    /// Rank 0's listener, at which the job comes together.
     Rendezvous = 1,
-    /// A rank's door for its peers' messages.
+    /// A rank's listener for its peers' messages.
     Data = 2,
 }
 
-/// What a guest says it is. At a data door only rank, epoch and job count.
+/// What a peer says it is. At a data listener only rank, epoch and job count.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Claims {
     /// Its rank.
@@ -44,7 +44,7 @@ pub struct Claims {
     pub world_size: u32,
     /// Number of this coming-together; 0 at the rendezvous, which gives it.
     pub epoch: u32,
-    /// Port of its data door.
+    /// Port of its data listener.
     pub data_port: u16,
     /// Hash of the job's name.
     pub job_hash: [u8; 32],
@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
         let (field, rest) = self.0.split_at(length);
         self.0 = rest;
         let end = field.iter().position(|byte| *byte == 0).unwrap_or(length);
-        // Note: what a proven guest calls itself is still printed on somebody's terminal.
+        // Note: what a proven peer calls itself is still printed on somebody's terminal.
         String::from_utf8_lossy(&field[..end])
             .chars()
             .map(|c| if c.is_control() { '?' } else { c })
@@ -161,36 +161,36 @@ pub fn read_hello(bytes: &[u8; HELLO_BYTES], purpose: Purpose) -> Option<Nonce> 
 /// Both numbers of a handshake and what it is for.
 #[derive(Debug, Clone, Copy)]
 pub struct Session {
-    /// The door.
+    /// The listener.
     pub purpose: Purpose,
     /// Of the side that listens.
     pub host_nonce: Nonce,
     /// Of the side that has connected.
-    pub guest_nonce: Nonce,
+    pub peer_nonce: Nonce,
 }
 
 impl Session {
     fn tag(&self, secret: &Secret, role: Role, words: &[u8]) -> Tag {
-        secret.tag(role, &[&[self.purpose as u8], &self.host_nonce, &self.guest_nonce, words])
+        secret.tag(role, &[&[self.purpose as u8], &self.host_nonce, &self.peer_nonce, words])
     }
 
     fn accepts(&self, secret: &Secret, role: Role, words: &[u8], tag: &[u8]) -> bool {
         secret.accepts(
             role,
-            &[&[self.purpose as u8], &self.host_nonce, &self.guest_nonce, words],
+            &[&[self.purpose as u8], &self.host_nonce, &self.peer_nonce, words],
             tag,
         )
     }
 
-    /// The guest's claims and its proof.
+    /// The peer's claims and its proof.
     pub fn claim(&self, secret: &Secret, claims: &Claims) -> [u8; CLAIM_BYTES] {
         let words = claims.to_bytes();
         let mut bytes = [0; CLAIM_BYTES];
         let mut writer = Writer { bytes: &mut bytes, at: 0 };
         writer.put(&MAGIC);
-        writer.put(&self.guest_nonce);
+        writer.put(&self.peer_nonce);
         writer.put(&words);
-        writer.put(&self.tag(secret, Role::Guest, &words));
+        writer.put(&self.tag(secret, Role::Peer, &words));
         bytes
     }
 
@@ -239,7 +239,7 @@ impl Session {
     }
 }
 
-/// A guest's claims and its number, if the frame is one and the proof is right.
+/// A peer's claims and its number, if the frame is one and the proof is right.
 pub fn read_claim(
     bytes: &[u8; CLAIM_BYTES],
     secret: &Secret,
@@ -250,12 +250,10 @@ pub fn read_claim(
     if reader.take::<8>() != MAGIC {
         return None;
     }
-    let session = Session { purpose, host_nonce: *host_nonce, guest_nonce: reader.take() };
+    let session = Session { purpose, host_nonce: *host_nonce, peer_nonce: reader.take() };
     let words: [u8; CLAIMS] = reader.take();
     let tag: Tag = reader.take();
-    session
-        .accepts(secret, Role::Guest, &words, &tag)
-        .then(|| (session, Claims::from_bytes(&words)))
+    session.accepts(secret, Role::Peer, &words, &tag).then(|| (session, Claims::from_bytes(&words)))
 }
 
 #[cfg(test)]
@@ -284,11 +282,11 @@ mod tests {
 
     #[test]
     fn claims_come_back() {
-        let session = Session { purpose: Purpose::Data, host_nonce: [7; 32], guest_nonce: [8; 32] };
+        let session = Session { purpose: Purpose::Data, host_nonce: [7; 32], peer_nonce: [8; 32] };
         let frame = session.claim(&secret("s"), &claims());
         let (found, read) =
             read_claim(&frame, &secret("s"), Purpose::Data, &[7; 32]).expect("a claim");
-        assert_eq!(found.guest_nonce, [8; 32]);
+        assert_eq!(found.peer_nonce, [8; 32]);
         assert!(claims().job.starts_with(&read.job) && read.job.len() > 60, "{}", read.job);
         assert_eq!(Claims { job: claims().job, ..read }, claims());
     }
@@ -296,7 +294,7 @@ mod tests {
     #[test]
     fn any_changed_bit_any_other_door_or_number_is_a_stranger() {
         let session =
-            Session { purpose: Purpose::Rendezvous, host_nonce: [7; 32], guest_nonce: [8; 32] };
+            Session { purpose: Purpose::Rendezvous, host_nonce: [7; 32], peer_nonce: [8; 32] };
         let frame = session.claim(&secret("s"), &claims());
         let accepts = |frame: &_, purpose, nonce: &_| {
             read_claim(frame, &secret("s"), purpose, nonce).is_some()
@@ -315,7 +313,7 @@ mod tests {
     #[test]
     fn verdicts_are_proven_too() {
         let session =
-            Session { purpose: Purpose::Rendezvous, host_nonce: [7; 32], guest_nonce: [8; 32] };
+            Session { purpose: Purpose::Rendezvous, host_nonce: [7; 32], peer_nonce: [8; 32] };
         for refusal in [None, Some("no")] {
             let frame = session.verdict(&secret("s"), refusal);
             let (head, text) = frame.split_first_chunk::<VERDICT_BYTES>().unwrap();

@@ -1,21 +1,21 @@
-//! How the processes of a job find each other: one door at rank 0, at which every rank proves that
-//! it knows the job's secret.
+//! How the processes of a job find each other: one listener at rank 0, at which every rank proves
+//! that it knows the job's secret.
 //!
 //! A rank says which rank of how many it is, of which job and build, and a fingerprint of its
 //! configuration. Whoever does not fit is refused by name; a mistake that leaves the job no way to
-//! start ends it for all ranks at once, with the culprit's name. Strangers are dropped, counted and
-//! never answered. When all are there, rank 0 gives everybody the table of who is where; its
-//! connections stay open as the control channel, and the door stays too, to tell latecomers why
-//! they are not let in.
+//! start ends it for all ranks at once, with the culprit's name. Unauthenticated peers are dropped,
+//! counted and never answered. When all are there, rank 0 gives everybody the table of who is
+//! where; its connections stay open as the control channel, and the listener stays too, to tell
+//! latecomers why they are not let in.
 
-pub mod door;
+pub mod dial;
 mod enter;
 mod gather;
 pub mod handshake;
+pub mod listener;
 mod machine;
 pub mod proof;
 pub mod trust;
-pub mod visit;
 mod waiting;
 
 use crate::error::{CommError, Result};
@@ -26,8 +26,8 @@ use crate::transport::tcp::control_frame::{FrameReader, PeerAddress};
 use crate::transport::tcp::health::{Health, Link};
 use crate::transport::tcp::mesh::Meeting;
 use crate::transport::tcp::{Parts, TcpTransport};
-use door::Door;
 use handshake::Claims;
+use listener::Listener;
 use proof::Secret;
 use sha2::{Digest as _, Sha256};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -49,8 +49,8 @@ pub struct Deadlines {
     pub heartbeat: Duration,
     /// Without a sign of life, a rank counts as stopped.
     pub silence: Duration,
-    /// For somebody who has connected to prove who it is, and for one answer of a door.
-    pub guest: Duration,
+    /// For somebody who has connected to prove who it is, and for one answer of a listener.
+    pub handshake: Duration,
     /// Between two words about a rank that others wait for, as it does something long.
     pub notice: Duration,
 }
@@ -65,7 +65,7 @@ impl Default for Deadlines {
             operation: Duration::from_secs(120),
             heartbeat: Duration::from_secs(1),
             silence: Duration::from_secs(5),
-            guest: Duration::from_secs(5),
+            handshake: Duration::from_secs(5),
             notice: Duration::from_secs(30),
         }
     }
@@ -128,7 +128,7 @@ struct Joined {
     readers: Vec<FrameReader>,
     rank_0: IpAddr,
     data_listener: TcpListener,
-    door: Option<Door>,
+    listener: Option<Listener>,
 }
 
 /// Joins this process's job: returns when all ranks are there and connected.
@@ -153,7 +153,7 @@ pub fn join(options: &JoinOptions) -> Result<Arc<TcpTransport>> {
     connect(options, &keys, joined, remarks)
 }
 
-/// What a process has to show at a door.
+/// What a process has to show at a listener.
 #[derive(Debug, Clone)]
 pub struct Keys {
     /// The job's secret.
@@ -196,13 +196,13 @@ fn connect(
     joined: Joined,
     remarks: Vec<Remark>,
 ) -> Result<Arc<TcpTransport>> {
-    let Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, door } = joined;
+    let Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, listener } = joined;
     let (rank, deadlines) = (options.launch.rank, options.deadlines);
     let health = Arc::new(Health::new(rank, peers.len(), links, deadlines.heartbeat)?);
     // Only rank 0 has something to say while the job runs.
     let notice =
         options.notice.clone().filter(|_| rank == Rank(0)).map(without_waiting).transpose()?;
-    let thread = ControlThread::new(Arc::clone(&health), deadlines, readers, door, notice);
+    let thread = ControlThread::new(Arc::clone(&health), deadlines, readers, listener, notice);
     let control = std::thread::Builder::new()
         .name("comm-control".into())
         .spawn(|| thread.run())
@@ -228,7 +228,7 @@ fn connect(
         epoch,
         job_hash: options.claims().job_hash,
         longest: deadlines.rendezvous.min(Duration::from_secs(30)),
-        patience: deadlines.guest,
+        patience: deadlines.handshake,
     };
     match meeting.meet() {
         Ok(streams) => health.set_data(streams),

@@ -3,7 +3,7 @@
 //! Both sides give a random number; each answers with HMAC-SHA256, keyed by the secret, over its
 //! role, what the connection is for, both numbers and everything it claims. Whoever listens in
 //! learns nothing that could be used again; role and purpose keep an answer from being played back
-//! to the other side or to another door.
+//! to the other side or to another listener.
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::SecretSource;
@@ -108,7 +108,7 @@ impl Secret {
 #[repr(u8)]
 pub enum Role {
     /// The side that has connected.
-    Guest = 1,
+    Peer = 1,
     /// The side that has listened.
     Host = 2,
 }
@@ -178,15 +178,15 @@ mod tests {
 
     #[test]
     fn a_proof_fits_one_secret_one_role_and_one_set_of_words() {
-        let tag = secret("a").tag(Role::Guest, &[b"one", b"two"]);
-        assert!(secret("a").accepts(Role::Guest, &[b"one", b"two"], &tag));
-        assert!(!secret("b").accepts(Role::Guest, &[b"one", b"two"], &tag));
+        let tag = secret("a").tag(Role::Peer, &[b"one", b"two"]);
+        assert!(secret("a").accepts(Role::Peer, &[b"one", b"two"], &tag));
+        assert!(!secret("b").accepts(Role::Peer, &[b"one", b"two"], &tag));
         assert!(!secret("a").accepts(Role::Host, &[b"one", b"two"], &tag));
         assert!(
-            !secret("a").accepts(Role::Guest, &[b"onet", b"wo"], &tag),
+            !secret("a").accepts(Role::Peer, &[b"onet", b"wo"], &tag),
             "lengths are part of the words"
         );
-        assert!(!secret("a").accepts(Role::Guest, &[b"one", b"two"], &tag[..31]));
+        assert!(!secret("a").accepts(Role::Peer, &[b"one", b"two"], &tag[..31]));
     }
 
     #[test]

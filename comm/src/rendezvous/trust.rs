@@ -184,10 +184,10 @@ mod tests {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             // A machine may have no IPv6.
             let Ok(listener) = TcpListener::bind(address) else { continue };
-            let guest = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let host = listener.accept().unwrap().0;
             assert_eq!(
-                (owner_of_peer(&guest), owner_of_peer(&host)),
+                (owner_of_peer(&peer), owner_of_peer(&host)),
                 (Some(own), Some(own)),
                 "{address}"
             );
@@ -205,10 +205,10 @@ mod tests {
                      1: 0100007F:C1B2 0100007F:7389 01 00000000:00000000 00:00000000 00000000 \
                      65534        0 2 1 0\n";
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let (host, guest) = (address(0x7389), address(0xc1b2));
+        let (host, peer) = (address(0x7389), address(0xc1b2));
         if cfg!(target_endian = "little") {
-            assert_eq!(owner_in(table, guest, host), Some(65534));
-            assert_eq!(owner_in(table, host, guest), Some(1000));
+            assert_eq!(owner_in(table, peer, host), Some(65534));
+            assert_eq!(owner_in(table, host, peer), Some(1000));
         }
         assert_eq!(owner_in(table, address(1), host), None);
     }

@@ -4,16 +4,16 @@
 //! from the seed, so the example `sim_replay` plays any case that a test has printed.
 
 pub mod collectives;
+pub mod fault;
 pub mod messages;
-pub mod mistake;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use fault::{Fault, Faulty};
 use headlong_comm::transport::Transport;
 use headlong_comm::transport::sim::{FaultPlan, Mutation, Random, Report, SimOptions, World};
 use headlong_comm::{CommError, Rank, Topology};
-use mistake::{Mistake, Mistaken};
 
 /// How a rank may end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,11 +50,11 @@ pub struct Job {
 #[allow(dead_code, reason = "used by the example alone")]
 pub const JOBS: &[Job] = &[messages::JOB, collectives::JOB];
 
-/// A mistake, in the transport or in its caller.
+/// A fault, in the transport or in its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrong {
     Transport(Mutation),
-    Caller(Mistake),
+    Caller(Fault),
 }
 
 impl Wrong {
@@ -62,7 +62,7 @@ impl Wrong {
     pub fn name(self) -> String {
         match self {
             Wrong::Transport(mutation) => format!("{mutation:?}"),
-            Wrong::Caller(mistake) => format!("{mistake:?}"),
+            Wrong::Caller(fault) => format!("{fault:?}"),
         }
     }
 
@@ -70,7 +70,7 @@ impl Wrong {
     #[allow(dead_code, reason = "used by the example alone")]
     pub fn all() -> impl Iterator<Item = Wrong> {
         let transport = Mutation::ALL.into_iter().map(Wrong::Transport);
-        transport.chain(mistake::ALL.into_iter().map(Wrong::Caller))
+        transport.chain(fault::ALL.into_iter().map(Wrong::Caller))
     }
 }
 
@@ -99,7 +99,7 @@ impl Case {
         Self { job, seed, faulty, wrong: None, topology, own_failure }
     }
 
-    /// The same case with a mistake.
+    /// The same case with a fault.
     pub fn with(mut self, wrong: Wrong) -> Self {
         self.wrong = Some(wrong);
         self
@@ -108,9 +108,7 @@ impl Case {
     /// What one rank does.
     pub fn body(&self, end: Arc<dyn Transport>) -> Result<(), Failure> {
         match self.wrong {
-            Some(Wrong::Caller(mistake)) => {
-                (self.job.body)(self, Arc::new(Mistaken::new(end, mistake)))
-            }
+            Some(Wrong::Caller(fault)) => (self.job.body)(self, Arc::new(Faulty::new(end, fault))),
             _ => (self.job.body)(self, end),
         }
     }
@@ -169,7 +167,7 @@ impl Case {
     pub fn command(&self) -> String {
         let faulty = if self.faulty { " --faulty" } else { "" };
         let mutation =
-            self.wrong.map_or(String::new(), |wrong| format!(" --mistake {}", wrong.name()));
+            self.wrong.map_or(String::new(), |wrong| format!(" --fault {}", wrong.name()));
         let (job, seed) = (self.job.name, self.seed);
         format!(
             "cargo run --release -p headlong-comm --example sim_replay -- --job {job} --seed \
@@ -245,7 +243,7 @@ pub fn run_all(
     halves.into_iter().flat_map(|half| half.unwrap_or_else(|wrong| panic!("{wrong}"))).collect()
 }
 
-/// Some seed shows that a mistake has been made.
+/// Some seed shows that a fault has been made.
 ///
 /// # Panics
 /// When none does.

@@ -53,7 +53,7 @@ pub fn deadlines() -> Deadlines {
         operation: Duration::from_secs(10),
         heartbeat: Duration::from_millis(100),
         silence: Duration::from_millis(1500),
-        guest: Duration::from_secs(2),
+        handshake: Duration::from_secs(2),
         ..Deadlines::default()
     }
 }

@@ -13,7 +13,7 @@
 use super::arena::Arena;
 use super::choose::{Choice, choose};
 use super::endpoint_info::{EndpointInfo, end, exchange};
-use super::hub::{Hub, Tickets};
+use super::hub::{Hub, SignalReceives};
 use super::layout::{FLAG_BYTES, Far, Layout, Near};
 use super::link::Link;
 use super::nic::{
@@ -152,7 +152,7 @@ fn crossed_rails(
 pub(super) struct Site {
     pairs: Vec<Box<dyn QueuePair>>,
     queue: Arc<dyn CompletionQueue>,
-    tickets: Option<Tickets>,
+    receives: Option<SignalReceives>,
     slots: Option<Arena>,
     flags: Option<Arena>,
     nic: Arc<dyn Nic>,
@@ -185,11 +185,11 @@ impl Site {
         let flags = Arena::new(&*nic, peers * FLAG_BYTES, access).map_err(about_memory)?;
         let completions = peers * layout.max_sends() + 2 * peers * layout.max_receives() + 16;
         let queue = nic.completion_queue(completions as u32)?;
-        let tickets = Tickets::new(&*nic, peers.max(1) * layout.max_receives())?;
+        let receives = SignalReceives::new(&*nic, peers.max(1) * layout.max_receives())?;
         let options = QueuePairOptions {
             sends: &queue,
             receives: &queue,
-            shared: Some(&tickets.queue),
+            shared: Some(&receives.queue),
             max_sends: layout.max_sends() as u32,
             max_receives: 0,
             max_segments: 1,
@@ -203,8 +203,8 @@ impl Site {
         };
         let pairs = (0..peers).map(|_| pair()).collect::<NicResult<_>>()?;
         let first_packet = first_packet();
-        let (slots, flags, tickets) = (Some(slots), Some(flags), Some(tickets));
-        Ok(Self { nic, choice, slots, flags, queue, tickets, pairs, first_packet })
+        let (slots, flags, receives) = (Some(slots), Some(flags), Some(receives));
+        Ok(Self { nic, choice, slots, flags, queue, receives, pairs, first_packet })
     }
 
     /// What peer number `index` is told.
@@ -266,7 +266,7 @@ impl Site {
         Ok(Hub {
             links,
             queue: Arc::clone(&self.queue),
-            tickets: self.tickets.take().expect(there),
+            receives: self.receives.take().expect(there),
             slots: Arc::new(self.slots.take().expect(there)),
             flags: self.flags.take().expect(there),
             nic: Arc::clone(&self.nic),

@@ -11,8 +11,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"hlv1");
 pub struct StripHeader {
     /// The message.
     pub head: Head,
-    /// Number of this strip on its way, from 0: slot `ticket % slots`.
-    pub ticket: u64,
+    /// Number of this strip on its way, from 0: slot `number % slots`.
+    pub number: u64,
     /// Where in the message its bytes belong.
     pub offset: u64,
     /// Its bytes.
@@ -24,7 +24,7 @@ pub struct StripHeader {
 impl StripHeader {
     /// As it travels.
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
-        let Self { head, ticket, offset, bytes, given_back } = self;
+        let Self { head, number, offset, bytes, given_back } = self;
         let mut out = [0; HEADER_BYTES];
         let mut put = |at: usize, field: &[u8]| out[at..at + field.len()].copy_from_slice(field);
         put(0, &MAGIC.to_le_bytes());
@@ -33,7 +33,7 @@ impl StripHeader {
         put(16, &head.step.to_le_bytes());
         put(20, &head.fingerprint.to_le_bytes());
         put(24, &head.length.to_le_bytes());
-        put(32, &ticket.to_le_bytes());
+        put(32, &number.to_le_bytes());
         put(40, &offset.to_le_bytes());
         put(48, &bytes.to_le_bytes());
         put(52, &given_back.to_le_bytes());
@@ -55,7 +55,7 @@ impl StripHeader {
         };
         (word(0) == MAGIC).then_some(Self {
             head,
-            ticket: long(32),
+            number: long(32),
             offset: long(40),
             bytes: word(48),
             given_back: word(52),
@@ -71,7 +71,7 @@ mod tests {
     fn a_header_travels_whole() {
         let head = Head { epoch: 1, sequence: 2 << 40, step: 3, fingerprint: 4, length: 5 << 33 };
         let header =
-            StripHeader { head, ticket: 6 << 35, offset: 7 << 34, bytes: 8, given_back: 9 };
+            StripHeader { head, number: 6 << 35, offset: 7 << 34, bytes: 8, given_back: 9 };
         assert_eq!(StripHeader::from_bytes(&header.to_bytes()), Some(header));
         assert_eq!(&header.to_bytes()[..4], b"hlv1");
         assert_eq!(StripHeader::from_bytes(&[0; HEADER_BYTES]), None);

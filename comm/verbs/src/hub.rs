@@ -19,7 +19,7 @@ const LOOKS_PER_EVENT: u32 = 256;
 pub(super) struct Hub {
     pub(super) links: Vec<Link>,
     pub(super) queue: Arc<dyn CompletionQueue>,
-    pub(super) tickets: Tickets,
+    pub(super) receives: SignalReceives,
     pub(super) slots: Arc<Arena>,
     pub(super) flags: Arena,
     pub(super) nic: Arc<dyn Nic>,
@@ -29,14 +29,14 @@ pub(super) struct Hub {
 }
 
 /// Receives that take peers' signals, for all links together.
-pub(super) struct Tickets {
+pub(super) struct SignalReceives {
     pub(super) queue: Arc<dyn ReceiveQueue>,
     /// Posted again together.
     pub(super) batch: Vec<Receive>,
     used: usize,
 }
 
-impl Tickets {
+impl SignalReceives {
     /// Enough for `most` signals on the way, posted.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Hub {
                     link.complete(near, completion);
                 }
                 if matches!(completion.kind, super::nic::CompletionKind::Immediate(_)) {
-                    self.tickets.used()?;
+                    self.receives.used()?;
                 }
             }
             if taken < AT_ONCE {

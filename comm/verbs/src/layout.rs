@@ -43,24 +43,24 @@ impl Layout {
     }
 
     /// The slot of a strip.
-    pub(super) fn slot(&self, ticket: u64) -> usize {
-        (ticket % self.slots as u64) as usize
+    pub(super) fn slot(&self, number: u64) -> usize {
+        (number % self.slots as u64) as usize
     }
 
     /// Where a strip is sent from.
-    pub(super) fn send(&self, ticket: u64) -> usize {
-        self.base + self.slot(ticket) * self.stride()
+    pub(super) fn send(&self, number: u64) -> usize {
+        self.base + self.slot(number) * self.stride()
     }
 
     /// Where a strip comes.
-    pub(super) fn receive(&self, ticket: u64) -> usize {
-        self.base + (self.slots + self.slot(ticket)) * self.stride()
+    pub(super) fn receive(&self, number: u64) -> usize {
+        self.base + (self.slots + self.slot(number)) * self.stride()
     }
 
     /// Where a strip comes at the peer, whose first slot to receive in is `first`.
-    pub(super) fn remote(&self, first: Remote, ticket: u64) -> Remote {
+    pub(super) fn remote(&self, first: Remote, number: u64) -> Remote {
         Remote {
-            address: first.address + (self.slot(ticket) * self.stride()) as u64,
+            address: first.address + (self.slot(number) * self.stride()) as u64,
             key: first.key,
         }
     }

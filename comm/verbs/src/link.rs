@@ -101,19 +101,19 @@ impl Link {
         if !self.has_room() {
             return Ok(false);
         }
-        let (head, ticket, given_back) = (*head, self.flow.sent, self.flow.taken as u32);
+        let (head, number, given_back) = (*head, self.flow.sent, self.flow.taken as u32);
         let header = StripHeader {
             head,
-            ticket,
+            number,
             offset: offset as u64,
             bytes: bytes.len() as u32,
             given_back,
         };
-        let at = self.layout.send(ticket);
+        let at = self.layout.send(number);
         near.slots.write(at, &header.to_bytes());
         near.slots.write(at + HEADER_BYTES, bytes);
-        let slot = self.layout.slot(ticket);
-        match self.chains.post_strip(slot, bytes.len() as u32, (ticket + 1) as u32) {
+        let slot = self.layout.slot(number);
+        match self.chains.post_strip(slot, bytes.len() as u32, (number + 1) as u32) {
             Ok(()) => self.flow.note_sent(),
             Err(NicError::Full(_)) => return Ok(false),
             Err(error) => {
@@ -135,7 +135,7 @@ impl Link {
             return Ok(None);
         }
         let fits = |header: &StripHeader| {
-            header.ticket == self.flow.taken && header.bytes as usize <= self.layout.capacity
+            header.number == self.flow.taken && header.bytes as usize <= self.layout.capacity
         };
         let Some(header) = self.header(near, self.flow.taken).filter(fits) else {
             let what =
@@ -145,9 +145,9 @@ impl Link {
         Ok(Some((header, self.layout.receive(self.flow.taken) + HEADER_BYTES)))
     }
 
-    pub(super) fn header(&self, near: Near<'_>, ticket: u64) -> Option<StripHeader> {
+    pub(super) fn header(&self, near: Near<'_>, number: u64) -> Option<StripHeader> {
         let mut bytes = [0; HEADER_BYTES];
-        near.slots.read(self.layout.receive(ticket), &mut bytes);
+        near.slots.read(self.layout.receive(number), &mut bytes);
         StripHeader::from_bytes(&bytes)
     }
 

@@ -51,12 +51,12 @@ fn try_claim(bytes: &[u8], purpose: Purpose) {
     // Whatever it is, it is not proven; but for a chance of one in 2^256.
     assert!(read_claim(&fixed(bytes), &SECRET, purpose, &host_nonce).is_none());
     let words: [u8; 256] = fixed(bytes);
-    let guest_nonce = [9; 32];
-    let tag = SECRET.tag(Role::Guest, &[&[purpose as u8], &host_nonce, &guest_nonce, &words]);
-    let frame: [u8; CLAIM_BYTES] = fixed(&[&MAGIC[..], &guest_nonce, &words, &tag].concat());
+    let peer_nonce = [9; 32];
+    let tag = SECRET.tag(Role::Peer, &[&[purpose as u8], &host_nonce, &peer_nonce, &words]);
+    let frame: [u8; CLAIM_BYTES] = fixed(&[&MAGIC[..], &peer_nonce, &words, &tag].concat());
     let (session, claims) =
         read_claim(&frame, &SECRET, purpose, &host_nonce).expect("the proof fits");
-    assert_eq!(session.guest_nonce, guest_nonce);
+    assert_eq!(session.peer_nonce, peer_nonce);
     for text in [&claims.job, &claims.build] {
         assert!(!text.contains(char::is_control), "{text:?}");
     }
@@ -68,7 +68,7 @@ fn try_claim(bytes: &[u8], purpose: Purpose) {
 }
 
 fn try_verdict(bytes: &[u8], purpose: Purpose) {
-    let session = Session { purpose, host_nonce: [7; 32], guest_nonce: [9; 32] };
+    let session = Session { purpose, host_nonce: [7; 32], peer_nonce: [9; 32] };
     let head: [u8; VERDICT_BYTES] = fixed(bytes);
     let text = bytes.get(VERDICT_BYTES..).unwrap_or_default();
     if let Some(length) = Session::verdict_text_length(&head) {

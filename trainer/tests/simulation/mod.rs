@@ -2,11 +2,13 @@
 //! played again.
 //!
 //! A case is a seed, with a fault or without: ranks, nodes, model, optimiser, partition, exchange,
-//! schedule, weather and fault all follow from it. Each rank reads its own data, as processes do.
+//! schedule, network model and fault all follow from it. Each rank reads its own data, as processes
+//! do.
 
-#[path = "../../../comm/tests/sim_cases/mistake.rs"]
-pub mod mistake;
+#[path = "../../../comm/tests/sim_cases/fault.rs"]
+pub mod fault;
 
+use fault::{Fault, Faulty};
 use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options};
 use headlong::iteration::worker::StepRates;
@@ -17,7 +19,6 @@ use headlong_comm::{AllReduce, CommError, CommOptions, Communicator, Rank, Topol
 use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
 use headlong_embedding::{Registry, TableSpec};
 use headlong_reader::{Batch, Jagged};
-use mistake::{Mistake, Mistaken};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,11 +33,11 @@ const STEPS: u64 = 3;
 /// many.
 const EXCHANGES: [u64; 2] = [36, 110];
 
-/// A mistake, in the transport or in its caller.
+/// A fault, in the transport or in its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrong {
     Transport(Mutation),
-    Caller(Mistake),
+    Caller(Fault),
 }
 
 impl Wrong {
@@ -44,7 +45,7 @@ impl Wrong {
     pub fn name(self) -> String {
         match self {
             Wrong::Transport(mutation) => format!("{mutation:?}"),
-            Wrong::Caller(mistake) => format!("{mistake:?}"),
+            Wrong::Caller(fault) => format!("{fault:?}"),
         }
     }
 
@@ -52,7 +53,7 @@ impl Wrong {
     #[allow(dead_code, reason = "used by the example alone")]
     pub fn all() -> impl Iterator<Item = Wrong> {
         let transport = Mutation::ALL.into_iter().map(Wrong::Transport);
-        transport.chain(mistake::ALL.into_iter().map(Wrong::Caller))
+        transport.chain(fault::ALL.into_iter().map(Wrong::Caller))
     }
 }
 
@@ -129,7 +130,7 @@ impl Case {
         }
     }
 
-    /// The same case with a mistake.
+    /// The same case with a fault.
     pub fn with(mut self, wrong: Wrong) -> Self {
         self.wrong = Some(wrong);
         self
@@ -139,8 +140,7 @@ impl Case {
     #[allow(dead_code, reason = "not used by the example")]
     pub fn command(&self) -> String {
         let faulty = if self.faulty { " --faulty" } else { "" };
-        let wrong =
-            self.wrong.map_or(String::new(), |wrong| format!(" --mistake {}", wrong.name()));
+        let wrong = self.wrong.map_or(String::new(), |wrong| format!(" --fault {}", wrong.name()));
         let seed = self.seed;
         format!(
             "cargo run --release -p headlong --example simulated_run -- --seed \
@@ -196,7 +196,7 @@ impl Case {
     ) -> headlong::Result<Trained> {
         let rank = end.rank().0;
         let end = match self.wrong {
-            Some(Wrong::Caller(mistake)) => Arc::new(Mistaken::new(end, mistake)),
+            Some(Wrong::Caller(fault)) => Arc::new(Faulty::new(end, fault)),
             _ => end,
         };
         let options = CommOptions {

@@ -199,7 +199,7 @@ pub const ENVIRONMENT_READERS: &[Exception] = &[
 /// Functions of `comm` with a wait that ends for a reason that `waits` cannot read.
 pub const ENDLESS_WAITS: &[Exception] = &[
     only(
-        "comm/src/rendezvous/door.rs::accept",
+        "comm/src/rendezvous/listener.rs::accept",
         "the listener does not block: nobody there is an answer",
     ),
     only(

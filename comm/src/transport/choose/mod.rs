@@ -19,7 +19,7 @@ pub use table::Row;
 
 use super::Transport;
 use super::paths::{Path, PathTransport, Silent, name_of};
-use super::shm::{self, Guest, Neighbourhood, Offer};
+use super::shm::{self, Attachment, Neighbourhood, Offer};
 use super::tcp::TcpTransport;
 use crate::error::{CommError, Result};
 use crate::readable::readable;
@@ -149,13 +149,13 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
     if name == "tcp" {
         return Ok(Chosen { transport: control, rows });
     }
-    let Neighbourhood { mut paths, bell } =
-        near.unwrap_or_else(|| Neighbourhood { paths: Vec::new(), bell: Box::new(Silent) });
+    let Neighbourhood { mut paths, doorbell } =
+        near.unwrap_or_else(|| Neighbourhood { paths: Vec::new(), doorbell: Box::new(Silent) });
     if let (true, Some(network)) = (decision.uses_verbs(), options.network) {
         paths.extend(network.connect(&control, &decision.verbs_peers(control.rank()))?);
     }
     let transport =
-        PathTransport::new(control, paths, bell)?.with_common(name, decision.in_place_bytes());
+        PathTransport::new(control, paths, doorbell)?.with_common(name, decision.in_place_bytes());
     Ok(Chosen { transport: Arc::new(transport), rows })
 }
 
@@ -200,14 +200,15 @@ fn meet(
     let is_alone = topology.node_size(topology.node_of(control.rank())) == 1;
     let table = shm::Table::new(control, offers);
     // Whoever cannot reach its host says so before the host waits for it.
-    let guest = (!is_alone).then(|| table.approach(host));
-    let approached: Verdict = match &guest {
-        Some(Guest::Away(reason)) => Err(reason.clone()),
+    let attachment = (!is_alone).then(|| table.approach(host));
+    let approached: Verdict = match &attachment {
+        Some(Attachment::Away(reason)) => Err(reason.clone()),
         _ => Ok(()),
     };
     let approached = by_node(topology, &tell_all(control, &approached)?);
     let own = topology.node_of(control.rank());
-    let met = guest.filter(|_| approached[own].is_ok()).map(|guest| table.meet(guest));
+    let met =
+        attachment.filter(|_| approached[own].is_ok()).map(|attachment| table.meet(attachment));
     let took: Verdict = match &met {
         Some(Err(reason)) => Err(reason.clone()),
         _ => Ok(()),

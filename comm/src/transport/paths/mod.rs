@@ -1,5 +1,5 @@
-//! Several ways at once: each peer is reached by the best [`Path`] there is, and one engine drives
-//! them all.
+//! Several ways at once: each peer is reached by the best [`Path`] there is, and one progress loop
+//! drives them all.
 //!
 //! A job of processes always has its TCP transport: the control plane, by which ranks hear of
 //! failures, and the path of last resort. [`PathTransport`] stands on it and carries the payload
@@ -7,15 +7,15 @@
 //!
 //! **What a path is.** Both directions between this rank and one peer. Messages of one direction
 //! are whole, in order, and carry their [`Head`]: a receiver that expects another one is told what
-//! it has found. A path never blocks and never waits; who waits is the engine, for all paths of a
-//! step together. Only one thread at a time calls it.
+//! it has found. A path never blocks and never waits; who waits is the progress loop, for all paths
+//! of a step together. Only one thread at a time calls it.
 //!
 //! **What it may keep.** Once [`Path::send`] has said [`Progress::Done`], the caller's bytes are
 //! its own again; what the path has copied may still be on its way. A rank that has said goodbye to
 //! everybody drops its paths.
 
-mod engine;
 pub mod memory;
+mod progress_loop;
 mod tcp;
 mod transport;
 mod waiting;
@@ -142,7 +142,7 @@ pub trait Path: Send {
         Ok(Progress::Done)
     }
 
-    /// Whether this rank's [`Bell`] rings when the peer has moved something. Where it does not,
+    /// Whether this rank's [`Doorbell`] rings when the peer has moved something. Where it does not,
     /// waiting is done in short naps.
     fn rings(&self) -> bool {
         false
@@ -164,29 +164,30 @@ pub trait Path: Send {
 
 /// What wakes a sleeping rank: its peers ring it after they have moved something, if it listens.
 ///
-/// The order that loses no wake-up: [`Bell::listen`], look at all paths once more, [`Bell::wait`].
-pub trait Bell: Send + Sync {
-    /// From now on, peers ring. Gives a ticket for [`Bell::wait`].
+/// The order that loses no wake-up: [`Doorbell::listen`], look at all paths once more,
+/// [`Doorbell::wait`].
+pub trait Doorbell: Send + Sync {
+    /// From now on, peers ring. Gives the count for [`Doorbell::wait`].
     fn listen(&self) -> u32;
 
-    /// Returns when somebody has rung since `ticket`, at the latest after `longest`; it may return
+    /// Returns when somebody has rung since `seen`, at the latest after `longest`; it may return
     /// earlier.
-    fn wait(&self, ticket: u32, longest: Duration);
+    fn wait(&self, seen: u32, longest: Duration);
 
     /// Peers need not ring any more.
     fn ignore(&self);
 }
 
-/// No bell: naps.
+/// No doorbell: naps.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 
-impl Bell for Silent {
+impl Doorbell for Silent {
     fn listen(&self) -> u32 {
         0
     }
 
-    fn wait(&self, _ticket: u32, longest: Duration) {
+    fn wait(&self, _seen: u32, longest: Duration) {
         std::thread::sleep(longest);
     }
 

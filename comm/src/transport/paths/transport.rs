@@ -1,8 +1,8 @@
 //! The transport over paths: payload on the best way to each peer, everything else over TCP.
 
-use super::engine::{Engine, Frame};
+use super::progress_loop::{Frame, ProgressLoop};
 use super::watch::Watch;
-use super::{Bell, Path, TcpPath};
+use super::{Doorbell, Path, TcpPath};
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
 use crate::transport::tcp::TcpTransport;
@@ -16,16 +16,16 @@ use std::time::Duration;
 pub struct PathTransport {
     _watch: Option<Watch>,
     control: Arc<TcpTransport>,
-    bell: Box<dyn Bell>,
-    engine: Arc<Mutex<Engine>>,
+    doorbell: Box<dyn Doorbell>,
+    progress: Arc<Mutex<ProgressLoop>>,
     name: &'static str,
     in_place_bytes: usize,
 }
 
 impl PathTransport {
-    /// Over `control`; peers that `paths` do not name are reached over its own connections. `bell`
-    /// is what those paths ring ([`Silent`](super::Silent), where none does). After this, nobody
-    /// else may exchange over `control`.
+    /// Over `control`; peers that `paths` do not name are reached over its own connections.
+    /// `doorbell` is what those paths ring ([`Silent`](super::Silent), where none does). After
+    /// this, nobody else may exchange over `control`.
     ///
     /// # Errors
     /// When the system gives no descriptors, or no thread.
@@ -35,7 +35,7 @@ impl PathTransport {
     pub fn new(
         control: Arc<TcpTransport>,
         paths: Vec<(Rank, Box<dyn Path>)>,
-        bell: Box<dyn Bell>,
+        doorbell: Box<dyn Doorbell>,
     ) -> Result<Self> {
         let (topology, rank) = (control.topology(), control.rank());
         let mut by_rank: Vec<Option<Box<dyn Path>>> = topology.ranks().map(|_| None).collect();
@@ -52,11 +52,11 @@ impl PathTransport {
             }
         }
         let name = name_of(by_rank.iter().flatten().map(|path| path.name()));
-        let engine = Engine::new(by_rank, topology.node_size(topology.node_of(rank)));
-        let is_watched = engine.is_watched();
-        let engine = Arc::new(Mutex::new(engine));
-        let watch = is_watched.then(|| Watch::start(&control, &engine)).transpose()?;
-        Ok(Self { _watch: watch, control, bell, engine, name, in_place_bytes: usize::MAX })
+        let progress = ProgressLoop::new(by_rank, topology.node_size(topology.node_of(rank)));
+        let is_watched = progress.is_watched();
+        let progress = Arc::new(Mutex::new(progress));
+        let watch = is_watched.then(|| Watch::start(&control, &progress)).transpose()?;
+        Ok(Self { _watch: watch, control, doorbell, progress, name, in_place_bytes: usize::MAX })
     }
 
     /// With what all ranks must see alike, although their own paths may differ: the name that
@@ -74,12 +74,12 @@ impl PathTransport {
     fn frame(&self) -> Frame<'_> {
         let (health, epoch, deadline) =
             (self.control.health(), self.control.epoch(), self.control.deadline());
-        Frame { health, bell: &*self.bell, epoch, deadline }
+        Frame { health, doorbell: &*self.doorbell, epoch, deadline }
     }
 
-    fn enter(&self) -> Result<MutexGuard<'_, Engine>> {
+    fn enter(&self) -> Result<MutexGuard<'_, ProgressLoop>> {
         self.control.check()?;
-        Ok(self.engine.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(self.progress.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

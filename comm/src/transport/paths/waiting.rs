@@ -1,7 +1,7 @@
 //! How a rank waits for its paths: it looks again for a moment, then offers its core to others,
 //! then sleeps.
 
-use super::Bell;
+use super::Doorbell;
 use std::time::{Duration, Instant};
 
 /// A rank looks again for at most this long before it sleeps: waking up costs about as much. Each
@@ -32,11 +32,11 @@ struct State {
     idle_since: Option<Instant>,
     looks: u32,
     nap: Duration,
-    /// The bell rings for us: what to wait for.
-    ticket: Option<u32>,
+    /// The doorbell rings for us: what to wait for.
+    seen: Option<u32>,
 }
 
-const AWAKE: State = State { idle_since: None, looks: 0, nap: NAPS.0, ticket: None };
+const AWAKE: State = State { idle_since: None, looks: 0, nap: NAPS.0, seen: None };
 
 /// What to do now that nothing has moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +55,9 @@ impl Waiting {
     }
 
     /// Something has moved.
-    pub fn moved(&mut self, bell: &dyn Bell) {
-        if self.now.ticket.is_some() {
-            bell.ignore();
+    pub fn moved(&mut self, doorbell: &dyn Doorbell) {
+        if self.now.seen.is_some() {
+            doorbell.ignore();
         }
         if self.now.idle_since.is_some() {
             self.spin = (self.spin * 2).min(SPIN.1);
@@ -66,8 +66,8 @@ impl Waiting {
     }
 
     /// Nothing has moved.
-    pub fn idle(&mut self, bell: &dyn Bell) -> Next {
-        if self.now.ticket.is_some() {
+    pub fn idle(&mut self, doorbell: &dyn Doorbell) -> Next {
+        if self.now.seen.is_some() {
             return Next::Sleep;
         }
         self.now.looks += 1;
@@ -82,18 +82,18 @@ impl Waiting {
         }
         let now = Instant::now();
         if now.duration_since(*self.now.idle_since.get_or_insert(now)) >= self.spin {
-            // One look more, after the bell has been told to ring: what came before the telling is
-            // seen by it.
-            self.now.ticket = Some(bell.listen());
+            // One look more, after the doorbell has been told to ring: what came before the telling
+            // is seen by it.
+            self.now.seen = Some(doorbell.listen());
         }
         Next::Look
     }
 
     /// Sleeps until somebody rings, or for a nap where not all of them would.
-    pub fn sleep(&mut self, bell: &dyn Bell, all_ring: bool, longest: Duration) {
-        let Some(ticket) = self.now.ticket.take() else { return };
+    pub fn sleep(&mut self, doorbell: &dyn Doorbell, all_ring: bool, longest: Duration) {
+        let Some(seen) = self.now.seen.take() else { return };
         let pause = if all_ring { LONGEST_SLEEP } else { self.now.nap };
-        bell.wait(ticket, pause.min(longest));
+        doorbell.wait(seen, pause.min(longest));
         self.spin = (self.spin / 2).max(SPIN.0);
         self.now = State { nap: (self.now.nap * 2).min(NAPS.1), ..AWAKE };
     }

@@ -1,7 +1,7 @@
 //! While a rank computes, nobody looks at its paths: a thread does, so that a card that breaks is
 //! an error at once, on all ranks, and not when the next exchange begins.
 
-use super::engine::Engine;
+use super::progress_loop::ProgressLoop;
 use crate::catch::catch;
 use crate::error::CommError;
 use crate::transport::Transport;
@@ -21,19 +21,20 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Looks at the paths of `engine`, and ends the job with what it finds broken.
+    /// Looks at the paths of `progress_loop`, and ends the job with what it finds broken.
     ///
     /// # Errors
     /// A thread that the system refuses.
     pub(super) fn start(
         control: &Arc<TcpTransport>,
-        engine: &Arc<Mutex<Engine>>,
+        progress: &Arc<Mutex<ProgressLoop>>,
     ) -> Result<Self, CommError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (control, engine, told) = (Arc::clone(control), Arc::clone(engine), Arc::clone(&stop));
+        let (control, progress, told) =
+            (Arc::clone(control), Arc::clone(progress), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name("paths-watch".into());
         let work = move || {
-            if let Err(reason) = catch("paths-watch", || watch(&control, &engine, &told)) {
+            if let Err(reason) = catch("paths-watch", || watch(&control, &progress, &told)) {
                 control.abort(CommError::Aborted { culprit: control.rank(), reason });
             }
         };
@@ -45,15 +46,15 @@ impl Watch {
     }
 }
 
-fn watch(control: &TcpTransport, engine: &Mutex<Engine>, stop: &AtomicBool) {
+fn watch(control: &TcpTransport, progress: &Mutex<ProgressLoop>, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire)
         && !control.health().has_failed()
         && !control.health().is_over()
     {
         std::thread::park_timeout(EVERY);
         // An exchange that runs looks itself, and holds the lock.
-        let Ok(mut engine) = engine.try_lock() else { continue };
-        if let Err(reason) = engine.watch() {
+        let Ok(mut progress) = progress.try_lock() else { continue };
+        if let Err(reason) = progress.watch() {
             let reason = format!("outside of any exchange: {reason}");
             control.abort(CommError::Aborted { culprit: control.rank(), reason });
         }

@@ -12,9 +12,9 @@ const LARGEST_RING: usize = 1 << 20;
 const HEAD: usize = 4096;
 /// Bytes of a header, and what messages are filled up to.
 pub const LINE: usize = 64;
-/// Bytes of a bell: it shares no cache line with another, nor a pair of lines that is fetched
+/// Bytes of a doorbell: it shares no cache line with another, nor a pair of lines that is fetched
 /// together.
-const BELL: usize = 128;
+const DOORBELL: usize = 128;
 /// Bytes of a pair's counters: the writer's and the reader's.
 pub const COUNTERS: usize = 256;
 
@@ -42,9 +42,9 @@ impl Layout {
         self.ring_bytes / 2 - LINE
     }
 
-    /// Where the bell of a rank lies, by its local index.
-    pub fn bell(&self, local: usize) -> usize {
-        HEAD + local * BELL
+    /// Where the doorbell of a rank lies, by its local index.
+    pub fn doorbell(&self, local: usize) -> usize {
+        HEAD + local * DOORBELL
     }
 
     /// Number of an ordered pair.
@@ -58,13 +58,13 @@ impl Layout {
 
     /// Where the counters of an ordered pair lie.
     pub fn counters(&self, from: usize, to: usize) -> usize {
-        self.bell(self.num_local) + self.pair(from, to) * COUNTERS
+        self.doorbell(self.num_local) + self.pair(from, to) * COUNTERS
     }
 
     /// Bytes before the first ring.
     pub fn control_bytes(&self) -> usize {
         let pairs = self.num_local * (self.num_local - 1);
-        (self.bell(self.num_local) + pairs * COUNTERS).next_multiple_of(PAGE)
+        (self.doorbell(self.num_local) + pairs * COUNTERS).next_multiple_of(PAGE)
     }
 
     /// Where the ring of an ordered pair lies.
@@ -92,11 +92,11 @@ mod tests {
             );
             let pairs = || (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
             let pairs = || pairs().filter(|(from, to)| from != to);
-            let bells = (0..ranks).map(|rank| (layout.bell(rank), BELL));
+            let doorbells = (0..ranks).map(|rank| (layout.doorbell(rank), DOORBELL));
             let counters = pairs().map(|(from, to)| (layout.counters(from, to), COUNTERS));
             let rings = pairs().map(|(from, to)| (layout.ring(from, to), layout.ring_bytes));
             let mut places: Vec<_> =
-                bells.chain(counters).chain(rings).chain([(0, HEAD)]).collect();
+                doorbells.chain(counters).chain(rings).chain([(0, HEAD)]).collect();
             places.sort_unstable();
             assert!(places.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{ranks} ranks");
             assert_eq!(places.last().map(|(start, len)| start + len), Some(layout.total_bytes()));

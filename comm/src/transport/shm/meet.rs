@@ -2,11 +2,11 @@
 //!
 //! The socket has an abstract, random name, which ends with its owner. Whoever connects must be a
 //! process of this user with the number that a rank of the node has told over the control plane,
-//! and prove the job's secret for this coming-together; the host proves it too, before its guest
-//! takes the memory.
+//! and prove the job's secret for this coming-together; the host proves it too, before its
+//! attachment takes the memory.
 
 use super::Neighbourhood;
-use super::bell::ShmBell;
+use super::doorbell::ShmDoorbell;
 use super::layout::Layout;
 use super::path::ShmPath;
 use super::segment::Segment;
@@ -50,7 +50,7 @@ pub struct Host {
 }
 
 /// This rank's side: the host's memory, a connection to it, or why there is neither.
-pub enum Guest {
+pub enum Attachment {
     /// The first rank of the node.
     Host(Host),
     /// Another one, connected.
@@ -120,21 +120,21 @@ impl<'a> Table<'a> {
     }
 
     /// Goes to the host, without waiting: who cannot reach it is known before anybody waits.
-    pub fn approach(&self, host: Option<Host>) -> Guest {
+    pub fn approach(&self, host: Option<Host>) -> Attachment {
         if let Some(host) = host {
-            return Guest::Host(host);
+            return Attachment::Host(host);
         }
         let first = self.neighbours()[0];
         match &self.offers[first.0].socket {
-            Err(reason) => Guest::Away(format!("{first}: {reason}")),
-            Ok(name) => match visit(name) {
+            Err(reason) => Attachment::Away(format!("{first}: {reason}")),
+            Ok(name) => match connect(name) {
                 Ok(stream) => {
                     match check_peer(&stream, |process| process == self.offers[first.0].process) {
-                        Ok(()) => Guest::Connected(stream),
-                        Err(reason) => Guest::Away(reason),
+                        Ok(()) => Attachment::Connected(stream),
+                        Err(reason) => Attachment::Away(reason),
                     }
                 }
-                Err(error) => Guest::Away(format!(
+                Err(error) => Attachment::Away(format!(
                     "it cannot reach the socket of {first} ({error}): are they in different \
                      containers or network namespaces?"
                 )),
@@ -146,11 +146,11 @@ impl<'a> Table<'a> {
     ///
     /// # Errors
     /// Why this rank cannot share memory with its node.
-    pub fn meet(&self, guest: Guest) -> Result<Neighbourhood, String> {
-        let segment = match guest {
-            Guest::Host(host) => self.hand_out(host)?,
-            Guest::Connected(stream) => self.take(&stream)?,
-            Guest::Away(reason) => return Err(reason),
+    pub fn meet(&self, attachment: Attachment) -> Result<Neighbourhood, String> {
+        let segment = match attachment {
+            Attachment::Host(host) => self.hand_out(host)?,
+            Attachment::Connected(stream) => self.take(&stream)?,
+            Attachment::Away(reason) => return Err(reason),
         };
         let segment = Arc::new(segment);
         let local = self.topology().local_index(self.me());
@@ -163,7 +163,7 @@ impl<'a> Table<'a> {
             ))
         };
         let paths = peers.map(path).collect::<Result<_, _>>()?;
-        Ok(Neighbourhood { paths, bell: Box::new(ShmBell::new(segment, local)) })
+        Ok(Neighbourhood { paths, doorbell: Box::new(ShmDoorbell::new(segment, local)) })
     }
 
     /// Gives the memory to every other rank of the node; all of them have connected already.
@@ -176,7 +176,7 @@ impl<'a> Table<'a> {
             }
             wait(&host.listener, Duration::from_millis(50));
             let Ok((stream, _)) = host.listener.accept() else { continue };
-            // Strangers are dropped without a word.
+            // Unauthenticated peers are dropped without a word.
             if let Some(rank) = self.serve(&stream, &host.segment) {
                 missing.retain(|other| *other != rank);
             }
@@ -194,11 +194,8 @@ impl<'a> Table<'a> {
         let mut claim = Claim::default();
         stream.read_exact(&mut claim.0).ok()?;
         let parts = claim.parts(&own, self.control.epoch());
-        let is_proven = self.secret().accepts(
-            Role::Guest,
-            &parts.each_ref().map(|part| &part[..]),
-            claim.tag(),
-        );
+        let is_proven =
+            self.secret().accepts(Role::Peer, &parts.each_ref().map(|part| &part[..]), claim.tag());
         let rank = Rank(claim.rank() as usize);
         if !is_proven || !self.neighbours()[1..].contains(&rank) {
             return None;
@@ -237,7 +234,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// What a guest says: its rank, its random number, its proof.
+/// What a attachment says: its rank, its random number, its proof.
 #[derive(Clone, Copy)]
 struct Claim([u8; 68]);
 
@@ -253,7 +250,7 @@ impl Claim {
         claim.0[..4].copy_from_slice(&(rank.0 as u32).to_le_bytes());
         claim.0[4..36].copy_from_slice(own);
         let tag =
-            secret.tag(Role::Guest, &claim.parts(theirs, epoch).each_ref().map(|part| &part[..]));
+            secret.tag(Role::Peer, &claim.parts(theirs, epoch).each_ref().map(|part| &part[..]));
         claim.0[36..].copy_from_slice(&tag);
         claim
     }
@@ -274,7 +271,7 @@ impl Claim {
 
 /// Connects without waiting longer than for one word. Any process of this machine can fill the
 /// queue of this socket, whose name is public: connecting must not block a rank.
-fn visit(name: &str) -> std::io::Result<UnixStream> {
+fn connect(name: &str) -> std::io::Result<UnixStream> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -7,35 +7,35 @@
 //! left after `kill -9` is nothing.
 //!
 //! ```text
-//! | what all must agree on | a bell for each rank | two counters for each ordered pair | a ring for each ordered pair |
+//! | what all must agree on | a doorbell for each rank | two counters for each ordered pair | a ring for each ordered pair |
 //! ```
 //!
 //! A message is a header of 64 bytes and its payload, in the ring from its sender to its receiver.
 //! Every ring is mapped twice, end to end, so that a message lies in one piece wherever it begins;
 //! long ones pass in chunks, while they are being written. A rank that waits looks again for a
-//! moment, then sleeps at its bell, which a peer rings only for those who listen.
+//! moment, then sleeps at its doorbell, which a peer rings only for those who listen.
 //!
 //! Whether a peer lives is the control plane's business: here nobody waits for anybody.
 
-mod bell;
+mod doorbell;
 mod layout;
 mod meet;
 mod path;
 mod ring;
 mod segment;
 
-pub use meet::{Guest, Host, Offer, Table, offer};
+pub use meet::{Attachment, Host, Offer, Table, offer};
 
-use super::paths::{Bell, Path};
+use super::paths::{Doorbell, Path};
 use crate::topology::Rank;
 
-/// What a rank has of its node: a path to each of the node's other ranks, and the bell that they
-/// ring.
+/// What a rank has of its node: a path to each of the node's other ranks, and the doorbell that
+/// they ring.
 pub struct Neighbourhood {
     /// The other ranks of the node.
     pub paths: Vec<(Rank, Box<dyn Path>)>,
-    /// This rank's bell.
-    pub bell: Box<dyn Bell>,
+    /// This rank's doorbell.
+    pub doorbell: Box<dyn Doorbell>,
 }
 
 /// The longest message that a rank of a node with so many shows where it lies.

@@ -1,6 +1,6 @@
 //! The path to a rank of the same node: two rings.
 
-use super::bell::ring;
+use super::doorbell::ring;
 use super::ring::{End, Moved};
 use super::segment::{Shared, order};
 use crate::transport::paths::{Head, Path, PathError, Progress};

@@ -149,11 +149,11 @@ impl Segment {
         unsafe { self.control.base.add(offset).cast().as_ref() }
     }
 
-    /// How often the bell of a rank has rung, and whether it listens.
-    pub fn bell(&self, local: usize) -> (&AtomicU32, &AtomicU32) {
-        let place = self.layout.bell(local);
+    /// How often the doorbell of a rank has rung, and whether it listens.
+    pub fn doorbell(&self, local: usize) -> (&AtomicU32, &AtomicU32) {
+        let place = self.layout.doorbell(local);
         assert!(local < self.layout.num_local, "a rank of the node");
-        // SAFETY: each bell has its own 128 bytes, of which these two words are used.
+        // SAFETY: each doorbell has its own 128 bytes, of which these two words are used.
         unsafe { (self.word(place), self.word(place + 4)) }
     }
 
@@ -281,7 +281,7 @@ fn agreement(layout: Layout, epoch: u32, fingerprint: [u8; 32]) -> Agreement {
     }
 }
 
-/// A segment that paths and bell share.
+/// A segment that paths and doorbell share.
 pub type Shared = Arc<Segment>;
 
 /// Orders what was written before it before what is read after it, for those who decide whether to

@@ -2,8 +2,8 @@
 
 use super::Mutation;
 use super::fault::{Fault, Moment};
+use super::model::Time;
 use super::state::{Event, Key, Phase, State, key};
-use super::weather::Time;
 use crate::error::CommError;
 use crate::topology::Rank;
 
@@ -35,7 +35,7 @@ impl State {
             self.trace.note(self.now, &[6, rank as u64], || format!("rank {rank} finds: {error}"));
             self.first_error = Some(error.clone());
             for other in (0..self.ranks.len()).filter(|&other| other != rank && !keeps) {
-                let time = self.now + self.weather.news(&mut self.random);
+                let time = self.now + self.model.news(&mut self.random);
                 self.schedule(time, Event::Learn { rank: other });
             }
         }
@@ -95,7 +95,7 @@ impl State {
         self.ranks[rank].view = Some(error.clone());
         self.finish(rank, Err(error));
         for seen_by in (0..self.ranks.len()).filter(|&other| other != rank && !silent) {
-            let time = self.now + self.weather.news(&mut self.random);
+            let time = self.now + self.model.news(&mut self.random);
             self.schedule(time, Event::Notice { gone: rank, seen_by });
         }
     }

@@ -29,11 +29,11 @@ mod buffers;
 mod end;
 mod failure;
 mod fault;
+mod model;
 mod network;
 mod random;
 mod state;
 mod trace;
-mod weather;
 mod wire;
 
 use std::sync::{Arc, Condvar, Mutex};

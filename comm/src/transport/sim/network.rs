@@ -2,9 +2,9 @@
 
 use super::Mutation;
 use super::fault::{Fault, Moment};
+use super::model::Time;
 use super::state::{Action, Event, Key, Pending, Phase, State, key};
 use super::trace::hash_bytes;
-use super::weather::Time;
 use super::wire::{Fate, Message};
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
@@ -99,8 +99,8 @@ impl State {
     fn send(&mut self, from: usize, pending: &Pending, index: usize) -> usize {
         let part = &pending.sends[index];
         let (to, len) = (part.to, part.source.len());
-        let chunks = self.weather.chunks(&mut self.random, len);
-        let eager = self.weather.is_eager(&mut self.random);
+        let chunks = self.model.chunks(&mut self.random, len);
+        let eager = self.model.is_eager(&mut self.random);
         let link = self.link(from, to);
         let number = link.messages;
         link.messages += 1;
@@ -123,7 +123,7 @@ impl State {
             events: chunks,
         });
         for chunk in 0..chunks {
-            let time = self.now + self.weather.rest(&mut self.random);
+            let time = self.now + self.model.rest(&mut self.random);
             self.schedule(time, Event::Leave { message, chunk });
         }
         message
@@ -162,8 +162,8 @@ impl State {
 
     /// When a chunk that leaves now arrives.
     fn arrival(&mut self, from: usize, to: usize) -> Time {
-        let mut arrival = self.now + self.weather.latency(&mut self.random, from, to);
-        let ordered = self.weather.ordered_links();
+        let mut arrival = self.now + self.model.latency(&mut self.random, from, to);
+        let ordered = self.model.ordered_links();
         let link = self.link(from, to);
         if ordered {
             arrival = arrival.max(link.last_arrival);
@@ -214,7 +214,7 @@ impl State {
             events: 1,
         });
         self.wire[copy].bytes.copy_from_slice(&bytes);
-        let time = self.now + self.weather.latency(&mut self.random, from, to);
+        let time = self.now + self.model.latency(&mut self.random, from, to);
         self.schedule(time, Event::Arrive { message: copy, chunk: 0 });
     }
 

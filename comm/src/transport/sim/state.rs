@@ -5,9 +5,9 @@ use std::collections::BinaryHeap;
 
 use super::buffers::{Source, Target};
 use super::fault::Fault;
+use super::model::{NetworkModel, Time};
 use super::random::Random;
 use super::trace::Trace;
-use super::weather::{Time, Weather};
 use super::wire::{Seen, Wire};
 use super::{Mutation, SimOptions};
 use crate::error::{CommError, Result};
@@ -176,7 +176,7 @@ pub(super) struct State {
     pub deadline: Time,
     pub mutation: Option<Mutation>,
     pub random: Random,
-    pub weather: Weather,
+    pub model: NetworkModel,
     pub ranks: Vec<RankState>,
     /// By sender × receivers + receiver.
     pub links: Vec<Link>,
@@ -200,13 +200,13 @@ impl State {
     /// A world in which every rank computes until its first call.
     pub fn new(num_ranks: usize, options: &SimOptions) -> Self {
         let mut random = Random::new(options.seed);
-        let weather = Weather::draw(&mut random, num_ranks);
+        let model = NetworkModel::draw(&mut random, num_ranks);
         let mut state = Self {
             now: 0,
             deadline: options.deadline.as_nanos() as Time,
             mutation: options.mutation,
             random,
-            weather,
+            model,
             ranks: (0..num_ranks).map(|_| RankState::new()).collect(),
             links: vec![Link::default(); num_ranks * num_ranks],
             wire: Wire::default(),
@@ -262,7 +262,7 @@ impl State {
 
     /// Lets a rank run: it makes its next call after the time it computes and stands still.
     pub fn run_until_next_call(&mut self, rank: usize) {
-        let compute = self.weather.compute(&mut self.random, rank);
+        let compute = self.model.compute(&mut self.random, rank);
         let next = self.ranks[rank].exchanges;
         let is_due = |fault: &&Fault| match fault {
             Fault::Stall { rank: who, exchange, .. } => who.0 == rank && *exchange == next,

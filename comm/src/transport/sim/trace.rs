@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::model::Time;
 use super::random::mix;
-use super::weather::Time;
 
 /// So many lines are kept.
 const LINES: usize = 400;

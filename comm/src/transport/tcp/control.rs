@@ -9,7 +9,7 @@ use super::control_frame::{Control, FrameReader};
 use super::health::Health;
 use crate::catch::catch;
 use crate::error::CommError;
-use crate::rendezvous::door::{Door, Proven};
+use crate::rendezvous::listener::{Listener, Proven};
 use crate::rendezvous::{Deadlines, Notice};
 use crate::topology::Rank;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,8 +35,8 @@ pub struct ControlThread {
     health: Arc<Health>,
     deadlines: Deadlines,
     lines: Vec<Line>,
-    /// Rank 0 keeps its door: whoever comes late learns why it is not let in.
-    door: Option<Door>,
+    /// Rank 0 keeps its listener: whoever comes late learns why it is not let in.
+    listener: Option<Listener>,
     suspicions: Vec<(Instant, CommError)>,
     next_heartbeat: Instant,
     /// When busy ranks were looked at last, those that were told, and how often their longest was
@@ -54,7 +54,7 @@ impl ControlThread {
         health: Arc<Health>,
         deadlines: Deadlines,
         readers: Vec<FrameReader>,
-        door: Option<Door>,
+        listener: Option<Listener>,
         notice: Option<Notice>,
     ) -> Self {
         let now = Instant::now();
@@ -64,7 +64,7 @@ impl ControlThread {
             health,
             deadlines,
             lines,
-            door,
+            listener,
             suspicions: Vec::new(),
             next_heartbeat: now,
             last_look: now,
@@ -113,7 +113,7 @@ impl ControlThread {
         let now = Instant::now();
         let due = self.suspicions.iter().map(|(due, _)| *due).chain([self.next_heartbeat]).min();
         let until_due = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now));
-        // A guest's deadline has to be looked at too.
+        // A peer's deadline has to be looked at too.
         until_due.clamp(Duration::from_millis(1), Duration::from_millis(250))
     }
 
@@ -128,8 +128,8 @@ impl ControlThread {
                 descriptors.push(PollFd::new(&link.stream, wanted));
             }
         }
-        if let Some(door) = &self.door {
-            door.descriptors(&mut descriptors);
+        if let Some(listener) = &self.listener {
+            listener.descriptors(&mut descriptors);
         }
         let time = Timespec {
             tv_sec: longest.as_secs() as i64,
@@ -263,10 +263,10 @@ impl ControlThread {
     }
 
     fn answer_door(&mut self) {
-        let Some(door) = &mut self.door else { return };
-        let Ok(proven) = door.turn() else { return };
-        for guest in proven {
-            door.answer(&guest, Some(&late_answer(&guest)));
+        let Some(listener) = &mut self.listener else { return };
+        let Ok(proven) = listener.turn() else { return };
+        for peer in proven {
+            listener.answer(&peer, Some(&late_answer(&peer)));
         }
     }
 
@@ -274,7 +274,7 @@ impl ControlThread {
     /// them back.
     fn leave(mut self) {
         let until = Instant::now() + LAST_WORDS;
-        self.door = None;
+        self.listener = None;
         let mut shut = vec![false; self.lines.len()];
         while Instant::now() < until && self.lines.iter().any(|line| !line.ended) {
             for ((link, line), shut) in
@@ -297,8 +297,8 @@ impl ControlThread {
     }
 }
 
-fn late_answer(guest: &Proven) -> String {
-    let claims = &guest.claims;
+fn late_answer(peer: &Proven) -> String {
+    let claims = &peer.claims;
     format!(
         "the job is running, all its ranks have come: a second rank {} (job `{}`) has no place in \
          it",

@@ -16,7 +16,7 @@ const MAX_FRAME: usize = 1 << 20;
 pub struct PeerAddress {
     /// Where rank 0 sees it; none for rank 0 itself, which everybody has found already.
     pub ip: Option<IpAddr>,
-    /// Port of its data door.
+    /// Port of its data listener.
     pub port: u16,
 }
 

@@ -1,12 +1,12 @@
-//! One connection for each pair of ranks: the higher rank visits, the lower one has a door.
+//! One connection for each pair of ranks: the higher rank dials, the lower one has a listener.
 
 use super::control_frame::PeerAddress;
 use super::health::Health;
 use crate::error::{CommError, Result};
 use crate::rendezvous::Keys;
-use crate::rendezvous::door::{Door, Proven};
+use crate::rendezvous::dial::Dial;
 use crate::rendezvous::handshake::{Claims, Purpose};
-use crate::rendezvous::visit::Visit;
+use crate::rendezvous::listener::{Listener, Proven};
 use crate::topology::Rank;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub struct Meeting<'a> {
     /// The state of the job: ends the meeting when somebody has failed.
     pub health: &'a Health,
-    /// This rank's data door.
+    /// This rank's data listener.
     pub listener: TcpListener,
     /// Who is where.
     pub peers: &'a [PeerAddress],
@@ -29,7 +29,7 @@ pub struct Meeting<'a> {
     pub job_hash: [u8; 32],
     /// Longest time for all of it.
     pub longest: Duration,
-    /// Longest wait for one guest or one answer.
+    /// Longest wait for one peer or one answer.
     pub patience: Duration,
 }
 
@@ -42,15 +42,15 @@ impl Meeting<'_> {
         let deadline = Instant::now() + self.longest;
         let mut streams: Vec<Option<TcpStream>> = self.peers.iter().map(|_| None).collect();
         for (rank, stream) in streams.iter_mut().enumerate().take(self.health.rank().0) {
-            *stream = Some(self.visit(rank, deadline)?);
+            *stream = Some(self.dial(rank, deadline)?);
         }
         self.receive(&mut streams, deadline)?;
         Ok(streams)
     }
 
-    fn visit(&self, rank: usize, deadline: Instant) -> Result<TcpStream> {
+    fn dial(&self, rank: usize, deadline: Instant) -> Result<TcpStream> {
         let peer = &self.peers[rank];
-        let visit = Visit {
+        let dial = Dial {
             host: &peer.ip.unwrap_or(self.rank_0).to_string(),
             port: peer.port,
             name: &format!("the data port of rank {rank}"),
@@ -67,7 +67,7 @@ impl Meeting<'_> {
             job_hash: self.job_hash,
             ..Claims::default()
         };
-        let welcome = visit.pay(&mut |_| Ok(claims.clone()), &|| self.health.check());
+        let welcome = dial.connect(&mut |_| Ok(claims.clone()), &|| self.health.check());
         let stream = welcome.map_err(|error| self.explain(error))?.stream;
         prepare(&stream)?;
         Ok(stream)
@@ -89,7 +89,7 @@ impl Meeting<'_> {
         let own = self.health.rank().0;
         let listener =
             self.listener.try_clone().map_err(|error| system("cloning a listener", &error))?;
-        let mut door = Door::new(listener, Purpose::Data, self.keys.clone(), self.patience)
+        let mut listener = Listener::new(listener, Purpose::Data, self.keys.clone(), self.patience)
             .map_err(|error| system("opening the data port", &error))?;
         while let Some(missing) = (own + 1..streams.len()).find(|rank| streams[*rank].is_none()) {
             self.health.check()?;
@@ -99,30 +99,35 @@ impl Meeting<'_> {
                 return Err(self.health.suspect(late));
             }
             self.health.note_waiting(Some(Rank(missing)));
-            door.wait(&[], Duration::from_millis(50));
-            for guest in door.turn()? {
-                self.admit(&door, guest, streams)?;
+            listener.wait(&[], Duration::from_millis(50));
+            for peer in listener.turn()? {
+                self.admit(&listener, peer, streams)?;
             }
         }
         self.health.note_waiting(None);
         Ok(())
     }
 
-    fn admit(&self, door: &Door, guest: Proven, streams: &mut [Option<TcpStream>]) -> Result<()> {
-        let claims = &guest.claims;
+    fn admit(
+        &self,
+        listener: &Listener,
+        peer: Proven,
+        streams: &mut [Option<TcpStream>],
+    ) -> Result<()> {
+        let claims = &peer.claims;
         let rank = claims.rank as usize;
         let expected =
             rank > self.health.rank().0 && rank < streams.len() && streams[rank].is_none();
         if !expected || claims.epoch != self.epoch || claims.job_hash != self.job_hash {
-            door.answer(
-                &guest,
+            listener.answer(
+                &peer,
                 Some("nobody expects this rank here: it is another job's, or too late"),
             );
             return Ok(());
         }
-        door.answer(&guest, None);
-        prepare(&guest.stream)?;
-        streams[rank] = Some(guest.stream);
+        listener.answer(&peer, None);
+        prepare(&peer.stream)?;
+        streams[rank] = Some(peer.stream);
         Ok(())
     }
 }

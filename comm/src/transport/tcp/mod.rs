@@ -8,12 +8,12 @@
 mod busy;
 pub mod control;
 pub mod control_frame;
-mod exchange;
 pub mod frame;
 #[cfg(test)]
 mod frames_from_anybody;
 pub mod health;
 pub mod mesh;
+mod progress_loop;
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::Remark;
@@ -21,8 +21,8 @@ use crate::rendezvous::Deadlines;
 use crate::rendezvous::proof::Secret;
 use crate::topology::{Rank, Topology};
 use crate::transport::{Incoming, Outgoing, StepId, Transport};
-use exchange::{Engine, Pace};
 use health::Health;
+use progress_loop::{Pace, ProgressLoop};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct TcpTransport {
     health: Arc<Health>,
     topology: Topology,
     pace: Pace,
-    engine: Mutex<Engine>,
+    progress: Mutex<ProgressLoop>,
     control: Mutex<Option<JoinHandle<()>>>,
     remarks: Vec<Remark>,
     secret: Secret,
@@ -61,8 +61,8 @@ impl TcpTransport {
     pub fn new(parts: Parts) -> Self {
         let Parts { health, topology, epoch, deadlines, control, remarks, secret } = parts;
         let pace = Pace { epoch, deadline: deadlines.operation };
-        let engine = Mutex::new(Engine::new(topology.num_ranks()));
-        Self { health, topology, pace, engine, control: Mutex::new(control), remarks, secret }
+        let progress = Mutex::new(ProgressLoop::new(topology.num_ranks()));
+        Self { health, topology, pace, progress, control: Mutex::new(control), remarks, secret }
     }
 
     /// The state of the job.
@@ -112,8 +112,8 @@ impl Transport for TcpTransport {
         incoming: &mut [Incoming],
     ) -> Result<()> {
         self.health.check()?;
-        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        engine.exchange(&self.health, &self.pace, id, outgoing, incoming)
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.exchange(&self.health, &self.pace, id, outgoing, incoming)
     }
 
     fn abort(&self, error: CommError) {

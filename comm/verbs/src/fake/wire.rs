@@ -169,7 +169,7 @@ impl State {
             0 => None,
             _ => Some(self.reached(peer, at, length, |access| access.remote_write)?),
         };
-        let ticket = match immediate {
+        let number = match immediate {
             None => None,
             Some(_) => match self.take_receive(peer) {
                 Some(receive) => Some(receive),
@@ -180,7 +180,7 @@ impl State {
             let bytes = self.pairs[pair].flights[index].bytes.clone();
             self.scatter_in_time(peer, place, &bytes);
         }
-        if let (Some(receive), Some(immediate)) = (ticket, immediate) {
+        if let (Some(receive), Some(immediate)) = (number, immediate) {
             self.announce(peer, receive, CompletionKind::Immediate(immediate), length);
         }
         Ok(Fate::Sent)

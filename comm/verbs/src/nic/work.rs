@@ -102,7 +102,7 @@ pub enum Patch {
     },
 }
 
-/// Room for a peer's send, or a ticket for a peer's immediate.
+/// Room for a peer's send, or the credit for a peer's immediate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Receive {
     /// Comes back in its completion.

@@ -82,7 +82,7 @@ impl Path for FaultyPath {
         let link = &mut links[self.link];
         link.check()?;
         let (near, taken) = (Near { slots, flags }, link.flow.taken);
-        let header = link.header(near, taken).filter(|header| header.ticket == taken);
+        let header = link.header(near, taken).filter(|header| header.number == taken);
         let Some(header) = header else { return Ok(Progress::Idle) };
         let end = *at + header.bytes as usize;
         if header.head != *head || header.offset != *at as u64 || end > bytes.len() {

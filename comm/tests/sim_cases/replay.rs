@@ -2,14 +2,14 @@
 //!
 //! `cargo run --release -p headlong-comm --example sim_replay -- --job messages --seed 17 --faulty`
 
-#[path = "../tests/sim_cases/mod.rs"]
+#[path = "mod.rs"]
 mod sim_cases;
 
 use std::process::ExitCode;
 
 use sim_cases::{Case, JOBS, Wrong};
 
-const USAGE: &str = "sim_replay --job NAME --seed NUMBER [--faulty] [--mistake NAME]";
+const USAGE: &str = "sim_replay --job NAME --seed NUMBER [--faulty] [--fault NAME]";
 
 fn main() -> ExitCode {
     let case = match parse(std::env::args().skip(1)) {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Case, String> {
-    let (mut job, mut seed, mut faulty, mut mistake) = (&JOBS[0], 0, false, None);
+    let (mut job, mut seed, mut faulty, mut fault) = (&JOBS[0], 0, false, None);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
@@ -43,17 +43,17 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Case, String> {
             }
             "--seed" => seed = value()?.parse().map_err(|error| format!("--seed: {error}"))?,
             "--faulty" => faulty = true,
-            "--mistake" => {
+            "--fault" => {
                 let name = value()?;
                 let found = Wrong::all().find(|wrong| wrong.name() == name);
-                mistake = Some(found.ok_or_else(|| format!("no mistake `{name}`"))?);
+                fault = Some(found.ok_or_else(|| format!("no fault `{name}`"))?);
             }
             other => return Err(format!("what is `{other}`?")),
         }
     }
     let case = Case::new(job, seed, faulty);
-    Ok(match mistake {
-        Some(mistake) => case.with(mistake),
+    Ok(match fault {
+        Some(fault) => case.with(fault),
         None => case,
     })
 }

@@ -1,4 +1,4 @@
-//! The guest's side: connect to a door and prove oneself, again and again until a deadline.
+//! The peer's side: connect to a listener and prove oneself, again and again until a deadline.
 
 use super::handshake::{self, Claims, HELLO_BYTES, Purpose, Session, VERDICT_BYTES};
 use super::waiting::{LOOPBACK_DOWN, Waiting, is_loopback_down};
@@ -8,22 +8,22 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
-/// A door that closes without a word after this many complete proofs does not know our secret.
+/// A listener that closes without a word after this many complete proofs does not know our secret.
 const PROOFS_BEFORE_GIVING_UP: u32 = 5;
 /// First and longest pause between two attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Whom to visit and until when.
-pub struct Visit<'a> {
+/// Whom to dial and until when.
+pub struct Dial<'a> {
     /// Host and port.
     pub host: &'a str,
     /// Port.
     pub port: u16,
-    /// What the door is called in messages: `rank 0`.
+    /// What the listener is called in messages: `rank 0`.
     pub name: &'a str,
-    /// Which door.
+    /// Which listener.
     pub purpose: Purpose,
-    /// Who visits.
+    /// Who dials.
     pub rank: usize,
     /// What to prove, and what to ask for.
     pub keys: &'a Keys,
@@ -55,14 +55,14 @@ pub struct Welcome {
     pub address: SocketAddr,
 }
 
-impl Visit<'_> {
+impl Dial<'_> {
     /// Visits until admitted. `claims` says what this rank is, given the connection; it is asked
     /// anew for each attempt. `check` ends the attempts early.
     ///
     /// # Errors
     /// [`CommError::Refused`] with the host's reason; [`CommError::Rendezvous`] when the deadline
     /// passes.
-    pub fn pay(
+    pub fn connect(
         &self,
         claims: &mut dyn FnMut(&TcpStream) -> Result<Claims>,
         check: &dyn Fn() -> Result<()>,
@@ -172,8 +172,8 @@ impl Visit<'_> {
             .trust
             .check(&stream)
             .map_err(|reason| Failure::Final(self.of_another(&reason)))?;
-        let guest_nonce = proof::nonce().map_err(Failure::Final)?;
-        let session = Session { purpose: self.purpose, host_nonce, guest_nonce };
+        let peer_nonce = proof::nonce().map_err(Failure::Final)?;
+        let session = Session { purpose: self.purpose, host_nonce, peer_nonce };
         let claims = claims(&stream).map_err(Failure::Final)?;
         stream.write_all(&session.claim(&self.keys.secret, &claims)).map_err(again)?;
         self.hear_verdict(&mut stream, &session, until)?;

@@ -23,7 +23,7 @@ enum Latency {
 
 /// The delays of one world.
 #[derive(Debug)]
-pub(super) struct Weather {
+pub(super) struct NetworkModel {
     latency: Latency,
     /// This link is 20 times slower than the others.
     slow_link: Option<(usize, usize)>,
@@ -40,8 +40,8 @@ pub(super) struct Weather {
     longest_rest: Time,
 }
 
-impl Weather {
-    /// The weather of a seed among `ranks` ranks.
+impl NetworkModel {
+    /// The model of a seed among `ranks` ranks.
     pub fn draw(random: &mut Random, ranks: usize) -> Self {
         let latency = match random.below(4) {
             0 => Latency::Constant(5 * MICROSECOND),

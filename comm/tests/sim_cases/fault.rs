@@ -1,4 +1,4 @@
-//! Mistakes of the code above the transport: wrapped around one rank's end, they change what it
+//! Faults of the code above the transport: wrapped around one rank's end, they change what it
 //! sends, receives or counts.
 
 use std::sync::{Arc, Mutex};
@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{CommError, Rank, Topology};
 
-/// A mistake in the use of a transport.
+/// A fault in the use of a transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mistake {
+pub enum Fault {
     /// An operation in which a rank has nothing to send does not count.
     SequenceStays,
     /// A carrier of the hierarchical exchange takes the parts of two sources for each other's.
@@ -21,21 +21,21 @@ pub enum Mistake {
 
 /// All of them.
 #[allow(dead_code, reason = "used by the example alone")]
-pub const ALL: [Mistake; 4] =
-    [Mistake::SequenceStays, Mistake::MixStrips, Mistake::ForgetLastStrip, Mistake::FailQuietly];
+pub const ALL: [Fault; 4] =
+    [Fault::SequenceStays, Fault::MixStrips, Fault::ForgetLastStrip, Fault::FailQuietly];
 
-/// An end with a mistake.
-pub struct Mistaken {
+/// An end with a fault.
+pub struct Faulty {
     inner: Arc<dyn Transport>,
-    mistake: Mistake,
+    fault: Fault,
     /// The operations that did not count.
     uncounted: Mutex<Vec<u64>>,
 }
 
-impl Mistaken {
-    /// `inner` with a mistake.
-    pub fn new(inner: Arc<dyn Transport>, mistake: Mistake) -> Self {
-        Self { inner, mistake, uncounted: Mutex::default() }
+impl Faulty {
+    /// `inner` with a fault.
+    pub fn new(inner: Arc<dyn Transport>, fault: Fault) -> Self {
+        Self { inner, fault, uncounted: Mutex::default() }
     }
 
     /// The operation as this rank counts.
@@ -44,7 +44,7 @@ impl Mistaken {
         let lag = uncounted.iter().filter(|&&sequence| sequence < id.sequence).count() as u64;
         let nothing =
             !outgoing.is_empty() && outgoing.iter().all(|message| message.bytes.is_empty());
-        if self.mistake == Mistake::SequenceStays && nothing && !uncounted.contains(&id.sequence) {
+        if self.fault == Fault::SequenceStays && nothing && !uncounted.contains(&id.sequence) {
             uncounted.push(id.sequence);
         }
         StepId { sequence: id.sequence - lag, ..*id }
@@ -54,7 +54,7 @@ impl Mistaken {
 /// The number of the hierarchical algorithm in a fingerprint.
 const HIERARCHICAL: u32 = 3;
 
-impl Transport for Mistaken {
+impl Transport for Faulty {
     fn name(&self) -> &'static str {
         self.inner.name()
     }
@@ -75,8 +75,8 @@ impl Transport for Mistaken {
     ) -> Result<(), CommError> {
         let id = self.count(id, outgoing);
         let hierarchical = id.fingerprint >> 16 & 0xf == HIERARCHICAL;
-        match self.mistake {
-            Mistake::MixStrips => {
+        match self.fault {
+            Fault::MixStrips => {
                 self.inner.exchange(&id, outgoing, incoming)?;
                 if let [first, .., last] = incoming
                     && hierarchical
@@ -86,7 +86,7 @@ impl Transport for Mistaken {
                 }
                 Ok(())
             }
-            Mistake::ForgetLastStrip if hierarchical && id.step > 0 => {
+            Fault::ForgetLastStrip if hierarchical && id.step > 0 => {
                 let forget = |bytes: &[u8]| {
                     let mut bytes = bytes.to_vec();
                     let keep = bytes.len().saturating_sub(8);
@@ -105,7 +105,7 @@ impl Transport for Mistaken {
     }
 
     fn abort(&self, error: CommError) {
-        if self.mistake == Mistake::FailQuietly {
+        if self.fault == Fault::FailQuietly {
             // Whoever failed here has the error and believes that everybody knows.
             let _ = self.inner.close();
         } else {

@@ -46,7 +46,7 @@ impl Progress {
 
 /// Scratch of the exchanges of one rank, kept from step to step.
 #[derive(Debug)]
-pub struct Engine {
+pub struct ProgressLoop {
     sends: Vec<Progress>,
     receives: Vec<Progress>,
     spin: Duration,
@@ -67,7 +67,7 @@ struct Broken {
     reason: String,
 }
 
-impl Engine {
+impl ProgressLoop {
     /// Room for exchanges with all of `num_ranks`.
     pub fn new(num_ranks: usize) -> Self {
         let (sends, receives) = (Vec::with_capacity(num_ranks), Vec::with_capacity(num_ranks));

@@ -2,7 +2,7 @@
 
 use crate::tcp_support;
 use headlong_comm::transport::Transport as _;
-use headlong_comm::transport::shm::{Guest, Offer, Table, offer};
+use headlong_comm::transport::shm::{Attachment, Offer, Table, offer};
 use headlong_comm::transport::tcp::TcpTransport;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -20,28 +20,29 @@ fn offers(
     (vec![first, offer(&ranks[1]).0], host.expect("rank 0 is the first of its node"))
 }
 
-fn visit(offer: &Offer) -> UnixStream {
+fn connect(offer: &Offer) -> UnixStream {
     let name = offer.socket.as_ref().expect("a socket");
     UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).expect("a name"))
         .expect("the socket is open")
 }
 
 #[test]
-fn strangers_at_the_socket_get_nothing_and_the_ranks_still_meet() {
+fn unauthenticated_peers_get_nothing_and_the_ranks_still_meet() {
     let ranks = tcp_support::job(2);
     let (offers, host) = offers(&ranks);
     // One says nothing sensible, one leaves at once; both are processes with a number that is
     // known.
-    let mut liar = visit(&offers[0]);
+    let mut liar = connect(&offers[0]);
     liar.write_all(&[7; 68]).expect("it is taken");
-    drop(visit(&offers[0]));
+    drop(connect(&offers[0]));
     let tables: Vec<Table> = ranks.iter().map(|rank| Table::new(rank, &offers)).collect();
     thread::scope(|scope| {
-        let host = scope.spawn(|| tables[0].meet(Guest::Host(host)).map(|near| near.paths.len()));
-        let guest =
+        let host =
+            scope.spawn(|| tables[0].meet(Attachment::Host(host)).map(|near| near.paths.len()));
+        let attachment =
             scope.spawn(|| tables[1].meet(tables[1].approach(None)).map(|near| near.paths.len()));
         assert_eq!(host.join().expect("no panic"), Ok(1));
-        assert_eq!(guest.join().expect("no panic"), Ok(1));
+        assert_eq!(attachment.join().expect("no panic"), Ok(1));
     });
     let mut heard = Vec::new();
     let _ = liar.read_to_end(&mut heard);
@@ -68,7 +69,7 @@ fn a_host_of_another_process_or_without_the_secret_is_not_believed() {
     offers[0].socket = Ok(name);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut stream, _) = listener.accept().expect("the guest comes");
+            let (mut stream, _) = listener.accept().expect("the attachment comes");
             stream.write_all(&[1; 32]).expect("a number");
             stream.read_exact(&mut [0; 68]).expect("a claim");
             stream.write_all(&[2; 32]).expect("a proof that is none, and no memory");
@@ -100,9 +101,10 @@ fn a_socket_whose_queue_is_full_is_given_up() {
     let listener = socket();
     rustix::net::bind(&listener, &address).expect("the name is free");
     rustix::net::listen(&listener, 1).expect("a queue");
-    let guests: Vec<_> = (0..8).map(|_| socket()).collect();
-    let full =
-        guests.iter().any(|guest| rustix::net::connect(guest, &address) == Err(Errno::AGAIN));
+    let peers: Vec<_> = (0..8).map(|_| socket()).collect();
+    let full = peers
+        .iter()
+        .any(|attachment| rustix::net::connect(attachment, &address) == Err(Errno::AGAIN));
     assert!(full, "a short queue is full soon");
     offers[0].socket = Ok(name);
     let begin = Instant::now();

@@ -1,47 +1,47 @@
-//! A rank's bell: a word in the shared memory at which it sleeps, and which its peers count up to
-//! wake it.
+//! A rank's doorbell: a word in the shared memory at which it sleeps, and which its peers count up
+//! to wake it.
 
 use super::segment::{Shared, order};
-use crate::transport::paths::Bell;
+use crate::transport::paths::Doorbell;
 use rustix::thread::futex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The bell of this rank.
-pub struct ShmBell {
+/// The doorbell of this rank.
+pub struct ShmDoorbell {
     segment: Shared,
     local: usize,
 }
 
-impl ShmBell {
-    /// The bell of the rank with this local index, which is the caller.
+impl ShmDoorbell {
+    /// The doorbell of the rank with this local index, which is the caller.
     pub fn new(segment: Shared, local: usize) -> Self {
         Self { segment, local }
     }
 }
 
-impl Bell for ShmBell {
+impl Doorbell for ShmDoorbell {
     fn listen(&self) -> u32 {
-        let (rings, listens) = self.segment.bell(self.local);
+        let (rings, listens) = self.segment.doorbell(self.local);
         listens.store(1, Ordering::Relaxed);
         // Whoever moves something after our next look sees that we listen.
         order();
         rings.load(Ordering::Acquire)
     }
 
-    fn wait(&self, ticket: u32, longest: Duration) {
+    fn wait(&self, seen: u32, longest: Duration) {
         let time = futex::Timespec {
             tv_sec: longest.as_secs() as i64,
             tv_nsec: i64::from(longest.subsec_nanos()),
         };
-        let (rings, _) = self.segment.bell(self.local);
+        let (rings, _) = self.segment.doorbell(self.local);
         // A wait that ends early only means looking earlier.
-        let _ = futex::wait(rings, futex::Flags::empty(), ticket, Some(&time));
+        let _ = futex::wait(rings, futex::Flags::empty(), seen, Some(&time));
         self.ignore();
     }
 
     fn ignore(&self) {
-        let (_, listens) = self.segment.bell(self.local);
+        let (_, listens) = self.segment.doorbell(self.local);
         listens.store(0, Ordering::Relaxed);
     }
 }
@@ -49,7 +49,7 @@ impl Bell for ShmBell {
 /// Wakes the rank with this local index, if it listens. Called after something was moved for it,
 /// and [`order`].
 pub fn ring(segment: &Shared, local: usize) {
-    let (rings, listens) = segment.bell(local);
+    let (rings, listens) = segment.doorbell(local);
     if listens.load(Ordering::Relaxed) == 1 && listens.swap(0, Ordering::Relaxed) == 1 {
         rings.fetch_add(1, Ordering::Release);
         let _ = futex::wake(rings, futex::Flags::empty(), 1);

@@ -1,8 +1,8 @@
-//! A door: accepts connections, makes each prove itself, and drops whoever does not, in bounded
+//! A listener: accepts connections, makes each prove itself, and drops whoever does not, in bounded
 //! memory and without a thread.
 //!
 //! Nobody who has not proven to know the secret gets more than one fixed HELLO, one small buffer
-//! and a few seconds. When the room is full, the guest who has been silent longest makes place.
+//! and a few seconds. When the room is full, the peer who has been silent longest makes place.
 //! Whoever is dropped is counted, never answered.
 
 use super::Keys;
@@ -15,16 +15,16 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Guests that are heard at the same time.
-const MAX_GUESTS: usize = 256;
-/// Connections taken from the system's queue before the guests are heard again.
+/// Peers that are heard at the same time.
+const MAX_PENDING: usize = 256;
+/// Connections taken from the system's queue before the peers are heard again.
 const ACCEPTS_PER_TURN: usize = 64;
-/// A guest who has been here this long may be sent away for another when the room is full.
+/// A peer who has been here this long may be sent away for another when the room is full.
 const SHORTEST_STAY: Duration = Duration::from_millis(50);
 
 /// Those who were not let in.
 #[derive(Debug, Clone, Default)]
-pub struct Strangers {
+pub struct Unauthenticated {
     /// How many.
     pub count: u64,
     /// How many of them sent a whole claim with a proof that does not fit: a wrong secret, most
@@ -36,10 +36,10 @@ pub struct Strangers {
     pub last: Option<SocketAddr>,
 }
 
-impl std::fmt::Display for Strangers {
+impl std::fmt::Display for Unauthenticated {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Some(last) = self.last else { return out.write_str("no strangers") };
-        write!(out, "{} strangers dropped, the last from {last}", self.count)?;
+        let Some(last) = self.last else { return out.write_str("no unauthenticated connections") };
+        write!(out, "{} unauthenticated connections dropped, the last from {last}", self.count)?;
         if self.of_others > 0 {
             let others = self.of_others;
             write!(
@@ -58,7 +58,7 @@ impl std::fmt::Display for Strangers {
     }
 }
 
-struct Guest {
+struct Pending {
     stream: TcpStream,
     address: SocketAddr,
     nonce: Nonce,
@@ -67,7 +67,7 @@ struct Guest {
     received: usize,
 }
 
-/// A guest who has proven to know the secret; whether its claims are welcome is the caller's
+/// A peer who has proven to know the secret; whether its claims are welcome is the caller's
 /// business.
 pub struct Proven {
     /// The connection, not blocking.
@@ -80,14 +80,14 @@ pub struct Proven {
     pub claims: Claims,
 }
 
-/// What became of a guest.
+/// What became of a connection.
 enum Fate {
     Waits,
     Proven(Box<(Session, Claims)>),
-    Stranger(Why),
+    Dropped(Why),
 }
 
-/// Why a guest is none.
+/// Why a connection is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
     /// It speaks no word of the handshake, or none in time.
@@ -98,61 +98,61 @@ enum Why {
     OfAnother,
 }
 
-/// A listening socket and the guests in front of it.
-pub struct Door {
-    listener: TcpListener,
+/// A listening socket, and its connections that have not proven themselves yet.
+pub struct Listener {
+    socket: TcpListener,
     purpose: Purpose,
     keys: Keys,
     patience: Duration,
-    guests: Vec<Guest>,
-    strangers: Strangers,
+    pending: Vec<Pending>,
+    unauthenticated: Unauthenticated,
 }
 
-impl Door {
-    /// Opens the door on a listener; a guest has `patience` to prove itself.
+impl Listener {
+    /// Accepts from a socket that listens; a peer has `patience` to prove itself.
     ///
     /// # Errors
     /// When the listener cannot be made non-blocking.
     pub fn new(
-        listener: TcpListener,
+        socket: TcpListener,
         purpose: Purpose,
         keys: Keys,
         patience: Duration,
     ) -> std::io::Result<Self> {
-        listener.set_nonblocking(true)?;
+        socket.set_nonblocking(true)?;
         Ok(Self {
-            listener,
+            socket,
             purpose,
             keys,
             patience,
-            guests: Vec::new(),
-            strangers: Strangers::default(),
+            pending: Vec::new(),
+            unauthenticated: Unauthenticated::default(),
         })
     }
 
-    /// Tells a guest that it is in, or why not. A guest that cannot be told is not the caller's
+    /// Tells a peer that it is in, or why not. A peer that cannot be told is not the caller's
     /// problem.
-    pub fn answer(&self, guest: &Proven, refusal: Option<&str>) {
-        let frame = guest.session.verdict(&self.keys.secret, refusal);
+    pub fn answer(&self, peer: &Proven, refusal: Option<&str>) {
+        let frame = peer.session.verdict(&self.keys.secret, refusal);
         // A verdict is smaller than any socket's buffer: one call takes it whole, or the connection
         // is gone.
-        let _ = rustix::net::send(&guest.stream, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        let _ = rustix::net::send(&peer.stream, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
     /// Those who were not let in so far.
-    pub fn strangers(&self) -> &Strangers {
-        &self.strangers
+    pub fn unauthenticated(&self) -> &Unauthenticated {
+        &self.unauthenticated
     }
 
-    /// What to wait for: the listener and each guest.
+    /// What to wait for: the listener and each peer.
     pub fn descriptors<'a>(&'a self, into: &mut Vec<PollFd<'a>>) {
-        into.push(PollFd::new(&self.listener, PollFlags::IN));
-        into.extend(self.guests.iter().map(|guest| PollFd::new(&guest.stream, PollFlags::IN)));
+        into.push(PollFd::new(&self.socket, PollFlags::IN));
+        into.extend(self.pending.iter().map(|peer| PollFd::new(&peer.stream, PollFlags::IN)));
     }
 
-    /// Waits until somebody stirs at the door, one of `others` does, or `longest` is over.
+    /// Waits until somebody stirs at the listener, one of `others` does, or `longest` is over.
     pub fn wait(&self, others: &[&TcpStream], longest: Duration) {
-        let mut descriptors = Vec::with_capacity(1 + self.guests.len() + others.len());
+        let mut descriptors = Vec::with_capacity(1 + self.pending.len() + others.len());
         self.descriptors(&mut descriptors);
         descriptors.extend(others.iter().map(|stream| PollFd::new(*stream, PollFlags::IN)));
         let time = Timespec {
@@ -177,10 +177,10 @@ impl Door {
 
     fn accept(&mut self) -> Result<()> {
         for _ in 0..ACCEPTS_PER_TURN {
-            if self.guests.len() == MAX_GUESTS && !self.make_place() {
+            if self.pending.len() == MAX_PENDING && !self.make_place() {
                 return Ok(());
             }
-            match self.listener.accept() {
+            match self.socket.accept() {
                 Ok((stream, address)) => self.welcome(stream, address)?,
                 Err(error) if is_out_of_descriptors(&error) => {
                     // Without a free descriptor nobody could come in: the longest silent one goes.
@@ -206,7 +206,7 @@ impl Door {
             return Ok(());
         }
         let since = Instant::now();
-        self.guests.push(Guest {
+        self.pending.push(Pending {
             stream,
             address,
             nonce,
@@ -217,45 +217,45 @@ impl Door {
         Ok(())
     }
 
-    /// Sends the guest away who has been here longest, if long enough.
+    /// Sends the peer away who has been here longest, if long enough.
     fn make_place(&mut self) -> bool {
-        let oldest = self.guests.iter().enumerate().min_by_key(|(_, guest)| guest.since);
-        let Some((place, _)) = oldest.filter(|(_, guest)| guest.since.elapsed() >= SHORTEST_STAY)
+        let oldest = self.pending.iter().enumerate().min_by_key(|(_, peer)| peer.since);
+        let Some((place, _)) = oldest.filter(|(_, peer)| peer.since.elapsed() >= SHORTEST_STAY)
         else {
             return false;
         };
-        let guest = self.guests.swap_remove(place);
-        self.count(guest.address, Why::Odd);
+        let peer = self.pending.swap_remove(place);
+        self.count(peer.address, Why::Odd);
         true
     }
 
     fn count(&mut self, address: SocketAddr, why: Why) {
-        self.strangers.count += 1;
-        self.strangers.wrong_proofs += u64::from(why == Why::WrongProof);
-        self.strangers.of_others += u64::from(why == Why::OfAnother);
-        self.strangers.last = Some(address);
+        self.unauthenticated.count += 1;
+        self.unauthenticated.wrong_proofs += u64::from(why == Why::WrongProof);
+        self.unauthenticated.of_others += u64::from(why == Why::OfAnother);
+        self.unauthenticated.last = Some(address);
     }
 
     fn hear(&mut self, proven: &mut Vec<Proven>) {
         let mut place = 0;
-        while place < self.guests.len() {
+        while place < self.pending.len() {
             let mut fate =
-                self.guests[place].listen(self.purpose, &self.keys.secret, self.patience);
+                self.pending[place].listen(self.purpose, &self.keys.secret, self.patience);
             // Asked of those alone who speak the language: looking it up takes as long as the
             // machine has connections.
             let is_proven = matches!(fate, Fate::Proven(_));
-            if is_proven && self.keys.trust.check(&self.guests[place].stream).is_err() {
-                fate = Fate::Stranger(Why::OfAnother);
+            if is_proven && self.keys.trust.check(&self.pending[place].stream).is_err() {
+                fate = Fate::Dropped(Why::OfAnother);
             }
             match fate {
                 Fate::Waits => place += 1,
-                Fate::Stranger(why) => {
-                    let guest = self.guests.swap_remove(place);
-                    self.count(guest.address, why);
+                Fate::Dropped(why) => {
+                    let peer = self.pending.swap_remove(place);
+                    self.count(peer.address, why);
                 }
                 Fate::Proven(who) => {
                     let (session, claims) = *who;
-                    let Guest { stream, address, .. } = self.guests.swap_remove(place);
+                    let Pending { stream, address, .. } = self.pending.swap_remove(place);
                     proven.push(Proven { stream, address, session, claims });
                 }
             }
@@ -263,28 +263,28 @@ impl Door {
     }
 }
 
-impl Guest {
+impl Pending {
     fn listen(&mut self, purpose: Purpose, secret: &Secret, patience: Duration) -> Fate {
         let room = &mut self.frame[self.received..];
         match rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Fate::Stranger(Why::Odd),
+            Ok((0, _)) => return Fate::Dropped(Why::Odd),
             Ok((received, _)) => self.received += received,
             Err(Errno::AGAIN | Errno::INTR) if self.since.elapsed() < patience => {
                 return Fate::Waits;
             }
-            Err(_) => return Fate::Stranger(Why::Odd),
+            Err(_) => return Fate::Dropped(Why::Odd),
         }
         let known = self.received.min(MAGIC.len());
         if self.frame[..known] != MAGIC[..known] {
-            return Fate::Stranger(Why::Odd);
+            return Fate::Dropped(Why::Odd);
         }
         if self.received < CLAIM_BYTES {
             let late = self.since.elapsed() >= patience;
-            return if late { Fate::Stranger(Why::Odd) } else { Fate::Waits };
+            return if late { Fate::Dropped(Why::Odd) } else { Fate::Waits };
         }
         match handshake::read_claim(&self.frame, secret, purpose, &self.nonce) {
             Some(who) => Fate::Proven(Box::new(who)),
-            None => Fate::Stranger(Why::WrongProof),
+            None => Fate::Dropped(Why::WrongProof),
         }
     }
 }

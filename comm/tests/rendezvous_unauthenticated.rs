@@ -1,12 +1,12 @@
-//! Strangers at the door: whatever they do, the job starts, in bounded memory.
+//! Unauthenticated at the listener: whatever they do, the job starts, in bounded memory.
 
 use crate::tcp_support::{job_options, join_all, rank_program, reserve_port};
 use headlong_comm::launcher_env::SecretSource;
 use headlong_comm::rendezvous::Keys;
+use headlong_comm::rendezvous::dial::Dial;
 use headlong_comm::rendezvous::handshake::{Claims, Purpose};
 use headlong_comm::rendezvous::proof::Secret;
 use headlong_comm::rendezvous::trust::Trust;
-use headlong_comm::rendezvous::visit::Visit;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt as _;
@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Runs a job of two while `molest` is called again and again with the address of its door; then
-/// the job must start.
-fn start_among(strangers: &(dyn Fn(SocketAddr) + Sync), how_many: u64) {
+/// Runs a job of two while `molest` is called again and again with the address of its listener;
+/// then the job must start.
+fn start_among(unauthenticated: &(dyn Fn(SocketAddr) + Sync), how_many: u64) {
     let port = reserve_port();
     let address: SocketAddr = ([127, 0, 0, 1], port.port).into();
     let (done, count) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -28,7 +28,7 @@ fn start_among(strangers: &(dyn Fn(SocketAddr) + Sync), how_many: u64) {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    strangers(address);
+                    unauthenticated(address);
                     count.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -38,7 +38,7 @@ fn start_among(strangers: &(dyn Fn(SocketAddr) + Sync), how_many: u64) {
         while count.load(Ordering::Relaxed) < how_many {
             assert!(
                 begin.elapsed() < Duration::from_secs(15),
-                "{} strangers",
+                "{} unauthenticated",
                 count.load(Ordering::Relaxed)
             );
             thread::sleep(Duration::from_millis(2));
@@ -172,7 +172,7 @@ fn rank_0_does_not_hear_another_users_proof() {
         println!("skipped, because only root may start processes of another user");
         return;
     };
-    let visit = Visit {
+    let dial = Dial {
         host: "127.0.0.1",
         port: port.port,
         name: "rank 0",
@@ -184,7 +184,7 @@ fn rank_0_does_not_hear_another_users_proof() {
         notice: None,
     };
     let claims = Claims { rank: 1, world_size: 99, ..Claims::default() };
-    let refused = visit.pay(&mut |_| Ok(claims.clone()), &|| Ok(()));
+    let refused = dial.connect(&mut |_| Ok(claims.clone()), &|| Ok(()));
     assert!(refused.is_err(), "root is another user than nobody");
     let (code, text) = end_of(rank_0);
     assert!(code == Some(3) && text.contains("rank 1 of 2 did not come within"), "{code:?} {text}");

@@ -2,7 +2,7 @@
 //! thread.
 
 use super::waiting::{Next, Waiting};
-use super::{Bell, Head, Path, PathError, Progress};
+use super::{Doorbell, Head, Path, PathError, Progress};
 use crate::error::{CommError, Result};
 use crate::scratch::Scratch;
 use crate::topology::Rank;
@@ -16,7 +16,7 @@ pub struct Frame<'a> {
     /// The state of the job.
     pub health: &'a Health,
     /// What wakes this rank.
-    pub bell: &'a dyn Bell,
+    pub doorbell: &'a dyn Doorbell,
     /// Number of this coming-together.
     pub epoch: u32,
     /// Longest wait for one step.
@@ -52,7 +52,7 @@ struct Broken {
 }
 
 /// The paths of one rank and the scratch of its exchanges, kept from step to step.
-pub struct Engine {
+pub struct ProgressLoop {
     /// By rank; none to itself.
     paths: Vec<Option<Box<dyn Path>>>,
     sends: Vec<Flight>,
@@ -61,7 +61,7 @@ pub struct Engine {
     waiting: Waiting,
 }
 
-impl Engine {
+impl ProgressLoop {
     /// Over these paths, by rank, on a machine that `num_local` ranks share.
     pub fn new(paths: Vec<Option<Box<dyn Path>>>, num_local: usize) -> Self {
         let (sends, receives) = (Vec::with_capacity(paths.len()), Vec::with_capacity(paths.len()));
@@ -104,8 +104,8 @@ impl Engine {
         })
     }
 
-    /// As [`Engine::exchange`], but shows what comes where it lies; what a path cannot show is
-    /// received first.
+    /// As [`ProgressLoop::exchange`], but shows what comes where it lies; what a path cannot show
+    /// is received first.
     ///
     /// # Errors
     /// The job's first error.
@@ -167,7 +167,7 @@ impl Engine {
         })
     }
 
-    /// Whether [`Engine::watch`] can find anything.
+    /// Whether [`ProgressLoop::watch`] can find anything.
     pub fn is_watched(&self) -> bool {
         self.paths.iter().flatten().any(|path| path.is_watched())
     }
@@ -305,7 +305,7 @@ fn drive(
     id: &StepId,
     mut look: impl FnMut() -> Result<Look, Broken>,
 ) -> Result<()> {
-    let Frame { health, bell, deadline, .. } = *frame;
+    let Frame { health, doorbell, deadline, .. } = *frame;
     health.note_operation(id.sequence);
     let (mut wait, mut has_waited) = (None, false);
     loop {
@@ -314,12 +314,12 @@ fn drive(
         let Some(missing) = missing else { break };
         health.check()?;
         if moved {
-            waiting.moved(bell);
+            waiting.moved(doorbell);
             // Bytes that move, however slowly, are no reason to give a peer up.
             wait = None;
             continue;
         }
-        if waiting.idle(bell) == Next::Look {
+        if waiting.idle(doorbell) == Next::Look {
             continue;
         }
         has_waited = true;
@@ -329,9 +329,9 @@ fn drive(
             return Err(health.suspect(late));
         }
         health.note_waiting(Some(missing));
-        waiting.sleep(bell, all_ring, deadline - waited);
+        waiting.sleep(doorbell, all_ring, deadline - waited);
     }
-    waiting.moved(bell);
+    waiting.moved(doorbell);
     if has_waited {
         health.note_waiting(None);
     }
