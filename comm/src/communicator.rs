@@ -45,7 +45,6 @@ impl Drop for Busy {
 
 #[derive(Default)]
 struct Inner {
-    /// Operations so far.
     sequence: u64,
     counters: Counters,
     lists: Lists,
@@ -135,17 +134,11 @@ impl Communicator {
     }
 
     /// The job's first error, if it has failed.
-    ///
-    /// # Errors
-    /// That error.
     pub fn check(&self) -> Result<()> {
         self.transport.check()
     }
 
     /// Says goodbye: this rank needs nobody any more, and its end is no failure.
-    ///
-    /// # Errors
-    /// The job's first error, if it has failed.
     pub fn close(&self) -> Result<()> {
         self.transport.close()
     }
@@ -154,7 +147,6 @@ impl Communicator {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins an operation.
     pub(crate) fn call(&self, what: What) -> Call<'_> {
         let mut inner = self.lock();
         let sequence = inner.sequence;
@@ -174,7 +166,6 @@ fn measured(transport: &dyn Transport, options: &CommOptions) -> Vec<(u64, Algor
     let algorithm = |(from, name): (u64, String)| match name.as_str() {
         "direct" => (from, Algorithm::Direct),
         "hierarchical" => (from, Algorithm::Hierarchical),
-        // Around the ring, sums have other bits: whoever wants them asks for it by name.
         _ => (from, Algorithm::TwoSteps),
     };
     steps.into_iter().map(algorithm).collect()
@@ -254,13 +245,13 @@ impl<'c> Call<'c> {
         read: &mut dyn FnMut(&[&[u8]]),
     ) -> Result<()> {
         let id = self.next_step();
-        let mut expected = std::mem::take(&mut self.inner.expected);
-        expected.clear();
-        expected.extend(outgoing.iter().map(|message| Expected { from: message.to, length }));
-        let in_place =
+        if self.communicator.transport.in_place_bytes().is_some() {
+            let mut expected = std::mem::take(&mut self.inner.expected);
+            expected.clear();
+            expected.extend(outgoing.iter().map(|message| Expected { from: message.to, length }));
             self.communicator.transport.exchange_reading(&id, &outgoing, &expected, read)?;
-        self.inner.expected = expected;
-        if !in_place {
+            self.inner.expected = expected;
+        } else {
             let mut room = std::mem::take(&mut self.memory().received);
             self.receive_and_read(&id, &outgoing, length, &mut room, read)?;
             self.memory().received = room;

@@ -40,9 +40,6 @@ pub trait Element:
     /// When a part has another length or is not aligned for its type.
     fn add_in_tree(own: &mut [Self], index: usize, others: &[&[u8]]);
 
-    /// `into` + `from`, element by element, rounded to the type.
-    fn accumulate(into: &mut [Self], from: &[Self]);
-
     /// For exchanges with compression: f32 as itself, every other type as nothing.
     #[doc(hidden)]
     fn as_f32(_data: &[Self]) -> Option<&[f32]> {
@@ -177,15 +174,6 @@ macro_rules! plain {
                 add(own, index, others);
             }
 
-            fn accumulate(into: &mut [Self], from: &[Self]) {
-                vectorized! {
-                    fn add(into: &mut [$type], from: &[$type]) {
-                        add_two(into, from);
-                    }
-                }
-                add(into, from);
-            }
-
             $($as $as_mut)?
         }
 
@@ -241,10 +229,6 @@ macro_rules! widened {
                     }
                 }
                 add(own, index, others);
-            }
-
-            fn accumulate(into: &mut [Self], from: &[Self]) {
-                Self::add_in_tree(into, 0, &[from.as_bytes()]);
             }
         }
 

@@ -41,7 +41,7 @@ pub mod error;
 pub mod launcher_env;
 pub mod operation;
 mod options;
-pub mod plan;
+mod plan;
 pub mod readable;
 pub mod rendezvous;
 mod scratch;

@@ -60,13 +60,11 @@ pub enum Algorithm {
     Direct,
     /// Two steps: each rank does a part, then all share.
     TwoSteps,
-    /// Around the ring.
-    Ring,
     /// Inside the node, then once across.
     Hierarchical,
 }
 
-const ALGORITHMS: [&str; 4] = ["direct", "two steps", "ring", "hierarchical"];
+const ALGORITHMS: [&str; 3] = ["direct", "two steps", "hierarchical"];
 
 /// Names of element types by their codes.
 pub(crate) const ELEMENTS: [&str; 8] = ["bytes", "f32", "f16", "bf16", "u32", "u64", "i32", "i64"];

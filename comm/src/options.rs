@@ -85,9 +85,6 @@ pub struct CommOptions {
     /// Larger all-reduces are done this many bytes at a time: a bound for the memory that
     /// transports need which cannot show messages in place.
     pub chunk_bytes: usize,
-    /// [`Communicator::all_reduce_ring`](crate::Communicator::all_reduce_ring) uses the ring from
-    /// this many bytes on.
-    pub ring_bytes: usize,
     /// What carries bytes between devices.
     pub between_devices: BetweenDevices,
     /// What NCCL may use.
@@ -106,7 +103,6 @@ impl Default for CommOptions {
             one_step_bytes: None,
             tuning: None,
             chunk_bytes: 4 << 20,
-            ring_bytes: 1 << 20,
             between_devices: BetweenDevices::Auto,
             nccl: NcclOptions::default(),
             deadline: Duration::from_secs(120),

@@ -33,7 +33,6 @@ pub(crate) struct Memory {
     pub(crate) own: Scratch,
     /// Parts of the peers, where the transport cannot show them in place.
     pub(crate) received: Scratch,
-    /// [`Place::Staged`](crate::plan::Place::Staged).
     pub(crate) staged: Scratch,
     /// Messages put together from several pieces.
     pub(crate) packed: Scratch,

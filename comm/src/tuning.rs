@@ -23,7 +23,7 @@
 //! |---|---|
 //! | `operation` | as [`Collective::name`](crate::Collective::name) says |
 //! | `backend` | `local`, `shm`, `tcp`, `verbs`, `nccl`, `peer`, or two joined by `+` (inside the node and between nodes) |
-//! | `algorithm` | `direct`, `two_steps`, `hierarchical`, `ring`; of all-to-alls `flat`, `hierarchical`; else `direct` |
+//! | `algorithm` | `direct`, `two_steps`, `hierarchical`; of all-to-alls `flat`, `hierarchical`; else `direct` |
 //! | `nodes`, `ranks` | of the job that was measured, all ranks together |
 //! | `points` | pairs of bytes (the operation's size as `headlong bench` counts it) and microseconds (p50), by rising bytes |
 //!

@@ -22,7 +22,6 @@ fn everything(communicator: &Communicator, buffers: &mut Buffers) -> Result<()> 
     let Buffers { data, all, counts } = buffers;
     communicator.all_reduce(&mut data[..40])?;
     communicator.all_reduce(data)?;
-    communicator.all_reduce_ring(data)?;
     communicator.all_reduce_chunks(data, 1000, &mut |_, _| {})?;
     communicator.broadcast(Rank(1), data)?;
     communicator.reduce_scatter(all, data)?;
@@ -66,12 +65,8 @@ fn nothing_after_the_first_call() {
 
 fn nothing_between_threads() {
     for all_to_all in [AllToAll::Flat, AllToAll::Hierarchical] {
-        let options = CommOptions {
-            all_to_all,
-            one_step_bytes: Some(1000),
-            ring_bytes: 1,
-            ..CommOptions::default()
-        };
+        let options =
+            CommOptions { all_to_all, one_step_bytes: Some(1000), ..CommOptions::default() };
         let counted =
             run_ranks_with(&Topology::from_node_sizes(&[2, 2]), options, |communicator| {
                 let mut buffers = warm(communicator, 40_000)?;
@@ -85,8 +80,7 @@ fn nothing_between_threads() {
 /// nothing at all.
 fn nothing_over_the_paths_of_processes() {
     for way in [Way::Tcp, Way::Shm, Way::Mixed] {
-        let options =
-            CommOptions { one_step_bytes: Some(1000), ring_bytes: 1, ..CommOptions::default() };
+        let options = CommOptions { one_step_bytes: Some(1000), ..CommOptions::default() };
         let port = tcp_support::reserve_port();
         let mut all = way.job_options(4, port.port);
         for options in &mut all {

@@ -90,7 +90,7 @@ fn messages_in_any_order_are_shown_in_that_order() {
                 let reads = end.exchange_reading(&id, &outgoing, &expected, &mut |parts| {
                     shown.extend(parts.iter().map(|part| part.to_vec()));
                 });
-                assert_eq!(reads, Ok(true));
+                assert_eq!(reads, Ok(()));
                 let wanted: Vec<_> = peers.iter().map(|peer| vec![peer.0 as u8; 40]).collect();
                 assert_eq!(shown, wanted);
             });

@@ -134,9 +134,6 @@ impl Comm {
     /// Parts: ranks of one `color` become a communicator of their own, numbered by `key`, and by
     /// their rank here among equal keys. All ranks call this; one without a color gets nothing. The
     /// parts end before this communicator does.
-    ///
-    /// # Errors
-    /// As [`Comm::init`].
     pub fn split(&self, color: Option<u32>, key: u32, config: Config) -> Result<Option<Self>> {
         const FUNCTION: &str = "ncclCommSplit";
         const NO_COLOR: c_int = -1;

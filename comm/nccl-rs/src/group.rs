@@ -66,7 +66,6 @@ impl<'a> Group<'a> {
         Ok(Self { turn, rank, num_ranks, ended: Cell::new(false) })
     }
 
-    /// Starts everything.
     pub(crate) fn end(&self) -> Code {
         if self.ended.replace(true) {
             return Code::SUCCESS;
@@ -85,9 +84,6 @@ impl<'a> Group<'a> {
 
     /// Sends `data.count` elements from `data.from` to `peer`, which receives as many.
     ///
-    /// # Errors
-    /// [`Error::Call`].
-    ///
     /// # Safety
     /// See [`Group`].
     pub unsafe fn send(&self, data: Data, peer: usize) -> Result<()> {
@@ -99,9 +95,6 @@ impl<'a> Group<'a> {
     }
 
     /// Receives `data.count` elements into `data.to` from `peer`, which sends as many.
-    ///
-    /// # Errors
-    /// [`Error::Call`].
     ///
     /// # Safety
     /// See [`Group`].
@@ -116,9 +109,6 @@ impl<'a> Group<'a> {
     /// `count` elements of every rank become one array of `count` elements, `to` on every rank. The
     /// order of addition is NCCL's, and may differ between versions and numbers of ranks.
     ///
-    /// # Errors
-    /// [`Error::Call`].
-    ///
     /// # Safety
     /// See [`Group`].
     pub unsafe fn all_reduce(&self, data: Data, op: ReduceOp) -> Result<()> {
@@ -130,9 +120,6 @@ impl<'a> Group<'a> {
     }
 
     /// As [`Group::all_reduce`], but only rank `root` gets the result.
-    ///
-    /// # Errors
-    /// [`Error::Call`].
     ///
     /// # Safety
     /// See [`Group`].
@@ -148,9 +135,6 @@ impl<'a> Group<'a> {
 
     /// As [`Group::all_reduce`] of `count` · ranks elements, of which each rank gets its `count`.
     ///
-    /// # Errors
-    /// [`Error::Call`].
-    ///
     /// # Safety
     /// See [`Group`].
     pub unsafe fn reduce_scatter(&self, data: Data, op: ReduceOp) -> Result<()> {
@@ -165,9 +149,6 @@ impl<'a> Group<'a> {
 
     /// `count` elements of each rank, one after another, in `to` of every rank.
     ///
-    /// # Errors
-    /// [`Error::Call`].
-    ///
     /// # Safety
     /// See [`Group`].
     pub unsafe fn all_gather(&self, data: Data) -> Result<()> {
@@ -179,9 +160,6 @@ impl<'a> Group<'a> {
     }
 
     /// `count` elements of `from` of rank `root`, in `to` of every rank.
-    ///
-    /// # Errors
-    /// [`Error::Call`].
     ///
     /// # Safety
     /// See [`Group`].

@@ -87,9 +87,6 @@ impl Comm {
     /// that read the peers' memory. All ranks call this together, with memory from [`Allocation`]
     /// (2.27).
     ///
-    /// # Errors
-    /// As [`Comm::register`].
-    ///
     /// # Safety
     /// As [`Comm::register`].
     pub unsafe fn register_window(&self, address: u64, bytes: usize) -> Result<Registration<'_>> {

@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 /// How long the watchdog waits for a thread that is inside NCCL, before it aborts all the same.
 const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 
-/// `ncclComm_t`.
 #[derive(Debug, Clone, Copy)]
 struct Raw(sys::Comm);
 
@@ -217,7 +216,6 @@ impl Shared {
         }
     }
 
-    /// The watchdog's thread.
     fn watch(&self) {
         let mut state = self.lock();
         while state.wish == Wish::Watch {

@@ -4,7 +4,6 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
 
-/// `ncclResult_t`.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Code(pub(crate) c_int);
@@ -14,7 +13,6 @@ impl Code {
     pub(crate) const IN_PROGRESS: Code = Code(7);
 }
 
-/// `ncclComm_t`.
 pub(crate) type Comm = *mut c_void;
 /// `cudaStream_t`, which is the driver's `CUstream`.
 pub(crate) type Stream = *mut c_void;

@@ -10,9 +10,6 @@ use zerocopy::IntoBytes;
 impl Communicator {
     /// `all` becomes the data of all ranks, one after the other.
     ///
-    /// # Errors
-    /// The job's first error.
-    ///
     /// # Panics
     /// When `all` is not as long as ranks × `mine`.
     pub fn all_gather<T: Element>(&self, mine: &[T], all: &mut [T]) -> Result<()> {

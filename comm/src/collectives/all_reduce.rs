@@ -2,17 +2,12 @@
 //! ranks, whoever adds it.
 
 use super::group::Group;
-use super::segment;
 use crate::communicator::{Call, Communicator, What};
 use crate::element::Element;
 use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
 use crate::options::AllReduce;
-use crate::scratch::Scratch;
-use crate::topology::Rank;
-use crate::transport::{Incoming, Outgoing};
 use std::ops::Range;
-use zerocopy::IntoBytes;
 
 impl Communicator {
     /// `data` becomes the ordered sum over ranks ([`crate::element`]), with the same bits on all
@@ -22,9 +17,6 @@ impl Communicator {
     /// large data each rank adds up one segment and sends the sum to all; where there are several
     /// nodes, as [`CommOptions::all_reduce`](crate::CommOptions) says, first inside the node, then
     /// once across the network.
-    ///
-    /// # Errors
-    /// The job's first error.
     pub fn all_reduce<T: Element>(&self, data: &mut [T]) -> Result<()> {
         self.all_reduce_chunks(data, usize::MAX, &mut |_, _| {})
     }
@@ -33,9 +25,6 @@ impl Communicator {
     /// `data` is final, in rising order and once for each element, and sees all of `data`: what
     /// began in a part before may end in this one. It may change what is final and must not call
     /// this communicator.
-    ///
-    /// # Errors
-    /// The job's first error.
     ///
     /// # Panics
     /// When `chunk` is 0.
@@ -99,27 +88,9 @@ impl Communicator {
         let bounded = self.options().chunk_bytes / size_of::<T>();
         // Segments are whole cache lines: a piece of whole segments has none that is longer than
         // what can be shown.
-        let shown =
-            (self.transport().in_place_bytes() / size_of::<T>() / 32 * 32).saturating_mul(group);
+        let longest = self.transport().in_place_bytes().unwrap_or(usize::MAX);
+        let shown = (longest / size_of::<T>() / 32 * 32).saturating_mul(group);
         bounded.min(shown).max(1)
-    }
-
-    /// The sum over ranks, from [`CommOptions::ring_bytes`](crate::CommOptions) on around the ring:
-    /// the fewest bytes for each rank, but the order of addition depends on the place in `data`,
-    /// and f16 and bf16 are rounded after each addition. The bits are the same on all ranks.
-    /// Shorter data are summed as by [`Communicator::all_reduce`].
-    ///
-    /// # Errors
-    /// The job's first error.
-    pub fn all_reduce_ring<T: Element>(&self, data: &mut [T]) -> Result<()> {
-        if self.num_ranks() <= 2 || size_of_val(data) < self.options().ring_bytes.max(1) {
-            return self.all_reduce(data);
-        }
-        let mut call = self.call(What::new(Collective::AllReduce, T::CODE, Algorithm::Ring));
-        let mut room = std::mem::take(&mut call.memory().received);
-        reduce_around_the_ring(&mut call, data, &mut room)?;
-        call.memory().received = room;
-        Ok(())
     }
 }
 
@@ -144,30 +115,4 @@ fn reduce_in_levels<T: Element>(
     rail.reduce_segments(call, own)?;
     rail.share_segments(call, own)?;
     node.share_segments(call, data)
-}
-
-/// N−1 steps in which segments travel once around, collecting, and N−1 steps in which the sums
-/// travel on.
-fn reduce_around_the_ring<T: Element>(
-    call: &mut Call<'_>,
-    data: &mut [T],
-    room: &mut Scratch,
-) -> Result<()> {
-    let (len, ranks, me) = (data.len(), call.topology().num_ranks(), call.me().0);
-    let (next, previous) = (Rank((me + 1) % ranks), Rank((me + ranks - 1) % ranks));
-    for step in 0..2 * (ranks - 1) {
-        let (sent, received) =
-            ((me + 2 * ranks - step) % ranks, (me + 2 * ranks - step - 1) % ranks);
-        let room: &mut [T] = room.elements(segment(len, ranks, received).len());
-        let (mut outgoing, mut incoming) = (call.lists().outgoing(), call.lists().incoming());
-        outgoing.push(Outgoing { to: next, bytes: data[segment(len, ranks, sent)].as_bytes() });
-        incoming.push(Incoming { from: previous, bytes: room.as_mut_bytes() });
-        call.exchange(outgoing, incoming)?;
-        let into = &mut data[segment(len, ranks, received)];
-        match step < ranks - 1 {
-            true => T::accumulate(into, room),
-            false => into.copy_from_slice(room),
-        }
-    }
-    Ok(())
 }

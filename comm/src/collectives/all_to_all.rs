@@ -15,9 +15,6 @@ use zerocopy::IntoBytes;
 impl Communicator {
     /// Equal parts: part r of `send` goes to rank r, part r of `recv` comes from rank r.
     ///
-    /// # Errors
-    /// The job's first error.
-    ///
     /// # Panics
     /// When `send` and `recv` are not equally long, or not a multiple of the number of ranks.
     pub fn all_to_all<T: Element>(&self, send: &[T], recv: &mut [T]) -> Result<()> {

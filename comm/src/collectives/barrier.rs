@@ -7,9 +7,6 @@ use crate::transport::{Incoming, Outgoing};
 
 impl Communicator {
     /// Returns once every rank has called it.
-    ///
-    /// # Errors
-    /// The job's first error.
     pub fn barrier(&self) -> Result<()> {
         let mut call = self.call(What::new(Collective::Barrier, 0, Algorithm::Direct));
         let mut outgoing = call.lists().outgoing();

@@ -18,9 +18,6 @@ impl Communicator {
     /// everybody; of large data the root sends each rank a segment, and the ranks exchange their
     /// segments.
     ///
-    /// # Errors
-    /// The job's first error.
-    ///
     /// # Panics
     /// When there is no rank `root`.
     pub fn broadcast<T: Element>(&self, root: Rank, data: &mut [T]) -> Result<()> {

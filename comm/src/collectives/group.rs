@@ -21,7 +21,6 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// All ranks.
     pub(super) fn all(call: &Call<'_>) -> Self {
         Self { first: 0, stride: 1, len: call.topology().num_ranks(), me: call.me().0 }
     }

@@ -11,9 +11,6 @@ impl Communicator {
     /// `data` is a part for each rank, one after the other; `mine` becomes the ordered sum over
     /// ranks ([`crate::element`]) of the parts for this rank.
     ///
-    /// # Errors
-    /// The job's first error.
-    ///
     /// # Panics
     /// When `data` is not as long as ranks × `mine`.
     pub fn reduce_scatter<T: Element>(&self, data: &[T], mine: &mut [T]) -> Result<()> {

@@ -13,9 +13,6 @@ impl Communicator {
     /// receiving what it is sent; none: this rank sends or receives nothing. To and from oneself it
     /// is a copy.
     ///
-    /// # Errors
-    /// The job's first error.
-    ///
     /// # Panics
     /// When a rank sends to itself and receives from another, or the other way round.
     pub fn send_receive<T: Element>(

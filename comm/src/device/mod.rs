@@ -27,7 +27,7 @@ pub mod narrow;
 pub mod nccl;
 pub mod peer;
 pub mod rail;
-pub mod single;
+mod single;
 mod sum;
 
 use crate::error::{CommError, Result};
@@ -106,16 +106,10 @@ pub trait DeviceCollectives: Send + Sync {
     }
 
     /// The `len` f32 of `data` become their sum over ranks, with the same bits on all ranks.
-    ///
-    /// # Errors
-    /// As [`DeviceCollectives::all_to_all`].
     fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()>;
 
     /// `to` becomes the `bytes_per_rank` bytes of `from` of all ranks, one after another. `from`
     /// may be this rank's part of `to`, and else does not overlap with it.
-    ///
-    /// # Errors
-    /// As [`DeviceCollectives::all_to_all`].
     fn all_gather(
         &self,
         stream: &Stream,
@@ -125,9 +119,6 @@ pub trait DeviceCollectives: Send + Sync {
     ) -> Result<()>;
 
     /// The `bytes` of `data` of rank `root` become everybody's.
-    ///
-    /// # Errors
-    /// As [`DeviceCollectives::all_to_all`].
     ///
     /// # Panics
     /// When there is no rank `root`.
@@ -142,9 +133,6 @@ pub trait DeviceCollectives: Send + Sync {
 
     /// What kernels of this rank's exchanges have found wrong, in those that have run. It calls no
     /// driver.
-    ///
-    /// # Errors
-    /// The job's first error.
     fn flagged(&self) -> Result<()> {
         Ok(())
     }
@@ -158,9 +146,6 @@ pub trait DeviceCollectives: Send + Sync {
 
     /// Ends the collectives with all ranks, after the streams are done. Dropping them without gives
     /// up what still waits, and is a failure to ranks that are not done.
-    ///
-    /// # Errors
-    /// The job's first error.
     fn close(self: Box<Self>) -> Result<()>;
 
     /// Waits until the device has come past `event`, looking after the peers meanwhile.

@@ -12,7 +12,6 @@ static NARROW: Source = Source { name: "comm/narrow", text: include_str!("narrow
 
 const BLOCK: u32 = 256;
 
-/// `struct NarrowArgs`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct NarrowArgs {
@@ -72,9 +71,6 @@ impl Narrow {
     /// As [`DeviceCollectives::all_to_all_v`] of f32. `arriving`: per rank the bytes of f32 that
     /// count of what comes, u32 on the device, or null: all. What a rank has for itself is rounded
     /// like all else.
-    ///
-    /// # Errors
-    /// As there.
     ///
     /// # Panics
     /// When blocks are longer than planned, or not made of whole groups of four numbers.

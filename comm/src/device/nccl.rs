@@ -152,7 +152,6 @@ impl NcclCollectives {
     }
 }
 
-/// `CUstream`.
 type RawStream = *mut std::ffi::c_void;
 
 /// `count` bytes from one place to another.

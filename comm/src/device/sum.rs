@@ -10,7 +10,6 @@ pub(super) const MOST_OUTS: usize = 8;
 
 static SUM: Source = Source { name: "comm/sum", text: include_str!("sum.cu") };
 
-/// `struct SumArgs`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct SumArgs {

@@ -7,7 +7,6 @@ use std::os::unix::ffi::OsStrExt as _;
 
 /// The names one launcher uses.
 pub struct LauncherVariables {
-    /// This process.
     pub rank: &'static str,
     /// How many there are.
     pub world_size: &'static str,
@@ -80,7 +79,6 @@ pub struct Variables<'a> {
 }
 
 impl<'a> Variables<'a> {
-    /// Looks at `map`.
     pub fn new(map: &'a Environment) -> Self {
         Self { map }
     }

@@ -24,11 +24,8 @@ pub enum Place {
 /// A run of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it lies.
     pub place: Place,
-    /// Its first element.
     pub at: usize,
-    /// Elements.
     pub len: usize,
 }
 
@@ -54,14 +51,12 @@ pub struct Plan {
     steps: Vec<Step>,
     messages: Vec<Message>,
     pieces: Vec<Piece>,
-    /// Elements of [`Place::Staged`].
     pub staged: usize,
     /// The rank's part for itself: its place in `Send`, in `Recv`, its length.
     pub own: (usize, usize, usize),
 }
 
 impl Plan {
-    /// Number of steps.
     pub fn num_steps(&self) -> usize {
         self.steps.len()
     }

@@ -13,9 +13,6 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Joins as a rank other than 0.
-///
-/// # Errors
-/// As [`super::join`].
 pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let launch = &options.launch;
     let deadline = Instant::now() + options.deadlines.rendezvous;

@@ -46,9 +46,6 @@ struct Gathering<'a> {
 }
 
 /// Waits for all ranks.
-///
-/// # Errors
-/// As [`super::join`].
 pub fn gather(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let (listener, ip) = open(options)?;
     let listener =

@@ -25,7 +25,6 @@ const SHORTEST_STAY: Duration = Duration::from_millis(50);
 /// Those who were not let in.
 #[derive(Debug, Clone, Default)]
 pub struct Unauthenticated {
-    /// How many.
     pub count: u64,
     /// How many of them sent a whole claim with a proof that does not fit: a wrong secret, most
     /// likely.
@@ -74,7 +73,6 @@ pub struct Proven {
     pub stream: TcpStream,
     /// Where it comes from.
     pub address: SocketAddr,
-    /// For the verdict.
     pub session: Session,
     /// What it says it is.
     pub claims: Claims,
@@ -94,7 +92,6 @@ enum Why {
     Odd,
     /// A whole claim, whose proof does not fit.
     WrongProof,
-    /// Another user's process.
     OfAnother,
 }
 
@@ -164,9 +161,6 @@ impl Listener {
     }
 
     /// Accepts, listens, drops. Returns those who have just proven themselves. Never blocks.
-    ///
-    /// # Errors
-    /// When the system has no random bytes.
     pub fn turn(&mut self) -> Result<Vec<Proven>> {
         let mut proven = Vec::new();
         self.hear(&mut proven);

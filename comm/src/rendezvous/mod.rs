@@ -12,7 +12,7 @@ pub mod dial;
 mod enter;
 mod gather;
 pub mod handshake;
-pub mod listener;
+pub(crate) mod listener;
 mod machine;
 pub mod proof;
 pub mod trust;

@@ -114,9 +114,6 @@ pub enum Role {
 }
 
 /// A random number of this handshake.
-///
-/// # Errors
-/// When the system has no randomness.
 pub fn nonce() -> Result<Nonce> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| CommError::System {

@@ -10,7 +10,6 @@ const WORDS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 
 /// What is said about one wait.
 pub struct Waiting<'a> {
-    /// Who is told.
     notice: Option<&'a Notice>,
     begin: Instant,
     next: Instant,

@@ -100,26 +100,22 @@ pub trait Transport: Send + Sync {
     /// `expected`, in that order, to `read`, once, where they lie: a reduction then needs no copy
     /// of what it adds. `read` must not call the transport.
     ///
-    /// False: this transport cannot, nothing has been sent and `read` was not called. The answer is
-    /// the same for every call of one transport.
-    ///
-    /// # Errors
-    /// As [`Transport::exchange`].
+    /// Called only where [`Transport::in_place_bytes`] says that it can.
     fn exchange_reading(
         &self,
         id: &StepId,
         outgoing: &[Outgoing],
         expected: &[Expected],
         read: &mut dyn FnMut(&[&[u8]]),
-    ) -> Result<bool> {
-        let _ = (id, outgoing, expected, read);
-        Ok(false)
+    ) -> Result<()> {
+        let _ = (outgoing, expected, read);
+        unreachable!("{} cannot show messages in place: {id}", self.name())
     }
 
     /// The longest message that [`Transport::exchange_reading`] shows where it lies; longer ones it
-    /// may have to copy first. The same on all ranks.
-    fn in_place_bytes(&self) -> usize {
-        usize::MAX
+    /// may have to copy first. None: it shows none. The same on all ranks and for every call.
+    fn in_place_bytes(&self) -> Option<usize> {
+        None
     }
 
     /// From now on this rank does something long on its host, or no longer; what it did before.
@@ -140,16 +136,10 @@ pub trait Transport: Send + Sync {
     fn abort(&self, error: CommError);
 
     /// The job's first error, if it has failed.
-    ///
-    /// # Errors
-    /// That error.
     fn check(&self) -> Result<()>;
 
     /// Says goodbye: a peer that ends after this has not failed. Called once, when this rank needs
     /// nobody any more.
-    ///
-    /// # Errors
-    /// The job's first error, if it has failed.
     fn close(&self) -> Result<()> {
         self.check()
     }

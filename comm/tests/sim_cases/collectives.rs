@@ -49,22 +49,20 @@ fn options(seed: u64) -> CommOptions {
         all_reduce: [AllReduce::Flat, AllReduce::Auto][random.below(2) as usize],
         one_step_bytes: [None, Some(0), Some(64)][random.below(3) as usize],
         chunk_bytes: [64, 1 << 20][random.below(2) as usize],
-        ring_bytes: [0, 1 << 20][random.below(2) as usize],
         ..CommOptions::default()
     }
 }
 
 impl Script<'_> {
     fn run_one(&self) -> Result<(), Failure> {
-        match self.random(0).below(9) {
+        match self.random(0).below(8) {
             0 => self.communicator.barrier()?,
             1 => self.broadcast()?,
             2 => self.all_gather()?,
             3 => self.all_reduce()?,
-            4 => self.all_reduce_ring()?,
-            5 => self.reduce_scatter()?,
-            6 => self.all_to_all()?,
-            7 => self.send_receive()?,
+            4 => self.reduce_scatter()?,
+            5 => self.all_to_all()?,
+            6 => self.send_receive()?,
             _ => self.all_to_all_v()?,
         }
         Ok(())
@@ -134,21 +132,6 @@ impl Script<'_> {
             told = part.end;
         })?;
         self.expect("all_reduce", &data, &self.sum(len))
-    }
-
-    fn all_reduce_ring(&self) -> Result<(), Failure> {
-        let len = self.length();
-        // Integers: around the ring the order of addition is another.
-        let mut data = self.words(self.me, 0, len);
-        self.communicator.all_reduce_ring(&mut data)?;
-        let mut expected = vec![0_u64; len];
-        for rank in 0..self.ranks {
-            expected
-                .iter_mut()
-                .zip(self.words(rank, 0, len))
-                .for_each(|(sum, word)| *sum = sum.wrapping_add(word));
-        }
-        self.expect("all_reduce_ring", &data, &expected)
     }
 
     fn reduce_scatter(&self) -> Result<(), Failure> {

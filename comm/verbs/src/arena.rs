@@ -5,7 +5,6 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Whole pages.
 const PAGE: usize = 4096;
 
 /// Registered memory of this process, zeros at first.
@@ -37,9 +36,6 @@ impl Drop for Pages {
 
 impl Arena {
     /// `bytes` of memory, registered at `nic`.
-    ///
-    /// # Errors
-    /// When the NIC refuses.
     pub(super) fn new(nic: &dyn Nic, bytes: usize, access: Access) -> NicResult<Self> {
         let size = bytes.max(1).next_multiple_of(PAGE);
         let layout = Layout::from_size_align(size, PAGE).expect("an arena fits the address space");

@@ -24,9 +24,7 @@ pub(super) struct Chains {
 /// What is posted for one slot.
 #[derive(Debug, Clone, Copy)]
 struct SlotChains {
-    /// Bytes and signal.
     full: Prepared,
-    /// The signal alone.
     bare: Prepared,
 }
 
@@ -40,9 +38,6 @@ pub(super) struct Blueprint<'a> {
 
 impl Chains {
     /// Everything over connections that are ready to send.
-    ///
-    /// # Errors
-    /// When the NIC refuses a chain.
     pub(super) fn new(mut pair: Box<dyn QueuePair>, blueprint: &Blueprint<'_>) -> NicResult<Self> {
         let mut slots = Vec::new();
         for slot in 0..blueprint.layout.slots as u64 {
@@ -62,9 +57,6 @@ impl Chains {
 
     /// Posts the strip in `slot`: `length` bytes and the signal, with the number where signals have
     /// one.
-    ///
-    /// # Errors
-    /// What the NIC says.
     pub(super) fn post_strip(&mut self, slot: usize, length: u32, number: u32) -> NicResult<()> {
         let immediate = number & !CREDIT;
         let by_number = self.signal == Signal::Immediate;
@@ -82,9 +74,6 @@ impl Chains {
 
     /// Posts a count of its own; by immediates it is `count`, by atomics always as many as
     /// [`Blueprint::credit`] says.
-    ///
-    /// # Errors
-    /// What the NIC says.
     pub(super) fn post_credit(&mut self, count: u32) -> NicResult<()> {
         let number = [Patch::Immediate { request: 0, immediate: CREDIT | count }];
         self.pair.post(self.credit, if self.signal == Signal::Immediate { &number } else { &[] })

@@ -35,9 +35,6 @@ const RECEIVER_RETRIES: (u8, u8) = (7, 12);
 const HOP_LIMIT: u8 = 64;
 
 /// Whether this rank could connect: what it would use.
-///
-/// # Errors
-/// Why not.
 pub fn available(
     provider: &dyn Provider,
     settings: &VerbsSettings,
@@ -162,9 +159,6 @@ pub(super) struct Site {
 
 impl Site {
     /// Chosen, registered, with one connection for each of `peers` that leads nowhere yet.
-    ///
-    /// # Errors
-    /// What the NIC refuses.
     pub(super) fn open(
         provider: &dyn Provider,
         choice: Choice,

@@ -9,20 +9,17 @@ const MAGIC: u32 = u32::from_le_bytes(*b"hlv1");
 /// One strip: a message, or as much of it as fits a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StripHeader {
-    /// The message.
     pub head: Head,
     /// Number of this strip on its way, from 0: slot `number % slots`.
     pub number: u64,
     /// Where in the message its bytes belong.
     pub offset: u64,
-    /// Its bytes.
     pub bytes: u32,
     /// Strips of the other direction that this side has given back so far, the lowest 32 bits.
     pub given_back: u32,
 }
 
 impl StripHeader {
-    /// As it travels.
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let Self { head, number, offset, bytes, given_back } = self;
         let mut out = [0; HEADER_BYTES];

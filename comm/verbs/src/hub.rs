@@ -31,16 +31,12 @@ pub(super) struct Hub {
 /// Receives that take peers' signals, for all links together.
 pub(super) struct SignalReceives {
     pub(super) queue: Arc<dyn ReceiveQueue>,
-    /// Posted again together.
     pub(super) batch: Vec<Receive>,
     used: usize,
 }
 
 impl SignalReceives {
     /// Enough for `most` signals on the way, posted.
-    ///
-    /// # Errors
-    /// What the NIC says.
     pub(super) fn new(nic: &dyn Nic, most: usize) -> NicResult<Self> {
         // A batch may be used up and not posted again yet.
         let batch = (most / 4).max(1);
@@ -49,10 +45,6 @@ impl SignalReceives {
         Ok(Self { queue, batch: vec![Receive { id: 0, segment: None }; batch], used: 0 })
     }
 
-    /// One was used.
-    ///
-    /// # Errors
-    /// What the NIC says.
     pub(super) fn used(&mut self) -> NicResult<()> {
         self.used += 1;
         if self.used < self.batch.len() {

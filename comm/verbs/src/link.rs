@@ -31,9 +31,6 @@ pub(super) struct Link {
 
 impl Link {
     /// A link over connections that are ready to send.
-    ///
-    /// # Errors
-    /// When the NIC refuses a chain.
     pub(super) fn new(
         (rank, way): (Rank, String),
         pair: Box<dyn QueuePair>,
@@ -61,9 +58,6 @@ impl Link {
     }
 
     /// What the link has failed with.
-    ///
-    /// # Errors
-    /// That.
     pub(super) fn check(&self) -> Result<(), PathError> {
         self.failed.clone().map_or(Ok(()), Err)
     }
@@ -88,9 +82,6 @@ impl Link {
     }
 
     /// Sends one strip of a message if there is room: whether it did.
-    ///
-    /// # Errors
-    /// What the link has failed with.
     pub(super) fn fill(
         &mut self,
         near: Near<'_>,
@@ -152,9 +143,6 @@ impl Link {
     }
 
     /// The bytes of the next strip were taken: its slot is the sender's again.
-    ///
-    /// # Errors
-    /// What the link has failed with.
     pub(super) fn give_back(&mut self) -> Result<(), PathError> {
         self.flow.taken += 1;
         self.announce()

@@ -292,7 +292,7 @@ fn build_linked(root: &Path, home: &Path, limit: &Limit) -> Result<PathBuf> {
         command.args(rest).env("CARGO_TARGET_DIR", &target);
         command
     };
-    let compare = cargo_with_it("test", &["--lib", "sys::layout"]);
+    let compare = cargo_with_it("test", &["--lib", "sys::tests"]);
     let same = limit.show("comparing declarations with those of the crate `ibverbs`", compare)?;
     ensure!(
         same,

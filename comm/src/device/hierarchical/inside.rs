@@ -19,7 +19,6 @@ pub(super) struct Blocks {
     pub(super) from: DevicePtr,
     /// From one rank's block to the next one's; 0 where all get the same.
     pub(super) stride: usize,
-    /// The largest block.
     pub(super) bytes: usize,
     /// How long each rank's block is, on the device; null where that is known.
     pub(super) lengths: DevicePtr,
@@ -39,13 +38,10 @@ pub(super) struct Sources {
 
 /// How ranks of a node come to each other's memory.
 pub(super) enum Inside {
-    /// They read it.
     Memory(Peers),
-    /// It is brought.
     Nccl(Brought),
 }
 
-/// What NCCL brings.
 pub(super) struct Brought {
     nccl: Arc<NcclCollectives>,
     blocks: DeviceMemory,

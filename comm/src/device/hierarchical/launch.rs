@@ -15,7 +15,6 @@ const THREADS: u32 = 256;
 /// Bytes of a chunk.
 const CHUNK: usize = 4096;
 
-/// `struct Slots`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slots {
@@ -26,7 +25,6 @@ pub(super) struct Slots {
     pub(super) capacity: u32,
 }
 
-/// `struct SealArgs`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct SealArgs {
@@ -41,7 +39,6 @@ struct SealArgs {
     fingerprint: u32,
 }
 
-/// `struct PackArgs`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct PackArgs {
@@ -53,7 +50,6 @@ struct PackArgs {
     num_blocks: u32,
 }
 
-/// `struct InsideArgs`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct InsideArgs {
@@ -72,7 +68,6 @@ struct InsideArgs {
     num_peers: u32,
 }
 
-/// `struct OpenArgs`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct OpenArgs {
@@ -85,7 +80,6 @@ struct OpenArgs {
     fingerprint: u32,
 }
 
-/// `struct UnpackArgs`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct UnpackArgs {
@@ -182,7 +176,6 @@ pub(super) fn build() -> Build {
     Build { source: &STRIPS, defines: Vec::new() }
 }
 
-/// Loads all kernels.
 pub(super) fn load(cuda: &CudaStream) -> Result<(), String> {
     let all = NAMES.iter().all(|name| cuda.kernel(&STRIPS, &[], name).is_some());
     if all { Ok(()) } else { cuda.check().map_err(|error| error.to_string()) }

@@ -44,9 +44,6 @@ use report::Report;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most ranks of a node that exchange this way.
-pub const MOST_RANKS_OF_A_NODE: usize = MOST_PEERS;
-
 /// Bytes of `struct State`: the number of the exchange, whether something was told, whether
 /// something is refused.
 const STATE_BYTES: usize = 16;

@@ -8,7 +8,6 @@ use headlong_device::cuda::{CudaDevice, DevicePtr, Pinned};
 /// Words of `struct Report`: code, peer, expected, found.
 const WORDS: usize = 6;
 
-/// The words.
 pub(super) struct Report {
     words: Pinned,
 }
@@ -19,7 +18,6 @@ impl Report {
         Ok(Self { words })
     }
 
-    /// Where kernels write.
     pub(super) fn at(&self) -> DevicePtr {
         self.words.device_visible()
     }

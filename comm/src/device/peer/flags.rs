@@ -11,11 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// `cuStreamWriteValue32_v2` and `cuStreamWaitValue32_v2`.
 type Operation =
     unsafe extern "C" fn(stream: *mut c_void, address: u64, value: c_uint, flags: c_uint) -> c_int;
 
-/// `CU_STREAM_WAIT_VALUE_EQ`.
 const EQUAL: c_uint = 1;
 
 /// One rank's words: for each of the two barriers of an operation one word for each rank, which

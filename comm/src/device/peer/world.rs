@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 /// What a rank brings to a meeting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) struct Part {
-    /// The operation.
     pub(in crate::device) operation: &'static str,
     /// Its size, in bytes or elements; the same on all ranks.
     pub(in crate::device) size: u64,
@@ -22,7 +21,6 @@ pub(in crate::device) struct Part {
 }
 
 impl Part {
-    /// The first address.
     pub(in crate::device) fn first(&self) -> DevicePtr {
         DevicePtr(self.addresses[0])
     }
@@ -43,7 +41,6 @@ struct State {
     parts: Vec<Option<Part>>,
     /// What the last meeting has come to.
     last: Arc<[Part]>,
-    /// Meetings so far.
     meetings: u64,
 }
 

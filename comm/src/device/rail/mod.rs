@@ -52,9 +52,6 @@ pub struct Exchange<'a> {
 pub trait ConnectRails: Send + Sync {
     /// Comes together with all ranks; `peers` are those at this rank's place of the other nodes,
     /// `slot_bytes` the longest that a rank has for one of them in one exchange.
-    ///
-    /// # Errors
-    /// The job's first error.
     fn connect(
         &self,
         communicator: &Communicator,
@@ -80,39 +77,24 @@ pub trait Rails: Send + Sync {
     }
 
     /// Enqueues that the stream goes on when the next exchange's slot may be written.
-    ///
-    /// # Errors
-    /// What has failed.
     fn prepare(&self, _stream: &CudaStream, _exchange: &Exchange<'_>) -> Result<(), String> {
         Ok(())
     }
 
     /// Enqueues that the strips of the exchange leave once the stream has come here: headers and
     /// blocks have been written. It may also wait for those that come in.
-    ///
-    /// # Errors
-    /// What has failed.
     fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String>;
 
     /// Enqueues that the stream goes on when the strips of the exchange that was begun last have
     /// come in.
-    ///
-    /// # Errors
-    /// What has failed.
     fn finish(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String>;
 
     /// Whether all is well, as far as can be known without asking a driver.
-    ///
-    /// # Errors
-    /// What has failed.
     fn check(&self) -> Result<(), String>;
 
     /// Lets what waits on the device go on: the job has failed.
     fn give_up(&self);
 
     /// Ends with all ranks, after the streams are done.
-    ///
-    /// # Errors
-    /// What has failed.
     fn close(self: Box<Self>) -> Result<(), String>;
 }

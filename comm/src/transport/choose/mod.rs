@@ -74,9 +74,6 @@ pub trait Network: Send + Sync {
 
     /// Paths to all of `peers`. Called on all ranks together, if every rank has said that it is
     /// there.
-    ///
-    /// # Errors
-    /// The job's first error.
     fn connect(&self, control: &TcpTransport, peers: &[Rank])
     -> Result<Vec<(Rank, Box<dyn Path>)>>;
 }

@@ -35,7 +35,6 @@ pub const EAGER: u32 = 3;
 pub struct Header {
     pointer: *const u8,
     length: usize,
-    /// The sender's operation.
     pub id: StepId,
 }
 
@@ -183,7 +182,6 @@ impl<'a> SlotRef<'a> {
         unsafe { std::slice::from_raw_parts(header.pointer, header.length) }
     }
 
-    /// Ends reading.
     pub fn release(&self) {
         self.slot.state.store(EMPTY, Ordering::Release);
     }

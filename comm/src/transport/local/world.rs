@@ -22,9 +22,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// The shared part of a [`LocalTransport`](super::LocalTransport).
 pub struct World {
-    /// Who lives where.
     pub topology: Topology,
-    /// The slots.
     pub links: Links,
     seats: Box<[Seat]>,
     failed: AtomicBool,

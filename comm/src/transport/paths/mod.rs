@@ -99,9 +99,6 @@ pub trait Path: Send {
 
     /// Sends what can be sent now of one message. After [`Progress::Done`], `bytes` may be written
     /// again. Called for the same message until it is done; a message of no bytes is a message.
-    ///
-    /// # Errors
-    /// The end of this path.
     fn send(&mut self, head: &Head, bytes: &[u8], at: &mut usize) -> Result<Progress, PathError>;
 
     /// Takes what has come of one message, into `bytes`, which are as long as it.
@@ -123,9 +120,6 @@ pub trait Path: Send {
     /// A whole message where it lies, aligned for every element, once all of it has come: a
     /// reduction needs no copy of what it adds. Asked again, it shows the same message, until
     /// [`Path::release`]. Only for messages that [`Path::shows`].
-    ///
-    /// # Errors
-    /// As [`Path::receive`].
     fn peek(&mut self, head: &Head) -> Result<Option<&[u8]>, PathError> {
         let _ = head;
         Ok(None)
@@ -135,9 +129,6 @@ pub trait Path: Send {
     fn release(&mut self) {}
 
     /// Whether everything that was sent has left: asked, again and again, before the goodbye.
-    ///
-    /// # Errors
-    /// The end of this path.
     fn flush(&mut self) -> Result<Progress, PathError> {
         Ok(Progress::Done)
     }
@@ -154,9 +145,6 @@ pub trait Path: Send {
     }
 
     /// Looks for what has broken by itself; called now and then while no exchange runs.
-    ///
-    /// # Errors
-    /// What has broken, in words.
     fn watch(&mut self) -> Result<(), String> {
         Ok(())
     }

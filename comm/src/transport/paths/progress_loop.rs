@@ -75,9 +75,6 @@ impl ProgressLoop {
     }
 
     /// Sends all of `outgoing` and fills all of `incoming`.
-    ///
-    /// # Errors
-    /// The job's first error.
     pub fn exchange(
         &mut self,
         frame: &Frame,
@@ -106,9 +103,6 @@ impl ProgressLoop {
 
     /// As [`ProgressLoop::exchange`], but shows what comes where it lies; what a path cannot show
     /// is received first.
-    ///
-    /// # Errors
-    /// The job's first error.
     pub fn exchange_reading(
         &mut self,
         frame: &Frame,
@@ -144,9 +138,6 @@ impl ProgressLoop {
     }
 
     /// Waits until everything that was sent has left.
-    ///
-    /// # Errors
-    /// The job's first error.
     pub fn flush(&mut self, frame: &Frame, id: &StepId) -> Result<()> {
         let Self { paths, waiting, .. } = self;
         drive(frame, waiting, id, || {
@@ -173,9 +164,6 @@ impl ProgressLoop {
     }
 
     /// Looks for paths that have broken by themselves.
-    ///
-    /// # Errors
-    /// What has broken, in words.
     pub fn watch(&mut self) -> Result<(), String> {
         self.paths.iter_mut().flatten().try_for_each(|path| path.watch())
     }

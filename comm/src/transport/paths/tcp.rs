@@ -18,9 +18,6 @@ pub struct TcpPath {
 
 impl TcpPath {
     /// Over the connection of `control` to `peer`.
-    ///
-    /// # Errors
-    /// When the system gives no descriptor.
     pub fn new(control: &TcpTransport, peer: Rank) -> Result<Self> {
         let stream = control.health().data(peer).try_clone();
         let stream = stream.map_err(|error| crate::CommError::System {

@@ -27,9 +27,6 @@ impl PathTransport {
     /// `doorbell` is what those paths ring ([`Silent`](super::Silent), where none does). After
     /// this, nobody else may exchange over `control`.
     ///
-    /// # Errors
-    /// When the system gives no descriptors, or no thread.
-    ///
     /// # Panics
     /// When a path leads nowhere, or back to this rank.
     pub fn new(
@@ -133,13 +130,12 @@ impl Transport for PathTransport {
         outgoing: &[Outgoing],
         expected: &[Expected],
         read: &mut dyn FnMut(&[&[u8]]),
-    ) -> Result<bool> {
-        self.enter()?.exchange_reading(&self.frame(), id, outgoing, expected, read)?;
-        Ok(true)
+    ) -> Result<()> {
+        self.enter()?.exchange_reading(&self.frame(), id, outgoing, expected, read)
     }
 
-    fn in_place_bytes(&self) -> usize {
-        self.in_place_bytes
+    fn in_place_bytes(&self) -> Option<usize> {
+        Some(self.in_place_bytes)
     }
 
     fn abort(&self, error: CommError) {

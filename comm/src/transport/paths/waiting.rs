@@ -41,7 +41,6 @@ const AWAKE: State = State { idle_since: None, looks: 0, nap: NAPS.0, seen: None
 /// What to do now that nothing has moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Look again.
     Look,
     /// The patience for looking has ended: sleep, after a look at the clock.
     Sleep,
@@ -54,7 +53,6 @@ impl Waiting {
         Self { spin: SPIN.1, crowded: num_local > cores, now: AWAKE }
     }
 
-    /// Something has moved.
     pub fn moved(&mut self, doorbell: &dyn Doorbell) {
         if self.now.seen.is_some() {
             doorbell.ignore();
@@ -65,7 +63,6 @@ impl Waiting {
         }
     }
 
-    /// Nothing has moved.
     pub fn idle(&mut self, doorbell: &dyn Doorbell) -> Next {
         if self.now.seen.is_some() {
             return Next::Sleep;

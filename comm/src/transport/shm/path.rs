@@ -16,10 +16,6 @@ pub struct ShmPath {
 }
 
 impl ShmPath {
-    /// Maps both rings.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub fn new(segment: &Shared, local: usize, peer: usize) -> Result<Self, String> {
         Ok(Self {
             segment: segment.clone(),

@@ -33,9 +33,7 @@ pub struct End {
 /// What to tell the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
-    /// Nothing has moved.
     Nothing,
-    /// Bytes, or room.
     Some,
     /// The last of the message.
     All,

@@ -78,9 +78,6 @@ pub struct Segment {
 
 impl Segment {
     /// Makes the memory of a node.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub fn create(layout: Layout, epoch: u32, fingerprint: [u8; 32]) -> Result<Self, Refusal> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("headlong", flags).map_err(refused("memfd_create"))?;
@@ -135,7 +132,6 @@ impl Segment {
         &self.file
     }
 
-    /// Where everything lies.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -172,9 +168,6 @@ impl Segment {
     }
 
     /// The ring of an ordered pair, mapped twice end to end.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub fn ring(&self, from: usize, to: usize) -> Result<Mirror, Refusal> {
         let len = self.layout.ring_bytes;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;

@@ -22,7 +22,6 @@ impl Source {
         Self { start: bytes.as_ptr(), len: bytes.len() }
     }
 
-    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -55,7 +54,6 @@ impl Target {
         Self { start: bytes.as_mut_ptr(), len: bytes.len() }
     }
 
-    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }

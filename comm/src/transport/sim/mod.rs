@@ -72,7 +72,6 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// All of them.
     pub const ALL: [Mutation; 8] = [
         Mutation::AcceptAnyStep,
         Mutation::MixSources,

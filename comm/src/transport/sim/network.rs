@@ -10,7 +10,6 @@ use crate::error::{CommError, Result};
 use crate::topology::Rank;
 
 impl State {
-    /// One event happens.
     pub fn happen(&mut self, event: Event) {
         match event {
             Event::Act { rank } => self.act(rank),

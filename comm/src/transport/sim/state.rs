@@ -26,17 +26,32 @@ pub(super) fn key(id: &StepId) -> Key {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     /// A rank makes its next call. The world waits here until its thread has really come to it.
-    Act { rank: usize },
+    Act {
+        rank: usize,
+    },
     /// A chunk is read from its sender's memory and leaves.
-    Leave { message: usize, chunk: u32 },
-    /// A chunk arrives.
-    Arrive { message: usize, chunk: u32 },
+    Leave {
+        message: usize,
+        chunk: u32,
+    },
+    Arrive {
+        message: usize,
+        chunk: u32,
+    },
     /// A rank dies inside an exchange, unless that has ended.
-    Die { rank: usize, exchange: u64 },
+    Die {
+        rank: usize,
+        exchange: u64,
+    },
     /// A rank notices that a connection has ended.
-    Notice { gone: usize, seen_by: usize },
+    Notice {
+        gone: usize,
+        seen_by: usize,
+    },
     /// A rank gets the news of the job's first error.
-    Learn { rank: usize },
+    Learn {
+        rank: usize,
+    },
 }
 
 /// What a rank's thread has called.
@@ -54,7 +69,6 @@ pub(super) enum Action {
 pub(super) enum Phase {
     /// Between two calls: its thread may run.
     Running,
-    /// Inside an exchange.
     Waiting,
     /// It knows the job's error.
     Failed,
@@ -169,7 +183,6 @@ pub(super) struct Link {
     pub lost_from: Option<u64>,
 }
 
-/// The whole world.
 #[derive(Debug)]
 pub(super) struct State {
     pub now: Time,

@@ -17,7 +17,6 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// An empty trace.
     pub fn new(keep_lines: bool) -> Self {
         Self { hash: 0, events: 0, lines: keep_lines.then(VecDeque::new) }
     }

@@ -58,7 +58,6 @@ impl Message {
         self.sent == (1 << self.chunks) - 1
     }
 
-    /// Everything has arrived.
     pub fn has_arrived(&self) -> bool {
         self.arrived == (1 << self.chunks) - 1
     }

@@ -13,13 +13,9 @@ const MAGIC: u32 = u32::from_le_bytes(*b"hlg1");
 pub struct Header {
     /// Number of this coming-together of the job: late bytes of an earlier one are found out.
     pub epoch: u32,
-    /// [`StepId::sequence`].
     pub sequence: u64,
-    /// [`StepId::step`].
     pub step: u32,
-    /// [`StepId::fingerprint`].
     pub fingerprint: u32,
-    /// Bytes that follow.
     pub length: u64,
 }
 
@@ -44,7 +40,6 @@ impl Header {
         Self { epoch, sequence, step, fingerprint, length: length as u64 }
     }
 
-    /// As it travels.
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());

@@ -21,7 +21,6 @@ const NOBODY: usize = usize::MAX;
 pub struct Link {
     /// Who is at the other end.
     pub peer: Rank,
-    /// The connection.
     pub stream: TcpStream,
     /// What waits to be sent.
     pub outbox: Mutex<Outbox>,
@@ -69,7 +68,6 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// It begins now.
     pub fn begin(health: &Health) -> Self {
         Self { since: Instant::now(), excused: health.excused() }
     }
@@ -82,9 +80,6 @@ impl Wait {
 
 impl Health {
     /// The state at the start: rank 0 has a link from everybody, the others have one to rank 0.
-    ///
-    /// # Errors
-    /// When the system gives no event descriptor.
     pub fn new(
         rank: Rank,
         num_ranks: usize,
@@ -118,12 +113,10 @@ impl Health {
         })
     }
 
-    /// This rank.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// All control connections.
     pub fn links(&self) -> &[Link] {
         &self.links
     }

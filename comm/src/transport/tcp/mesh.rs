@@ -17,7 +17,6 @@ pub struct Meeting<'a> {
     pub health: &'a Health,
     /// This rank's data listener.
     pub listener: TcpListener,
-    /// Who is where.
     pub peers: &'a [PeerAddress],
     /// Where this rank has found rank 0.
     pub rank_0: IpAddr,

@@ -6,14 +6,14 @@
 //! are those of `notes/comm.md` section 3.13.
 
 mod busy;
-pub mod control;
+pub(crate) mod control;
 pub mod control_frame;
-pub mod frame;
-#[cfg(test)]
-mod frames_from_anybody;
-pub mod health;
-pub mod mesh;
+pub(crate) mod frame;
+pub(crate) mod health;
+pub(crate) mod mesh;
 mod progress_loop;
+#[cfg(test)]
+mod tests;
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::Remark;

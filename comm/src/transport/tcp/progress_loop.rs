@@ -75,9 +75,6 @@ impl ProgressLoop {
     }
 
     /// Sends all of `outgoing` and fills all of `incoming`.
-    ///
-    /// # Errors
-    /// The job's first error.
     pub fn exchange(
         &mut self,
         health: &Health,

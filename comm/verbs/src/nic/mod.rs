@@ -158,15 +158,9 @@ pub trait Nic: Send + Sync {
     unsafe fn register(&self, memory: Memory<'_>, access: Access) -> NicResult<Box<dyn Region>>;
 
     /// A queue of at most `depth` completions.
-    ///
-    /// # Errors
-    /// When the NIC refuses.
     fn completion_queue(&self, depth: u32) -> NicResult<Arc<dyn CompletionQueue>>;
 
     /// A queue of at most `depth` receives that several queue pairs share.
-    ///
-    /// # Errors
-    /// When the NIC refuses.
     fn receive_queue(&self, depth: u32) -> NicResult<Arc<dyn ReceiveQueue>>;
 
     /// A reliable connection, not connected yet.
@@ -176,9 +170,6 @@ pub trait Nic: Send + Sync {
     fn queue_pair(&self, options: &QueuePairOptions<'_>) -> NicResult<Box<dyn QueuePair>>;
 
     /// The next asynchronous event, if there is one. Never waits.
-    ///
-    /// # Errors
-    /// When the device is gone.
     fn event(&self) -> NicResult<Option<Event>>;
 }
 
@@ -252,9 +243,6 @@ pub trait QueuePair: Send {
     fn number(&self) -> u32;
 
     /// Reset to initialised: receives may be posted.
-    ///
-    /// # Errors
-    /// When the NIC refuses.
     fn init(&mut self, settings: &QueuePairSettings) -> NicResult<()>;
 
     /// Initialised to ready to receive from `peer`.
@@ -264,9 +252,6 @@ pub trait QueuePair: Send {
     fn ready_to_receive(&mut self, settings: &QueuePairSettings, peer: &Endpoint) -> NicResult<()>;
 
     /// Ready to receive to ready to send; `first_packet` is this side's.
-    ///
-    /// # Errors
-    /// When the NIC refuses.
     fn ready_to_send(&mut self, settings: &QueuePairSettings, first_packet: u32) -> NicResult<()>;
 
     /// Keeps a chain of work requests, which are posted together and in order.
@@ -294,18 +279,12 @@ pub trait QueuePair: Send {
     fn post_receives(&mut self, receives: &[Receive]) -> NicResult<()>;
 
     /// Ends all work: what is on the way completes with [`Status::Flushed`].
-    ///
-    /// # Errors
-    /// When the NIC refuses.
     fn fail(&mut self) -> NicResult<()>;
 }
 
 /// Receives that several queue pairs share.
 pub trait ReceiveQueue: Any + Send + Sync {
     /// Posts receives.
-    ///
-    /// # Errors
-    /// [`NicError::Full`].
     fn post(&self, receives: &[Receive]) -> NicResult<()>;
 }
 
@@ -313,14 +292,8 @@ pub trait ReceiveQueue: Any + Send + Sync {
 pub trait CompletionQueue: Any + Send + Sync {
     /// Appends at most `most` completions to `into`; how many. Takes no new memory if `into` has
     /// room.
-    ///
-    /// # Errors
-    /// When the queue has overflowed or the device is gone.
     fn poll(&self, into: &mut Vec<Completion>, most: usize) -> NicResult<usize>;
 
     /// Waits until there may be completions, at most `longest`. It may return early.
-    ///
-    /// # Errors
-    /// As [`CompletionQueue::poll`].
     fn wait(&self, longest: Duration) -> NicResult<()>;
 }

@@ -74,7 +74,6 @@ const RECEIVES: usize = NUM_SLOTS + 2;
 /// Words of an endpoint info.
 const INFO_WORDS: usize = 8;
 
-/// `struct RailArgs`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct RailArgs {

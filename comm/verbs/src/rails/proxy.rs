@@ -31,7 +31,6 @@ pub(super) struct Leg {
     /// Where the strip lies in a slot, here and there.
     pub(super) offset: usize,
     pub(super) there: usize,
-    /// The longest strip.
     pub(super) bytes: usize,
 }
 

@@ -23,9 +23,6 @@ pub(super) struct ReadBack {
 
 impl ReadBack {
     /// Over a connection that leads back to this rank, for `slots`.
-    ///
-    /// # Errors
-    /// What the NIC refuses.
     pub(super) fn new(
         nic: &dyn Nic,
         mut pair: Box<dyn QueuePair>,
@@ -71,9 +68,6 @@ impl ReadBack {
     }
 
     /// Begins a read, if something is held and no read is on its way.
-    ///
-    /// # Errors
-    /// What the NIC says.
     pub(super) fn begin(&mut self) -> NicResult<()> {
         if self.is_reading || self.held.is_empty() {
             return Ok(());

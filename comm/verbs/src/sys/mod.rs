@@ -20,8 +20,6 @@
 //! Rust's ownership keeps.
 
 mod completions;
-#[cfg(test)]
-mod layout;
 mod library;
 mod nic;
 mod pair;
@@ -30,6 +28,8 @@ mod provider;
 mod raw;
 mod receives;
 mod requests;
+#[cfg(test)]
+mod tests;
 
 pub use library::SEARCH_VARIABLE;
 pub use nic::RealNic;

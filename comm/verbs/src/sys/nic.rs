@@ -313,7 +313,6 @@ fn describe(device: &Opened, event: &AsyncEvent) -> Event {
     }
 }
 
-/// Registered memory.
 struct Registered {
     domain: Arc<Domain>,
     raw: *mut Mr,

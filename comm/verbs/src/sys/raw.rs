@@ -7,9 +7,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// `IBV_SYSFS_NAME_MAX`.
 const NAME_MAX: usize = 64;
-/// `IBV_SYSFS_PATH_MAX`.
 const PATH_MAX: usize = 256;
 
 /// Makes names for C's handles, which nothing here looks into.
@@ -20,13 +18,10 @@ macro_rules! handles {
 }
 
 handles! {
-    /// `struct ibv_pd`.
     Pd
-    /// `struct ibv_ah`.
     Ah
 }
 
-/// `struct ibv_device`.
 #[repr(C)]
 pub(crate) struct Device {
     pub(crate) unused_ops: [*mut c_void; 2],
@@ -68,7 +63,6 @@ pub(crate) struct Context {
     pub(crate) num_comp_vectors: c_int,
 }
 
-/// `struct ibv_device_attr`.
 #[repr(C)]
 pub(crate) struct DeviceAttr {
     pub(crate) fw_ver: [c_char; 64],
@@ -103,7 +97,6 @@ pub(crate) struct DeviceAttr {
     pub(crate) phys_port_cnt: u8,
 }
 
-/// `struct ibv_port_attr`.
 #[repr(C)]
 pub(crate) struct PortAttr {
     pub(crate) state: c_int,
@@ -135,7 +128,6 @@ pub(crate) struct PortAttr {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Gid(pub(crate) [u8; 16]);
 
-/// `struct ibv_gid_entry`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct GidEntry {
@@ -146,7 +138,6 @@ pub(crate) struct GidEntry {
     pub(crate) ndev_ifindex: u32,
 }
 
-/// `struct ibv_mr`.
 #[repr(C)]
 pub(crate) struct Mr {
     pub(crate) context: *mut Context,
@@ -158,7 +149,6 @@ pub(crate) struct Mr {
     pub(crate) rkey: u32,
 }
 
-/// `struct ibv_comp_channel`.
 #[repr(C)]
 pub(crate) struct CompChannel {
     pub(crate) context: *mut Context,
@@ -185,7 +175,6 @@ pub(crate) struct Srq {
     pub(crate) handle: u32,
 }
 
-/// `struct ibv_srq_attr`.
 #[repr(C)]
 pub(crate) struct SrqAttr {
     pub(crate) max_wr: u32,
@@ -193,7 +182,6 @@ pub(crate) struct SrqAttr {
     pub(crate) srq_limit: u32,
 }
 
-/// `struct ibv_srq_init_attr`.
 #[repr(C)]
 pub(crate) struct SrqInitAttr {
     pub(crate) srq_context: *mut c_void,
@@ -215,7 +203,6 @@ pub(crate) struct Qp {
     pub(crate) qp_type: c_int,
 }
 
-/// `struct ibv_qp_cap`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct QpCap {
@@ -226,7 +213,6 @@ pub(crate) struct QpCap {
     pub(crate) max_inline_data: u32,
 }
 
-/// `struct ibv_qp_init_attr`.
 #[repr(C)]
 pub(crate) struct QpInitAttr {
     pub(crate) qp_context: *mut c_void,
@@ -238,7 +224,6 @@ pub(crate) struct QpInitAttr {
     pub(crate) sq_sig_all: c_int,
 }
 
-/// `struct ibv_global_route`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct GlobalRoute {
@@ -249,7 +234,6 @@ pub(crate) struct GlobalRoute {
     pub(crate) traffic_class: u8,
 }
 
-/// `struct ibv_ah_attr`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct AhAttr {
@@ -262,7 +246,6 @@ pub(crate) struct AhAttr {
     pub(crate) port_num: u8,
 }
 
-/// `struct ibv_qp_attr`.
 #[repr(C)]
 pub(crate) struct QpAttr {
     pub(crate) qp_state: c_int,
@@ -293,7 +276,6 @@ pub(crate) struct QpAttr {
     pub(crate) rate_limit: u32,
 }
 
-/// `struct ibv_sge`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sge {
@@ -338,7 +320,6 @@ pub(crate) union WrPart {
     pub(crate) ud: DatagramPart,
 }
 
-/// `struct ibv_send_wr`.
 #[repr(C)]
 pub(crate) struct SendWr {
     pub(crate) wr_id: u64,
@@ -355,7 +336,6 @@ pub(crate) struct SendWr {
     pub(crate) unused_windows: [u64; 6],
 }
 
-/// `struct ibv_recv_wr`.
 #[repr(C)]
 pub(crate) struct RecvWr {
     pub(crate) wr_id: u64,
@@ -364,7 +344,6 @@ pub(crate) struct RecvWr {
     pub(crate) num_sge: c_int,
 }
 
-/// `struct ibv_wc`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wc {
@@ -384,7 +363,6 @@ pub(crate) struct Wc {
     pub(crate) dlid_path_bits: u8,
 }
 
-/// `struct ibv_async_event`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct AsyncEvent {
