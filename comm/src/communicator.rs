@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// One rank of a job. All ranks call the same operations in the same order, with the same options.
 ///
 /// Operations block until they are done and take turns where several threads call them. After the
-/// first error, of whatever rank, every call on every rank answers with that error.
+/// first error of any rank, every call on every rank answers with that error.
 ///
-/// A rank that needs nobody any more says so by [`Communicator::close`]; one that is dropped
+/// A rank that is done says so by [`Communicator::close`]; one that is dropped
 /// without is lost to the others.
 pub struct Communicator {
     transport: Arc<dyn Transport>,
@@ -138,7 +138,7 @@ impl Communicator {
         self.transport.check()
     }
 
-    /// Says goodbye: this rank needs nobody any more, and its end is no failure.
+    /// Says goodbye: this rank is done, and its end is no failure.
     pub fn close(&self) -> Result<()> {
         self.transport.close()
     }

@@ -1,9 +1,10 @@
 //! The numbers that can be exchanged and added up.
 //!
-//! **The ordered sum.** Over ranks 0..N it is one fixed binary tree, for each element alone: 0+1,
-//! 2+3, …, then (0+1)+(2+3), …; a part without a neighbour waits. It is the tree that sums over
-//! blocks of samples go on with, so N ranks with S/N blocks each give the bits of one rank with S
-//! blocks. f16 and bf16 are widened, added as f32 and rounded once at the end; integers wrap.
+//! **The deterministic sum.** Over ranks 0..N it is one fixed binary tree, for each element alone:
+//! 0+1, 2+3, …, then (0+1)+(2+3), …; a part without a neighbour waits. It is the tree that sums
+//! over blocks of samples continue with, so N ranks with S/N blocks each give the bits of one rank
+//! with S blocks. f16 and bf16 are widened, added as f32 and rounded once at the end; integers
+//! wrap.
 
 use crate::codec::bf16 as bf16_codec;
 use half::slice::HalfFloatSliceExt;
@@ -33,8 +34,8 @@ pub trait Element:
     /// f32.
     const IS_ITS_SUM: bool;
 
-    /// The ordered sum over ranks. `own` is the part of rank `index` and becomes the sum; `others`
-    /// are the parts of the other ranks, rising, as long as `own`.
+    /// The deterministic sum over ranks. `own` is the part of rank `index` and becomes the sum;
+    /// `others` are the parts of the other ranks, rising, as long as `own`.
     ///
     /// # Panics
     /// When a part has another length or is not aligned for its type.

@@ -40,7 +40,7 @@ pub(crate) struct Memory {
     pub(crate) landed: Scratch,
     /// Counts that this rank tells those who carry for it.
     pub(crate) told: Vec<u64>,
-    /// Counts that it is told, as they come and as numbers of elements.
+    /// Counts that it receives, as they come and as numbers of elements.
     pub(crate) carried: Vec<u64>,
     pub(crate) carried_counts: Vec<usize>,
     /// What is sent, compressed.

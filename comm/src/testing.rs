@@ -8,8 +8,8 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 /// Runs `work` once for each rank, on threads of their own, and gives back what each returned, in
-/// the order of ranks. A rank that panics ends the job for the others, and its panic goes on here.
-/// Nothing waits longer than 20 seconds for a rank.
+/// the order of ranks. A rank that panics ends the job for the others, and its panic is resumed
+/// here. Nothing waits longer than 20 seconds for a rank.
 ///
 /// # Panics
 /// With the panic of the lowest rank that has one of its own.

@@ -114,8 +114,8 @@ impl Topology {
     }
 
     /// The ranks of each node, where there are several nodes of one size, a power of two above 1,
-    /// and ranks are numbered node by node: then the ordered sum over a node's ranks is a part of
-    /// the ordered sum over all.
+    /// and ranks are numbered node by node: then the deterministic sum over a node's ranks is a
+    /// part of the deterministic sum over all.
     pub fn aligned_node_size(&self) -> Option<usize> {
         let size = self.node_size(0);
         let aligned = size > 1 && size.is_power_of_two() && self.num_nodes() > 1;

@@ -43,7 +43,7 @@ fn the_local_transport_gives_the_same_results() {
 }
 
 #[test]
-fn mistakes_are_found() {
+fn faults_are_found() {
     let kept = [
         (Wrong::Transport(Mutation::AcceptAnyStep), false),
         (Wrong::Transport(Mutation::MixSources), false),

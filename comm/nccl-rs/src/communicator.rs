@@ -222,7 +222,7 @@ impl Comm {
     }
 
     /// Ends the communicator at once, without the other ranks: what waits on a stream is given up.
-    /// Later calls answer [`Error::Aborted`]. Any thread may call it, beside one that waits; called
+    /// Later calls answer [`Error::Aborted`]. Any thread may call it, while another waits; called
     /// again it does nothing.
     ///
     /// # Errors

@@ -236,7 +236,7 @@ pub(crate) fn open_shared(path: &Path) -> Result<*mut c_void, String> {
     }
     // SAFETY: the loader's text of this thread's last failure.
     let text = unsafe { text_of(libc::dlerror()) };
-    // The loader repeats the path, which stands before it already.
+    // The loader repeats the path, which precedes it already.
     let path = OsStr::new(path).to_string_lossy();
     Err(text.trim_start_matches(&*path).trim_start_matches(": ").to_owned())
 }

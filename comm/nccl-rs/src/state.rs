@@ -5,10 +5,10 @@
 //!      └──────────┴──► failed ──► aborted            the first error stays, and is every later call's answer
 //! ```
 //!
-//! At most one thread at a time is inside NCCL with a communicator, and nobody holds a lock there:
-//! a call that is "in progress" is asked after, again and again, so that a wait can end. **Only the
-//! watchdog's thread aborts or destroys**: NCCL may take its time for that, and the thread that
-//! waits for a collective may be the one that is stuck.
+//! At most one thread at a time is inside NCCL with a communicator, and no thread holds a lock
+//! there: a call that is "in progress" is asked after, again and again, so that a wait can end.
+//! **Only the watchdog's thread aborts or destroys**: NCCL may take its time for that, and the
+//! thread that waits for a collective may be the one that is stuck.
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ pub(crate) enum Wish {
 struct State {
     /// None: not yet made, or ended.
     raw: Option<Raw>,
-    /// Somebody makes several calls that belong together.
+    /// A caller makes several calls that belong together.
     has_turn: bool,
     /// A thread is inside NCCL.
     in_call: bool,
@@ -164,7 +164,7 @@ impl Shared {
         Ok(state)
     }
 
-    /// Whether all is well; looks where nobody else is inside NCCL, and waits for nothing.
+    /// Whether all is well; looks where no other thread is inside NCCL, and waits for nothing.
     pub(crate) fn check(&self) -> Result<()> {
         const FUNCTION: &str = "ncclCommGetAsyncError";
         let mut state = self.lock();
@@ -240,9 +240,9 @@ impl Shared {
         let functions = &self.library.functions;
         let code = match (raw, wish) {
             (None, _) => Code::SUCCESS,
-            // SAFETY: finalised, and taken out: nobody uses it again.
+            // SAFETY: finalised, and taken out: it is not used again.
             (Some(Raw(raw)), Wish::Destroy) => unsafe { (functions.comm_destroy)(raw) },
-            // SAFETY: alive, and taken out. NCCL allows an abort beside another thread's call on
+            // SAFETY: alive, and taken out. NCCL allows an abort during another thread's call on
             // communicators whose calls do not block, and `Config::to_raw` makes no others.
             (Some(Raw(raw)), _) => unsafe { (functions.comm_abort)(raw) },
         };

@@ -4,8 +4,8 @@
 use half::bf16;
 use headlong_device::vectorized;
 
-#[inline(always)]
 /// To nearest, ties to even.
+#[inline(always)]
 pub fn round(value: f32) -> bf16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;

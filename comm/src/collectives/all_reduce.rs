@@ -1,5 +1,5 @@
 //! The sum to all, always with the same bits: each element is added up in the fixed tree over
-//! ranks, whoever adds it.
+//! ranks, wherever it is added.
 
 use super::group::Group;
 use crate::communicator::{Call, Communicator, What};
@@ -10,8 +10,8 @@ use crate::options::AllReduce;
 use std::ops::Range;
 
 impl Communicator {
-    /// `data` becomes the ordered sum over ranks ([`crate::element`]), with the same bits on all
-    /// ranks, whatever the transport, the algorithm and the length.
+    /// `data` becomes the deterministic sum over ranks ([`crate::element`]), with the same bits on
+    /// all ranks, for every transport, the algorithm and the length.
     ///
     /// Small data takes one step: everybody sends everything to everybody, and all add alike. Of
     /// large data each rank adds up one segment and sends the sum to all; where there are several
@@ -21,7 +21,7 @@ impl Communicator {
         self.all_reduce_chunks(data, usize::MAX, &mut |_, _| {})
     }
 
-    /// As [`Communicator::all_reduce`], `chunk` elements at a time: `done` is told which part of
+    /// As [`Communicator::all_reduce`], `chunk` elements at a time: `done` learns which part of
     /// `data` is final, in rising order and once for each element, and sees all of `data`: what
     /// began in a part before may end in this one. It may change what is final and must not call
     /// this communicator.

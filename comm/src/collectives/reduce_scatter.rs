@@ -8,8 +8,8 @@ use crate::transport::Outgoing;
 use zerocopy::IntoBytes;
 
 impl Communicator {
-    /// `data` is a part for each rank, one after the other; `mine` becomes the ordered sum over
-    /// ranks ([`crate::element`]) of the parts for this rank.
+    /// `data` is a part for each rank, one after the other; `mine` becomes the deterministic sum
+    /// over ranks ([`crate::element`]) of the parts for this rank.
     ///
     /// # Panics
     /// When `data` is not as long as ranks × `mine`.

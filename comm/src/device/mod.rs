@@ -125,7 +125,7 @@ pub trait DeviceCollectives: Send + Sync {
     fn broadcast(&self, stream: &Stream, root: Rank, data: DevicePtr, bytes: usize) -> Result<()>;
 
     /// Whether every rank is well, as far as is known here. It waits for nothing and calls no
-    /// driver: for the host's loop beside a running step.
+    /// driver: for the host's loop during a step.
     ///
     /// # Errors
     /// The job's first error; after it, what waits for peers on the device has been given up.

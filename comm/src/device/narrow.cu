@@ -11,7 +11,7 @@ struct NarrowArgs {
   bf16* narrow;
   // Per block, its bytes of f32 that count; null: all.
   const u32* lengths;
-  // Per block, its bytes of bf16; null where nobody asks.
+  // Per block, its bytes of bf16; null where none is wanted.
   u32* narrow_lengths;
   // Groups of four of a block.
   u64 groups;

@@ -258,7 +258,7 @@ impl DeviceCollectives for NcclCollectives {
     }
 }
 
-/// The NCCL that collectives would use on this machine, for whoever wants to know before a run.
+/// The NCCL that collectives would use on this machine, for a look before a run.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// Its file.

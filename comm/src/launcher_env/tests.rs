@@ -5,7 +5,7 @@ fn map(pairs: &[(&str, &str)]) -> Environment {
 }
 
 fn launch(pairs: &[(&str, &str)]) -> Launch {
-    parse(&map(pairs)).expect("a launch").launch().expect("somebody has launched it")
+    parse(&map(pairs)).expect("a launch").launch().expect("it was launched")
 }
 
 /// The remarks of a process that no launcher has started.
@@ -244,7 +244,7 @@ fn slurm_batch_script_without_srun_is_alone() {
     );
     // `salloc` gives a shell without a rank.
     assert!(single(&batch[1..3]).contains("srun has not started"));
-    // Whatever else has started it knows what it does.
+    // Any other parent knows what it does.
     let mut pairs = OPEN_MPI.to_vec();
     pairs.extend(batch);
     assert!(!texts(&launch(&pairs).remarks).contains("srun"));

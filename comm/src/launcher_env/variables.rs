@@ -159,7 +159,7 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// Without a launcher, a rank or a world size must not stand alone: somebody meant a job of
+    /// Without a launcher, a rank or a world size must not be set alone: a job was meant of
     /// several ranks.
     pub fn refuse_orphans(&self) -> Result<()> {
         if self.text("PMIX_RANK")?.is_some() && self.text("PMIX_NAMESPACE")?.is_some() {

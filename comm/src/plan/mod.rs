@@ -192,7 +192,7 @@ pub(crate) mod oracle {
             for to in ranks.clone() {
                 for message in plans[to].incoming(step) {
                     let content =
-                        wire.remove(&(message.peer.0, to)).expect("a message that nobody sends");
+                        wire.remove(&(message.peer.0, to)).expect("a message that no rank sends");
                     assert_eq!(
                         content.len(),
                         message.len,
@@ -212,7 +212,7 @@ pub(crate) mod oracle {
                     }
                 }
             }
-            assert!(wire.is_empty(), "messages that nobody takes: {:?}", wire.keys());
+            assert!(wire.is_empty(), "messages that no rank takes: {:?}", wire.keys());
         }
         for rank in ranks {
             let (from, to, len) = plans[rank].own;

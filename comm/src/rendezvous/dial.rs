@@ -57,7 +57,7 @@ pub struct Welcome {
 
 impl Dial<'_> {
     /// Visits until admitted. `claims` says what this rank is, given the connection; it is asked
-    /// anew for each attempt. `check` ends the attempts early.
+    /// again for each attempt. `check` ends the attempts early.
     ///
     /// # Errors
     /// [`CommError::Refused`] with the host's reason; [`CommError::Rendezvous`] when the deadline
@@ -155,8 +155,8 @@ impl Dial<'_> {
                 },
             )?;
         if stream.local_addr().ok() == Some(address) {
-            // The system may connect a local port to itself where nobody listens.
-            return Err(Failure::Again("nobody listens there".into()));
+            // The system may connect a local port to itself where nothing listens.
+            return Err(Failure::Again("nothing listens there".into()));
         }
         stream.set_nodelay(true).map_err(again)?;
         stream.set_write_timeout(Some(patience)).map_err(again)?;

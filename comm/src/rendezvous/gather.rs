@@ -31,7 +31,7 @@ struct Arrival {
 /// What to do with a peer.
 enum Judgement {
     Admit,
-    /// Not this one; the others go on.
+    /// Not this one; the others continue.
     Refuse(String),
     /// The job cannot start any more, because of this one.
     GiveUp(String),
@@ -275,7 +275,7 @@ impl Gathering<'_> {
     }
 
     /// A rank that has come and is gone again will not come back by itself: waiting for it would
-    /// help nobody.
+    /// help no rank.
     fn look_after_arrivals(&mut self) -> Result<()> {
         for arrival in self.arrivals.iter_mut().flatten() {
             arrival.reader.receive(&arrival.link.stream);

@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
         let (field, rest) = self.0.split_at(length);
         self.0 = rest;
         let end = field.iter().position(|byte| *byte == 0).unwrap_or(length);
-        // Note: what a proven peer calls itself is still printed on somebody's terminal.
+        // Note: what a proven peer calls itself is still printed on a terminal.
         String::from_utf8_lossy(&field[..end])
             .chars()
             .map(|c| if c.is_control() { '?' } else { c })

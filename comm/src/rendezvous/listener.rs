@@ -1,9 +1,9 @@
-//! A listener: accepts connections, makes each prove itself, and drops whoever does not, in bounded
+//! A listener: accepts connections, makes each prove itself, and drops the others, in bounded
 //! memory and without a thread.
 //!
-//! Nobody who has not proven to know the secret gets more than one fixed HELLO, one small buffer
-//! and a few seconds. When the room is full, the peer who has been silent longest makes place.
-//! Whoever is dropped is counted, never answered.
+//! A peer that has not proven to know the secret gets no more than one fixed HELLO, one small
+//! buffer and a few seconds. When the room is full, the peer that has been silent longest is
+//! dropped. A dropped peer is counted, never answered.
 
 use super::Keys;
 use super::handshake::{self, CLAIM_BYTES, Claims, MAGIC, Purpose, Session};
@@ -147,7 +147,7 @@ impl Listener {
         into.extend(self.pending.iter().map(|peer| PollFd::new(&peer.stream, PollFlags::IN)));
     }
 
-    /// Waits until somebody stirs at the listener, one of `others` does, or `longest` is over.
+    /// Waits until a peer stirs at the listener, one of `others` does, or `longest` is over.
     pub fn wait(&self, others: &[&TcpStream], longest: Duration) {
         let mut descriptors = Vec::with_capacity(1 + self.pending.len() + others.len());
         self.descriptors(&mut descriptors);
@@ -177,13 +177,13 @@ impl Listener {
             match self.socket.accept() {
                 Ok((stream, address)) => self.welcome(stream, address)?,
                 Err(error) if is_out_of_descriptors(&error) => {
-                    // Without a free descriptor nobody could come in: the longest silent one goes.
+                    // Without a free descriptor no peer could come in: the longest silent one goes.
                     if !self.make_place() {
                         std::thread::sleep(Duration::from_millis(5));
                     }
                     return Ok(());
                 }
-                // Nobody there, or somebody who has left already.
+                // No peer there, or one that has left already.
                 Err(_) => return Ok(()),
             }
         }

@@ -3,7 +3,7 @@
 use sha2::{Digest as _, Sha256};
 
 /// A hash of what the kernel calls this boot of this machine, equal for all processes on it, in
-/// containers too. Where the kernel does not tell, the host's name stands in.
+/// containers too. Where the kernel does not tell, the host's name is used.
 pub fn identity() -> [u8; 32] {
     let words = ["/proc/sys/kernel/random/boot_id", "/proc/sys/kernel/hostname"];
     let found = words.iter().find_map(|path| std::fs::read(path).ok());

@@ -2,10 +2,10 @@
 //! that it knows the job's secret.
 //!
 //! A rank says which rank of how many it is, of which job and build, and a fingerprint of its
-//! configuration. Whoever does not fit is refused by name; a mistake that leaves the job no way to
-//! start ends it for all ranks at once, with the culprit's name. Unauthenticated peers are dropped,
-//! counted and never answered. When all are there, rank 0 gives everybody the table of who is
-//! where; its connections stay open as the control channel, and the listener stays too, to tell
+//! configuration. A rank that does not fit is refused by name; a mistake that leaves the job no way
+//! to start ends it for all ranks at once, with the culprit's name. Unauthenticated peers are
+//! dropped, counted and never answered. When all are there, rank 0 gives everybody the table of who
+//! is where; its connections stay open as the control channel, and the listener stays too, to tell
 //! latecomers why they are not let in.
 
 pub mod dial;
@@ -49,7 +49,7 @@ pub struct Deadlines {
     pub heartbeat: Duration,
     /// Without a sign of life, a rank counts as stopped.
     pub silence: Duration,
-    /// For somebody who has connected to prove who it is, and for one answer of a listener.
+    /// For a process that has connected to prove who it is, and for one answer of a listener.
     pub handshake: Duration,
     /// Between two words about a rank that others wait for, as it does something long.
     pub notice: Duration,

@@ -1,7 +1,7 @@
 //! Ranks prove to each other that they know the job's secret, without ever sending it.
 //!
 //! Both sides give a random number; each answers with HMAC-SHA256, keyed by the secret, over its
-//! role, what the connection is for, both numbers and everything it claims. Whoever listens in
+//! role, what the connection is for, both numbers and everything it claims. An eavesdropper
 //! learns nothing that could be used again; role and purpose keep an answer from being played back
 //! to the other side or to another listener.
 
@@ -14,8 +14,8 @@ use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Bytes of the shortest secret that is taken: whoever answers as rank 0 can try out shorter ones
-/// at leisure.
+/// Bytes of the shortest secret that is taken: a process that answers as rank 0 can try out shorter
+/// ones at leisure.
 pub const LEAST_SECRET_BYTES: usize = 16;
 /// Bytes of the longest file of a secret.
 const MOST_SECRET_BYTES: u64 = 64 << 10;
@@ -26,7 +26,7 @@ pub type Nonce = [u8; 32];
 /// A proof.
 pub type Tag = [u8; 32];
 
-/// What a job's ranks know and nobody else does.
+/// A job's secret.
 #[derive(Clone)]
 pub struct Secret {
     key: [u8; 32],
@@ -80,7 +80,7 @@ impl Secret {
         self.is_real
     }
 
-    /// Proves knowledge of the secret to whoever has given one of the numbers in `parts`.
+    /// Proves knowledge of the secret to the side that has given one of the numbers in `parts`.
     pub fn tag(&self, role: Role, parts: &[&[u8]]) -> Tag {
         self.mac(role, parts).finalize().into_bytes().into()
     }
@@ -125,7 +125,7 @@ pub fn nonce() -> Result<Nonce> {
 
 /// A file's bytes, or why it must not be used. Links are followed, as mounted secrets are links:
 /// what counts is who owns the file that they lead to, and who may read it. It is looked at once it
-/// is open, so that nobody exchanges it in between.
+/// is open, so that it is not exchanged in between.
 fn read_private(path: &Path) -> Result<Vec<u8>, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     // Note: a pipe without a writer would keep an open without this flag waiting.
@@ -237,7 +237,7 @@ mod tests {
         let (pipe, theirs) = (folder.path().join("pipe"), folder.path().join("theirs"));
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
         assert!(refusal(&SecretSource::File(pipe)).contains("no regular file"));
-        std::fs::write(&theirs, "a secret of somebody else").unwrap();
+        std::fs::write(&theirs, "a secret of another user").unwrap();
         set_mode(&theirs, 0o600);
         // To give a file away takes a right that a test may not have.
         if std::os::unix::fs::chown(&theirs, Some(4321), None).is_ok() {

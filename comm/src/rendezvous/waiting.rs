@@ -1,5 +1,5 @@
 //! What a user hears while a process waits for its job: at once that a name is not known, soon that
-//! nobody answers.
+//! no rank answers.
 
 use super::Notice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

@@ -138,8 +138,8 @@ pub trait Transport: Send + Sync {
     /// The job's first error, if it has failed.
     fn check(&self) -> Result<()>;
 
-    /// Says goodbye: a peer that ends after this has not failed. Called once, when this rank needs
-    /// nobody any more.
+    /// Says goodbye: a peer that ends after this has not failed. Called once, when this rank is
+    /// done.
     fn close(&self) -> Result<()> {
         self.check()
     }

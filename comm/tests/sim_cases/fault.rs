@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use headlong_comm::operation::Algorithm;
 use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{CommError, Rank, Topology};
 
@@ -52,7 +53,7 @@ impl Faulty {
 }
 
 /// The number of the hierarchical algorithm in a fingerprint.
-const HIERARCHICAL: u32 = 3;
+const HIERARCHICAL: u32 = Algorithm::Hierarchical as u32;
 
 impl Transport for Faulty {
     fn name(&self) -> &'static str {

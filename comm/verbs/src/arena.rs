@@ -9,8 +9,8 @@ const PAGE: usize = 4096;
 
 /// Registered memory of this process, zeros at first.
 ///
-/// Its accessors take places, not borrows: NICs write beside the processor. Who may touch which
-/// byte when is the slot protocol's business (`link.rs`).
+/// Its accessors take places, not borrows: NICs write at the same time as the processor. Who may
+/// touch which byte when is the slot protocol's business (`link.rs`).
 pub(super) struct Arena {
     /// Note: first, so that the NIC forgets the memory before it is given back.
     region: Box<dyn Region>,
@@ -44,7 +44,7 @@ impl Arena {
         let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
         let memory = Pages { start, layout };
         let host = Memory::Host { start: start.as_ptr(), length: layout.size() };
-        // SAFETY: the region is dropped before the pages, and whoever owns the arena drops its
+        // SAFETY: the region is dropped before the pages, and the owner of the arena drops its
         // connections before it (`Hub`). The protocol says who touches which bytes when.
         let region = unsafe { nic.register(host, access) }?;
         Ok(Self { region, memory })

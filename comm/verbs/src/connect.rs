@@ -3,7 +3,7 @@
 //! 1. Each rank chooses its device, port and address ([`choose`]), registers its memory and makes
 //!    its queues.
 //! 2. Endpoint infos are exchanged over the control transport; both sides must be set up alike.
-//! 3. The queue pairs are connected; all say that they are ready, so that nobody sends to one that
+//! 3. The queue pairs are connected; all say that they are ready, so that no rank sends to one that
 //!    is not.
 //! 4. Every slot of every path carries a pattern, both ways: what an address, a partition or a
 //!    firewall swallows is found now, and named.
@@ -201,7 +201,7 @@ impl Site {
         Ok(Self { nic, choice, slots, flags, queue, receives, pairs, first_packet })
     }
 
-    /// What peer number `index` is told.
+    /// What peer number `index` receives.
     pub(super) fn endpoint_info(&self, settings: &VerbsSettings, index: usize) -> EndpointInfo {
         let (slots, flags) = self.arenas();
         let layout = Layout::new(settings, index);

@@ -3,7 +3,7 @@
 //! **Why no slot is filled too early.** A sender is at most `slots` strips ahead of what the
 //! receiver has said to have taken, and counts only say what is true.
 //!
-//! **Why nobody waits for ever.** A sender stands still when all `slots` are out. A receiver that
+//! **Why no rank waits for ever.** A sender pauses when all `slots` are out. A receiver that
 //! has taken all of them has more than `slots - 1` to give back, and then says so without being
 //! asked. A count needs no slot, and there are never more than `slots` of them on the way; what
 //! comes due meanwhile is said when one of them has arrived.
@@ -12,7 +12,7 @@
 
 use super::settings::Signal;
 
-/// Counts of one side. All begin at 0 and only rise, but for `counts`.
+/// Counts of one side. All begin at 0 and only rise, except for `counts`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Flow {
     pub(super) slots: u64,

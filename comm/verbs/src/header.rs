@@ -1,4 +1,4 @@
-//! What stands in front of the bytes in a slot: 64 of its own, little-endian.
+//! What precedes the bytes in a slot: 64 of its own, little-endian.
 
 use headlong_comm::transport::paths::Head;
 

@@ -10,7 +10,7 @@ use super::settings::VerbsSettings;
 pub(super) const FLAG_BYTES: usize = 384;
 /// Where slots given back are counted.
 pub(super) const GIVEN_BACK: usize = 128;
-/// Where answers of atomics go; nobody reads them.
+/// Where answers of atomics go; they are not read.
 pub(super) const ANSWER: usize = 256;
 
 /// Where a peer's slots lie, in this side's arena.

@@ -2,9 +2,9 @@
 //!
 //! Each direction has a fixed number of slots at its receiver. The sender writes bytes into the
 //! next slot, then a header with a signal; it knows where everything goes before the first message,
-//! so that a strip costs half a round trip and nobody asks for permission. The receiver gives slots
-//! back by a count, in the headers of what it sends itself, or, when only one slot would be left at
-//! the sender otherwise, in a message of its own (`flow.rs`).
+//! so that a strip costs half a round trip and no side asks for permission. The receiver gives
+//! slots back by a count, in the headers of what it sends itself, or, when only one slot would be
+//! left at the sender otherwise, in a message of its own (`flow.rs`).
 
 use super::chains::{Blueprint, CREDIT, CREDIT_ID, Chains};
 use super::flow::Flow;

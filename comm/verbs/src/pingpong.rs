@@ -2,7 +2,7 @@
 //! `headlong bench p2p`.
 //!
 //! Of writes and sends half of the round trip counts: rank 0 sends, rank 1 answers with the same.
-//! Reads and atomics need nobody at the other side: the whole operation counts, up to its
+//! Reads and atomics need no thread at the other side: the whole operation counts, up to its
 //! completion. Rank 1 sees a plain write by looking at its last eight bytes, all else by a
 //! completion.
 
@@ -105,7 +105,7 @@ impl PingPong<'_> {
         }
         let sizes = self.sizes.iter().map(|&size| self.verb.bytes(size));
         let samples = sizes.map(|bytes| end.back_and_forth(self, bytes)).collect::<Result<_>>()?;
-        // Nobody takes the memory away while the other side may still use it.
+        // No rank takes the memory away while the other side may still use it.
         communicator.barrier()?;
         Ok(samples)
     }
@@ -251,7 +251,7 @@ impl<'c> End<'c> {
         for call in 0..what.warm_up + what.calls {
             let took = match (is_first, what.verb.is_answered()) {
                 (true, true) => self.ping(what.verb, chain, bytes)? / 2,
-                (true, false) => self.alone(chain)?,
+                (true, false) => self.one_sided(chain)?,
                 (false, true) => self.pong(what.verb, chain, bytes)?,
                 (false, false) => break,
             };
@@ -323,8 +323,8 @@ impl<'c> End<'c> {
         Ok(0)
     }
 
-    /// Rank 0, and nobody at the other side.
-    fn alone(&mut self, chain: Prepared) -> Result<u64> {
+    /// Rank 0, without the other side.
+    fn one_sided(&mut self, chain: Prepared) -> Result<u64> {
         let done = self.done.0 + 1;
         let begin = Instant::now();
         self.pair.post(chain, &[]).map_err(of_nic)?;

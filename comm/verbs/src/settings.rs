@@ -1,4 +1,4 @@
-//! How this transport is set up. All ranks have the same settings, but for `near` and `devices`.
+//! How this transport is set up. All ranks have the same settings, except for `near` and `devices`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ pub enum Signal {
     /// By the completion of a write with an immediate: every NIC can do it.
     #[default]
     Immediate,
-    /// By a counter that the sender's NIC adds to, after the bytes, on the same connection: nobody
+    /// By a counter that the sender's NIC adds to, after the bytes, on the same connection: no rank
     /// waits for a completion queue. Only where NICs have atomics.
     Atomic,
 }

@@ -15,7 +15,7 @@ fn data() -> Data {
     Data { from: 0, to: 0, count: 1, kind: DataType::F32, stream: null_mut() }
 }
 
-/// Within two seconds, whatever the machine does beside.
+/// Within two seconds, however busy the machine is.
 fn soon(mut condition: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !condition() && started.elapsed() < Duration::from_secs(2) {
@@ -131,7 +131,7 @@ fn an_abort_frees_a_thread_that_is_stuck_inside_the_library() {
         // SAFETY: see above.
         let stuck = scope.spawn(|| comm.group(|group| unsafe { group.send(data(), 0) }));
         assert!(soon(|| script.count("end") == 1));
-        // Nobody's look waits for it either.
+        // No look waits for it either.
         comm.check().unwrap();
         comm.abort().unwrap();
         assert!(matches!(stuck.join().unwrap(), Err(Error::Aborted { .. })));

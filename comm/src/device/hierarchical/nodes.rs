@@ -169,7 +169,7 @@ impl Nodes {
     pub(super) fn slot_bytes(&self, block: usize, segment: usize) -> usize {
         let routes = [self.exchange_route(block), self.sum_route(segment)];
         let hops = routes.iter().flat_map(|route| route.sends.iter().chain(&route.receives));
-        // Also a rank that nobody is at the other end of writes its own strip of a sum.
+        // Also a rank without a peer at the other end writes its own strip of a sum.
         let own = strip_bytes(self.parts_of(self.node()), segment);
         hops.map(|hop| hop.offset + hop.bytes).max().unwrap_or(0).max(own).next_multiple_of(256)
     }

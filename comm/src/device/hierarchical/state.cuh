@@ -1,7 +1,7 @@
-// What exchanges of strips have in common, whatever carries them: the number of the exchange, and
+// What exchanges of strips have in common, over any rails: the number of the exchange, and
 // how the host hears of what is wrong.
 
-// What the host is told, `Report` in hierarchical/report.rs.
+// What the host learns, `Report` in hierarchical/report.rs.
 #define BLOCK_TOO_LONG 1u
 #define PEERS_BLOCK_TOO_LONG 2u
 #define NOT_A_STRIP 3u
@@ -26,7 +26,7 @@ struct Report {
   u64 found;
 };
 
-// The first finding alone is told.
+// Only the first finding is kept.
 __device__ __forceinline__ void tell(State* state, Report* report, u32 code, u32 peer, u64 expected,
                                      u64 found) {
   atomicExch(&state->refused, 1u);

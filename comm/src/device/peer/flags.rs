@@ -48,8 +48,8 @@ impl Flags {
         self.words.ptr().0
     }
 
-    /// Enqueues that the stream goes on when all ranks have come to their barrier `which`, 0 or 1;
-    /// `all` says where each rank's words are. An operation has both: a word is set for the next
+    /// Enqueues that the stream continues when all ranks have come to their barrier `which`, 0 or
+    /// 1; `all` says where each rank's words are. An operation has both: a word is set for the next
     /// one only after its owner has cleared it, because in between every rank has passed the other
     /// barrier.
     pub(super) fn barrier(

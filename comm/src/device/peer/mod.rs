@@ -7,7 +7,7 @@
 //! same operation is found at once.
 //!
 //! Sums are those of [`crate::element`]: with the same bits as [`Communicator::all_reduce`],
-//! whatever the device.
+//! on any device.
 
 mod flags;
 mod peers;

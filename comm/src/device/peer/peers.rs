@@ -115,8 +115,8 @@ impl Peers {
         parts.or_else(|error| self.end(error))
     }
 
-    /// Enqueues that the stream goes on when the streams of all have come to their barrier `which`,
-    /// 0 or 1, of an operation.
+    /// Enqueues that the stream continues when the streams of all have come to their barrier
+    /// `which`, 0 or 1, of an operation.
     pub(in crate::device) fn barrier(&self, cuda: &CudaStream, which: usize) -> Result<(), String> {
         self.flags.barrier(cuda, which, &self.all_flags)
     }

@@ -76,7 +76,7 @@ pub trait Rails: Send + Sync {
         None
     }
 
-    /// Enqueues that the stream goes on when the next exchange's slot may be written.
+    /// Enqueues that the stream continues when the next exchange's slot may be written.
     fn prepare(&self, _stream: &CudaStream, _exchange: &Exchange<'_>) -> Result<(), String> {
         Ok(())
     }
@@ -85,14 +85,14 @@ pub trait Rails: Send + Sync {
     /// blocks have been written. It may also wait for those that come in.
     fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String>;
 
-    /// Enqueues that the stream goes on when the strips of the exchange that was begun last have
+    /// Enqueues that the stream continues when the strips of the exchange that was begun last have
     /// come in.
     fn finish(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String>;
 
     /// Whether all is well, as far as can be known without asking a driver.
     fn check(&self) -> Result<(), String>;
 
-    /// Lets what waits on the device go on: the job has failed.
+    /// Releases what waits on the device: the job has failed.
     fn give_up(&self);
 
     /// Ends with all ranks, after the streams are done.

@@ -39,7 +39,7 @@ impl Rails for NcclRails {
         Ok(())
     }
 
-    /// The communicator is asked by whoever has it.
+    /// The communicator is checked by its owner.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }

@@ -78,7 +78,7 @@ pub trait Network: Send + Sync {
     -> Result<Vec<(Rank, Box<dyn Path>)>>;
 }
 
-/// What the choice depends on; the same on all ranks, but for what their machines have.
+/// What the choice depends on; the same on all ranks, except for what their machines have.
 #[derive(Default)]
 pub struct ChooseOptions<'a> {
     /// What the user wants.
@@ -196,7 +196,7 @@ fn meet(
     let topology = control.topology();
     let is_alone = topology.node_size(topology.node_of(control.rank())) == 1;
     let table = shm::Table::new(control, offers);
-    // Whoever cannot reach its host says so before the host waits for it.
+    // A rank that cannot reach its host says so before the host waits for it.
     let attachment = (!is_alone).then(|| table.approach(host));
     let approached: Verdict = match &attachment {
         Some(Attachment::Away(reason)) => Err(reason.clone()),

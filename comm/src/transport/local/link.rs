@@ -143,7 +143,7 @@ impl<'a> SlotRef<'a> {
         is_eager
     }
 
-    /// Takes a message back that nobody has begun to read, or waits until its reader has finished:
+    /// Takes a message back that no rank has begun to read, or waits until its reader has finished:
     /// afterwards the message's memory is the sender's again.
     pub fn withdraw(&self) {
         let swap =

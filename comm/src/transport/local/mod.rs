@@ -7,7 +7,7 @@
 //! (`world.rs`): more ranks than cores do not collapse.
 //!
 //! **Failure.** The first error is the world's, wakes everybody and is what every call answers from
-//! then on. Whatever happens, a rank returns only when nobody reads its memory any more.
+//! then on. A rank always returns only when no other reads its memory any more.
 
 mod link;
 mod world;

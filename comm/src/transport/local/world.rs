@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 /// another program may have the peer's core, and then the peer waits for this one; each time with
 /// success doubles it, because on a busy machine a core that was offered is gone for milliseconds.
 const POLLS: (u32, u32) = (40, 1000);
-/// As above, where ranks share cores: whoever is waited for may be waiting for this core.
+/// As above, where ranks share cores: the rank that is waited for may be waiting for this core.
 const POLLS_CROWDED: (u32, u32) = (5, 5);
 /// How long the core is offered to others before the thread sleeps until it is woken.
 const YIELDING: Duration = Duration::from_micros(50);
-/// A sleeper looks up this often although nobody has woken it: to see that its time is over.
+/// A sleeper looks up this often although no rank has woken it: to see that its time is over.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// The shared part of a [`LocalTransport`](super::LocalTransport).
@@ -100,7 +100,7 @@ impl World {
         self.seats[rank.0].own.place.store(place, Ordering::Relaxed);
     }
 
-    /// Notes that `rank` needs nobody any more.
+    /// Notes that `rank` is done.
     pub fn close(&self, rank: Rank) {
         self.seats[rank.0].closed.store(true, Ordering::SeqCst);
         self.wake_all();
@@ -114,13 +114,13 @@ impl World {
         }
     }
 
-    /// Between a store that somebody may be waiting for and the question whether he sleeps; he
+    /// Between a store that a rank may be waiting for and the question whether it sleeps; it
     /// stores that he sleeps before he looks a last time, so one of the two sees the other.
     pub fn order(&self) {
         fence(Ordering::SeqCst);
     }
 
-    /// Waits until `poll` answers that nobody is pending.
+    /// Waits until `poll` answers that no rank is pending.
     pub fn wait(
         &self,
         me: Rank,
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// Sleeps until woken, for `longest` at most. True: nobody was pending any more.
+    /// Sleeps until woken, for `longest` at most. True: no rank was pending any more.
     fn sleep(
         &self,
         me: Rank,
@@ -205,7 +205,7 @@ impl World {
         poll: &mut dyn FnMut() -> Result<Option<Rank>>,
     ) -> Result<Option<Rank>> {
         let pending = poll()?.filter(|rank| self.seats[rank.0].closed.load(Ordering::SeqCst));
-        debug_assert_ne!(pending, Some(me), "nobody waits for himself");
+        debug_assert_ne!(pending, Some(me), "no rank waits for itself");
         Ok(pending)
     }
 
@@ -242,7 +242,7 @@ impl Seat {
         self.condvar.notify_all();
     }
 
-    /// Sleeps unless somebody has taken `sleeps` back in the meantime.
+    /// Sleeps unless a rank has taken `sleeps` back in the meantime.
     fn sleep(&self, longest: Duration) {
         let guard = self.lock();
         if self.sleeps.load(Ordering::SeqCst) {
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn patience_grows_with_success_and_ends_where_it_was_in_vain() {
-        // A world whose rank may keep its core, whatever this machine has.
+        // A world whose rank may keep its core, on any machine.
         let mut world = World::new(&Topology::one_node(1), Duration::from_secs(20), 0);
         world.polls = POLLS;
         world.seats[0].own.polls = AtomicU32::new(POLLS.1);

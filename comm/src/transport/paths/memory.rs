@@ -1,5 +1,5 @@
 //! A path between two threads of one process: the shortest one there can be. For tests of what
-//! stands above paths.
+//! lies above paths.
 
 use super::{Head, Path, PathError, Progress};
 use std::collections::VecDeque;

@@ -2,11 +2,11 @@
 //! drives them all.
 //!
 //! A job of processes always has its TCP transport: the control plane, by which ranks hear of
-//! failures, and the path of last resort. [`PathTransport`] stands on it and carries the payload
+//! failures, and the path of last resort. [`PathTransport`] uses it and carries the payload
 //! elsewhere: through memory that processes of a node share, through a network card.
 //!
 //! **What a path is.** Both directions between this rank and one peer. Messages of one direction
-//! are whole, in order, and carry their [`Head`]: a receiver that expects another one is told what
+//! are whole, in order, and carry their [`Head`]: a receiver that expects another one learns what
 //! it has found. A path never blocks and never waits; who waits is the progress loop, for all paths
 //! of a step together. Only one thread at a time calls it.
 //!
@@ -71,7 +71,7 @@ pub enum Progress {
     Idle,
 }
 
-/// Why a path cannot go on. The job ends with it.
+/// Why a path cannot continue. The job ends with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathError {
     /// The peer has sent another message than expected: this one.
@@ -158,7 +158,7 @@ pub trait Doorbell: Send + Sync {
     /// From now on, peers ring. Gives the count for [`Doorbell::wait`].
     fn listen(&self) -> u32;
 
-    /// Returns when somebody has rung since `seen`, at the latest after `longest`; it may return
+    /// Returns when a peer has rung since `seen`, at the latest after `longest`; it may return
     /// earlier.
     fn wait(&self, seen: u32, longest: Duration);
 

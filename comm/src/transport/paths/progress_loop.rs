@@ -37,7 +37,7 @@ struct Flight {
 /// What a look at all paths has found.
 struct Look {
     moved: bool,
-    /// Who is waited for: somebody who has not sent, before somebody who does not take. None:
+    /// Who is waited for: a rank that has not sent, before one that does not take. None:
     /// everything is done.
     missing: Option<Rank>,
     /// Everybody who is waited for rings.

@@ -25,7 +25,7 @@ pub struct PathTransport {
 impl PathTransport {
     /// Over `control`; peers that `paths` do not name are reached over its own connections.
     /// `doorbell` is what those paths ring ([`Silent`](super::Silent), where none does). After
-    /// this, nobody else may exchange over `control`.
+    /// this, no other caller may exchange over `control`.
     ///
     /// # Panics
     /// When a path leads nowhere, or back to this rank.
@@ -57,7 +57,7 @@ impl PathTransport {
     }
 
     /// With what all ranks must see alike, although their own paths may differ: the name that
-    /// stands for all paths of the job, and the longest message that every path shows which shows
+    /// is for all paths of the job, and the longest message that every path shows which shows
     /// any.
     pub fn with_common(self, name: &'static str, in_place_bytes: usize) -> Self {
         Self { name, in_place_bytes, ..self }

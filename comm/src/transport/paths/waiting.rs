@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 /// time in vain halves it, down to the shortest; each time with success doubles it. Where ranks
 /// share a core, looking again soon ends.
 const SPIN: (Duration, Duration) = (Duration::from_micros(2), Duration::from_micros(100));
-/// Of the looks before a sleep, so many keep the core; the others offer it to whoever waits for
+/// Of the looks before a sleep, so many keep the core; the others offer it to what waits for
 /// one.
 const BUSY_LOOKS: u32 = 2000;
-/// Where somebody rings, a sleep is this long: the control plane does not ring.
+/// Where peers ring, a sleep is this long: the control plane does not ring.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-/// Where nobody rings, naps grow from the one to the other.
+/// Where no peer rings, naps grow from the one to the other.
 const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 /// What a rank has learnt about waiting, kept from step to step.
@@ -25,7 +25,7 @@ pub struct Waiting {
     now: State,
 }
 
-/// Where a rank stands in the wait of this moment.
+/// How far a rank is in the wait of this moment.
 #[derive(Debug, Clone, Copy)]
 struct State {
     /// Since when nothing has moved.
@@ -86,7 +86,7 @@ impl Waiting {
         Next::Look
     }
 
-    /// Sleeps until somebody rings, or for a nap where not all of them would.
+    /// Sleeps until a peer rings, or for a nap where not all of them would.
     pub fn sleep(&mut self, doorbell: &dyn Doorbell, all_ring: bool, longest: Duration) {
         let Some(seen) = self.now.seen.take() else { return };
         let pause = if all_ring { LONGEST_SLEEP } else { self.now.nap };

@@ -1,5 +1,5 @@
-//! While a rank computes, nobody looks at its paths: a thread does, so that a card that breaks is
-//! an error at once, on all ranks, and not when the next exchange begins.
+//! While a rank computes, its own thread does not poll its paths: another does, so that a NIC that
+//! breaks is an error at once, on all ranks, and not when the next exchange begins.
 
 use super::progress_loop::ProgressLoop;
 use crate::catch::catch;

@@ -24,7 +24,7 @@ impl Doorbell for ShmDoorbell {
     fn listen(&self) -> u32 {
         let (rings, listens) = self.segment.doorbell(self.local);
         listens.store(1, Ordering::Relaxed);
-        // Whoever moves something after our next look sees that we listen.
+        // A peer that moves something after our next look sees that we listen.
         order();
         rings.load(Ordering::Acquire)
     }

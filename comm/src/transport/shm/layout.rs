@@ -36,8 +36,8 @@ impl Layout {
         Self { num_local, ring_bytes: power.clamp(SMALLEST_RING, LARGEST_RING) }
     }
 
-    /// The longest message that the reader is shown all at once, while the writer goes on with the
-    /// next.
+    /// The longest message that the reader is shown all at once, while the writer continues with
+    /// the next.
     pub fn in_place_bytes(&self) -> usize {
         self.ring_bytes / 2 - LINE
     }

@@ -1,8 +1,8 @@
 //! How the ranks of a node come to one memory: its first rank hands it out through a Unix socket.
 //!
-//! The socket has an abstract, random name, which ends with its owner. Whoever connects must be a
-//! process of this user with the number that a rank of the node has told over the control plane,
-//! and prove the job's secret for this coming-together; the host proves it too, before its
+//! The socket has an abstract, random name, which ends with its owner. A process that connects must
+//! be a process of this user with the number that a rank of the node has told over the control
+//! plane, and prove the job's secret for this coming-together; the host proves it too, before its
 //! attachment takes the memory.
 
 use super::Neighbourhood;

@@ -1,6 +1,6 @@
 //! Ranks that are processes of one machine share memory.
 //!
-//! The first rank of a node makes a nameless file in memory (memfd), of a size that nobody can
+//! The first rank of a node makes a nameless file in memory (memfd), of a size that no process can
 //! change any more, and hands it through a Unix socket to the node's other ranks: to processes of
 //! the same user, with the process numbers that the job's ranks have told each other, that prove
 //! the job's secret for this coming-together. Nothing of it has a name in the file system: what is
@@ -15,7 +15,7 @@
 //! long ones pass in chunks, while they are being written. A rank that waits looks again for a
 //! moment, then sleeps at its doorbell, which a peer rings only for those who listen.
 //!
-//! Whether a peer lives is the control plane's business: here nobody waits for anybody.
+//! Whether a peer lives is the control plane's business: here no rank waits for another.
 
 mod doorbell;
 mod layout;

@@ -71,7 +71,7 @@ impl End {
             self.other = counters.read.load(Ordering::Acquire);
             if used(self) > free {
                 counters.hungry.store(1, Ordering::Relaxed);
-                // Whoever gives room back after this look sees that it is wanted.
+                // A reader that gives room back after this look sees that it is wanted.
                 order();
                 self.other = counters.read.load(Ordering::Acquire);
             }

@@ -24,7 +24,7 @@ struct Agreement {
     fingerprint: [u8; 32],
 }
 
-/// A part of this process's address space that stands for a part of the memory of the node.
+/// A part of this process's address space that maps a part of the memory of the node.
 struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -38,7 +38,7 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this was mapped with this length, and whoever borrowed from it held it alive.
+        // SAFETY: this was mapped with this length, and every borrow of it held it alive.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -88,7 +88,7 @@ impl Segment {
         let segment = Self { control: control(&file, layout)?, file, layout };
         let agreement = agreement(layout, epoch, fingerprint);
         let bytes = agreement.as_bytes();
-        // SAFETY: the control part is longer than this, and nobody else has the file yet.
+        // SAFETY: the control part is longer than this, and no other process has the file yet.
         unsafe {
             segment.control.base.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
         };
@@ -242,7 +242,7 @@ impl Mirror {
     /// message has passed: the pages come to lie near it.
     pub fn touch(&self, writes: bool) {
         for at in (0..2 * self.len).step_by(4096) {
-            // SAFETY: inside the mapping; whoever writes is the only one, before the first message.
+            // SAFETY: inside the mapping; the writer is the only one, before the first message.
             unsafe {
                 let byte = self.mapping.base.add(at);
                 match writes {

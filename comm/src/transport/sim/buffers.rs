@@ -2,7 +2,7 @@
 //!
 //! Who keeps the promises: `End::exchange` makes these from the caller's borrows and returns only
 //! when the world holds none of them any more (`State::finish`); where a thread panics inside the
-//! world, the world's lock is poisoned and nobody touches any of them again.
+//! world, the world's lock is poisoned and none of them is touched again.
 
 use std::ops::Range;
 
@@ -61,7 +61,7 @@ impl Target {
     /// Fills everything with one byte.
     ///
     /// # Safety
-    /// The borrow this was made from still lasts, and nobody else writes at the same time.
+    /// The borrow this was made from still lasts, and nothing else writes at the same time.
     pub unsafe fn fill(&self, byte: u8) {
         // SAFETY: the place is a slice whose exclusive borrow lasts, which the caller promises.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.start, self.len) };
@@ -71,7 +71,7 @@ impl Target {
     /// Copies a part of `wire` to the same part of the receiver's memory.
     ///
     /// # Safety
-    /// The borrow this was made from still lasts, and nobody else writes at the same time.
+    /// The borrow this was made from still lasts, and nothing else writes at the same time.
     pub unsafe fn write(&self, part: Range<usize>, wire: &[u8]) {
         assert!(part.end <= self.len, "a chunk lies inside its message");
         // SAFETY: the part lies inside a slice whose exclusive borrow lasts, which the caller

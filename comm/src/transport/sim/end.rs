@@ -33,7 +33,7 @@ impl Shared {
     }
 
     /// Lets everything happen up to the next call of a rank whose thread has not come to it yet.
-    /// That thread goes on here.
+    /// That thread continues here.
     ///
     /// This is what makes the history depend on the seed alone: events happen in the order of
     /// virtual time, whichever thread carries them out, and none happens before an earlier call is

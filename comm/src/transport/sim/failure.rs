@@ -118,7 +118,7 @@ impl State {
             self.deadlock = Some(self.describe_waits());
         }
         let mut visited = vec![false; self.ranks.len()];
-        // In a circle nobody is at the end: the first peer waited for is named.
+        // In a circle no rank is at the end: the first peer waited for is named.
         let blame = self.blame(rank, &mut visited).unwrap_or_else(|| {
             let culprit = self.waits(rank).first().map_or(rank, |wait| wait.peer);
             Blame { culprit, seen_by: rank, lost: false, since: 0 }

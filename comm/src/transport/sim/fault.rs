@@ -27,7 +27,7 @@ pub enum Fault {
         exchange: u64,
         /// Where in it.
         moment: Moment,
-        /// Nobody is told, as when a machine loses its power: only deadlines find it.
+        /// No rank is notified, as when a machine loses its power: only deadlines find it.
         silent: bool,
     },
     /// A link in one direction loses everything from some message on.
@@ -39,7 +39,7 @@ pub enum Fault {
         /// The first message lost, counted on this link from 0.
         message: u64,
     },
-    /// A message arrives twice. Nobody may notice.
+    /// A message arrives twice. No rank may notice.
     Duplicate {
         /// The sender.
         from: Rank,
@@ -48,7 +48,7 @@ pub enum Fault {
         /// Which message of this link, from 0.
         message: u64,
     },
-    /// A rank stands still before an exchange, as a stopped process does. Noticed where it is
+    /// A rank pauses before an exchange, as a stopped process does. Noticed where it is
     /// longer than the deadline.
     Stall {
         /// Who.
@@ -61,7 +61,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Who is to be named when the job fails because of this fault; nobody where it must not fail.
+    /// Who is to be named when the job fails because of this fault; none where it must not fail.
     pub fn culprit(&self, deadline: Duration) -> Option<Rank> {
         match self {
             Fault::Death { rank, .. } => Some(*rank),

@@ -4,8 +4,8 @@
 //! What a world does to its messages: each travels in one to four chunks; each chunk is read from
 //! the sender's memory at a moment between the sender's call and its return, is under way for a
 //! time of its own, and arrives in any order, also after chunks that left later. Some worlds have a
-//! slow link, a slow rank, heavy tails, or links that keep their order; in some a sender goes on as
-//! soon as its messages have left, in others only when they have arrived. Incoming buffers hold
+//! slow link, a slow rank, heavy tails, or links that keep their order; in some a sender continues
+//! as soon as its messages have left, in others only when they have arrived. Incoming buffers hold
 //! garbage until their bytes arrive. A [`FaultPlan`] adds deaths, lost links, duplicates and ranks
 //! that stand still.
 //!
@@ -15,10 +15,10 @@
 //! under way, the clock jumps to the next deadline; where no fault explains that, it is a deadlock
 //! and the [`Report`] describes it.
 //!
-//! What it stands on: a rank's thread depends on nothing but its own calls. A thread that waits for
+//! What it relies on: a rank's thread depends on nothing but its own calls. A thread that waits for
 //! another rank outside of the transport (a channel, a lock, a barrier) may wait for ever; so each
-//! rank reads its own data under this transport. When a rank has a thread that needs nobody any
-//! more, its end must be closed or dropped.
+//! rank reads its own data under this transport. When a rank has a thread that needs no other rank
+//! any more, its end must be closed or dropped.
 //!
 //! How the job's first error is agreed on: the first rank that finds one, in virtual time, names it
 //! for all; each of the others gets the news some time later, and what it finds itself until then
@@ -53,9 +53,9 @@ use state::State;
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {
-    /// A message goes into a buffer of its source whatever its step.
+    /// A message goes into a buffer of its source at any step.
     AcceptAnyStep,
-    /// A message goes into any buffer of its length whatever its source.
+    /// A message goes into any buffer of its length, of any source.
     MixSources,
     /// An exchange returns while the message of one peer is still missing.
     SkipOnePeer,
@@ -63,7 +63,7 @@ pub enum Mutation {
     ReuseBeforeDelivery,
     /// A second copy of a message counts as a message.
     AcceptDuplicates,
-    /// A rank that finds an error tells nobody.
+    /// A rank that finds an error keeps it to itself.
     KeepErrorToItself,
     /// Messages to be added up are shown in the order in which they arrived.
     ShowInOrderOfArrival,

@@ -31,8 +31,8 @@ pub(super) struct NetworkModel {
     slow_rank: Option<usize>,
     /// Chunks of one link arrive in the order in which they left.
     ordered_links: bool,
-    /// Of 100 messages, how many let their sender go on as soon as they have left its memory; the
-    /// others hold it until they have arrived.
+    /// Of 100 messages, how many let their sender continue as soon as they have left its memory;
+    /// the others hold it until they have arrived.
     eager_percent: u64,
     most_chunks: u64,
     longest_compute: Time,
@@ -99,7 +99,7 @@ impl NetworkModel {
         random.between(1, self.most_chunks.min(len.max(1) as u64)) as u32
     }
 
-    /// Whether a message lets its sender go on before it has arrived.
+    /// Whether a message lets its sender continue before it has arrived.
     pub fn is_eager(&self, random: &mut Random) -> bool {
         random.chance(self.eager_percent)
     }

@@ -241,7 +241,7 @@ impl State {
             if !new && self.mutation != Some(Mutation::AcceptDuplicates) {
                 self.wire.end(message);
             } else if closed {
-                // Nobody is left to take it.
+                // No rank is left to take it.
                 self.wire[message].lost = true;
                 return self.wire.end(message);
             } else {

@@ -14,7 +14,7 @@ use crate::error::{CommError, Result};
 use crate::topology::Rank;
 use crate::transport::{Incoming, Outgoing, StepId};
 
-/// Where a step stands among all steps of the job.
+/// Where a step is among all steps of the job.
 pub(super) type Key = (u64, u32);
 
 /// The order of steps.
@@ -273,7 +273,7 @@ impl State {
         &mut self.links[from * ranks + to]
     }
 
-    /// Lets a rank run: it makes its next call after the time it computes and stands still.
+    /// Lets a rank run: it makes its next call after the time it computes and pauses.
     pub fn run_until_next_call(&mut self, rank: usize) {
         let compute = self.model.compute(&mut self.random, rank);
         let next = self.ranks[rank].exchanges;

@@ -37,7 +37,7 @@ pub(super) struct Message {
     pub sent: u32,
     /// One bit per chunk that has arrived.
     pub arrived: u32,
-    /// The sender may go on once it has left; otherwise once it has arrived.
+    /// The sender may continue once it has left; otherwise once it has arrived.
     pub eager: bool,
     /// Lost with its sender.
     pub lost: bool,

@@ -35,7 +35,7 @@ pub struct ControlThread {
     health: Arc<Health>,
     deadlines: Deadlines,
     lines: Vec<Line>,
-    /// Rank 0 keeps its listener: whoever comes late learns why it is not let in.
+    /// Rank 0 keeps its listener: a rank that comes late learns why it is refused.
     listener: Option<Listener>,
     suspicions: Vec<(Instant, CommError)>,
     next_heartbeat: Instant,
@@ -88,7 +88,7 @@ impl ControlThread {
         while !self.health.is_stopping() {
             let now = Instant::now();
             if now.saturating_duration_since(expected) > self.deadlines.heartbeat {
-                // This process itself was stopped or starved: nobody's silence counts.
+                // This process itself was stopped or starved: no silence counts.
                 self.lines.iter_mut().for_each(|line| line.heard = now);
             }
             self.turn();
@@ -142,7 +142,7 @@ impl ControlThread {
 
     fn beat(&mut self, now: Instant) {
         let busy: Vec<usize> = self.health.told_busy().iter().map(|busy| busy.rank).collect();
-        // A rank that is busy is told of at once: a deadline may be shorter than the time between
+        // A busy rank is announced at once: a deadline may be shorter than the time between
         // two signs of life.
         let is_news = busy.iter().any(|rank| !self.told_busy.contains(rank));
         if now >= self.next_heartbeat || is_news {

@@ -66,9 +66,9 @@ pub enum Control {
         /// Its first error.
         error: CommError,
     },
-    /// The sender needs nobody any more.
+    /// The sender is done.
     Goodbye,
-    /// Nobody needs anybody any more.
+    /// All ranks are done.
     Farewell,
 }
 

@@ -210,7 +210,7 @@ impl Health {
         ending.first.clone()
     }
 
-    /// Follows who waits for whom to the one who waits for nobody: a timeout should name that one.
+    /// Follows who waits for whom to the one that waits for none: a timeout should name that one.
     pub fn resolve(&self, error: CommError) -> CommError {
         let CommError::Timeout { culprit, seen_by, operation, sequence, waited_ms } = error else {
             return error;
@@ -234,7 +234,7 @@ impl Health {
             }
             last = Rank(next);
         }
-        // A circle: whoever was named first is as good as any.
+        // A circle: the rank that was named first is as good as any.
         CommError::Timeout { culprit, seen_by, operation, sequence, waited_ms }
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// What a rank needs to meet its peers.
 pub struct Meeting<'a> {
-    /// The state of the job: ends the meeting when somebody has failed.
+    /// The state of the job: ends the meeting when a rank has failed.
     pub health: &'a Health,
     /// This rank's data listener.
     pub listener: TcpListener,
@@ -120,7 +120,7 @@ impl Meeting<'_> {
         if !expected || claims.epoch != self.epoch || claims.job_hash != self.job_hash {
             listener.answer(
                 &peer,
-                Some("nobody expects this rank here: it is another job's, or too late"),
+                Some("this rank is not expected here: it is another job's, or too late"),
             );
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! Ranks as processes, joined by TCP.
 //!
 //! [`join`](crate::rendezvous::join) makes one: a data connection for each pair of ranks, used by
-//! the thread that computes and by nobody else, and a control channel around rank 0, served by a
+//! the thread that computes and by no other, and a control channel around rank 0, served by a
 //! thread of its own. What happens when something goes wrong is in `docs/multi-node.md`; the rules
 //! are those of `notes/comm.md` section 3.13.
 
@@ -52,7 +52,7 @@ pub struct Parts {
     pub control: Option<JoinHandle<()>>,
     /// What a careful user wants to know.
     pub remarks: Vec<Remark>,
-    /// What the job's ranks know and nobody else does.
+    /// The job's secret.
     pub secret: Secret,
 }
 
@@ -75,7 +75,7 @@ impl TcpTransport {
         self.pace.epoch
     }
 
-    /// What the job's ranks know and nobody else does.
+    /// The job's secret.
     pub fn secret(&self) -> &Secret {
         &self.secret
     }

@@ -139,7 +139,7 @@ impl ProgressLoop {
         self.sends.iter().chain(&self.receives).all(Progress::is_done)
     }
 
-    /// Who is waited for: somebody who has not sent, before somebody who does not take.
+    /// Who is waited for: a rank that has not sent, before one that does not take.
     fn first_missing(&self) -> Rank {
         let missing = self.receives.iter().chain(&self.sends).find(|message| !message.is_done());
         missing.expect("waiting means that something is missing").peer

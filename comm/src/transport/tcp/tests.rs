@@ -1,4 +1,4 @@
-//! Whatever a peer sends on a control connection, no thread dies of it, and what is said about it
+//! No thread dies of what a peer sends on a control connection, and what is said about it
 //! fits a terminal.
 
 use super::control::ControlThread;

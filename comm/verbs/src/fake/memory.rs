@@ -117,9 +117,9 @@ impl Regions {
         if !self.all.contains_key(&place.region) || place.length == 0 {
             return;
         }
-        // SAFETY: the place was checked against a registration, which still stands, and whoever
-        // registered the memory keeps it mapped until it ends (`Nic::register`) and writes it only
-        // where no NIC reads.
+        // SAFETY: the place was checked against a registration, which is still valid, and the
+        // caller that registered the memory keeps it mapped until it ends (`Nic::register`) and
+        // writes it only where no NIC reads.
         into.extend_from_slice(unsafe {
             std::slice::from_raw_parts(place.address as *const u8, place.length)
         });
@@ -135,7 +135,7 @@ impl Regions {
             return;
         }
         let start = place.address as usize + offset;
-        // SAFETY: as in `read`; nobody else writes here before the completion that says so.
+        // SAFETY: as in `read`; nothing else writes here before the completion that says so.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start as *mut u8, bytes.len()) };
     }
 
@@ -143,8 +143,8 @@ impl Regions {
     pub(super) fn atomic(&self, place: Place, change: impl Fn(u64) -> u64) -> Option<u64> {
         self.all.get(&place.region)?;
         assert!(place.length == 8 && place.address.is_multiple_of(8), "atomics were checked");
-        // SAFETY: eight aligned bytes of a registration that still stands; programs look at them by
-        // atomics alone.
+        // SAFETY: eight aligned bytes of a registration that is still valid; programs look at them
+        // by atomics alone.
         let word = unsafe { AtomicU64::from_ptr(place.address as *mut u64) };
         let old =
             word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |value| Some(change(value)));

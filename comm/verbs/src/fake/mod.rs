@@ -88,7 +88,7 @@ impl Fabric {
         self.lock().cut(one, other, is_cut);
     }
 
-    /// Switches a node off: it answers nobody any more.
+    /// Switches a node off: it no longer answers.
     pub fn kill_node(&self, node: usize) {
         self.lock().kill_node(node);
     }

@@ -104,7 +104,7 @@ pub enum Memory<'a> {
     },
 }
 
-/// What may be done to registered memory, beside reading it for a send.
+/// What may be done to registered memory, besides reading it for a send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access {
     /// The NIC may write what it has received or read.
@@ -191,7 +191,7 @@ pub struct QueuePairOptions<'a> {
     pub max_inline: u32,
 }
 
-/// How a queue pair is connected. Both sides have the same, but for `gid_index`, `port` and
+/// How a queue pair is connected. Both sides have the same, except for `gid_index`, `port` and
 /// `partition_index`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePairSettings {

@@ -2,7 +2,8 @@
 //! step exchanges between nodes without the host's part of the program.
 //!
 //! ```text
-//! stream   wait_for_slot   seal, pack   pull_trigger …                                   wait_for_strips   open, unpack
+//! stream   wait_for_slot   seal, pack   pull_trigger …
+//! wait_for_strips   open, unpack
 //!                                            │ 16 bytes, one release store                      ▲ a word for each peer
 //! proxy                                      └─► posts the chains built for it      completion ─┘
 //! NIC                                               write + immediate ════════════► receive
@@ -23,7 +24,7 @@
 //! through the NIC before it tells ([`read_back`]). Today's slots are not.
 //!
 //! **Waits on the device** end with what they wait for, with the poison word that the host and the
-//! proxy set when the job fails, or at the deadline, which the host is told like everything else
+//! proxy set when the job fails, or at the deadline, which the host learns like everything else
 //! that kernels find wrong.
 
 mod page;
@@ -286,7 +287,7 @@ impl Opened {
 }
 
 /// Starts the thread that serves the NIC. The device must not wait for one that is gone, and all
-/// ranks hear of what it fails with, also where nobody is waiting for the device just now.
+/// ranks hear of what it fails with, also where no caller is waiting for the device just now.
 fn start(
     proxy: Proxy,
     shared: &Arc<Shared>,

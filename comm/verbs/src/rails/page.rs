@@ -8,8 +8,8 @@ const LINE: usize = 128;
 const SENT_AT: usize = LINE;
 const ARRIVED_AT: usize = 2 * LINE;
 
-/// Entries of the ring of triggers. Two at most are full: nobody begins an exchange before all have
-/// come to the one before.
+/// Entries of the ring of triggers. Two at most are full: no rank begins an exchange before all
+/// have come to the one before.
 pub(super) const MOST_TRIGGERS: usize = 64;
 
 /// What a kernel asks of the proxy.

@@ -7,7 +7,7 @@
 #define LINE 128
 #define MOST_TRIGGERS 64
 
-// `Page` in page.rs: a line each, so that nobody's writes disturb another's reads.
+// `Page` in page.rs: a line each, so that no write disturbs another's reads.
 //   poison | number of the last exchange whose strips were delivered
 //     | likewise of what has come, per peer | triggers
 #define SENT_AT LINE
@@ -69,7 +69,8 @@ extern "C" __global__ void __launch_bounds__(32) wait_for_slot(const RailArgs a)
   if (next > a.num_slots) wait_for(a, SENT_AT, next - a.num_slots, SLOT_IN_USE, 0);
 }
 
-// Behind the strips in the stream: the release makes them seen by whoever has seen the trigger.
+// Behind the strips in the stream: the release makes them visible to the one that has seen the
+// trigger.
 extern "C" __global__ void __launch_bounds__(32) pull_trigger(const RailArgs a) {
   if (threadIdx.x != 0) return;
   const u64 sequence = a.state->sequence;

@@ -31,7 +31,7 @@ impl ReadBack {
         let mut answer = Box::new(0_u64);
         let memory = Memory::Host { start: (&raw mut *answer).cast(), length: size_of::<u64>() };
         let access = Access { local_write: true, ..Access::default() };
-        // SAFETY: the answer is dropped after the region, and that after the connection; nobody
+        // SAFETY: the answer is dropped after the region, and that after the connection; nothing
         // looks at it.
         let region = unsafe { nic.register(memory, access) }?;
         let answer_at = Segment { address: region.address(), length: 8, key: region.local_key() };

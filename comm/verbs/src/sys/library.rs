@@ -105,7 +105,7 @@ fn open_shared(path: &Path) -> Result<*mut c_void, String> {
     }
     // SAFETY: not null, and lives until the thread's next call of the loader.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-    // The loader repeats the path, which stands before it already.
+    // The loader repeats the path, which precedes it already.
     let path = OsStr::new(path).to_string_lossy();
     Err(text.trim_start_matches(&*path).trim_start_matches(": ").to_owned())
 }

@@ -2,7 +2,7 @@
 //!
 //! Nothing of RDMA is needed to build this, and a program on a machine without `libibverbs.so.1`
 //! starts and works; asked for a NIC, it says where it has looked ([`Verbs::open`]). The decision
-//! for a layer of our own stands in `docs/decisions/002-verbs.md`.
+//! for a layer of our own is in `docs/decisions/002-verbs.md`.
 //!
 //! | file | holds |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | `nic` | an open device: memory, events |
 //! | `completions`, `receives`, `pair` | queues; what moves data |
 //!
-//! **Order of destruction.** Whatever was made of something holds it: a queue pair its queues,
+//! **Order of destruction.** Each object holds what it was made of: a queue pair its queues,
 //! queues and memory their protection domain, that its device, that the library. So each is given
 //! back before what it was made of.
 //!

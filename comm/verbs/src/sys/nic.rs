@@ -292,7 +292,7 @@ impl Nic for RealNic {
 
 /// An event in this room's words, before it is given back.
 fn describe(device: &Opened, event: &AsyncEvent) -> Event {
-    // The number stands in the first four bytes of the union.
+    // The number is in the first four bytes of the union.
     let [a, b, c, d, ..] = event.element.to_ne_bytes();
     let port = u32::from_ne_bytes([a, b, c, d]) as u8;
     match event.event_type as u32 {

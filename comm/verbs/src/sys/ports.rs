@@ -129,7 +129,7 @@ fn gids_one_by_one(device: &Opened, port: u8, length: usize) -> NicResult<Vec<Gi
 fn kind_of(word: Option<&str>) -> GidKind {
     match word.map(str::trim) {
         Some("RoCE v2") => GidKind::RoceV2,
-        // The word for both; which it is decides the link, where it matters to nobody that reads
+        // The word for both; which it is decides the link, where it does not matter to what reads
         // it.
         Some("IB/RoCE v1") => GidKind::RoceV1,
         _ => GidKind::InfiniBand,

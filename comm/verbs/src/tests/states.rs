@@ -152,7 +152,7 @@ fn the_search_finds_a_rule_that_gives_back_too_late() {
     for signal in [Signal::Immediate, Signal::Atomic] {
         let mut start = initial(2, signal, [5, 0]);
         start.iter_mut().for_each(|side| side.flow.at_once = 3);
-        assert!(search(start, signal).1.is_some(), "two slots are out, and nobody says so");
+        assert!(search(start, signal).1.is_some(), "two slots are out, and no side says so");
     }
 }
 
