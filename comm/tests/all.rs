@@ -8,6 +8,7 @@ mod collectives;
 mod collectives_cases;
 mod collectives_every_way;
 mod collectives_failures;
+mod memory_path;
 mod paths;
 mod rendezvous_refusals;
 mod rendezvous_unauthenticated;

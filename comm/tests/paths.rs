@@ -1,8 +1,9 @@
 //! The transport over paths: every message arrives by whichever way, sums have the bits of threads,
 //! wrong messages are named.
 
+use crate::memory_path;
 use crate::tcp_support;
-use headlong_comm::transport::paths::{Path, PathTransport, Silent, memory};
+use headlong_comm::transport::paths::{Path, PathTransport, Silent};
 use headlong_comm::transport::{Expected, Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{AllReduce, CommError, CommOptions, Communicator, Rank, Topology};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ fn job(num_ranks: usize, near: impl Fn(usize, usize) -> bool) -> Vec<Arc<PathTra
     let mut paths: Vec<Vec<(Rank, Box<dyn Path>)>> = (0..num_ranks).map(|_| Vec::new()).collect();
     for low in 0..num_ranks {
         for high in (low + 1..num_ranks).filter(|&high| near(low, high)) {
-            let (here, there) = memory::pair();
+            let (here, there) = memory_path::pair();
             paths[low].push((Rank(high), Box::new(here)));
             paths[high].push((Rank(low), Box::new(there)));
         }

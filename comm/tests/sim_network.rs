@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use crate::sim_cases::{Case, Wrong, assert_found, messages, run_all};
-use headlong_comm::transport::sim::{Fault, FaultPlan, Moment, Mutation, SimOptions, World};
+use headlong_comm::testing::sim::{Fault, FaultPlan, Moment, Mutation, SimOptions, World};
 use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{CommError, Rank, Topology};
 

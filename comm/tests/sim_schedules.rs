@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::sim_cases::fault::Fault;
 use crate::sim_cases::{Case, Wrong, assert_found, collectives, run_all};
+use headlong_comm::testing::sim::Mutation;
 use headlong_comm::transport::Transport;
 use headlong_comm::transport::local::LocalTransport;
-use headlong_comm::transport::sim::Mutation;
 
 #[test]
 fn collectives_are_right_under_every_schedule() {

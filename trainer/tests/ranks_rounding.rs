@@ -12,7 +12,7 @@ use crate::bounded::{self, Matrix, Named, Number, U, gamma};
 use headlong::config::{Config, ExchangeChoice, IdsChoice, ScheduleChoice};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options};
 use headlong::iteration::worker::StepRates;
-use headlong_comm::transport::sim::Random;
+use headlong_comm::testing::sim::Random;
 use headlong_comm::{Communicator, Topology};
 use headlong_device::Arena;
 use headlong_embedding::Registry;

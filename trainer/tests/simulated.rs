@@ -6,7 +6,7 @@
 
 use crate::simulation::fault::Fault;
 use crate::simulation::{Case, Wrong};
-use headlong_comm::transport::sim::{Mutation, Report};
+use headlong_comm::testing::sim::{Mutation, Report};
 use std::process::Command;
 use std::time::Instant;
 

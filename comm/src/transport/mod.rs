@@ -8,7 +8,7 @@
 //! | transport | ranks are | used for |
 //! |---|---|---|
 //! | [`local`] | threads of one process | the default; tests |
-//! | [`sim`] | threads under a virtual clock, driven by a seed | finding wrong orders |
+//! | [`sim`](crate::testing::sim) | threads under a virtual clock, driven by a seed | finding wrong orders |
 //! | [`tcp`] | processes | several processes or machines |
 //! | [`paths`] | processes | the same, with payload on the best way to each peer: memory that a node shares ([`shm`]), a NIC |
 
@@ -16,7 +16,6 @@ pub mod choose;
 pub mod local;
 pub mod paths;
 pub mod shm;
-pub mod sim;
 pub mod tcp;
 
 use crate::error::{CommError, Result};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use headlong_comm::testing::sim::Random;
 use headlong_comm::transport::Transport;
-use headlong_comm::transport::sim::Random;
 use headlong_comm::{AllReduce, AllToAll, CommError, CommOptions, Communicator, Rank};
 
 use super::{Case, Failure, Job};

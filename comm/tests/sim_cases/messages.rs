@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headlong_comm::transport::sim::Random;
+use headlong_comm::testing::sim::Random;
 use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{CommError, Rank};
 

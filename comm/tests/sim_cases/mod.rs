@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fault::{Fault, Faulty};
+use headlong_comm::testing::sim::{FaultPlan, Mutation, Random, Report, SimOptions, World};
 use headlong_comm::transport::Transport;
-use headlong_comm::transport::sim::{FaultPlan, Mutation, Random, Report, SimOptions, World};
 use headlong_comm::{CommError, Rank, Topology};
 
 /// How a rank may end.

@@ -2,7 +2,7 @@
 //! many slots, any model.
 
 use crate::verbs_support::{Reach, job, settings};
-use headlong_comm::transport::sim::Random;
+use headlong_comm::testing::sim::Random;
 use headlong_comm::{AllReduce, AllToAll, CommError, CommOptions, Communicator, Topology};
 use headlong_verbs::fake::{Fabric, NetworkModel};
 use headlong_verbs::{Signal, VerbsSettings};

@@ -13,8 +13,8 @@ use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice, Sch
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
+use headlong_comm::testing::sim::{FaultPlan, Mutation, Random, Report, SimOptions, World};
 use headlong_comm::transport::Transport;
-use headlong_comm::transport::sim::{FaultPlan, Mutation, Random, Report, SimOptions, World};
 use headlong_comm::{AllReduce, CommError, CommOptions, Communicator, Rank, Topology};
 use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
 use headlong_embedding::{Registry, TableSpec};

@@ -147,6 +147,7 @@ pub const UNSAFE_FILES: &[Exception] = &[
         "vector kernel of the parser: 64 bytes at a time, by intrinsics",
     ),
     always("comm/src/transport/**", "foreign transports"),
+    only("comm/src/testing/sim/buffers.rs", "the buffers of exchanges that other threads fill"),
     only(
         "comm/verbs/tests/rxe/cable.rs",
         "memory that a card writes, registered and read behind completions",
@@ -244,11 +245,11 @@ pub const ENDLESS_WAITS: &[Exception] = &[
         "the thread was told to stop, and looks every millisecond",
     ),
     only(
-        "comm/src/testing.rs::run_communicators",
+        "comm/src/testing/mod.rs::run_communicators",
         "for tests: a rank ends at the deadline of its operations",
     ),
     only(
-        "comm/src/transport/sim/mod.rs::run",
+        "comm/src/testing/sim/mod.rs::run",
         "for tests: the simulated network panics when a rank never comes",
     ),
     only(

@@ -14,7 +14,6 @@
 //! its own again; what the path has copied may still be on its way. A rank that has said goodbye to
 //! everybody drops its paths.
 
-pub mod memory;
 mod progress_loop;
 mod tcp;
 mod transport;

@@ -4,7 +4,7 @@ use super::super::nic::{Completion, Device, Event, PortState, Receive, Status};
 use super::memory::Regions;
 use super::pair::{Pair, Phase};
 use super::{Fault, NetworkModel};
-use headlong_comm::transport::sim::Random;
+use headlong_comm::testing::sim::Random;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Everything, under one lock.

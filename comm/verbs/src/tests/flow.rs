@@ -4,8 +4,8 @@ use super::super::fake::NetworkModel;
 use super::super::settings::{Signal, VerbsSettings};
 use super::faults::Broken;
 use super::{connected, fabric, settings};
+use headlong_comm::testing::sim::Random;
 use headlong_comm::transport::paths::{Head, Path, PathError, Progress};
-use headlong_comm::transport::sim::Random;
 
 /// Looks after which a run counts as stuck.
 const PATIENCE: u64 = 200_000;

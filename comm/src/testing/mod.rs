@@ -1,5 +1,7 @@
 //! For tests of this crate and of others: ranks as threads, with every end accounted for.
 
+pub mod sim;
+
 use crate::communicator::Communicator;
 use crate::error::CommError;
 use crate::options::CommOptions;

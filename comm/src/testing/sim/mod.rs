@@ -134,7 +134,7 @@ pub struct Report {
 /// One simulated job.
 ///
 /// ```
-/// use headlong_comm::transport::sim::{SimOptions, World};
+/// use headlong_comm::testing::sim::{SimOptions, World};
 /// use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
 /// use headlong_comm::{Rank, Topology};
 ///

@@ -1,7 +1,7 @@
 //! A path between two threads of one process: the shortest one there can be. For tests of what
 //! lies above paths.
 
-use super::{Head, Path, PathError, Progress};
+use headlong_comm::transport::paths::{Head, Path, PathError, Progress};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
