@@ -147,7 +147,7 @@ pub const UNSAFE_FILES: &[Exception] = &[
         "vector kernel of the parser: 64 bytes at a time, by intrinsics",
     ),
     always("comm/src/transport/**", "foreign transports"),
-    only("comm/src/testing/sim/buffers.rs", "the buffers of exchanges that other threads fill"),
+    always("comm/src/testing/sim/**", "the buffers of exchanges, which other threads fill"),
     only(
         "comm/verbs/tests/rxe/cable.rs",
         "memory that a card writes, registered and read behind completions",

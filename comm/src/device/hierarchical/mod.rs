@@ -2,11 +2,12 @@
 //! node and rail.
 //!
 //! ```text
-//! all-to-all   peers' blocks ─ seal, pack ─► strips ═ rails ═► strips ─ open, unpack ─► blocks    (own node: take_inside)
-//! all-reduce   peers' segments ─ sum ─► strip ═ rails ═► strips ─ open, sum ─► peers' segments
+//! all-to-all   peers' blocks ─ seal, pack ─► strips ═ rails ═► strips ─ open, unpack ─► blocks
+//! (own node: take_inside) all-reduce   peers' segments ─ sum ─► strip ═ rails ═► strips ─ open,
+//! sum ─► peers' segments
 //! ```
 //!
-//! The rank of a node that carries for a destination ([`crate::plan::hierarchical`]) gathers what
+//! The rank of a node that carries for a destination (`comm/src/plan/hierarchical.rs`) gathers what
 //! all ranks of the node have for it, as dense as their lengths allow, behind a header that says
 //! how long each block is, and in which exchange. Lengths stay on the devices. What exceeds a
 //! slot's capacity is not sent: its header says so, and every rank hears of it

@@ -1,6 +1,6 @@
 //! Rails: what carries strips between nodes, from one device's memory to another's.
 //!
-//! The rank that carries for a rank of another node ([`crate::plan::hierarchical`]) sends it one
+//! The rank that carries for a rank of another node (`comm/src/plan/hierarchical.rs`) sends it one
 //! strip an exchange. A [`Route`] says which strips a rank sends and receives in one kind of
 //! exchange, and where they lie in a slot; it follows from the topology alone, so that every rank
 //! knows everybody's.
