@@ -3,7 +3,7 @@
 
 #![cfg(test)]
 
-use crate::run_support::{Place, Run, gzip, last_event, rows, steps};
+use crate::run_support::{Place, Run, gzip, last_event, names, rows, steps};
 use headlong::config::{Config, TableRows};
 use headlong::iteration::lanes::Lanes;
 use headlong::iteration::model::Model;
@@ -130,7 +130,36 @@ fn a_bad_row_late_in_the_data_loses_no_steps() {
     run.fails(1, &[&format!("line {bad}")]);
     let saved = steps(&checkpoints);
     assert!(saved.len() == 1 && saved[0] > 0, "{saved:?}");
-    run.with(&["--resume", "--on-bad-row", "skip"]).succeeds();
+    // The same row again, before any step: there is nothing new to save.
+    let manifest = checkpoints.join(&names(&checkpoints)[1]).join("manifest.json");
+    let before = std::fs::read(&manifest).unwrap();
+    let other = place.path("other.txt");
+    std::fs::write(&other, text.lines().next().unwrap()).unwrap();
+    let resumed = run.clone().with(&["--resume"]);
+    let changed =
+        place.train_without_data().path("--data", &other).path("--checkpoint-dir", &checkpoints);
+    for again in [resumed.clone(), changed.with(&["--resume", "--data-changed"])] {
+        let said = again.fails(1, &[""]).stderr;
+        assert!(!said.contains("checkpoint ") && !said.contains("was not saved"), "{said}");
+        assert_eq!(std::fs::read(&manifest).unwrap(), before);
+    }
+    resumed.with(&["--on-bad-row", "skip"]).succeeds();
+}
+
+/// What is lost is said to people and to the log, whichever rank has failed.
+#[test]
+fn steps_that_were_not_saved_are_named() {
+    let place = Place::new("rows.txt");
+    let text = std::fs::read_to_string(&place.train).unwrap();
+    std::fs::write(&place.train, format!("{text}bad\n")).unwrap();
+    let (log, checkpoints) = (place.path("log.json"), place.path("checkpoints"));
+    let run = place.train().path("--checkpoint-dir", &checkpoints).path("--log-json", &log);
+    let failed = run.with(&["--save-every", "5"]).launched(2).end();
+    let last = *steps(&checkpoints).last().unwrap();
+    let lost = format!("the last that this run has saved: step {last}");
+    assert!(failed.stderr.contains(&lost), "{}", failed.stderr);
+    let message = last_event(&log, "warning")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("was not saved") && message.ends_with(&lost), "{message}");
 }
 
 #[test]

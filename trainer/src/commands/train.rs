@@ -4,7 +4,7 @@
 mod evaluations;
 mod milestones;
 mod progress;
-mod resume;
+pub(crate) mod resume;
 
 use crate::commands::remarks;
 use crate::plan::evaluation::check_eval_ranks;
@@ -28,14 +28,13 @@ use crate::report::mllog::MlLog;
 use crate::report::{self, At, Done, Reporter};
 use crate::run::outlook::{self, Place};
 use crate::run::session::{EvalRanks, EvalRanksOptions, Session, Start, steps_of_epochs};
-use crate::state::checkpoint::Checkpoint;
+use crate::state::checkpoint::{self, Checkpoint};
 use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;
 use headlong_reader::Reader as _;
 use progress::Meter;
 use resume::{already_done, asked_for, find_checkpoint, refuse_later_checkpoints, without_effect};
 use serde_json::Map;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -46,8 +45,6 @@ use std::time::Instant;
 pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     // Before anything is made or read: a device that is not there will not come.
     Machine::detect_with(config.run.device)?;
-    let init_from = options.init_from.as_deref();
-    init_from.map_or(Ok(()), |dir| checkpoint_command::open("--init-from", dir).map(drop))?;
     let config = &data::resolve(config)?;
     let mut job = Job::join(config)?;
     let preparing = job.busy("prepares its run");
@@ -127,7 +124,7 @@ fn run_with(
         train_rows: rows,
         mllog,
         meter: Meter::new(&session),
-        saved: None,
+        saved_at: resumed.map(|checkpoint| checkpoint.manifest().state.step),
         is_first_step: true,
         best_possible_auc: prepared.synthetic().map(|report| report.best_auc),
         stop,
@@ -142,7 +139,8 @@ fn run_with(
         // Ranks of other processes hear why this one ends; after a signal all have agreed and said
         // goodbye.
         Err(error) if !matches!(error, Error::Interrupted { .. }) => {
-            run.session.group().abort(error)
+            run.session.group().abort(error);
+            run.say_what_is_lost()?;
         }
         _ => {}
     }
@@ -358,8 +356,8 @@ struct Run<'a> {
     eval_every: Option<u64>,
     train_rows: Option<u64>,
     mllog: Option<MlLog>,
-    /// The last checkpoint, and its step.
-    saved: Option<(u64, PathBuf)>,
+    /// The step of the last checkpoint: of the one that the run began from, too.
+    saved_at: Option<u64>,
     is_first_step: bool,
     /// The synthetic data's best possible AUC, where that is the data.
     best_possible_auc: Option<f64>,
@@ -405,8 +403,12 @@ impl Run<'_> {
     fn one_step(&mut self) -> Result<bool> {
         let before = self.at();
         let enqueued = self.session.enqueue();
-        if enqueued.as_ref().is_err_and(remarks::is_of_data) {
-            self.keep_what_was_trained();
+        // Ranks of other processes may have got their data, and wait for a step: with them nothing
+        // can be saved.
+        let may_save = before.step > 0 && !self.session.group().has_remote_ranks();
+        if may_save && enqueued.as_ref().is_err_and(remarks::is_of_data) && self.is_unsaved() {
+            // Where this fails, the end of the run says what is lost.
+            let _ = self.save(None).and_then(|()| self.finish_saves());
         }
         let Some(step) = enqueued? else { return Ok(false) };
         self.log_training(before)?;
@@ -458,8 +460,10 @@ impl Run<'_> {
         // all.
         self.conclude_evaluation()?;
         let started = Instant::now();
-        let Some(report) = self.session.save(finished)? else { return Ok(()) };
-        self.saved = Some((self.session.steps(), report.path.clone()));
+        let report = self.session.save(finished)?;
+        // Of all ranks, though one alone has the folder: they agree on what is saved.
+        self.saved_at = Some(self.session.steps());
+        let Some(report) = report else { return Ok(()) };
         let seconds = started.elapsed().as_secs_f64();
         let at = self.at();
         let event = report::Checkpoint { path: report.path, bytes: report.bytes, seconds };
@@ -467,17 +471,17 @@ impl Run<'_> {
         report.warnings.iter().try_for_each(|warning| self.reporter.warning(warning, Map::new()))
     }
 
-    /// Saves the steps before data that cannot be read, or says which are lost. Ranks of other
-    /// processes may have got their data, and wait for a step: with them nothing can be saved.
-    fn keep_what_was_trained(&mut self) {
-        let step = self.session.steps();
-        let saved_at = self.saved.as_ref().map(|(saved_at, _)| *saved_at);
-        if step == 0 || self.config.checkpoint.dir.is_none() || saved_at == Some(step) {
-            return;
-        }
-        let is_single_rank = !self.session.group().has_remote_ranks();
-        if !is_single_rank || self.save(None).and_then(|()| self.finish_saves()).is_err() {
-            self.reporter.note(&remarks::lost(step, saved_at));
+    /// Whether there is a folder for checkpoints, and none of this step in it.
+    fn is_unsaved(&self) -> bool {
+        self.config.checkpoint.dir.is_some() && self.saved_at != Some(self.session.steps())
+    }
+
+    fn say_what_is_lost(&mut self) -> Result<()> {
+        match self.session.steps() {
+            step if step > 0 && self.is_unsaved() => {
+                self.reporter.warning(&remarks::lost(step, self.saved_at), Map::new())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -491,12 +495,10 @@ impl Run<'_> {
     fn interrupted(&mut self, signal: i32) -> Result<()> {
         self.conclude_evaluation()?;
         let step = self.session.steps();
-        if self.saved.as_ref().is_none_or(|(saved_at, _)| *saved_at != step) {
-            if self.config.checkpoint.dir.is_some() {
-                let (name, step) = (signal_name(signal), report::count(step));
-                let rest = "a second signal ends the run at once, without saving";
-                self.reporter.note(&format!("{name}: saving step {step}; {rest}"));
-            }
+        if self.is_unsaved() {
+            let (name, step) = (signal_name(signal), report::count(step));
+            let rest = "a second signal ends the run at once, without saving";
+            self.reporter.note(&format!("{name}: saving step {step}; {rest}"));
             self.save(None)?;
         }
         if self.config.checkpoint.dir.is_none() {
@@ -509,10 +511,11 @@ impl Run<'_> {
         let at = self.at();
         self.reporter.done(at, &done)?;
         self.session.group().close()?;
-        let folder = self.saved.as_ref().map(|(_, folder)| folder.as_path());
+        let folder = self.config.checkpoint.dir.as_ref().zip(self.saved_at);
+        let folder = folder.map(|(dir, step)| dir.join(checkpoint::step_name(step)));
         let is_single_rank = !self.session.group().has_remote_ranks();
         let (outcome, is_said) = match self.session.group().leads() {
-            true => (remarks::stopped(step, folder, is_single_rank), false),
+            true => (remarks::stopped(step, folder.as_deref(), is_single_rank), false),
             false => (String::new(), true),
         };
         Err(Error::Interrupted { signal, outcome, is_said })

@@ -9,12 +9,16 @@ use crate::report::output;
 use crate::run::session::{open_directory, refuse_earlier_checkpoints};
 use crate::state::checkpoint::{self, Checkpoint, CheckpointDirectory};
 
-/// The checkpoint that `--resume` goes on from.
-pub(super) fn find_checkpoint(
+/// The checkpoint that `--resume` goes on from. Refuses a folder that another run has saved in, and
+/// weights to begin with that are not there.
+pub(crate) fn find_checkpoint(
     config: &Config,
     options: &TrainOptions,
     leads: bool,
 ) -> Result<Option<Checkpoint>> {
+    if let Some(dir) = &options.init_from {
+        crate::commands::checkpoint::open("--init-from", dir)?;
+    }
     match &config.checkpoint.dir {
         Some(dir) if options.resume && dir.exists() => {
             if leads && !options.dry_run {
