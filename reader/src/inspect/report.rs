@@ -83,7 +83,7 @@ pub struct DenseSummary {
 pub struct SparseSummary {
     /// `C1` and so on, or as the file calls it.
     pub name: String,
-    /// Missing values for each row.
+    /// Share of missing values.
     pub missing_share: f64,
     /// Distinct values, a missing one not counted.
     pub distinct: u64,
@@ -92,8 +92,7 @@ pub struct SparseSummary {
     /// The most frequent value, or `missing`; none if there is no row. An id of Criteo's text is
     /// shown as eight hexadecimal digits, another as a decimal number.
     pub most_frequent: Option<String>,
-    /// How often it is there for each row: its share, where a row has one value; of lists it may be
-    /// above 1.
+    /// Its share of all values, missing ones included.
     pub most_frequent_share: f64,
     /// Ids a sample, missing ones not counted.
     pub ids_per_sample: f64,

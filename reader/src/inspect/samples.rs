@@ -149,14 +149,10 @@ impl Column {
     }
 
     fn sparse(&self, name: &str, rows: u64) -> SparseSummary {
-        let mut summary =
-            SparseSummary::new(name.to_owned(), self.missing, &self.values, rows, |id| {
-                id.to_string()
-            });
-        summary.ids_per_sample = self.counted as f64 / rows.max(1) as f64;
-        // Of the values of lists, where there are more than rows.
-        let values = (self.counted + self.missing).max(rows).max(1) as f64;
-        summary.missing_share = self.missing as f64 / values;
-        summary
+        // Shares are of the values of lists, where there are more than rows.
+        let all = (self.counted + self.missing).max(rows);
+        let shown = |id: u64| id.to_string();
+        let summary = SparseSummary::new(name.to_owned(), self.missing, &self.values, all, shown);
+        SparseSummary { ids_per_sample: self.counted as f64 / rows.max(1) as f64, ..summary }
     }
 }

@@ -211,7 +211,7 @@ fn other_formats_are_described_alike() {
         (first.distinct, first.most_frequent.as_deref(), first.missing_share),
         (2, Some("7"), 0.25)
     );
-    assert_eq!((tags.distinct, tags.ids_per_sample, tags.most_frequent_share), (3, 1.5, 0.75));
+    assert_eq!((tags.distinct, tags.ids_per_sample, tags.most_frequent_share), (3, 1.5, 0.5));
     let table = report.to_string();
     assert!(
         table.contains("a.csv: 58 bytes (csv)") && table.contains("4 rows, 2 clicks"),

@@ -319,8 +319,10 @@ impl std::str::FromStr for Percent {
 const MOST_RANKS: usize = 1024;
 /// Sizes of a bench, at most.
 const MOST_SIZES: usize = 10_000;
-/// Calls and samples of one size, at most.
-const MOST_CALLS: usize = 1_000_000_000;
+/// Samples of one size, at most.
+const MOST_SAMPLES: usize = 1_000_000_000;
+/// Calls that are no samples of their own: before the first, and in each.
+const MOST_CALLS: usize = 1_000_000;
 /// Times of a sample that are kept: a rank's begin and end, as they are and from all ranks.
 const TIMES_PER_RANK: u64 = 2;
 /// The same, of what all ranks have of a sample in the end.
@@ -369,14 +371,14 @@ impl CollectiveArguments {
             return refuse(&format!("{name} is above 0"));
         }
         let most = [
-            ("-n", self.iterations.unwrap_or(0)),
-            ("-w", self.warmup),
-            ("-m", self.aggregate),
-            ("-N", self.rounds),
-            ("-G", self.graph),
+            ("-n", self.iterations.unwrap_or(0), MOST_SAMPLES),
+            ("-w", self.warmup, MOST_CALLS),
+            ("-m", self.aggregate, MOST_CALLS),
+            ("-N", self.rounds, MOST_CALLS),
+            ("-G", self.graph, MOST_CALLS),
         ];
-        if let Some((name, count)) = most.iter().find(|(_, count)| *count > MOST_CALLS) {
-            return refuse(&format!("{name} {count}: expected {MOST_CALLS} at most"));
+        if let Some((name, count, most)) = most.iter().find(|(_, count, most)| count > most) {
+            return refuse(&format!("{name} {count}: expected {most} at most"));
         }
         match self {
             _ if self.min_bytes.0 == 0 || self.max_bytes.0 < self.min_bytes.0 => {
