@@ -445,32 +445,41 @@ pub fn is_labelled(config: &Config, file: &DataFile) -> Result<bool> {
 ///
 /// # Errors
 /// The first line or header that is not what is expected.
-pub fn check_beginning(config: &Config, files: &[DataFile]) -> Result<()> {
-    if files.is_empty() {
-        return Ok(());
-    }
-    if format_of(config, files)? == Format::Criteo {
-        if config.data.on_bad_row == OnBadRow::Skip {
-            return Ok(());
+pub fn check_beginning(config: &Config) -> Result<()> {
+    check_beginnings(config, &config.data.train)?;
+    check_beginnings(config, &config.data.valid)
+}
+
+fn check_beginnings(config: &Config, files: &[DataFile]) -> Result<()> {
+    let Some(first) = files.first() else { return Ok(()) };
+    let format = format_of(config, files)?;
+    for file in files {
+        let other = format_of(config, std::slice::from_ref(file))?;
+        if other != format {
+            let message =
+                format!("{first} is {format} and {file} is {other}: name files of one format");
+            return Err(Error::config("data.format", message));
         }
-        return files.iter().try_for_each(|file| match is_labelled(config, file)? {
-            // What comes through a pipe is parsed once.
+    }
+    // What comes through a pipe is parsed once; of another format, what is opened is gone.
+    let is_stream = files.iter().any(DataFile::is_stream);
+    match format {
+        Format::Criteo if config.data.on_bad_row == OnBadRow::Skip => Ok(()),
+        Format::Criteo => files.iter().try_for_each(|file| match is_labelled(config, file)? {
             false if !file.is_stream() => parse_beginning(config, file),
             _ => Ok(()),
-        });
-    }
-    // What is opened of a pipe in another format is gone.
-    match files.iter().any(DataFile::is_stream) {
-        true => Ok(()),
-        false => check_columns(config, &*open_source(config, files, 1)?, true),
+        }),
+        _ if is_stream => Ok(()),
+        _ => check_columns(config, &*open_source(config, files, 1)?, true),
     }
 }
 
-/// Lets the parser say what is missing in the first block of text.
+/// Lets the parser say what is missing in the first line of text, which a block without rows comes
+/// before.
 fn parse_beginning(config: &Config, file: &DataFile) -> Result<()> {
     let (files, options) = (vec![file.clone()], block_options(config, true, 1));
     BlockStream::open(files, &options, &Position::default(), Some(1))
-        .and_then(|mut stream| stream.next().map(drop))
+        .and_then(|mut stream| stream.next().and_then(|_| stream.next()).map(drop))
         .map_err(|error| failed("the data cannot be read", error))
 }
 

@@ -291,7 +291,11 @@ fn sharing(config: &Config, facts: &Facts<'_>) -> Sharing {
         on_device: facts.machine.device.is_some(),
         rows: facts.split.filter(|_| config.run.ranks > 1).map(OfRank::of),
         kept_bytes: facts.kept_bytes.saturating_add(facts.cached_bytes),
-        data_rows: facts.data_rows,
+        // Where rows are not counted: no more than what is kept of them, a label and numbers each.
+        data_rows: facts.data_rows.or_else(|| {
+            let row_bytes = 4 * (1 + config.data.num_dense as u64);
+            (facts.cached_bytes > 0).then(|| facts.cached_bytes.div_ceil(row_bytes))
+        }),
     }
 }
 

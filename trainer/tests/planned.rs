@@ -3,7 +3,7 @@
 
 #![cfg(test)]
 
-use crate::run_support::{Place, Run, last_event};
+use crate::run_support::{Place, Run, last_event, names};
 use serde_json::Value;
 use std::path::Path;
 
@@ -126,4 +126,72 @@ fn a_plan_says_what_its_estimate_is_of() {
             "{cluster}"
         );
     }
+}
+
+/// What `train` refuses before its first step, a dry run and a plan refuse too.
+#[test]
+fn a_plan_refuses_what_training_refuses() {
+    let place = Place::new("rows.txt");
+    let (file, folder) = (place.path("file"), place.path("folder"));
+    std::fs::write(&file, "1").unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    let text = std::fs::read_to_string(&place.valid).unwrap();
+    let unlabelled = place.path("unlabelled.txt");
+    let without = text.lines().map(|line| format!("{}\n", &line[line.find('\t').unwrap() + 1..]));
+    std::fs::write(&unlabelled, without.collect::<String>()).unwrap();
+    let converted = place.path("rows.hld");
+    let convert =
+        Run::new("data").with(&["convert", "--to", "headlong"]).path("--data", &place.valid);
+    convert.path("--output", &converted).succeeds();
+    let earlier = place.path("earlier");
+    place.train().with(&["--steps", "1"]).path("--checkpoint-dir", &earlier).succeeds();
+
+    let train = || place.train().with(&["--steps", "2"]);
+    let without_data = || place.train_without_data().with(&["--steps", "2"]);
+    let absent = Path::new("/nodir/x");
+    let into_file = place.train_into(&file.join("output")).path("--data", &place.train);
+    for (run, code, words) in [
+        (train().path("--checkpoint-dir", Path::new("/proc/x")), 1, "nothing can be made in /proc"),
+        (train().path("--checkpoint-dir", &file), 1, "is not a folder"),
+        (train().path("--checkpoint-dir", &earlier), 2, "an earlier run's checkpoints"),
+        (without_data().path("--data", &unlabelled), 1, "found 39"),
+        (train().path("--valid", &unlabelled), 1, "found 39"),
+        (train().path("--data", &converted), 2, "name files of one format"),
+        (train().path("--log-json", &folder), 1, "it is a directory"),
+        (train().path("--mllog", absent), 1, "/nodir/x: "),
+        (train().path("--trace", absent), 1, "/nodir/x: "),
+        (into_file.with(&["--ranks", "2", "--steps", "2"]), 1, "is not a folder"),
+    ] {
+        run.clone().of_command("plan").fails(code, &[words]);
+        run.clone().with(&["--dry-run"]).fails(code, &[words]);
+        run.fails(code, &[words]);
+    }
+    let written = names(&place.path(""));
+    assert_eq!(
+        written,
+        [
+            "earlier",
+            "file",
+            "folder",
+            "output",
+            "rows.hld",
+            "rows.txt",
+            "unlabelled.txt",
+            "valid.txt"
+        ]
+    );
+    let making = Run::new("data").with(&["make"]).path("--data", &place.train);
+    making.path("--output", &file.join("x")).fails(1, &[file.to_str().unwrap(), "is not a folder"]);
+}
+
+#[test]
+fn a_window_holds_no_more_rows_than_the_data() {
+    let place = Place::new("rows.txt");
+    let window = |samples: &str| {
+        let window = format!("data.order_window={samples}");
+        let settings = ["--cache-data", "host", "--set", "data.order=samples", "--set", &window];
+        reader_bytes(&place, &place.train, &settings)
+    };
+    let more = window("100000000") - window("1");
+    assert!((1500 * SAMPLE_BYTES..15_000 * SAMPLE_BYTES).contains(&more), "{more}");
 }

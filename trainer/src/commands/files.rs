@@ -1,13 +1,14 @@
 //! What a command reads and writes, by the flags that name it: no output is an input, and no two
 //! outputs are one file.
 
-use crate::commands::launch::launched;
+use crate::commands::launch::{launched, standard_output};
 use crate::error::{Error, Result};
 use crate::report::output::JsonOutput;
 use crate::state::checkpoint;
 use headlong_reader::convert::{files_of, is_folder_or_stem};
 use headlong_reader::formats::Format;
 use std::fs;
+use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,8 @@ use std::path::{Path, PathBuf};
 pub struct CommandFiles {
     reads: Vec<Named>,
     writes: Vec<Named>,
+    /// Folders that are made where they are not there.
+    makes: Vec<Named>,
     /// Folders of checkpoints that are read: nothing is written into them.
     closed: Vec<Named>,
 }
@@ -83,6 +86,13 @@ impl CommandFiles {
         self
     }
 
+    /// Adds folders that are made where they are not there.
+    pub fn makes<P: AsRef<Path>>(mut self, by: &str, folders: impl IntoIterator<Item = P>) -> Self {
+        let named = |path: P| Named { by: by.to_owned(), path: path.as_ref().to_owned() };
+        self.makes.extend(folders.into_iter().map(named));
+        self
+    }
+
     /// Adds a checkpoint that is read, or the newest one of a folder.
     pub fn reads_checkpoint(mut self, by: &str, folder: Option<&PathBuf>) -> Self {
         self.closed
@@ -95,11 +105,11 @@ impl CommandFiles {
     }
 
     /// Refuses an output, standard output included, that is an input; two outputs that are one; and
-    /// a pipe that is named twice, of
-    /// which each reader would have a part.
+    /// a pipe that is named twice, of which each reader would have a part; and outputs that cannot
+    /// be made, as far as that is known without writing.
     ///
     /// # Errors
-    /// [`Error::Usage`] with both flags and the file.
+    /// [`Error::Usage`] with both flags and the file; [`Error::Io`] with the output.
     pub fn check(&self) -> Result<()> {
         let mut pipes = Vec::new();
         for input in &self.reads {
@@ -116,12 +126,13 @@ impl CommandFiles {
         let printed =
             Named { by: "standard output".to_owned(), path: PathBuf::from("/dev/stdout") };
         for (index, output) in self.writes.iter().chain([&printed]).enumerate() {
-            let Some(place) = Place::of(&output.path) else { continue };
+            let is_named = index < self.writes.len();
+            let path = if is_named { &output.path } else { &standard_output() };
+            let Some(place) = Place::of(path) else { continue };
             let is_same = |other: &&Named| Place::of(&other.path).as_ref() == Some(&place);
             if let Some(input) = self.reads.iter().find(is_same) {
                 return Err(output.clash("is the file that", input, "reads"));
             }
-            let is_named = index < self.writes.len();
             let mut earlier = self.writes[..index].iter().filter(|_| is_named);
             if let Some(other) = earlier.find(is_same) {
                 return Err(output.clash("is the file that", other, "writes"));
@@ -139,6 +150,22 @@ impl CommandFiles {
             if let Some(closed) = self.closed.iter().find(is_inside) {
                 return Err(output.clash("lies in the checkpoint that", closed, "reads"));
             }
+        }
+        self.check_places()
+    }
+
+    fn check_places(&self) -> Result<()> {
+        for Named { path, .. } in &self.makes {
+            takes_files(path, true).map_err(Error::io("create", path))?;
+        }
+        for Named { path, .. } in &self.writes {
+            let is_in_made = self.makes.iter().any(|folder| path.starts_with(&folder.path));
+            let outcome = match fs::metadata(path) {
+                Ok(found) if found.is_dir() => Err(io::Error::other("it is a directory")),
+                Err(_) if !is_in_made => takes_files(path.parent().unwrap_or(path), false),
+                _ => Ok(()),
+            };
+            outcome.map_err(Error::io("write", path))?;
         }
         Ok(())
     }
@@ -159,6 +186,28 @@ impl CommandFiles {
             ))),
             _ => Ok(()),
         }
+    }
+}
+
+/// Refuses a folder in which nothing can be made, told without writing; where it may be made
+/// itself, the nearest one above it that is there.
+fn takes_files(folder: &Path, may_be_made: bool) -> io::Result<()> {
+    let named = folder.ancestors().map(|path| match path.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => path,
+    });
+    let depth = if may_be_made { usize::MAX } else { 1 };
+    let there = named.take(depth).find_map(|path| Some((path, fs::metadata(path).ok()?)));
+    let Some((path, found)) = there else { return Err(io::Error::from_raw_os_error(libc::ENOENT)) };
+    if !found.is_dir() {
+        return Err(io::Error::other(format!("{} is not a folder", path.display())));
+    }
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    rustix::fs::access(path, access)?;
+    // The superuser may write to any folder, but /proc and /sys have no room for what is new.
+    match found.mode() & 0o222 == 0 && rustix::fs::statvfs(path)?.f_blocks == 0 {
+        true => Err(io::Error::other(format!("nothing can be made in {}", path.display()))),
+        false => Ok(()),
     }
 }
 

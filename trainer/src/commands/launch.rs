@@ -118,6 +118,14 @@ pub fn tell_launcher(error: &Error) {
     }
 }
 
+/// Where standard output goes: what ranks print, their launcher prints.
+pub(crate) fn standard_output() -> PathBuf {
+    match launcher_env::launcher_process() {
+        Ok(Some(launcher)) => format!("/proc/{launcher}/fd/1").into(),
+        _ => "/dev/stdout".into(),
+    }
+}
+
 /// `headlong launch -n 2 -- headlong train` means `train`.
 fn strip_name(command: &[OsString]) -> &[OsString] {
     match command {

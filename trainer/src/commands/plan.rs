@@ -1,10 +1,9 @@
 //! `headlong plan`, and the plan that `headlong train` prints first.
 
 use crate::Registry;
-use crate::commands::checkpoint as checkpoint_command;
 use crate::commands::files::CommandFiles;
 use crate::commands::launch::{does_the_work, launch_of_several};
-use crate::commands::train_arguments::TrainOptions;
+use crate::commands::train::resume::find_checkpoint;
 use crate::commands::train_arguments::{TrainArguments, of_training};
 use crate::config::{Config, Ids, TransportChoice};
 use crate::data;
@@ -14,7 +13,6 @@ use crate::iteration::ranks::local_topology;
 use crate::plan::cluster::description::ClusterDescription;
 use crate::plan::placement::source_of_costs;
 use crate::plan::{Facts, Plan, evaluation};
-use crate::report::LogTarget;
 use crate::report::bytes;
 use crate::report::output;
 use crate::report::output::JsonOutput;
@@ -25,7 +23,6 @@ use crate::state::checkpoint::Checkpoint;
 use crate::system::machine::{DeviceFacts, Machine};
 use clap::Args;
 use headlong_comm::Topology;
-use std::fs;
 use std::path::PathBuf;
 
 mod cluster;
@@ -112,8 +109,8 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     }
     of_plan(arguments, &config).check()?;
     config.check_files()?;
-    check_named(&options)?;
     let mut config = data::resolve(&config)?;
+    let resumed = find_checkpoint(&config, &options, false)?;
     let launch = launch_of_several();
     if let Some(launch) = &launch {
         config = as_launched(&config, launch)?;
@@ -126,24 +123,13 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
         registry,
     };
     let topology = local_topology(&config);
-    let of_run = OfRun { resumed: None, topology: &topology, data_rows: arguments.data_rows };
+    let of_run =
+        OfRun { resumed: resumed.as_ref(), topology: &topology, data_rows: arguments.data_rows };
     let mut planned = Planned::new(&config, &place, &of_run)?;
     planned.notes.insert_str(0, &device_note);
     let document = serde_json::to_value(&planned.plan).expect("a plan has a JSON form");
     output::answer(&arguments.json, &planned.text(&options.origin), &document)?;
     planned.fits
-}
-
-/// Refuses weights and a folder of the log that are not there, as training does.
-fn check_named(options: &TrainOptions) -> Result<()> {
-    if let Some(dir) = &options.init_from {
-        checkpoint_command::open("--init-from", dir)?;
-    }
-    let Some(LogTarget::File(path)) = &options.log_json else { return Ok(()) };
-    match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        Some(folder) => fs::metadata(folder).map(drop).map_err(Error::io("write", path)),
-        None => Ok(()),
-    }
 }
 
 /// What a plan is made of besides configuration and machine.
@@ -174,9 +160,7 @@ impl Planned {
     /// Files that cannot be read; settings that cannot work.
     pub fn new(config: &Config, place: &Place<'_>, of_run: &OfRun<'_>) -> Result<Self> {
         let mut config = config.clone();
-        for files in [&config.data.train, &config.data.valid] {
-            data::check_beginning(&config, files)?;
-        }
+        data::check_beginning(&config)?;
         config.multi_hot.is_idle =
             !data::is_drawn(&config, &[&config.data.train, &config.data.valid])?;
         let (outlook, rows_note) = outlook(&config, of_run.resumed)?;

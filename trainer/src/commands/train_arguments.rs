@@ -319,7 +319,12 @@ pub fn of_training(arguments: &TrainArguments, config: &Config) -> CommandFiles 
         );
     let makes_data = data.train.is_empty() && config.synthetic.enabled;
     let makes_dictionary = data.ids == Ids::Dictionary && data.dictionary.is_none();
+    // Ranks share what they have counted of the rows, where no checkpoint brings it.
+    let counts = config.run.ranks > 1 && !arguments.resume;
+    let makes_output = makes_data || makes_dictionary || counts;
     files
+        .makes("--checkpoint-dir", &config.checkpoint.dir)
+        .makes("--output-dir", makes_output.then_some(&config.run.output_dir))
         .writes(
             "--output-dir",
             makes_data.then(|| prepare::synthetic_files(config)).into_iter().flatten(),

@@ -69,11 +69,11 @@ impl Prepared {
         threads: usize,
         reporter: &Reporter,
     ) -> Result<Self> {
+        data::check_beginning(config)?;
         let mut prepared = Self::named_by(config);
         if prepared.train.is_empty() {
             prepared.make_synthetic(config, threads, reporter)?;
         } else {
-            data::check_beginning(config, &prepared.train)?;
             prepared.train_rows = data::known_samples(config, &prepared.train)?;
         }
         if config.data.ids == Ids::Dictionary {

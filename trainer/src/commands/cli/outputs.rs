@@ -52,6 +52,7 @@ fn of_data(command: &DataCommand) -> CommandFiles {
     match command {
         DataCommand::Make(arguments) => files
             .reads("--data", &arguments.data)
+            .makes("--output", [&arguments.output])
             .writes(
                 "--output",
                 [arguments.output.join(headlong_reader::dictionary::DICTIONARY_FILE)],
@@ -81,9 +82,11 @@ fn of_conversion(arguments: &ConvertArguments) -> CommandFiles {
         }
         _ => output.to_vec(),
     };
+    let is_folder = arguments.to == Format::Split;
     CommandFiles::default()
         .reads("--data", &arguments.data)
         .reads("--config", &arguments.what.config)
+        .makes("--output", is_folder.then_some(&arguments.output))
         .writes("--output", written)
         .writes_json(&arguments.json)
 }
