@@ -7,10 +7,10 @@ mod pipes;
 mod training;
 
 use crate::error::failed;
-pub(crate) use cached::{MOST_COMPRESSION, cached_bytes};
+pub(crate) use cached::{MOST_COMPRESSION, cached_bytes, decoded_bytes};
 pub use evaluation::EvaluationData;
 pub(crate) use evaluation::MOST_RESIDENT_STORED_BYTES;
-pub use pipes::{Reads, check_pipes};
+pub use pipes::{Reads, check_pipes, refuse_shared_pipes};
 pub use training::TrainingReader;
 
 use crate::config::{self, CacheData, Config, FormatChoice, Ids, OnBadRow, OrderChoice};
@@ -413,6 +413,14 @@ pub fn resolve(config: &Config) -> Result<Config> {
         return Err(only_in_order(format));
     }
     if format != Format::Criteo {
+        if config.data.ids == Ids::Admitted {
+            return Err(Error::contradiction(
+                "data.ids = \"admitted\"",
+                format!("data of the format {format}"),
+                "ids are admitted only while Criteo's text is read: take \"hash\", \"modulo\" \
+                 or \"dictionary\"",
+            ));
+        }
         let source = open_source(&config, files, 1)?;
         check_columns(&config, &*source, true)?;
         if !(stays_in_order || source.is_random()) {

@@ -216,7 +216,7 @@ fn columns_that_differ_are_refused_with_the_key_to_set() {
     );
     refused(&["--on-bad-row", "skip"], 2, &["data.on_bad_row", "the data is headlong"]);
     let admitted = ["--set", "data.dense_transform=ln(x+3)", "--set", "data.ids=admitted"];
-    refused(&admitted, 1, &["admitted", "hash"]);
+    refused(&admitted, 2, &["data.ids = \"admitted\"", "hash"]);
     let shuffled = place.train().with(&["--set", "data.order=samples"]);
     shuffled.fails(2, &["data.order", "data.cache = \"host\"", "--to headlong"]);
 }

@@ -113,11 +113,21 @@ fn ranks_find_each_other_and_rank_0_has_the_answer() {
 fn wrong_usage_ends_with_2() {
     for (ranks, command, words) in [
         (0, &["doctor"][..], "expected 1 to 1024 ranks"),
+        (1000, &["train"], "-n 1000: expected 1 to "),
+        (2, &["train", "--data", "-"], "every process would get another part of it"),
         (2, &["launch", "-n", "2", "--", "doctor"][..], "cannot launch itself"),
     ] {
         let (code, _, errors) = run(ranks, command);
         assert!(code == Some(2) && errors.contains(words), "{code:?} {errors}");
     }
+}
+
+#[test]
+fn one_process_of_several_shows_a_configuration() {
+    let (code, out, errors) = run(3, &["config", "show", "--preset", "tiny"]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert_eq!(out.matches("# From preset tiny").count(), 1, "{out}");
+    assert!(errors.contains("`config` is the work of one process"), "{errors}");
 }
 
 #[test]

@@ -80,9 +80,10 @@ fn what_is_learnt_in_bf16_is_what_is_learnt_in_f32() {
 #[test]
 fn what_cannot_be_stored_is_refused_by_key() {
     let place = Place::new("rows.txt");
-    place
-        .train()
-        .with(&["--set", "tables.dtype=f16", "--device", "cpu"])
-        .fails(2, &["tables.dtype", "f16"]);
+    for device in ["cpu", "auto"] {
+        let half = ["--set", "tables.dtype=f16", "--device", device];
+        place.train().with(&half).fails(2, &["tables.dtype", "f16"]);
+        Run::new("plan").with(&half).fails(2, &["tables.dtype", "f16"]);
+    }
     place.train().with(&["--set", "tables.dtype=int8"]).fails(2, &["tables.dtype", "f32", "bf16"]);
 }

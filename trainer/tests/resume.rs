@@ -147,9 +147,17 @@ fn resume_starts_goes_on_repeats_its_last_words_and_trains_longer() {
     assert_eq!((&done["reason"], &done["step"]), (&Value::from("finished"), &Value::from(24)));
     assert!(done["last_eval"]["auc"].is_f64(), "{done}");
 
-    let longer = resume.with(&["--epochs", "3"]).succeeds();
+    let longer = resume.clone().with(&["--epochs", "3"]).succeeds();
     assert!(longer.stderr.contains("resumed at step 24"), "{}", longer.stderr);
     assert_eq!(longer.digest(), train.with(&["--epochs", "3"]).succeeds().digest());
+
+    // Its last words are those of its weights, so they are looked at.
+    let newest = checkpoints.join(format!("step-{:09}", 72));
+    let shard = names(&newest).into_iter().find(|name| name.ends_with(".safetensors")).unwrap();
+    let mut bytes = std::fs::read(newest.join(&shard)).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(newest.join(&shard), bytes).unwrap();
+    resume.with(&["--epochs", "3"]).fails(1, &["cannot be resumed", &shard]);
 }
 
 /// With a learning rate that moves nothing, the new run evaluates to the very same numbers, under
@@ -228,9 +236,11 @@ fn a_checkpoint_of_something_else_is_refused_by_name() {
     // Note: the small model names its top network itself, and one key may be given twice: the last
     // wins.
     resumed.clone().with(&["--set", "model.top=[8,1]"]).fails(1, &["another model", "model.top"]);
+    resumed.clone().with(&["--set", "model.loss=mse"]).fails(2, &["model.loss", "mse", "bce"]);
     let from = place.train().path("--init-from", &checkpoints).with(&["--steps", "9"]);
     from.with(&["--set", "model.top=[8,1]"]).fails(1, &["another model", "model.top"]);
-    resumed.succeeds();
+    let said = resumed.with(&["--set", "tables.dtype=bf16"]).succeeds().stderr;
+    assert!(said.contains("rows are stored in \"bf16\" from here on"), "{said}");
 }
 
 /// Files of another content, number or order; another path or time is no difference.

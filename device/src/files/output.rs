@@ -76,6 +76,10 @@ impl OutputFile {
         }
         let name = path.file_name().ok_or_else(|| io::Error::other("the path has no file name"))?;
         let folder = folder_of(path);
+        if !folder.exists() {
+            let message = format!("there is no folder {}", folder.display());
+            return Err(io::Error::new(io::ErrorKind::NotFound, message));
+        }
         let prefix = temporary_prefix(name);
         let mut lock =
             if is_locked { NameLock::take(&lock_path(path, name), &prefix)? } else { None };

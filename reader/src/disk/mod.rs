@@ -34,6 +34,9 @@ use crate::prefetch::OwnedThreads;
 /// Finished blocks that may wait for the consumer, with the ones it holds.
 const QUEUED: usize = 4;
 
+/// A block of one of many files that are read side by side has at least so many bytes.
+const LEAST_SHARE_BYTES: usize = 16 << 10;
+
 /// Who asks the kernel for reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoChoice {
@@ -86,6 +89,14 @@ impl DiskOptions {
     /// Bytes that a stream of blocks holds at most.
     pub fn most_bytes(&self) -> u64 {
         ((self.depth + QUEUED) * self.block_bytes) as u64
+    }
+
+    /// Those of each of `files` that are read side by side: together they hold what one would.
+    pub(crate) fn shared_by(self, files: usize) -> Self {
+        let depth = (self.depth / files).max(2);
+        let share = self.most_bytes() as usize / files / (depth + QUEUED);
+        let block_bytes = share.next_multiple_of(ALIGNMENT).max(LEAST_SHARE_BYTES);
+        Self { depth, block_bytes: block_bytes.min(self.block_bytes), ..self }
     }
 
     fn check(&self) -> Result<()> {

@@ -170,3 +170,15 @@ fn segments_of_several_files_come_in_the_order_they_were_asked_for() {
         assert_eq!(found, expected);
     }
 }
+
+#[test]
+fn files_that_are_read_side_by_side_share_the_memory_of_one() {
+    let one = DiskOptions::default();
+    assert_eq!(one.shared_by(1).most_bytes(), one.most_bytes());
+    for files in [2, 4, 28, 100] {
+        let each = one.shared_by(files);
+        each.check().unwrap();
+        let held = each.most_bytes() * files as u64;
+        assert!(held < one.most_bytes() * 11 / 10, "{files} files hold {held} bytes");
+    }
+}

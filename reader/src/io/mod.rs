@@ -85,7 +85,7 @@ impl TextFile {
     ///
     /// # Errors
     /// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Pipe`] for a pipe that was
-    /// read before, or [`ReaderError::Empty`] for a file of no bytes.
+    /// read before, or [`ReaderError::Empty`] for a file of no bytes but a byte order mark.
     pub fn open(file: &DataFile) -> Result<Self> {
         Self::of(file, file.open()?)
     }
@@ -103,7 +103,7 @@ impl TextFile {
         let open_error = |source| ReaderError::Open { file: name.clone(), source };
         let mut magic = Vec::with_capacity(4);
         bytes.by_ref().take(4).read_to_end(&mut magic).map_err(open_error)?;
-        if magic.is_empty() {
+        if matches!(magic[..], [] | [0xef, 0xbb, 0xbf]) {
             return Err(ReaderError::Empty { file: name });
         }
         if let Some(other) = Compression::not_read(&magic) {

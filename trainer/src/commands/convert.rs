@@ -2,6 +2,7 @@
 
 use crate::commands::described::DescribedArguments;
 use crate::config::preset::cardinalities;
+use crate::config::ranges::{Range, range_of};
 use crate::config::{TableRows, check_multi_hot_memory, multi_hot_memory_bytes};
 use crate::error::{Error, Result};
 use crate::report::output::JsonOutput;
@@ -9,11 +10,12 @@ use crate::report::output::{self, say};
 use crate::report::progress::Progress;
 use crate::report::{bytes, count, duration};
 use clap::Args;
+use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use headlong_device::files::is_stdout;
 use headlong_reader::convert::{self, ConvertOptions, Converted, split_rows};
 use headlong_reader::disk::DiskOptions;
-use headlong_reader::formats::Format;
 use headlong_reader::formats::named::DenseReading;
+use headlong_reader::formats::{Format, Source};
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::{Distribution, MLPERF_SIZES, MultiHot, MultiHotSpec};
 use headlong_reader::{DenseTransform, ReaderError};
@@ -56,7 +58,7 @@ pub struct MultiHotArguments {
     pub conversion: ConvertArguments,
     /// Ids a sample in each column, the first of them the file's (3,2,1,…); MLPerf's where it is
     /// not given
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = ids_of_a_bag())]
     pub sizes: Vec<u32>,
     /// No table has more rows than this; MLPerf: 40000000
     #[arg(long, value_name = "ROWS")]
@@ -81,7 +83,15 @@ pub struct MultiHotArguments {
 /// [`Error::Usage`] for arguments that do not fit together, [`Error::Failed`] for data that cannot
 /// be read or written.
 pub fn run(arguments: &ConvertArguments) -> Result<()> {
-    convert_with(arguments, None)
+    let opened = Opened::new(arguments)?;
+    let rows = rows(arguments, opened.from, opened.num_columns())?;
+    convert_with(arguments, opened, rows, None)
+}
+
+/// As `multi_hot.sizes`.
+fn ids_of_a_bag() -> impl TypedValueParser<Value = u32> {
+    let Range { least, most } = range_of("multi_hot.sizes").expect("this key has a range");
+    RangedU64ValueParser::new().range(least..=most)
 }
 
 /// Makes multi-hot data of one-hot data, as MLPerf's generator does.
@@ -91,7 +101,14 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
 pub fn run_multi_hot(arguments: &MultiHotArguments) -> Result<()> {
     let MultiHotArguments { conversion, sizes, max_rows, distribution, seed, .. } = arguments;
     let sizes = if sizes.is_empty() { MLPERF_SIZES.to_vec() } else { sizes.clone() };
-    let Some(rows) = rows(conversion, Format::Criteo, sizes.len())? else {
+    let opened = Opened::new(conversion)?;
+    let (expected, found) = (opened.num_columns(), sizes.len());
+    if expected != found {
+        return Err(Error::Usage(format!(
+            "--sizes: expected {expected} counts, one for each column, found {found}"
+        )));
+    }
+    let Some(rows) = rows(conversion, Format::Criteo, expected)? else {
         return Err(Error::Usage(
             "--rows: ids are drawn from the rows of each column's table".to_owned(),
         ));
@@ -104,7 +121,7 @@ pub fn run_multi_hot(arguments: &MultiHotArguments) -> Result<()> {
     let spec = MultiHotSpec { sizes, distribution: *distribution, seed: *seed, memory_bytes };
     let bags =
         MultiHot::new(&rows, &spec).map_err(Error::failed("multi-hot ids cannot be drawn"))?;
-    convert_with(conversion, Some((rows, Arc::new(bags))))
+    convert_with(conversion, opened, Some(rows), Some(Arc::new(bags)))
 }
 
 /// The memory of what is drawn, before it is taken.
@@ -119,31 +136,46 @@ fn say_what_is_drawn(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> 
     check_multi_hot_memory(rows, sizes, memory_bytes, "--memory-mib")
 }
 
-/// Converts; with bags, ids become these rows and then their bags.
+/// What is converted.
+struct Opened {
+    from: Format,
+    source: Box<dyn Source>,
+}
+
+impl Opened {
+    fn new(arguments: &ConvertArguments) -> Result<Self> {
+        target(arguments)?;
+        let from = arguments.what.format_of(&arguments.data[0])?;
+        let mut described = arguments.what.described()?;
+        if let (Format::Csv, None, Some(columns)) =
+            (arguments.to, arguments.what.dense_transform, &mut described.columns)
+            && let DenseReading::Raw(_) = columns.dense_reading
+        {
+            // The configuration transforms them when it reads what is written.
+            columns.dense_reading = DenseReading::Raw(DenseTransform::Identity);
+        }
+        let source = convert::open(from, &arguments.data, &described)
+            .map_err(Error::failed("the data cannot be read"))?;
+        Ok(Self { from, source })
+    }
+
+    fn num_columns(&self) -> usize {
+        self.source.schema().sparse.len()
+    }
+}
+
+/// Converts; ids become these rows, and then their bags.
 fn convert_with(
     arguments: &ConvertArguments,
-    bags: Option<(Vec<u64>, Arc<MultiHot>)>,
+    Opened { from, source }: Opened,
+    rows: Option<Vec<u64>>,
+    multi_hot: Option<Arc<MultiHot>>,
 ) -> Result<()> {
     let target = target(arguments)?;
-    let from = arguments.what.format_of(&arguments.data[0])?;
-    let mut described = arguments.what.described()?;
-    if let (Format::Csv, None, Some(columns)) =
-        (arguments.to, arguments.what.dense_transform, &mut described.columns)
-        && let DenseReading::Raw(_) = columns.dense_reading
-    {
-        // The configuration transforms them when it reads what is written.
-        columns.dense_reading = DenseReading::Raw(DenseTransform::Identity);
-    }
-    let source = convert::open(from, &arguments.data, &described)
-        .map_err(Error::failed("the data cannot be read"))?;
     let transform = match from {
         Format::Npy | Format::Split => None,
         Format::Csv | Format::Parquet if !arguments.what.integers => None,
         _ => arguments.what.dense_transform,
-    };
-    let (rows, multi_hot) = match bags {
-        Some((rows, bags)) => (Some(rows), Some(bags)),
-        None => (rows(arguments, from, source.schema().sparse.len())?, None),
     };
     let keep_integers = arguments.what.integers;
     let options =

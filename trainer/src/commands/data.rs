@@ -11,6 +11,7 @@ use crate::report::{bytes, count, duration};
 use crate::state::checkpoint::{Files as _, SystemFiles};
 use crate::system::machine;
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use headlong_device::pool::Pool;
 use headlong_reader::convert::{self, is_folder_or_stem};
 use headlong_reader::criteo::has_label;
@@ -42,10 +43,10 @@ pub struct DataMakeArguments {
     #[arg(long, value_name = "N")]
     pub max_rows: Option<u64>,
     /// Most memory for counting, in MiB, and again for the finished dictionary
-    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = memory(1 << 40))]
     pub memory_mib: u64,
     /// The same in GiB
-    #[arg(long, value_name = "GIB", conflicts_with = "memory_mib")]
+    #[arg(long, value_name = "GIB", conflicts_with = "memory_mib", value_parser = memory(1 << 30))]
     pub memory_gib: Option<u64>,
     /// Threads; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
@@ -70,6 +71,10 @@ pub struct DataFilesArguments {
     /// Where the JSON goes
     #[command(flatten)]
     pub json: JsonOutput,
+}
+
+fn memory(most: u64) -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=most)
 }
 
 /// Builds a dictionary with a frequency threshold: one streaming pass, resumable per file.
@@ -98,8 +103,7 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
         },
         rule: DictionaryRule { min_count: arguments.min_count, max_rows: arguments.max_rows },
         settings: data_key::of_ids(&text_config(arguments), &arguments.data)?,
-        memory_bytes: arguments.memory_gib.map_or(arguments.memory_mib, |gib| gib << 10).max(1)
-            << 20,
+        memory_bytes: arguments.memory_gib.map_or(arguments.memory_mib, |gib| gib << 10) << 20,
         ..MakeOptions::default()
     };
     let pool = Pool::new(arguments.threads.unwrap_or_else(machine::cores));
@@ -160,7 +164,9 @@ fn show(
     arguments: &DataMakeArguments,
 ) {
     let is_new = file.replace(at.file) != Some(at.file);
-    progress.show_bytes((at.call_bytes_read, at.call_bytes), is_new, &|| {
+    // What a pipe will give is not known.
+    let all = (!arguments.data.iter().any(DataFile::is_stream)).then_some(at.call_bytes);
+    progress.show_bytes((at.call_bytes_read, all), is_new, &|| {
         let file = &arguments.data[at.file];
         format!("file {} of {}, {file}: {} rows counted", at.file + 1, at.num_files, count(at.rows))
     });

@@ -8,7 +8,6 @@ use crate::report::output::JsonOutput;
 use clap::Args;
 use std::path::PathBuf;
 
-use crate::commands::launch::does_the_work;
 use crate::commands::predictions::PredictionWriter;
 use crate::commands::remarks;
 use crate::config::{
@@ -100,9 +99,6 @@ pub struct EvalArguments {
 /// # Errors
 /// A checkpoint or files that cannot be used; files without labels.
 pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
-    if !does_the_work("eval") {
-        return Ok(());
-    }
     let how = How {
         device: arguments.device,
         batch_size: arguments.batch_size,
@@ -143,9 +139,6 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
 /// # Errors
 /// A checkpoint or files that cannot be used; an output that cannot be written.
 pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> {
-    if !does_the_work("predict") {
-        return Ok(());
-    }
     let writer = PredictionWriter::create(&arguments.output)?;
     let how = How {
         device: arguments.device,

@@ -15,6 +15,7 @@ mod verdict;
 use clap::Args;
 pub use one_process::{does_the_work, launch_of_several, launched};
 
+use crate::config::ranges::range_of;
 use crate::config::seconds;
 use crate::error::{Error, Result};
 use crate::report::output::say;
@@ -57,6 +58,9 @@ pub struct LaunchArguments {
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
+
+/// Processes that are started, at most.
+const MOST_RANKS: u64 = 1024;
 
 /// How often children and signals are looked at.
 const LOOK: Duration = Duration::from_millis(10);
@@ -135,8 +139,11 @@ fn strip_name(command: &[OsString]) -> &[OsString] {
 }
 
 fn check(arguments: &LaunchArguments, command: &[OsString]) -> Result<()> {
-    if arguments.ranks == 0 || arguments.ranks > 1024 {
-        return Err(Error::Usage(format!("-n {}: expected 1 to 1024 ranks", arguments.ranks)));
+    let trains = command.first().is_some_and(|first| first == "train");
+    let most = range_of("run.ranks").filter(|_| trains).map_or(MOST_RANKS, |range| range.most);
+    if !(1..=most.min(MOST_RANKS)).contains(&(arguments.ranks as u64)) {
+        let found = arguments.ranks;
+        return Err(Error::Usage(format!("-n {found}: expected 1 to {most} ranks")));
     }
     match command.first() {
         None => Err(Error::Usage("which command? `headlong launch -n 4 -- train ...`".into())),

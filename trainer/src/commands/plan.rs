@@ -2,10 +2,10 @@
 
 use crate::Registry;
 use crate::commands::files::CommandFiles;
-use crate::commands::launch::{does_the_work, launch_of_several};
+use crate::commands::launch::launch_of_several;
 use crate::commands::train::resume::find_checkpoint;
 use crate::commands::train_arguments::{TrainArguments, of_training};
-use crate::config::{Config, Ids, TransportChoice};
+use crate::config::{Config, Ids, RunConfig, TransportChoice};
 use crate::data;
 use crate::error::{Error, Result};
 use crate::iteration::job::as_launched;
@@ -93,9 +93,6 @@ const ASSUMED_DEVICE: &str = "dgx-h100";
 /// As [`TrainArguments::resolve`]; [`Error::DoesNotFit`] after
 /// the plan is printed.
 pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
-    if !does_the_work("plan") {
-        return Ok(());
-    }
     let on_cluster = &arguments.on_cluster;
     if on_cluster.check_published {
         return cluster::check_published(&arguments.json);
@@ -127,6 +124,14 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
         OfRun { resumed: resumed.as_ref(), topology: &topology, data_rows: arguments.data_rows };
     let mut planned = Planned::new(&config, &place, &of_run)?;
     planned.notes.insert_str(0, &device_note);
+    if launch.is_none() && in_processes(&config) {
+        let RunConfig { transport, ranks, .. } = &config.run;
+        planned.notes.push_str(&format!(
+            "transport: \"{}\" joins processes, which `headlong launch -n {ranks} -- train …` or \
+             another launcher starts; whether it is there is found out then\n",
+            transport.name()
+        ));
+    }
     let document = serde_json::to_value(&planned.plan).expect("a plan has a JSON form");
     output::answer(&arguments.json, &planned.text(&options.origin), &document)?;
     planned.fits

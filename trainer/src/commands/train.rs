@@ -12,11 +12,12 @@ use crate::run::prepare::Prepared;
 
 use crate::commands::checkpoint as checkpoint_command;
 use crate::commands::checkpoint::config_of;
+use crate::commands::launch::launched;
 use crate::commands::plan::{OfRun, Planned};
 use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::data::{self, Reads, count_samples};
-use crate::error::{Error, Result, signal_name};
+use crate::error::{Error, Result, failed, signal_name};
 use crate::iteration::arithmetic::Ceiling;
 use crate::iteration::job::{Busy, Job};
 use crate::iteration::ranks::{RankGroup, RankGroupOptions};
@@ -33,7 +34,10 @@ use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;
 use headlong_reader::Reader as _;
 use progress::Meter;
-use resume::{already_done, asked_for, find_checkpoint, refuse_later_checkpoints, without_effect};
+use resume::{
+    already_done, asked_for, find_checkpoint, refuse_later_checkpoints, refuse_other_loss,
+    without_effect,
+};
 use serde_json::Map;
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,17 +49,16 @@ use std::time::Instant;
 pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     // Before anything is made or read: a device that is not there will not come.
     Machine::detect_with(config.run.device)?;
+    if launched().is_some() {
+        data::refuse_shared_pipes(config)?;
+    }
     let config = &data::resolve(config)?;
     let mut job = Job::join(config)?;
     let preparing = job.busy("prepares its run");
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
     data::check_pipes(
         &job.config,
-        Reads {
-            is_resumed: resumed.is_some(),
-            has_mllog: options.mllog.is_some(),
-            has_other_processes: !job.is_single_rank(),
-        },
+        Reads { is_resumed: resumed.is_some(), has_mllog: options.mllog.is_some() },
     )?;
     let mut reporter = match job.leads() {
         true => Reporter::new(log_target(options), resumed.is_some())?,
@@ -86,19 +89,26 @@ fn run_with(
     reporter: &mut Reporter,
 ) -> Result<()> {
     let config = &job.config.clone();
-    if let Some(done) = resumed.and_then(|checkpoint| already_done(config, checkpoint)) {
+    let then = resumed.and_then(|checkpoint| config_of(checkpoint).ok());
+    then.as_ref().map_or(Ok(()), |then| refuse_other_loss(config, then))?;
+    let done = resumed.and_then(|checkpoint| Some((already_done(config, checkpoint)?, checkpoint)));
+    if let Some((done, checkpoint)) = done {
+        if job.leads() {
+            let damaged = |error| failed("the run cannot be resumed", error);
+            checkpoint.verify().map_err(damaged)?;
+        }
         reporter.note(
             "this run has finished already (more --epochs or --steps go on); its final report \
              again:",
         );
-        let state = &resumed.expect("the answer came from a checkpoint").manifest().state;
+        let state = &checkpoint.manifest().state;
         return reporter.done(At { step: state.step, samples: state.samples }, &done);
     }
     if options.resume && resumed.is_none() {
         reporter
             .note("--resume: there is no checkpoint yet, so training starts from the beginning");
     }
-    if let Some(then) = resumed.and_then(|checkpoint| config_of(checkpoint).ok()) {
+    if let Some(then) = then {
         without_effect(config, &then).iter().for_each(|note| reporter.note(note));
     }
     if options.dry_run {

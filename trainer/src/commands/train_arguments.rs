@@ -102,7 +102,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     pub eval_batch_size: Option<usize>,
     /// Ranks that only evaluate, while the others train on: further threads of the process that
-    /// leads, and a model more each
+    /// leads, and a model more each; with --save-every this needs checkpoint.keep_best=false
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     pub eval_ranks: Option<usize>,
 

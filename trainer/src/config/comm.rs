@@ -66,7 +66,7 @@ impl CommConfig {
 }
 
 /// The longest time that a setting may give, in seconds: some thirty years.
-const MOST_SECONDS: f64 = 1e9;
+pub(super) const MOST_SECONDS: f64 = 1e9;
 
 /// A time that a user gives in seconds.
 ///

@@ -1,6 +1,7 @@
 //! `[data]`: which files, what is in them, in which order.
 
 use super::Config;
+use super::validate::quoted;
 use crate::error::{Error, Result};
 use headlong_reader::IdPolicy;
 use headlong_reader::formats::Format;
@@ -274,6 +275,18 @@ impl Config {
             let (expected, found) = (data.num_sparse, data.hotness.len());
             let message = format!("expected {expected} numbers (data.num_sparse), found {found}");
             return Err(Error::config("data.hotness", message));
+        }
+        let kept = matches!(data.cache, CacheData::Host | CacheData::Device);
+        if data.ids == Ids::Admitted && (kept || data.order != OrderChoice::Sequential) {
+            let (key, value) = match kept {
+                true => ("data.cache", quoted(&data.cache)),
+                false => ("data.order", quoted(&data.order)),
+            };
+            return Err(Error::contradiction(
+                "data.ids = \"admitted\"",
+                format!("{key} = {value}"),
+                "ids are admitted while text is read, from front to back in every epoch",
+            ));
         }
         data.columns.validate()
     }

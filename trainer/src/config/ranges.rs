@@ -6,7 +6,9 @@
 //! which counts without wrapping.
 
 use super::Config;
+use super::comm::MOST_SECONDS;
 use crate::error::{Error, Result};
+use clap::builder::RangedU64ValueParser;
 use headlong_embedding::hybrid::{MAX_OWNERS, MAX_TABLE_ROWS};
 use headlong_embedding::table::MAX_DIM;
 pub(super) use headlong_embedding::update::MAX_SUM_BLOCKS as BLOCKS_OF_RANK;
@@ -183,6 +185,17 @@ fn refuse_no_number(path: &str, value: &Value) -> Result<()> {
 pub(crate) fn threads(text: &str) -> std::result::Result<usize, String> {
     let threads = text.parse().ok().filter(|threads| (1..=MOST_THREADS).contains(threads));
     threads.ok_or_else(|| format!("expected 1 to {MOST_THREADS} threads"))
+}
+
+/// A whole number on the command line, from 1 to `most`.
+pub(crate) fn count(most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=most)
+}
+
+/// A time on the command line: finite, and no longer than settings may be.
+pub(crate) fn time(text: &str) -> std::result::Result<f64, String> {
+    let found = text.parse().ok().filter(|found| (0.0..=MOST_SECONDS).contains(found));
+    found.ok_or_else(|| format!("expected a number from 0 to {MOST_SECONDS}"))
 }
 
 #[cfg(test)]

@@ -229,7 +229,7 @@ impl Config {
                      its own"
                 ));
             }
-            if self.run.device == DeviceChoice::Cpu && spec.dtype == DType::F16 {
+            if self.run.device != DeviceChoice::Cuda && spec.dtype == DType::F16 {
                 return refuse("a processor has f32 and bf16");
             }
             if self.run.device == DeviceChoice::Cuda

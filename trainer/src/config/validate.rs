@@ -11,6 +11,8 @@ use headlong_mlp::loss::MAX_SUM_BLOCKS;
 use headlong_reader::convert::is_folder_or_stem;
 use std::path::Path;
 
+/// Passes over the data.
+const MOST_EPOCHS: f64 = 1e9;
 /// Layers of the bottom network, and of the top.
 const MOST_LAYERS: usize = 1000;
 
@@ -162,6 +164,10 @@ impl Config {
     fn validate_train(&self) -> Result<()> {
         let train = &self.train;
         positive("train.epochs", train.epochs)?;
+        if train.epochs > MOST_EPOCHS {
+            let message = format!("expected {MOST_EPOCHS} at most, found {:e}", train.epochs);
+            return Err(Error::config("train.epochs", message));
+        }
         positive("train.learning_rate", train.learning_rate)?;
         for (key, value) in [
             ("train.sparse_learning_rate", train.sparse_learning_rate),

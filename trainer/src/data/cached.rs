@@ -23,11 +23,19 @@ const ID_BYTES: u64 = 8;
 /// many samples of how many ids they have, else an upper estimate from their bytes. What a pipe
 /// will give is not known: 0.
 pub(crate) fn cached_bytes(config: &Config) -> u64 {
-    let (cache, files) = (config.data.cache, &config.data.train);
+    let files = &config.data.train;
+    // Files that cannot be opened are refused where they are read.
+    match is_streamed(config, files) {
+        Ok(false) => decoded_bytes(config, files, config.data.cache),
+        _ => 0,
+    }
+}
+
+/// The same of any files that are kept as `cache` says.
+pub(crate) fn decoded_bytes(config: &Config, files: &[DataFile], cache: CacheData) -> u64 {
     let is_kept = matches!(cache, CacheData::Host | CacheData::Auto)
         && !files.iter().any(DataFile::is_stream);
-    // Files that cannot be opened are refused where they are read.
-    if !is_kept || is_streamed(config, files).unwrap_or(true) {
+    if !is_kept {
         return 0;
     }
     let decoded = match (files.is_empty(), format_of(config, files)) {

@@ -12,8 +12,6 @@ pub struct Reads {
     pub is_resumed: bool,
     /// A log of MLPerf's form names the number of rows before the first step.
     pub has_mllog: bool,
-    /// Other processes read the same data.
-    pub has_other_processes: bool,
 }
 
 /// Refuses to train on a pipe where the data is needed more than once, naming what needs it.
@@ -21,25 +19,29 @@ pub struct Reads {
 /// # Errors
 /// [`Error::Config`] with the key to change.
 pub fn check_pipes(config: &Config, reads: Reads) -> Result<()> {
-    let files = config.data.train.iter().chain(&config.data.valid);
-    let Some(pipe) = files.clone().find(|file| file.is_stream()) else { return Ok(()) };
-    let refuse = |key: &str, reason: &str| {
-        let message = format!(
-            "{pipe} is a pipe, which can be read only once, and {reason}: write the data to a file \
-             first"
-        );
-        Err(Error::config(key, message))
-    };
-    if reads.has_other_processes {
-        return refuse("data.train", "every process would get another part of it");
-    }
-    if !config.data.train.iter().any(DataFile::is_stream) {
-        return Ok(());
-    }
     match second_reader(config, reads) {
-        Some((key, reason)) => refuse(key, &reason),
+        Some((key, reason)) => refuse(key, &config.data.train, &reason),
         None => Ok(()),
     }
+}
+
+/// Refuses a pipe that several processes would read.
+///
+/// # Errors
+/// [`Error::Config`].
+pub fn refuse_shared_pipes(config: &Config) -> Result<()> {
+    let reason = "every process would get another part of it";
+    refuse("data.train", &config.data.train, reason)?;
+    refuse("data.valid", &config.data.valid, reason)
+}
+
+fn refuse(key: &str, files: &[DataFile], reason: &str) -> Result<()> {
+    let Some(pipe) = files.iter().find(|file| file.is_stream()) else { return Ok(()) };
+    let message = format!(
+        "{pipe} is a pipe, which can be read only once, and {reason}: write the data to a file \
+         first"
+    );
+    Err(Error::config(key, message))
 }
 
 /// The key that has the training data read a second time, and how.
@@ -94,7 +96,7 @@ mod tests {
         let resumed = Reads { is_resumed: true, ..none };
         let dictionary = |config: &mut Config| config.data.ids = Ids::Dictionary;
         assert_eq!(refused(dictionary, resumed), None);
-        let cases: [Case; 7] = [
+        let cases: [Case; 6] = [
             (|config| config.train.epochs = 2.0, none, "`train.epochs`: /dev/null is a pipe"),
             (|config| config.train.epochs = 0.5, none, "0.5 epochs read it, or count its rows"),
             (
@@ -108,11 +110,6 @@ mod tests {
             (dictionary, none, "`data.ids`"),
             (|config| config.run.ranks = 2, none, "`run.ranks`"),
             (|_| (), Reads { has_mllog: true, ..none }, "`--mllog`"),
-            (
-                |_| (),
-                Reads { has_other_processes: true, ..none },
-                "every process would get another part",
-            ),
         ];
         for (change, reads, words) in cases {
             let message = refused(change, reads).expect(words);

@@ -38,25 +38,33 @@ impl Progress {
         due
     }
 
-    /// Says how many of `all` bytes have been read, how fast, and how long the rest will take: as a
-    /// bar where a person watches, else in a line now and then, at once where `at_once`. `what`
-    /// says what is being done.
+    /// Says how many of `all` bytes have been read, how fast, and where `all` is known, how long
+    /// the rest will take: as a bar where a person watches, else in a line now and then, at once
+    /// where `at_once`. `what` says what is being done.
     pub fn show_bytes(
         &mut self,
-        (read, all): (u64, u64),
+        (read, all): (u64, Option<u64>),
         at_once: bool,
         what: &dyn Fn() -> String,
     ) {
         let seconds = self.seconds().max(f64::MIN_POSITIVE);
         let rate = read as f64 / seconds;
-        let (rate, rest) =
-            (bytes(rate as u64), duration(all.saturating_sub(read) as f64 / rate.max(1.0)));
+        let rest = |all: u64| {
+            let rest = duration(all.saturating_sub(read) as f64 / rate.max(1.0));
+            (read as f64 / all.max(1) as f64, format!("{rest} to go"))
+        };
+        let (rate, known) = (bytes(rate as u64), all.map(rest));
         if let Some(bar) = self.bar.get_or_insert_with(Bar::on_terminal) {
-            bar.advance(read as f64 / all.max(1) as f64);
-            bar.show(vec![(1, what()), (2, format!("{rate}/s")), (0, format!("{rest} to go"))]);
+            let (share, rest) = known.unwrap_or_default();
+            bar.advance(share);
+            bar.show(vec![(1, what()), (2, format!("{rate}/s")), (0, rest)]);
         } else if self.is_due(at_once) {
-            let percent = 100.0 * read as f64 / all.max(1) as f64;
-            say(format_args!("{percent:.0} %  {}, {rate}/s, {rest} to go", what()));
+            match known {
+                Some((share, rest)) => {
+                    say(format_args!("{:.0} %  {}, {rate}/s, {rest}", 100.0 * share, what()));
+                }
+                None => say(format_args!("{}, {rate}/s", what())),
+            }
         }
     }
 

@@ -1,14 +1,18 @@
 //! What is known of a run before its data is made or read: enough to refuse what cannot fit.
 
 use crate::Registry;
-use crate::config::Config;
 use crate::config::preset::KAGGLE_CARDINALITIES;
-use crate::data::{MOST_COMPRESSION, MOST_RESIDENT_STORED_BYTES, cached_bytes, known_samples};
+use crate::config::{CacheData, Config};
+use crate::data::{
+    MOST_COMPRESSION, MOST_RESIDENT_STORED_BYTES, cached_bytes, decoded_bytes, format_of,
+    known_samples,
+};
 use crate::error::{Error, Result};
 use crate::plan::evaluation::check_eval_ranks;
 use crate::plan::{Facts, Plan};
 use crate::run::dictionary::{RunDictionary, dictionary_decides};
 use crate::system::machine::Machine;
+use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
 use std::path::Path;
 
@@ -144,15 +148,15 @@ fn kept_bytes(config: &Config, is_made_up: bool) -> u64 {
         let bytes = rows.saturating_mul(ROW_BYTES);
         return if bytes <= MOST_RESIDENT_STORED_BYTES { bytes } else { 0 };
     }
+    let valid = &config.data.valid;
+    if format_of(config, valid).is_ok_and(|format| format != Format::Criteo) {
+        return decoded_bytes(config, valid, CacheData::Auto);
+    }
     let is_packed = |path: &Path| {
         let packed = ["gz", "zst", "parquet"];
         path.extension().is_some_and(|end| packed.iter().any(|packed| end == *packed))
     };
-    let sizes = config
-        .data
-        .valid
-        .iter()
-        .map(|file| (file.stored_bytes().unwrap_or(0), is_packed(file.path())));
+    let sizes = valid.iter().map(|file| (file.stored_bytes().unwrap_or(0), is_packed(file.path())));
     let (all, decoded) = sizes.fold((0_u64, 0_u64), |(all, decoded), (bytes, packed)| {
         let factor = if packed { MOST_COMPRESSION } else { 1 };
         (all.saturating_add(bytes), decoded.saturating_add(bytes.saturating_mul(factor)))
@@ -228,6 +232,19 @@ mod tests {
             config.data.valid = vec![file.into()];
             assert_eq!(Outlook::of(&config).unwrap().kept_bytes, expected);
         }
+    }
+
+    #[test]
+    fn validation_data_of_other_formats_is_counted_as_it_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = preset("criteo-hashed").unwrap();
+        config.data.train = vec!["a".into()];
+        // MLPerf's records of 160 bytes: a label, 13 numbers, 26 ids of 4 bytes; ids have 8 here.
+        let file = folder.path().join("valid.bin");
+        std::fs::write(&file, vec![0; 160 * 100]).unwrap();
+        config.data.valid = vec![file.into()];
+        config.set_all(&["data.format=mlperf"]).unwrap();
+        assert_eq!(Outlook::of(&config).unwrap().kept_bytes, 100 * (4 * 14 + 8 * 26));
     }
 
     #[test]

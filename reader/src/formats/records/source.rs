@@ -171,10 +171,8 @@ impl Source for RecordSource {
     }
 
     fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>> {
-        // Files read side by side share the memory that one would have.
         let most = self.shards.iter().map(|shard| shard.files.len()).max().unwrap_or(1);
-        let depth = (options.depth / most).max(2);
-        let options = DiskOptions { depth, ..*options };
+        let options = options.shared_by(most);
         let ranges: Vec<Range<u64>> = ranges.collect();
         let ranges: Arc<[Range<u64>]> = ranges.into();
         let pieces = self.pieces(&ranges);

@@ -4,6 +4,7 @@
 
 use super::data::power_law_rows;
 use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
+use crate::config::ranges::time;
 use crate::config::{DeviceChoice, OptimizersConfig};
 use crate::error::{Error, Result};
 use crate::plan::Count;
@@ -65,7 +66,7 @@ pub struct EmbeddingArguments {
     #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
     pub threads: Option<usize>,
     /// Seconds to measure each operation
-    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = time)]
     pub seconds: f64,
     /// Where the JSON goes
     #[command(flatten)]
@@ -99,8 +100,8 @@ fn checked(arguments: &EmbeddingArguments) -> Result<Optimizer> {
                 .to_owned(),
         ));
     }
-    if !(arguments.alpha >= 0.0 && arguments.alpha.is_finite() && arguments.seconds.is_finite()) {
-        return Err(Error::Usage("--alpha is 0 or more, --seconds a number".to_owned()));
+    if !(arguments.alpha >= 0.0 && arguments.alpha.is_finite()) {
+        return Err(Error::Usage("--alpha is 0 or more".to_owned()));
     }
     let mut optimizers = OptimizersConfig::default();
     optimizers.set_both(&arguments.optimizer)?;

@@ -13,17 +13,21 @@ mod subject;
 use super::collectives::arguments::{Bind, Bytes, CollectiveArguments, Way};
 use super::collectives::backend::Backend;
 use super::collectives::job::{Job, Measured, Outcome};
-use super::collectives::operation::{Operation, Place};
+use super::collectives::operation::{self, Operation};
 use crate::Registry;
 use crate::commands::train_arguments::TrainArguments;
 use crate::commands::train_arguments::of_training;
+use crate::config::ranges;
 use crate::config::{CompressChoice, Config, DeduplicateChoice};
 use crate::error::{Error, Result};
 use crate::iteration::ranks::local_topology;
+use crate::plan::Plan;
 use crate::report::Reporter;
 use crate::report::output;
 use crate::report::output::JsonOutput;
+use crate::run::outlook::{Outlook, Place};
 use crate::run::prepare::Prepared;
+use crate::system::machine::Machine;
 use clap::Args;
 use count::Counted;
 use headlong_embedding::hybrid::split::Split;
@@ -49,13 +53,25 @@ pub struct ExchangeArguments {
     )]
     pub backend: Vec<Backend>,
     /// Batches of the data whose messages are sent, in turn
-    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Bench")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = ranges::count(10_000),
+        help_heading = "Bench"
+    )]
     pub batches: usize,
     /// Samples of each kind of message; as many as fit into --seconds-per-size by default
     #[arg(short = 'n', long, value_name = "N", help_heading = "Bench")]
     pub iterations: Option<usize>,
     /// Time for each kind of message
-    #[arg(long, value_name = "S", default_value_t = 1.0, help_heading = "Bench")]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 1.0,
+        value_parser = ranges::time,
+        help_heading = "Bench"
+    )]
     pub seconds_per_size: f64,
     /// Tie each rank to a core of its own where there are enough
     #[arg(
@@ -84,7 +100,7 @@ pub struct ExchangeArguments {
 /// that is there.
 pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
     let (mut config, _) = arguments.train.resolve(registry)?;
-    prepare(&mut config, arguments)?;
+    prepare(&mut config)?;
     if let (Some(backend), Some(file)) = (arguments.worker, &arguments.messages) {
         let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
         let messages: Messages =
@@ -100,6 +116,7 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
     let files =
         of_training(&arguments.train, &config).writes("--json-file", &arguments.json.json_file);
     files.check_for_one_process()?;
+    check_memory(&config, registry)?;
     let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
     let prepared = Prepared::new(&config, None, threads, &Reporter::quiet(None))?;
     let placement = prepared.placement(&config, &local_topology(&config), registry)?;
@@ -113,17 +130,28 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
     answer(arguments, &config, split, &counted, answers)
 }
 
+/// Refuses batches that do not fit into memory, as the plan counts them. Nothing else of the run is
+/// held here.
+fn check_memory(config: &Config, registry: &Registry) -> Result<()> {
+    let machine = Machine::detect();
+    let place = Place { machine: &machine, ranks_here: None, separate: false, registry };
+    let mut config = config.clone();
+    // Nothing is evaluated.
+    config.eval.batch_size = 1;
+    let outlook = Outlook::of(&config)?;
+    let memory = Plan::new(&config, &outlook.facts(&outlook.least_rows, &place)).memory;
+    let held = (memory.reader_bytes + memory.id_map_bytes) * config.run.ranks;
+    held.must_fit(machine.usable_bytes(), || "lower train.batch_size".to_owned())
+}
+
 fn too_few_ranks() -> Error {
     Error::Usage("one rank exchanges nothing: --ranks is at least 2".to_owned())
 }
 
 /// What the messages are made for: equal rows merged on each rank.
-fn prepare(config: &mut Config, arguments: &ExchangeArguments) -> Result<()> {
+fn prepare(config: &mut Config) -> Result<()> {
     if config.run.ranks < 2 {
         return Err(too_few_ranks());
-    }
-    if arguments.batches == 0 {
-        return Err(Error::Usage("--batches is above 0".to_owned()));
     }
     match config.comm.deduplicate {
         DeduplicateChoice::Auto => config.comm.deduplicate = DeduplicateChoice::Rank,
@@ -190,8 +218,9 @@ fn measure(
         let steps = messages.steps().into_iter();
         let one = |step: Step| {
             let mut subject = messages.subject(communicator, step);
-            let timing = stopwatch.measure(subject.as_mut(), Place::Out)?;
-            Ok(Measured { places: vec![(Place::Out, timing)], ..messages.describe(step) })
+            let place = operation::Place::Out;
+            let timing = stopwatch.measure(subject.as_mut(), place)?;
+            Ok(Measured { places: vec![(place, timing)], ..messages.describe(step) })
         };
         steps.map(one).collect()
     };

@@ -11,6 +11,7 @@ use super::sample::{resident_bytes, summarize};
 use super::shapes::Shape;
 use crate::Registry;
 use crate::config::Config;
+use crate::config::ranges::time;
 use crate::error::{Error, Result};
 use crate::plan::cluster::description::{
     ClusterDescription, DeviceDescription, DeviceKind, LinkDescription, MatrixPeaks,
@@ -62,7 +63,7 @@ pub struct ForecastArguments {
     )]
     pub threads: usize,
     /// How long to measure
-    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = time)]
     pub seconds: f64,
 }
 

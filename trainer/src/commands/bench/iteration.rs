@@ -9,6 +9,7 @@ use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
 use super::shapes::{NUM_DENSE, Shape};
 use clap::{Args, ValueEnum};
 
+use crate::config::ranges::time;
 use crate::config::{
     Config, DeviceChoice, Interaction, ModelConfig, Precision, ScheduleChoice, TableRows,
 };
@@ -81,7 +82,7 @@ pub struct IterationArguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: usize,
     /// Seconds to measure
-    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = time)]
     pub seconds: f64,
     /// Device
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "auto")]
@@ -148,14 +149,8 @@ fn refuse(arguments: &IterationArguments) -> Result<()> {
     if arguments.schedule == ScheduleChoice::Captured && arguments.device != DeviceChoice::Cuda {
         return absent("`--schedule captured`".to_owned(), "graphs are captured on a CUDA device");
     }
-    if arguments.batch_size == 0
-        || arguments.threads == 0
-        || arguments.ranks == 0
-        || !arguments.seconds.is_finite()
-    {
-        return Err(Error::Usage(
-            "--batch-size, --threads and --ranks are above 0, --seconds is a number".to_owned(),
-        ));
+    if arguments.batch_size == 0 || arguments.threads == 0 || arguments.ranks == 0 {
+        return Err(Error::Usage("--batch-size, --threads and --ranks are above 0".to_owned()));
     }
     Ok(())
 }

@@ -5,11 +5,12 @@
 
 use crate::commands::bench::sample::Block;
 use crate::commands::data::require_files;
+use crate::config::ranges::count;
 use crate::error::{Error, Result};
 use crate::plan::Count;
 use crate::report::output;
 use crate::report::output::JsonOutput;
-use crate::report::{bytes, count, peak_rss_bytes};
+use crate::report::{self, bytes, peak_rss_bytes};
 use crate::system::machine::Machine;
 use clap::Args;
 use headlong_reader::convert::{self, Described};
@@ -37,10 +38,10 @@ pub struct ReaderArguments {
     #[arg(long, conflicts_with = "no_decode")]
     pub decompress_only: bool,
     /// Reads in flight
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(1 << 16))]
     pub depth: usize,
     /// Bytes of a read, in KiB
-    #[arg(long, value_name = "KIB", default_value_t = 1024)]
+    #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = count(1 << 20))]
     pub block_kib: usize,
     /// Who reads: auto, io_uring, threads
     #[arg(long, value_name = "ENGINE", default_value = "auto")]
@@ -84,7 +85,7 @@ impl Pass {
 pub fn run(arguments: &ReaderArguments) -> Result<()> {
     let failed = |error| Error::failed("the files cannot be read")(error);
     let options = DiskOptions {
-        block_bytes: arguments.block_kib.saturating_mul(1 << 10),
+        block_bytes: arguments.block_kib << 10,
         depth: arguments.depth,
         backend: arguments.engine,
         direct: !arguments.buffered,
@@ -129,8 +130,8 @@ pub fn run(arguments: &ReaderArguments) -> Result<()> {
         let per_core = pass.bytes_per_second() / pass.cores.max(f64::MIN_POSITIVE);
         text += &format!(
             "\n{} samples, {} a second; {}/s a core",
-            count(pass.samples),
-            count(rate as u64),
+            report::count(pass.samples),
+            report::count(rate as u64),
             bytes(per_core as u64)
         );
     }

@@ -10,6 +10,7 @@ use super::collectives::backend::Backend;
 use super::collectives::job::{self, Answer, Outcome};
 use super::collectives::operation::{Operation, Place};
 use super::collectives::statistics::Distribution;
+use crate::config::ranges::time;
 use crate::error::{Error, Result};
 use crate::plan::tuned;
 use crate::report::output::{self, say};
@@ -32,7 +33,7 @@ pub struct TuneArguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub ranks_per_node: usize,
     /// Time for each size
-    #[arg(long, value_name = "S", default_value_t = 0.2)]
+    #[arg(long, value_name = "S", default_value_t = 0.2, value_parser = time)]
     pub seconds_per_size: f64,
     /// Smallest buffer of a rank
     #[arg(short = 'b', long = "min-bytes", value_name = "BYTES", default_value = "1K")]

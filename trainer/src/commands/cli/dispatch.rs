@@ -4,6 +4,7 @@ use super::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsComma
 use super::{completions, outputs};
 use crate::Registry;
 use crate::commands::bench::collectives::{self, operation::Operation};
+use crate::commands::launch::does_the_work;
 use crate::commands::train_arguments::{TrainArguments, of_training};
 use crate::error::{Error, Result};
 use crate::report::lines;
@@ -73,6 +74,9 @@ fn not_text() -> Error {
 
 fn dispatch(command: Command, registry: &Registry) -> Result<()> {
     outputs::check(&command)?;
+    if work_of_one(&command).is_some_and(|name| !does_the_work(name)) {
+        return Ok(());
+    }
     match command {
         Command::Train(arguments) => train(&arguments, registry),
         Command::Eval(arguments) => inference::eval(&arguments, registry),
@@ -98,6 +102,22 @@ fn dispatch(command: Command, registry: &Registry) -> Result<()> {
         Command::Recipe => output::print(include_str!("../../../../docs/mlperf.md")),
         Command::Completions { shell } => output::print(&completions::script(shell, &program())),
     }
+}
+
+/// The name of a command that is the work of one process, of several that a launcher has started.
+fn work_of_one(command: &Command) -> Option<&'static str> {
+    Some(match command {
+        Command::Plan(_) => "plan",
+        Command::Eval(_) => "eval",
+        Command::Predict(_) => "predict",
+        Command::Data(DataCommand::Inspect(_)) => "data inspect",
+        Command::Data(DataCommand::Verify(_)) => "data verify",
+        Command::Checkpoint(_) => "checkpoint",
+        Command::Config(_) => "config",
+        Command::Recipe => "recipe",
+        Command::Completions { .. } => "completions",
+        _ => return None,
+    })
 }
 
 fn train(arguments: &TrainArguments, registry: &Registry) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Which checkpoint a run goes on from, and which earlier run it must not write over.
 
 use crate::commands::train_arguments::TrainOptions;
-use crate::config::{Config, Ids};
+use crate::config::{Config, Ids, validate::quoted};
 use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::report::Done;
@@ -60,20 +60,34 @@ pub(super) fn refuse_later_checkpoints(
     }
 }
 
-/// Settings that decide how a run begins, where a run that goes on has other ones than it began
-/// with.
+/// Refuses to go on with another loss: what a checkpoint records of its model does not hold it.
+pub(super) fn refuse_other_loss(now: &Config, then: &Config) -> Result<()> {
+    let [now, then] = [now, then].map(|config| quoted(&config.model.loss));
+    match now == then {
+        true => Ok(()),
+        false => Err(Error::contradiction(
+            "--resume",
+            format!("model.loss = {now}"),
+            format!("the run has begun with {then}; --init-from takes weights only"),
+        )),
+    }
+}
+
+/// What a user should know of settings that a run goes on with and did not begin with: those that
+/// decide how a run begins, and what rows are stored in.
 pub(super) fn without_effect(now: &Config, then: &Config) -> Vec<String> {
     let seed = ("train.seed", now.train.seed, then.train.seed);
     let min_count =
         ("data.min_count", u64::from(now.data.min_count), u64::from(then.data.min_count));
-    let has_dictionary = now.data.ids == Ids::Dictionary;
-    let decide = [Some(seed), Some(min_count).filter(|_| has_dictionary)];
+    // Of admitted ids it is part of what a checkpoint must agree in.
+    let decide = [Some(seed), Some(min_count).filter(|_| now.data.ids != Ids::Admitted)];
     let others = decide.into_iter().flatten().filter(|(_, now, then)| now != then);
-    others
-        .map(|(key, now, then)| {
-            format!("--resume: {key} = {now} has no effect, the run has begun with {then}")
-        })
-        .collect()
+    let others = others.map(|(key, now, then)| {
+        format!("--resume: {key} = {now} has no effect, the run has begun with {then}")
+    });
+    let [now, then] = [now, then].map(|config| quoted(&config.tables.dtype));
+    let stored = format!("--resume: rows are stored in {now} from here on, until now in {then}");
+    others.chain((now != then).then_some(stored)).collect()
 }
 
 /// The last words of a run that has finished and is not asked for more now than it was then.

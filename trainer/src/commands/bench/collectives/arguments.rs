@@ -8,6 +8,7 @@ use super::measure::{Check, Effort};
 use super::operation::Operation;
 use super::operation::Place;
 use super::statistics::{Average, PERCENTILES, samples_for};
+use crate::config::ranges::time;
 use crate::config::{VerbsConfig, seconds};
 use crate::error::{Error, Result};
 use crate::plan::Count;
@@ -139,21 +140,21 @@ pub struct CollectiveArguments {
     #[arg(short = 'G', long = "cudagraph", value_name = "N", default_value_t = 0)]
     pub graph: usize,
     /// Each rank begins each sample up to this much later than it could, at random
-    #[arg(long, value_name = "US", default_value_t = 0.0)]
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = time)]
     pub skew: f64,
     /// Which results: in buffers of their own (out), in the buffer that was sent (in), or first
     /// one, then the other
     #[arg(long, value_name = "both|out|in", default_value = "both", hide_possible_values = true)]
     pub place: Places,
     /// Time for each size and place
-    #[arg(long, value_name = "S", default_value_t = 0.6)]
+    #[arg(long, value_name = "S", default_value_t = 0.6, value_parser = time)]
     pub seconds_per_size: f64,
     /// Go on, up to --most-seconds-per-size, until this percentile can be told: 99 takes 1,000
     /// samples, 99.9 takes 10,000
     #[arg(long, value_name = "P", default_value_t = 90.0)]
     pub percentile: f64,
     /// No size and place takes longer than this, but for its first 20 samples
-    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = time)]
     pub most_seconds_per_size: f64,
     /// Way of the parts of alltoall and alltoallv
     #[arg(
@@ -180,7 +181,7 @@ pub struct CollectiveArguments {
     #[arg(long)]
     pub insecure: bool,
     /// The whole command ends after this long with exit code 124; 0: never
-    #[arg(short = 'T', long, value_name = "S", default_value_t = 0.0)]
+    #[arg(short = 'T', long, value_name = "S", default_value_t = 0.0, value_parser = time)]
     pub timeout: f64,
     /// Print nccl-tests' columns and nothing else, for scripts that read them
     #[arg(long, conflicts_with = "json")]
@@ -391,9 +392,6 @@ impl CollectiveArguments {
                 refuse(&format!("-r {}: there are {} ranks", self.root, self.ranks))
             }
             _ if !positive(self.seconds_per_size) => refuse("--seconds-per-size is above 0"),
-            _ if !(self.timeout >= 0.0 && self.skew >= 0.0 && self.skew.is_finite()) => {
-                refuse("-T and --skew are not below 0")
-            }
             _ if !(0.0..100.0).contains(&self.percentile) => refuse("--percentile is below 100"),
             _ if self.graph > 0 && self.check == Check::Every => {
                 refuse("-c every looks at single calls, -G launches graphs of several: use -c last")
