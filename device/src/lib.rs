@@ -9,7 +9,7 @@
 //!   pool; on a CUDA device later.
 //! * [`cuda`]: CUDA devices, their memory, streams, kernels and graphs; libraries are opened at run
 //!   time.
-//! * [`vector`]: one body compiled for AVX-512, AVX2 and the portable baseline, chosen at run time.
+//! * [`simd`]: one body compiled for AVX-512, AVX2 and the portable baseline, chosen at run time.
 //! * [`rng`]: counter-based random numbers: a value depends on seed, stream and index, never on who
 //!   asks first.
 //! * [`files`]: files that a command writes, whole or not at all, one process at a time.

@@ -141,8 +141,8 @@ fn data_that_is_multi_hot_already_draws_nothing() {
     };
     let drawn =
         SIZES.split(',').map(|size| 4 * 1000 * (size.parse::<u64>().unwrap() - 1)).sum::<u64>();
-    // Small validation data stays in memory, and is counted, too: text as it lies in its file, other
-    // formats decoded, the dense numbers and the label of a sample in 4 bytes each, ids in 8.
+    // Small validation data stays in memory, and is counted, too: text as it lies in its file,
+    // other formats decoded, the dense numbers and the label of a sample in 4 bytes each, ids in 8.
     let text_bytes = std::fs::metadata(&place.valid).unwrap().len();
     let ids = SIZES.split(',').map(|size| size.parse::<u64>().unwrap()).sum::<u64>();
     let samples = std::fs::read_to_string(&place.train).unwrap().lines().count() as u64;

@@ -17,7 +17,7 @@ use crate::commands::plan::{OfRun, Planned};
 use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::data::{self, Reads, count_samples};
-use crate::error::{Error, Result, failed, signal_name};
+use crate::error::{Error, Result, signal_name};
 use crate::iteration::arithmetic::Ceiling;
 use crate::iteration::job::{Busy, Job};
 use crate::iteration::ranks::{RankGroup, RankGroupOptions};
@@ -35,7 +35,7 @@ use crate::system::signals::StopRequest;
 use headlong_reader::Reader as _;
 use progress::Meter;
 use resume::{
-    already_done, asked_for, find_checkpoint, refuse_later_checkpoints, refuse_other_loss,
+    asked_for, find_checkpoint, refuse_later_checkpoints, refuse_other_loss, repeats_its_report,
     without_effect,
 };
 use serde_json::Map;
@@ -91,18 +91,8 @@ fn run_with(
     let config = &job.config.clone();
     let then = resumed.and_then(|checkpoint| config_of(checkpoint).ok());
     then.as_ref().map_or(Ok(()), |then| refuse_other_loss(config, then))?;
-    let done = resumed.and_then(|checkpoint| Some((already_done(config, checkpoint)?, checkpoint)));
-    if let Some((done, checkpoint)) = done {
-        if job.leads() {
-            let damaged = |error| failed("the run cannot be resumed", error);
-            checkpoint.verify().map_err(damaged)?;
-        }
-        reporter.note(
-            "this run has finished already (more --epochs or --steps go on); its final report \
-             again:",
-        );
-        let state = &checkpoint.manifest().state;
-        return reporter.done(At { step: state.step, samples: state.samples }, &done);
+    if repeats_its_report(job, resumed, reporter)? {
+        return Ok(());
     }
     if options.resume && resumed.is_none() {
         reporter

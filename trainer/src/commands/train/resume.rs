@@ -4,8 +4,9 @@ use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, Ids, validate::quoted};
 use crate::error::failed;
 use crate::error::{Error, Result};
-use crate::report::Done;
+use crate::iteration::job::Job;
 use crate::report::output;
+use crate::report::{At, Done, Reporter};
 use crate::run::session::{open_directory, refuse_earlier_checkpoints};
 use crate::state::checkpoint::{self, Checkpoint, CheckpointDirectory};
 
@@ -91,7 +92,7 @@ pub(super) fn without_effect(now: &Config, then: &Config) -> Vec<String> {
 }
 
 /// The last words of a run that has finished and is not asked for more now than it was then.
-pub(super) fn already_done(config: &Config, checkpoint: &Checkpoint) -> Option<Done> {
+fn already_done(config: &Config, checkpoint: &Checkpoint) -> Option<Done> {
     let state = &checkpoint.manifest().state;
     state.finished.as_ref()?;
     let memory: crate::run::session::Memory = serde_json::from_value(state.session.clone()).ok()?;
@@ -102,4 +103,26 @@ pub(super) fn already_done(config: &Config, checkpoint: &Checkpoint) -> Option<D
 /// What decides when a run ends.
 pub(super) fn asked_for(config: &Config) -> (f64, Option<u64>, Option<f64>) {
     (config.train.epochs, config.train.steps, config.eval.target_auc)
+}
+
+/// Says once more what a run that has finished has reached; false where it has not.
+///
+/// # Errors
+/// A checkpoint that is damaged.
+pub(super) fn repeats_its_report(
+    job: &Job,
+    resumed: Option<&Checkpoint>,
+    reporter: &mut Reporter,
+) -> Result<bool> {
+    let Some(checkpoint) = resumed else { return Ok(false) };
+    let Some(done) = already_done(&job.config, checkpoint) else { return Ok(false) };
+    if job.leads() {
+        checkpoint.verify().map_err(|error| failed("the run cannot be resumed", error))?;
+    }
+    reporter.note(
+        "this run has finished already (more --epochs or --steps go on); its final report again:",
+    );
+    let state = &checkpoint.manifest().state;
+    reporter.done(At { step: state.step, samples: state.samples }, &done)?;
+    Ok(true)
 }
