@@ -118,9 +118,10 @@ fn settings_that_cannot_work_are_refused_by_plan_as_by_train() {
 fn what_is_wrong_with_options_is_said_before_any_work() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (data, output, empty) = (path("rows.txt"), path("nodir/rows.hld"), path("mark.txt"));
+    let (data, empty) = (path("rows.txt"), path("mark.txt"));
+    let (drawn, output) = (path("drawn.hld"), path("nodir/rows.hld"));
     crate::run_support::write(Path::new(&data), &crate::run_support::rows(3, 1));
-    let draw = ["data", "multi-hot", "--data", &data, "--to", "headlong", "--output", &output];
+    let draw = ["data", "multi-hot", "--data", &data, "--to", "headlong", "--output", &drawn];
     for (sizes, words) in [
         ("2", ["--sizes: expected 26 counts, one for each column"]),
         ("1048577", ["1048577 is not in 1..=1048576"]),

@@ -198,7 +198,10 @@ fn takes_files(folder: &Path, may_be_made: bool) -> io::Result<()> {
     });
     let depth = if may_be_made { usize::MAX } else { 1 };
     let there = named.take(depth).find_map(|path| Some((path, fs::metadata(path).ok()?)));
-    let Some((path, found)) = there else { return Err(io::Error::from_raw_os_error(libc::ENOENT)) };
+    let Some((path, found)) = there else {
+        let message = format!("there is no folder {}", folder.display());
+        return Err(io::Error::new(io::ErrorKind::NotFound, message));
+    };
     if !found.is_dir() {
         return Err(io::Error::other(format!("{} is not a folder", path.display())));
     }
