@@ -128,7 +128,7 @@ def binary():
         plain, rate = in_turns(lambda: dd(name), undecoded)
         gb = lambda rate: round(rate / 1e9, 3)
         report(
-            f"{name}: bytes beside dd iflag=direct",
+            f"{name}: bytes next to dd iflag=direct",
             rate / plain,
             0.9,
             dd_gb_per_s=gb(plain),

@@ -56,7 +56,7 @@ fn counted_instructions(body: &mut dyn FnMut()) {
     black_box(());
 }
 
-/// What a rate is set beside.
+/// What a rate is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Floor {
     /// Multiply-adds of all threads, GFLOP/s.
@@ -240,7 +240,7 @@ impl Harness {
         let floors = self.floors.get();
         for result in &self.results {
             let mut line = json!({ "version": env!("CARGO_PKG_VERSION"), "machine": machine.name });
-            // Only rates are set beside what the machine can do.
+            // Only rates are compared with what the machine can do.
             if result.get("median").is_some() {
                 line["floors"] = json!(floors);
             }

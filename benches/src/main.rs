@@ -1,4 +1,4 @@
-//! Benchmarks of every op and of the whole iteration, each beside what the machine can do at most.
+//! Benchmarks of every op and of the whole iteration, each next to what the machine can do at most.
 //!
 //! ```text
 //! cargo run --release -p headlong-benches -- [--only linear] [--threads 1] [--seconds 2]

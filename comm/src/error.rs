@@ -3,7 +3,7 @@
 use crate::readable::readable;
 use crate::topology::Rank;
 
-/// An error of this room. It can be cloned: every rank, and every call after the first failure,
+/// An error of this crate. It can be cloned: every rank, and every call after the first failure,
 /// gets the same one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
@@ -155,5 +155,5 @@ impl CommError {
     }
 }
 
-/// A result of this room.
+/// A result of this crate.
 pub type Result<T, E = CommError> = std::result::Result<T, E>;

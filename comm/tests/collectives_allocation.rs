@@ -45,7 +45,7 @@ fn warm(communicator: &Communicator, len: usize) -> Result<Buffers> {
 fn count(communicator: &Communicator, buffers: &mut Buffers) -> Result<u64> {
     communicator.barrier()?;
     let before = allocations();
-    // All have read the counter before any of them goes on, and have stopped before any of them
+    // All have read the counter before any of them continues, and have stopped before any of them
     // reads it again.
     communicator.barrier()?;
     for _ in 0..3 {

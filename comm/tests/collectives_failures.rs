@@ -91,7 +91,7 @@ fn a_rank_that_panics_ends_the_job() {
                 assert_eq!(error.culprit(), Some(Rank(2)), "{error}");
             })
         }));
-        let panic = panic.expect_err("the panic goes on");
+        let panic = panic.expect_err("the panic continues");
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"rank 2 is unwell"));
         assert!(started.elapsed() < Duration::from_secs(5));
     }
@@ -162,7 +162,7 @@ fn who_does_not_come_is_named() {
     }
 }
 
-/// The pending peer of rank 0 waits itself; the one to blame is the one that waits for nobody.
+/// The pending peer of rank 0 waits itself; the one to blame is the one that waits for no one.
 #[test]
 fn the_culprit_is_who_is_behind_not_who_is_waited_for() {
     let results = run_ranks_with(&Topology::one_node(3), short(200), |communicator| {
@@ -213,7 +213,7 @@ fn many_ranks_on_few_cores_do_not_collapse() {
 }
 
 /// Ranks fail at random moments of exchanges of lent memory; their buffers are freed at once.
-/// Whoever read on would crash or find another pattern.
+/// Anyone who read on would crash or find another pattern.
 #[test]
 fn memory_is_nobody_elses_after_an_error() {
     for round in 0..60u64 {

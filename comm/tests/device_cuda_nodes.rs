@@ -177,7 +177,7 @@ fn one_block_too_long(nodes: &[usize], way: BetweenDevices) -> Vec<(CommError, V
     })
 }
 
-/// After a failure nobody knows when peers have ended: what they may still read or write stays
+/// After a failure no one knows when peers have ended: what they may still read or write stays
 /// where it is.
 fn keep_for_peers<T>(memory: T) {
     std::mem::forget(memory);

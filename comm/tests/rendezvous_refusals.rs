@@ -146,7 +146,7 @@ fn rank_0_that_is_not_there_is_named_with_its_address() {
     let port = reserve_port();
     let mut alone = options(1, 2, port.port);
     alone.deadlines.rendezvous = Duration::from_millis(500);
-    let error = join(&alone).expect_err("nobody is there").to_string();
+    let error = join(&alone).expect_err("no one is there").to_string();
     assert!(
         error.contains(&format!("rank 0 at 127.0.0.1:{} cannot be reached", port.port)),
         "{error}"
@@ -162,11 +162,11 @@ fn a_port_that_is_used_is_named_with_what_to_do() {
     let error = join(&rank_0).expect_err("the port is used").to_string();
     assert!(error.contains(&format!("127.0.0.1:{port}: the port is already used")), "{error}");
     assert!(error.contains("HEADLONG_MASTER_PORT"), "{error}");
-    // Whoever knocks there meets something that says nothing.
+    // Anyone who knocks there meets something that says nothing.
     let mut rank_1 = options(1, 2, port);
     rank_1.deadlines.rendezvous = Duration::from_millis(800);
     rank_1.deadlines.handshake = Duration::from_millis(200);
-    let error = join(&rank_1).expect_err("nobody answers").to_string();
+    let error = join(&rank_1).expect_err("no one answers").to_string();
     assert!(error.contains("it listens, but says nothing"), "{error}");
 }
 
@@ -186,9 +186,9 @@ fn addresses_that_cannot_be_rank_0s_are_explained() {
 fn a_job_of_one_needs_nobody() {
     let mut alone = options(0, 1, 1);
     alone.launch.master_host = "no such host".into();
-    let transport = join(&alone).expect("nobody is needed");
+    let transport = join(&alone).expect("no one is needed");
     assert_eq!((transport.rank(), transport.topology().num_ranks()), (Rank(0), 1));
-    transport.close().expect("nobody to say goodbye to");
+    transport.close().expect("no one to say goodbye to");
 }
 
 /// Ranks on machines of two: the topology is the one asked for, on every rank.
@@ -233,7 +233,7 @@ fn words_of(mut options: JoinOptions) -> (String, String) {
     (said, error)
 }
 
-/// A wait that may be long is not silent: a name that nobody knows is said at once, on both sides.
+/// A wait that may be long is not silent: a name that no one knows is said at once, on both sides.
 #[test]
 fn who_waits_says_so() {
     for rank in [0, 1] {

@@ -34,7 +34,7 @@ fn start_among(unauthenticated: &(dyn Fn(SocketAddr) + Sync), how_many: u64) {
             });
         }
         let first = scope.spawn(|| join_all(all));
-        // Rank 1 comes when the flood has been on for a while, and goes on.
+        // Rank 1 comes when the flood has been on for a while, and continues.
         while count.load(Ordering::Relaxed) < how_many {
             assert!(
                 begin.elapsed() < Duration::from_secs(15),
@@ -82,7 +82,8 @@ fn port_scanners_that_leave_at_once() {
     start_among(&|address| drop(connect(address)), 500);
 }
 
-/// They hold their connection and say nothing: when the room is full, the oldest of them has to go.
+/// They hold their connection and say nothing: when the table is full, the oldest of them has to
+/// go.
 #[test]
 fn those_who_connect_and_say_nothing() {
     let held = std::sync::Mutex::new(std::collections::VecDeque::new());
@@ -109,8 +110,8 @@ fn slow_ones_and_those_with_a_right_beginning_and_too_much_after_it() {
     start_among(&slow, 100);
 }
 
-/// A rank of a job of two without a secret, as this user or as nobody; `None` where it cannot be
-/// started.
+/// A rank of a job of two without a secret, as this user or as an unprivileged one; `None` where it
+/// cannot be started.
 fn without_secret(rank: usize, port: u16, as_nobody: bool) -> Option<Child> {
     let mut command = Command::new(rank_program());
     command.args(["--steps", "3", "--rendezvous-ms", "5000"]).env_clear();
@@ -185,7 +186,7 @@ fn rank_0_does_not_hear_another_users_proof() {
     };
     let claims = Claims { rank: 1, world_size: 99, ..Claims::default() };
     let refused = dial.connect(&mut |_| Ok(claims.clone()), &|| Ok(()));
-    assert!(refused.is_err(), "root is another user than nobody");
+    assert!(refused.is_err(), "root is another user than the one without privileges");
     let (code, text) = end_of(rank_0);
     assert!(code == Some(3) && text.contains("rank 1 of 2 did not come within"), "{code:?} {text}");
     assert!(text.contains("of another user: a job of several users needs a secret"), "{text}");

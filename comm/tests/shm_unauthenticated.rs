@@ -1,4 +1,4 @@
-//! Who gets the memory of a node: its ranks, after they have proven themselves, and nobody else.
+//! Who gets the memory of a node: its ranks, after they have proven themselves, and no one else.
 
 use crate::tcp_support;
 use headlong_comm::transport::Transport as _;
@@ -78,7 +78,7 @@ fn a_host_of_another_process_or_without_the_secret_is_not_believed() {
         assert!(text.contains("has not handed out the memory"), "{text}");
     });
     drop(host);
-    offers[0].socket = Ok("headlong-nobody-is-here".into());
+    offers[0].socket = Ok("headlong-none-is-here".into());
     let text = refused(&offers);
     assert!(text.contains("cannot reach the socket of rank 0"), "{text}");
     assert!(text.contains("different containers or network namespaces"), "{text}");
@@ -109,7 +109,7 @@ fn a_socket_whose_queue_is_full_is_given_up() {
     offers[0].socket = Ok(name);
     let begin = Instant::now();
     let table = Table::new(&ranks[1], &offers);
-    let text = table.meet(table.approach(None)).err().expect("nobody takes it in");
+    let text = table.meet(table.approach(None)).err().expect("no one takes it in");
     assert!(text.contains("cannot reach the socket of rank 0"), "{text}");
     assert!(begin.elapsed() < Duration::from_secs(9), "{:?}", begin.elapsed());
 }

@@ -158,7 +158,7 @@ fn a_rank_that_is_alive_but_never_comes_is_named_after_the_deadline(way: Way) {
     let wait_for = |transport: &dyn Transport, from: usize| {
         let mut bytes = [0; 8];
         let mut incoming = [Incoming { from: Rank(from), bytes: &mut bytes }];
-        transport.exchange(&step(4), &[], &mut incoming).expect_err("nobody sends")
+        transport.exchange(&step(4), &[], &mut incoming).expect_err("no one sends")
     };
     thread::scope(|scope| {
         let wait_for = &wait_for;

@@ -1,8 +1,8 @@
 //! Two nodes in one machine: network namespaces joined by a pair of virtual cables, with delay and
 //! loss where the kernel has netem, and a partition in the middle of a job.
 //!
-//! It needs `unshare`, `nsenter` and `ip`, and a kernel that gives user namespaces to whoever asks;
-//! else it says what is missing.
+//! It needs `unshare`, `nsenter` and `ip`, and a kernel that gives user namespaces to anyone who
+//! asks; else it says what is missing.
 
 use crate::tcp_support::rank_program;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -90,7 +90,7 @@ impl Nodes {
         })
     }
 
-    /// Nothing passes any more, in both directions, and nobody is told.
+    /// Nothing passes any more, in both directions, and no rank learns of it.
     fn part(&self) {
         if self.netem("loss 100%").is_err() {
             self.0[1].run("ip link set cable1 down").expect("a cable that is there can be pulled");

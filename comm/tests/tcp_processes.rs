@@ -254,7 +254,7 @@ fn mid_step(way: Way, victim: usize, signal: Signal, words: &str, rest: &[&str])
     (0..3).for_each(|rank| job.wait_for(rank, "step 5"));
     let mut drains = Vec::new();
     for process in job.processes.iter_mut().flatten() {
-        // Nobody may wait for a full pipe.
+        // No one may wait for a full pipe.
         let lines = std::mem::replace(&mut process.lines, BufReader::new(spare_stdout()));
         drains.push(std::thread::spawn(move || {
             drop(std::io::copy(&mut { lines }, &mut std::io::sink()))
@@ -350,7 +350,7 @@ fn ended_without_goodbye(way: Way) {
     job.assert_others_name(1, "left without a goodbye");
 }
 
-/// A second process with a rank of a running job is refused; the job goes on.
+/// A second process with a rank of a running job is refused; the job continues.
 fn a_duplicate_of_a_running_rank(way: Way) {
     let mut job = Job::start(way, 2, &["--steps", "40", "--step-ms", "20"]);
     job.wait_for(0, "step 2");

@@ -213,7 +213,7 @@ void pack(const Layout &layout, const void *data, bool along_rows, bool tf32, ui
     }
 }
 
-// Goes on with the chains of a tile of ROWS × COLS elements, `stride` apart from column to column.
+// Continues with the chains of a tile of ROWS × COLS elements, `stride` apart between columns.
 // The compiler fuses where the processor can.
 __attribute__((optimize("O3,fp-contract=fast"),
                target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))

@@ -128,7 +128,7 @@ const ErrorName* find_error(int code) {
   return nullptr;
 }
 
-// The attributes that programs ask for; the figures of an H200 but for the two multiprocessors,
+// The attributes that programs ask for; the figures of an H200 except for the two multiprocessors,
 // which keep grids small.
 int attribute(int which) {
   switch (which) {

@@ -31,7 +31,7 @@ constexpr unsigned char kFresh = 0xCD;  // what memory holds before anything is 
 
 [[maybe_unused]] size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-// A range of its own, which ends (as far as the alignment lets it) at a page that nobody may touch.
+// A range of its own, which ends (as far as the alignment lets it) at a page that no one may touch.
 int allocate(Address* out, size_t bytes, Device* device) {
   Driver& d = driver();
   if (!bytes) return kInvalidValue;

@@ -193,7 +193,7 @@ bool execute(Driver& d, Hold& hold, const Candidate& c, const Work& work, void* 
   Device& device = *c.stream->device;
   const bool woken = device.asleep == &work;
   if (device.sticky) {
-    // Nothing of a broken device runs; what waits for it goes on and finds the error.
+    // Nothing of a broken device runs; what waits for it continues and finds the error.
     if (woken) {
       (work.lane ? *work.lane->emulator : *device.emulator).drop();
       device.asleep = nullptr;

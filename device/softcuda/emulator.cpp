@@ -139,7 +139,7 @@ void describe(BlockState& b, Fiber* f, const char* why) {
 }
 [[noreturn]] void die(const char* why) { stop(719, why); }
 
-// The next thread that can run, or -1. In natural order the warp of the last thread goes on as long
+// The next thread that can run, or -1. In natural order the warp of the last thread runs on as long
 // as it can.
 int pick(BlockState& b, unsigned after, bool other_warp) {
   if (!b.ready_warps) return -1;
@@ -342,7 +342,7 @@ void spin() {
   give_way(true);
 }
 
-// The calling thread waits for something from outside. A grid of one block of which nobody else can
+// The calling thread waits for something from outside. A grid of one block of which no one else can
 // run leaves the host thread, which may be needed for what is waited for; Emulator::run comes back
 // here.
 void sleep() {
@@ -402,7 +402,7 @@ void prepare(BlockState& b) {
           tsan_forget(&b.tokens, sizeof b.tokens);)
 }
 
-// All stacks anew: after a launch that ended in the middle of its threads.
+// All stacks again: after a launch that ended in the middle of its threads.
 void reset_stacks(BlockState& b) {
   b.idle.clear();
   b.next_stack = 0;
@@ -437,7 +437,7 @@ void run_block(BlockState& b) {
   IF_ASAN(__sanitizer_finish_switch_fiber(b.host_fake_stack, nullptr, nullptr);)
 }
 
-// Goes on with the block whose thread sleeps.
+// Continues with the block whose thread sleeps.
 void wake_block(BlockState& b) {
   Fiber* f = b.asleep;
   b.asleep = nullptr;

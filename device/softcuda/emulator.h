@@ -26,7 +26,7 @@ class Emulator {
   ~Emulator();
   // Returns 0, CUDA_ERROR_ILLEGAL_ADDRESS or CUDA_ERROR_LAUNCH_FAILED, in which cases stderr has
   // the reason; kAsleep when the only block of the grid sleeps until something outside of it
-  // happens: the next call must be with the same grid and goes on.
+  // happens: the next call must be with the same grid and continues.
   int run(const Grid& grid);
   static constexpr int kAsleep = -1;
   // Forgets a grid that sleeps.

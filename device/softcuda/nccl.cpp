@@ -294,7 +294,7 @@ int arrive(Comm** made, int ranks, Id id, int rank, bool blocking) {
     seat.process = getpid();
     seat.device = device;
     seat.arrived = 2;
-    // The last to come closes the door, and looks whether two ranks share a device, which NCCL
+    // The last to come closes the meeting, and looks whether two ranks share a device, which NCCL
     // refuses.
     if (shared->num_arrived.fetch_add(1) + 1 == ranks) {
         unlink(id.path);
@@ -335,7 +335,7 @@ int wait_for_ranks(Comm* comm) {
     return state_of(comm);
 }
 
-// Where a rank is another process, nobody here notices what it moves, or that it has ended: a
+// Where a rank is another process, no one here notices what it moves, or that it has ended: a
 // thread looks.
 void watch(Comm* comm) {
     std::thread([comm] {

@@ -1,6 +1,6 @@
 //! What can go wrong below the ops.
 
-/// Errors of the ground floor.
+/// Errors of the base crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -122,5 +122,5 @@ impl DeviceError {
     }
 }
 
-/// Result of the ground floor.
+/// Result of the base crate.
 pub type Result<T> = std::result::Result<T, DeviceError>;

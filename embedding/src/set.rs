@@ -37,7 +37,7 @@ pub struct SetOptions<'a> {
 
 /// The tables of one rank: their memory, and the ops over all of them at once.
 ///
-/// Everything is taken by [`Self::new`]; afterwards no method allocates, but for errors and for
+/// Everything is taken by [`Self::new`]; afterwards no method allocates, except for errors and for
 /// what tables of other authors do. Methods take `&self`, so that lanes can share a set: rows lie
 /// in arena slots whose guards check that nothing is read while it is written, and panic with the
 /// slot's name where the schedule misses a wait.

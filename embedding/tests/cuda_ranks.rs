@@ -74,7 +74,7 @@ mod cuda_tests {
                 set.set_device_step(step.ptr());
                 let len = set.max_asked_elements();
                 assert_eq!(len, partition.num_owners() * set.slot_elements());
-                // What nobody wrote must not be read: it would show.
+                // What no one wrote must not be read: it would show.
                 let slots = || matrix_on(stream, 1, len, &vec![f32::NAN; len]);
                 let frequent = set.frequent_len().max(1);
                 let frequent = matrix_on(stream, 1, frequent, &vec![f32::NAN; frequent]);

@@ -159,7 +159,7 @@ fn the_least_used_rows_go_first_and_those_in_use_stay() {
         "rows of the present step stay; what finds no room is not stored"
     );
     let untrained = Table::new(&spec(3, 2, &[])).lookup(&[1, 5]);
-    assert_eq!(table.lookup(&[1, 5]), untrained, "an evicted id starts anew");
+    assert_eq!(table.lookup(&[1, 5]), untrained, "an evicted id starts again");
 }
 
 /// Shards by id, as owners hold them: with room for all, together they are the table of one owner.

@@ -99,7 +99,7 @@ fn check_backward(
     let block = oracle.all_reduce(bags, d_vectors);
     assert_eq!(bits(&traffic.frequent), bits(&block), "all-reduce");
     for rank in 0..num_ranks {
-        oracle.update_infrequent(Owner(rank), bags, d_vectors, step);
+        oracle.update_owned(Owner(rank), bags, d_vectors, step);
         oracle.update_frequent(rank, &block, step);
     }
 }

@@ -134,7 +134,7 @@ fn rows_move_to_another_partition() {
     }
 }
 
-/// All weights of a table, by whoever holds them.
+/// All weights of a table, whichever rank holds them.
 fn weights_of(sets: &[HybridSet], table: usize) -> Vec<f32> {
     let spec = &sets[0].specs()[table];
     let mut weights = vec![f32::NAN; spec.rows as usize * spec.dim];

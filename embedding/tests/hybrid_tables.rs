@@ -42,7 +42,7 @@ fn of_kind(kind: &str, spec: TableSpec) -> TableSpec {
 #[test]
 fn tables_that_hide_their_rows() {
     let mean = TableSpec { pooling: Pooling::Mean, ..TableSpec::new("c", 40, 33) };
-    // Beside a dense one, as positions in the buffers must not depend on the kind.
+    // Next to a dense one, as positions in the buffers must not depend on the kind.
     let specs = [
         of_kind("hidden", TableSpec::new("a", 30, 16)),
         TableSpec::new("b", 500, 20),

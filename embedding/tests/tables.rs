@@ -124,7 +124,7 @@ impl EmbeddingTable for Forgetful {
 }
 
 #[test]
-#[should_panic(expected = "a loaded table goes on differently")]
+#[should_panic(expected = "a loaded table continues differently")]
 fn the_suite_finds_a_table_that_forgets_its_state() {
     let kind = |spec: &TableSpec, env: &TableEnv| {
         let shy = Shy(Registry::default().kind(spec)?.build(spec, env)?);

@@ -12,7 +12,7 @@ pub enum MlpError {
         /// Its name.
         optimizer: &'static str,
     },
-    /// The ground floor refused.
+    /// The base crate refused.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }

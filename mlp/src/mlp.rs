@@ -250,7 +250,7 @@ impl Mlp {
     /// Of each layer first the data gradient, which the layer below waits for, then the weight
     /// gradient. The ReLU of the layer below is applied in the data gradient's pass. Where the
     /// stream has a side stream, weight gradients run there, each as soon as its gradient is there;
-    /// the stream goes on when all of them are done.
+    /// the stream continues when all of them are done.
     pub fn backward(&self, stream: &Stream, args: &MlpBackwardArgs<'_>) {
         let side_stream = self.side_stream.begin(stream, self.layers.len());
         // The last forward pass has rounded the input.

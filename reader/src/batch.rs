@@ -128,7 +128,7 @@ impl BatchBuilder {
         self.filled += count;
     }
 
-    /// Gives the batch out, cut to what it holds, and goes on with the buffers of `spare`.
+    /// Gives the batch out, cut to what it holds, and continues with the buffers of `spare`.
     pub fn finish(&mut self, position: Position, spare: Batch) -> Batch {
         if self.filled < self.batch_size {
             self.resize(self.filled);

@@ -140,7 +140,7 @@ pub enum ReaderError {
     },
     /// A resume position does not fit the files.
     #[error(
-        "cannot continue in {} at line {line} (byte {byte}): {reason}; a run goes on only in \
+        "cannot continue in {} at line {line} (byte {byte}): {reason}; a run continues only in \
          files that are to that place as it has read them",
         file.display()
     )]

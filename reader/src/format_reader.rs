@@ -179,7 +179,7 @@ fn check(schema: &DataSchema, options: &FormatOptions) -> Result<Option<DenseFun
         }
         DenseKind::Transformed(done) => refuse(format!(
             "the dense numbers of the data have gone through {done}, the model expects {}: set \
-             data.dense_transform or make the data anew from its integers",
+             data.dense_transform or make the data again from its integers",
             options.dense_transform
         )),
     }
@@ -267,7 +267,7 @@ impl Assemble {
             Err(Stop::Dropped) => return,
             Err(Stop::Failed(error)) => Err(error),
         };
-        // Nobody may be there to hear it.
+        // No one may be there to hear it.
         let _ = self.output.send(last);
     }
 
@@ -282,7 +282,7 @@ impl Assemble {
         Ok(())
     }
 
-    /// An epoch of samples that nobody has counted, from front to back.
+    /// An epoch of samples that no one has counted, from front to back.
     fn read_to_the_end(&mut self) -> Result<(), Stop> {
         let size = self.options.batch_size as u64;
         let mut stream =

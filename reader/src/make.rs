@@ -2,7 +2,7 @@
 //!
 //! Ids are counted in memory up to a limit; when it is reached, and at the end of every file, the
 //! counts go to disk as a sorted run, and at the end all runs are merged. A finished file's runs
-//! are recorded, so that after a crash the next call goes on at the file in which it happened.
+//! are recorded, so that after a crash the next call continues at the file in which it happened.
 //! Counts add up, so none of this shows in the result.
 
 mod state;

@@ -63,7 +63,7 @@ pub fn recycle<T>(capacity: usize) -> (Returns<T>, Spares<T>) {
 }
 
 impl<T> Returns<T> {
-    /// Gives a buffer back; it is freed if enough are waiting or nobody takes any more.
+    /// Gives a buffer back; it is freed if enough are waiting or no one takes any more.
     pub fn give(&self, buffer: T) {
         let _ = self.sender.try_send(buffer);
     }

@@ -15,7 +15,7 @@ use crate::transform::{DenseFunction, DenseTransform};
 use crate::{Progress, Reader};
 
 /// The samples of some files, as numbers but not yet mapped to rows, so that a mapping that learns
-/// meanwhile can be applied anew each time. Takes about 165 bytes a sample of Criteo's.
+/// meanwhile can be applied again each time. Takes about 165 bytes a sample of Criteo's.
 #[derive(Debug)]
 pub struct ResidentData {
     schema: Schema,

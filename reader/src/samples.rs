@@ -249,7 +249,7 @@ pub struct Samples {
     /// Dense numbers.
     pub dense: DenseValues,
     /// For each dense column, how many of these samples had no number where the numbers cannot say
-    /// so: they are transformed, and what was missing counts as 0. Said by whoever reads a file,
+    /// so: they are transformed, and what was missing counts as 0. Said by the reader of a file,
     /// not carried on.
     pub dense_missing: Vec<u64>,
     /// Ids of each categorical column.

@@ -1,4 +1,4 @@
-//! Synthetic data in Criteo's text format, with a planted truth, for demonstrations and tests.
+//! Synthetic data in Criteo's text format, with a ground-truth model, for demonstrations and tests.
 //!
 //! Rows are what the real files have: a label, 13 heavy-tailed integers, 26 categories of eight
 //! hexadecimal digits with the real columns' numbers of distinct values scaled down, Zipf-like
@@ -148,7 +148,7 @@ pub enum SyntheticEvent {
     Rows(SyntheticProgress),
 }
 
-/// Data that nobody replaces as long as this value lives.
+/// Data that no one replaces as long as this value lives.
 #[derive(Debug)]
 pub struct SyntheticData {
     /// What it is.
@@ -216,7 +216,7 @@ pub fn obtain(
     Err(ReaderError::Invalid { message })
 }
 
-/// As [`obtain`], for data that nobody else will replace: the lock is given up.
+/// As [`obtain`], for data that no one else will replace: the lock is given up.
 ///
 /// # Errors
 /// As [`obtain`].

@@ -1,5 +1,5 @@
-//! The real rows beside the project, where they are: counts, click rates, missing shares and ranges
-//! as their README states them. The rows themselves are never part of the project.
+//! The real rows next to the project, where they are: counts, click rates, missing shares and
+//! ranges as their README states them. The rows themselves are never part of the project.
 
 #[cfg(test)]
 mod tests {

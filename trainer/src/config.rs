@@ -86,7 +86,7 @@ pub struct Config {
     /// How the run uses the machine. Nothing here changes a result, except `ranks` where
     /// `train.sum_blocks` is unset.
     pub run: RunConfig,
-    /// How ranks exchange what the tables need. Changes no result, but for `compress`.
+    /// How ranks exchange what the tables need. Changes no result, except for `compress`.
     pub comm: CommConfig,
     /// Which rows are replicated. Changes no result.
     pub hybrid: HybridConfig,
@@ -192,13 +192,13 @@ pub enum TableDtype {
     /// IEEE single precision.
     #[default]
     F32,
-    /// bfloat16, rounded by chance at each update, so that small steps are not lost.
+    /// bfloat16, rounded stochastically at each update, so that small steps are not lost.
     Bf16,
     /// Half precision, rounded to nearest (CUDA devices).
     F16,
 }
 
-/// The synthetic data set: Criteo's format, a planted truth, the same rows for the same seed.
+/// The synthetic data set: Criteo's format, a ground-truth model, the same rows for the same seed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SyntheticConfig {
@@ -449,7 +449,7 @@ impl From<Hybrid> for String {
 pub enum ScheduleChoice {
     /// All stages on one lane, in program order.
     Serial,
-    /// Lanes run beside each other: on a CPU, exchanges under all that computes.
+    /// Lanes run next to each other: on a CPU, exchanges under all that computes.
     Overlapped,
     /// The overlapped iteration, captured once and replayed.
     Captured,

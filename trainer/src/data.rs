@@ -94,7 +94,7 @@ pub fn fingerprint(config: &Config, dictionary_checksum: Option<String>) -> Data
 }
 
 /// Opens the training files at `start`, with ids as they were there. Batches are cut to `slice`
-/// where the format allows: not Criteo's text, of which nobody knows where a sample begins, nor
+/// where the format allows: not Criteo's text, of which no one knows where a sample begins, nor
 /// Parquet.
 ///
 /// # Errors
@@ -269,7 +269,7 @@ fn is_streamed(config: &Config, files: &[DataFile]) -> Result<bool> {
     Ok(plain && format_of(config, files)? == Format::Criteo)
 }
 
-/// How the place of a run is counted: what a run that goes on must not change.
+/// How the place of a run is counted: what a run that continues must not change.
 ///
 /// # Errors
 /// As [`format_of`].

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of a lower room or of a library, kept as the cause.
+/// An error of a lower crate or of a library, kept as the cause.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// What can go wrong in a run. [`Error::exit_code`] says how the program ends.
@@ -128,12 +128,12 @@ pub enum Error {
     /// A checkpoint that cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A failure of a lower room.
+    /// A failure of a lower crate.
     #[error("{context}")]
     Failed {
         /// What was being done.
         context: String,
-        /// The room's error.
+        /// The crate's error.
         source: Cause,
     },
     /// Communication between ranks failed.
@@ -168,7 +168,7 @@ pub enum Error {
     /// A bench was slower than its baseline.
     #[error("slower than the baseline: {0}")]
     SlowerThanBaseline(String),
-    /// Nothing of what was asked for is there: a device, a library, a network card.
+    /// Nothing of what was asked for is there: a device, a library, a NIC.
     #[error("skipped: {0}")]
     Skipped(String),
     /// A command has taken longer than it was given.
@@ -229,15 +229,15 @@ impl Error {
         Self::Contradiction { first: first.into(), second: second.into(), reason: reason.into() }
     }
 
-    /// Wraps an error of a lower room: `result.map_err(Error::failed("reading the training
+    /// Wraps an error of a lower crate: `result.map_err(Error::failed("reading the training
     /// data"))`.
     pub fn failed<E: Into<Cause>>(context: impl Into<String>) -> impl FnOnce(E) -> Self {
         let context = context.into();
         move |source| Self::Failed { context, source: source.into() }
     }
 
-    /// Wraps an error of communication; a setting that cannot be used is wrong usage, whoever has
-    /// found it.
+    /// Wraps an error of communication; a setting that cannot be used is wrong usage, whichever
+    /// rank has found it.
     pub fn communication(context: impl Into<String>) -> impl FnOnce(CommError) -> Self {
         let context = context.into();
         move |error| match error {

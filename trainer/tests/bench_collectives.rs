@@ -230,7 +230,7 @@ fn a_slower_run_ends_with_4_and_a_strange_baseline_with_2() {
     let (before, slow, plot) = (path("before.json"), path("slow.json"), path("plot.svg"));
     let case = ["all_reduce", "-b", "1K", "-e", "4K", "-n", "50"];
     succeeds(&[&case[..], &["--json-file", &before, "--plot", &plot]].concat());
-    // Baselines as nobody can miss it, however busy the machine is, and as nobody can reach it.
+    // Baselines as no one can miss it, however busy the machine is, and as no one can reach it.
     let text = std::fs::read_to_string(&before).expect("a file");
     let with_medians = |p50_us: f64, file: &str| {
         let mut document: Value = serde_json::from_str(&text).expect("JSON");
@@ -257,7 +257,7 @@ fn a_slower_run_ends_with_4_and_a_strange_baseline_with_2() {
 
 #[test]
 fn a_backend_that_is_not_there_is_skipped_with_its_reason() {
-    // Nobody has a card of the kind, a hundred devices, or a library in an empty folder.
+    // No one has a NIC of the kind, a hundred devices, or a library in an empty folder.
     let folder = tempfile::tempdir().expect("a folder");
     let run = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headlong"));
@@ -269,9 +269,9 @@ fn a_backend_that_is_not_there_is_skipped_with_its_reason() {
     let errors = String::from_utf8_lossy(&alone.stderr);
     assert_eq!(alone.status.code(), Some(77), "{errors}");
     assert!(errors.contains("peer: ") && errors.contains("nccl: "), "{errors}");
-    let beside = run(&[&case[..], &["--backend", "peer,local"]].concat());
-    assert_eq!(beside.status.code(), Some(0));
-    assert!(String::from_utf8_lossy(&beside.stdout).contains("# peer: skipped: "));
+    let both = run(&[&case[..], &["--backend", "peer,local"]].concat());
+    assert_eq!(both.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&both.stdout).contains("# peer: skipped: "));
 }
 
 #[test]
@@ -481,7 +481,7 @@ fn verbs_go_back_and_forth_as_perftest_counts_them() {
         ("read", "whole"),
         ("atomic", "whole"),
     ] {
-        let case = ["p2p", verb, "--card", "fake", "-b", "8", "-e", "4K", "-f", "8", "-n", "100"];
+        let case = ["p2p", verb, "--nic", "fake", "-b", "8", "-e", "4K", "-f", "8", "-n", "100"];
         let document = document(&case);
         assert!(
             document["meaning"].as_str().is_some_and(|text| text.contains(meaning)),
@@ -501,7 +501,7 @@ fn verbs_go_back_and_forth_as_perftest_counts_them() {
         assert!(text.contains("times mean nothing") && text.contains("t_typical(us)"), "{text}");
     }
     // Writes are of whole words: 2, 4 and 8 bytes are one size.
-    let document = document(&["p2p", "write", "--card", "fake", "-b", "2", "-e", "16", "-n", "10"]);
+    let document = document(&["p2p", "write", "--nic", "fake", "-b", "2", "-e", "16", "-n", "10"]);
     let sizes: Vec<_> = rows(&document).iter().map(|row| row["bytes"].as_u64()).collect();
     assert_eq!(sizes, [Some(8), Some(16)], "{document}");
 }

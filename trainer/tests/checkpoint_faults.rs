@@ -110,7 +110,7 @@ mod tests {
                         CheckpointDirectory::open(path, with_files(FaultyFiles::good())).unwrap();
                     check(path, step, &result, &context);
                     assert_eq!(leftovers(path), [] as [&str; 0], "{context}");
-                    // And the run goes on from there.
+                    // And the run resumes from there.
                     save(&directory, &Toy::new(3), 30).unwrap();
                     assert_eq!(loaded(path).1.bits(), Toy::new(3).bits(), "{context}");
                 });
@@ -190,7 +190,7 @@ mod tests {
         let refused = save(&directory, &large, 20).unwrap_err();
         assert!(matches!(refused, CheckpointError::NoSpace { free: Some(_), .. }), "{refused}");
         drop(directory);
-        // Whoever does not know how much is free meets the end of the disk while writing.
+        // Anyone who does not know how much is free meets the end of the disk while writing.
         let directory = CheckpointDirectory::open(&path, with_files(FaultyFiles::good())).unwrap();
         let refused = save(&directory, &large, 20).unwrap_err();
         assert!(matches!(refused, CheckpointError::NoSpace { free: None, .. }), "{refused}");

@@ -248,7 +248,7 @@ mod tests {
         disk.set(true, false);
         assert_eq!(directory.finish(), [] as [&str; 0]);
         assert!(!(1..=3).any(|step| aside(step).exists()));
-        // One that cannot be removed is told of, and goes at the next start.
+        // One that cannot be removed is reported, and goes at the next start.
         disk.set(true, true);
         directory.save(&snapshot(&toy, 5)).unwrap();
         let warnings = directory.finish();

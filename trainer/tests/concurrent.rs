@@ -171,7 +171,7 @@ const CASES: [Case; 11] = [
     },
 ];
 
-/// What a process that nobody disturbs ends with.
+/// What a process that no one disturbs ends with.
 struct Alone {
     results: [Vec<u8>; 2],
     took: Duration,

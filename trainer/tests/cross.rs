@@ -96,7 +96,7 @@ fn ranks_nodes_and_schedules_change_no_bit() {
     }
 }
 
-/// Micro-batches add up to the step over the whole batch, but for rounding.
+/// Micro-batches add up to the step over the whole batch, except for rounding.
 #[test]
 fn accumulated_micro_batches_are_one_batch() {
     let of = |accumulate| {

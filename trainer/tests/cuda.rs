@@ -97,7 +97,7 @@ fn batches_that_were_not_planned_for_change_no_bit() {
     assert_eq!(of(ScheduleChoice::Serial), of(ScheduleChoice::Captured));
 }
 
-/// What a kernel flags reaches the user: counts stay on the devices, so nobody can refuse the batch
+/// What a kernel flags reaches the user: counts stay on the devices, so no one can refuse the batch
 /// before it runs.
 #[test]
 fn more_rows_for_one_owner_than_a_slot_holds_end_the_run_with_the_tables_name() {
@@ -222,8 +222,8 @@ fn run_and_move(
     Outcome { losses, digest: weights_digest(&group).unwrap(), predictions }
 }
 
-/// Four ranks on two nodes, whose devices drive the cards of `fabric`.
-fn over_cards(fabric: &Arc<Fabric>) -> (Config, Vec<Communicator>) {
+/// Four ranks on two nodes, whose devices drive the NICs of `fabric`.
+fn over_nics(fabric: &Arc<Fabric>) -> (Config, Vec<Communicator>) {
     let mut config = config(DeviceChoice::Cuda, ScheduleChoice::Captured, "rowwise_adagrad", 1);
     (config.run.ranks, config.comm.ranks_per_node) = (4, 2);
     config.comm.exchange = ExchangeChoice::Hierarchical;
@@ -240,22 +240,22 @@ fn over_cards(fabric: &Arc<Fabric>) -> (Config, Vec<Communicator>) {
 }
 
 #[test]
-fn a_captured_step_that_drives_network_cards_changes_no_bit_and_is_one_launch() {
+fn a_captured_step_that_drives_nics_changes_no_bit_and_is_one_launch() {
     if device().is_none() || CudaDevice::count().unwrap() < 4 {
         println!("skipped, because there are no four devices");
         return;
     }
     let fabric = Fabric::rails(5, NetworkModel::ROUGH, 2, 2);
-    let (config, communicators) = over_cards(&fabric);
-    let by_cards = run_among(&config, Some(communicators));
+    let (config, communicators) = over_nics(&fabric);
+    let by_nics = run_among(&config, Some(communicators));
     let mut flat = config.clone();
     (flat.comm.exchange, flat.comm.ranks_per_node) = (ExchangeChoice::Flat, 0);
     let in_memory = run(&flat);
-    assert_eq!(in_memory.losses, by_cards.losses, "losses");
-    assert_eq!(in_memory.digest, by_cards.digest, "weights and states");
-    assert_eq!(in_memory.predictions, by_cards.predictions, "predictions");
+    assert_eq!(in_memory.losses, by_nics.losses, "losses");
+    assert_eq!(in_memory.digest, by_nics.digest, "weights and states");
+    assert_eq!(in_memory.predictions, by_nics.predictions, "predictions");
 
-    let (_, communicators) = over_cards(&fabric);
+    let (_, communicators) = over_nics(&fabric);
     let registry = Registry::default();
     let options = RankGroupOptions {
         communicators: Some(communicators),

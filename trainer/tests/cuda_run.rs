@@ -1,5 +1,5 @@
 //! Whole runs of the built program on a CUDA device. What only a software device can show (its
-//! memory limit, faults that it is told to make, calls that it counts) is skipped on a GPU, with a
+//! memory limit, faults that it makes on request, calls that it counts) is skipped on a GPU, with a
 //! line.
 
 #![cfg(test)]
@@ -325,8 +325,8 @@ fn ranks_that_evaluate_on_devices_find_the_metrics_of_a_stopped_evaluation() {
         let stopped = train.clone().with(&["--set", "eval.asynchronous=false"]);
         let expected = outcome(&format!("stopped-{ranks}"), stopped);
         assert_eq!(expected.1.len(), 2, "{expected:?}");
-        let beside = train.with(&["--eval-ranks", "1"]);
-        assert_eq!(outcome(&format!("beside-{ranks}"), beside), expected, "{ranks} ranks");
+        let on_ranks = train.with(&["--eval-ranks", "1"]);
+        assert_eq!(outcome(&format!("on_ranks-{ranks}"), on_ranks), expected, "{ranks} ranks");
     }
 }
 

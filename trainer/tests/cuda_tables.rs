@@ -4,7 +4,7 @@
 #![cfg(test)]
 
 #[path = "../../embedding/tests/common/quotient_remainder.rs"]
-#[allow(dead_code, reason = "its layout is compared in its own room")]
+#[allow(dead_code, reason = "its layout is compared in its own crate")]
 mod quotient_remainder;
 
 use headlong::config::{Config, DeviceChoice, ScheduleChoice, TableRows};

@@ -40,7 +40,7 @@ fn names(values: &[&Value]) -> BTreeSet<String> {
     values.iter().map(|value| value["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// Rules of `batch/v1` on how a Job goes on after a failure.
+/// Rules of `batch/v1` on how a Job continues after a failure.
 #[test]
 fn the_job_keeps_the_rules_of_its_api() {
     let (service, job) = manifests();

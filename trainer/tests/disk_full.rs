@@ -45,7 +45,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// `eval` of the newest checkpoint must work, and nothing may lie beside the checkpoints.
+/// `eval` of the newest checkpoint must work, and nothing may lie next to the checkpoints.
 fn intact(place: &Place, checkpoints: &Path, expected: &[u64]) {
     assert_eq!(steps(checkpoints), expected);
     assert!(names(checkpoints).iter().all(|name| name == ".lock" || name.starts_with("step-")));

@@ -1,4 +1,4 @@
-//! Evaluation beside training: the same metrics, the same weights, the same end as where training
+//! Evaluation during training: the same metrics, the same weights, the same end as where training
 //! waits for it.
 
 #![cfg(test)]
@@ -114,8 +114,8 @@ fn a_stop_at_the_target_names_the_step_that_was_evaluated() {
     assert_eq!(digests.len(), 1, "the weights behind a stop depend on the ranks");
 }
 
-/// A checkpoint between an evaluation and the step at which its metrics are looked at: whoever goes
-/// on from it has heard of the evaluation, and stops where the run that was never interrupted
+/// A checkpoint between an evaluation and the step at which its metrics are looked at: a run that
+/// resumes from it has heard of the evaluation, and stops where the run that was never interrupted
 /// stops.
 #[test]
 fn a_checkpoint_loses_no_evaluation() {
@@ -169,8 +169,8 @@ fn with_eval_ranks(train: &Run, count: &str) -> Run {
     train.clone().with(&["--eval-ranks", count])
 }
 
-/// Whoever evaluates and whoever trains: the metrics are those of an evaluation that training waits
-/// for, and the weights never notice.
+/// Ranks that evaluate and ranks that train: the metrics are those of an evaluation that training
+/// waits for, and the weights never notice.
 #[test]
 fn ranks_of_their_own_find_the_metrics_of_a_stopped_evaluation() {
     let place = Place::new("rows.txt");
@@ -346,26 +346,26 @@ const DENSE_EVALUATIONS: f64 = 10.0;
 const WITHOUT: [&str; 2] = ["--set", "eval.every=0"];
 
 /// The share of a run's time that evaluations cost beyond their own arithmetic, on the same cores:
-/// the seconds of one with evaluations beside training, less those of one without, and less the
+/// the seconds of one with evaluations during training, less those of one without, and less the
 /// evaluations of one that waits for them.
 fn cost_beyond_arithmetic(name: &str, case: &[&str], evaluations: f64) -> f64 {
     // The run without evaluates once, at its end.
-    let [without, stopped, beside] =
+    let [without, stopped, on_ranks] =
         least_seconds(case, [&WITHOUT, &["--set", "eval.asynchronous=false"], &[]]);
     let arithmetic = stopped[1] + stopped[2];
-    let cost = beside[0] - (without[0] - without[2]) - arithmetic;
+    let cost = on_ranks[0] - (without[0] - without[2]) - arithmetic;
     println!(
-        "{name}: without {:.2} s, stopped {:.2} s ({arithmetic:.3} s of it evaluating), beside \
+        "{name}: without {:.2} s, stopped {:.2} s ({arithmetic:.3} s of it evaluating), next to \
          training {:.2} s ({:.3} s of it standing still): {:.2} % beyond the evaluations' own \
          arithmetic, {:.1} ms an evaluation",
         without[0],
         stopped[0],
-        beside[0],
-        beside[1] + beside[2],
-        100.0 * cost / beside[0],
+        on_ranks[0],
+        on_ranks[1] + on_ranks[2],
+        100.0 * cost / on_ranks[0],
         1e3 * cost / evaluations
     );
-    cost / beside[0]
+    cost / on_ranks[0]
 }
 
 #[test]
@@ -381,18 +381,18 @@ fn soak_evaluation_cost() {
 /// longer, with what the two take from each other's memory.
 fn lost_to_eval_ranks(name: &str, case: &[&str], evaluations: f64) -> [f64; 2] {
     let without = [&["--threads", "1"][..], &WITHOUT].concat();
-    let [without, beside] =
+    let [without, on_ranks] =
         least_seconds(case, [&without, &["--threads", "2", "--eval-ranks", "1"]]);
     // The evaluation of the last weights is waited for, with and without.
-    let [alone, evaluated] = [without, beside].map(|[all, _, last]| all - last);
-    let (stood, lost) = (beside[1] / evaluated, evaluated / alone - 1.0);
+    let [alone, evaluated] = [without, on_ranks].map(|[all, _, last]| all - last);
+    let (stood, lost) = (on_ranks[1] / evaluated, evaluated / alone - 1.0);
     println!(
-        "{name}: training alone {alone:.2} s, beside all evaluations but the last {evaluated:.2} \
+        "{name}: training alone {alone:.2} s, next to all evaluations but the last {evaluated:.2} \
          s: {:.2} % more, of which it stood still {:.3} s, {:.2} %, {:.1} ms a snapshot",
         100.0 * lost,
-        beside[1],
+        on_ranks[1],
         100.0 * stood,
-        1e3 * beside[1] / (evaluations - 1.0)
+        1e3 * on_ranks[1] / (evaluations - 1.0)
     );
     [stood, lost]
 }

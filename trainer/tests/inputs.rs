@@ -405,7 +405,7 @@ fn every_format_is_inspected() {
                 .for_each(|(found, text)| assert_eq!(found["distinct"], text["distinct"], "{to}"));
         }
     }
-    // A table that nobody has described yet: how many values does each column have?
+    // A table that no one has described yet: how many values does each column have?
     let file = place.path("films.csv");
     std::fs::write(&file, "film,watched,age\nx,1,7\ny,0,7.5\nx,1,\n").unwrap();
     let columns = inspect(&file, &[])["sparse"].clone();

@@ -1,6 +1,6 @@
 //! `kill -9` at any moment, also in the middle of a save, loses nothing but the steps since the
-//! last checkpoint: the run goes on with `--resume` and ends in the very same bits as a run that
-//! nobody disturbed.
+//! last checkpoint: the run continues with `--resume` and ends in the very same bits as a run that
+//! no one disturbed.
 
 #![cfg(test)]
 

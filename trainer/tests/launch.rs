@@ -1,4 +1,4 @@
-//! `headlong launch` on one machine: ranks find each other, one verdict names the culprit, nobody
+//! `headlong launch` on one machine: ranks find each other, one verdict names the culprit, no one
 //! is left behind.
 
 #![cfg(test)]
@@ -153,7 +153,7 @@ fn a_killed_rank_is_named_and_the_others_end() {
     assert!(!children.iter().any(|pid| is_alive(*pid)));
 }
 
-/// A rank that is stopped for longer than others wait for its signs of life, and then goes on: it
+/// A rank that is stopped for longer than others wait for its signs of life, and then continues: it
 /// ends like a victim, and may say itself that another is gone.
 fn stopped_for_a_while(victim: usize) {
     let (launcher, children) = running(2);
@@ -167,7 +167,7 @@ fn stopped_for_a_while(victim: usize) {
     let last = errors.lines().last().unwrap_or_default();
     let words = format!("error: rank {victim} was lost: {lost}");
     assert!(last.starts_with(&words), "{errors}");
-    let victims = format!("; rank {} then had nobody to talk to", 1 - victim);
+    let victims = format!("; rank {} then had no one to talk to", 1 - victim);
     assert!(last.ends_with(&victims), "{errors}");
 }
 

@@ -1,5 +1,5 @@
 //! A rank of a training job of two processes is killed or stopped while a checkpoint is written:
-//! the job ends within seconds, names it, leaves whole checkpoints and no process, and goes on from
+//! the job ends within seconds, names it, leaves whole checkpoints and no process, and resumes from
 //! there to the same weights.
 
 #![cfg(test)]

@@ -167,8 +167,8 @@ fn a_job_that_anybody_may_join_says_so() {
     });
     assert_eq!((first.code, second.code), (Some(0), Some(0)), "{}{}", first.text, second.text);
     let words = format!(
-        "note: no secret is set, as asked for (--insecure): whoever can reach {address}:{port} can \
-         join"
+        "note: no secret is set, as asked for (--insecure): anyone who can reach \
+         {address}:{port} can join"
     );
     assert!(first.text.contains(&words), "{}", first.text);
 }

@@ -19,7 +19,7 @@ fn a_run_in_bf16_goes_on_bit_for_bit_and_its_weights_are_what_it_trained() {
     let parts = train.path("--checkpoint-dir", &checkpoints).path("--log-json", &log);
     let parts = parts.with(&["--set", "checkpoint.keep=1", "--set", "checkpoint.keep_best=false"]);
     parts.clone().with(&["--steps", "13"]).succeeds();
-    // Beside the checkpoint, so that it stays when the checkpoint goes.
+    // Next to the checkpoint, so that it stays when the checkpoint goes.
     Run::new("checkpoint").with(&["export"]).with(&[checkpoints.to_str().unwrap()]).succeeds();
     assert_eq!(parts.with(&["--steps", "30", "--resume"]).succeeds().digest(), whole);
     assert_eq!(steps(&checkpoints), [30]);

@@ -76,7 +76,7 @@ fn it_is_called_by_its_own_name() {
 }
 
 /// The same run as threads and as processes, wherever the table lies; what one number of ranks has
-/// saved, another goes on from.
+/// saved, another resumes from.
 #[test]
 fn rows_that_share_storage_train_in_several_processes() {
     let place = Place::new("rows.txt");
@@ -116,7 +116,7 @@ fn rows_that_share_storage_train_in_several_processes() {
         assert_eq!(
             resumed().succeeds().digest(),
             expected,
-            "{placement}: one rank goes on from two"
+            "{placement}: one rank resumes from two"
         );
         Run::new("checkpoint").with(&["verify", last.to_str().unwrap()]).succeeds();
     }

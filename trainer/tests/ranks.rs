@@ -190,7 +190,8 @@ fn any_number_of_ranks_with_eight_blocks() {
     }
 }
 
-/// Rows of bf16 are rounded by chance: by the same chance wherever they lie, whoever works on them.
+/// Rows of bf16 are rounded stochastically: with the same random bits wherever they lie and on any
+/// rank.
 #[test]
 fn rows_of_bf16_on_any_number_of_ranks() {
     for (seed, ranks) in [2, 4, 8, 4].into_iter().enumerate() {

@@ -98,7 +98,7 @@ fn a_transport_that_is_missing_ends_the_run_by_name() {
     run.launched(2).fails(2, &[lacks]);
 }
 
-/// Half-way other ids become frequent: the split is made anew at the next evaluation, and the
+/// Half-way other ids become frequent: the split is made again at the next evaluation, and the
 /// weights do not notice.
 #[test]
 fn rows_are_placed_anew_when_other_rows_become_frequent() {

@@ -44,7 +44,7 @@ fn a_signal_finishes_the_step_and_saves_and_the_run_goes_on_as_if_nothing_had_be
     }
 }
 
-/// What `nohup` has started goes on when its terminal closes.
+/// What `nohup` has started continues when its terminal closes.
 #[test]
 fn a_run_that_was_started_to_outlive_its_terminal_does() {
     let place = Place::new("rows.txt");
@@ -280,7 +280,7 @@ fn other_training_files_are_refused_unless_it_is_said_that_they_changed() {
     let copy = place.path("copy.txt");
     write(&copy, &text);
     resumed(&[&one, &copy]).succeeds();
-    // What is meant goes on, and the new files are those of the run from then on.
+    // What is meant continues, and the new files are those of the run from then on.
     let further = |files: &[&Path]| on(files).with(&["--resume", "--steps", "12"]);
     further(&[&one, &poison]).fails(2, &is_other);
     further(&[&one, &poison]).with(&["--data-changed"]).succeeds();

@@ -22,7 +22,7 @@ const SHORT: [&str; 11] = [
     "0.25",
 ];
 
-/// A run that ends when it is told to.
+/// A run that ends on request.
 const LONG: [&str; 9] = [
     "train",
     "--set",
@@ -215,8 +215,8 @@ fn the_plan_comes_after_the_datas_first_lines() {
     let place = Place::new("rows.txt");
     let passwd = place.path("passwd");
     std::fs::write(&passwd, "root:x:0:0:root:/root:/bin/bash\n").unwrap();
-    for beside in [None, Some(&place.train)] {
-        let files = beside.into_iter().chain([&passwd]);
+    for valid in [None, Some(&place.train)] {
+        let files = valid.into_iter().chain([&passwd]);
         let train =
             files.fold(place.train_without_data(), |train, file| train.path("--data", file));
         let ended = train.fails(1, &["passwd, line 1: expected 40 tab-separated columns"]);

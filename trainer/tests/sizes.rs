@@ -1,4 +1,4 @@
-//! Sizes that nobody would write: a plan and a run agree on each, and neither falls over.
+//! Sizes that no one would write: a plan and a run agree on each, and neither falls over.
 
 use crate::run_support::{Ended, Place};
 use clap::Parser as _;

@@ -87,7 +87,7 @@ fn hashed_tables_learn_and_go_on_in_the_same_bits() {
     assert_ne!(export.end().code, Some(0), "the original has no such tables");
 }
 
-/// With rows for all ids, ranks change nothing; what four ranks have saved, one goes on from.
+/// With rows for all ids, ranks change nothing; what four ranks have saved, one resumes from.
 #[test]
 fn owners_of_raw_ids_train_like_one() {
     let place = Place::new("rows.txt");

@@ -106,7 +106,7 @@ fn clicks_without_numbers_and_with_a_long_id_to_ignore_are_learned_and_predicted
     assert!(auc > 0.75, "{auc}");
     let expected = digest(&log);
 
-    // A run that stopped goes on bit for bit, and new rows without labels are predicted.
+    // A run that stopped continues bit for bit, and new rows without labels are predicted.
     let part = train("clicks.toml").with(&["--checkpoint-dir", "part"]);
     succeeds(&folder, &part.clone().with(&["--steps", "31"]));
     succeeds(&folder, &part.with(&["--resume", "--epochs", "3"]));

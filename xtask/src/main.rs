@@ -1,7 +1,7 @@
 //! `cargo xtask`: the project's own tools.
 //!
 //! - `cargo xtask ci`: everything a change has to pass, in one run;
-//! - `cargo xtask tidy`: the rules of the house that neither rustc nor clippy knows;
+//! - `cargo xtask tidy`: the rules of the workspace that neither rustc nor clippy knows;
 //! - `cargo xtask licences`: licences and sources of every dependency, against `deny.toml`;
 //! - `cargo xtask softcuda`: the software CUDA device, for tests without a GPU;
 //! - `cargo xtask kernels`: every CUDA kernel compiled for every architecture, without a GPU;
@@ -10,7 +10,7 @@
 //! - `cargo xtask bench-diff`: has anything become slower;
 //! - `cargo xtask soak`: the long tests, with their log kept.
 //!
-//! It imports no room of the workspace, so that it builds, and can complain, while they do not.
+//! It imports no crate of the workspace, so that it builds, and can complain, while they do not.
 
 mod bench_diff;
 mod ci;
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 const HELP: &str = "cargo xtask COMMAND
 
   ci [--list] [--only STEP]...   run every check (or the named steps), then print what each took
-  tidy                           rooms, sizes, unwrap, unsafe, environment, to-dos
+  tidy                           crates, sizes, unwrap, unsafe, environment, to-dos
   licences                       licences and sources of all dependencies, against deny.toml
   softcuda                       builds the software CUDA device into target/softcuda
   kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, \
@@ -40,7 +40,7 @@ const HELP: &str = "cargo xtask COMMAND
                                  --full: 10,000 steps in one, then two, log kept; --linked: \
                     against the crate `ibverbs`;
                                  --cuda: training on software devices whose captured step drives \
-                    the cards
+                    the NICs
   bench-diff [--keep | --peers PYTHON]
                                  instruction counts against the kept ones, AVX-512 against AVX2; \
                     --keep: keeps today's counts;

@@ -86,7 +86,7 @@ impl Drop for Watch {
 }
 
 /// Kills a process and all below it, as `/proc` knows them: what it started holds our pipes open,
-/// too. From the top: a parent whose child ends first goes on.
+/// too. From the top: a parent whose child ends first continues.
 fn end_with_descendants(id: u32) {
     let mut family = vec![id];
     let mut seen = 0;
@@ -221,7 +221,7 @@ mod tests {
         output.read_line(&mut line).unwrap();
         let _watch = Watch::over(&child, Duration::from_millis(50));
         assert!(!child.wait().unwrap().success());
-        // The end of the pipe: nobody below holds it any longer.
+        // The end of the pipe: no one below holds it any longer.
         assert_eq!(output.read_line(&mut line).unwrap(), 0);
         assert!(begun.elapsed() < Duration::from_secs(50));
     }

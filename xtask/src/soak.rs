@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: the tests too long for every push, with their output kept beside the bench
+//! `cargo xtask soak`: the tests too long for every push, with their output kept next to the bench
 //! results.
 
 use std::path::Path;

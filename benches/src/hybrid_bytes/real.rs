@@ -14,7 +14,7 @@ use headlong_reader::{Batch, CriteoTextReader, IdMapper, IdPolicy, Position, Rea
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Where the sample of Criteo's Kaggle rows lies, beside the project.
+/// Where the sample of Criteo's Kaggle rows lies, next to the project.
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz");
 
 /// Distinct values of C1 to C26 in the full Kaggle data, at most a million: rows of the tables that

@@ -22,7 +22,7 @@ const SHAPES: [(usize, usize); 3] = [(2, 1), (8, 1), (2, 4)];
 const STEPS: usize = 8;
 
 /// Trains with pure model parallelism, merged on ranks and on nodes, and as `auto` chooses, and
-/// sets prediction beside count.
+/// sets prediction next to count.
 pub(super) fn compare(real: &Real, smoke: bool, harness: &mut Harness) -> anyhow::Result<()> {
     println!(
         "{NAME}: bytes of all ranks in a step, dense gradients included: predicted, and counted by \

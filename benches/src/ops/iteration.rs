@@ -6,7 +6,7 @@ use headlong::commands::bench::shapes::Shape;
 use headlong::iteration::arithmetic::Arithmetic;
 use headlong::plan::advice;
 
-/// Runs `iteration/C1` and `iteration/C2`: samples per second, and the same in GFLOP/s beside the
+/// Runs `iteration/C1` and `iteration/C2`: samples per second, and the same in GFLOP/s next to the
 /// peak.
 ///
 /// # Errors

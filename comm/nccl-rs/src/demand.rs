@@ -171,7 +171,7 @@ mod tests {
         refused(&[("NCCL_COLLNET_ENABLE", "0")], "CollNet is required, but NCCL_COLLNET_ENABLE=0");
         refused(&[("NCCL_NET_PLUGIN", "none")], "NCCL_NET_PLUGIN=none keeps NCCL");
         refused(&[("NCCL_NET_PLUGIN", "/nowhere/plugin.so")], "looked at /nowhere/plugin.so (");
-        refused(&[("NCCL_NET_PLUGIN", "nobody")], "looked at libnccl-net-nobody.so (");
+        refused(&[("NCCL_NET_PLUGIN", "absent")], "looked at libnccl-net-absent.so (");
         refused(&[("NCCL_NET_PLUGIN", "libc.so.6")], "no network plugin can do it");
         let nothing = Config { collnet: Feature::Off, nvls: Feature::Auto, ..REQUIRED };
         assert_eq!(nothing.check_with(&|_| Some("0".to_owned())), Ok(()), "nothing is required");

@@ -14,7 +14,7 @@ const char* ncclGetErrorString(int code) { return code == 5 ? "invalid usage" : 
 const char* ncclGetLastError(void* comm) { return "the stand-in refuses"; }
 "#;
 
-/// All the others: they succeed, but for what a test wants to see.
+/// All the others: they succeed, except for what a test wants to see.
 const REST: &str = r#"
 #include <stddef.h>
 typedef struct { char bytes[128]; } Id;

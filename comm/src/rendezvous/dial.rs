@@ -31,7 +31,7 @@ pub struct Dial<'a> {
     pub deadline: Instant,
     /// Longest wait for one answer.
     pub patience: Duration,
-    /// Is told when it takes long.
+    /// Hears when it takes long.
     pub notice: Option<&'a Notice>,
 }
 

@@ -2,7 +2,7 @@
 //! memory and without a thread.
 //!
 //! A peer that has not proven to know the secret gets no more than one fixed HELLO, one small
-//! buffer and a few seconds. When the room is full, the peer that has been silent longest is
+//! buffer and a few seconds. When the table is full, the peer that has been silent longest is
 //! dropped. A dropped peer is counted, never answered.
 
 use super::Keys;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const MAX_PENDING: usize = 256;
 /// Connections taken from the system's queue before the peers are heard again.
 const ACCEPTS_PER_TURN: usize = 64;
-/// A peer who has been here this long may be sent away for another when the room is full.
+/// A peer who has been here this long may be sent away for another when the table is full.
 const SHORTEST_STAY: Duration = Duration::from_millis(50);
 
 /// Those who were not let in.

@@ -55,7 +55,7 @@ pub struct Deadlines {
     pub notice: Duration,
 }
 
-/// Is told what a user wants to know while ranks come together, and while they wait.
+/// Hears what a user wants to know while ranks come together, and while they wait.
 pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl Default for Deadlines {
@@ -85,7 +85,7 @@ pub struct JoinOptions {
     pub deadlines: Deadlines,
     /// A job that other machines can reach may do without a secret.
     pub insecure: bool,
-    /// Is told who is still missing, and whom ranks wait for.
+    /// Hears who is still missing, and whom ranks wait for.
     pub notice: Option<Notice>,
 }
 

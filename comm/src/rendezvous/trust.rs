@@ -25,7 +25,7 @@ impl Trust {
     /// What this job's ranks ask of each other.
     ///
     /// # Errors
-    /// [`CommError::Setting`] where there is no secret, other machines can reach rank 0, and nobody
+    /// [`CommError::Setting`] where there is no secret, other machines can reach rank 0, and no one
     /// has said that this is meant.
     pub fn of(launch: &Launch, secret: &Secret, insecure: bool) -> Result<Self> {
         if secret.is_real() || launch.world_size == 1 {
@@ -61,7 +61,7 @@ impl Trust {
             }),
             Trust::Anybody => Some(Remark {
                 text: format!(
-                    "no secret is set, as asked for (--insecure): whoever can reach \
+                    "no secret is set, as asked for (--insecure): anyone who can reach \
                      {master_host}:{master_port} can join the job, read its rows and change its \
                      weights"
                 ),

@@ -112,7 +112,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
 /// Says where this rank is; a pipe is not written to line by line by itself.
 fn say(rank: Rank, what: &str) {
     let mut out = std::io::stdout().lock();
-    // Nobody listening is no failure.
+    // No one listening is no failure.
     let _ = writeln!(out, "rank {}: {what}", rank.0).and_then(|()| out.flush());
 }
 

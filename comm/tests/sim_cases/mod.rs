@@ -199,7 +199,7 @@ impl Case {
         for (rank, result) in results.iter().enumerate() {
             let Err(Failure::Comm(error)) = result else { continue };
             let culprit =
-                error.culprit().ok_or_else(|| format!("rank {rank} names nobody: {error}"))?;
+                error.culprit().ok_or_else(|| format!("rank {rank} names no one: {error}"))?;
             if !culprits.contains(&culprit) {
                 return Err(format!(
                     "rank {rank} blames the wrong one, {culprits:?} it was: {error}"

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A port that nobody else is given while this lives: it is bound, but not listened at.
+/// A port that no one else is given while this lives: it is bound, but not listened at.
 pub struct ReservedPort {
     pub port: u16,
     _socket: OwnedFd,
@@ -112,9 +112,9 @@ pub enum Way {
     Shm,
     /// Two ranks to a node: memory inside, TCP between nodes.
     Mixed,
-    /// Every rank on a node of its own, with a card of a fabric of this process.
+    /// Every rank on a node of its own, with a NIC of a fabric of this process.
     Verbs,
-    /// Two ranks to a node: memory inside, such cards between nodes.
+    /// Two ranks to a node: memory inside, such NICs between nodes.
     Nodes,
 }
 
@@ -174,10 +174,10 @@ impl Way {
                 let (topology, rank) = (control.topology(), control.rank());
                 (topology.node_of(rank), topology.local_index(rank))
             };
-            let cards =
+            let nics =
                 VerbsNetwork::new(VerbsSettings::default(), fabric.provider(node), local_index);
-            let has_cards = matches!(self, Way::Verbs | Way::Nodes);
-            let network = has_cards.then_some(&cards as &dyn Network);
+            let has_nics = matches!(self, Way::Verbs | Way::Nodes);
+            let network = has_nics.then_some(&nics as &dyn Network);
             choose(control, &ChooseOptions { wanted: self.wanted(), network })
         };
         std::thread::scope(|scope| {

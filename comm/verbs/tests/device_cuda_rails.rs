@@ -77,7 +77,7 @@ fn a_captured_step_drives_the_nics_again_at_each_replay() {
     assert_eq!(fabric.violations(), Vec::<String>::new());
 }
 
-/// Replays that nobody waits for between them: slots take turns while strips are on their way.
+/// Replays that no one waits for between them: slots take turns while strips are on their way.
 #[test]
 fn replays_one_after_another_keep_to_the_slots() {
     if !has_devices(4) {
@@ -128,7 +128,7 @@ fn sums_over_nics_have_the_bits_of_sums_between_hosts() {
     }
 }
 
-/// After a failure nobody knows when peers have ended: what they may still read or write stays
+/// After a failure no one knows when peers have ended: what they may still read or write stays
 /// where it is.
 fn keep_for_peers<T>(memory: T) {
     std::mem::forget(memory);

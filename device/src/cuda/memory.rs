@@ -1,4 +1,4 @@
-//! Memory of a device, and host memory it can copy from and to while the host goes on.
+//! Memory of a device, and host memory it can copy from and to while the host continues.
 
 use super::{CudaDevice, driver};
 use crate::dtype::Element;
@@ -155,7 +155,7 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// Page-locked host memory: copies between it and a device run while the host goes on.
+/// Page-locked host memory: copies between it and a device run while the host continues.
 ///
 /// The rule of use: while a copy from or to it may be running, the host neither writes it nor (for
 /// a copy to it) reads it. The caller keeps the order with an [`super::Event`] recorded after the

@@ -20,7 +20,7 @@ fn begin(stream: &CudaStream) {
     assert_eq!(driver!(cuStreamBeginCapture_v2(raw(stream), THREAD_LOCAL)), Code::CUDA_SUCCESS);
 }
 
-/// Ends a capture whose graph nobody wants; what the driver says.
+/// Ends a capture whose graph no one wants; what the driver says.
 fn end(stream: &CudaStream) -> Code {
     let mut graph = null_mut();
     let code = driver!(cuStreamEndCapture(raw(stream), &mut graph));

@@ -94,7 +94,7 @@ __device__ __forceinline__ const StagedTable* staged_tables(const u32* staged) {
   return reinterpret_cast<const StagedTable*>(staged + sizeof(Staged) / sizeof(u32));
 }
 
-// Errors: the smallest of kind << 56 | table << 40 | where, so that which one is told does not
+// Errors: the smallest of kind << 56 | table << 40 | where, so that which one is reported does not
 // depend on the schedule.
 #define ERROR_ID_OUT_OF_RANGE 1ull
 #define ERROR_NOT_COPIED 2ull

@@ -2,7 +2,7 @@
 //! they were requested, those of frequent rows in one dense block that all ranks add up.
 //!
 //! The sum over a rank's samples is the subtree of [`crate::update`]'s that its blocks stand in;
-//! the tree goes on over ranks, at the row's owner or in the all-reduce.
+//! the tree continues over ranks, at the row's owner or in the all-reduce.
 
 use super::partition::Partition;
 use super::route::HybridRoute;

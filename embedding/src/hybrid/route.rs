@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The vectors that answer it, and the gradients that go back, lie in the same order with `dim`
-//! elements each. So a row's element in those buffers is known here, and each id is told at once
-//! where its vector will lie.
+//! elements each. So a row's element in those buffers is known here, and it is known at
+//! once where the vector of each id will lie.
 
 use super::cuda::DeviceHybridRoute;
 use super::merge::Merge;

@@ -71,9 +71,9 @@ pub const DEFAULT_SLOT_FACTOR: f64 = 2.0;
 
 /// The tables of one rank: the rows it owns, and its replica of the frequent ones.
 ///
-/// Everything is taken by [`Self::new`]; afterwards no method allocates, but for errors, the first
-/// batch of bags or weights, and what tables of other authors do. Methods take `&self`, as those of
-/// [`EmbeddingSet`] do, and for the same reason.
+/// Everything is taken by [`Self::new`]; afterwards no method allocates, except for errors, the
+/// first batch of bags or weights, and what tables of other authors do. Methods take `&self`, as
+/// those of [`EmbeddingSet`] do, and for the same reason.
 pub struct HybridSet {
     pub(super) specs: Vec<TableSpec>,
     pub(super) tensors: Vec<Vec<TensorSpec>>,
@@ -467,7 +467,7 @@ fn build(
             optimizer: &options.set.optimizer,
             seed: options.set.seed,
             table_index: index as u64,
-            // A whole table is told nothing: it has all its rows, wherever it is.
+            // A whole table needs no note: it has all its rows, wherever it is.
             shard: (spec.grain == Grain::Rows).then_some(shard),
         };
         let local = TableSpec { rows, ..spec.clone() };

@@ -5,7 +5,7 @@
 //! two sketches at once:
 //!
 //! * *Space-Saving* (Metwally, Agrawal, El Abbadi, ICDT 2005) for the frequent rows: a new row
-//!   takes the place of the row with the least count and goes on from there, so a count is too high
+//!   takes the place of the row with the least count and resumes from there, so a count is too high
 //!   by at most `lookups / capacity`. Kept is the part that is certain: the true count lies in
 //!   `count ..= count + error_bound`, and a row that is not listed occurred at most `error_bound`
 //!   times.

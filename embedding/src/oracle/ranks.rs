@@ -302,7 +302,7 @@ impl OracleRanks {
 
     /// Update of `owner`'s rows: what came from each rank is added up in order, then ranks in the
     /// tree; one step per row.
-    pub fn update_infrequent(
+    pub fn update_owned(
         &mut self,
         owner: Owner,
         batch: &[OracleBags],

@@ -334,7 +334,7 @@ impl Subject {
         let gradients = uniform(8, rows.len() * self.spec.dim);
         self.apply(&rows, &gradients, step(3));
         other.apply(&rows, &gradients, step(3));
-        assert_eq!(self.lookup(&rows), other.lookup(&rows), "a loaded table goes on differently");
+        assert_eq!(self.lookup(&rows), other.lookup(&rows), "a loaded table continues differently");
         assert!(
             self.save() == other.save(),
             "a loaded table has another optimiser state after a step"

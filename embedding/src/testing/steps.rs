@@ -126,7 +126,7 @@ fn check_rows(subject: &mut Subject) {
     }
 }
 
-/// Whether a number that was `before` has come to what was expected, but for rounding.
+/// Whether a number that was `before` has come to what was expected, except for rounding.
 fn is_near(found: f32, expected: f32, before: f32, dtype: DType) -> bool {
     let of_weight = if dtype == DType::F32 { 1e-5 } else { 1.0 / 64.0 };
     (found - expected).abs()

@@ -75,7 +75,7 @@ impl Subject {
         rows
     }
 
-    /// Runs the CUDA body on `rows` in device memory and on `values` (vectors or gradients) beside
+    /// Runs the CUDA body on `rows` in device memory and on `values` (vectors or gradients) next to
     /// them, which are returned.
     fn on_device(
         &self,

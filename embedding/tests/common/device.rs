@@ -1,4 +1,4 @@
-//! One rank's tables on any stream, and the oracle beside them.
+//! One rank's tables on any stream, and the oracle next to them.
 
 use super::ranks::Bags;
 use super::{bits, ranks::Batch};

@@ -61,7 +61,7 @@ pub enum Broken {
     NumberIsOne,
     /// All rows have the optimiser's state of row 0.
     StateOfRowZero,
-    /// The optimiser's state begins anew in every step.
+    /// The optimiser's state begins again in every step.
     StateIsForgotten,
     /// It says that it takes a hundredth.
     MemoryIsAHundredth,

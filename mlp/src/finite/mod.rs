@@ -82,7 +82,7 @@ pub struct FindArgs<'a> {
 /// Looks for what is not finite, where the loss is not.
 ///
 /// # Panics
-/// On the CPU, whose steps end before the host goes on: it looks at the matrices itself.
+/// On the CPU, whose steps end before the host continues: it looks at the matrices itself.
 pub fn find(stream: &Stream, args: &FindArgs<'_>) {
     cuda::find(stream, args);
 }

@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_128;
 /// contradiction.
 ///
 /// The input is tried as it is, and as the body of a manifest whose checksum is right: otherwise
-/// the checksum would stop everything at the door. True where it was believed.
+/// the checksum would stop everything at the start. True where it was believed.
 pub fn checkpoint_manifest(data: &[u8]) -> bool {
     let file = Path::new("manifest.json");
     let _ = Manifest::parse(file, data);

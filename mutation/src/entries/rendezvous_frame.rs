@@ -48,7 +48,7 @@ fn try_hello(bytes: &[u8], purpose: Purpose) {
 
 fn try_claim(bytes: &[u8], purpose: Purpose) {
     let host_nonce = [7; 32];
-    // Whatever it is, it is not proven; but for a chance of one in 2^256.
+    // Whatever it is, it is not proven; except for a chance of one in 2^256.
     assert!(read_claim(&fixed(bytes), &SECRET, purpose, &host_nonce).is_none());
     let words: [u8; 256] = fixed(bytes);
     let peer_nonce = [9; 32];
@@ -60,7 +60,7 @@ fn try_claim(bytes: &[u8], purpose: Purpose) {
     for text in [&claims.job, &claims.build] {
         assert!(!text.contains(char::is_control), "{text:?}");
     }
-    // What was read is said again, but for texts that grew when they were made readable.
+    // What was read is said again, except for texts that grew when they were made readable.
     let (_, again) =
         read_claim(&session.claim(&SECRET, &claims), &SECRET, purpose, &host_nonce).expect("ours");
     assert!(claims.job.starts_with(&again.job) && claims.build.starts_with(&again.build));
@@ -76,7 +76,7 @@ fn try_verdict(bytes: &[u8], purpose: Purpose) {
         assert_eq!(
             session.read_verdict(&SECRET, &head, text),
             Err(None),
-            "nobody has proven anything"
+            "no one has proven anything"
         );
     }
     // A refusal of any words comes across, cut where it is too long.

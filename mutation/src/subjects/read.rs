@@ -23,7 +23,7 @@ pub fn described(skip: bool) -> Described {
     }
 }
 
-/// Reads all of `file`; its format is told from it where none is given.
+/// Reads all of `file`; its format is read off it where none is given.
 pub fn data(file: &Path, format: Option<Format>, described: &Described) -> Outcome {
     let read = || -> Result<(), ReaderError> {
         let file = DataFile::from(file);

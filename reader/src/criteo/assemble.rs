@@ -123,7 +123,7 @@ impl Place {
 
 impl AssembleThread {
     pub fn run(mut self) {
-        // An error means that nobody listens any more.
+        // An error means that no one listens any more.
         let _ = self.assemble();
     }
 

@@ -266,7 +266,7 @@ struct SourceThread {
 
 impl SourceThread {
     fn run(mut self) {
-        // An error means that nobody listens any more.
+        // An error means that no one listens any more.
         let _ = self.read_epochs();
     }
 

@@ -88,8 +88,8 @@ impl CountTables {
     }
 }
 
-/// A panic while counting is passed on by the pool, so a poisoned lock is never seen by anyone who
-/// goes on.
+/// A panic while counting is passed on by the pool, so a poisoned lock is never seen by a caller
+/// that continues.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,9 +8,10 @@
 //!
 //! What is read is a list of segments, ranges of bytes of some files, in the order they are wanted:
 //! a file from front to back, or batches in shuffled order, or one rank's slice of each. Blocks are
-//! of a size that suits the disk and have nothing to do with batches: whoever cuts records out of
-//! them carries the remainder over. Memory is `depth + QUEUED` buffers and no more. A file that has
-//! another size at the end than it had at the beginning is an error: somebody writes to it.
+//! of a size that suits the disk and have nothing to do with batches: the code that cuts records
+//! out of them carries the remainder over. Memory is `depth + QUEUED` buffers and no more. A file
+//! that has another size at the end than it had at the beginning is an error: somebody writes to
+//! it.
 
 mod buffer;
 mod threads;
@@ -59,7 +60,7 @@ impl std::str::FromStr for IoChoice {
             "threads" => Ok(IoChoice::Threads),
             _ => {
                 let message =
-                    format!("engine: expected auto, io_uring or threads, found \"{text}\"");
+                    format!("backend: expected auto, io_uring or threads, found \"{text}\"");
                 Err(ReaderError::Invalid { message })
             }
         }
@@ -182,7 +183,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // Nobody takes it any more where the reader is gone.
+        // No one takes it any more where the reader is gone.
         self.buffer.take().map(|buffer| self.home.send(buffer));
     }
 }
@@ -420,7 +421,7 @@ struct Window {
 impl Pump {
     fn run(mut self) {
         if let Err(error) = self.pump() {
-            // Nobody may be there to hear it.
+            // No one may be there to hear it.
             let _ = self.output.send(Err(error));
         }
     }
@@ -467,7 +468,7 @@ impl Pump {
     }
 
     /// A buffer; none where all are in use and a read in flight will finish sooner than the
-    /// consumer, or nobody consumes.
+    /// consumer, or no one consumes.
     fn buffer(&self, window: &mut Window) -> Option<AlignedBuffer> {
         if let Ok(buffer) = self.returned.try_recv() {
             return Some(buffer);

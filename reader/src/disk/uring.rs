@@ -62,7 +62,7 @@ impl IoBackend for Uring {
                 let slot =
                     self.in_flight.get_mut(completion.user_data() as usize).and_then(Option::take);
                 let read = slot
-                    .ok_or_else(|| io::Error::other("the kernel finished a read nobody began"))?;
+                    .ok_or_else(|| io::Error::other("the kernel finished a read no one began"))?;
                 let code = completion.result();
                 let result = if code < 0 {
                     Err(io::Error::from_raw_os_error(-code))

@@ -164,7 +164,7 @@ fn ids_that_are_no_rows_and_transforms_that_differ_are_refused() {
     assert!(refused.contains("have gone through ln(x+1), the model expects none"), "{refused}");
 }
 
-/// Samples whose number nobody knows.
+/// Samples whose number no one knows.
 struct Uncounted(Arc<dyn Source>);
 
 impl Source for Uncounted {

@@ -48,7 +48,7 @@ pub enum Others {
     Refused,
     /// They are left out.
     Ignored,
-    /// They are categorical: for a look at data that nobody has described yet.
+    /// They are categorical: for a look at data that no one has described yet.
     Categorical,
 }
 

@@ -76,23 +76,23 @@ fn stem_of(path: &Path) -> PathBuf {
 
 /// Whether files of arrays begin with `path`.
 pub fn is_stem(path: &Path) -> bool {
-    SUFFIXES.iter().any(|suffix| beside(path, suffix).exists())
+    SUFFIXES.iter().any(|suffix| part(path, suffix).exists())
 }
 
 /// The names that the files of the shard of `path` have, whether they are there or not.
 pub fn names_of_shard(path: &Path) -> Vec<PathBuf> {
     let stem = stem_of(path);
-    SUFFIXES.iter().map(|suffix| beside(&stem, suffix)).collect()
+    SUFFIXES.iter().map(|suffix| part(&stem, suffix)).collect()
 }
 
-fn beside(stem: &Path, suffix: &str) -> PathBuf {
+fn part(stem: &Path, suffix: &str) -> PathBuf {
     let mut name = stem.file_name().unwrap_or_default().to_owned();
     name.push(suffix);
     stem.with_file_name(name)
 }
 
 fn open_shard(stem: &Path, transform: DenseTransform) -> Result<(DataSchema, Shard)> {
-    let [labels, dense, one_hot, multi_hot] = SUFFIXES.map(|suffix| beside(stem, suffix));
+    let [labels, dense, one_hot, multi_hot] = SUFFIXES.map(|suffix| part(stem, suffix));
     let mut files = vec![field_file(&labels, Target::Label)?];
     // Counted before columns are named.
     let columns_of = |file: &FieldFile| match file.fields[0].count {
@@ -309,7 +309,7 @@ impl NpySink {
         }
         let hotness: Vec<_> =
             schema.fixed_hotness()?.into_iter().map(|count| count as usize).collect();
-        let [labels, dense, one_hot, _] = SUFFIXES.map(|suffix| beside(&stem, suffix));
+        let [labels, dense, one_hot, _] = SUFFIXES.map(|suffix| part(&stem, suffix));
         let mut parts = vec![];
         if schema.labelled {
             parts.push((labels, Element::I32, "<i4", 1, Target::Label));
@@ -322,7 +322,7 @@ impl NpySink {
             parts.push((one_hot, Element::I32, "<i4", hotness.len(), Target::AllColumns));
         } else {
             for (column, &count) in hotness.iter().enumerate() {
-                let path = beside(&stem, &format!("_sparse_multi_hot.{column}.npy"));
+                let path = part(&stem, &format!("_sparse_multi_hot.{column}.npy"));
                 num_members += 1;
                 parts.push((path, Element::I32, "<i4", count, Target::Column(column)));
             }
@@ -351,7 +351,7 @@ impl Sink for NpySink {
         })?;
         let members = files.split_off(files.len() - num_members);
         if !members.is_empty() {
-            files.push(bundle(&members, &beside(&stem, MULTI_HOT))?);
+            files.push(bundle(&members, &part(&stem, MULTI_HOT))?);
         }
         // An array that this shard does not have would be read with those that it has.
         let is_stale = |path: &PathBuf| files.iter().all(|file| file.path() != path);

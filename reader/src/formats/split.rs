@@ -1,6 +1,6 @@
 //! NVIDIA's split binary: in each folder `label.bin` (a byte each), `numerical.bin` (`f16` [N, D],
 //! `ln(x+3)` taken already) and a file for each categorical column (the smallest of `i8`, `i16`,
-//! `i32` that holds its ids), and beside the folders `feature_spec.yaml`, which says what they are
+//! `i32` that holds its ids), and next to the folders `feature_spec.yaml`, which says what they are
 //! (DeepLearningExamples, DLRM).
 //!
 //! `DIR/train` is read by the source `train` of `DIR/feature_spec.yaml`.
@@ -59,7 +59,7 @@ const SPECIFICATION: &str = "feature_spec.yaml";
 const MOST_SPECIFICATION_BYTES: u64 = 4 << 20;
 const MOST_DEPTH: usize = 32;
 
-/// Whether the specification of `folder` lies beside it.
+/// Whether the specification of `folder` lies next to it.
 pub fn has_specification(folder: &Path) -> bool {
     folder.parent().unwrap_or(Path::new(".")).join(SPECIFICATION).exists()
 }
@@ -207,7 +207,7 @@ impl FeatureSpec {
     }
 }
 
-/// Opens folders, each named in the specification beside it.
+/// Opens folders, each named in the specification next to it.
 ///
 /// # Errors
 /// Those of opening; [`ReaderError::Format`] where the specification and the files disagree.
@@ -251,7 +251,7 @@ fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, 
     Ok((schema, Shard { name: folder.display().to_string(), files, num_samples: None }))
 }
 
-/// Writes one folder and its entry in the specification beside it.
+/// Writes one folder and its entry in the specification next to it.
 pub struct SplitSink {
     sink: RecordSink,
     folder: PathBuf,

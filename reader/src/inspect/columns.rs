@@ -88,7 +88,7 @@ impl ColumnStatistics {
     }
 }
 
-/// A panic is passed on by the pool, so a poisoned lock is never seen by anyone who goes on.
+/// A panic is passed on by the pool, so a poisoned lock is never seen by a caller that continues.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -172,7 +172,7 @@ impl LineBlocks {
     }
 
     /// Cuts the overlong line that fills `block` and reads past its end; says how many bytes were
-    /// dropped. A line that goes on for [`MOST_DROPPED_BYTES`] is an error: this is no text.
+    /// dropped. A line that continues for [`MOST_DROPPED_BYTES`] is an error: this is no text.
     fn drop_rest_of_line(&mut self, block: &mut TextBlock) -> Result<u64> {
         let kept = MAX_LINE_BYTES + 2;
         let mut dropped = (block.length - kept) as u64;

@@ -79,7 +79,7 @@ fn skipping_continues_at_the_line() {
         let mut blocks = LineBlocks::open(&path, 100).unwrap();
         let message = blocks.skip_to(3, 6).unwrap_err().to_string();
         assert!(
-            message.contains("not the start of a line; a run goes on only in files"),
+            message.contains("not the start of a line; a run continues only in files"),
             "{message}"
         );
         let mut blocks = LineBlocks::open(&path, 100).unwrap();

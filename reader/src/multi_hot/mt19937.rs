@@ -60,8 +60,8 @@ impl Mt19937 {
         self.next = mark[LEN] as usize;
     }
 
-    /// Leaves out `count` numbers of [`Self::below`]: to the same place but for words that the next
-    /// of them would be drawn past.
+    /// Leaves out `count` numbers of [`Self::below`]: to the same place except for words that the
+    /// next of them would be drawn past.
     ///
     /// # Panics
     /// As [`Self::below`].

@@ -1,5 +1,5 @@
-//! The planted truth: what the categories and integers of a synthetic row mean, and how rows are
-//! drawn.
+//! The ground-truth model: what the categories and integers of a synthetic row mean, and how rows
+//! are drawn.
 //!
 //! `logit = bias + Σ_c effect_c[v_c] + Σ_(a,b) ⟨latent_a[v_a], latent_b[v_b]⟩ + g(integers)`; the
 //! label is drawn from Bernoulli(sigmoid(logit)). The second sum is what a logistic regression

@@ -51,7 +51,7 @@ struct Block {
     scored: Vec<Scored>,
 }
 
-/// Writes all rows of a file; `progress` is told the rows written so far.
+/// Writes all rows of a file; `progress` hears the rows written so far.
 pub(super) fn write_rows(task: &FileTask<'_>, progress: &mut dyn FnMut(u64)) -> Result<Written> {
     let num_blocks = task.rows.div_ceil(BLOCK_ROWS);
     let mut blocks: Vec<Mutex<Block>> = Vec::new();

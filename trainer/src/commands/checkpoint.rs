@@ -46,7 +46,7 @@ pub enum CheckpointCommand {
     Export {
         /// Checkpoint folder
         dir: PathBuf,
-        /// The file; beside the checkpoint by default, where no later checkpoint removes it:
+        /// The file; next to the checkpoint by default, where no later checkpoint removes it:
         /// STEP.safetensors
         #[arg(long, value_name = "FILE.safetensors")]
         output: Option<PathBuf>,
@@ -158,7 +158,7 @@ fn data_text(data: &DataFingerprint) -> String {
     facts.join(", ")
 }
 
-/// Where the reader goes on; the line is that of a file of text, which other formats do not have.
+/// Where the reader continues; the line is that of a file of text, which other formats do not have.
 fn position_text(stored: &Value) -> String {
     let Ok(position) = serde_json::from_value::<Position>(stored.clone()) else {
         return stored.to_string();

@@ -114,13 +114,13 @@ pub enum DataCommand {
 pub enum BenchCommand {
     /// Samples per second of whole training steps on made-up batches
     Iteration(IterationArguments),
-    /// Describe this machine for `plan --cluster`, or set predictions beside measured steps
+    /// Describe this machine for `plan --cluster`, or set predictions next to measured steps
     Forecast(ForecastArguments),
-    /// Read and decode files, beside the disk's own rate
+    /// Read and decode files, next to the disk's own rate
     Reader(ReaderArguments),
     /// Lookup and update of embedding tables
     Embedding(EmbeddingArguments),
-    /// The ordered sum to all: latency and bandwidth
+    /// The deterministic all-reduce: latency and bandwidth
     #[command(name = "all_reduce")]
     AllReduce(CollectiveArguments),
     /// The ordered sum, one part to each: latency and bandwidth
@@ -139,7 +139,7 @@ pub enum BenchCommand {
     Sendrecv(CollectiveArguments),
     /// Wait until all have come: latency and bandwidth
     Barrier(CollectiveArguments),
-    /// One verb of RDMA back and forth between two cards, as perftest measures it
+    /// One verb of RDMA back and forth between two NICs, as perftest measures it
     P2p(P2pArguments),
     /// The messages of a planned run's step: bytes, time, each table's share
     Exchange(Box<ExchangeArguments>),

@@ -33,7 +33,7 @@ pub struct DataMakeArguments {
     /// Criteo text files, plain, gzip or zstd; may be repeated
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub data: Vec<DataFile>,
-    /// Folder for the dictionary; a stopped run goes on there
+    /// Folder for the dictionary; a stopped run continues there
     #[arg(long, value_name = "DIR")]
     pub output: PathBuf,
     /// Ids seen at least N times get rows of their own

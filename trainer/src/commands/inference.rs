@@ -179,7 +179,7 @@ fn warn(message: &str) {
     lines::to_stderr(&lines::warning(message, lines::width(std::io::stderr())));
 }
 
-/// What the command line says beside checkpoint and files.
+/// What the command line says next to checkpoint and files.
 struct How {
     device: DeviceChoice,
     batch_size: Option<usize>,

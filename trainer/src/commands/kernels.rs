@@ -149,7 +149,7 @@ fn compile(jobs: &[(&Build, &str)], output: Option<&Path>) -> Vec<DeviceResult<C
     answers.into_iter().map_while(OnceLock::into_inner).collect()
 }
 
-/// All instances that the rooms list for the models, each once.
+/// All instances that the crates list for the models, each once.
 fn builds(models: &ModelArguments, registry: &Registry) -> Result<Vec<Build>> {
     let mut all: Vec<Build> =
         configurations(models, registry)?.iter().flat_map(builds_of).collect();
@@ -277,9 +277,12 @@ mod tests {
         let before = names.len();
         names.dedup();
         assert_eq!(names.len(), before);
-        let rooms: Vec<&str> =
+        let crates: Vec<&str> =
             names.iter().filter_map(|(source, _)| source.split('/').next()).collect();
-        assert!(["mlp", "embedding", "comm"].iter().all(|room| rooms.contains(room)), "{rooms:?}");
+        assert!(
+            ["mlp", "embedding", "comm"].iter().all(|crate_name| crates.contains(crate_name)),
+            "{crates:?}"
+        );
         let tiny = ModelArguments { preset: vec!["tiny".to_owned()], ..ModelArguments::default() };
         assert!(builds(&tiny, &Registry::default()).unwrap().len() <= before);
         let every = ModelArguments { every_instance: true, ..ModelArguments::default() };

@@ -1,7 +1,7 @@
 //! `headlong launch -n N -- COMMAND`: N processes of this program on this machine, one rank each.
 //!
 //! The children learn who they are from their environment, as under any other launcher, with a
-//! secret and a port of their own. The port is bound here and stays so, so that nobody else is
+//! secret and a port of their own. The port is bound here and stays so, so that no one else is
 //! given it before rank 0 listens there. When a rank fails, the others get a short time to say so
 //! themselves; then they are ended. A child does not outlive its launcher, even one that is killed:
 //! the system ends it.
@@ -309,7 +309,7 @@ impl Children {
         for signal in self.signals.pending() {
             self.forwarded.push(signal);
             let wanted = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
-            // The first asks to save and end, the second to end at once; whoever asks three times
+            // The first asks to save and end, the second to end at once; a third request
             // is serious.
             let wanted = if self.forwarded.len() > 2 { Signal::KILL } else { wanted };
             self.ranks.iter().for_each(|rank| rank.send(wanted));
@@ -336,7 +336,7 @@ impl Children {
 impl RankProcess {
     fn send(&self, signal: Signal) {
         if self.end.is_none() {
-            // Whoever has just ended needs no signal.
+            // Anyone who has just ended needs no signal.
             let _ = kill_process(Pid::from_child(&self.child), signal);
         }
     }

@@ -139,7 +139,7 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
 
 /// What a plan is made of besides configuration and machine.
 pub struct OfRun<'a> {
-    /// The checkpoint that the run goes on from.
+    /// The checkpoint that the run resumes from.
     pub resumed: Option<&'a Checkpoint>,
     /// The ranks.
     pub topology: &'a Topology,

@@ -95,7 +95,7 @@ pub fn one_class(samples: u64, label: f32) -> String {
     )
 }
 
-/// How a sentence goes on that begins with "stopped by SIGINT": where, what was saved, how to go
+/// How a sentence continues that begins with "stopped by SIGINT": where, what was saved, how to go
 /// on.
 pub fn stopped(step: u64, saved: Option<&Path>, is_single_rank: bool) -> String {
     let step = count(step);

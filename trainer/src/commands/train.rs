@@ -456,7 +456,7 @@ impl Run<'_> {
     }
 
     fn save(&mut self, finished: Option<&str>) -> Result<()> {
-        // A checkpoint holds no evaluation half done: whoever goes on from it has heard of them
+        // A checkpoint holds no evaluation half done: the run that resumes from it has printed them
         // all.
         self.conclude_evaluation()?;
         let started = Instant::now();
@@ -502,7 +502,7 @@ impl Run<'_> {
             self.save(None)?;
         }
         if self.config.checkpoint.dir.is_none() {
-            // Nobody will go on with it.
+            // No one will go on with it.
             self.log_stop(false)?;
         }
         self.finish_saves()?;
@@ -552,7 +552,7 @@ impl Run<'_> {
         self.session.group().close()
     }
 
-    /// What a processor's stages are set beside.
+    /// What a processor's stages are compared with.
     fn ceiling(&self) -> Option<Ceiling> {
         let threads = self.config.run.threads.unwrap_or_else(crate::system::machine::cores);
         let ranks_here = self.session.group().len();

@@ -148,7 +148,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "auto|local|shm|tcp|nccl|verbs", help_heading = "Machine")]
     pub transport: Option<TransportChoice>,
 
-    /// Processes on several machines may do without a secret: whoever can reach rank 0 can join
+    /// Processes on several machines may do without a secret: anyone who can reach rank 0 can join
     #[arg(long, help_heading = "Machine")]
     pub insecure: bool,
 

@@ -36,7 +36,7 @@ pub struct CommConfig {
     pub tuning: Option<PathBuf>,
     /// What NCCL may use.
     pub nccl: NcclConfig,
-    /// How network cards are used.
+    /// How NICs are used.
     pub verbs: VerbsConfig,
 }
 
@@ -120,7 +120,7 @@ pub struct HybridConfig {
     /// Bytes of one rank that replicated rows may take, their optimiser state and gradients
     /// included; 0: a quarter of memory.
     pub max_replicated_bytes: u64,
-    /// At an evaluation, the split is made anew where the replicated rows cover this much less of
+    /// At an evaluation, the split is made again where the replicated rows cover this much less of
     /// the lookups than when it was made (0.05: five points of a hundred); 0: never.
     pub repartition_drift: f64,
 }

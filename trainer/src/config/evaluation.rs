@@ -14,7 +14,7 @@ pub struct EvalConfig {
     /// Training stops at the first evaluation that reaches this area under the ROC curve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_auc: Option<f64>,
-    /// Whether training goes on while the scores of an evaluation are sorted and counted.
+    /// Whether training continues while the scores of an evaluation are sorted and counted.
     pub asynchronous: bool,
 }
 

@@ -32,8 +32,8 @@ keys! {
                     \"dictionary\"",
     "tables.max_rows": "no table gets more rows than this",
     "tables.pooling": "\"sum\" or \"mean\"",
-    "tables.dtype": "what rows are stored in: \"f32\", \"bf16\" (rounded by chance at each update) \
-                     or, on a CUDA device, \"f16\"",
+    "tables.dtype": "what rows are stored in: \"f32\", \"bf16\" (rounded stochastically at \
+                     updates) or, on a CUDA device, \"f16\"",
     "tables.max_ids_per_sample": "most ids of one bag, on average over a batch",
     "data.train": "training files (text, .gz, .zst, or a binary format), read in this order",
     "data.valid": "validation files",
@@ -118,7 +118,7 @@ keys! {
     "eval.every": "an integer: steps between evaluations; with a point: fraction of an epoch; 0: \
                    at the end alone. There is one at the end, and none right before it",
     "eval.batch_size": "samples of one evaluation batch",
-    "eval.asynchronous": "whether training goes on while scores are sorted; changes no metric",
+    "eval.asynchronous": "whether training continues while scores are sorted; changes no metric",
     "eval.target_auc": "training stops at the first evaluation that reaches it",
     "checkpoint.dir": "folder of the checkpoints; unset: none are written",
     "checkpoint.save_every": "steps between checkpoints; 0: at the end alone",
@@ -170,7 +170,7 @@ keys! {
     "comm.verbs.retries": "so often a packet is sent again, 0 to 7",
     "comm.verbs.slots": "slots of a direction, 2 to 64",
     "comm.verbs.slot_bytes": "payload bytes of a slot; longer messages take several turns",
-    "comm.verbs.signal": "\"immediate\" (every card) or \"atomic\": how a receiver learns that a \
+    "comm.verbs.signal": "\"immediate\" (every NIC) or \"atomic\": how a receiver learns that a \
                           slot is filled",
     "hybrid.statistics_batches": "batches read before the first step to learn how frequent each \
                                   row is",
@@ -178,7 +178,7 @@ keys! {
                              transport",
     "hybrid.max_replicated_bytes": "bytes of a rank for replicated rows; 0: a quarter of its \
                                     memory",
-    "hybrid.repartition_drift": "lost share of covered lookups at which the split is made anew; 0: \
+    "hybrid.repartition_drift": "lost share of covered lookups at which the split is remade; 0: \
                                  never",
 }
 
@@ -197,7 +197,7 @@ pub fn resolve(written: &str, place: &str) -> Result<&'static str> {
     if let Some(key) = KEYS.iter().find(|key| key.path == written) {
         return Ok(key.path);
     }
-    // `rows` may be meant for `max_rows`, too: a setting goes where nobody can have meant another.
+    // `rows` may be meant for `max_rows`, too: a setting goes where no one can have meant another.
     let (same, longer): (Vec<_>, Vec<_>) = KEYS
         .iter()
         .map(|key| key.path)

@@ -43,7 +43,7 @@ pub const MOST_THREADS: usize = 4096;
 macro_rules! ranges {
     ($($path:literal: $least:expr, $most:expr;)*) => {
         /// The range of every key that holds whole numbers. Those of `comm.verbs` are with the
-        /// settings of cards.
+        /// settings of NICs.
         const RANGES: &[(&str, Range)] = &[$(($path, Range { least: $least, most: $most })),*];
     };
 }

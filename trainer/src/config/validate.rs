@@ -285,7 +285,7 @@ impl Config {
         Ok(())
     }
 
-    /// Ranks of their own evaluate beside training: what makes training wait for them is a mistake.
+    /// Ranks of their own evaluate during training: what makes training wait for them is a mistake.
     fn validate_eval_ranks(&self) -> Result<()> {
         let Some(count) = self.run.eval_ranks else { return Ok(()) };
         let contradicts = |setting: &str, reason: &str| {

@@ -3,7 +3,7 @@
 use headlong_verbs::{Signal, VerbsSettings};
 use serde::{Deserialize, Serialize};
 
-/// How network cards are used.
+/// How NICs are used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VerbsConfig {
@@ -33,7 +33,7 @@ pub struct VerbsConfig {
 
 impl Default for VerbsConfig {
     fn default() -> Self {
-        // Those of the room that uses them.
+        // Those of the crate that uses them.
         let settings = VerbsSettings::default();
         Self {
             devices: settings.devices,
@@ -57,13 +57,13 @@ impl Default for VerbsConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SignalChoice {
-    /// By a completion: every card can do it.
+    /// By a completion: every NIC can do it.
     Immediate,
-    /// By a counter that the sender's card adds to: only where cards have atomics.
+    /// By a counter that the sender's NIC adds to: only where NICs have atomics.
     Atomic,
 }
 
-/// How network cards are used, in the words of the room that uses them.
+/// How NICs are used, in the words of the crate that uses them.
 pub(crate) fn verbs_settings(config: &VerbsConfig) -> VerbsSettings {
     VerbsSettings {
         devices: config.devices.clone(),

@@ -8,7 +8,7 @@ use headlong_reader::io::DataFile;
 /// What else decides whether the training data is read more than once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reads {
-    /// The run goes on from a checkpoint, which brings its dictionary and its statistics.
+    /// The run resumes from a checkpoint, which brings its dictionary and its statistics.
     pub is_resumed: bool,
     /// A log of MLPerf's form names the number of rows before the first step.
     pub has_mllog: bool,

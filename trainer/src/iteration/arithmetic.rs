@@ -14,7 +14,7 @@ pub struct Arithmetic {
     stages: Vec<(&'static str, u64)>,
 }
 
-/// What the times of stages are set beside in `--time`.
+/// What the times of stages are compared with in `--time`.
 #[derive(Debug, Clone)]
 pub struct Ceiling {
     arithmetic: Arithmetic,
@@ -83,7 +83,7 @@ impl Arithmetic {
         let (bottom, top) =
             (multiply_adds(num_dense, bottom_widths), multiply_adds(width, &model.top));
         let first = num_dense * model.bottom.first().map_or(0, |&width| width as u64);
-        // Backward, each product has two: for its input, and for its weights. Nobody asks for the
+        // Backward, each product has two: for its input, and for its weights. No one asks for the
         // gradient of the first input.
         let counted = [
             ("bottom_forward", bottom),

@@ -81,19 +81,19 @@ impl Job {
             .map_err(Error::communication("the ranks did not come together"))?;
         note_remarks(&control);
         let settings = verbs_settings(&config.comm.verbs);
-        let cards = VerbsNetwork::of_machine(&control, settings.clone());
+        let nics = VerbsNetwork::of_machine(&control, settings.clone());
         let wanted = wanted(config.run.transport);
-        let chosen = choose(control, &ChooseOptions { wanted, network: Some(&cards) })
+        let chosen = choose(control, &ChooseOptions { wanted, network: Some(&nics) })
             .map_err(Error::communication("the ranks have no common way"))?;
         if chosen.transport.rank().0 == 0 && chosen.rows.len() > 1 {
             chosen.table().lines().for_each(say);
-            cards.remarks().iter().for_each(say);
+            nics.remarks().iter().for_each(say);
         }
         config.run.transport = carried_by(chosen.transport.name());
         let mut communicator = Communicator::new(chosen.transport, comm_options);
-        // Asked for by name, cards carry what devices of several nodes exchange, too; else NCCL
+        // Asked for by name, NICs carry what devices of several nodes exchange, too; else NCCL
         // does.
-        if let (Wanted::Verbs, Some(provider)) = (wanted, cards.provider()) {
+        if let (Wanted::Verbs, Some(provider)) = (wanted, nics.provider()) {
             communicator = communicator.with_rails(Arc::new(VerbsRails::new(provider, settings)));
         }
         let mut job = Self { config, communicator: Some(communicator) };

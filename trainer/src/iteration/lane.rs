@@ -1,6 +1,6 @@
 //! The queues that a step is cut into.
 
-/// An ordered queue of work. Stages of one lane run in program order; lanes run beside each other.
+/// An ordered queue of work. Stages of one lane run in program order; lanes run next to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Batches on their way to the device.

@@ -8,7 +8,7 @@
 //! On a CPU all lanes that compute share the same cores, and threads of their own would only take
 //! them from each other (measured: a tenth slower). So there the exchanges have a thread, and one
 //! other thread takes the first stage that is ready of any lane that computes: while ranks wait for
-//! each other, it goes on.
+//! each other, it continues.
 
 use super::lane::Lane;
 use crate::error::{Error, Result};
@@ -51,7 +51,7 @@ impl Lanes {
         Ok(Self { stream, assigned })
     }
 
-    /// Lanes that run beside each other: exchanges under computation, on a CUDA device whatever
+    /// Lanes that run next to each other: exchanges under computation, on a CUDA device whatever
     /// does not wait for each other.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! lie.
 //!
 //! A checkpoint knows nothing of ranks: dense parameters are the same on all of them and are taken
-//! from the first; a row of a table comes from whoever holds it.
+//! from the first; a row of a table comes from the rank that holds it.
 
 use crate::config::{Interaction, ModelConfig};
 use crate::error::failed;
@@ -160,7 +160,7 @@ impl RankGroup {
         }))
     }
 
-    /// Puts the loss scale where a checkpoint has kept it; where it has kept none, it starts anew.
+    /// Puts the loss scale where a checkpoint has kept it; where it has kept none, it starts again.
     ///
     /// # Errors
     /// A scale that no run saves; a device that has failed.

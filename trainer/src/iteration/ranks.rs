@@ -244,9 +244,10 @@ impl RankGroup {
         place_on_machine(&self.first().model().communicator).1
     }
 
-    /// Places the rows anew: weights and states move to where they belong now, and the batch of now
-    /// is routed again. What is trained afterwards has the same bits as without. Old and new rows
-    /// are in memory together for as long as it takes; with ranks in other processes, all call it.
+    /// Places the rows again: weights and states move to where they belong now, and the batch of
+    /// now is routed again. What is trained afterwards has the same bits as without. Old and new
+    /// rows are in memory together for as long as it takes; with ranks in other processes, all call
+    /// it.
     ///
     /// # Errors
     /// Memory that the system refuses, a rank that is gone; then the group is as it was.
@@ -255,7 +256,7 @@ impl RankGroup {
         self.drain()?;
         let blueprint = self.blueprint.clone();
         let blueprint = blueprint.ok_or_else(|| {
-            Error::unsupported("placing rows anew", "this group was put together by hand")
+            Error::unsupported("placing rows again", "this group was put together by hand")
         })?;
         let communicators = (0..self.len())
             .map(|rank| Arc::clone(&self.worker(rank).model().communicator))
@@ -268,16 +269,16 @@ impl RankGroup {
             };
             (first.model().config.clone(), ids)
         };
-        let mut anew = Self::of_blueprint(&config, blueprint, communicators, partition, ids)?;
-        self.copy_state_to(&mut anew)?;
-        anew.weights_changed();
+        let mut again = Self::of_blueprint(&config, blueprint, communicators, partition, ids)?;
+        self.copy_state_to(&mut again)?;
+        again.weights_changed();
         for rank in 0..self.len() {
-            anew.worker(rank).adopt(&mut self.worker(rank))?;
+            again.worker(rank).adopt(&mut self.worker(rank))?;
         }
-        if anew.is_primed() {
-            anew.all(RankWorker::route_again)?;
+        if again.is_primed() {
+            again.all(RankWorker::route_again)?;
         }
-        *self = anew;
+        *self = again;
         Ok(())
     }
 
@@ -538,7 +539,7 @@ impl Drop for RankGroup {
 }
 
 /// The first result, unless a rank has failed: then the failure that no other rank has caused. A
-/// panic goes on here.
+/// panic continues here.
 fn first_or_cause<T>(results: impl Iterator<Item = std::thread::Result<Result<T>>>) -> Result<T> {
     let (mut first, mut cause) = (None, None);
     for result in results {

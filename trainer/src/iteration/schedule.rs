@@ -135,7 +135,7 @@ pub enum Resource {
     LossScale,
     /// On a device, where the first step stopped being numbers.
     NonFinite,
-    /// What the host is told of a step.
+    /// What the host learns of a step.
     Results,
 }
 
@@ -252,7 +252,7 @@ stages! {
     dense_optimizer:      Dense  Once  Always     Now,
         [LearningRates LossScale] => [DenseGradients DenseWeights];
     adjust_loss_scale:    Dense  Once  Scaled     Now,  [] => [LossScale];
-    // What made the loss no number, as long as it is there; and what the host is told.
+    // What made the loss non-finite, as long as it is there; and what the host learns.
     find_non_finite:      Copy   Once  OnDevice   Now,
         [Inputs Bottom Vectors Crossing TopInput Top Logits LossSums LearningRates] => [NonFinite];
     fetch_losses:         Copy   Once  OnDevice   Now,  [LossSums NonFinite LossScale] => [Results];

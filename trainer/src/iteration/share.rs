@@ -1,7 +1,7 @@
 //! A rank's share of a batch: which samples it trains on.
 //!
 //! A micro-batch of all ranks is cut into `sum_blocks` blocks (docs/numerics.md), and a rank holds
-//! a run of them: so sums over blocks have the same shape whoever computes them. The last shares of
+//! a run of them: so sums over blocks have the same shape on every rank. The last shares of
 //! a short batch are shorter, or empty.
 //!
 //! ```text

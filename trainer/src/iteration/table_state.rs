@@ -1,5 +1,5 @@
-//! The tables as checkpoints see them: which tensors belong together, and which door leads to their
-//! rows.
+//! The tables as checkpoints see them: which tensors belong together, and which method reads and
+//! writes their rows.
 //!
 //! A dense table is a `weight` with its states. A table of raw ids is its entries, rising by id,
 //! wherever they are held. A table whose rows share storage has tensors of its own choosing: each
@@ -20,12 +20,12 @@ pub(crate) struct Group {
     table: usize,
     /// Which of its tensors: the weights, then their states.
     tensors: Vec<usize>,
-    door: Door,
+    access: Access,
 }
 
 /// How rows are reached.
 #[derive(Debug, Clone)]
-enum Door {
+enum Access {
     /// By row index, wherever the row lies.
     Rows,
     /// Through the table itself, which lies in one piece.
@@ -54,7 +54,7 @@ pub(crate) fn find_groups(models: &[&Model], remote: bool) -> Vec<Group> {
                 layout: layout(spec.name.clone(), &tensors[0], &tensors[1..]),
                 table,
                 tensors: (0..tensors.len()).collect(),
-                door: Door::Rows,
+                access: Access::Rows,
             }],
         }
     });
@@ -100,7 +100,7 @@ fn whole(table: usize, name: &str, tensors: &[TensorSpec]) -> Vec<Group> {
             layout: layout(full_name, weights, &tensors[next + 1..range.end]),
             table,
             tensors: range.clone().collect(),
-            door: Door::Whole,
+            access: Access::Whole,
         });
         next = range.end;
     }
@@ -120,7 +120,7 @@ fn entries(models: &[&Model], table: usize, tensors: &[TensorSpec], remote: bool
     let name = models[0].tables.specs()[table].name.clone();
     let mut layout = layout(name, &tensors[0], &tensors[1..]);
     (layout.rows, layout.by_id) = (ids.len() as u64, true);
-    Group { layout, table, tensors: (0..tensors.len()).collect(), door: Door::Ids(ids) }
+    Group { layout, table, tensors: (0..tensors.len()).collect(), access: Access::Ids(ids) }
 }
 
 /// The tensors of a table of its author's own, which only ranks know that hold it: as the first of
@@ -173,14 +173,14 @@ impl Group {
         out: &mut [f32],
     ) -> Result<(), Cause> {
         let number = self.tensors[state.map_or(0, |state| state + 1)];
-        match &self.door {
-            Door::Rows => model.tables.export_rows(self.table, number, first_row, out)?,
-            Door::Whole => {
+        match &self.access {
+            Access::Rows => model.tables.export_rows(self.table, number, first_row, out)?,
+            Access::Whole => {
                 if let Some(part) = part_of(model, self.table) {
                     part.read_rows(number, first_row, out)?;
                 }
             }
-            Door::Ids(ids) => {
+            Access::Ids(ids) => {
                 let ids = &ids[first_row as usize..][..out.len() / self.width(state)];
                 if let Some(entries) =
                     part_of(model, self.table).as_ref().and_then(|part| part.entries())
@@ -195,7 +195,7 @@ impl Group {
     /// Remembers the ids of entries that come: their other tensors follow in the same order.
     pub fn take_ids(&mut self, state: Option<usize>, first_row: u64, values: &[f32]) {
         let width = self.width(state);
-        let (Door::Ids(ids), None) = (&mut self.door, state) else { return };
+        let (Access::Ids(ids), None) = (&mut self.access, state) else { return };
         ids.truncate(first_row as usize);
         let id = |entry: &[f32]| id_from_floats(&entry[..ID_FLOATS]).unwrap_or_default();
         ids.extend(values.chunks_exact(width).map(id));
@@ -210,16 +210,16 @@ impl Group {
         values: &[f32],
     ) -> Result<(), Cause> {
         let number = self.tensors[state.map_or(0, |state| state + 1)];
-        match &self.door {
-            Door::Rows => model.tables.import_rows(self.table, number, first_row, values)?,
-            Door::Whole => {
+        match &self.access {
+            Access::Rows => model.tables.import_rows(self.table, number, first_row, values)?,
+            Access::Whole => {
                 let (local, replica) =
                     (model.tables.local_table(self.table), model.tables.frequent_table(self.table));
                 for mut part in local.into_iter().chain(replica) {
                     part.write_rows(number, first_row, values)?;
                 }
             }
-            Door::Ids(ids) => self.write_entries(
+            Access::Ids(ids) => self.write_entries(
                 model,
                 (number, state, first_row == 0),
                 &ids[first_row as usize..],

@@ -58,7 +58,7 @@ pub struct RankWorker {
     latest: u64,
     /// Steps that were enqueued and whose loss is not known yet, oldest first.
     pending: VecDeque<Pending>,
-    /// Losses that nobody has taken yet, oldest first.
+    /// Losses that no one has taken yet, oldest first.
     finished: VecDeque<StepLoss>,
     /// The last prediction, where it was brought from a device.
     logits: Vec<f32>,
@@ -105,7 +105,7 @@ impl RankWorker {
     /// A worker over a built model.
     pub fn new(model: Model, lanes: Lanes, recorder: Recorder) -> Self {
         let pending = VecDeque::with_capacity(MOST_PENDING);
-        // Whoever never takes losses keeps the last few.
+        // Anyone who never takes losses keeps the last few.
         let finished = VecDeque::with_capacity(2 * MOST_PENDING);
         let features = model.features();
         Self {
@@ -163,7 +163,7 @@ impl RankWorker {
         &self.recorder
     }
 
-    /// The recorder, for whoever has something to add: time spent waiting for data, say.
+    /// The recorder, so that a caller can add to it: time spent waiting for data, say.
     pub fn recorder_mut(&mut self) -> &mut Recorder {
         &mut self.recorder
     }
@@ -209,7 +209,7 @@ impl RankWorker {
     /// On a CPU the step has run when this returns.
     ///
     /// # Errors
-    /// A loss that is no number (names the layer, on a CPU), ids out of range in `next`, a rank
+    /// A loss that is not finite (names the layer, on a CPU), ids out of range in `next`, a rank
     /// that is gone, a device that fails (names the stage): of this step, or of one that was waited
     /// for.
     ///
@@ -241,7 +241,7 @@ impl RankWorker {
     /// meanwhile.
     ///
     /// # Errors
-    /// A loss that is no number, a device that has failed, more rows for one owner than a slot was
+    /// A loss that is not finite, a device that has failed, more rows for one owner than a slot was
     /// planned for (names the table).
     pub fn drain(&mut self) -> Result<()> {
         while !self.pending.is_empty() {
@@ -301,7 +301,7 @@ impl RankWorker {
         self.model.loss_scale()
     }
 
-    /// Puts the loss scale where it stood: when training goes on. Nothing where the loss is not
+    /// Puts the loss scale where it stood: when training continues. Nothing where the loss is not
     /// scaled, or was not.
     ///
     /// # Errors
@@ -315,7 +315,7 @@ impl RankWorker {
         self.model.slots[self.now].num_samples_of_all()
     }
 
-    /// Goes on where `former` stands, a worker of the same rank and model whose weights this one
+    /// Resumes where `former` stands, a worker of the same rank and model whose weights this one
     /// has already: batch of now, times, counts.
     pub(crate) fn adopt(&mut self, former: &mut Self) -> Result<()> {
         (self.primed, self.sent, self.latest) = (former.primed, former.sent, former.latest);

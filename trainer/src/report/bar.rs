@@ -49,7 +49,7 @@ impl Bar {
         let target = ProgressDrawTarget::term_like_with_hz(Box::<OneLine>::default(), 20);
         let bar =
             ProgressBar::with_draw_target(None, target).with_style(style.with_key("line", line));
-        // The clock goes on while data is awaited.
+        // The clock continues while data is awaited.
         bar.enable_steady_tick(Duration::from_millis(500));
         Some(Self { bar, facts })
     }

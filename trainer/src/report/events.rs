@@ -88,7 +88,7 @@ pub struct Eval {
     pub metrics: EvalMetrics,
     /// Seconds that training stood still for it.
     pub eval_s: f64,
-    /// The last step before the metrics were known: training goes on while scores are sorted. The
+    /// The last step before the metrics were known: training continues while scores are sorted. The
     /// event's own `step` is the one whose weights were evaluated.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub known_at_step: Option<u64>,

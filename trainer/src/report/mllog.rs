@@ -15,7 +15,7 @@
 //! run_stop                                   success: the target was reached; aborted: it was not
 //! ```
 //!
-//! A run that goes on from a checkpoint goes on with its log: lines of steps after the checkpoint
+//! A run that resumes from a checkpoint continues with its log: lines of steps after the checkpoint
 //! are taken out, since these steps come again.
 
 mod hyperparameters;
@@ -53,8 +53,8 @@ pub struct MlLog {
 }
 
 impl MlLog {
-    /// Begins a log, or goes on with one: `resumed` is the step of the checkpoint that the run goes
-    /// on from.
+    /// Begins a log, or continues with one: `resumed` is the step of the checkpoint that the run
+    /// resumes from.
     ///
     /// # Errors
     /// A file that cannot be written; one to go on with that holds something else.
@@ -93,7 +93,7 @@ impl MlLog {
         self.write("INTERVAL_START", "init_start", Value::Null, json!({}))
     }
 
-    /// Training begins: the settings, and the start of the run. Nothing in a run that goes on.
+    /// Training begins: the settings, and the start of the run. Nothing in a run that continues.
     ///
     /// # Errors
     /// A full disk, or whatever else the system says; so for every event below.

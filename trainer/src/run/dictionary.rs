@@ -111,7 +111,7 @@ impl RunDictionary {
         Ok(Self { counted_rows: Some(samples), ..built })
     }
 
-    /// The dictionary of a run that writes nothing: of the checkpoint that it goes on from, the
+    /// The dictionary of a run that writes nothing: of the checkpoint that it resumes from, the
     /// named one, or what an earlier run of the same data has left in the output folder.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! A session that is asked to look (`hybrid.repartition_drift`) counts the rows of every batch it
 //! trains on. At an evaluation it compares the share of lookups that the frequent rows served with
 //! the share expected when they were chosen, and where that has fallen by more than the threshold,
-//! it makes the split anew from what it counted.
+//! it makes the split again from what it counted.
 
 use crate::config::{Config, DeduplicateChoice};
 use crate::error::Result;
@@ -16,7 +16,7 @@ use headlong_embedding::hybrid::{Partition, Place};
 use headlong_reader::Batch;
 use serde::Serialize;
 
-/// What a look at the frequent rows has found, where they were chosen anew.
+/// What a look at the frequent rows has found, where they were chosen again.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Drift {
     /// Share of lookups that the frequent rows were expected to serve.
@@ -48,7 +48,7 @@ impl DriftWatch {
         count(&mut self.collector, batch);
     }
 
-    /// Looks at what was counted since the last look; places the rows of `group` anew where that
+    /// Looks at what was counted since the last look; places the rows of `group` again where that
     /// pays. Returns what was found and the statistics that the rows are placed by now.
     ///
     /// # Errors

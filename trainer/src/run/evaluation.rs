@@ -1,5 +1,5 @@
-//! Evaluation beside training: the forward passes run in the schedule, at exactly one step's
-//! weights; what their scores come to is worked out on another thread while training goes on.
+//! Evaluation during training: the forward passes run in the schedule, at exactly one step's
+//! weights; what their scores come to is worked out on another thread while training continues.
 //!
 //! [`Scores`](crate::metrics::Scores) collect logits and labels, [`Tally`](crate::metrics::Tally)
 //! is what they add up to, exactly and in any order; [`Scoring`] is the work between the last

@@ -58,7 +58,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Finds or makes the data. `resumed` is the checkpoint that the run goes on from: it brings
+    /// Finds or makes the data. `resumed` is the checkpoint that the run resumes from: it brings
     /// its dictionary.
     ///
     /// # Errors
@@ -266,7 +266,7 @@ impl Prepared {
         config
     }
 
-    /// The bags that ids are made into, drawn the first time that they are asked for: whoever plans
+    /// The bags that ids are made into, drawn the first time that they are asked for: a plan
     /// alone has no need of them.
     fn multi_hot(&self, config: &Config) -> Result<Option<Arc<MultiHot>>> {
         if let Some(drawn) = self.multi_hot.get() {

@@ -100,7 +100,7 @@ pub struct Memory {
     /// it, and its AUC.
     pub reached: Option<(u64, f64)>,
     /// When the run was to end: epochs, steps and target AUC of the configuration. A finished run
-    /// that is asked for more goes on.
+    /// that is asked for more continues.
     pub asked_for: Option<(f64, Option<u64>, Option<f64>)>,
     /// The `done` event of a finished run.
     pub done: Option<serde_json::Value>,
@@ -130,7 +130,7 @@ pub struct Session {
     memory: Memory,
     last_metrics: Option<EvalMetrics>,
     evaluations: Evaluations,
-    /// Counts rows where the frequent ones may be chosen anew.
+    /// Counts rows where the frequent ones may be chosen again.
     drift: Option<DriftWatch>,
     checkpoints: Option<CheckpointDirectory>,
 }
@@ -230,7 +230,7 @@ impl Session {
     /// `train.steps` steps, or `train.epochs` passes over the data.
     ///
     /// # Errors
-    /// Bad data (names file and line), a loss that is no number (names step and layer).
+    /// Bad data (names file and line), a loss that is not finite (names step and layer).
     pub fn step(&mut self) -> Result<Option<StepOutcome>> {
         let Some(Enqueued { num_samples, learning_rate }) = self.enqueue()? else {
             return Ok(None);
@@ -280,7 +280,7 @@ impl Session {
     /// Waits for all steps that the device has been given.
     ///
     /// # Errors
-    /// A loss that is no number, a device that has failed.
+    /// A loss that is not finite, a device that has failed.
     pub fn drain(&self) -> Result<()> {
         self.group.drain()
     }
@@ -314,7 +314,7 @@ impl Session {
         Ok(has_batch)
     }
 
-    /// Places the rows anew where the frequent ones are not frequent any more: at an evaluation,
+    /// Places the rows again where the frequent ones are not frequent any more: at an evaluation,
     /// where ranks stand still together.
     ///
     /// # Errors
@@ -341,7 +341,7 @@ impl Session {
     /// # Errors
     /// A full disk, or whatever else the system says; the checkpoints that were there stay.
     pub fn save(&mut self, finished: Option<&str>) -> Result<Option<SaveReport>> {
-        // Weights of a step whose loss is no number are not saved.
+        // Weights of a step whose loss is not finite are not saved.
         self.drain()?;
         let report = match &self.checkpoints {
             Some(checkpoints) => self.save_as_leader(checkpoints, finished).map(Some)?,
@@ -411,7 +411,7 @@ impl Session {
         self.group.first().set_control_flag(STOP_FLAG, signal.map_or(0.0, |signal| signal as f32))
     }
 
-    /// Whether a rank wished to stop before the last step. Nobody is asked behind most steps of a
+    /// Whether a rank wished to stop before the last step. No one is asked behind most steps of a
     /// device.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! How frequent the rows of a run's data are: counted over its first batches, kept in a file beside
-//! what the run writes and in its checkpoints, and used again where they are of the same data.
+//! How frequent the rows of a run's data are: counted over its first batches, kept in a file next
+//! to what the run writes and in its checkpoints, and used again where they are of the same data.
 
 use crate::config::Config;
 use crate::data::key as data_key;
@@ -111,7 +111,7 @@ impl Counting<'_> {
 const MOST_BYTES: u64 = 4 << 30;
 
 /// Statistics that lie in `path` and fit the tables. A file that is damaged or of other tables is
-/// counted anew: nothing is lost by it.
+/// counted again: nothing is lost by it.
 fn read(path: &Path, config: &Config, table_rows: &[u64]) -> Option<Statistics> {
     let found =
         Statistics::from_bytes(&read_bounded(open_regular(path).ok()?, MOST_BYTES).ok()?).ok()?;

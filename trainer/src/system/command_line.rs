@@ -10,7 +10,7 @@ pub fn quoted(arguments: &[OsString]) -> String {
     shlex::try_join(words.iter().map(AsRef::as_ref)).unwrap_or_else(|_| words.join(" "))
 }
 
-/// The command with which a run that was stopped goes on: what its user typed, and `--resume`.
+/// The command with which a run that was stopped continues: what its user typed, and `--resume`.
 /// `None` where a launcher that is not ours knows that.
 pub fn resuming(is_single_rank: bool) -> Option<String> {
     let typed = match launcher_env::launcher_process().ok()? {
@@ -28,7 +28,7 @@ fn arguments_of(process: i32) -> Option<Vec<OsString>> {
     Some(words.map(|word| OsStr::from_bytes(word).to_owned()).collect())
 }
 
-/// A run that goes on has weights: it takes those of no other checkpoint.
+/// A run that continues has weights: it takes those of no other checkpoint.
 fn with_resume(arguments: Vec<OsString>) -> Vec<OsString> {
     let mut kept = Vec::with_capacity(arguments.len() + 1);
     let mut rest = arguments.into_iter();

@@ -1,4 +1,4 @@
-//! The most this processor can multiply and add: what every rate of an iteration is set beside.
+//! The most this processor can multiply and add: what every rate of an iteration is compared with.
 
 mod simd;
 

@@ -1,7 +1,7 @@
 //! SIGINT, SIGTERM and SIGHUP: the first one asks the run to finish its step, save and exit; the
 //! second one stops at once.
 //!
-//! A process that was started to outlive its terminal (`nohup`) goes on after SIGHUP.
+//! A process that was started to outlive its terminal (`nohup`) continues after SIGHUP.
 
 use crate::error::{Error, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -16,7 +16,7 @@ pub struct StopRequest {
 }
 
 impl StopRequest {
-    /// A request that nobody has made; tests and libraries make it themselves with
+    /// A request that no one has made; tests and libraries make it themselves with
     /// [`StopRequest::ask`].
     pub fn new() -> Self {
         Self::default()

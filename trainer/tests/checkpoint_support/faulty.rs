@@ -197,7 +197,7 @@ impl Files for FaultyFiles {
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         let half = || {
-            // The manifest first: the worst order for whoever looks afterwards.
+            // The manifest first: the worst order for a later reader.
             let _ = fs::remove_file(path.join("manifest.json"));
         };
         self.run(false, half, |_| SystemFiles.remove_dir_all(path))

@@ -1,4 +1,4 @@
-//! A small model to save and load, and a file system that fails where it is told to.
+//! A small model to save and load, and a file system that fails where it has to.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 

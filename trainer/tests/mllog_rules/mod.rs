@@ -157,7 +157,7 @@ pub fn published_checker(log: &Path, ruleset: &str) {
         "--ruleset",
         ruleset,
     ]);
-    // Its own log goes beside ours, not into the folder of the tests.
+    // Its own log goes next to ours, not into the folder of the tests.
     let output = checker
         .args(["--log_output", log.with_extension("checked").to_str().unwrap()])
         .arg(log)

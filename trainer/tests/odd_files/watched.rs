@@ -13,7 +13,7 @@ const MOST_KIB: u64 = 256 << 10;
 const LONGEST: Duration = Duration::from_secs(10);
 /// A user who owns nothing: for files that may not be read, where the tests run as root, who may
 /// read all.
-pub const NOBODY: u32 = 65534;
+pub const UNPRIVILEGED: u32 = 65534;
 
 /// What was seen of a run of the program.
 pub struct Ended {
@@ -45,7 +45,7 @@ pub fn run(program: &Path, folder: &Path, arguments: &[OsString]) -> Ended {
     command.args(arguments).current_dir(folder).env_clear().env("PATH", "/usr/bin:/bin");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if rustix::process::getuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     }
     let mut child = command.spawn().unwrap();
     let (stdout, stderr) = (reading(child.stdout.take()), reading(child.stderr.take()));

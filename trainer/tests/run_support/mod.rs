@@ -142,7 +142,7 @@ impl Run {
         self
     }
 
-    /// With more arguments. A key that was set already is set anew: the program takes one value of
+    /// With more arguments. A key that was set already is set again: the program takes one value of
     /// a key.
     pub fn with(mut self, arguments: &[&str]) -> Self {
         let key = |setting: &str| setting.split_once('=').map(|(key, _)| key.to_owned());

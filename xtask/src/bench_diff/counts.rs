@@ -1,4 +1,4 @@
-//! Instructions of every benchmark, counted by callgrind, beside the counts that were kept.
+//! Instructions of every benchmark, counted by callgrind, next to the counts that were kept.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -40,7 +40,7 @@ struct Kept {
     counts: Counts,
 }
 
-/// Sets today's counts beside the kept ones.
+/// Sets today's counts next to the kept ones.
 ///
 /// # Errors
 /// Counts that cannot be read or taken.

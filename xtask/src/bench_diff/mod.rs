@@ -2,11 +2,11 @@
 //! trusting a clock.
 //!
 //! - The instructions of every benchmark's body, counted by callgrind on the paths that it knows
-//!   (AVX2 and portable), are set beside the counts that were kept ([`counts`]).
-//! - The paths that it does not know are set beside our own AVX2 path, in turn in the same process
-//!   ([`paths`]).
-//! - With `--peers PYTHON`, whole training steps are set beside PyTorch's and FBGEMM's; that needs
-//!   a quiet machine ([`peers`]).
+//!   (AVX2 and portable), are compared with the counts that were kept ([`counts`]).
+//! - The paths that it does not know are compared with our own AVX2 path, in turn in the same
+//!   process ([`paths`]).
+//! - With `--peers PYTHON`, whole training steps are compared with PyTorch's and FBGEMM's; that
+//!   needs a quiet machine ([`peers`]).
 
 mod counts;
 mod paths;

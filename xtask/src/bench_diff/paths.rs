@@ -1,4 +1,4 @@
-//! AVX-512 beside our own AVX2, in turn in one process: a ratio that a busy machine moves little.
+//! AVX-512 next to our own AVX2, in turn in one process: a ratio that a busy machine moves little.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Whole training steps beside PyTorch's and FBGEMM's on the same cores, against the ratios that
+//! Whole training steps next to PyTorch's and FBGEMM's on the same cores, against the ratios that
 //! were kept.
 
 use std::fs;

@@ -17,7 +17,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "fmt", what: "the code is formatted", run: format },
     Step {
         name: "tidy",
-        what: "the rules of the house",
+        what: "the rules of the workspace",
         run: |workshop| tidy::run(&workshop.root).map(Outcome::from_success),
     },
     Step { name: "licences", what: "licences and sources of dependencies", run: licence_check },

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs what cannot be tested without a GPU, on a machine with one, in the order in which a failure
-# says most: conformance, op tests, equality of whole runs, sanitizers, benches, PyTorch beside
+# says most: conformance, op tests, equality of whole runs, sanitizers, benches, PyTorch next to
 # ours. Nothing is installed.
 #
 #   ./run.sh [OUT] [STAGE...]     OUT (default ./out) keeps a log for each stage; without STAGE:
@@ -118,7 +118,7 @@ for stage in $stages; do
         done
         ;;
     peers)
-        # PyTorch and ours on the same card, in turn; the full tables take 96 GB, the small ones
+        # PyTorch and ours on the same GPU, in turn; the full tables take 96 GB, the small ones
         # 2.6.
         python=${PYTHON:-python3}
         if [ -n "$REHEARSE" ]; then

@@ -65,7 +65,7 @@ pub fn build(root: &Path, target: &Path, sanitizer: Sanitizer) -> Result<Had> {
         return Ok(Had::Not("g++, which builds softcuda, is not installed".into()));
     }
     let folder = target.join(sanitizer.folder());
-    // The mark is written last: a build that was broken off is begun anew.
+    // The mark is written last: a build that was broken off is begun again.
     let mark = folder.join("built");
     let sources = sources_of(&root.join(SOURCES))?;
     if is_newer(&mark, &sources) {

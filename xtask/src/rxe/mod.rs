@@ -57,7 +57,7 @@ enum Form {
     Full,
     /// The crate `ibverbs` as the peer of our layer, instead of everything else.
     Linked,
-    /// Training with a software CUDA device for each rank, whose captured step drives the cards.
+    /// Training with a software CUDA device for each rank, whose captured step drives the NICs.
     Cuda,
 }
 

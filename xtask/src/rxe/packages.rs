@@ -241,7 +241,7 @@ fn stage(root: &Path, guest: &Path) -> Result<()> {
         copy(&found, &format!("bin/{tool}"))?;
         copy_libraries_of(root, &root.join(found), guest)?;
     }
-    // The driver of a kind of card is opened at run time: no list of libraries names it.
+    // The driver of a kind of NIC is opened at run time: no list of libraries names it.
     let driver = "usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so";
     copy("etc/libibverbs.d/rxe.driver", "etc/libibverbs.d/rxe.driver")?;
     copy(driver, driver)?;

@@ -1,4 +1,4 @@
-//! Everything `tidy` lets pass: the room table, and each exception to a rule with its reason.
+//! Everything `tidy` lets pass: the table of crates, and each exception to a rule with its reason.
 
 /// One exception: what it covers and why.
 pub struct Exception {
@@ -6,7 +6,7 @@ pub struct Exception {
     pub pattern: &'static str,
     /// Why the rule makes the code worse here.
     pub reason: &'static str,
-    /// Part of the plan of the house: may stand before anything needs it.
+    /// Part of the plan of the workspace: may stand before anything needs it.
     pub standing: bool,
 }
 
@@ -15,13 +15,13 @@ const fn only(pattern: &'static str, reason: &'static str) -> Exception {
     Exception { pattern, reason, standing: false }
 }
 
-/// An exception that belongs to the plan of the house.
+/// An exception that belongs to the plan of the workspace.
 const fn always(pattern: &'static str, reason: &'static str) -> Exception {
     Exception { pattern, reason, standing: true }
 }
 
-/// One line of the room table: a package and the packages of this workspace it may import.
-pub struct Room {
+/// One line of the table of crates: a package and the packages of this workspace it may import.
+pub struct Crate {
     /// The package's name.
     pub package: &'static str,
     /// What it may import, of this workspace.
@@ -29,17 +29,17 @@ pub struct Room {
 }
 
 /// The star of ARCHITECTURE.md: siblings never import each other, all stand on `headlong-device`.
-pub const ROOMS: &[Room] = &[
-    Room { package: "headlong-device", may_use: &[] },
-    Room { package: "headlong-reader", may_use: &["headlong-device"] },
-    Room { package: "headlong-embedding", may_use: &["headlong-device"] },
-    Room { package: "headlong-mlp", may_use: &["headlong-device"] },
+pub const CRATES: &[Crate] = &[
+    Crate { package: "headlong-device", may_use: &[] },
+    Crate { package: "headlong-reader", may_use: &["headlong-device"] },
+    Crate { package: "headlong-embedding", may_use: &["headlong-device"] },
+    Crate { package: "headlong-mlp", may_use: &["headlong-device"] },
     // Only its tests import `headlong-verbs`, for a fabric of NICs: Cargo refuses a circle of
     // libraries.
-    Room { package: "headlong-comm", may_use: &["headlong-device", "nccl-rs", "headlong-verbs"] },
-    Room { package: "headlong-verbs", may_use: &["headlong-device", "headlong-comm"] },
-    Room { package: "nccl-rs", may_use: &[] },
-    Room {
+    Crate { package: "headlong-comm", may_use: &["headlong-device", "nccl-rs", "headlong-verbs"] },
+    Crate { package: "headlong-verbs", may_use: &["headlong-device", "headlong-comm"] },
+    Crate { package: "nccl-rs", may_use: &[] },
+    Crate {
         package: "headlong",
         may_use: &[
             "headlong-device",
@@ -50,7 +50,7 @@ pub const ROOMS: &[Room] = &[
             "headlong-verbs",
         ],
     },
-    Room {
+    Crate {
         package: "headlong-benches",
         may_use: &[
             "headlong-device",
@@ -61,11 +61,11 @@ pub const ROOMS: &[Room] = &[
             "headlong",
         ],
     },
-    Room {
+    Crate {
         package: "headlong-mutation",
         may_use: &["headlong-reader", "headlong-comm", "headlong"],
     },
-    Room { package: "xtask", may_use: &[] },
+    Crate { package: "xtask", may_use: &[] },
 ];
 
 /// Crates from outside that only these packages may use.
@@ -75,15 +75,15 @@ pub const RESTRICTED_CRATES: &[(&str, &[&str])] = &[
     ("clap", &["headlong", "headlong-benches", "headlong-mutation"]),
 ];
 
-/// Crate names of the sibling rooms, of which most trainer files may see at most one.
+/// Names of the sibling crates, of which most trainer files may see at most one.
 pub const SIBLINGS: &[&str] =
     &["headlong_reader", "headlong_embedding", "headlong_mlp", "headlong_comm"];
 
 /// The trainer's files that may see more than one sibling.
-pub const SEES_TWO_ROOMS: &[Exception] = &[
+pub const SEES_TWO_CRATES: &[Exception] = &[
     always("trainer/src/plan/**", "turns config, schema and machine into every size and placement"),
-    always("trainer/src/iteration/model.rs", "allocates what the plan says, in every room"),
-    always("trainer/src/iteration/model/**", "allocates what the plan says, in every room"),
+    always("trainer/src/iteration/model.rs", "allocates what the plan says, in every crate"),
+    always("trainer/src/iteration/model/**", "allocates what the plan says, in every crate"),
     only(
         "trainer/src/iteration/ranks.rs",
         "the ranks of a process: models, batches and the links between them",
@@ -92,8 +92,8 @@ pub const SEES_TWO_ROOMS: &[Exception] = &[
         "trainer/src/config/validate.rs",
         "holds a configuration against the limits of every crate",
     ),
-    only("trainer/src/run/drift.rs", "counts the rows of batches and places them anew"),
-    only("trainer/src/commands/kernels.rs", "lists the kernels of every room"),
+    only("trainer/src/run/drift.rs", "counts the rows of batches and places them again"),
+    only("trainer/src/commands/kernels.rs", "lists the kernels of every crate"),
     only(
         "trainer/src/run/prepare.rs",
         "finds data, statistics and places of rows before the first step",
@@ -109,11 +109,11 @@ pub const SEES_TWO_ROOMS: &[Exception] = &[
     ),
     always(
         "trainer/src/iteration/schedule.rs",
-        "the iteration: the line that joins the rooms is written here",
+        "the iteration: the line that joins the crates is written here",
     ),
     always(
         "trainer/src/iteration/schedule/**",
-        "the iteration: the line that joins the rooms is written here",
+        "the iteration: the line that joins the crates is written here",
     ),
     always(
         "trainer/src/commands/bench/**",
@@ -150,7 +150,7 @@ pub const UNSAFE_FILES: &[Exception] = &[
     always("comm/src/testing/sim/**", "the buffers of exchanges, which other threads fill"),
     only(
         "comm/verbs/tests/rxe/cable.rs",
-        "memory that a card writes, registered and read behind completions",
+        "memory that a NIC writes, registered and read behind completions",
     ),
     only(
         "comm/verbs/tests/rxe/linked.rs",
@@ -201,7 +201,7 @@ pub const ENVIRONMENT_READERS: &[Exception] = &[
 pub const ENDLESS_WAITS: &[Exception] = &[
     only(
         "comm/src/rendezvous/listener.rs::accept",
-        "the listener does not block: nobody there is an answer",
+        "the listener does not block: no one there is an answer",
     ),
     only(
         "comm/src/transport/shm/meet.rs::hand_out",
@@ -230,15 +230,15 @@ pub const ENDLESS_WAITS: &[Exception] = &[
     ),
     only(
         "comm/src/device/peer/flags.rs::give_up",
-        "waits for nobody: it opens barriers until its owner, who has a deadline, is done",
+        "waits for no one: it opens barriers until its owner, who has a deadline, is done",
     ),
     only(
         "comm/verbs/src/rails/mod.rs::end",
-        "the proxy was told to stop, and looks at that between any two looks at its card",
+        "the proxy was told to stop, and looks at that between any two looks at its NIC",
     ),
     only(
         "comm/verbs/src/rails/proxy.rs::run",
-        "waits for nobody: the device has the deadline, and the owner stops the proxy",
+        "waits for no one: the device has the deadline, and the owner stops the proxy",
     ),
     only(
         "comm/src/device/peer/flags.rs::drop",

@@ -89,7 +89,7 @@ mod tests {
     fn a_link_to_nothing_is_found() {
         assert_eq!(
             messages(
-                "See [the rooms](../ARCHITECTURE.md#errors-and-state) and \
+                "See [the crates](../ARCHITECTURE.md#errors-and-state) and \
                  [rust](https://rustup.rs)."
             ),
             [""; 0]

@@ -1,11 +1,13 @@
-//! The rules of the house that neither rustc nor clippy knows, each checked by reading the source.
+//! The rules of the workspace that neither rustc nor clippy knows, each checked by reading the
+//! source.
 //!
 //! | rule | says |
 //! |---|---|
-//! | rooms | which package may import which ([`allow::ROOMS`]); inside the trainer, which files may see two rooms |
+//! | crates | which package may import which ([`allow::CRATES`]); inside the trainer, which files may see two crates |
 //! | layers | inside a crate no files import each other, and the trainer's layers import downwards ([`layers`]) |
 //! | sizes | a function is at most 70 lines (a test 100), a file at most 600 |
-//! | width | no line over 100 columns, but for tables, drawings and addresses ([`width`]) |
+//! | words | none that the glossary replaces ([`words`]) |
+//! | width | no line over 100 columns, except for tables, drawings and addresses ([`width`]) |
 //! | unwrap | none outside tests |
 //! | unsafe | only in listed files |
 //! | environment | read only in listed files, so that it cannot change results |
@@ -20,17 +22,18 @@
 //! itself a finding.
 
 mod allow;
+mod crates;
 mod kernels;
 mod layers;
 mod links;
 mod modules;
-mod rooms;
 mod source;
 mod stages;
 mod text;
 mod versions;
 mod waits;
 mod width;
+mod words;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -142,7 +145,7 @@ pub struct Exceptions {
     file_size: Allowed,
     unsafe_code: Allowed,
     environment: Allowed,
-    two_rooms: Allowed,
+    two_crates: Allowed,
     endless_waits: Allowed,
 }
 
@@ -153,7 +156,7 @@ impl Exceptions {
             file_size: Allowed::new("file size", allow::LONG_FILES),
             unsafe_code: Allowed::new("unsafe", allow::UNSAFE_FILES),
             environment: Allowed::new("environment", allow::ENVIRONMENT_READERS),
-            two_rooms: Allowed::new("two rooms", allow::SEES_TWO_ROOMS),
+            two_crates: Allowed::new("two crates", allow::SEES_TWO_CRATES),
             endless_waits: Allowed::new("waits", allow::ENDLESS_WAITS),
         }
     }
@@ -164,7 +167,7 @@ impl Exceptions {
             &self.file_size,
             &self.unsafe_code,
             &self.environment,
-            &self.two_rooms,
+            &self.two_crates,
             &self.endless_waits,
         ];
         lists.into_iter().flat_map(Allowed::unused).collect()
@@ -190,10 +193,11 @@ pub fn run(root: &Path) -> Result<bool> {
 
 fn check(root: &Path, metadata: &Metadata, files: &[text::TextFile]) -> Result<Vec<Violation>> {
     let exceptions = Exceptions::listed();
-    let mut violations = rooms::check(root, metadata);
+    let mut violations = crates::check(root, metadata);
     violations.extend(versions::check(root, metadata)?);
     violations.extend(files.iter().flat_map(|file| text::check(file, &exceptions)));
     violations.extend(files.iter().flat_map(width::check));
+    violations.extend(words::check(files));
     violations.extend(files.iter().flat_map(|file| links::check(root, file)));
     violations.extend(kernels::check(files));
     violations.extend(files.iter().flat_map(stages::check));
@@ -209,7 +213,7 @@ fn check(root: &Path, metadata: &Metadata, files: &[text::TextFile]) -> Result<V
     for source in sources.iter().filter(|source| !tree.is_dead(&source.path)) {
         violations.extend(source::check(source, tree.is_test(&source.path), &exceptions));
         violations.extend(waits::check(source, tree.is_test(&source.path), &exceptions));
-        violations.extend(rooms::check_file(source, tree.is_test(&source.path), &exceptions));
+        violations.extend(crates::check_file(source, tree.is_test(&source.path), &exceptions));
     }
     violations.extend(exceptions.unused());
     violations.sort();
@@ -270,7 +274,7 @@ mod tests {
             allow::LONG_FILES,
             allow::UNSAFE_FILES,
             allow::ENVIRONMENT_READERS,
-            allow::SEES_TWO_ROOMS,
+            allow::SEES_TWO_CRATES,
             allow::ENDLESS_WAITS,
         ] {
             assert!(list.iter().all(|exception| exception.reason.len() > 10));

@@ -7,15 +7,8 @@ use super::text::TextFile;
 const STAGES: [&str; 2] =
     ["trainer/src/iteration/schedule/stages.rs", "trainer/src/iteration/schedule/tables.rs"];
 /// What a question for a mode would be asked with.
-const QUESTIONS: [&str; 7] = [
-    "is_alone",
-    "is_single_rank",
-    "knows_all_ids",
-    "runs_ahead",
-    "as_cuda",
-    "num_ranks",
-    "Choice::",
-];
+const QUESTIONS: [&str; 6] =
+    ["is_single_rank", "is_single_process", "knows_all_ids", "as_cuda", "num_ranks", "Choice::"];
 
 /// Checks that no stage asks which mode the run is in.
 pub fn check(file: &TextFile) -> Vec<Violation> {
@@ -42,7 +35,7 @@ mod tests {
             check(&TextFile { path: path.into(), text: text.into() }).len()
         };
         assert_eq!(found(STAGES[0], "at.model().tables.pool(at)\n"), 0);
-        assert_eq!(found(STAGES[0], "if at.model().is_alone() {\n"), 1);
-        assert_eq!(found("trainer/src/iteration/model.rs", "if self.is_alone() {\n"), 0);
+        assert_eq!(found(STAGES[0], "if at.model().is_single_rank() {\n"), 1);
+        assert_eq!(found("trainer/src/iteration/model.rs", "if self.is_single_rank() {\n"), 0);
     }
 }

@@ -42,7 +42,8 @@ pub fn check_use(
             .filter(|source| source.path.starts_with(folder))
             .flat_map(|source| words(source.tokens.clone()).map(|(word, _)| word))
             .collect();
-        // A room's place may be kept free before anything uses it: the room table speaks of those.
+        // A crate's place may be kept free before anything uses it: the table of crates speaks of
+        // those.
         let foreign = package.dependencies.iter().filter(|dependency| dependency.path.is_none());
         let taken: Vec<&str> = foreign.map(|dependency| dependency.name.as_str()).collect();
         used_by_some.extend(taken.iter().map(|name| (*name).to_string()));

@@ -144,7 +144,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
 
     fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
         let name = call.method.to_string();
-        // What a type calls of its own is a function of this room, and looked at itself.
+        // What a type calls of its own is a function of this crate, and looked at itself.
         let is_own = call.receiver.to_token_stream().to_string() == "self";
         let has_time = call.args.iter().any(|argument| {
             words(argument.to_token_stream())
@@ -227,7 +227,7 @@ mod tests {
         let bounded = [
             "ready = self.changed.wait_timeout(ready, left);",
             "self.wait(pause);",
-            "door.wait(&[], longest);",
+            "gate.wait(&[], longest);",
             "completions.wait(Duration::from_millis(150));",
             "receiver.recv_timeout(left);",
             "names.join(\", \");",

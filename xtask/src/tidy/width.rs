@@ -11,7 +11,7 @@ use super::text::TextFile;
 const COLUMNS: usize = 100;
 /// Files whose lines are judged, by ending.
 const ENDINGS: &[&str] = &[".rs", ".cu", ".cuh", ".cpp", ".h", ".py", ".sh", ".toml", ".md"];
-/// Measurements, with what was printed beside them.
+/// Measurements, with what was printed next to them.
 const KEPT: &str = "benches/results/";
 
 /// Finds the lines of `file` that are too long.
@@ -51,7 +51,7 @@ struct Block {
 }
 
 impl Block {
-    /// Goes on to `line`: whether it is drawn or printed.
+    /// Continues to `line`: whether it is drawn or printed.
     fn is_printed(&mut self, line: &str) -> bool {
         if self.is_page && self.holds == Holds::Prose && line.starts_with("    ") {
             return true;

@@ -95,7 +95,7 @@ impl Flags {
         let stopped = stop.clone();
         let set_all = move || {
             let ones: Vec<u8> = [1_u8, 0, 0, 0].repeat(words.bytes() / 4);
-            // Each barrier clears its words again: they are set until nobody waits any more. A copy
+            // Each barrier clears its words again: they are set until no one waits any more. A copy
             // that waited for the device first would wait for the stream that waits for the copy.
             while !stopped.load(Ordering::Relaxed) && words.write_unordered(0, &ones).is_ok() {
                 std::thread::sleep(Duration::from_millis(1));

@@ -194,10 +194,10 @@ fn meet(
     host: Option<shm::Host>,
 ) -> Result<(Option<Neighbourhood>, Vec<Verdict>)> {
     let topology = control.topology();
-    let is_alone = topology.node_size(topology.node_of(control.rank())) == 1;
+    let is_only_rank = topology.node_size(topology.node_of(control.rank())) == 1;
     let table = shm::Table::new(control, offers);
     // A rank that cannot reach its host says so before the host waits for it.
-    let attachment = (!is_alone).then(|| table.approach(host));
+    let attachment = (!is_only_rank).then(|| table.approach(host));
     let approached: Verdict = match &attachment {
         Some(Attachment::Away(reason)) => Err(reason.clone()),
         _ => Ok(()),

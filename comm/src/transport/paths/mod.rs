@@ -3,7 +3,7 @@
 //!
 //! A job of processes always has its TCP transport: the control plane, by which ranks hear of
 //! failures, and the path of last resort. [`PathTransport`] uses it and carries the payload
-//! elsewhere: through memory that processes of a node share, through a network card.
+//! elsewhere: through memory that processes of a node share, through a NIC.
 //!
 //! **What a path is.** Both directions between this rank and one peer. Messages of one direction
 //! are whole, in order, and carry their [`Head`]: a receiver that expects another one learns what

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for one word of the handshake.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What a proof is for: none made for a door of the rendezvous fits.
+/// What a proof is for: none made for a listener of the rendezvous fits.
 const PURPOSE: &[u8] = b"the memory of a node";
 
 /// What a rank tells all others before the node's ranks meet.

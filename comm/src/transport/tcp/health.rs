@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_millis(200);
 /// How long a rank waits for rank 0's verdict on its suspicion.
 const VERDICT: Duration = Duration::from_secs(1);
-const NOBODY: usize = usize::MAX;
+const NONE: usize = usize::MAX;
 
 /// A control connection: to rank 0, or from it.
 pub struct Link {
@@ -93,7 +93,7 @@ impl Health {
         })?;
         let status = || Status {
             sequence: AtomicU64::new(0),
-            waiting_for: AtomicUsize::new(NOBODY),
+            waiting_for: AtomicUsize::new(NONE),
             heard_ms: AtomicU64::new(0),
         };
         Ok(Self {
@@ -254,7 +254,7 @@ impl Health {
 
     /// This rank waits for a peer, or no longer.
     pub fn note_waiting(&self, peer: Option<Rank>) {
-        let peer = peer.map_or(NOBODY, |rank| rank.0);
+        let peer = peer.map_or(NONE, |rank| rank.0);
         self.statuses[self.rank.0].waiting_for.store(peer, Ordering::Relaxed);
     }
 
@@ -270,7 +270,7 @@ impl Health {
         self.busy.hear(peer, told.filter(|busy| busy.rank != self.rank.0).collect());
         let status = &self.statuses[peer.0];
         status.sequence.store(sequence, Ordering::Relaxed);
-        status.waiting_for.store(waiting_for.unwrap_or(NOBODY), Ordering::Relaxed);
+        status.waiting_for.store(waiting_for.unwrap_or(NONE), Ordering::Relaxed);
         status.heard_ms.store(self.now_ms(), Ordering::Relaxed);
     }
 
@@ -278,7 +278,7 @@ impl Health {
     pub fn heartbeat(&self) -> Control {
         let status = &self.statuses[self.rank.0];
         let waiting_for =
-            Some(status.waiting_for.load(Ordering::Relaxed)).filter(|peer| *peer != NOBODY);
+            Some(status.waiting_for.load(Ordering::Relaxed)).filter(|peer| *peer != NONE);
         let sequence = status.sequence.load(Ordering::Relaxed);
         Control::Heartbeat { sequence, waiting_for, busy: self.told_busy() }
     }
@@ -299,14 +299,14 @@ impl Health {
     /// Ranks that are busy, as far as this one knows. One that waits for a peer itself is not: it
     /// could wait for ever.
     pub fn busy_ranks(&self) -> Vec<BusyRank> {
-        let waits = self.statuses[self.rank.0].waiting_for.load(Ordering::Relaxed) != NOBODY;
+        let waits = self.statuses[self.rank.0].waiting_for.load(Ordering::Relaxed) != NONE;
         let own = self.busy.own(self.rank).filter(|_| !waits);
         own.into_iter().chain(self.busy.others(&|rank| self.is_fresh(rank))).collect()
     }
 
     /// Whether any rank says that it waits for another.
     pub fn is_anybody_waiting(&self) -> bool {
-        let waits = |status: &Status| status.waiting_for.load(Ordering::Relaxed) != NOBODY;
+        let waits = |status: &Status| status.waiting_for.load(Ordering::Relaxed) != NONE;
         self.statuses.iter().any(waits)
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Ranks of a job, the first half on the first node.
 pub const RANKS: usize = 4;
-/// The rank that ends, or sends what nobody expects.
+/// The rank that ends, or sends what no one expects.
 const CULPRIT: usize = 2;
 /// In which step that happens.
 const AT: u32 = 5;

@@ -118,7 +118,7 @@ fn on_ranks<R: Send>(
             return Err(format!("it is not over NICs: {}", collectives.name()));
         }
         let end = work(communicator, &stream, &*collectives);
-        // After a failure nobody knows what peers still read: what they may stays.
+        // After a failure no one knows what peers still read: what they may stays.
         match communicator.check() {
             Ok(()) => collectives.close().map_err(|error| error.to_string())?,
             Err(_) => std::mem::forget((collectives, stream)),

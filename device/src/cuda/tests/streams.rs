@@ -189,7 +189,7 @@ fn launch_errors_stay_and_name_the_kernel() {
     stream.run(&STREAM_TEST, &[], "scale", Launch::new(1, 4096), &args);
     let message = stream.check().unwrap_err().to_string();
     assert!(message.contains("device/stream-test:scale") && message.contains("code "), "{message}");
-    // What comes later is skipped, and the first failure is what is told.
+    // What comes later is skipped, and the first failure is what is reported.
     scale(stream, &a, &a, 2.0, 0.0);
     stream.run(&STREAM_TEST, &[], "no_such_kernel", Launch::new(1, 32), &args);
     assert_eq!(stream.synchronize().unwrap_err().to_string(), message);

@@ -63,7 +63,7 @@ impl Sampler {
         sampler
     }
 
-    /// Goes on with a sample that one row in `2^level` is in.
+    /// Continues with a sample that one row in `2^level` is in.
     pub(super) fn raise_to(&mut self, level: u32) {
         if level > self.level {
             self.level = level;

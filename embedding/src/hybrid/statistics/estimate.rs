@@ -257,8 +257,8 @@ mod tests {
 
     #[test]
     fn the_smoothing_is_that_of_the_paper() {
-        // The table of the paper goes on; its slope over all rows is -1.389. These rows suffice to
-        // tell Turing from the line.
+        // The table of the paper continues; its slope over all rows is -1.389. These rows suffice
+        // to tell Turing from the line.
         let worths = smoothed_worths(&PROSODY).unwrap();
         assert!(slope(&PROSODY) < -1.0);
         // r = 1: Turing's 2·40/120 = 0.667 against the line's about 0.76: not significant, so the

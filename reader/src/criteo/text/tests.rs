@@ -294,7 +294,7 @@ fn files_that_cannot_be_read_are_refused() {
     let text = reader.next(&mut Batch::default()).unwrap_err().to_string();
     assert!(
         text.contains(
-            "good at line 5 (byte 77): it is not the start of a line; a run goes on only"
+            "good at line 5 (byte 77): it is not the start of a line; a run continues only"
         ),
         "{text}"
     );

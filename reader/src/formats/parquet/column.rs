@@ -209,7 +209,7 @@ impl Column {
         let found = match (reading, &self.values) {
             (DenseReading::Transformed(_), Values::Floats(values)) => Some(values[index]),
             (DenseReading::Transformed(_), _) => self.double(index).map(|found| found as f32),
-            // Some writers put this where there is no number.
+            // Some writers put this where a value is missing.
             (DenseReading::Raw(_), _) if self.double(index).is_some_and(f64::is_nan) => {
                 return Ok(None);
             }

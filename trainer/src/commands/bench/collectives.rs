@@ -7,13 +7,13 @@
 pub mod arguments;
 pub mod backend;
 pub mod baseline;
-mod cards;
 mod compat;
 mod device;
 pub mod dtype;
 pub mod job;
 pub mod known;
 pub mod measure;
+mod nics;
 pub mod operation;
 mod plot;
 pub mod statistics;

@@ -1,4 +1,4 @@
-//! `headlong bench forecast`: the planner beside the machine. Writes a description of this machine
+//! `headlong bench forecast`: the planner next to the machine. Writes a description of this machine
 //! for `headlong plan --cluster`, or predicts steps of one of the compared shapes and measures
 //! them: time, bytes between ranks, memory.
 //!

@@ -308,7 +308,7 @@ impl SteadyTrainer {
     /// Trains on `count` batches, and waits for them.
     ///
     /// # Errors
-    /// A loss that is no number.
+    /// A loss that is not finite.
     pub fn steps(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             self.rates.number += 1;
@@ -323,7 +323,7 @@ impl SteadyTrainer {
     /// Measures blocks of steps for `seconds`; a single step for 0.
     ///
     /// # Errors
-    /// A loss that is no number.
+    /// A loss that is not finite.
     pub fn measure(&mut self, seconds: f64) -> Result<Vec<Sample>> {
         let start = Instant::now();
         self.steps(1)?;

@@ -1,4 +1,4 @@
-//! `headlong bench p2p write|write_imm|read|atomic|send`: one verb between two cards, as perftest
+//! `headlong bench p2p write|write_imm|read|atomic|send`: one verb between two NICs, as perftest
 //! measures it.
 
 use super::collectives::arguments::{Bind, Bytes, CollectiveArguments};
@@ -42,14 +42,20 @@ pub struct P2pArguments {
     /// Calls before the clock starts
     #[arg(short = 'w', long, value_name = "N", default_value_t = 100)]
     pub warmup: usize,
-    /// Cards: of libibverbs (system), or of a fabric inside this process, for tests, whose times
+    /// NICs: of libibverbs (system), or of a fabric inside this process, for tests, whose times
     /// mean nothing (fake)
-    #[arg(long, value_name = "system|fake", default_value = "system", hide_possible_values = true)]
-    pub card: Card,
+    #[arg(
+        long,
+        alias = "card",
+        value_name = "system|fake",
+        default_value = "system",
+        hide_possible_values = true
+    )]
+    pub nic: NicSource,
     /// Device by its name, of both ranks or of each; the nearest by default
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub device: Vec<String>,
-    /// How cards are used, as for `train`: comm.verbs.timeout=19
+    /// How NICs are used, as for `train`: comm.verbs.timeout=19
     #[arg(long = "set", value_name = "comm.verbs.KEY=VALUE")]
     pub set: Vec<String>,
     /// Tie each rank to a core of its own where there are enough
@@ -58,7 +64,7 @@ pub struct P2pArguments {
     /// An answer that does not come for this long ends the bench with exit code 3
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub deadline_s: f64,
-    /// Processes on two machines may do without a secret: whoever can reach rank 0 can join
+    /// Processes on two machines may do without a secret: anyone who can reach rank 0 can join
     #[arg(long)]
     pub insecure: bool,
     /// One rank of a job that this command has started
@@ -97,9 +103,9 @@ impl VerbChoice {
     }
 }
 
-/// Where cards come from.
+/// Where NICs come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Card {
+pub enum NicSource {
     /// libibverbs.
     System,
     /// A fabric of this process.
@@ -109,7 +115,7 @@ pub enum Card {
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong usage; no card; a card or a peer that fails.
+/// Wrong usage; no NIC; a NIC or a peer that fails.
 pub fn run(arguments: &P2pArguments) -> Result<()> {
     let collective = CollectiveArguments {
         ranks: 2,
@@ -127,12 +133,13 @@ pub fn run(arguments: &P2pArguments) -> Result<()> {
     };
     collective.check()?;
     collective.check_memory(processes::ranks_here(&collective), "lower `-e` or `-n`")?;
-    let mut settings = collective.cards()?;
+    let mut settings = collective.nics()?;
     if !arguments.device.is_empty() {
         settings.devices.clone_from(&arguments.device);
     }
-    let fabric = (arguments.card == Card::Fake).then(|| Fabric::rails(0, NetworkModel::CALM, 2, 1));
-    let system = if fabric.is_none() { Some(system_cards(&settings)?) } else { None };
+    let fabric =
+        (arguments.nic == NicSource::Fake).then(|| Fabric::rails(0, NetworkModel::CALM, 2, 1));
+    let system = if fabric.is_none() { Some(system_nics(&settings)?) } else { None };
     let provider = |rank: usize| -> Arc<dyn Provider> {
         match (&fabric, &system) {
             (Some(fabric), _) => fabric.provider(rank),
@@ -175,11 +182,11 @@ pub fn run(arguments: &P2pArguments) -> Result<()> {
     }
 }
 
-/// The system's cards, of which one can be used.
-fn system_cards(settings: &VerbsSettings) -> Result<Arc<dyn Provider>> {
-    let cards = sys::Verbs::open().map_err(|error| Error::Skipped(error.to_string()))?;
-    available(&*cards, settings, 0).map_err(Error::Skipped)?;
-    Ok(cards)
+/// The system's NICs, of which one can be used.
+fn system_nics(settings: &VerbsSettings) -> Result<Arc<dyn Provider>> {
+    let nics = sys::Verbs::open().map_err(|error| Error::Skipped(error.to_string()))?;
+    available(&*nics, settings, 0).map_err(Error::Skipped)?;
+    Ok(nics)
 }
 
 fn measured(bytes: usize, samples: Vec<u64>) -> Measured {
@@ -198,7 +205,7 @@ fn print(arguments: &P2pArguments, name: &str, verb: Verb, answer: &Answer) -> R
     let mut text = format!(
         "# headlong bench p2p {name}: {meaning}{}\n\
          #{:>9} {:>12} {:>12} {:>12} {:>15} {:>12} {:>13} {:>13} {:>15}\n",
-        if arguments.card == Card::Fake {
+        if arguments.nic == NicSource::Fake {
             "; a fabric inside this process: its times mean nothing"
         } else {
             ""

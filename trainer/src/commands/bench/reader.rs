@@ -1,6 +1,6 @@
 //! `headlong bench reader`: how fast files are read and decoded, without a model.
 //!
-//! Beside each figure stands the disk's own rate: the same bytes by plain direct reads in one
+//! Next to each figure stands the disk's own rate: the same bytes by plain direct reads in one
 //! thread, in the same run.
 
 use crate::commands::bench::sample::Block;
@@ -44,8 +44,8 @@ pub struct ReaderArguments {
     #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = count(1 << 20))]
     pub block_kib: usize,
     /// Who reads: auto, io_uring, threads
-    #[arg(long, value_name = "ENGINE", default_value = "auto")]
-    pub engine: IoChoice,
+    #[arg(long, alias = "engine", value_name = "BACKEND", default_value = "auto")]
+    pub backend: IoChoice,
     /// Read through the page cache
     #[arg(long)]
     pub buffered: bool,
@@ -87,7 +87,7 @@ pub fn run(arguments: &ReaderArguments) -> Result<()> {
     let options = DiskOptions {
         block_bytes: arguments.block_kib << 10,
         depth: arguments.depth,
-        backend: arguments.engine,
+        backend: arguments.backend,
         direct: !arguments.buffered,
     };
     require_files(&arguments.files)?;
@@ -171,7 +171,7 @@ fn undecoded(files: &[DataFile], options: &DiskOptions) -> headlong_reader::Resu
     })
 }
 
-/// The text of the files, decompressed as it is for whoever parses it.
+/// The text of the files, decompressed as it is for its parser.
 fn decompressed(files: &[DataFile]) -> headlong_reader::Result<Pass> {
     let clock = Block::start();
     let (mut stored, mut buffer) = (0, vec![0; 1 << 20]);

@@ -1,4 +1,4 @@
-//! What `headlong doctor` says of CUDA: the driver, its devices, and the libraries beside it.
+//! What `headlong doctor` says of CUDA: the driver, its devices, and the libraries next to it.
 
 use super::Finding;
 use super::system::System;

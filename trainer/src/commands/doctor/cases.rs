@@ -39,8 +39,8 @@ impl Tree {
         self.folder.path()
     }
 
-    /// A card with one port that works.
-    fn card(self, link: &str) -> Self {
+    /// A NIC with one port that works.
+    fn nic(self, link: &str) -> Self {
         let port = "sys/class/infiniband/mlx5_0/ports/1";
         self.write(&format!("{port}/state"), "4: ACTIVE\n")
             .write(&format!("{port}/phys_state"), "5: LinkUp\n")
@@ -64,19 +64,19 @@ impl Tree {
         self.write(&format!("sys/class/infiniband/mlx5_0/ports/1/{file}"), text)
     }
 
-    /// A GPU and the card on the bus, behind these bridges.
-    fn bus(self, gpu: &str, card: &str) -> Self {
+    /// A GPU and the NIC on the bus, behind these bridges.
+    fn bus(self, gpu: &str, nic: &str) -> Self {
         let gpu = format!("sys/devices/{gpu}/0000:1b:00.0");
-        let card = format!("sys/devices/{card}/0000:1c:00.0");
+        let nic = format!("sys/devices/{nic}/0000:1c:00.0");
         self.write(&format!("{gpu}/vendor"), "0x10de\n")
             .write(&format!("{gpu}/class"), "0x030200\n")
             .write(&format!("{gpu}/numa_node"), "0\n")
-            .write(&format!("{card}/vendor"), "0x15b3\n")
-            .write(&format!("{card}/class"), "0x020700\n")
-            .write(&format!("{card}/numa_node"), "1\n")
+            .write(&format!("{nic}/vendor"), "0x15b3\n")
+            .write(&format!("{nic}/class"), "0x020700\n")
+            .write(&format!("{nic}/numa_node"), "1\n")
             .link("sys/bus/pci/devices/0000:1b:00.0", &gpu)
-            .link("sys/bus/pci/devices/0000:1c:00.0", &card)
-            .link("sys/class/infiniband/mlx5_0/device", &card)
+            .link("sys/bus/pci/devices/0000:1c:00.0", &nic)
+            .link("sys/class/infiniband/mlx5_0/device", &nic)
     }
 }
 
@@ -108,8 +108,8 @@ fn only_bad(heading: &'static str, findings: Vec<Finding>) -> Case {
 }
 
 fn rdma_cases() -> Vec<Case> {
-    let infiniband = || Tree::new().card("InfiniBand\n");
-    let roce = || Tree::new().card("Ethernet\n");
+    let infiniband = || Tree::new().nic("InfiniBand\n");
+    let roce = || Tree::new().nic("Ethernet\n");
     let say = |heading, tree: Tree| only_bad(heading, rdma::findings(&tree.system()));
     let without = |tree: Tree, path: &str| {
         fs::remove_file(tree.root().join(path)).unwrap();
@@ -137,8 +137,8 @@ fn rdma_cases() -> Vec<Case> {
 }
 
 fn inside_cases() -> Vec<Case> {
-    let card = || Tree::new().card("InfiniBand\n");
-    let acs = card()
+    let nic = || Tree::new().nic("InfiniBand\n");
+    let acs = nic()
         .bus(SWITCH, SWITCH)
         .write("sys/bus/pci/devices/0000:15:01.0/class", "0x060400\n")
         .write("sys/bus/pci/devices/0000:15:01.0/config", bridge(0x1d));
@@ -153,8 +153,8 @@ fn inside_cases() -> Vec<Case> {
     no_memfd.memfd = Err("Operation not permitted".into());
     vec![
         only_bad(
-            "A GPU far from every card",
-            topology::findings(&card().bus(SWITCH, OTHER).system()),
+            "A GPU far from every NIC",
+            topology::findings(&nic().bus(SWITCH, OTHER).system()),
         ),
         only_bad(
             "Bridges that send everything through the processor",
@@ -244,7 +244,7 @@ fn host_cases() -> Vec<Case> {
 
 #[test]
 fn a_machine_without_faults_hears_none() {
-    let tree = Tree::new().card("Ethernet\n").bus(SWITCH, SWITCH);
+    let tree = Tree::new().nic("Ethernet\n").bus(SWITCH, SWITCH);
     let tree = tree
         .write("proc/modules", "nvidia_peermem 16384 0 - Live 0x0\n")
         .write("proc/mounts", "tmpfs /dev/shm tmpfs rw 0 0\n");
@@ -268,7 +268,7 @@ fn a_machine_without_faults_hears_none() {
     let bad: Vec<&Finding> = findings.iter().filter(|one| one.status != Status::Ok).collect();
     assert!(bad.is_empty(), "{bad:?}");
     let text = to_text(&findings);
-    assert!(text.contains("GPU to card    0000:1b:00.0: mlx5_0 PIX"), "{text}");
+    assert!(text.contains("GPU to NIC     0000:1b:00.0: mlx5_0 PIX"), "{text}");
     assert!(text.contains("GID 2, 0000:0000:0000:0000:0000:ffff:0a00:0005"), "{text}");
 }
 

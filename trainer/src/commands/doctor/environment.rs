@@ -61,7 +61,7 @@ pub(super) fn findings(system: &System) -> Vec<Finding> {
     findings
 }
 
-/// A variable with our name that nobody reads.
+/// A variable with our name that no one reads.
 fn unknown(system: &System) -> Vec<Finding> {
     let ours = |name: &&String| name.starts_with("HEADLONG_") && !OURS.contains(&name.as_str());
     let finding = |name: &String| {
@@ -130,7 +130,7 @@ pub(super) fn secret(launch: &Launch, insecure: bool) -> Finding {
         Ok(Keys { trust: Trust::Anybody, .. }) => Finding::warn(
             "secret",
             "none",
-            "whoever can reach rank 0 can join the job, read its rows and change its weights",
+            "anyone who can reach rank 0 can join the job, read its rows and change its weights",
             "see docs/multi-node.md, the secret",
         ),
     }

@@ -43,7 +43,7 @@ fn gpu(line: &str) -> Vec<Finding> {
             "GPU power",
             format!("GPU {index}: the power limit is {limit} W, its default {default} W"),
             "dense layers are slower; with unequal limits every step waits for the lowest",
-            "if nobody has lowered it on purpose, as root: nvidia-smi -i N --power-limit=DEFAULT",
+            "if no one has lowered it on purpose, as root: nvidia-smi -i N --power-limit=DEFAULT",
         ));
     }
     if persistence == "Disabled" {

@@ -33,7 +33,7 @@ pub(super) struct Statement {
 const EQUAL: [(&str, &str, &str); 6] = [
     (
         "program",
-        "ranks that compute differently give weights that nobody can reproduce",
+        "ranks that compute differently give weights that no one can reproduce",
         "install the same build of headlong everywhere",
     ),
     (

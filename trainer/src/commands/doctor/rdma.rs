@@ -1,40 +1,40 @@
-//! Cards with RDMA: the library, ports, addresses, memory that may be locked, and the way into a
+//! NICs with RDMA: the library, ports, addresses, memory that may be locked, and the way into a
 //! GPU's memory.
 
 use super::system::{System, find_library};
 use super::{Finding, topology};
 
-const CARDS: &str = "sys/class/infiniband";
+const NICS: &str = "sys/class/infiniband";
 
 pub(super) fn findings(system: &System) -> Vec<Finding> {
-    let cards = system.names(CARDS);
-    let mut findings = vec![library(system, &cards)];
-    if cards.is_empty() {
+    let nics = system.names(NICS);
+    let mut findings = vec![library(system, &nics)];
+    if nics.is_empty() {
         return findings;
     }
     findings.extend(device_files(system));
-    findings.extend(cards.iter().flat_map(|card| ports(system, card)));
+    findings.extend(nics.iter().flat_map(|nic| ports(system, nic)));
     findings.push(locked_memory(system));
     findings.extend(gpu_direct(system));
     findings
 }
 
-fn library(system: &System, cards: &[String]) -> Finding {
-    match (find_library(system.root(), "libibverbs.so.1"), cards) {
+fn library(system: &System, nics: &[String]) -> Finding {
+    match (find_library(system.root(), "libibverbs.so.1"), nics) {
         (_, []) => {
             Finding::ok("verbs", "no RDMA device: between machines, TCP carries what travels")
         }
-        (Some(path), cards) => {
+        (Some(path), nics) => {
             let real = path.canonicalize().unwrap_or(path);
             Finding::ok(
                 "verbs",
-                format!("{} RDMA devices ({}), {}", cards.len(), cards.join(", "), real.display()),
+                format!("{} RDMA devices ({}), {}", nics.len(), nics.join(", "), real.display()),
             )
         }
-        (None, cards) => Finding::warn(
+        (None, nics) => Finding::warn(
             "verbs",
-            format!("{} RDMA devices ({}), but no libibverbs.so.1", cards.len(), cards.join(", ")),
-            "between machines, TCP carries what travels, and the cards stand idle",
+            format!("{} RDMA devices ({}), but no libibverbs.so.1", nics.len(), nics.join(", ")),
+            "between machines, TCP carries what travels, and the NICs stand idle",
             "install rdma-core (Debian: libibverbs1 and ibverbs-providers), in the container, too",
         ),
     }
@@ -53,26 +53,26 @@ fn device_files(system: &System) -> Option<Finding> {
     ))
 }
 
-fn ports(system: &System, card: &str) -> Vec<Finding> {
-    let numbers = system.names(format!("{CARDS}/{card}/ports"));
-    numbers.iter().flat_map(|port| port_findings(system, card, port)).collect()
+fn ports(system: &System, nic: &str) -> Vec<Finding> {
+    let numbers = system.names(format!("{NICS}/{nic}/ports"));
+    numbers.iter().flat_map(|port| port_findings(system, nic, port)).collect()
 }
 
-fn port_findings(system: &System, card: &str, port: &str) -> Vec<Finding> {
-    let folder = format!("{CARDS}/{card}/ports/{port}");
+fn port_findings(system: &System, nic: &str, port: &str) -> Vec<Finding> {
+    let folder = format!("{NICS}/{nic}/ports/{port}");
     let read =
         |name: &str| system.text(format!("{folder}/{name}")).unwrap_or_else(|| "not known".into());
     let word =
         |text: String| text.split_once(": ").map_or(text.clone(), |(_, word)| word.to_owned());
     let (state, physical) = (word(read("state")), word(read("phys_state")));
     let (link, rate) = (read("link_layer"), read("rate"));
-    let found = format!("{card}/{port}: {state} ({physical}), {link}, {rate}");
+    let found = format!("{nic}/{port}: {state} ({physical}), {link}, {rate}");
     let mut findings = vec![match (state.as_str(), link.as_str()) {
         ("ACTIVE", _) => Finding::ok("RDMA port", found),
         ("INIT", "InfiniBand") => Finding::warn(
             "RDMA port",
             found,
-            "the cable is fine, but nobody has given the port an address: it is not used",
+            "the cable is fine, but no one has given the port an address: it is not used",
             "start a subnet manager (opensm) on one machine or on the switch",
         ),
         _ => Finding::warn(
@@ -83,13 +83,13 @@ fn port_findings(system: &System, card: &str, port: &str) -> Vec<Finding> {
         ),
     }];
     if state == "ACTIVE" && link == "Ethernet" {
-        findings.push(roce_address(system, card, port, &folder));
+        findings.push(roce_address(system, nic, port, &folder));
     }
     findings
 }
 
 /// The GID that a RoCE connection takes: version 2, and routable.
-fn roce_address(system: &System, card: &str, port: &str, folder: &str) -> Finding {
+fn roce_address(system: &System, nic: &str, port: &str, folder: &str) -> Finding {
     let kinds = system.names(format!("{folder}/gid_attrs/types"));
     let gids: Vec<(String, String, String)> = kinds
         .into_iter()
@@ -105,11 +105,11 @@ fn roce_address(system: &System, card: &str, port: &str, folder: &str) -> Findin
     match usable {
         Some((index, _, gid)) => Finding::ok(
             "RoCE address",
-            format!("{card}/{port}: GID {index}, {gid}, of {}", all.len()),
+            format!("{nic}/{port}: GID {index}, {gid}, of {}", all.len()),
         ),
         None => Finding::warn(
             "RoCE address",
-            format!("{card}/{port}: no routable GID of RoCE v2 among: {}", all.join("; ")),
+            format!("{nic}/{port}: no routable GID of RoCE v2 among: {}", all.join("; ")),
             "connections between machines cannot be made, or do not cross a router",
             "give the port's interface an IP address (ip addr add), and let the driver use RoCE v2",
         ),
@@ -137,7 +137,7 @@ fn locked_memory(system: &System) -> Finding {
     }
 }
 
-/// Whether the card can read and write a GPU's memory.
+/// Whether the NIC can read and write a GPU's memory.
 fn gpu_direct(system: &System) -> Option<Finding> {
     if topology::gpus(system).is_empty() {
         return None;

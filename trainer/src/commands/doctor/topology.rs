@@ -1,4 +1,4 @@
-//! How far GPUs and RDMA cards are from each other inside the machine, from sysfs.
+//! How far GPUs and RDMA NICs are from each other inside the machine, from sysfs.
 
 use super::Finding;
 use super::system::System;
@@ -41,9 +41,9 @@ struct Device {
 }
 
 pub(super) fn findings(system: &System) -> Vec<Finding> {
-    let (gpus, cards) = (gpu_devices(system), cards(system));
+    let (gpus, nics) = (gpu_devices(system), nics(system));
     let mut findings: Vec<Finding> =
-        gpus.iter().filter(|_| !cards.is_empty()).map(|gpu| distances(gpu, &cards)).collect();
+        gpus.iter().filter(|_| !nics.is_empty()).map(|gpu| distances(gpu, &nics)).collect();
     if !gpus.is_empty() {
         findings.push(access_control(system));
     }
@@ -71,11 +71,11 @@ fn gpu_devices(system: &System) -> Vec<Device> {
         .collect()
 }
 
-/// RDMA cards that are devices of the bus: software ones are not.
-fn cards(system: &System) -> Vec<Device> {
+/// RDMA NICs that are devices of the bus: software ones are not.
+fn nics(system: &System) -> Vec<Device> {
     let names = system.names("sys/class/infiniband");
-    let card = |name: &String| device(system, name, &format!("sys/class/infiniband/{name}/device"));
-    names.iter().filter_map(card).collect()
+    let nic = |name: &String| device(system, name, &format!("sys/class/infiniband/{name}/device"));
+    names.iter().filter_map(nic).collect()
 }
 
 fn distance(a: &Device, b: &Device) -> Distance {
@@ -99,21 +99,21 @@ fn distance(a: &Device, b: &Device) -> Distance {
     }
 }
 
-fn distances(gpu: &Device, cards: &[Device]) -> Finding {
+fn distances(gpu: &Device, nics: &[Device]) -> Finding {
     let mut all: Vec<(Distance, &str)> =
-        cards.iter().map(|card| (distance(gpu, card), card.name.as_str())).collect();
+        nics.iter().map(|nic| (distance(gpu, nic), nic.name.as_str())).collect();
     all.sort();
     let list: Vec<String> =
-        all.iter().map(|(distance, card)| format!("{card} {}", distance.name())).collect();
+        all.iter().map(|(distance, nic)| format!("{nic} {}", distance.name())).collect();
     let found = format!("{}: {}", gpu.name, list.join(", "));
     match all[0].0 {
-        Distance::Pix | Distance::Pxb | Distance::Phb => Finding::ok("GPU to card", found),
+        Distance::Pix | Distance::Pxb | Distance::Phb => Finding::ok("GPU to NIC", found),
         Distance::Node | Distance::Sys => Finding::warn(
-            "GPU to card",
+            "GPU to NIC",
             found,
-            "what this GPU sends crosses the processors before it reaches a card: lower bandwidth, \
+            "what this GPU sends crosses the processors before it reaches a NIC: lower bandwidth, \
              higher latency",
-            "if a nearer card exists, show it to the container; else place cards and GPUs on one \
+            "if a nearer NIC exists, show it to the container; else place NICs and GPUs on one \
              PCIe switch",
         ),
     }
@@ -145,7 +145,7 @@ fn access_control(system: &System) -> Finding {
         (false, Some(first)) => Finding::warn(
             "ACS",
             format!("{} of {} bridges redirect, {first} first", redirecting.len(), readable.len()),
-            "GPUs and cards reach each other through the processor: slower, and in virtual \
+            "GPUs and NICs reach each other through the processor: slower, and in virtual \
              machines it may hang",
             "turn ACS off in the firmware, or for each bridge as root: setpci -s BRIDGE \
              ECAP_ACS+0x6.w=0000",

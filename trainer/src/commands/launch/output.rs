@@ -28,7 +28,7 @@ fn copy_lines(rank: usize, pipe: impl Read) {
         if line.last() != Some(&b'\n') {
             line.push(b'\n');
         }
-        // Nobody listening is no failure of the rank.
+        // No one listening is no failure of the rank.
         let _ = std::io::stderr().lock().write_all(&line);
     }
 }

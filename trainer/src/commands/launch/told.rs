@@ -49,7 +49,7 @@ impl Pipe {
         (PIPE, self.writer.as_raw_fd().to_string())
     }
 
-    /// What all ranks have told, the first first. They have ended: nobody else holds the pipe.
+    /// What all ranks have told, the first first. They have ended: no one else holds the pipe.
     pub fn read(self) -> Vec<Named> {
         drop(self.writer);
         let lines = BufReader::new(self.reader.take(MOST_BYTES)).lines();
@@ -92,8 +92,8 @@ mod tests {
             CommError::PeerLost { culprit: Rank(2), seen_by: Rank(0), reason: "x\ny".into() };
         tell(launcher, &number, &Error::communication("saving")(lost.clone()));
         tell(launcher, &number, &Error::failed("the checkpoint was not saved")(lost));
-        tell(launcher, &number, &Error::Usage("nobody is lost".into()));
-        tell(launcher, "no number", &Error::Usage("nobody is lost".into()));
+        tell(launcher, &number, &Error::Usage("no one is lost".into()));
+        tell(launcher, "no number", &Error::Usage("no one is lost".into()));
         let error = "rank 2 is gone: x\\ny (seen from rank 0)".to_owned();
         let named = Named { culprit: 2, error };
         assert_eq!(pipe.read(), [named.clone(), named]);

@@ -111,8 +111,8 @@ pub fn judge(
     };
     let others = match victims.len() {
         0 => String::new(),
-        1 => format!("; rank {} then had nobody to talk to", victims[0]),
-        _ => format!("; ranks {} then had nobody to talk to", victims.join(", ")),
+        1 => format!("; rank {} then had no one to talk to", victims[0]),
+        _ => format!("; ranks {} then had no one to talk to", victims.join(", ")),
     };
     Err(Error::Rank { rank, how: format!("{how}{others}"), exit_code })
 }

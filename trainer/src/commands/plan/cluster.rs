@@ -18,7 +18,7 @@ use crate::report::output::JsonOutput;
 use crate::run::outlook::Outlook;
 use std::path::Path;
 
-/// Frequencies of data that nobody has described: what recommendation data look like (notes of
+/// Frequencies of data that no one has described: what recommendation data look like (notes of
 /// FBGEMM's benchmarks).
 const DEFAULT_ALPHA: f64 = 1.05;
 /// Ranks and steps of a simulated trace, at most.

@@ -1,6 +1,6 @@
 //! When a run evaluates, and when it hears what was found.
 //!
-//! Scores are sorted and counted while training goes on. A run looks at what they came to a fixed
+//! Scores are sorted and counted while training continues. A run looks at what they came to a fixed
 //! number of steps later ([`known_after`]), not as soon as they are ready: so that it stops at the
 //! same step, with the same weights, however fast the machine, on any number of ranks.
 //!

@@ -139,7 +139,7 @@ impl Meter {
         }
         let progress = session.reader().progress();
         if progress.stored_bytes == 0 {
-            // A pipe, of which nobody knows the end.
+            // A pipe, of which no one knows the end.
             return None;
         }
         let of_epoch = progress.stored_bytes_read as f64 / progress.stored_bytes as f64;

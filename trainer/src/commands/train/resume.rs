@@ -1,4 +1,4 @@
-//! Which checkpoint a run goes on from, and which earlier run it must not write over.
+//! Which checkpoint a run resumes from, and which earlier run it must not write over.
 
 use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, Ids, validate::quoted};
@@ -10,7 +10,7 @@ use crate::report::{At, Done, Reporter};
 use crate::run::session::{open_directory, refuse_earlier_checkpoints};
 use crate::state::checkpoint::{self, Checkpoint, CheckpointDirectory};
 
-/// The checkpoint that `--resume` goes on from. Refuses a folder that another run has saved in, and
+/// The checkpoint that `--resume` resumes from. Refuses a folder that another run has saved in, and
 /// weights to begin with that are not there.
 pub(crate) fn find_checkpoint(
     config: &Config,
@@ -74,7 +74,7 @@ pub(super) fn refuse_other_loss(now: &Config, then: &Config) -> Result<()> {
     }
 }
 
-/// What a user should know of settings that a run goes on with and did not begin with: those that
+/// What a user should know of settings that a run continues with and did not begin with: those that
 /// decide how a run begins, and what rows are stored in.
 pub(super) fn without_effect(now: &Config, then: &Config) -> Vec<String> {
     let seed = ("train.seed", now.train.seed, then.train.seed);

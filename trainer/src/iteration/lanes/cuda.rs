@@ -20,7 +20,7 @@ const MOST_STAGES: usize = 32;
 
 /// The streams of the lanes, and what they tell each other.
 pub(super) struct CudaLanes {
-    /// In the order of [`Lane::ALL`]; clones of one stream where lanes do not run beside each
+    /// In the order of [`Lane::ALL`]; clones of one stream where lanes do not run next to each
     /// other.
     streams: [Stream; Lane::ALL.len()],
     beside_each_other: bool,
@@ -267,7 +267,7 @@ impl CudaLanes {
         }
     }
 
-    /// Waits for the walk, for whoever wants to see its times.
+    /// Waits for the walk, so that its times can be read.
     fn take_times(
         &self,
         schedule: &Schedule,

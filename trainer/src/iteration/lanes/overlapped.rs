@@ -1,4 +1,4 @@
-//! Lanes beside each other, with the stages' waits between them: one thread for the exchanges, one
+//! Lanes next to each other, with the stages' waits between them: one thread for the exchanges, one
 //! for all that computes.
 
 use super::{Lane, walk_in_order};
@@ -20,7 +20,7 @@ const MOST_STAGES: usize = 32;
 /// microseconds.
 const LOOKS_BEFORE_SLEEP: u32 = 50;
 
-/// Set in the counters where a stage has failed: nobody waits for the walk any more.
+/// Set in the counters where a stage has failed: no one waits for the walk any more.
 const FAILED: u32 = 1 << 31;
 
 /// The lanes that compute; the other one exchanges.
@@ -58,7 +58,7 @@ impl Overlapped {
         recorder: &mut Recorder,
     ) -> Result<()> {
         if model.is_single_rank() {
-            // Nothing is exchanged, so nothing runs beside anything.
+            // Nothing is exchanged, so nothing runs next to anything.
             return walk_in_order(stream, schedule, model, call, recorder);
         }
         assert!(schedule.stages.len() <= MOST_STAGES, "at most {MOST_STAGES} stages in a list");

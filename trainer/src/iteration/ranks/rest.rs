@@ -1,19 +1,20 @@
 //! How a group's memory is given back: devices of several ranks write into each other's, so none of
 //! it goes before all are at rest.
 //!
-//! That matters where a rank has failed. Its own device is waited for by whoever frees its memory;
-//! those of its peers may then still be on their way to the barrier before which they write.
+//! That matters where a rank has failed. Its own device is waited for by the rank that frees its
+//! memory; those of its peers may then still be on their way to the barrier before which they
+//! write.
 
 use crate::iteration::worker::RankWorker;
 use headlong_device::cuda::CudaDevice;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// How often the peers are looked after meanwhile.
+/// How often the peers are polled meanwhile.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits until the devices of all these ranks have done what they were given, as long as ranks wait
-/// for each other. False: a device goes on, and its memory and that of its peers has to stay.
+/// for each other. False: a device continues, and its memory and that of its peers has to stay.
 pub(super) fn quiesce(workers: &[&RankWorker]) -> bool {
     let among: Vec<_> = workers.iter().filter_map(|worker| worker.model().devices()).collect();
     let devices: Vec<CudaDevice> =
@@ -24,7 +25,7 @@ pub(super) fn quiesce(workers: &[&RankWorker]) -> bool {
     let wait = move || {
         // A device that has failed is at rest.
         devices.iter().for_each(|device| drop(device.synchronize()));
-        // Nobody listens any more where it took too long.
+        // No one listens any more where it took too long.
         let _ = at_rest.send(());
     };
     if std::thread::Builder::new().name("devices-at-rest".into()).spawn(wait).is_err() {

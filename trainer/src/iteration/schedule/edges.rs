@@ -22,7 +22,7 @@ impl Steps {
     pub const fn text(self) -> &'static str {
         match self {
             Self::Barrier => "a step begins when the one before has ended",
-            Self::Overlap => "a step begins while the one before goes on",
+            Self::Overlap => "a step begins while the one before continues",
         }
     }
 }

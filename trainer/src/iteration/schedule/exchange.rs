@@ -118,7 +118,7 @@ fn ask(at: &At<'_>) -> Result<()> {
     sent.map_err(exchange_failed("the ids"))
 }
 
-/// In pieces: a transport that moves bytes by itself goes on while a piece's rows are updated.
+/// In pieces: a transport that moves bytes by itself continues while a piece's rows are updated.
 fn all_reduce(at: &At<'_>) -> Result<()> {
     at.declared(Resource::LearningRates, Read);
     let Model { tables, communicator, chunk_len, .. } = at.model();

@@ -146,7 +146,7 @@ pub(super) fn exchange_gradients(at: &At<'_>) -> Result<()> {
 
 /// The one all-reduce of a step: gradients of replicated rows, loss sums, dense gradients, in this
 /// order in one memory. Replicated rows are updated as soon as their piece of the sum is final; a
-/// transport that moves bytes by itself goes on meanwhile.
+/// transport that moves bytes by itself continues meanwhile.
 pub(super) fn all_reduce_and_update_replicated(at: &At<'_>) -> Result<()> {
     at.model().exchange.all_reduce_and_update_replicated(at)
 }
@@ -185,7 +185,7 @@ pub(super) fn adjust_loss_scale(at: &At<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Where a loss that is no number began, to where the device keeps it.
+/// Where a loss that is not finite began, to where the device keeps it.
 pub(super) fn find_non_finite(at: &At<'_>) -> Result<()> {
     let looked_at =
         [Inputs, Bottom, Vectors, Crossing, TopInput, Top, Logits, LossSums, LearningRates];

@@ -202,7 +202,7 @@ impl Placing<'_> {
 }
 
 /// Of the last whole step, how long each stage of the list was what everything waited for: from its
-/// end backwards, always along whoever ended last before.
+/// end backwards, always along the one that ended last before.
 fn critical_path(run: &Run, stages: usize) -> Vec<f64> {
     let mut critical = vec![0.0; stages];
     let last = run.step_ends_us.len() - 1;
@@ -213,7 +213,7 @@ fn critical_path(run: &Run, stages: usize) -> Vec<f64> {
         if at <= from {
             break;
         }
-        // A billionth of a second is rounding; whoever ended later is not on the path.
+        // A billionth of a second is rounding; what ended later is not on the path.
         if (span.end_us - at).abs() < 1e-3 {
             let start = span.start_us.max(from);
             critical[span.stage] += at - start;

@@ -57,7 +57,7 @@ proptest! {
             Placing { workload: &workload, cluster: &cluster, practice: &practice }.lay(strategy);
         prop_assert_eq!(layout.places.len(), rows.len());
         let devices = nodes * each;
-        // Bytes counted anew, device by device: no device may hold more than the layout says.
+        // Bytes counted again, device by device: no device may hold more than the layout says.
         let mut held = vec![0_u64; devices];
         for (table, place) in workload.tables.iter().zip(&layout.places) {
             let replica = table.row_bytes() + table.dim as u64 * 4 + 4;
@@ -242,7 +242,7 @@ fn contention_stragglers_and_jitter_cost_time_and_a_seed_repeats_them() {
     let straggling = Options { straggler_every: 1, straggle: 1.5, ..plain };
     assert!((us(&straggling) / us(&plain) - 1.5).abs() < 1e-6);
     let jitter = Options { jitter: 0.1, seed: 7, ..plain };
-    assert!(us(&jitter) > us(&plain), "whoever is late holds up all");
+    assert!(us(&jitter) > us(&plain), "the rank that is late holds up all");
     let (one, again) = (
         simulator::run(&schedule(), &times, 6, &jitter),
         simulator::run(&schedule(), &times, 6, &jitter),

@@ -159,7 +159,7 @@ impl ClusterReport {
         );
         let (us, then) = ancestor.one_by_one;
         let _ =
-            writeln!(text, "  with no stage beside another: {us:.0} us a step{}", minutes(then));
+            writeln!(text, "  with no stage next to another: {us:.0} us a step{}", minutes(then));
         for published in &ancestor.published {
             let _ = writeln!(
                 text,

@@ -80,7 +80,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// What the busiest of them comes to: nobody is faster than that.
+    /// What the busiest of them comes to: no one is faster than that.
     pub fn most(&self) -> f64 {
         [self.matrix_us, self.memory_us, self.wire_us, self.host_us, self.launch_us]
             .into_iter()
@@ -385,7 +385,7 @@ impl<'a> Works<'a> {
         })
     }
 
-    /// Gradients of inputs and weights; nobody needs that of the first layer's input.
+    /// Gradients of inputs and weights; no one needs that of the first layer's input.
     fn backward(&self, part: Part) -> Work {
         let element = self.product_bytes();
         self.layers(part).enumerate().fold(Work::default(), |work, (index, layer)| {

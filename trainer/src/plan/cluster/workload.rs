@@ -1,4 +1,4 @@
-//! What a step has to do, whoever does it and wherever: tables and how their rows are asked for,
+//! What a step has to do, on any rank and anywhere: tables and how their rows are asked for,
 //! the dense network, the batch.
 
 use super::frequencies::Frequencies;

@@ -1,4 +1,4 @@
-//! From scores to metrics, on a thread beside training.
+//! From scores to metrics, on a thread during training.
 //!
 //! ```text
 //! ranks of one process     start ── all scores sorted and added up ───────────────────────────── finish
@@ -20,7 +20,7 @@ use std::thread::{self, JoinHandle};
 #[derive(Debug)]
 pub struct Scoring {
     work: Work,
-    /// The scores' memory, to be used again, once nobody works on it.
+    /// The scores' memory, to be used again, once no one works on it.
     memory: Vec<Scores>,
 }
 
@@ -126,7 +126,7 @@ impl<T: Send + 'static> Worker<T> {
             .map_err(|error| failed(&format!("the system gives no thread for {name}"), error))
     }
 
-    /// Waits for the result; a panic goes on here.
+    /// Waits for the result; a panic continues here.
     ///
     /// # Panics
     /// When it is asked for twice.
@@ -139,7 +139,7 @@ impl<T: Send + 'static> Worker<T> {
 impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
-            // Nobody wants the result any more, nor what it panicked of.
+            // No one wants the result any more, nor what it panicked of.
             drop(thread.join());
         }
     }

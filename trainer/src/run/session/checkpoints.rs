@@ -1,5 +1,5 @@
-//! What a session and its checkpoints hand each other: the directory, the state that a run goes on
-//! from, and the files next to the weights.
+//! What a session and its checkpoints hand each other: the directory, the state that a run
+//! continues from, and the files next to the weights.
 
 use super::{IDS_BLOB, Memory};
 use crate::config::Config;
@@ -86,7 +86,7 @@ pub(super) fn remember_order(memory: &mut Memory, order: String, resumed: bool) 
     let before = memory.order.as_deref().unwrap_or("text");
     if resumed && before != order {
         let message = format!(
-            "the run that goes on has read its data as \"{before}\", this one would as \
+            "the run that continues has read its data as \"{before}\", this one would as \
              \"{order}\": leave data.order, its seed and window, data.cache and the batch size as \
              they were"
         );

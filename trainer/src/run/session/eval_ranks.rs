@@ -1,5 +1,5 @@
 //! Ranks of their own that evaluate: they take a snapshot of the weights and predict on their own
-//! threads, while training goes on.
+//! threads, while training continues.
 //!
 //! They live in the process that leads, on devices of their own where the machine has so many, else
 //! on those of ranks that train. Where training has ranks in other processes, these give their rows

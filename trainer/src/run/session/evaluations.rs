@@ -1,5 +1,5 @@
 //! Evaluations of a session: forward passes at one step's weights, scores worked on while training
-//! goes on, metrics when asked for.
+//! continues, metrics when asked for.
 
 use super::Session;
 use super::eval_ranks::{Away, EvalRanks, predict_all_with};

@@ -37,13 +37,13 @@ const WHOLE_NAMES: [&str; 2] = [MANIFEST_FILE, "config.toml"];
 
 /// How a [`CheckpointDirectory`] saves.
 pub struct DirectoryOptions {
-    /// How many of the last checkpoints stay, beside the best one. At least one does.
+    /// How many of the last checkpoints stay, next to the best one. At least one does.
     pub keep_last: usize,
     /// Whether the checkpoint with the highest AUC stays, however old.
     pub keep_best: bool,
     /// Files are cut at about this size.
     pub shard_bytes: u64,
-    /// Threads that write files beside each other. One asks for rows in the order of the layout.
+    /// Threads that write files next to each other. One asks for rows in the order of the layout.
     pub writers: usize,
     /// The file system.
     pub files: Box<dyn Files>,
@@ -422,7 +422,7 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 fn lock(directory: &Path) -> Result<FolderLock> {
-    // Where nothing can be written, a lock would keep nobody away.
+    // Where nothing can be written, a lock would keep no one away.
     let writable = rustix::fs::access(directory, rustix::fs::Access::WRITE_OK);
     writable.map_err(|error| CheckpointError::io("write to", directory)(error.into()))?;
     let lock = FolderLock::open(directory).map_err(CheckpointError::io("lock", directory))?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// Result of the checkpoint module.
 pub type Result<T, E = CheckpointError> = std::result::Result<T, E>;
 
-/// An error of whoever gives or takes the tensors.
+/// An error of the caller that gives or takes the tensors.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// What can go wrong with a checkpoint. Every message names the file or the key, and what was
@@ -168,7 +168,7 @@ pub enum CheckpointError {
         /// What is wrong with the layout.
         message: String,
     },
-    /// Whoever gives or takes the tensors failed.
+    /// Anyone who gives or takes the tensors failed.
     #[error("{tensor} could not be {action}")]
     Tensor {
         /// Name of the tensor.

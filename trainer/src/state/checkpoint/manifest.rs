@@ -43,7 +43,7 @@ pub struct Manifest {
     pub version: u32,
     /// Version of the program that wrote the checkpoint.
     pub program: String,
-    /// What was saved beside the tensors.
+    /// What was saved next to the tensors.
     pub state: SavedState,
     /// Names and shapes of all tensors.
     pub layout: Layout,
@@ -68,7 +68,7 @@ pub struct FileEntry {
     pub content: Content,
 }
 
-/// What is saved beside the tensors: where the run stands, and what model and data it is of.
+/// What is saved next to the tensors: where the run stands, and what model and data it is of.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedState {

@@ -1,5 +1,5 @@
-//! Removes directories while training goes on: removing a large checkpoint takes long, and no step
-//! should wait for it.
+//! Removes directories while training continues: removing a large checkpoint takes long, and no
+//! step should wait for it.
 
 use super::error::CheckpointError;
 use super::files::Files;

@@ -6,8 +6,8 @@ few_rows="--set synthetic.train_rows=3072 --set synthetic.valid_rows=512"
 digest() { sed -n 's/^weights //p' "$1"; }
 as_rank() { # RANK NODE HIDDEN-DEVICE: one rank over verbs
   for file in /sys/class/infiniband_verbs/uverbs*/ibdev; do
-    [ "$(cat $file)" = "$3" ] && card=${file%/ibdev} \
-      && mount --bind /dev/null /dev/infiniband/${card##*/}
+    [ "$(cat $file)" = "$3" ] && nic=${file%/ibdev} \
+      && mount --bind /dev/null /dev/infiniband/${nic##*/}
   done
   echo "node $2" >/tmp/node$2.$1; mount --bind /tmp/node$2.$1 /proc/sys/kernel/random/boot_id
   export HEADLONG_RANK=$1 HEADLONG_WORLD_SIZE=4
@@ -37,7 +37,7 @@ training() {
     || { cat /tmp/local.err; return 1; }
   over_verbs && same_weights local $(digest /tmp/local.out)
 }
-# The same command with a device for each rank: the captured step drives the cards itself, and
+# The same command with a device for each rank: the captured step drives the NICs itself, and
 # inside a node NCCL (of the software device) brings what peers have. `xtask/src/rxe/device.rs` ran
 # it as threads of one process, has compiled its kernels so, and says what it is called with
 # (rxe_options, commas for spaces) and what weights came out (rxe_weights).

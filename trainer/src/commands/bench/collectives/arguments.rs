@@ -1,10 +1,10 @@
 //! The flags of `headlong bench all_reduce` and its siblings: those of nccl-tests where they exist.
 
 use super::backend::{Backend, RankIs};
-use super::cards;
 use super::device;
 use super::dtype::Dtype;
 use super::measure::{Check, Effort};
+use super::nics;
 use super::operation::Operation;
 use super::operation::Place;
 use super::statistics::{Average, PERCENTILES, samples_for};
@@ -153,7 +153,7 @@ pub struct CollectiveArguments {
     /// samples, 99.9 takes 10,000
     #[arg(long, value_name = "P", default_value_t = 90.0)]
     pub percentile: f64,
-    /// No size and place takes longer than this, but for its first 20 samples
+    /// No size and place takes longer than this, except for its first 20 samples
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = time)]
     pub most_seconds_per_size: f64,
     /// Way of the parts of alltoall and alltoallv
@@ -177,7 +177,7 @@ pub struct CollectiveArguments {
     /// A rank that does not come for this long ends the bench with exit code 3
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub deadline_s: f64,
-    /// Processes on several machines may do without a secret: whoever can reach rank 0 can join
+    /// Processes on several machines may do without a secret: anyone who can reach rank 0 can join
     #[arg(long)]
     pub insecure: bool,
     /// The whole command ends after this long with exit code 124; 0: never
@@ -196,7 +196,7 @@ pub struct CollectiveArguments {
     /// How much slower than the baseline a median may be
     #[arg(long, value_name = "X%", default_value = "5%", requires = "baseline")]
     pub max_regress: Percent,
-    /// How network cards are used, as for `train`: comm.verbs.timeout=19
+    /// How NICs are used, as for `train`: comm.verbs.timeout=19
     #[arg(long = "set", value_name = "comm.verbs.KEY=VALUE")]
     pub set: Vec<String>,
     /// The same where a configuration says it
@@ -405,7 +405,7 @@ impl CollectiveArguments {
             }
             _ => {
                 seconds("--deadline-s", self.deadline_s)?;
-                self.cards().map(drop)
+                self.nics().map(drop)
             }
         }
     }
@@ -424,14 +424,14 @@ impl CollectiveArguments {
         needed.must_fit(Machine::detect().usable_bytes(), || remedy.to_owned())
     }
 
-    /// How network cards are used.
+    /// How NICs are used.
     ///
     /// # Errors
     /// A key or a value that cannot work.
-    pub fn cards(&self) -> Result<VerbsSettings> {
+    pub fn nics(&self) -> Result<VerbsSettings> {
         match &self.verbs {
-            Some(config) => cards::settings(config),
-            None => cards::settings(&cards::configured(&self.set)?),
+            Some(config) => nics::settings(config),
+            None => nics::settings(&nics::configured(&self.set)?),
         }
     }
 

@@ -204,11 +204,11 @@ impl Subject for DeviceBuffers<'_> {
         self.graph = self.graph.take().filter(|_| self.on.captured == Some(1));
         // What was right in the last call must not pass for a result of the next.
         self.write(&self.recv, 0, &vec![99.0; self.case.recv_len()])?;
-        // Peers write into this rank's memory: nobody begins before all have filled theirs.
+        // Peers write into this rank's memory: no one begins before all have filled theirs.
         self.communicator.barrier()
     }
 
-    fn settle(&mut self, place: Place) -> Result<()> {
+    fn prepare(&mut self, place: Place) -> Result<()> {
         if place == Place::In {
             self.write(&self.data, 0, &vec![0.0; self.case.size_len()])?;
         }

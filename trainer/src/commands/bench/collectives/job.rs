@@ -190,7 +190,7 @@ impl Job<'_> {
             for place in places_of(case.operation, arguments) {
                 places.push((place, stopwatch.measure(&mut buffers, place)?));
             }
-            // Peers write into these buffers: nobody gives them back before all have ended.
+            // Peers write into these buffers: no one gives them back before all have ended.
             communicator.barrier()?;
             cases.push(measured(dtype, &case, places));
         }

@@ -65,7 +65,7 @@ impl Case {
                 as u64;
             rest = behind;
         }
-        assert!(rest.is_empty(), "{} elements have come that nobody expected", rest.len());
+        assert!(rest.is_empty(), "{} elements have come that no one expected", rest.len());
         wrong
     }
 

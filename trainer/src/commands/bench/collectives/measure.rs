@@ -142,7 +142,7 @@ impl<'c> Stopwatch<'c> {
     /// The job's first error.
     pub fn measure(&self, subject: &mut dyn Subject, place: Place) -> Result<Timing> {
         let Self { communicator, effort, .. } = self;
-        subject.settle(place)?;
+        subject.prepare(place)?;
         for _ in 0..effort.warm_up {
             subject.call(place)?;
         }
@@ -311,8 +311,8 @@ mod tests {
             self.subject.fill(place)
         }
 
-        fn settle(&mut self, place: Place) -> Result<()> {
-            self.subject.settle(place)
+        fn prepare(&mut self, place: Place) -> Result<()> {
+            self.subject.prepare(place)
         }
 
         fn call(&mut self, place: Place) -> Result<()> {
@@ -360,7 +360,7 @@ mod tests {
         })
     }
 
-    /// What the bench measures of each rank's calls, beside what a stopwatch inside of them has:
+    /// What the bench measures of each rank's calls, next to what a stopwatch inside of them has:
     /// the same calls, so that a busy machine is busy for both.
     #[test]
     fn figures_are_those_of_an_independent_stopwatch() {

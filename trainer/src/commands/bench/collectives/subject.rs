@@ -17,7 +17,7 @@ pub trait Subject {
     ///
     /// # Errors
     /// Those of a device.
-    fn settle(&mut self, place: Place) -> Result<()>;
+    fn prepare(&mut self, place: Place) -> Result<()>;
 
     /// Calls the operation and waits until its result is there.
     ///
@@ -45,7 +45,7 @@ pub struct HostBuffers<'c, T> {
 }
 
 impl<'c, T: Known> HostBuffers<'c, T> {
-    /// Buffers for a case. Every page is written once: memory that nobody has written costs nothing
+    /// Buffers for a case. Every page is written once: memory that no one has written costs nothing
     /// to read.
     pub fn new(communicator: &'c Communicator, case: Case) -> Self {
         let zeros = |len| vec![T::default(); len];
@@ -144,7 +144,7 @@ impl<T: Known> Subject for HostBuffers<'_, T> {
         Ok(())
     }
 
-    fn settle(&mut self, place: Place) -> Result<()> {
+    fn prepare(&mut self, place: Place) -> Result<()> {
         if place == Place::In {
             self.data.fill(T::default());
         }

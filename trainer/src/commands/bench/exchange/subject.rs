@@ -194,7 +194,7 @@ impl<T: Known> Subject for Buffers<'_, T> {
         Ok(())
     }
 
-    fn settle(&mut self, _place: Place) -> Result<()> {
+    fn prepare(&mut self, _place: Place) -> Result<()> {
         self.send.fill(T::default());
         Ok(())
     }

@@ -80,12 +80,12 @@ fn join_options(
     arguments: &CollectiveArguments,
     launch: Launch,
 ) -> Result<JoinOptions> {
-    let cards = arguments.cards()?;
+    let nics = arguments.nics()?;
     let mut fingerprint = [0; 32];
     let sizes = (backend, arguments.sizes(), arguments.dtypes(), arguments.root, arguments.place);
     let effort = (arguments.effort(), arguments.options(backend));
     fingerprint[..8].copy_from_slice(
-        &xxh3_64(format!("{sizes:?} {effort:?} {cards:?}").as_bytes()).to_le_bytes(),
+        &xxh3_64(format!("{sizes:?} {effort:?} {nics:?}").as_bytes()).to_le_bytes(),
     );
     let mut options = JoinOptions::new(launch, fingerprint);
     options.ranks_per_node = arguments.ranks_per_node;
@@ -102,9 +102,9 @@ fn choose_way(
     wanted: Wanted,
     arguments: &CollectiveArguments,
 ) -> Result<std::result::Result<Communicator, CommError>> {
-    let cards = (wanted == Wanted::Verbs).then(|| arguments.cards()).transpose()?;
-    let cards = cards.map(|cards| VerbsNetwork::of_machine(&control, cards));
-    let network = cards.as_ref().map(|cards| cards as &dyn Network);
+    let nics = (wanted == Wanted::Verbs).then(|| arguments.nics()).transpose()?;
+    let nics = nics.map(|nics| VerbsNetwork::of_machine(&control, nics));
+    let network = nics.as_ref().map(|nics| nics as &dyn Network);
     let chosen = choose(control, &ChooseOptions { wanted, network });
     Ok(chosen.map(|chosen| Communicator::new(chosen.transport, arguments.options(backend))))
 }
@@ -137,7 +137,7 @@ fn over_processes(job: &Job<'_>) -> Result<Outcome> {
         .map_err(|error| wrong(format!("the answer of rank 0: {error}")))
 }
 
-/// Processes that end when nobody waits for them any more.
+/// Processes that end when no one waits for them any more.
 struct Children(Vec<Child>);
 
 impl Drop for Children {

@@ -1,4 +1,4 @@
-//! How the benches use the network cards of this machine.
+//! How the benches use the NICs of this machine.
 
 use crate::config::verbs::verbs_settings;
 use crate::config::{Config, VerbsConfig};
@@ -21,7 +21,7 @@ pub fn configured(set: &[String]) -> Result<VerbsConfig> {
     Ok(config.comm.verbs)
 }
 
-/// The same, in the words of the room that uses the cards.
+/// The same, in the words of the crate that uses the NICs.
 ///
 /// # Errors
 /// As [`configured`].
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_cards_are_those_of_training_and_nothing_else_is_taken() {
+    fn settings_of_nics_are_those_of_training_and_nothing_else_is_taken() {
         let set = |arguments: &[&str]| {
             let arguments: Vec<String> =
                 arguments.iter().map(|&argument| argument.to_owned()).collect();

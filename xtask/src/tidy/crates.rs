@@ -1,5 +1,5 @@
-//! The room table: which package imports which, and which of the trainer's files see more than one
-//! room.
+//! The table of crates: which package imports which, and which of the trainer's files see more than
+//! one crate.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,11 +8,11 @@ use cargo_metadata::Metadata;
 use proc_macro2::{Ident, Span};
 use syn::visit::{self, Visit};
 
-use super::allow::{RESTRICTED_CRATES, ROOMS, Room, SIBLINGS};
+use super::allow::{CRATES, Crate, RESTRICTED_CRATES, SIBLINGS};
 use super::source::{SourceFile, is_test_only, words};
 use super::{Exceptions, Violation};
 
-/// A package as the room table sees it.
+/// A package as the table of crates sees it.
 struct Package {
     name: String,
     manifest: String,
@@ -20,7 +20,7 @@ struct Package {
     dependencies: Vec<String>,
 }
 
-/// Checks every package's dependencies against [`ROOMS`] and [`RESTRICTED_CRATES`].
+/// Checks every package's dependencies against [`CRATES`] and [`RESTRICTED_CRATES`].
 pub fn check(root: &Path, metadata: &Metadata) -> Vec<Violation> {
     let packages: Vec<Package> = metadata
         .workspace_packages()
@@ -46,12 +46,17 @@ fn check_packages(packages: &[Package]) -> Vec<Violation> {
     let is_ours = |name: &str| packages.iter().any(|package| package.name == name);
     let mut violations = Vec::new();
     for package in packages {
-        let report =
-            |message| Violation { file: package.manifest.clone(), line: 1, rule: "rooms", message };
-        let Some(Room { may_use, .. }) = ROOMS.iter().find(|room| room.package == package.name)
+        let report = |message| Violation {
+            file: package.manifest.clone(),
+            line: 1,
+            rule: "crates",
+            message,
+        };
+        let Some(Crate { may_use, .. }) =
+            CRATES.iter().find(|crate_name| crate_name.package == package.name)
         else {
             violations.push(report(format!(
-                "the package `{}` has no line in the room table: add one to \
+                "the package `{}` has no line in the table of crates: add one to \
                  xtask/src/tidy/allow.rs and ARCHITECTURE.md",
                 package.name
             )));
@@ -60,8 +65,8 @@ fn check_packages(packages: &[Package]) -> Vec<Violation> {
         for dependency in &package.dependencies {
             if is_ours(dependency) && !may_use.contains(&dependency.as_str()) {
                 violations.push(report(format!(
-                    "`{}` imports `{dependency}`, which the room table does not allow: pass plain \
-                     data through the trainer instead",
+                    "`{}` imports `{dependency}`, which the table of crates does not \
+                     allow: pass plain data through the trainer instead",
                     package.name
                 )));
             }
@@ -78,7 +83,7 @@ fn check_packages(packages: &[Package]) -> Vec<Violation> {
     violations
 }
 
-/// Checks that a file of the trainer sees at most one sibling room, outside the listed files and
+/// Checks that a file of the trainer sees at most one sibling crate, outside the listed files and
 /// tests.
 pub fn check_file(source: &SourceFile, is_test: bool, exceptions: &Exceptions) -> Vec<Violation> {
     if is_test || !source.path.starts_with("trainer/src/") {
@@ -86,18 +91,18 @@ pub fn check_file(source: &SourceFile, is_test: bool, exceptions: &Exceptions) -
     }
     let mut finder = SiblingFinder { seen: BTreeMap::new() };
     finder.visit_file(&source.syntax);
-    if finder.seen.len() < 2 || exceptions.two_rooms.covers(&source.path) {
+    if finder.seen.len() < 2 || exceptions.two_crates.covers(&source.path) {
         return Vec::new();
     }
-    let rooms: Vec<&str> =
-        finder.seen.keys().map(|room| room.trim_start_matches("headlong_")).collect();
+    let crates: Vec<&str> =
+        finder.seen.keys().map(|crate_name| crate_name.trim_start_matches("headlong_")).collect();
     let line = finder.seen.values().copied().max().unwrap_or(1);
     let message = format!(
-        "sees {}: only plan, build, session and schedule see more than one room; move the joining \
+        "sees {}: only plan, build, session and schedule see more than one crate; move the joining \
          code there",
-        rooms.join(" and ")
+        crates.join(" and ")
     );
-    vec![Violation { file: source.path.clone(), line, rule: "two rooms", message }]
+    vec![Violation { file: source.path.clone(), line, rule: "two crates", message }]
 }
 
 /// Collects the first line on which each sibling is named, outside test code.
@@ -154,12 +159,12 @@ mod tests {
         }
     }
 
-    /// Checks `package` in a workspace that has every room.
+    /// Checks `package` in a workspace that has every crate.
     fn messages(package: Package) -> Vec<String> {
-        let mut packages: Vec<Package> = ROOMS
+        let mut packages: Vec<Package> = CRATES
             .iter()
-            .filter(|room| room.package != package.name)
-            .map(|room| self::package(room.package, &[]))
+            .filter(|crate_name| crate_name.package != package.name)
+            .map(|crate_name| self::package(crate_name.package, &[]))
             .collect();
         packages.push(package);
         check_packages(&packages).into_iter().map(|found| found.message).collect()
@@ -185,7 +190,9 @@ mod tests {
 
     #[test]
     fn unknown_packages_and_restricted_crates_are_found() {
-        assert!(messages(package("headlong-extra", &[]))[0].contains("no line in the room table"));
+        assert!(
+            messages(package("headlong-extra", &[]))[0].contains("no line in the table of crates")
+        );
         assert!(
             messages(package("headlong-mlp", &["anyhow"]))[0]
                 .contains("`anyhow` belongs to headlong,")
@@ -193,33 +200,33 @@ mod tests {
         assert_eq!(messages(package("headlong", &["anyhow"])), [""; 0]);
     }
 
-    fn two_rooms(path: &str, text: &str, is_test: bool) -> Vec<Violation> {
+    fn two_crates(path: &str, text: &str, is_test: bool) -> Vec<Violation> {
         check_file(&SourceFile::parse(path, text).unwrap(), is_test, &Exceptions::listed())
     }
 
     #[test]
     fn only_the_listed_files_see_two_rooms() {
         let text = "use headlong_reader::Batch;\nfn f() { headlong_mlp::loss(); }\n";
-        let found = two_rooms("trainer/src/metrics.rs", text, false);
+        let found = two_crates("trainer/src/metrics.rs", text, false);
         assert_eq!((found.len(), found[0].line), (1, 2));
         assert!(found[0].message.contains("sees mlp and reader"), "{}", found[0].message);
-        assert_eq!(two_rooms("trainer/src/iteration/schedule.rs", text, false), []);
-        assert_eq!(two_rooms("trainer/tests/x.rs", text, true), []);
-        assert_eq!(two_rooms("benches/src/main.rs", text, false), []);
+        assert_eq!(two_crates("trainer/src/iteration/schedule.rs", text, false), []);
+        assert_eq!(two_crates("trainer/tests/x.rs", text, true), []);
+        assert_eq!(two_crates("benches/src/main.rs", text, false), []);
     }
 
     #[test]
     fn the_ground_floor_and_test_code_do_not_count_as_a_second_room() {
         let ground = "use headlong_reader::Batch;\nuse headlong_device::Pool;\n";
-        assert_eq!(two_rooms("trainer/src/metrics.rs", ground, false), []);
+        assert_eq!(two_crates("trainer/src/metrics.rs", ground, false), []);
         let tests =
             "use headlong_reader::Batch;\n#[cfg(test)]\nmod tests { use headlong_mlp::Loss; }\n";
-        assert_eq!(two_rooms("trainer/src/metrics.rs", tests, false), []);
+        assert_eq!(two_crates("trainer/src/metrics.rs", tests, false), []);
     }
 
     #[test]
     fn macros_do_not_hide_a_room() {
         let text = "use headlong_reader::Batch;\nfn f() { vec![headlong_comm::Rank(0)]; }\n";
-        assert_eq!(two_rooms("trainer/src/metrics.rs", text, false).len(), 1);
+        assert_eq!(two_crates("trainer/src/metrics.rs", text, false).len(), 1);
     }
 }
