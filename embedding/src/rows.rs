@@ -14,6 +14,10 @@ use headlong_device::pool::SharedMut;
 use headlong_device::rng::CounterRng;
 use headlong_device::{DType, Mat, MatRef};
 
+mod whole;
+
+pub(crate) use whole::{check_rows, read_rows, write_rows};
+
 /// What a row can be stored in.
 pub(crate) trait RowElement: Element {
     /// Whether rows are rounded as they are written.

@@ -4,19 +4,18 @@ use crate::checkpoint::{RowSink, RowSource, TensorSpec};
 use crate::cuda::{CudaSet, DeviceRoute};
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Ids, bags_of, num_samples};
+use crate::kind::TableEnv;
 use crate::lookup::{LookupArgs, lookup};
-use crate::registry::{Registry, TableEnv};
+use crate::registry::Registry;
 use crate::route::{Route, RouteArgs, route};
-use crate::table::{EmbeddingTable, Keys, PlainRows, SparseStep, TableSpec};
+use crate::rows::{check_rows, read_rows, write_rows};
+use crate::slot::{TableSlot, check, check_vectors, slot};
+use crate::table::{EmbeddingTable, SparseStep, TableSpec};
 use crate::update::{MAX_SUM_BLOCKS, UpdateArgs, update};
 use headlong_device::cuda::{CudaStream, DevicePtr};
-use headlong_device::optimizer::{Optimizer, StateWidth, Step};
-use headlong_device::{ArenaPlan, DType, Mat, Stream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-mod rows;
-
-pub(crate) use rows::{check_rows, read_rows, write_rows};
+use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::{Mat, Stream};
+use std::sync::MutexGuard;
 
 /// What a set is built for, besides its tables.
 #[derive(Debug, Clone, Copy)]
@@ -53,24 +52,6 @@ pub struct EmbeddingSet {
     frozen: bool,
     width: usize,
     cuda: Option<CudaSet>,
-}
-
-/// One table and where its columns lie in the matrix of vectors.
-pub(crate) struct TableSlot {
-    pub(crate) first_column: usize,
-    pub(crate) dim: usize,
-    /// Where the rows lie, if the table says so: then the fused paths run and the trait's do not.
-    pub(crate) plain: Option<PlainRows>,
-    /// One row per entry, for tables without plain rows.
-    pub(crate) staging: Option<Mat>,
-    table: Mutex<Box<dyn EmbeddingTable>>,
-}
-
-impl TableSlot {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Box<dyn EmbeddingTable>> {
-        // A table that panicked has ended the step already.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl EmbeddingSet {
@@ -371,82 +352,8 @@ impl EmbeddingSet {
     }
 }
 
-/// The kernels address vectors and their gradients by this shape.
-pub(crate) fn check_vectors(mat: &Mat, width: usize, num_samples: usize) {
-    assert_eq!(mat.cols(), width, "`{}` is as wide as all tables together", mat.name());
-    assert_eq!(mat.rows(), num_samples, "`{}` has the route's samples", mat.name());
-}
-
 /// Refuses tables that have no CUDA body, by name, before memory is taken.
 pub(crate) fn check_on_cuda(registry: &Registry, specs: &[TableSpec]) -> Result<()> {
     specs.iter().try_for_each(|spec| registry.kind_on_cuda(spec).map(drop))?;
     crate::cuda::set::check_specs(specs)
-}
-
-/// Whether the table can be built and routed.
-pub(crate) fn check(spec: &TableSpec, max_samples: usize, max_ids: usize) -> Result<()> {
-    spec.check()?;
-    if Route::fits(spec, max_samples, max_ids) {
-        return Ok(());
-    }
-    let most = max_samples.max(max_ids);
-    let reason = format!("{} rows and {most} samples or ids do not fit one 64-bit key", spec.rows);
-    Err(EmbeddingError::Spec { table: spec.name.clone(), reason })
-}
-
-pub(crate) fn slot(
-    stream: &Stream,
-    table: Box<dyn EmbeddingTable>,
-    spec: &TableSpec,
-    (first_column, max_ids): (usize, usize),
-    optimizer: &Optimizer,
-) -> Result<TableSlot> {
-    // Raw ids are no rows: the fused paths, which go by row, are not for them.
-    let plain = table.plain_rows().filter(|_| spec.keys == Keys::RowIndices);
-    let staging = match &plain {
-        Some(rows) => {
-            check_plain_rows(rows, spec, optimizer);
-            None
-        }
-        None if stream.as_cuda().is_some()
-            && (table.cuda().is_none() || spec.keys == Keys::RawIds) =>
-        {
-            let reason = "it shows neither rows nor a CUDA body on a CUDA device".to_owned();
-            return Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
-        }
-        None => {
-            let mut plan = ArenaPlan::new(&format!("staging of table {}", spec.name));
-            let slot = plan.matrix("staging", DType::F32, max_ids, spec.dim);
-            Some(plan.freeze_on(stream)?.mat(slot))
-        }
-    };
-    Ok(TableSlot { first_column, dim: spec.dim, plain, staging, table: Mutex::new(table) })
-}
-
-/// The kernels address plain rows by these shapes.
-fn check_plain_rows(rows: &PlainRows, spec: &TableSpec, optimizer: &Optimizer) {
-    let shape = |mat: &Mat| (mat.rows() as u64, mat.cols(), mat.stride());
-    let states = optimizer.states();
-    assert_eq!(
-        rows.states.len(),
-        states.len(),
-        "table `{}` shows one matrix per optimiser state",
-        spec.name
-    );
-    assert_eq!(
-        shape(&rows.weights),
-        (spec.rows, spec.dim, spec.dim),
-        "plain weights of table `{}`",
-        spec.name
-    );
-    for (mat, state) in rows.states.iter().zip(states) {
-        let cols = if state.width == StateWidth::PerRow { 1 } else { spec.dim };
-        assert_eq!(
-            shape(mat),
-            (spec.rows, cols, cols),
-            "plain state `{}` of table `{}`",
-            state.name,
-            spec.name
-        );
-    }
 }

@@ -1,11 +1,14 @@
 //! What a table is ([`TableSpec`]) and what the author of one writes ([`EmbeddingTable`]).
 
 use crate::checkpoint::{RowSink, RowSource, SavedRows, TensorSpec};
-use crate::cuda::CudaTable;
 use crate::error::{EmbeddingError, Result};
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::{DType, Mat, MatMut, MatRef, Stream};
 use std::collections::BTreeMap;
+
+mod on_device;
+
+pub use on_device::{CudaStep, CudaTable, DeviceRows};
 
 /// Widest row: the reduced gradient of one row lives on a thread's stack.
 pub const MAX_DIM: usize = 2048;

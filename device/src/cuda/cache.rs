@@ -6,7 +6,7 @@
 //! several processes may fill one folder at once.
 
 use super::compile::{Compiled, compile, compiler_version, full_text, options};
-use super::kernel::{Define, Source};
+use super::source::{Define, Source};
 use crate::error::{DeviceError, Result};
 use crate::files::OutputFile;
 use std::io::Write as _;

@@ -1,8 +1,8 @@
 //! From CUDA C++ text to a cubin by NVRTC, on any machine that has the library: no GPU is needed.
 
 use super::driver;
-use super::kernel::{Define, Source};
 use super::libraries::Library;
+use super::source::{Define, Source};
 use crate::error::{DeviceError, Result};
 use cudarc::nvrtc::sys;
 use std::ffi::{CString, c_char};

@@ -25,8 +25,9 @@ pub(crate) mod tables;
 
 pub use kernels::{all_kernels, kernels};
 pub(crate) use set::{CudaSet, DeviceRoute};
-pub use table::{CudaStep, CudaTable, DeviceRows};
 pub(crate) use tables::{DeviceTables, FlagsMemory};
+
+pub use crate::table::{CudaStep, CudaTable, DeviceRows};
 
 use crate::table::TableSpec;
 use headlong_device::cuda::Define;

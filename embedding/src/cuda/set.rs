@@ -2,15 +2,15 @@
 
 use super::layout::{CHUNK, Layout};
 use super::staging::Staging;
-use super::table::{CudaStep, Hidden, apply_all, hidden};
+use super::table::{Hidden, apply_all, hidden};
 use super::tables::describe;
 use super::{DeviceTables, FlagsMemory, Instance, partial_stride};
 use crate::error::{EmbeddingError, Result};
 use crate::lookup::cuda as lookup_cuda;
 use crate::route::bits_below;
 use crate::route::cuda::Sorted;
-use crate::set::TableSlot;
-use crate::table::TableSpec;
+use crate::slot::TableSlot;
+use crate::table::{CudaStep, TableSpec};
 use crate::update::cuda::{Gradients, Sink, Update, update};
 use headlong_device::cuda::{
     CudaDevice, CudaStream, DeviceMemory, DevicePtr, DeviceStep, OptimizerConstants,

@@ -2,7 +2,7 @@
 
 use super::layout::{Layout, POOLING_MEAN, ROWS_HIDDEN, Table};
 use crate::error::{EmbeddingError, Result};
-use crate::set::TableSlot;
+use crate::slot::TableSlot;
 use crate::table::{Pooling, TableSpec};
 use headlong_device::Mat;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DevicePtr};

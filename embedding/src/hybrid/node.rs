@@ -25,9 +25,11 @@
 //! all-to-all of the whole job in which most counts are zero.
 
 use super::merge::{Merge, MergeShape};
+use super::options::Deduplicate;
 use super::partition::{Owner, Partition};
-use super::route::{HybridRoute, Lists, RouteShape};
-use super::set::{Deduplicate, HybridSet};
+use super::route::{HybridRoute, Lists};
+use super::set::HybridSet;
+use super::shape::RouteShape;
 use super::simd::{ExpandTile, expand_tile, sum_merged_rows};
 use crate::error::{EmbeddingError, Result};
 use crate::update::cpu::{TILE_ENTRIES, rows_of_tile};

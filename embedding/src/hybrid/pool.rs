@@ -5,8 +5,9 @@
 //! a table without frequent rows.
 
 use super::route::{HybridRoute, Sources};
-use super::set::{HybridSet, HybridTable, Location};
+use super::set::{HybridSet, Location};
 use super::simd::{PoolTile, Pooled, pool_tile};
+use super::table::HybridTable;
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids, bags_of, num_samples};
 use crate::lookup::simd::{Gather, gather_tile};

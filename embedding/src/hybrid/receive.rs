@@ -2,9 +2,10 @@
 //! local rows.
 
 use super::merge::Merge;
+use super::options::Deduplicate;
 use super::partition::{Code, Owner, Partition};
 use super::route::HybridRoute;
-use super::set::{Deduplicate, HybridSet, Location};
+use super::set::{HybridSet, Location};
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Ids, bags_of, check_range, num_samples};
 use crate::route::all_below;

@@ -4,11 +4,9 @@
 //! The sum over a rank's samples is the subtree of [`crate::update`]'s that its blocks stand in;
 //! the tree continues over ranks, at the row's owner or in the all-reduce.
 
-use super::partition::Partition;
 use super::route::HybridRoute;
 use super::set::{HybridSet, Location};
 use super::simd::{ReduceTile, reduce_tile};
-use crate::table::TableSpec;
 use crate::update::cpu::{TILE_ENTRIES, rows_of_tile};
 use crate::update::simd::{SampleParts, SegmentSum};
 use headlong_device::pool::SharedMut;
@@ -16,38 +14,6 @@ use headlong_device::{Mat, Stream};
 
 /// Elements that one task sets to zero.
 const ZERO_CHUNK: usize = 1 << 16;
-
-/// Where the gradients of frequent rows lie in their block: first one number per row of all tables,
-/// which says on how many ranks the row occurred, then the gradients, table after table.
-#[derive(Debug, Clone)]
-pub(super) struct FrequentLayout {
-    /// Per table: first number, first gradient, rows.
-    pub(super) tables: Vec<FrequentPlace>,
-    pub(super) len: usize,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FrequentPlace {
-    pub(super) first_touched: usize,
-    pub(super) first_gradient: usize,
-    pub(super) rows: usize,
-}
-
-impl FrequentLayout {
-    pub(super) fn new(specs: &[TableSpec], partition: &Partition) -> Self {
-        let several = partition.num_owners() > 1;
-        let rows = |table| if several { partition.num_frequent(table) as usize } else { 0 };
-        let touched: usize = (0..specs.len()).map(rows).sum();
-        let (mut first_touched, mut first_gradient) = (0, touched.next_multiple_of(16));
-        let tables = specs.iter().enumerate().map(|(table, spec)| {
-            let place = FrequentPlace { first_touched, first_gradient, rows: rows(table) };
-            first_touched += place.rows;
-            first_gradient += place.rows * spec.dim;
-            place
-        });
-        Self { tables: tables.collect(), len: first_gradient }
-    }
-}
 
 impl HybridSet {
     /// Elements of the block of frequent gradients: the touched counts of all tables, padded to a

@@ -13,18 +13,18 @@
 //! elements each. So a row's element in those buffers is known here, and it is known at
 //! once where the vector of each id will lie.
 
-use super::cuda::DeviceHybridRoute;
+use super::cuda::{DeviceHybridRoute, DeviceSlots};
 use super::merge::Merge;
 use super::partition::{Code, Partition};
+use super::shape::RouteShape;
+use super::simd::IN_REPLICA;
 use crate::cuda::staging::Staging;
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids};
 use crate::route::{Route, TableRoute};
 use crate::table::{Keys, TableSpec};
 use headlong_device::Stream;
-
-/// Marks the vectors of frequent rows, which lie in the replica and not among those received.
-pub(super) const IN_REPLICA: u64 = 1 << 63;
+use headlong_device::cuda::DevicePtr;
 
 /// What is wrong where a route meets a set that did not make it.
 pub(super) const OTHER_SET: &str = "the route was made by this set";
@@ -172,44 +172,6 @@ pub struct IdExchange<'a> {
     pub asked_counts: &'a [usize],
 }
 
-/// Everything about the size of a route.
-#[derive(Debug, Clone)]
-pub(super) struct RouteShape {
-    pub(super) num_owners: usize,
-    pub(super) num_sources: usize,
-    pub(super) max_samples: usize,
-    pub(super) max_ids: Vec<usize>,
-    /// Per table: whether no more rows are asked for than there are.
-    pub(super) bounded: Vec<bool>,
-    /// Per table: most rows that this rank requests.
-    pub(super) max_requests: Vec<usize>,
-    /// Per table: most rows that one source asks for.
-    pub(super) max_asked: Vec<usize>,
-    /// Per table: rows that this owner keeps.
-    pub(super) local_rows: Vec<u64>,
-}
-
-impl RouteShape {
-    /// Most rows of `ids` ids that are asked for, of an owner with `rows` rows: of unique rows no
-    /// more than there are; raw ids have no such bound.
-    pub(super) fn at_most(&self, table: usize, ids: usize, rows: u64) -> usize {
-        match rows {
-            0 => 0,
-            rows if self.bounded[table] => ids.min(rows.try_into().unwrap_or(usize::MAX)),
-            _ => ids,
-        }
-    }
-
-    pub(super) fn merge(&self, table: usize) -> super::merge::MergeShape {
-        super::merge::MergeShape {
-            num_sources: self.num_sources,
-            max_ids: self.max_ids[table] * (self.num_owners / self.num_sources),
-            max_asked: self.max_asked[table],
-            local_rows: self.local_rows[table],
-        }
-    }
-}
-
 impl HybridRoute {
     pub(super) fn at(at: RouteLocation) -> Self {
         Self { at, ..Self::default() }
@@ -306,6 +268,24 @@ impl HybridRoute {
     pub(super) fn device(&self) -> &DeviceHybridRoute {
         let RouteLocation::Device(route) = &self.at else { panic!("{OTHER_SET}") };
         route
+    }
+
+    /// The slots of ids of a route on a device: an exchange sends each peer its slot and receives
+    /// one of each.
+    ///
+    /// # Panics
+    /// When the route is in the memory of the host.
+    pub fn id_slots(&self) -> DeviceSlots {
+        self.device().id_slots()
+    }
+
+    /// On a device, where the bytes that count in each peer's slot of vectors are, u32: in those
+    /// that this rank sends as an owner, and in those of gradients that it sends back.
+    ///
+    /// # Panics
+    /// As [`Self::id_slots`].
+    pub fn vector_lengths(&self) -> [DevicePtr; 2] {
+        self.device().vector_lengths()
     }
 
     /// How many rows of each table this rank asks each owner for: owners × tables. Under

@@ -2,72 +2,27 @@
 //! frequent ones.
 
 use super::cuda::{Planned, RankPlan, RankTables};
+use super::options::{Deduplicate, HybridOptions};
 use super::partition::{Owner, Partition};
-use super::reduce::FrequentLayout;
-use super::route::{HybridRoute, OTHER_SET, RouteLocation, RouteShape, Sources};
+use super::route::{HybridRoute, OTHER_SET, RouteLocation, Sources};
 use super::shape::{
-    check_deduplicate, check_merge, check_options, route_shape, shape_of, staged_frequent,
-    staged_rows,
+    FrequentLayout, RouteShape, check_deduplicate, check_merge, check_options, route_shape,
+    shape_of,
 };
+use super::table::{HybridTable, build, tensors_of};
 use crate::checkpoint::TensorSpec;
 use crate::error::Result;
 use crate::ids::{Ids, bags_of, check_range, num_samples};
-use crate::registry::{Registry, Shard, TableEnv};
+use crate::registry::Registry;
 use crate::route::check_capacity;
-use crate::set::{EmbeddingSet, SetOptions, TableSlot, check, check_on_cuda, check_vectors, slot};
-use crate::table::{EmbeddingTable, Grain, Keys, SparseStep, TableSpec};
+use crate::set::{EmbeddingSet, check_on_cuda};
+use crate::slot::{TableSlot, check, check_vectors};
+use crate::table::{EmbeddingTable, SparseStep, TableSpec};
 use headlong_device::cuda::DevicePtr;
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{Mat, Stream};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
-
-/// What a rank asks owners for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Deduplicate {
-    /// One vector per id. Right only where each rank has one sum block.
-    Off,
-    /// One vector per row that occurs in the rank's slice.
-    #[default]
-    Rank,
-    /// As [`Self::Rank`]; but owners are asked by the proxies of nodes, each of which merges what
-    /// this many ranks request.
-    Node {
-        /// Ranks of a node: the same power of two everywhere.
-        ranks: usize,
-    },
-}
-
-impl Deduplicate {
-    /// Ranks of one source of requests.
-    pub(super) fn ranks_per_source(self) -> usize {
-        match self {
-            Deduplicate::Node { ranks } => ranks,
-            _ => 1,
-        }
-    }
-}
-
-/// What a hybrid set is built for, besides its tables.
-#[derive(Debug, Clone)]
-pub struct HybridOptions<'a> {
-    /// For this rank's slice of the batch: its samples and ids, and the rank's own sum blocks. The
-    /// same on all ranks.
-    pub set: SetOptions<'a>,
-    /// Where rows lie; the same on all ranks.
-    pub partition: Arc<Partition>,
-    /// Which owner this rank is.
-    pub owner: Owner,
-    /// What it asks owners for; the same on all ranks.
-    pub deduplicate: Deduplicate,
-    /// On a device: how many even shares of a rank's ids its slot for one owner has room for,
-    /// [`DEFAULT_SLOT_FACTOR`] as a rule; the same on all ranks. A slot never takes more than the
-    /// worst case needs, which is as many shares as there are ranks.
-    pub slot_factor: f64,
-}
-
-/// Twice an even share: rows are spread by a formula, and the hottest ones by load.
-pub const DEFAULT_SLOT_FACTOR: f64 = 2.0;
+use std::sync::{Arc, MutexGuard};
 
 /// The tables of one rank: the rows it owns, and its replica of the frequent ones.
 ///
@@ -99,18 +54,6 @@ pub(super) enum Location {
     Host,
     /// A part of them, in the memory of a device.
     Device(RankTables),
-}
-
-/// One table and what this rank holds of it.
-pub(super) struct HybridTable {
-    pub(super) first_column: usize,
-    pub(super) dim: usize,
-    /// The rows that this rank owns.
-    pub(super) local: Option<TableSlot>,
-    /// The replica of the frequent rows.
-    pub(super) frequent: Option<TableSlot>,
-    /// Rows of a replica that hides them, of one update.
-    pub(super) touched: Mutex<Vec<u64>>,
 }
 
 impl HybridSet {
@@ -445,61 +388,5 @@ impl HybridSet {
             Location::Host => Ok(()),
             Location::Device(device) => device.check_flags(),
         }
-    }
-}
-
-fn build(
-    registry: &Registry,
-    stream: &Stream,
-    (index, spec): (usize, &TableSpec),
-    options: &HybridOptions,
-    shape: &RouteShape,
-    first_column: usize,
-) -> Result<HybridTable> {
-    let (partition, owner) = (&*options.partition, options.owner);
-    let part = |rows: u64, staged: usize, row_of_local: &(dyn Fn(u64) -> u64 + Sync)| {
-        if rows == 0 {
-            return Ok(None);
-        }
-        let shard = Shard { table_rows: spec.rows, row_of_local };
-        let env = TableEnv {
-            stream,
-            optimizer: &options.set.optimizer,
-            seed: options.set.seed,
-            table_index: index as u64,
-            // A whole table needs no note: it has all its rows, wherever it is.
-            shard: (spec.grain == Grain::Rows).then_some(shard),
-        };
-        let local = TableSpec { rows, ..spec.clone() };
-        let table = registry.kind(&local)?.build(&local, &env)?;
-        slot(stream, table, &local, (first_column, staged), &options.set.optimizer).map(Some)
-    };
-    let frequent = partition.num_frequent(index);
-    let hides = !registry.kind(spec)?.shows_rows();
-    let most_touched = if hides { staged_frequent(frequent, shape, index) } else { 0 };
-    Ok(HybridTable {
-        first_column,
-        dim: spec.dim,
-        touched: Mutex::new(Vec::with_capacity(most_touched)),
-        local: part(shape.local_rows[index], staged_rows(shape, index), &|row| {
-            partition.row_of_local(index, owner, row)
-        })?,
-        frequent: part(frequent, staged_frequent(frequent, shape, index), &|row| {
-            partition.row_of_frequent(index, row)
-        })?,
-    })
-}
-
-/// The tensors of the whole table, told from the part that lies here.
-fn tensors_of(spec: &TableSpec, table: &HybridTable, optimizer: &Optimizer) -> Vec<TensorSpec> {
-    let Some(part) = table.local.as_ref().or(table.frequent.as_ref()) else {
-        return spec.dense_tensors(optimizer);
-    };
-    let tensors = part.lock().tensors();
-    match (spec.grain, spec.keys) {
-        (Grain::Rows, Keys::RowIndices) => {
-            tensors.into_iter().map(|tensor| TensorSpec { rows: spec.rows, ..tensor }).collect()
-        }
-        _ => tensors,
     }
 }

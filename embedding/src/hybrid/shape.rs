@@ -1,9 +1,9 @@
 //! What the options of a hybrid set ask for: whether they fit together, and how much room a route
 //! and the staging of each table take.
 
+use super::merge::MergeShape;
+use super::options::{Deduplicate, HybridOptions};
 use super::partition::{Owner, Partition};
-use super::route::RouteShape;
-use super::set::{Deduplicate, HybridOptions};
 use crate::error::{EmbeddingError, Result};
 use crate::table::{Keys, TableSpec};
 use crate::update::MAX_SUM_BLOCKS;
@@ -104,4 +104,74 @@ pub(super) fn staged_rows(shape: &RouteShape, table: usize) -> usize {
 /// touches.
 pub(super) fn staged_frequent(frequent: u64, shape: &RouteShape, table: usize) -> usize {
     (shape.max_ids[table] * shape.num_owners).min(frequent as usize)
+}
+
+/// Everything about the size of a route.
+#[derive(Debug, Clone)]
+pub(super) struct RouteShape {
+    pub(super) num_owners: usize,
+    pub(super) num_sources: usize,
+    pub(super) max_samples: usize,
+    pub(super) max_ids: Vec<usize>,
+    /// Per table: whether no more rows are asked for than there are.
+    pub(super) bounded: Vec<bool>,
+    /// Per table: most rows that this rank requests.
+    pub(super) max_requests: Vec<usize>,
+    /// Per table: most rows that one source asks for.
+    pub(super) max_asked: Vec<usize>,
+    /// Per table: rows that this owner keeps.
+    pub(super) local_rows: Vec<u64>,
+}
+
+impl RouteShape {
+    /// Most rows of `ids` ids that are asked for, of an owner with `rows` rows: of unique rows no
+    /// more than there are; raw ids have no such bound.
+    pub(super) fn at_most(&self, table: usize, ids: usize, rows: u64) -> usize {
+        match rows {
+            0 => 0,
+            rows if self.bounded[table] => ids.min(rows.try_into().unwrap_or(usize::MAX)),
+            _ => ids,
+        }
+    }
+
+    pub(super) fn merge(&self, table: usize) -> MergeShape {
+        MergeShape {
+            num_sources: self.num_sources,
+            max_ids: self.max_ids[table] * (self.num_owners / self.num_sources),
+            max_asked: self.max_asked[table],
+            local_rows: self.local_rows[table],
+        }
+    }
+}
+
+/// Where the gradients of frequent rows lie in their block: first one number per row of all tables,
+/// which says on how many ranks the row occurred, then the gradients, table after table.
+#[derive(Debug, Clone)]
+pub(super) struct FrequentLayout {
+    /// Per table: first number, first gradient, rows.
+    pub(super) tables: Vec<FrequentPlace>,
+    pub(super) len: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FrequentPlace {
+    pub(super) first_touched: usize,
+    pub(super) first_gradient: usize,
+    pub(super) rows: usize,
+}
+
+impl FrequentLayout {
+    pub(super) fn new(specs: &[TableSpec], partition: &Partition) -> Self {
+        let several = partition.num_owners() > 1;
+        let rows = |table| if several { partition.num_frequent(table) as usize } else { 0 };
+        let touched: usize = (0..specs.len()).map(rows).sum();
+        let (mut first_touched, mut first_gradient) = (0, touched.next_multiple_of(16));
+        let tables = specs.iter().enumerate().map(|(table, spec)| {
+            let place = FrequentPlace { first_touched, first_gradient, rows: rows(table) };
+            first_touched += place.rows;
+            first_gradient += place.rows * spec.dim;
+            place
+        });
+        Self { tables: tables.collect(), len: first_gradient }
+    }
 }

@@ -1,7 +1,6 @@
 //! Kernels of the hybrid ops: tiles of rows gathered, pooled, summed and updated.
 
 use super::merge::MergedParts;
-use super::route::IN_REPLICA;
 use crate::rows::{RowElement, RowMemory, RowsRef, WeightMemory, each_type, widen};
 use crate::simd::{entries_ahead, prefetch_row};
 use crate::table::{MAX_DIM, Pooling, SparseStep};
@@ -9,6 +8,9 @@ use crate::update::simd::{Parts, RowRounding, SampleParts, SegmentSum, TableMemo
 use headlong_device::pool::SharedMut;
 use headlong_device::{MatRef, vectorized};
 use std::ops::Range;
+
+/// Marks the vectors of frequent rows, which lie in the replica and not among those received.
+pub(super) const IN_REPLICA: u64 = 1 << 63;
 
 /// Rows copied one after the other.
 pub(super) struct Copy<'a> {

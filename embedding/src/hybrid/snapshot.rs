@@ -4,7 +4,7 @@
 use super::partition::{Code, Owner};
 use super::set::HybridSet;
 use crate::rows::{OpenRows, OpenRowsMut, RowElement, RowsRef};
-use crate::set::TableSlot;
+use crate::slot::TableSlot;
 use crate::table::{Keys, PlainRows};
 use headlong_device::MatRef;
 use headlong_device::pool::Pool;

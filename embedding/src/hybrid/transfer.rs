@@ -1,10 +1,12 @@
 //! Rows by their row index, wherever they lie: what checkpoints read and write.
 
 use super::partition::Code;
-use super::set::{HybridSet, HybridTable, Location};
+use super::set::{HybridSet, Location};
+use super::table::HybridTable;
 use crate::error::{EmbeddingError, Result};
 use crate::rows::{OpenRows, OpenRowsMut};
-use crate::set::{TableSlot, check_rows, read_rows, write_rows};
+use crate::rows::{check_rows, read_rows, write_rows};
+use crate::slot::TableSlot;
 use crate::table::{EmbeddingTable, Grain, Keys};
 use headlong_device::Mat;
 use std::sync::MutexGuard;

@@ -2,11 +2,12 @@
 //! replicas take the same step on every rank, from the same sums.
 
 use super::route::HybridRoute;
-use super::set::{HybridSet, HybridTable, Location};
+use super::set::{HybridSet, Location};
 use super::simd::{FrequentTile, sum_merged_rows, update_frequent_tile, update_merged_tile};
+use super::table::HybridTable;
 use crate::error::Result;
 use crate::rows::Rounding;
-use crate::set::TableSlot;
+use crate::slot::TableSlot;
 use crate::table::{Rows, SparseStep};
 use crate::update::cpu::{OpenTable, TABLES_AT_ONCE, TILE_ENTRIES, rows_of_tile};
 use crate::update::simd::{RowRounding, SegmentSum, TableMemory, UpdateTile};

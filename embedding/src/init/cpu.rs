@@ -1,7 +1,7 @@
 //! Initial values on the processor: counters worked on side by side.
 
 use super::InitialValues;
-use crate::registry::TableEnv;
+use crate::kind::TableEnv;
 use crate::rows::RowElement;
 use headlong_device::rng::CounterRng;
 use headlong_device::{DType, Mat, vectorized};

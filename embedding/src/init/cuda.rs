@@ -4,7 +4,7 @@ use super::InitialValues;
 use crate::cuda::layout::{BLOCK, blocks};
 use crate::cuda::tables::write_words;
 use crate::error::Result;
-use crate::registry::TableEnv;
+use crate::kind::TableEnv;
 use headlong_device::cuda::{
     CudaStream, Define, DeviceMemory, DevicePtr, Launch, Source, kernel_args,
 };

@@ -18,7 +18,7 @@ pub(crate) mod cuda;
 mod tests;
 
 use crate::error::Result;
-use crate::registry::TableEnv;
+use crate::kind::TableEnv;
 use crate::table::{Init, TableSpec};
 use headlong_device::Mat;
 use headlong_device::rng::CounterRng;
@@ -51,6 +51,15 @@ impl InitialValues {
     /// Whether all values are zero, as fresh memory is.
     pub fn are_zero(&self) -> bool {
         self.bound == 0.0
+    }
+}
+
+impl TableEnv<'_> {
+    /// Initial values of the model's table: those of local row `r` are its elements from
+    /// `row_of_local(r) · dim` on.
+    pub fn initial_values(&self, spec: &TableSpec) -> InitialValues {
+        let rows = self.shard.map_or(spec.rows, |shard| shard.table_rows);
+        InitialValues::new(&TableSpec { rows, ..spec.clone() }, self.seed, self.table_index)
     }
 }
 

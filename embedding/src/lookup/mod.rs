@@ -16,7 +16,7 @@ pub(crate) mod simd;
 
 use crate::error::Result;
 use crate::ids::{IdsOf, check_range};
-use crate::set::TableSlot;
+use crate::slot::TableSlot;
 use crate::table::TableSpec;
 use headlong_device::{Mat, Stream};
 

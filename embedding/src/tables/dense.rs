@@ -4,8 +4,8 @@
 use crate::checkpoint::{RowSink, RowSource, TensorSpec, rows_at_once};
 use crate::error::{EmbeddingError, Result};
 use crate::init::{fill_state, initialise};
-use crate::registry::{Abilities, TableEnv, TableKind};
-use crate::set::{read_rows, write_rows};
+use crate::kind::{Abilities, TableEnv, TableKind};
+use crate::rows::{read_rows, write_rows};
 use crate::table::{
     EmbeddingTable, Grain, Keys, MemoryNeeds, PlainRows, Rows, SparseStep, TableSpec,
 };

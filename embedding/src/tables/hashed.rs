@@ -32,7 +32,7 @@ use crate::checkpoint::{
 };
 use crate::error::{EmbeddingError, Result};
 use crate::init::InitialValues;
-use crate::registry::{Abilities, TableEnv, TableKind};
+use crate::kind::{Abilities, TableEnv, TableKind};
 use crate::table::{
     EmbeddingTable, Entries, Grain, Keys, MemoryNeeds, Rows, SparseStep, TableSpec,
 };

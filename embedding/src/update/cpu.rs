@@ -8,7 +8,7 @@ use super::{UpdateArgs, sum_block_len};
 use crate::error::Result;
 use crate::route::TableRoute;
 use crate::rows::{OpenRowsMut, Rounding, RowMemory};
-use crate::set::TableSlot;
+use crate::slot::TableSlot;
 use crate::table::Rows;
 use headlong_device::arena::Write;
 use headlong_device::pool::SharedMut;

@@ -21,7 +21,7 @@ pub(crate) mod simd;
 
 use crate::error::Result;
 use crate::route::Route;
-use crate::set::TableSlot;
+use crate::slot::TableSlot;
 use crate::table::SparseStep;
 use headlong_device::{Mat, Stream};
 

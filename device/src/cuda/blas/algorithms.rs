@@ -1,7 +1,7 @@
 //! Which algorithm for which product: timed once, kept in a file.
 
 use super::library::library_version;
-use super::plan::Matmul;
+use super::plan::{Matmul, check_spec};
 use super::{Epilogue, MatmulArgs, MatmulSpec, Operand, aux_bytes};
 use crate::cuda::{CudaStream, DeviceMemory, Event};
 use crate::error::{DeviceError, Result};
@@ -72,9 +72,29 @@ fn key(stream: &CudaStream, spec: &MatmulSpec) -> Result<String> {
     Ok(format!("{:032x}", xxh3_128(text.as_bytes())))
 }
 
+impl Matmul {
+    /// Plans a product for the stream's device, and makes the stream's workspace if it has none
+    /// yet.
+    ///
+    /// The algorithm is the one kept in the algorithm file, if one is set and has it; else, with a
+    /// file, the fastest of the library's first proposals, timed now and kept; else its first
+    /// proposal.
+    pub fn new(stream: &CudaStream, spec: MatmulSpec) -> Result<Self> {
+        check_spec(&spec)?;
+        let proposals = Self::proposals(stream, &spec)?;
+        let first = proposals[0];
+        let mut plan = Self::with_algorithm(stream, spec, &first)?;
+        if proposals.len() > 1 {
+            let chosen = choose(stream, &mut plan, &proposals)?;
+            plan.take(&chosen);
+        }
+        Ok(plan)
+    }
+}
+
 /// The proposal that the file names, or the fastest, which the file then names; the first without a
 /// file.
-pub(super) fn choose(
+fn choose(
     stream: &CudaStream,
     plan: &mut Matmul,
     proposals: &[sys::cublasLtMatmulHeuristicResult_t],

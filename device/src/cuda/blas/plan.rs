@@ -1,7 +1,7 @@
 //! A product planned once: descriptions, the algorithm, the stream's workspace.
 
 use super::library::{Description, Layout, Preference, check, handle};
-use super::{Epilogue, MatmulArgs, MatmulSpec, Operand, algorithms};
+use super::{Epilogue, MatmulArgs, MatmulSpec, Operand};
 use crate::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr};
 use crate::error::{DeviceError, Result};
 use cudarc::cublaslt::sys;
@@ -28,25 +28,7 @@ pub struct Matmul {
 }
 
 impl Matmul {
-    /// Plans a product for the stream's device, and makes the stream's workspace if it has none
-    /// yet.
-    ///
-    /// The algorithm is the one kept in the algorithm file, if one is set and has it; else, with a
-    /// file, the fastest of the library's first proposals, timed now and kept; else its first
-    /// proposal.
-    pub fn new(stream: &CudaStream, spec: MatmulSpec) -> Result<Self> {
-        check_spec(&spec)?;
-        let proposals = Self::proposals(stream, &spec)?;
-        let first = proposals[0];
-        let mut plan = Self::with_algorithm(stream, spec, &first)?;
-        if proposals.len() > 1 {
-            let chosen = algorithms::choose(stream, &mut plan, &proposals)?;
-            plan.take(&chosen);
-        }
-        Ok(plan)
-    }
-
-    fn with_algorithm(
+    pub(super) fn with_algorithm(
         stream: &CudaStream,
         spec: MatmulSpec,
         result: &sys::cublasLtMatmulHeuristicResult_t,
@@ -182,7 +164,7 @@ fn layouts(spec: &MatmulSpec) -> Result<(Layout, Layout, Layout)> {
     ))
 }
 
-fn check_spec(spec: &MatmulSpec) -> Result<()> {
+pub(super) fn check_spec(spec: &MatmulSpec) -> Result<()> {
     let stored_cols =
         |operand: &Operand, rows: usize, cols: usize| if operand.transposed { rows } else { cols };
     let fits = spec.a.stride >= stored_cols(&spec.a, spec.m, spec.k)

@@ -4,7 +4,7 @@ use super::steps::keep;
 use super::{DeviceHybridRoute, RankTables, SlotShape};
 use crate::cuda::Instance;
 use crate::cuda::layout::{BLOCK, blocks};
-use crate::hybrid::set::HybridTable;
+use crate::hybrid::table::HybridTable;
 use headlong_device::Mat;
 use headlong_device::cuda::{CudaStream, DevicePtr, Launch, Source, kernel_args};
 

@@ -20,10 +20,10 @@ mod steps;
 
 pub(crate) use launch::EXCHANGE;
 
+use super::options::{Deduplicate, HybridOptions};
 use super::partition::{Owner, Partition};
-use super::reduce::FrequentLayout;
-use super::route::HybridRoute;
-use super::set::{Deduplicate, HybridOptions, HybridTable};
+use super::shape::FrequentLayout;
+use super::table::HybridTable;
 use crate::cuda::layout::{Layout, Places, Table};
 use crate::cuda::set::{check_specs, partial_bytes};
 use crate::cuda::staging::Staging;
@@ -32,7 +32,7 @@ use crate::cuda::{DeviceTables, FlagsMemory, Instance};
 use crate::error::{EmbeddingError, Result};
 use crate::route::bits_below;
 use crate::route::cuda::Sorted;
-use crate::set::TableSlot;
+use crate::slot::TableSlot;
 use crate::table::TableSpec;
 use headlong_device::DType;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DevicePtr};
@@ -260,24 +260,14 @@ impl RoutePlaces {
     }
 }
 
-impl HybridRoute {
-    /// The slots of ids of a route on a device: an exchange sends each peer its slot and receives
-    /// one of each.
-    ///
-    /// # Panics
-    /// When the route is in the memory of the host.
-    pub fn id_slots(&self) -> DeviceSlots {
-        let &DeviceHybridRoute { at, slot_bytes: bytes_per_peer, .. } = self.device();
+impl DeviceHybridRoute {
+    pub(super) fn id_slots(&self) -> DeviceSlots {
+        let &Self { at, slot_bytes: bytes_per_peer, .. } = self;
         DeviceSlots { from: at.requests, to: at.asked, bytes_per_peer, lengths: at.request_lengths }
     }
 
-    /// On a device, where the bytes that count in each peer's slot of vectors are, u32: in those
-    /// that this rank sends as an owner, and in those of gradients that it sends back.
-    ///
-    /// # Panics
-    /// As [`Self::id_slots`].
-    pub fn vector_lengths(&self) -> [DevicePtr; 2] {
-        let DeviceHybridRoute { at, num_peers, .. } = self.device();
+    pub(super) fn vector_lengths(&self) -> [DevicePtr; 2] {
+        let Self { at, num_peers, .. } = self;
         [at.answer_lengths, at.request_lengths.offset(4 * num_peers)]
     }
 }

@@ -2,10 +2,11 @@
 
 use super::{DeviceHybridRoute, RankTables};
 use crate::cuda::partial_stride;
-use crate::cuda::table::{CudaStep, Hidden, apply_all, hidden};
+use crate::cuda::table::{Hidden, apply_all, hidden};
 use crate::error::Result;
-use crate::hybrid::set::HybridTable;
+use crate::hybrid::table::HybridTable;
 use crate::lookup::cuda::{From, lookup};
+use crate::table::CudaStep;
 use crate::update::cuda::{Gradients, Sink, Update, update, update_frequent};
 use headlong_device::cuda::{CudaStream, DevicePtr, DeviceStep, OptimizerConstants};
 use headlong_device::{DeviceError, Mat};

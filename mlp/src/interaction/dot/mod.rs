@@ -30,6 +30,7 @@
 //! Naumov et al., "Deep Learning Recommendation Model", 2019, §2.1.3; `interact_features` of
 //! facebookresearch/dlrm.
 
+mod args;
 mod cpu;
 mod cuda;
 mod simd;

@@ -1,6 +1,6 @@
 //! Launches of `tensor.cu`: results in 16 bits, products on tensor cores.
 
-use super::cuda::{DotBackwardArgs, DotForwardArgs, MAX_SHARED_BYTES, MAX_WARPS};
+use super::args::{DotBackwardArgs, DotForwardArgs, MAX_SHARED_BYTES, MAX_WARPS};
 use super::{BackwardArgs, ForwardArgs};
 use crate::cuda::blocks;
 use headlong_device::DType;

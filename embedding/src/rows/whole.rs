@@ -1,8 +1,8 @@
 //! Whole rows of a matrix, read and overwritten as f32, wherever it lies.
 
+use super::{OpenRows, OpenRowsMut};
 use crate::checkpoint::TensorSpec;
 use crate::error::{EmbeddingError, Result};
-use crate::rows::{OpenRows, OpenRowsMut};
 use crate::table::{PlainRows, TableSpec};
 use headlong_device::{DType, Mat};
 
