@@ -39,8 +39,8 @@
 //! * [`set`]: [`EmbeddingSet`], all tables of one rank; what the schedule calls.
 //! * [`hybrid`]: [`hybrid::HybridSet`], the tables of one rank among many: frequent rows on all
 //!   ranks, the others with one owner each; the statistics, costs and split that choose which.
-//! * [`route`], [`lookup`], [`update`]: the ops, one folder each; its `mod.rs` states formula,
-//!   shapes and errors.
+//! * [`route`], [`lookup`], [`update`]: the ops; the head of each states formula, shapes and
+//!   errors.
 //! * [`table`]: [`TableSpec`], and the trait [`EmbeddingTable`] that the author of a table writes;
 //!   [`tables`]: ours; [`registry`]: kinds by name; [`testing`]: the suite that any table must
 //!   pass.

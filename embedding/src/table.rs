@@ -340,9 +340,9 @@ pub trait EmbeddingTable: Send {
         None
     }
 
-    /// The table's CUDA body, of one built on a CUDA device ([`crate::registry::TableEnv::stream`])
+    /// The table's CUDA body, of one built on a CUDA device ([`crate::TableEnv::stream`])
     /// that does not show plain rows there. Such tables hold f32 and are on one rank as a whole.
-    /// Kinds that build them list `cuda` among [`crate::registry::Abilities::devices`].
+    /// Kinds that build them list `cuda` among [`crate::Abilities::devices`].
     fn cuda(&self) -> Option<&dyn CudaTable> {
         None
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::registry::Shard;
+use crate::kind::Shard;
 use crate::table::EmbeddingTable;
 use crate::tables::dense::DenseTable;
 use headlong_device::optimizer::Optimizer;

@@ -9,7 +9,7 @@
 use super::step;
 use super::subject::{Origin, Subject};
 use crate::checkpoint::{RowSink as _, SavedRows, TensorSpec};
-use crate::registry::TableKind;
+use crate::kind::TableKind;
 use crate::table::{Grain, Keys, TableSpec};
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::testing::uniform;

@@ -5,7 +5,7 @@ use crate::checkpoint::SavedRows;
 use crate::cuda::{CudaStep, CudaTable, DeviceRows};
 use crate::error::Result;
 use crate::hybrid::mix;
-use crate::registry::{Shard, TableEnv, TableKind};
+use crate::kind::{Shard, TableEnv, TableKind};
 use crate::table::{EmbeddingTable, Keys, Rows, SparseStep, TableSpec};
 use headlong_device::cuda::testing::{download, upload};
 use headlong_device::cuda::{CudaStream, DevicePtr, DeviceStep, OptimizerConstants};

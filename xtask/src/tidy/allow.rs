@@ -141,6 +141,7 @@ pub const UNSAFE_FILES: &[Exception] = &[
         "calls of the driver that the crate's surface does not let through",
     ),
     always("embedding/src/**/simd.rs", "an op's SIMD kernel"),
+    always("mlp/src/**/simd.rs", "an op's SIMD kernel"),
     always("mlp/src/**/simd/**", "an op's SIMD kernels"),
     only(
         "reader/src/criteo/parse/avx512.rs",

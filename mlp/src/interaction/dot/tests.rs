@@ -169,7 +169,8 @@ fn order_of_the_original() {
 }
 
 mod cuda_tests {
-    use super::super::cuda::{DotBackwardArgs, DotForwardArgs, SOURCE};
+    use super::super::args::{DotBackwardArgs, DotForwardArgs};
+    use super::super::cuda::SOURCE;
     use super::*;
     use headlong_device::cuda::testing::{layout_test, stream};
 

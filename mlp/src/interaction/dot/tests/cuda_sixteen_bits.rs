@@ -1,6 +1,6 @@
 //! Results in 16 bits, on tensor cores and without, against the oracle.
 
-use super::super::cuda::{DotBackwardArgs, DotForwardArgs};
+use super::super::args::{DotBackwardArgs, DotForwardArgs};
 use super::super::tensor::{SOURCE, Tensor};
 use super::*;
 use half::{bf16, f16};

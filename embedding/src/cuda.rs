@@ -35,16 +35,16 @@ use headlong_device::{DType, Mat};
 
 /// The text of [`crate::lookup`]'s kernel.
 pub(crate) const LOOKUP_TEXT: &str = concat!(
-    include_str!("tables.cuh"),
-    include_str!("rows.cuh"),
-    include_str!("../lookup/lookup.cu")
+    include_str!("cuda/tables.cuh"),
+    include_str!("cuda/rows.cuh"),
+    include_str!("lookup/lookup.cu")
 );
 
 /// The text of [`crate::update`]'s kernels.
 pub(crate) const UPDATE_TEXT: &str = concat!(
-    include_str!("tables.cuh"),
-    include_str!("rows.cuh"),
-    include_str!("../update/update.cu")
+    include_str!("cuda/tables.cuh"),
+    include_str!("cuda/rows.cuh"),
+    include_str!("update/update.cu")
 );
 
 /// Which instance of the kernels fits the rows.

@@ -3,7 +3,7 @@
 mod steps;
 mod subject;
 
-use crate::registry::{Shard, TableKind};
+use crate::kind::{Shard, TableKind};
 use crate::table::{Grain, Init, Keys, TableSpec};
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::testing::uniform;
@@ -420,7 +420,7 @@ impl Subject {
         let looked_up = self.lookup(&rows);
         let mut weights = vec![0.0; self.spec.dim];
         for (&row, expected) in rows.iter().zip(looked_up.chunks(self.spec.dim)) {
-            crate::set::read_rows(&plain.weights, row, &mut weights)
+            crate::rows::read_rows(&plain.weights, row, &mut weights)
                 .unwrap_or_else(|error| panic!("plain row {row} cannot be read: {error}"));
             assert_eq!(weights, expected, "plain row {row} is not what lookup returns");
         }
