@@ -1,7 +1,7 @@
 //! One rank's view of the job: the operations, over any transport.
 
 use crate::counters::Counters;
-use crate::device::rail::ConnectRails;
+use crate::device::rail::Rails;
 use crate::error::{CommError, Result};
 use crate::operation::{Algorithm, Collective, fingerprint};
 use crate::options::CommOptions;
@@ -11,6 +11,7 @@ use crate::topology::{Rank, Topology};
 use crate::transport::local::LocalTransport;
 use crate::transport::{Expected, Incoming, Outgoing, StepId, Transport};
 use crate::views::Views;
+use headlong_device::cuda::CudaStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One rank of a job. All ranks call the same operations in the same order, with the same options.
@@ -28,6 +29,19 @@ pub struct Communicator {
     measured: Vec<(u64, Algorithm)>,
     rails: Option<Arc<dyn ConnectRails>>,
     inner: Mutex<Inner>,
+}
+
+/// Makes the rails of a job, for [`Communicator::with_rails`].
+pub trait ConnectRails: Send + Sync {
+    /// Comes together with all ranks; `peers` are those at this rank's place of the other nodes,
+    /// `slot_bytes` the longest that a rank has for one of them in one exchange.
+    fn connect(
+        &self,
+        communicator: &Communicator,
+        cuda: &CudaStream,
+        peers: Vec<Rank>,
+        slot_bytes: usize,
+    ) -> Result<Box<dyn Rails>>;
 }
 
 /// A rank does something long on its host while this lives.

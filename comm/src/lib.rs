@@ -51,7 +51,7 @@ pub mod transport;
 pub mod tuning;
 mod views;
 
-pub use communicator::{Busy, Communicator};
+pub use communicator::{Busy, Communicator, ConnectRails};
 pub use counters::{Counters, Traffic};
 pub use device::{Blocks, DeviceCollectives, DeviceSizes};
 pub use element::Element;

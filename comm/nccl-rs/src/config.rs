@@ -1,8 +1,9 @@
 //! How a communicator is set up.
 
 use crate::error::{Error, Result};
-use crate::library::{Library, Version};
+use crate::library::Library;
 use crate::sys;
+use crate::version::{COLLNET_SINCE, NVLS_SINCE, Version};
 use std::time::Duration;
 
 /// Whether NCCL may use a feature of the network or of the node.
@@ -47,11 +48,6 @@ impl Default for Config {
         }
     }
 }
-
-/// The first version whose settings say whether a communicator uses CollNet.
-pub(crate) const COLLNET_SINCE: Version = Version { major: 2, minor: 27, patch: 0 };
-/// The first version whose settings say whether a communicator uses NVLS.
-pub(crate) const NVLS_SINCE: Version = Version { major: 2, minor: 31, patch: 0 };
 
 impl Config {
     /// The settings as the library takes them.

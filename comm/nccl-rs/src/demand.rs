@@ -10,7 +10,8 @@
 
 use crate::config::{Config, Feature};
 use crate::error::{Error, Result};
-use crate::library::{Library, Version, open_shared};
+use crate::library::{Library, open_shared};
+use crate::version::Version;
 use std::ffi::{CString, c_void};
 use std::path::PathBuf;
 

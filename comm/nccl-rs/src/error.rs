@@ -1,6 +1,6 @@
 //! What goes wrong, as values.
 
-use crate::library::Version;
+use crate::version::Version;
 use std::path::PathBuf;
 
 /// An error of NCCL, or of finding it.

@@ -50,6 +50,7 @@ mod memory;
 mod search;
 mod state;
 mod sys;
+mod version;
 
 pub use communicator::{Comm, UniqueId};
 pub use config::{Config, Feature};
@@ -57,6 +58,7 @@ pub use demand::collnet_plugin;
 pub use error::{Error, Result};
 pub use group::{Data, Group, Parts};
 pub use kinds::{DataType, ReduceOp, ScaledSum};
-pub use library::{Capabilities, Library, OLDEST, Version};
+pub use library::{Capabilities, Library};
 pub use memory::{Allocation, Registration};
 pub use search::Search;
+pub use version::{OLDEST, Version};

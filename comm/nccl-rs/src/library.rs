@@ -1,49 +1,14 @@
 //! The opened library.
 
-use crate::config::{COLLNET_SINCE, NVLS_SINCE};
 use crate::error::{Error, Result};
 use crate::search::Search;
 use crate::sys::{self, Code, Functions};
+use crate::version::{COLLNET_SINCE, NVLS_SINCE, OLDEST, Version};
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// A version of NCCL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
-    /// 2.
-    pub major: u32,
-    /// 28 of 2.28.9.
-    pub minor: u32,
-    /// 9 of 2.28.9.
-    pub patch: u32,
-}
-
-/// The oldest version that is taken: 2.19 brought registered memory (`ncclMemAlloc`,
-/// `ncclCommRegister`).
-pub const OLDEST: Version = Version { major: 2, minor: 19, patch: 0 };
-
-impl Version {
-    /// From NCCL's number: 22809 is 2.28.9. Before 2.9 it counted otherwise; such numbers come out
-    /// as very old versions.
-    pub(crate) fn from_number(number: c_int) -> Self {
-        let number = u32::try_from(number).unwrap_or(0);
-        Self { major: number / 10_000, minor: number / 100 % 100, patch: number % 100 }
-    }
-
-    /// NCCL's number for it.
-    pub(crate) fn number(self) -> u32 {
-        self.major * 10_000 + self.minor * 100 + self.patch
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}.{}.{}", self.major, self.minor, self.patch)
-    }
-}
 
 /// What a library can do beyond what every version can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,17 +204,4 @@ pub(crate) fn open_shared(path: &Path) -> Result<*mut c_void, String> {
     // The loader repeats the path, which precedes it already.
     let path = OsStr::new(path).to_string_lossy();
     Err(text.trim_start_matches(&*path).trim_start_matches(": ").to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_read_and_ordered() {
-        assert_eq!(Version::from_number(22809), Version { major: 2, minor: 28, patch: 9 });
-        assert_eq!(Version::from_number(21903).to_string(), "2.19.3");
-        assert!(Version::from_number(2708) < OLDEST && Version::from_number(-1) < OLDEST);
-        assert!(Version::from_number(21900) >= OLDEST);
-    }
 }

@@ -7,8 +7,7 @@
 //! The first complete set wins: our own (`headlong launch`, or by hand), torchrun's names, Open
 //! MPI, MPICH and its family (PMI), PMIx, Slurm. A set that is half there, or says two things, is
 //! an error that names the variables, and so is a variable that is set but empty or no text; a set
-//! that lost to an earlier one is mentioned in [`Launch::remarks`]. Source: `notes/comm.md` section
-//! 6.1.
+//! that lost to an earlier one is mentioned in [`Launch::remarks`].
 
 mod slurm;
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! The peer's side: connect to a listener and prove oneself, again and again until a deadline.
 
+use super::deadlines::Notice;
 use super::handshake::{self, Claims, HELLO_BYTES, Purpose, Session, VERDICT_BYTES};
+use super::proof;
+use super::trust::Keys;
 use super::waiting::{LOOPBACK_DOWN, Waiting, is_loopback_down};
-use super::{Keys, Notice, proof};
 use crate::error::{CommError, Result};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};

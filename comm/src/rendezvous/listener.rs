@@ -5,9 +5,9 @@
 //! buffer and a few seconds. When the table is full, the peer that has been silent longest is
 //! dropped. A dropped peer is counted, never answered.
 
-use super::Keys;
 use super::handshake::{self, CLAIM_BYTES, Claims, MAGIC, Purpose, Session};
 use super::proof::{self, Nonce, Secret};
+use super::trust::Keys;
 use crate::error::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

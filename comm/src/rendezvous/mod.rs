@@ -8,6 +8,7 @@
 //! is where; its connections stay open as the control channel, and the listener stays too, to tell
 //! latecomers why they are not let in.
 
+pub(crate) mod deadlines;
 pub mod dial;
 mod enter;
 mod gather;
@@ -26,6 +27,7 @@ use crate::transport::tcp::control_frame::{FrameReader, PeerAddress};
 use crate::transport::tcp::health::{Health, Link};
 use crate::transport::tcp::mesh::Meeting;
 use crate::transport::tcp::{Parts, TcpTransport};
+pub use deadlines::{Deadlines, Notice};
 use handshake::Claims;
 use listener::Listener;
 use proof::Secret;
@@ -33,43 +35,10 @@ use sha2::{Digest as _, Sha256};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use trust::Trust;
+pub use trust::Keys;
 
 /// Number of the protocol between ranks; it changes with every change of a frame.
 pub const PROTOCOL: u32 = 2;
-
-/// How long anything may take. Nothing waits without one of these.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Deadlines {
-    /// For all ranks to come.
-    pub rendezvous: Duration,
-    /// For one step of an operation, and for all ranks to say goodbye.
-    pub operation: Duration,
-    /// Between two signs of life.
-    pub heartbeat: Duration,
-    /// Without a sign of life, a rank counts as stopped.
-    pub silence: Duration,
-    /// For a process that has connected to prove who it is, and for one answer of a listener.
-    pub handshake: Duration,
-    /// Between two words about a rank that others wait for, as it does something long.
-    pub notice: Duration,
-}
-
-/// Hears what a user wants to know while ranks come together, and while they wait.
-pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
-
-impl Default for Deadlines {
-    fn default() -> Self {
-        Self {
-            rendezvous: Duration::from_secs(300),
-            operation: Duration::from_secs(120),
-            heartbeat: Duration::from_secs(1),
-            silence: Duration::from_secs(5),
-            handshake: Duration::from_secs(5),
-            notice: Duration::from_secs(30),
-        }
-    }
-}
 
 /// What a process says and wants to know when it joins its job.
 pub struct JoinOptions {
@@ -151,28 +120,6 @@ pub fn join(options: &JoinOptions) -> Result<Arc<TcpTransport>> {
         _ => enter::enter(options, &keys)?,
     };
     connect(options, &keys, joined, remarks)
-}
-
-/// What a process has to show at a listener.
-#[derive(Debug, Clone)]
-pub struct Keys {
-    /// The job's secret.
-    pub secret: Secret,
-    /// What is asked for where that is none.
-    pub trust: Trust,
-}
-
-impl Keys {
-    /// Reads the secret of a job, and decides what is asked for where there is none.
-    ///
-    /// # Errors
-    /// [`CommError::Setting`]: a secret that cannot be used; none, where other machines can reach
-    /// rank 0 and `insecure` does not say that this is meant.
-    pub fn of(launch: &Launch, insecure: bool) -> Result<Self> {
-        let secret = Secret::load(&launch.secret, &launch.job)?;
-        let trust = Trust::of(launch, &secret, insecure)?;
-        Ok(Self { secret, trust })
-    }
 }
 
 fn alone(options: &JoinOptions, secret: Secret, remarks: Vec<Remark>) -> Result<Arc<TcpTransport>> {

@@ -10,6 +10,28 @@ use crate::error::{CommError, Result};
 use crate::launcher_env::{Launch, Remark};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
 
+/// What a process has to show at a listener.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    /// The job's secret.
+    pub secret: Secret,
+    /// What is asked for where that is none.
+    pub trust: Trust,
+}
+
+impl Keys {
+    /// Reads the secret of a job, and decides what is asked for where there is none.
+    ///
+    /// # Errors
+    /// [`CommError::Setting`]: a secret that cannot be used; none, where other machines can reach
+    /// rank 0 and `insecure` does not say that this is meant.
+    pub fn of(launch: &Launch, insecure: bool) -> Result<Self> {
+        let secret = Secret::load(&launch.secret, &launch.job)?;
+        let trust = Trust::of(launch, &secret, insecure)?;
+        Ok(Self { secret, trust })
+    }
+}
+
 /// What a process has to show to become a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {

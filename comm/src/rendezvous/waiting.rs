@@ -1,7 +1,7 @@
 //! What a user hears while a process waits for its job: at once that a name is not known, soon that
 //! no rank answers.
 
-use super::Notice;
+use super::deadlines::Notice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 

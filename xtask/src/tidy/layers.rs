@@ -28,9 +28,6 @@ const TRAINER: [&str; 13] = [
     "commands",
 ];
 
-/// Crates whose files still import each other.
-const TANGLED: [&str; 3] = ["comm", "comm/nccl-rs", "comm/verbs"];
-
 /// A module's name, from the crate's root.
 type Name = Vec<String>;
 
@@ -47,7 +44,7 @@ pub fn check<'a>(sources: impl Iterator<Item = &'a SourceFile>) -> Vec<Violation
     for source in sources {
         let Some((folder, path)) = source.path.split_once("/src/") else { continue };
         let is_program = path == "main.rs" || path.starts_with("bin/");
-        if !is_program && !TANGLED.contains(&folder) {
+        if !is_program {
             crates.entry(folder).or_default().insert(name_of(path), source);
         }
     }

@@ -7,7 +7,6 @@
 
 pub(super) mod nccl;
 
-use crate::communicator::Communicator;
 use crate::topology::Rank;
 use headlong_device::cuda::{CudaStream, DevicePtr};
 
@@ -46,19 +45,6 @@ pub struct Exchange<'a> {
     pub state: DevicePtr,
     /// The host's `Report` of state.cuh.
     pub report: DevicePtr,
-}
-
-/// Makes the rails of a job, for [`Communicator::with_rails`].
-pub trait ConnectRails: Send + Sync {
-    /// Comes together with all ranks; `peers` are those at this rank's place of the other nodes,
-    /// `slot_bytes` the longest that a rank has for one of them in one exchange.
-    fn connect(
-        &self,
-        communicator: &Communicator,
-        cuda: &CudaStream,
-        peers: Vec<Rank>,
-        slot_bytes: usize,
-    ) -> crate::Result<Box<dyn Rails>>;
 }
 
 /// What carries strips between nodes. A rank calls its methods in the order of its exchanges, which

@@ -3,10 +3,10 @@
 use super::control_frame::PeerAddress;
 use super::health::Health;
 use crate::error::{CommError, Result};
-use crate::rendezvous::Keys;
 use crate::rendezvous::dial::Dial;
 use crate::rendezvous::handshake::{Claims, Purpose};
 use crate::rendezvous::listener::{Listener, Proven};
+use crate::rendezvous::trust::Keys;
 use crate::topology::Rank;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};

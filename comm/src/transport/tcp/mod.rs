@@ -2,8 +2,7 @@
 //!
 //! [`join`](crate::rendezvous::join) makes one: a data connection for each pair of ranks, used by
 //! the thread that computes and by no other, and a control channel around rank 0, served by a
-//! thread of its own. What happens when something goes wrong is in `docs/multi-node.md`; the rules
-//! are those of `notes/comm.md` section 3.13.
+//! thread of its own. What happens when something goes wrong is in `docs/multi-node.md`.
 
 mod busy;
 pub(crate) mod control;
@@ -17,7 +16,7 @@ mod tests;
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::Remark;
-use crate::rendezvous::Deadlines;
+use crate::rendezvous::deadlines::Deadlines;
 use crate::rendezvous::proof::Secret;
 use crate::topology::{Rank, Topology};
 use crate::transport::{Incoming, Outgoing, StepId, Transport};

@@ -39,9 +39,9 @@ use crate::nic::{
 };
 use crate::{Choice, VerbsSettings, available, queue_pair_settings};
 use headlong_comm::catch::catch;
-use headlong_comm::device::rail::{ConnectRails, Exchange, Rails};
+use headlong_comm::device::rail::{Exchange, Rails};
 use headlong_comm::transport::Transport;
-use headlong_comm::{CommError, Communicator, Rank, Result, Topology};
+use headlong_comm::{CommError, Communicator, ConnectRails, Rank, Result, Topology};
 use headlong_device::cuda::{
     Build, CudaDevice, CudaStream, DeviceMemory, DevicePtr, Launch, Pinned, Source,
 };

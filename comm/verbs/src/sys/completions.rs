@@ -1,7 +1,7 @@
 //! Where work requests complete.
 
 use super::super::nic::{Completion, CompletionKind, CompletionQueue, NicError, NicResult, Status};
-use super::nic::Domain;
+use super::domain::Domain;
 use super::raw::{self, CompChannel, Cq, Wc};
 use super::{checked, last_refused};
 use std::ffi::c_int;

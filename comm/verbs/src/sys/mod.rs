@@ -9,7 +9,8 @@
 //! | `raw` | structs and constants as C has them |
 //! | `library` | the library: where it is looked for, its functions |
 //! | `provider`, `ports` | devices, ports and addresses as they are found |
-//! | `nic` | an open device: memory, events |
+//! | `domain` | an open device |
+//! | `nic` | its memory and events |
 //! | `completions`, `receives`, `pair` | queues; what moves data |
 //!
 //! **Order of destruction.** Each object holds what it was made of: a queue pair its queues,
@@ -20,6 +21,7 @@
 //! Rust's ownership keeps.
 
 mod completions;
+mod domain;
 mod library;
 mod nic;
 mod pair;

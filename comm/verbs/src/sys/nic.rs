@@ -1,109 +1,19 @@
-//! An open device: its limits, its memory, its events.
+//! A NIC: its limits, its memory, its events.
 
 use super::super::nic::{
     Access, CompletionQueue, Event, Limits, Memory, Nic, NicError, NicResult, Port, QueuePair,
     QueuePairOptions, ReceiveQueue, Region,
 };
 use super::completions::Completions;
-use super::library::Library;
+use super::domain::{Domain, Opened, access_flags};
 use super::pair::Pair;
-use super::raw::{self, AsyncEvent, Context, DeviceAttr, Mr, Pd, Qp};
+use super::raw::{self, AsyncEvent, Mr, Qp};
 use super::receives::Receives;
-use super::{checked, last_refused, ports};
+use super::{last_refused, ports};
 use std::ffi::{c_int, c_uint};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// A device's context, closed when dropped.
-pub(super) struct Opened {
-    library: Arc<Library>,
-    raw: *mut Context,
-    name: String,
-    folder: PathBuf,
-    attr: DeviceAttr,
-}
-
-// SAFETY: libibverbs' contexts may be used from any thread, and from several at the same time.
-unsafe impl Send for Opened {}
-// SAFETY: as above.
-unsafe impl Sync for Opened {}
-
-impl Opened {
-    /// Takes over the context.
-    pub(super) fn new(
-        library: Arc<Library>,
-        raw: *mut Context,
-        name: String,
-        folder: PathBuf,
-    ) -> NicResult<Self> {
-        // SAFETY: all zeros is a value of this struct of integers.
-        let attr: DeviceAttr = unsafe { std::mem::zeroed() };
-        let mut opened = Self { library, raw, name, folder, attr };
-        // SAFETY: the context is open, and the pointer to a struct that lives.
-        let answer = unsafe { (opened.library.functions.query_device)(raw, &mut opened.attr) };
-        checked(|| format!("{}: ibv_query_device", opened.name), answer)?;
-        // SAFETY: the context is open.
-        let events = unsafe { (*raw).async_fd };
-        // SAFETY: the descriptor is the open context's own.
-        let flags = unsafe { libc::fcntl(events, libc::F_GETFL) };
-        // Events are asked for, never waited for.
-        // SAFETY: as above.
-        let is_set = |flags: c_int| unsafe { libc::fcntl(events, libc::F_SETFL, flags) } >= 0;
-        if flags < 0 || !is_set(flags | libc::O_NONBLOCK) {
-            return Err(last_refused(format!("{}: its events cannot be asked for", opened.name)));
-        }
-        Ok(opened)
-    }
-
-    pub(super) fn library(&self) -> &Library {
-        &self.library
-    }
-
-    pub(super) fn raw(&self) -> *mut Context {
-        self.raw
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The device's folder in sysfs.
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    pub(super) fn num_ports(&self) -> u8 {
-        self.attr.phys_port_cnt
-    }
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        // SAFETY: the context is open, nothing that was made of it is left, and it is closed once.
-        let _ = unsafe { (self.library.functions.close_device)(self.raw) };
-    }
-}
-
-/// A protection domain: what belongs together on a NIC. Given back when dropped.
-pub(super) struct Domain {
-    pub(super) device: Opened,
-    pub(super) raw: *mut Pd,
-}
-
-// SAFETY: as for contexts.
-unsafe impl Send for Domain {}
-// SAFETY: as for contexts.
-unsafe impl Sync for Domain {}
-
-impl Drop for Domain {
-    fn drop(&mut self) {
-        // SAFETY: the domain is alive, nothing that was made in it is left, and the device is
-        // closed behind it.
-        let _ = unsafe { (self.device.library.functions.dealloc_pd)(self.raw) };
-    }
-}
 
 /// An open NIC.
 pub struct RealNic {
@@ -113,9 +23,9 @@ pub struct RealNic {
 impl RealNic {
     pub(super) fn new(device: Opened) -> NicResult<Self> {
         // SAFETY: the context is open.
-        let raw = unsafe { (device.library.functions.alloc_pd)(device.raw) };
+        let raw = unsafe { (device.library().functions.alloc_pd)(device.raw()) };
         if raw.is_null() {
-            return Err(last_refused(format!("{}: ibv_alloc_pd", device.name)));
+            return Err(last_refused(format!("{}: ibv_alloc_pd", device.name())));
         }
         Ok(Self { domain: Arc::new(Domain { device, raw }) })
     }
@@ -144,8 +54,8 @@ impl RealNic {
         access: c_uint,
     ) -> NicResult<*mut Mr> {
         let device = &self.domain.device;
-        let what = || format!("{}: registering a dmabuf of {length} bytes", device.name);
-        let Some(register) = device.library.functions.reg_dmabuf_mr else {
+        let what = || format!("{}: registering a dmabuf of {length} bytes", device.name());
+        let Some(register) = device.library().functions.reg_dmabuf_mr else {
             let reason = "libibverbs is older than 1.12 of its interface (rdma-core 34)".to_owned();
             return Err(NicError::Refused { what: what(), reason, errno: Some(libc::EOPNOTSUPP) });
         };
@@ -164,7 +74,7 @@ impl RealNic {
         access: c_uint,
     ) -> NicResult<*mut Mr> {
         let device = &self.domain.device;
-        let functions = &device.library.functions;
+        let functions = &device.library().functions;
         let domain = self.domain.raw;
         let raw = match functions.reg_mr_iova2 {
             Some(register) if access & raw::ACCESS_RELAXED_ORDERING != 0 => {
@@ -181,7 +91,8 @@ impl RealNic {
         if !raw.is_null() {
             return Ok(raw);
         }
-        let error = last_refused(format!("{}: registering {length} bytes of memory", device.name));
+        let error =
+            last_refused(format!("{}: registering {length} bytes of memory", device.name()));
         Err(with_locked_limit(error))
     }
 }
@@ -208,19 +119,9 @@ fn with_locked_limit(error: NicError) -> NicError {
     }
 }
 
-/// Access rights as the interface has them.
-pub(super) fn access_flags(access: Access) -> c_uint {
-    let flag = |wanted: bool, flag| if wanted { flag } else { 0 };
-    flag(access.local_write, raw::ACCESS_LOCAL_WRITE)
-        | flag(access.remote_write, raw::ACCESS_REMOTE_WRITE)
-        | flag(access.remote_read, raw::ACCESS_REMOTE_READ)
-        | flag(access.remote_atomic, raw::ACCESS_REMOTE_ATOMIC)
-        | flag(access.relaxed_ordering, raw::ACCESS_RELAXED_ORDERING)
-}
-
 impl Nic for RealNic {
     fn name(&self) -> &str {
-        &self.domain.device.name
+        self.domain.device.name()
     }
 
     fn limits(&self) -> Limits {
@@ -270,17 +171,17 @@ impl Nic for RealNic {
 
     fn event(&self) -> NicResult<Option<Event>> {
         let device = &self.domain.device;
-        let functions = &device.library.functions;
+        let functions = &device.library().functions;
         let mut event = AsyncEvent { element: 0, event_type: 0 };
         // SAFETY: the device is open, and its descriptor never blocks.
-        if unsafe { (functions.get_async_event)(device.raw, &mut event) } != 0 {
+        if unsafe { (functions.get_async_event)(device.raw(), &mut event) } != 0 {
             let error = io::Error::last_os_error();
             let is_none =
                 matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
             return if is_none {
                 Ok(None)
             } else {
-                Err(last_refused(format!("{}: its events", device.name)))
+                Err(last_refused(format!("{}: its events", device.name())))
             };
         }
         let described = describe(device, &event);
@@ -309,7 +210,7 @@ fn describe(device: &Opened, event: &AsyncEvent) -> Event {
         raw::EVENT_GID_CHANGE | raw::EVENT_LID_CHANGE | raw::EVENT_PKEY_CHANGE => {
             Event::AddressesChanged(port)
         }
-        _ => Event::Other(device.library.event_words(event.event_type)),
+        _ => Event::Other(device.library().event_words(event.event_type)),
     }
 }
 
@@ -348,6 +249,6 @@ impl Region for Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         // SAFETY: registered in this domain, which lives, and forgotten once.
-        let _ = unsafe { (self.domain.device.library.functions.dereg_mr)(self.raw) };
+        let _ = unsafe { (self.domain.device.library().functions.dereg_mr)(self.raw) };
     }
 }

@@ -5,7 +5,7 @@ use super::super::nic::{
     QueuePairOptions, QueuePairSettings, Receive, ReceiveQueue, Request,
 };
 use super::completions::Completions;
-use super::nic::{Domain, access_flags};
+use super::domain::{Domain, access_flags};
 use super::ports::mtu_number;
 use super::raw::{self, AhAttr, Gid, GlobalRoute, Qp, QpAttr, QpCap, QpInitAttr, SendWr};
 use super::receives::{Receives, posted};

@@ -1,8 +1,9 @@
 //! Devices and ports as they are found: what the library says, and where sysfs puts a device.
 
 use super::super::nic::{Gid, GidKind, LinkLayer, NicResult, Port, PortState};
+use super::domain::Opened;
 use super::raw::{self, GidEntry, PortAttr};
-use super::{checked, last_refused, nic::Opened};
+use super::{checked, last_refused};
 use std::fs;
 use std::path::{Path, PathBuf};
 

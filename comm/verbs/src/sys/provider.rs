@@ -1,8 +1,9 @@
 //! All devices of the machine.
 
 use super::super::nic::{Device as Found, Nic, NicError, NicResult, Provider};
+use super::domain::Opened;
 use super::library::Library;
-use super::nic::{Opened, RealNic};
+use super::nic::RealNic;
 use super::raw::Device;
 use super::{last_refused, ports};
 use std::ffi::{CStr, c_int};

@@ -1,7 +1,7 @@
 //! Receives that several queue pairs share.
 
 use super::super::nic::{NicError, NicResult, Receive, ReceiveQueue};
-use super::nic::Domain;
+use super::domain::Domain;
 use super::raw::{Srq, SrqAttr, SrqInitAttr};
 use super::{last_refused, refused, requests};
 use std::sync::Arc;
