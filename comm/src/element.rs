@@ -6,7 +6,7 @@
 //! with S blocks. f16 and bf16 are widened, added as f32 and rounded once at the end; integers
 //! wrap.
 
-use crate::codec::bf16 as bf16_codec;
+use crate::bf16 as codec;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use headlong_device::vectorized;
@@ -260,7 +260,7 @@ widened!(
     |from: &[f16], into: &mut [f32]| from.convert_to_f32_slice(into),
     |from: &[f32], into: &mut [f16]| into.convert_from_f32_slice(from)
 );
-widened!(bf16, 3, bf16_codec::expand, bf16_codec::compress);
+widened!(bf16, 3, codec::expand, codec::compress);
 
 #[cfg(test)]
 mod tests {

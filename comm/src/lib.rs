@@ -30,8 +30,8 @@
 //! assert!(sums.iter().all(|sum| sum == &Ok([6.0, 4.0])));
 //! ```
 
+pub mod bf16;
 pub mod catch;
-pub mod codec;
 mod collectives;
 mod communicator;
 pub mod counters;

@@ -9,7 +9,7 @@ use device_support::{
 use headlong_comm::device::narrow::Narrow;
 use headlong_comm::testing::run_ranks;
 use headlong_comm::{
-    BetweenDevices, Blocks, Communicator, DeviceCollectives, Rank, Topology, codec,
+    BetweenDevices, Blocks, Communicator, DeviceCollectives, Rank, Topology, bf16,
 };
 use headlong_device::Stream;
 use headlong_device::cuda::{DevicePtr, testing};
@@ -92,7 +92,7 @@ fn vectors_travel_in_bf16_rounded_as_between_hosts() {
                 finish(&*collectives, &stream).unwrap();
                 for (at, found) in download(&to).iter().enumerate() {
                     let mut expected = [value(at / LEN, rank, at % LEN)];
-                    codec::bf16::round_in_place(&mut expected);
+                    bf16::round_in_place(&mut expected);
                     let expected = if at % LEN < count(at / LEN) { expected[0] } else { -1.0 };
                     assert_eq!(
                         found.to_bits(),

@@ -1,6 +1,6 @@
 //! A part from each to each, flat or hierarchical, as the plans say.
 
-use crate::codec::bf16 as codec;
+use crate::bf16 as codec;
 use crate::communicator::{Call, Communicator, What};
 use crate::element::Element;
 use crate::error::Result;

@@ -193,7 +193,7 @@ pub const ENVIRONMENT_READERS: &[Exception] = &[
         "what NCCL itself reads there, to refuse what it would not do",
     ),
     always(
-        "comm/src/launcher_env/mod.rs",
+        "comm/src/launcher_env.rs",
         "torchrun, mpirun, srun and Kubernetes say rank and address there",
     ),
 ];
@@ -217,7 +217,7 @@ pub const ENDLESS_WAITS: &[Exception] = &[
         "`prepare` has given the connection a time to read and to write",
     ),
     only(
-        "comm/src/transport/tcp/mod.rs::drop",
+        "comm/src/transport/tcp.rs::drop",
         "the control thread looks every 250 ms whether to stop, then has 400 ms for its last words",
     ),
     only(
@@ -234,7 +234,7 @@ pub const ENDLESS_WAITS: &[Exception] = &[
         "waits for no one: it opens barriers until its owner, who has a deadline, is done",
     ),
     only(
-        "comm/verbs/src/rails/mod.rs::end",
+        "comm/verbs/src/rails.rs::end",
         "the proxy was told to stop, and looks at that between any two looks at its NIC",
     ),
     only(
@@ -246,11 +246,11 @@ pub const ENDLESS_WAITS: &[Exception] = &[
         "the thread was told to stop, and looks every millisecond",
     ),
     only(
-        "comm/src/testing/mod.rs::run_communicators",
+        "comm/src/testing.rs::run_communicators",
         "for tests: a rank ends at the deadline of its operations",
     ),
     only(
-        "comm/src/testing/sim/mod.rs::run",
+        "comm/src/testing/sim.rs::run",
         "for tests: the simulated network panics when a rank never comes",
     ),
     only(

@@ -56,8 +56,8 @@ use std::time::{Duration, Instant};
 static RAIL: Source = Source {
     name: "comm/rail",
     text: concat!(
-        include_str!("../../../src/device/hierarchical/state.cuh"),
-        include_str!("rail.cu")
+        include_str!("../../src/device/hierarchical/state.cuh"),
+        include_str!("rails/rail.cu")
     ),
 };
 

@@ -1,3 +1,0 @@
-//! Numbers in fewer bytes.
-
-pub mod bf16;
