@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::library::Library;
 use crate::state::{Shared, Turn, Watchdog, Wish};
-use crate::sys::{self, Code};
+use crate::sys;
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
@@ -86,29 +86,15 @@ impl Comm {
         let init = library.functions.comm_init_rank_config;
         // SAFETY: the pointers are to values that live during the call; NCCL copies the settings.
         let code = unsafe { init(&mut raw, ranks, id.0, own, &mut settings) };
-        Self::adopt(FUNCTION, (shared, watchdog), raw, code, Some((rank, num_ranks)))
-    }
-
-    /// What NCCL has begun to make: waits until it is whole. From here on a failure aborts.
-    fn adopt(
-        function: &'static str,
-        (shared, watchdog): (Arc<Shared>, Watchdog),
-        raw: sys::Comm,
-        code: Code,
-        place: Option<(usize, usize)>,
-    ) -> Result<Self> {
         if raw.is_null() {
-            shared.library.result(function, code, raw)?;
+            library.result(FUNCTION, code, raw)?;
             let reason = "NCCL has made no communicator, and says nothing about it".to_owned();
-            return Err(Error::Argument { function, reason });
+            return Err(Error::Argument { function: FUNCTION, reason });
         }
         shared.adopt(raw);
-        shared.turn(function, shared.config.deadline)?.finish(function, |_| code)?;
-        let mut comm = Self { shared, _watchdog: watchdog, rank: 0, num_ranks: 0 };
-        (comm.rank, comm.num_ranks) = match place {
-            Some(place) => place,
-            None => comm.place().map(|(rank, num_ranks, _)| (rank, num_ranks))?,
-        };
+        shared.turn(FUNCTION, config.deadline)?.finish(FUNCTION, |_| code)?;
+        let comm = Self { shared, _watchdog: watchdog, rank, num_ranks };
+        // From here on a failure aborts.
         comm.meet_demands()?;
         Ok(comm)
     }
@@ -131,38 +117,6 @@ impl Comm {
         }
     }
 
-    /// Parts: ranks of one `color` become a communicator of their own, numbered by `key`, and by
-    /// their rank here among equal keys. All ranks call this; one without a color gets nothing. The
-    /// parts end before this communicator does.
-    pub fn split(&self, color: Option<u32>, key: u32, config: Config) -> Result<Option<Self>> {
-        const FUNCTION: &str = "ncclCommSplit";
-        const NO_COLOR: c_int = -1;
-        let library = self.library();
-        let number = |value: u32| {
-            let reason = || format!("colors and keys are at most {}, found {value}", c_int::MAX);
-            c_int::try_from(value)
-                .map_err(|_| Error::Argument { function: FUNCTION, reason: reason() })
-        };
-        let (color, key) = (color.map_or(Ok(NO_COLOR), number)?, number(key)?);
-        let split = library.later(FUNCTION, library.functions.comm_split)?;
-        let mut settings = config.to_raw(library)?;
-        // NCCL writes here until the call is done: where it never is, the place is leaked rather
-        // than given back.
-        let place: *mut sys::Comm = Box::into_raw(Box::new(std::ptr::null_mut()));
-        self.turn(FUNCTION)?.finish(FUNCTION, |comm| {
-            // SAFETY: the communicator is alive, the place is on the heap; NCCL copies the
-            // settings.
-            unsafe { split(comm, color, key, place, &mut settings) }
-        })?;
-        // SAFETY: made above by `Box`, and NCCL is done with it.
-        let raw = *unsafe { Box::from_raw(place) };
-        if color == NO_COLOR {
-            return Ok(None);
-        }
-        let started = Shared::start(library, config)?;
-        Self::adopt(FUNCTION, started, raw, Code::IN_PROGRESS, None).map(Some)
-    }
-
     /// Who this is.
     pub fn rank(&self) -> usize {
         self.rank
@@ -176,25 +130,6 @@ impl Comm {
     /// The library it belongs to.
     pub fn library(&self) -> &Arc<Library> {
         &self.shared.library
-    }
-
-    /// What NCCL itself says: rank, number of ranks, ordinal of the CUDA device.
-    ///
-    /// # Errors
-    /// [`Error::Call`], [`Error::Aborted`].
-    pub fn place(&self) -> Result<(usize, usize, usize)> {
-        let functions = &self.library().functions;
-        let ask = |function, call: unsafe extern "C" fn(sys::Comm, *mut c_int) -> Code| {
-            let mut answer = 0;
-            // SAFETY: the communicator is alive, and the pointer is to an int that lives.
-            self.turn(function)?.call(function, |comm| unsafe { call(comm, &mut answer) })?;
-            Ok(usize::try_from(answer).unwrap_or(usize::MAX))
-        };
-        Ok((
-            ask("ncclCommUserRank", functions.comm_user_rank)?,
-            ask("ncclCommCount", functions.comm_count)?,
-            ask("ncclCommCuDevice", functions.comm_cu_device)?,
-        ))
     }
 
     /// Whether everything is sound so far: what has gone wrong on a stream since the last look. It
@@ -245,13 +180,8 @@ impl Comm {
     }
 
     /// The communicator, for one caller at a time.
-    pub(crate) fn turn(&self, function: &'static str) -> Result<Turn<'_>> {
+    fn turn(&self, function: &'static str) -> Result<Turn<'_>> {
         self.shared.turn(function, self.shared.config.deadline)
-    }
-
-    /// As [`Comm::turn`], for what gives something back and must not wait long.
-    pub(crate) fn last_turn(&self, function: &'static str) -> Result<Turn<'_>> {
-        self.shared.turn(function, self.shared.config.end_within)
     }
 }
 

@@ -33,7 +33,6 @@ pub(super) struct Script {
     /// An abort never returns.
     pub aborts_hang: AtomicBool,
     pub aborted: AtomicBool,
-    pub splits: Mutex<Vec<&'static Script>>,
     pub log: Mutex<Vec<String>>,
     pub settings: Mutex<Option<sys::Config>>,
     /// The devices have NVLS.
@@ -54,7 +53,6 @@ impl Script {
             is_stuck: AtomicBool::default(),
             aborts_hang: AtomicBool::default(),
             aborted: AtomicBool::default(),
-            splits: Mutex::default(),
             log: Mutex::default(),
             settings: Mutex::default(),
             has_nvls: AtomicBool::new(true),
@@ -106,7 +104,8 @@ pub(super) fn library(number: c_int, has_later: bool) -> Arc<Library> {
                 _ => version::<23100> as *mut c_void,
             },
             "ncclCommQueryProperties" if number >= 22902 => properties as *mut c_void,
-            _ => later(name).filter(|_| has_later).unwrap_or_else(|| always(name)),
+            "ncclAlltoAll" if has_later => gather::<1> as *mut c_void,
+            _ => always(name),
         }
     };
     // SAFETY: the functions below have the types of NCCL's.
@@ -123,36 +122,15 @@ fn always(name: &str) -> *mut c_void {
         "ncclCommDestroy" => destroy as *mut c_void,
         "ncclCommAbort" => abort as *mut c_void,
         "ncclCommGetAsyncError" => async_error as *mut c_void,
-        "ncclCommCount" => number_of::<2> as *mut c_void,
-        "ncclCommCuDevice" => number_of::<5> as *mut c_void,
-        "ncclCommUserRank" => number_of::<0> as *mut c_void,
         "ncclGroupStart" => group_start as *mut c_void,
         "ncclGroupEnd" => group_end as *mut c_void,
         "ncclSend" => message::<true> as *mut c_void,
         "ncclRecv" => message::<false> as *mut c_void,
-        "ncclAllReduce" => sum::<0> as *mut c_void,
-        "ncclReduceScatter" => sum::<1> as *mut c_void,
+        "ncclAllReduce" => sum as *mut c_void,
         "ncclAllGather" => gather::<0> as *mut c_void,
         "ncclBroadcast" => rooted as *mut c_void,
         _ => null_mut(),
     }
-}
-
-fn later(name: &str) -> Option<*mut c_void> {
-    Some(match name {
-        "ncclCommSplit" => split as *mut c_void,
-        "ncclReduce" => reduce as *mut c_void,
-        "ncclRedOpCreatePreMulSum" => create_op as *mut c_void,
-        "ncclRedOpDestroy" => destroy_op as *mut c_void,
-        "ncclMemAlloc" => allocate as *mut c_void,
-        "ncclMemFree" => free as *mut c_void,
-        "ncclCommRegister" => register as *mut c_void,
-        "ncclCommDeregister" => deregister as *mut c_void,
-        "ncclCommWindowRegister" => window as *mut c_void,
-        "ncclCommWindowDeregister" => deregister as *mut c_void,
-        "ncclAlltoAll" => gather::<1> as *mut c_void,
-        _ => return None,
-    })
 }
 
 fn script(comm: sys::Comm) -> &'static Script {
@@ -204,20 +182,6 @@ extern "C" fn init(
     Code(script.init.load(SeqCst))
 }
 
-extern "C" fn split(
-    comm: sys::Comm,
-    color: c_int,
-    key: c_int,
-    made: *mut sys::Comm,
-    _: *mut sys::Config,
-) -> Code {
-    script(comm).note(format!("split {color} {key}"));
-    let child = script(comm).splits.lock().unwrap().pop();
-    // SAFETY: NCCL's contract: a place for a communicator.
-    unsafe { *made = child.map_or(null_mut(), |child| (&raw const *child).cast_mut().cast()) };
-    Code::IN_PROGRESS
-}
-
 extern "C" fn finalize(comm: sys::Comm) -> Code {
     script(comm).note("finalize");
     Code::IN_PROGRESS
@@ -249,10 +213,6 @@ extern "C" fn async_error(comm: sys::Comm, state: *mut Code) -> Code {
     // SAFETY: NCCL's contract: a place for a code.
     unsafe { *state = answer };
     Code::SUCCESS
-}
-
-extern "C" fn number_of<const NUMBER: c_int>(_: sys::Comm, number: *mut c_int) -> Code {
-    version::<NUMBER>(number)
 }
 
 extern "C" fn properties(comm: sys::Comm, properties: *mut sys::Properties) -> Code {
@@ -293,7 +253,7 @@ extern "C" fn message<const SENDS: bool>(
     listed(comm, format!("{what} {count} of {kind} at {} with {peer}", at as usize))
 }
 
-extern "C" fn sum<const KIND: usize>(
+extern "C" fn sum(
     _: *const c_void,
     _: *mut c_void,
     count: usize,
@@ -302,7 +262,7 @@ extern "C" fn sum<const KIND: usize>(
     comm: sys::Comm,
     _: Stream,
 ) -> Code {
-    listed(comm, format!("{} {count} of {kind} op {op}", ["all_reduce", "reduce_scatter"][KIND]))
+    listed(comm, format!("all_reduce {count} of {kind} op {op}"))
 }
 
 extern "C" fn gather<const KIND: usize>(
@@ -326,71 +286,4 @@ extern "C" fn rooted(
     _: Stream,
 ) -> Code {
     listed(comm, format!("broadcast {count} of {kind} root {root}"))
-}
-
-extern "C" fn reduce(
-    _: *const c_void,
-    _: *mut c_void,
-    count: usize,
-    kind: c_int,
-    op: c_int,
-    root: c_int,
-    comm: sys::Comm,
-    _: Stream,
-) -> Code {
-    listed(comm, format!("reduce {count} of {kind} op {op} root {root}"))
-}
-
-extern "C" fn create_op(
-    op: *mut c_int,
-    scalar: *const c_void,
-    kind: c_int,
-    residence: c_int,
-    comm: sys::Comm,
-) -> Code {
-    // SAFETY: NCCL's contract: an f32, as `kind` says, and a place for an int.
-    let factor = unsafe { *scalar.cast::<f32>() };
-    script(comm).note(format!("create op {factor} of {kind} residence {residence}"));
-    version::<17>(op)
-}
-
-extern "C" fn destroy_op(op: c_int, comm: sys::Comm) -> Code {
-    script(comm).note(format!("destroy op {op}"));
-    Code::SUCCESS
-}
-
-extern "C" fn allocate(address: *mut *mut c_void, _: usize) -> Code {
-    // SAFETY: NCCL's contract: a place for an address.
-    unsafe { *address = 4096 as *mut c_void };
-    Code::SUCCESS
-}
-
-extern "C" fn free(_: *mut c_void) -> Code {
-    Code::SUCCESS
-}
-
-extern "C" fn register(
-    comm: sys::Comm,
-    _: *mut c_void,
-    bytes: usize,
-    handle: *mut *mut c_void,
-) -> Code {
-    script(comm).note(format!("register {bytes}"));
-    allocate(handle, bytes)
-}
-
-extern "C" fn window(
-    comm: sys::Comm,
-    _: *mut c_void,
-    bytes: usize,
-    handle: *mut *mut c_void,
-    flags: c_int,
-) -> Code {
-    script(comm).note(format!("window {bytes} flags {flags}"));
-    allocate(handle, bytes)
-}
-
-extern "C" fn deregister(comm: sys::Comm, handle: *mut c_void) -> Code {
-    script(comm).note(format!("deregister {}", handle as usize));
-    Code::SUCCESS
 }

@@ -13,9 +13,7 @@
 //! - [`Library`]: finds and opens `libnccl.so.2`, and says where it has looked;
 //! - [`UniqueId`], [`Comm`]: ranks come together; [`Comm::check`] is how a peer's failure is heard
 //!   of, [`Comm::abort`] how waiting ends;
-//! - [`Group`]: what is enqueued on a stream;
-//! - [`Allocation`], [`Comm::register`], [`Comm::register_window`]: memory that NCCL can send from
-//!   without a copy.
+//! - [`Group`]: what is enqueued on a stream.
 //!
 //! **Threads.** NCCL allows one call at a time on a communicator; [`Comm`] takes turns. Calls that
 //! NCCL answers with "in progress" are waited for, at most for the deadline of the communicator.
@@ -46,7 +44,6 @@ mod fake;
 mod group;
 mod kinds;
 mod library;
-mod memory;
 mod search;
 mod state;
 mod sys;
@@ -56,9 +53,8 @@ pub use communicator::{Comm, UniqueId};
 pub use config::{Config, Feature};
 pub use demand::collnet_plugin;
 pub use error::{Error, Result};
-pub use group::{Data, Group, Parts};
-pub use kinds::{DataType, ReduceOp, ScaledSum};
+pub use group::{Data, Group};
+pub use kinds::{DataType, ReduceOp};
 pub use library::{Capabilities, Library};
-pub use memory::{Allocation, Registration};
 pub use search::Search;
 pub use version::{OLDEST, Version};

@@ -10,35 +10,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a library can do beyond what every version can.
+/// What a library can do beyond what every version can: a name, and whether it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capabilities {
-    /// An all-to-all in one call; else it is a group of sends and receives.
-    pub all_to_all: bool,
-    /// [`Comm::register`](crate::Comm::register).
-    pub registration: bool,
-    /// [`Comm::register_window`](crate::Comm::register_window): memory that all ranks have in the
-    /// same shape.
-    pub windows: bool,
-    /// [`Allocation`](crate::Allocation).
-    pub memory: bool,
-    /// CollNet on or off for one communicator.
-    pub collnet: bool,
-    /// NVLS on or off for one communicator.
-    pub nvls: bool,
-}
+pub struct Capabilities([(&'static str, bool); 6]);
 
 impl fmt::Display for Capabilities {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = [
-            ("all-to-all in one call", self.all_to_all),
-            ("registered memory", self.registration),
-            ("windows", self.windows),
-            ("its own memory", self.memory),
-            ("CollNet per communicator", self.collnet),
-            ("NVLS per communicator", self.nvls),
-        ];
-        let with = |has| all.iter().filter(move |(_, there)| *there == has).map(|(name, _)| *name);
+        let with =
+            |has| self.0.iter().filter(move |(_, there)| *there == has).map(|(name, _)| *name);
         let (has, lacks) = (with(true).collect::<Vec<_>>(), with(false).collect::<Vec<_>>());
         formatter.write_str(if has.is_empty() { "the basics" } else { "" })?;
         formatter.write_str(&has.join(", "))?;
@@ -54,6 +33,7 @@ impl fmt::Display for Capabilities {
 pub struct Library {
     path: PathBuf,
     version: Version,
+    capabilities: Capabilities,
     pub(crate) functions: Functions,
 }
 
@@ -111,18 +91,28 @@ impl Library {
         symbol: impl Fn(&CStr) -> *mut c_void,
     ) -> Result<Self> {
         // SAFETY: the caller's word.
-        let functions = match unsafe { Functions::load(symbol) } {
+        let functions = match unsafe { Functions::load(&symbol) } {
             Ok(functions) => functions,
             Err(missing) => {
                 return Err(Error::Broken { path, reason: format!("it has no {missing}") });
             }
         };
-        let mut library = Self { path, version: OLDEST, functions };
+        let mut library =
+            Self { path, version: OLDEST, capabilities: Capabilities([("", false); 6]), functions };
         let mut number = 0;
         // SAFETY: the pointer is to an int that lives.
         let code = unsafe { (library.functions.get_version)(&mut number) };
         library.result("ncclGetVersion", code, std::ptr::null_mut())?;
         library.version = Version::from_number(number);
+        let has = |names: &[&CStr]| names.iter().all(|name| !symbol(name).is_null());
+        library.capabilities = Capabilities([
+            ("all-to-all in one call", library.functions.all_to_all.is_some()),
+            ("registered memory", has(&[c"ncclCommRegister", c"ncclCommDeregister"])),
+            ("windows", has(&[c"ncclCommWindowRegister", c"ncclCommWindowDeregister"])),
+            ("its own memory", has(&[c"ncclMemAlloc", c"ncclMemFree"])),
+            ("CollNet per communicator", library.version >= COLLNET_SINCE),
+            ("NVLS per communicator", library.version >= NVLS_SINCE),
+        ]);
         Ok(library)
     }
 
@@ -138,27 +128,7 @@ impl Library {
 
     /// What it can do beyond what every version can.
     pub fn capabilities(&self) -> Capabilities {
-        let functions = &self.functions;
-        Capabilities {
-            all_to_all: functions.all_to_all.is_some(),
-            registration: functions.comm_register.is_some() && functions.comm_deregister.is_some(),
-            windows: functions.window_register.is_some() && functions.window_deregister.is_some(),
-            memory: functions.mem_alloc.is_some() && functions.mem_free.is_some(),
-            collnet: self.version >= COLLNET_SINCE,
-            nvls: self.version >= NVLS_SINCE,
-        }
-    }
-
-    /// A function that not every version has.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] where this one has not.
-    pub(crate) fn later<T>(&self, name: &str, function: Option<T>) -> Result<T> {
-        function.ok_or_else(|| Error::Unsupported {
-            what: name.to_owned(),
-            found: self.version,
-            advice: format!("install a newer libnccl.so.2 than {}", self.path.display()),
-        })
+        self.capabilities
     }
 
     /// NCCL's answer as a result; "in progress" is none of a blocking call and counts as an error

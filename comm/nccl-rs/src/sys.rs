@@ -205,9 +205,6 @@ functions! {
     comm_destroy = "ncclCommDestroy" (comm: Comm) -> Code;
     comm_abort = "ncclCommAbort" (comm: Comm) -> Code;
     comm_get_async_error = "ncclCommGetAsyncError" (comm: Comm, state: *mut Code) -> Code;
-    comm_count = "ncclCommCount" (comm: Comm, count: *mut c_int) -> Code;
-    comm_cu_device = "ncclCommCuDevice" (comm: Comm, device: *mut c_int) -> Code;
-    comm_user_rank = "ncclCommUserRank" (comm: Comm, rank: *mut c_int) -> Code;
     group_start = "ncclGroupStart" () -> Code;
     group_end = "ncclGroupEnd" () -> Code;
     send = "ncclSend"
@@ -220,10 +217,6 @@ functions! {
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, comm: Comm,
          stream: Stream)
         -> Code;
-    reduce_scatter = "ncclReduceScatter"
-        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, comm: Comm,
-         stream: Stream)
-        -> Code;
     all_gather = "ncclAllGather"
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, comm: Comm,
          stream: Stream)
@@ -233,26 +226,8 @@ functions! {
          stream: Stream)
         -> Code;
 =>
-    comm_split = "ncclCommSplit"
-        (comm: Comm, color: c_int, key: c_int, made: *mut Comm, config: *mut Config) -> Code;
-    reduce = "ncclReduce"
-        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, root: c_int,
-         comm: Comm, stream: Stream)
-        -> Code;
     comm_query_properties = "ncclCommQueryProperties"
         (comm: Comm, properties: *mut Properties) -> Code;
-    red_op_create = "ncclRedOpCreatePreMulSum"
-        (op: *mut c_int, scalar: *const c_void, kind: c_int, residence: c_int, comm: Comm) -> Code;
-    red_op_destroy = "ncclRedOpDestroy" (op: c_int, comm: Comm) -> Code;
-    comm_register = "ncclCommRegister"
-        (comm: Comm, address: *mut c_void, bytes: usize, handle: *mut *mut c_void) -> Code;
-    comm_deregister = "ncclCommDeregister" (comm: Comm, handle: *mut c_void) -> Code;
-    mem_alloc = "ncclMemAlloc" (address: *mut *mut c_void, bytes: usize) -> Code;
-    mem_free = "ncclMemFree" (address: *mut c_void) -> Code;
-    window_register = "ncclCommWindowRegister"
-        (comm: Comm, address: *mut c_void, bytes: usize, window: *mut *mut c_void, flags: c_int)
-        -> Code;
-    window_deregister = "ncclCommWindowDeregister" (comm: Comm, window: *mut c_void) -> Code;
     all_to_all = "ncclAlltoAll"
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, comm: Comm,
          stream: Stream)
