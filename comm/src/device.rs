@@ -32,9 +32,11 @@ mod sum;
 
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
+use crate::transport::Transport;
 use headlong_device::Stream;
-use headlong_device::cuda::{DevicePtr, Event};
+use headlong_device::cuda::{CudaDevice, CudaStream, DevicePtr, Event};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What an all-to-all moves: one block for each rank, of which the device knows how much counts.
@@ -75,11 +77,18 @@ pub trait DeviceCollectives: Send + Sync {
     /// `one rank`, `peer memory`, `nccl`.
     fn name(&self) -> &'static str;
 
+    /// The communicator's transport: ids, agreement and failures travel over it.
+    fn transport(&self) -> &Arc<dyn Transport>;
+
     /// Who this is.
-    fn rank(&self) -> Rank;
+    fn rank(&self) -> Rank {
+        self.transport().rank()
+    }
 
     /// How many ranks there are.
-    fn num_ranks(&self) -> usize;
+    fn num_ranks(&self) -> usize {
+        self.transport().topology().num_ranks()
+    }
 
     /// Part `p` of `from` goes to rank `p`, which has it as part of this rank in its `to`. Both
     /// hold ranks × `bytes_per_peer` bytes and do not overlap.
@@ -129,7 +138,9 @@ pub trait DeviceCollectives: Send + Sync {
     ///
     /// # Errors
     /// The job's first error; after it, what waits for peers on the device has been given up.
-    fn check(&self) -> Result<()>;
+    fn check(&self) -> Result<()> {
+        self.transport().check()
+    }
 
     /// What kernels of this rank's exchanges have found wrong, in those that have run. It calls no
     /// driver.
@@ -138,11 +149,15 @@ pub trait DeviceCollectives: Send + Sync {
     }
 
     /// For how long other ranks have been busy on their hosts since the job began.
-    fn excused(&self) -> Duration;
+    fn excused(&self) -> Duration {
+        self.transport().excused()
+    }
 
     /// Ends the job for all ranks with `error`, unless it has failed already, and gives up what
     /// waits on the device.
-    fn abort(&self, error: CommError);
+    fn abort(&self, error: CommError) {
+        self.transport().abort(error);
+    }
 
     /// Ends the collectives with all ranks, after the streams are done. Dropping them without gives
     /// up what still waits, and is a failure to ranks that are not done.
@@ -182,6 +197,21 @@ pub trait DeviceCollectives: Send + Sync {
             std::thread::yield_now();
         }
     }
+}
+
+/// The stream of `device` that an operation was given.
+fn own_stream<'a>(stream: &'a Stream, device: &CudaDevice, operation: &str) -> &'a CudaStream {
+    let cuda = stream.cuda_body();
+    let ours = cuda.device().ordinal() == device.ordinal();
+    assert!(ours, "{operation}: a stream of {}, not of {device}", cuda.device());
+    cuda
+}
+
+/// Ends the job with this rank's reason, unless another was first; the job's first error.
+fn end(collectives: &dyn DeviceCollectives, operation: &str, reason: String) -> Result<()> {
+    let seen_by = collectives.rank();
+    collectives.abort(CommError::Device { seen_by, operation: operation.to_owned(), reason });
+    collectives.transport().check()
 }
 
 /// The elements of `len` that the `index`-th of `count` ranks adds up: whole groups of four, so

@@ -112,45 +112,48 @@ impl CommError {
             _ => None,
         }
     }
-}
 
-impl CommError {
+    /// What the system says to `what`.
+    pub(crate) fn system(what: impl Into<String>, error: impl std::fmt::Display) -> Self {
+        CommError::System { what: what.into(), reason: error.to_string() }
+    }
+
     /// An error that a peer has told: about ranks of a job of `num_ranks`, with texts that can be
     /// shown.
     ///
     /// # Errors
     /// A rank that there is not.
     pub(crate) fn told(mut self, num_ranks: usize) -> std::result::Result<Self, String> {
-        let ranks = match &self {
-            CommError::Timeout { culprit, seen_by, .. }
-            | CommError::PeerLost { culprit, seen_by, .. }
-            | CommError::Mismatch { culprit, seen_by, .. } => [Some(*culprit), Some(*seen_by)],
-            CommError::Aborted { culprit: rank, .. } | CommError::Device { seen_by: rank, .. } => {
-                [Some(*rank), None]
-            }
-            CommError::Refused { .. }
-            | CommError::Rendezvous { .. }
-            | CommError::Setting { .. }
-            | CommError::System { .. } => [None, None],
-        };
+        let (ranks, texts) = self.parts();
         if let Some(rank) = ranks.into_iter().flatten().find(|rank| rank.0 >= num_ranks) {
             return Err(format!("an error of rank {}, and there are {num_ranks} ranks", rank.0));
         }
-        self.texts().into_iter().flatten().for_each(|text| *text = readable(text));
+        texts.into_iter().flatten().for_each(|text| *text = readable(text));
         Ok(self)
     }
 
-    fn texts(&mut self) -> [Option<&mut String>; 2] {
+    /// The ranks that it names, and its texts.
+    fn parts(&mut self) -> ([Option<Rank>; 2], [Option<&mut String>; 2]) {
         match self {
-            CommError::Timeout { operation: text, .. }
-            | CommError::PeerLost { reason: text, .. }
-            | CommError::Aborted { reason: text, .. }
-            | CommError::Rendezvous { reason: text } => [Some(text), None],
-            CommError::Mismatch { expected: one, found: other, .. }
-            | CommError::Device { operation: one, reason: other, .. }
-            | CommError::Refused { rank: one, reason: other }
+            CommError::Timeout { culprit, seen_by, operation: text, .. }
+            | CommError::PeerLost { culprit, seen_by, reason: text } => {
+                ([Some(*culprit), Some(*seen_by)], [Some(text), None])
+            }
+            CommError::Mismatch { culprit, seen_by, expected, found } => {
+                ([Some(*culprit), Some(*seen_by)], [Some(expected), Some(found)])
+            }
+            CommError::Aborted { culprit, reason } => {
+                ([Some(*culprit), None], [Some(reason), None])
+            }
+            CommError::Device { seen_by, operation, reason } => {
+                ([Some(*seen_by), None], [Some(operation), Some(reason)])
+            }
+            CommError::Rendezvous { reason } => ([None; 2], [Some(reason), None]),
+            CommError::Refused { rank: one, reason: other }
             | CommError::Setting { setting: one, reason: other }
-            | CommError::System { what: one, reason: other } => [Some(one), Some(other)],
+            | CommError::System { what: one, reason: other } => {
+                ([None; 2], [Some(one), Some(other)])
+            }
         }
     }
 }

@@ -153,7 +153,7 @@ fn connect(
     let control = std::thread::Builder::new()
         .name("comm-control".into())
         .spawn(|| thread.run())
-        .map_err(|error| system("starting the control thread", &error))?;
+        .map_err(|error| CommError::system("starting the control thread", error))?;
     let topology = Topology::from_node_of(node_of);
     // Note: from here on an early return drops the transport, which tells the others.
     let parts = Parts {
@@ -191,24 +191,20 @@ fn without_waiting(notice: Notice) -> Result<Notice> {
     std::thread::Builder::new()
         .name("comm-notice".into())
         .spawn(move || receiver.iter().for_each(|text| notice(&text)))
-        .map_err(|error| system("starting the thread of notices", &error))?;
+        .map_err(|error| CommError::system("starting the thread of notices", error))?;
     Ok(Arc::new(move |text: &str| drop(sender.try_send(text.to_owned()))))
 }
 
 /// A listener for peers' messages, at the one address that the others reach this rank at.
 fn data_listener(ip: IpAddr) -> Result<TcpListener> {
     TcpListener::bind((ip, 0))
-        .map_err(|error| system(&format!("opening a data port at {ip}"), &error))
-}
-
-fn system(what: &str, error: &std::io::Error) -> CommError {
-    CommError::System { what: what.into(), reason: error.to_string() }
+        .map_err(|error| CommError::system(format!("opening a data port at {ip}"), error))
 }
 
 /// Prepares a connection for the control channel.
 fn as_link(peer: Rank, stream: TcpStream) -> Result<Link> {
     stream
         .set_nonblocking(true)
-        .map_err(|error| system("preparing a control connection", &error))?;
+        .map_err(|error| CommError::system("preparing a control connection", error))?;
     Ok(Link { peer, stream, outbox: Default::default() })
 }

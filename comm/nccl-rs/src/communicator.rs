@@ -117,16 +117,6 @@ impl Comm {
         }
     }
 
-    /// Who this is.
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
-    /// How many ranks there are.
-    pub fn num_ranks(&self) -> usize {
-        self.num_ranks
-    }
-
     /// The library it belongs to.
     pub fn library(&self) -> &Arc<Library> {
         &self.shared.library

@@ -43,38 +43,29 @@ impl Communicator {
         sizes: DeviceSizes,
     ) -> Result<Box<dyn DeviceCollectives>> {
         let cuda = stream.as_cuda().ok_or_else(|| "its stream is on the CPU".to_owned());
+        let cuda = self.agree("collectives between devices", cuda)?;
         if self.num_ranks() == 1 {
-            self.agree("collectives between devices", &cuda)?;
             return Ok(Box::new(SingleRank::new(self.transport().clone())));
         }
-        self.agree("collectives between devices", &cuda)?;
-        if let (Ok(cuda), AllToAll::Hierarchical) = (&cuda, self.options().all_to_all)
-            && is_useful(self.topology())
-        {
-            let by_memory = self.options().between_devices == BetweenDevices::Auto;
+        let by_memory = self.options().between_devices == BetweenDevices::Auto;
+        if self.options().all_to_all == AllToAll::Hierarchical && is_useful(self.topology()) {
             return Ok(Box::new(HierarchicalCollectives::attach(self, cuda, sizes, by_memory)?));
         }
-        let by_memory = match (&cuda, self.options().between_devices) {
-            (Ok(cuda), BetweenDevices::Auto) => {
-                PeerCollectives::is_possible(self, cuda)?.then_some(*cuda)
-            }
-            _ => None,
-        };
-        match by_memory {
-            Some(cuda) => Ok(Box::new(PeerCollectives::attach(self, cuda)?)),
-            None => Ok(Box::new(NcclCollectives::attach(self, cuda)?)),
+        if by_memory && PeerCollectives::is_possible(self, cuda)? {
+            return Ok(Box::new(PeerCollectives::attach(self, cuda)?));
         }
+        Ok(Box::new(NcclCollectives::attach(self, cuda)?))
     }
 
     /// Every rank says whether it has what it needs for `what`; one that lacks something is
-    /// everybody's error.
+    /// everybody's error; what this one has.
     ///
     /// # Errors
     /// [`CommError::Rendezvous`] with what each rank lacks, the same on all ranks; the job's first
     /// error.
-    pub fn agree<T>(&self, what: &str, own: &Result<T, String>) -> Result<()> {
+    pub fn agree<T>(&self, what: &str, own: Result<T, String>) -> Result<T> {
         let mut statement = [0_u8; STATEMENT];
-        if let Err(reason) = own {
+        if let Err(reason) = &own {
             let end = reason.len().min(STATEMENT - 1);
             // The last byte says that there is something to read, also where the reason is empty.
             statement[STATEMENT - 1] = 1;
@@ -90,12 +81,12 @@ impl Communicator {
                 format!("rank {rank}: {}", readable(text.trim_end_matches('\0')))
             })
             .collect();
-        match lacking.is_empty() {
-            true => Ok(()),
-            false => {
-                Err(CommError::Rendezvous { reason: format!("{what}: {}", lacking.join("; ")) })
-            }
+        if !lacking.is_empty() {
+            return Err(CommError::Rendezvous {
+                reason: format!("{what}: {}", lacking.join("; ")),
+            });
         }
+        own.map_err(|reason| CommError::Rendezvous { reason })
     }
 }
 
@@ -113,7 +104,7 @@ mod tests {
                 Rank(2) => Err("ä".repeat(2000)),
                 _ => Ok(()),
             };
-            communicator.agree("NCCL", &own).unwrap_err().to_string()
+            communicator.agree("NCCL", own).unwrap_err().to_string()
         });
         assert!(answers.iter().all(|answer| answer == &answers[0]));
         let start =

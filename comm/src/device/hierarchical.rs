@@ -31,7 +31,7 @@ use super::peer::{Peers, bind};
 use super::rail::nccl::NcclRails;
 use super::rail::{Exchange, Rails, Route};
 use super::sum::{self, MOST_PARTS, Place, Turns, sum};
-use super::{Blocks, DeviceCollectives, DeviceSizes, segment};
+use super::{Blocks, DeviceCollectives, DeviceSizes, end, own_stream, segment};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
@@ -43,7 +43,6 @@ use launch::{Kernels, Slots, Tables};
 use nodes::{HEADER_BYTES, MOST_PEERS, Nodes};
 use report::Report;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Bytes of `struct State`: the number of the exchange, whether something was told, whether
 /// something is refused.
@@ -117,7 +116,7 @@ struct Moved {
 }
 
 /// Whether ranks of this topology can exchange this way; else why not.
-fn possible(topology: &Topology) -> std::result::Result<(), String> {
+fn possible(topology: &Topology) -> Result<(), String> {
     let sizes = (0..topology.num_nodes()).map(|node| topology.node_size(node));
     let most = sizes.max().unwrap_or(0);
     if most > MOST_PEERS {
@@ -145,7 +144,7 @@ impl HierarchicalCollectives {
         by_memory: bool,
     ) -> Result<Self> {
         let topology = communicator.topology();
-        communicator.agree("hierarchical exchanges", &possible(topology))?;
+        communicator.agree("hierarchical exchanges", possible(topology))?;
         let nodes = Nodes::new(topology, communicator.rank());
         all_have_rails_or_none(communicator)?;
         let load = || {
@@ -156,14 +155,13 @@ impl HierarchicalCollectives {
         let by_memory = by_memory && is_by_memory(communicator, cuda)?;
         let nccl = match by_memory && communicator.rails().is_some() {
             true => None,
-            false => Some(Arc::new(NcclCollectives::attach(communicator, Ok(cuda))?)),
+            false => Some(Arc::new(NcclCollectives::attach(communicator, cuda)?)),
         };
         let inside = match &nccl {
             Some(nccl) if !by_memory => {
                 let brought = load()
                     .and_then(|()| Brought::new(Arc::clone(nccl), cuda.device(), &nodes, most));
-                communicator.agree("room for what NCCL brings", &brought)?;
-                Inside::Nccl(brought.map_err(|reason| CommError::Rendezvous { reason })?)
+                Inside::Nccl(communicator.agree("room for what NCCL brings", brought)?)
             }
             _ => Inside::Memory(Peers::attach(communicator, cuda, &groups(topology), load)?),
         };
@@ -176,9 +174,8 @@ impl HierarchicalCollectives {
             }
         };
         let epoch = draw_epoch(communicator)?;
-        let made = Room::new(cuda, &nodes, &*rails, slot_bytes);
-        communicator.agree("room for strips", &made)?;
-        let room = made.map_err(|reason| CommError::Rendezvous { reason })?;
+        let room = Room::new(cuda, &nodes, &*rails, slot_bytes);
+        let room = communicator.agree("room for strips", room)?;
         Ok(Self {
             transport: communicator.transport().clone(),
             device: cuda.device().clone(),
@@ -202,27 +199,18 @@ impl HierarchicalCollectives {
         &self,
         operation: &'static str,
         stream: &Stream,
-        body: impl FnOnce(&CudaStream) -> std::result::Result<(), Stop>,
+        body: impl FnOnce(&CudaStream) -> Result<(), Stop>,
     ) -> Result<()> {
         self.transport.check()?;
-        let cuda = stream.cuda_body();
-        let ours = cuda.device().ordinal() == self.device.ordinal();
-        assert!(ours, "{operation}: a stream of {}, not of {}", cuda.device(), self.device);
+        let cuda = own_stream(stream, &self.device, operation);
         let enqueued = bind(cuda).map_err(Stop::Reason).and_then(|()| body(cuda));
         let enqueued =
             enqueued.and_then(|()| cuda.check().map_err(|error| Stop::Reason(error.to_string())));
         match enqueued {
             Ok(()) => Ok(()),
             Err(Stop::Ended(error)) => Err(error),
-            Err(Stop::Reason(reason)) => self.end(operation, reason),
+            Err(Stop::Reason(reason)) => end(self, operation, reason),
         }
-    }
-
-    /// Ends the job with this rank's reason, unless another was first; the job's first error.
-    fn end(&self, operation: &'static str, reason: String) -> Result<()> {
-        let seen_by = self.nodes.rank();
-        self.abort(CommError::Device { seen_by, operation: operation.to_owned(), reason });
-        self.transport.check()
     }
 
     fn kernels<'a>(
@@ -266,8 +254,11 @@ impl HierarchicalCollectives {
         }
         if bytes > self.sizes.block_bytes {
             let room = self.sizes.block_bytes;
-            return self
-                .end(operation, format!("blocks of {bytes} bytes, and room was made for {room}"));
+            return end(
+                self,
+                operation,
+                format!("blocks of {bytes} bytes, and room was made for {room}"),
+            );
         }
         let route = self.nodes.exchange_route(bytes);
         self.enqueue(operation, stream, |cuda| {
@@ -305,7 +296,7 @@ impl HierarchicalCollectives {
         cuda: &CudaStream,
         [parts, outs]: [&[DevicePtr]; 2],
         len: usize,
-    ) -> std::result::Result<(), Stop> {
+    ) -> Result<(), Stop> {
         let capacity = 4 * len;
         let route = self.nodes.sum_route(capacity);
         let kernels = self.kernels(cuda, "all_reduce", len, capacity);
@@ -373,7 +364,7 @@ impl Room {
         nodes: &Nodes,
         rails: &dyn Rails,
         slot_bytes: usize,
-    ) -> std::result::Result<Self, String> {
+    ) -> Result<Self, String> {
         let device = cuda.device();
         let take =
             |what, bytes| DeviceMemory::new(device, what, bytes).map_err(|error| error.to_string());
@@ -417,16 +408,14 @@ fn all_have_rails_or_none(communicator: &Communicator) -> Result<()> {
         (false, true) => Err("it was given no rails, rank 0 was".to_owned()),
         _ => Ok(()),
     };
-    communicator.agree("hierarchical exchanges", &same)
+    communicator.agree("hierarchical exchanges", same)
 }
 
 /// A number that this job's strips bear, and hardly another's.
 fn draw_epoch(communicator: &Communicator) -> Result<u32> {
     let mut bytes = [0_u8; 4];
-    getrandom::fill(&mut bytes).map_err(|error| CommError::System {
-        what: "drawing a random number".to_owned(),
-        reason: error.to_string(),
-    })?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| CommError::system("drawing a random number", error))?;
     let mut epoch = [u32::from_ne_bytes(bytes)];
     communicator.broadcast(Rank(0), &mut epoch)?;
     Ok(epoch[0])
@@ -449,12 +438,8 @@ impl DeviceCollectives for HierarchicalCollectives {
         }
     }
 
-    fn rank(&self) -> Rank {
-        self.nodes.rank()
-    }
-
-    fn num_ranks(&self) -> usize {
-        self.nodes.topology().num_ranks()
+    fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
     }
 
     fn all_to_all(
@@ -489,7 +474,7 @@ impl DeviceCollectives for HierarchicalCollectives {
         }
         if len > self.sizes.sum_len {
             let room = self.sizes.sum_len;
-            return self.end(operation, format!("{len} numbers, and room was made for {room}"));
+            return end(self, operation, format!("{len} numbers, and room was made for {room}"));
         }
         self.enqueue(operation, stream, |cuda| {
             let [parts, outs] = self.inside.open_segments(cuda, &self.nodes, (data, len))?;
@@ -551,11 +536,7 @@ impl DeviceCollectives for HierarchicalCollectives {
             self.transport.check()?;
             return Err(error);
         }
-        self.rails.check().or_else(|reason| self.end("an exchange between nodes", reason))
-    }
-
-    fn excused(&self) -> Duration {
-        self.transport.excused()
+        self.rails.check().or_else(|reason| end(self, "an exchange between nodes", reason))
     }
 
     fn abort(&self, error: CommError) {

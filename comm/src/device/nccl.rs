@@ -3,7 +3,8 @@
 //! The order of sums is NCCL's: the same on all ranks, and the same again for the same ranks, sizes
 //! and version.
 
-use super::DeviceCollectives;
+use super::peer::bind;
+use super::{DeviceCollectives, end, own_stream};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::options::{Feature, NcclOptions};
@@ -45,33 +46,24 @@ pub struct NcclCollectives {
 
 impl NcclCollectives {
     /// Comes together with all ranks: rank 0 makes NCCL's unique id and sends it to all.
-    pub(super) fn attach(
-        communicator: &Communicator,
-        cuda: Result<&CudaStream, String>,
-    ) -> Result<Self> {
+    pub(super) fn attach(communicator: &Communicator, cuda: &CudaStream) -> Result<Self> {
         let options = communicator.options();
         let NcclOptions { collnet, nvls } = options.nccl;
         let config = Config { deadline: options.deadline, collnet, nvls, ..Config::default() };
-        let opened = cuda.and_then(|cuda| {
-            let library = open(cuda.device())?;
+        let opened = open(cuda.device()).and_then(|library| {
             has_nodes_for(collnet, communicator.topology())?;
             config.check(&library).map_err(|error| error.to_string())?;
-            Ok((cuda, library))
+            Ok(library)
         });
-        communicator.agree("NCCL", &opened)?;
-        let (cuda, library) = opened.map_err(|reason| CommError::Rendezvous { reason })?;
+        let library = communicator.agree("NCCL", opened)?;
         let id = exchange_id(communicator, &library)?;
         let (rank, num_ranks) = (communicator.rank().0, communicator.num_ranks());
         let comm = bind(cuda).and_then(|()| {
             Comm::init(&library, &id, rank, num_ranks, config).map_err(|e| e.to_string())
         });
-        communicator.agree("NCCL", &comm)?;
-        let comm = comm.map_err(|reason| CommError::Rendezvous { reason })?;
-        Ok(Self {
-            comm,
-            transport: communicator.transport().clone(),
-            device: cuda.device().clone(),
-        })
+        let comm = communicator.agree("NCCL", comm)?;
+        let (transport, device) = (communicator.transport().clone(), cuda.device().clone());
+        Ok(Self { comm, transport, device })
     }
 
     /// The version of the library, and its file.
@@ -111,15 +103,8 @@ impl NcclCollectives {
         body: impl FnOnce(&Group<'_>, RawStream) -> nccl_rs::Result<()>,
     ) -> Result<()> {
         self.transport.check()?;
-        let cuda = stream.cuda_body();
-        let ours = cuda.device().ordinal() == self.device.ordinal();
-        assert!(
-            ours,
-            "{operation}: a stream of {}, but these collectives are of {}",
-            cuda.device(),
-            self.device
-        );
-        bind(cuda).or_else(|reason| self.end(operation, reason))?;
+        let cuda = own_stream(stream, &self.device, operation);
+        bind(cuda).or_else(|reason| end(self, operation, reason))?;
         self.comm
             .group(|group| body(group, cuda.raw()))
             .or_else(|error| self.end_by(operation, &error))
@@ -133,7 +118,7 @@ impl NcclCollectives {
             self.check_transport()?;
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.end(operation, error.to_string())
+        end(self, operation, error.to_string())
     }
 
     /// The job's first error, as far as this rank has heard of one.
@@ -142,13 +127,6 @@ impl NcclCollectives {
             // The job has failed elsewhere: nothing here may wait for it any longer.
             let _ = self.comm.abort();
         })
-    }
-
-    /// Ends the job with this rank's reason, unless another was first; the job's first error.
-    fn end(&self, operation: &str, reason: String) -> Result<()> {
-        let seen_by = self.rank();
-        self.abort(CommError::Device { seen_by, operation: operation.to_owned(), reason });
-        self.transport.check()
     }
 }
 
@@ -167,12 +145,8 @@ impl DeviceCollectives for NcclCollectives {
         "nccl"
     }
 
-    fn rank(&self) -> Rank {
-        Rank(self.comm.rank())
-    }
-
-    fn num_ranks(&self) -> usize {
-        self.comm.num_ranks()
+    fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
     }
 
     fn all_to_all(
@@ -237,10 +211,6 @@ impl DeviceCollectives for NcclCollectives {
         self.comm.check().or_else(|error| self.end_by("an exchange between devices", &error))
     }
 
-    fn excused(&self) -> Duration {
-        self.transport.excused()
-    }
-
     fn abort(&self, error: CommError) {
         self.transport.abort(error);
         // What NCCL says to that changes nothing any more.
@@ -249,7 +219,7 @@ impl DeviceCollectives for NcclCollectives {
 
     fn close(self: Box<Self>) -> Result<()> {
         self.transport.check()?;
-        let (transport, seen_by) = (self.transport, Rank(self.comm.rank()));
+        let (seen_by, transport) = (self.rank(), self.transport);
         self.comm.close().or_else(|error| {
             let operation = "closing NCCL".to_owned();
             transport.abort(CommError::Device { seen_by, operation, reason: error.to_string() });
@@ -326,8 +296,7 @@ fn exchange_id(communicator: &Communicator, library: &Library) -> Result<UniqueI
         true => UniqueId::new(library).map_err(|error| error.to_string()),
         false => Ok(UniqueId::from_bytes([0; UniqueId::BYTES])),
     };
-    communicator.agree("NCCL", &made)?;
-    let mut bytes = made.map_err(|reason| CommError::Rendezvous { reason })?.to_bytes();
+    let mut bytes = communicator.agree("NCCL", made)?.to_bytes();
     communicator.broadcast(Rank(0), &mut bytes)?;
     let own = library.version().to_string();
     let mut first = [0_u8; 16];
@@ -340,11 +309,6 @@ fn exchange_id(communicator: &Communicator, library: &Library) -> Result<UniqueI
             Err(format!("{} is NCCL {own}, that of rank 0 is {first}", library.path().display()))
         }
     };
-    communicator.agree("NCCL", &same)?;
+    communicator.agree("NCCL", same)?;
     Ok(UniqueId::from_bytes(bytes))
-}
-
-/// Makes the stream's device the calling thread's own: NCCL takes it from there.
-fn bind(cuda: &CudaStream) -> Result<(), String> {
-    cuda.is_capturing().map(drop).map_err(|error| error.to_string())
 }

@@ -18,10 +18,11 @@ use super::sum::{self, Place, sum};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
+use crate::transport::Transport;
 use headlong_device::Stream;
 use headlong_device::cuda::{Build, CudaStream, DevicePtr};
 pub(super) use peers::{Peers, bind};
-use std::time::Duration;
+use std::sync::Arc;
 pub(super) use world::Part;
 
 /// The most ranks of one process: the devices of one machine. The kernel has room for no more in
@@ -64,12 +65,8 @@ impl DeviceCollectives for PeerCollectives {
         "peer memory"
     }
 
-    fn rank(&self) -> Rank {
-        self.peers.rank()
-    }
-
-    fn num_ranks(&self) -> usize {
-        self.peers.ranks().len()
+    fn transport(&self) -> &Arc<dyn Transport> {
+        self.peers.transport()
     }
 
     fn all_to_all(
@@ -134,10 +131,6 @@ impl DeviceCollectives for PeerCollectives {
 
     fn check(&self) -> Result<()> {
         self.peers.check()
-    }
-
-    fn excused(&self) -> Duration {
-        self.peers.excused()
     }
 
     fn abort(&self, error: CommError) {

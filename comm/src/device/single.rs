@@ -1,13 +1,12 @@
 //! One rank: what others would exchange is copied.
 
 use super::DeviceCollectives;
-use crate::error::{CommError, Result};
+use crate::error::Result;
 use crate::topology::Rank;
 use crate::transport::Transport;
 use headlong_device::Stream;
 use headlong_device::cuda::DevicePtr;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Collectives of one rank. What it enqueues fails as the stream's other work does: by the stream's
 /// own check.
@@ -26,12 +25,8 @@ impl DeviceCollectives for SingleRank {
         "one rank"
     }
 
-    fn rank(&self) -> Rank {
-        Rank(0)
-    }
-
-    fn num_ranks(&self) -> usize {
-        1
+    fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
     }
 
     fn all_to_all(
@@ -71,18 +66,6 @@ impl DeviceCollectives for SingleRank {
     ) -> Result<()> {
         assert!(root.0 == 0, "there is one rank, no {root}");
         Ok(())
-    }
-
-    fn check(&self) -> Result<()> {
-        self.transport.check()
-    }
-
-    fn excused(&self) -> Duration {
-        self.transport.excused()
-    }
-
-    fn abort(&self, error: CommError) {
-        self.transport.abort(error);
     }
 
     fn close(self: Box<Self>) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::dial::Dial;
 use super::handshake::{Claims, Purpose};
-use super::{JoinOptions, Joined, Keys, as_link, data_listener, system};
+use super::{JoinOptions, Joined, Keys, as_link, data_listener};
 use crate::error::{CommError, Result};
 use crate::launcher_env::Launch;
 use crate::topology::Rank;
@@ -20,14 +20,17 @@ pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let mut claims = |stream: &TcpStream| -> Result<Claims> {
         // The data port is opened at the address that leads to rank 0: the right one of several
         // networks.
-        let here =
-            stream.local_addr().map_err(|error| system("asking for an own address", &error))?.ip();
+        let here = stream
+            .local_addr()
+            .map_err(|error| CommError::system("asking for an own address", error))?
+            .ip();
         let data = match listener.take() {
             Some(known) if known.local_addr().is_ok_and(|address| address.ip() == here) => known,
             _ => data_listener(here)?,
         };
-        let address =
-            data.local_addr().map_err(|error| system("asking for an own address", &error))?;
+        let address = data
+            .local_addr()
+            .map_err(|error| CommError::system("asking for an own address", error))?;
         listener = Some(data);
         Ok(Claims { data_port: address.port(), ..options.claims() })
     };

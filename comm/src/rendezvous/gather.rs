@@ -3,7 +3,7 @@
 use super::handshake::{Claims, Purpose};
 use super::listener::{Listener, Proven};
 use super::waiting::{LOOPBACK_DOWN, Waiting, is_loopback_down};
-use super::{JoinOptions, Joined, Keys, as_link, data_listener, machine, proof, system};
+use super::{JoinOptions, Joined, Keys, as_link, data_listener, machine, proof};
 use crate::error::{CommError, Result};
 use crate::launcher_env::Launch;
 use crate::topology::{Rank, Topology};
@@ -50,7 +50,7 @@ pub fn gather(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let (listener, ip) = open(options)?;
     let listener =
         Listener::new(listener, Purpose::Rendezvous, keys.clone(), options.deadlines.handshake)
-            .map_err(|error| system("opening the rendezvous", &error))?;
+            .map_err(|error| CommError::system("opening the rendezvous", error))?;
     let arrivals = (0..options.launch.world_size).map(|_| None).collect();
     let mut gathering = Gathering { options, own: options.claims(), listener, arrivals };
     match gathering.wait_for_all() {
@@ -302,7 +302,7 @@ impl Gathering<'_> {
         let data_listener = data_listener(ip)?;
         let port = data_listener
             .local_addr()
-            .map_err(|error| system("asking for an own address", &error))?
+            .map_err(|error| CommError::system("asking for an own address", error))?
             .port();
         let arrived = |arrival: &Arrival| {
             (Some(arrival.address.ip()), arrival.claims.data_port, arrival.claims.host)

@@ -116,10 +116,8 @@ pub enum Role {
 /// A random number of this handshake.
 pub fn nonce() -> Result<Nonce> {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| CommError::System {
-        what: "asking the system for random bytes".into(),
-        reason: error.to_string(),
-    })?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| CommError::system("asking the system for random bytes", error))?;
     Ok(bytes)
 }
 

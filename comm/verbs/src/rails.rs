@@ -121,7 +121,7 @@ struct Rail {
 }
 
 /// Whether ranks of this topology have rails on which every pair exchanges every time.
-fn possible(topology: &Topology) -> std::result::Result<(), String> {
+fn possible(topology: &Topology) -> Result<(), String> {
     let sizes: Vec<usize> = (0..topology.num_nodes())
         .map(|node| topology.node_size(node))
         .filter(|&size| size > 0)
@@ -163,7 +163,7 @@ fn open(
     settings: &VerbsSettings,
     (local_index, peers): (usize, &[Rank]),
     slot_bytes: usize,
-) -> std::result::Result<Opened, String> {
+) -> Result<Opened, String> {
     let choice = available(provider, settings, local_index)?;
     let text = |error: NicError| error.to_string();
     let nic = provider.open(&choice.device).map_err(text)?;
@@ -223,7 +223,7 @@ impl Opened {
         &mut self,
         settings: &VerbsSettings,
         first_packet: u32,
-    ) -> std::result::Result<Option<ReadBack>, String> {
+    ) -> Result<Option<ReadBack>, String> {
         let text = |error: NicError| error.to_string();
         let Some(mut pair) = self.own.take() else { return Ok(None) };
         let Choice { port, gid, .. } = &self.choice;
@@ -262,7 +262,7 @@ impl Opened {
         settings: &VerbsSettings,
         peers: &[Rank],
         (infos, first_packet): (&[u64], u32),
-    ) -> std::result::Result<Vec<Peer>, String> {
+    ) -> Result<Vec<Peer>, String> {
         let pairs = std::mem::take(&mut self.pairs);
         let connected = pairs.into_iter().zip(peers).map(|(mut pair, &rank)| {
             let info = &infos[INFO_WORDS * rank.0..][..INFO_WORDS];
@@ -281,7 +281,7 @@ impl Opened {
             let slots = Remote { address: info[5], key: info[6] as u32 };
             Ok(Peer { rank, pair, slots, on_the_way: VecDeque::with_capacity(NUM_SLOTS + 2) })
         });
-        let connected: std::result::Result<_, NicError> = connected.collect();
+        let connected: Result<_, NicError> = connected.collect();
         connected.map_err(|error| error.to_string())
     }
 }
@@ -323,9 +323,7 @@ impl ConnectRails for VerbsRails {
             })?;
             open(cuda.device(), &*self.provider, &settings, me, slot_bytes)
         });
-        communicator.agree("rails over NICs", &opened)?;
-        let refused = |reason| CommError::Rendezvous { reason };
-        let mut opened = opened.map_err(refused)?;
+        let mut opened = communicator.agree("rails over NICs", opened)?;
         let first_packet = getrandom::u32().unwrap_or(1) & 0x00ff_ffff;
         let mut mine = vec![0_u64; INFO_WORDS * communicator.num_ranks()];
         for (&rank, pair) in peers.iter().zip(&opened.pairs) {
@@ -337,8 +335,7 @@ impl ConnectRails for VerbsRails {
         let connected = opened
             .connect(&settings, &peers, (&theirs, first_packet))
             .and_then(|connected| Ok((connected, opened.read_back(&settings, first_packet)?)));
-        communicator.agree("rails over NICs", &connected)?;
-        let (connected, read_back) = connected.map_err(refused)?;
+        let (connected, read_back) = communicator.agree("rails over NICs", connected)?;
         let shared = Arc::new(Shared::new(opened.page));
         let slots = Slots {
             address: opened.region.address(),
@@ -355,9 +352,9 @@ impl ConnectRails for VerbsRails {
         let proxy = Proxy::new(Arc::clone(&shared), connected, slots, nic);
         let thread =
             start(proxy, &shared, communicator.transport()).map_err(|error| error.to_string());
-        communicator.agree("the rail's proxy", &thread)?;
+        let thread = communicator.agree("the rail's proxy", thread)?;
         Ok(Box::new(Rail {
-            proxy: Some(thread.map_err(refused)?),
+            proxy: Some(thread),
             shared,
             _region: opened.region,
             slots: opened.slots,
@@ -424,35 +421,23 @@ impl Rails for Rail {
         Some([first, first.offset(NUM_SLOTS * self.slot_bytes)])
     }
 
-    fn prepare(
-        &self,
-        stream: &CudaStream,
-        exchange: &Exchange<'_>,
-    ) -> std::result::Result<(), String> {
+    fn prepare(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String> {
         self.run(stream, "wait_for_slot", exchange, 0);
         Ok(())
     }
 
-    fn begin(
-        &self,
-        stream: &CudaStream,
-        exchange: &Exchange<'_>,
-    ) -> std::result::Result<(), String> {
+    fn begin(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String> {
         self.check()?;
         self.run(stream, "pull_trigger", exchange, self.operation(exchange));
         Ok(())
     }
 
-    fn finish(
-        &self,
-        stream: &CudaStream,
-        exchange: &Exchange<'_>,
-    ) -> std::result::Result<(), String> {
+    fn finish(&self, stream: &CudaStream, exchange: &Exchange<'_>) -> Result<(), String> {
         self.run(stream, "wait_for_strips", exchange, 0);
         Ok(())
     }
 
-    fn check(&self) -> std::result::Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         self.shared.failure().map_or(Ok(()), Err)
     }
 
@@ -460,7 +445,7 @@ impl Rails for Rail {
         self.shared.page.set_poison();
     }
 
-    fn close(mut self: Box<Self>) -> std::result::Result<(), String> {
+    fn close(mut self: Box<Self>) -> Result<(), String> {
         self.shared.close();
         let started = Instant::now();
         while self.proxy.as_ref().is_some_and(|proxy| !proxy.is_finished()) {

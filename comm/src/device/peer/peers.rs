@@ -4,6 +4,7 @@
 use super::flags::{Flags, GivingUp};
 use super::world::{self, Part, World};
 use crate::communicator::Communicator;
+use crate::device::own_stream;
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
 use crate::transport::Transport;
@@ -81,8 +82,7 @@ impl Peers {
             load()?;
             Ok((world, Flags::new(cuda.device(), index, ranks.len())?))
         });
-        communicator.agree("memory of peers", &made)?;
-        let (world, flags) = made.map_err(|reason| CommError::Rendezvous { reason })?;
+        let (world, flags) = communicator.agree("memory of peers", made)?;
         let mut all = vec![0_u64; communicator.num_ranks()];
         communicator.all_gather(&[flags.address()], &mut all)?;
         Ok(Self {
@@ -98,14 +98,11 @@ impl Peers {
         })
     }
 
-    /// The ranks of the group, rising.
-    pub(in crate::device) fn ranks(&self) -> &[Rank] {
-        &self.ranks
+    pub(super) fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
     }
 
-    /// This rank's place among them.
-    /// This rank.
-    pub(in crate::device) fn rank(&self) -> Rank {
+    fn rank(&self) -> Rank {
         self.ranks[self.index]
     }
 
@@ -132,7 +129,7 @@ impl Peers {
         if part.size == 0 {
             return Ok(());
         }
-        let cuda = self.own(stream, part.operation);
+        let cuda = own_stream(stream, &self.device, part.operation);
         let parts = self.meet(part)?;
         let enqueued = bind(cuda).and_then(|()| {
             self.barrier(cuda, 0)?;
@@ -146,13 +143,6 @@ impl Peers {
         })
     }
 
-    fn own<'a>(&self, stream: &'a Stream, operation: &str) -> &'a CudaStream {
-        let cuda = stream.cuda_body();
-        let ours = cuda.device().ordinal() == self.device.ordinal();
-        assert!(ours, "{operation}: a stream of {}, not of {}", cuda.device(), self.device);
-        cuda
-    }
-
     /// Ends the job with this error, unless another was first; the job's first error.
     fn end<T>(&self, error: CommError) -> Result<T> {
         self.abort(error.clone());
@@ -162,11 +152,6 @@ impl Peers {
 
     pub(in crate::device) fn check(&self) -> Result<()> {
         self.transport.check().or_else(|error| self.end(error))
-    }
-
-    /// For how long other ranks have been busy since the job began.
-    pub(in crate::device) fn excused(&self) -> Duration {
-        self.transport.excused()
     }
 
     /// Ends the job with `error`, unless it has failed already, and lets this rank's streams pass

@@ -56,10 +56,8 @@ pub(super) fn process() -> Result<u64> {
         return Ok(number);
     }
     let mut bytes = [0_u8; 8];
-    getrandom::fill(&mut bytes).map_err(|error| CommError::System {
-        what: "drawing a random number".to_owned(),
-        reason: error.to_string(),
-    })?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| CommError::system("drawing a random number", error))?;
     Ok(*drawn.insert(u64::from_ne_bytes(bytes)))
 }
 

@@ -20,9 +20,11 @@ impl TcpPath {
     /// Over the connection of `control` to `peer`.
     pub fn new(control: &TcpTransport, peer: Rank) -> Result<Self> {
         let stream = control.health().data(peer).try_clone();
-        let stream = stream.map_err(|error| crate::CommError::System {
-            what: format!("a second descriptor of the connection to {peer}"),
-            reason: error.to_string(),
+        let stream = stream.map_err(|error| {
+            crate::CommError::system(
+                format!("a second descriptor of the connection to {peer}"),
+                error,
+            )
         })?;
         Ok(Self { stream, incoming: [0; HEADER_BYTES] })
     }

@@ -38,10 +38,9 @@ impl Watch {
                 control.abort(CommError::Aborted { culprit: control.rank(), reason });
             }
         };
-        let thread = thread.spawn(work).map_err(|error| CommError::System {
-            what: "a thread that watches the paths".into(),
-            reason: error.to_string(),
-        })?;
+        let thread = thread
+            .spawn(work)
+            .map_err(|error| CommError::system("a thread that watches the paths", error))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }

@@ -87,10 +87,8 @@ impl Health {
         heartbeat: Duration,
     ) -> Result<Self> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let wake = rustix::event::eventfd(0, flags).map_err(|error| CommError::System {
-            what: "eventfd".into(),
-            reason: error.to_string(),
-        })?;
+        let wake = rustix::event::eventfd(0, flags)
+            .map_err(|error| CommError::system("eventfd", error))?;
         let status = || Status {
             sequence: AtomicU64::new(0),
             waiting_for: AtomicUsize::new(NONE),

@@ -86,10 +86,12 @@ impl Meeting<'_> {
 
     fn receive(&self, streams: &mut [Option<TcpStream>], deadline: Instant) -> Result<()> {
         let own = self.health.rank().0;
-        let listener =
-            self.listener.try_clone().map_err(|error| system("cloning a listener", &error))?;
+        let listener = self
+            .listener
+            .try_clone()
+            .map_err(|error| CommError::system("cloning a listener", error))?;
         let mut listener = Listener::new(listener, Purpose::Data, self.keys.clone(), self.patience)
-            .map_err(|error| system("opening the data port", &error))?;
+            .map_err(|error| CommError::system("opening the data port", error))?;
         while let Some(missing) = (own + 1..streams.len()).find(|rank| streams[*rank].is_none()) {
             self.health.check()?;
             if Instant::now() >= deadline {
@@ -133,9 +135,5 @@ impl Meeting<'_> {
 
 fn prepare(stream: &TcpStream) -> Result<()> {
     let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-    ready.map_err(|error| system("preparing a data connection", &error))
-}
-
-fn system(what: &str, error: &std::io::Error) -> CommError {
-    CommError::System { what: what.into(), reason: error.to_string() }
+    ready.map_err(|error| CommError::system("preparing a data connection", error))
 }
