@@ -161,13 +161,20 @@ impl Communicator {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn call(&self, what: What) -> Call<'_> {
+    /// Begins an operation; what it is given is what all ranks must agree on.
+    pub(crate) fn call(
+        &self,
+        collective: Collective,
+        element: u8,
+        algorithm: Algorithm,
+        root: usize,
+    ) -> Call<'_> {
         let mut inner = self.lock();
         let sequence = inner.sequence;
         inner.sequence += 1;
-        let fingerprint = fingerprint(what.collective, what.element, what.algorithm, what.root);
-        let id = StepId { sequence, step: 0, fingerprint, operation: what.collective.name() };
-        Call { communicator: self, inner, collective: what.collective, id }
+        let fingerprint = fingerprint(collective, element, algorithm, root);
+        let id = StepId { sequence, step: 0, fingerprint, operation: collective.name() };
+        Call { communicator: self, inner, collective, id }
     }
 }
 
@@ -183,21 +190,6 @@ fn measured(transport: &dyn Transport, options: &CommOptions) -> Vec<(u64, Algor
         _ => (from, Algorithm::TwoSteps),
     };
     steps.into_iter().map(algorithm).collect()
-}
-
-/// What an operation is, as far as all ranks must agree.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct What {
-    pub(crate) collective: Collective,
-    pub(crate) element: u8,
-    pub(crate) algorithm: Algorithm,
-    pub(crate) root: usize,
-}
-
-impl What {
-    pub(crate) fn new(collective: Collective, element: u8, algorithm: Algorithm) -> Self {
-        Self { collective, element, algorithm, root: 0 }
-    }
 }
 
 /// One operation under way.

@@ -3,7 +3,7 @@
 use crate::operation::Collective;
 use crate::topology::{Rank, Topology};
 use crate::transport::Outgoing;
-use std::ops::Sub;
+use std::ops::{Add as _, Sub};
 
 /// Payload and messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -18,6 +18,17 @@ pub struct Traffic {
     pub inter_node_messages: u64,
 }
 
+impl Traffic {
+    fn with(self, other: &Traffic, each: fn(u64, u64) -> u64) -> Traffic {
+        Traffic {
+            intra_node_bytes: each(self.intra_node_bytes, other.intra_node_bytes),
+            inter_node_bytes: each(self.inter_node_bytes, other.inter_node_bytes),
+            intra_node_messages: each(self.intra_node_messages, other.intra_node_messages),
+            inter_node_messages: each(self.inter_node_messages, other.inter_node_messages),
+        }
+    }
+}
+
 /// What has left a rank since the counters were last set to zero: payload only, without headers,
 /// and only what its transport has carried to its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,12 +39,9 @@ pub struct Counters {
 impl Counters {
     /// Everything.
     pub fn total(&self) -> Traffic {
-        self.by_collective.iter().fold(Traffic::default(), |sum, traffic| Traffic {
-            intra_node_bytes: sum.intra_node_bytes + traffic.intra_node_bytes,
-            inter_node_bytes: sum.inter_node_bytes + traffic.inter_node_bytes,
-            intra_node_messages: sum.intra_node_messages + traffic.intra_node_messages,
-            inter_node_messages: sum.inter_node_messages + traffic.inter_node_messages,
-        })
+        self.by_collective
+            .iter()
+            .fold(Traffic::default(), |sum, traffic| sum.with(traffic, u64::add))
     }
 
     /// What one kind of operation has sent.
@@ -87,13 +95,9 @@ impl Sub for Counters {
 
     /// What has left since `earlier`.
     fn sub(self, earlier: Counters) -> Counters {
-        let mut since = self;
-        for (since, earlier) in since.by_collective.iter_mut().zip(earlier.by_collective) {
-            since.intra_node_bytes -= earlier.intra_node_bytes;
-            since.inter_node_bytes -= earlier.inter_node_bytes;
-            since.intra_node_messages -= earlier.intra_node_messages;
-            since.inter_node_messages -= earlier.inter_node_messages;
-        }
-        since
+        let both = self.by_collective.into_iter().zip(&earlier.by_collective);
+        let mut since = both.map(|(since, earlier)| since.with(earlier, u64::sub));
+        let next = |_| since.next().expect("one for each kind of operation");
+        Counters { by_collective: std::array::from_fn(next) }
     }
 }

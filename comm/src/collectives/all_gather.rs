@@ -1,6 +1,6 @@
 //! Everybody's data to all.
 
-use crate::communicator::{Call, Communicator, What};
+use crate::communicator::{Call, Communicator};
 use crate::element::Element;
 use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
@@ -14,7 +14,7 @@ impl Communicator {
     /// When `all` is not as long as ranks × `mine`.
     pub fn all_gather<T: Element>(&self, mine: &[T], all: &mut [T]) -> Result<()> {
         assert_eq!(all.len(), self.num_ranks() * mine.len(), "all_gather: one part for each rank");
-        let mut call = self.call(What::new(Collective::AllGather, T::CODE, Algorithm::Direct));
+        let mut call = self.call(Collective::AllGather, T::CODE, Algorithm::Direct, 0);
         if mine.is_empty() {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 //! ranks, wherever it is added.
 
 use super::group::Group;
-use crate::communicator::{Call, Communicator, What};
+use crate::communicator::{Call, Communicator};
 use crate::element::Element;
 use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
@@ -36,7 +36,7 @@ impl Communicator {
     ) -> Result<()> {
         assert!(chunk > 0, "a chunk has at least one element");
         let algorithm = self.all_reduce_way::<T>(data.len().min(chunk));
-        let mut call = self.call(What::new(Collective::AllReduce, T::CODE, algorithm));
+        let mut call = self.call(Collective::AllReduce, T::CODE, algorithm, 0);
         let chunk = match algorithm {
             Algorithm::Direct => chunk,
             _ => chunk.min(self.all_reduce_piece::<T>(algorithm)),

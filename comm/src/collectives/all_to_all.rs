@@ -1,7 +1,7 @@
 //! A part from each to each, flat or hierarchical, as the plans say.
 
 use crate::bf16 as codec;
-use crate::communicator::{Call, Communicator, What};
+use crate::communicator::{Call, Communicator};
 use crate::element::Element;
 use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
@@ -26,7 +26,7 @@ impl Communicator {
             send.len()
         );
         let part = send.len() / ranks;
-        let mut call = self.call(What::new(Collective::AllToAll, T::CODE, self.way()));
+        let mut call = self.call(Collective::AllToAll, T::CODE, self.way(), 0);
         let counts = Few::new(part, ranks);
         let known = Known { send: counts.as_slice(), recv: counts.as_slice(), equal: Some(part) };
         call.all_to_all(self.way(), known, send.as_bytes(), recv.as_mut_bytes(), size_of::<T>())
@@ -58,7 +58,7 @@ impl Communicator {
                 send.zip(recv).expect("a type that is f32 in one direction is so in both");
             return self.all_to_all_v_narrow(send, send_counts, recv, recv_counts);
         }
-        let mut call = self.call(What::new(Collective::AllToAllV, T::CODE, self.way()));
+        let mut call = self.call(Collective::AllToAllV, T::CODE, self.way(), 0);
         let known = self.known((send.len(), send_counts), (recv.len(), recv_counts));
         call.all_to_all(self.way(), known, send.as_bytes(), recv.as_mut_bytes(), size_of::<T>())
     }
@@ -71,7 +71,7 @@ impl Communicator {
         recv: &mut [f32],
         recv_counts: &[usize],
     ) -> Result<()> {
-        let mut call = self.call(What::new(Collective::AllToAllV, bf16::CODE, self.way()));
+        let mut call = self.call(Collective::AllToAllV, bf16::CODE, self.way(), 0);
         let known = self.known((send.len(), send_counts), (recv.len(), recv_counts));
         let mut narrow_send = std::mem::take(&mut call.memory().narrow_send);
         let mut narrow_recv = std::mem::take(&mut call.memory().narrow_recv);

@@ -1,7 +1,7 @@
 //! One rank's data to all.
 
 use super::segment;
-use crate::communicator::{Call, Communicator, What};
+use crate::communicator::{Call, Communicator};
 use crate::element::Element;
 use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
@@ -24,9 +24,7 @@ impl Communicator {
         assert!(root.0 < self.num_ranks(), "there are {} ranks, no {root}", self.num_ranks());
         let shared = self.num_ranks() > 2 && size_of_val(data) > DIRECT_BYTES;
         let algorithm = if shared { Algorithm::TwoSteps } else { Algorithm::Direct };
-        let what =
-            What { collective: Collective::Broadcast, element: T::CODE, algorithm, root: root.0 };
-        let mut call = self.call(what);
+        let mut call = self.call(Collective::Broadcast, T::CODE, algorithm, root.0);
         match shared {
             true => {
                 scatter(&mut call, root, data.as_mut_bytes())?;

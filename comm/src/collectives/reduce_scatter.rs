@@ -1,6 +1,6 @@
 //! The sum, one part to each.
 
-use crate::communicator::{Communicator, What};
+use crate::communicator::Communicator;
 use crate::element::Element;
 use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
@@ -20,7 +20,7 @@ impl Communicator {
             "reduce_scatter: one part for each rank"
         );
         let (len, me) = (mine.len(), self.rank());
-        let mut call = self.call(What::new(Collective::ReduceScatter, T::CODE, Algorithm::Direct));
+        let mut call = self.call(Collective::ReduceScatter, T::CODE, Algorithm::Direct, 0);
         let part = |rank: usize| &data[rank * len..][..len];
         let mut outgoing = call.lists().outgoing();
         outgoing.extend(call.peers().map(|to| Outgoing { to, bytes: part(to.0).as_bytes() }));

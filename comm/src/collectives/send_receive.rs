@@ -1,6 +1,6 @@
 //! One message to one rank, one from another.
 
-use crate::communicator::{Communicator, What};
+use crate::communicator::Communicator;
 use crate::element::Element;
 use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
@@ -21,7 +21,7 @@ impl Communicator {
         recv: Option<(Rank, &mut [T])>,
     ) -> Result<()> {
         let me = self.rank();
-        let mut call = self.call(What::new(Collective::SendReceive, T::CODE, Algorithm::Direct));
+        let mut call = self.call(Collective::SendReceive, T::CODE, Algorithm::Direct, 0);
         match (send, recv) {
             (Some((to, send)), Some((from, recv))) if to == me && from == me => {
                 recv.copy_from_slice(send);

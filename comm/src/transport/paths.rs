@@ -20,44 +20,12 @@ mod transport;
 mod waiting;
 mod watch;
 
+pub use super::head::Head;
 pub use tcp::TcpPath;
 pub use transport::{PathTransport, name_of};
 
-use crate::operation;
-use crate::transport::StepId;
 use std::fmt;
 use std::time::Duration;
-
-/// What a message is: both sides know it beforehand, and compare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Head {
-    /// Number of this coming-together of the job: late bytes of an earlier one are found out.
-    pub epoch: u32,
-    /// [`StepId::sequence`].
-    pub sequence: u64,
-    /// [`StepId::step`].
-    pub step: u32,
-    /// [`StepId::fingerprint`].
-    pub fingerprint: u32,
-    /// Bytes of the message.
-    pub length: u64,
-}
-
-impl Head {
-    /// The head of a message of `length` bytes in a step.
-    pub fn new(epoch: u32, id: &StepId, length: usize) -> Self {
-        let StepId { sequence, step, fingerprint, .. } = *id;
-        Self { epoch, sequence, step, fingerprint, length: length as u64 }
-    }
-}
-
-impl fmt::Display for Head {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = operation::describe(self.fingerprint);
-        let Head { epoch, sequence, step, length, .. } = self;
-        write!(out, "{what}, number {sequence} step {step}, {length} bytes, epoch {epoch}")
-    }
-}
 
 /// What a call on a path has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

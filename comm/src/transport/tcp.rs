@@ -7,12 +7,12 @@
 mod busy;
 pub(crate) mod control;
 pub mod control_frame;
-pub(crate) mod frame;
 pub(crate) mod health;
 pub(crate) mod mesh;
 mod progress_loop;
 #[cfg(test)]
 mod tests;
+pub(crate) mod wire;
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::Remark;

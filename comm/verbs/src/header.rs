@@ -1,10 +1,10 @@
 //! What precedes the bytes in a slot: 64 of its own, little-endian.
 
-use headlong_comm::transport::paths::Head;
+use headlong_comm::transport::head::{HEAD_BYTES, Head};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;
-const MAGIC: u32 = u32::from_le_bytes(*b"hlv1");
+const MAGIC: [u8; 4] = *b"hlv1";
 
 /// One strip: a message, or as much of it as fits a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,13 +23,8 @@ impl StripHeader {
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let Self { head, number, offset, bytes, given_back } = self;
         let mut out = [0; HEADER_BYTES];
+        out[..HEAD_BYTES].copy_from_slice(&head.to_bytes(MAGIC));
         let mut put = |at: usize, field: &[u8]| out[at..at + field.len()].copy_from_slice(field);
-        put(0, &MAGIC.to_le_bytes());
-        put(4, &head.epoch.to_le_bytes());
-        put(8, &head.sequence.to_le_bytes());
-        put(16, &head.step.to_le_bytes());
-        put(20, &head.fingerprint.to_le_bytes());
-        put(24, &head.length.to_le_bytes());
         put(32, &number.to_le_bytes());
         put(40, &offset.to_le_bytes());
         put(48, &bytes.to_le_bytes());
@@ -39,24 +34,11 @@ impl StripHeader {
 
     /// What a peer has written; none if it is no header.
     pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
-        let word = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        let head = Head {
-            epoch: word(4),
-            sequence: long(8),
-            step: word(16),
-            fingerprint: word(20),
-            length: long(24),
-        };
-        (word(0) == MAGIC).then_some(Self {
-            head,
-            number: long(32),
-            offset: long(40),
-            bytes: word(48),
-            given_back: word(52),
-        })
+        let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        let head = Head::from_bytes(bytes.first_chunk()?, MAGIC)?;
+        let (number, offset) = (long(32), long(40));
+        let (bytes, given_back) = (long(48) as u32, (long(48) >> 32) as u32);
+        Some(Self { head, number, offset, bytes, given_back })
     }
 }
 

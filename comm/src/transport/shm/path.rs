@@ -1,7 +1,7 @@
 //! The path to a rank of the same node: two rings.
 
 use super::doorbell::ring;
-use super::ring::{End, Moved};
+use super::ring::End;
 use super::segment::{Shared, order};
 use crate::transport::paths::{Head, Path, PathError, Progress};
 
@@ -42,11 +42,11 @@ impl Path for ShmPath {
 
     fn send(&mut self, head: &Head, bytes: &[u8], at: &mut usize) -> Result<Progress, PathError> {
         let moved = self.sends.send(head, bytes, at)?;
-        if moved != Moved::Nothing {
+        if moved != Progress::Idle {
             order();
             ring(&self.segment, self.peer);
         }
-        Ok(moved.progress())
+        Ok(moved)
     }
 
     fn receive(
@@ -56,10 +56,10 @@ impl Path for ShmPath {
         at: &mut usize,
     ) -> Result<Progress, PathError> {
         let moved = self.receives.receive(head, bytes, at)?;
-        if moved != Moved::Nothing {
+        if moved != Progress::Idle {
             self.tell_writer();
         }
-        Ok(moved.progress())
+        Ok(moved)
     }
 
     fn shows(&self) -> u64 {

@@ -6,8 +6,8 @@
 
 use super::layout::LINE;
 use super::segment::{Mirror, Shared, order};
-use crate::transport::paths::{Head, PathError, Progress};
-use crate::transport::tcp::frame::{HEADER_BYTES, Header};
+use crate::transport::head::{HEAD_BYTES, Head, MAGIC};
+use crate::transport::paths::{PathError, Progress};
 use std::sync::atomic::Ordering;
 
 /// Long messages pass in chunks of this many bytes: the reader copies one while the writer writes
@@ -28,25 +28,6 @@ pub struct End {
     own: u64,
     /// What the other end had counted when this one last looked.
     other: u64,
-}
-
-/// What to tell the other side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moved {
-    Nothing,
-    Some,
-    /// The last of the message.
-    All,
-}
-
-impl Moved {
-    pub fn progress(self) -> Progress {
-        match self {
-            Moved::Nothing => Progress::Idle,
-            Moved::Some => Progress::Moved,
-            Moved::All => Progress::Done,
-        }
-    }
 }
 
 impl End {
@@ -90,16 +71,21 @@ impl End {
     }
 
     /// Writes a chunk, where there is room for it. Short messages are written and counted at once.
-    pub fn send(&mut self, head: &Head, bytes: &[u8], at: &mut usize) -> Result<Moved, PathError> {
+    pub fn send(
+        &mut self,
+        head: &Head,
+        bytes: &[u8],
+        at: &mut usize,
+    ) -> Result<Progress, PathError> {
         let total = LINE + filled(bytes.len());
         let first = *at == 0;
         let wanted = (total - *at).min(CHUNK);
         if !self.has_room(wanted)? {
-            return Ok(Moved::Nothing);
+            return Ok(Progress::Idle);
         }
         if first {
             let mut line = [0; LINE];
-            line[..HEADER_BYTES].copy_from_slice(&Header::from(*head).to_bytes());
+            line[..HEAD_BYTES].copy_from_slice(&head.to_bytes(MAGIC));
             // SAFETY: there is room for a chunk, which begins with the header.
             unsafe { self.ring.write(self.own, &line) };
         }
@@ -111,7 +97,7 @@ impl End {
         *at += wanted;
         self.own += wanted as u64;
         self.segment.counters(self.from, self.to).written.store(self.own, Ordering::Release);
-        Ok(if *at == total { Moved::All } else { Moved::Some })
+        Ok(if *at == total { Progress::Done } else { Progress::Moved })
     }
 
     /// Bytes that have come and are not read yet. A counter that cannot be is the end of the path.
@@ -134,11 +120,10 @@ impl End {
         }
         // SAFETY: a line has come, and is not given back before it is read.
         let line = unsafe { self.ring.bytes(self.own, LINE) };
-        let line = line.first_chunk::<HEADER_BYTES>().expect("a line is longer than a header");
-        match Header::read(line) {
-            Some(found) if Head::from(found) == *head => Ok(true),
-            Some(found) => Err(PathError::Mismatch(found.into())),
-            None => Err(PathError::Failed(Header::describe(line))),
+        let line = line.first_chunk::<HEAD_BYTES>().expect("a line is longer than a head");
+        match Head::found(line).map_err(PathError::Failed)? {
+            found if found == *head => Ok(true),
+            found => Err(PathError::Mismatch(found)),
         }
     }
 
@@ -148,10 +133,10 @@ impl End {
         head: &Head,
         bytes: &mut [u8],
         at: &mut usize,
-    ) -> Result<Moved, PathError> {
+    ) -> Result<Progress, PathError> {
         if *at == 0 {
             if !self.header(head)? {
-                return Ok(Moved::Nothing);
+                return Ok(Progress::Idle);
             }
             *at = LINE;
             self.own += LINE as u64;
@@ -167,10 +152,10 @@ impl End {
             *at += taken;
             self.own += taken as u64;
         } else if left > 0 {
-            return Ok(Moved::Nothing);
+            return Ok(Progress::Idle);
         }
         self.give_back();
-        Ok(if taken == left { Moved::All } else { Moved::Some })
+        Ok(if taken == left { Progress::Done } else { Progress::Moved })
     }
 
     /// The next message where it lies, once all of it has come.

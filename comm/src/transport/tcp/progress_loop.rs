@@ -6,18 +6,13 @@
 //! then sleep in `poll`. No other thread touches the bytes, so a small message costs one system
 //! call on each side.
 
-use super::frame::{HEADER_BYTES, Header};
 use super::health::{Health, Wait};
+use super::wire;
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
+use crate::transport::head::{HEAD_BYTES, Head, MAGIC};
 use crate::transport::{Incoming, Outgoing, StepId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
-};
-use std::io::{IoSlice, IoSliceMut};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// Waits are announced to the others by the control thread; longer sleeps would only delay nothing.
@@ -33,7 +28,7 @@ const FEW: usize = 64;
 #[derive(Debug, Clone, Copy)]
 struct Progress {
     peer: Rank,
-    header: [u8; HEADER_BYTES],
+    head: [u8; HEAD_BYTES],
     done: usize,
     total: usize,
 }
@@ -59,12 +54,6 @@ pub struct Pace {
     pub epoch: u32,
     /// Longest wait for one step.
     pub deadline: Duration,
-}
-
-/// A connection that no longer carries: whose, and what the system says.
-struct Broken {
-    peer: Rank,
-    reason: String,
 }
 
 impl ProgressLoop {
@@ -126,9 +115,9 @@ impl ProgressLoop {
         self.receives.clear();
         let start = |peer, length: usize| Progress {
             peer,
-            header: Header::new(pace.epoch, id, length).to_bytes(),
+            head: Head::new(pace.epoch, id, length).to_bytes(MAGIC),
             done: 0,
-            total: HEADER_BYTES + length,
+            total: HEAD_BYTES + length,
         };
         self.sends.extend(outgoing.iter().map(|message| start(message.to, message.bytes.len())));
         self.receives
@@ -154,26 +143,35 @@ impl ProgressLoop {
         outgoing: &[Outgoing],
         incoming: &mut [Incoming],
     ) -> Result<bool> {
-        let mut moved = false;
+        let mut moved = 0;
         for (progress, message) in self.sends.iter_mut().zip(outgoing) {
             if !progress.is_done() {
-                moved |= send(health.data(progress.peer), progress, message.bytes)
-                    .map_err(|broken| suspect(health, broken))?;
+                let Progress { peer, head, done, .. } = progress;
+                let sent = wire::send(health.data(*peer), head, message.bytes, *done);
+                let sent = sent.map_err(|reason| health.suspect(health.lost(*peer, reason)))?;
+                (*done, moved) = (*done + sent, moved + sent);
             }
         }
         for (progress, message) in self.receives.iter_mut().zip(incoming) {
             if progress.is_done() {
                 continue;
             }
-            let length = message.bytes.len();
-            let had_header = progress.done >= HEADER_BYTES;
-            let received = receive(health.data(progress.peer), progress, message.bytes);
-            moved |= received.map_err(|broken| suspect(health, broken))?;
-            if !had_header && progress.done >= HEADER_BYTES {
-                check_header(health, progress, id, Header::new(epoch, id, length))?;
+            let Progress { peer, head, done, .. } = progress;
+            let (had_head, length) = (*done >= HEAD_BYTES, message.bytes.len());
+            let received = wire::receive(health.data(*peer), head, message.bytes, *done);
+            let received = received.map_err(|reason| health.suspect(health.lost(*peer, reason)))?;
+            (*done, moved) = (*done + received, moved + received);
+            let expected = Head::new(epoch, id, length);
+            if !had_head && *done >= HEAD_BYTES && *head != expected.to_bytes(MAGIC) {
+                return Err(health.suspect(CommError::Mismatch {
+                    culprit: *peer,
+                    seen_by: health.rank(),
+                    expected: format!("{id}, {length} bytes, epoch {epoch}"),
+                    found: Head::found(head).map_or_else(|none| none, |found| found.to_string()),
+                }));
             }
         }
-        Ok(moved)
+        Ok(moved > 0)
     }
 
     fn sleep(&self, health: &Health, longest: Duration) {
@@ -204,71 +202,4 @@ impl ProgressLoop {
             let _ = poll(&mut room, Some(&time));
         }
     }
-}
-
-fn suspect(health: &Health, broken: Broken) -> CommError {
-    health.suspect(health.lost(broken.peer, broken.reason))
-}
-
-fn check_header(
-    health: &Health,
-    progress: &mut Progress,
-    id: &StepId,
-    expected: Header,
-) -> Result<()> {
-    let wanted = expected.to_bytes();
-    if progress.header == wanted {
-        return Ok(());
-    }
-    let error = CommError::Mismatch {
-        culprit: progress.peer,
-        seen_by: health.rank(),
-        expected: format!("{id}, {} bytes, epoch {}", expected.length, expected.epoch),
-        found: Header::describe(&progress.header),
-    };
-    Err(health.suspect(error))
-}
-
-fn send(stream: &TcpStream, progress: &mut Progress, bytes: &[u8]) -> Result<bool, Broken> {
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let sent = if progress.done < HEADER_BYTES {
-        let parts = [IoSlice::new(&progress.header[progress.done..]), IoSlice::new(bytes)];
-        sendmsg(stream, &parts, &mut SendAncillaryBuffer::default(), flags)
-    } else {
-        rustix::net::send(stream, &bytes[progress.done - HEADER_BYTES..], flags)
-    };
-    match sent {
-        Ok(sent) => {
-            progress.done += sent;
-            Ok(sent > 0)
-        }
-        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-        Err(error) => Err(broken(progress.peer, error)),
-    }
-}
-
-/// Takes what has come, and never a byte of the next message.
-fn receive(stream: &TcpStream, progress: &mut Progress, bytes: &mut [u8]) -> Result<bool, Broken> {
-    let received = if progress.done < HEADER_BYTES {
-        let mut parts =
-            [IoSliceMut::new(&mut progress.header[progress.done..]), IoSliceMut::new(bytes)];
-        recvmsg(stream, &mut parts, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT)
-            .map(|message| message.bytes)
-    } else {
-        rustix::net::recv(stream, &mut bytes[progress.done - HEADER_BYTES..], RecvFlags::DONTWAIT)
-            .map(|(_, received)| received)
-    };
-    match received {
-        Ok(0) => Err(Broken { peer: progress.peer, reason: "its data connection closed".into() }),
-        Ok(received) => {
-            progress.done += received;
-            Ok(true)
-        }
-        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-        Err(error) => Err(broken(progress.peer, error)),
-    }
-}
-
-fn broken(peer: Rank, error: Errno) -> Broken {
-    Broken { peer, reason: format!("its data connection broke: {error}") }
 }
