@@ -3,7 +3,8 @@
 use super::Mutation;
 use super::fault::{Fault, Moment};
 use super::model::Time;
-use super::state::{Event, Key, Phase, State, key};
+use super::state::{Event, Phase, State};
+use super::wire::{Key, key};
 use crate::error::CommError;
 use crate::topology::Rank;
 

@@ -3,9 +3,9 @@
 use super::Mutation;
 use super::fault::{Fault, Moment};
 use super::model::Time;
-use super::state::{Action, Event, Key, Pending, Phase, State, key};
+use super::state::{Action, Event, Pending, Phase, State};
 use super::trace::hash_bytes;
-use super::wire::{Fate, Message};
+use super::wire::{Fate, Key, Message, key};
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
 

@@ -8,19 +8,11 @@ use super::fault::Fault;
 use super::model::{NetworkModel, Time};
 use super::random::Random;
 use super::trace::Trace;
-use super::wire::{Seen, Wire};
+use super::wire::{Key, Seen, Wire};
 use super::{Mutation, SimOptions};
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
 use crate::transport::{Incoming, Outgoing, StepId};
-
-/// Where a step is among all steps of the job.
-pub(super) type Key = (u64, u32);
-
-/// The order of steps.
-pub(super) fn key(id: &StepId) -> Key {
-    (id.sequence, id.step)
-}
 
 /// What is to happen, in virtual time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

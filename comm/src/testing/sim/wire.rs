@@ -3,8 +3,15 @@
 use std::ops::Range;
 
 use super::buffers::Source;
-use super::state::{Key, key};
 use crate::transport::StepId;
+
+/// Where a step is among all steps of the job.
+pub(super) type Key = (u64, u32);
+
+/// The order of steps.
+pub(super) fn key(id: &StepId) -> Key {
+    (id.sequence, id.step)
+}
 
 /// What the receiver has decided about a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
