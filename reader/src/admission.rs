@@ -10,7 +10,7 @@
 use headlong_device::simd::prefetch;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, refuse};
 use crate::hashing::fmix64;
 
 /// An entry with this bit has been admitted; the other bits are its row. Without it, they are its
@@ -23,11 +23,9 @@ pub(crate) const MAX_ADMITTED_ROWS: u64 = ADMITTED as u64;
 const FORGOTTEN: u32 = ADMITTED - 1;
 /// The first bytes of a saved state: its format and version.
 const MAGIC: &[u8; 8] = b"HLADMIT1";
-/// How many samples ahead a slot is prefetched.
 const AHEAD: usize = 12;
 
-/// The admission state of all columns.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Admission {
     min_count: u32,
     columns: Vec<ColumnState>,
@@ -42,7 +40,6 @@ pub struct Undo {
     before: u32,
 }
 
-/// Ids of one column of row-major samples.
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnIds<'a> {
     /// `num_samples × num_columns` ids.
@@ -51,17 +48,14 @@ pub struct ColumnIds<'a> {
     pub missing: &'a [u64],
     /// Columns in `sparse`.
     pub num_columns: usize,
-    /// Which column.
     pub column: usize,
 }
 
 impl ColumnIds<'_> {
-    /// The number of samples.
     pub fn len(&self) -> usize {
         self.missing.len()
     }
 
-    /// Whether there is no sample.
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty()
     }
@@ -82,25 +76,19 @@ impl Admission {
     /// [`ReaderError::Invalid`] if `min_count` is 0 or a table has no row or more than 2³¹.
     pub fn new(min_count: u32, rows: &[u64]) -> Result<Self> {
         if !(1..FORGOTTEN).contains(&min_count) {
-            let message = format!("min_count: expected 1 to {}, found {min_count}", FORGOTTEN - 1);
-            return Err(ReaderError::Invalid { message });
+            refuse!("min_count: expected 1 to {}, found {min_count}", FORGOTTEN - 1);
         }
         if let Some(column) = rows.iter().position(|rows| !(1..=MAX_ADMITTED_ROWS).contains(rows)) {
             let found = rows[column];
-            let message = format!(
-                "rows of table {column}: expected 1 to 2^31 for admitted ids, found {found}"
-            );
-            return Err(ReaderError::Invalid { message });
+            refuse!("rows of table {column}: expected 1 to 2^31 for admitted ids, found {found}");
         }
         Ok(Self { min_count, columns: rows.iter().map(|&rows| ColumnState::new(rows)).collect() })
     }
 
-    /// Sights needed for a row of one's own.
     pub fn min_count(&self) -> u32 {
         self.min_count
     }
 
-    /// The number of columns.
     pub fn num_columns(&self) -> usize {
         self.columns.len()
     }
@@ -110,7 +98,6 @@ impl Admission {
         (self.columns[column].rows, self.columns[column].next_row)
     }
 
-    /// The row of an id as things stand.
     pub fn row(&self, column: usize, id: Option<u32>) -> u64 {
         row_of(self.columns[column].entry(id))
     }
@@ -202,27 +189,17 @@ impl Admission {
     }
 }
 
-/// The row an entry stands for.
 #[inline(always)]
 fn row_of(entry: u32) -> u64 {
     if entry & ADMITTED != 0 { (entry & !ADMITTED) as u64 } else { 0 }
 }
 
-/// The admission state of one column.
 #[derive(Clone, Debug)]
 struct ColumnState {
     rows: u64,
     next_row: u64,
     missing: u32,
     ids: IdTable,
-}
-
-/// Equal as states, whatever the places of the entries.
-impl PartialEq for ColumnState {
-    fn eq(&self, other: &Self) -> bool {
-        let head = |state: &Self| (state.rows, state.next_row, state.missing);
-        head(self) == head(other) && self.ids.sorted() == other.ids.sorted()
-    }
 }
 
 impl ColumnState {
@@ -397,7 +374,6 @@ impl IdTable {
         }
     }
 
-    /// All ids that have an entry, in order.
     fn sorted(&self) -> Vec<(u32, u32)> {
         let known = self.slots.iter().filter(|(_, entry)| *entry != 0 && *entry != FORGOTTEN);
         let mut entries: Vec<_> = known.copied().collect();
@@ -406,7 +382,6 @@ impl IdTable {
     }
 }
 
-/// Bytes being read from the front.
 struct Input<'a> {
     bytes: &'a [u8],
 }

@@ -70,7 +70,6 @@ pub struct Position {
     pub skipped: u64,
 }
 
-/// Fills batches of a fixed size from runs of samples.
 #[derive(Debug)]
 pub struct BatchBuilder {
     schema: Schema,
@@ -87,7 +86,6 @@ impl BatchBuilder {
         builder
     }
 
-    /// Samples that still fit.
     pub fn room(&self) -> usize {
         self.batch_size - self.filled
     }

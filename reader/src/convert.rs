@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::criteo::BlockOptions;
 use crate::disk::DiskOptions;
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, invalid, refuse};
 use crate::formats::delimited::{self, DelimitedSink, DelimitedSource};
 use crate::formats::headlong::{Header, HeadlongSink, HeadlongSource};
 use crate::formats::named::{DenseReading, NamedColumns, Others};
@@ -66,9 +66,7 @@ impl Described {
                 columns.place_others(self.others, &names, |_| Hotness::Fixed(1));
                 Ok(columns)
             }
-            (None, None) => {
-                Err(ReaderError::Invalid { message: "no data file was named".to_owned() })
-            }
+            (None, None) => Err(invalid!("no data file was named")),
         }
     }
 }
@@ -157,15 +155,12 @@ pub fn convert(
         options.multi_hot.as_ref().map_or(Ok(schema.clone()), |bags| bags.expanded(&schema))?;
     let function = match (source.schema().dense_kind, options.transform) {
         (DenseKind::Integers, Some(transform)) => Some(transform.function().ok_or_else(|| {
-            let message =
-                format!("{transform} needs the minimum of each file: choose another transform");
-            ReaderError::Invalid { message }
+            invalid!("{transform} needs the minimum of each file: choose another transform")
         })?),
         _ => None,
     };
     let mut sink = create(format, output, &schema, options)?;
-    let end = source.num_samples().unwrap_or(u64::MAX);
-    let mut stream = source.read(Box::new(std::iter::once(0..end)), &options.disk)?;
+    let mut stream = source.read_all(&options.disk)?;
     let (mut samples, mut num_samples, mut buffer) = (Samples::default(), 0, Vec::new());
     while stream.next(&mut samples)? {
         change(&mut samples, function.as_ref(), options.rows.as_deref());
@@ -178,7 +173,7 @@ pub fn convert(
         progress(num_samples);
     }
     if num_samples == 0 {
-        return Err(no_samples(&source.names()));
+        return Err(no_samples(&source.about().names));
     }
     let files = sink.finish()?;
     let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |data| data.len()));
@@ -192,22 +187,15 @@ fn converted_schema(schema: &DataSchema, options: &ConvertOptions) -> Result<Dat
         .as_ref()
         .is_some_and(|rows| rows.len() != schema.sparse.len() || rows.contains(&0))
     {
-        let message = format!(
-            "rows: expected {} counts of at least 1, one for each column",
-            schema.sparse.len()
-        );
-        return Err(ReaderError::Invalid { message });
+        refuse!("rows: expected {} counts of at least 1, one for each column", schema.sparse.len());
     }
     match (schema.dense_kind, options.transform) {
         (DenseKind::Integers, Some(transform)) => {
             Ok(DataSchema { dense_kind: DenseKind::Transformed(transform), ..schema.clone() })
         }
-        (DenseKind::Transformed(done), Some(wanted)) if done != wanted => {
-            let message = format!(
-                "the dense numbers have gone through {done}, which {wanted} cannot be made of"
-            );
-            Err(ReaderError::Invalid { message })
-        }
+        (DenseKind::Transformed(done), Some(wanted)) if done != wanted => Err(invalid!(
+            "the dense numbers have gone through {done}, which {wanted} cannot be made of"
+        )),
         _ => Ok(schema.clone()),
     }
 }
@@ -234,10 +222,11 @@ fn create(
                 && !schema.dense.is_empty()
                 && !options.keep_integers
             {
-                let message = "raw holds transformed numbers: say how integers become numbers \
+                refuse!(
+                    "raw holds transformed numbers: say how integers become numbers \
                                (--dense-transform \"ln(x+1)\"), or that another program reads \
-                               integers (--integers)";
-                return Err(ReaderError::Invalid { message: message.to_owned() });
+                               integers (--integers)"
+                );
             }
             let hotness = schema.fixed_hotness()?;
             fitting(RecordLayout::raw(false, schema.dense.len(), schema.dense_kind, &hotness)?)
@@ -254,7 +243,7 @@ fn create(
                     }
                     DenseKind::Transformed(_) => "",
                 };
-                Err(ReaderError::Invalid { message: format!("{rows}{how}") })
+                Err(invalid!("{rows}{how}"))
             }
         },
         Format::Parquet => Ok(Box::new(ParquetSink::create(output, schema)?)),
@@ -276,9 +265,6 @@ fn change(samples: &mut Samples, function: Option<&DenseFunction>, rows: Option<
 
 /// The rows that a split folder's specification says, for reading it with the tables it was made
 /// for.
-///
-/// # Errors
-/// Those of [`FeatureSpec::load`].
 pub fn split_rows(folder: &Path) -> Result<Vec<u64>> {
     let root =
         folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));

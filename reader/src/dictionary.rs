@@ -33,7 +33,6 @@ pub(crate) use runs::{
     ENTRY_BYTES, MAX_MERGED_RUNS, Run, merge_into_columns, merge_into_run, write_run,
 };
 
-/// How many samples ahead a slot is prefetched.
 const AHEAD: usize = 12;
 /// The most rows of a table: rows are kept in 32 bits.
 pub const MAX_DICTIONARY_ROWS: u64 = u32::MAX as u64;
@@ -194,7 +193,6 @@ fn fingerprint(columns: &[DictionaryColumn]) -> u64 {
 struct RowTable {
     /// `row << 32 | id`, 0 for an empty slot (row 0 is never stored); a power of two of them.
     slots: Vec<u64>,
-    /// The row of a missing value.
     missing_row: u64,
     /// Rows of ids beyond 32 bits, which text of Criteo's does not have.
     wide: HashMap<u64, u64>,

@@ -8,23 +8,20 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::SyncSender;
 
 use crate::batch::{Batch, Jagged, Position};
 use crate::disk::DiskOptions;
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, refuse};
 use crate::formats::{SampleStream, Source, no_samples};
 use crate::ids::IdMapper;
 use crate::order::{Order, Slice, batches, permutation, windows};
-use crate::prefetch::{OwnedThreads, Returns, Spares, recycle};
+use crate::prefetch::{Deliveries, OwnedThreads, Returns, Spares, deliveries, recycle};
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
 use crate::schema::Schema;
-use crate::skipped::SkipReport;
 use crate::transform::{DenseFunction, DenseTransform};
-use crate::{Progress, Reader};
+use crate::{Progress, Reader, ReaderState};
 
-/// Samples that a shuffle of samples keeps together.
 const CHUNK: u64 = 64;
 
 /// How data becomes batches.
@@ -51,15 +48,12 @@ pub struct FormatOptions {
 
 /// Reads data of a [`Source`] as batches. Dropping it stops and joins its threads.
 pub struct FormatReader {
-    schema: Schema,
-    position: Position,
+    state: ReaderState,
     /// Samples of an epoch, where they have been counted.
     num_samples: Option<u64>,
     stored_bytes: u64,
-    wait_time: Duration,
-    finished: bool,
     bytes_read: Arc<AtomicU64>,
-    batches: Receiver<Result<Option<Batch>>>,
+    batches: Deliveries<Batch>,
     used: Returns<Batch>,
     _threads: OwnedThreads,
 }
@@ -80,8 +74,8 @@ impl FormatReader {
             num_dense: data.dense.len(),
             num_sparse: data.sparse.len(),
         };
-        let stored_bytes = source.stored_bytes();
-        let (output, batches) = sync_channel(options.prefetch);
+        let stored_bytes = source.about().stored_bytes;
+        let (output, batches) = deliveries(options.prefetch);
         let (used, spare) = recycle(options.prefetch + 2);
         let bytes_read = Arc::new(AtomicU64::new(0));
         let assemble = Assemble {
@@ -100,118 +94,95 @@ impl FormatReader {
         };
         let mut threads = OwnedThreads::default();
         threads.spawn("reader-assemble".to_owned(), move || assemble.run())?;
-        Ok(Self {
-            schema,
-            position: *start,
-            num_samples,
-            stored_bytes,
-            wait_time: Duration::ZERO,
-            finished: false,
-            bytes_read,
-            batches,
-            used,
-            _threads: threads,
-        })
+        let state = ReaderState::new(schema, *start);
+        Ok(Self { state, num_samples, stored_bytes, bytes_read, batches, used, _threads: threads })
     }
 }
 
 /// Whether reading can begin at `start`. Uncounted samples can only be read from the first one.
 fn check_start(num_samples: Option<u64>, options: &FormatOptions, start: &Position) -> Result<()> {
-    let refuse = |message: String| Err(ReaderError::Invalid { message });
     let size = options.batch_size as u64;
     let Some(num_samples) = num_samples else {
         if options.order != Order::Sequential
             || options.slice.of > 1
             || (start.epoch, start.sample) != (0, 0)
         {
-            let message = "this data can only be read from front to back, by one process and from \
-                           its first sample: write it to a file, or convert it";
-            return refuse(message.to_owned());
+            refuse!(
+                "this data can only be read from front to back, by one process and from its first \
+                 sample: write it to a file, or convert it"
+            );
         }
         return Ok(());
     };
     if num_samples == 0 {
-        return refuse("the data has no samples".to_owned());
+        refuse!("the data has no samples");
     }
     let is_border = start.sample.is_multiple_of(size) || start.sample == num_samples;
     if start.sample > num_samples || matches!(options.order, Order::Batches { .. }) && !is_border {
-        return refuse(format!(
+        refuse!(
             "cannot continue at sample {} of {num_samples} in batches of {size}: have the files or \
              the batch size changed?",
             start.sample
-        ));
+        );
     }
     Ok(())
 }
 
 /// Finds out before anything is read whether data and options agree.
 fn check(schema: &DataSchema, options: &FormatOptions) -> Result<Option<DenseFunction>> {
-    let refuse = |message: String| Err(ReaderError::Invalid { message });
     if options.batch_size == 0 {
-        return refuse("batch_size: expected at least 1".to_owned());
+        refuse!("batch_size: expected at least 1");
     }
     options.slice.check()?;
     let (columns, tables) = (schema.sparse.len(), options.ids.rows().len());
     if columns != tables {
-        return refuse(format!(
-            "the data has {columns} categorical columns, the model {tables} tables"
-        ));
+        refuse!("the data has {columns} categorical columns, the model {tables} tables");
     }
     if options.ids.admission().is_some() {
-        return refuse(
+        refuse!(
             "ids = admitted: only Criteo's text is admitted on the way; take hash, modulo or \
              dictionary"
-                .to_owned(),
         );
     }
     match schema.dense_kind {
         DenseKind::Integers => match options.dense_transform.function() {
             Some(function) => Ok(Some(function)),
-            None => refuse(format!(
+            None => refuse!(
                 "dense transform {}: this format has no minimum of a file",
                 options.dense_transform
-            )),
+            ),
         },
         DenseKind::Transformed(done)
             if done == options.dense_transform || schema.dense.is_empty() =>
         {
             Ok(None)
         }
-        DenseKind::Transformed(done) => refuse(format!(
+        DenseKind::Transformed(done) => refuse!(
             "the dense numbers of the data have gone through {done}, the model expects {}: set \
              data.dense_transform or make the data again from its integers",
             options.dense_transform
-        )),
+        ),
     }
 }
 
 impl Reader for FormatReader {
     fn next(&mut self, batch: &mut Batch) -> Result<bool> {
-        if self.finished {
+        let Some(mut delivered) = self.batches.next(&mut self.state.wait_time)? else {
             return Ok(false);
-        }
-        let begin = Instant::now();
-        let message = self.batches.recv();
-        self.wait_time += begin.elapsed();
-        let message = message.unwrap_or(Err(ReaderError::Stopped { thread: "assembling" }));
-        self.finished = !matches!(message, Ok(Some(_)));
-        let Some(mut delivered) = message? else { return Ok(false) };
+        };
         std::mem::swap(batch, &mut delivered);
         self.used.give(delivered);
-        self.position = batch.position;
+        self.state.position = batch.position;
         Ok(true)
     }
 
-    fn schema(&self) -> Schema {
-        self.schema
-    }
-
-    fn position(&self) -> Position {
-        self.position
+    fn state(&self) -> &ReaderState {
+        &self.state
     }
 
     fn progress(&self) -> Progress {
-        let share = self.num_samples.map_or(0.0, |all| self.position.sample as f64 / all as f64);
+        let sample = self.state.position.sample as f64;
+        let share = self.num_samples.map_or(0.0, |all| sample / all as f64);
         Progress {
             stored_bytes_read: (self.stored_bytes as f64 * share) as u64,
             stored_bytes: self.stored_bytes,
@@ -219,17 +190,8 @@ impl Reader for FormatReader {
             bytes_read: self.bytes_read.load(Ordering::Relaxed),
         }
     }
-
-    fn wait_time(&self) -> Duration {
-        self.wait_time
-    }
-
-    fn skip_report(&self) -> SkipReport {
-        SkipReport::default()
-    }
 }
 
-/// Why assembling stops.
 enum Stop {
     Dropped,
     Failed(ReaderError),
@@ -241,7 +203,6 @@ impl From<ReaderError> for Stop {
     }
 }
 
-/// The thread that makes batches of samples.
 struct Assemble {
     schema: DataSchema,
     source: Arc<dyn Source>,
@@ -309,12 +270,11 @@ impl Assemble {
         }
         self.num_samples = self.at.sample + taken;
         if self.num_samples == 0 {
-            return Err(Stop::Failed(no_samples(&self.source.names())));
+            return Err(Stop::Failed(no_samples(&self.source.about().names)));
         }
         self.deliver(taken)
     }
 
-    /// An epoch whose batches are ranges of the data.
     fn read_batches(&mut self, order: Order) -> Result<(), Stop> {
         let size = self.options.batch_size as u64;
         let all = batches(order, self.at.epoch, self.num_samples, size, self.at.sample);
@@ -345,7 +305,6 @@ impl Assemble {
         Ok(())
     }
 
-    /// An epoch whose samples are shuffled within windows.
     fn read_windows(&mut self, seed: u64, window: u64) -> Result<(), Stop> {
         let mut delivered = self.at.sample;
         let size = self.options.batch_size as u64;

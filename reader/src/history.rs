@@ -12,14 +12,11 @@ use crate::batch::{Jagged, Position};
 use crate::criteo::parse::RawBlock;
 use crate::ids::IdMapper;
 
-/// How many delivered batches one can go back to.
 pub const DELIVERED_KEPT: usize = 8;
 
-/// The mapper and the logs of its latest batches.
 #[derive(Debug)]
 pub struct MapperHistory {
     mapper: IdMapper,
-    /// What the batch being filled has changed.
     current: Vec<Undo>,
     /// Finished batches, the oldest first: the position after each, and what it changed.
     batches: VecDeque<(Position, Vec<Undo>)>,

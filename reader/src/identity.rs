@@ -13,7 +13,6 @@ use crate::error::{ReaderError, Result};
 
 /// Blocks of a large file that are hashed: the first, the last, and others evenly between them.
 const SAMPLES: u64 = 128;
-/// Bytes of such a block.
 const SAMPLE_BYTES: u64 = 64 << 10;
 /// A file of up to so many bytes is hashed whole.
 const WHOLE_BYTES: u64 = 64 << 20;
@@ -34,9 +33,6 @@ pub struct FileIdentity {
 impl FileIdentity {
     /// Looks at a file, and reads up to 64 MiB of it. Nothing of a pipe: what is read of it is
     /// gone.
-    ///
-    /// # Errors
-    /// [`ReaderError::Open`].
     pub fn of(path: &Path) -> Result<Option<Self>> {
         let failed = |source| ReaderError::Open { file: path.to_owned(), source };
         if !std::fs::metadata(path).map_err(failed)?.is_file() {

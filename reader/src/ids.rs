@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::admission::{Admission, ColumnIds, MAX_ADMITTED_ROWS, Undo};
 use crate::batch::Jagged;
 use crate::criteo::parse::RawBlock;
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, invalid, refuse};
 use crate::hashing::{HashFunction, MAX_HASHED_ROWS, MISSING_ID, hash_column, hashed_row};
 use crate::multi_hot::MultiHot;
 use crate::samples::present_id;
@@ -17,10 +17,10 @@ use crate::samples::present_id;
 /// How raw ids become row indices; recorded with everything trained on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case", deny_unknown_fields)]
+#[expect(missing_docs, reason = "the variants say what their fields are")]
 pub enum IdPolicy {
     /// Hashed into the table's rows; a missing value is an id of its own.
     Hash {
-        /// Which function.
         #[serde(default)]
         function: HashFunction,
     },
@@ -28,10 +28,7 @@ pub enum IdPolicy {
     Modulo,
     /// One pass: an id gets its own row at its `min_count`-th sight, before that its column's
     /// shared row 0.
-    Admitted {
-        /// Sights needed.
-        min_count: u32,
-    },
+    Admitted { min_count: u32 },
     /// Rows looked up in a dictionary made beforehand; unknown and infrequent ids share row 0.
     Dictionary,
     /// They are rows already; one beyond the table is an error.
@@ -96,9 +93,7 @@ pub struct IdMapper {
     rows: Vec<u64>,
     state: State,
     frozen: bool,
-    /// Columns whose ids are passed on as they are.
     raw: Vec<bool>,
-    /// The bags that rows of one-hot data stand for.
     multi_hot: Option<Arc<MultiHot>>,
 }
 
@@ -119,16 +114,13 @@ impl IdMapper {
         let most = policy.most_rows();
         if let Some(table) = rows.iter().position(|rows| !(1..=most).contains(rows)) {
             let found = rows[table];
-            let message =
-                format!("rows of table {table}: expected 1 to {most} for {policy}, found {found}");
-            return Err(ReaderError::Invalid { message });
+            refuse!("rows of table {table}: expected 1 to {most} for {policy}, found {found}");
         }
         let state = match policy {
             IdPolicy::Hash { .. } | IdPolicy::Modulo | IdPolicy::Rows => State::Stateless,
             IdPolicy::Admitted { min_count } => State::Admitted(Admission::new(min_count, rows)?),
             IdPolicy::Dictionary => {
-                let message = "the dictionary policy needs a dictionary".to_owned();
-                return Err(ReaderError::Invalid { message });
+                refuse!("the dictionary policy needs a dictionary");
             }
         };
         Ok(Self::of(policy, rows, state))
@@ -141,8 +133,7 @@ impl IdMapper {
     pub fn with_lookup(lookup: Arc<dyn RowLookup>, rows: &[u64]) -> Result<Self> {
         if lookup.num_columns() != rows.len() {
             let (expected, found) = (rows.len(), lookup.num_columns());
-            let message = format!("dictionary: expected {expected} columns, found {found}");
-            return Err(ReaderError::Invalid { message });
+            refuse!("dictionary: expected {expected} columns, found {found}");
         }
         let (policy, state) = (IdPolicy::Dictionary, State::Lookup(lookup));
         Ok(Self::of(policy, rows, state))
@@ -206,9 +197,10 @@ impl IdMapper {
         if self.policy != IdPolicy::Rows {
             return Ok(());
         }
-        let message = "ids = rows: the ids of Criteo's text are hashes of 32 bits, not rows of a \
-                       table: take hash, modulo, admitted or dictionary";
-        Err(ReaderError::Invalid { message: message.to_owned() })
+        Err(invalid!(
+            "ids = rows: the ids of Criteo's text are hashes of 32 bits, not rows of a \
+                       table: take hash, modulo, admitted or dictionary"
+        ))
     }
 
     /// The state that has to be saved to continue exactly; empty for policies without one (a

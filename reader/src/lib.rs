@@ -38,32 +38,32 @@
 //! # }
 //! ```
 
-pub mod admission;
-pub mod batch;
+mod admission;
+mod batch;
 pub mod convert;
 pub mod criteo;
 pub mod dictionary;
 pub mod disk;
-pub mod error;
+mod error;
 pub mod format_reader;
 pub mod formats;
 pub mod hashing;
-pub mod history;
-pub mod identity;
-pub mod ids;
+mod history;
+mod identity;
+mod ids;
 pub mod inspect;
 pub mod io;
 pub mod make;
 pub mod multi_hot;
 pub mod order;
 mod output;
-pub mod prefetch;
-pub mod resident;
+mod prefetch;
+mod resident;
 pub mod samples;
-pub mod schema;
-pub mod skipped;
+mod schema;
+mod skipped;
 pub mod synthetic;
-pub mod transform;
+mod transform;
 pub mod verify;
 
 use std::time::Duration;
@@ -87,20 +87,70 @@ pub trait Reader: Send {
     /// Whatever is wrong with the data at this place; the stream has ended then.
     fn next(&mut self, batch: &mut Batch) -> Result<bool>;
 
-    /// The columns.
-    fn schema(&self) -> Schema;
-
-    /// Where the stream stands after the batch delivered last.
-    fn position(&self) -> Position;
+    /// Where the reader is after the batch delivered last.
+    fn state(&self) -> &ReaderState;
 
     /// How far that is, where it is known.
-    fn progress(&self) -> Progress;
-
-    /// How long all calls of [`Reader::next`] have waited so far.
-    fn wait_time(&self) -> Duration;
+    fn progress(&self) -> Progress {
+        self.state().progress
+    }
 
     /// The bad lines that were skipped so far.
-    fn skip_report(&self) -> SkipReport;
+    fn skip_report(&self) -> SkipReport {
+        SkipReport::default()
+    }
+
+    /// As in the state.
+    fn schema(&self) -> Schema {
+        self.state().schema
+    }
+
+    /// As in the state.
+    fn position(&self) -> Position {
+        self.state().position
+    }
+
+    /// As in the state.
+    fn wait_time(&self) -> Duration {
+        self.state().wait_time
+    }
+}
+
+/// What every reader knows of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct ReaderState {
+    /// The columns.
+    pub schema: Schema,
+    /// Where the stream stands after the batch delivered last.
+    pub position: Position,
+    /// How far that is, where it is known.
+    pub progress: Progress,
+    /// How long all calls of [`Reader::next`] have waited so far.
+    pub wait_time: Duration,
+}
+
+impl ReaderState {
+    pub(crate) fn new(schema: Schema, position: Position) -> Self {
+        Self { schema, position, progress: Progress::default(), wait_time: Duration::ZERO }
+    }
+}
+
+impl Reader for Box<dyn Reader> {
+    fn next(&mut self, batch: &mut Batch) -> Result<bool> {
+        (**self).next(batch)
+    }
+
+    fn state(&self) -> &ReaderState {
+        (**self).state()
+    }
+
+    fn progress(&self) -> Progress {
+        (**self).progress()
+    }
+
+    fn skip_report(&self) -> SkipReport {
+        (**self).skip_report()
+    }
 }
 
 /// How far a reader has come in its epoch.

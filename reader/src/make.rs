@@ -20,14 +20,13 @@ use crate::dictionary::{
     CountTables, CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule, ENTRY_BYTES,
     MAX_MERGED_RUNS, Run, merge_into_columns, merge_into_run, write_run,
 };
-use crate::error::{ReaderError, Result};
+use crate::error::{Result, refuse};
 use crate::io::DataFile;
 use crate::output::write_error;
 use crate::schema::Schema;
 use crate::skipped::SkipReport;
 use state::{FinishedFile, State};
 
-/// Blocks of text that an estimate looks at.
 const ESTIMATED_BLOCKS: usize = 8;
 
 /// What to count and how.
@@ -91,9 +90,6 @@ pub struct MakeEstimate {
 }
 
 /// Looks at the first rows of `files`, to say what a dictionary of all of them will take at most.
-///
-/// # Errors
-/// What is wrong with the data.
 pub fn estimate(files: &[DataFile], options: &MakeOptions) -> Result<MakeEstimate> {
     options.check(files)?;
     DataFile::refuse_pipes(files, "an estimate of its rows reads its beginning twice")?;
@@ -143,9 +139,6 @@ pub struct DictionaryFolder {
 
 impl DictionaryFolder {
     /// The folder `path`, which is created.
-    ///
-    /// # Errors
-    /// [`ReaderError::Write`].
     pub fn open(path: &Path) -> Result<Self> {
         let opened = fs::create_dir_all(path).and_then(|()| FolderLock::open(path));
         Ok(Self { path: path.to_owned(), lock: opened.map_err(write_error(path))? })
@@ -238,9 +231,7 @@ pub fn make_dictionary(
     options.check(files)?;
     let folder = DictionaryFolder::open(folder)?;
     if !folder.try_lock() {
-        let message =
-            format!("another process is making a dictionary in {}", folder.path.display());
-        return Err(ReaderError::Invalid { message });
+        refuse!("another process is making a dictionary in {}", folder.path.display());
     }
     folder.make(files, options, pool, progress)
 }
@@ -252,28 +243,26 @@ impl MakeOptions {
     }
 
     fn check(&self, files: &[DataFile]) -> Result<()> {
-        let invalid = |message: String| Err(ReaderError::Invalid { message });
-        self.schema.check().map_err(ReaderError::invalid)?;
+        self.schema.check()?;
         if self.schema.num_sparse == 0 {
-            return invalid("a dictionary needs at least one categorical column".to_owned());
+            refuse!("a dictionary needs at least one categorical column");
         }
         if self.rule.min_count == 0 || self.rule.max_rows == Some(0) {
             let DictionaryRule { min_count, max_rows } = self.rule;
-            return invalid(format!(
+            refuse!(
                 "expected a minimum count and a limit of rows of at least 1, found {min_count} and \
                  {max_rows:?}"
-            ));
+            );
         }
         if let Some(twice) =
             files.iter().enumerate().find(|(index, file)| files[..*index].contains(file))
         {
-            return invalid(format!("{} is named twice, and would be counted twice", twice.1));
+            refuse!("{} is named twice, and would be counted twice", twice.1);
         }
         Ok(())
     }
 }
 
-/// A call at work.
 struct Maker<'a> {
     options: &'a MakeOptions,
     pool: &'a Pool,
@@ -285,7 +274,6 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Counts one file and records its runs.
     fn count_file(
         &mut self,
         file: &DataFile,
@@ -324,7 +312,6 @@ impl Maker<'_> {
         write_run(&self.state.new_run(file), &columns)
     }
 
-    /// Merges the runs of all files.
     fn merge(&mut self, files: &[DataFile]) -> Result<Dictionary> {
         let num_columns = self.options.schema.num_sparse;
         let paths = self.state.run_paths();

@@ -9,29 +9,22 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{ReaderError, Result};
+use crate::error::{Result, invalid};
 use crate::hashing::fmix64;
 
 /// How samples are ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "kebab-case", deny_unknown_fields)]
+#[expect(missing_docs, reason = "the variants say what their fields are")]
 pub enum Order {
     /// As they are.
     #[default]
     Sequential,
     /// Batches in a random order, the same on every rank.
-    Batches {
-        /// Seed.
-        seed: u64,
-    },
+    Batches { seed: u64 },
     /// Samples in a random order: chunks of the data in a random order are gathered to windows of
     /// about `window` samples, within which any sample can come anywhere.
-    Samples {
-        /// Seed.
-        seed: u64,
-        /// Samples that are held in memory.
-        window: u64,
-    },
+    Samples { seed: u64, window: u64 },
 }
 
 /// A rank's share of every batch.
@@ -87,14 +80,13 @@ impl Slice {
     pub(crate) fn check(self) -> Result<()> {
         match self.exists() {
             true => Ok(()),
-            false => {
-                let message = format!(
-                    "slice {} of {} in {} blocks: expected one of those there are, and as many \
+            false => Err(invalid!(
+                "slice {} of {} in {} blocks: expected one of those there are, and as many \
                      blocks for each",
-                    self.index, self.of, self.blocks
-                );
-                Err(ReaderError::Invalid { message })
-            }
+                self.index,
+                self.of,
+                self.blocks
+            )),
         }
     }
 }

@@ -11,17 +11,11 @@ use headlong_device::files::OutputFile;
 use crate::error::{ReaderError, Result};
 
 /// Starts a file.
-///
-/// # Errors
-/// [`ReaderError::Write`].
 pub(crate) fn create(path: &Path) -> Result<OutputFile> {
     OutputFile::create(path).map_err(write_error(path))
 }
 
 /// Gives a file its name.
-///
-/// # Errors
-/// [`ReaderError::Write`].
 pub(crate) fn commit(file: OutputFile) -> Result<()> {
     let path = file.path().to_owned();
     file.commit().map_err(write_error(&path))
@@ -30,9 +24,6 @@ pub(crate) fn commit(file: OutputFile) -> Result<()> {
 /// Gives the files of one set their names, and says them. The last one of a former set goes first,
 /// with those that would be read with the new ones (`stale`): whatever happens meanwhile, no file
 /// of one set is read with those of another. What can be known to fail fails before that.
-///
-/// # Errors
-/// [`ReaderError::Write`].
 pub(crate) fn commit_all(files: Vec<OutputFile>, stale: &[PathBuf]) -> Result<Vec<PathBuf>> {
     for file in files.iter().filter(|file| !file.is_direct()) {
         file.file().sync_all().map_err(write_error(file.path()))?;
@@ -49,9 +40,6 @@ pub(crate) fn commit_all(files: Vec<OutputFile>, stale: &[PathBuf]) -> Result<Ve
 }
 
 /// Starts a file that other processes write too, each for a moment only.
-///
-/// # Errors
-/// [`ReaderError::Write`].
 pub(crate) fn create_in_turn(path: &Path) -> Result<OutputFile> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let since = Instant::now();
@@ -68,9 +56,6 @@ pub(crate) fn create_in_turn(path: &Path) -> Result<OutputFile> {
 }
 
 /// Writes a file; what `body` has written of it goes where it fails.
-///
-/// # Errors
-/// [`ReaderError::Write`].
 pub(crate) fn write_file(
     path: &Path,
     body: impl FnOnce(&mut OutputFile) -> io::Result<()>,
@@ -86,7 +71,6 @@ pub(crate) fn write_error(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) ->
     move |source| ReaderError::Write { file, source }
 }
 
-/// Removes a file if it is there.
 pub(crate) fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(write_error(path)(source)),

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use crate::error::{ReaderError, Result};
 
@@ -38,6 +39,34 @@ impl Drop for OwnedThreads {
     }
 }
 
+/// What a thread makes, one after another, to its end or its error.
+#[derive(Debug)]
+pub(crate) struct Deliveries<T> {
+    receiver: Receiver<Result<Option<T>>>,
+    finished: bool,
+}
+
+/// At most `capacity` deliveries that wait.
+pub(crate) fn deliveries<T>(capacity: usize) -> (SyncSender<Result<Option<T>>>, Deliveries<T>) {
+    let (sender, receiver) = sync_channel(capacity);
+    (sender, Deliveries { receiver, finished: false })
+}
+
+impl<T> Deliveries<T> {
+    /// The next one, waited for; the time that took is added to `wait_time`.
+    pub fn next(&mut self, wait_time: &mut Duration) -> Result<Option<T>> {
+        if self.finished {
+            return Ok(None);
+        }
+        let begin = Instant::now();
+        let message = self.receiver.recv();
+        *wait_time += begin.elapsed();
+        let message = message.unwrap_or(Err(ReaderError::Stopped { thread: "assembling" }));
+        self.finished = !matches!(message, Ok(Some(_)));
+        message
+    }
+}
+
 /// Where used buffers are given back.
 #[derive(Debug)]
 pub struct Returns<T> {
@@ -70,7 +99,6 @@ impl<T> Returns<T> {
 }
 
 impl<T: Default> Spares<T> {
-    /// A used buffer, or a new one.
     pub fn take(&self) -> T {
         self.receiver.try_recv().unwrap_or_default()
     }

@@ -1,18 +1,17 @@
 //! A file kept in memory: read once, gone through as often as one likes, for validation and tests.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::batch::{Batch, BatchBuilder, Position};
 use crate::criteo::blocks::{BlockOptions, BlockStream, Event, ParsedBlock};
 use crate::criteo::parse::BadRowPolicy;
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, refuse};
 use crate::ids::IdMapper;
 use crate::io::DataFile;
 use crate::schema::Schema;
 use crate::skipped::{BadRow, SkipReport};
 use crate::transform::{DenseFunction, DenseTransform};
-use crate::{Progress, Reader};
+use crate::{Reader, ReaderState};
 
 /// The samples of some files, as numbers but not yet mapped to rows, so that a mapping that learns
 /// meanwhile can be applied again each time. Takes about 165 bytes a sample of Criteo's.
@@ -27,10 +26,6 @@ pub struct ResidentData {
 
 impl ResidentData {
     /// Reads `files` whole.
-    ///
-    /// # Errors
-    /// Those of reading, [`ReaderError::NoSamples`] where every line was bad and skipped, and
-    /// [`ReaderError::Invalid`] where the samples take more than `most_bytes`.
     pub fn load(
         files: &[DataFile],
         options: &BlockOptions,
@@ -52,11 +47,10 @@ impl ResidentData {
             let Event::Block(block) = event else { continue };
             bytes += block.raw.bytes() as u64;
             if bytes > most_bytes {
-                let message = format!(
+                refuse!(
                     "the data takes more than {most_bytes} bytes of memory, where it has to be \
                      kept: write it to a file"
                 );
-                return Err(ReaderError::Invalid { message });
             }
             data.keep(block, files, options.on_bad_row);
         }
@@ -107,20 +101,15 @@ impl ResidentData {
         ids.check_text()?;
         let (expected, found) = (self.schema.num_sparse, ids.rows().len());
         if expected != found || batch_size == 0 {
-            let message = format!(
+            refuse!(
                 "{expected} categories need as many tables and batches of at least 1, found \
                  {found} and {batch_size}"
             );
-            return Err(ReaderError::Invalid { message });
         }
-        Ok(ResidentReader {
-            data: Arc::clone(self),
-            ids,
-            builder: BatchBuilder::new(self.schema, batch_size),
-            block: 0,
-            sample: 0,
-            position: Position::default(),
-        })
+        let mut state = ReaderState::new(self.schema, Position::default());
+        state.progress.samples_per_epoch = Some(self.num_samples);
+        let builder = BatchBuilder::new(self.schema, batch_size);
+        Ok(ResidentReader { data: Arc::clone(self), ids, builder, block: 0, sample: 0, state })
     }
 }
 
@@ -129,10 +118,9 @@ pub struct ResidentReader {
     data: Arc<ResidentData>,
     ids: Arc<IdMapper>,
     builder: BatchBuilder,
-    /// The block and the sample in it that come next.
     block: usize,
     sample: usize,
-    position: Position,
+    state: ReaderState,
 }
 
 impl Reader for ResidentReader {
@@ -146,7 +134,7 @@ impl Reader for ResidentReader {
                 self.ids.map(&block.raw, samples, sparse, at);
             });
             self.sample += count;
-            self.position.sample += count as u64;
+            self.state.position.sample += count as u64;
             if self.sample == block.raw.num_samples {
                 (self.block, self.sample) = (self.block + 1, 0);
             }
@@ -154,11 +142,10 @@ impl Reader for ResidentReader {
         if self.builder.is_empty() {
             return Ok(false);
         }
-        if self.position.sample == self.data.num_samples {
-            self.position = Position { epoch: 1, ..Position::default() };
+        if self.state.position.sample == self.data.num_samples {
+            self.state.position = Position { epoch: 1, ..Position::default() };
         }
-        let finished = self.builder.finish(self.position, std::mem::take(batch));
-        *batch = finished;
+        *batch = self.builder.finish(self.state.position, std::mem::take(batch));
         Ok(true)
     }
 
@@ -166,19 +153,7 @@ impl Reader for ResidentReader {
         self.data.skip_report.clone()
     }
 
-    fn schema(&self) -> Schema {
-        self.data.schema
-    }
-
-    fn position(&self) -> Position {
-        self.position
-    }
-
-    fn progress(&self) -> Progress {
-        Progress { samples_per_epoch: Some(self.data.num_samples), ..Progress::default() }
-    }
-
-    fn wait_time(&self) -> Duration {
-        Duration::ZERO
+    fn state(&self) -> &ReaderState {
+        &self.state
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::criteo::parse::MISSING_DENSE;
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, invalid, refuse};
 use crate::hashing::MISSING_ID;
 use crate::transform::DenseTransform;
 
@@ -92,24 +92,20 @@ impl DataSchema {
     /// # Errors
     /// [`ReaderError::Invalid`] naming the count or the column.
     pub fn check(&self) -> Result<()> {
-        let refuse = |message: String| Err(ReaderError::Invalid { message });
         let (dense, sparse) = (self.dense.len(), self.sparse.len());
         if dense + sparse == 0 {
-            return refuse(
-                "expected at least one dense or categorical column, found none".to_owned(),
-            );
+            refuse!("expected at least one dense or categorical column, found none");
         }
         if dense.max(sparse) > MOST_COLUMNS {
-            return refuse(format!(
+            refuse!(
                 "expected at most {MOST_COLUMNS} columns of a kind, found {dense} dense and \
                  {sparse} categorical"
-            ));
+            );
         }
         match self.sparse.iter().find(|column| column.hotness == Hotness::Fixed(0)) {
-            Some(column) => refuse(format!(
-                "column {}: expected at least one id a sample, found 0",
-                column.name
-            )),
+            Some(column) => {
+                Err(invalid!("column {}: expected at least one id a sample, found 0", column.name))
+            }
             None => Ok(()),
         }
     }
@@ -122,9 +118,7 @@ impl DataSchema {
         let fixed = |column: &SparseColumn| match column.hotness {
             Hotness::Fixed(count) => Ok(count),
             Hotness::Varying => {
-                let message =
-                    format!("column {}: expected a fixed number of ids a sample", column.name);
-                Err(ReaderError::Invalid { message })
+                Err(invalid!("column {}: expected a fixed number of ids a sample", column.name))
             }
         };
         self.sparse.iter().map(fixed).collect()
@@ -155,9 +149,7 @@ impl DataSchema {
         ];
         match differences.into_iter().flatten().next() {
             None => Ok(()),
-            Some(difference) => {
-                Err(ReaderError::Invalid { message: format!("{what}: {difference}") })
-            }
+            Some(difference) => Err(invalid!("{what}: {difference}")),
         }
     }
 }

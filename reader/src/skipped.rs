@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use crate::criteo::parse::Fault;
 
-/// How many bad lines are kept word for word.
 pub const BAD_ROWS_KEPT: usize = 10;
 
 /// Bad lines that were skipped: how many, and the first few.

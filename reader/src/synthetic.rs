@@ -20,14 +20,13 @@ use headlong_device::files::FolderLock;
 use headlong_device::pool::Pool;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{ReaderError, Result};
+use crate::error::{Result, invalid, refuse};
 use crate::identity::FileIdentity;
 use crate::output::{remove_file, write_error, write_file};
 use truth::{TRAIN_STREAM, Truth, VALID_STREAM};
 
 /// The record of what was generated, written last: where it stands, the files are whole.
 pub const RECORD_FILE: &str = "synthetic.json";
-/// Changes with anything that changes the rows.
 const GENERATOR_VERSION: u32 = 2;
 
 /// What to generate. The files' bytes depend on this alone.
@@ -59,18 +58,12 @@ impl SyntheticOptions {
     /// # Errors
     /// [`ReaderError::Invalid`] naming the option.
     pub fn check(&self) -> Result<()> {
-        let invalid = |message: String| Err(ReaderError::Invalid { message });
         if self.train_rows == 0 || self.valid_rows == 0 {
             let (train, valid) = (self.train_rows, self.valid_rows);
-            return invalid(format!(
-                "synthetic rows: expected at least 1 and 1, found {train} and {valid}"
-            ));
+            refuse!("synthetic rows: expected at least 1 and 1, found {train} and {valid}");
         }
         if !(self.scale > 0.0 && self.scale <= 1.0) {
-            return invalid(format!(
-                "synthetic scale: expected above 0 and up to 1, found {}",
-                self.scale
-            ));
+            refuse!("synthetic scale: expected above 0 and up to 1, found {}", self.scale);
         }
         Ok(())
     }
@@ -119,12 +112,10 @@ fn shown<S: serde::Serializer>(path: &Path, serializer: S) -> std::result::Resul
     path.to_string_lossy().serialize(serializer)
 }
 
-/// The record file's content.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     generator_version: u32,
     report: SyntheticReport,
-    /// Of the training and the validation file.
     identities: [Option<FileIdentity>; 2],
 }
 
@@ -208,18 +199,14 @@ pub fn obtain(
         }
         thread::sleep(PAUSE);
     }
-    let message = format!(
+    Err(invalid!(
         "{} is in use by another run with other synthetic data: name another folder with \
          --output-dir",
         folder.display()
-    );
-    Err(ReaderError::Invalid { message })
+    ))
 }
 
 /// As [`obtain`], for data that no one else will replace: the lock is given up.
-///
-/// # Errors
-/// As [`obtain`].
 pub fn generate(
     options: &SyntheticOptions,
     folder: &Path,

@@ -7,14 +7,11 @@ pub mod function;
 
 pub use function::DenseFunction;
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
 use crate::criteo::blocks::{BlockOptions, BlockStream, Event};
 use crate::criteo::parse::MISSING_DENSE;
-use crate::error::{ReaderError, Result};
+use crate::error::{Result, named};
 use crate::io::DataFile;
 
 /// How an integer column becomes a number. A missing value counts as 0 in all of them.
@@ -36,19 +33,6 @@ pub enum DenseTransform {
 }
 
 impl DenseTransform {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::LnPlus1, Self::LnPlus3, Self::FileMinimum, Self::Identity];
-
-    /// The name that is recorded in data and checkpoints.
-    pub fn name(self) -> &'static str {
-        match self {
-            DenseTransform::LnPlus1 => "ln(x+1)",
-            DenseTransform::LnPlus3 => "ln(x+3)",
-            DenseTransform::FileMinimum => "file-minimum",
-            DenseTransform::Identity => "none",
-        }
-    }
-
     /// The function, where it is the same for all files.
     pub fn function(self) -> Option<DenseFunction> {
         match self {
@@ -61,9 +45,6 @@ impl DenseTransform {
 
     /// The functions for `files`, one each. `file-minimum` reads every file once to find its
     /// minimum.
-    ///
-    /// # Errors
-    /// Those of reading.
     pub fn functions(
         self,
         files: &[DataFile],
@@ -78,24 +59,8 @@ impl DenseTransform {
     }
 }
 
-impl fmt::Display for DenseTransform {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-impl FromStr for DenseTransform {
-    type Err = ReaderError;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|transform| transform.name() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            ReaderError::Invalid {
-                message: format!("dense transform: expected one of {names}, found \"{text}\""),
-            }
-        })
-    }
-}
+named!(DenseTransform, "dense transform": LnPlus1 "ln(x+1)", LnPlus3 "ln(x+3)",
+    FileMinimum "file-minimum", Identity "none");
 
 /// The smallest integer of the file; a missing value counts as 0.
 fn file_minimum(file: DataFile, options: &BlockOptions) -> Result<i32> {
@@ -156,7 +121,7 @@ mod tests {
 
     #[test]
     fn names_are_recorded_as_they_are_written() {
-        for transform in DenseTransform::ALL {
+        for transform in DenseTransform::ALL.iter().copied() {
             assert_eq!(transform.name().parse::<DenseTransform>().unwrap(), transform);
             assert_eq!(serde_json::to_string(&transform).unwrap(), format!("\"{transform}\""));
         }

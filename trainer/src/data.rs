@@ -176,7 +176,7 @@ fn training_source(
     let source = open_source(config, files, threads)?;
     check_columns(config, &*source, true)?;
     let (is_shuffled, is_random) =
-        (config.data.order != OrderChoice::Sequential, source.is_random());
+        (config.data.order != OrderChoice::Sequential, source.about().is_random);
     match keep(config.data.cache, &*source)? {
         Some(kept) => Ok((Arc::new(kept), is_random)),
         None if is_shuffled && !is_random => Err(only_in_order(format_of(config, files)?)),
@@ -199,7 +199,7 @@ fn keep(cache: CacheData, source: &dyn Source) -> Result<Option<MemorySource>> {
     let most = match cache {
         CacheData::Off | CacheData::Device => return Ok(None),
         CacheData::Host => available / 10 * 9,
-        CacheData::Auto if source.stored_bytes() > available / 4 => return Ok(None),
+        CacheData::Auto if source.about().stored_bytes > available / 4 => return Ok(None),
         CacheData::Auto => available / 4,
     };
     let kept = MemorySource::load(source, &DiskOptions::default(), most)
@@ -423,7 +423,7 @@ pub fn resolve(config: &Config) -> Result<Config> {
         }
         let source = open_source(&config, files, 1)?;
         check_columns(&config, &*source, true)?;
-        if !(stays_in_order || source.is_random()) {
+        if !(stays_in_order || source.about().is_random) {
             return Err(only_in_order(format));
         }
         let hotness = source.schema().sparse.iter().map(|column| match column.hotness {

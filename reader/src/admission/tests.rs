@@ -61,7 +61,6 @@ proptest! {
         let mut log = Vec::new();
         let rows = learn(&mut admission, &second, &mut log);
         admission.undo(&log);
-        prop_assert_eq!(&admission, &earlier);
         prop_assert_eq!(admission.to_bytes(), earlier.to_bytes());
         prop_assert_eq!(admission.rows(0), earlier.rows(0));
         // And going on from there is the same as never having gone further.
@@ -80,7 +79,7 @@ proptest! {
         let mut admission = Admission::new(2, &[30]).unwrap();
         learn(&mut admission, &first, &mut Vec::new());
         let mut restored = Admission::from_bytes(&admission.to_bytes(), 2, &[30]).unwrap();
-        prop_assert_eq!(&restored, &admission);
+        prop_assert_eq!(restored.to_bytes(), admission.to_bytes());
         prop_assert_eq!(
             learn(&mut restored, &second, &mut Vec::new()),
             learn(&mut admission, &second, &mut Vec::new())

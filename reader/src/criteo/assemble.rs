@@ -13,7 +13,6 @@ use crate::prefetch::Spares;
 use crate::skipped::{BadRow, SkipReport};
 use crate::transform::DenseFunction;
 
-/// A finished batch on its way to the consumer.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
     pub batch: Batch,
@@ -25,10 +24,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The consumer is gone.
 struct Dropped;
 
-/// The thread that turns blocks into batches.
 pub(super) struct AssembleThread {
     pub stream: BlockStream,
     pub files: Vec<DataFile>,
@@ -46,7 +43,6 @@ pub(super) struct AssembleThread {
 pub(super) struct Place {
     /// After the last sample taken.
     after: Position,
-    /// The file whose blocks are coming.
     file: usize,
     /// Bad lines before that file and before the block at hand.
     skipped_before_file: u64,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::batch::Position;
 use crate::criteo::parse::{BadRowPolicy, LineParser, RawBlock};
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, refuse};
 use crate::io::{DataFile, LineBlocks, TextBlock, TextFile};
 use crate::prefetch::{OwnedThreads, Returns, Spares, recycle};
 use crate::schema::Schema;
@@ -101,7 +101,6 @@ impl SkipClock {
 /// A parsed block, and the bad line behind its last good sample where that ends the stream.
 type Parsed = (ParsedBlock, Option<ReaderError>);
 
-/// What travels from thread to thread, in order.
 enum Item<B> {
     Block(B),
     EndOfEpoch,
@@ -135,7 +134,7 @@ impl BlockStream {
         start: &Position,
         epochs: Option<u64>,
     ) -> Result<Self> {
-        options.schema.check().map_err(ReaderError::invalid)?;
+        options.schema.check()?;
         check_files(&files, start)?;
         let num_threads = options.num_threads.max(1);
         let files: Arc<[DataFile]> = files.into();
@@ -227,7 +226,7 @@ impl BlockStream {
 /// Sees at once whether all files are there, rather than when their turn comes.
 fn check_files(files: &[DataFile], start: &Position) -> Result<()> {
     if files.is_empty() {
-        return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
+        refuse!("no data file was named");
     }
     for file in files {
         // A pipe may take its time: its turn comes.
@@ -244,7 +243,6 @@ fn check_files(files: &[DataFile], start: &Position) -> Result<()> {
     Ok(())
 }
 
-/// Text with its place, on its way to a parser.
 struct SourceBlock {
     file: usize,
     text: TextBlock,
@@ -363,7 +361,6 @@ impl ParseThread {
     }
 }
 
-/// The first bad line of a block as an error.
 fn bad_line_error(file: &DataFile, block: &ParsedBlock) -> Option<ReaderError> {
     let BadRow { file, line, fault } = block.bad_rows(file).next()?;
     Some(ReaderError::BadLine { file, line, fault })

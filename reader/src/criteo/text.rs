@@ -5,22 +5,20 @@
 //!         decompress, cut                   numbers                   transform, map ids   bounded
 //! ```
 
-use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::assemble::{AssembleThread, Delivery, Place, lock};
 use crate::batch::{Batch, BatchBuilder, Position};
 use crate::criteo::blocks::{BlockOptions, BlockStream, SkipClock};
-use crate::error::{ReaderError, Result};
+use crate::error::{Result, invalid, refuse};
 use crate::history::MapperHistory;
 use crate::ids::IdMapper;
 use crate::io::DataFile;
-use crate::prefetch::{OwnedThreads, Returns, recycle};
-use crate::schema::Schema;
+use crate::prefetch::{Deliveries, OwnedThreads, Returns, deliveries, recycle};
 use crate::skipped::SkipReport;
 use crate::transform::DenseTransform;
-use crate::{Progress, Reader};
+use crate::{Reader, ReaderState};
 
 /// How text files become batches.
 #[derive(Clone, Debug)]
@@ -51,15 +49,11 @@ impl Default for TextOptions {
 
 /// Reads Criteo's text, plain or compressed. Dropping it stops and joins its threads.
 pub struct CriteoTextReader {
-    schema: Schema,
-    position: Position,
-    progress: Progress,
-    wait_time: Duration,
+    state: ReaderState,
     skip_clock: SkipClock,
-    finished: bool,
     history: Arc<Mutex<MapperHistory>>,
     skip_report: Arc<Mutex<SkipReport>>,
-    batches: Receiver<Result<Option<Delivery>>>,
+    batches: Deliveries<Delivery>,
     used: Returns<Batch>,
     _threads: OwnedThreads,
 }
@@ -85,10 +79,9 @@ impl CriteoTextReader {
         let skip_clock = stream.skip_clock();
         let history = Arc::new(Mutex::new(MapperHistory::new(ids, *start)));
         let skip_report = Arc::new(Mutex::new(SkipReport::default()));
-        let (output, batches) = sync_channel(options.prefetch);
+        let (output, batches) = deliveries(options.prefetch);
         let (used, spare) = recycle(options.prefetch + 2);
         let place = Place::new(start, files)?;
-        let progress = Progress::default();
         let assemble = AssembleThread {
             stream,
             files: files.to_vec(),
@@ -102,14 +95,9 @@ impl CriteoTextReader {
         };
         let mut threads = OwnedThreads::default();
         threads.spawn("reader-assemble".to_owned(), move || assemble.run())?;
-        let (wait_time, finished, position) = (Duration::ZERO, false, *start);
         Ok(Self {
-            schema,
-            position,
-            progress,
-            wait_time,
+            state: ReaderState::new(schema, *start),
             skip_clock,
-            finished,
             history,
             skip_report,
             batches,
@@ -120,9 +108,6 @@ impl CriteoTextReader {
 
     /// Opens `files` from their beginning with a mapping that learns nothing: for evaluation and
     /// prediction.
-    ///
-    /// # Errors
-    /// As [`CriteoTextReader::open`].
     pub fn open_frozen(files: &[DataFile], ids: IdMapper, options: &TextOptions) -> Result<Self> {
         Self::open(files, ids.frozen(), options, &Position::default())
     }
@@ -135,9 +120,7 @@ impl CriteoTextReader {
     pub fn mapper_at(&self, position: &Position) -> Result<IdMapper> {
         lock(&self.history).mapper_at(position).ok_or_else(|| {
             let Position { epoch, sample, .. } = position;
-            let message =
-                format!("the id state at sample {sample} of epoch {epoch} is not known any more");
-            ReaderError::Invalid { message }
+            invalid!("the id state at sample {sample} of epoch {epoch} is not known any more")
         })
     }
 
@@ -151,34 +134,23 @@ fn check(ids: &IdMapper, options: &TextOptions) -> Result<()> {
     ids.check_text()?;
     let (expected, found) = (options.blocks.schema.num_sparse, ids.rows().len());
     if expected != found {
-        let message = format!("the schema has {expected} categories, the id policy {found} tables");
-        return Err(ReaderError::Invalid { message });
+        refuse!("the schema has {expected} categories, the id policy {found} tables");
     }
     if options.batch_size == 0 {
-        return Err(ReaderError::Invalid {
-            message: "batch_size: expected at least 1, found 0".to_owned(),
-        });
+        refuse!("batch_size: expected at least 1, found 0");
     }
     Ok(())
 }
 
 impl Reader for CriteoTextReader {
     fn next(&mut self, batch: &mut Batch) -> Result<bool> {
-        if self.finished {
-            return Ok(false);
-        }
-        let begin = Instant::now();
-        let message = self.batches.recv();
-        self.wait_time += begin.elapsed();
-        let message = message.unwrap_or(Err(ReaderError::Stopped { thread: "assembling" }));
-        self.finished = !matches!(message, Ok(Some(_)));
-        let Some(mut delivery) = message? else {
+        let Some(mut delivery) = self.batches.next(&mut self.state.wait_time)? else {
             return Ok(false);
         };
         std::mem::swap(batch, &mut delivery.batch);
         self.used.give(delivery.batch);
         lock(&self.history).deliver_batch();
-        (self.position, self.progress) = (batch.position, delivery.progress);
+        (self.state.position, self.state.progress) = (batch.position, delivery.progress);
         Ok(true)
     }
 
@@ -188,20 +160,8 @@ impl Reader for CriteoTextReader {
         lock(&self.skip_report).clone()
     }
 
-    fn schema(&self) -> Schema {
-        self.schema
-    }
-
-    fn position(&self) -> Position {
-        self.position
-    }
-
-    fn progress(&self) -> Progress {
-        self.progress
-    }
-
-    fn wait_time(&self) -> Duration {
-        self.wait_time
+    fn state(&self) -> &ReaderState {
+        &self.state
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{CountedFile, Dictionary, DictionaryColumn, DictionaryRule, MAX_DICTIONARY_ROWS};
 use crate::disk::DiskOptions;
-use crate::error::{ReaderError, Result};
+use crate::error::{Result, refuse};
 use crate::formats::Source;
 use crate::samples::Samples;
 
@@ -19,8 +19,7 @@ impl Dictionary {
         rule: DictionaryRule,
         mut files: Vec<CountedFile>,
     ) -> Result<Self> {
-        let end = source.num_samples().unwrap_or(u64::MAX);
-        let mut stream = source.read(Box::new(std::iter::once(0..end)), &DiskOptions::default())?;
+        let mut stream = source.read_all(&DiskOptions::default())?;
         let mut counts = vec![HashMap::<u64, u64>::new(); source.schema().sparse.len()];
         let (mut samples, mut rows) = (Samples::default(), 0);
         while stream.next(&mut samples)? {
@@ -47,9 +46,7 @@ fn column(counts: HashMap<u64, u64>, rule: DictionaryRule) -> Result<DictionaryC
     let frequent = sights.partition_point(|&(_, count)| count >= rule.min_count.max(1)) as u64;
     let kept = frequent.min(rule.max_rows.map_or(u64::MAX, |rows| rows.saturating_sub(1)));
     if kept >= MAX_DICTIONARY_ROWS {
-        let message =
-            format!("a dictionary has room for {MAX_DICTIONARY_ROWS} rows, found {kept} ids");
-        return Err(ReaderError::Invalid { message });
+        refuse!("a dictionary has room for {MAX_DICTIONARY_ROWS} rows, found {kept} ids");
     }
     let (own, shared) = sights.split_at(kept as usize);
     let (ids, counts) = own.iter().copied().unzip();

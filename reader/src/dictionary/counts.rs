@@ -14,7 +14,6 @@ use crate::hashing::MISSING_ID;
 
 /// Slots of an empty table; a power of two.
 const LEAST_SLOTS: usize = 1 << 10;
-/// Bytes of a slot.
 const SLOT_BYTES: u64 = 8;
 
 /// The counts of all columns, in as much memory as is allowed.

@@ -17,10 +17,8 @@ pub const DICTIONARY_FILE: &str = "dictionary.hld";
 const MAGIC: &[u8; 8] = b"HLDICT01";
 /// The version that is written. Version 1 had neither settings nor identities of files.
 const FORMAT_VERSION: u32 = 2;
-/// A header longer than this is no header.
 const MOST_HEADER_BYTES: u64 = 64 << 20;
 
-/// The part of the file that a person can read.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
@@ -30,7 +28,6 @@ struct Header {
     /// 16 hexadecimal digits.
     fingerprint: String,
     files: Vec<CountedFile>,
-    /// What decided the ids besides files and rule.
     #[serde(default)]
     settings: Value,
     columns: Vec<ColumnHeader>,
@@ -40,7 +37,6 @@ struct Header {
 #[serde(deny_unknown_fields)]
 struct ColumnHeader {
     name: String,
-    /// Rows of the table, the shared one included.
     rows: u64,
     distinct: u64,
     shared_count: u64,
@@ -48,17 +44,11 @@ struct ColumnHeader {
 
 impl Dictionary {
     /// Writes the dictionary, under a temporary name until it is whole.
-    ///
-    /// # Errors
-    /// [`ReaderError::Write`].
     pub fn save(&self, path: &Path) -> Result<()> {
         let header = serde_json::to_vec(&self.header())
             .expect("a struct of plain fields always becomes JSON");
         write_file(path, |file| {
-            let mut output = Hashed {
-                inner: BufWriter::with_capacity(1 << 20, file),
-                hasher: Xxh3Default::new(),
-            };
+            let mut output = Hashed::over(BufWriter::with_capacity(1 << 20, file));
             output.write(MAGIC)?;
             output.write(&(header.len() as u64).to_le_bytes())?;
             output.write(&header)?;
@@ -66,9 +56,7 @@ impl Dictionary {
                 let words = column.ids.iter().chain(&column.counts);
                 words.into_iter().try_for_each(|word| output.write(&word.to_le_bytes()))?;
             }
-            let checksum = output.hasher.digest();
-            output.inner.write_all(&checksum.to_le_bytes())?;
-            output.inner.flush()
+            output.finish()
         })
     }
 
@@ -103,9 +91,6 @@ impl Dictionary {
     }
 
     /// As [`Dictionary::load`], with the bytes that were read.
-    ///
-    /// # Errors
-    /// As [`Dictionary::load`].
     pub fn load_with_bytes(path: &Path) -> Result<(Self, Vec<u8>)> {
         let path = &file_of(path);
         let failed = |source| ReaderError::Open { file: path.clone(), source };
@@ -125,7 +110,7 @@ impl Dictionary {
             io::ErrorKind::UnexpectedEof => bad("damaged dictionary: it ends too early".to_owned()),
             _ => bad(format!("cannot read: {error}")),
         };
-        let mut input = Hashed { inner: input, hasher: Xxh3Default::new() };
+        let mut input = Hashed::over(input);
         let magic: [u8; 8] = input.read().map_err(short)?;
         if magic != *MAGIC {
             return Err(bad(format!(
@@ -213,16 +198,26 @@ fn check_ids(columns: &[DictionaryColumn]) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Hashes what passes through.
-struct Hashed<T> {
+pub(super) struct Hashed<T> {
     inner: T,
     hasher: Xxh3Default,
 }
 
+impl<T> Hashed<T> {
+    pub fn over(inner: T) -> Self {
+        Self { inner, hasher: Xxh3Default::new() }
+    }
+}
+
 impl<T: Write> Hashed<T> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hasher.update(bytes);
         self.inner.write_all(bytes)
+    }
+
+    pub fn finish(mut self) -> io::Result<()> {
+        self.inner.write_all(&self.hasher.digest().to_le_bytes())?;
+        self.inner.flush()
     }
 }
 

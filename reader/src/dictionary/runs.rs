@@ -8,7 +8,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -16,21 +16,20 @@ use headlong_device::files::OutputFile;
 use headlong_device::pool::Pool;
 use xxhash_rust::xxh3::Xxh3Default;
 
+use super::format::Hashed;
 use super::{DictionaryColumn, DictionaryRule, MAX_DICTIONARY_ROWS};
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, invalid};
 use crate::output::write_file;
 
 const MAGIC: &[u8; 8] = b"HLCOUNT1";
 pub(crate) const ENTRY_BYTES: u64 = 16;
 /// The most runs merged at once: each needs an open file and a buffer.
 pub(crate) const MAX_MERGED_RUNS: usize = 64;
-/// Bytes read of a run at a time.
 const READ_BYTES: usize = 64 << 10;
 /// Bytes that an id kept in a dictionary needs: id and count, and at most four slots of its lookup
 /// table, as that is at least a quarter full.
 const KEPT_BYTES: u64 = 16 + 4 * 8;
 
-/// An id and how often it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// A 32-bit id, or `MISSING_ID`.
@@ -43,7 +42,6 @@ fn by_rank(a: &Entry, b: &Entry) -> Ordering {
     b.count.cmp(&a.count).then(a.id.cmp(&b.id))
 }
 
-/// A run that has been checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     path: PathBuf,
@@ -88,7 +86,6 @@ impl Run {
         Ok(Self { path: path.to_owned(), entries: entries.to_vec() })
     }
 
-    /// The entries of a column, in order.
     fn read_column(&self, column: usize) -> Result<RunReader> {
         let before: u64 = self.entries[..column].iter().sum();
         let open = || {
@@ -164,22 +161,15 @@ impl Merge {
 
 /// Writes a run, column by column, under a temporary name until it is whole.
 struct RunWriter<'a> {
-    output: BufWriter<&'a mut OutputFile>,
-    hasher: Xxh3Default,
+    output: Hashed<BufWriter<&'a mut OutputFile>>,
     entries: Vec<u64>,
 }
 
 impl<'a> RunWriter<'a> {
     fn new(file: &'a mut OutputFile) -> io::Result<Self> {
-        let output = BufWriter::with_capacity(1 << 20, file);
-        let mut writer = Self { output, hasher: Xxh3Default::new(), entries: Vec::new() };
-        writer.write(MAGIC)?;
-        Ok(writer)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.hasher.update(bytes);
-        self.output.write_all(bytes)
+        let mut output = Hashed::over(BufWriter::with_capacity(1 << 20, file));
+        output.write(MAGIC)?;
+        Ok(Self { output, entries: Vec::new() })
     }
 
     fn begin_column(&mut self) {
@@ -193,24 +183,18 @@ impl<'a> RunWriter<'a> {
         if let Some(last) = self.entries.last_mut() {
             *last += 1;
         }
-        self.write(&bytes)
+        self.output.write(&bytes)
     }
 
     fn finish(mut self) -> io::Result<()> {
-        let entries = std::mem::take(&mut self.entries);
-        for &count in entries.iter().chain([&(entries.len() as u64)]) {
-            self.write(&count.to_le_bytes())?;
+        for count in self.entries.iter().chain([&(self.entries.len() as u64)]) {
+            self.output.write(&count.to_le_bytes())?;
         }
-        let checksum = self.hasher.digest();
-        self.output.write_all(&checksum.to_le_bytes())?;
-        self.output.flush()
+        self.output.finish()
     }
 }
 
 /// Writes drained counts as a run.
-///
-/// # Errors
-/// [`ReaderError::Write`].
 pub(crate) fn write_run(path: &Path, columns: &[Vec<Entry>]) -> Result<()> {
     write_file(path, |file| {
         let mut writer = RunWriter::new(file)?;
@@ -223,9 +207,6 @@ pub(crate) fn write_run(path: &Path, columns: &[Vec<Entry>]) -> Result<()> {
 }
 
 /// Merges runs into one.
-///
-/// # Errors
-/// As [`Run::open`] and [`write_run`].
 pub(crate) fn merge_into_run(runs: &[Run], num_columns: usize, path: &Path) -> Result<Run> {
     // An error of reading is carried past the writer, which knows errors of writing only.
     let mut failure = None;
@@ -252,7 +233,6 @@ pub(crate) fn merge_into_run(runs: &[Run], num_columns: usize, path: &Path) -> R
     }
 }
 
-/// What one column's merge found.
 #[derive(Default)]
 struct Ranked {
     kept: Vec<Entry>,
@@ -264,10 +244,6 @@ struct Ranked {
 
 /// Merges runs into the columns of a dictionary, in at most `memory_bytes`, buffers of
 /// [`MAX_MERGED_RUNS`] files a thread apart.
-///
-/// # Errors
-/// [`ReaderError::Invalid`] naming the largest column and the options that help, if the ids to keep
-/// do not fit; else as [`Run::open`].
 pub(crate) fn merge_into_columns(
     runs: &[Run],
     num_columns: usize,
@@ -336,12 +312,11 @@ fn check_memory(ranked: &[Ranked], memory_bytes: u64) -> Result<()> {
             if needed > memory_bytes || column.kept.len() as u64 != column.wanted =>
         {
             let (index, wanted) = (index + 1, column.wanted);
-            let message = format!(
+            Err(invalid!(
                 "the dictionary needs {needed} bytes, expected at most {memory_bytes}: column \
                  C{index} alone keeps {wanted} ids; raise min_count, limit the rows of a table \
                  with max_rows, or allow more memory"
-            );
-            Err(ReaderError::Invalid { message })
+            ))
         }
         _ => Ok(()),
     }

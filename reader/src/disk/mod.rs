@@ -28,7 +28,7 @@ use std::time::Duration;
 
 pub use buffer::{ALIGNMENT, AlignedBuffer};
 
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, invalid};
 use crate::io::{open_regular, open_regular_with};
 use crate::prefetch::OwnedThreads;
 
@@ -58,11 +58,7 @@ impl std::str::FromStr for IoChoice {
             "auto" => Ok(IoChoice::Auto),
             "io_uring" => Ok(IoChoice::IoUring),
             "threads" => Ok(IoChoice::Threads),
-            _ => {
-                let message =
-                    format!("backend: expected auto, io_uring or threads, found \"{text}\"");
-                Err(ReaderError::Invalid { message })
-            }
+            _ => Err(invalid!("backend: expected auto, io_uring or threads, found \"{text}\"")),
         }
     }
 }
@@ -106,12 +102,12 @@ impl DiskOptions {
         if sound && self.block_bytes <= 1 << 30 {
             return Ok(());
         }
-        let message = format!(
+        Err(invalid!(
             "expected at least 1 read in flight of up to 1 GiB, a multiple of {ALIGNMENT} bytes; \
              found {} of {} bytes",
-            self.depth, self.block_bytes
-        );
-        Err(ReaderError::Invalid { message })
+            self.depth,
+            self.block_bytes
+        ))
     }
 }
 
@@ -124,7 +120,6 @@ pub struct Segment {
     pub bytes: Range<u64>,
 }
 
-/// A file that is read, and what messages call it.
 #[derive(Clone, Debug)]
 struct Opened {
     path: PathBuf,
@@ -142,23 +137,19 @@ struct Read {
     offset: u64,
     from: usize,
     to: usize,
-    /// The bytes of the buffer that were asked for.
     wanted: Range<usize>,
     buffer: AlignedBuffer,
 }
 
-/// A read that has come back.
 struct Done {
     read: Read,
     result: io::Result<usize>,
 }
 
-/// Has reads done, in any order.
 trait IoBackend: Send {
     /// Begins a read; there is room for it.
     fn begin(&mut self, read: Read) -> io::Result<()>;
 
-    /// Waits for any of those begun.
     fn wait(&mut self) -> io::Result<Done>;
 }
 
@@ -254,9 +245,6 @@ pub struct DiskFiles {
 
 impl DiskFiles {
     /// Opens `paths`, for direct reads where `direct` asks for them and the file system can.
-    ///
-    /// # Errors
-    /// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Empty`].
     pub fn open(paths: &[PathBuf], direct: bool) -> Result<Self> {
         let opened =
             paths.iter().map(|path| open_file(path, direct)).collect::<Result<Vec<_>>>()?;
@@ -348,7 +336,6 @@ fn open_file(path: &Path, direct: bool) -> Result<(Opened, bool)> {
     Ok((Opened { path: path.to_owned(), file: Arc::new(file), bytes }, is_direct))
 }
 
-/// Segments cut into aligned reads.
 struct Pieces {
     segments: Box<dyn Iterator<Item = Segment> + Send>,
     block_bytes: u64,
@@ -526,7 +513,6 @@ impl Pump {
         Ok(())
     }
 
-    /// Has somebody written to them meanwhile?
     fn check_sizes(&self) -> Result<()> {
         for (index, Opened { file, bytes, .. }) in self.files.iter().enumerate() {
             let metadata = file.metadata().map_err(|source| self.error(index, *bytes, source))?;

@@ -38,7 +38,6 @@ impl Threads {
     }
 }
 
-/// The next read, for whichever thread comes first.
 fn next(work: &Mutex<Receiver<Read>>) -> Option<Read> {
     work.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }

@@ -8,7 +8,6 @@ use io_uring::{IoUring, opcode, types};
 
 use super::{Done, IoBackend, Read};
 
-/// One ring.
 pub(super) struct Uring {
     ring: IoUring,
     /// Reads in flight, at the index that the kernel gives back; their buffers may be written until

@@ -2,7 +2,7 @@ use super::*;
 
 use crate::IdPolicy;
 use crate::formats::records::RecordLayout;
-use crate::formats::{Ranges, Sink};
+use crate::formats::{About, Ranges, Sink};
 
 /// A file of MLPerf records whose first integer is the sample's number.
 fn source(folder: &std::path::Path, count: u64) -> Arc<dyn Source> {
@@ -165,23 +165,11 @@ fn ids_that_are_no_rows_and_transforms_that_differ_are_refused() {
 }
 
 /// Samples whose number no one knows.
-struct Uncounted(Arc<dyn Source>);
+struct Uncounted(Arc<dyn Source>, About);
 
 impl Source for Uncounted {
-    fn schema(&self) -> &DataSchema {
-        self.0.schema()
-    }
-
-    fn num_samples(&self) -> Option<u64> {
-        None
-    }
-
-    fn stored_bytes(&self) -> u64 {
-        0
-    }
-
-    fn is_random(&self) -> bool {
-        false
+    fn about(&self) -> &About {
+        &self.1
     }
 
     fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>> {
@@ -194,7 +182,9 @@ impl Source for Uncounted {
 fn samples_that_nobody_has_counted_come_in_the_same_batches() {
     let folder = tempfile::tempdir().unwrap();
     let counted = source(folder.path(), 3000);
-    let uncounted: Arc<dyn Source> = Arc::new(Uncounted(Arc::clone(&counted)));
+    let mut about = counted.about().clone();
+    (about.num_samples, about.stored_bytes, about.is_random) = (None, 0, false);
+    let uncounted: Arc<dyn Source> = Arc::new(Uncounted(Arc::clone(&counted), about));
     for size in [1000, 7, 2999, 3001] {
         let expected = read(&counted, options(Order::Sequential, size), &Position::default());
         assert_eq!(

@@ -15,24 +15,24 @@ use headlong_device::files::OutputFile;
 
 use self::records::{MOST_FIELD_BYTES, Place, Records};
 use super::named::{NamedColumns, Role, push_fields};
-use super::{Ranges, SampleStream, Sink, Source, cut, front_to_back, names_of};
+use super::{About, Parts, Ranges, SampleStream, Sink, Source, cut, front_to_back};
+use super::{names_of, starts_of};
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, refuse};
 use crate::hashing::MISSING_ID;
 use crate::io::{Compression, DataFile, TextFile};
 use crate::output;
 use crate::samples::{DataSchema, DenseValues, Hotness, Samples};
 
-/// Records from one place that is remembered to the next.
 const RECORDS_PER_PLACE: u64 = 64;
 /// Most samples that come at a time.
 const SAMPLES_AT_A_TIME: u64 = 2048;
 
 /// Files of one schema, one after another.
 pub struct DelimitedSource {
+    about: About,
     columns: Arc<NamedColumns>,
-    schema: DataSchema,
     files: Arc<[OneFile]>,
     /// Samples before each file, and all of them at the end; none where only reading tells, because
     /// one is a pipe.
@@ -49,7 +49,6 @@ struct OneFile {
     found: Arc<Found>,
 }
 
-/// What a first pass over a file has found.
 #[derive(Default)]
 struct Found {
     /// Where every 64th record begins; of compressed files only the first.
@@ -59,9 +58,6 @@ struct Found {
 
 /// The names of a file's columns, and what is between its fields: a tab if one is in the header,
 /// else a comma, else a semicolon.
-///
-/// # Errors
-/// Those of opening and reading.
 pub fn header(path: &DataFile) -> Result<(Vec<String>, u8)> {
     let mut file = TextFile::look(path)?;
     let mut text = Vec::new();
@@ -93,19 +89,25 @@ impl DelimitedSource {
         let open = |path| OneFile::open(path, columns, counted);
         let files = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
         let Some(first) = files.first() else {
-            return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
+            refuse!("no data file was named");
         };
         let labelled = first.is_labelled();
         if let Some(other) = files.iter().find(|file| file.is_labelled() != labelled) {
-            let message = format!("labels: expected as in {}: {labelled}", first.path);
-            return Err(ReaderError::Format { file: other.path.name(), message });
+            return Err(ReaderError::format(
+                other.path.name(),
+                format!("labels: expected as in {}: {labelled}", first.path),
+            ));
         }
-        let mut starts = vec![0];
-        files
-            .iter()
-            .for_each(|file| starts.push(starts[starts.len() - 1] + file.found.num_records));
-        let (schema, columns) = (columns.schema(labelled), Arc::new(columns.clone()));
-        Ok(Self { columns, schema, files: files.into(), starts: counted.then(|| starts.into()) })
+        let starts = starts_of(files.iter().map(|file| file.found.num_records));
+        let about = About {
+            schema: columns.schema(labelled),
+            num_samples: counted.then(|| starts.last().copied()).flatten(),
+            stored_bytes: files.iter().map(|file| file.stored_bytes).sum(),
+            is_random: counted && files.iter().all(|file| file.is_plain),
+            names: names_of(paths),
+        };
+        let (columns, starts) = (Arc::new(columns.clone()), counted.then_some(starts));
+        Ok(Self { about, columns, files: files.into(), starts })
     }
 }
 
@@ -175,29 +177,12 @@ impl OneFile {
 }
 
 impl Source for DelimitedSource {
-    fn schema(&self) -> &DataSchema {
-        &self.schema
-    }
-
-    fn num_samples(&self) -> Option<u64> {
-        self.starts.as_ref()?.last().copied()
-    }
-
-    fn names(&self) -> String {
-        let files: Vec<_> = self.files.iter().map(|file| file.path.clone()).collect();
-        names_of(&files)
-    }
-
-    fn stored_bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.stored_bytes).sum()
-    }
-
-    fn is_random(&self) -> bool {
-        self.starts.is_some() && self.files.iter().all(|file| file.is_plain)
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn read(&self, ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
-        let pieces: Pieces = match &self.starts {
+        let pieces: Parts = match &self.starts {
             Some(starts) => Box::new(cut(ranges, Arc::clone(starts))),
             None => {
                 front_to_back(ranges)?;
@@ -206,7 +191,7 @@ impl Source for DelimitedSource {
         };
         Ok(Box::new(DelimitedStream {
             columns: Arc::clone(&self.columns),
-            schema: self.schema.clone(),
+            schema: self.about.schema.clone(),
             files: Arc::clone(&self.files),
             pieces,
             is_counted: self.starts.is_some(),
@@ -216,20 +201,16 @@ impl Source for DelimitedSource {
     }
 }
 
-/// Records of files that are wanted.
-type Pieces = Box<dyn Iterator<Item = (usize, Range<u64>)> + Send>;
-
 struct DelimitedStream {
     columns: Arc<NamedColumns>,
     schema: DataSchema,
     files: Arc<[OneFile]>,
-    pieces: Pieces,
+    pieces: Parts,
     is_counted: bool,
     now: Option<(usize, Range<u64>)>,
     open: Option<OpenFile>,
 }
 
-/// A file, and the record that comes next.
 struct OpenFile {
     index: usize,
     records: Records,
@@ -268,26 +249,29 @@ impl DelimitedStream {
             if !self.is_counted {
                 return Ok(false);
             }
-            let message = format!(
-                "it has changed while it was read: expected {} records, found {}",
-                file.found.num_records, open.next
-            );
-            return Err(ReaderError::Format { file: file.path.name(), message });
+            return Err(ReaderError::format(
+                file.path.name(),
+                format!(
+                    "it has changed while it was read: expected {} records, found {}",
+                    file.found.num_records, open.next
+                ),
+            ));
         }
         open.next += 1;
         file.check_length(&open.records).map(|()| true)
     }
 
-    /// Files are what they were when their records were found.
     fn check_sizes(&self) -> Result<()> {
         for file in self.files.iter() {
             let found = file.path.stored_bytes()?;
             if found != file.stored_bytes {
-                let message = format!(
-                    "it has changed while it was read: expected {} bytes, found {found}",
-                    file.stored_bytes
-                );
-                return Err(ReaderError::Format { file: file.path.name(), message });
+                return Err(ReaderError::format(
+                    file.path.name(),
+                    format!(
+                        "it has changed while it was read: expected {} bytes, found {found}",
+                        file.stored_bytes
+                    ),
+                ));
             }
         }
         Ok(())
@@ -357,14 +341,10 @@ pub struct DelimitedSink {
     num_samples: u64,
 }
 
-/// What is between the values of a list.
 const LIST_SEPARATOR: &str = "|";
 
 impl DelimitedSink {
     /// Creates the file and writes its header.
-    ///
-    /// # Errors
-    /// [`ReaderError::Write`].
     pub fn create(path: &Path, schema: &DataSchema) -> Result<Self> {
         let separator = if path.extension().is_some_and(|end| end == "tsv") { b'\t' } else { b',' };
         let file = output::create(path)?;
@@ -407,11 +387,13 @@ impl DelimitedSink {
         for (bags, column) in samples.sparse.iter().zip(&self.schema.sparse) {
             let ids = bags.of(index, column.hotness);
             if column.hotness == Hotness::Varying && ids == [MISSING_ID] {
-                let message = format!(
-                    "sample {}, column {}: a list of one missing id would be an empty list",
-                    self.num_samples, column.name
-                );
-                return Err(ReaderError::Format { file: self.path.clone(), message });
+                return Err(ReaderError::format(
+                    &self.path,
+                    format!(
+                        "sample {}, column {}: a list of one missing id would be an empty list",
+                        self.num_samples, column.name
+                    ),
+                ));
             }
             let texts: Vec<_> = ids
                 .iter()

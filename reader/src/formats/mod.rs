@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::disk::DiskOptions;
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, invalid, named};
 use crate::io::DataFile;
 use crate::samples::{DataSchema, Samples};
 
@@ -38,16 +38,8 @@ pub type Ranges = Box<dyn Iterator<Item = Range<u64>> + Send>;
 
 /// Data of a format, open for reading.
 pub trait Source: Send + Sync {
-    /// Its columns.
-    fn schema(&self) -> &DataSchema;
-
-    /// Samples in all files; none where only reading tells.
-    fn num_samples(&self) -> Option<u64>;
-
-    /// What messages call the data, where only reading tells whether there is a sample.
-    fn names(&self) -> String {
-        "the data".to_owned()
-    }
+    /// What is known of it before it is read.
+    fn about(&self) -> &About;
 
     /// Begins to read `ranges`.
     ///
@@ -56,14 +48,54 @@ pub trait Source: Send + Sync {
     /// else is asked for.
     fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>>;
 
-    /// Bytes of all files.
-    fn stored_bytes(&self) -> u64;
+    /// Its columns.
+    fn schema(&self) -> &DataSchema {
+        &self.about().schema
+    }
 
-    /// Whether ranges may be asked for in any order without reading what lies before them.
-    fn is_random(&self) -> bool {
-        true
+    /// Samples in all files; none where only reading tells.
+    fn num_samples(&self) -> Option<u64> {
+        self.about().num_samples
+    }
+
+    /// Begins to read all samples, from the first to the last.
+    fn read_all(&self, options: &DiskOptions) -> Result<Box<dyn SampleStream>> {
+        let end = self.num_samples().unwrap_or(u64::MAX);
+        self.read(Box::new(std::iter::once(0..end)), options)
     }
 }
+
+/// What is known of data before it is read.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Its columns.
+    pub schema: DataSchema,
+    /// Samples in all files; none where only reading tells.
+    pub num_samples: Option<u64>,
+    /// Bytes of all files.
+    pub stored_bytes: u64,
+    /// Whether ranges may be asked for in any order without reading what lies before them.
+    pub is_random: bool,
+    /// What messages call the data, where only reading tells whether there is a sample.
+    pub names: String,
+}
+
+impl About {
+    /// Of data that is read at random, in parts that begin after `starts` samples.
+    pub(crate) fn random(schema: DataSchema, starts: &[u64], stored_bytes: u64) -> Self {
+        let (num_samples, names) = (starts.last().copied(), "the data".to_owned());
+        Self { schema, num_samples, stored_bytes, is_random: true, names }
+    }
+}
+
+/// Samples before each part, and all of them at the end.
+pub(crate) fn starts_of(counts: impl Iterator<Item = u64>) -> Arc<[u64]> {
+    let mut starts = vec![0];
+    counts.for_each(|count| starts.push(starts[starts.len() - 1] + count));
+    starts.into()
+}
+
+pub(crate) type Parts = Box<dyn Iterator<Item = (usize, Range<u64>)> + Send>;
 
 /// Samples on their way. Some at a time, as many as come easily; never of two ranges at once.
 pub trait SampleStream: Send {
@@ -90,7 +122,7 @@ pub(crate) fn names_of(files: &[DataFile]) -> String {
 
 /// The error of data without a sample.
 pub(crate) fn no_samples(names: &str) -> ReaderError {
-    ReaderError::Invalid { message: format!("{names}: expected at least one sample, found none") }
+    invalid!("{names}: expected at least one sample, found none")
 }
 
 /// Refuses ranges other than everything, which is all that can be asked for where samples have not
@@ -98,11 +130,10 @@ pub(crate) fn no_samples(names: &str) -> ReaderError {
 pub(crate) fn front_to_back(mut ranges: Ranges) -> Result<()> {
     match ranges.next() {
         Some(Range { start: 0, end: u64::MAX }) => Ok(()),
-        _ => {
-            let message = "this data can only be read from front to back: convert it to read it in \
-                           another order";
-            Err(ReaderError::Invalid { message: message.to_owned() })
-        }
+        _ => Err(invalid!(
+            "this data can only be read from front to back: convert it to read it in \
+                           another order"
+        )),
     }
 }
 
@@ -135,9 +166,6 @@ pub trait Sink: Send {
     fn write(&mut self, samples: &Samples) -> Result<()>;
 
     /// Completes the files.
-    ///
-    /// # Errors
-    /// As [`Sink::write`].
     fn finish(self: Box<Self>) -> Result<Vec<PathBuf>>;
 }
 
@@ -163,52 +191,8 @@ pub enum Format {
     Criteo,
 }
 
-impl Format {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Headlong,
-        Self::Mlperf,
-        Self::Raw,
-        Self::Npy,
-        Self::Split,
-        Self::Parquet,
-        Self::Csv,
-        Self::Criteo,
-    ];
-
-    /// `headlong`, `mlperf`, `raw`, `npy`, `split`, `parquet`, `csv`, `criteo`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Format::Headlong => "headlong",
-            Format::Mlperf => "mlperf",
-            Format::Raw => "raw",
-            Format::Npy => "npy",
-            Format::Split => "split",
-            Format::Parquet => "parquet",
-            Format::Csv => "csv",
-            Format::Criteo => "criteo",
-        }
-    }
-}
-
-impl std::fmt::Display for Format {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Format {
-    type Err = ReaderError;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|format| format.name() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            ReaderError::Invalid {
-                message: format!("format: expected one of {names}, found \"{text}\""),
-            }
-        })
-    }
-}
+named!(Format, "format": Headlong "headlong", Mlperf "mlperf", Raw "raw", Npy "npy",
+    Split "split", Parquet "parquet", Csv "csv", Criteo "criteo");
 
 #[cfg(test)]
 pub(crate) mod testing {

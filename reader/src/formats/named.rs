@@ -216,9 +216,6 @@ fn fault(expected: &'static str, found: &[u8]) -> Fault {
 }
 
 /// A field of text as a label.
-///
-/// # Errors
-/// What was expected.
 pub fn label(field: &[u8]) -> std::result::Result<f32, Fault> {
     match field {
         b"0" | b"0.0" => Ok(0.0),
@@ -237,9 +234,6 @@ fn truth(field: &[u8]) -> Option<f32> {
 }
 
 /// A field of text as a number; an empty one is missing.
-///
-/// # Errors
-/// What was expected.
 pub fn push_dense(
     field: &[u8],
     reading: DenseReading,
@@ -279,9 +273,6 @@ pub fn push_dense(
 
 /// A field of text as the ids of a sample; an empty one is a missing value, or an empty list. An
 /// empty value of a list is a missing one.
-///
-/// # Errors
-/// What was expected.
 pub fn push_ids(
     field: &[u8],
     hotness: Hotness,

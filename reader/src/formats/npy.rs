@@ -17,25 +17,20 @@ use super::records::{
     Element, Field, FieldFile, MOST_RECORD_BYTES, RecordSink, RecordSource, Shard, Target,
 };
 use super::{Samples, Sink};
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, refuse};
 use crate::io::open_regular;
 use crate::output;
 use crate::samples::{DataSchema, DenseKind, Hotness, MOST_COLUMNS};
 use crate::transform::DenseTransform;
 
-/// Bytes of the headers we write, shape padded with spaces.
 const HEADER_BYTES: usize = 128;
-/// The longest header that is read.
 const MOST_HEADER_BYTES: u64 = 64 << 10;
 
-/// What numpy's header says of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Array {
     element: Element,
-    /// Rows and what is in one.
     rows: u64,
     width: u64,
-    /// Bytes of a row, and of all.
     row_bytes: u64,
     data_bytes: u64,
     /// Bytes before the data.
@@ -56,7 +51,7 @@ pub fn open(paths: &[PathBuf], transform: DenseTransform) -> Result<RecordSource
     let mut opened =
         stems.iter().map(|stem| open_shard(stem, transform)).collect::<Result<Vec<_>>>()?;
     let Some(schema) = opened.first().map(|(schema, _)| schema.clone()) else {
-        return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
+        refuse!("no data file was named");
     };
     for ((other, _), stem) in opened.iter().zip(&stems) {
         schema.check_like(other, &stem.display().to_string())?;
@@ -97,10 +92,10 @@ fn open_shard(stem: &Path, transform: DenseTransform) -> Result<(DataSchema, Sha
     // Counted before columns are named.
     let columns_of = |file: &FieldFile| match file.fields[0].count {
         count if count <= MOST_COLUMNS => Ok(count),
-        count => {
-            let message = format!("expected at most {MOST_COLUMNS} columns, found {count}");
-            Err(ReaderError::Format { file: file.path.clone(), message })
-        }
+        count => Err(ReaderError::format(
+            &file.path,
+            format!("expected at most {MOST_COLUMNS} columns, found {count}"),
+        )),
     };
     let mut num_dense = 0;
     if dense.exists() {
@@ -236,24 +231,9 @@ fn parse_header(text: &str) -> Result<(Element, Vec<u64>), String> {
     let missing = |key: &str| format!("the numpy header has no '{key}': {text}");
     let descr = after("descr").ok_or_else(|| missing("descr"))?;
     let descr = descr.strip_prefix('\'').and_then(|rest| rest.split('\'').next()).unwrap_or(descr);
-    let element = match descr {
-        "|b1" => Element::Bool,
-        "|i1" => Element::I8,
-        "|u1" => Element::U8,
-        "<i2" => Element::I16,
-        "<u2" => Element::U16,
-        "<i4" => Element::I32,
-        "<u4" => Element::U32,
-        "<i8" => Element::I64,
-        "<f2" => Element::F16,
-        "<f4" => Element::F32,
-        "<f8" => Element::F64,
-        other => {
-            return Err(format!(
-                "expected little-endian numbers of 1 to 8 bytes, found \"{other}\""
-            ));
-        }
-    };
+    let element = Element::described(descr).ok_or_else(|| {
+        format!("expected little-endian numbers of 1 to 8 bytes, found \"{descr}\"")
+    })?;
     let order = after("fortran_order").ok_or_else(|| missing("fortran_order"))?;
     if !order.starts_with("False") {
         return Err("expected rows after each other, found Fortran order: save it with \
@@ -286,7 +266,6 @@ fn header(descr: &str, rows: u64, width: usize) -> Vec<u8> {
 /// one does not have.
 pub struct NpySink {
     sink: RecordSink,
-    /// Type and width of each file.
     shapes: Vec<(&'static str, usize)>,
     /// How many of the last files become members of an `npz`.
     num_members: usize,
@@ -302,10 +281,10 @@ impl NpySink {
     pub fn create(stem: &Path, schema: &DataSchema) -> Result<Self> {
         let stem = stem_of(stem);
         if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() {
-            let message =
+            refuse!(
                 "npy holds transformed numbers: say how integers become numbers (--dense-transform \
-                 \"ln(x+1)\")".to_owned();
-            return Err(ReaderError::Invalid { message });
+                 \"ln(x+1)\")"
+            );
         }
         let hotness: Vec<_> =
             schema.fixed_hotness()?.into_iter().map(|count| count as usize).collect();

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::records::{Element, Field, FieldFile, RecordSink, RecordSource, Shard, Target};
 use super::{Samples, Sink};
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, invalid, refuse};
 use crate::io::read_small_text;
 use crate::output;
 use crate::samples::{DataSchema, DenseKind, Hotness, SparseColumn};
@@ -85,26 +85,8 @@ fn first_deep_line(text: &str) -> Option<usize> {
     })
 }
 
-fn element(dtype: &str) -> Option<Element> {
-    Some(match dtype {
-        "bool" => Element::Bool,
-        "int8" => Element::I8,
-        "uint8" => Element::U8,
-        "int16" => Element::I16,
-        "int32" => Element::I32,
-        "int64" => Element::I64,
-        "float16" => Element::F16,
-        "float32" => Element::F32,
-        "float64" => Element::F64,
-        _ => return None,
-    })
-}
-
 impl FeatureSpec {
     /// Reads the one in `folder`.
-    ///
-    /// # Errors
-    /// [`ReaderError::Open`], [`ReaderError::Format`].
     pub fn load(folder: &Path) -> Result<Self> {
         let file = folder.join(SPECIFICATION);
         let bad = |message: String| ReaderError::Format { file: file.clone(), message };
@@ -168,7 +150,8 @@ impl FeatureSpec {
                 "source_spec {name}: features {features:?} are not in feature_spec"
             ));
         };
-        let element = element(&feature.dtype)
+        let element = Element::named(&feature.dtype)
+            .filter(|element| !matches!(element, Element::U16 | Element::U32))
             .ok_or_else(|| format!("{}: unknown dtype \"{}\"", features[0], feature.dtype))?;
         let [labels, dense, sparse] = self.channels();
         let column = sparse.iter().position(|name| features == &[name.as_str()]);
@@ -215,7 +198,7 @@ pub fn open(folders: &[PathBuf], transform: DenseTransform) -> Result<RecordSour
     let opened =
         folders.iter().map(|folder| open_folder(folder, transform)).collect::<Result<Vec<_>>>()?;
     let Some((schema, _)) = opened.first().cloned() else {
-        return Err(ReaderError::Invalid { message: "no data folder was named".to_owned() });
+        refuse!("no data folder was named");
     };
     for ((other, _), folder) in opened.iter().zip(folders) {
         schema.check_like(other, &folder.display().to_string())?;
@@ -227,10 +210,12 @@ fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, 
     let root =
         folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !has_specification(folder) {
-        let message = format!(
-            "a folder of data is described by the {SPECIFICATION} next to it, and there is none"
-        );
-        return Err(ReaderError::Format { file: folder.to_owned(), message });
+        return Err(ReaderError::format(
+            &folder,
+            format!(
+                "a folder of data is described by the {SPECIFICATION} next to it, and there is none"
+            ),
+        ));
     }
     let spec = FeatureSpec::load(root)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -266,8 +251,7 @@ impl SplitSink {
     /// # Errors
     /// [`ReaderError::Write`]; [`ReaderError::Invalid`] for columns that the format cannot hold.
     pub fn create(folder: &Path, schema: &DataSchema, rows: &[u64]) -> Result<Self> {
-        let refuse =
-            |message: &str| Err(ReaderError::Invalid { message: format!("split: {message}") });
+        let refuse = |message: &str| Err(invalid!("split: {message}"));
         if schema.dense_kind == DenseKind::Integers && !schema.dense.is_empty() {
             return refuse(
                 "it holds transformed numbers: say how integers become numbers (--dense-transform \
@@ -347,7 +331,6 @@ impl SplitSink {
     }
 }
 
-/// The smallest type whose maximum is beyond the cardinality.
 fn smallest(rows: u64) -> Element {
     [(Element::I8, i8::MAX as u64), (Element::I16, i16::MAX as u64)]
         .into_iter()
@@ -375,9 +358,8 @@ impl Sink for SplitSink {
         // Read while it is locked: another folder may be added by another process.
         let mut file = output::create_in_turn(&path)?;
         let spec = spec.joined_with(root, &name)?;
-        let text = serde_norway::to_string(&spec).map_err(|error| ReaderError::Invalid {
-            message: format!("{}: {error}", path.display()),
-        })?;
+        let text = serde_norway::to_string(&spec)
+            .map_err(|error| invalid!("{}: {error}", path.display()))?;
         file.write_all(text.as_bytes()).map_err(output::write_error(&path))?;
         output::commit(file)?;
         paths.push(path);

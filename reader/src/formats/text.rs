@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use headlong_device::files::OutputFile;
 
-use super::{Ranges, SampleStream, Sink, Source, front_to_back, names_of};
+use super::{About, Ranges, SampleStream, Sink, Source, front_to_back, names_of};
 use crate::Position;
 use crate::criteo::blocks::{BlockOptions, BlockStream, Event};
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, invalid};
 use crate::hashing::MISSING_ID;
 use crate::io::DataFile;
 use crate::output;
@@ -20,54 +20,35 @@ use crate::schema::{Column, Schema};
 pub struct TextSource {
     files: Vec<DataFile>,
     options: BlockOptions,
-    schema: DataSchema,
-    stored_bytes: u64,
+    about: About,
 }
 
 impl TextSource {
     /// Opens `files` of `options.schema`.
-    ///
-    /// # Errors
-    /// Those of opening.
     pub fn open(files: &[DataFile], options: &BlockOptions) -> Result<Self> {
         let Schema { labelled, num_dense, num_sparse } = options.schema;
         let hotness = vec![Hotness::Fixed(1); num_sparse];
-        let sizes = files.iter().map(DataFile::stored_bytes);
-        Ok(Self {
-            files: files.to_vec(),
-            options: options.clone(),
+        let about = About {
             schema: DataSchema::numbered(labelled, num_dense, DenseKind::Integers, &hotness),
-            stored_bytes: sizes.sum::<Result<u64>>()?,
-        })
+            num_samples: None,
+            stored_bytes: files.iter().map(DataFile::stored_bytes).sum::<Result<u64>>()?,
+            is_random: false,
+            names: names_of(files),
+        };
+        Ok(Self { files: files.to_vec(), options: options.clone(), about })
     }
 }
 
 impl Source for TextSource {
-    fn schema(&self) -> &DataSchema {
-        &self.schema
-    }
-
-    fn num_samples(&self) -> Option<u64> {
-        None
-    }
-
-    fn names(&self) -> String {
-        names_of(&self.files)
-    }
-
-    fn stored_bytes(&self) -> u64 {
-        self.stored_bytes
-    }
-
-    fn is_random(&self) -> bool {
-        false
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn read(&self, ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
         front_to_back(ranges)?;
         let stream =
             BlockStream::open(self.files.clone(), &self.options, &Position::default(), Some(1))?;
-        Ok(Box::new(TextStream { stream, schema: self.schema.clone() }))
+        Ok(Box::new(TextStream { stream, schema: self.about.schema.clone() }))
     }
 }
 
@@ -130,8 +111,7 @@ impl TextSink {
     /// # Errors
     /// [`ReaderError::Write`]; [`ReaderError::Invalid`] for columns that text cannot hold.
     pub fn create(path: &Path, schema: &DataSchema) -> Result<Self> {
-        let refuse =
-            |message: &str| Err(ReaderError::Invalid { message: format!("criteo: {message}") });
+        let refuse = |message: &str| Err(invalid!("criteo: {message}"));
         if schema.dense_kind != DenseKind::Integers && !schema.dense.is_empty() {
             return refuse(
                 "it holds the integers themselves, these numbers are transformed already",
@@ -145,7 +125,7 @@ impl TextSink {
             num_dense: schema.dense.len(),
             num_sparse: schema.sparse.len(),
         };
-        columns.check().map_err(ReaderError::invalid)?;
+        columns.check()?;
         let file = output::create(path)?;
         let (path, schema) = (path.to_owned(), schema.clone());
         Ok(Self { path, file, schema, columns, text: String::new(), num_samples: 0 })
@@ -175,12 +155,14 @@ impl TextSink {
             let id = bags.ids[index];
             if id != MISSING_ID && id > u64::from(u32::MAX) {
                 let column = Column::Sparse(column as u16);
-                let message = format!(
-                    "sample {}, {column}: expected an id of 32 bits, found {id}: --rows makes rows \
+                return Err(ReaderError::format(
+                    &self.path,
+                    format!(
+                        "sample {}, {column}: expected an id of 32 bits, found {id}: --rows makes rows \
                      of ids, id mod rows",
-                    self.num_samples
-                );
-                return Err(ReaderError::Format { file: self.path.clone(), message });
+                        self.num_samples
+                    ),
+                ));
             }
             field(&mut first, (id != MISSING_ID).then_some(format_args!("{id:08x}")));
         }

@@ -9,11 +9,9 @@ use crate::criteo::RawBlock;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::schema::Schema;
 
-/// What is known of all columns.
 #[derive(Debug)]
 pub(crate) struct ColumnStatistics {
     schema: Schema,
-    /// Rows seen.
     pub rows: u64,
     /// Rows with label 1.
     pub clicks: u64,
@@ -21,7 +19,6 @@ pub(crate) struct ColumnStatistics {
     sparse: Vec<Mutex<SparseStatistics>>,
 }
 
-/// What is known of an integer column.
 #[derive(Clone, Debug)]
 pub(crate) struct DenseStatistics {
     pub missing: u64,
@@ -33,7 +30,6 @@ pub(crate) struct DenseStatistics {
     pub values: DistinctCounter,
 }
 
-/// What is known of a categorical column.
 #[derive(Clone, Debug)]
 pub(crate) struct SparseStatistics {
     pub missing: u64,
@@ -62,7 +58,6 @@ impl ColumnStatistics {
         }
     }
 
-    /// Adds the samples of a block.
     pub fn add(&mut self, block: &RawBlock, pool: &Pool) {
         self.rows += block.num_samples as u64;
         self.clicks += block.labels.iter().map(|&label| u64::from(label)).sum::<u64>();
@@ -77,12 +72,10 @@ impl ColumnStatistics {
         });
     }
 
-    /// The integer columns, in order.
     pub fn dense(&self) -> impl Iterator<Item = MutexGuard<'_, DenseStatistics>> {
         self.dense.iter().map(lock)
     }
 
-    /// The categorical columns, in order.
     pub fn sparse(&self) -> impl Iterator<Item = MutexGuard<'_, SparseStatistics>> {
         self.sparse.iter().map(lock)
     }

@@ -1,42 +1,52 @@
 //! How many distinct values a column has: counted exactly up to a limit, estimated beyond.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
 use crate::hashing::fmix64;
 
 /// Registers of the estimate: 2¹⁴, for a standard error of 1.04 / 2⁷ = 0.8 %.
 const REGISTER_BITS: u32 = 14;
-/// Slots of an empty table.
-const LEAST_SLOTS: usize = 1 << 10;
 
-/// Values of a column and how often each was seen.
 #[derive(Clone, Debug)]
 pub(crate) struct DistinctCounter {
-    /// `(value, count)`, a count of 0 for an empty slot; a power of two of them, at most three
-    /// quarters full.
-    slots: Vec<(u64, u64)>,
-    used: usize,
+    counts: HashMap<u64, u64, BuildHasherDefault<Mixed>>,
     limit: usize,
     /// Takes over when there are more values than `limit`.
     estimate: Option<Estimate>,
 }
 
+/// [`fmix64`] of the value.
+#[derive(Clone, Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn write_u64(&mut self, value: u64) {
+        self.0 = fmix64(value);
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("values are words of 64 bits")
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 impl DistinctCounter {
     pub fn new(limit: usize) -> Self {
-        Self { slots: vec![(0, 0); LEAST_SLOTS], used: 0, limit, estimate: None }
+        Self { counts: HashMap::default(), limit, estimate: None }
     }
 
     pub fn see(&mut self, value: u64) {
         if let Some(estimate) = &mut self.estimate {
             estimate.see(value);
         }
-        let slot = self.slot_of(value);
-        if self.slots[slot].1 > 0 {
-            self.slots[slot].1 += 1;
-        } else if self.used < self.limit {
-            self.slots[slot] = (value, 1);
-            self.used += 1;
-            if self.used * 4 >= self.slots.len() * 3 {
-                self.grow();
-            }
+        if let Some(count) = self.counts.get_mut(&value) {
+            *count += 1;
+        } else if self.counts.len() < self.limit {
+            self.counts.insert(value, 1);
         } else if self.estimate.is_none() {
             let mut estimate = Estimate::default();
             self.counts().for_each(|(known, _)| estimate.see(known));
@@ -45,11 +55,10 @@ impl DistinctCounter {
         }
     }
 
-    /// Distinct values, and whether that is exact.
     pub fn distinct(&self) -> (u64, bool) {
         self.estimate
             .as_ref()
-            .map_or((self.used as u64, true), |estimate| (estimate.distinct(), false))
+            .map_or((self.counts.len() as u64, true), |estimate| (estimate.distinct(), false))
     }
 
     /// The most frequent value, the smallest of those that are equally frequent. If values have
@@ -61,33 +70,13 @@ impl DistinctCounter {
     /// The values with their counts, in no order; all of them if [`DistinctCounter::distinct`] is
     /// exact.
     pub fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.slots.iter().copied().filter(|slot| slot.1 > 0)
-    }
-
-    fn slot_of(&self, value: u64) -> usize {
-        let mask = self.slots.len() - 1;
-        let mut slot = fmix64(value) as usize & mask;
-        while self.slots[slot].1 > 0 && self.slots[slot].0 != value {
-            slot = (slot + 1) & mask;
-        }
-        slot
-    }
-
-    fn grow(&mut self) {
-        let twice = vec![(0, 0); 2 * self.slots.len()];
-        for entry in std::mem::replace(&mut self.slots, twice) {
-            if entry.1 > 0 {
-                let slot = self.slot_of(entry.0);
-                self.slots[slot] = entry;
-            }
-        }
+        self.counts.iter().map(|(&value, &count)| (value, count))
     }
 }
 
 /// HyperLogLog (Flajolet et al., "HyperLogLog: the analysis of a near-optimal cardinality
-/// estimation algorithm",
-/// 2007) over 64-bit hashes, so without the correction for large numbers; small ones are counted
-///       exactly before.
+/// estimation algorithm", 2007) over 64-bit hashes, so without the correction for large numbers;
+/// small ones are counted exactly before.
 #[derive(Clone, Debug)]
 struct Estimate {
     registers: Vec<u8>,

@@ -165,10 +165,8 @@ fn share(count: u64, rows: u64) -> f64 {
     count as f64 / rows.max(1) as f64
 }
 
-/// What was counted of a column of numbers.
 pub(super) struct Numbers {
     pub rows: u64,
-    /// Those that range and sum are of.
     pub counted: u64,
     pub missing: u64,
     pub negative: u64,

@@ -18,9 +18,6 @@ use crate::samples::{DenseValues, IdBags, Samples};
 /// Reads all of `source`, which are `files` of `format`, once and describes it. Distinct values are
 /// counted exactly up to `exact_distinct` of a column, beyond that estimated; threads change
 /// nothing but speed.
-///
-/// # Errors
-/// Whatever is wrong with the data.
 pub fn inspect_samples(
     source: &dyn Source,
     files: &[DataFile],
@@ -46,8 +43,7 @@ pub fn inspect_samples(
     let (width, sparse) = (schema.dense.len(), schema.sparse.len());
     let columns: Vec<Mutex<Column>> = (0..width + sparse).map(column).collect();
     let (mut rows, mut clicks) = (0, 0);
-    let end = source.num_samples().unwrap_or(u64::MAX);
-    let mut stream = source.read(Box::new(std::iter::once(0..end)), &DiskOptions::default())?;
+    let mut stream = source.read_all(&DiskOptions::default())?;
     let mut samples = Samples::default();
     while stream.next(&mut samples)? {
         pool.run(columns.len(), &|index| {
@@ -76,13 +72,11 @@ pub fn inspect_samples(
     })
 }
 
-/// What is known of a column.
 struct Column {
     /// The numbers that sum and range are of, or the ids.
     counted: u64,
     missing: u64,
     negative: u64,
-    /// Ids, or the bits of numbers.
     values: DistinctCounter,
     sum: f64,
     range: Option<(f64, f64)>,

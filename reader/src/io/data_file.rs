@@ -21,13 +21,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{ReaderError, Result};
 
-/// The name of standard input on a command line.
 const STANDARD_INPUT: &str = "-";
 /// Most bytes of a pipe that are looked at.
 const MOST_SEEN_BYTES: usize = 4 << 20;
 /// How long a program may take to open a named pipe for writing.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How often that is looked at.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A file, folder or pipe by name; `-` is standard input. Clones share what was read of a pipe, and
@@ -42,7 +40,6 @@ pub struct DataFile {
 /// What reading a whole file has found, and the file's size and time then.
 type Found = ((u64, Option<SystemTime>), Arc<dyn Any + Send + Sync>);
 
-/// How far a pipe has been read.
 #[derive(Default)]
 enum Stream {
     /// Not at all; also where the name is that of a file.
@@ -50,7 +47,6 @@ enum Stream {
     Unread,
     /// It could not be opened: it is not waited for again.
     Refused,
-    /// So many bytes were looked at.
     Seen(Vec<u8>, File),
     /// It was given to somebody who reads it to its end.
     Given,
@@ -93,9 +89,6 @@ impl DataFile {
     }
 
     /// Its size in bytes, as stored; 0 of a pipe.
-    ///
-    /// # Errors
-    /// [`ReaderError::Open`].
     pub fn stored_bytes(&self) -> Result<u64> {
         let metadata =
             std::fs::metadata(self.system_path()).map_err(|source| self.open_error(source))?;
@@ -104,9 +97,6 @@ impl DataFile {
 
     /// What `find` finds by reading the whole file: read once for all clones, as long as size and
     /// time stay the same.
-    ///
-    /// # Errors
-    /// [`ReaderError::Open`], and those of `find`.
     pub(crate) fn find_once<T: Any + Send + Sync>(
         &self,
         find: impl FnOnce() -> Result<T>,
@@ -135,7 +125,6 @@ impl DataFile {
         }
     }
 
-    /// Opens it to be read from its beginning.
     pub(super) fn open(&self) -> Result<Bytes> {
         if !self.is_stream() {
             return Ok(Bytes::All { seen: Cursor::default(), file: self.open_file()? });
@@ -244,22 +233,9 @@ fn wait_for_writer(mut file: &File, patience: Duration) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The bytes of a file, from its beginning.
 pub(super) enum Bytes {
-    /// Those that were looked at, and the rest.
-    All {
-        /// What was looked at.
-        seen: Cursor<Vec<u8>>,
-        /// The rest.
-        file: File,
-    },
-    /// Those of a pipe, which keeps them.
-    Look {
-        /// The pipe.
-        of: DataFile,
-        /// How far this look is.
-        at: usize,
-    },
+    All { seen: Cursor<Vec<u8>>, file: File },
+    Look { of: DataFile, at: usize },
 }
 
 impl Bytes {

@@ -54,9 +54,6 @@ pub struct LineBlocks {
 
 impl LineBlocks {
     /// Opens `file`; blocks will have about `block_bytes` bytes, more only for a longer line.
-    ///
-    /// # Errors
-    /// As [`TextFile::open`].
     pub fn open(file: &DataFile, block_bytes: usize) -> Result<Self> {
         Ok(Self::of(TextFile::open(file)?, block_bytes))
     }
@@ -189,11 +186,13 @@ impl LineBlocks {
                 None => dropped += scratch.length as u64,
             }
             if dropped > MOST_DROPPED_BYTES {
-                let message = format!(
-                    "line {}: it is longer than {MOST_DROPPED_BYTES} bytes: expected lines of text",
-                    self.line + 1
-                );
-                return Err(ReaderError::Format { file: self.file.name().to_owned(), message });
+                return Err(ReaderError::format(
+                    self.file.name(),
+                    format!(
+                        "line {}: it is longer than {MOST_DROPPED_BYTES} bytes: expected lines of text",
+                        self.line + 1
+                    ),
+                ));
             }
             if self.ended {
                 return Ok(dropped);

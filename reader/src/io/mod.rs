@@ -19,7 +19,6 @@ pub use lines::{LineBlocks, TextBlock};
 pub use regular::read_small_text;
 pub(crate) use regular::{open_regular, open_regular_with};
 
-/// Bytes of a compressed file read at a time.
 const READ_BYTES: usize = 256 << 10;
 
 /// How a file is compressed.
@@ -66,7 +65,6 @@ impl Compression {
 
 /// A file being read as text, decompressed on the way.
 pub struct TextFile {
-    /// What messages call it.
     name: PathBuf,
     compression: Compression,
     stored_bytes: u64,
@@ -91,9 +89,6 @@ impl TextFile {
     }
 
     /// The same to look at the beginning, which a pipe keeps for its reader.
-    ///
-    /// # Errors
-    /// As [`TextFile::open`].
     pub fn look(file: &DataFile) -> Result<Self> {
         Self::of(file, file.look()?)
     }
@@ -107,11 +102,13 @@ impl TextFile {
             return Err(ReaderError::Empty { file: name });
         }
         if let Some(other) = Compression::not_read(&magic) {
-            let message = format!(
-                "it is compressed by {other}, which is not supported: decompress it, or compress \
+            return Err(ReaderError::format(
+                name,
+                format!(
+                    "it is compressed by {other}, which is not supported: decompress it, or compress \
                  it by gzip or zstd"
-            );
-            return Err(ReaderError::Format { file: name, message });
+                ),
+            ));
         }
         let compression = Compression::of(&magic);
         let stored_bytes_read = Arc::new(AtomicU64::new(0));

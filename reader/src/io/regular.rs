@@ -10,10 +10,6 @@ use super::DataFile;
 use crate::error::{ReaderError, Result};
 
 /// Opens a file that is read at random, and says its size.
-///
-/// # Errors
-/// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Empty`];
-/// [`ReaderError::NotRegular`] for a pipe or a device, which is not waited for.
 pub(crate) fn open_regular(path: &Path) -> Result<(File, u64)> {
     open_regular_with(path, 0)
 }

@@ -19,7 +19,6 @@ const FOLDER: &str = "counting";
 const STATE_FILE: &str = "state.json";
 /// Version of the record; what another one has left is counted again.
 const FORMAT_VERSION: u32 = 2;
-/// What the names of runs begin with.
 const RUN: &str = "run-";
 const MERGED: &str = "merged-";
 
@@ -30,7 +29,6 @@ pub(super) struct State {
     record: Record,
 }
 
-/// What counts depend on, and what has been counted.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
@@ -42,7 +40,6 @@ struct Record {
     next_run: u64,
 }
 
-/// A counted file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FinishedFile {
@@ -51,23 +48,19 @@ pub(super) struct FinishedFile {
     identity: Option<FileIdentity>,
     pub rows: u64,
     pub skipped: u64,
-    /// Names of its runs.
     runs: Vec<String>,
 }
 
 impl FinishedFile {
-    /// A file that is about to be counted.
     pub fn begin(path: &DataFile) -> Result<Self> {
         let identity = if path.is_stream() { None } else { FileIdentity::of(path.as_ref())? };
         Ok(Self { path: path.clone(), identity, rows: 0, skipped: 0, runs: Vec::new() })
     }
 
-    /// Its size, as stored.
     pub fn bytes(&self) -> u64 {
         self.identity.as_ref().map_or(0, |identity| identity.bytes)
     }
 
-    /// What the dictionary says of it.
     pub fn counted(&self) -> CountedFile {
         let path = self.path.to_string();
         let (bytes, identity) = (self.bytes(), self.identity.clone());
@@ -114,7 +107,6 @@ impl State {
         Ok(state)
     }
 
-    /// Files counted so far.
     pub fn finished(&self) -> &[FinishedFile] {
         &self.record.finished
     }
@@ -133,7 +125,6 @@ impl State {
         path
     }
 
-    /// Records a file whose runs are all on disk.
     pub fn finish_file(&mut self, file: FinishedFile) -> Result<()> {
         self.record.finished.push(file);
         let json = serde_json::to_vec_pretty(&self.record)
@@ -141,13 +132,11 @@ impl State {
         write_file(&self.folder.join(STATE_FILE), |file| file.write_all(&json))
     }
 
-    /// The runs of all finished files.
     pub fn run_paths(&self) -> Vec<PathBuf> {
         let names = self.record.finished.iter().flat_map(|finished| &finished.runs);
         names.map(|name| self.folder.join(name)).collect()
     }
 
-    /// A run that merges others.
     pub fn merged_run(&self, round: usize, group: usize) -> PathBuf {
         self.folder.join(format!("{MERGED}{round}-{group}"))
     }

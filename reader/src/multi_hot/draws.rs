@@ -11,18 +11,14 @@ use super::mt19937::{MARK_WORDS, Mt19937};
 use super::{Distribution, PARETO_SHAPE, invalid};
 use crate::error::Result;
 
-/// Bytes of a number.
 pub(super) const NUMBER_BYTES: u64 = 4;
-/// Bytes of a mark.
 const MARK_BYTES: u64 = MARK_WORDS as u64 * NUMBER_BYTES;
 /// What is said of rows in the cache: no row lies there.
 const NO_ROW: u32 = u32::MAX;
 
-/// One table, and what is drawn for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub rows: u64,
-    /// Numbers of a row.
     pub per_row: u64,
     pub distribution: Distribution,
 }
@@ -32,7 +28,6 @@ impl Shape {
         self.rows.saturating_mul(self.per_row)
     }
 
-    /// Bytes of all numbers.
     pub fn bytes(&self) -> u64 {
         self.numbers().saturating_mul(NUMBER_BYTES)
     }
@@ -62,13 +57,14 @@ fn to_i32(value: f64) -> i64 {
     i64::from(if fits { value as i32 } else { i32::MIN })
 }
 
-/// How the numbers of one table are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holding {
-    /// All of them.
     All,
     /// A mark every so many rows, and a cache of so many rows.
-    Marks { rows_per_mark: u64, cached_rows: u64 },
+    Marks {
+        rows_per_mark: u64,
+        cached_rows: u64,
+    },
 }
 
 /// How tables are held in `memory_bytes`: small ones whole, up to half of it; of what is left one
@@ -106,7 +102,6 @@ pub(super) fn hold(shapes: &[Shape], memory_bytes: Option<u64>) -> Vec<Holding> 
         .collect()
 }
 
-/// Bytes that the numbers of one table take.
 pub(super) fn bytes(shape: &Shape, holding: Holding) -> u64 {
     match holding {
         Holding::All => shape.bytes(),
@@ -117,7 +112,6 @@ pub(super) fn bytes(shape: &Shape, holding: Holding) -> u64 {
     }
 }
 
-/// The numbers of one table.
 #[derive(Debug)]
 pub(super) enum Draws {
     All(Vec<u32>),
@@ -146,7 +140,6 @@ impl Draws {
         }
     }
 
-    /// Writes each row and its numbers behind each other.
     pub fn fill(&self, rows: &[u64], per_row: usize, to: &mut Vec<u64>) {
         match self {
             Self::All(numbers) => {
@@ -196,7 +189,6 @@ impl Marked {
 /// Rows that were asked for last: each has one place.
 #[derive(Debug)]
 struct Cache {
-    /// Which row lies in each place.
     rows: Vec<u32>,
     numbers: Vec<u32>,
     per_row: usize,

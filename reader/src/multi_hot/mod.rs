@@ -34,20 +34,17 @@ use draws::{Draws, Shape};
 pub use mt19937::Mt19937;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Batch, Jagged, Position};
+use crate::batch::{Batch, Jagged};
 use crate::error::{ReaderError, Result};
 use crate::samples::{DataSchema, Hotness, IdBags};
-use crate::schema::Schema;
 use crate::skipped::SkipReport;
-use crate::{Progress, Reader};
+use crate::{Progress, Reader, ReaderState};
 
 pub use crate::formats::records::DCNV2_HOTNESS as MLPERF_SIZES;
 
-/// Shape of the Pareto distribution.
 const PARETO_SHAPE: f64 = 0.25;
 
 /// Most rows of a table that rows are drawn of: numpy's numbers have 32 bits.
@@ -102,9 +99,6 @@ pub struct MultiHot {
 
 impl MultiHot {
     /// Draws the bags of tables of `rows[t]` rows.
-    ///
-    /// # Errors
-    /// As the module says.
     pub fn new(rows: &[u64], spec: &MultiHotSpec) -> Result<Self> {
         if spec.sizes.len() != rows.len() || spec.sizes.contains(&0) {
             let expected =
@@ -217,7 +211,6 @@ impl MultiHot {
     }
 }
 
-/// What is drawn for each table.
 fn shapes(rows: &[u64], sizes: &[u32], distribution: Distribution) -> Vec<Shape> {
     let shape = |(&rows, &size): (&u64, &u32)| Shape {
         rows,
@@ -259,49 +252,15 @@ impl<R: Reader> Reader for MultiHotReader<R> {
         Ok(more)
     }
 
-    fn schema(&self) -> Schema {
-        self.inner.schema()
-    }
-
-    fn position(&self) -> Position {
-        self.inner.position()
+    fn state(&self) -> &ReaderState {
+        self.inner.state()
     }
 
     fn progress(&self) -> Progress {
         self.inner.progress()
     }
 
-    fn wait_time(&self) -> Duration {
-        self.inner.wait_time()
-    }
-
     fn skip_report(&self) -> SkipReport {
         self.inner.skip_report()
-    }
-}
-
-impl Reader for Box<dyn Reader> {
-    fn next(&mut self, batch: &mut Batch) -> Result<bool> {
-        (**self).next(batch)
-    }
-
-    fn schema(&self) -> Schema {
-        (**self).schema()
-    }
-
-    fn position(&self) -> Position {
-        (**self).position()
-    }
-
-    fn progress(&self) -> Progress {
-        (**self).progress()
-    }
-
-    fn wait_time(&self) -> Duration {
-        (**self).wait_time()
-    }
-
-    fn skip_report(&self) -> SkipReport {
-        (**self).skip_report()
     }
 }

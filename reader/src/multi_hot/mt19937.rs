@@ -1,10 +1,8 @@
 //! The Mersenne Twister MT19937, and the draws of numpy's `RandomState` from it.
 
-/// Words of state.
 const LEN: usize = 624;
 /// Distance between the two words that a new one is made of.
 const SHIFT: usize = 397;
-/// The same distance the other way round.
 const BEHIND: usize = LEN - SHIFT;
 /// Words that are looked at together: a few vectors.
 const PIECE: usize = 104;

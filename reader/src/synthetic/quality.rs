@@ -1,6 +1,5 @@
 //! How well the best possible model does: the truth's own scores against the labels drawn from it.
 
-/// A drawn label and the logit of its true probability.
 pub(super) type Scored = (f64, u8);
 
 /// The exact area under the ROC curve: the share of (click, no click) pairs in which the click has

@@ -3,6 +3,7 @@ use std::fs;
 use super::*;
 use crate::batch::Position;
 use crate::criteo::{BlockOptions, BlockStream, Event};
+use crate::error::ReaderError;
 
 fn options(seed: u64, gzip: bool) -> SyntheticOptions {
     SyntheticOptions {

@@ -13,9 +13,7 @@
 
 use headlong_device::rng::CounterRng;
 
-/// Integer columns of a row.
 pub(super) const NUM_DENSE: usize = 13;
-/// Categorical columns of a row.
 pub(super) const NUM_SPARSE: usize = 26;
 
 /// Distinct values of C1..C26 in the full Kaggle `train.txt` (Criteo's Display Advertising
@@ -54,7 +52,6 @@ const MISSING_TOGETHER: [(f64, &[usize]); 4] =
 
 /// Pairs of columns whose latent vectors meet in a dot product.
 const PAIRS: [(usize, usize); 2] = [(5, 22), (16, 13)];
-/// Length of a latent vector.
 const LATENT_DIM: usize = 2;
 /// The `k`-th most frequent value of a column comes up in proportion to `k` to the power of minus
 /// this.
@@ -64,7 +61,6 @@ const ZIPF_EXPONENT: f64 = 1.8;
 const EFFECT_DEVIATIONS: [f64; 2] = [0.22, 0.07];
 /// Columns of up to this many values have the larger effects.
 const FEW_VALUES: u64 = 30;
-/// Deviation over rows of the dot product of a pair.
 const PAIR_DEVIATION: f64 = 0.9;
 /// Values rarer than the one of this rank have effects and latents that shrink with the root of
 /// their rank.
@@ -72,7 +68,6 @@ const FULL_EFFECT_RANKS: f64 = 10.0;
 /// The logit of a row without any effect.
 const BIAS: f64 = -1.5;
 
-/// Philox calls of four words set aside for each row.
 const CALLS_PER_ROW: u64 = 24;
 /// Random streams: rows of the two files, and, plus the column, what the truth is made of.
 pub(super) const TRAIN_STREAM: u64 = 1;
@@ -85,7 +80,6 @@ const SCRAMBLE_STREAM: u64 = 0x300;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Row {
     pub label: u8,
-    /// The logit of the label's true probability.
     pub logit: f64,
     pub dense: [Option<i64>; NUM_DENSE],
     pub sparse: [Option<u32>; NUM_SPARSE],
@@ -284,7 +278,6 @@ pub(super) fn probability(logit: f64) -> f64 {
     1.0 / (1.0 + (-logit).exp())
 }
 
-/// The random words of one row, in order.
 struct Words {
     rng: CounterRng,
     next_call: u64,
@@ -317,7 +310,6 @@ impl Words {
         f64::from(self.next()) < chance * (1_u64 << 32) as f64
     }
 
-    /// Two independent normal numbers (Box–Muller).
     fn normals(&mut self) -> (f64, f64) {
         let scale = (1_u64 << 32) as f64;
         // (0, 1], so that the logarithm is finite.

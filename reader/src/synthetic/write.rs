@@ -10,19 +10,16 @@ use headlong_device::pool::Pool;
 
 use super::quality::Scored;
 use super::truth::{Row, Truth};
-use crate::error::{ReaderError, Result};
+use crate::error::{Result, refuse};
 use crate::output::write_file;
 
 /// Rows of one task; in compressed files also the rows of one gzip member, so part of the format.
 const BLOCK_ROWS: u64 = 8192;
-/// Blocks made between two writes, for each thread.
 const BLOCKS_PER_THREAD: usize = 2;
-/// Bytes of a row of text, roughly.
 const ROW_BYTES: usize = 256;
 /// Level of compression: the data is for one machine's own use, so speed counts.
 const GZIP_LEVEL: u32 = 3;
 
-/// One file to write.
 pub(super) struct FileTask<'a> {
     pub truth: &'a Truth,
     pub stream: u64,
@@ -34,7 +31,6 @@ pub(super) struct FileTask<'a> {
     pub keeps_scores: bool,
 }
 
-/// What was written.
 pub(super) struct Written {
     /// Rows with label 1.
     pub clicks: u64,
@@ -43,7 +39,6 @@ pub(super) struct Written {
     pub bytes: u64,
 }
 
-/// One task's rows.
 #[derive(Default)]
 struct Block {
     text: Vec<u8>,
@@ -61,9 +56,7 @@ pub(super) fn write_rows(task: &FileTask<'_>, progress: &mut dyn FnMut(u64)) -> 
     let room =
         usize::try_from(kept).ok().map(|kept| written.scored.try_reserve_exact(kept).is_ok());
     if room != Some(true) {
-        let message =
-            format!("synthetic rows: the system refuses memory for the scores of {kept} rows");
-        return Err(ReaderError::Invalid { message });
+        refuse!("synthetic rows: the system refuses memory for the scores of {kept} rows");
     }
     let mut rows = 0;
     write_file(task.file, |file| {
@@ -114,7 +107,6 @@ impl Block {
     }
 }
 
-/// Appends the row as a line of Criteo's format.
 fn push_row(text: &mut Vec<u8>, row: &Row) {
     text.push(b'0' + row.label);
     for value in row.dense {

@@ -2,7 +2,6 @@
 
 use crate::criteo::parse::MISSING_DENSE;
 
-/// Logarithms of integers below this come from a table.
 const TABLE_SIZE: usize = 4096;
 
 /// What is applied to every integer of a file; missing counts as 0.
@@ -12,7 +11,6 @@ pub enum DenseFunction {
     Identity,
     /// `ln(max(x, floor) + shift)`, computed in f64 and rounded once to f32.
     Logarithm {
-        /// Smaller integers are raised to it.
         floor: i64,
         /// Added before the logarithm; `floor + shift` is positive.
         shift: i64,

@@ -85,15 +85,14 @@ pub fn verify_samples(source: &dyn Source, progress: &mut dyn FnMut(u64)) -> Res
         sparse: sparse.collect(),
         anomalies: Vec::new(),
     };
-    let end = source.num_samples().unwrap_or(u64::MAX);
-    let mut stream = source.read(Box::new(std::iter::once(0..end)), &DiskOptions::default())?;
+    let mut stream = source.read_all(&DiskOptions::default())?;
     let mut samples = Samples::default();
     while stream.next(&mut samples)? {
         report.add(&samples);
         progress(report.samples);
     }
     if report.samples == 0 {
-        return Err(no_samples(&source.names()));
+        return Err(no_samples(&source.about().names));
     }
     report.anomalies = report.find_anomalies(schema.dense_kind);
     Ok(report)
@@ -180,7 +179,6 @@ impl IdRange {
     }
 }
 
-/// Lines for people, ended by a newline.
 impl fmt::Display for SamplesReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.click_rate() {

@@ -2,7 +2,7 @@
 
 use headlong_reader::format_reader::FormatReader;
 use headlong_reader::{
-    Batch, CriteoTextReader, IdMapper, Position, Progress, Reader, Result, Schema, SkipReport,
+    Batch, CriteoTextReader, IdMapper, Position, Progress, Reader, ReaderState, Result, SkipReport,
 };
 use std::time::Duration;
 
@@ -91,20 +91,12 @@ impl Reader for TrainingReader {
         Ok(more)
     }
 
-    fn schema(&self) -> Schema {
-        self.reader().schema()
-    }
-
-    fn position(&self) -> Position {
-        self.reader().position()
+    fn state(&self) -> &ReaderState {
+        self.reader().state()
     }
 
     fn progress(&self) -> Progress {
         self.reader().progress()
-    }
-
-    fn wait_time(&self) -> Duration {
-        self.reader().wait_time()
     }
 
     fn skip_report(&self) -> SkipReport {

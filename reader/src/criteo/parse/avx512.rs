@@ -170,7 +170,6 @@ fn convert_window(
     true
 }
 
-/// The numbers of one line.
 struct Fields {
     dense: [i32; MAX_COLUMNS_OF_A_KIND],
     sparse: [u32; MAX_COLUMNS_OF_A_KIND],
@@ -224,11 +223,9 @@ fn lane_mask(count: usize) -> u8 {
 struct Words {
     /// The eight bytes of the text that end where the field ends.
     bytes: __m512i,
-    /// The bytes that belong to the field.
     kept: u64,
     /// Lanes whose field is empty, among them those not asked for.
     empty: u8,
-    /// Whether no field is longer than eight bytes.
     fits: bool,
 }
 

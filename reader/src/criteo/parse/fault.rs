@@ -22,83 +22,46 @@ pub struct Fault {
     pub found: Excerpt,
 }
 
-/// The ways in which a line is not a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The ways in which a line is not a row; shown as what comes before the text at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the message says what each field is")]
 pub enum FaultKind {
     /// Too few or too many columns.
-    ColumnCount {
-        /// What was expected.
-        schema: Schema,
-        /// Columns found.
-        found: u32,
-    },
+    #[error("expected {} tab-separated columns, found {found} in", schema.num_columns())]
+    ColumnCount { schema: Schema, found: u32 },
     /// The label is neither 0 nor 1.
+    #[error("column label: expected 0 or 1, found")]
     Label,
     /// Not an integer.
+    #[error("column {0}: expected an integer or nothing, found")]
     NotInteger(Column),
     /// An integer that 32 bits do not hold.
+    #[error("column {0}: expected an integer from -{most} to {most}, found", most = i32::MAX)]
     IntegerRange(Column),
     /// Not hexadecimal.
+    #[error("column {0}: expected up to 8 hexadecimal digits or nothing, found")]
     NotHex(Column),
     /// More than eight hexadecimal digits.
+    #[error("column {0}: expected up to 8 hexadecimal digits, found more in")]
     HexTooLong(Column),
     /// Longer than any row.
-    LineTooLong {
-        /// The most bytes a line may have.
-        limit: usize,
-    },
+    #[error("expected a row of at most {limit} bytes, found a longer line:")]
+    LineTooLong { limit: usize },
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = &self.found;
-        match self.kind {
-            FaultKind::ColumnCount { schema, found: count } => {
-                let expected = schema.num_columns();
-                write!(
-                    formatter,
-                    "expected {expected} tab-separated columns, found {count} in {found}"
-                )?;
-                match schema.labelled {
-                    true if count as usize + 1 == expected => {
-                        write!(formatter, " (rows without a label?)")
-                    }
-                    false if count as usize == expected + 1 => {
-                        write!(formatter, " (rows with a label?)")
-                    }
-                    _ => Ok(()),
-                }
+        write!(formatter, "{} {}", self.kind, self.found)?;
+        let FaultKind::ColumnCount { schema, found } = self.kind else { return Ok(()) };
+        match (schema.labelled, schema.num_columns()) {
+            (true, expected) if found as usize + 1 == expected => {
+                write!(formatter, " (rows without a label?)")
             }
-            FaultKind::Label => write!(formatter, "column label: expected 0 or 1, found {found}"),
-            FaultKind::NotInteger(column) => {
-                write!(formatter, "column {column}: expected an integer or nothing, found {found}")
+            (false, expected) if found as usize == expected + 1 => {
+                write!(formatter, " (rows with a label?)")
             }
-            FaultKind::IntegerRange(column) => {
-                let most = i32::MAX;
-                write!(
-                    formatter,
-                    "column {column}: expected an integer from -{most} to {most}, found {found}"
-                )
-            }
-            FaultKind::NotHex(column) => {
-                write!(
-                    formatter,
-                    "column {column}: expected up to 8 hexadecimal digits or nothing, found {found}"
-                )
-            }
-            FaultKind::HexTooLong(column) => {
-                write!(
-                    formatter,
-                    "column {column}: expected up to 8 hexadecimal digits, found more in {found}"
-                )
-            }
-            FaultKind::LineTooLong { limit } => {
-                write!(
-                    formatter,
-                    "expected a row of at most {limit} bytes, found a longer line: {found}"
-                )
-            }
+            _ => Ok(()),
         }
     }
 }

@@ -14,7 +14,6 @@ use crate::samples::MOST_COLUMNS;
 /// that is not closed would read a whole file into memory.
 pub(super) const MOST_FIELD_BYTES: usize = 64 << 10;
 const MOST_RECORD_BYTES: usize = 1 << 20;
-/// Bytes read at a time.
 const READ_BYTES: usize = 256 << 10;
 
 /// Where a record begins.
@@ -31,7 +30,6 @@ impl Place {
     pub const START: Self = Self { byte: 0, line: 1 };
 }
 
-/// Cuts a file into records and their fields.
 pub(super) struct Records {
     from: TextFile,
     core: Reader,
@@ -49,9 +47,6 @@ pub(super) struct Records {
 
 impl Records {
     /// Begins at `place` of a file that has just been opened.
-    ///
-    /// # Errors
-    /// Those of skipping to it.
     pub fn new(mut from: TextFile, separator: u8, place: Place) -> Result<Self> {
         from.skip(place.byte).map_err(|error| from.name_error(error, 0, 0))?;
         let mut core = ReaderBuilder::new().delimiter(separator).build();
@@ -76,12 +71,10 @@ impl Records {
         self.place
     }
 
-    /// Fields of the record at hand.
     pub fn len(&self) -> usize {
         self.num_fields
     }
 
-    /// The fields of the record at hand.
     pub fn fields(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(&0).chain(&self.ends);
         starts.zip(&self.ends).take(self.num_fields).map(|(&start, &end)| &self.fields[start..end])
@@ -142,7 +135,6 @@ impl Records {
         }
     }
 
-    /// An error with its line.
     pub fn bad(&self, line: u64, message: impl Display) -> ReaderError {
         ReaderError::Format {
             file: self.from.name().to_owned(),

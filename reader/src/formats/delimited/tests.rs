@@ -125,7 +125,7 @@ fn samples_come_in_any_order_from_plain_files_and_from_front_to_back_from_compre
         [(vec![plain.clone(), plain.clone()], true), (vec![plain, packed], false)]
     {
         let source = DelimitedSource::open(&paths, &columns).unwrap();
-        assert_eq!((source.num_samples(), source.is_random()), (Some(10_000), is_random));
+        assert_eq!((source.num_samples(), source.about().is_random), (Some(10_000), is_random));
         assert_eq!(all(&source, ranges.clone()).unwrap().sparse[0].ids, expected);
     }
 }
@@ -222,7 +222,7 @@ fn a_pipe_gives_the_samples_of_the_file() {
         // A file before it and one behind it.
         let files = [file.clone(), pipe, file.clone()];
         let source = DelimitedSource::open(&files, &columns).unwrap();
-        assert_eq!((source.num_samples(), source.is_random()), (None, false));
+        assert_eq!((source.num_samples(), source.about().is_random), (None, false));
         let found = all(&source, std::iter::once(0..u64::MAX).collect()).unwrap();
         let thrice: Vec<u64> = expected.sparse[0].ids.repeat(3);
         assert!(found.num_samples == 15_000 && found.sparse[0].ids == thrice);

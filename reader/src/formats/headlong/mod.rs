@@ -28,7 +28,6 @@ const VERSION: u32 = 2;
 const END: &[u8; 8] = b"HLDATEND";
 /// Numbers behind the index' ends of blocks: samples, blocks, start, checksum; and the last magic.
 const TAIL_BYTES: usize = 4 * 8 + 8;
-/// Blocks begin at a multiple of this.
 const BLOCKS_FROM: u64 = 4096;
 
 /// The longest header and the longest block: bounds what a damaged file can ask for.

@@ -13,19 +13,18 @@ use super::{
     VERSION,
 };
 use crate::disk::{Block, DiskBlocks, DiskFiles, DiskOptions, Segment};
-use crate::error::{ReaderError, Result};
-use crate::formats::{Ranges, SampleStream, Source, cut};
+use crate::error::{ReaderError, Result, refuse};
+use crate::formats::{About, Ranges, SampleStream, Source, cut, starts_of};
 use crate::io::open_regular;
-use crate::samples::{DataSchema, DenseValues, Hotness, Samples};
+use crate::samples::{DenseValues, Hotness, Samples};
 
 /// Files of one schema, one after another.
 pub struct HeadlongSource {
+    about: About,
     files: Arc<[OneFile]>,
-    /// Samples before each file, and all of them at the end.
     starts: Arc<[u64]>,
 }
 
-/// What is known of a file.
 #[derive(Debug)]
 struct OneFile {
     path: PathBuf,
@@ -46,7 +45,7 @@ impl HeadlongSource {
     pub fn open(paths: &[PathBuf]) -> Result<Self> {
         let files = paths.iter().map(|path| OneFile::open(path)).collect::<Result<Vec<_>>>()?;
         let Some(first) = files.first() else {
-            return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
+            refuse!("no data file was named");
         };
         for file in &files {
             first
@@ -55,16 +54,19 @@ impl HeadlongSource {
                 .check_like(&file.header.schema, &file.path.display().to_string())?;
             if file.header.ids != first.header.ids {
                 let (expected, found) = (&first.header.ids, &file.header.ids);
-                let message = format!(
-                    "expected ids of \"{expected}\" as in {}, found \"{found}\"",
-                    first.path.display()
-                );
-                return Err(ReaderError::Format { file: file.path.clone(), message });
+                return Err(ReaderError::format(
+                    &file.path,
+                    format!(
+                        "expected ids of \"{expected}\" as in {}, found \"{found}\"",
+                        first.path.display()
+                    ),
+                ));
             }
         }
-        let mut starts = vec![0];
-        files.iter().for_each(|file| starts.push(starts[starts.len() - 1] + file.num_samples));
-        Ok(Self { files: files.into(), starts: starts.into() })
+        let starts = starts_of(files.iter().map(|file| file.num_samples));
+        let stored_bytes = files.iter().map(|file| file.bytes).sum();
+        let about = About::random(first.header.schema.clone(), &starts, stored_bytes);
+        Ok(Self { about, files: files.into(), starts })
     }
 
     /// What the first file says of itself.
@@ -211,16 +213,13 @@ fn number_array(bytes: &[u8]) -> [u64; 4] {
     std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 
-/// A part of a block that is wanted.
 #[derive(Clone, Debug)]
 struct Piece {
     file: usize,
     block: u64,
-    /// Samples of the block.
     wanted: Range<usize>,
 }
 
-/// Ranges of samples, cut at the borders of blocks.
 fn pieces(
     ranges: Vec<Range<u64>>,
     files: Arc<[OneFile]>,
@@ -238,16 +237,8 @@ fn pieces(
 }
 
 impl Source for HeadlongSource {
-    fn schema(&self) -> &DataSchema {
-        &self.header().schema
-    }
-
-    fn num_samples(&self) -> Option<u64> {
-        self.starts.last().copied()
-    }
-
-    fn stored_bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum()
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>> {
@@ -275,9 +266,7 @@ struct HeadlongStream {
     files: Arc<[OneFile]>,
     pieces: Box<dyn Iterator<Item = Piece> + Send>,
     blocks: DiskBlocks,
-    /// A block that came in several reads.
     carried: Vec<u8>,
-    /// A block of which a part is wanted.
     whole: Samples,
 }
 

@@ -7,7 +7,7 @@ use headlong_device::files::OutputFile;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::{BLOCKS_FROM, END, Header, MAGIC, MOST_BLOCK_BYTES};
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, invalid};
 use crate::formats::Sink;
 use crate::output;
 use crate::samples::{DenseValues, Hotness, Samples};
@@ -27,17 +27,11 @@ pub struct HeadlongSink {
 
 impl HeadlongSink {
     /// Creates the file and writes its header.
-    ///
-    /// # Errors
-    /// [`ReaderError::Write`].
     pub fn create(path: &Path, header: Header) -> Result<Self> {
-        let refuse = |error: ReaderError| ReaderError::Invalid {
-            message: format!("{}: {error}", path.display()),
-        };
+        let refuse = |error: ReaderError| invalid!("{}: {error}", path.display());
         header.schema.check().map_err(refuse)?;
-        let json = serde_json::to_vec(&header).map_err(|error| ReaderError::Invalid {
-            message: format!("{}: {error}", path.display()),
-        })?;
+        let json =
+            serde_json::to_vec(&header).map_err(|error| invalid!("{}: {error}", path.display()))?;
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&(json.len() as u64).to_le_bytes());
         bytes.extend_from_slice(&json);
@@ -52,7 +46,6 @@ impl HeadlongSink {
         Ok(Self { path, file, header, pending, block, at, ends, num_samples: 0 })
     }
 
-    /// Writes the pending samples as a block.
     fn write_block(&mut self) -> Result<()> {
         if let Some(fault) = self.pending.first_fault(&self.header.schema) {
             return Err(fault.in_file(&self.path, self.num_samples, &self.header.schema));
@@ -61,13 +54,15 @@ impl HeadlongSink {
         let checksum = xxh3_64(&self.block);
         self.block.extend_from_slice(&checksum.to_le_bytes());
         if self.block.len() as u64 > MOST_BLOCK_BYTES {
-            let message = format!(
-                "{} samples take {} bytes, expected at most {MOST_BLOCK_BYTES}: too many ids a \
+            return Err(ReaderError::format(
+                &self.path,
+                format!(
+                    "{} samples take {} bytes, expected at most {MOST_BLOCK_BYTES}: too many ids a \
                  sample",
-                self.pending.num_samples,
-                self.block.len()
-            );
-            return Err(ReaderError::Format { file: self.path.clone(), message });
+                    self.pending.num_samples,
+                    self.block.len()
+                ),
+            ));
         }
         self.file.write_all(&self.block).map_err(output::write_error(&self.path))?;
         self.at += self.block.len() as u64;

@@ -13,7 +13,6 @@ use crate::formats::named::{
 use crate::hashing::MISSING_ID;
 use crate::samples::{DenseValues, Hotness, IdBags, Samples};
 
-/// Skips rows of a column.
 pub(super) fn skip(reader: &mut ColumnReader, rows: usize) -> Result<usize, ParquetError> {
     match reader {
         ColumnReader::BoolColumnReader(reader) => reader.skip_records(rows),
@@ -26,7 +25,6 @@ pub(super) fn skip(reader: &mut ColumnReader, rows: usize) -> Result<usize, Parq
     }
 }
 
-/// Some rows of a column.
 pub(super) struct Column {
     values: Values,
     /// Of each value or gap: how much of it is there, and whether it begins a row (0).
@@ -287,7 +285,6 @@ impl Column {
     }
 }
 
-/// The next values of a column, with their levels.
 fn values<T: DataType>(
     reader: &mut ColumnReaderImpl<T>,
     rows: usize,
@@ -302,7 +299,6 @@ fn values<T: DataType>(
     }
 }
 
-/// What a missing number counts as.
 fn missing(reading: DenseReading) -> f32 {
     match reading {
         DenseReading::Raw(transform) => transformed(0.0, transform),

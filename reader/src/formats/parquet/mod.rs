@@ -16,7 +16,6 @@ mod write;
 pub use read::{ParquetSource, is_parquet};
 pub use write::ParquetSink;
 
-/// The key of the file's metadata that holds the schema.
 const SCHEMA_KEY: &str = "headlong.schema";
 
 #[cfg(test)]

@@ -30,7 +30,6 @@ const TRUSTED_PAGE_BYTES: u64 = 16 << 20;
 /// Most values in a page of lists, which may all belong to one sample, or in a page of
 /// delta-encoded words.
 const MOST_LIST_VALUES: u32 = 16 << 20;
-/// The longest metadata.
 const MOST_METADATA_BYTES: u64 = 256 << 20;
 /// Most headers of pages are shorter.
 const LIKELY_HEADER_BYTES: usize = 256;
@@ -206,7 +205,6 @@ impl Read for HeaderBytes {
     }
 }
 
-/// The pages of a column chunk.
 pub(super) fn of_column(
     file: &Arc<File>,
     bytes: u64,
@@ -228,7 +226,6 @@ pub(super) fn of_column(
     Ok(Box::new(CheckedPages { pages, header, column: column.column_descr_ptr(), list_values }))
 }
 
-/// Pages whose numbers of values fit their bytes.
 struct CheckedPages {
     pages: SerializedPageReader<Chunk>,
     header: Arc<LastHeader>,
@@ -294,7 +291,6 @@ impl CheckedPages {
     }
 }
 
-/// The fewest bytes of a value in a dictionary.
 fn stored_bytes(physical: Physical) -> usize {
     match physical {
         Physical::INT64 | Physical::DOUBLE => 8,

@@ -16,9 +16,9 @@ use super::contained::contained;
 use super::{SCHEMA_KEY, pages};
 use crate::convert::Described;
 use crate::disk::DiskOptions;
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, refuse};
 use crate::formats::named::{DenseReading, NamedColumns, Role};
-use crate::formats::{Ranges, SampleStream, Source, cut};
+use crate::formats::{About, Parts, Ranges, SampleStream, Source, cut, starts_of};
 use crate::io::open_regular;
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
 
@@ -30,16 +30,13 @@ const MOST_ROWS_PER_BYTE: u64 = 1 << 16;
 
 /// Files of one schema, one after another.
 pub struct ParquetSource {
+    about: About,
     columns: Arc<NamedColumns>,
-    schema: DataSchema,
     files: Arc<[OneFile]>,
-    /// File and row group of each part.
     groups: Arc<[(usize, usize)]>,
-    /// Samples before each row group, and all of them at the end.
     starts: Arc<[u64]>,
 }
 
-/// A file and its metadata.
 struct Opened {
     file: Arc<File>,
     bytes: u64,
@@ -49,7 +46,6 @@ struct Opened {
 struct OneFile {
     path: PathBuf,
     opened: Opened,
-    /// What each leaf of the file's schema is.
     roles: Vec<Role>,
     header: Vec<String>,
 }
@@ -74,7 +70,7 @@ impl ParquetSource {
     pub fn open(paths: &[PathBuf], described: &Described) -> Result<Self> {
         let opened = paths.iter().map(|path| Opened::open(path)).collect::<Result<Vec<_>>>()?;
         let Some((path, first)) = paths.first().zip(opened.first()) else {
-            return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
+            refuse!("no data file was named");
         };
         let columns = match (own_columns(path, first)?, &described.columns) {
             (Some(own), _) => own,
@@ -93,7 +89,7 @@ impl ParquetSource {
                 format!("labels: expected as in {}: {labelled}", path.display()),
             ));
         }
-        let (mut starts, mut groups) = (vec![0], Vec::new());
+        let (mut counts, mut groups) = (Vec::new(), Vec::new());
         for (index, file) in files.iter().enumerate() {
             for (group, metadata) in file.opened.metadata.row_groups().iter().enumerate() {
                 let rows = u64::try_from(metadata.num_rows()).unwrap_or(u64::MAX);
@@ -104,17 +100,14 @@ impl ParquetSource {
                     ));
                 }
                 groups.push((index, group));
-                starts.push(starts[starts.len() - 1] + rows);
+                counts.push(rows);
             }
         }
-        let (schema, columns) = (columns.schema(labelled), Arc::new(columns));
-        Ok(Self {
-            columns,
-            schema,
-            files: files.into(),
-            groups: groups.into(),
-            starts: starts.into(),
-        })
+        let starts = starts_of(counts.into_iter());
+        let stored_bytes = files.iter().map(|file| file.opened.bytes).sum();
+        let about = About::random(columns.schema(labelled), &starts, stored_bytes);
+        let (about, columns) = (About { is_random: false, ..about }, Arc::new(columns));
+        Ok(Self { about, columns, files: files.into(), groups: groups.into(), starts })
     }
 }
 
@@ -125,18 +118,15 @@ impl Opened {
         Ok(Self { file: Arc::new(file), bytes, metadata })
     }
 
-    /// The columns that values are in.
     fn leaves(&self) -> &[Arc<ColumnDescriptor>] {
         self.metadata.file_metadata().schema_descr().columns()
     }
 
-    /// Names of the columns that the leaves are in.
     fn names(&self) -> Vec<String> {
         let names = self.leaves().iter().map(|leaf| leaf.path().parts().first().cloned());
         names.map(Option::unwrap_or_default).collect()
     }
 
-    /// The values of a column in a row group.
     fn column(&self, group: usize, leaf: usize) -> std::result::Result<ColumnReader, ParquetError> {
         let rows = self.metadata.row_group(group);
         let chunk = rows
@@ -174,7 +164,6 @@ fn own_columns(path: &Path, opened: &Opened) -> Result<Option<NamedColumns>> {
     }))
 }
 
-/// The columns as their names and types say.
 fn columns_by_name(opened: &Opened, described: &Described) -> NamedColumns {
     let (header, leaves) = (opened.names(), opened.leaves());
     let dense = NamedColumns::by_convention(&header, DenseReading::Integers, &[]).dense;
@@ -286,26 +275,14 @@ fn is_nested(leaf: &ColumnDescriptor) -> bool {
 }
 
 impl Source for ParquetSource {
-    fn schema(&self) -> &DataSchema {
-        &self.schema
-    }
-
-    fn num_samples(&self) -> Option<u64> {
-        self.starts.last().copied()
-    }
-
-    fn stored_bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.opened.bytes).sum()
-    }
-
-    fn is_random(&self) -> bool {
-        false
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn read(&self, ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
         Ok(Box::new(ParquetStream {
             columns: Arc::clone(&self.columns),
-            schema: self.schema.clone(),
+            schema: self.about.schema.clone(),
             files: Arc::clone(&self.files),
             groups: Arc::clone(&self.groups),
             starts: Arc::clone(&self.starts),
@@ -322,7 +299,7 @@ struct ParquetStream {
     files: Arc<[OneFile]>,
     groups: Arc<[(usize, usize)]>,
     starts: Arc<[u64]>,
-    pieces: Box<dyn Iterator<Item = (usize, Range<u64>)> + Send>,
+    pieces: Parts,
     now: Option<(usize, Range<u64>)>,
     open: Option<OpenGroup>,
 }
@@ -330,7 +307,6 @@ struct ParquetStream {
 /// A row group, and the row of it that comes next.
 struct OpenGroup {
     part: usize,
-    /// The columns that are used, with their leaf and role.
     columns: Vec<(usize, Role, ColumnReader)>,
     next: u64,
 }

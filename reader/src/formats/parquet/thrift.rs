@@ -6,22 +6,14 @@
 
 use std::result::Result;
 
-/// The deepest nesting, of fields and of columns.
 const MOST_DEPTH: usize = 32;
 
 const BYTE: u8 = 3;
-const I16: Shape = Shape::Plain(4);
-const I32: Shape = Shape::Plain(5);
-const I64: Shape = Shape::Plain(6);
-const DOUBLE: Shape = Shape::Plain(7);
-const BYTES: Shape = Shape::Plain(8);
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// Why a walk ended.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// There are no more bytes.
     Short,
     Bad(String),
 }
@@ -35,12 +27,10 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// What the crate takes a field for.
 enum Shape {
     /// It passes over the field, by the type that the field says.
     Any,
     Bool,
-    /// A value of this type of Thrift's compact protocol.
     Plain(u8),
     List(&'static Shape),
     Struct(&'static Fields),
@@ -49,179 +39,76 @@ enum Shape {
 /// The fields that the crate knows of a structure, and those whose numbers are noted.
 struct Fields(&'static [(i16, Shape)], &'static [i16]);
 
-static EMPTY: Fields = Fields(&[], &[]);
+/// Declares structures: the number and the shape of each field that is known, then the numbers of
+/// those that are noted. In a shape, `[…]` is a list, and a name that of another structure.
+macro_rules! structures {
+    ($($name:ident { $($id:literal: $shape:tt),* } $(notes $($noted:literal),+)?;)+) => {
+        $(static $name: Fields = Fields(&[$(($id, structures!(@ $shape))),*], &[$($($noted),+)?]);)+
+    };
+    (@ bool) => { Shape::Bool };
+    (@ i8) => { Shape::Plain(BYTE) };
+    (@ i16) => { Shape::Plain(4) };
+    (@ i32) => { Shape::Plain(5) };
+    (@ i64) => { Shape::Plain(6) };
+    (@ double) => { Shape::Plain(7) };
+    (@ bytes) => { Shape::Plain(8) };
+    (@ [$shape:tt]) => { Shape::List(&structures!(@ $shape)) };
+    (@ $name:ident) => { Shape::Struct(&$name) };
+}
 
-static FILE: Fields = Fields(
-    &[
-        (1, I32),
-        (2, Shape::List(&Shape::Struct(&SCHEMA_ELEMENT))),
-        (3, I64),
-        (4, Shape::List(&Shape::Struct(&ROW_GROUP))),
-        (5, Shape::List(&Shape::Struct(&KEY_VALUE))),
-        (6, BYTES),
-        (7, Shape::List(&Shape::Struct(&COLUMN_ORDER))),
-    ],
-    &[],
-);
+structures! {
+    EMPTY {};
+    FILE {
+        1: i32, 2: [SCHEMA_ELEMENT], 3: i64, 4: [ROW_GROUP], 5: [KEY_VALUE], 6: bytes,
+        7: [COLUMN_ORDER]
+    };
+    // Its number of children is noted.
+    SCHEMA_ELEMENT {
+        1: i32, 2: i32, 3: i32, 4: bytes, 5: i32, 6: i32, 7: i32, 8: i32, 9: i32, 10: LOGICAL_TYPE
+    } notes 5;
+    LOGICAL_TYPE {
+        1: EMPTY, 2: EMPTY, 3: EMPTY, 4: EMPTY, 5: DECIMAL, 6: EMPTY, 7: TIME, 8: TIME,
+        10: INTEGER, 11: EMPTY, 12: EMPTY, 13: EMPTY, 14: EMPTY, 15: EMPTY, 16: VARIANT,
+        17: GEOMETRY, 18: GEOGRAPHY, 19: EMPTY
+    };
+    DECIMAL { 1: i32, 2: i32 };
+    INTEGER { 1: i8, 2: bool };
+    VARIANT { 1: i8 };
+    GEOMETRY { 1: bytes };
+    GEOGRAPHY { 1: bytes, 2: i32 };
+    TIME { 1: bool, 2: TIME_UNIT };
+    TIME_UNIT { 1: EMPTY, 2: EMPTY, 3: EMPTY };
+    KEY_VALUE { 1: bytes, 2: bytes };
+    COLUMN_ORDER { 1: EMPTY, 2: EMPTY, 3: EMPTY };
+    ROW_GROUP { 1: [COLUMN_CHUNK], 2: i64, 3: i64, 4: [SORTING_COLUMN], 5: i64, 7: i16 };
+    SORTING_COLUMN { 1: i32, 2: bool, 3: bool };
+    COLUMN_CHUNK { 1: bytes, 2: i64, 3: COLUMN, 4: i64, 5: i32, 6: i64, 7: i32 };
+    COLUMN {
+        1: i32, 2: [i32], 4: i32, 5: i64, 6: i64, 7: i64, 9: i64, 10: i64, 11: i64,
+        12: STATISTICS, 13: [ENCODING_STATISTICS], 14: i64, 15: i32, 16: SIZE_STATISTICS,
+        17: PLACES
+    };
+    STATISTICS {
+        1: bytes, 2: bytes, 3: i64, 4: i64, 5: bytes, 6: bytes, 7: bool, 8: bool, 9: i64
+    };
+    ENCODING_STATISTICS { 1: i32, 2: i32, 3: i32 };
+    SIZE_STATISTICS { 1: i64, 2: [i64], 3: [i64] };
+    PLACES { 1: BOX, 2: [i32] };
+    BOX {
+        1: double, 2: double, 3: double, 4: double, 5: double, 6: double, 7: double, 8: double
+    };
+    // Its bytes once it is decompressed are noted.
+    PAGE {
+        1: i32, 2: i32, 3: i32, 4: i32, 5: DATA_PAGE, 6: EMPTY, 7: DICTIONARY_PAGE, 8: DATA_PAGE_V2
+    } notes 2;
+    DATA_PAGE { 1: i32, 2: i32, 3: i32, 4: i32, 5: STATISTICS };
+    DICTIONARY_PAGE { 1: i32, 2: i32, 3: bool };
+    // The bytes of its levels are noted.
+    DATA_PAGE_V2 {
+        1: i32, 2: i32, 3: i32, 4: i32, 5: i32, 6: i32, 7: bool, 8: STATISTICS
+    } notes 5, 6;
+}
 
-/// Its number of children is noted.
-static SCHEMA_ELEMENT: Fields = Fields(
-    &[
-        (1, I32),
-        (2, I32),
-        (3, I32),
-        (4, BYTES),
-        (5, I32),
-        (6, I32),
-        (7, I32),
-        (8, I32),
-        (9, I32),
-        (10, Shape::Struct(&LOGICAL_TYPE)),
-    ],
-    &[5],
-);
-
-static LOGICAL_TYPE: Fields = Fields(
-    &[
-        (1, Shape::Struct(&EMPTY)),
-        (2, Shape::Struct(&EMPTY)),
-        (3, Shape::Struct(&EMPTY)),
-        (4, Shape::Struct(&EMPTY)),
-        (5, Shape::Struct(&Fields(&[(1, I32), (2, I32)], &[]))),
-        (6, Shape::Struct(&EMPTY)),
-        (7, Shape::Struct(&TIME)),
-        (8, Shape::Struct(&TIME)),
-        (10, Shape::Struct(&Fields(&[(1, Shape::Plain(BYTE)), (2, Shape::Bool)], &[]))),
-        (11, Shape::Struct(&EMPTY)),
-        (12, Shape::Struct(&EMPTY)),
-        (13, Shape::Struct(&EMPTY)),
-        (14, Shape::Struct(&EMPTY)),
-        (15, Shape::Struct(&EMPTY)),
-        (16, Shape::Struct(&Fields(&[(1, Shape::Plain(BYTE))], &[]))),
-        (17, Shape::Struct(&Fields(&[(1, BYTES)], &[]))),
-        (18, Shape::Struct(&Fields(&[(1, BYTES), (2, I32)], &[]))),
-        (19, Shape::Struct(&EMPTY)),
-    ],
-    &[],
-);
-
-static TIME: Fields = Fields(&[(1, Shape::Bool), (2, Shape::Struct(&TIME_UNIT))], &[]);
-static TIME_UNIT: Fields = Fields(
-    &[(1, Shape::Struct(&EMPTY)), (2, Shape::Struct(&EMPTY)), (3, Shape::Struct(&EMPTY))],
-    &[],
-);
-static KEY_VALUE: Fields = Fields(&[(1, BYTES), (2, BYTES)], &[]);
-static COLUMN_ORDER: Fields = Fields(
-    &[(1, Shape::Struct(&EMPTY)), (2, Shape::Struct(&EMPTY)), (3, Shape::Struct(&EMPTY))],
-    &[],
-);
-
-static ROW_GROUP: Fields = Fields(
-    &[
-        (1, Shape::List(&Shape::Struct(&COLUMN_CHUNK))),
-        (2, I64),
-        (3, I64),
-        (4, Shape::List(&Shape::Struct(&SORTING_COLUMN))),
-        (5, I64),
-        (7, I16),
-    ],
-    &[],
-);
-
-static SORTING_COLUMN: Fields = Fields(&[(1, I32), (2, Shape::Bool), (3, Shape::Bool)], &[]);
-
-static COLUMN_CHUNK: Fields = Fields(
-    &[(1, BYTES), (2, I64), (3, Shape::Struct(&COLUMN)), (4, I64), (5, I32), (6, I64), (7, I32)],
-    &[],
-);
-
-static COLUMN: Fields = Fields(
-    &[
-        (1, I32),
-        (2, Shape::List(&I32)),
-        (4, I32),
-        (5, I64),
-        (6, I64),
-        (7, I64),
-        (9, I64),
-        (10, I64),
-        (11, I64),
-        (12, Shape::Struct(&STATISTICS)),
-        (13, Shape::List(&Shape::Struct(&ENCODING_STATISTICS))),
-        (14, I64),
-        (15, I32),
-        (16, Shape::Struct(&SIZE_STATISTICS)),
-        (17, Shape::Struct(&PLACES)),
-    ],
-    &[],
-);
-
-static STATISTICS: Fields = Fields(
-    &[
-        (1, BYTES),
-        (2, BYTES),
-        (3, I64),
-        (4, I64),
-        (5, BYTES),
-        (6, BYTES),
-        (7, Shape::Bool),
-        (8, Shape::Bool),
-        (9, I64),
-    ],
-    &[],
-);
-
-static ENCODING_STATISTICS: Fields = Fields(&[(1, I32), (2, I32), (3, I32)], &[]);
-static SIZE_STATISTICS: Fields =
-    Fields(&[(1, I64), (2, Shape::List(&I64)), (3, Shape::List(&I64))], &[]);
-static PLACES: Fields = Fields(&[(1, Shape::Struct(&BOX)), (2, Shape::List(&I32))], &[]);
-static BOX: Fields = Fields(
-    &[
-        (1, DOUBLE),
-        (2, DOUBLE),
-        (3, DOUBLE),
-        (4, DOUBLE),
-        (5, DOUBLE),
-        (6, DOUBLE),
-        (7, DOUBLE),
-        (8, DOUBLE),
-    ],
-    &[],
-);
-
-/// Its bytes once it is decompressed are noted.
-static PAGE: Fields = Fields(
-    &[
-        (1, I32),
-        (2, I32),
-        (3, I32),
-        (4, I32),
-        (5, Shape::Struct(&DATA_PAGE)),
-        (6, Shape::Struct(&EMPTY)),
-        (7, Shape::Struct(&Fields(&[(1, I32), (2, I32), (3, Shape::Bool)], &[]))),
-        (8, Shape::Struct(&DATA_PAGE_V2)),
-    ],
-    &[2],
-);
-
-static DATA_PAGE: Fields =
-    Fields(&[(1, I32), (2, I32), (3, I32), (4, I32), (5, Shape::Struct(&STATISTICS))], &[]);
-/// The bytes of its levels are noted.
-static DATA_PAGE_V2: Fields = Fields(
-    &[
-        (1, I32),
-        (2, I32),
-        (3, I32),
-        (4, I32),
-        (5, I32),
-        (6, I32),
-        (7, Shape::Bool),
-        (8, Shape::Struct(&STATISTICS)),
-    ],
-    &[5, 6],
-);
-
-/// Checks a file's metadata.
 pub(super) fn check_metadata(bytes: &[u8]) -> Result<(), Fault> {
     let mut walk = Walk { rest: bytes, noted: Vec::new() };
     walk.fields(&FILE, MOST_DEPTH)?;
@@ -232,14 +119,12 @@ pub(super) fn check_metadata(bytes: &[u8]) -> Result<(), Fault> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageHeader {
     pub length: usize,
-    /// The bytes of the page once it is decompressed.
     pub size: u64,
     /// The bytes of it that are not compressed: levels, which come first in a page of the second
     /// version.
     pub levels: usize,
 }
 
-/// The header of a page.
 pub(super) fn page_header(bytes: &[u8]) -> Result<PageHeader, Fault> {
     let mut walk = Walk { rest: bytes, noted: Vec::new() };
     walk.fields(&PAGE, MOST_DEPTH)?;
@@ -332,7 +217,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Walks a structure's fields.
     fn fields(&mut self, Fields(known, to_note): &Fields, depth: usize) -> Result<(), Fault> {
         let (mut last, mut noted) = (0_i16, vec![0; to_note.len()]);
         loop {

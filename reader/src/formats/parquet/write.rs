@@ -14,13 +14,12 @@ use headlong_device::files::OutputFile;
 
 use super::SCHEMA_KEY;
 use crate::criteo::parse::MISSING_DENSE;
-use crate::error::{ReaderError, Result};
+use crate::error::{ReaderError, Result, invalid};
 use crate::formats::Sink;
 use crate::hashing::MISSING_ID;
 use crate::output;
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, IdBags, Samples};
 
-/// Samples of a row group.
 const GROUP_SAMPLES: usize = 1 << 16;
 
 /// Writes one file: `label` as `INT32`, dense numbers as `INT32` (null: missing) or `FLOAT`, ids as
@@ -36,17 +35,12 @@ type Written<T> = std::result::Result<T, ParquetError>;
 
 impl ParquetSink {
     /// Creates the file.
-    ///
-    /// # Errors
-    /// [`ReaderError::Write`].
     pub fn create(path: &Path, schema: &DataSchema) -> Result<Self> {
-        let json = serde_json::to_string(schema).map_err(|error| ReaderError::Invalid {
-            message: format!("{}: {error}", path.display()),
-        })?;
+        let json = serde_json::to_string(schema)
+            .map_err(|error| invalid!("{}: {error}", path.display()))?;
         Self::create_with(path, schema, Some(vec![KeyValue::new(SCHEMA_KEY.to_owned(), json)]))
     }
 
-    /// The same with other metadata.
     pub(super) fn create_with(
         path: &Path,
         schema: &DataSchema,
@@ -81,7 +75,6 @@ fn write_error(path: &Path, error: ParquetError) -> ReaderError {
     output::write_error(path)(std::io::Error::other(error))
 }
 
-/// The file's schema.
 fn message(schema: &DataSchema) -> Written<Type> {
     let leaf = |name: &str, physical, repetition, converted| {
         let builder = Type::primitive_type_builder(name, physical).with_repetition(repetition);

@@ -5,49 +5,66 @@ use half::f16;
 use crate::error::{ReaderError, Result};
 use crate::samples::{DataSchema, DenseValues, Hotness, Samples, present, present_id};
 
-/// A type of number in a file, little-endian.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum Element {
-    Bool,
-    I8,
-    U8,
-    I16,
-    U16,
-    I32,
-    U32,
-    I64,
-    F16,
-    F32,
-    F64,
+/// Declares [`Element`]: its variants with their Rust type, numpy's name of it, and numpy's
+/// description of an array of it.
+macro_rules! elements {
+    ($($element:ident: $type:ty, $name:literal, $description:literal;)+) => {
+        /// A type of number in a file, little-endian.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the names say it")]
+        pub enum Element {
+            $($element),+
+        }
+
+        impl Element {
+            const ALL: &[Self] = &[$(Self::$element),+];
+
+            /// Bytes of one.
+            pub fn bytes(self) -> usize {
+                match self {
+                    $(Self::$element => size_of::<$type>()),+
+                }
+            }
+
+            /// numpy's name of it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$element => $name),+
+                }
+            }
+
+            fn description(self) -> &'static str {
+                match self {
+                    $(Self::$element => $description),+
+                }
+            }
+        }
+    };
+}
+
+elements! {
+    Bool: bool, "bool", "|b1";
+    I8: i8, "int8", "|i1";
+    U8: u8, "uint8", "|u1";
+    I16: i16, "int16", "<i2";
+    U16: u16, "uint16", "<u2";
+    I32: i32, "int32", "<i4";
+    U32: u32, "uint32", "<u4";
+    I64: i64, "int64", "<i8";
+    F16: f16, "float16", "<f2";
+    F32: f32, "float32", "<f4";
+    F64: f64, "float64", "<f8";
 }
 
 impl Element {
-    /// Bytes of one.
-    pub fn bytes(self) -> usize {
-        match self {
-            Element::Bool | Element::I8 | Element::U8 => 1,
-            Element::I16 | Element::U16 | Element::F16 => 2,
-            Element::I32 | Element::U32 | Element::F32 => 4,
-            Element::I64 | Element::F64 => 8,
-        }
+    /// The one of this name of numpy's.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|element| element.name() == name)
     }
 
-    /// numpy's name of it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Element::Bool => "bool",
-            Element::I8 => "int8",
-            Element::U8 => "uint8",
-            Element::I16 => "int16",
-            Element::U16 => "uint16",
-            Element::I32 => "int32",
-            Element::U32 => "uint32",
-            Element::I64 => "int64",
-            Element::F16 => "float16",
-            Element::F32 => "float32",
-            Element::F64 => "float64",
-        }
+    /// The one of an array that numpy describes so.
+    pub fn described(description: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|element| element.description() == description)
     }
 
     /// Whether it holds fractions.
@@ -106,7 +123,6 @@ macro_rules! each {
     }};
 }
 
-/// Picks the type of a field's integers.
 macro_rules! each_integer {
     ($records:expr, $record_bytes:expr, $field:expr, |$record:ident, $value:ident| $body:expr) => {
         match $field.element {
@@ -126,9 +142,6 @@ macro_rules! each_integer {
 
 impl Field {
     /// Adds the numbers of whole `records` to `samples`.
-    ///
-    /// # Errors
-    /// A label that is neither 0 nor 1, or an id below 0.
     pub(super) fn decode(
         &self,
         records: &[u8],
@@ -161,20 +174,7 @@ impl Field {
         labels: &mut Vec<f32>,
     ) -> Result<(), BadValue> {
         let first = labels.len();
-        match self.element {
-            Element::F16 => {
-                each!(records, record_bytes, self, f16, |_record, value| labels
-                    .push(value.to_f32()))
-            }
-            Element::F32 => {
-                each!(records, record_bytes, self, f32, |_record, value| labels.push(value))
-            }
-            Element::F64 => {
-                each!(records, record_bytes, self, f64, |_record, value| labels.push(value as f32))
-            }
-            _ => each_integer!(records, record_bytes, self, |_record, value| labels
-                .push(value as f32)),
-        }
+        self.decode_numbers(records, record_bytes, labels);
         match labels[first..].iter().position(|&label| label != 0.0 && label != 1.0) {
             None => Ok(()),
             Some(record) => {
@@ -185,24 +185,27 @@ impl Field {
     }
 
     fn decode_dense(&self, records: &[u8], record_bytes: usize, dense: &mut DenseValues) {
-        match (dense, self.element) {
-            (DenseValues::Numbers(to), Element::F16) => {
+        match dense {
+            DenseValues::Numbers(to) => self.decode_numbers(records, record_bytes, to),
+            DenseValues::Integers(to) => {
+                each_integer!(records, record_bytes, self, |_record, value| to.push(value as i32));
+            }
+        }
+    }
+
+    fn decode_numbers(&self, records: &[u8], record_bytes: usize, to: &mut Vec<f32>) {
+        match self.element {
+            Element::F16 => {
                 each!(records, record_bytes, self, f16, |_record, value| to.push(value.to_f32()));
             }
-            (DenseValues::Numbers(to), Element::F32) => {
-                each!(records, record_bytes, self, f32, |_record, value| to.push(value));
+            Element::F32 => {
+                each!(records, record_bytes, self, f32, |_record, value| to.push(value))
             }
-            (DenseValues::Numbers(to), Element::F64) => {
+            Element::F64 => {
                 each!(records, record_bytes, self, f64, |_record, value| to.push(value as f32));
             }
-            (DenseValues::Numbers(to), _) => {
+            _ => {
                 each_integer!(records, record_bytes, self, |_record, value| to.push(value as f32));
-            }
-            (DenseValues::Integers(to), Element::F16 | Element::F32 | Element::F64) => {
-                unreachable!("a layout should not call fractions integers: {} values", to.len())
-            }
-            (DenseValues::Integers(to), _) => {
-                each_integer!(records, record_bytes, self, |_record, value| to.push(value as i32));
             }
         }
     }
@@ -232,9 +235,6 @@ impl Field {
     }
 
     /// Writes the numbers of `samples`, which are of `schema`, into whole `records`.
-    ///
-    /// # Errors
-    /// A value that the element cannot hold.
     pub(super) fn encode(
         &self,
         records: &mut [u8],
@@ -295,7 +295,6 @@ impl Field {
     }
 }
 
-/// A number on its way into a file.
 #[derive(Clone, Copy)]
 enum Value {
     Integer(i64),
@@ -303,7 +302,6 @@ enum Value {
 }
 
 impl Element {
-    /// The largest id that it holds.
     fn largest_id(self) -> u64 {
         match self {
             Element::Bool => 1,
@@ -355,8 +353,9 @@ impl Element {
     }
 }
 
-/// Turns a bad value into an error with its place.
 pub(super) fn bad_value(file: &std::path::Path, first_record: u64, bad: BadValue) -> ReaderError {
-    let message = format!("record {}: {}", first_record + bad.record as u64 + 1, bad.what);
-    ReaderError::Format { file: file.to_owned(), message }
+    ReaderError::format(
+        &file,
+        format!("record {}: {}", first_record + bad.record as u64 + 1, bad.what),
+    )
 }

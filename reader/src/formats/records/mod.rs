@@ -15,7 +15,7 @@ pub use write::RecordSink;
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{ReaderError, Result};
+use crate::error::{Result, invalid, refuse};
 use crate::samples::{DataSchema, DenseKind, Hotness, MOST_COLUMNS};
 use crate::transform::DenseTransform;
 
@@ -53,9 +53,7 @@ impl RecordLayout {
         kind: DenseKind,
         hotness: &[u32],
     ) -> Result<Self> {
-        let refuse = |message: String| {
-            Err(ReaderError::Invalid { message: format!("raw records: {message}") })
-        };
+        let refuse = |message: String| Err(invalid!("raw records: {message}"));
         // Before names are made for all of them.
         if num_dense > MOST_COLUMNS {
             return refuse(format!(
@@ -126,15 +124,12 @@ impl RecordLayout {
             Ok(Shard { name: path.display().to_string(), files: vec![file], num_samples: None })
         };
         if paths.is_empty() {
-            return Err(ReaderError::Invalid { message: "no data file was named".to_owned() });
+            refuse!("no data file was named");
         }
         RecordSource::open(self.schema.clone(), paths.iter().map(shard).collect::<Result<_>>()?)
     }
 
     /// Writes a file of such records.
-    ///
-    /// # Errors
-    /// [`ReaderError::Write`].
     pub fn create(&self, path: &Path) -> Result<RecordSink> {
         RecordSink::create(
             self.schema.clone(),

@@ -8,7 +8,7 @@ use super::MOST_RECORD_BYTES;
 use super::field::{Field, Target, bad_value};
 use crate::disk::{Block, DiskBlocks, DiskFiles, DiskOptions, Segment};
 use crate::error::{ReaderError, Result};
-use crate::formats::{Ranges, SampleStream, Source, cut};
+use crate::formats::{About, Parts, Ranges, SampleStream, Source, cut, starts_of};
 use crate::samples::{DataSchema, DenseKind, Samples};
 
 /// Most samples that come at a time, and most bytes of a file.
@@ -96,11 +96,9 @@ pub struct Shard {
 
 /// Shards, one after another.
 pub struct RecordSource {
-    schema: DataSchema,
+    about: About,
     shards: Arc<[Shard]>,
-    /// Samples before each shard, and all of them at the end.
     starts: Arc<[u64]>,
-    stored_bytes: u64,
 }
 
 impl RecordSource {
@@ -113,7 +111,7 @@ impl RecordSource {
     pub fn open(schema: DataSchema, shards: Vec<Shard>) -> Result<Self> {
         schema.check()?;
         schema.fixed_hotness()?;
-        let (mut starts, mut stored_bytes) = (vec![0], 0);
+        let (mut counts, mut stored_bytes) = (Vec::new(), 0);
         for shard in &shards {
             let mut samples = shard.num_samples.map(|count| (count, shard.name.clone()));
             for file in &shard.files {
@@ -122,52 +120,47 @@ impl RecordSource {
                 stored_bytes += bytes;
                 match &samples {
                     Some((expected, name)) if *expected != found => {
-                        let message =
-                            format!("expected {expected} samples as in {name}, found {found}");
-                        return Err(ReaderError::Format { file: file.path.clone(), message });
+                        return Err(ReaderError::format(
+                            &file.path,
+                            format!("expected {expected} samples as in {name}, found {found}"),
+                        ));
                     }
                     Some(_) => {}
                     None => samples = Some((found, file.path.display().to_string())),
                 }
             }
-            let count = samples.map_or(0, |(count, _)| count);
-            starts.push(starts[starts.len() - 1] + count);
+            counts.push(samples.map_or(0, |(count, _)| count));
         }
-        Ok(Self { schema, shards: shards.into(), starts: starts.into(), stored_bytes })
+        let starts = starts_of(counts.into_iter());
+        let about = About::random(schema, &starts, stored_bytes);
+        Ok(Self { about, shards: shards.into(), starts })
     }
 }
 
-/// The records of a file and their bytes.
 fn count_records(file: &FieldFile) -> Result<(u64, u64)> {
     let files = DiskFiles::open(std::slice::from_ref(&file.path), false)?;
     let bytes = file.num_bytes.unwrap_or_else(|| files.bytes(0).saturating_sub(file.first_byte));
     let size = file.record_bytes;
     let end = file.first_byte.checked_add(bytes);
     if end.is_none_or(|end| end > files.bytes(0)) || !bytes.is_multiple_of(size) {
-        let message = format!(
-            "truncated, or of another format: expected records of {size} bytes from byte {} on, \
+        return Err(ReaderError::format(
+            &file.path,
+            format!(
+                "truncated, or of another format: expected records of {size} bytes from byte {} on, \
              found {} bytes, which is {} records and {} bytes",
-            file.first_byte,
-            files.bytes(0),
-            bytes / size,
-            bytes % size
-        );
-        return Err(ReaderError::Format { file: file.path.clone(), message });
+                file.first_byte,
+                files.bytes(0),
+                bytes / size,
+                bytes % size
+            ),
+        ));
     }
     Ok((bytes / size, bytes))
 }
 
 impl Source for RecordSource {
-    fn schema(&self) -> &DataSchema {
-        &self.schema
-    }
-
-    fn num_samples(&self) -> Option<u64> {
-        self.starts.last().copied()
-    }
-
-    fn stored_bytes(&self) -> u64 {
-        self.stored_bytes
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>> {
@@ -179,7 +172,7 @@ impl Source for RecordSource {
         let lanes =
             (0..most).map(|lane| self.lane(lane, &ranges, &options)).collect::<Result<Vec<_>>>()?;
         Ok(Box::new(RecordStream {
-            schema: self.schema.clone(),
+            schema: self.about.schema.clone(),
             shards: Arc::clone(&self.shards),
             pieces: Box::new(pieces),
             now: None,
@@ -215,10 +208,8 @@ impl RecordSource {
     }
 }
 
-/// Some records of one shard.
 type Piece = (usize, Range<u64>);
 
-/// The bytes of one file of each shard, in order.
 struct Lane {
     blocks: DiskBlocks,
     block: Option<Block>,
@@ -274,7 +265,7 @@ impl Lane {
 struct RecordStream {
     schema: DataSchema,
     shards: Arc<[Shard]>,
-    pieces: Box<dyn Iterator<Item = Piece> + Send>,
+    pieces: Parts,
     now: Option<Piece>,
     lanes: Vec<Lane>,
 }

@@ -30,9 +30,6 @@ struct Open {
 
 impl RecordSink {
     /// Starts the files.
-    ///
-    /// # Errors
-    /// [`crate::ReaderError::Write`].
     pub fn create(schema: DataSchema, files: Vec<FileLayout>) -> Result<Self> {
         let open = |(path, header, record_bytes, fields): FileLayout| -> Result<Open> {
             let mut file = output::create(&path)?;
@@ -53,9 +50,6 @@ impl RecordSink {
 
     /// The complete files, which do not have their names yet. `header(file)` gives what goes before
     /// the records now that they are counted; it must be as long as it was.
-    ///
-    /// # Errors
-    /// [`crate::ReaderError::Write`].
     pub fn complete(self, header: impl Fn(usize) -> Option<Vec<u8>>) -> Result<Vec<OutputFile>> {
         let mut files = Vec::new();
         for (index, open) in self.files.into_iter().enumerate() {

@@ -199,7 +199,7 @@ fn decoded(arguments: &ReaderArguments, options: &DiskOptions) -> headlong_reade
     while stream.next(&mut samples)? {
         num_samples += samples.num_samples as u64;
     }
-    let bytes = source.stored_bytes();
+    let bytes = source.about().stored_bytes;
     let sample = clock.stop(bytes as f64);
     let description = stream.description();
     Ok(Pass {
