@@ -93,6 +93,11 @@ pub enum ReaderError {
 }
 
 impl ReaderError {
+    /// [`ReaderError::Invalid`], for `map_err`.
+    pub(crate) fn invalid(message: String) -> Self {
+        Self::Invalid { message }
+    }
+
     /// [`ReaderError::Format`] of `file`.
     pub(crate) fn format(file: impl Into<PathBuf>, message: impl ToString) -> Self {
         Self::Format { file: file.into(), message: message.to_string() }

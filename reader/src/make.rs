@@ -20,7 +20,7 @@ use crate::dictionary::{
     CountTables, CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule, ENTRY_BYTES,
     MAX_MERGED_RUNS, Run, merge_into_columns, merge_into_run, write_run,
 };
-use crate::error::{Result, refuse};
+use crate::error::{ReaderError, Result, refuse};
 use crate::io::DataFile;
 use crate::output::write_error;
 use crate::schema::Schema;
@@ -243,7 +243,7 @@ impl MakeOptions {
     }
 
     fn check(&self, files: &[DataFile]) -> Result<()> {
-        self.schema.check()?;
+        self.schema.check().map_err(ReaderError::invalid)?;
         if self.schema.num_sparse == 0 {
             refuse!("a dictionary needs at least one categorical column");
         }

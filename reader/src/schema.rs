@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Result, refuse};
-
 /// The most dense and the most sparse columns a schema may have: missing values are bits of a
 /// `u64`.
 pub const MAX_COLUMNS_OF_A_KIND: usize = 64;
@@ -64,18 +62,18 @@ impl Schema {
     /// Refuses schemas that have no column, or more than [`MAX_COLUMNS_OF_A_KIND`] of a kind.
     ///
     /// # Errors
-    /// [`ReaderError::Invalid`](crate::ReaderError::Invalid) with the count.
-    pub fn check(&self) -> Result<()> {
+    /// The count.
+    pub fn check(&self) -> Result<(), String> {
         let most = MAX_COLUMNS_OF_A_KIND;
         if self.num_dense > most || self.num_sparse > most {
-            refuse!(
+            let message = format!(
                 "a schema may have up to {most} dense and {most} sparse columns, found {} and {}",
-                self.num_dense,
-                self.num_sparse
+                self.num_dense, self.num_sparse
             );
+            return Err(message);
         }
         if self.num_dense + self.num_sparse == 0 {
-            refuse!("a schema needs at least one column");
+            return Err("a schema needs at least one column".to_owned());
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use headlong_device::pool::Pool;
 use serde::Serialize;
 
 use crate::criteo::BadRowPolicy;
-use crate::error::Result;
+use crate::error::{ReaderError, Result};
 use crate::inspect::{ColumnStatistics, InspectProgress, read_file};
 use crate::io::DataFile;
 use crate::schema::{Column, Schema};
@@ -90,7 +90,7 @@ pub fn verify(
     on_bad_row: &mut dyn FnMut(&BadRow),
     progress: &mut dyn FnMut(InspectProgress),
 ) -> Result<VerifyReport> {
-    options.schema.check()?;
+    options.schema.check().map_err(ReaderError::invalid)?;
     // A suspicious column has few distinct values, so few need counting.
     let mut statistics = ColumnStatistics::new(options.schema, 16);
     let mut report = VerifyReport::default();

@@ -134,7 +134,7 @@ impl BlockStream {
         start: &Position,
         epochs: Option<u64>,
     ) -> Result<Self> {
-        options.schema.check()?;
+        options.schema.check().map_err(ReaderError::invalid)?;
         check_files(&files, start)?;
         let num_threads = options.num_threads.max(1);
         let files: Arc<[DataFile]> = files.into();

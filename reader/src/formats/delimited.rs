@@ -93,10 +93,8 @@ impl DelimitedSource {
         };
         let labelled = first.is_labelled();
         if let Some(other) = files.iter().find(|file| file.is_labelled() != labelled) {
-            return Err(ReaderError::format(
-                other.path.name(),
-                format!("labels: expected as in {}: {labelled}", first.path),
-            ));
+            let message = format!("labels: expected as in {}: {labelled}", first.path);
+            return Err(ReaderError::format(other.path.name(), message));
         }
         let starts = starts_of(files.iter().map(|file| file.found.num_records));
         let about = About {
@@ -249,13 +247,11 @@ impl DelimitedStream {
             if !self.is_counted {
                 return Ok(false);
             }
-            return Err(ReaderError::format(
-                file.path.name(),
-                format!(
-                    "it has changed while it was read: expected {} records, found {}",
-                    file.found.num_records, open.next
-                ),
-            ));
+            let message = format!(
+                "it has changed while it was read: expected {} records, found {}",
+                file.found.num_records, open.next
+            );
+            return Err(ReaderError::format(file.path.name(), message));
         }
         open.next += 1;
         file.check_length(&open.records).map(|()| true)
@@ -265,13 +261,11 @@ impl DelimitedStream {
         for file in self.files.iter() {
             let found = file.path.stored_bytes()?;
             if found != file.stored_bytes {
-                return Err(ReaderError::format(
-                    file.path.name(),
-                    format!(
-                        "it has changed while it was read: expected {} bytes, found {found}",
-                        file.stored_bytes
-                    ),
-                ));
+                let message = format!(
+                    "it has changed while it was read: expected {} bytes, found {found}",
+                    file.stored_bytes
+                );
+                return Err(ReaderError::format(file.path.name(), message));
             }
         }
         Ok(())
@@ -387,13 +381,11 @@ impl DelimitedSink {
         for (bags, column) in samples.sparse.iter().zip(&self.schema.sparse) {
             let ids = bags.of(index, column.hotness);
             if column.hotness == Hotness::Varying && ids == [MISSING_ID] {
-                return Err(ReaderError::format(
-                    &self.path,
-                    format!(
-                        "sample {}, column {}: a list of one missing id would be an empty list",
-                        self.num_samples, column.name
-                    ),
-                ));
+                let message = format!(
+                    "sample {}, column {}: a list of one missing id would be an empty list",
+                    self.num_samples, column.name
+                );
+                return Err(ReaderError::format(&self.path, message));
             }
             let texts: Vec<_> = ids
                 .iter()

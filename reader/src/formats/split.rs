@@ -210,12 +210,10 @@ fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, 
     let root =
         folder.parent().filter(|root| !root.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !has_specification(folder) {
-        return Err(ReaderError::format(
-            &folder,
-            format!(
-                "a folder of data is described by the {SPECIFICATION} next to it, and there is none"
-            ),
-        ));
+        let message = format!(
+            "a folder of data is described by the {SPECIFICATION} next to it, and there is none"
+        );
+        return Err(ReaderError::format(folder, message));
     }
     let spec = FeatureSpec::load(root)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();

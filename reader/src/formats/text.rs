@@ -125,7 +125,7 @@ impl TextSink {
             num_dense: schema.dense.len(),
             num_sparse: schema.sparse.len(),
         };
-        columns.check()?;
+        columns.check().map_err(ReaderError::invalid)?;
         let file = output::create(path)?;
         let (path, schema) = (path.to_owned(), schema.clone());
         Ok(Self { path, file, schema, columns, text: String::new(), num_samples: 0 })
@@ -155,14 +155,12 @@ impl TextSink {
             let id = bags.ids[index];
             if id != MISSING_ID && id > u64::from(u32::MAX) {
                 let column = Column::Sparse(column as u16);
-                return Err(ReaderError::format(
-                    &self.path,
-                    format!(
-                        "sample {}, {column}: expected an id of 32 bits, found {id}: --rows makes rows \
-                     of ids, id mod rows",
-                        self.num_samples
-                    ),
-                ));
+                let message = format!(
+                    "sample {}, {column}: expected an id of 32 bits, found {id}: --rows makes rows \
+                         of ids, id mod rows",
+                    self.num_samples
+                );
+                return Err(ReaderError::format(&self.path, message));
             }
             field(&mut first, (id != MISSING_ID).then_some(format_args!("{id:08x}")));
         }

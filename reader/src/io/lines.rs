@@ -186,13 +186,11 @@ impl LineBlocks {
                 None => dropped += scratch.length as u64,
             }
             if dropped > MOST_DROPPED_BYTES {
-                return Err(ReaderError::format(
-                    self.file.name(),
-                    format!(
-                        "line {}: it is longer than {MOST_DROPPED_BYTES} bytes: expected lines of text",
-                        self.line + 1
-                    ),
-                ));
+                let message = format!(
+                    "line {}: it is longer than {MOST_DROPPED_BYTES} bytes: expected lines of text",
+                    self.line + 1
+                );
+                return Err(ReaderError::format(self.file.name(), message));
             }
             if self.ended {
                 return Ok(dropped);

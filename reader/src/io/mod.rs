@@ -102,13 +102,11 @@ impl TextFile {
             return Err(ReaderError::Empty { file: name });
         }
         if let Some(other) = Compression::not_read(&magic) {
-            return Err(ReaderError::format(
-                name,
-                format!(
-                    "it is compressed by {other}, which is not supported: decompress it, or compress \
-                 it by gzip or zstd"
-                ),
-            ));
+            let message = format!(
+                "it is compressed by {other}, which is not supported: decompress it, or compress \
+                     it by gzip or zstd"
+            );
+            return Err(ReaderError::format(name, message));
         }
         let compression = Compression::of(&magic);
         let stored_bytes_read = Arc::new(AtomicU64::new(0));

@@ -54,13 +54,11 @@ impl HeadlongSource {
                 .check_like(&file.header.schema, &file.path.display().to_string())?;
             if file.header.ids != first.header.ids {
                 let (expected, found) = (&first.header.ids, &file.header.ids);
-                return Err(ReaderError::format(
-                    &file.path,
-                    format!(
-                        "expected ids of \"{expected}\" as in {}, found \"{found}\"",
-                        first.path.display()
-                    ),
-                ));
+                let message = format!(
+                    "expected ids of \"{expected}\" as in {}, found \"{found}\"",
+                    first.path.display()
+                );
+                return Err(ReaderError::format(&file.path, message));
             }
         }
         let starts = starts_of(files.iter().map(|file| file.num_samples));

@@ -54,15 +54,13 @@ impl HeadlongSink {
         let checksum = xxh3_64(&self.block);
         self.block.extend_from_slice(&checksum.to_le_bytes());
         if self.block.len() as u64 > MOST_BLOCK_BYTES {
-            return Err(ReaderError::format(
-                &self.path,
-                format!(
-                    "{} samples take {} bytes, expected at most {MOST_BLOCK_BYTES}: too many ids a \
-                 sample",
-                    self.pending.num_samples,
-                    self.block.len()
-                ),
-            ));
+            let message = format!(
+                "{} samples take {} bytes, expected at most {MOST_BLOCK_BYTES}: too many ids a \
+                     sample",
+                self.pending.num_samples,
+                self.block.len()
+            );
+            return Err(ReaderError::format(&self.path, message));
         }
         self.file.write_all(&self.block).map_err(output::write_error(&self.path))?;
         self.at += self.block.len() as u64;

@@ -355,7 +355,7 @@ impl Element {
 
 pub(super) fn bad_value(file: &std::path::Path, first_record: u64, bad: BadValue) -> ReaderError {
     ReaderError::format(
-        &file,
+        file,
         format!("record {}: {}", first_record + bad.record as u64 + 1, bad.what),
     )
 }

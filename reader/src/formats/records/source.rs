@@ -120,10 +120,9 @@ impl RecordSource {
                 stored_bytes += bytes;
                 match &samples {
                     Some((expected, name)) if *expected != found => {
-                        return Err(ReaderError::format(
-                            &file.path,
-                            format!("expected {expected} samples as in {name}, found {found}"),
-                        ));
+                        let message =
+                            format!("expected {expected} samples as in {name}, found {found}");
+                        return Err(ReaderError::format(&file.path, message));
                     }
                     Some(_) => {}
                     None => samples = Some((found, file.path.display().to_string())),
@@ -143,17 +142,15 @@ fn count_records(file: &FieldFile) -> Result<(u64, u64)> {
     let size = file.record_bytes;
     let end = file.first_byte.checked_add(bytes);
     if end.is_none_or(|end| end > files.bytes(0)) || !bytes.is_multiple_of(size) {
-        return Err(ReaderError::format(
-            &file.path,
-            format!(
-                "truncated, or of another format: expected records of {size} bytes from byte {} on, \
-             found {} bytes, which is {} records and {} bytes",
-                file.first_byte,
-                files.bytes(0),
-                bytes / size,
-                bytes % size
-            ),
-        ));
+        let message = format!(
+            "truncated, or of another format: expected records of {size} bytes from byte {} on, \
+                 found {} bytes, which is {} records and {} bytes",
+            file.first_byte,
+            files.bytes(0),
+            bytes / size,
+            bytes % size
+        );
+        return Err(ReaderError::format(&file.path, message));
     }
     Ok((bytes / size, bytes))
 }
