@@ -2,20 +2,22 @@
 
 use crate::tuning::Tuning;
 pub use nccl_rs::Feature;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Which way parts take in an all-to-all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum AllToAll {
+    /// Hierarchical where there are several nodes and one of them has several ranks.
+    #[default]
+    Auto,
     /// Straight to their destination.
     Flat,
     /// Inside the node to the peer that carries for the destination, which crosses the network once
     /// for its node.
     Hierarchical,
-    /// Hierarchical where there are several nodes and one of them has several ranks.
-    #[default]
-    Auto,
 }
 
 /// How large all-reduces are done. The result has the same bits.
@@ -33,7 +35,8 @@ pub enum AllReduce {
 
 /// What travels instead of f32 in
 /// [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Compress {
     /// f32 itself.
     #[default]

@@ -4,6 +4,7 @@ use crate::checkpoint::{RowSink, RowSource, SavedRows, TensorSpec};
 use crate::error::{EmbeddingError, Result};
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::{DType, Mat, MatMut, MatRef, Stream};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 mod on_device;
@@ -14,7 +15,8 @@ pub use on_device::{CudaStep, CudaTable, DeviceRows};
 pub const MAX_DIM: usize = 2048;
 
 /// How the rows of one bag become one vector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Pooling {
     /// The sum of the rows; zeros for an empty bag.
     #[default]
@@ -24,7 +26,8 @@ pub enum Pooling {
 }
 
 /// What may be placed or replicated on its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Grain {
     /// Every row stands for itself: rows may be split over owners and replicated.
     #[default]
@@ -34,12 +37,14 @@ pub enum Grain {
 }
 
 /// What the table is asked with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Keys {
     /// Row indices below [`TableSpec::rows`].
     #[default]
+    #[serde(rename = "rows")]
     RowIndices,
     /// Raw 64-bit ids, which the table maps to rows itself.
+    #[serde(rename = "ids")]
     RawIds,
 }
 

@@ -17,7 +17,10 @@ use crate::io::DataFile;
 /// How an integer column becomes a number. A missing value counts as 0 in all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DenseTransform {
-    /// `ln(max(x, 0) + 1)`: facebookresearch/dlrm, HugeCTR.
+    /// The integer itself.
+    #[serde(rename = "none")]
+    Identity,
+    /// `ln(max(x, 0) + 1)`: facebookresearch/dlrm, MLPerf v1, HugeCTR.
     #[default]
     #[serde(rename = "ln(x+1)")]
     LnPlus1,
@@ -27,9 +30,6 @@ pub enum DenseTransform {
     /// `ln(x - (m - 2))` with `m` the minimum over all integer columns of the file: TorchRec.
     #[serde(rename = "file-minimum")]
     FileMinimum,
-    /// The integer itself.
-    #[serde(rename = "none")]
-    Identity,
 }
 
 impl DenseTransform {

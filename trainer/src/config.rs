@@ -31,19 +31,17 @@ pub mod ranges;
 pub mod render;
 mod table_entries;
 pub mod validate;
-pub(crate) mod verbs;
 
 use crate::system::count::Count;
 pub use crate::system::machine::{DeviceChoice, Instructions};
 pub(crate) use comm::seconds;
-pub use comm::{
-    CommConfig, CompressChoice, DeduplicateChoice, ExchangeChoice, FeatureChoice, HybridConfig,
-    IdsChoice, NcclConfig,
-};
-pub use data::{
-    CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids, OnBadRow, OrderChoice,
-};
+pub use comm::{CommConfig, DeduplicateChoice, FeatureChoice, HybridConfig, IdsChoice, NcclConfig};
+pub use data::{CacheData, ColumnsConfig, DataConfig, FormatChoice, Ids, OnBadRow, OrderChoice};
 pub use evaluation::{EvalConfig, EvalEvery};
+pub use headlong_comm::{AllToAll, Compress};
+pub use headlong_embedding::{Grain, Keys, Pooling};
+pub use headlong_reader::DenseTransform;
+pub use headlong_verbs::VerbsSettings;
 pub use mlperf::MlperfConfig;
 pub use model::{Interaction, Loss, ModelConfig};
 pub use multi_hot::{MultiHotConfig, MultiHotSizes};
@@ -53,8 +51,7 @@ pub(crate) use multi_hot::{
 pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
 };
-pub use table_entries::{GrainName, KeysName, PlacementName, TableEntry};
-pub use verbs::{SignalChoice, VerbsConfig};
+pub use table_entries::{PlacementName, TableEntry};
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -171,17 +168,6 @@ impl Default for TableRows {
     fn default() -> Self {
         Self::Each(100_000)
     }
-}
-
-/// How the vectors of one bag become one vector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pooling {
-    /// Their sum, in the order of the bag.
-    #[default]
-    Sum,
-    /// Their sum times the reciprocal of their number; zeros for an empty bag.
-    Mean,
 }
 
 /// What the rows of a table are stored in. Sums, gradients and optimiser states are f32 in any

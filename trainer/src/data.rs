@@ -13,7 +13,7 @@ pub(crate) use evaluation::MOST_RESIDENT_STORED_BYTES;
 pub use pipes::{Reads, check_pipes, refuse_shared_pipes};
 pub use training::TrainingReader;
 
-use crate::config::{self, CacheData, Config, FormatChoice, Ids, OnBadRow, OrderChoice};
+use crate::config::{CacheData, Config, FormatChoice, Ids, OnBadRow, OrderChoice};
 use crate::error::{Error, Result};
 use crate::state::checkpoint::DataFingerprint;
 use crate::system::machine::Machine;
@@ -32,8 +32,7 @@ use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::order::{Order, Slice};
 use headlong_reader::samples::{DenseKind, Hotness, SparseColumn};
 use headlong_reader::{
-    BadRowPolicy, BlockOptions, CriteoTextReader, DenseTransform, IdMapper, Position, Schema,
-    TextOptions,
+    BadRowPolicy, BlockOptions, CriteoTextReader, IdMapper, Position, Schema, TextOptions,
 };
 use std::sync::Arc;
 
@@ -50,16 +49,6 @@ pub fn block_options(config: &Config, labelled: bool, threads: usize) -> BlockOp
         // four.
         num_threads: threads.div_ceil(4),
         ..BlockOptions::default()
-    }
-}
-
-/// The dense transform by the reader's name.
-pub fn dense_transform(config: &Config) -> DenseTransform {
-    match config.data.dense_transform {
-        config::DenseTransform::None => DenseTransform::Identity,
-        config::DenseTransform::LnPlus1 => DenseTransform::LnPlus1,
-        config::DenseTransform::LnPlus3 => DenseTransform::LnPlus3,
-        config::DenseTransform::FileMinimum => DenseTransform::FileMinimum,
     }
 }
 
@@ -80,7 +69,7 @@ pub fn fingerprint(config: &Config, dictionary_checksum: Option<String>) -> Data
     let raw_after =
         |policy: String| raw.fold(policy, |text, column| text + &column) + &config.multi_hot_text();
     DataFingerprint {
-        dense_transform: dense_transform(config).name().to_owned(),
+        dense_transform: config.data.dense_transform.name().to_owned(),
         id_policy: raw_after(match config.data.ids {
             Ids::Hash => "hash".to_owned(),
             Ids::Admitted => format!("admitted(min_count={})", config.data.min_count),
@@ -117,7 +106,7 @@ pub fn open_training(
             blocks: block_options(config, true, threads),
             batch_size,
             prefetch: config.data.prefetch_batches,
-            dense_transform: dense_transform(config),
+            dense_transform: config.data.dense_transform,
             epochs,
         };
         return CriteoTextReader::open(files, ids, &options, start)
@@ -132,7 +121,7 @@ pub fn open_training(
         prefetch: config.data.prefetch_batches,
         order: order(config),
         epochs,
-        dense_transform: dense_transform(config),
+        dense_transform: config.data.dense_transform,
         ids: ids.clone(),
         disk: DiskOptions::default(),
     };
@@ -311,7 +300,7 @@ pub fn open_source(config: &Config, files: &[DataFile], threads: usize) -> Resul
         );
         return Err(Error::config("data.on_bad_row", message));
     }
-    let transform = dense_transform(config);
+    let transform = config.data.dense_transform;
     let hotness = match &data.hotness[..] {
         [] if (data.num_dense, data.num_sparse) == (13, 26) => DCNV2_HOTNESS.to_vec(),
         [] => vec![1; data.num_sparse],
@@ -343,7 +332,7 @@ pub fn named_columns(config: &Config) -> NamedColumns {
     NamedColumns {
         label: columns.label.clone(),
         dense: columns.dense.clone(),
-        dense_reading: DenseReading::Raw(dense_transform(config)),
+        dense_reading: DenseReading::Raw(config.data.dense_transform),
         sparse: sparse.collect(),
         list_separator: columns.list_separator.unwrap_or('|') as u8,
         ignored: match config.data.ignores_others {

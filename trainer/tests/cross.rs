@@ -7,7 +7,7 @@ mod made_up;
 mod run_support;
 
 use headlong::config::{
-    Config, DeviceChoice, ExchangeChoice, Interaction, Precision, ScheduleChoice, TableRows,
+    AllToAll, Config, DeviceChoice, Interaction, Precision, ScheduleChoice, TableRows,
 };
 use headlong::iteration::model::table_specs;
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
@@ -84,10 +84,10 @@ fn ranks_nodes_and_schedules_change_no_bit() {
     let alone = run(&config());
     assert!(alone.losses[STEPS as usize - 1] < alone.losses[0], "it learns: {:?}", alone.losses);
     for (ranks, per_node, exchange, schedule) in [
-        (1, 0, ExchangeChoice::Flat, ScheduleChoice::Overlapped),
-        (2, 0, ExchangeChoice::Flat, ScheduleChoice::Overlapped),
-        (4, 2, ExchangeChoice::Hierarchical, ScheduleChoice::Serial),
-        (4, 0, ExchangeChoice::Flat, ScheduleChoice::Overlapped),
+        (1, 0, AllToAll::Flat, ScheduleChoice::Overlapped),
+        (2, 0, AllToAll::Flat, ScheduleChoice::Overlapped),
+        (4, 2, AllToAll::Hierarchical, ScheduleChoice::Serial),
+        (4, 0, AllToAll::Flat, ScheduleChoice::Overlapped),
     ] {
         let mut config = config();
         (config.run.ranks, config.comm.ranks_per_node) = (ranks, per_node);

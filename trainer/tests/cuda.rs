@@ -7,8 +7,8 @@
 mod made_up;
 
 use headlong::config::{
-    CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Precision,
-    ScheduleChoice, TableDtype,
+    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, Precision, ScheduleChoice,
+    TableDtype,
 };
 use headlong::iteration::model::table_specs;
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options, local_topology};
@@ -151,8 +151,7 @@ fn exchanges_inside_the_node_first_change_no_bit() {
         let mut config = config(DeviceChoice::Cuda, schedule, "rowwise_adagrad", 1);
         (config.run.ranks, config.comm.ranks_per_node) = (ranks, per_node);
         let is_flat = per_node == 0;
-        config.comm.exchange =
-            if is_flat { ExchangeChoice::Flat } else { ExchangeChoice::Hierarchical };
+        config.comm.exchange = if is_flat { AllToAll::Flat } else { AllToAll::Hierarchical };
         config.validate().unwrap();
         run(&config)
     };
@@ -226,7 +225,7 @@ fn run_and_move(
 fn over_nics(fabric: &Arc<Fabric>) -> (Config, Vec<Communicator>) {
     let mut config = config(DeviceChoice::Cuda, ScheduleChoice::Captured, "rowwise_adagrad", 1);
     (config.run.ranks, config.comm.ranks_per_node) = (4, 2);
-    config.comm.exchange = ExchangeChoice::Hierarchical;
+    config.comm.exchange = AllToAll::Hierarchical;
     config.validate().unwrap();
     let communicators =
         Communicator::local(&local_topology(&config), comm_options(&config)).into_iter();
@@ -249,7 +248,7 @@ fn a_captured_step_that_drives_nics_changes_no_bit_and_is_one_launch() {
     let (config, communicators) = over_nics(&fabric);
     let by_nics = run_among(&config, Some(communicators));
     let mut flat = config.clone();
-    (flat.comm.exchange, flat.comm.ranks_per_node) = (ExchangeChoice::Flat, 0);
+    (flat.comm.exchange, flat.comm.ranks_per_node) = (AllToAll::Flat, 0);
     let in_memory = run(&flat);
     assert_eq!(in_memory.losses, by_nics.losses, "losses");
     assert_eq!(in_memory.digest, by_nics.digest, "weights and states");
@@ -436,9 +435,9 @@ fn rows_may_move_between_captured_steps() {
 #[test]
 fn other_ways_to_exchange_are_those_of_the_processor() {
     for (ranks, deduplicate, compress, widen) in [
-        (2, DeduplicateChoice::Rank, CompressChoice::Bf16, 100.0),
-        (4, DeduplicateChoice::Off, CompressChoice::None, 10.0),
-        (4, DeduplicateChoice::Off, CompressChoice::Bf16, 100.0),
+        (2, DeduplicateChoice::Rank, Compress::Bf16, 100.0),
+        (4, DeduplicateChoice::Off, Compress::None, 10.0),
+        (4, DeduplicateChoice::Off, Compress::Bf16, 100.0),
     ] {
         let Some(mut config) = among(ranks, ScheduleChoice::Captured) else { return };
         let plain = run(&config);
@@ -446,7 +445,7 @@ fn other_ways_to_exchange_are_those_of_the_processor() {
         config.validate().unwrap();
         let what = format!("{ranks} ranks, {deduplicate:?}, {compress:?}");
         let captured = run(&config);
-        if compress == CompressChoice::Bf16 {
+        if compress == Compress::Bf16 {
             assert_ne!(captured.losses, plain.losses, "{what}: vectors are not rounded");
         }
         config.run.schedule = ScheduleChoice::Serial;

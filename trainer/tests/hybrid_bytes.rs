@@ -3,7 +3,7 @@
 
 #![cfg(test)]
 
-use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, Hybrid, IdsChoice};
+use headlong::config::{AllToAll, Config, DeduplicateChoice, Hybrid, IdsChoice};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::plan::placement::{Placement, statistics_of};
@@ -122,7 +122,7 @@ fn predictions_from_other_batches_are_within_five_percent_of_the_counters() {
         (config.comm.deduplicate, config.comm.exchange) = (deduplicate, exchange);
         config
     };
-    let (auto, flat) = (DeduplicateChoice::Auto, ExchangeChoice::Flat);
+    let (auto, flat) = (DeduplicateChoice::Auto, AllToAll::Flat);
     let cases = [
         one_node.clone(),
         with(&one_node, Hybrid::Off, auto, flat),
@@ -130,7 +130,7 @@ fn predictions_from_other_batches_are_within_five_percent_of_the_counters() {
         with(&one_node, Hybrid::Rows(500), DeduplicateChoice::Off, flat),
         two_nodes.clone(),
         with(&two_nodes, Hybrid::Rows(500), DeduplicateChoice::Node, flat),
-        with(&two_nodes, Hybrid::Rows(500), DeduplicateChoice::Rank, ExchangeChoice::Hierarchical),
+        with(&two_nodes, Hybrid::Rows(500), DeduplicateChoice::Rank, AllToAll::Hierarchical),
         known(&with(&two_nodes, Hybrid::Rows(500), DeduplicateChoice::Rank, flat)),
     ];
     for config in cases {

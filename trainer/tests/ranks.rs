@@ -8,7 +8,7 @@
 
 use crate::made_up::{MadeUp, mixed};
 use headlong::config::{
-    Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice, TableDtype,
+    AllToAll, Config, DeduplicateChoice, IdsChoice, ScheduleChoice, TableDtype,
 };
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
@@ -32,7 +32,7 @@ struct Case {
     sum_blocks: usize,
     dtype: TableDtype,
     hybrid: Hybrid,
-    exchange: ExchangeChoice,
+    exchange: AllToAll,
     ids: IdsChoice,
     deduplicate: DeduplicateChoice,
     schedule: ScheduleChoice,
@@ -54,7 +54,7 @@ impl Case {
             sum_blocks,
             dtype: TableDtype::F32,
             hybrid: Hybrid::Off,
-            exchange: ExchangeChoice::Flat,
+            exchange: AllToAll::Flat,
             ids: IdsChoice::Exchange,
             deduplicate: DeduplicateChoice::Rank,
             schedule: ScheduleChoice::Serial,
@@ -76,7 +76,7 @@ impl Case {
             sum_blocks,
             dtype: TableDtype::F32,
             hybrid: [Hybrid::Off, Hybrid::Mixed, Hybrid::AllFrequent][pick(3)],
-            exchange: [ExchangeChoice::Flat, ExchangeChoice::Hierarchical][pick(2)],
+            exchange: [AllToAll::Flat, AllToAll::Hierarchical][pick(2)],
             ids: [IdsChoice::Exchange, IdsChoice::Known][pick(2)],
             deduplicate: if ranks == sum_blocks && pick(3) == 0 {
                 DeduplicateChoice::Off
@@ -213,9 +213,9 @@ fn every_way_to_exchange_gives_the_same_bits() {
     let plain = Case { ranks: 4, ranks_per_node: 2, ..Case::alone(4) };
     for hybrid in [Hybrid::Off, Hybrid::Mixed, Hybrid::AllFrequent] {
         for (exchange, ids) in [
-            (ExchangeChoice::Flat, IdsChoice::Exchange),
-            (ExchangeChoice::Hierarchical, IdsChoice::Known),
-            (ExchangeChoice::Hierarchical, IdsChoice::Exchange),
+            (AllToAll::Flat, IdsChoice::Exchange),
+            (AllToAll::Hierarchical, IdsChoice::Known),
+            (AllToAll::Hierarchical, IdsChoice::Exchange),
         ] {
             for deduplicate in
                 [DeduplicateChoice::Off, DeduplicateChoice::Rank, DeduplicateChoice::Node]

@@ -9,7 +9,7 @@
 #![cfg(test)]
 
 use crate::bounded::{self, Matrix, Named, Number, U, gamma};
-use headlong::config::{Config, ExchangeChoice, IdsChoice, ScheduleChoice};
+use headlong::config::{AllToAll, Config, IdsChoice, ScheduleChoice};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options};
 use headlong::iteration::worker::StepRates;
 use headlong_comm::testing::sim::Random;
@@ -64,7 +64,7 @@ impl Case {
         config.train.seed = seed;
         config.run.ranks = ranks;
         config.run.schedule = [ScheduleChoice::Serial, ScheduleChoice::Overlapped][pick(2)];
-        config.comm.exchange = [ExchangeChoice::Flat, ExchangeChoice::Hierarchical][pick(2)];
+        config.comm.exchange = [AllToAll::Flat, AllToAll::Hierarchical][pick(2)];
         config.comm.ids = [IdsChoice::Exchange, IdsChoice::Known][pick(2)];
         config.comm.deadline_s = 20.0;
         config.optimizer.set_both(optimizer).unwrap();

@@ -4,7 +4,7 @@
 use super::real::{BATCH_SIZE, DIM, Real, TABLE_ROWS};
 use super::{NAME, SGD};
 use crate::harness::Harness;
-use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice};
+use headlong::config::{AllToAll, Config, DeduplicateChoice, IdsChoice};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong_embedding::Registry;
@@ -97,8 +97,8 @@ fn train(real: &Real, split: &Split, mut config: Config) -> anyhow::Result<(f64,
         Merge::Node => DeduplicateChoice::Node,
     };
     config.comm.exchange = match split.variant.exchange {
-        Exchange::Flat => ExchangeChoice::Flat,
-        Exchange::Hierarchical => ExchangeChoice::Hierarchical,
+        Exchange::Flat => AllToAll::Flat,
+        Exchange::Hierarchical => AllToAll::Hierarchical,
     };
     config.comm.ids = match split.variant.ids {
         IdSource::Exchange => IdsChoice::Exchange,

@@ -1,10 +1,12 @@
 //! How this transport is set up. All ranks have the same settings, except for `near` and `devices`.
 
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// How a receiver learns that a slot has been filled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Signal {
     /// By the completion of a write with an immediate: every NIC can do it.
     #[default]
@@ -14,18 +16,22 @@ pub enum Signal {
     Atomic,
 }
 
-/// Settings of the verbs transport.
-#[derive(Debug, Clone, PartialEq)]
+/// Settings of the verbs transport: those of a configuration file, and what a rank knows of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct VerbsSettings {
     /// Devices by local index of the rank, again from the first where there are more ranks; empty:
     /// the nearest one.
     pub devices: Vec<String>,
     /// Where this rank's memory is: the directory of its device below `/sys/devices`. None: the
     /// memory node counts.
+    #[serde(skip)]
     pub near: Option<PathBuf>,
     /// This rank's memory node, where it is known.
+    #[serde(skip)]
     pub numa_node: Option<u32>,
     /// Place of the global identifier in the port's table; none: the best one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gid_index: Option<u32>,
     /// Partition key; its highest bit does not count.
     pub partition_key: u16,
@@ -44,6 +50,7 @@ pub struct VerbsSettings {
     /// How a receiver learns that a slot has been filled.
     pub signal: Signal,
     /// Longest wait for the first message of each peer.
+    #[serde(skip)]
     pub patience: Duration,
 }
 

@@ -1,8 +1,9 @@
 //! The settings of exchanges between ranks and of the hybrid split. None of them changes a result
 //! at the same number of ranks, but `comm.compress`.
 
-use super::verbs::VerbsConfig;
 use crate::error::{Error, Result};
+use headlong_comm::{AllToAll, Compress};
+use headlong_verbs::VerbsSettings;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,13 +16,13 @@ pub struct CommConfig {
     /// know their nodes.
     pub ranks_per_node: usize,
     /// How vectors travel between nodes.
-    pub exchange: ExchangeChoice,
+    pub exchange: AllToAll,
     /// How an owner learns which rows are wanted.
     pub ids: IdsChoice,
     /// Where equal rows of a batch become one request.
     pub deduplicate: DeduplicateChoice,
     /// What vectors and their gradients are rounded to on the way.
-    pub compress: CompressChoice,
+    pub compress: Compress,
     /// On devices, where what travels are slots of a fixed size: how many even shares of a rank's
     /// ids its slot for one owner has room for, at least 1. A batch that asks one owner for more
     /// ends the run.
@@ -37,23 +38,23 @@ pub struct CommConfig {
     /// What NCCL may use.
     pub nccl: NcclConfig,
     /// How NICs are used.
-    pub verbs: VerbsConfig,
+    pub verbs: VerbsSettings,
 }
 
 impl Default for CommConfig {
     fn default() -> Self {
         Self {
             ranks_per_node: 0,
-            exchange: ExchangeChoice::Auto,
+            exchange: AllToAll::Auto,
             ids: IdsChoice::Auto,
             deduplicate: DeduplicateChoice::Auto,
-            compress: CompressChoice::None,
+            compress: Compress::None,
             slot_factor: headlong_embedding::hybrid::DEFAULT_SLOT_FACTOR,
             deadline_s: 120.0,
             insecure: false,
             nccl: NcclConfig::default(),
             tuning: None,
-            verbs: VerbsConfig::default(),
+            verbs: VerbsSettings::default(),
         }
     }
 }
@@ -136,18 +137,6 @@ impl Default for HybridConfig {
     }
 }
 
-/// How vectors travel between nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ExchangeChoice {
-    /// Hierarchical where there are several nodes with several ranks each.
-    Auto,
-    /// Every rank sends to every other.
-    Flat,
-    /// Inside the node to the peer with the destination's local rank, then once across.
-    Hierarchical,
-}
-
 /// How an owner learns which rows are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -172,14 +161,4 @@ pub enum DeduplicateChoice {
     Rank,
     /// On each node.
     Node,
-}
-
-/// What vectors and their gradients are rounded to on the way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CompressChoice {
-    /// Nothing: f32 as they are.
-    None,
-    /// bfloat16: half the bytes, eight bits of precision.
-    Bf16,
 }

@@ -3,10 +3,10 @@
 use super::Config;
 use super::validate::quoted;
 use crate::error::{Error, Result};
-use headlong_reader::IdPolicy;
 use headlong_reader::formats::Format;
 use headlong_reader::hashing::HashFunction;
 use headlong_reader::io::DataFile;
+use headlong_reader::{DenseTransform, IdPolicy};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -104,24 +104,6 @@ pub enum Ids {
     Modulo,
     /// The file has rows already; one beyond the table is an error.
     Rows,
-}
-
-/// What is done to an integer before it enters the model. Three are in use for the same data;
-/// mixing them is an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DenseTransform {
-    /// The integer as it is, missing = 0.
-    #[serde(rename = "none")]
-    None,
-    /// ln(max(x, 0) + 1), missing = 0: facebookresearch/dlrm, MLPerf v1, HugeCTR.
-    #[serde(rename = "ln(x+1)")]
-    LnPlus1,
-    /// ln(x + 3): NVIDIA DeepLearningExamples, NVTabular.
-    #[serde(rename = "ln(x+3)")]
-    LnPlus3,
-    /// ln(x − (m − 2)), m the minimum over all integer columns of the file: TorchRec's npy files.
-    #[serde(rename = "file-minimum")]
-    FileMinimum,
 }
 
 /// What a malformed line does.

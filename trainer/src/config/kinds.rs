@@ -1,8 +1,8 @@
 //! The kinds of tables that a program has registered, and what a configuration asks of them.
 
-use super::{Config, DeviceChoice, GrainName, KeysName, TableEntry, keys};
+use super::{Config, DeviceChoice, TableEntry, keys};
 use crate::error::{Error, Result};
-use headlong_embedding::{Grain, Keys, Registry, TableKind, TableSpec};
+use headlong_embedding::{Registry, TableKind, TableSpec};
 
 impl Config {
     /// As [`Config::validate`], in a program that has registered the kinds of `registry`: a kind
@@ -52,16 +52,10 @@ fn complete(entry: &mut TableEntry, registry: &Registry) -> Result<()> {
         return Err(unknown(&entry.name, kind, registry));
     };
     if let (None, &[grain]) = (entry.grain, able.grains) {
-        entry.grain = Some(match grain {
-            Grain::Rows => GrainName::Rows,
-            Grain::Whole => GrainName::Whole,
-        });
+        entry.grain = Some(grain);
     }
     if let (None, &[keys]) = (entry.keys, able.keys) {
-        entry.keys = Some(match keys {
-            Keys::RowIndices => KeysName::Rows,
-            Keys::RawIds => KeysName::Ids,
-        });
+        entry.keys = Some(keys);
     }
     Ok(())
 }

@@ -8,11 +8,11 @@
 //! options = { min_count = 2, eviction = "lru" }
 //! ```
 
-use super::{Config, DeviceChoice, Pooling, TableDtype, keys};
+use super::{Config, DeviceChoice, TableDtype, keys};
 use crate::error::{Error, Result};
 use headlong_device::DType;
 use headlong_embedding::hybrid::split::PlacementChoice;
-use headlong_embedding::{Grain, Keys, Registry, TableSpec};
+use headlong_embedding::{Grain, Keys, Pooling, Registry, TableSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -47,10 +47,10 @@ pub struct TableEntry {
     /// Whether rows stand for themselves or share storage. Unset: what the kind is known to have,
     /// else `rows`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grain: Option<GrainName>,
+    pub grain: Option<Grain>,
     /// What the table is asked with. Unset: what the kind is known to want, else `rows`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keys: Option<KeysName>,
+    pub keys: Option<Keys>,
     /// Settings that only this kind of table has.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, toml::Value>,
@@ -68,26 +68,6 @@ pub enum PlacementName {
     RowWise,
     /// All on one rank.
     TableWise,
-}
-
-/// What may be placed on its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum GrainName {
-    /// Every row.
-    Rows,
-    /// The table alone: its rows share storage.
-    Whole,
-}
-
-/// What a table is asked with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KeysName {
-    /// Row indices, which `data.ids` makes.
-    Rows,
-    /// Raw ids, as the file has them.
-    Ids,
 }
 
 impl TableEntry {
@@ -130,25 +110,14 @@ impl Config {
         let only_grain = able.and_then(|able| <[Grain; 1]>::try_from(able.grains).ok());
         let only_keys = able.and_then(|able| <[Keys; 1]>::try_from(able.keys).ok());
         TableSpec {
-            pooling: match entry.pooling.unwrap_or(self.tables.pooling) {
-                Pooling::Sum => headlong_embedding::Pooling::Sum,
-                Pooling::Mean => headlong_embedding::Pooling::Mean,
-            },
+            pooling: entry.pooling.unwrap_or(self.tables.pooling),
             dtype: match entry.dtype.unwrap_or(self.tables.dtype) {
                 TableDtype::F32 => DType::F32,
                 TableDtype::Bf16 => DType::Bf16,
                 TableDtype::F16 => DType::F16,
             },
-            grain: match entry.grain {
-                Some(GrainName::Rows) => Grain::Rows,
-                Some(GrainName::Whole) => Grain::Whole,
-                None => only_grain.map_or(Grain::Rows, |[grain]| grain),
-            },
-            keys: match entry.keys {
-                Some(KeysName::Rows) => Keys::RowIndices,
-                Some(KeysName::Ids) => Keys::RawIds,
-                None => only_keys.map_or(Keys::RowIndices, |[keys]| keys),
-            },
+            grain: entry.grain.or(only_grain.map(|[grain]| grain)).unwrap_or_default(),
+            keys: entry.keys.or(only_keys.map(|[keys]| keys)).unwrap_or_default(),
             options: entry.text_options(),
             kind,
             ..spec
@@ -304,8 +273,8 @@ mod tests {
             (spec.options["min_count"].as_str(), spec.options["eviction"].as_str()),
             ("2", "lfu")
         );
-        assert_eq!(spec.pooling, headlong_embedding::Pooling::Mean);
-        assert_eq!(config.table_spec(4, 50).pooling, headlong_embedding::Pooling::Sum);
+        assert_eq!(spec.pooling, Pooling::Mean);
+        assert_eq!(config.table_spec(4, 50).pooling, Pooling::Sum);
         assert_eq!(config.raw_columns(), [2]);
         assert_eq!(config.placement_choices()[4], PlacementChoice::TableWise(None));
     }

@@ -266,7 +266,7 @@ impl Config {
             ));
         }
         seconds("comm.deadline_s", self.comm.deadline_s)?;
-        let verbs = crate::config::verbs::verbs_settings(&self.comm.verbs).check();
+        let verbs = self.comm.verbs.check();
         verbs.map_err(|(key, reason)| Error::config(key, reason))?;
         let factor = self.comm.slot_factor;
         if !(factor.is_finite() && factor >= 1.0) {

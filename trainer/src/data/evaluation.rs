@@ -1,8 +1,6 @@
 //! Data that is predicted: validation files, and the files of `eval` and `predict`.
 
-use super::{
-    block_options, check_columns, dense_transform, format_of, is_one_hot, keep, open_source,
-};
+use super::{block_options, check_columns, format_of, is_one_hot, keep, open_source};
 use crate::config::{CacheData, Config};
 use crate::error::Result;
 use crate::error::failed;
@@ -73,7 +71,7 @@ impl EvaluationData {
         threads: usize,
         kept: bool,
     ) -> Result<Self> {
-        let (transform, batch_size) = (dense_transform(config), config.eval.batch_size);
+        let (transform, batch_size) = (config.data.dense_transform, config.eval.batch_size);
         let contents = match format_of(config, files)? {
             Format::Criteo => Self::open_text(config, files, labelled, threads, kept)?,
             _ => Contents::Format(Self::open_format(config, files, labelled, threads, kept)?),
@@ -92,7 +90,7 @@ impl EvaluationData {
             blocks: block_options(config, labelled, threads),
             batch_size: config.eval.batch_size,
             prefetch: 2,
-            dense_transform: dense_transform(config),
+            dense_transform: config.data.dense_transform,
             epochs: Some(1),
         };
         let stored_bytes = files.iter().map(|file| file.stored_bytes().unwrap_or(0)).sum::<u64>();

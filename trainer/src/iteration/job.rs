@@ -5,7 +5,6 @@
 //! leads: it writes what is written once, and makes first what the others then find (synthetic
 //! data, a dictionary).
 
-use crate::config::verbs::verbs_settings;
 use crate::config::{Config, Instructions, TransportChoice};
 use crate::error::{Error, Result, chain};
 use crate::iteration::ranks::{local_topology, tuned_comm_options};
@@ -80,8 +79,7 @@ impl Job {
         let control = rendezvous::join(&options)
             .map_err(Error::communication("the ranks did not come together"))?;
         note_remarks(&control);
-        let settings = verbs_settings(&config.comm.verbs);
-        let nics = VerbsNetwork::of_machine(&control, settings.clone());
+        let nics = VerbsNetwork::of_machine(&control, config.comm.verbs.clone());
         let wanted = wanted(config.run.transport);
         let chosen = choose(control, &ChooseOptions { wanted, network: Some(&nics) })
             .map_err(Error::communication("the ranks have no common way"))?;
@@ -94,7 +92,8 @@ impl Job {
         // Asked for by name, NICs carry what devices of several nodes exchange, too; else NCCL
         // does.
         if let (Wanted::Verbs, Some(provider)) = (wanted, nics.provider()) {
-            communicator = communicator.with_rails(Arc::new(VerbsRails::new(provider, settings)));
+            communicator = communicator
+                .with_rails(Arc::new(VerbsRails::new(provider, config.comm.verbs.clone())));
         }
         let mut job = Self { config, communicator: Some(communicator) };
         // Machines differ; what their ranks decide must not.

@@ -5,10 +5,7 @@
 //! collectives, so each needs a thread of its own for as long as a call lasts; when one fails, it
 //! tells the others, and the call returns what went wrong first.
 
-use crate::config::{
-    CompressChoice, Config, ExchangeChoice, FeatureChoice, IdsChoice, ScheduleChoice,
-    TransportChoice,
-};
+use crate::config::{Config, FeatureChoice, IdsChoice, ScheduleChoice, TransportChoice};
 use crate::error::exchange_failed;
 use crate::error::failed;
 use crate::error::{Error, Result};
@@ -22,8 +19,7 @@ use crate::system::input::read_text;
 use crate::system::machine::instruction_limit;
 use headlong_comm::tuning::Tuning;
 use headlong_comm::{
-    AllToAll, BetweenDevices, Busy, CommOptions, Communicator, Compress, Feature, NcclOptions,
-    Topology,
+    BetweenDevices, Busy, CommOptions, Communicator, Feature, NcclOptions, Topology,
 };
 use headlong_device::pool::Pool;
 use headlong_device::simd::Limit;
@@ -109,15 +105,8 @@ pub fn local_topology(config: &Config) -> Topology {
 /// How ranks exchange, as the configuration says.
 pub fn comm_options(config: &Config) -> CommOptions {
     CommOptions {
-        all_to_all: match config.comm.exchange {
-            ExchangeChoice::Flat => AllToAll::Flat,
-            ExchangeChoice::Hierarchical => AllToAll::Hierarchical,
-            ExchangeChoice::Auto => AllToAll::Auto,
-        },
-        compress: match config.comm.compress {
-            CompressChoice::None => Compress::None,
-            CompressChoice::Bf16 => Compress::Bf16,
-        },
+        all_to_all: config.comm.exchange,
+        compress: config.comm.compress,
         nccl: NcclOptions {
             collnet: nccl_feature(config.comm.nccl.collnet),
             nvls: nccl_feature(config.comm.nccl.nvls),

@@ -4,7 +4,7 @@
 
 use crate::Registry;
 use crate::config::{
-    CompressChoice, Config, DeduplicateChoice, DeviceChoice, ExchangeChoice, Hybrid, IdsChoice,
+    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, Hybrid, IdsChoice,
 };
 use crate::error::failed;
 use crate::error::{Error, Result};
@@ -67,7 +67,7 @@ impl Placement {
                 Hybrid::Rows(rows) => HybridMode::Rows(rows),
             },
             dense_bytes: (plan::dense_parameters(config) * 4_u64).get(),
-            wire_bytes: if config.comm.compress == CompressChoice::Bf16 { 2 } else { 4 },
+            wire_bytes: if config.comm.compress == Compress::Bf16 { 2 } else { 4 },
             replicated_limit_bytes: Some(replicated_limit(config)),
             merge: match config.comm.deduplicate {
                 // Devices exchange in slots, of rows that each rank has merged.
@@ -78,10 +78,10 @@ impl Placement {
                 DeduplicateChoice::Node => Some(Merge::Node),
             },
             exchange: match config.comm.exchange {
-                ExchangeChoice::Auto if on_devices => Some(Exchange::Flat),
-                ExchangeChoice::Auto => None,
-                ExchangeChoice::Flat => Some(Exchange::Flat),
-                ExchangeChoice::Hierarchical => Some(Exchange::Hierarchical),
+                AllToAll::Auto if on_devices => Some(Exchange::Flat),
+                AllToAll::Auto => None,
+                AllToAll::Flat => Some(Exchange::Flat),
+                AllToAll::Hierarchical => Some(Exchange::Hierarchical),
             },
             ids: match config.comm.ids {
                 IdsChoice::Auto if on_devices => Some(IdSource::Exchange),
@@ -123,8 +123,8 @@ impl Placement {
             Merge::Node => DeduplicateChoice::Node,
         };
         comm.exchange = match split.variant.exchange {
-            Exchange::Flat => ExchangeChoice::Flat,
-            Exchange::Hierarchical => ExchangeChoice::Hierarchical,
+            Exchange::Flat => AllToAll::Flat,
+            Exchange::Hierarchical => AllToAll::Hierarchical,
         };
         comm.ids = match split.variant.ids {
             IdSource::Exchange => IdsChoice::Exchange,

@@ -9,7 +9,7 @@
 pub mod fault;
 
 use fault::{Fault, Faulty};
-use headlong::config::{Config, DeduplicateChoice, ExchangeChoice, IdsChoice, ScheduleChoice};
+use headlong::config::{AllToAll, Config, DeduplicateChoice, IdsChoice, ScheduleChoice};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
@@ -82,7 +82,7 @@ pub struct Case {
     topology: Topology,
     work: Work,
     hybrid: Hybrid,
-    exchange: ExchangeChoice,
+    exchange: AllToAll,
     ids: IdsChoice,
     deduplicate: DeduplicateChoice,
     schedule: ScheduleChoice,
@@ -117,7 +117,7 @@ impl Case {
             wrong: None,
             work: Work { sum_blocks, optimizer, batch_size },
             hybrid: [Hybrid::Off, Hybrid::Mixed, Hybrid::Mixed, Hybrid::AllFrequent][pick(4)],
-            exchange: [ExchangeChoice::Flat, ExchangeChoice::Hierarchical][pick(2)],
+            exchange: [AllToAll::Flat, AllToAll::Hierarchical][pick(2)],
             ids: [IdsChoice::Exchange, IdsChoice::Known][pick(2)],
             deduplicate,
             schedule: if ranks == 4 && pick(4) == 0 {

@@ -18,7 +18,7 @@ use crate::Registry;
 use crate::commands::train_arguments::TrainArguments;
 use crate::commands::train_arguments::of_training;
 use crate::config::ranges;
-use crate::config::{CompressChoice, Config, DeduplicateChoice};
+use crate::config::{Compress, Config, DeduplicateChoice};
 use crate::error::{Error, Result};
 use crate::iteration::ranks::local_topology;
 use crate::plan::Plan;
@@ -185,7 +185,7 @@ fn collective_arguments(
         insecure: config.comm.insecure,
         exchange: if messages.hierarchical { Way::Hierarchical } else { Way::Flat },
         verbs: Some(config.comm.verbs.clone()),
-        compress: config.comm.compress == CompressChoice::Bf16,
+        compress: config.comm.compress == Compress::Bf16,
         bind: arguments.bind_ranks,
         worker: arguments.worker,
         ..CollectiveArguments::defaults()

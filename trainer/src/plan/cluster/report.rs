@@ -8,7 +8,7 @@ use super::search::{Candidate, search};
 use super::sensitivity::Sensitivity;
 use super::simulator::{Options, Run};
 use super::workload::Workload;
-use crate::config::{CompressChoice, Precision};
+use crate::config::{Compress, Precision};
 use crate::error::Result;
 use crate::plan::Division;
 use serde::Serialize;
@@ -163,7 +163,7 @@ pub fn report(
 
 /// What Headlong does with this configuration.
 pub fn practice(workload: &Workload) -> Practice {
-    let compressed = workload.config.comm.compress == CompressChoice::Bf16;
+    let compressed = workload.config.comm.compress == Compress::Bf16;
     Practice { wire_bytes: if compressed { 2.0 } else { 4.0 }, ..Practice::headlong() }
 }
 

@@ -9,7 +9,7 @@ use super::operation::Operation;
 use super::operation::Place;
 use super::statistics::{Average, PERCENTILES, samples_for};
 use crate::config::ranges::time;
-use crate::config::{VerbsConfig, seconds};
+use crate::config::seconds;
 use crate::error::{Error, Result};
 use crate::plan::Count;
 use crate::report::output::JsonOutput;
@@ -201,7 +201,7 @@ pub struct CollectiveArguments {
     pub set: Vec<String>,
     /// The same where a configuration says it
     #[arg(skip)]
-    pub verbs: Option<VerbsConfig>,
+    pub verbs: Option<VerbsSettings>,
     /// Nodes count for nothing in an all_reduce
     #[arg(skip)]
     pub flat_sums: bool,
@@ -430,8 +430,8 @@ impl CollectiveArguments {
     /// A key or a value that cannot work.
     pub fn nics(&self) -> Result<VerbsSettings> {
         match &self.verbs {
-            Some(config) => nics::settings(config),
-            None => nics::settings(&nics::configured(&self.set)?),
+            Some(settings) => Ok(settings.clone()),
+            None => nics::settings(&self.set),
         }
     }
 

@@ -1,7 +1,6 @@
 //! How the benches use the NICs of this machine.
 
-use crate::config::verbs::verbs_settings;
-use crate::config::{Config, VerbsConfig};
+use crate::config::Config;
 use crate::error::{Error, Result};
 use headlong_verbs::VerbsSettings;
 
@@ -12,23 +11,14 @@ const KEYS: &str = "comm.verbs.";
 ///
 /// # Errors
 /// Another key; a value that cannot work.
-pub fn configured(set: &[String]) -> Result<VerbsConfig> {
+pub fn settings(set: &[String]) -> Result<VerbsSettings> {
     if let Some(other) = set.iter().find(|argument| !argument.trim_start().starts_with(KEYS)) {
         return Err(Error::Usage(format!("--set {other}: this bench takes {KEYS}KEY=VALUE alone")));
     }
     let mut config = Config::default();
     config.set_all(set)?;
+    config.comm.verbs.check().map_err(|(key, reason)| Error::config(key, reason))?;
     Ok(config.comm.verbs)
-}
-
-/// The same, in the words of the crate that uses the NICs.
-///
-/// # Errors
-/// As [`configured`].
-pub fn settings(config: &VerbsConfig) -> Result<VerbsSettings> {
-    let settings = verbs_settings(config);
-    settings.check().map_err(|(key, reason)| Error::config(key, reason))?;
-    Ok(settings)
 }
 
 #[cfg(test)]
@@ -40,9 +30,7 @@ mod tests {
         let set = |arguments: &[&str]| {
             let arguments: Vec<String> =
                 arguments.iter().map(|&argument| argument.to_owned()).collect();
-            configured(&arguments)
-                .and_then(|config| settings(&config))
-                .map_err(|error| error.to_string())
+            settings(&arguments).map_err(|error| error.to_string())
         };
         assert_eq!(set(&[]), Ok(VerbsSettings::default()));
         let changed =
