@@ -53,9 +53,6 @@ pub fn block_options(config: &Config, labelled: bool, threads: usize) -> BlockOp
 }
 
 /// A mapper of ids that has seen nothing yet, for policies that need no dictionary.
-///
-/// # Errors
-/// Tables that the policy cannot fill.
 pub fn id_mapper(config: &Config, table_rows: &[u64]) -> Result<IdMapper> {
     let mapper = IdMapper::new(config.id_policy(), table_rows);
     let mapper = mapper.map_err(|error| failed("the ids cannot be mapped to rows", error))?;
@@ -85,9 +82,6 @@ pub fn fingerprint(config: &Config, dictionary_checksum: Option<String>) -> Data
 /// Opens the training files at `start`, with ids as they were there. Batches are cut to `slice`
 /// where the format allows: not Criteo's text, of which no one knows where a sample begins, nor
 /// Parquet.
-///
-/// # Errors
-/// Files that cannot be read, or that have other columns than the configuration says.
 pub fn open_training(
     config: &Config,
     files: &[DataFile],
@@ -137,9 +131,6 @@ fn is_one_hot(source: &dyn Source) -> bool {
 
 /// Whether any of these data sets is one-hot, so that multi-hot ids must be drawn. Each group of
 /// files is one data set; where there are no files, data is made, and has one id a sample.
-///
-/// # Errors
-/// Files that cannot be opened.
 pub fn is_drawn(config: &Config, groups: &[&[DataFile]]) -> Result<bool> {
     if config.multi_hot.sizes.counts()?.is_empty() {
         return Ok(false);
@@ -259,9 +250,6 @@ fn is_streamed(config: &Config, files: &[DataFile]) -> Result<bool> {
 }
 
 /// How the place of a run is counted: what a run that continues must not change.
-///
-/// # Errors
-/// As [`format_of`].
 pub fn order_name(config: &Config, files: &[DataFile]) -> Result<String> {
     let data = &config.data;
     let batch_size = config.train.batch_size * config.train.accumulate;
@@ -287,9 +275,6 @@ fn order(config: &Config) -> Order {
 }
 
 /// Opens `files` as samples of any format.
-///
-/// # Errors
-/// Files that cannot be read; bad rows that are to be skipped, which only Criteo's text has.
 pub fn open_source(config: &Config, files: &[DataFile], threads: usize) -> Result<Box<dyn Source>> {
     let data = &config.data;
     let format = format_of(config, files)?;
@@ -385,10 +370,6 @@ pub(crate) fn check_columns(config: &Config, source: &dyn Source, labelled: bool
 }
 
 /// `config` with what the training files say of themselves: ids a sample.
-///
-/// # Errors
-/// Files that cannot be read, or not in the order that the configuration says, or that have other
-/// columns.
 pub fn resolve(config: &Config) -> Result<Config> {
     let (mut config, files) = (config.clone(), &config.data.train);
     if files.is_empty() {
@@ -425,9 +406,6 @@ pub fn resolve(config: &Config) -> Result<Config> {
 }
 
 /// Whether the samples of `file` have labels.
-///
-/// # Errors
-/// Files that cannot be read.
 pub fn is_labelled(config: &Config, file: &DataFile) -> Result<bool> {
     let files = [file.clone()];
     if format_of(config, &files)? != Format::Criteo {
@@ -439,9 +417,6 @@ pub fn is_labelled(config: &Config, file: &DataFile) -> Result<bool> {
 
 /// Refuses data that begins with something else than the configuration says, before anything is
 /// planned for it.
-///
-/// # Errors
-/// The first line or header that is not what is expected.
 pub fn check_beginning(config: &Config) -> Result<()> {
     check_beginnings(config, &config.data.train)?;
     check_beginnings(config, &config.data.valid)
@@ -481,9 +456,6 @@ fn parse_beginning(config: &Config, file: &DataFile) -> Result<()> {
 }
 
 /// Samples of one pass over `files`, where their format says so.
-///
-/// # Errors
-/// Files that cannot be read.
 pub fn known_samples(config: &Config, files: &[DataFile]) -> Result<Option<u64>> {
     match format_of(config, files)? {
         Format::Criteo => Ok(None),
@@ -492,9 +464,6 @@ pub fn known_samples(config: &Config, files: &[DataFile]) -> Result<Option<u64>>
 }
 
 /// Samples of one pass over `files`: reads and parses text.
-///
-/// # Errors
-/// Files that cannot be read.
 pub fn count_samples(config: &Config, files: &[DataFile], threads: usize) -> Result<u64> {
     if let Some(samples) = known_samples(config, files)? {
         return Ok(samples);

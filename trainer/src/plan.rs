@@ -41,7 +41,6 @@ pub struct Facts<'a> {
     pub table_rows: &'a [u64],
     /// Rows of the training data, where known.
     pub data_rows: Option<u64>,
-    /// The machine.
     pub machine: &'a Machine,
     /// How the rows are split among the ranks, where that is known; else evenly.
     pub split: Option<&'a Split>,
@@ -81,12 +80,10 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// One table of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TablePlan {
     /// `C1`, `C2`, …
     pub name: String,
-    /// Rows.
     pub rows: u64,
     /// Elements of a row.
     pub dim: usize,
@@ -108,7 +105,6 @@ pub struct TablePlan {
 pub struct Exchange {
     /// Vectors to the ranks that need them.
     pub forward: u64,
-    /// Gradients back.
     pub backward: u64,
 }
 
@@ -117,7 +113,6 @@ pub struct Exchange {
 pub struct ExchangePlan {
     /// Between ranks of one machine.
     pub intra_node: Exchange,
-    /// Between machines.
     pub inter_node: Exchange,
 }
 
@@ -130,7 +125,6 @@ pub struct Plan {
     pub dense_parameters: Count,
     /// Elements of all tables.
     pub embedding_parameters: Count,
-    /// Width of the top network's input.
     pub top_input_width: usize,
     /// Samples of one step: batch × accumulate.
     pub samples_per_step: Count,
@@ -150,7 +144,6 @@ pub struct Plan {
     pub eval_ranks: Option<EvalRanksPlan>,
     /// Whether everything fits where it is to lie.
     pub fits: bool,
-    /// What one step costs.
     #[serde(flatten)]
     pub cost: StepCost,
     /// Bytes that travel in a step; none at one rank.
@@ -162,11 +155,9 @@ pub struct Plan {
     /// How the data divides, where its rows are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub division: Option<Division>,
-    /// Ranks.
     pub ranks: usize,
     /// Of these, the ones that share this machine.
     pub ranks_here: usize,
-    /// Threads of this process.
     pub threads: usize,
     /// `"cpu"` or `"cuda"`.
     pub device: &'static str,

@@ -45,9 +45,6 @@ pub struct Reporter {
 impl Reporter {
     /// A reporter to the terminal, and to the JSON log where there is one. A resumed run appends to
     /// the log's file.
-    ///
-    /// # Errors
-    /// [`Error::Io`] where the log cannot be opened.
     pub fn new(log: Option<&LogTarget>, resumed: bool) -> Result<Self> {
         let started = Instant::now();
         Ok(Self {
@@ -79,10 +76,6 @@ impl Reporter {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// The run begins.
-    ///
-    /// # Errors
-    /// [`Error::Io`] where the log cannot be written; so for every event below.
     pub fn start(&mut self, start: &Start) -> Result<()> {
         self.log_event("start", start)
     }
@@ -154,9 +147,6 @@ impl Reporter {
     }
 
     /// Progress, every `train.log_every` steps: a line where there is no bar.
-    ///
-    /// # Errors
-    /// As [`Reporter::start`].
     pub fn step(&mut self, at: At, step: &Step) -> Result<()> {
         if self.bar.is_none() {
             self.note(&step_text(at, step, self.seconds_left()));
@@ -165,10 +155,6 @@ impl Reporter {
         self.log_event("step", step)
     }
 
-    /// An evaluation.
-    ///
-    /// # Errors
-    /// As [`Reporter::start`].
     pub fn eval(&mut self, at: At, eval: &Eval) -> Result<()> {
         self.result(&format!("step {}  {}", count(at.step), eval_text(eval)));
         self.set_position(at);
@@ -189,10 +175,6 @@ impl Reporter {
         }
     }
 
-    /// A checkpoint was written.
-    ///
-    /// # Errors
-    /// As [`Reporter::start`].
     pub fn checkpoint(&mut self, at: At, checkpoint: &Checkpoint) -> Result<()> {
         self.note(&format!(
             "step {}  checkpoint {} ({}, {})",
@@ -207,9 +189,6 @@ impl Reporter {
 
     /// Something that the user should know; `fields` identify the place (`file`, `line`, `table`,
     /// …).
-    ///
-    /// # Errors
-    /// As [`Reporter::start`].
     pub fn warning(&mut self, message: &str, fields: Map<String, Value>) -> Result<()> {
         let text = lines::warning(message, lines::width(std::io::stderr()));
         self.beside_bar(|| lines::to_stderr(&text));
@@ -217,19 +196,12 @@ impl Reporter {
     }
 
     /// The run fails: into the log alone, because the program prints the error itself.
-    ///
-    /// # Errors
-    /// As [`Reporter::start`].
     pub fn error(&mut self, error: &Error, mut fields: Map<String, Value>) -> Result<()> {
         self.finish_bar();
         fields.insert("exit_code".to_owned(), error.exit_code().into());
         self.log_message("error", &chain(error), fields)
     }
 
-    /// The run ends.
-    ///
-    /// # Errors
-    /// As [`Reporter::start`].
     pub fn done(&mut self, at: At, done: &Done) -> Result<()> {
         self.finish_bar();
         self.result(&format!(

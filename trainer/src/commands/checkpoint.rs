@@ -54,9 +54,6 @@ pub enum CheckpointCommand {
 }
 
 /// Runs `headlong checkpoint …`. A directory of checkpoints stands for the newest one in it.
-///
-/// # Errors
-/// No checkpoint there, a damaged one, or an output that cannot be written.
 pub fn run(command: &CheckpointCommand) -> Result<()> {
     match command {
         CheckpointCommand::Inspect { dir, json } => inspect(dir, json),
@@ -66,9 +63,6 @@ pub fn run(command: &CheckpointCommand) -> Result<()> {
 }
 
 /// Opens the checkpoint that the user names by `flag`.
-///
-/// # Errors
-/// [`Error::Config`] where there is none; [`Error::Failed`] for one that is damaged.
 pub fn open(flag: &str, directory: &Path) -> Result<Checkpoint> {
     checkpoint::open(directory).map_err(|error| match error {
         // Nothing was wrong with a checkpoint: the wrong directory was named.
@@ -292,9 +286,6 @@ fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
 }
 
 /// The configuration of the run that has saved a checkpoint.
-///
-/// # Errors
-/// A file that is missing or damaged.
 pub fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
     let path = checkpoint.path().join(CONFIG_BLOB);
     let blob = checkpoint

@@ -6,9 +6,6 @@ use crate::error::Result;
 use crate::report::output;
 
 /// Prints the effective configuration as TOML that can be read back.
-///
-/// # Errors
-/// As [`TrainArguments::resolve`].
 pub fn show(arguments: &TrainArguments, registry: &Registry) -> Result<()> {
     let (config, options) = arguments.resolve(registry)?;
     config.check_paths_are_text()?;
@@ -16,9 +13,6 @@ pub fn show(arguments: &TrainArguments, registry: &Registry) -> Result<()> {
 }
 
 /// Checks the effective configuration, and that the files it names can be read.
-///
-/// # Errors
-/// As [`TrainArguments::resolve`]; a named file that is absent.
 pub fn check(arguments: &TrainArguments, registry: &Registry) -> Result<()> {
     let (config, options) = arguments.resolve(registry)?;
     config.check_files()?;

@@ -77,11 +77,6 @@ pub struct MultiHotArguments {
     pub memory_gib: Option<u64>,
 }
 
-/// Converts.
-///
-/// # Errors
-/// [`Error::Usage`] for arguments that do not fit together, [`Error::Failed`] for data that cannot
-/// be read or written.
 pub fn run(arguments: &ConvertArguments) -> Result<()> {
     let opened = Opened::new(arguments)?;
     let rows = rows(arguments, opened.from, opened.num_columns())?;
@@ -95,9 +90,6 @@ fn ids_of_a_bag() -> impl TypedValueParser<Value = u32> {
 }
 
 /// Makes multi-hot data of one-hot data, as MLPerf's generator does.
-///
-/// # Errors
-/// As [`run`].
 pub fn run_multi_hot(arguments: &MultiHotArguments) -> Result<()> {
     let MultiHotArguments { conversion, sizes, max_rows, distribution, seed, .. } = arguments;
     let sizes = if sizes.is_empty() { MLPERF_SIZES.to_vec() } else { sizes.clone() };
@@ -136,7 +128,6 @@ fn say_what_is_drawn(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> 
     check_multi_hot_memory(rows, sizes, memory_bytes, "--memory-mib")
 }
 
-/// What is converted.
 struct Opened {
     from: Format,
     source: Box<dyn Source>,

@@ -239,10 +239,6 @@ fn make_json(report: &MakeReport) -> Value {
 
 /// Describes files of any format: rows, click rate, and for each column missing values, range and
 /// distinct values. Malformed lines of Criteo's text are counted.
-///
-/// # Errors
-/// [`Error::Config`] for files that are not there, [`Error::Failed`] for files that cannot be read
-/// to their end.
 pub fn inspect(arguments: &DataFilesArguments) -> Result<()> {
     require_files(&arguments.files)?;
     let pool = Pool::new(arguments.what.threads.unwrap_or_else(machine::cores));

@@ -62,10 +62,6 @@ impl DescribedArguments {
         }
     }
 
-    /// All of it.
-    ///
-    /// # Errors
-    /// A configuration that cannot be read.
     pub fn described(&self) -> Result<Described> {
         let columns = match &self.config {
             Some(file) => {

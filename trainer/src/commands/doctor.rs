@@ -43,7 +43,6 @@ pub struct DoctorArguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Status {
-    /// Nothing to do.
     Ok,
     /// It works, but slower or less safely than it could.
     Warn,
@@ -54,11 +53,9 @@ pub enum Status {
 /// One line of the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at.
     pub name: &'static str,
     /// How it is to be taken.
     pub status: Status,
-    /// What was found.
     pub found: String,
     /// What follows from it; empty where nothing does.
     pub consequence: String,
@@ -92,9 +89,6 @@ impl Finding {
 }
 
 /// Prints every finding; as one of several ranks, rank 0 prints those of all.
-///
-/// # Errors
-/// [`Error::Failed`] where a finding says FAIL, on the rank that prints it; ranks that do not come.
 pub fn run(arguments: &DoctorArguments) -> Result<()> {
     let system = System::this();
     let mut findings = checks::all(&system, Path::new("."));

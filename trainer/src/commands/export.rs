@@ -21,10 +21,6 @@ use std::path::Path;
 /// Writes the weights of `checkpoint` to the safetensors file `output`, streaming, and returns the
 /// size of the file in bytes. All checksums are compared on the way; the file appears when it is
 /// complete.
-///
-/// # Errors
-/// A dense parameter that the original model does not have, a damaged checkpoint, or a file that
-/// cannot be written.
 pub fn export(checkpoint: &Checkpoint, output: &Path) -> Result<u64> {
     let layout = checkpoint.manifest().layout.weights_only();
     let context = format!("cannot export {}", checkpoint.path().display());

@@ -12,7 +12,6 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// The files of a command.
 #[derive(Debug, Default)]
 pub struct CommandFiles {
     reads: Vec<Named>,
@@ -107,9 +106,6 @@ impl CommandFiles {
     /// Refuses an output, standard output included, that is an input; two outputs that are one; and
     /// a pipe that is named twice, of which each reader would have a part; and outputs that cannot
     /// be made, as far as that is known without writing.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] with both flags and the file; [`Error::Io`] with the output.
     pub fn check(&self) -> Result<()> {
         let mut pipes = Vec::new();
         for input in &self.reads {
@@ -172,9 +168,6 @@ impl CommandFiles {
 
     /// As [`CommandFiles::check`], for a command that is the work of one process: several that a
     /// launcher has started would all write the same file.
-    ///
-    /// # Errors
-    /// As [`CommandFiles::check`]; [`Error::Usage`] where several processes were started.
     pub fn check_for_one_process(&self) -> Result<()> {
         self.check()?;
         match (launched(), self.writes.first()) {

@@ -95,9 +95,6 @@ pub struct EvalArguments {
 }
 
 /// Evaluates a checkpoint on labelled files and prints the metrics.
-///
-/// # Errors
-/// A checkpoint or files that cannot be used; files without labels.
 pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
     let how = How {
         device: arguments.device,
@@ -135,9 +132,6 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
 }
 
 /// Writes the click probability of every row.
-///
-/// # Errors
-/// A checkpoint or files that cannot be used; an output that cannot be written.
 pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> {
     let writer = PredictionWriter::create(&arguments.output)?;
     let how = How {

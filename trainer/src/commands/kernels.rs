@@ -77,9 +77,6 @@ struct Row {
 }
 
 /// Lists the instances that the models need; compiles nothing.
-///
-/// # Errors
-/// As for the configuration of `headlong train`.
 pub fn list(arguments: &ListArguments, registry: &Registry) -> Result<()> {
     let builds = builds(&arguments.models, registry)?;
     let lines: Vec<(String, String)> =
@@ -95,10 +92,6 @@ pub fn list(arguments: &ListArguments, registry: &Registry) -> Result<()> {
 }
 
 /// Compiles all instances that the models need, writes them, and prints what each kernel uses.
-///
-/// # Errors
-/// As for the configuration of `headlong train`; [`Error::Failed`] where a source does not compile,
-/// a file cannot be written, or (`--check`) the compiler warned or a kernel spills.
 pub fn build(arguments: &BuildArguments, registry: &Registry) -> Result<()> {
     let builds = builds(&arguments.models, registry)?;
     let (mut rows, mut complaints) = (Vec::new(), Vec::new());

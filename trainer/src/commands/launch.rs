@@ -89,9 +89,6 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
 
 /// Ties this process to the launcher that has started it, if one has: when that one dies, this one
 /// does too.
-///
-/// # Errors
-/// A variable that does not name the launcher's process.
 pub fn follow_launcher() -> Result<()> {
     let launcher =
         launcher_env::launcher_process().map_err(Error::communication("the launcher"))?;
@@ -188,7 +185,6 @@ pub(crate) fn environment(ranks: usize) -> Result<(OwnedFd, Vec<(&'static str, S
     Ok((socket, variables))
 }
 
-/// A rank's process.
 struct RankProcess {
     child: Child,
     end: Option<(ExitStatus, Duration)>,

@@ -139,9 +139,7 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
 
 /// What a plan is made of besides configuration and machine.
 pub struct OfRun<'a> {
-    /// The checkpoint that the run resumes from.
     pub resumed: Option<&'a Checkpoint>,
-    /// The ranks.
     pub topology: &'a Topology,
     /// Rows of the training data, where the user knows them.
     pub data_rows: Option<u64>,
@@ -150,7 +148,6 @@ pub struct OfRun<'a> {
 /// A plan made of what is known without writing anything: no data is made, no dictionary built, no
 /// folder created.
 pub struct Planned {
-    /// The plan.
     pub plan: Plan,
     /// Why it does not fit, where it does not.
     pub fits: Result<()>,
@@ -159,10 +156,6 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Plans a run.
-    ///
-    /// # Errors
-    /// Files that cannot be read; settings that cannot work.
     pub fn new(config: &Config, place: &Place<'_>, of_run: &OfRun<'_>) -> Result<Self> {
         let mut config = config.clone();
         data::check_beginning(&config)?;
@@ -204,7 +197,6 @@ impl Planned {
         Ok(Self { notes: format!("{rows_note}{split_note}{eval_note}"), plan, fits })
     }
 
-    /// For people.
     pub fn text(&self, origin: &str) -> String {
         format!("plan of {origin}\n{}{}", self.plan.to_text(), self.notes)
     }

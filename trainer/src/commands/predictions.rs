@@ -21,7 +21,6 @@ const GROUP_ROWS: usize = 1 << 20;
 const PARQUET_SCHEMA: &str =
     "message predictions { required int64 row; required float probability; required float logit; }";
 
-/// Writes predictions to a file.
 pub struct PredictionWriter {
     path: PathBuf,
     format: Format,
@@ -44,9 +43,6 @@ struct ParquetFormat {
 impl PredictionWriter {
     /// Starts the file `path`, which must end in `.csv` or `.parquet`. A pipe, a device or an open
     /// file (`/dev/stdout`) may have any name, and is CSV; so is `-`, standard output.
-    ///
-    /// # Errors
-    /// Another extension ([`Error::Usage`]), or a file that cannot be made.
     pub fn create(path: &Path) -> Result<Self> {
         let path = if path == Path::new("-") { Path::new("/dev/stdout") } else { path };
         let extension =
@@ -69,9 +65,6 @@ impl PredictionWriter {
     }
 
     /// Adds the next rows, one logit each.
-    ///
-    /// # Errors
-    /// A full disk, or whatever else the system says.
     pub fn push(&mut self, logits: &[f32]) -> Result<()> {
         let path = &self.path;
         match &mut self.format {
@@ -89,9 +82,6 @@ impl PredictionWriter {
     }
 
     /// Finishes the file, gives it its name, and returns the number of rows.
-    ///
-    /// # Errors
-    /// A full disk, or whatever else the system says.
     pub fn finish(self) -> Result<u64> {
         let Self { path, format, next_row } = self;
         let file = match format {

@@ -343,7 +343,6 @@ fn counted(
     Ok(rows)
 }
 
-/// A run in progress.
 struct Run<'a> {
     config: &'a Config,
     options: &'a TrainOptions,

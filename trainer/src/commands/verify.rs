@@ -41,10 +41,6 @@ pub struct VerifyArguments {
 
 /// Checks every line of text, each sample of other formats; the first hundred malformed ones are
 /// printed with their numbers as they are found, all are counted.
-///
-/// # Errors
-/// [`Error::Config`] for files that are not there; [`Error::Failed`] where a line is no row or a
-/// file cannot be read to its end.
 pub fn verify(arguments: &VerifyArguments) -> Result<()> {
     require_files(&arguments.files)?;
     if let Some(sums) = &arguments.md5 {

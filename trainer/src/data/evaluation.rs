@@ -38,9 +38,6 @@ enum Contents {
 
 impl EvaluationData {
     /// What fits into memory is read and decoded now, the rest when it is evaluated.
-    ///
-    /// # Errors
-    /// Files that cannot be read.
     pub fn open(
         config: &Config,
         files: &[DataFile],
@@ -51,9 +48,6 @@ impl EvaluationData {
     }
 
     /// The same to be evaluated once: pipes are read on the way, however much comes.
-    ///
-    /// # Errors
-    /// Files that cannot be read.
     pub fn open_once(
         config: &Config,
         files: &[DataFile],
@@ -123,9 +117,6 @@ impl EvaluationData {
     }
 
     /// A reader that goes through the data once, with the rows of `ids` as it is.
-    ///
-    /// # Errors
-    /// Files that cannot be read.
     pub fn reader(&self, ids: &IdMapper) -> Result<Box<dyn Reader>> {
         let opened: headlong_reader::Result<Box<dyn Reader>> = match &self.contents {
             Contents::ResidentText(data) => data

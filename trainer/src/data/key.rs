@@ -30,9 +30,6 @@ pub fn of_ids(config: &Config, files: &[DataFile]) -> Result<Value> {
 }
 
 /// How `config` makes batches of rows from `files`: with the order, and how ids become rows.
-///
-/// # Errors
-/// As [`of_ids`].
 pub fn of_batches(config: &Config, files: &[DataFile]) -> Result<Value> {
     let mut settings = without(config, files, &NEUTRAL)?;
     settings["multi_hot"] = json!(config.multi_hot);
@@ -54,9 +51,6 @@ fn without(config: &Config, files: &[DataFile], keys: &[&str]) -> Result<Value> 
 }
 
 /// Every file that `files` stand for, with what tells it from another; nothing of a pipe.
-///
-/// # Errors
-/// Files that cannot be read.
 pub fn identities(
     config: &Config,
     files: &[DataFile],
@@ -72,9 +66,6 @@ pub fn identities(
 }
 
 /// The training files, as checkpoints record them.
-///
-/// # Errors
-/// As [`identities`].
 pub fn trained_files(config: &Config, files: &[DataFile]) -> Result<Vec<TrainedFile>> {
     let record =
         |(path, identity): (PathBuf, _)| TrainedFile { path: path.display().to_string(), identity };

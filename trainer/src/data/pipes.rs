@@ -15,9 +15,6 @@ pub struct Reads {
 }
 
 /// Refuses to train on a pipe where the data is needed more than once, naming what needs it.
-///
-/// # Errors
-/// [`Error::Config`] with the key to change.
 pub fn check_pipes(config: &Config, reads: Reads) -> Result<()> {
     match second_reader(config, reads) {
         Some((key, reason)) => refuse(key, &config.data.train, &reason),
@@ -26,9 +23,6 @@ pub fn check_pipes(config: &Config, reads: Reads) -> Result<()> {
 }
 
 /// Refuses a pipe that several processes would read.
-///
-/// # Errors
-/// [`Error::Config`].
 pub fn refuse_shared_pipes(config: &Config) -> Result<()> {
     let reason = "every process would get another part of it";
     refuse("data.train", &config.data.train, reason)?;

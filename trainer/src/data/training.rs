@@ -13,7 +13,6 @@ pub struct TrainingReader {
 }
 
 enum Source {
-    /// Criteo's text as a stream.
     Text(CriteoTextReader),
     /// Any other format, or any data in another order or from memory; and ids to rows, which learn
     /// nothing on the way.
@@ -55,9 +54,6 @@ impl TrainingReader {
     }
 
     /// The ids as they were at `position`, the end of a recent batch.
-    ///
-    /// # Errors
-    /// A position that is too long ago.
     pub fn mapper_at(&self, position: &Position) -> Result<IdMapper> {
         match &self.source {
             Source::Text(reader) => reader.mapper_at(position),

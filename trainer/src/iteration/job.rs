@@ -28,9 +28,6 @@ pub struct Job {
 }
 
 /// `config` with as many ranks as the launcher has started processes.
-///
-/// # Errors
-/// Settings that several processes cannot have.
 pub fn as_launched(config: &Config, launch: &Launch) -> Result<Config> {
     let mut config = config.clone();
     if config.run.ranks != 1 && config.run.ranks != launch.world_size {
@@ -54,9 +51,6 @@ pub fn as_launched(config: &Config, launch: &Launch) -> Result<Config> {
 
 impl Job {
     /// Joins the job that a launcher's environment describes; alone where there is none.
-    ///
-    /// # Errors
-    /// An environment or configuration that cannot work, ranks that do not come.
     pub fn join(config: &Config) -> Result<Self> {
         let place = launcher_env::read()
             .map_err(Error::communication("the launcher's environment cannot be used"))?;
@@ -144,9 +138,6 @@ impl Job {
 
     /// Runs `work` in the process that leads, and then in the others, which find what the first has
     /// made.
-    ///
-    /// # Errors
-    /// That of `work`; in the others also that the one that leads has failed.
     pub fn leader_first<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let Some(communicator) = &self.communicator else { return work() };
         let barrier = || {
@@ -168,9 +159,6 @@ impl Job {
     }
 
     /// Makes sure that all processes have come to the same result.
-    ///
-    /// # Errors
-    /// The first rank that has another one than rank 0.
     pub fn check_same(&self, what: &str, fingerprint: u64) -> Result<()> {
         let Some(communicator) = &self.communicator else { return Ok(()) };
         let mut all = vec![0; communicator.num_ranks()];
@@ -187,9 +175,6 @@ impl Job {
     }
 
     /// The value that rank 0 has.
-    ///
-    /// # Errors
-    /// A rank that is gone.
     pub fn as_rank_0(&self, value: u64) -> Result<u64> {
         let Some(communicator) = &self.communicator else { return Ok(value) };
         let mut value = [value];

@@ -7,7 +7,6 @@ pub enum Lane {
     Copy,
     /// Routing, lookups and updates of the tables.
     Sparse,
-    /// Everything between ranks.
     Comm,
     /// Dense layers, interaction, loss, dense optimiser.
     Dense,
@@ -17,7 +16,6 @@ impl Lane {
     /// All lanes, in the order of their tracks in a trace.
     pub const ALL: [Lane; 4] = [Lane::Copy, Lane::Sparse, Lane::Comm, Lane::Dense];
 
-    /// The name in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Lane::Copy => "copy",

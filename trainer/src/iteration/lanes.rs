@@ -40,9 +40,6 @@ enum Assigned {
 
 impl Lanes {
     /// All lanes on one stream: the stages run in program order, which satisfies every wait.
-    ///
-    /// # Errors
-    /// What the device refuses.
     pub fn serial(stream: Stream) -> Result<Self> {
         let assigned = match stream.device() {
             Device::Cuda(_) => Assigned::Cuda(Box::new(CudaLanes::serial(&stream)?)),
@@ -53,9 +50,6 @@ impl Lanes {
 
     /// Lanes that run next to each other: exchanges under computation, on a CUDA device whatever
     /// does not wait for each other.
-    ///
-    /// # Errors
-    /// What the device refuses.
     pub fn overlapped(stream: Stream) -> Result<Self> {
         let assigned = match stream.device() {
             Device::Cuda(_) => Assigned::Cuda(Box::new(CudaLanes::overlapped(&stream)?)),
@@ -66,9 +60,6 @@ impl Lanes {
 
     /// As [`Lanes::overlapped`]; a whole step over a full batch is captured once for each batch
     /// slot and then replayed.
-    ///
-    /// # Errors
-    /// What the device refuses, and devices that have no graphs.
     pub fn captured(stream: Stream) -> Result<Self> {
         let mut lanes = Self::overlapped(stream)?;
         match &mut lanes.assigned {
@@ -83,7 +74,6 @@ impl Lanes {
         Ok(lanes)
     }
 
-    /// The stream of a lane.
     pub fn stream(&self, lane: Lane) -> &Stream {
         match &self.assigned {
             Assigned::Cuda(cuda) => cuda.stream(lane),
@@ -98,9 +88,6 @@ impl Lanes {
 
     /// Runs the stages of `schedule`; neighbouring stages that repeat run once per micro-batch,
     /// together. Returns when all have run, on a CUDA device when all are enqueued.
-    ///
-    /// # Errors
-    /// That of the first stage that fails; later stages do not run.
     pub fn walk(
         &self,
         schedule: &Schedule,
@@ -119,9 +106,6 @@ impl Lanes {
 
     /// As [`Lanes::walk`], through a whole step or evaluation over the batch of slot `slot`: what
     /// can be replayed is.
-    ///
-    /// # Errors
-    /// As there.
     pub fn walk_whole(
         &self,
         schedule: &Schedule,

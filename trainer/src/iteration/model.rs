@@ -59,7 +59,6 @@ pub struct Model {
     pub(crate) ablation: Ablation,
     /// The embedding tables: this rank's part of them.
     pub tables: HybridSet,
-    /// The other ranks.
     pub communicator: Arc<Communicator>,
     /// How rows and gradients get to them and back.
     pub(crate) exchange: Exchange,
@@ -87,11 +86,9 @@ pub struct Model {
     pub(crate) control_flags: Mat,
     /// Rows that owners send this rank: their vectors, later their gradients.
     pub(crate) recv_rows: Mat,
-    /// Rows that it sends as an owner.
     pub(crate) send_rows: Mat,
     /// The states of the dense optimiser, laid out alike.
     pub dense_states: Vec<Arena>,
-    /// The dense optimiser.
     pub dense_optimizer: Optimizer,
     /// Names and shapes of the dense parameters, in the order of the slots of their arenas.
     pub parameters: Vec<Parameter>,
@@ -134,7 +131,6 @@ pub struct Parameter {
     pub shape: Vec<u64>,
 }
 
-/// The dense network.
 struct Networks {
     bottom: Mlp,
     cross: Option<Cross>,
@@ -154,7 +150,6 @@ struct Assembled {
 
 /// What makes a model one of several ranks.
 pub struct RankParts<'a> {
-    /// The other ranks.
     pub communicator: Arc<Communicator>,
     /// Where every row of every table lies.
     pub partition: Arc<Partition>,
@@ -174,17 +169,11 @@ impl Model {
     pub const EVALUATION_SLOT: usize = 2;
 
     /// Builds and initialises the model of `config` with tables of `table_rows` rows, on one rank.
-    ///
-    /// # Errors
-    /// Memory that the system refuses; optimisers or tables that cannot be built.
     pub fn new(config: &Config, table_rows: &[u64], stream: &Stream) -> Result<Self> {
         Self::with_ablation(config, table_rows, stream, Ablation::default())
     }
 
     /// As [`Model::new`], with parts of it switched off.
-    ///
-    /// # Errors
-    /// As [`Model::new`].
     pub fn with_ablation(
         config: &Config,
         table_rows: &[u64],
@@ -195,9 +184,6 @@ impl Model {
     }
 
     /// As [`Model::with_ablation`], with the kinds of tables that `registry` knows.
-    ///
-    /// # Errors
-    /// As [`Model::new`].
     pub fn with_registry(
         config: &Config,
         table_rows: &[u64],
@@ -220,9 +206,6 @@ impl Model {
 
     /// One rank's model: its replica of the dense network and of frequent rows, and the infrequent
     /// rows that it owns.
-    ///
-    /// # Errors
-    /// As [`Model::new`].
     pub fn of_rank(
         config: &Config,
         table_rows: &[u64],
@@ -354,7 +337,6 @@ impl Model {
         set.map_err(|error| failed("the loss scale cannot be set", error))
     }
 
-    /// Which loss is minimised.
     pub(crate) fn loss(&self) -> Loss {
         match self.config.model.loss {
             config::Loss::Bce => Loss::BceWithLogits,

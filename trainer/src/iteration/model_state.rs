@@ -148,9 +148,6 @@ impl RankGroup {
     }
 
     /// Where the loss scale stands, as a checkpoint keeps it: the same on all ranks.
-    ///
-    /// # Errors
-    /// A device that has failed.
     pub fn saved_loss_scale(&self) -> crate::error::Result<Option<LossScaleState>> {
         let state = self.first().loss_scale()?;
         Ok(state.map(|state| LossScaleState {
@@ -161,9 +158,6 @@ impl RankGroup {
     }
 
     /// Puts the loss scale where a checkpoint has kept it; where it has kept none, it starts again.
-    ///
-    /// # Errors
-    /// A scale that no run saves; a device that has failed.
     pub fn restore_loss_scale(&self, saved: &LossScaleState) -> crate::error::Result<()> {
         if !is_scale(saved.scale) {
             let found = format!("it is {}, not a power of two from 1 to 16777216", saved.scale);

@@ -37,10 +37,8 @@ mod stream;
 use rest::quiesce;
 use stream::{place_on_machine, stream_of};
 
-/// The ranks of this process.
 pub struct RankGroup {
     ranks: Vec<Mutex<RankWorker>>,
-    /// One thread a rank.
     threads: Pool,
     /// What their arithmetic may use.
     limit: Limit,
@@ -129,9 +127,6 @@ fn nccl_feature(choice: FeatureChoice) -> Feature {
 }
 
 /// The same with what was measured, where the configuration names a file.
-///
-/// # Errors
-/// A file that cannot be read, or makes no sense.
 pub fn tuned_comm_options(config: &Config) -> Result<CommOptions> {
     let Some(path) = &config.comm.tuning else { return Ok(comm_options(config)) };
     let text = read_text(path).map_err(Error::io("read", path))?;
@@ -142,9 +137,6 @@ pub fn tuned_comm_options(config: &Config) -> Result<CommOptions> {
 
 impl RankGroup {
     /// The one rank that applies a model, on the device that `config` names.
-    ///
-    /// # Errors
-    /// As [`Model::of_rank`].
     pub fn of_one_rank(
         config: &Config,
         table_rows: &[u64],
@@ -155,9 +147,6 @@ impl RankGroup {
     }
 
     /// Builds the ranks of this process.
-    ///
-    /// # Errors
-    /// As [`Model::of_rank`].
     pub fn build(
         config: &Config,
         table_rows: &[u64],
@@ -273,9 +262,6 @@ impl RankGroup {
 
     /// A group of these workers, in the order of their ranks.
     ///
-    /// # Errors
-    /// Where the system does not give each its thread: they wait for each other.
-    ///
     /// # Panics
     /// When there is none.
     pub fn new(workers: Vec<RankWorker>) -> Result<Self> {
@@ -285,7 +271,6 @@ impl RankGroup {
         Ok(Self::on_threads(threads, workers))
     }
 
-    /// A group of one rank.
     pub fn of_one(worker: RankWorker) -> Self {
         Self::on_threads(Pool::new(1), vec![worker])
     }
@@ -319,9 +304,6 @@ impl RankGroup {
 
     /// Calls `work` for every rank of this process at once, and returns when all have returned: the
     /// first rank's result.
-    ///
-    /// # Errors
-    /// The cause, where a rank fails: not what the others say of having lost it.
     pub fn all<T: Send>(&self, work: impl Fn(&mut RankWorker) -> Result<T> + Sync) -> Result<T> {
         self.limit.run(|| self.work(work))
     }
@@ -351,33 +333,21 @@ impl RankGroup {
     }
 
     /// As [`RankWorker::prime`], on all ranks.
-    ///
-    /// # Errors
-    /// As there.
     pub fn prime(&self, batch: &Batch) -> Result<()> {
         self.all(|worker| worker.prime(batch))
     }
 
     /// As [`RankWorker::step`], on all ranks.
-    ///
-    /// # Errors
-    /// As there.
     pub fn step(&self, rates: StepRates, next: Option<&Batch>) -> Result<f64> {
         self.all(|worker| worker.step(rates, next))
     }
 
     /// As [`RankWorker::enqueue`], on all ranks.
-    ///
-    /// # Errors
-    /// As there.
     pub fn enqueue(&self, rates: StepRates, next: Option<&Batch>) -> Result<()> {
         self.all(|worker| worker.enqueue(rates, next))
     }
 
     /// As [`RankWorker::drain`], on all ranks.
-    ///
-    /// # Errors
-    /// As there.
     pub fn drain(&self) -> Result<()> {
         self.all(RankWorker::drain)
     }
@@ -393,9 +363,6 @@ impl RankGroup {
 
     /// Predicts `batch` and hands logits and labels (empty where there are none) to `take`, in the
     /// order of the samples.
-    ///
-    /// # Errors
-    /// As [`RankWorker::predict`].
     pub fn predict(&self, batch: &Batch, take: &mut dyn FnMut(&[f32], &[f32])) -> Result<()> {
         self.all(|worker| worker.predict(batch))?;
         self.first().logits(batch.num_samples, &mut |logits| take(logits, &batch.labels));
@@ -403,14 +370,10 @@ impl RankGroup {
     }
 
     /// Predicts `batch` and keeps each rank's scores.
-    ///
-    /// # Errors
-    /// As [`RankWorker::evaluate`].
     pub fn evaluate(&self, batch: &Batch) -> Result<()> {
         self.all(|worker| worker.evaluate(batch))
     }
 
-    /// Rows of each table.
     pub fn table_rows(&self) -> Vec<u64> {
         self.first().model().tables.specs().iter().map(|spec| spec.rows).collect()
     }
@@ -438,9 +401,6 @@ impl RankGroup {
     /// Writes what the ranks of this process recorded, as [`write_trace`] does, and gives the file:
     /// `path`, behind which a process that does not lead puts its rank, so that none writes over
     /// another's.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn write_trace(&self, path: &Path) -> Result<PathBuf> {
         let mut file = path.as_os_str().to_owned();
         if !self.leads() {
@@ -456,9 +416,6 @@ impl RankGroup {
 
     /// What all ranks have sent in a training step, on average; none where there is one rank. Ranks
     /// of other processes are asked.
-    ///
-    /// # Errors
-    /// A rank that is gone.
     pub fn sent_per_step(&self) -> Result<Option<ExchangeBytes>> {
         let sent = (0..self.len()).map(|index| self.worker(index).sent());
         let mut sums = sent.fold([0, 0, 0], |[steps, intra, inter], sent| {
@@ -499,9 +456,6 @@ impl RankGroup {
     }
 
     /// Says goodbye to the ranks of other processes: this one may end now.
-    ///
-    /// # Errors
-    /// A rank that has failed meanwhile.
     pub fn close(&self) -> Result<()> {
         self.all(|worker| {
             worker.model().communicator.close().map_err(exchange_failed("the last words"))

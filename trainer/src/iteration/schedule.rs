@@ -53,14 +53,12 @@ pub const BORDER: Steps = Steps::Barrier;
 pub enum BatchOf {
     /// The one that is trained on or evaluated.
     Now,
-    /// The one that is prepared.
     Next,
 }
 
 /// How often a stage runs in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
-    /// Once.
     Once,
     /// Once for every micro-batch (`train.accumulate` of them).
     Micro,
@@ -69,7 +67,6 @@ pub enum Repeat {
 /// Where a stage has something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runs {
-    /// In every run.
     Always,
     /// Only with several ranks.
     AmongRanks,
@@ -103,7 +100,6 @@ pub enum Resource {
     RecvRows,
     /// Pooled vectors of the batch.
     Vectors,
-    /// Their gradients.
     VectorGradients,
     /// Outputs of the layers of the bottom network, the last one included.
     Bottom,
@@ -113,21 +109,14 @@ pub enum Resource {
     Crossing,
     /// What the top network is given.
     TopInput,
-    /// Its gradient.
     TopInputGradient,
     /// Outputs of the layers of the top network.
     Top,
-    /// Logits of the batch.
     Logits,
-    /// Their gradients.
     LogitGradients,
-    /// Logits of all ranks.
     AllLogits,
-    /// Sums of losses.
     LossSums,
-    /// Gradients of dense parameters.
     DenseGradients,
-    /// Gradients of replicated rows.
     ReplicatedGradients,
     /// Learning rates and number of the step, on a device.
     LearningRates,
@@ -158,7 +147,6 @@ pub struct Stage {
     pub name: &'static str,
     /// The same in an evaluation, and for the first batch of a run.
     names_elsewhere: [&'static str; 2],
-    /// The lane it runs on.
     pub lane: Lane,
     /// How often it runs in a step.
     pub repeat: Repeat,
@@ -166,7 +154,6 @@ pub struct Stage {
     pub runs: Runs,
     /// The batch that it works on.
     pub batch: BatchOf,
-    /// What it reads.
     pub reads: &'static [Resource],
     /// What it writes; it may read that, too.
     pub writes: &'static [Resource],
@@ -175,10 +162,6 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Runs it.
-    ///
-    /// # Errors
-    /// Its own.
     pub fn run(&self, model: &Model, stream: &Stream, call: &Call<'_>) -> Result<()> {
         (self.run)(&At::new(self, model, stream, call))
     }
@@ -207,7 +190,6 @@ macro_rules! stages {
 }
 
 stages! {
-    /// One training step.
     STEP:
     // The batch of now: its rows, from wherever they lie.
     owner_lookup:         Sparse Once  AmongRanks Now,  [OwnedRows Route] => [SendRows];

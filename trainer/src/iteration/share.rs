@@ -39,7 +39,6 @@ impl Share {
         Self::new(rank, self.num_ranks, self.sum_blocks, self.micro_batch_size)
     }
 
-    /// Ranks.
     pub fn num_ranks(&self) -> usize {
         self.num_ranks
     }
@@ -49,7 +48,6 @@ impl Share {
         self.sum_blocks
     }
 
-    /// This rank's blocks.
     pub fn blocks(&self) -> Range<usize> {
         let own = self.sum_blocks / self.num_ranks;
         self.rank * own..(self.rank + 1) * own

@@ -17,7 +17,6 @@ pub use picture::lane_colour;
 /// MB of JSON.
 const MOST_SPANS: usize = 1_000_000;
 
-/// What is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Record {
     /// Sum up the time of every stage.
@@ -38,11 +37,8 @@ pub struct Recorder {
 /// All runs of one stage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Total {
-    /// The stage.
     pub name: &'static str,
-    /// Its lane.
     pub lane: Lane,
-    /// Runs.
     pub runs: u64,
     /// Seconds in all.
     pub seconds: f64,
@@ -78,7 +74,6 @@ impl Recorder {
         self.is_on().then(Instant::now)
     }
 
-    /// The end of a stage.
     pub fn finish(&mut self, stage: &Stage, started: Option<Instant>) {
         if let Some(started) = started {
             self.add(stage.name, stage.lane, started);
@@ -214,9 +209,6 @@ pub fn is_picture(path: &Path) -> bool {
 /// Writes what the ranks recorded as a Chrome trace (JSON), one track per rank and lane;
 /// <https://ui.perfetto.dev> opens it. A file that ends in `.svg` becomes a picture of the last
 /// step instead.
-///
-/// # Errors
-/// When the file cannot be written.
 pub fn write_trace<'a>(
     path: &Path,
     ranks: impl Iterator<Item = (usize, &'a Recorder)>,

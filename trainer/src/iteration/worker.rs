@@ -68,14 +68,12 @@ pub struct RankWorker {
     scores: Scores,
 }
 
-/// The loss of a step that has ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepLoss {
     /// 1 for the first step of the run.
     pub number: u64,
     /// Mean over the samples of all ranks, before the update.
     pub loss: f64,
-    /// Samples of all ranks.
     pub num_samples: usize,
     /// Where the loss scale stands behind the step, where the loss is scaled.
     pub scaling: Option<ScaleState>,
@@ -93,7 +91,6 @@ struct Pending {
 /// What a rank has sent in training steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sent {
-    /// Steps.
     pub steps: u64,
     /// Bytes to ranks of the same node.
     pub intra_node_bytes: u64,
@@ -130,9 +127,6 @@ impl RankWorker {
 
     /// Meets the other ranks' devices, where models lie on devices: all ranks call it together,
     /// before the first batch.
-    ///
-    /// # Errors
-    /// A rank without what all of them need, or one that is gone.
     pub(crate) fn init_device_comm(&mut self) -> Result<()> {
         self.model.init_device_comm(self.lanes.stream(Lane::Comm))
     }
@@ -148,7 +142,6 @@ impl RankWorker {
         &mut self.schedule
     }
 
-    /// The model.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -174,9 +167,6 @@ impl RankWorker {
     }
 
     /// Brings in the first batch, or the first after the data ended.
-    ///
-    /// # Errors
-    /// Ids out of range, batches larger than planned.
     pub fn prime(&mut self, batch: &Batch) -> Result<()> {
         self.drain()?;
         let call = training_call(&self.model, self.now, Some((self.now, batch)), StepRates::NONE);
@@ -190,9 +180,6 @@ impl RankWorker {
     /// Trains on the batch of now and prepares `next`, which becomes the batch of now. Returns the
     /// mean loss of the batch, over the samples of all ranks, for which it waits:
     /// [`RankWorker::enqueue`] does not.
-    ///
-    /// # Errors
-    /// As [`RankWorker::enqueue`].
     ///
     /// # Panics
     /// When there is no batch of now.
@@ -294,18 +281,12 @@ impl RankWorker {
 
     /// Where the loss scale stands behind the last step, where the loss is scaled. Waits for the
     /// device.
-    ///
-    /// # Errors
-    /// A device that has failed.
     pub fn loss_scale(&self) -> Result<Option<ScaleState>> {
         self.model.loss_scale()
     }
 
     /// Puts the loss scale where it stood: when training continues. Nothing where the loss is not
     /// scaled, or was not.
-    ///
-    /// # Errors
-    /// A device that has failed.
     pub fn set_loss_scale(&self, state: Option<ScaleState>) -> Result<()> {
         state.map_or(Ok(()), |state| self.model.set_loss_scale(&state))
     }
@@ -327,9 +308,6 @@ impl RankWorker {
     }
 
     /// Routes the batch of now again, because rows lie elsewhere than when it was routed.
-    ///
-    /// # Errors
-    /// A rank that is gone.
     pub(crate) fn route_again(&mut self) -> Result<()> {
         let mut call = training_call(&self.model, self.now, None, StepRates::NONE);
         call.next = Some(&self.model.slots[self.now]);
@@ -363,9 +341,6 @@ impl RankWorker {
 
     /// Predicts `batch`; [`RankWorker::logits`] has the result. Changes no weight and no batch of
     /// training.
-    ///
-    /// # Errors
-    /// Ids out of range, batches larger than planned, a rank that is gone.
     pub fn predict(&mut self, batch: &Batch) -> Result<()> {
         let num_samples = self.forward(batch)?;
         let mut call = evaluation_call(&self.model, batch);
@@ -379,9 +354,6 @@ impl RankWorker {
     }
 
     /// Predicts `batch` and keeps this rank's scores: [`RankWorker::take_scores`].
-    ///
-    /// # Errors
-    /// As [`RankWorker::predict`].
     ///
     /// # Panics
     /// When the batch has no labels.
@@ -445,18 +417,12 @@ impl RankWorker {
     }
 
     /// Sets the number that this rank adds to number `index` of the next step's control flags.
-    ///
-    /// # Errors
-    /// A device that has failed.
     pub fn set_control_flag(&self, index: usize, value: f32) -> Result<()> {
         let vote = self.model.control_flags.columns(index, 1);
         vote.copy_from::<f32>(&[value]).map_err(|error| failed("a vote cannot be given", error))
     }
 
     /// The sum of number `index` over all ranks, of the last step.
-    ///
-    /// # Errors
-    /// A device that has failed.
     pub fn control_flag(&self, index: usize) -> Result<f32> {
         let control_flags = self.model.control_flags.columns(index, 1).to_vec::<f32>();
         Ok(control_flags.map_err(|error| failed("the control flags cannot be read", error))?[0])

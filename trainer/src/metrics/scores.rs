@@ -38,7 +38,6 @@ impl Scores {
         self.not_numbers = [0; 2];
     }
 
-    /// Adds one sample.
     #[inline]
     pub fn push(&mut self, logit: f32, is_positive: bool) {
         if logit.is_nan() {
@@ -67,7 +66,6 @@ impl Scores {
         }
     }
 
-    /// Samples so far.
     pub fn num_samples(&self) -> u64 {
         (self.positives.len() + self.negatives.len()) as u64
             + self.not_numbers[0]
@@ -216,7 +214,6 @@ impl Tally {
         }
     }
 
-    /// Samples.
     pub fn num_samples(&self) -> u64 {
         self.positives + self.negatives + self.not_numbers[0] + self.not_numbers[1]
     }

@@ -20,7 +20,6 @@ pub struct Knob {
     keeps_results: bool,
     /// The value in force; none where the setting has no part in this plan.
     value: fn(&Config, &Facts<'_>) -> Option<u64>,
-    /// The smallest value.
     least: fn(&Config) -> u64,
     set: fn(Changed<'_>, u64),
 }
@@ -142,17 +141,11 @@ pub const BENCH: &[Knob] = &[
 
 impl Plan {
     /// Refuses training that does not fit, naming the key that would help most and a value for it.
-    ///
-    /// # Errors
-    /// [`crate::Error::DoesNotFit`].
     pub fn check(&self, config: &Config, facts: &Facts<'_>) -> Result<()> {
         self.check_with(config, facts, TRAINING)
     }
 
     /// The same for a command that has `knobs`.
-    ///
-    /// # Errors
-    /// [`crate::Error::DoesNotFit`].
     pub fn check_with(&self, config: &Config, facts: &Facts<'_>, knobs: &[Knob]) -> Result<()> {
         let uncached = Facts { cached_bytes: 0, ..*facts };
         let mut training = config.clone();

@@ -9,7 +9,6 @@ use crate::system::machine::Machine;
 use headlong_embedding::hybrid::split::Split;
 use serde::Serialize;
 
-/// What one step costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StepCost {
     /// Floating-point operations of one step, a multiply-add counted as two.

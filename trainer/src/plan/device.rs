@@ -7,7 +7,6 @@ use serde::Serialize;
 /// Bytes of work space of matrix products, of both streams that compute them.
 const WORKSPACE_BYTES: u64 = 2 * (32 << 20);
 
-/// One rank's device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DevicePlan {
     /// What it calls itself.

@@ -10,7 +10,6 @@ const MOST_TRIED: u64 = 1 << 20;
 /// How the data divides into batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Division {
-    /// Rows of the training data.
     pub data_rows: u64,
     /// Steps of one epoch, the last one included.
     pub steps_per_epoch: u64,

@@ -13,7 +13,6 @@ use serde::Serialize;
 /// process that leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EvalRanksPlan {
-    /// How many.
     pub ranks: usize,
     /// What the memory of each goes to; the weights are those of the snapshot.
     pub memory: MemoryUse,
@@ -138,9 +137,6 @@ pub fn config_of_eval_ranks(config: &Config, count: usize) -> Config {
 }
 
 /// Refuses what ranks of their own cannot evaluate.
-///
-/// # Errors
-/// A run that has nothing to evaluate; tables of raw ids among several ranks.
 pub fn check_eval_ranks(config: &Config, table_rows: &[u64], has_validation: bool) -> Result<()> {
     let Some(count) = config.run.eval_ranks else { return Ok(()) };
     let setting = format!("run.eval_ranks = {count}");

@@ -10,7 +10,6 @@ use std::fmt::Write as _;
 /// Tables that are printed one by one; the rest is one line.
 const SHOWN_TABLES: usize = 12;
 
-/// The split of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HybridPlan {
     /// The way rows are exchanged, in words.
@@ -129,7 +128,6 @@ fn whole(number: f64) -> String {
     bytes(number.round() as u64)
 }
 
-/// A way to exchange in words.
 pub fn in_words(way: Variant) -> String {
     let merge = match way.merge {
         Merge::Off => "one vector a lookup",

@@ -37,7 +37,6 @@ const EVALUATION_BATCHES: u64 = 4;
 /// Bytes of one rank, by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct MemoryUse {
-    /// Embedding weights.
     pub table_weight_bytes: Count,
     /// State of the sparse optimiser, and what tables need besides.
     pub table_state_bytes: Count,
@@ -51,7 +50,6 @@ pub struct MemoryUse {
     pub reader_bytes: Count,
     /// The dictionary, or the admitted ids.
     pub id_map_bytes: Count,
-    /// Everything else.
     pub other_bytes: Count,
 }
 
@@ -62,7 +60,6 @@ pub struct OfRank {
     pub bytes_of_rows: u64,
     /// Bytes of the gradients of frequent rows.
     pub frequent_bytes: u64,
-    /// Frequent rows.
     pub frequent_rows: u64,
     /// Bytes of vectors that it asks others for, and that others ask it for; none: as much as there
     /// is room for.
@@ -86,7 +83,6 @@ impl OfRank {
 /// How a job's memory is divided.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sharing {
-    /// Ranks of the job.
     pub(super) ranks: usize,
     /// Whether each is a process of its own: then nothing that a process has once is shared.
     pub(super) separate: bool,
@@ -133,7 +129,6 @@ impl MemoryUse {
         }
     }
 
-    /// All of it.
     pub fn total(&self) -> Count {
         self.table_weight_bytes
             + self.table_state_bytes

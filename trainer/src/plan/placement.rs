@@ -33,9 +33,6 @@ pub struct Placement {
 impl Placement {
     /// The placement of `config` among the ranks of `topology`, of tables that take what their
     /// kinds in `registry` say.
-    ///
-    /// # Errors
-    /// A latency table that cannot be read; a split that does not fit.
     pub fn new(
         config: &Config,
         table_rows: &[u64],
@@ -144,7 +141,6 @@ pub fn statistics_of(config: &Config, table_rows: &[u64], batches: &[Batch]) -> 
     collector.finish()
 }
 
-/// Counts the rows of one batch.
 pub fn count(collector: &mut Collector, batch: &Batch) {
     for (table, bags) in batch.sparse.iter().enumerate() {
         collector.add(table, &bags.values);
@@ -171,9 +167,6 @@ fn tuned_costs(config: &Config) -> Result<Option<Costs>> {
 }
 
 /// One line about where the costs of exchanges come from; nothing where they are assumed as always.
-///
-/// # Errors
-/// A file that cannot be read.
 pub fn source_of_costs(config: &Config) -> Result<String> {
     let transport = config.run.transport.name();
     Ok(match (&config.hybrid.latency_table, &config.comm.tuning) {

@@ -40,7 +40,6 @@ impl Linear {
     }
 }
 
-/// A logarithmic axis.
 #[derive(Debug)]
 pub struct Logarithmic {
     from: f64,

@@ -67,7 +67,6 @@ impl Bar {
         self.bar.set_position((fraction.clamp(0.0, 1.0) * UNITS as f64) as u64);
     }
 
-    /// What is known.
     pub fn show(&self, facts: Vec<Fact>) {
         *locked(&self.facts) = facts;
         self.bar.tick();

@@ -6,18 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// A run begins.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Start {
-    /// Version of the program.
     pub version: String,
-    /// The command line.
     pub command: String,
-    /// The effective configuration.
     pub config: Value,
-    /// The plan.
     pub plan: Value,
-    /// The files.
     pub data: DataSummary,
     /// `train.seed`.
     pub seed: u64,
@@ -26,11 +20,9 @@ pub struct Start {
 /// The files of a run, with their rows where known.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DataSummary {
-    /// Training files.
     pub train: Vec<DataFile>,
     /// Rows of the training files together.
     pub train_rows: Option<u64>,
-    /// Validation files.
     pub valid: Vec<DataFile>,
     /// Rows of the validation files together.
     pub valid_rows: Option<u64>,
@@ -41,7 +33,6 @@ pub struct DataSummary {
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct At {
-    /// Steps done.
     pub step: u64,
     /// Samples trained on, over all ranks.
     pub samples: u64,
@@ -80,10 +71,8 @@ impl std::fmt::Display for Scaling {
     }
 }
 
-/// An evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Eval {
-    /// What it found.
     #[serde(flatten)]
     pub metrics: EvalMetrics,
     /// Seconds that training stood still for it.
@@ -94,13 +83,10 @@ pub struct Eval {
     pub known_at_step: Option<u64>,
 }
 
-/// A checkpoint was written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Its folder.
     #[serde(serialize_with = "crate::config::paths::one")]
     pub path: PathBuf,
-    /// Its size.
     pub bytes: u64,
     /// Seconds from the state to the renamed folder.
     pub seconds: f64,
@@ -112,11 +98,9 @@ pub struct Checkpoint {
 pub struct ExchangeBytes {
     /// To ranks of the same node.
     pub intra_node: f64,
-    /// To ranks of other nodes.
     pub inter_node: f64,
 }
 
-/// A run ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     /// `"finished"`, `"target_auc"`, `"SIGINT"`, `"SIGTERM"` or `"SIGHUP"`.

@@ -13,7 +13,6 @@ use std::time::Instant;
 /// Where the JSON log goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogTarget {
-    /// Standard output.
     Stdout,
     /// A file, appended to on `--resume`, replaced otherwise.
     File(PathBuf),
@@ -41,9 +40,6 @@ impl std::fmt::Debug for JsonLog {
 
 impl JsonLog {
     /// Opens the log. A resumed run appends to a file, any other replaces it.
-    ///
-    /// # Errors
-    /// [`Error::Io`] where the file cannot be opened, or another process writes it.
     pub fn open(target: &LogTarget, append: bool, started: Instant) -> Result<Self> {
         match target {
             LogTarget::Stdout => {
@@ -67,9 +63,6 @@ impl JsonLog {
     }
 
     /// Writes one event. Numbers that are not finite become `null`.
-    ///
-    /// # Errors
-    /// [`Error::Io`] where the line cannot be written.
     pub fn write<T: Serialize>(&mut self, event: &str, fields: &T) -> Result<()> {
         let Ok(Value::Object(fields)) = serde_json::to_value(fields) else {
             unreachable!("an event is an object of plain values");

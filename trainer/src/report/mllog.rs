@@ -35,7 +35,6 @@ pub const TOKEN: &str = ":::MLLOG ";
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Place {
-    /// Steps done.
     pub step: u64,
     /// The part of the epochs that is done: 0.05 after the first twentieth of the first.
     pub epoch: f64,
@@ -55,9 +54,6 @@ pub struct MlLog {
 impl MlLog {
     /// Begins a log, or continues with one: `resumed` is the step of the checkpoint that the run
     /// resumes from.
-    ///
-    /// # Errors
-    /// A file that cannot be written; one to go on with that holds something else.
     pub fn open(path: &Path, config: &Config, resumed: Option<u64>) -> Result<Self> {
         let (kept, file) = match resumed {
             Some(step) => keep_until(path, step)?,
@@ -94,9 +90,6 @@ impl MlLog {
     }
 
     /// Training begins: the settings, and the start of the run. Nothing in a run that continues.
-    ///
-    /// # Errors
-    /// A full disk, or whatever else the system says; so for every event below.
     pub fn begin(
         &mut self,
         config: &Config,
@@ -131,9 +124,6 @@ impl MlLog {
 
     /// A step is about to be trained: a block begins, unless it has. `epochs` is its planned
     /// length.
-    ///
-    /// # Errors
-    /// As [`Self::begin`].
     pub fn train(&mut self, at: Place, epochs: f64) -> Result<()> {
         if self.block.is_some() {
             return Ok(());
@@ -151,18 +141,12 @@ impl MlLog {
     }
 
     /// The forward passes of an evaluation begin.
-    ///
-    /// # Errors
-    /// As [`Self::begin`].
     pub fn eval_start(&mut self, at: Place) -> Result<()> {
         self.end_block(at)?;
         self.write("INTERVAL_START", "eval_start", Value::Null, at.metadata())
     }
 
     /// The metrics of the evaluation at `at` are known.
-    ///
-    /// # Errors
-    /// As [`Self::begin`].
     pub fn eval_stop(
         &mut self,
         at: Place,
@@ -181,9 +165,6 @@ impl MlLog {
     }
 
     /// The run ends: with success where it has reached what it was to reach.
-    ///
-    /// # Errors
-    /// As [`Self::begin`].
     pub fn stop(&mut self, at: Place, success: bool) -> Result<()> {
         self.end_block(at)?;
         let mut metadata = at.metadata();

@@ -19,9 +19,6 @@ pub struct JsonOutput {
 }
 
 /// Prints `text`, ending in one line break. A reader that has gone (`| head`) is no error.
-///
-/// # Errors
-/// [`Error::Io`] where standard output cannot be written.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let end = if text.ends_with('\n') { "" } else { "\n" };
@@ -41,9 +38,6 @@ pub fn say(text: impl std::fmt::Display) {
 
 /// Gives an answer as the user asked for it: `text`, or one JSON document instead (`--json`), and
 /// the document in a file besides (`--json-file`).
-///
-/// # Errors
-/// [`Error::Io`] where the output cannot be written.
 pub fn answer(output: &JsonOutput, text: &str, document: &serde_json::Value) -> Result<()> {
     if let Some(file) = &output.json_file {
         write_file(file, &format!("{document:#}\n"))?;
@@ -56,9 +50,6 @@ pub fn answer(output: &JsonOutput, text: &str, document: &serde_json::Value) -> 
 
 /// As [`answer`] where standard output has data: the text goes to standard error, and no document
 /// to the output.
-///
-/// # Errors
-/// [`Error::Io`] where the file of `--json-file` cannot be written.
 pub fn answer_aside(output: &JsonOutput, text: &str, document: &serde_json::Value) -> Result<()> {
     if let Some(file) = &output.json_file {
         write_file(file, &format!("{document:#}\n"))?;
@@ -68,9 +59,6 @@ pub fn answer_aside(output: &JsonOutput, text: &str, document: &serde_json::Valu
 }
 
 /// Writes a file, which appears under its name when it is complete.
-///
-/// # Errors
-/// [`Error::Io`]: a full disk, another process that writes it.
 pub fn write_file(path: &Path, text: &str) -> Result<()> {
     OutputFile::write(path, text.as_bytes()).map_err(Error::io("write", path))
 }

@@ -16,7 +16,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins now.
     #[expect(clippy::new_without_default, reason = "a clock has no default")]
     pub fn new() -> Self {
         let now = Instant::now();

@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Folder of the dictionary in the output folder.
 const FOLDER: &str = "dictionary";
 
 /// The dictionary's file at `path`, which names it or its folder.
@@ -43,9 +42,6 @@ pub struct RunDictionary {
 
 impl RunDictionary {
     /// The dictionary that a checkpoint keeps.
-    ///
-    /// # Errors
-    /// A checkpoint without one, or with a damaged one.
     pub fn of_checkpoint(checkpoint: &Checkpoint, config: &Config) -> Result<Self> {
         let context = "the dictionary of the checkpoint cannot be used";
         // Opening the blob compares its checksum.
@@ -60,9 +56,6 @@ impl RunDictionary {
 
     /// The dictionary that `data.dictionary` names, or else one of the training files, built now
     /// where an earlier run has not left it in the output folder.
-    ///
-    /// # Errors
-    /// Files that cannot be read or written.
     pub fn find_or_build(
         config: &Config,
         files: &[DataFile],
@@ -113,9 +106,6 @@ impl RunDictionary {
 
     /// The dictionary of a run that writes nothing: of the checkpoint that it resumes from, the
     /// named one, or what an earlier run of the same data has left in the output folder.
-    ///
-    /// # Errors
-    /// A checkpoint or a named dictionary that cannot be used.
     pub fn that_is_there(
         config: &Config,
         files: &[DataFile],
@@ -142,9 +132,6 @@ impl RunDictionary {
     }
 
     /// The dictionary at `path`, which the configuration or a checkpoint names.
-    ///
-    /// # Errors
-    /// A file that cannot be read, or one of another number of columns.
     pub fn named(path: &Path, config: &Config) -> Result<Self> {
         let found = Self::load(path)?;
         let (expected, columns) = (config.data.num_sparse, found.dictionary.columns().len());
@@ -167,7 +154,6 @@ impl RunDictionary {
         self.counted_rows
     }
 
-    /// Rows of each table.
     pub fn table_rows(&self) -> Vec<u64> {
         self.dictionary.rows()
     }
@@ -201,9 +187,6 @@ impl RunDictionary {
     }
 
     /// A mapper that looks rows up in this dictionary.
-    ///
-    /// # Errors
-    /// As [`RunDictionary::check_rows`].
     pub fn mapper(&self, config: &Config, table_rows: &[u64]) -> Result<IdMapper> {
         self.check_rows(config, table_rows)?;
         let lookup: Arc<dyn headlong_reader::RowLookup> = Arc::clone(&self.dictionary) as _;
@@ -217,7 +200,6 @@ impl RunDictionary {
         format!("{:016x}", self.dictionary.fingerprint())
     }
 
-    /// The dictionary's file.
     pub fn bytes(&self) -> Arc<Vec<u8>> {
         Arc::clone(&self.bytes)
     }
@@ -232,7 +214,6 @@ struct Wanted {
 
 /// What lies in a folder of dictionaries.
 enum Found {
-    /// The one that is wanted.
     Fitting(RunDictionary),
     /// Another one, and what is different.
     Other(String),

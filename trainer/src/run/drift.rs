@@ -50,9 +50,6 @@ impl DriftWatch {
 
     /// Looks at what was counted since the last look; places the rows of `group` again where that
     /// pays. Returns what was found and the statistics that the rows are placed by now.
-    ///
-    /// # Errors
-    /// As [`RankGroup::repartition`].
     pub fn look(
         &mut self,
         config: &Config,

@@ -38,7 +38,6 @@ pub struct Outlook {
 /// Ranks and the machine that they are on.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
-    /// The machine.
     pub machine: &'a Machine,
     /// Ranks that share it; none: all.
     pub ranks_here: Option<usize>,
@@ -50,9 +49,6 @@ pub struct Place<'a> {
 
 impl Outlook {
     /// What is known of `config` before any data is made or read.
-    ///
-    /// # Errors
-    /// As [`Config::table_rows`]; [`Error::Failed`] where `data.dictionary` cannot be read.
     pub fn of(config: &Config) -> Result<Self> {
         let named = config.data.dictionary.as_ref().filter(|_| dictionary_decides(config));
         let named = named.map(|path| RunDictionary::named(path, config)).transpose()?;
@@ -62,9 +58,6 @@ impl Outlook {
 
     /// The same where it is known what rows the dictionary gives each table, or that there is none
     /// yet.
-    ///
-    /// # Errors
-    /// As [`Config::table_rows`].
     pub fn with_dictionary(config: &Config, dictionary_rows: Option<&[u64]>) -> Result<Self> {
         let (rows, least_rows) = match dictionary_rows {
             _ if !dictionary_decides(config) => {
@@ -103,9 +96,6 @@ impl Outlook {
 
     /// Refuses what ranks of their own cannot evaluate, as far as is known: made-up data has rows
     /// to evaluate on.
-    ///
-    /// # Errors
-    /// As [`check_eval_ranks`].
     pub fn check_eval_ranks(&self, config: &Config) -> Result<()> {
         let has_validation = !config.data.valid.is_empty() || config.data.train.is_empty();
         check_eval_ranks(config, &self.rows, has_validation)
@@ -122,9 +112,6 @@ impl Outlook {
 
 /// The plan of the least that `config` can come to, where even that does not fit, and why: before
 /// anything is made, read or allocated.
-///
-/// # Errors
-/// As [`Outlook::of`].
 pub fn what_cannot_fit(config: &Config, place: &Place<'_>) -> Result<Option<(Plan, Error)>> {
     let outlook = Outlook::of(config)?;
     let facts = outlook.facts(&outlook.least_rows, place);

@@ -32,9 +32,7 @@ pub(crate) const SYNTHETIC_FOLDER: &str = "synthetic-data";
 
 /// The files of a run and what is known of them before training.
 pub struct Prepared {
-    /// Training files.
     pub train: Vec<DataFile>,
-    /// Validation files.
     pub valid: Vec<DataFile>,
     /// The synthetic data, where that is what the run trains on: no other run replaces it as long
     /// as this value lives.
@@ -43,7 +41,6 @@ pub struct Prepared {
     pub dictionary: Option<RunDictionary>,
     /// Rows of the training files, where known.
     pub train_rows: Option<u64>,
-    /// Rows of each table.
     pub table_rows: Vec<u64>,
     /// Whether there is nothing to draw bags for: none are asked for, or none of the data is
     /// one-hot.
@@ -60,9 +57,6 @@ pub struct Prepared {
 impl Prepared {
     /// Finds or makes the data. `resumed` is the checkpoint that the run resumes from: it brings
     /// its dictionary.
-    ///
-    /// # Errors
-    /// Files that cannot be read or written.
     pub fn new(
         config: &Config,
         resumed: Option<&Checkpoint>,
@@ -88,9 +82,6 @@ impl Prepared {
 
     /// What is there already, for a plan: writes nothing. None where data or a dictionary would
     /// have to be made first.
-    ///
-    /// # Errors
-    /// Files that cannot be read.
     pub fn as_it_is(config: &Config, resumed: Option<&Checkpoint>) -> Result<Option<Self>> {
         let mut prepared = Self::named_by(config);
         if prepared.train.is_empty() {
@@ -163,9 +154,6 @@ impl Prepared {
     }
 
     /// Where the rows lie.
-    ///
-    /// # Errors
-    /// As [`Placement::new`].
     pub fn placement(
         &self,
         config: &Config,
@@ -228,9 +216,6 @@ impl Prepared {
 
     /// Prints the plan, briefly where it fits, and refuses what does not fit; `origin` says
     /// where the configuration is from.
-    ///
-    /// # Errors
-    /// [`crate::Error::DoesNotFit`]; tables that their kinds refuse.
     pub fn plan(
         &self,
         config: &Config,
@@ -277,9 +262,6 @@ impl Prepared {
     }
 
     /// The id mapper of the run, before it has seen a sample.
-    ///
-    /// # Errors
-    /// Tables that the policy cannot fill; bags that do not fit into memory.
     pub fn id_mapper(&self, config: &Config) -> Result<IdMapper> {
         let ids = match &self.dictionary {
             Some(dictionary) => dictionary.mapper(config, &self.table_rows),
@@ -288,10 +270,6 @@ impl Prepared {
         Ok(ids?.with_multi_hot(self.multi_hot(config)?))
     }
 
-    /// What the session trains on.
-    ///
-    /// # Errors
-    /// Validation files that cannot be read.
     pub fn session_data(&self, config: &Config, threads: usize) -> Result<SessionData> {
         let valid = match self.valid.is_empty() {
             true => None,

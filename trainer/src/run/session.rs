@@ -56,9 +56,7 @@ const STOP_FLAG: usize = 0;
 /// Steps of a device between two looks at the control flags.
 const STEPS_BETWEEN_LOOKS: u64 = 8;
 
-/// What a session trains on.
 pub struct SessionData {
-    /// Training files.
     pub train: Vec<DataFile>,
     /// Their rows, where known. They are counted where `train.epochs` ends within an epoch.
     pub train_rows: Option<u64>,
@@ -92,9 +90,7 @@ pub enum Start<'a> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
-    /// Best AUC of all evaluations.
     pub best_auc: Option<f64>,
-    /// Step of the last evaluation.
     pub last_eval_step: Option<u64>,
     /// What an evaluation has found that reaches the target: the step at which the run stops for
     /// it, and its AUC.
@@ -138,18 +134,15 @@ pub struct Session {
 /// A step that the device has been given: [`Session::enqueue`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Enqueued {
-    /// Samples of the step.
     pub num_samples: u64,
     /// Learning rate of the dense parameters.
     pub learning_rate: f64,
 }
 
-/// What one step did.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepOutcome {
     /// Mean loss of the batch, in nats, before the update.
     pub loss: f64,
-    /// Samples trained on.
     pub num_samples: u64,
     /// Learning rate of the dense parameters.
     pub learning_rate: f64,
@@ -157,10 +150,6 @@ pub struct StepOutcome {
 
 impl Session {
     /// Opens a session over the ranks of this process.
-    ///
-    /// # Errors
-    /// Files that cannot be read; a checkpoint of another model, of other optimisers or of other
-    /// data; a checkpoint directory that another process uses.
     pub fn open(
         config: &Config,
         mut group: RankGroup,
@@ -243,9 +232,6 @@ impl Session {
 
     /// Gives the device the step over the next batch without waiting for it; `None` where training
     /// has ended, as of [`Session::step`]. Losses come as steps end: [`Session::take_losses`].
-    ///
-    /// # Errors
-    /// As [`Session::step`]: of this step or of one before.
     pub fn enqueue(&mut self) -> Result<Option<Enqueued>> {
         if self.last_step.is_some_and(|last| self.step >= last) {
             return Ok(None);
@@ -278,9 +264,6 @@ impl Session {
     }
 
     /// Waits for all steps that the device has been given.
-    ///
-    /// # Errors
-    /// A loss that is not finite, a device that has failed.
     pub fn drain(&self) -> Result<()> {
         self.group.drain()
     }
@@ -316,9 +299,6 @@ impl Session {
 
     /// Places the rows again where the frequent ones are not frequent any more: at an evaluation,
     /// where ranks stand still together.
-    ///
-    /// # Errors
-    /// As [`RankGroup::repartition`].
     pub fn repartition_after_drift(&mut self) -> Result<Option<Drift>> {
         let Some(watch) = &mut self.drift else { return Ok(None) };
         let Some((drift, statistics)) = watch.look(&self.config, &mut self.group)? else {
@@ -337,9 +317,6 @@ impl Session {
     }
 
     /// Saves everything. `finished` says why the run has ended, where it has.
-    ///
-    /// # Errors
-    /// A full disk, or whatever else the system says; the checkpoints that were there stay.
     pub fn save(&mut self, finished: Option<&str>) -> Result<Option<SaveReport>> {
         // Weights of a step whose loss is not finite are not saved.
         self.drain()?;
@@ -401,9 +378,6 @@ impl Session {
     }
 
     /// Adds this process's wish to stop to the next step: all ranks stop after the same one.
-    ///
-    /// # Errors
-    /// A device that has failed.
     pub fn vote_to_stop(&self, signal: Option<i32>) -> Result<()> {
         if !self.reads_control_flags(self.step + 1) {
             return Ok(());
@@ -413,9 +387,6 @@ impl Session {
 
     /// Whether a rank wished to stop before the last step. No one is asked behind most steps of a
     /// device.
-    ///
-    /// # Errors
-    /// A device that has failed.
     pub fn stop_is_agreed(&self) -> Result<bool> {
         Ok(self.reads_control_flags(self.step) && self.group.first().control_flag(STOP_FLAG)? > 0.0)
     }
@@ -448,9 +419,6 @@ impl Session {
 
     /// Saves through `files` from now on: another file system than the operating system's, for
     /// tests.
-    ///
-    /// # Errors
-    /// As [`open_directory`].
     #[doc(hidden)]
     pub fn save_through(&mut self, files: Box<dyn Files>) -> Result<()> {
         // One writer at a time: the old one gives up its lock first.
@@ -461,9 +429,6 @@ impl Session {
     }
 
     /// Digest of all weights and optimiser states.
-    ///
-    /// # Errors
-    /// None on the CPU.
     pub fn weights_digest(&self) -> Result<String> {
         self.drain()?;
         let _busy = self.group.busy("takes the digest of its weights");
@@ -477,12 +442,10 @@ impl Session {
         self.last_step
     }
 
-    /// Steps done.
     pub fn steps(&self) -> u64 {
         self.step
     }
 
-    /// Samples trained on.
     pub fn samples(&self) -> u64 {
         self.samples
     }
@@ -497,7 +460,6 @@ impl Session {
         self.reader.inner()
     }
 
-    /// The ranks of this process.
     pub fn group(&self) -> &RankGroup {
         &self.group
     }

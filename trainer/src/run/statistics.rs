@@ -25,9 +25,7 @@ pub const STATISTICS_BLOB: &str = "statistics.bin";
 
 /// What is counted, and where it is kept.
 pub struct Counting<'a> {
-    /// Rows of each table.
     pub table_rows: &'a [u64],
-    /// The training files.
     pub files: &'a [DataFile],
     /// Ids to rows, as they are before the first sample.
     pub ids: IdMapper,
@@ -40,9 +38,6 @@ pub struct Counting<'a> {
 impl Counting<'_> {
     /// The statistics of the training data: those of the file that an earlier run of the same data
     /// left, else counted now.
-    ///
-    /// # Errors
-    /// Data that cannot be read, a folder that cannot be written.
     pub fn find_or_count(
         self,
         config: &Config,
@@ -126,10 +121,6 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.commit()
 }
 
-/// The statistics that a checkpoint holds.
-///
-/// # Errors
-/// A damaged file.
 pub fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Statistics>> {
     let lost = |error| failed("the statistics in the checkpoint cannot be read", error);
     let Some(mut blob) = checkpoint.blob(STATISTICS_BLOB).map_err(lost)? else { return Ok(None) };

@@ -20,9 +20,6 @@ pub(crate) const CHUNK_BYTES: u64 = 8 << 20;
 
 /// The digest of everything `source` holds: 32 hexadecimal digits. Rows stream through one buffer
 /// of 8 MiB.
-///
-/// # Errors
-/// A layout that cannot be saved, or an error of the source.
 pub fn weights_digest(source: &dyn CheckpointSource) -> Result<String, CheckpointError> {
     let mut digest = WeightsDigest::default();
     let mut values = Vec::new();
@@ -104,7 +101,6 @@ impl WeightsDigest {
         }
     }
 
-    /// Notes the shape of a tensor.
     pub fn shape(&mut self, tensor: &Tensor) {
         self.tensors.entry(tensor.name.clone()).or_default().shape.clone_from(&tensor.shape);
     }

@@ -21,7 +21,6 @@ pub fn resuming(is_single_rank: bool) -> Option<String> {
     Some(quoted(&with_resume(typed)))
 }
 
-/// The arguments of another process.
 fn arguments_of(process: i32) -> Option<Vec<OsString>> {
     let bytes = std::fs::read(format!("/proc/{process}/cmdline")).ok()?;
     let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes).split(|&byte| byte == 0);

@@ -12,7 +12,6 @@ use std::ops::{Add, AddAssign, Div, Mul, Sub};
 pub struct Count(u64);
 
 impl Count {
-    /// Nothing.
     pub const ZERO: Self = Self(0);
 
     /// The number; 2⁶⁴ − 1 for what is too large.
@@ -26,9 +25,6 @@ impl Count {
     }
 
     /// Refuses bytes that do not fit; `help` says what to do.
-    ///
-    /// # Errors
-    /// [`Error::DoesNotFit`].
     pub fn must_fit(self, available_bytes: u64, help: impl FnOnce() -> String) -> Result<()> {
         match self.fits(available_bytes) {
             true => Ok(()),
@@ -84,7 +80,6 @@ impl<T: Into<Count>> AddAssign<T> for Count {
     }
 }
 
-/// Never below nothing.
 impl<T: Into<Count>> Sub<T> for Count {
     type Output = Self;
 

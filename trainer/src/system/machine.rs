@@ -55,9 +55,6 @@ const PORTABLE_CORE_GFLOPS: f64 = 15.0;
 const DEFAULT_MEMORY_GB_PER_S: f64 = 20.0;
 
 /// What arithmetic may use with `choice`; with "auto", what this thread may.
-///
-/// # Errors
-/// What the processor lacks.
 pub fn instruction_limit(choice: Instructions) -> Result<Limit> {
     let wanted = match choice {
         Instructions::Auto => return Ok(Limit::current()),
@@ -95,9 +92,6 @@ impl Machine {
     }
 
     /// This machine, with the CUDA device where one is asked for: ranks of a node have equal ones.
-    ///
-    /// # Errors
-    /// A CUDA device that is asked for and cannot be used: says what is missing.
     pub fn detect_with(device: DeviceChoice) -> Result<Self> {
         let machine = Self::detect();
         if device != DeviceChoice::Cuda {
@@ -140,7 +134,6 @@ pub fn cores() -> usize {
 /// Main memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// All of it.
     pub total_bytes: u64,
     /// What can be taken without swapping.
     pub available_bytes: u64,

@@ -24,9 +24,6 @@ impl StopRequest {
 
     /// Listens to SIGINT, SIGTERM and SIGHUP of this process. A second signal ends it at once with
     /// 128 plus the signal's number.
-    ///
-    /// # Errors
-    /// When the system refuses the handler.
     pub fn listen() -> Result<Self> {
         let request = Self::new();
         let asked = Arc::new(AtomicBool::new(false));
@@ -76,9 +73,6 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Lets a write beyond a limit of the shell (`ulimit -f`) fail with an error that names the file,
 /// where SIGXFSZ would end the process without a word.
-///
-/// # Errors
-/// When the system refuses the handler.
 pub fn outlive_file_limits() -> Result<()> {
     // The flag is not looked at: the write's own error says it.
     let heard = Arc::new(AtomicBool::new(false));

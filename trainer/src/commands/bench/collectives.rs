@@ -30,11 +30,6 @@ use operation::Operation;
 use std::time::Duration;
 use table::{Report, Row};
 
-/// Runs the command.
-///
-/// # Errors
-/// Wrong usage; a transport that fails; wrong data; a baseline that was faster; no backend that is
-/// there.
 pub fn run(operation: Operation, arguments: &CollectiveArguments) -> Result<()> {
     arguments.check()?;
     let baseline = arguments.baseline.as_ref().map(|file| baseline::read(file)).transpose()?;
@@ -89,7 +84,6 @@ fn measure(operation: Operation, arguments: &CollectiveArguments) -> Result<Opti
     Ok(Some(Report::new(operation, rows.collect(), skipped, arguments)))
 }
 
-/// The exit code.
 fn judge(
     report: &Report,
     baseline: Option<&baseline::Baseline>,

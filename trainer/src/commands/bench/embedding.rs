@@ -30,7 +30,6 @@ use std::sync::Arc;
 const BATCHES: usize = 8;
 /// Calls on a device between two waits of the host.
 const CALLS_ON_A_DEVICE: usize = 16;
-/// Length of a block.
 const BLOCK_S: f64 = 0.1;
 /// Blocks that are measured at least.
 const FEWEST_BLOCKS: usize = 3;
@@ -73,10 +72,6 @@ pub struct EmbeddingArguments {
     pub json: JsonOutput,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// Wrong usage, tables larger than memory, a device that is not there or fails.
 pub fn run(arguments: &EmbeddingArguments) -> Result<()> {
     let optimizer = checked(arguments)?;
     let threads = arguments.threads.unwrap_or_else(crate::system::machine::cores);
@@ -137,7 +132,6 @@ fn memory(arguments: &EmbeddingArguments, optimizer: &Optimizer) -> Count {
     rows * row_bytes + ids * ID_BYTES + samples * dim * 8_u64
 }
 
-/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Route,

@@ -93,11 +93,6 @@ pub struct ExchangeArguments {
     pub json: JsonOutput,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// A configuration that cannot work; data that cannot be read; a transport that fails; no backend
-/// that is there.
 pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
     let (mut config, _) = arguments.train.resolve(registry)?;
     prepare(&mut config)?;

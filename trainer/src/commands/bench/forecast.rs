@@ -67,10 +67,6 @@ pub struct ForecastArguments {
     pub seconds: f64,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// Wrong usage; files that cannot be read or written; what [`SteadyTrainer`] refuses.
 pub fn run(arguments: &ForecastArguments) -> Result<()> {
     match (&arguments.write, &arguments.shape) {
         (Some(path), _) => {
@@ -152,7 +148,6 @@ impl Probe {
     }
 }
 
-/// Measures this machine.
 fn describe(arguments: &ForecastArguments) -> Result<ClusterDescription> {
     let threads = arguments.threads;
     let wide = Probe::new((128, 200_000, 2), (&[128], &[1024, 1024, 1]), threads)?;
@@ -207,7 +202,6 @@ fn describe(arguments: &ForecastArguments) -> Result<ClusterDescription> {
     Ok(cluster)
 }
 
-/// Predicts and measures.
 fn compare(arguments: &ForecastArguments, name: &str) -> Result<()> {
     let shape = Shape::from_name(name, None).map_err(Error::Usage)?;
     let mut config = configuration(&shape, arguments.batch_size, arguments.threads, None)?;

@@ -48,7 +48,6 @@ pub enum ShapeName {
 /// Rows of a table at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowCap {
-    /// This many.
     Rows(u64),
     /// As many as this machine holds.
     Fit,
@@ -109,17 +108,12 @@ pub struct IterationArguments {
 
 /// Steps before the clock starts.
 const WARM_UP_STEPS: usize = 5;
-/// Length of a block.
 const BLOCK_S: f64 = 0.3;
 /// Blocks that are measured at least.
 const FEWEST_BLOCKS: usize = 5;
 /// Part of the memory that tables may take under `--row-cap fit`.
 const TABLE_SHARE_OF_MEMORY: f64 = 0.7;
 
-/// Runs the command.
-///
-/// # Errors
-/// What this build lacks, by name; tables larger than memory.
 pub fn run(arguments: &IterationArguments) -> Result<()> {
     refuse(arguments)?;
     instruction_limit(arguments.instructions)?.run(|| measure(arguments))
@@ -182,9 +176,6 @@ fn shape(arguments: &IterationArguments) -> Result<Shape> {
 
 /// The configuration that trains `shape`, as a user would write it; the shape's optimiser where
 /// none is named.
-///
-/// # Errors
-/// Unknown optimisers; tables larger than memory.
 pub fn configuration(
     shape: &Shape,
     batch_size: usize,
@@ -259,9 +250,6 @@ pub struct SteadyTrainer {
 impl SteadyTrainer {
     /// Builds the model and the batches, and takes the first steps. `knobs` are the settings that
     /// the user can lower.
-    ///
-    /// # Errors
-    /// Memory that the system refuses.
     pub fn new(shape: &Shape, config: &Config, threads: usize, knobs: &[Knob]) -> Result<Self> {
         check_memory(shape, config, knobs)?;
         let batch_size = config.train.batch_size;
@@ -306,9 +294,6 @@ impl SteadyTrainer {
     }
 
     /// Trains on `count` batches, and waits for them.
-    ///
-    /// # Errors
-    /// A loss that is not finite.
     pub fn steps(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             self.rates.number += 1;
@@ -321,9 +306,6 @@ impl SteadyTrainer {
     }
 
     /// Measures blocks of steps for `seconds`; a single step for 0.
-    ///
-    /// # Errors
-    /// A loss that is not finite.
     pub fn measure(&mut self, seconds: f64) -> Result<Vec<Sample>> {
         let start = Instant::now();
         self.steps(1)?;
@@ -351,9 +333,6 @@ impl SteadyTrainer {
     }
 
     /// What all ranks have sent in a step, on average; none where there is one.
-    ///
-    /// # Errors
-    /// A rank that is gone.
     pub fn sent_per_step(&self) -> Result<Option<ExchangeBytes>> {
         self.group.sent_per_step()
     }

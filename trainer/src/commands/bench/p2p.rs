@@ -112,10 +112,6 @@ pub enum NicSource {
     Fake,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// Wrong usage; no NIC; a NIC or a peer that fails.
 pub fn run(arguments: &P2pArguments) -> Result<()> {
     let collective = CollectiveArguments {
         ranks: 2,

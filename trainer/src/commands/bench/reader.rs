@@ -79,9 +79,6 @@ impl Pass {
 }
 
 /// Reads the files twice: plainly, for the disk's rate, and as asked.
-///
-/// # Errors
-/// [`Error::Failed`] for files that cannot be read.
 pub fn run(arguments: &ReaderArguments) -> Result<()> {
     let failed = |error| Error::failed("the files cannot be read")(error);
     let options = DiskOptions {

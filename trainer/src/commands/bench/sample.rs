@@ -13,7 +13,6 @@ pub struct Block {
     own_cpu_s: f64,
 }
 
-/// One measured block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// Work per second, in whatever unit the caller counts.
@@ -32,16 +31,13 @@ pub struct Summary {
     /// Median rate of the clean blocks, or of the least disturbed third where fewer than three are
     /// clean.
     pub median: f64,
-    /// Fastest block.
     pub best: f64,
     /// Median of the blocks' foreign load, in cores.
     pub foreign: f64,
-    /// Blocks measured.
     pub num_blocks: usize,
 }
 
 impl Block {
-    /// Starts the clocks.
     pub fn start() -> Self {
         Self { machine_cpu_s: machine_cpu_s(), own_cpu_s: own_cpu_s(), start: Instant::now() }
     }

@@ -9,7 +9,6 @@ const TERABYTE: [u64; 26] = [
     36,
 ];
 
-/// Criteo Kaggle cardinalities.
 const KAGGLE: [u64; 26] = [
     1_460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5_683, 8_351_593, 3_194,
     27, 14_992, 5_461_306, 10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
@@ -21,7 +20,6 @@ pub const ROW_CAP: u64 = 648_000;
 /// Integer columns of Criteo.
 pub const NUM_DENSE: usize = 13;
 
-/// One model shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shape {
     /// `C1`, `C2` or `C3`.
@@ -32,7 +30,6 @@ pub struct Shape {
     pub bottom: Vec<usize>,
     /// Widths of the top MLP after its input.
     pub top: Vec<usize>,
-    /// Rows of each table.
     pub rows: Vec<u64>,
     /// Ids a sample in each table.
     pub hotness: Vec<u32>,
@@ -40,7 +37,6 @@ pub struct Shape {
     pub cross: Option<(usize, usize)>,
     /// Optimiser where none is asked for.
     pub optimizer: &'static str,
-    /// Its learning rate.
     pub learning_rate: f64,
 }
 

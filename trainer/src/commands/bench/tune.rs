@@ -98,10 +98,6 @@ const WAYS: [Variation; 10] = [
     way(Operation::Broadcast, ("broadcast", "direct"), false, |_| {}),
 ];
 
-/// Runs the command.
-///
-/// # Errors
-/// Wrong usage; a transport that fails; a file that cannot be written.
 pub fn run(arguments: &TuneArguments) -> Result<()> {
     let collective = collective_arguments(arguments);
     collective.check()?;

@@ -10,9 +10,6 @@ use headlong_reader::formats::Format;
 
 /// Refuses outputs of `command` that are inputs. Commands with a configuration look again when they
 /// have it.
-///
-/// # Errors
-/// As [`CommandFiles::check_for_one_process`].
 pub(super) fn check(command: &Command) -> Result<()> {
     let files = CommandFiles::default();
     match command {

@@ -7,7 +7,6 @@ use headlong_comm::launcher_env::{self, Launch, Place, Remark};
 use headlong_comm::rendezvous::Keys;
 use headlong_comm::rendezvous::trust::Trust;
 
-/// Every variable of ours.
 pub(super) const OURS: [&str; 13] = [
     "HEADLONG_CUDA_LIBS",
     "HEADLONG_JOB",

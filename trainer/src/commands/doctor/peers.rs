@@ -109,9 +109,6 @@ fn program(system: &System) -> Option<String> {
 }
 
 /// Comes together with the other ranks, and learns what they say; by rank.
-///
-/// # Errors
-/// Ranks that do not come.
 pub(super) fn gather(
     launch: Launch,
     own: &Statement,

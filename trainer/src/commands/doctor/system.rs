@@ -21,7 +21,6 @@ pub(super) struct System {
 }
 
 impl System {
-    /// This machine.
     pub fn this() -> Self {
         let nccl = headlong_comm::device::nccl::report();
         Self {
@@ -56,7 +55,6 @@ impl System {
         }
     }
 
-    /// A variable that is text.
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name)?.to_str()
     }
@@ -72,7 +70,6 @@ impl System {
         Some(String::from_utf8_lossy(&text).trim().to_owned())
     }
 
-    /// The number in a file.
     pub fn number(&self, path: impl AsRef<Path>) -> Option<i64> {
         self.text(path)?.parse().ok()
     }
@@ -96,7 +93,6 @@ impl System {
         self.root.join(path).canonicalize().ok()
     }
 
-    /// Whether it is there.
     pub fn has(&self, path: impl AsRef<Path>) -> bool {
         self.root.join(path).exists()
     }

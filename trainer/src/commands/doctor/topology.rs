@@ -9,11 +9,8 @@ const PCI: &str = "sys/bus/pci/devices";
 /// How two devices reach each other, nearest first; the words are those of `nvidia-smi topo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Distance {
-    /// One PCIe switch.
     Pix,
-    /// Several PCIe switches.
     Pxb,
-    /// The processor's PCIe.
     Phb,
     /// The processor's own connections.
     Node,

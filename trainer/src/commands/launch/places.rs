@@ -7,7 +7,6 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::read_to_string;
 
-/// A processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Processor {
     node: usize,
@@ -33,9 +32,6 @@ impl Drop for Bound<'_> {
 }
 
 /// An even split for `ranks` ranks.
-///
-/// # Errors
-/// Why there is none: fewer processors than ranks, or a system that does not tell.
 pub fn places(ranks: usize) -> Result<Places, String> {
     let all = sched_getaffinity(None)
         .map_err(|error| format!("the processors are not known ({error})"))?;

@@ -22,13 +22,10 @@ const MOST_BYTES: u64 = 64 << 10;
 /// A rank that was lost, as another has seen it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
-    /// Who was lost.
     pub culprit: usize,
-    /// What was seen.
     pub error: String,
 }
 
-/// The launcher's side.
 pub struct Pipe {
     reader: PipeReader,
     writer: PipeWriter,
@@ -36,9 +33,6 @@ pub struct Pipe {
 
 impl Pipe {
     /// A pipe that no child inherits.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub fn new() -> std::io::Result<Self> {
         let (reader, writer) = std::io::pipe()?;
         Ok(Self { reader, writer })

@@ -7,7 +7,6 @@ use std::time::Duration;
 /// How a rank's process has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// By itself, with this code.
     Code(i32),
     /// By a signal that the launcher has not sent.
     Signal(i32),
@@ -15,12 +14,9 @@ pub enum End {
     Late,
 }
 
-/// A rank's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// Which rank.
     pub rank: usize,
-    /// How.
     pub end: End,
     /// When, since the start.
     pub at: Duration,

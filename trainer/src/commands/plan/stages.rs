@@ -10,9 +10,6 @@ use crate::system::machine::Machine;
 use serde_json::{Value, json};
 
 /// Prints the stages of a step of `config`.
-///
-/// # Errors
-/// Where the answer cannot be written.
 pub(super) fn run(config: &Config, json: &JsonOutput) -> Result<()> {
     let on_device = match config.run.device {
         DeviceChoice::Cuda => true,

@@ -32,7 +32,6 @@ impl Run<'_> {
         self.mllog.as_mut().map_or(Ok(()), |log| log.eval_stop(place, auc, samples, rate))
     }
 
-    /// The run ends.
     pub(super) fn log_stop(&mut self, success: bool) -> Result<()> {
         let place = self.place(self.at());
         self.mllog.as_mut().map_or(Ok(()), |log| log.stop(place, success))

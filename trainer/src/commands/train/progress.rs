@@ -75,12 +75,10 @@ impl Meter {
         });
     }
 
-    /// Keeps an evaluation.
     pub fn evaluated(&mut self, eval: Eval) {
         self.last_eval = Some(eval);
     }
 
-    /// The last evaluation.
     pub fn last_eval(&self) -> Option<Eval> {
         self.last_eval
     }

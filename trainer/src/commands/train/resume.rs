@@ -106,9 +106,6 @@ pub(super) fn asked_for(config: &Config) -> (f64, Option<u64>, Option<f64>) {
 }
 
 /// Says once more what a run that has finished has reached; false where it has not.
-///
-/// # Errors
-/// A checkpoint that is damaged.
 pub(super) fn repeats_its_report(
     job: &Job,
     resumed: Option<&Checkpoint>,

@@ -11,7 +11,6 @@ type Put<'a> = Box<dyn FnOnce(&mut Config) -> Result<()> + 'a>;
 
 /// A flag, the keys that it sets, and how.
 pub(super) struct Setting<'a> {
-    /// With its dashes.
     pub(super) flag: &'static str,
     pub(super) keys: &'static [&'static str],
     /// None where the flag is not given.
@@ -40,7 +39,6 @@ impl Setting<'_> {
     }
 }
 
-/// A flag with a value.
 fn flag<'a, T: Clone + 'a>(
     flag: &'static str,
     keys: &'static [&'static str],

@@ -59,14 +59,11 @@ enum Captured {
     /// It has not run yet: the first time it runs eagerly, which loads every kernel and chooses
     /// every algorithm.
     NotYet,
-    /// It has run.
     Warm,
-    /// It is a graph.
     Graph(Graph),
 }
 
 impl CudaLanes {
-    /// All lanes on one stream.
     pub(super) fn serial(stream: &Stream) -> Result<Self> {
         Self::new(std::array::from_fn(|_| stream.clone()), false)
     }

@@ -23,7 +23,6 @@ const LOOKS_BEFORE_SLEEP: u32 = 50;
 /// Set in the counters where a stage has failed: no one waits for the walk any more.
 const FAILED: u32 = 1 << 31;
 
-/// The lanes that compute; the other one exchanges.
 const COMPUTING: [Lane; 3] = [Lane::Copy, Lane::Sparse, Lane::Dense];
 
 /// The two threads and what they tell each other.

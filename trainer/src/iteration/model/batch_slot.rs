@@ -13,7 +13,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 /// ahead of time.
 pub struct BatchSlot {
     purpose: Purpose,
-    /// This rank's share.
     batch: RwLock<Batch>,
     /// Every rank's share, where owners find out for themselves which rows are wanted.
     shares: RwLock<Vec<Batch>>,

@@ -5,13 +5,10 @@ use headlong_comm::DeviceCollectives;
 use headlong_comm::device::narrow::Narrow;
 use headlong_device::Mat;
 
-/// How ranks exchange.
 pub(crate) enum Exchange {
-    /// There is one rank.
     None,
     /// Each rank with each owner. Where every rank knows all ids, none asks for rows.
     Flat {
-        /// Whether it does.
         knows_all_ids: bool,
     },
     /// Equal rows are merged in the node, by proxies.
@@ -28,7 +25,6 @@ pub(crate) struct ByNode {
     pub(crate) across: Mat,
 }
 
-/// The other ranks' devices.
 pub(crate) struct Devices {
     pub(crate) ranks: Box<dyn DeviceCollectives>,
     /// Where vectors between them travel in bf16.

@@ -7,7 +7,6 @@ use headlong_mlp::linear::Activation;
 use headlong_mlp::loss_scale::LossScale;
 use headlong_mlp::rounding::Rounding;
 
-/// The interaction of a model.
 pub(crate) struct Interaction {
     kind: Kind,
     /// What the processor rounds vectors to before they meet, as tensor cores do.

@@ -25,7 +25,6 @@ fn lost_behind(step: u64, source: Cause) -> Error {
 
 /// The page-locked memory of one slot.
 pub(super) struct Staging {
-    /// Labels, one a sample.
     labels: Mutex<Pinned>,
     /// Dense features, samples × features.
     dense: Mutex<Pinned>,
@@ -144,7 +143,6 @@ impl Model {
         Ok(())
     }
 
-    /// The other ranks' devices.
     pub(crate) fn devices(&self) -> Option<&dyn DeviceCollectives> {
         match &self.exchange {
             Exchange::Device(devices) => Some(&*devices.ranks),

@@ -17,7 +17,6 @@ pub(super) struct SlotIds {
     pub(super) all_logits: SlotId,
     pub(super) exchanged: [SlotId; 4],
     pub(super) leading: Leading,
-    /// The state of the loss scale.
     pub(super) loss_scale: Option<SlotId>,
     /// Where the first step stopped being numbers.
     pub(super) record: SlotId,
@@ -70,11 +69,9 @@ pub(super) struct Sizes {
     pub(super) bottom_out: usize,
     pub(super) top_in: usize,
     pub(super) ranks: usize,
-    /// Blocks of all ranks.
     pub(super) sum_blocks: usize,
     /// Element type of what the dense network and the interaction hand each other.
     pub(super) between: DType,
-    /// Whether the loss is scaled.
     pub(super) scaled: bool,
 }
 

@@ -15,7 +15,6 @@ use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 /// One run of a stage.
 #[derive(Clone, Copy)]
 pub struct At<'a> {
-    /// What it works on.
     pub call: &'a Call<'a>,
     /// Where it enqueues its work.
     pub stream: &'a Stream,
@@ -26,7 +25,6 @@ pub struct At<'a> {
 /// How memory is touched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It is read.
     Read,
     /// It is written; it may be read, too.
     Write,
@@ -67,7 +65,6 @@ impl<'a> At<'a> {
         self.call.slot.batch()
     }
 
-    /// Every rank's share of its batch.
     pub fn shares(&self) -> RwLockReadGuard<'a, Vec<Batch>> {
         self.declared(Inputs, Read);
         self.call.slot.shares()
@@ -91,7 +88,6 @@ impl<'a> At<'a> {
         self.call.slot.route()
     }
 
-    /// The same, to be written.
     pub fn route_mut(&self) -> RwLockWriteGuard<'a, HybridRoute> {
         self.declared(Route, Write);
         self.call.slot.route_mut()
@@ -167,12 +163,10 @@ impl<'a> At<'a> {
         self.first(&self.declared(TopInput, access).top_in)
     }
 
-    /// Its gradient.
     pub fn d_top_in(&self, access: Access) -> Mat {
         self.first(&self.declared(TopInputGradient, access).d_top_in)
     }
 
-    /// The top network.
     pub fn top(&self, access: Access) -> &'a Mlp {
         &self.declared(Top, access).top
     }
@@ -203,12 +197,10 @@ impl<'a> At<'a> {
         self.declared(LossScale, access).loss_scale.as_ref()
     }
 
-    /// Gradients of replicated rows.
     pub fn replicated_gradients(&self, access: Access) -> &'a Mat {
         &self.declared(ReplicatedGradients, access).replicated_gradients
     }
 
-    /// Gradients of dense parameters.
     pub fn dense_gradients(&self, access: Access) -> &'a Arena {
         &self.declared(DenseGradients, access).gradients
     }

@@ -30,15 +30,11 @@ impl Steps {
 /// What decides which stages have something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
-    /// Several ranks.
     pub ranks: bool,
     /// A device with memory of its own.
     pub device: bool,
-    /// A loss that is scaled.
     pub scaled: bool,
-    /// A cross network.
     pub crossed: bool,
-    /// Dense features.
     pub dense: bool,
 }
 
@@ -82,7 +78,6 @@ impl Features {
 /// The stages of one walk that do something, in program order, and which of them each waits for.
 #[derive(Debug, Clone)]
 pub struct Schedule {
-    /// The stages.
     pub stages: Vec<Stage>,
     /// Of each, the earlier stages that it waits for, by place in the list: no more than needed,
     /// where lanes run in order.
@@ -92,7 +87,6 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// One training step.
     pub fn step(features: Features) -> Self {
         Self::of(STEP.iter().copied(), features)
     }

@@ -179,7 +179,6 @@ pub(super) fn dense_optimizer(at: &At<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The next step's loss scale.
 pub(super) fn adjust_loss_scale(at: &At<'_>) -> Result<()> {
     at.loss_scale(Write).iter().for_each(|scale| scale.adjust(at.stream));
     Ok(())

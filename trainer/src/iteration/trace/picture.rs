@@ -14,7 +14,6 @@ const RANK_GAP: f64 = 26.0;
 
 /// Width of a letter of the small text, of most fonts at most.
 const LETTER_WIDTH: f64 = 5.2;
-/// Height of a row of it.
 const ROW_HEIGHT: f64 = 10.0;
 /// Between a bar's edge and its name.
 const MARGIN: f64 = 3.0;

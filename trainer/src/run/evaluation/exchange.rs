@@ -15,9 +15,6 @@ const SAMPLES_PER_RANGE: usize = 32;
 const NO_KEY: u32 = u32::MAX;
 
 /// Gives every rank the runs of its range, in no order.
-///
-/// # Errors
-/// A rank that is gone.
 pub(super) fn exchange(communicator: &Communicator, runs: &[Run]) -> Result<Vec<Run>> {
     let num_ranks = communicator.num_ranks();
     let mine = sample(runs, num_ranks);
@@ -36,9 +33,6 @@ pub(super) fn exchange(communicator: &Communicator, runs: &[Run]) -> Result<Vec<
 }
 
 /// What all ranks' ranges add up to.
-///
-/// # Errors
-/// A rank that is gone.
 pub(crate) fn add_up(communicator: &Communicator, mine: Tally) -> Result<Tally> {
     let mut all = vec![0; TALLY_WORDS * communicator.num_ranks()];
     communicator.all_gather(&mine.to_words(), &mut all)?;
@@ -86,7 +80,6 @@ fn borders(samples: &mut Vec<u32>, num_ranks: usize) -> Vec<u32> {
         .collect()
 }
 
-/// The runs of each range.
 fn parts<'a>(mut runs: &'a [Run], borders: &[u32]) -> Vec<&'a [Run]> {
     let mut parts = Vec::with_capacity(borders.len() + 1);
     for &border in borders {

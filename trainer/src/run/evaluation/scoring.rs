@@ -49,9 +49,6 @@ impl std::fmt::Debug for Link {
 impl Scoring {
     /// Begins with the scores of this process's ranks. `others` leads to the ranks of other
     /// processes, where there are some: then this process has one rank.
-    ///
-    /// # Errors
-    /// A system that gives no thread.
     pub fn start(mut scores: Vec<Scores>, others: Option<Arc<Communicator>>) -> Result<Self> {
         let work = match others {
             None => Work::All(Worker::start("scoring", move || {
@@ -73,9 +70,6 @@ impl Scoring {
     /// Exchanges sorted scores with the ranks of other processes, for which it waits until they are
     /// sorted. All ranks call it between the same two steps; where this process has all scores, or
     /// has exchanged them, there is nothing to do.
-    ///
-    /// # Errors
-    /// A rank that is gone.
     pub fn exchange(&mut self) -> Result<()> {
         let Work::Sort(link, worker) = &mut self.work else { return Ok(()) };
         let busy = link.0.busy("sorts its scores");
@@ -90,9 +84,6 @@ impl Scoring {
 
     /// The metrics, for which it waits, and the scores' memory. All ranks call it between the same
     /// two steps.
-    ///
-    /// # Errors
-    /// A rank that is gone.
     pub fn finish(mut self) -> Result<(EvalMetrics, Vec<Scores>)> {
         self.exchange()?;
         let tally = match &mut self.work {
@@ -118,7 +109,6 @@ impl Scoring {
 pub(crate) struct Worker<T>(Option<JoinHandle<T>>);
 
 impl<T: Send + 'static> Worker<T> {
-    /// Starts a thread of this name.
     pub(crate) fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<Self> {
         let started = thread::Builder::new().name(name.to_owned()).spawn(work);
         started

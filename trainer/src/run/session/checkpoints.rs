@@ -17,9 +17,6 @@ use std::path::Path;
 
 /// Opens the directory of checkpoints for writing, where the configuration names one; each save by
 /// `writers` threads.
-///
-/// # Errors
-/// Another process writes there, or the directory cannot be made.
 pub fn open_directory(config: &Config, writers: usize) -> Result<Option<CheckpointDirectory>> {
     open_directory_on(Box::new(SystemFiles), config, writers)
 }
@@ -67,9 +64,6 @@ pub fn load(
 }
 
 /// Restores the state of admitted ids that a checkpoint holds.
-///
-/// # Errors
-/// A damaged file.
 pub fn restore_ids(checkpoint: &Checkpoint, ids: &mut IdMapper) -> Result<()> {
     let blob = checkpoint
         .blob(IDS_BLOB)

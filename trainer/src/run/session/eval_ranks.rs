@@ -27,13 +27,10 @@ use std::sync::Arc;
 
 /// What ranks that evaluate are built from, besides a configuration.
 pub struct EvalRanksOptions<'a> {
-    /// How many.
     pub count: usize,
-    /// Threads of each.
     pub threads_per_rank: usize,
     /// Threads of the ranks that train in this process.
     pub training_threads: usize,
-    /// Whether this process leads.
     pub leads: bool,
     /// Ranks that train on this machine; on devices they have the first ones.
     pub ranks_on_machine: usize,
@@ -41,7 +38,6 @@ pub struct EvalRanksOptions<'a> {
     pub registry: &'a Registry,
 }
 
-/// The ranks that evaluate.
 pub struct EvalRanks {
     /// Away while they evaluate; none in processes that do not lead.
     group: Option<Box<RankGroup>>,
@@ -52,9 +48,6 @@ pub struct EvalRanks {
 
 impl EvalRanks {
     /// Builds the ranks, where this process leads. Training ranks wait while a snapshot is taken.
-    ///
-    /// # Errors
-    /// As [`RankGroup::build`].
     pub fn build(
         config: &Config,
         table_rows: &[u64],
@@ -75,9 +68,6 @@ impl EvalRanks {
 
     /// Takes a snapshot of the weights of `training` and begins to evaluate it. All ranks of
     /// training call it between the same two steps.
-    ///
-    /// # Errors
-    /// A rank that is gone, a system that gives no thread.
     ///
     /// # Panics
     /// When these ranks are evaluating.
@@ -111,9 +101,6 @@ impl EvalRanks {
     }
 
     /// Waits for the evaluation. All ranks of training call it between the same two steps.
-    ///
-    /// # Errors
-    /// What has failed on these ranks, by step; a rank of training that is gone.
     pub(super) fn finish(&mut self, away: Away) -> Result<(EvalMetrics, SkipReport)> {
         let Away { worker, link } = away;
         let (mut tally, mut skipped) = (Tally::default(), SkipReport::default());

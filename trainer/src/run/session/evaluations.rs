@@ -45,7 +45,6 @@ pub struct Evaluated {
     pub step: u64,
     /// Samples trained on up to that step.
     pub samples: u64,
-    /// What was found.
     pub metrics: EvalMetrics,
     /// For how long training stood still for it.
     pub held: Duration,
@@ -54,9 +53,6 @@ pub struct Evaluated {
 impl Session {
     /// Evaluates the weights as they are on the validation data, and waits for the metrics. `None`
     /// where there is no validation data.
-    ///
-    /// # Errors
-    /// As [`Session::begin_evaluation`].
     ///
     /// # Panics
     /// As [`Session::begin_evaluation`].
@@ -68,9 +64,6 @@ impl Session {
     /// Predicts the validation data with the weights as they are. Training may go on while the
     /// scores are worked on, until [`Session::finish_evaluation`]. Nothing where there is no
     /// validation data. All ranks call it between the same two steps.
-    ///
-    /// # Errors
-    /// Data that cannot be read.
     ///
     /// # Panics
     /// When an evaluation is pending.
@@ -117,9 +110,6 @@ impl Session {
     /// Exchanges the scores of a pending evaluation with ranks of other processes, once they are
     /// sorted: all ranks call it between the same two steps, or leave it to
     /// [`Session::finish_evaluation`].
-    ///
-    /// # Errors
-    /// A rank that is gone.
     pub fn exchange_scores(&mut self) -> Result<()> {
         let Some(pending) = &mut self.evaluations.pending else { return Ok(()) };
         let Work::Scoring(scoring) = &mut pending.work else { return Ok(()) };
@@ -132,9 +122,6 @@ impl Session {
 
     /// The metrics of the pending evaluation, for which it waits; `None` where none is pending. All
     /// ranks call it between the same two steps.
-    ///
-    /// # Errors
-    /// A rank that is gone; what has failed on ranks of their own, with its step.
     pub fn finish_evaluation(&mut self) -> Result<Option<Evaluated>> {
         let Some(Pending { step, samples, held, work }) = self.evaluations.pending.take() else {
             return Ok(None);
@@ -185,7 +172,6 @@ impl Session {
         &self.evaluations.skipped
     }
 
-    /// The last evaluation.
     pub fn last_metrics(&self) -> Option<&EvalMetrics> {
         self.last_metrics.as_ref()
     }

@@ -62,9 +62,6 @@ impl Gather {
     /// Makes `batch`, this rank's slice, a whole batch, in which labels and dense features of other
     /// ranks' samples are zero. Nothing is done where it is whole already. All ranks call it for
     /// the same batch.
-    ///
-    /// # Errors
-    /// A rank that is gone.
     pub(super) fn complete(&mut self, batch: &mut Batch) -> Result<()> {
         let Some(num_samples) = batch.share_of else { return Ok(()) };
         let lost = || exchange_failed("the ids of a batch");

@@ -45,7 +45,6 @@ pub struct DirectoryOptions {
     pub shard_bytes: u64,
     /// Threads that write files next to each other. One asks for rows in the order of the layout.
     pub writers: usize,
-    /// The file system.
     pub files: Box<dyn Files>,
 }
 
@@ -102,10 +101,8 @@ impl fmt::Display for Cleaned {
     }
 }
 
-/// What a save did.
 #[derive(Clone, Debug)]
 pub struct SaveReport {
-    /// The new checkpoint.
     pub path: PathBuf,
     /// Bytes of all its files.
     pub bytes: u64,
@@ -122,9 +119,6 @@ pub struct SaveReport {
 impl CheckpointDirectory {
     /// Opens the directory for writing, makes it if it is not there, and removes what a crash left
     /// behind.
-    ///
-    /// # Errors
-    /// Another process writes there, or the directory cannot be made or cleaned.
     pub fn open(path: &Path, options: DirectoryOptions) -> Result<Self> {
         fs::create_dir_all(path).map_err(CheckpointError::io("create", path))?;
         let lock = lock(path)?;
@@ -138,7 +132,6 @@ impl CheckpointDirectory {
         Ok(directory)
     }
 
-    /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -155,9 +148,6 @@ impl CheckpointDirectory {
     }
 
     /// The newest checkpoint, opened; `None` where there is none.
-    ///
-    /// # Errors
-    /// As [`newest`].
     pub fn newest(&self) -> Result<Option<Checkpoint>> {
         newest(&self.path)
     }
@@ -381,9 +371,6 @@ pub fn newest(directory: &Path) -> Result<Option<Checkpoint>> {
 }
 
 /// Opens `path`, which is a checkpoint or a directory of checkpoints; of the latter, the newest.
-///
-/// # Errors
-/// There is none, or it is damaged.
 pub fn open(path: &Path) -> Result<Checkpoint> {
     let is_directory_of_them = path.is_dir() && !path.join(MANIFEST_FILE).exists();
     match if is_directory_of_them { newest(path)? } else { None } {
@@ -392,10 +379,6 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
     }
 }
 
-/// Steps and directories of all checkpoints, by step.
-///
-/// # Errors
-/// The directory cannot be read.
 pub fn steps(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let step = |path: PathBuf| Some((step_named(&path, "")?, path));
     let mut steps: Vec<_> = entries(directory)?.into_iter().filter_map(step).collect();

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-/// Result of the checkpoint module.
 pub type Result<T, E = CheckpointError> = std::result::Result<T, E>;
 
 /// An error of the caller that gives or takes the tensors.
@@ -20,7 +19,6 @@ pub enum CheckpointError {
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The system's answer.
         source: std::io::Error,
     },
     /// The disk is full, or would be.
@@ -39,51 +37,32 @@ pub enum CheckpointError {
         /// How many of the last checkpoints stay.
         keep: usize,
     },
-    /// Another process writes checkpoints to the same directory.
     #[error(
         "another process is writing checkpoints to {}: stop it, or name another --checkpoint-dir",
         path.display()
     )]
-    InUse {
-        /// The checkpoint directory.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// The directory is no longer the one that was locked.
     #[error(
         "{} was moved or replaced since this run began, and may be another's: put it back, or name \
          another --checkpoint-dir", path.display()
     )]
-    Replaced {
-        /// The checkpoint directory.
-        path: PathBuf,
-    },
+    Replaced { path: PathBuf },
     /// A directory bears the name of a checkpoint in the making, and holds something else.
     #[error("{} is in the way of a checkpoint and holds other files: move it away", path.display())]
-    InTheWay {
-        /// The directory.
-        path: PathBuf,
-    },
+    InTheWay { path: PathBuf },
     /// The path holds no checkpoint.
     #[error("{} is not a checkpoint: {message}", path.display())]
-    NotACheckpoint {
-        /// What was named.
-        path: PathBuf,
-        /// What is missing.
-        message: String,
-    },
+    NotACheckpoint { path: PathBuf, message: String },
     /// A file of the checkpoint is not there.
     #[error("{} is missing from the checkpoint; {}", file.display(), HELP)]
-    MissingFile {
-        /// The file.
-        file: PathBuf,
-    },
+    MissingFile { file: PathBuf },
     /// A file of the checkpoint is shorter or longer than it was when it was written.
     #[error(
         "{} is {}: it has {found} bytes and the manifest says {expected}; {}",
         file.display(), if found < expected { "truncated" } else { "too long" }, HELP
     )]
     WrongSize {
-        /// The file.
         file: PathBuf,
         /// Bytes according to the manifest.
         expected: u64,
@@ -93,7 +72,6 @@ pub enum CheckpointError {
     /// A file of the checkpoint is not what was written.
     #[error("{} is corrupted: checksum {found}, expected {expected}; {}", file.display(), HELP)]
     Corrupted {
-        /// The file.
         file: PathBuf,
         /// Checksum according to the manifest.
         expected: String,
@@ -102,32 +80,24 @@ pub enum CheckpointError {
     },
     /// A manifest that cannot be understood.
     #[error("{}: {message}; {}", file.display(), HELP)]
-    Manifest {
-        /// The manifest.
-        file: PathBuf,
-        /// What is wrong with it.
-        message: String,
-    },
+    Manifest { file: PathBuf, message: String },
     /// A checkpoint of another format version.
     #[error(
         "{}: format version {found}, and this program reads version {supported}",
         file.display()
     )]
     UnknownVersion {
-        /// The manifest.
         file: PathBuf,
         /// Version in the manifest.
         found: u64,
         /// Version that this program reads.
         supported: u32,
     },
-    /// A checkpoint of another model.
     #[error(
         "{} holds another model: `{key}` is {found} there and {expected} in this run",
         path.display()
     )]
     OtherModel {
-        /// The checkpoint.
         path: PathBuf,
         /// First key that differs, for example `model.tables[2].rows`.
         key: String,
@@ -136,14 +106,12 @@ pub enum CheckpointError {
         /// Value in the checkpoint.
         found: String,
     },
-    /// A checkpoint whose data was prepared otherwise.
     #[error(
         "{} was trained on data prepared otherwise: `{key}` is {found} there and {expected} in \
          this run; mixing them would silently ruin the predictions",
         path.display()
     )]
     OtherData {
-        /// The checkpoint.
         path: PathBuf,
         /// First key that differs, for example `data.dense_transform`.
         key: String,
@@ -155,7 +123,6 @@ pub enum CheckpointError {
     /// All files are as they were written, yet the tensors are not those that were saved.
     #[error("{}: the weights' digest is {found}, expected {expected}", path.display())]
     OtherDigest {
-        /// The checkpoint.
         path: PathBuf,
         /// Digest according to the manifest.
         expected: String,
@@ -171,11 +138,9 @@ pub enum CheckpointError {
     /// Anyone who gives or takes the tensors failed.
     #[error("{tensor} could not be {action}")]
     Tensor {
-        /// Name of the tensor.
         tensor: String,
         /// `read from the model` or `put into the model`.
         action: &'static str,
-        /// Why.
         source: Cause,
     },
 }

@@ -27,13 +27,11 @@ pub trait Files: Send + Sync {
     fn free_bytes(&self, path: &Path) -> Option<u64>;
 }
 
-/// A file that is being written.
 pub trait FileWriter: Write {
     /// Flushes everything written to the disk.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The operating system's files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemFiles;
 

@@ -28,7 +28,6 @@ pub struct DenseLayout {
     pub name: String,
     /// Logical shape, row-major, without padding: `[outputs, inputs]` or `[outputs]`.
     pub shape: Vec<u64>,
-    /// Optimiser states.
     pub states: Vec<DenseState>,
 }
 
@@ -46,13 +45,11 @@ pub struct DenseState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableLayout {
-    /// Name of the table.
     pub name: String,
     /// Rows, over all ranks.
     pub rows: u64,
     /// Numbers per row.
     pub dim: u64,
-    /// Optimiser states.
     pub states: Vec<RowState>,
     /// Whether a row is what a table of raw ids holds of one id. There are as many as it holds:
     /// `rows` differ from save to save, and `dim` counts the id and its use besides the vector.
@@ -99,7 +96,6 @@ pub struct TensorId {
 /// A tensor seen as rows of equal width: the first axis of its shape against all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// Which tensor.
     pub id: TensorId,
     /// Full name, unique in the checkpoint: `dense.bottom.0.weight`,
     /// `dense.bottom.0.weight.accumulator`, `table.C1.weight`, `table.C1.accumulator`.
@@ -154,9 +150,6 @@ impl Layout {
 
     /// All tensors: dense parameters and their states, then tables and theirs, in the layout's
     /// order.
-    ///
-    /// # Errors
-    /// An axis of length 0, a size beyond 2⁶⁰ numbers, or a name that occurs twice.
     pub fn tensors(&self) -> Result<Vec<Tensor>> {
         let mut tensors = Vec::new();
         for index in 0..self.dense.len() {

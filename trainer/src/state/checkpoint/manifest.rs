@@ -54,17 +54,14 @@ pub struct Manifest {
     pub files: Vec<FileEntry>,
 }
 
-/// One file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileEntry {
     /// Name in the checkpoint's directory.
     pub file: String,
-    /// Size.
     pub bytes: u64,
     /// XXH3-128 of the whole file: 32 hexadecimal digits.
     pub xxh3_128: String,
-    /// What it holds.
     pub content: Content,
 }
 
@@ -72,9 +69,7 @@ pub struct FileEntry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedState {
-    /// Steps done.
     pub step: u64,
-    /// Samples trained on.
     pub samples: u64,
     /// Why the run ended (`epochs`, `target_auc` …); `None` while it could go on.
     pub finished: Option<String>,
@@ -120,11 +115,9 @@ pub struct ModelFingerprint {
     pub tables: Vec<TableFingerprint>,
 }
 
-/// A table of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableFingerprint {
-    /// Name.
     pub name: String,
     /// Kind: `dense`, or the name of a registered kind.
     pub kind: String,
@@ -140,9 +133,7 @@ pub struct TableFingerprint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimizerFingerprint {
-    /// Of the dense parameters.
     pub dense: String,
-    /// Of the tables.
     pub sparse: String,
 }
 
@@ -182,11 +173,9 @@ pub struct LossScaleState {
     pub skipped_steps: u32,
 }
 
-/// State of the random numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RandomState {
-    /// Seed of the run.
     pub seed: u64,
     /// Counter: the next step to draw for.
     pub step: u64,
@@ -218,10 +207,6 @@ impl Manifest {
     /// Reads the bytes of a manifest and checks that they agree with themselves: the checksum, the
     /// version, that every tensor lies in exactly one place, and that each file has the size its
     /// tensors need. `file` is for messages.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Corrupted`], [`CheckpointError::UnknownVersion`] or
-    /// [`CheckpointError::Manifest`].
     pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self> {
         let refused =
             |message: String| CheckpointError::Manifest { file: file.to_owned(), message };

@@ -42,9 +42,6 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Opens the checkpoint in the directory `path`. Reads the manifest and the sizes of the files,
     /// no tensor.
-    ///
-    /// # Errors
-    /// No checkpoint there, a damaged manifest, a file missing or of another size.
     pub fn open(path: &Path) -> Result<Self> {
         let file = path.join(MANIFEST_FILE);
         let manifest = Manifest::parse(&file, &read_manifest(path, &file)?)?;
@@ -68,7 +65,6 @@ impl Checkpoint {
         }
     }
 
-    /// The checkpoint's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -143,9 +139,6 @@ impl Checkpoint {
     }
 
     /// Reads every byte of the checkpoint and compares all checksums and the digest of the weights.
-    ///
-    /// # Errors
-    /// The first damaged file, by name.
     pub fn verify(&self) -> Result<()> {
         self.stream(&mut |_, _, _| Ok(()))?;
         for entry in self.manifest.files.iter().filter(|entry| entry.content == Content::Blob) {

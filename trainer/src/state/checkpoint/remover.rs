@@ -19,7 +19,6 @@ pub(super) struct Remover {
 #[derive(Default)]
 struct State {
     running: Vec<JoinHandle<Option<String>>>,
-    /// What went wrong.
     warnings: Vec<String>,
 }
 

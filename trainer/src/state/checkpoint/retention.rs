@@ -5,7 +5,6 @@ use std::cmp::Ordering;
 /// What decides whether a checkpoint stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Its step.
     pub step: u64,
     /// AUC of its weights; `None` where they were not evaluated.
     pub auc: Option<f64>,

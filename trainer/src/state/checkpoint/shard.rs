@@ -31,11 +31,8 @@ pub enum Content {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RowRange {
-    /// Name of the table.
     pub table: String,
-    /// First row of the range.
     pub first_row: u64,
-    /// Rows in the range.
     pub rows: u64,
 }
 
@@ -99,9 +96,6 @@ pub(crate) fn plan_files(layout: &Layout, shard_bytes: u64) -> Result<Vec<(Strin
 }
 
 /// The pieces of tensors in a file, in file order. Blobs have none.
-///
-/// # Errors
-/// A range of a table that does not exist, or beyond its rows.
 pub(crate) fn pieces(layout: &Layout, content: &Content) -> Result<Vec<Piece>> {
     let mut pieces = Vec::new();
     match content {

@@ -29,11 +29,9 @@ pub struct Blob<'a> {
 
 /// Everything that one save writes.
 pub struct Snapshot<'a> {
-    /// The tensors.
     pub source: &'a dyn CheckpointSource,
     /// Where the run stands, and of what model and data it is.
     pub state: SavedState,
-    /// Further files.
     pub blobs: Vec<Blob<'a>>,
 }
 
@@ -67,7 +65,6 @@ impl FilePlan {
     }
 }
 
-/// What was written.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
     pub bytes: u64,
@@ -149,9 +146,6 @@ fn side_by_side<T: Send>(
 
 /// Reads everything that a save of `source` with one writer reads, in the same order, and writes
 /// nothing: what a rank does while another saves, where every read is an exchange between them.
-///
-/// # Errors
-/// A layout that cannot be saved, or an error of the source.
 pub fn read_like_a_save(source: &dyn CheckpointSource, shard_bytes: u64) -> Result<()> {
     let layout = source.layout();
     let mut values = Vec::new();

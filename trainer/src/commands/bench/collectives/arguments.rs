@@ -331,9 +331,6 @@ const TIMES_OF_ALL: u64 = 4;
 
 impl CollectiveArguments {
     /// Whether `backend` can be measured here, as far as can be known before anything is started.
-    ///
-    /// # Errors
-    /// The reason why not.
     pub fn can_measure(&self, backend: Backend, operations: &[Operation]) -> Result<(), String> {
         match backend.rank_is() {
             RankIs::Device(_) => {

@@ -24,10 +24,8 @@ pub enum Backend {
     Peer,
 }
 
-/// What a rank is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RankIs {
-    /// A thread of this process.
     Thread,
     /// A process, which reaches the others by this.
     Process(Wanted),
@@ -36,7 +34,6 @@ pub enum RankIs {
 }
 
 impl Backend {
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Local => "local",
@@ -48,7 +45,6 @@ impl Backend {
         }
     }
 
-    /// What its ranks are.
     pub fn rank_is(self) -> RankIs {
         match self {
             Backend::Local => RankIs::Thread,

@@ -30,10 +30,6 @@ struct Times {
     time_us: f64,
 }
 
-/// Reads a baseline.
-///
-/// # Errors
-/// A file that cannot be read; one that is no document of this command.
 pub fn read(file: &Path) -> Result<Baseline> {
     let text = read_text(file).map_err(Error::io("read", file))?;
     serde_json::from_str(&text).map_err(|error| {

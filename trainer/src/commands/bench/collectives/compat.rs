@@ -7,7 +7,6 @@ use super::statistics::Figures;
 use super::table::{Report, Row};
 use std::fmt::Write as _;
 
-/// The whole output.
 pub fn text(report: &Report, arguments: &CollectiveArguments) -> String {
     let mut text = String::new();
     for rows in report.rows.chunk_by(|one, other| one.backend == other.backend) {

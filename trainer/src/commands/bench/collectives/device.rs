@@ -24,10 +24,6 @@ pub struct OnDevice {
     captured: Option<usize>,
 }
 
-/// Whether there is a device for each rank.
-///
-/// # Errors
-/// Why not.
 pub fn has_devices(ranks: usize) -> std::result::Result<(), String> {
     let count = CudaDevice::count().map_err(|error| error.to_string())? as usize;
     let enough = count >= ranks;
@@ -37,9 +33,6 @@ pub fn has_devices(ranks: usize) -> std::result::Result<(), String> {
 }
 
 /// What the collectives between devices do not have.
-///
-/// # Errors
-/// The reason.
 pub fn supports(
     operation: Operation,
     dtype: super::dtype::Dtype,
@@ -77,10 +70,6 @@ impl OnDevice {
         Ok(Self { stream, device, collectives, deadline, captured })
     }
 
-    /// Buffers of a case.
-    ///
-    /// # Errors
-    /// [`CommError::Device`] where there is no memory for them.
     pub fn buffers<'c>(
         &'c self,
         communicator: &'c Communicator,
@@ -102,9 +91,6 @@ impl OnDevice {
     }
 
     /// Ends the collectives with all ranks.
-    ///
-    /// # Errors
-    /// The job's first error.
     pub fn close(self) -> Result<()> {
         self.collectives.close()
     }
@@ -115,7 +101,6 @@ fn failure(communicator: &Communicator, error: DeviceError) -> CommError {
     CommError::Device { seen_by, operation, reason: error.to_string() }
 }
 
-/// Buffers in the device's memory.
 pub struct DeviceBuffers<'c> {
     on: &'c OnDevice,
     communicator: &'c Communicator,
@@ -163,7 +148,6 @@ impl DeviceBuffers<'_> {
         }
     }
 
-    /// A graph of the calls of one sample.
     fn capture(&self, place: Place, calls: usize) -> Result<Graph> {
         let mut enqueued = Ok(());
         let captured = self.on.stream.cuda_body().capture(|| {

@@ -33,7 +33,6 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Every single type.
     pub const EACH: [Dtype; 8] = [
         Dtype::Uint8,
         Dtype::Int32,
@@ -45,7 +44,6 @@ impl Dtype {
         Dtype::Bfloat16,
     ];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Dtype::Uint8 => "uint8",

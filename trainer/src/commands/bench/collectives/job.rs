@@ -16,7 +16,6 @@ use std::ffi::OsString;
 /// What a job has measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Answer {
-    /// The node of each rank.
     pub node_of: Vec<usize>,
     /// Every operation, type and size.
     pub cases: Vec<Measured>,
@@ -25,9 +24,7 @@ pub struct Answer {
 /// One operation, type and size.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
-    /// What was called.
     pub operation: Operation,
-    /// On which elements.
     pub dtype: Dtype,
     /// The column `size`: bytes.
     pub bytes: usize,
@@ -51,7 +48,6 @@ impl Answer {
 /// How a job ends.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Outcome {
-    /// With samples.
     Measured(Answer),
     /// It could not begin: the backend is not to be had, for this reason.
     Skipped(String),
@@ -67,9 +63,7 @@ pub type Work<'a> = dyn Fn(&Stopwatch<'_>) -> Result<Vec<Measured>, CommError> +
 pub struct Job<'a> {
     /// What carries bytes.
     pub backend: Backend,
-    /// What is called.
     pub operations: &'a [Operation],
-    /// How.
     pub arguments: &'a CollectiveArguments,
     /// What each rank does.
     pub work: &'a Work<'a>,
@@ -78,9 +72,6 @@ pub struct Job<'a> {
 }
 
 /// Measures collectives over one backend.
-///
-/// # Errors
-/// A transport that fails.
 pub fn run(
     backend: Backend,
     operations: &[Operation],
@@ -90,9 +81,6 @@ pub fn run(
 }
 
 /// The same, with arguments for processes that this command starts.
-///
-/// # Errors
-/// A transport that fails.
 pub fn run_with(
     backend: Backend,
     operations: &[Operation],
@@ -118,9 +106,6 @@ pub fn run_with(
 
 impl Job<'_> {
     /// Measures, in this process or in others.
-    ///
-    /// # Errors
-    /// A transport that fails.
     pub fn run(&self) -> Result<Outcome> {
         if let Err(reason) = self.arguments.can_measure(self.backend, self.operations) {
             return Ok(Outcome::Skipped(reason));
@@ -134,7 +119,6 @@ impl Job<'_> {
         }
     }
 
-    /// Ranks are threads.
     fn over_threads(&self) -> Result<Outcome> {
         let ends =
             Communicator::local(&self.arguments.topology(), self.arguments.options(self.backend));
@@ -164,9 +148,6 @@ impl Job<'_> {
     }
 
     /// Everything on one rank whose buffers lie in the host's memory.
-    ///
-    /// # Errors
-    /// The job's first error.
     pub fn on_one_rank(&self, communicator: &Communicator) -> Result<Answer, CommError> {
         self.arguments.bind.tie(communicator.rank().0, communicator.num_ranks());
         let cases = (self.work)(&Stopwatch::new(communicator, self.arguments.effort())?)?;
@@ -253,7 +234,6 @@ fn places_of(
         .filter(move |&place| is_barrier || arguments.place.has(place))
 }
 
-/// An error of a job.
 pub fn failed(error: CommError) -> Error {
     Error::communication("headlong bench")(error)
 }

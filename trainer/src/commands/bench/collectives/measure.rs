@@ -38,9 +38,7 @@ pub struct Effort {
     pub seconds: f64,
     /// Samples that are worth more time,
     pub needed: usize,
-    /// which is this.
     pub most_seconds: f64,
-    /// Data.
     pub check: Check,
     /// A barrier after each sample, outside of the clock.
     pub barrier: bool,
@@ -121,9 +119,6 @@ pub struct Stopwatch<'c> {
 
 impl<'c> Stopwatch<'c> {
     /// All ranks call it.
-    ///
-    /// # Errors
-    /// The job's first error.
     pub fn new(communicator: &'c Communicator, effort: Effort) -> Result<Self> {
         let own = [clock_identity()];
         let mut all = vec![0; communicator.num_ranks()];
@@ -137,9 +132,6 @@ impl<'c> Stopwatch<'c> {
     }
 
     /// Measures one subject; all ranks call it.
-    ///
-    /// # Errors
-    /// The job's first error.
     pub fn measure(&self, subject: &mut dyn Subject, place: Place) -> Result<Timing> {
         let Self { communicator, effort, .. } = self;
         subject.prepare(place)?;
@@ -205,7 +197,6 @@ fn clock_identity() -> u64 {
     xxhash_rust::xxh3::xxh3_64(format!("{boot} {}", namespace.display()).as_bytes())
 }
 
-/// One rank's samples.
 #[derive(Default)]
 struct Samples {
     begins: Vec<u64>,

@@ -8,9 +8,6 @@ use headlong_verbs::VerbsSettings;
 const KEYS: &str = "comm.verbs.";
 
 /// What `--set comm.verbs.KEY=VALUE` arguments say, as for `train`.
-///
-/// # Errors
-/// Another key; a value that cannot work.
 pub fn settings(set: &[String]) -> Result<VerbsSettings> {
     if let Some(other) = set.iter().find(|argument| !argument.trim_start().starts_with(KEYS)) {
         return Err(Error::Usage(format!("--set {other}: this bench takes {KEYS}KEY=VALUE alone")));

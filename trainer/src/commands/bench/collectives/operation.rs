@@ -7,21 +7,17 @@ use serde::{Deserialize, Serialize};
 /// A collective of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operation {
-    /// The sum to all.
     AllReduce,
     /// Each rank's buffer holds a part for everybody.
     ReduceScatter,
     /// Each rank's buffer is the result.
     AllGather,
-    /// From one rank to all.
     Broadcast,
-    /// Equal parts.
     AllToAll,
     /// Parts of different sizes.
     AllToAllV,
     /// To the next rank, from the previous one.
     SendReceive,
-    /// No data.
     Barrier,
 }
 
@@ -40,7 +36,6 @@ impl Operation {
         }
     }
 
-    /// Whether it adds.
     pub fn reduces(self) -> bool {
         matches!(self, Operation::AllReduce | Operation::ReduceScatter)
     }
@@ -79,7 +74,6 @@ pub enum Place {
 }
 
 impl Place {
-    /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Place::Out => "out_of_place",
@@ -91,15 +85,12 @@ impl Place {
 /// One operation of one size, as one rank sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
-    /// What is called.
     pub operation: Operation,
     /// Elements of a whole buffer.
     pub count: usize,
     /// Where a broadcast begins.
     pub root: Rank,
-    /// How many ranks there are.
     pub ranks: usize,
-    /// Who this is.
     pub me: usize,
 }
 

@@ -40,7 +40,6 @@ impl Distribution {
         Self(us)
     }
 
-    /// How many samples there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -62,12 +61,10 @@ impl Distribution {
         self.0.get(at.max(1) - 1).copied().unwrap_or(f64::NAN)
     }
 
-    /// The smallest.
     pub fn min(&self) -> f64 {
         self.0.first().copied().unwrap_or(f64::NAN)
     }
 
-    /// The largest.
     pub fn max(&self) -> f64 {
         self.0.last().copied().unwrap_or(f64::NAN)
     }
@@ -93,7 +90,6 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Sums up.
     pub fn new(timing: &Timing, average: Average) -> Self {
         let samples = timing.slowest.len().max(1) as f64;
         let mean = |total: &u64| *total as f64 * 1e-3 / samples;

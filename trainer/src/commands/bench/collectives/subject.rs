@@ -7,32 +7,19 @@ use headlong_comm::{Communicator, Result};
 /// Buffers and a call.
 pub trait Subject {
     /// Writes known numbers into everything that is sent.
-    ///
-    /// # Errors
-    /// Those of a device.
     fn fill(&mut self, place: Place) -> Result<()>;
 
     /// Writes zeros into what a call in place adds up again and again, so that the numbers stay
     /// numbers.
-    ///
-    /// # Errors
-    /// Those of a device.
     fn prepare(&mut self, place: Place) -> Result<()>;
 
     /// Calls the operation and waits until its result is there.
-    ///
-    /// # Errors
-    /// The job's first error.
     fn call(&mut self, place: Place) -> Result<()>;
 
     /// Counts this rank's wrong elements after [`Subject::fill`] and one call.
-    ///
-    /// # Errors
-    /// Those of a device.
     fn wrong(&mut self, place: Place) -> Result<u64>;
 }
 
-/// Buffers in the host's memory.
 pub struct HostBuffers<'c, T> {
     communicator: &'c Communicator,
     case: Case,

@@ -12,15 +12,10 @@ use std::fmt::Write as _;
 /// One operation, type and size over one backend.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// What carried it.
     pub backend: Backend,
-    /// What was called.
     pub operation: Operation,
-    /// On which elements.
     pub dtype: Dtype,
-    /// How many ranks called it.
     pub ranks: usize,
-    /// On how many nodes.
     pub nodes: usize,
     /// Where a broadcast begins; -1 for all else.
     pub root: i64,
@@ -60,7 +55,6 @@ impl Row {
         &self.places[0]
     }
 
-    /// The figures of one place.
     pub fn at(&self, place: Place) -> Option<&Figures> {
         self.places.iter().find(|(other, _)| *other == place).map(|(_, figures)| figures)
     }
@@ -163,7 +157,6 @@ impl Row {
 /// Everything that a command has measured.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// What was called.
     pub operation: Operation,
     /// By backend, then by type and size.
     pub rows: Vec<Row>,
@@ -173,7 +166,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts it together.
     pub fn new(
         operation: Operation,
         rows: Vec<Row>,
@@ -221,7 +213,6 @@ impl Report {
         self.rows.iter().flat_map(|row| row.places.iter().map(move |(_, figures)| (row, figures)))
     }
 
-    /// Everything as one document.
     pub fn document(&self) -> Value {
         let skipped = |(backend, reason): &(Backend, String)| {
             let backend = backend.name();

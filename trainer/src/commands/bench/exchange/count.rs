@@ -16,7 +16,6 @@ use headlong_reader::order::Slice;
 use headlong_reader::{Batch, Position, Reader as _};
 use std::collections::HashSet;
 
-/// What was counted.
 #[derive(Debug, Clone)]
 pub struct Counted {
     /// Who sends how much to whom.
@@ -26,9 +25,6 @@ pub struct Counted {
 }
 
 /// Counts over the first batches of the training data.
-///
-/// # Errors
-/// Data that cannot be read, or too short for one batch.
 pub fn count(
     config: &Config,
     prepared: &Prepared,

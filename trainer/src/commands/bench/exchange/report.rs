@@ -13,13 +13,10 @@ use std::fmt::Write as _;
 
 /// Everything there is to say.
 pub struct Report<'a> {
-    /// The run.
     pub config: &'a Config,
-    /// Its plan.
     pub split: &'a Split,
     /// What its ranks send.
     pub counted: &'a Counted,
-    /// What was measured.
     pub answers: &'a [(Backend, Answer)],
     /// What was not to be had, and why.
     pub skipped: &'a [(Backend, String)],
@@ -67,7 +64,6 @@ impl Report<'_> {
         }
     }
 
-    /// As text.
     pub fn text(&self) -> String {
         let (messages, run) = (self.messages(), &self.config.run);
         let mut text = format!(
@@ -166,7 +162,6 @@ impl Report<'_> {
         self.messages().steps().into_iter().zip(figures)
     }
 
-    /// As JSON.
     pub fn document(&self) -> Value {
         let tables = self.split.tables.iter().zip(self.tables()).map(|(table, part)| {
             json!({
@@ -207,9 +202,6 @@ impl Report<'_> {
     }
 
     /// Whether everything has arrived as it was sent.
-    ///
-    /// # Errors
-    /// How many elements have not.
     pub fn check(&self) -> Result<()> {
         let figures = self.answers.iter().flat_map(|(_, answer)| self.figures(answer));
         match figures.filter_map(|(_, figures)| figures.wrong).sum::<u64>() {

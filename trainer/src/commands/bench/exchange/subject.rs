@@ -14,7 +14,6 @@ pub type ByPair = Vec<Vec<usize>>;
 /// Everything that ranks send in some batches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Messages {
-    /// How many ranks there are.
     pub ranks: usize,
     /// Rows asked for, of each batch.
     pub rows: Vec<ByPair>,
@@ -33,16 +32,13 @@ pub struct Messages {
 pub enum Step {
     /// To owners: which rows.
     Ids,
-    /// From owners.
     Vectors,
-    /// To owners.
     Gradients,
     /// Frequent rows and dense gradients.
     AllReduce,
 }
 
 impl Step {
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Step::Ids => "ids",
@@ -145,7 +141,6 @@ struct Buffers<'m, T> {
     reduced: usize,
     /// Of each batch, what goes to and comes from each rank.
     counts: Vec<(Vec<usize>, Vec<usize>)>,
-    /// Which batch is next.
     next: usize,
     send: Vec<T>,
     recv: Vec<T>,

@@ -35,9 +35,6 @@ pub fn ranks_here(arguments: &CollectiveArguments) -> usize {
 
 /// Measures in a job of processes: the one that a launcher has started this process for, or one of
 /// its own.
-///
-/// # Errors
-/// The job's first error; a process that cannot be started.
 pub fn run(job: &Job<'_>, wanted: Wanted) -> Result<Outcome> {
     match launcher_env::read().map_err(failed)?.launch() {
         Some(launch) => as_rank(job, wanted, launch),
