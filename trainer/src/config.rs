@@ -35,13 +35,14 @@ pub mod validate;
 use crate::system::count::Count;
 pub use crate::system::machine::{DeviceChoice, Instructions};
 pub(crate) use comm::seconds;
-pub use comm::{CommConfig, DeduplicateChoice, FeatureChoice, HybridConfig, IdsChoice, NcclConfig};
-pub use data::{CacheData, ColumnsConfig, DataConfig, FormatChoice, Ids, OnBadRow, OrderChoice};
+pub use comm::{
+    AllToAll, CommConfig, Compress, DeduplicateChoice, FeatureChoice, HybridConfig, IdsChoice,
+    NcclConfig, VerbsSettings,
+};
+pub use data::{
+    CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids, OnBadRow, OrderChoice,
+};
 pub use evaluation::{EvalConfig, EvalEvery};
-pub use headlong_comm::{AllToAll, Compress};
-pub use headlong_embedding::{Grain, Keys, Pooling};
-pub use headlong_reader::DenseTransform;
-pub use headlong_verbs::VerbsSettings;
 pub use mlperf::MlperfConfig;
 pub use model::{Interaction, Loss, ModelConfig};
 pub use multi_hot::{MultiHotConfig, MultiHotSizes};
@@ -51,7 +52,7 @@ pub(crate) use multi_hot::{
 pub use optimizers::{
     DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
 };
-pub use table_entries::{PlacementName, TableEntry};
+pub use table_entries::{Grain, Keys, PlacementName, Pooling, TableEntry};
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -2,8 +2,8 @@
 //! at the same number of ranks, but `comm.compress`.
 
 use crate::error::{Error, Result};
-use headlong_comm::{AllToAll, Compress};
-use headlong_verbs::VerbsSettings;
+pub use headlong_comm::{AllToAll, Compress};
+pub use headlong_verbs::VerbsSettings;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Default for CommConfig {
             ids: IdsChoice::Auto,
             deduplicate: DeduplicateChoice::Auto,
             compress: Compress::None,
-            slot_factor: headlong_embedding::hybrid::DEFAULT_SLOT_FACTOR,
+            slot_factor: super::table_entries::DEFAULT_SLOT_FACTOR,
             deadline_s: 120.0,
             insecure: false,
             nccl: NcclConfig::default(),

@@ -3,10 +3,11 @@
 use super::Config;
 use super::validate::quoted;
 use crate::error::{Error, Result};
+pub use headlong_reader::DenseTransform;
+use headlong_reader::IdPolicy;
 use headlong_reader::formats::Format;
 use headlong_reader::hashing::HashFunction;
 use headlong_reader::io::DataFile;
-use headlong_reader::{DenseTransform, IdPolicy};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

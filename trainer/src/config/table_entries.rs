@@ -11,8 +11,10 @@
 use super::{Config, DeviceChoice, TableDtype, keys};
 use crate::error::{Error, Result};
 use headlong_device::DType;
+pub(super) use headlong_embedding::hybrid::DEFAULT_SLOT_FACTOR;
 use headlong_embedding::hybrid::split::PlacementChoice;
-use headlong_embedding::{Grain, Keys, Pooling, Registry, TableSpec};
+pub use headlong_embedding::{Grain, Keys, Pooling};
+use headlong_embedding::{Registry, TableSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
