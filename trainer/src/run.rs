@@ -3,6 +3,7 @@
 pub mod dictionary;
 pub mod drift;
 pub mod evaluation;
+pub mod open;
 pub mod outlook;
 pub mod prepare;
 pub mod session;

@@ -1,20 +1,20 @@
 //! Training from a program of one's own.
 
 use crate::config::Config;
-use crate::data::{EvaluationData, is_labelled};
+use crate::data::{self, EvaluationData, Reads, is_labelled};
 use crate::error::{Error, Result, failed};
-use crate::iteration::ranks::{RankGroup, RankGroupOptions, local_topology};
+use crate::iteration::job::Job;
+use crate::iteration::trace::Record;
 use crate::metrics::{EvalMetrics, probability};
 use crate::report::Reporter;
+use crate::run::open::{OpenArgs, open_session};
 use crate::run::prepare::Prepared;
-use crate::run::session::{
-    self as run, Start, StepOutcome, predict_all, refuse_earlier_checkpoints,
-};
+use crate::run::session::{self as run, Start, StepOutcome, find_checkpoint, predict_all};
 use crate::state::checkpoint;
 use crate::system::machine::cores;
 use crate::table::Registry;
 use headlong_reader::io::DataFile;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A model in training, its data and its checkpoints; all ranks are threads of this process.
 ///
@@ -61,42 +61,33 @@ impl SessionBuilder {
     /// fit, and builds the model.
     ///
     /// # Errors
-    /// A configuration that contradicts itself; files that cannot be read; a plan that does not
-    /// fit; a checkpoint of another model, or, without [`SessionBuilder::resume`], a folder that
-    /// has checkpoints of an earlier run.
+    /// A configuration that contradicts itself, or whose transport joins processes; files that
+    /// cannot be read; a plan that does not fit; a checkpoint of another model, or, without
+    /// [`SessionBuilder::resume`], a folder that has checkpoints of an earlier run.
     pub fn open(self) -> Result<Session> {
         let Self { mut config, registry, resume, weights_of } = self;
         config.validate_with(&registry)?;
         config.check_files()?;
-        let config = crate::data::resolve(&config)?;
-        let open = |path: &Path| {
-            checkpoint::open(path).map_err(|error| failed("the checkpoint cannot be used", error))
-        };
-        let resumed = match &config.checkpoint.dir {
-            Some(dir) if resume && dir.exists() => checkpoint::newest(dir)
-                .map_err(|error| failed("the run cannot be resumed", error))?,
-            Some(dir) if dir.exists() => refuse_earlier_checkpoints(dir).map(|()| None)?,
-            _ => None,
-        };
-        let initial = weights_of.as_deref().map(open).transpose()?;
-        let start = match (&resumed, &initial) {
-            (Some(checkpoint), _) => Start::Resume(checkpoint),
-            (None, Some(checkpoint)) => Start::WeightsOf(checkpoint),
-            (None, None) => Start::Fresh,
-        };
+        let mut job = Job::single_process(&data::resolve(&config)?)?;
+        let config = job.config.clone();
+        let resumed = find_checkpoint(&config, resume, true)?;
+        data::check_pipes(&config, Reads { is_resumed: resumed.is_some(), has_mllog: false })?;
+        let initial = weights_of.as_deref().map(checkpoint::open).transpose();
+        let initial = initial.map_err(|error| failed("the checkpoint cannot be used", error))?;
         let threads = config.run.threads.unwrap_or_else(cores);
         let quiet = Reporter::quiet(None);
         let prepared = Prepared::new(&config, resumed.as_ref(), threads, &quiet)?;
-        let placement = prepared.placement(&config, &local_topology(&config), &registry)?;
+        let placement = prepared.placement(&config, &job.topology(), &registry)?;
         prepared.plan(&config, &placement, "this program", &registry, &quiet)?;
-        let options = RankGroupOptions {
-            partition: Some(placement.partition.clone()),
-            ..RankGroupOptions::new(threads, &registry)
+        let args = OpenArgs {
+            prepared: &prepared,
+            placement,
+            start: Start::new(resumed.as_ref(), initial.as_ref()),
+            may_differ: false,
+            record: Record::default(),
+            registry: &registry,
         };
-        let group = RankGroup::build(&placement.decide(&config), &prepared.table_rows, options)?;
-        let data = prepared.session_data(&config, threads)?;
-        let inner = run::Session::open(&config, group, data, &start)?;
-        Ok(Session { inner, config, threads })
+        Ok(Session { inner: open_session(&mut job, args)?, config, threads })
     }
 }
 
@@ -124,7 +115,8 @@ impl Session {
         self.inner.step()
     }
 
-    /// Trains until the end.
+    /// Trains until the end. It evaluates and saves nothing on the way: `eval.every` and
+    /// `checkpoint.save_every` are for `headlong train`.
     ///
     /// # Errors
     /// As [`Session::step`].
@@ -152,7 +144,7 @@ impl Session {
     ) -> Result<Vec<f32>> {
         let files: Vec<_> = files.into_iter().map(|file| DataFile::from(file.into())).collect();
         let mut config = self.config.clone();
-        config.data.format = crate::data::format_to_predict(&config, &files, None);
+        config.data.format = data::format_to_predict(&config, &files, None);
         config.data.ignores_others = true;
         let ids = self.inner.ids_now()?;
         let mut probabilities = Vec::new();

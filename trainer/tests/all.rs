@@ -28,6 +28,7 @@ mod launch;
 mod launch_faults;
 mod launcher_notes;
 mod learning;
+mod library;
 mod made_up;
 mod mllog;
 mod mllog_rules;

@@ -1,8 +1,6 @@
 //! `headlong checkpoint inspect`, `verify` and `export`.
 
 use crate::commands::export::export;
-use crate::config::Config;
-use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::metrics::EvalMetrics;
 use crate::report::output;
@@ -20,7 +18,7 @@ use headlong_reader::Position;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{ErrorKind, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// `headlong checkpoint …`
@@ -283,21 +281,6 @@ fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
         target.display(),
         bytes(size)
     ))
-}
-
-/// The configuration of the run that has saved a checkpoint.
-pub fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
-    let path = checkpoint.path().join(CONFIG_BLOB);
-    let blob = checkpoint
-        .blob(CONFIG_BLOB)
-        .map_err(|error| failed("the checkpoint cannot be used", error))?;
-    let mut text = String::new();
-    match blob {
-        Some(mut blob) => blob.read_to_string(&mut text),
-        None => Err(ErrorKind::NotFound.into()),
-    }
-    .map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
-    Config::from_toml(&text, &path.display().to_string())
 }
 
 #[cfg(test)]

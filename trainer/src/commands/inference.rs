@@ -3,8 +3,8 @@
 
 use crate::Registry;
 use crate::commands::checkpoint as checkpoint_command;
-use crate::commands::checkpoint::config_of;
 use crate::report::output::JsonOutput;
+use crate::run::session::config_of;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -33,6 +33,27 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Instant;
 
+/// How a checkpoint is applied to files.
+#[derive(Debug, Args)]
+struct How {
+    /// Their format; told from the first file, else the one that was trained on
+    #[arg(long, value_name = "FORMAT")]
+    data_format: Option<Format>,
+    /// Samples of one batch; the checkpoint's configuration by default
+    #[arg(long, value_name = "N")]
+    batch_size: Option<usize>,
+    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of
+    /// the run's own evaluations
+    #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
+    device: DeviceChoice,
+    /// Threads; one per core by default
+    #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
+    threads: Option<usize>,
+    /// What a malformed line does
+    #[arg(long, value_name = "error|skip")]
+    on_bad_row: Option<OnBadRow>,
+}
+
 /// Arguments of `headlong predict`.
 #[derive(Debug, Args)]
 pub struct PredictArguments {
@@ -42,26 +63,13 @@ pub struct PredictArguments {
     /// Files, labelled or not; may be repeated
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub data: Vec<DataFile>,
-    /// Their format; told from the first file, else the one that was trained on
-    #[arg(long, value_name = "FORMAT")]
-    pub data_format: Option<Format>,
     /// Where the probabilities go; the extension decides between CSV and Parquet; `-`: CSV to
     /// standard output
     #[arg(long, value_name = "FILE.csv|.parquet|-")]
     pub output: PathBuf,
-    /// Samples of one batch; the checkpoint's configuration by default
-    #[arg(long, value_name = "N")]
-    pub batch_size: Option<usize>,
-    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of
-    /// the run's own evaluations
-    #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
-    pub device: DeviceChoice,
-    /// Threads; one per core by default
-    #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
-    pub threads: Option<usize>,
-    /// What a malformed line does
-    #[arg(long, value_name = "error|skip")]
-    pub on_bad_row: Option<OnBadRow>,
+    /// How it is applied
+    #[command(flatten)]
+    how: How,
 }
 
 /// Arguments of `headlong eval`.
@@ -73,22 +81,9 @@ pub struct EvalArguments {
     /// Labelled files; may be repeated
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub data: Vec<DataFile>,
-    /// Their format; told from the first file, else the one that was trained on
-    #[arg(long, value_name = "FORMAT")]
-    pub data_format: Option<Format>,
-    /// Samples of one batch; the checkpoint's configuration by default
-    #[arg(long, value_name = "N")]
-    pub batch_size: Option<usize>,
-    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of
-    /// the run's own evaluations
-    #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
-    pub device: DeviceChoice,
-    /// Threads; one per core by default
-    #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
-    pub threads: Option<usize>,
-    /// What a malformed line does
-    #[arg(long, value_name = "error|skip")]
-    pub on_bad_row: Option<OnBadRow>,
+    /// How it is applied
+    #[command(flatten)]
+    how: How,
     /// Where the JSON goes
     #[command(flatten)]
     pub json: JsonOutput,
@@ -96,14 +91,8 @@ pub struct EvalArguments {
 
 /// Evaluates a checkpoint on labelled files and prints the metrics.
 pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
-    let how = How {
-        device: arguments.device,
-        batch_size: arguments.batch_size,
-        threads: arguments.threads,
-        on_bad_row: arguments.on_bad_row,
-        data_format: arguments.data_format,
-    };
-    let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how, registry)?;
+    let mut applied =
+        Applied::open(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
     for file in &arguments.data {
         if !data::is_labelled(&applied.config, file)? {
             let message = format!("{} has no labels; `headlong predict` takes such files", file);
@@ -134,14 +123,8 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
 /// Writes the click probability of every row.
 pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> {
     let writer = PredictionWriter::create(&arguments.output)?;
-    let how = How {
-        device: arguments.device,
-        batch_size: arguments.batch_size,
-        threads: arguments.threads,
-        on_bad_row: arguments.on_bad_row,
-        data_format: arguments.data_format,
-    };
-    let mut applied = Applied::open(&arguments.checkpoint, &arguments.data, &how, registry)?;
+    let mut applied =
+        Applied::open(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
     let started = Instant::now();
     match write_predictions(&arguments.data, &mut applied, writer) {
         Ok(rows) => {
@@ -171,15 +154,6 @@ fn write_predictions(
 
 fn warn(message: &str) {
     lines::to_stderr(&lines::warning(message, lines::width(std::io::stderr())));
-}
-
-/// What the command line says next to checkpoint and files.
-struct How {
-    device: DeviceChoice,
-    batch_size: Option<usize>,
-    threads: Option<usize>,
-    on_bad_row: Option<OnBadRow>,
-    data_format: Option<Format>,
 }
 
 /// A checkpoint in memory, ready to be applied to rows.

@@ -97,14 +97,14 @@ pub fn one_class(samples: u64, label: f32) -> String {
 
 /// How a sentence continues that begins with "stopped by SIGINT": where, what was saved, how to go
 /// on.
-pub fn stopped(step: u64, saved: Option<&Path>, is_single_rank: bool) -> String {
+pub fn stopped(step: u64, saved: Option<&Path>, is_single_process: bool) -> String {
     let step = count(step);
     let Some(folder) = saved else {
         return format!(
             " at step {step}: nothing was saved; --checkpoint-dir DIR would have kept the model"
         );
     };
-    let how = match command_line::resuming(is_single_rank) {
+    let how = match command_line::resuming(is_single_process) {
         Some(command) => format!("\n  {command}"),
         None => " the same command and --resume".to_owned(),
     };

@@ -7,11 +7,10 @@ mod progress;
 pub(crate) mod resume;
 
 use crate::commands::remarks;
-use crate::plan::evaluation::check_eval_ranks;
+use crate::run::open::{OpenArgs, open_session};
 use crate::run::prepare::Prepared;
 
 use crate::commands::checkpoint as checkpoint_command;
-use crate::commands::checkpoint::config_of;
 use crate::commands::launch::launched;
 use crate::commands::plan::{OfRun, Planned};
 use crate::commands::train_arguments::TrainOptions;
@@ -20,26 +19,21 @@ use crate::data::{self, Reads, count_samples};
 use crate::error::{Error, Result, signal_name};
 use crate::iteration::arithmetic::Ceiling;
 use crate::iteration::job::{Busy, Job};
-use crate::iteration::ranks::{RankGroup, RankGroupOptions};
 use crate::iteration::trace::Record;
-use crate::plan::placement::Placement;
 use crate::plan::{Plan, evaluation};
 use crate::report::LogTarget;
 use crate::report::mllog::MlLog;
 use crate::report::{self, At, Done, Reporter};
 use crate::run::outlook::{self, Place};
-use crate::run::session::{EvalRanks, EvalRanksOptions, Session, Start, steps_of_epochs};
+use crate::run::session::config_of;
+use crate::run::session::{Session, Start, steps_of_epochs};
 use crate::state::checkpoint::{self, Checkpoint};
 use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;
 use headlong_reader::Reader as _;
 use progress::Meter;
-use resume::{
-    asked_for, find_checkpoint, refuse_later_checkpoints, refuse_other_loss, repeats_its_report,
-    without_effect,
-};
+use resume::{asked_for, find_checkpoint, repeats_its_report, without_effect};
 use serde_json::Map;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Trains as `config` says.
@@ -90,7 +84,6 @@ fn run_with(
 ) -> Result<()> {
     let config = &job.config.clone();
     let then = resumed.and_then(|checkpoint| config_of(checkpoint).ok());
-    then.as_ref().map_or(Ok(()), |then| refuse_other_loss(config, then))?;
     if repeats_its_report(job, resumed, reporter)? {
         return Ok(());
     }
@@ -114,7 +107,20 @@ fn run_with(
     job.check_same("the places of rows", placement.fingerprint())?;
     let plan = prepared.plan(config, &placement, &options.origin, &options.registry, reporter)?;
     prepared.train_rows = train_rows(config, options, &prepared, threads, reporter)?;
-    let session = open_session(job, options, &prepared, placement, resumed)?;
+    let init_from = options.init_from.as_deref();
+    let init_from =
+        init_from.map(|dir| checkpoint_command::open("--init-from", dir)).transpose()?;
+    let session = open_session(
+        job,
+        OpenArgs {
+            prepared: &prepared,
+            placement,
+            start: Start::new(resumed, init_from.as_ref()),
+            may_differ: options.data_changed,
+            record: Record { times: options.time, spans: options.trace.is_some() },
+            registry: &options.registry,
+        },
+    )?;
     announce(config, options, &prepared, &plan, &session, reporter)?;
     let rows = prepared.train_rows;
     let of_epochs = || rows.map(|rows| steps_of_epochs(config, rows));
@@ -187,72 +193,6 @@ fn dry_run(
     let planned = Planned::new(&job.config, &place, &of_run)?;
     reporter.result(&planned.text(&options.origin));
     planned.fits
-}
-
-fn open_session(
-    job: &mut Job,
-    options: &TrainOptions,
-    prepared: &Prepared,
-    placement: Placement,
-    resumed: Option<&Checkpoint>,
-) -> Result<Session> {
-    let config = &job.config.clone();
-    let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
-    check_eval_ranks(config, &prepared.table_rows, !prepared.valid.is_empty())?;
-    let mut data = prepared.session_data(config, threads)?;
-    data.may_differ = options.data_changed;
-    let threads = Threads::of(job, threads);
-    let group = RankGroupOptions {
-        partition: Some(Arc::clone(&placement.partition)),
-        communicators: job.take_communicator().map(|rank| vec![rank]),
-        record: Record { times: options.time, spans: options.trace.is_some() },
-        ..RankGroupOptions::new(threads.of_training, &options.registry)
-    };
-    let group = RankGroup::build(&placement.decide(config), &prepared.table_rows, group)?;
-    let init_from = match &options.init_from {
-        Some(dir) => Some(checkpoint_command::open("--init-from", dir)?),
-        None => None,
-    };
-    let start = match (resumed, &init_from) {
-        (Some(checkpoint), _) => Start::Resume(checkpoint),
-        (None, Some(checkpoint)) => Start::WeightsOf(checkpoint),
-        (None, None) => Start::Fresh,
-    };
-    let (leads, ranks_on_machine) = (group.leads(), group.ranks_on_machine());
-    let mut session = Session::open(config, group, data, &start)?;
-    if leads {
-        refuse_later_checkpoints(config, resumed)?;
-    }
-    if let Some(count) = config.run.eval_ranks {
-        let options = EvalRanksOptions {
-            count,
-            threads_per_rank: threads.of_eval_rank,
-            training_threads: threads.of_training,
-            leads,
-            ranks_on_machine,
-            registry: &options.registry,
-        };
-        session.evaluate_on(EvalRanks::build(config, &prepared.table_rows, &options)?);
-    }
-    Ok(session)
-}
-
-/// How the threads of this process are shared out: ranks that evaluate have as many as ranks that
-/// train.
-struct Threads {
-    of_training: usize,
-    of_eval_rank: usize,
-}
-
-impl Threads {
-    fn of(job: &Job, threads: usize) -> Self {
-        let run = &job.config.run;
-        let training = if job.is_single_rank() { run.ranks } else { 1 };
-        let evaluating = run.eval_ranks.filter(|_| job.leads()).unwrap_or(0);
-        let of_rank = (threads / (training + evaluating)).max(1);
-        let of_training = if evaluating == 0 { threads } else { of_rank * training };
-        Self { of_training, of_eval_rank: of_rank }
-    }
 }
 
 fn announce(
@@ -512,9 +452,9 @@ impl Run<'_> {
         self.session.group().close()?;
         let folder = self.config.checkpoint.dir.as_ref().zip(self.saved_at);
         let folder = folder.map(|(dir, step)| dir.join(checkpoint::step_name(step)));
-        let is_single_rank = !self.session.group().has_remote_ranks();
+        let is_single_process = !self.session.group().has_remote_ranks();
         let (outcome, is_said) = match self.session.group().leads() {
-            true => (remarks::stopped(step, folder.as_deref(), is_single_rank), false),
+            true => (remarks::stopped(step, folder.as_deref(), is_single_process), false),
             false => (String::new(), true),
         };
         Err(Error::Interrupted { signal, outcome, is_said })

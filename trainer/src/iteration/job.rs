@@ -58,7 +58,7 @@ impl Job {
             Place::Rank(launch) => launch,
             Place::Single { remarks } => {
                 remarks.iter().for_each(|remark| say(format_args!("note: {remark}")));
-                return Self::alone(config);
+                return Self::single_process(config);
             }
         };
         let mut config = as_launched(config, &launch)?;
@@ -95,7 +95,7 @@ impl Job {
         Ok(job)
     }
 
-    fn alone(config: &Config) -> Result<Self> {
+    pub fn single_process(config: &Config) -> Result<Self> {
         let transport = config.run.transport;
         let joins_processes = matches!(
             transport,
@@ -118,7 +118,7 @@ impl Job {
     }
 
     /// Whether this process has all ranks.
-    pub fn is_single_rank(&self) -> bool {
+    pub fn is_single_process(&self) -> bool {
         self.communicator.is_none()
     }
 

@@ -10,8 +10,8 @@ mod eval_ranks;
 mod evaluations;
 mod slices;
 
-pub(crate) use checkpoints::refuse_earlier_checkpoints;
-pub use checkpoints::{load, open_directory, restore_ids};
+pub(crate) use checkpoints::refuse_later_checkpoints;
+pub use checkpoints::{config_of, find_checkpoint, load, open_directory, restore_ids};
 pub use eval_ranks::{EvalRanks, EvalRanksOptions};
 pub use evaluations::{Evaluated, Take, predict_all};
 
@@ -84,6 +84,17 @@ pub enum Start<'a> {
     WeightsOf(&'a Checkpoint),
     /// Where a checkpoint ended, in every respect.
     Resume(&'a Checkpoint),
+}
+
+impl<'a> Start<'a> {
+    /// Where a run starts that may resume, or else begin with given weights.
+    pub fn new(resumed: Option<&'a Checkpoint>, initial: Option<&'a Checkpoint>) -> Self {
+        match (resumed, initial) {
+            (Some(checkpoint), _) => Self::Resume(checkpoint),
+            (None, Some(checkpoint)) => Self::WeightsOf(checkpoint),
+            (None, None) => Self::Fresh,
+        }
+    }
 }
 
 /// What a session remembers beyond weights and position.

@@ -12,10 +12,10 @@ pub fn quoted(arguments: &[OsString]) -> String {
 
 /// The command with which a run that was stopped continues: what its user typed, and `--resume`.
 /// `None` where a launcher that is not ours knows that.
-pub fn resuming(is_single_rank: bool) -> Option<String> {
+pub fn resuming(is_single_process: bool) -> Option<String> {
     let typed = match launcher_env::launcher_process().ok()? {
         Some(launcher) => arguments_of(launcher)?,
-        None if is_single_rank => std::env::args_os().collect(),
+        None if is_single_process => std::env::args_os().collect(),
         None => return None,
     };
     Some(quoted(&with_resume(typed)))

@@ -2,77 +2,11 @@
 
 use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, Ids, validate::quoted};
+use crate::error::Result;
 use crate::error::failed;
-use crate::error::{Error, Result};
 use crate::iteration::job::Job;
-use crate::report::output;
 use crate::report::{At, Done, Reporter};
-use crate::run::session::{open_directory, refuse_earlier_checkpoints};
-use crate::state::checkpoint::{self, Checkpoint, CheckpointDirectory};
-
-/// The checkpoint that `--resume` resumes from. Refuses a folder that another run has saved in, and
-/// weights to begin with that are not there.
-pub(crate) fn find_checkpoint(
-    config: &Config,
-    options: &TrainOptions,
-    leads: bool,
-) -> Result<Option<Checkpoint>> {
-    if let Some(dir) = &options.init_from {
-        crate::commands::checkpoint::open("--init-from", dir)?;
-    }
-    match &config.checkpoint.dir {
-        Some(dir) if options.resume && dir.exists() => {
-            if leads && !options.dry_run {
-                // Opening the directory brings back a checkpoint that a crash had left under an
-                // interim name.
-                let directory = open_directory(config, 1)?;
-                let cleaned = directory.iter().flat_map(CheckpointDirectory::cleaned);
-                cleaned.for_each(|left| output::say(format_args!("checkpoints: {left}")));
-            }
-            checkpoint::newest(dir).map_err(|error| failed("the run cannot be resumed", error))
-        }
-        Some(dir) if dir.exists() => refuse_earlier_checkpoints(dir).map(|()| None),
-        _ => Ok(None),
-    }
-}
-
-/// Another run may have saved between the look at the folder and the moment at which this run
-/// locked it.
-pub(super) fn refuse_later_checkpoints(
-    config: &Config,
-    resumed: Option<&Checkpoint>,
-) -> Result<()> {
-    let Some(dir) = &config.checkpoint.dir else { return Ok(()) };
-    let found = checkpoint::steps(dir)
-        .map_err(|error| failed("the checkpoint directory cannot be read", error))?;
-    let newest = found.last().map(|(step, _)| *step);
-    let expected = resumed.map(|checkpoint| checkpoint.manifest().state.step);
-    match (newest, expected) {
-        (Some(step), Some(expected)) if step != expected => Err(Error::config(
-            "--checkpoint-dir",
-            format!(
-                "another run has saved step {step} in {} since this run began to go on from step \
-                 {expected}: start it again, or name another folder",
-                dir.display()
-            ),
-        )),
-        (Some(_), None) => refuse_earlier_checkpoints(dir),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses to go on with another loss: what a checkpoint records of its model does not hold it.
-pub(super) fn refuse_other_loss(now: &Config, then: &Config) -> Result<()> {
-    let [now, then] = [now, then].map(|config| quoted(&config.model.loss));
-    match now == then {
-        true => Ok(()),
-        false => Err(Error::contradiction(
-            "--resume",
-            format!("model.loss = {now}"),
-            format!("the run has begun with {then}; --init-from takes weights only"),
-        )),
-    }
-}
+use crate::state::checkpoint::Checkpoint;
 
 /// What a user should know of settings that a run continues with and did not begin with: those that
 /// decide how a run begins, and what rows are stored in.
@@ -122,4 +56,19 @@ pub(super) fn repeats_its_report(
     let state = &checkpoint.manifest().state;
     reporter.done(At { step: state.step, samples: state.samples }, &done)?;
     Ok(true)
+}
+
+/// The checkpoint that `--resume` resumes from, and that of `--init-from` is one.
+///
+/// # Errors
+/// As [`crate::run::session::find_checkpoint`]; weights to begin with that are not there.
+pub(crate) fn find_checkpoint(
+    config: &Config,
+    options: &TrainOptions,
+    leads: bool,
+) -> Result<Option<Checkpoint>> {
+    if let Some(dir) = &options.init_from {
+        crate::commands::checkpoint::open("--init-from", dir)?;
+    }
+    crate::run::session::find_checkpoint(config, options.resume, leads && !options.dry_run)
 }

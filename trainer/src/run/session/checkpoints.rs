@@ -1,18 +1,20 @@
 //! What a session and its checkpoints hand each other: the directory, the state that a run
 //! continues from, and the files next to the weights.
 
-use super::{IDS_BLOB, Memory};
+use super::{CONFIG_BLOB, IDS_BLOB, Memory};
 use crate::config::Config;
+use crate::config::validate::quoted;
 use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::ranks::RankGroup;
-use crate::state::checkpoint::steps;
+use crate::report::output::say;
 use crate::state::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, Files, Select,
     SystemFiles,
 };
+use crate::state::checkpoint::{newest, steps};
 use headlong_reader::IdMapper;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 /// Opens the directory of checkpoints for writing, where the configuration names one; each save by
@@ -107,8 +109,35 @@ pub(super) fn blob<'a>(file: &str, bytes: &'a [u8]) -> Blob<'a> {
     }
 }
 
+/// The checkpoint that a run resumes from, where it is to. Else a folder that another run has saved
+/// in is refused. `repairs`: a checkpoint that a crash has left under an interim name is brought
+/// back first.
+///
+/// # Errors
+/// Checkpoints that cannot be read, or are of another loss.
+pub fn find_checkpoint(
+    config: &Config,
+    resumes: bool,
+    repairs: bool,
+) -> Result<Option<Checkpoint>> {
+    let dir = config.checkpoint.dir.as_ref().filter(|dir| dir.exists());
+    let Some(dir) = dir else { return Ok(None) };
+    if !resumes {
+        return refuse_earlier_checkpoints(dir).map(|()| None);
+    }
+    if repairs {
+        let directory = open_directory(config, 1)?;
+        let cleaned = directory.iter().flat_map(CheckpointDirectory::cleaned);
+        cleaned.for_each(|left| say(format_args!("checkpoints: {left}")));
+    }
+    let found = newest(dir).map_err(|error| failed("the run cannot be resumed", error))?;
+    let then = found.as_ref().and_then(|checkpoint| config_of(checkpoint).ok());
+    then.map_or(Ok(()), |then| refuse_other_loss(config, &then))?;
+    Ok(found)
+}
+
 /// Two runs in one folder would be told apart by their steps alone, and the wrong one resumed.
-pub(crate) fn refuse_earlier_checkpoints(dir: &Path) -> Result<()> {
+fn refuse_earlier_checkpoints(dir: &Path) -> Result<()> {
     let found =
         steps(dir).map_err(|error| failed("the checkpoint directory cannot be read", error))?;
     let Some((step, _)) = found.last() else { return Ok(()) };
@@ -120,4 +149,60 @@ pub(crate) fn refuse_earlier_checkpoints(dir: &Path) -> Result<()> {
              or name another folder"
         ),
     ))
+}
+
+/// Another run may have saved between the look at the folder and the moment at which this run
+/// locked it.
+pub(crate) fn refuse_later_checkpoints(
+    config: &Config,
+    resumed: Option<&Checkpoint>,
+) -> Result<()> {
+    let Some(dir) = &config.checkpoint.dir else { return Ok(()) };
+    let found =
+        steps(dir).map_err(|error| failed("the checkpoint directory cannot be read", error))?;
+    let newest = found.last().map(|(step, _)| *step);
+    let expected = resumed.map(|checkpoint| checkpoint.manifest().state.step);
+    match (newest, expected) {
+        (Some(step), Some(expected)) if step != expected => Err(Error::config(
+            "--checkpoint-dir",
+            format!(
+                "another run has saved step {step} in {} since this run began to go on from step \
+                 {expected}: start it again, or name another folder",
+                dir.display()
+            ),
+        )),
+        (Some(_), None) => refuse_earlier_checkpoints(dir),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to go on with another loss: what a checkpoint records of its model does not hold it.
+fn refuse_other_loss(now: &Config, then: &Config) -> Result<()> {
+    let [now, then] = [now, then].map(|config| quoted(&config.model.loss));
+    match now == then {
+        true => Ok(()),
+        false => Err(Error::contradiction(
+            "--resume",
+            format!("model.loss = {now}"),
+            format!("the run has begun with {then}; --init-from takes weights only"),
+        )),
+    }
+}
+
+/// The configuration of the run that has saved a checkpoint.
+///
+/// # Errors
+/// A file that is missing or damaged.
+pub fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
+    let path = checkpoint.path().join(CONFIG_BLOB);
+    let blob = checkpoint
+        .blob(CONFIG_BLOB)
+        .map_err(|error| failed("the checkpoint cannot be used", error))?;
+    let mut text = String::new();
+    match blob {
+        Some(mut blob) => blob.read_to_string(&mut text),
+        None => Err(ErrorKind::NotFound.into()),
+    }
+    .map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
+    Config::from_toml(&text, &path.display().to_string())
 }

@@ -1,0 +1,90 @@
+//! What `headlong::{Config, Session}` promise to a program of one's own.
+
+use crate::run_support::{Run, rows, write};
+use headlong::{Config, Error, Session};
+use std::path::Path;
+
+/// A small model on text in `folder`, which saves there.
+fn config(folder: &Path) -> Config {
+    let mut config = Config::preset("tiny").unwrap();
+    let train = folder.join("train.txt");
+    let set = [
+        "model.dim=4".to_owned(),
+        "model.bottom=[8,4]".to_owned(),
+        "model.top=[8,1]".to_owned(),
+        "train.batch_size=64".to_owned(),
+        format!("data.train=[{train:?}]"),
+        "synthetic.enabled=false".to_owned(),
+    ];
+    write(&train, &rows(1_000, 1));
+    config.set_all(&set).unwrap();
+    (config.run.threads, config.run.output_dir) = (Some(1), folder.to_owned());
+    config.checkpoint.dir = Some(folder.join("checkpoints"));
+    config
+}
+
+#[test]
+fn a_resumed_session_ends_as_one_that_was_never_stopped_and_predicts_as_the_program() {
+    let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut session = Session::open(&config(whole.path())).unwrap();
+    session.train().unwrap();
+    let expected = session.weights_digest().unwrap();
+
+    let mut part = config(parts.path());
+    part.train.steps = Some(7);
+    let mut session = Session::open(&part).unwrap();
+    session.train().unwrap();
+    session.save().unwrap();
+    drop(session);
+    part.train.steps = None;
+    let mut session = Session::builder(&part).resume().open().unwrap();
+    assert_eq!(session.steps(), 7);
+    session.train().unwrap();
+    assert_eq!(session.weights_digest().unwrap(), expected);
+
+    // The program predicts the same from what the session has saved.
+    let checkpoint = session.save().unwrap();
+    let data = parts.path().join("train.txt");
+    let csv = parts.path().join("predictions.csv");
+    let predict = Run::new("predict").path("--checkpoint", &checkpoint).path("--data", &data);
+    predict.path("--output", &csv).succeeds();
+    let csv = std::fs::read_to_string(&csv).unwrap();
+    let of_program = csv.lines().skip(1).map(|line| line.split(',').nth(1).unwrap());
+    let of_program: Vec<f32> = of_program.map(|text| text.parse().unwrap()).collect();
+    assert_eq!(session.predict([&data]).unwrap(), of_program);
+}
+
+#[test]
+fn what_a_session_cannot_do_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut small = config(folder.path());
+    small.train.steps = Some(2);
+    let said = |opened: Result<Session, Error>, words: &str| {
+        let text = opened.err().expect("it is refused").to_string();
+        assert!(text.contains(words), "{text}");
+    };
+    let mut processes = small.clone();
+    processes.set_all(&["run.ranks=2", "run.transport=tcp"]).unwrap();
+    said(Session::open(&processes), "joins processes");
+    let mut evaluated = small.clone();
+    evaluated.run.eval_ranks = Some(1);
+    said(Session::open(&evaluated), "no validation data");
+    said(Session::builder(&small).weights_of(folder.path().join("nowhere")).open(), "nowhere");
+
+    let mut session = Session::open(&small).unwrap();
+    session.train().unwrap();
+    let saved = session.save().unwrap();
+    drop(session);
+    said(Session::open(&small), "holds an earlier run's checkpoints");
+    let mut other = small.clone();
+    other.set_all(&["model.loss=mse"]).unwrap();
+    said(Session::builder(&other).resume().open(), "model.loss");
+
+    small.checkpoint.dir = None;
+    let mut session = Session::builder(&small).weights_of(saved).open().unwrap();
+    assert_eq!(session.steps(), 0);
+    let text = session.save().unwrap_err().to_string();
+    assert!(text.contains("checkpoint.dir"), "{text}");
+    let text = session.predict([folder.path().join("absent.txt")]).unwrap_err().to_string();
+    assert!(text.contains("absent.txt"), "{text}");
+}
