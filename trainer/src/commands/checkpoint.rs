@@ -18,7 +18,6 @@ use headlong_reader::Position;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// `headlong checkpoint …`

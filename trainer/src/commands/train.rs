@@ -83,17 +83,10 @@ fn run_with(
     reporter: &mut Reporter,
 ) -> Result<()> {
     let config = &job.config.clone();
-    let then = resumed.and_then(|checkpoint| config_of(checkpoint).ok());
     if repeats_its_report(job, resumed, reporter)? {
         return Ok(());
     }
-    if options.resume && resumed.is_none() {
-        reporter
-            .note("--resume: there is no checkpoint yet, so training starts from the beginning");
-    }
-    if let Some(then) = then {
-        without_effect(config, &then).iter().for_each(|note| reporter.note(note));
-    }
+    note_the_start(config, options, resumed, reporter);
     if options.dry_run {
         return dry_run(job, options, resumed, reporter);
     }
@@ -151,6 +144,22 @@ fn run_with(
         _ => {}
     }
     outcome
+}
+
+/// Says where a resumed run starts from the beginning, and which settings it takes no more.
+fn note_the_start(
+    config: &Config,
+    options: &TrainOptions,
+    resumed: Option<&Checkpoint>,
+    reporter: &mut Reporter,
+) {
+    if options.resume && resumed.is_none() {
+        reporter
+            .note("--resume: there is no checkpoint yet, so training starts from the beginning");
+    }
+    if let Some(then) = resumed.and_then(|checkpoint| config_of(checkpoint).ok()) {
+        without_effect(config, &then).iter().for_each(|note| reporter.note(note));
+    }
 }
 
 /// Refuses what fits in no case, with its plan, before data is made or read.
