@@ -3,10 +3,10 @@
 
     benches/same_speed.py NEW OLD [--rounds N] [--seconds S] [--only WORD] [--out FILE]
 
-Each cell is one `bench iteration`: shapes C1, C2 (batch 128 and 2,048) and C3, in f32 and bf16, with
-one and two threads. In every round both programs run a cell one after the other, the one that begins
-changing from round to round. Printed is the median of the rounds' ratios (new over old) with their
-range; the exit code is 1 where a median is below 0.98. Let nothing else run meanwhile.
+Each cell is one `bench iteration`: shapes C1, C2 (batch 128 and 2,048) and C3, in f32 and bf16,
+with one and two threads. In every round both programs run a cell one after the other, the one that
+begins changing from round to round. Printed is the median of the rounds' ratios (new over old) with
+their range; the exit code is 1 where a median is below 0.98. Let nothing else run meanwhile.
 """
 
 import argparse, json, statistics, subprocess, sys

@@ -14,6 +14,9 @@
 //! assert_eq!(config.model.dim, 16);
 //! ```
 
+#[macro_use]
+mod settings;
+
 mod comm;
 mod data;
 mod evaluation;
@@ -119,33 +122,26 @@ impl Config {
     }
 }
 
-/// The embedding tables.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TablesConfig {
-    /// Rows of each table.
-    pub rows: TableRows,
-    /// No table gets more rows than this; ids beyond fold into it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_rows: Option<u64>,
-    /// How the vectors of one bag become one vector.
-    pub pooling: Pooling,
-    /// What rows are stored in.
-    pub dtype: TableDtype,
-    /// Most ids of one bag, on average over a batch: memory is planned for `batch × this`. Criteo's
-    /// bags hold one id.
-    pub max_ids_per_sample: usize,
-}
-
-impl Default for TablesConfig {
-    fn default() -> Self {
-        Self {
-            rows: TableRows::default(),
-            max_rows: None,
-            pooling: Pooling::default(),
-            dtype: TableDtype::default(),
-            max_ids_per_sample: 1,
-        }
+settings! {
+    /// The embedding tables.
+    pub struct TablesConfig ["tables"] {
+        /// Rows of each table: a list, one number for all, a published list by name, or
+        /// "dictionary".
+        pub rows: TableRows,
+        /// No table gets more rows than this.
+        ///
+        /// Ids beyond fold into it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub max_rows: Option<u64>,
+        /// How the vectors of one bag become one vector: "sum" or "mean".
+        pub pooling: Pooling,
+        /// What rows are stored in: "f32", "bf16" (rounded stochastically at updates) or, on a CUDA
+        /// device, "f16".
+        pub dtype: TableDtype,
+        /// Most ids of one bag, on average over a batch.
+        ///
+        /// Memory is planned for `batch × this`. Criteo's bags hold one id.
+        pub max_ids_per_sample: usize = 1,
     }
 }
 
@@ -185,114 +181,88 @@ pub enum TableDtype {
     F16,
 }
 
-/// The synthetic data set: Criteo's format, a ground-truth model, the same rows for the same seed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SyntheticConfig {
-    /// Whether it is written and used where no training file is named. Without it, naming no file
-    /// is an error, so that a forgotten flag never trains on made-up data.
-    pub enabled: bool,
-    /// Rows of the training file.
-    pub train_rows: u64,
-    /// Rows of the validation file.
-    pub valid_rows: u64,
-    /// Decides every row; independent of `train.seed`.
-    pub seed: u64,
-    /// The Kaggle data's numbers of distinct ids are multiplied by this, above 0 and up to 1; small
-    /// columns keep theirs.
-    pub scale: f64,
-    /// Whether the files are compressed.
-    pub gzip: bool,
-}
-
-impl Default for SyntheticConfig {
-    fn default() -> Self {
-        Self {
-            enabled: false,
-            train_rows: 400_000,
-            valid_rows: 50_000,
-            seed: 1,
-            scale: 0.001,
-            gzip: false,
-        }
+settings! {
+    /// The synthetic data set: Criteo's format, a ground-truth model, the same rows for the same
+    /// seed.
+    pub struct SyntheticConfig ["synthetic"] {
+        /// Whether synthetic data is written and used where no training file is named.
+        ///
+        /// Without it, naming no file is an error, so that a forgotten flag never trains on made-up
+        /// data.
+        pub enabled: bool,
+        /// Rows of the synthetic training file.
+        pub train_rows: u64 = 400_000,
+        /// Rows of the synthetic validation file.
+        pub valid_rows: u64 = 50_000,
+        /// Decides every synthetic row.
+        ///
+        /// Independent of `train.seed`.
+        pub seed: u64 = 1,
+        /// The Kaggle data's numbers of distinct ids times this; small columns keep theirs.
+        ///
+        /// Above 0 and up to 1.
+        pub scale: f64 = 0.001,
+        /// Whether the synthetic files are compressed.
+        pub gzip: bool,
     }
 }
 
-/// Batch, duration, learning rate, seed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TrainConfig {
-    /// Samples of one batch, over all ranks.
-    pub batch_size: usize,
-    /// Batches whose gradients are summed (as one mean) before the weights move: one step reads
-    /// `batch_size * accumulate` samples.
-    pub accumulate: usize,
-    /// Passes over the training files; a fraction stops inside one.
-    pub epochs: f64,
-    /// Steps, instead of `epochs`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub steps: Option<u64>,
-    /// Learning rate after the warm-up.
-    pub learning_rate: f64,
-    /// Learning rate of the tables where it differs; the warm-up and the decay scale both alike.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sparse_learning_rate: Option<f64>,
-    /// Steps over which the learning rate grows linearly from (almost) 0; 0: none.
-    pub warmup_steps: u64,
-    /// First step of the decay; used where `decay_steps` is not 0.
-    pub decay_start_step: u64,
-    /// Steps of the decay; 0: none.
-    pub decay_steps: u64,
-    /// Power of the polynomial decay.
-    pub decay_power: f64,
-    /// Learning rate below which the decay does not go.
-    pub final_learning_rate: f64,
-    /// Between warm-up and decay, the warm-up's last value instead of `learning_rate`: as the
-    /// original and HugeCTR have it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub hugectr_compat: bool,
-    /// Largest L2 norm of all dense gradients together; larger ones are scaled down to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub clip_norm: Option<f64>,
-    /// Decides the initial weights.
-    pub seed: u64,
-    /// Blocks into which a batch is cut for sums (docs/numerics.md). Unset: one per rank.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sum_blocks: Option<usize>,
-    /// Arithmetic of the dense layers.
-    pub precision: Precision,
-    /// What the loss is multiplied by at first, in f16 alone (docs/numerics.md): a power of two
-    /// from 1 to 2²⁴.
-    pub loss_scale: f64,
-    /// Steps without an overflow after which that is doubled.
-    pub loss_scale_interval: u32,
-    /// Steps between two lines of progress.
-    pub log_every: u64,
-}
-
-impl Default for TrainConfig {
-    fn default() -> Self {
-        Self {
-            batch_size: 2048,
-            accumulate: 1,
-            epochs: 1.0,
-            steps: None,
-            learning_rate: 0.02,
-            sparse_learning_rate: None,
-            warmup_steps: 0,
-            decay_start_step: 0,
-            decay_steps: 0,
-            decay_power: 2.0,
-            final_learning_rate: 1e-7,
-            hugectr_compat: false,
-            clip_norm: None,
-            seed: 1,
-            sum_blocks: None,
-            precision: Precision::F32,
-            loss_scale: 65536.0,
-            loss_scale_interval: 2000,
-            log_every: 100,
-        }
+settings! {
+    /// Batch, duration, learning rate, seed.
+    pub struct TrainConfig ["train"] {
+        /// Samples of one batch, over all ranks.
+        pub batch_size: usize = 2048,
+        /// Batches whose gradients are summed before one step.
+        ///
+        /// Their sum is one mean: one step reads `batch_size * accumulate` samples.
+        pub accumulate: usize = 1,
+        /// Passes over the training files; a fraction stops inside one.
+        pub epochs: f64 = 1.0,
+        /// Steps, instead of epochs.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub steps: Option<u64>,
+        /// Learning rate after the warm-up.
+        pub learning_rate: f64 = 0.02,
+        /// Learning rate of the tables, where it differs.
+        ///
+        /// The warm-up and the decay scale both alike.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub sparse_learning_rate: Option<f64>,
+        /// Steps of linear warm-up; 0: none.
+        pub warmup_steps: u64,
+        /// First step of the decay.
+        ///
+        /// Used where `decay_steps` is not 0.
+        pub decay_start_step: u64,
+        /// Steps of the decay; 0: none.
+        pub decay_steps: u64,
+        /// Power of the polynomial decay.
+        pub decay_power: f64 = 2.0,
+        /// The decay does not go below this.
+        pub final_learning_rate: f64 = 1e-7,
+        /// Between warm-up and decay, the warm-up's last value instead of learning_rate, as HugeCTR
+        /// has it.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        pub hugectr_compat: bool,
+        /// Largest L2 norm of all dense gradients together.
+        ///
+        /// Larger ones are scaled down to it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub clip_norm: Option<f64>,
+        /// Decides the initial weights.
+        pub seed: u64 = 1,
+        /// Blocks into which a batch is cut for sums (docs/numerics.md); unset: one per rank.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub sum_blocks: Option<usize>,
+        /// Arithmetic of the dense layers: "f32", "tf32", "bf16" or "f16".
+        pub precision: Precision = Precision::F32,
+        /// `f16`: first factor of the loss, a power of two from 1 to 2^24; it adapts
+        /// (docs/numerics.md).
+        pub loss_scale: f64 = 65536.0,
+        /// `f16`: steps without an overflow after which that factor is doubled.
+        pub loss_scale_interval: u32 = 2000,
+        /// Steps between two lines of progress.
+        pub log_every: u64 = 100,
     }
 }
 
@@ -311,78 +281,58 @@ pub enum Precision {
     F16,
 }
 
-/// When and where the state is saved.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CheckpointConfig {
-    /// Folder of the checkpoints. Unset: none are written.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
-    pub dir: Option<PathBuf>,
-    /// Steps between two checkpoints; 0: at the end alone. One is always written at the end.
-    pub save_every: u64,
-    /// The newest checkpoints that are kept.
-    pub keep: usize,
-    /// Whether the checkpoint of the best evaluation is kept besides.
-    pub keep_best: bool,
-}
-
-impl Default for CheckpointConfig {
-    fn default() -> Self {
-        Self { dir: None, save_every: 0, keep: 2, keep_best: true }
+settings! {
+    /// When and where the state is saved.
+    pub struct CheckpointConfig ["checkpoint"] {
+        /// Folder of the checkpoints; unset: none are written.
+        #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
+        pub dir: Option<PathBuf>,
+        /// Steps between checkpoints; 0: at the end alone.
+        ///
+        /// One is always written at the end.
+        pub save_every: u64,
+        /// Newest checkpoints that are kept.
+        pub keep: usize = 2,
+        /// With save_every: whether the best evaluation is saved and kept, too.
+        pub keep_best: bool = true,
     }
 }
 
-/// How the run uses the machine.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RunConfig {
-    /// Where the arithmetic happens.
-    pub device: DeviceChoice,
-    /// Folder of compiled CUDA kernels. Unset: kernels are compiled when they are first used, and
-    /// kept.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
-    pub kernels: Option<PathBuf>,
-    /// File of algorithms for matrix products on a CUDA device: those that are not in it are
-    /// searched when a product is first needed, and kept. Unset: the library's first proposal.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
-    pub algorithms: Option<PathBuf>,
-    /// Threads of this process, over all its ranks. Unset: one per core. It never changes a result.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threads: Option<usize>,
-    /// The processor's instructions that arithmetic may use. It never changes a result.
-    pub instructions: Instructions,
-    /// Data-parallel ranks.
-    pub ranks: usize,
-    /// Ranks that evaluate alone, besides `ranks`, while these train. Unset: those that train
-    /// evaluate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub eval_ranks: Option<usize>,
-    /// Which rows are replicated on every rank: `"off"`, `"auto"` or `"rows=N"`.
-    pub hybrid: Hybrid,
-    /// How the stages of an iteration are laid on lanes.
-    pub schedule: ScheduleChoice,
-    /// How bytes travel between ranks.
-    pub transport: TransportChoice,
-    /// Folder for everything that is written and has no folder of its own.
-    #[serde(serialize_with = "paths::one")]
-    pub output_dir: PathBuf,
-}
-
-impl Default for RunConfig {
-    fn default() -> Self {
-        Self {
-            device: DeviceChoice::Auto,
-            kernels: None,
-            algorithms: None,
-            threads: None,
-            instructions: Instructions::Auto,
-            ranks: 1,
-            eval_ranks: None,
-            hybrid: Hybrid::Auto,
-            schedule: ScheduleChoice::Serial,
-            transport: TransportChoice::Auto,
-            output_dir: PathBuf::from("headlong-out"),
-        }
+settings! {
+    /// How the run uses the machine.
+    pub struct RunConfig ["run"] {
+        /// Where the arithmetic happens: "auto", "cpu" or "cuda".
+        pub device: DeviceChoice = DeviceChoice::Auto,
+        /// Folder of compiled CUDA kernels; unset: they are compiled when first used, and kept.
+        #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
+        pub kernels: Option<PathBuf>,
+        /// File of measured algorithms for matrix products on a CUDA device; unset: the library's
+        /// first proposal.
+        ///
+        /// Those that are not in the file are searched when a product is first needed, and kept.
+        #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
+        pub algorithms: Option<PathBuf>,
+        /// Threads of this process over all its ranks; unset: one per core; changes no result.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub threads: Option<usize>,
+        /// The processor's instructions that arithmetic may use: "auto", "portable", "avx2",
+        /// "avx512" or "avx512_bf16"; changes no result.
+        pub instructions: Instructions = Instructions::Auto,
+        /// Data-parallel ranks.
+        pub ranks: usize = 1,
+        /// Ranks that evaluate alone, while the others train; unset: those that train evaluate.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub eval_ranks: Option<usize>,
+        /// Rows replicated on every rank: "off", "auto" or "rows=N".
+        pub hybrid: Hybrid = Hybrid::Auto,
+        /// How the stages of an iteration are laid on lanes: "serial", "overlapped" or "captured";
+        /// changes no result.
+        pub schedule: ScheduleChoice = ScheduleChoice::Serial,
+        /// How bytes travel between ranks: "auto", "local", "shm", "tcp", "nccl" or "verbs".
+        pub transport: TransportChoice = TransportChoice::Auto,
+        /// Folder for everything that is written and has no folder of its own.
+        #[serde(serialize_with = "paths::one")]
+        pub output_dir: PathBuf = PathBuf::from("headlong-out"),
     }
 }
 

@@ -8,54 +8,41 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How ranks exchange what the tables need.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CommConfig {
-    /// Ranks of one node, where ranks are threads of one process; 0: all on one node. Processes
-    /// know their nodes.
-    pub ranks_per_node: usize,
-    /// How vectors travel between nodes.
-    pub exchange: AllToAll,
-    /// How an owner learns which rows are wanted.
-    pub ids: IdsChoice,
-    /// Where equal rows of a batch become one request.
-    pub deduplicate: DeduplicateChoice,
-    /// What vectors and their gradients are rounded to on the way.
-    pub compress: Compress,
-    /// On devices, where what travels are slots of a fixed size: how many even shares of a rank's
-    /// ids its slot for one owner has room for, at least 1. A batch that asks one owner for more
-    /// ends the run.
-    pub slot_factor: f64,
-    /// Seconds after which a rank that does not come to an exchange ends the run.
-    pub deadline_s: f64,
-    /// Whether a job that other machines can reach may do without a secret.
-    pub insecure: bool,
-    /// Which way is the fastest for how many bytes, as measured (`headlong bench tune`); changes no
-    /// result. Unset: documented defaults of the transport.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
-    pub tuning: Option<PathBuf>,
-    /// What NCCL may use.
-    pub nccl: NcclConfig,
-    /// How NICs are used.
-    pub verbs: VerbsSettings,
-}
-
-impl Default for CommConfig {
-    fn default() -> Self {
-        Self {
-            ranks_per_node: 0,
-            exchange: AllToAll::Auto,
-            ids: IdsChoice::Auto,
-            deduplicate: DeduplicateChoice::Auto,
-            compress: Compress::None,
-            slot_factor: super::table_entries::DEFAULT_SLOT_FACTOR,
-            deadline_s: 120.0,
-            insecure: false,
-            nccl: NcclConfig::default(),
-            tuning: None,
-            verbs: VerbsSettings::default(),
-        }
+settings! {
+    /// How ranks exchange what the tables need.
+    pub struct CommConfig ["comm"] {
+        /// Ranks of one node where ranks are threads; 0: all on one node.
+        ///
+        /// Processes know their nodes.
+        pub ranks_per_node: usize,
+        /// How vectors travel between nodes: "auto", "flat" or "hierarchical"; changes no result.
+        pub exchange: AllToAll = AllToAll::Auto,
+        /// How an owner learns which rows are wanted: "auto", "exchange" or "known" (every rank
+        /// holds the ids of the whole batch); changes no result.
+        pub ids: IdsChoice = IdsChoice::Auto,
+        /// Where equal rows of a batch become one request: "auto", "off", "rank" or "node"; changes
+        /// no result.
+        pub deduplicate: DeduplicateChoice = DeduplicateChoice::Auto,
+        /// What vectors are rounded to on the way: "none" or "bf16".
+        pub compress: Compress = Compress::None,
+        /// Even shares of a rank's ids that a device's slot for one owner has room for; changes no
+        /// result.
+        ///
+        /// On devices, what travels are slots of a fixed size. A batch that asks one owner for more
+        /// ends the run.
+        pub slot_factor: f64 = super::table_entries::DEFAULT_SLOT_FACTOR,
+        /// Seconds after which a rank that does not come to an exchange ends the run.
+        pub deadline_s: f64 = 120.0,
+        /// Whether a job that other machines can reach may do without a secret; changes no result.
+        pub insecure: bool,
+        /// Measured fastest ways of exchanges (`headlong bench tune`); unset: defaults of the
+        /// transport; changes no result.
+        #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
+        pub tuning: Option<PathBuf>,
+        /// What NCCL may use.
+        pub nccl: NcclConfig,
+        /// How NICs are used.
+        pub verbs: VerbsSettings,
     }
 }
 
@@ -85,14 +72,15 @@ pub fn seconds(key: &str, seconds: f64) -> Result<Duration> {
     duration.filter(|duration| !duration.is_zero()).ok_or_else(wrong)
 }
 
-/// What NCCL may use in the communicators of a run (`docs/network.md`).
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct NcclConfig {
-    /// Sums inside the network's switches (CollNet, SHARP).
-    pub collnet: FeatureChoice,
-    /// Sums inside the node's NVSwitch (NVLS).
-    pub nvls: FeatureChoice,
+settings! {
+    /// What NCCL may use in the communicators of a run (`docs/network.md`).
+    #[derive(Copy)]
+    pub struct NcclConfig ["comm.nccl"] {
+        /// Sums in the network's switches (SHARP), by NCCL: "off", "auto" or "require".
+        pub collnet: FeatureChoice,
+        /// Sums in the node's NVSwitch, by NCCL: "off", "auto" or "require".
+        pub nvls: FeatureChoice,
+    }
 }
 
 /// Whether NCCL may use a feature.
@@ -108,32 +96,22 @@ pub enum FeatureChoice {
     Require,
 }
 
-/// How the hybrid split is found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct HybridConfig {
-    /// Batches that are read before the first step to learn how frequent each row is.
-    pub statistics_batches: u64,
-    /// Measured latencies of exchanges (`headlong bench tune`). Unset: documented defaults of the
-    /// transport.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
-    pub latency_table: Option<PathBuf>,
-    /// Bytes of one rank that replicated rows may take, their optimiser state and gradients
-    /// included; 0: a quarter of memory.
-    pub max_replicated_bytes: u64,
-    /// At an evaluation, the split is made again where the replicated rows cover this much less of
-    /// the lookups than when it was made (0.05: five points of a hundred); 0: never.
-    pub repartition_drift: f64,
-}
-
-impl Default for HybridConfig {
-    fn default() -> Self {
-        Self {
-            statistics_batches: 50,
-            latency_table: None,
-            max_replicated_bytes: 0,
-            repartition_drift: 0.0,
-        }
+settings! {
+    /// How the hybrid split is found.
+    pub struct HybridConfig ["hybrid"] {
+        /// Batches read before the first step to learn how frequent each row is.
+        pub statistics_batches: u64 = 50,
+        /// Measured latencies (`headlong bench tune`); unset: defaults of the transport.
+        #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
+        pub latency_table: Option<PathBuf>,
+        /// Bytes of a rank for replicated rows; 0: a quarter of its memory.
+        ///
+        /// Their optimiser state and gradients included.
+        pub max_replicated_bytes: u64,
+        /// Lost share of covered lookups at which the split is remade; 0: never.
+        ///
+        /// Looked at at each evaluation; 0.05: five points of a hundred.
+        pub repartition_drift: f64,
     }
 }
 

@@ -11,81 +11,63 @@ use headlong_reader::io::DataFile;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The files and the meaning of their columns.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DataConfig {
-    /// Training files, read in this order. Empty: the synthetic data set, where
-    /// `synthetic.enabled`.
-    pub train: Vec<DataFile>,
-    /// Validation files, read in this order.
-    pub valid: Vec<DataFile>,
-    /// Format of all of them.
-    pub format: FormatChoice,
-    /// Number of dense columns.
-    pub num_dense: usize,
-    /// Number of categorical columns, which is the number of tables.
-    pub num_sparse: usize,
-    /// Ids a sample in each categorical column; 0: any number, `tables.max_ids_per_sample` on
-    /// average. Empty: what the files say, else `tables.max_ids_per_sample` for all.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub hotness: Vec<u32>,
-    /// What the columns of files with a header are. They also give `num_dense` and `num_sparse`.
-    #[serde(skip_serializing_if = "ColumnsConfig::is_empty")]
-    pub columns: ColumnsConfig,
-    /// In which order samples are trained on.
-    pub order: OrderChoice,
-    /// Decides a shuffled order.
-    pub order_seed: u64,
-    /// `order = "samples"`: samples held in memory, among which any can come next.
-    pub order_window: u64,
-    /// How a raw id becomes a row index.
-    pub ids: Ids,
-    /// The hash of `ids = "hash"`, by name; it is kept in the checkpoint.
-    pub hash: String,
-    /// `admitted` and `dictionary`: an id gets its own row when it is seen this often.
-    pub min_count: u32,
-    /// `dictionary`: the folder of `headlong data build-dictionary`. Unset: `train` builds one in
-    /// `run.output_dir`.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
-    pub dictionary: Option<PathBuf>,
-    /// What is done to an integer before it enters the model; it is kept in the checkpoint.
-    pub dense_transform: DenseTransform,
-    /// What a malformed line does.
-    pub on_bad_row: OnBadRow,
-    /// Batches that are read ahead.
-    pub prefetch_batches: usize,
-    /// Where decoded data is kept between epochs.
-    pub cache: CacheData,
-    /// Not set but found: whether columns of a file that have no place are ignored, because it is
-    /// predicted and not trained on.
-    #[serde(skip)]
-    pub ignores_others: bool,
-}
-
-impl Default for DataConfig {
-    fn default() -> Self {
-        Self {
-            train: Vec::new(),
-            valid: Vec::new(),
-            format: FormatChoice::Auto,
-            num_dense: 13,
-            num_sparse: 26,
-            hotness: Vec::new(),
-            columns: ColumnsConfig::default(),
-            order: OrderChoice::Sequential,
-            order_seed: 1,
-            order_window: 262_144,
-            ids: Ids::Hash,
-            hash: "murmur3-fmix64".to_owned(),
-            min_count: 3,
-            dictionary: None,
-            dense_transform: DenseTransform::LnPlus1,
-            on_bad_row: OnBadRow::Error,
-            prefetch_batches: 4,
-            cache: CacheData::Off,
-            ignores_others: false,
-        }
+settings! {
+    /// The files and the meaning of their columns.
+    pub struct DataConfig ["data"] {
+        /// Training files (text, .gz, .zst, or a binary format), read in this order.
+        ///
+        /// Empty: the synthetic data set, where `synthetic.enabled`.
+        pub train: Vec<DataFile>,
+        /// Validation files.
+        pub valid: Vec<DataFile>,
+        /// The format of all of them: "auto", or one of docs/formats.md: "criteo", "csv",
+        /// "parquet", "headlong", "mlperf", "raw", "npy", "split".
+        pub format: FormatChoice = FormatChoice::Auto,
+        /// Dense columns; 0: no bottom network, only the embeddings meet.
+        pub num_dense: usize = 13,
+        /// Categorical columns, each with a table.
+        pub num_sparse: usize = 26,
+        /// Ids a sample in each column, 0: any number; empty: what the files say, else
+        /// tables.max_ids_per_sample.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub hotness: Vec<u32>,
+        /// What the columns of files with a header are. They also give `num_dense` and
+        /// `num_sparse`.
+        #[serde(skip_serializing_if = "ColumnsConfig::is_empty")]
+        pub columns: ColumnsConfig,
+        /// In which order samples are trained on: "sequential", "batches" (in random order) or
+        /// "samples" (in random order within windows).
+        pub order: OrderChoice = OrderChoice::Sequential,
+        /// Decides a random order.
+        pub order_seed: u64 = 1,
+        /// `order = "samples"`: samples held in memory, among which any can come next.
+        pub order_window: u64 = 262_144,
+        /// How a raw id becomes a row index: "hash", "admitted", "dictionary", "modulo" or "rows"
+        /// (the file has rows already).
+        pub ids: Ids = Ids::Hash,
+        /// Name of the hash of ids = "hash".
+        ///
+        /// It is kept in the checkpoint.
+        pub hash: String = "murmur3-fmix64".to_owned(),
+        /// `admitted`, `dictionary`: an id seen this often gets a row of its own.
+        pub min_count: u32 = 3,
+        /// Folder of `headlong data build-dictionary`; unset: train builds one where
+        /// ids = "dictionary".
+        #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
+        pub dictionary: Option<PathBuf>,
+        /// What is done to an integer before it enters the model; it is kept in the checkpoint:
+        /// "ln(x+1)", "ln(x+3)", "file-minimum" or "none".
+        pub dense_transform: DenseTransform = DenseTransform::LnPlus1,
+        /// What a malformed line does: "error" or "skip" (counted and reported).
+        pub on_bad_row: OnBadRow = OnBadRow::Error,
+        /// Batches that are read ahead.
+        pub prefetch_batches: usize = 4,
+        /// Where decoded data is kept between epochs: "off", "host", "device" or "auto".
+        pub cache: CacheData = CacheData::Off,
+        /// Not set but found: whether columns of a file that have no place are ignored, because
+        /// it is predicted and not trained on.
+        #[serde(skip)]
+        pub ignores_others: bool,
     }
 }
 
@@ -177,29 +159,34 @@ pub enum OrderChoice {
     Samples,
 }
 
-/// What the columns of a file with a header are: `[data.columns]`. Every column of the file is
-/// named here, or ignored.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ColumnsConfig {
-    /// The column that holds 0 or 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// Columns of numbers, in the order the model has them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub dense: Vec<String>,
-    /// Columns of ids or words, in the order of their tables: the first one's table is `C1`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub categorical: Vec<String>,
-    /// Of these, the ones with several values in a field.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub lists: Vec<String>,
-    /// What is between the values of such a field: one character. Unset: `|`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub list_separator: Option<char>,
-    /// Columns that are not used; `"*"`: all that have no other place here.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ignored: Vec<String>,
+settings! {
+    /// What the columns of a file with a header are: `[data.columns]`. Every column of the file is
+    /// named here, or ignored.
+    #[derive(Eq)]
+    pub struct ColumnsConfig ["data.columns"] {
+        /// Files with a header: the column that holds 0 or 1.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub label: Option<String>,
+        /// Files with a header: columns of numbers.
+        ///
+        /// In the order the model has them.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub dense: Vec<String>,
+        /// Files with a header: columns of ids or words, each with a table.
+        ///
+        /// In the order of their tables: the first one's table is `C1`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub categorical: Vec<String>,
+        /// Of these, the ones with several values in a field.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub lists: Vec<String>,
+        /// The character between such values; unset: |.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub list_separator: Option<char>,
+        /// Files with a header: columns that are not used; "*" means all others.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub ignored: Vec<String>,
+    }
 }
 
 impl ColumnsConfig {

@@ -1,185 +1,103 @@
 //! Every known key with its meaning: the list that unknown keys are checked against and that
 //! `headlong config show` takes its comments from.
 
+use super::{
+    CheckpointConfig, ColumnsConfig, CommConfig, DataConfig, EvalConfig, HybridConfig,
+    MlperfConfig, ModelConfig, MultiHotConfig, NcclConfig, RunConfig, SyntheticConfig,
+    TablesConfig, TrainConfig,
+};
 use crate::error::{Error, Result};
+use std::sync::LazyLock;
 
 /// One key: its dotted path and what it means.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Key {
     /// Dotted path, such as `train.batch_size`.
     pub path: &'static str,
     /// One sentence, with the unit and the choices.
-    pub meaning: &'static str,
+    pub meaning: String,
 }
 
-macro_rules! keys {
-    ($($path:literal: $meaning:literal,)*) => {
-        /// Every known key, section by section.
-        pub const KEYS: &[Key] = &[$(Key { path: $path, meaning: $meaning }),*];
-    };
-}
+/// A field of a section: its dotted path, and the lines of its documentation.
+pub(super) type Field = (&'static str, &'static [&'static str]);
 
-keys! {
-    "model.dim": "width of every embedding vector, in elements",
-    "model.bottom": "widths of the bottom network after its data.num_dense inputs; the last equals \
-                     model.dim",
-    "model.top": "widths of the top network after the interaction; the last is 1",
-    "model.interaction": "\"dot\", \"cat\" or \"cross\" (DCN v2)",
-    "model.cross_layers": "cross: layers of the cross network",
-    "model.cross_rank": "cross: width between the two factors of each of its matrices",
-    "model.loss": "\"bce\" (from logits) or \"mse\"",
-    "tables.rows": "rows of each table: a list, one number for all, a published list by name, or \
-                    \"dictionary\"",
-    "tables.max_rows": "no table gets more rows than this",
-    "tables.pooling": "\"sum\" or \"mean\"",
-    "tables.dtype": "what rows are stored in: \"f32\", \"bf16\" (rounded stochastically at \
-                     updates) or, on a CUDA device, \"f16\"",
-    "tables.max_ids_per_sample": "most ids of one bag, on average over a batch",
-    "data.train": "training files (text, .gz, .zst, or a binary format), read in this order",
-    "data.valid": "validation files",
-    "data.format": "\"auto\", or a format of docs/formats.md: \"criteo\", \"csv\", \"parquet\", \
-                    \"headlong\", \"mlperf\", \"raw\", \"npy\", \"split\"",
-    "data.num_dense": "dense columns; 0: no bottom network, only the embeddings meet",
-    "data.num_sparse": "categorical columns, each with a table",
-    "data.hotness": "ids a sample in each column, 0: any number; empty: what the files say, else \
-                     tables.max_ids_per_sample",
-    "data.order": "\"sequential\", \"batches\" (in random order) or \"samples\" (in random order \
-                   within windows)",
-    "data.order_seed": "decides a random order",
-    "data.order_window": "order = \"samples\": samples held in memory, among which any can come \
-                          next",
-    "data.ids": "\"hash\", \"admitted\", \"dictionary\", \"modulo\" or \"rows\" (the file has rows \
-                 already)",
-    "data.hash": "name of the hash of ids = \"hash\"",
-    "data.min_count": "admitted, dictionary: an id seen this often gets a row of its own",
-    "data.dictionary": "folder of `headlong data build-dictionary`; unset: train builds one where \
-                        ids = \"dictionary\"",
-    "data.dense_transform": "\"ln(x+1)\", \"ln(x+3)\", \"file-minimum\" or \"none\"",
-    "data.on_bad_row": "\"error\" or \"skip\" (counted and reported)",
-    "data.prefetch_batches": "batches that are read ahead",
-    "data.cache": "where decoded data is kept between epochs: \"off\", \"host\", \"device\" or \
-                   \"auto\"",
-    "data.columns.label": "files with a header: the column that holds 0 or 1",
-    "data.columns.dense": "files with a header: columns of numbers",
-    "data.columns.categorical": "files with a header: columns of ids or words, each with a table",
-    "data.columns.lists": "of these, the ones with several values in a field",
-    "data.columns.list_separator": "the character between such values; unset: |",
-    "data.columns.ignored": "files with a header: columns that are not used; [\"*\"]: all others",
-    "multi_hot.sizes": "ids a sample in each column, made of the one that the file has: a list, \
-                        \"mlperf\" (214), or empty: as the file",
-    "multi_hot.distribution": "how they are drawn: \"uniform\" or \"pareto\"",
-    "multi_hot.seed": "where numpy's generator starts; MLPerf: 0",
-    "multi_hot.memory_mib": "most memory for what is drawn, in MiB; 0: all that it takes. Changes \
-                             no id",
-    "synthetic.enabled": "whether synthetic data is written and used where no training file is \
-                          named",
-    "synthetic.train_rows": "rows of the synthetic training file",
-    "synthetic.valid_rows": "rows of the synthetic validation file",
-    "synthetic.seed": "decides every synthetic row",
-    "synthetic.scale": "the Kaggle data's numbers of distinct ids times this; small columns keep \
-                        theirs",
-    "synthetic.gzip": "whether the synthetic files are compressed",
-    "train.batch_size": "samples of one batch, over all ranks",
-    "train.accumulate": "batches whose gradients are summed before one step",
-    "train.epochs": "passes over the training files; a fraction stops inside one",
-    "train.steps": "steps, instead of epochs",
-    "train.learning_rate": "learning rate after the warm-up",
-    "train.sparse_learning_rate": "learning rate of the tables, where it differs",
-    "train.warmup_steps": "steps of linear warm-up; 0: none",
-    "train.decay_start_step": "first step of the decay",
-    "train.decay_steps": "steps of the decay; 0: none",
-    "train.decay_power": "power of the polynomial decay",
-    "train.final_learning_rate": "the decay does not go below this",
-    "train.hugectr_compat": "between warm-up and decay, the warm-up's last value instead of \
-                             learning_rate, as HugeCTR has it",
-    "train.clip_norm": "largest L2 norm of all dense gradients together",
-    "train.seed": "decides the initial weights",
-    "train.sum_blocks": "blocks into which a batch is cut for sums (docs/numerics.md); unset: one \
-                         per rank",
-    "train.precision": "\"f32\", \"tf32\", \"bf16\" or \"f16\"",
-    "train.loss_scale": "f16: first factor of the loss, a power of two from 1 to 2^24; it adapts \
-                         (docs/numerics.md)",
-    "train.loss_scale_interval": "f16: steps without an overflow after which that factor is \
-                                  doubled",
-    "train.log_every": "steps between two lines of progress",
-    "optimizer.sparse.name": "\"sgd\", \"adagrad\", \"rowwise_adagrad\", \"lazy_adam\" or \"ftrl\"",
-    "optimizer.sparse.epsilon": "Adagrad, Adam: added outside the root",
-    "optimizer.sparse.initial_accumulator": "Adagrad, FTRL: first value of the accumulator",
-    "optimizer.sparse.beta1": "Adam: decay of the first moment",
-    "optimizer.sparse.beta2": "Adam: decay of the second moment",
-    "optimizer.sparse.beta": "FTRL: beta",
-    "optimizer.sparse.lambda1": "FTRL: strength of the L1 term",
-    "optimizer.sparse.lambda2": "FTRL: strength of the L2 term",
-    "optimizer.dense.name": "\"sgd\", \"adagrad\" or \"adam\"",
-    "optimizer.dense.epsilon": "Adagrad, Adam: added outside the root",
-    "optimizer.dense.initial_accumulator": "Adagrad: first value of the accumulator",
-    "optimizer.dense.beta1": "Adam: decay of the first moment",
-    "optimizer.dense.beta2": "Adam: decay of the second moment",
-    "eval.every": "an integer: steps between evaluations; with a point: fraction of an epoch; 0: \
-                   at the end alone. There is one at the end, and none right before it",
-    "eval.batch_size": "samples of one evaluation batch",
-    "eval.asynchronous": "whether training continues while scores are sorted; changes no metric",
-    "eval.target_auc": "training stops at the first evaluation that reaches it",
-    "checkpoint.dir": "folder of the checkpoints; unset: none are written",
-    "checkpoint.save_every": "steps between checkpoints; 0: at the end alone",
-    "checkpoint.keep": "newest checkpoints that are kept",
-    "checkpoint.keep_best": "with save_every: whether the best evaluation is saved and kept, too",
-    "mlperf.org": "--mllog: who trains",
-    "mlperf.platform": "--mllog: on what",
-    "mlperf.division": "--mllog: \"closed\" or \"open\"",
-    "mlperf.status": "--mllog: \"onprem\", \"cloud\", \"preview\" or \"research\"",
-    "run.device": "\"auto\", \"cpu\" or \"cuda\"",
-    "run.kernels": "folder of compiled CUDA kernels; unset: they are compiled when first used, and \
-                    kept",
-    "run.algorithms": "file of measured algorithms for matrix products on a CUDA device; unset: \
-                       the library's first proposal",
-    "run.threads": "threads of this process over all its ranks; unset: one per core; changes no \
-                    result",
-    "run.instructions": "\"auto\", \"portable\", \"avx2\", \"avx512\" or \"avx512_bf16\"; changes \
-                         no result",
-    "run.ranks": "data-parallel ranks",
-    "run.eval_ranks": "ranks that evaluate alone, while the others train; unset: those that train \
-                       evaluate",
-    "run.hybrid": "rows replicated on every rank: \"off\", \"auto\" or \"rows=N\"",
-    "run.schedule": "\"serial\", \"overlapped\" or \"captured\"; changes no result",
-    "run.transport": "\"auto\", \"local\", \"shm\", \"tcp\", \"nccl\" or \"verbs\"",
-    "run.output_dir": "folder for everything that is written and has no folder of its own",
-    "comm.ranks_per_node": "ranks of one node where ranks are threads; 0: all on one node",
-    "comm.exchange": "\"auto\", \"flat\" or \"hierarchical\"; changes no result",
-    "comm.ids": "\"auto\", \"exchange\" or \"known\" (every rank holds the ids of the whole \
-                 batch); changes no result",
-    "comm.deduplicate": "\"auto\", \"off\", \"rank\" or \"node\"; changes no result",
-    "comm.compress": "\"none\" or \"bf16\": what vectors are rounded to on the way",
-    "comm.slot_factor": "even shares of a rank's ids that a device's slot for one owner has room \
-                         for; changes no result",
-    "comm.deadline_s": "seconds after which a rank that does not come to an exchange ends the run",
-    "comm.insecure": "whether a job that other machines can reach may do without a secret; changes \
-                      no result",
-    "comm.tuning": "measured fastest ways of exchanges (`headlong bench tune`); unset: defaults of \
-                    the transport; changes no result",
-    "comm.nccl.collnet": "\"off\", \"auto\" or \"require\": sums in the network's switches \
-                          (SHARP), by NCCL",
-    "comm.nccl.nvls": "\"off\", \"auto\" or \"require\": sums in the node's NVSwitch, by NCCL",
-    "comm.verbs.devices": "network devices by local index of the rank; empty: the nearest one",
-    "comm.verbs.gid_index": "place of the global identifier in the port's table; unset: the best \
-                             one",
-    "comm.verbs.partition_key": "partition key",
-    "comm.verbs.service_level": "service level, 0 to 15",
-    "comm.verbs.traffic_class": "traffic class: on RoCE four times the DSCP, plus ECN bits",
-    "comm.verbs.timeout": "an answer is missing after 4.096 microseconds times two to this power",
-    "comm.verbs.retries": "so often a packet is sent again, 0 to 7",
-    "comm.verbs.slots": "slots of a direction, 2 to 64",
-    "comm.verbs.slot_bytes": "payload bytes of a slot; longer messages take several turns",
-    "comm.verbs.signal": "\"immediate\" (every NIC) or \"atomic\": how a receiver learns that a \
-                          slot is filled",
-    "hybrid.statistics_batches": "batches read before the first step to learn how frequent each \
-                                  row is",
-    "hybrid.latency_table": "measured latencies (`headlong bench tune`); unset: defaults of the \
-                             transport",
-    "hybrid.max_replicated_bytes": "bytes of a rank for replicated rows; 0: a quarter of its \
-                                    memory",
-    "hybrid.repartition_drift": "lost share of covered lookups at which the split is remade; 0: \
-                                 never",
+/// Every known key, section by section.
+pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    let sections = [
+        ModelConfig::FIELDS,
+        TablesConfig::FIELDS,
+        DataConfig::FIELDS,
+        ColumnsConfig::FIELDS,
+        MultiHotConfig::FIELDS,
+        SyntheticConfig::FIELDS,
+        TrainConfig::FIELDS,
+        OPTIMIZERS,
+        EvalConfig::FIELDS,
+        CheckpointConfig::FIELDS,
+        MlperfConfig::FIELDS,
+        RunConfig::FIELDS,
+        CommConfig::FIELDS,
+        NcclConfig::FIELDS,
+        VERBS,
+        HybridConfig::FIELDS,
+    ];
+    let fields = sections.concat();
+    let is_section = |path: &str| fields.iter().any(|(other, _)| is_section_of(path, other));
+    let keys = fields.iter().filter(|(path, _)| !is_section(path) && !FOUND.contains(path));
+    keys.map(|(path, lines)| Key { path, meaning: meaning(lines) }).collect()
+});
+
+/// Fields that are not set but found.
+const FOUND: [&str; 2] = ["data.ignores_others", "multi_hot.is_idle"];
+
+/// The settings of the two optimisers, which share a type.
+const OPTIMIZERS: &[Field] = &[
+    (
+        "optimizer.sparse.name",
+        &["\"sgd\", \"adagrad\", \"rowwise_adagrad\", \"lazy_adam\" or \"ftrl\""],
+    ),
+    ("optimizer.sparse.epsilon", &["Adagrad, Adam: added outside the root"]),
+    ("optimizer.sparse.initial_accumulator", &["Adagrad, FTRL: first value of the accumulator"]),
+    ("optimizer.sparse.beta1", &["Adam: decay of the first moment"]),
+    ("optimizer.sparse.beta2", &["Adam: decay of the second moment"]),
+    ("optimizer.sparse.beta", &["FTRL: beta"]),
+    ("optimizer.sparse.lambda1", &["FTRL: strength of the L1 term"]),
+    ("optimizer.sparse.lambda2", &["FTRL: strength of the L2 term"]),
+    ("optimizer.dense.name", &["\"sgd\", \"adagrad\" or \"adam\""]),
+    ("optimizer.dense.epsilon", &["Adagrad, Adam: added outside the root"]),
+    ("optimizer.dense.initial_accumulator", &["Adagrad: first value of the accumulator"]),
+    ("optimizer.dense.beta1", &["Adam: decay of the first moment"]),
+    ("optimizer.dense.beta2", &["Adam: decay of the second moment"]),
+];
+
+/// Those of [`headlong_verbs::VerbsSettings`].
+const VERBS: &[Field] = &[
+    ("comm.verbs.devices", &["network devices by local index of the rank; empty: the nearest one"]),
+    (
+        "comm.verbs.gid_index",
+        &["place of the global identifier in the port's table; unset: the best one"],
+    ),
+    ("comm.verbs.partition_key", &["partition key"]),
+    ("comm.verbs.service_level", &["service level, 0 to 15"]),
+    ("comm.verbs.traffic_class", &["traffic class: on RoCE four times the DSCP, plus ECN bits"]),
+    (
+        "comm.verbs.timeout",
+        &["an answer is missing after 4.096 microseconds times two to this power"],
+    ),
+    ("comm.verbs.retries", &["so often a packet is sent again, 0 to 7"]),
+    ("comm.verbs.slots", &["slots of a direction, 2 to 64"]),
+    ("comm.verbs.slot_bytes", &["payload bytes of a slot; longer messages take several turns"]),
+    (
+        "comm.verbs.signal",
+        &["\"immediate\" (every NIC) or \"atomic\": how a receiver learns that a slot is filled"],
+    ),
+];
+
+/// The first paragraph.
+fn meaning(lines: &[&str]) -> String {
+    let lines: Vec<_> = lines.iter().map(|line| line.trim()).collect();
+    let paragraph = lines.split(|line| line.is_empty()).next().unwrap_or_default().join(" ");
+    paragraph.trim_end_matches('.').to_owned()
 }
 
 /// Whether `path` is a key or a section of keys.

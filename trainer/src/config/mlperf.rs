@@ -1,31 +1,18 @@
 //! `[mlperf]`: who a log of MLPerf's form is from.
 
 use crate::error::{Error, Result};
-use serde::{Deserialize, Serialize};
 
-/// What the first lines of `--mllog FILE` say. Changes no result.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct MlperfConfig {
-    /// Who trains.
-    pub org: String,
-    /// On what.
-    pub platform: String,
-    /// `"closed"`: everything but what the rules leave open is as published; `"open"` otherwise.
-    pub division: String,
-    /// `"onprem"`, `"cloud"`, `"preview"` or `"research"`.
-    pub status: String,
-}
-
-impl Default for MlperfConfig {
-    fn default() -> Self {
-        let text = |text: &str| text.to_owned();
-        Self {
-            org: text("unnamed"),
-            platform: text("unnamed"),
-            division: text("open"),
-            status: text("research"),
-        }
+settings! {
+    /// What the first lines of `--mllog FILE` say. Changes no result.
+    pub struct MlperfConfig ["mlperf"] {
+        /// `--mllog`: who trains.
+        pub org: String = "unnamed".to_owned(),
+        /// `--mllog`: on what.
+        pub platform: String = "unnamed".to_owned(),
+        /// `--mllog`: "closed" or "open".
+        pub division: String = "open".to_owned(),
+        /// `--mllog`: "onprem", "cloud", "preview" or "research".
+        pub status: String = "research".to_owned(),
     }
 }
 

@@ -2,39 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The model: DLRM as published (docs/numerics.md names the initialisation and the order of the
-/// interaction).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ModelConfig {
-    /// Width of every embedding vector, in elements.
-    pub dim: usize,
-    /// Widths of the bottom network's layers after its `data.num_dense` inputs; the last equals
-    /// `dim`.
-    pub bottom: Vec<usize>,
-    /// Widths of the top network's layers after the interaction; the last is 1.
-    pub top: Vec<usize>,
-    /// How the bottom output and the pooled vectors meet.
-    pub interaction: Interaction,
-    /// `cross`: layers of the cross network.
-    pub cross_layers: usize,
-    /// `cross`: width between the two factors of each of its matrices.
-    pub cross_rank: usize,
-    /// The loss.
-    pub loss: Loss,
-}
-
-impl Default for ModelConfig {
-    fn default() -> Self {
-        Self {
-            dim: 16,
-            bottom: vec![64, 32, 16],
-            top: vec![64, 32, 1],
-            interaction: Interaction::Dot,
-            cross_layers: 3,
-            cross_rank: 64,
-            loss: Loss::Bce,
-        }
+settings! {
+    /// The model: DLRM as published (docs/numerics.md names the initialisation and the order of the
+    /// interaction).
+    pub struct ModelConfig ["model"] {
+        /// Width of every embedding vector, in elements.
+        pub dim: usize = 16,
+        /// Widths of the bottom network after its data.num_dense inputs; the last equals model.dim.
+        pub bottom: Vec<usize> = vec![64, 32, 16],
+        /// Widths of the top network after the interaction; the last is 1.
+        pub top: Vec<usize> = vec![64, 32, 1],
+        /// How the bottom output and the pooled vectors meet: "dot", "cat" or "cross" (DCN v2).
+        pub interaction: Interaction = Interaction::Dot,
+        /// `cross`: layers of the cross network.
+        pub cross_layers: usize = 3,
+        /// `cross`: width between the two factors of each of its matrices.
+        pub cross_rank: usize = 64,
+        /// The loss of a sample: "bce" (from logits) or "mse".
+        pub loss: Loss = Loss::Bce,
     }
 }
 

@@ -8,23 +8,24 @@ use headlong_reader::multi_hot::{Distribution, MAX_ROWS, MLPERF_SIZES, MultiHot,
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// How one-hot data is made multi-hot; nothing is done where `sizes` is empty.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct MultiHotConfig {
-    /// Ids a sample in each column: the first is the file's, the others are rows drawn for it, once
-    /// and for all.
-    pub sizes: MultiHotSizes,
-    /// How these are drawn.
-    pub distribution: Distribution,
-    /// Where numpy's generator starts.
-    pub seed: u32,
-    /// Most memory for what is drawn, in MiB; 0: as much as all of it takes. Changes no id.
-    pub memory_mib: u64,
-    /// Not set but found ([`crate::data::is_drawn`]): all of the data is multi-hot already, so
-    /// nothing is drawn.
-    #[serde(skip)]
-    pub is_idle: bool,
+settings! {
+    /// How one-hot data is made multi-hot; nothing is done where `sizes` is empty.
+    #[derive(Eq)]
+    pub struct MultiHotConfig ["multi_hot"] {
+        /// Ids a sample in each column, made of the one that the file has: a list, "mlperf" (214),
+        /// or empty: as the file.
+        pub sizes: MultiHotSizes,
+        /// How they are drawn: "uniform" or "pareto".
+        pub distribution: Distribution,
+        /// Where numpy's generator starts; MLPerf: 0.
+        pub seed: u32,
+        /// Most memory for what is drawn, in MiB; 0: all that it takes. Changes no id.
+        pub memory_mib: u64,
+        /// Not set but found ([`crate::data::is_drawn`]): all of the data is multi-hot already, so
+        /// nothing is drawn.
+        #[serde(skip)]
+        pub is_idle: bool,
+    }
 }
 
 impl MultiHotConfig {

@@ -10,7 +10,7 @@ impl Config {
         let table = self.to_table();
         let mut text = String::new();
         let mut section = "";
-        for key in keys::KEYS {
+        for key in &*keys::KEYS {
             let (path, name) =
                 key.path.rsplit_once('.').expect("every known key stands in a section");
             if path != section {
