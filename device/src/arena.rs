@@ -14,7 +14,7 @@ use crate::dtype::{DType, Element};
 use crate::error::Result;
 use crate::memory::{HostMemory, Memory};
 use crate::stream::Stream;
-use crate::view::{MatMut, MatRef};
+use crate::view::{MatMut, MatRef, shape_getters, span};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -171,12 +171,12 @@ impl Arena {
     /// # Panics
     /// When a slot is in use, or holds another element type, or the arena lies on a device.
     pub fn write_all<T: Element>(&self) -> WriteAll<'_, T> {
-        self.host_start();
-        for slot in &self.slots {
-            slot.check_dtype::<T>();
-            slot.begin_write();
-        }
-        WriteAll { arena: self, element: std::marker::PhantomData }
+        let (start, len) = self.whole::<T>();
+        self.slots.iter().for_each(|slot| slot.begin_write());
+        // SAFETY: the arena's part of the mapping, alive with it; all slots are held for writing
+        // until the guard is dropped, so that nothing else has a view of it.
+        let data = unsafe { std::slice::from_raw_parts_mut(start, len) };
+        WriteAll { data, slots: &self.slots }
     }
 
     /// All slots as one read-only list of `T`, gaps of alignment included.
@@ -184,12 +184,19 @@ impl Arena {
     /// # Panics
     /// When a slot is being written, or holds another element type, or the arena lies on a device.
     pub fn read_all<T: Element>(&self) -> ReadAll<'_, T> {
-        self.host_start();
-        for slot in &self.slots {
-            slot.check_dtype::<T>();
-            slot.begin_read();
-        }
-        ReadAll { arena: self, element: std::marker::PhantomData }
+        let (start, len) = self.whole::<T>();
+        self.slots.iter().for_each(|slot| slot.begin_read());
+        // SAFETY: as in `write_all`; all slots are held for reading.
+        let data = unsafe { std::slice::from_raw_parts(start, len) };
+        ReadAll { data, slots: &self.slots }
+    }
+
+    fn whole<T: Element>(&self) -> (*mut T, usize) {
+        self.slots.iter().for_each(|slot| slot.check_dtype::<T>());
+        assert!(self.range.end <= self.memory.bytes(), "an arena lies in its memory");
+        // SAFETY: the start of the range lies inside the mapping, by the assertion.
+        let start = unsafe { self.host_start().add(self.range.start) };
+        (start.as_ptr().cast(), self.range.len() / size_of::<T>())
     }
 }
 
@@ -260,20 +267,7 @@ pub struct Mat {
 }
 
 impl Mat {
-    /// Number of rows.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Number of columns.
-    pub fn cols(&self) -> usize {
-        self.cols
-    }
-
-    /// Elements from one row's start to the next.
-    pub fn stride(&self) -> usize {
-        self.stride
-    }
+    shape_getters!();
 
     /// Element type.
     pub fn dtype(&self) -> DType {
@@ -353,7 +347,7 @@ impl Mat {
 
     fn extent<T: Element>(&self) -> (*mut T, usize) {
         // An empty range may start after the last row; it spans nothing.
-        let len = if self.rows == 0 { 0 } else { (self.rows - 1) * self.stride + self.cols };
+        let len = span(self.rows, self.cols, self.stride);
         let byte = self.slot.plan.offset_bytes + self.offset * size_of::<T>();
         assert!(
             byte + len * size_of::<T>() <= self.slot.memory.bytes(),
@@ -430,63 +424,47 @@ impl<T: Element> Drop for Write<'_, T> {
 
 /// A whole arena opened for reading.
 #[derive(Debug)]
-pub struct ReadAll<'a, T: Element> {
-    arena: &'a Arena,
-    element: std::marker::PhantomData<&'a [T]>,
+pub struct ReadAll<'a, T> {
+    data: &'a [T],
+    slots: &'a [Arc<Slot>],
 }
 
 /// A whole arena opened for writing.
 #[derive(Debug)]
-pub struct WriteAll<'a, T: Element> {
-    arena: &'a Arena,
-    element: std::marker::PhantomData<&'a mut [T]>,
+pub struct WriteAll<'a, T> {
+    data: &'a mut [T],
+    slots: &'a [Arc<Slot>],
 }
 
-fn whole<T: Element>(arena: &Arena) -> (*mut T, usize) {
-    assert!(arena.range.end <= arena.memory.bytes(), "an arena lies in its memory");
-    let host = arena.host_start();
-    // SAFETY: the start of the range lies inside the mapping, by the assertion.
-    let start = unsafe { host.add(arena.range.start) };
-    (start.as_ptr().cast(), arena.range.len() / size_of::<T>())
-}
-
-impl<T: Element> Deref for ReadAll<'_, T> {
+impl<T> Deref for ReadAll<'_, T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        let (start, len) = whole::<T>(self.arena);
-        // SAFETY: the whole mapping, alive with the arena; all slots are held for reading until
-        // this guard is dropped.
-        unsafe { std::slice::from_raw_parts(start, len) }
+        self.data
     }
 }
 
-impl<T: Element> Deref for WriteAll<'_, T> {
+impl<T> Deref for WriteAll<'_, T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        let (start, len) = whole::<T>(self.arena);
-        // SAFETY: as in `deref_mut`, read-only.
-        unsafe { std::slice::from_raw_parts(start, len) }
+        self.data
     }
 }
 
-impl<T: Element> DerefMut for WriteAll<'_, T> {
+impl<T> DerefMut for WriteAll<'_, T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        let (start, len) = whole::<T>(self.arena);
-        // SAFETY: the whole mapping, alive with the arena; all slots are held for writing until
-        // this guard is dropped, so that nothing else has a view of it.
-        unsafe { std::slice::from_raw_parts_mut(start, len) }
+        self.data
     }
 }
 
-impl<T: Element> Drop for ReadAll<'_, T> {
+impl<T> Drop for ReadAll<'_, T> {
     fn drop(&mut self) {
-        self.arena.slots.iter().for_each(|slot| slot.end_read());
+        self.slots.iter().for_each(|slot| slot.end_read());
     }
 }
 
-impl<T: Element> Drop for WriteAll<'_, T> {
+impl<T> Drop for WriteAll<'_, T> {
     fn drop(&mut self) {
-        self.arena.slots.iter().for_each(|slot| slot.end_write());
+        self.slots.iter().for_each(|slot| slot.end_write());
     }
 }
 

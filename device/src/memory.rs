@@ -70,7 +70,11 @@ impl HostMemory {
     /// Maps `bytes` zeroed bytes. `owner` names who asks, for the error.
     pub fn zeroed(owner: &str, bytes: usize) -> Result<Self> {
         let huge = bytes >= HUGE_PAGE_BYTES;
-        let refused = |source| DeviceError::OutOfMemory { arena: owner.to_owned(), bytes, source };
+        let refused = |source: std::io::Error| DeviceError::OutOfMemory {
+            arena: owner.to_owned(),
+            bytes,
+            source: source.into(),
+        };
         let whole_pages = bytes.max(1).checked_next_multiple_of(4096);
         let Some(mapped_bytes) =
             whole_pages.and_then(|pages| pages.checked_add(if huge { HUGE_PAGE_BYTES } else { 0 }))

@@ -19,9 +19,38 @@ pub struct MatMut<'a, T = f32> {
 }
 
 /// Elements that a matrix of this shape spans: the last row ends with its last column.
-const fn span(rows: usize, cols: usize, stride: usize) -> usize {
+pub(crate) const fn span(rows: usize, cols: usize, stride: usize) -> usize {
     if rows == 0 { 0 } else { (rows - 1) * stride + cols }
 }
+
+/// As [`span`], of which there are `len` elements.
+fn checked_span(len: usize, rows: usize, cols: usize, stride: usize) -> usize {
+    assert!(stride >= cols, "rows of {cols} elements overlap at a stride of {stride}");
+    let needed = span(rows, cols, stride);
+    assert!(len >= needed, "a {rows} × {cols} matrix needs {needed} elements, got {len}");
+    needed
+}
+
+/// What handles and views say of their shape.
+macro_rules! shape_getters {
+    () => {
+        /// Number of rows.
+        pub fn rows(&self) -> usize {
+            self.rows
+        }
+
+        /// Number of columns.
+        pub fn cols(&self) -> usize {
+            self.cols
+        }
+
+        /// Elements from one row's start to the next.
+        pub fn stride(&self) -> usize {
+            self.stride
+        }
+    };
+}
+pub(crate) use shape_getters;
 
 impl<'a, T> MatRef<'a, T> {
     /// A dense matrix over `data`.
@@ -37,30 +66,11 @@ impl<'a, T> MatRef<'a, T> {
     /// # Panics
     /// When `data` is shorter than the shape needs, or rows would overlap.
     pub fn with_stride(data: &'a [T], rows: usize, cols: usize, stride: usize) -> Self {
-        assert!(stride >= cols, "rows of {cols} elements overlap at a stride of {stride}");
-        let needed = span(rows, cols, stride);
-        assert!(
-            data.len() >= needed,
-            "a {rows} × {cols} matrix needs {needed} elements, got {}",
-            data.len()
-        );
+        let needed = checked_span(data.len(), rows, cols, stride);
         Self { data: &data[..needed], rows, cols, stride }
     }
 
-    /// Number of rows.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Number of columns.
-    pub fn cols(&self) -> usize {
-        self.cols
-    }
-
-    /// Elements from one row's start to the next.
-    pub fn stride(&self) -> usize {
-        self.stride
-    }
+    shape_getters!();
 
     /// Row `index`, `cols` elements.
     #[inline]
@@ -102,30 +112,11 @@ impl<'a, T> MatMut<'a, T> {
     /// # Panics
     /// When `data` is shorter than the shape needs, or rows would overlap.
     pub fn with_stride(data: &'a mut [T], rows: usize, cols: usize, stride: usize) -> Self {
-        assert!(stride >= cols, "rows of {cols} elements overlap at a stride of {stride}");
-        let needed = span(rows, cols, stride);
-        assert!(
-            data.len() >= needed,
-            "a {rows} × {cols} matrix needs {needed} elements, got {}",
-            data.len()
-        );
+        let needed = checked_span(data.len(), rows, cols, stride);
         Self { data: &mut data[..needed], rows, cols, stride }
     }
 
-    /// Number of rows.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Number of columns.
-    pub fn cols(&self) -> usize {
-        self.cols
-    }
-
-    /// Elements from one row's start to the next.
-    pub fn stride(&self) -> usize {
-        self.stride
-    }
+    shape_getters!();
 
     /// The same matrix, read-only.
     pub fn as_ref(&self) -> MatRef<'_, T> {

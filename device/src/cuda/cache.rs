@@ -134,19 +134,26 @@ fn read(file: &Path) -> Option<Compiled> {
     Some(Compiled::new(cubin.to_vec(), String::from_utf8_lossy(log).into_owned()))
 }
 
-/// Writes a file, which appears when it is complete.
 fn write(file: &Path, compiled: &Compiled) -> Result<()> {
-    let failed = |source| DeviceError::KernelCache { path: file.display().to_string(), source };
     let payload = [compiled.cubin.as_slice(), compiled.log.as_bytes()].concat();
     let mut bytes = MAGIC.to_vec();
     for number in [xxh3_64(&payload), compiled.cubin.len() as u64, compiled.log.len() as u64] {
         bytes.extend(number.to_le_bytes());
     }
     bytes.extend(payload);
+    // Its name says what it is compiled of: all that write it write the same.
+    write_shared(file, &bytes)
+}
+
+/// Writes a file, which appears when it is complete; several processes may write it at once.
+pub(super) fn write_shared(file: &Path, bytes: &[u8]) -> Result<()> {
+    let failed = |source: std::io::Error| DeviceError::KernelCache {
+        path: file.display().to_string(),
+        source: source.into(),
+    };
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
-    // Its name says what it is compiled of: all that write it write the same.
     let mut output = OutputFile::create_shared(file).map_err(failed)?;
-    output.write_all(&bytes).and_then(|()| output.commit()).map_err(failed)
+    output.write_all(bytes).and_then(|()| output.commit()).map_err(failed)
 }

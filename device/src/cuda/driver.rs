@@ -44,7 +44,7 @@ pub(crate) fn start() -> Result<()> {
         // SAFETY: the driver is open and has this symbol.
         check(unsafe { sys::cuInit(0) }, || "starting the CUDA driver".to_owned())
     });
-    started.as_ref().map(|_| ()).map_err(DeviceError::again)
+    started.as_ref().map(|_| ()).map_err(Clone::clone)
 }
 
 thread_local! {

@@ -12,12 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Numbers of blocks or threads along x, y and z.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of fields say it")]
 pub struct Dim {
-    /// Along x.
     pub x: u32,
-    /// Along y.
     pub y: u32,
-    /// Along z.
     pub z: u32,
 }
 

@@ -111,7 +111,7 @@ impl CudaStream {
     #[cold]
     fn kept(&self) -> Result<()> {
         let kept = self.0.error.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.as_ref().map_or(Ok(()), |error| Err(error.again()))
+        kept.as_ref().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Runs one call of the driver with the device's context current, unless the stream has failed

@@ -76,6 +76,8 @@ impl NameLock {
                 Some(false) => return Err(busy()),
                 // The former holder may have removed the file after it was opened here.
                 Some(true) if !is_at(&file, path) && tries.next().is_some() => {}
+                // Every time: others take and release the name again and again.
+                Some(true) if file.metadata()?.nlink() == 0 => return Err(busy()),
                 Some(true) => {
                     let left_over = left_over(&file, path, temporary_prefix)?;
                     let lock = Self { path: path.to_owned(), file };

@@ -20,14 +20,11 @@ pub struct LatencyTable {
 /// A latency table that cannot be.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("latency table: point {index} is ({bytes} bytes, {us} us); {reason}")]
+#[expect(missing_docs, reason = "the names of fields say it")]
 pub struct LatencyTableError {
-    /// Which point, from 0.
     pub index: usize,
-    /// Its size.
     pub bytes: f64,
-    /// Its time.
     pub us: f64,
-    /// What is expected.
     pub reason: &'static str,
 }
 

@@ -154,6 +154,7 @@ fn gradient_bytes(spec: &TableSpec) -> f64 {
 /// Why there is no split.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the names of fields say it")]
 pub enum SplitError {
     /// Statistics of other tables.
     #[error(transparent)]
@@ -164,22 +165,10 @@ pub enum SplitError {
         "the rows of one rank take {needed_bytes} bytes with {frequent_rows} frequent rows, the \
          limit is {limit_bytes}"
     )]
-    Memory {
-        /// Bytes of the rank with the most.
-        needed_bytes: u64,
-        /// The limit.
-        limit_bytes: u64,
-        /// Frequent rows of the split that was tried.
-        frequent_rows: u64,
-    },
+    Memory { needed_bytes: u64, limit_bytes: u64, frequent_rows: u64 },
     /// A setting that the tables or the topology do not allow.
     #[error("{what}: {reason}")]
-    Impossible {
-        /// The setting, or the table.
-        what: String,
-        /// Why it cannot be.
-        reason: String,
-    },
+    Impossible { what: String, reason: String },
 }
 
 /// One table of a split.

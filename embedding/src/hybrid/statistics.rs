@@ -44,54 +44,29 @@ use counter::Counter;
 /// What can go wrong with stored or merged statistics.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the names of fields say it")]
 pub enum StatisticsError {
     /// The bytes are something else.
     #[error(
         "not statistics of rows: the first bytes are {found:02x?}, expected {expected:02x?} \
          (`HLSTATS1`)"
     )]
-    Magic {
-        /// How statistics begin.
-        expected: [u8; 8],
-        /// How these bytes begin.
-        found: Vec<u8>,
-    },
+    Magic { expected: [u8; 8], found: Vec<u8> },
     /// A version that this build does not read.
     #[error("statistics of format version {found}; this build reads version {expected}")]
-    Version {
-        /// The version that is read.
-        expected: u32,
-        /// The version found.
-        found: u32,
-    },
+    Version { expected: u32, found: u32 },
     /// The bytes end early, or were cut.
     #[error("statistics are cut short: {what} is missing at byte {position}")]
-    Truncated {
-        /// What was to be read.
-        what: &'static str,
-        /// Where the bytes ended.
-        position: usize,
-    },
+    Truncated { what: &'static str, position: usize },
     /// The bytes are not those that were written.
     #[error("statistics are damaged: the checksum is {found:016x}, expected {expected:016x}")]
-    Checksum {
-        /// The checksum that was stored.
-        expected: u64,
-        /// The checksum of the bytes.
-        found: u64,
-    },
+    Checksum { expected: u64, found: u64 },
     /// The checksum is right, and yet the contents cannot be.
     #[error("statistics cannot be: {reason}")]
-    Invalid {
-        /// What was found and what was expected.
-        reason: String,
-    },
+    Invalid { reason: String },
     /// Statistics of other tables.
     #[error("statistics are of other tables: {reason}")]
-    OtherTables {
-        /// The first difference.
-        reason: String,
-    },
+    OtherTables { reason: String },
 }
 
 /// How much memory counting takes.

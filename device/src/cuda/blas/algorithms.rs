@@ -3,12 +3,11 @@
 use super::library::library_version;
 use super::plan::{Matmul, check_spec};
 use super::{Epilogue, MatmulArgs, MatmulSpec, Operand, aux_bytes};
+use crate::cuda::cache::write_shared;
 use crate::cuda::{CudaStream, DeviceMemory, Event};
-use crate::error::{DeviceError, Result};
-use crate::files::OutputFile;
+use crate::error::Result;
 use cudarc::cublaslt::sys;
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_128;
@@ -40,19 +39,14 @@ impl Algorithms {
 
     /// Writes the file, which appears when it is complete.
     pub fn write(&self, file: &Path) -> Result<()> {
-        let failed = |source| DeviceError::KernelCache { path: file.display().to_string(), source };
         let line = |(key, words): (&String, &[u64; 8])| {
             let words: Vec<String> = words.iter().map(|word| format!("{word:x}")).collect();
             format!("{key} {}\n", words.join(" "))
         };
         let text: String = self.0.iter().map(line).collect();
-        if let Some(folder) = file.parent() {
-            std::fs::create_dir_all(folder).map_err(failed)?;
-        }
         // Processes that measure at once replace each other's: each file is whole, and measured
         // again where it lacks a key.
-        let mut output = OutputFile::create_shared(file).map_err(failed)?;
-        output.write_all(text.as_bytes()).and_then(|()| output.commit()).map_err(failed)
+        write_shared(file, text.as_bytes())
     }
 
     /// The algorithm kept for a key.

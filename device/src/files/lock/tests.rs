@@ -1,4 +1,5 @@
 use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
 fn many_read_or_one_writes() {
@@ -24,23 +25,17 @@ fn many_read_or_one_writes() {
 fn a_name_given_up_while_another_waits_for_it_is_taken_by_that_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(".out.lock");
-    let begun = std::time::Instant::now();
+    let taken = AtomicUsize::new(0);
     let work = || {
-        let mut taken = 0;
-        while begun.elapsed() < Duration::from_millis(300) {
+        while taken.load(Ordering::Relaxed) < 3000 {
             if let Ok(lock) = NameLock::take(&path, OsStr::new("none")) {
                 let lock = lock.expect("this file system has locks");
                 assert!(is_at(&lock.file, &path), "two hold the name");
-                taken += 1;
+                taken.fetch_add(1, Ordering::Relaxed);
             }
         }
-        taken
     };
-    let counts: Vec<u32> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    assert!(counts.iter().sum::<u32>() > 100, "{counts:?}");
+    thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(work))));
     assert!(!path.exists());
 }
 
