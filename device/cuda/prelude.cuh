@@ -1,5 +1,5 @@
 // What stands before every kernel. No system headers; the same text compiles under NVRTC and, for
-// the software device, under g++ behind hostcuda.h. `__CUDA_ARCH__` appears only here. Wrappers of
+// the software device, under g++ after hostcuda.h. `__CUDA_ARCH__` appears only here. Wrappers of
 // single instructions have a plain body for the host; everything else is one text for both.
 #ifndef HL_PRELUDE
 #define HL_PRELUDE
@@ -89,7 +89,7 @@ HL_DEVICE f16 to_f16(float x) {
   const u16 sign = static_cast<u16>(bits >> 16 & 0x8000u);
   if (magnitude >= 0x477ff000u) return f16{static_cast<u16>(sign | 0x7c00u)};  // 65520 and above
   if (magnitude < 0x38800000u) {
-    // Below 2^-14: in units of 2^-24, rounded by adding 2^23 units, behind which no fraction fits.
+    // Below 2^-14: in units of 2^-24, rounded by adding 2^23 units, after which no fraction fits.
     const float units = __uint_as_float(magnitude) * 16777216.0f;
     const u32 rounded = __float_as_uint(units + 8388608.0f) - 0x4b000000u;
     return f16{static_cast<u16>(sign | rounded)};
@@ -361,7 +361,7 @@ HL_DEVICE void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Waits until at most `groups` of this thread's groups are open. Other threads see the data behind
+// Waits until at most `groups` of this thread's groups are open. Other threads see the data after
 // a barrier.
 template <i32 groups>
 HL_DEVICE void copy_async_wait() {

@@ -225,7 +225,7 @@ bool execute(Driver& d, Hold& hold, const Candidate& c, const Work& work, void* 
     device.busy = false;
     if (result) fail(device, result, work.name + " failed");
   } else {
-    const AsLane lane(*c.stream, c.node, work);  // events: order alone
+    const AsLane lane(*c.stream, c.node, work);  // events: only order
   }
   if (work.record) mark(work.record);
   if (work.record_event) {

@@ -99,7 +99,7 @@ int run(const std::vector<std::string>& words, const std::string& log) {
 
 bool is_word(char c) { return isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// The text from `at`, which is at a "(", to the matching ")"; moves `at` behind it.
+// The text from `at`, which is at a "(", to the matching ")"; moves `at` past it.
 std::string parenthesis(const std::string& text, size_t& at) {
   const size_t begin = at + 1;
   for (int depth = 0; at < text.size(); at++) {

@@ -1,13 +1,20 @@
 //! CUDA: devices, streams, memory and kernels, with nothing of CUDA needed to build or to start.
 //!
 //! ```text
-//! libraries  finds and opens libcuda, libnvrtc, libcublasLt      probe   what this machine has
-//! device     context, architecture, loaded kernels               memory  device memory, pinned
-//! host memory stream     work in order; errors are kept until asked for      event   order between
-//! streams, and time graph      a captured step, replayed by one call               kernel
-//! sources, defines, launches compile    text to cubin by NVRTC                              cache
-//! compiled kernels on disk blas       matrix products of cuBLASLt, planned once           step
-//! learning rate and step number on the device nvtx       named ranges for profilers
+//! libraries  finds and opens libcuda, libnvrtc, libcublasLt
+//! probe      what this machine has
+//! device     context, architecture, loaded kernels
+//! memory     device memory, pinned host memory
+//! stream     work in order; errors are kept until asked for
+//! event      order between streams, and time
+//! graph      a captured step, replayed by one call
+//! source     text of kernels and their defines
+//! compile    text to cubin by NVRTC
+//! cache      compiled kernels on disk
+//! kernel     loaded kernels, launches
+//! blas       matrix products of cuBLASLt, planned once
+//! step       learning rate and step number on the device
+//! nvtx       named ranges for profilers
 //! ```
 //!
 //! Every `.cu` file is compiled after `device/cuda/prelude.cuh`; its kernels are `extern "C"` and

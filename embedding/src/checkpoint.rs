@@ -28,7 +28,7 @@ pub trait RowSource {
     /// Fills `out`, a whole number of rows, with the rows of `tensor` from `first_row` on.
     fn rows(&mut self, tensor: &TensorSpec, first_row: u64, out: &mut [f32]) -> Result<()>;
 
-    /// Rows of `tensor` that there are: of a table asked with raw ids, as many as were
+    /// Rows of `tensor` that there are: of a table keyed by raw ids, as many as were
     /// saved.
     fn num_rows(&mut self, tensor: &TensorSpec) -> u64 {
         tensor.rows

@@ -49,7 +49,7 @@ pub enum EmbeddingError {
         "table `{table}`: source {source_index} asks for local row {row}, this owner keeps {rows} \
          rows: ranks disagree on the partition"
     )]
-    AskedRow { table: String, source_index: usize, row: u64, rows: u64 },
+    RowNotOwned { table: String, source_index: usize, row: u64, rows: u64 },
     /// Rows were asked for that a tensor does not have.
     #[error("table `{table}`, tensor `{tensor}`: rows {first_row}+{count} of {rows}")]
     RowRange { table: String, tensor: String, first_row: u64, count: u64, rows: u64 },
@@ -76,7 +76,7 @@ impl EmbeddingError {
             | Self::IdOutOfRange { table, .. }
             | Self::Weights { table, .. }
             | Self::Placement { table, .. }
-            | Self::AskedRow { table, .. }
+            | Self::RowNotOwned { table, .. }
             | Self::RowRange { table, .. } => Some(table),
             _ => None,
         }

@@ -6,22 +6,21 @@
 //! every rank at once:
 //!
 //! ```text
-//!                    rank (its slice)                                owner (its rows)
-//! route              ids → unique rows → places; requests by owner
-//!   ids              request_counts, requests      ── exchange ──►   asked_counts, asked
-//! receive_requests                                                   asked → unique local rows,
-//! parts by source owner_lookup                                                       rows, in the
-//! order asked
-//!   vectors          received                      ◄── exchange ──   sent
+//!                    rank (its slice)                               owner (its rows)
+//! route              ids → unique rows → places → requests
+//!   ids              requests by owner             ── exchange ──►  requests by source
+//! receive_requests                                                  → unique local rows
+//! owner_lookup                                                      rows, in the requests' order
+//!   vectors          recv_rows                     ◄── exchange ──  send_rows
 //! lookup_replicated  bags of only frequent rows → vectors
 //! pool               all other bags → vectors
 //!                    … interaction, loss, and back …
-//! reduce_rows        d_vectors → one gradient per requested row; frequent rows → dense block
-//!   gradients        to_owners                     ── exchange ──►   from_sources
-//!   frequent block   ◄── ordered all-reduce ──►
-//! update_owned                                                       sum over sources, one
-//! optimiser step per row update_replicated  one optimiser step per touched row, the same on every
-//! rank
+//! reduce_rows        d_vectors → one gradient per requested row;
+//!                    frequent rows → dense block
+//!   gradients        to_owners                     ── exchange ──►  from_sources
+//!   frequent block   ◄── deterministic all-reduce ──►
+//! update_owned                                                      sum over sources, one step a row
+//! update_replicated  one step per touched row, the same on every rank
 //! ```
 //!
 //! The methods are the same wherever the rows are: on a single rank those that are for several do
@@ -43,7 +42,7 @@
 //!
 //! All buffers have the size of the worst case: no two ids of a slice equal, and all of them one
 //! owner's. Buffers of exchanges are the caller's:
-//! [`HybridSet::max_requested_elements`], [`HybridSet::max_asked_elements`].
+//! [`HybridSet::max_recv_elements`], [`HybridSet::max_send_elements`].
 
 pub mod cost;
 mod cuda;
@@ -69,10 +68,10 @@ mod update;
 
 pub use cuda::DeviceSlots;
 pub(crate) use cuda::EXCHANGE;
-pub use node::{NodeProxy, RankExchange};
+pub use node::NodeProxy;
 pub use options::{DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions};
 pub(crate) use partition::mix;
 pub use partition::{MAX_OWNERS, MAX_TABLE_ROWS, Owner, Partition, Place, TablePlacement};
-pub use route::{HybridRoute, IdExchange};
+pub use route::{HybridRoute, RankExchange};
 pub use set::HybridSet;
 pub use snapshot::copy_weights;

@@ -48,7 +48,7 @@ impl TableEnv<'_> {
 pub struct Abilities {
     /// What may be placed on its own.
     pub grains: &'static [Grain],
-    /// What they are asked with.
+    /// What they are keyed by.
     pub keys: &'static [Keys],
     /// Element types of their rows.
     pub dtypes: &'static [DType],
@@ -76,7 +76,7 @@ impl Abilities {
             let found = keys_text(spec.keys);
             let able =
                 self.keys.iter().map(|&keys| keys_text(keys)).collect::<Vec<_>>().join(" or ");
-            return Some(format!("a {kind} table is asked with {able}, got keys = {found}"));
+            return Some(format!("a {kind} table is keyed by {able}, got keys = {found}"));
         }
         if !self.grains.contains(&spec.grain) {
             let able = match self.grains {

@@ -8,26 +8,19 @@
 //! # The life of an id
 //!
 //! ```text
-//! raw id       0x68fd1e64 in the file; the reader hashes it, or a dictionary or an admission list
-//! maps it
+//! raw id       0x68fd1e64 in the file; hashed, or mapped by a dictionary or an admission list
 //!   ↓
-//! row index    below TableSpec::rows, the same on every rank                      [ids]     Ids,
-//! JaggedRef
+//! row index    below TableSpec::rows, the same on every rank         [ids]     Ids, JaggedRef
 //!   ↓
-//! owner        the rank that holds the row, or all of them (one rank: this one)   [hybrid]
-//! Partition, Place
+//! owner        the rank that holds the row, or all of them           [hybrid]  Partition, Place
 //!   ↓
-//! local row    where the owner keeps it (one rank: the row index)                 [route]   Route:
-//! unique rows, samples
+//! local row    where the owner keeps it (one rank: the row index)    [route]   Route: unique rows
 //!   ↓
-//! vector       the bag's rows, pooled: one vector per sample and table            [lookup]
-//! samples × Σ dim
+//! vector       the bag's rows, pooled: one per sample and table      [lookup]  samples × Σ dim
 //!   ↓          … interaction, loss, and back …
-//! gradient     summed over all samples that hold the row, in a fixed order        [update]  one
-//! per unique row
+//! gradient     summed over the samples of a row, in a fixed order    [update]  one per unique row
 //!   ↓
-//! update       one step of the sparse optimiser, once per row                     [update]
-//! weights and states
+//! update       one step of the sparse optimiser, once per row        [update]  weights and states
 //! ```
 //!
 //! Three words, never mixed: a raw **id** becomes a **row index** and lies at a **local row** of

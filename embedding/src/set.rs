@@ -310,7 +310,7 @@ impl EmbeddingSet {
     }
 
     /// Copies rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on, to `out`: a
-    /// whole number of rows. Tables that hide their rows are asked for them.
+    /// whole number of rows. Tables that hide their rows read them.
     ///
     /// # Errors
     /// [`EmbeddingError::RowRange`]; [`EmbeddingError::UnknownTensor`] where there is none; errors

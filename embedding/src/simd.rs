@@ -5,8 +5,7 @@ use headlong_device::simd::prefetch;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Entries of `width` floats to ask for ahead of use: two kilobytes of them, but neither few nor
-/// many.
+/// Entries of `width` floats to prefetch: two kilobytes of them, but neither few nor many.
 #[inline(always)]
 pub(crate) const fn entries_ahead(width: usize) -> usize {
     match 512 / width {
@@ -16,7 +15,7 @@ pub(crate) const fn entries_ahead(width: usize) -> usize {
     }
 }
 
-/// Asks for the lines of `width` elements from `start` on; what lies outside `data` is ignored.
+/// Prefetches the lines of `width` elements from `start` on; what lies outside `data` is ignored.
 #[inline(always)]
 pub(crate) fn prefetch_row<T>(data: &[T], start: usize, width: usize) {
     let line_len = LINE / size_of::<T>();

@@ -36,7 +36,7 @@ pub enum Grain {
     Whole,
 }
 
-/// What the table is asked with.
+/// What the table is keyed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Keys {
     /// Row indices below [`TableSpec::rows`].
@@ -90,7 +90,7 @@ pub struct TableSpec {
 }
 
 impl TableSpec {
-    /// A dense f32 table with sum pooling, asked with row indices, initialised as DLRM's tables
+    /// A dense f32 table with sum pooling, keyed by row indices, initialised as DLRM's tables
     /// are.
     pub fn new(name: &str, rows: u64, dim: usize) -> Self {
         Self {
@@ -241,7 +241,7 @@ pub struct PlainRows {
     pub states: Vec<Mat>,
 }
 
-/// What a table asked with raw ids holds, by id: owners differ from run to run, ids do not. The
+/// What a table keyed by raw ids holds, by id: owners differ from run to run, ids do not. The
 /// first tensor of such a table begins each row with the id ([`crate::checkpoint::id_to_floats`]);
 /// all tensors have one row for each id, in rising order of ids.
 pub trait Entries {
@@ -335,7 +335,7 @@ pub trait EmbeddingTable: Send {
         self.load(&mut saved)
     }
 
-    /// What a table asked with raw ids holds, id by id; `None` for tables of row indices.
+    /// What a table keyed by raw ids holds, id by id; `None` for tables of row indices.
     fn entries(&self) -> Option<&dyn Entries> {
         None
     }

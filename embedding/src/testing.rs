@@ -68,7 +68,7 @@ const SLACK_BYTES: u64 = 4096;
 /// 7. rows of tensors read and written singly are those that are saved and loaded;
 /// 8. plain rows, where the table shows them, are what `lookup` returns.
 ///
-/// Of a table asked with raw ids ([`Keys::RawIds`]), which may wait up to sixteen sights before it
+/// Of a table keyed by raw ids ([`Keys::RawIds`]), which may wait up to sixteen sights before it
 /// gives an id a row:
 ///
 /// 9. entries are listed once, rising, and one table's entries make another the same;
@@ -375,14 +375,14 @@ impl Subject {
     fn check_entries(&mut self, other: &mut Subject) {
         let saved = self.save();
         let tensors = self.table.tensors();
-        let entries = self.table.entries().expect("a table asked with raw ids has entries");
+        let entries = self.table.entries().expect("a table keyed by raw ids has entries");
         let ids = entries.ids();
         assert!(ids.is_sorted_by(|a, b| a < b), "ids of entries rise, each once");
         assert!(
             tensors.iter().all(|tensor| tensor.rows == ids.len() as u64),
             "every tensor has one row for each entry"
         );
-        let copy = other.table.entries_mut().expect("a table asked with raw ids has entries");
+        let copy = other.table.entries_mut().expect("a table keyed by raw ids has entries");
         copy.clear();
         assert!(copy.ids().is_empty(), "a cleared table has entries");
         for (number, tensor) in tensors.iter().enumerate() {

@@ -24,8 +24,8 @@ mod cuda_tests {
     struct Rank {
         set: HybridSet,
         route: HybridRoute,
-        asked: (Arena, Mat),
-        requested: (Arena, Mat),
+        send_rows: (Arena, Mat),
+        recv_rows: (Arena, Mat),
         frequent: (Arena, Mat),
         samples: usize,
     }
@@ -72,7 +72,7 @@ mod cuda_tests {
                 };
                 let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
                 set.set_device_step(step.ptr());
-                let len = set.max_asked_elements();
+                let len = set.max_send_elements();
                 assert_eq!(len, partition.num_owners() * set.slot_elements());
                 // What no one wrote must not be read: it would show.
                 let slots = || matrix_on(stream, 1, len, &vec![f32::NAN; len]);
@@ -80,8 +80,8 @@ mod cuda_tests {
                 let frequent = matrix_on(stream, 1, frequent, &vec![f32::NAN; frequent]);
                 Rank {
                     route: set.new_route().unwrap(),
-                    asked: slots(),
-                    requested: slots(),
+                    send_rows: slots(),
+                    recv_rows: slots(),
                     frequent,
                     set,
                     samples: 0,
@@ -123,10 +123,10 @@ mod cuda_tests {
             self.exchange(bytes, |rank| (rank.route.id_slots().from, rank.route.id_slots().to));
             for rank in &mut self.ranks {
                 rank.set.receive_requests(&self.stream, &mut rank.route).unwrap();
-                rank.set.owner_lookup(&self.stream, &rank.route, &rank.asked.1).unwrap();
+                rank.set.owner_lookup(&self.stream, &rank.route, &rank.send_rows.1).unwrap();
             }
             self.exchange(4 * self.ranks[0].set.slot_elements(), |rank| {
-                (rank.asked.1.device_ptr(), rank.requested.1.device_ptr())
+                (rank.send_rows.1.device_ptr(), rank.recv_rows.1.device_ptr())
             });
             let mut all = Vec::new();
             for rank in &self.ranks {
@@ -139,7 +139,7 @@ mod cuda_tests {
                 );
                 let (set, stream, no_ids) = (&rank.set, &self.stream, Vec::new());
                 set.lookup_replicated(stream, &no_ids, &rank.route, &vectors).unwrap();
-                set.pool(stream, &no_ids, &rank.route, &rank.requested.1, &vectors).unwrap();
+                set.pool(stream, &no_ids, &rank.route, &rank.recv_rows.1, &vectors).unwrap();
                 all.extend(vectors.to_vec::<f32>().unwrap());
             }
             self.stream.check().unwrap();
@@ -168,7 +168,7 @@ mod cuda_tests {
                     &self.stream,
                     &rank.route,
                     &mat,
-                    &rank.requested.1,
+                    &rank.recv_rows.1,
                     &rank.frequent.1,
                 );
                 let block = rank.frequent.1.to_vec::<f32>().unwrap();
@@ -176,12 +176,12 @@ mod cuda_tests {
                 sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
             }
             self.exchange(4 * self.ranks[0].set.slot_elements(), |rank| {
-                (rank.requested.1.device_ptr(), rank.asked.1.device_ptr())
+                (rank.recv_rows.1.device_ptr(), rank.send_rows.1.device_ptr())
             });
             for rank in &self.ranks {
                 rank.frequent.1.copy_from(&sums).unwrap();
-                let (set, asked) = (&rank.set, &rank.asked.1);
-                set.update_owned(&self.stream, &rank.route, asked, asked, step).unwrap();
+                let (set, send_rows) = (&rank.set, &rank.send_rows.1);
+                set.update_owned(&self.stream, &rank.route, send_rows, send_rows, step).unwrap();
                 set.update_replicated(&self.stream, &rank.frequent.1, step).unwrap();
             }
             self.stream.synchronize().unwrap();
@@ -303,7 +303,7 @@ mod cuda_tests {
                 let mut several = Ranks::merging(deduplicate, &stream, &plan, split.clone());
                 let vectors = several.forward(&bags);
                 let sent: usize =
-                    several.ranks.iter().map(|rank| num_written(&rank.requested.1)).sum();
+                    several.ranks.iter().map(|rank| num_written(&rank.recv_rows.1)).sum();
                 several.backward(
                     &small_integers(9, vectors.len()),
                     &Step { learning_rate: 1.0, number: 1 },

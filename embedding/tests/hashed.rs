@@ -234,7 +234,7 @@ fn what_it_is_not_is_refused() {
     for (spec, expected) in [
         (
             TableSpec { keys: Keys::RowIndices, ..spec(4, 2, &[]) },
-            "a hashed table is asked with raw ids, got keys = row indices",
+            "a hashed table is keyed by raw ids, got keys = row indices",
         ),
         (
             TableSpec { grain: Grain::Whole, ..spec(4, 2, &[]) },

@@ -62,22 +62,21 @@ fn step(
         });
         for (owner, rank) in [&mut *one, &mut *two].into_iter().enumerate() {
             for (source, counts) in counts.iter().enumerate() {
-                rank.route.asked_counts_mut()[2 * source..][..2]
+                rank.route.recv_counts_mut()[2 * source..][..2]
                     .copy_from_slice(&counts[2 * owner..][..2]);
             }
         }
         for rank in [&mut *one, &mut *two] {
             let exchange = rank.route.id_exchange().expect("the stage succeeds");
-            rank.ids[..exchange.requests.len()].copy_from_slice(exchange.requests);
+            rank.ids[..exchange.send.len()].copy_from_slice(exchange.send);
         }
-        let counts = [&mut *one, &mut *two].map(|rank| {
-            two_of(rank.route.id_exchange().expect("the stage succeeds").request_counts)
-        });
+        let counts = [&mut *one, &mut *two]
+            .map(|rank| two_of(rank.route.id_exchange().expect("the stage succeeds").send_counts));
         let (a, b) = (
             one.route.id_exchange().expect("the stage succeeds"),
             two.route.id_exchange().expect("the stage succeeds"),
         );
-        exchange([(&one.ids, counts[0]), (&two.ids, counts[1])], [a.asked, b.asked]);
+        exchange([(&one.ids, counts[0]), (&two.ids, counts[1])], [a.receive, b.receive]);
         one.set.receive_requests(stream, &mut one.route).expect("the stage succeeds");
         two.set.receive_requests(stream, &mut two.route).expect("the stage succeeds");
     }
@@ -156,7 +155,7 @@ fn no_step_allocates() {
             let set = HybridSet::new(&Default::default(), &stream, &specs, &options)
                 .expect("the stage succeeds");
             let list = |len| matrix(len, 1, &vec![0.0; len]).1;
-            let longest = set.max_requested_elements().max(set.max_asked_elements());
+            let longest = set.max_recv_elements().max(set.max_send_elements());
             Rank {
                 route: set.new_route().expect("there is memory"),
                 vectors: matrix(SAMPLES, set.width(), &vec![0.0; SAMPLES * set.width()]).1,

@@ -1,4 +1,4 @@
-//! N owners in one process and one rank alone, with the same blocks: the same bits, whatever the
+//! N owners in one process and a single rank, with the same blocks: the same bits, whatever the
 //! partition.
 
 use crate::common::cases::{STEPS, narrow, partition, ranks, single_rank, specs};

@@ -58,17 +58,20 @@ fn check_forward(
         let requests: Vec<u64> =
             oracle.requests(rank, bags).iter().map(|request| request.local_row).collect();
         assert_eq!(traffic.requests[rank], requests, "route: requests of rank {rank}");
-        let asked: Vec<u64> =
-            oracle.asked(Owner(rank), bags).iter().map(|(_, request)| request.local_row).collect();
-        assert_eq!(traffic.asked[rank], asked, "what owner {rank} is asked for");
+        let received: Vec<u64> = oracle
+            .received_requests(Owner(rank), bags)
+            .iter()
+            .map(|(_, request)| request.local_row)
+            .collect();
+        assert_eq!(traffic.received[rank], received, "what owner {rank} receives");
         assert_eq!(
-            bits(&traffic.answers[rank]),
-            bits(&oracle.answer(Owner(rank), bags)),
+            bits(&traffic.send_rows[rank]),
+            bits(&oracle.owner_lookup(Owner(rank), bags)),
             "answer of owner {rank}"
         );
         assert_eq!(
-            bits(&traffic.received[rank]),
-            bits(&oracle.received(rank, bags)),
+            bits(&traffic.recv_rows[rank]),
+            bits(&oracle.recv_rows(rank, bags)),
             "what rank {rank} receives"
         );
         expected_vectors.extend(oracle.pool(rank, bags));

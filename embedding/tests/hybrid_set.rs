@@ -217,8 +217,8 @@ fn ids_and_requests_out_of_range_are_named() {
     set.route(&stream, &good[..], 2, &mut route).unwrap();
     // Owner 1 of two has local rows 0 and 1 of the first table (rows 1 and 3).
     assert_eq!(set.partition().local_rows(0, Owner(1)), 2);
-    route.asked_counts_mut().copy_from_slice(&[0, 0, 1, 0]);
-    route.id_exchange().unwrap().asked.copy_from_slice(&[2]);
+    route.recv_counts_mut().copy_from_slice(&[0, 0, 1, 0]);
+    route.id_exchange().unwrap().receive.copy_from_slice(&[2]);
     let error = set.receive_requests(&stream, &mut route).unwrap_err().to_string();
     assert_eq!(
         error,
@@ -226,19 +226,19 @@ fn ids_and_requests_out_of_range_are_named() {
          partition"
     );
     assert_eq!(route.num_merged_rows(0), 0, "nothing is left to be updated");
-    route.asked_counts_mut().copy_from_slice(&[0, 0, 1, 0]);
-    route.id_exchange().unwrap().asked.copy_from_slice(&[1]);
+    route.recv_counts_mut().copy_from_slice(&[0, 0, 1, 0]);
+    route.id_exchange().unwrap().receive.copy_from_slice(&[1]);
     set.receive_requests(&stream, &mut route).unwrap();
     // Counts of the next batch may arrive before this one is answered.
-    route.asked_counts_mut().copy_from_slice(&[8, 8, 8, 8]);
+    route.recv_counts_mut().copy_from_slice(&[8, 8, 8, 8]);
     let (_arena, sent) = list(&[f32::NAN; 4]);
     set.owner_lookup(&stream, &route, &sent).unwrap();
     let mut row = [0.0; 4];
     set.export_rows(0, 0, 3, &mut row).unwrap();
     assert_eq!(sent.to_vec::<f32>().unwrap(), row);
-    route.asked_counts_mut().copy_from_slice(&[0, 9, 1, 0]);
+    route.recv_counts_mut().copy_from_slice(&[0, 9, 1, 0]);
     let error = route.id_exchange().unwrap_err().to_string();
-    assert_eq!(error, "table `C2`: 9 rows asked for in one batch, planned for at most 8");
+    assert_eq!(error, "table `C2`: 9 requested rows in one batch, planned for at most 8");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_single_rank_has_all_rows() {
     };
     assert!(single.is_single_rank());
     assert_eq!(
-        (single.frequent_len(), single.max_requested_elements(), single.max_asked_elements()),
+        (single.frequent_len(), single.max_recv_elements(), single.max_send_elements()),
         (0, 0, 0)
     );
     assert_eq!(single.width(), set.width());

@@ -1,4 +1,4 @@
-//! Tables of other authors, divided among owners: they train as on one rank alone, bit for bit.
+//! Tables of other authors, divided among owners: they train as on a single rank, bit for bit.
 
 use crate::common::cases::{STEPS, ranks, single_rank};
 use crate::common::ranks::Variant;
@@ -66,7 +66,7 @@ fn tables_that_hide_their_rows() {
 }
 
 #[test]
-fn tables_asked_with_raw_ids() {
+fn tables_keyed_by_raw_ids() {
     let raw = |spec: TableSpec| of_kind("raw", TableSpec { keys: Keys::RawIds, ..spec });
     // Ids far beyond the number of rows, which is a capacity here.
     let specs = [

@@ -8,22 +8,29 @@ use headlong_device::{DType, JaggedRef, MatMut, MatRef, Stream};
 use headlong_embedding::testing::{check_table, every_optimizer};
 use headlong_embedding::*;
 
+/// What a table leaves to the one inside it.
+macro_rules! as_inner {
+    () => {
+        fn spec(&self) -> &TableSpec {
+            self.0.spec()
+        }
+        fn memory(&self) -> MemoryNeeds {
+            self.0.memory()
+        }
+        fn tensors(&self) -> Vec<TensorSpec> {
+            self.0.tensors()
+        }
+        fn lookup(&mut self, stream: &Stream, rows: Rows, out: MatMut) -> Result<()> {
+            self.0.lookup(stream, rows, out)
+        }
+    };
+}
+
 /// A dense table that hides its rows, so that the set has to go through the trait.
 struct Shy(Box<dyn EmbeddingTable>);
 
 impl EmbeddingTable for Shy {
-    fn spec(&self) -> &TableSpec {
-        self.0.spec()
-    }
-    fn memory(&self) -> MemoryNeeds {
-        self.0.memory()
-    }
-    fn tensors(&self) -> Vec<TensorSpec> {
-        self.0.tensors()
-    }
-    fn lookup(&mut self, stream: &Stream, rows: Rows, out: MatMut) -> Result<()> {
-        self.0.lookup(stream, rows, out)
-    }
+    as_inner!();
     fn apply(
         &mut self,
         stream: &Stream,
@@ -78,18 +85,7 @@ fn our_tables_conform() {
 struct Forgetful(Shy);
 
 impl EmbeddingTable for Forgetful {
-    fn spec(&self) -> &TableSpec {
-        self.0.spec()
-    }
-    fn memory(&self) -> MemoryNeeds {
-        self.0.memory()
-    }
-    fn tensors(&self) -> Vec<TensorSpec> {
-        self.0.tensors()
-    }
-    fn lookup(&mut self, stream: &Stream, rows: Rows, out: MatMut) -> Result<()> {
-        self.0.lookup(stream, rows, out)
-    }
+    as_inner!();
     fn apply(
         &mut self,
         stream: &Stream,
@@ -233,7 +229,7 @@ fn descriptions_that_cannot_be_built() {
         ),
         (
             TableSpec { keys: Keys::RawIds, ..good.clone() },
-            "table `ads`: a dense table is asked with row indices, got keys = raw ids",
+            "table `ads`: a dense table is keyed by row indices, got keys = raw ids",
         ),
         (
             TableSpec { kind: "hashd".to_owned(), ..good.clone() },

@@ -6,10 +6,10 @@
 //! So an element depends only on its row of `A` and its column of `B`: not on the tile it falls
 //! in, on its place in the batch, on the number of threads or on the instruction set.
 //!
-//! Of factors in bf16 ([`FactorType::Bf16`]) two steps of depth are one, the odd one added first.
+//! Of factors in bf16 ([`FactorType::Bf16`]) two steps of k are one, the odd one added first.
 //!
 //! # Shapes
-//! `A` is `m × depth`, `B` is `depth × n`, `C` is `m × n`; all f32. Either `A` lies by rows and is
+//! `A` is `m × k`, `B` is `k × n`, `C` is `m × n`; all f32. Either `A` lies by rows and is
 //! read where it lies, and `B` comes as [`Panels`], packed beforehand; or `A` lies by columns and
 //! `B` by rows, and both are packed block by block on the stack.
 //!
@@ -46,12 +46,12 @@ pub enum FactorType {
 }
 
 impl FactorType {
-    /// 32-bit words of `depth` packed numbers: two of bf16 in one, the first in its lower half,
+    /// 32-bit words of `k` packed numbers: two of bf16 in one, the first in its lower half,
     /// zero after the last.
-    pub const fn words(self, depth: usize) -> usize {
+    pub const fn words(self, k: usize) -> usize {
         match self {
-            FactorType::F32 => depth,
-            FactorType::Bf16 => depth.div_ceil(2),
+            FactorType::F32 => k,
+            FactorType::Bf16 => k.div_ceil(2),
         }
     }
 
@@ -64,7 +64,7 @@ impl FactorType {
     }
 }
 
-/// The left factor `A`, `m × depth`.
+/// The left factor `A`, `m × k`.
 #[derive(Debug, Clone, Copy)]
 pub enum Lhs<'a> {
     /// The matrix as it lies: `a(i, k)` is column `k` of row `i`.
@@ -73,7 +73,7 @@ pub enum Lhs<'a> {
     Columns(MatRef<'a>),
 }
 
-/// The right factor `B`, `depth × n`.
+/// The right factor `B`, `k × n`.
 #[derive(Debug, Clone, Copy)]
 pub enum Rhs<'a> {
     /// Packed beforehand.
@@ -83,14 +83,14 @@ pub enum Rhs<'a> {
 }
 
 /// A right factor packed as panels of [`PANEL_COLS`] columns, zeros beyond the last:
-/// `b(k, 32·p + c)` lies at `data[(p·depth + k)·32 + c]`; of bf16 the words lie there,
-/// [`FactorType::words`] in place of the depth.
+/// `b(k, 32·p + c)` lies at `data[(p·k + k)·32 + c]`; of bf16 the words lie there,
+/// [`FactorType::words`] in place of `k`.
 #[derive(Debug, Clone, Copy)]
 pub struct Panels<'a> {
     /// The panels, one after the other.
     pub data: &'a [f32],
     /// Rows of the factor.
-    pub depth: usize,
+    pub k: usize,
     /// Columns of the factor.
     pub cols: usize,
 }
@@ -132,14 +132,14 @@ pub struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// `(m, depth)` of the left and `(depth, n)` of the right factor.
+    /// `(m, k)` of the left and `(k, n)` of the right factor.
     fn shape(&self) -> ((usize, usize), (usize, usize)) {
         let lhs = match self.lhs {
             Lhs::Rows(a) => (a.rows(), a.cols()),
             Lhs::Columns(a) => (a.cols(), a.rows()),
         };
         let rhs = match self.rhs {
-            Rhs::Panels(b) => (b.depth, b.cols),
+            Rhs::Panels(b) => (b.k, b.cols),
             Rhs::Rows(b) => (b.rows(), b.cols()),
         };
         (lhs, rhs)
@@ -160,12 +160,12 @@ impl Product<'_> {
     }
 
     fn check(&self, c: &MatMut<'_>) {
-        let ((m, depth), (right_depth, n)) = self.shape();
-        assert_eq!(depth, right_depth, "columns of the left factor and rows of the right one");
+        let ((m, k), (right_k, n)) = self.shape();
+        assert_eq!(k, right_k, "columns of the left factor and rows of the right one");
         assert_eq!(
             (c.rows(), c.cols()),
             (m, n),
-            "shape of the product of {m} × {depth} and {depth} × {n}"
+            "shape of the product of {m} × {k} and {k} × {n}"
         );
         let panels = matches!(self.rhs, Rhs::Panels(_));
         assert_eq!(
@@ -176,9 +176,9 @@ impl Product<'_> {
         if let Rhs::Panels(b) = self.rhs {
             assert_eq!(
                 b.data.len(),
-                panel_elements(self.dtype, b.depth, b.cols),
+                panel_elements(self.dtype, b.k, b.cols),
                 "panels of a {} × {} factor",
-                b.depth,
+                b.k,
                 n
             );
         }

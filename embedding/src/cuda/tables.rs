@@ -120,7 +120,7 @@ fn error_of(spec: &TableSpec, kind: u64, place: u64, detail: u64) -> EmbeddingEr
         },
         3 => EmbeddingError::SlotFull { table, what: "rows", found: detail, capacity: place },
         5 => EmbeddingError::SlotFull { table, what: "numbers", found: detail, capacity: place },
-        4 => EmbeddingError::AskedRow {
+        4 => EmbeddingError::RowNotOwned {
             table,
             source_index: place as usize,
             row: detail,

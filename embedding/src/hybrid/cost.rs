@@ -324,7 +324,7 @@ impl Costs {
 pub struct StepTimes {
     /// Ids to owners, or finding out what all ranks want.
     pub ids_us: f64,
-    /// Vectors to those who asked.
+    /// Vectors to those who requested them.
     pub forward_us: f64,
     /// Gradients to owners.
     pub backward_us: f64,

@@ -2,11 +2,14 @@
 //! slots between them.
 //!
 //! ```text
-//! route     keys put frequent rows first, then those of owner 0, 1, …; unique rows of an owner are
-//! neighbours → slots of ids requests  slots of ids of all sources → one sort → this owner's rows
-//! lookup    rows → slots of vectors             pool     slots of vectors and the replica →
-//! vectors reduce    one gradient per row → slots of gradients, block of frequent gradients update
-//! gradients of all sources, in the order of sources → one step a row; likewise the frequent rows
+//! route     keys put frequent rows first, then those of owner 0, 1, …; so unique rows of an owner
+//!           are neighbours → slots of ids
+//! requests  slots of ids of all sources → one sort → this owner's rows
+//! lookup    rows → slots of vectors
+//! pool      slots of vectors and the replica → vectors
+//! reduce    one gradient per row → slots of gradients, block of frequent gradients
+//! update    gradients of all sources, in the order of sources → one step a row; likewise the
+//!           frequent rows
 //! ```
 //!
 //! Slots have one size, the same for all pairs of ranks: what
@@ -74,7 +77,7 @@ pub(super) struct Planned<'a> {
     max_ids: &'a [usize],
     /// How many even shares of them a slot has room for.
     slot_factor: f64,
-    /// Whether equal rows are asked for once.
+    /// Whether equal rows are requested once.
     merges: bool,
 }
 
@@ -122,8 +125,8 @@ impl SlotShape {
     }
 }
 
-/// Most rows of each table that all sources together ask one owner for.
-fn max_asked(
+/// Most rows of each table that all sources together request of one owner.
+fn max_received(
     num_tables: usize,
     partition: &Partition,
     most: Planned<'_>,
@@ -202,7 +205,7 @@ pub(crate) struct RankTables {
     partials: DeviceMemory,
     flags: FlagsMemory,
     pub(super) slots: SlotShape,
-    /// Whether equal rows are asked for once.
+    /// Whether equal rows are requested once.
     merges: bool,
     pub(super) device_step: AtomicU64,
     num_frequent: usize,
@@ -218,7 +221,7 @@ pub(crate) struct RankTables {
 pub(crate) struct DeviceHybridRoute {
     pub(crate) staging: Staging,
     sorted: Sorted,
-    asked: Sorted,
+    received: Sorted,
     _memory: DeviceMemory,
     at: RoutePlaces,
     slot_bytes: usize,
@@ -230,13 +233,13 @@ struct RoutePlaces {
     firsts: DevicePtr,
     request_places: DevicePtr,
     requests: DevicePtr,
-    asked: DevicePtr,
+    recv_requests: DevicePtr,
     origins: DevicePtr,
     destinations: DevicePtr,
-    asked_places: DevicePtr,
-    num_asked: DevicePtr,
+    received_places: DevicePtr,
+    num_received: DevicePtr,
     request_lengths: DevicePtr,
-    answer_lengths: DevicePtr,
+    row_lengths: DevicePtr,
 }
 
 impl RoutePlaces {
@@ -248,13 +251,13 @@ impl RoutePlaces {
             firsts: take(num_tables * (slots.peers + 1)),
             request_places: take(num_tables * slots.peers * 2),
             requests: take(slots.peers * slots.words),
-            asked: take(slots.peers * slots.words),
+            recv_requests: take(slots.peers * slots.words),
             origins: take(entries),
             destinations: take(entries),
-            asked_places: take(num_tables * slots.peers * 3),
-            num_asked: take(num_tables),
+            received_places: take(num_tables * slots.peers * 3),
+            num_received: take(num_tables),
             request_lengths: take(2 * slots.peers),
-            answer_lengths: take(slots.peers),
+            row_lengths: take(slots.peers),
         };
         (at, places.bytes())
     }
@@ -263,12 +266,17 @@ impl RoutePlaces {
 impl DeviceHybridRoute {
     pub(super) fn id_slots(&self) -> DeviceSlots {
         let &Self { at, slot_bytes: bytes_per_peer, .. } = self;
-        DeviceSlots { from: at.requests, to: at.asked, bytes_per_peer, lengths: at.request_lengths }
+        DeviceSlots {
+            from: at.requests,
+            to: at.recv_requests,
+            bytes_per_peer,
+            lengths: at.request_lengths,
+        }
     }
 
     pub(super) fn vector_lengths(&self) -> [DevicePtr; 2] {
         let Self { at, num_peers, .. } = self;
-        [at.answer_lengths, at.request_lengths.offset(4 * num_peers)]
+        [at.row_lengths, at.request_lengths.offset(4 * num_peers)]
     }
 }
 
@@ -393,9 +401,9 @@ impl RankTables {
         check_specs(plan.specs)?;
         check_hidden(plan)?;
         let (specs, partition, planned) = (plan.specs, plan.partition, plan.planned);
-        let asked = max_asked(specs.len(), partition, planned, plan.owner);
+        let most_received = max_received(specs.len(), partition, planned, plan.owner);
         let slice_layout = Layout::new(specs, plan.max_samples, planned.max_ids);
-        let owned_layout = Layout::new(specs, 0, &asked);
+        let owned_layout = Layout::new(specs, 0, &most_received);
         let bases = plan.bases();
         let (homes, home_firsts) = plan.homes(device, &bases)?;
         let (numbers, number_firsts) = plan.row_numbers(device)?;
@@ -444,7 +452,12 @@ impl RankTables {
             staging: Staging::new(&self.device, &self.specs, &self.slice_layout)?,
             sorted: Sorted::new(&self.device, &self.slice_layout, self.key_bits, true)?
                 .merging(self.merges),
-            asked: Sorted::new(&self.device, &self.owned_layout, self.local_bits, self.has_hidden)?,
+            received: Sorted::new(
+                &self.device,
+                &self.owned_layout,
+                self.local_bits,
+                self.has_hidden,
+            )?,
             at: places(memory.ptr()).0,
             _memory: memory,
             slot_bytes: 4 * self.slots.words,

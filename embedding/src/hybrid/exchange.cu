@@ -1,4 +1,4 @@
-// Among several ranks: what a rank asks owners for, and what an owner is asked for. All counts stay
+// Among several ranks: what a rank requests of owners, and what an owner receives. All counts stay
 // on the device; what travels lies in slots of one size, one per peer.
 //
 // A slot of ids begins with the number of rows of each table; the local rows follow, table after
@@ -66,7 +66,7 @@ __device__ __forceinline__ u32 row_at(const RequestArgs& a, const Table& table, 
   return count == 0 ? 0 : low < count ? numbers[low] : numbers[count - 1] + 1;
 }
 
-// One block: how many rows of each table each owner is asked for, and where they lie in its slot.
+// One block: how many rows of each table are requested of each owner, and where they lie in its slot.
 extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const RequestArgs a) {
   const u32 bounds = a.num_owners + 1;
   for (u32 i = threadIdx.x; i < a.num_tables * bounds; i += BLOCK) {
@@ -113,7 +113,7 @@ __device__ __forceinline__ u32 owner_of(const u32* bases, u32 num_owners, u32 ke
   return low;
 }
 
-// Each sorted entry tells its id where the vector will lie; the first of each row asks for it.
+// Each sorted entry tells its id where the vector will lie; the first of each row requests it.
 extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestArgs a) {
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
     const u32 index = a.tile_tables[tile];
@@ -146,8 +146,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestA
   }
 }
 
-// `AskedArgs` in hybrid/cuda/launch.rs.
-struct AskedArgs {
+// `ReceivedArgs` in hybrid/cuda/launch.rs.
+struct ReceivedArgs {
   const Table* tables;
   const u32* tile_tables;
   const u32* ids;
@@ -170,8 +170,8 @@ struct AskedArgs {
   u32 slot_elements;
 };
 
-// One block: where the rows that each source asks for lie. What a source claims is not trusted.
-extern "C" __global__ void __launch_bounds__(BLOCK) asked_bounds(const AskedArgs a) {
+// One block: where the requests of each source lie. What a source claims is not trusted.
+extern "C" __global__ void __launch_bounds__(BLOCK) received_bounds(const ReceivedArgs a) {
   for (u32 source = threadIdx.x; source < a.num_sources; source += BLOCK) {
     const u32* slot = a.ids + static_cast<u64>(source) * a.slot_words;
     u32 rows = 0, elements = 0;
@@ -211,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) asked_bounds(const AskedArgs
 // Entries for the sort: the local row, and the element at which its vector leaves and its gradient
 // arrives. Those of a table stand source after source, so that a stable sort leaves equal rows in
 // the order of sources.
-extern "C" __global__ void __launch_bounds__(BLOCK) asked_keys(const AskedArgs a) {
+extern "C" __global__ void __launch_bounds__(BLOCK) received_keys(const ReceivedArgs a) {
   const u32 lists = a.num_sources * a.num_tables;
   for (u32 list = blockIdx.x; list < lists; list += gridDim.x) {
     const u32 source = list / a.num_tables, index = list % a.num_tables;
@@ -234,9 +234,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) asked_keys(const AskedArgs a
   }
 }
 
-// The rows asked for, into the slots of vectors: a warp takes 32 sorted entries of one table, a
+// The requested rows, into the slots of vectors: a warp takes 32 sorted entries of one table, a
 // group of lanes copies a row.
-extern "C" __global__ void __launch_bounds__(BLOCK, 4) answer(const AskedArgs a) {
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) owner_lookup(const ReceivedArgs a) {
   const u32 lane = threadIdx.x % 32, group = lane / LANES, warp = threadIdx.x / 32;
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
     const u32 index = a.tile_tables[tile];

@@ -1,13 +1,13 @@
-//! Merge: what several sources asked for becomes unique rows, each with the parts that its sources
+//! Merge: what several sources request becomes unique rows, each with the parts that its sources
 //! will send.
 //!
 //! ```text
-//! source 0 asks  2 5 9      rows    2 5 7 9         unique, rising
-//! source 1 asks  5 7        starts  0 1 3 4 5
-//! source 2 asks  (nothing)  parts   0.0 | 0.1 1.0 | 1.1 | 0.2       source.position in its list
+//! source 0:   2 5 9      rows    2 5 7 9         unique, rising
+//! source 1:   5 7        starts  0 1 3 4 5
+//! source 2:   (nothing)  parts   0.0 | 0.1 1.0 | 1.1 | 0.2       source.position in its list
 //! ```
 //!
-//! The vector that answers part `s.k`, and the gradient that comes back for it, lie at
+//! The vector of part `s.k`, and the gradient that comes back for it, lie at
 //! `base(s) + k · dim` in the packed buffers of an exchange. A gradient is summed over a row's
 //! parts in the tree over sources, which [`Parts`] tells the kernels of [`crate::update`].
 
@@ -35,8 +35,8 @@ pub(crate) struct Merge {
     parts: Vec<u32>,
     /// For each source, where its first vector lies.
     bases: Vec<usize>,
-    /// For each source, how many rows it asks for, where that was found out here.
-    asked: Vec<u32>,
+    /// For each source, how many rows it requests, where that was found out here.
+    counts: Vec<u32>,
     num_rows: usize,
     num_parts: usize,
     /// The source and the row for which nothing was merged.
@@ -49,14 +49,14 @@ pub(crate) struct MergeShape {
     pub(crate) num_sources: usize,
     /// Most ids of one source, duplicates included.
     pub(crate) max_ids: usize,
-    /// Most rows that one source asks for.
-    pub(crate) max_asked: usize,
+    /// Most rows that one source requests.
+    pub(crate) max_received: usize,
     pub(crate) local_rows: u64,
 }
 
 impl MergeShape {
     fn part_bits(self) -> (u32, u32) {
-        (bits_below(self.max_asked as u64), bits_below(self.num_sources as u64))
+        (bits_below(self.max_received as u64), bits_below(self.num_sources as u64))
     }
 
     /// Whether a row and a part fit one word, and a part half of one.
@@ -67,11 +67,11 @@ impl MergeShape {
     }
 
     fn max_parts(self) -> usize {
-        self.max_asked * self.num_sources
+        self.max_received * self.num_sources
     }
 
     fn max_keys(self) -> usize {
-        if self.max_asked == 0 { 0 } else { self.max_ids * self.num_sources }
+        if self.max_received == 0 { 0 } else { self.max_ids * self.num_sources }
     }
 }
 
@@ -97,7 +97,7 @@ impl Merge {
             starts: vec![0; capacity + 1],
             parts: vec![0; capacity],
             bases: vec![0; shape.num_sources],
-            asked: vec![0; shape.num_sources],
+            counts: vec![0; shape.num_sources],
             num_rows: 0,
             num_parts: 0,
             refused: None,
@@ -118,28 +118,28 @@ impl Merge {
         self.clear();
         let mut len = 0;
         for source in 0..self.bases.len() {
-            let (asked, base) = list(source);
+            let (requests, base) = list(source);
             self.bases[source] = base;
             if self.keys_are == Keys::RawIds {
                 let part = (source as u32) << self.position_bits;
-                self.pairs.extend(asked.iter().copied().zip(part..));
+                self.pairs.extend(requests.iter().copied().zip(part..));
             } else {
-                if let Some(&row) = asked.iter().find(|&&row| row >= self.local_rows) {
+                if let Some(&row) = requests.iter().find(|&&row| row >= self.local_rows) {
                     self.refused = Some((source, row));
                     return;
                 }
                 let part = (source as u64) << self.position_bits;
-                let keys = self.keys[len..len + asked.len()].iter_mut().zip(asked);
+                let keys = self.keys[len..len + requests.len()].iter_mut().zip(requests);
                 keys.zip(part..)
                     .for_each(|((key, &row), part)| *key = row << self.part_bits | part);
             }
-            len += asked.len();
+            len += requests.len();
         }
         self.sort(len);
         self.cut(len);
     }
 
-    /// The source that asked for a row out of range, and that row.
+    /// The source that requests a row out of range, and that row.
     pub(crate) fn refused(&self) -> Option<(usize, u64)> {
         self.refused
     }
@@ -150,7 +150,7 @@ impl Merge {
 
     /// Makes the sources' lists itself, from the rows of each of their ranks: `mine` calls back
     /// with runs of rank `rank`'s rows that belong here. `ranks` ranks are one source;
-    /// `unique` rows are asked for once by a source. Bases are still to be set.
+    /// `unique` rows are requested once by a source. Bases are still to be set.
     pub(crate) fn fill_known(
         &mut self,
         ranks: usize,
@@ -179,7 +179,7 @@ impl Merge {
     /// Gives each sorted key its position in its source's list, and drops a source's duplicates.
     /// Returns what is left.
     fn number_parts(&mut self, len: usize, unique: bool) -> usize {
-        self.asked.fill(0);
+        self.counts.fill(0);
         let (bits, position_bits) = (self.part_bits, self.position_bits);
         let mut kept = 0;
         if self.keys_are == Keys::RawIds {
@@ -187,7 +187,7 @@ impl Merge {
             for index in 0..len {
                 let pair = self.pairs[index];
                 if !unique || previous != Some(pair) {
-                    let position = &mut self.asked[(pair.1 >> position_bits) as usize];
+                    let position = &mut self.counts[(pair.1 >> position_bits) as usize];
                     self.pairs[kept] = (pair.0, pair.1 | *position);
                     (*position, kept) = (*position + 1, kept + 1);
                 }
@@ -201,7 +201,7 @@ impl Merge {
             let key = self.keys[index];
             if !unique || previous != Some(key) {
                 let source = (key & ((1 << bits) - 1)) >> position_bits;
-                let position = &mut self.asked[source as usize];
+                let position = &mut self.counts[source as usize];
                 self.keys[kept] = key | u64::from(*position);
                 (*position, kept) = (*position + 1, kept + 1);
             }
@@ -229,9 +229,9 @@ impl Merge {
         };
     }
 
-    /// Rows that [`Self::fill_known`] found `source` to ask for.
-    pub(crate) fn asked_of(&self, source: usize) -> u32 {
-        self.asked[source]
+    /// Rows that [`Self::fill_known`] found `source` to request.
+    pub(crate) fn count_of(&self, source: usize) -> u32 {
+        self.counts[source]
     }
 
     /// Sets where the first vector of `source` lies.
@@ -240,7 +240,7 @@ impl Merge {
     }
 
     /// Calls `body` with source, position in its list, and row of every part.
-    pub(crate) fn for_each_asked(&self, mut body: impl FnMut(usize, usize, u64)) {
+    pub(crate) fn for_each_request(&self, mut body: impl FnMut(usize, usize, u64)) {
         let mask = (1_u32 << self.position_bits) - 1;
         for (bounds, &row) in self.starts().windows(2).zip(self.rows()) {
             for &part in &self.parts[bounds[0] as usize..bounds[1] as usize] {

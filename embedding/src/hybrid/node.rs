@@ -27,7 +27,7 @@
 use super::merge::{Merge, MergeShape};
 use super::options::Deduplicate;
 use super::partition::{Owner, Partition};
-use super::route::{HybridRoute, Lists};
+use super::route::{HybridRoute, Lists, RankExchange};
 use super::set::HybridSet;
 use super::shape::RouteShape;
 use super::simd::{ExpandTile, expand_tile, sum_merged_rows};
@@ -36,19 +36,6 @@ use crate::update::cpu::{TILE_ENTRIES, rows_of_tile};
 use crate::update::simd::SegmentSum;
 use headlong_device::Stream;
 use headlong_device::pool::SharedMut;
-
-/// Both sides of one all-to-all among all ranks of the job, packed by rank.
-#[derive(Debug)]
-pub struct RankExchange<'a, T> {
-    /// What this rank sends.
-    pub send: &'a [T],
-    /// How much of it goes to each rank of the job.
-    pub send_counts: &'a [usize],
-    /// Where what it receives arrives.
-    pub receive: &'a mut [T],
-    /// How much of it comes from each rank of the job.
-    pub receive_counts: &'a [usize],
-}
 
 /// This rank as a proxy: for the ranks of its node, towards the owners of its rail. Made by
 /// [`HybridSet::new_node_proxy`]; goes with one route. Buffers are taken once and reused.
@@ -68,7 +55,7 @@ pub struct NodeProxy {
     counts: RankCounts,
 }
 
-/// Counts per rank of the job: of what this rank asked for, and of what it serves.
+/// Counts per rank of the job: of what this rank requests, and of what it serves.
 #[derive(Debug)]
 struct RankCounts {
     node: usize,
@@ -120,16 +107,16 @@ impl HybridSet {
         let (node, index, num_nodes) =
             (self.owner.0 / ranks, self.owner.0 % ranks, num_owners / ranks);
         let merges = merge_shapes(&shape, &self.partition, self.owner, ranks);
-        let of_peer: Vec<_> = merges.iter().map(|merge| merge.max_asked).collect();
+        let of_peer: Vec<_> = merges.iter().map(|merge| merge.max_received).collect();
         let to_owner: Vec<_> = shape.max_ids.iter().map(|ids| ids * ranks).collect();
-        let max_asked = of_peer.iter().sum::<usize>() * ranks;
+        let max_received = of_peer.iter().sum::<usize>() * ranks;
         let spec_of = |list: usize| &self.specs[list % num_tables];
         NodeProxy {
             ranks,
             num_nodes,
             num_tables,
-            peers: Lists::new(ranks, of_peer, max_asked),
-            merged: Lists::new(num_nodes, to_owner, max_asked),
+            peers: Lists::new(ranks, of_peer, max_received),
+            merged: Lists::new(num_nodes, to_owner, max_received),
             names: (0..merges.len()).map(|list| spec_of(list).name.clone()).collect(),
             merges: (0..)
                 .zip(merges)
@@ -183,7 +170,7 @@ impl NodeProxy {
     /// Merges what the peers request into one list per owner of the rail.
     ///
     /// # Errors
-    /// [`EmbeddingError::AskedRow`] for rows that the owner does not keep.
+    /// [`EmbeddingError::RowNotOwned`] for rows that the owner does not keep.
     pub fn merge(&mut self, stream: &Stream) -> Result<()> {
         let peers = &self.peers;
         stream.pool().chunks_mut(&mut self.merges, 1, |list, merge| {
@@ -194,7 +181,7 @@ impl NodeProxy {
         if let Some((list, (source_index, row))) = refused {
             let (table, rows) = (self.names[list].clone(), self.merges[list].local_rows());
             self.clear();
-            return Err(EmbeddingError::AskedRow { table, source_index, row, rows });
+            return Err(EmbeddingError::RowNotOwned { table, source_index, row, rows });
         }
         for (count, merge) in self.merged.counts.iter_mut().zip(&self.merges) {
             *count = merge.rows().len() as u32;
@@ -214,15 +201,15 @@ impl NodeProxy {
         self.merged.clear();
     }
 
-    /// Third exchange: how many rows of each table the proxies ask owners for; what this rank is
-    /// asked arrives in the route.
+    /// Third exchange: how many rows of each table the proxies request of owners; what this rank
+    /// receives arrives in the route.
     pub fn counts_across<'a>(&'a mut self, route: &'a mut HybridRoute) -> RankExchange<'a, u32> {
         let each = self.num_tables;
         let (send_counts, receive_counts) = self.counts.across(|_| (each, each));
         RankExchange {
             send: &self.merged.counts,
             send_counts,
-            receive: route.asked_counts_mut(),
+            receive: route.recv_counts_mut(),
             receive_counts,
         }
     }
@@ -235,11 +222,11 @@ impl NodeProxy {
         let exchange = route.id_exchange()?;
         let merged = &self.merged;
         let (send_counts, receive_counts) =
-            self.counts.across(|node| (merged.totals[node], exchange.asked_counts[node]));
+            self.counts.across(|node| (merged.totals[node], exchange.receive_counts[node]));
         Ok(RankExchange {
             send: &merged.rows[..merged.num_rows()],
             send_counts,
-            receive: exchange.asked,
+            receive: exchange.receive,
             receive_counts,
         })
     }
@@ -254,21 +241,21 @@ impl NodeProxy {
     }
 
     /// The exchange of vectors and gradients along the rail, in f32 elements per rank of the job:
-    /// those that this proxy asked owners for (vectors arrive, gradients leave), and those that
-    /// this rank was asked for as an owner (vectors leave, gradients arrive).
+    /// those that this proxy requested of owners (vectors arrive, gradients leave), and those that
+    /// this rank sends as an owner (vectors leave, gradients arrive).
     pub fn vectors_across(&mut self, route: &HybridRoute) -> (&[usize], &[usize]) {
         let merged = &self.merged;
-        self.counts.across(|node| (merged.elements[node], route.asked.elements[node]))
+        self.counts.across(|node| (merged.elements[node], route.received.elements[node]))
     }
 
-    /// Hands each peer the vectors that it requested, from what owners sent: `received` is packed
+    /// Hands each peer the vectors that it requested, from what owners sent: `recv_rows` is packed
     /// by owner, `out` by peer.
     ///
     /// # Panics
     /// When a length is not what [`Self::vectors_across`] and [`Self::vectors_inside`] say.
-    pub fn expand(&self, stream: &Stream, received: &[f32], out: &mut [f32]) {
+    pub fn expand(&self, stream: &Stream, recv_rows: &[f32], out: &mut [f32]) {
         assert_eq!(
-            received.len(),
+            recv_rows.len(),
             self.merged.num_elements(),
             "one vector came for each row merged"
         );
@@ -283,7 +270,7 @@ impl NodeProxy {
             expand_tile(&ExpandTile {
                 parts: merge.view(),
                 rows,
-                vectors: &received[first..],
+                vectors: &recv_rows[first..],
                 dim: merge.dim(),
                 out,
             });
@@ -347,8 +334,8 @@ fn merge_shapes(
     let merge = |list: usize| {
         let (node, table) = (list / num_tables, list % num_tables);
         let local_rows = partition.local_rows(table, Owner(node * ranks + owner.0 % ranks));
-        let max_asked = shape.at_most(table, shape.max_ids[table], local_rows);
-        MergeShape { num_sources: ranks, max_ids: max_asked, max_asked, local_rows }
+        let max_received = shape.at_most(table, shape.max_ids[table], local_rows);
+        MergeShape { num_sources: ranks, max_ids: max_received, max_received, local_rows }
     };
     lists.map(merge).collect()
 }

@@ -4,7 +4,7 @@ use super::partition::{Owner, Partition};
 use crate::set::SetOptions;
 use std::sync::Arc;
 
-/// What a rank asks owners for.
+/// What a rank requests of owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Deduplicate {
     /// One vector per id. Right only where each rank has one sum block.
@@ -12,7 +12,7 @@ pub enum Deduplicate {
     /// One vector per row that occurs in the rank's slice.
     #[default]
     Rank,
-    /// As [`Self::Rank`]; but owners are asked by the proxies of nodes, each of which merges what
+    /// As [`Self::Rank`]; but requests come from the proxies of nodes, each of which merges what
     /// this many ranks request.
     Node {
         /// Ranks of a node: the same power of two everywhere.
@@ -40,7 +40,7 @@ pub struct HybridOptions<'a> {
     pub partition: Arc<Partition>,
     /// Which owner this rank is.
     pub owner: Owner,
-    /// What it asks owners for; the same on all ranks.
+    /// What it requests of owners; the same on all ranks.
     pub deduplicate: Deduplicate,
     /// On a device: how many even shares of a rank's ids its slot for one owner has room for,
     /// [`DEFAULT_SLOT_FACTOR`] as a rule; the same on all ranks. A slot never takes more than the

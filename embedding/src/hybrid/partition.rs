@@ -47,7 +47,7 @@ pub enum Place {
     Infrequent {
         /// Who holds it.
         owner: Owner,
-        /// Where it lies there. For tables asked with raw ids: the raw id itself.
+        /// Where it lies there. For tables keyed by raw ids: the raw id itself.
         local_row: u64,
     },
 }
@@ -55,7 +55,7 @@ pub enum Place {
 /// Most owners that a partition divides rows among: each has a sum block of its own at least.
 pub const MAX_OWNERS: usize = MAX_SUM_BLOCKS;
 
-/// Most rows of a table asked with row indices: so many a partition can number.
+/// Most rows of a table keyed by row indices: so many a partition can number.
 pub const MAX_TABLE_ROWS: u64 = 1 << 44;
 
 /// The place of every row of every table: a pure function that all ranks share.
@@ -64,11 +64,11 @@ pub const MAX_TABLE_ROWS: u64 = 1 << 44;
 ///   of table `t` that is in neither list belongs to owner `(r + t) mod n` and lies at `p + r / n`
 ///   there, where `p` rows were placed with this owner; those come first, in rising order. The
 ///   local rows of hot rows stay empty: a little memory for an answer without a search.
-/// * Tables asked with raw ids: the owner is a hash of the raw id, `mod n`; nothing is frequent.
+/// * Tables keyed by raw ids: the owner is a hash of the raw id, `mod n`; nothing is frequent.
 /// * Tables whose rows share storage ([`Grain::Whole`]) are table-wise or data-parallel.
 ///
 /// Hot rows stand in a hash table, or in an array where the table is small: one access for each row
-/// asked about.
+/// looked up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Partition {
     num_owners: usize,
@@ -137,7 +137,7 @@ impl Partition {
         Self::new(specs, num_owners, placements).expect("placements by formula fit every table")
     }
 
-    /// Pure data parallelism: every row is frequent. Tables asked with raw ids cannot be, and stay
+    /// Pure data parallelism: every row is frequent. Tables keyed by raw ids cannot be, and stay
     /// row-wise.
     pub fn all_frequent(specs: &[TableSpec], num_owners: usize) -> Self {
         let placement = |(index, spec): (usize, &TableSpec)| match (spec.keys, spec.grain) {
@@ -149,7 +149,7 @@ impl Partition {
         };
         let placements = specs.iter().enumerate().map(placement).collect();
         Self::new(specs, num_owners, placements)
-            .expect("replicas fit every table asked with row indices")
+            .expect("replicas fit every table keyed by row indices")
     }
 
     /// Number of owners that rows are divided among.
@@ -260,7 +260,7 @@ impl Partition {
     }
 
     /// Rows that `owner` keeps of table `table`, those left empty by hot rows included. For a
-    /// row-wise table asked with raw ids: its share of the capacity.
+    /// row-wise table keyed by raw ids: its share of the capacity.
     pub fn local_rows(&self, table: usize, owner: Owner) -> u64 {
         let part = &self.tables[table];
         match (&part.placement, part.keys) {
@@ -382,7 +382,7 @@ fn check_kind(
     }
     match placement {
         TablePlacement::DataParallel if spec.keys == Keys::RawIds => {
-            Err("a table asked with raw ids has no replica: which ids it holds, its owners \
+            Err("a table keyed by raw ids has no replica: which ids it holds, its owners \
                  decide"
                 .to_owned())
         }
@@ -397,7 +397,7 @@ fn check_kind(
         TablePlacement::RowWise { frequent, placed }
             if spec.keys == Keys::RawIds && !(frequent.is_empty() && placed.is_empty()) =>
         {
-            Err("a table asked with raw ids is divided by a hash of the id: no row of it can be \
+            Err("a table keyed by raw ids is divided by a hash of the id: no row of it can be \
                  named"
                 .to_owned())
         }

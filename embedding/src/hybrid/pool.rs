@@ -60,43 +60,43 @@ impl HybridSet {
         self.pool_bags(stream, ids, route, None, vectors)
     }
 
-    /// Writes the vectors of all other bags. `received` is what owners sent, packed by owner: as
+    /// Writes the vectors of all other bags. `recv_rows` is what owners sent, packed by owner: as
     /// many elements as [`HybridRoute::vector_exchange`] says; on a device, the slots of vectors.
     /// A single rank reads nothing of it.
     ///
     /// # Panics
-    /// When `received` is too short, and as [`Self::lookup_replicated`].
+    /// When `recv_rows` is too short, and as [`Self::lookup_replicated`].
     pub fn pool<I: Ids + ?Sized>(
         &self,
         stream: &Stream,
         ids: &I,
         route: &HybridRoute,
-        received: &Mat,
+        recv_rows: &Mat,
         vectors: &Mat,
     ) -> Result<()> {
         match &self.at {
             Location::Local(set) => set.lookup_routed(stream, ids, route.local(), vectors),
             Location::Host => {
                 self.check_route(route);
-                let received = received.read::<f32>();
-                let received = &received.data()[..route.requests.num_elements()];
-                self.pool_bags(stream, ids, route, Some(received), vectors)
+                let recv_rows = recv_rows.read::<f32>();
+                let recv_rows = &recv_rows.data()[..route.requests.num_elements()];
+                self.pool_bags(stream, ids, route, Some(recv_rows), vectors)
             }
             Location::Device(device) => {
                 self.check_vectors(vectors, route);
-                device.pool(stream.cuda_body(), route.device(), received, vectors);
+                device.pool(stream.cuda_body(), route.device(), recv_rows, vectors);
                 Ok(())
             }
         }
     }
 
-    /// Pools bags of frequent rows where nothing was received, else all others.
+    /// Pools bags of frequent rows where nothing was recv_rows, else all others.
     fn pool_bags<I: Ids + ?Sized>(
         &self,
         stream: &Stream,
         ids: &I,
         route: &HybridRoute,
-        received: Option<&[f32]>,
+        recv_rows: Option<&[f32]>,
         vectors: &Mat,
     ) -> Result<()> {
         self.check_vectors(vectors, route);
@@ -108,7 +108,7 @@ impl HybridSet {
         stream.pool().run(self.tables.len() * tiles, &|task| {
             let (index, tile) = (task / tiles, task % tiles);
             let (table, part) = (&self.tables[index], &route.tables[index]);
-            let bags = match (part.sources, received) {
+            let bags = match (part.sources, recv_rows) {
                 (Sources::Both, None) => Pooled::FrequentAlone,
                 (Sources::Both, Some(_)) => Pooled::Others,
                 (Sources::Owners, Some(_)) | (Sources::Replica, None) => Pooled::All,
@@ -142,7 +142,7 @@ impl HybridSet {
                 offsets,
                 factors,
                 pooling,
-                received: received.unwrap_or(&[]),
+                recv_rows: recv_rows.unwrap_or(&[]),
                 replica: replica.as_ref().map(OpenRows::view),
                 bags,
                 out,

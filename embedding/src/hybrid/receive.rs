@@ -1,4 +1,4 @@
-//! Receive requests: the owner's side of a route. What sources asked for is merged into unique
+//! Receive requests: the owner's side of a route. What sources request is merged into unique
 //! local rows.
 
 use super::merge::Merge;
@@ -13,11 +13,11 @@ use crate::table::{Keys, TableSpec};
 use headlong_device::Stream;
 
 impl HybridSet {
-    /// Merges what the sources asked for, which has arrived in [`HybridRoute::id_exchange`]'s
+    /// Merges what the sources request, which has arrived in [`HybridRoute::id_exchange`]'s
     /// buffers, or in [`HybridRoute::id_slots`]. Nothing on a single rank.
     ///
     /// # Errors
-    /// [`EmbeddingError::AskedRow`]: a source asks for rows that this owner does not keep.
+    /// [`EmbeddingError::RowNotOwned`]: a source requests rows that this owner does not keep.
     ///
     /// # Panics
     /// When the route is another set's.
@@ -30,16 +30,18 @@ impl HybridSet {
             }
             Location::Host => self.check_route(route),
         }
-        let HybridRoute { asked, merges, .. } = route;
+        let HybridRoute { received, merges, .. } = route;
         stream.pool().chunks_mut(merges, 1, |table, merge| {
-            merge[0].fill(|source| (asked.list(source, table), asked.first_element(source, table)));
+            merge[0].fill(|source| {
+                (received.list(source, table), received.first_element(source, table))
+            });
         });
         let refused =
             merges.iter().enumerate().find_map(|(table, merge)| Some((table, merge.refused()?)));
         let Some((table, (source_index, row))) = refused else { return Ok(()) };
         let rows = merges[table].local_rows();
         merges.iter_mut().for_each(Merge::clear);
-        Err(EmbeddingError::AskedRow {
+        Err(EmbeddingError::RowNotOwned {
             table: self.specs[table].name.clone(),
             source_index,
             row,
@@ -67,10 +69,10 @@ impl HybridSet {
         self.check_route(route);
         assert_eq!(slices.len(), self.partition.num_owners(), "one slice per rank");
         self.check_slices(route, slices)?;
-        let ranks = slices.len() / route.asked.totals.len();
+        let ranks = slices.len() / route.received.totals.len();
         let unique = self.deduplicate != Deduplicate::Off;
         let partition = &*self.partition;
-        let HybridRoute { asked, merges, names, .. } = route;
+        let HybridRoute { received, merges, names, .. } = route;
         let num_tables = merges.len();
         stream.pool().chunks_mut(merges, 1, |table, merge| {
             let keys = self.specs[table].keys;
@@ -79,17 +81,17 @@ impl HybridSet {
                 each_row_of(partition, self.owner, (table, keys), rows, body);
             });
         });
-        for (list, count) in asked.counts.iter_mut().enumerate() {
-            *count = merges[list % num_tables].asked_of(list / num_tables);
+        for (list, count) in received.counts.iter_mut().enumerate() {
+            *count = merges[list % num_tables].count_of(list / num_tables);
         }
-        asked.lay_out(names, |table| merges[table].dim())?;
+        received.lay_out(names, |table| merges[table].dim())?;
         for (table, merge) in merges.iter_mut().enumerate() {
-            for source in 0..asked.totals.len() {
-                merge.set_base(source, asked.first_element(source, table));
+            for source in 0..received.totals.len() {
+                merge.set_base(source, received.first_element(source, table));
             }
-            let first_row = &asked.first_row;
-            merge.for_each_asked(|source, position, row| {
-                asked.rows[first_row[source * num_tables + table] + position] = row;
+            let first_row = &received.first_row;
+            merge.for_each_request(|source, position, row| {
+                received.rows[first_row[source * num_tables + table] + position] = row;
             });
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! Route: which rows a rank's slice of the batch touches, where they lie, and in which order owners
-//! are asked for them.
+//! are requested of them.
 //!
 //! Per table, as [`crate::route`]: unique rows, each with its samples. Then each row's place:
-//! frequent ones are looked up and summed here; the others are asked of their owners. The request
+//! frequent ones are looked up and summed here; the others are requested of their owners. The request
 //! is one list, packed by owner, then by table, then by rising local row:
 //!
 //! ```text
@@ -29,7 +29,7 @@ use headlong_device::cuda::DevicePtr;
 /// What is wrong where a route meets a set that did not make it.
 pub(super) const OTHER_SET: &str = "the route was made by this set";
 
-/// The route of one batch: this rank's requests, and what other ranks asked it for. Buffers are
+/// The route of one batch: this rank's requests, and what other ranks request of it. Buffers are
 /// allocated once and reused.
 #[derive(Debug, Default)]
 pub struct HybridRoute {
@@ -44,8 +44,8 @@ pub struct HybridRoute {
     /// Ranks of a node, whose owners' requests are packed by rail; 1: by owner.
     pub(super) rail_ranks: usize,
     pub(super) requests: Lists,
-    pub(super) asked: Lists,
-    /// Per table, the rows asked for and by whom.
+    pub(super) received: Lists,
+    /// Per table, the requested rows and by whom.
     pub(super) merges: Vec<Merge>,
 }
 
@@ -103,7 +103,7 @@ impl Lists {
                 let table = names[list % tables].clone();
                 return Err(EmbeddingError::Capacity {
                     table,
-                    what: "rows asked for",
+                    what: "requested rows",
                     found,
                     capacity,
                 });
@@ -158,18 +158,17 @@ impl Lists {
     }
 }
 
-/// What travels so that owners learn which rows they are asked for. Counts travel first; see
-/// [`HybridRoute::request_counts`].
+/// Both sides of one all-to-all among all ranks of the job, packed by rank. Counts travel first.
 #[derive(Debug)]
-pub struct IdExchange<'a> {
-    /// Local rows (or raw ids) that this rank asks for, packed by owner.
-    pub requests: &'a [u64],
-    /// How many of them go to each owner.
-    pub request_counts: &'a [usize],
-    /// Where the rows that sources ask this owner for arrive, packed by source.
-    pub asked: &'a mut [u64],
-    /// How many of them come from each source.
-    pub asked_counts: &'a [usize],
+pub struct RankExchange<'a, T> {
+    /// What this rank sends.
+    pub send: &'a [T],
+    /// How much of it goes to each rank of the job.
+    pub send_counts: &'a [usize],
+    /// Where what it receives arrives.
+    pub receive: &'a mut [T],
+    /// How much of it comes from each rank of the job.
+    pub receive_counts: &'a [usize],
 }
 
 impl HybridRoute {
@@ -186,7 +185,7 @@ impl HybridRoute {
             )
         };
         let max_requests = shape.max_requests.iter().sum();
-        let max_asked = shape.max_asked.iter().sum::<usize>() * shape.num_sources;
+        let max_received = shape.max_received.iter().sum::<usize>() * shape.num_sources;
         Self {
             at: RouteLocation::Host,
             names: specs.iter().map(|spec| spec.name.clone()).collect(),
@@ -196,7 +195,7 @@ impl HybridRoute {
             num_owners: shape.num_owners,
             rail_ranks: shape.num_owners / shape.num_sources,
             requests: Lists::new(shape.num_owners, shape.max_requests.clone(), max_requests),
-            asked: Lists::new(shape.num_sources, shape.max_asked.clone(), max_asked),
+            received: Lists::new(shape.num_sources, shape.max_received.clone(), max_received),
             merges: specs
                 .iter()
                 .enumerate()
@@ -210,7 +209,7 @@ impl HybridRoute {
         self.num_samples = 0;
         self.tables.iter_mut().for_each(|part| part.route.clear());
         self.requests.clear();
-        self.asked.clear();
+        self.received.clear();
         self.merges.iter_mut().for_each(Merge::clear);
     }
 
@@ -298,44 +297,44 @@ impl HybridRoute {
 
     /// Where the counts of the sources arrive: sources × tables, what each source's
     /// [`Self::request_counts`] say of this owner.
-    pub fn asked_counts_mut(&mut self) -> &mut [u32] {
-        &mut self.asked.counts
+    pub fn recv_counts_mut(&mut self) -> &mut [u32] {
+        &mut self.received.counts
     }
 
-    /// [`Self::request_counts`] and [`Self::asked_counts_mut`]: what an exchange of counts sends
+    /// [`Self::request_counts`] and [`Self::recv_counts_mut`]: what an exchange of counts sends
     /// and receives.
     pub fn count_exchange(&mut self) -> (&[u32], &mut [u32]) {
-        (&self.requests.counts, &mut self.asked.counts)
+        (&self.requests.counts, &mut self.received.counts)
     }
 
     /// What each source asks this owner for: sources × tables.
-    pub fn asked_counts(&self) -> &[u32] {
-        &self.asked.counts
+    pub fn recv_counts(&self) -> &[u32] {
+        &self.received.counts
     }
 
     /// The buffers of the exchange of ids, once the counts have arrived.
     ///
     /// # Errors
     /// [`EmbeddingError::Capacity`] where a source asks for more than was planned.
-    pub fn id_exchange(&mut self) -> Result<IdExchange<'_>> {
+    pub fn id_exchange(&mut self) -> Result<RankExchange<'_, u64>> {
         let tables = &self.tables;
-        self.asked.lay_out(&self.names, |table| tables[table].dim)?;
-        let (requested, asked) = (self.requests.num_rows(), self.asked.num_rows());
-        Ok(IdExchange {
-            requests: &self.requests.rows[..requested],
-            request_counts: &self.requests.totals,
-            asked: &mut self.asked.rows[..asked],
-            asked_counts: &self.asked.totals,
+        self.received.lay_out(&self.names, |table| tables[table].dim)?;
+        let (sent, received) = (self.requests.num_rows(), self.received.num_rows());
+        Ok(RankExchange {
+            send: &self.requests.rows[..sent],
+            send_counts: &self.requests.totals,
+            receive: &mut self.received.rows[..received],
+            receive_counts: &self.received.totals,
         })
     }
 
     /// The exchange of vectors, in f32 elements: what this owner sends to each source, and what
     /// this rank receives from each owner. Gradients travel the other way, in the same counts.
     pub fn vector_exchange(&self) -> (&[usize], &[usize]) {
-        (&self.asked.elements, &self.requests.elements)
+        (&self.received.elements, &self.requests.elements)
     }
 
-    /// Unique rows of table `table` that this owner was asked for.
+    /// Unique rows of table `table` that were requested of this owner.
     pub fn num_merged_rows(&self, table: usize) -> usize {
         self.merges[table].rows().len()
     }

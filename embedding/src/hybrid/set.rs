@@ -166,8 +166,8 @@ impl HybridSet {
         shape_of(&self.specs, &self.partition, self.owner, self.deduplicate, sizes)
     }
 
-    /// Finds the rows that this rank's slice touches and where they lie, and lists what to ask
-    /// owners for. `block_len` is [`crate::update::sum_block_len`] of the batch of all ranks. Reads
+    /// Finds the rows that this rank's slice touches and where they lie, and lists what to request
+    /// of owners. `block_len` is [`crate::update::sum_block_len`] of the batch of all ranks. Reads
     /// no weights. On a device the ids are those that were staged and copied, and requests are
     /// written to [`HybridRoute::id_slots`].
     ///
@@ -337,7 +337,7 @@ impl HybridSet {
     /// which no two ids of infrequent rows are equal. The caller's buffers for received vectors and
     /// for gradients to owners are this long. On a CUDA device: all slots, [`Self::slot_elements`]
     /// for each peer.
-    pub fn max_requested_elements(&self) -> usize {
+    pub fn max_recv_elements(&self) -> usize {
         match &self.at {
             Location::Local(_) => 0,
             Location::Host => self.elements(&self.shape().max_requests),
@@ -345,14 +345,14 @@ impl HybridSet {
         }
     }
 
-    /// Most f32 elements of the vectors that sources ask this owner for: the worst case, in which
-    /// all ids of all ranks are unequal and belong here (or all rows that belong here are asked for
-    /// by all). The caller's buffers for answers and for gradients from sources are this long. On a
-    /// CUDA device as [`Self::max_requested_elements`].
-    pub fn max_asked_elements(&self) -> usize {
-        let Location::Host = self.at else { return self.max_requested_elements() };
+    /// Most f32 elements of the vectors that sources request of this owner: the worst case, in which
+    /// all ids of all ranks are unequal and belong here (or all rows that belong here are requested
+    /// by all). The caller's buffers for sent vectors and for gradients from sources are this long. On a
+    /// CUDA device as [`Self::max_recv_elements`].
+    pub fn max_send_elements(&self) -> usize {
+        let Location::Host = self.at else { return self.max_recv_elements() };
         let shape = self.shape();
-        self.elements(&shape.max_asked) * shape.num_sources
+        self.elements(&shape.max_received) * shape.num_sources
     }
 
     fn elements(&self, rows: &[usize]) -> usize {
@@ -364,7 +364,7 @@ impl HybridSet {
     }
 
     /// Elements of one peer's slot of vectors. Matrices of slots are
-    /// [`Self::max_requested_elements`] long. 0 on the CPU.
+    /// [`Self::max_recv_elements`] long. 0 on the CPU.
     pub fn slot_elements(&self) -> usize {
         match &self.at {
             Location::Device(device) => device.slots.elements,

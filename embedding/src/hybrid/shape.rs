@@ -35,7 +35,7 @@ pub(super) fn check_options(specs: &[TableSpec], options: &HybridOptions) {
     }
 }
 
-/// On a device every rank asks for unique rows, and owners are asked by ranks.
+/// On a device every rank requests unique rows, and requests come from ranks.
 pub(super) fn check_deduplicate(specs: &[TableSpec], deduplicate: Deduplicate) -> Result<()> {
     match (deduplicate, specs.first()) {
         (Deduplicate::Node { .. }, Some(spec)) => Err(EmbeddingError::Placement {
@@ -53,7 +53,7 @@ pub(super) fn check_merge(spec: &TableSpec, shape: &RouteShape, table: usize) ->
     if shape.merge(table).fits(spec.keys) {
         return Ok(());
     }
-    let (rows, ids) = (shape.local_rows[table], shape.max_asked[table]);
+    let (rows, ids) = (shape.local_rows[table], shape.max_received[table]);
     let reason = format!(
         "{rows} rows of one owner and {ids} ids of {} sources do not fit one key",
         shape.num_sources
@@ -85,19 +85,19 @@ pub(super) fn shape_of(
         max_ids: max_ids.to_vec(),
         bounded: specs.iter().map(|spec| unique && spec.keys == Keys::RowIndices).collect(),
         max_requests: Vec::new(),
-        max_asked: Vec::new(),
+        max_received: Vec::new(),
         local_rows: (0..specs.len()).map(|table| partition.local_rows(table, owner)).collect(),
     };
     for (table, &ids) in max_ids.iter().enumerate() {
         shape.max_requests.push(shape.at_most(table, ids, owned(table)));
-        shape.max_asked.push(shape.at_most(table, ids * ranks, shape.local_rows[table]));
+        shape.max_received.push(shape.at_most(table, ids * ranks, shape.local_rows[table]));
     }
     shape
 }
 
 /// Rows of the staging matrix of an owner's table that hides its rows.
 pub(super) fn staged_rows(shape: &RouteShape, table: usize) -> usize {
-    shape.max_asked[table] * shape.num_sources
+    shape.max_received[table] * shape.num_sources
 }
 
 /// Rows of the staging matrix of a replica that hides its rows: those that one batch of all ranks
@@ -113,18 +113,18 @@ pub(super) struct RouteShape {
     pub(super) num_sources: usize,
     pub(super) max_samples: usize,
     pub(super) max_ids: Vec<usize>,
-    /// Per table: whether no more rows are asked for than there are.
+    /// Per table: whether no more rows are requested than there are.
     pub(super) bounded: Vec<bool>,
     /// Per table: most rows that this rank requests.
     pub(super) max_requests: Vec<usize>,
-    /// Per table: most rows that one source asks for.
-    pub(super) max_asked: Vec<usize>,
+    /// Per table: most rows that one source requests.
+    pub(super) max_received: Vec<usize>,
     /// Per table: rows that this owner keeps.
     pub(super) local_rows: Vec<u64>,
 }
 
 impl RouteShape {
-    /// Most rows of `ids` ids that are asked for, of an owner with `rows` rows: of unique rows no
+    /// Most rows of `ids` ids that are requested, of an owner with `rows` rows: of unique rows no
     /// more than there are; raw ids have no such bound.
     pub(super) fn at_most(&self, table: usize, ids: usize, rows: u64) -> usize {
         match rows {
@@ -138,7 +138,7 @@ impl RouteShape {
         MergeShape {
             num_sources: self.num_sources,
             max_ids: self.max_ids[table] * (self.num_owners / self.num_sources),
-            max_asked: self.max_asked[table],
+            max_received: self.max_received[table],
             local_rows: self.local_rows[table],
         }
     }

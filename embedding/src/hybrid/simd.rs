@@ -74,7 +74,7 @@ vectorized! {
         }
     }
 
-    /// Copies the vector of each merged row to every source that asked for it.
+    /// Copies the vector of each merged row to every source that requests it.
     pub(super) fn expand_tile(tile: &ExpandTile<'_>) {
         for index in tile.rows.clone() {
             let vector = &tile.vectors[index * tile.dim..][..tile.dim];
@@ -104,7 +104,7 @@ fn copy_rows_of<T: RowElement>(tile: &Copy<'_>, weights: MatRef<T>) {
         if let Some(&coming) = tile.rows.get(index + ahead) {
             prefetch_row(data, (coming as usize).wrapping_mul(stride), dim);
         }
-        // SAFETY: a list of asked rows has its own elements of `out`, `dim` for each row; only this
+        // SAFETY: a list of requests has its own elements of `out`, `dim` for each row; only this
         // tile writes them.
         let out = unsafe { tile.out.slice(tile.out_first + index * dim, dim) };
         widen(weights.row(row as usize), out);
@@ -142,7 +142,7 @@ pub(super) struct PoolTile<'a> {
     /// One weight per id, or none at all.
     pub(super) factors: &'a [f32],
     pub(super) pooling: Pooling,
-    pub(super) received: &'a [f32],
+    pub(super) recv_rows: &'a [f32],
     /// What the origins of frequent rows count in.
     pub(super) replica: Option<RowsRef<'a>>,
     /// Which bags are pooled: those of only frequent rows, all others, or all there are.
@@ -195,7 +195,7 @@ impl<T: RowElement> Pool<'_, T> {
             let row = &self.replica[start + column..][..sum.len()];
             sum.iter_mut().zip(row).for_each(|(sum, value)| body(sum, value.wide()));
         } else {
-            let row = &self.tile.received[start + column..][..sum.len()];
+            let row = &self.tile.recv_rows[start + column..][..sum.len()];
             sum.iter_mut().zip(row).for_each(|(sum, &value)| body(sum, value));
         }
     }
@@ -210,7 +210,7 @@ impl<T: RowElement> Pool<'_, T> {
             if frequent {
                 prefetch_row(self.replica, start, width);
             } else {
-                prefetch_row(self.tile.received, start, width);
+                prefetch_row(self.tile.recv_rows, start, width);
             }
         }
     }

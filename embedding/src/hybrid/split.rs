@@ -307,10 +307,7 @@ fn check(options: &SplitOptions<'_>) -> Result<(), SplitError> {
         let name = format!("table `{}`", spec.name);
         match options.placement(table) {
             PlacementChoice::DataParallel if spec.keys == Keys::RawIds => {
-                return impossible(
-                    &name,
-                    "tables asked with raw ids are not replicated".to_owned(),
-                );
+                return impossible(&name, "tables keyed by raw ids are not replicated".to_owned());
             }
             PlacementChoice::RowWise if spec.grain == Grain::Whole => {
                 return impossible(

@@ -1,4 +1,4 @@
-//! How often each row is asked for: counted over the first batches of the data, in bounded memory.
+//! How often each row is looked up: counted over the first batches of the data, in bounded memory.
 //!
 //! A [`Collector`] sees every lookup of some batches, once. Up to [`StatisticsOptions::capacity`]
 //! rows of a table are counted singly. A table that has more distinct rows than that is counted by
@@ -85,10 +85,10 @@ impl Default for StatisticsOptions {
     }
 }
 
-/// A row and how often it was asked for.
+/// A row and how often it was looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowCount {
-    /// The row index, or the raw id for tables asked with raw ids.
+    /// The row index, or the raw id for tables keyed by raw ids.
     pub row: u64,
     /// Lookups that are certain.
     pub count: u64,
@@ -108,7 +108,7 @@ pub struct RowSample {
 pub struct TableStatistics {
     /// Name of the table.
     pub name: String,
-    /// Rows of the table; `None` for tables asked with raw ids, of which there may be any number.
+    /// Rows of the table; `None` for tables keyed by raw ids, of which there may be any number.
     pub rows: Option<u64>,
     /// All lookups, counted.
     pub lookups: u64,
@@ -224,7 +224,7 @@ impl Collector {
         }
     }
 
-    /// Counts lookups of table `table`: row indices, or raw ids where the table is asked with
+    /// Counts lookups of table `table`: row indices, or raw ids where the table is keyed by
     /// those.
     pub fn add(&mut self, table: usize, rows: &[u64]) {
         let counter = &mut self.tables[table].2;

@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | nowhere | `λ (n−1)/n` | `λ (N/n − 1)/N` |
 //! | on the rank | `N q(1/N) (n−1)/n` | `q(1/N) (N/n − 1)` |
-//! | on the node | `n q(1/n) (n−1)/n` | `N q(1/N) (1 − n/N)`: between the peer that merges and those who asked |
+//! | on the node | `n q(1/n) (n−1)/n` | `N q(1/N) (1 − n/N)`: between the peer that merges and those who request |
 //!
 //! A hierarchical exchange moves `1 − n/N` of what crosses between nodes once more inside one.
 //! Gradients take the way back. A row's id goes before it, 8 bytes, unless all ranks know the whole
@@ -313,9 +313,9 @@ pub fn all_reduce(cluster: &Cluster, how: AllReduce, bytes: f64) -> Hops {
 }
 
 /// Bytes of counts that go before the data of one step: a number for each rank and table that may
-/// be asked, and what ranks of a node tell those who carry for them.
+/// be requested, and what ranks of a node tell those who carry for them.
 pub fn count_bytes(cluster: &Cluster, variant: Variant, num_tables: usize) -> Hops {
-    let asked = match variant.ids {
+    let requests = match variant.ids {
         IdSource::Known => Hops::default(),
         IdSource::Exchange => cluster.pairs() * (num_tables as f64 * COUNT_BYTES),
     };
@@ -329,13 +329,13 @@ pub fn count_bytes(cluster: &Cluster, variant: Variant, num_tables: usize) -> Ho
         };
     }
     if variant.exchange == Exchange::Flat || !cluster.has_levels() {
-        return asked;
+        return requests;
     }
     let told: f64 = cluster.sizes().map(|size| (ranks - size) * (size - 1.0)).sum();
     // Vectors, gradients, and ids where they travel, each tell their carriers how much is to come.
     let exchanges = if variant.ids == IdSource::Known { 2.0 } else { 3.0 };
-    let carried = Hops { intra: asked.inter * cluster.carried_share(), inter: 0.0 };
-    asked + carried + Hops { intra: told * exchanges * CARRIED_COUNT_BYTES, inter: 0.0 }
+    let carried = Hops { intra: requests.inter * cluster.carried_share(), inter: 0.0 };
+    requests + carried + Hops { intra: told * exchanges * CARRIED_COUNT_BYTES, inter: 0.0 }
 }
 
 /// Bytes of one step, by what they are for.
@@ -343,7 +343,7 @@ pub fn count_bytes(cluster: &Cluster, variant: Variant, num_tables: usize) -> Ho
 pub struct Traffic {
     /// Ids of requested rows, and counts.
     pub ids: Hops,
-    /// Vectors to those who asked.
+    /// Vectors to those who request.
     pub vectors: Hops,
     /// Their gradients back.
     pub gradients: Hops,

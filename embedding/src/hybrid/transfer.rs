@@ -17,7 +17,7 @@ const ROWS_AT_ONCE: usize = 256;
 impl HybridSet {
     /// Copies rows of tensor number `tensor` of [`Self::tensors`], from row `first_row` of the
     /// whole table on, to `out`: those that lie here, owned or as replicas. The others' places in
-    /// `out` stay as they are. Tables that hide their rows are asked for them, a run of rows at a
+    /// `out` stay as they are. Tables that hide their rows are read, a run of rows at a
     /// time.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ fn with_open<'a>(
 
 impl HybridSet {
     /// Sums the gradients that sources sent, in the tree over sources, and takes one optimiser step
-    /// on each row of this owner that was asked for. `from_sources` is packed as the vectors were
+    /// on each row of this owner that was requested. `from_sources` is packed as the vectors were
     /// that this owner sent. On a single rank the gradients are those of the vectors, `d_vectors`.
     /// Does nothing in a frozen set.
     ///
@@ -61,7 +61,7 @@ impl HybridSet {
             Location::Host => self.check_route(route),
         }
         let from_sources = from_sources.read::<f32>();
-        let from_sources = &from_sources.data()[..route.asked.num_elements()];
+        let from_sources = &from_sources.data()[..route.received.num_elements()];
         let step = self.sparse_step(step);
         for first in (0..self.tables.len()).step_by(TABLES_AT_ONCE) {
             let last = self.tables.len().min(first + TABLES_AT_ONCE);

@@ -10,7 +10,7 @@ pub(crate) static LOOKUP: Source = Source { name: "embedding/lookup", text: LOOK
 
 kernel_args! {
     struct LookupArgs {
-        tables, staged, origins, received, vectors: DevicePtr;
+        tables, staged, origins, recv_rows, vectors: DevicePtr;
         stride: u64;
         num_tables, max_samples: u32;
     }
@@ -40,12 +40,12 @@ pub(crate) fn defines(instance: Instance, vectors: DType, with_origins: bool) ->
 
 /// Enqueues the pooled vectors of the staged samples, `vectors.rows()` at most.
 pub(crate) fn lookup(stream: &CudaStream, instance: Instance, from: &From, vectors: &Mat) {
-    let (origins, received) = from.origins.unwrap_or_default();
+    let (origins, recv_rows) = from.origins.unwrap_or_default();
     let args = LookupArgs {
         tables: from.tables,
         staged: from.staged,
         origins,
-        received,
+        recv_rows,
         vectors: vectors.device_ptr(),
         stride: vectors.stride() as u64,
         num_tables: from.num_tables as u32,

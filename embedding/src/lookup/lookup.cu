@@ -19,7 +19,7 @@ struct LookupArgs {
   const u32* staged;
   // Per entry: where its vector lies (source 1).
   const u32* origins;
-  const float* received;
+  const float* recv_rows;
   void* vectors;
   u64 stride;
   u32 num_tables;
@@ -32,7 +32,7 @@ __device__ __forceinline__ Row load_entry(const LookupArgs& a, const Table& tabl
                                           u32 strip) {
   const u32 columns = dim - strip * STRIP;
   if (SOURCE == 1 && (id & IN_REPLICA) == 0) {
-    return load_strip<0>(a.received, static_cast<u64>(id) + strip * STRIP, columns);
+    return load_strip<0>(a.recv_rows, static_cast<u64>(id) + strip * STRIP, columns);
   }
   if ((table.flags & ROWS_HIDDEN) != 0) {
     return load_strip<0>(table.weights, static_cast<u64>(id) * dim + strip * STRIP, columns);

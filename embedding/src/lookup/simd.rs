@@ -61,7 +61,7 @@ fn gather_rows<T: RowElement>(tile: &Gather, weights: MatRef<T>) {
 /// The columns `column .. column + len` of all samples of the tile, `len` at most `W`. Returns
 /// `len`.
 ///
-/// Both sides of the copy are asked for ahead: the rows lie anywhere, the vectors a whole sample
+/// Both sides of the copy are prefetched: the rows lie anywhere, the vectors a whole sample
 /// apart.
 #[inline(always)]
 fn gather_strip<const W: usize, T: RowElement>(
@@ -93,7 +93,7 @@ impl<const W: usize, T: RowElement> Strip<'_, W, T> {
         &weights.data()[row as usize * weights.stride() + self.column..][..self.len]
     }
 
-    /// Asks for the row of entry `entry` of the table's ids, if there is one.
+    /// Prefetches the row of entry `entry` of the table's ids, if there is one.
     #[inline(always)]
     fn prefetch_entry(&self, entry: usize) {
         let weights = &self.weights;

@@ -1,6 +1,6 @@
 //! All ranks of a job in one object, one method per stage of the hybrid embedding.
 //!
-//! Slow and obvious: places are asked of the partition one row at a time, every list is built by
+//! Slow and obvious: places are looked up in the partition one row at a time, every list is built by
 //! going through all samples, every sum is written out with its blocks, ranks without a part
 //! included as zeros.
 
@@ -32,10 +32,10 @@ impl OracleBags {
     }
 }
 
-/// One row that a rank asks its owner for.
+/// One row that a rank requests of its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
-    /// Who is asked.
+    /// Who holds it.
     pub owner: Owner,
     /// Index of the table.
     pub table: usize,
@@ -95,7 +95,7 @@ impl OracleRanks {
         (rank * len).min(num_samples)..((rank + 1) * len).min(num_samples)
     }
 
-    /// Route: what `rank` asks owners for, by owner, table and local row.
+    /// Route: what `rank` requests of owners, by owner, table and local row.
     pub fn requests(&self, rank: usize, batch: &[OracleBags]) -> Vec<Request> {
         let mut requests = Vec::new();
         for (table, bags) in batch.iter().enumerate() {
@@ -116,8 +116,8 @@ impl OracleRanks {
         requests
     }
 
-    /// What `owner` is asked for: rank by rank, each rank's requests in its order.
-    pub fn asked(&self, owner: Owner, batch: &[OracleBags]) -> Vec<(usize, Request)> {
+    /// What `owner` receives: rank by rank, each rank's requests in its order.
+    pub fn received_requests(&self, owner: Owner, batch: &[OracleBags]) -> Vec<(usize, Request)> {
         let of_rank =
             |rank| self.requests(rank, batch).into_iter().map(move |request| (rank, request));
         (0..self.num_ranks())
@@ -126,10 +126,10 @@ impl OracleRanks {
             .collect()
     }
 
-    /// Answer: the vectors of those rows.
-    pub fn answer(&mut self, owner: Owner, batch: &[OracleBags]) -> Vec<f32> {
-        let asked = self.asked(owner, batch);
-        let rows = asked.into_iter().map(|(_, request)| {
+    /// Owner lookup: the vectors of those rows.
+    pub fn owner_lookup(&mut self, owner: Owner, batch: &[OracleBags]) -> Vec<f32> {
+        let received = self.received_requests(owner, batch);
+        let rows = received.into_iter().map(|(_, request)| {
             let table = &mut self.owned[owner.0][request.table];
             table.row(request.row).weights.clone()
         });
@@ -137,7 +137,7 @@ impl OracleRanks {
     }
 
     /// What `rank` receives: its requests' vectors in their order.
-    pub fn received(&mut self, rank: usize, batch: &[OracleBags]) -> Vec<f32> {
+    pub fn recv_rows(&mut self, rank: usize, batch: &[OracleBags]) -> Vec<f32> {
         let rows = self.requests(rank, batch).into_iter().map(|request| {
             let table = &mut self.owned[request.owner.0][request.table];
             table.row(request.row).weights.clone()
@@ -278,7 +278,7 @@ impl OracleRanks {
         )
     }
 
-    /// What `owner` receives: the gradients of the rows it was asked for, in that order.
+    /// What `owner` receives: the gradients of the rows that it sent, in that order.
     pub fn from_ranks(
         &self,
         owner: Owner,
@@ -312,7 +312,7 @@ impl OracleRanks {
         let arrived = self.from_ranks(owner, batch, d_vectors);
         let mut arrived = &arrived[..];
         let mut sums: BTreeMap<(usize, u64), Vec<Vec<f32>>> = BTreeMap::new();
-        for (rank, request) in self.asked(owner, batch) {
+        for (rank, request) in self.received_requests(owner, batch) {
             let dim = self.specs[request.table].dim;
             let (gradient, rest) = arrived.split_at(dim);
             let parts = sums

@@ -155,7 +155,7 @@ impl Sorted {
 
     /// The rows of table `table`, each once, rising, and how many they are.
     pub(crate) fn unique(&self, table: usize) -> [DevicePtr; 2] {
-        let [rows, counts] = self.at.unique.expect("rows are numbered where they are asked for");
+        let [rows, counts] = self.at.unique.expect("rows are numbered where they are listed");
         [rows.offset(4 * self.layout.tables[table].first_entry()), counts.offset(4 * table)]
     }
 
@@ -168,7 +168,7 @@ impl Sorted {
         num_entries: (DevicePtr, u32),
         device_step: DevicePtr,
     ) {
-        let [rows, counts] = self.at.unique.expect("rows are numbered where they are asked for");
+        let [rows, counts] = self.at.unique.expect("rows are numbered where they are listed");
         let args = UniqueArgs {
             tables: tables.tables(),
             tile_tables: tables.tile_tables(),

@@ -56,9 +56,7 @@ impl DenseTable {
         let refuse =
             |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
         if spec.keys == Keys::RawIds {
-            return refuse(
-                "a dense table is asked with row indices, got keys = raw ids".to_owned(),
-            );
+            return refuse("a dense table is keyed by row indices, got keys = raw ids".to_owned());
         }
         let on_device = env.stream.as_cuda().is_some();
         if !matches!(spec.dtype, DType::F32 | DType::Bf16) && !on_device {

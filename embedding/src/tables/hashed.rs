@@ -145,9 +145,7 @@ impl HashedTable {
         let refuse =
             |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
         if spec.keys != Keys::RawIds {
-            return refuse(
-                "a hashed table is asked with raw ids, got keys = row indices".to_owned(),
-            );
+            return refuse("a hashed table is keyed by raw ids, got keys = row indices".to_owned());
         }
         if spec.rows > Members::MAX_CAPACITY {
             return refuse(format!(

@@ -37,7 +37,7 @@ impl<T> RowMemory<T> {
         unsafe { self.data.slice(row as usize * self.cols, self.cols) }
     }
 
-    /// Asks for row `row` ahead of its use. Same duties as [`Self::row`].
+    /// Prefetches row `row`. Same duties as [`Self::row`].
     #[inline(always)]
     pub(crate) unsafe fn prefetch(self, row: u64) {
         // SAFETY: passed on to the caller.

@@ -113,7 +113,7 @@ pub fn single_rank(specs: &[TableSpec], optimizer: Optimizer, num_blocks: usize)
         all_vectors.push(bits(vectors.read::<f32>().data()));
     }
     let mut tensors = Vec::new();
-    // Tables asked with raw ids show what they hold in their vectors single.
+    // Tables keyed by raw ids show what they hold in their vectors single.
     for table in (0..specs.len()).filter(|&table| specs[table].keys == Keys::RowIndices) {
         for (index, tensor) in set.tensors(table).iter().enumerate() {
             let mut rows = vec![0.0; tensor.rows as usize * tensor.cols];

@@ -1,4 +1,4 @@
-//! Tables of other authors: a dense one that hides its rows, one asked with raw ids, one whose rows
+//! Tables of other authors: a dense one that hides its rows, one keyed by raw ids, one whose rows
 //! share storage.
 
 use headlong_device::optimizer::StateWidth;

@@ -11,7 +11,7 @@ struct Args {
   float* weights[2];
   float* first[2];
   float* second[2];
-  // Sums of gradients of both parts, one behind the other.
+  // Sums of gradients of both parts, one after the other.
   float* sums;
   const u32* rows;
   const u32* count;

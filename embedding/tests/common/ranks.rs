@@ -82,9 +82,9 @@ pub struct Ranks {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Traffic {
     pub requests: Vec<Vec<u64>>,
-    pub asked: Vec<Vec<u64>>,
-    pub answers: Vec<Vec<f32>>,
-    pub received: Vec<Vec<f32>>,
+    pub received: Vec<Vec<u64>>,
+    pub send_rows: Vec<Vec<f32>>,
+    pub recv_rows: Vec<Vec<f32>>,
     pub gradients: Vec<Vec<f32>>,
     pub arrived: Vec<Vec<f32>>,
     pub blocks: Vec<Vec<f32>>,
@@ -149,20 +149,20 @@ impl Ranks {
             })
             .collect();
         self.route(&slices, samples);
-        let answers = self.answers();
-        let received = self.bring_vectors(&answers);
+        let send_rows = self.owner_lookup();
+        let received = self.bring_vectors(&send_rows);
         traffic.requests = self
             .routes
             .iter_mut()
-            .map(|route| route.id_exchange().unwrap().requests.to_vec())
+            .map(|route| route.id_exchange().unwrap().send.to_vec())
             .collect();
-        traffic.asked = self
+        traffic.received = self
             .routes
             .iter_mut()
-            .map(|route| route.id_exchange().unwrap().asked.to_vec())
+            .map(|route| route.id_exchange().unwrap().receive.to_vec())
             .collect();
-        traffic.answers = answers;
-        traffic.received = received.clone();
+        traffic.send_rows = send_rows;
+        traffic.recv_rows = received.clone();
         let mut all = Vec::new();
         for (rank, set) in self.sets.iter().enumerate() {
             let rows = bounds[rank + 1] - bounds[rank];
@@ -247,9 +247,9 @@ impl Ranks {
         let counts: Vec<Vec<u32>> =
             self.routes.iter().map(|route| route.request_counts().to_vec()).collect();
         for (owner, route) in self.routes.iter_mut().enumerate() {
-            let asked = route.asked_counts_mut();
+            let received = route.recv_counts_mut();
             for (source, counts) in counts.iter().enumerate() {
-                asked[source * num_tables..][..num_tables]
+                received[source * num_tables..][..num_tables]
                     .copy_from_slice(&counts[owner * num_tables..][..num_tables]);
             }
         }
@@ -258,7 +258,7 @@ impl Ranks {
             .iter_mut()
             .map(|route| {
                 let exchange = route.id_exchange().unwrap();
-                (exchange.requests.to_vec(), exchange.request_counts.to_vec())
+                (exchange.send.to_vec(), exchange.send_counts.to_vec())
             })
             .collect();
         for (owner, route) in self.routes.iter_mut().enumerate() {
@@ -270,14 +270,14 @@ impl Ranks {
                     ids[first..first + counts[owner]].to_vec()
                 })
                 .collect();
-            exchange.asked.copy_from_slice(&arrived);
+            exchange.receive.copy_from_slice(&arrived);
         }
     }
 
-    fn answers(&self) -> Vec<Vec<f32>> {
+    fn owner_lookup(&self) -> Vec<Vec<f32>> {
         let answer = |(set, route): (&HybridSet, &HybridRoute)| {
             let len = route.vector_exchange().0.iter().sum();
-            assert!(len <= set.max_asked_elements());
+            assert!(len <= set.max_send_elements());
             let (_arena, out) = list(&vec![f32::NAN; len]);
             set.owner_lookup(&self.stream, route, &out).unwrap();
             out.to_vec().unwrap()
@@ -285,18 +285,18 @@ impl Ranks {
         self.sets.iter().zip(&self.routes).map(answer).collect()
     }
 
-    /// Owners' answers to those who asked.
-    fn bring_vectors(&mut self, answers: &[Vec<f32>]) -> Vec<Vec<f32>> {
+    /// The vectors of owners to those who request them.
+    fn bring_vectors(&mut self, send_rows: &[Vec<f32>]) -> Vec<Vec<f32>> {
         if self.proxies.is_empty() {
             let counts = |route: &HybridRoute| route.vector_exchange().0.to_vec();
             return all_to_all(
-                &answers.iter().cloned().zip(self.routes.iter().map(counts)).collect::<Vec<_>>(),
+                &send_rows.iter().cloned().zip(self.routes.iter().map(counts)).collect::<Vec<_>>(),
             );
         }
         let served =
             |(proxy, route): (&mut NodeProxy, &HybridRoute)| proxy.vectors_across(route).1.to_vec();
         let counts = self.proxies.iter_mut().zip(&self.routes).map(served);
-        let arrived = all_to_all(&answers.iter().cloned().zip(counts).collect::<Vec<_>>());
+        let arrived = all_to_all(&send_rows.iter().cloned().zip(counts).collect::<Vec<_>>());
         let mut expanded = Vec::new();
         for ((proxy, route), received) in self.proxies.iter_mut().zip(&self.routes).zip(&arrived) {
             assert_eq!(received.len(), proxy.vectors_across(route).0.iter().sum::<usize>());
@@ -349,7 +349,7 @@ impl Ranks {
             let (_arena, d_vectors): (_, Mat) =
                 matrix(bounds[rank + 1] - bounds[rank], set.width(), &d_vectors[first..last]);
             let len: usize = self.routes[rank].vector_exchange().1.iter().sum();
-            assert!(len <= set.max_requested_elements());
+            assert!(len <= set.max_recv_elements());
             let (_to_owners, to_owners) = list(&vec![f32::NAN; len]);
             let (_frequent, frequent) = list(&vec![f32::NAN; set.frequent_len()]);
             set.reduce_rows(&self.stream, &self.routes[rank], &d_vectors, &to_owners, &frequent);

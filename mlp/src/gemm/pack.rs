@@ -7,9 +7,9 @@ use headlong_device::MatRef;
 /// Columns of a panel: two 512-bit vectors.
 pub const PANEL_COLS: usize = 32;
 
-/// Elements, or words of two, that the panels of a `depth × cols` factor take.
-pub const fn panel_elements(dtype: FactorType, depth: usize, cols: usize) -> usize {
-    dtype.words(depth) * cols.div_ceil(PANEL_COLS) * PANEL_COLS
+/// Elements, or words of two, that the panels of a `k × cols` factor take.
+pub const fn panel_elements(dtype: FactorType, k: usize, cols: usize) -> usize {
+    dtype.words(k) * cols.div_ceil(PANEL_COLS) * PANEL_COLS
 }
 
 /// Packs panel `panel` of `B = matrix`: `panel_data[k·32 + c] = matrix(k, 32·panel + c)`, zeros

@@ -1,4 +1,4 @@
-//! One tile of a product: blocks of depth, panels of columns, and the microkernel of this
+//! One tile of a product: blocks of k, panels of columns, and the microkernel of this
 //! processor.
 
 #[cfg(target_arch = "x86_64")]
@@ -6,7 +6,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
-mod depth;
+mod k_loop;
 mod fallback;
 mod pairs;
 
@@ -20,9 +20,9 @@ use pairs::{BAND_STRIDE, BAND_WORDS, pack_band, pair_rows, widen};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Rows of a block of depth, of numbers or of words: a panel of this depth takes 32 KiB, two thirds
+/// Rows of a block of k, of numbers or of words: a panel of that many takes 32 KiB, two thirds
 /// of the first-level cache.
-const BLOCK_DEPTH: usize = 256;
+const BLOCK_K: usize = 256;
 
 /// Rows of a packed strip of `A`, of which a microtile uses the first few: one cache line.
 const STRIP_ROWS: usize = 16;
@@ -37,7 +37,7 @@ pub enum Variant {
     F32,
     /// Words of two bf16, by instructions of their own.
     Words,
-    /// bf16 as numbers of f32, two steps of depth at a time, with zeros for numbers below 2⁻¹²⁶.
+    /// bf16 as numbers of f32, two steps of k at a time, with zeros for numbers below 2⁻¹²⁶.
     Widened,
 }
 
@@ -88,21 +88,21 @@ impl Variant {
 
     /// Most words of a block.
     const fn block_words(self) -> usize {
-        BLOCK_DEPTH / self.rows(1)
+        BLOCK_K / self.rows(1)
     }
 }
 
 /// A block of a panel on the stack, in whole cache lines.
 #[repr(C, align(64))]
-struct PanelBlock([MaybeUninit<f32>; BLOCK_DEPTH * PANEL_COLS]);
+struct PanelBlock([MaybeUninit<f32>; BLOCK_K * PANEL_COLS]);
 
 impl PanelBlock {
     const fn new() -> Self {
-        Self([MaybeUninit::uninit(); BLOCK_DEPTH * PANEL_COLS])
+        Self([MaybeUninit::uninit(); BLOCK_K * PANEL_COLS])
     }
 }
 
-/// Work for a microkernel: `rows × cols` elements of `C`, at most one panel wide. Depth and strides
+/// Work for a microkernel: `rows × cols` elements of `C`, at most one panel wide. `k` and strides
 /// of `A` are in what its form says: numbers or words.
 #[derive(Clone, Copy)]
 struct Micro {
@@ -113,9 +113,9 @@ struct Micro {
     a_stride: usize,
     /// Whether `A` lies by columns.
     columns: bool,
-    /// `depth` rows of [`PANEL_COLS`] elements.
+    /// `k` rows of [`PANEL_COLS`] elements.
     b: *const f32,
-    depth: usize,
+    k: usize,
     c: *mut f32,
     c_stride: usize,
     rows: usize,
@@ -127,7 +127,7 @@ struct Micro {
     ahead: Ahead,
 }
 
-/// Memory that will be read soon: at each step of depth the cache line `stride` elements on is
+/// Memory that will be read soon: at each step of k the cache line `stride` elements on is
 /// asked for.
 #[derive(Clone, Copy)]
 struct Ahead {
@@ -174,10 +174,9 @@ pub fn compute(kernels: Kernels, product: &Product<'_>, mut tile: Tile<'_>) {
     }
 }
 
-/// Blocks of depth of at most `most` words, as even as can be; one empty block where there is no
-/// depth.
-fn blocks(depth: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
-    let (start, len) = (depth.start, depth.len());
+/// Blocks of k of at most `most` words, as even as can be; one empty block where k is 0.
+fn blocks(words: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let (start, len) = (words.start, words.len());
     let count = len.div_ceil(most).max(1);
     (0..count).map(move |block| start + block * len / count..start + (block + 1) * len / count)
 }
@@ -193,11 +192,11 @@ enum Source {
     Strips(*const f32),
 }
 
-/// Panel after panel, each in its whole depth: the tile's rows of `A` stay in the second-level
+/// Panel after panel, each over all of k: the tile's rows of `A` stay in the second-level
 /// cache, those of `C` under a panel in the first, and the panels stream by, asked for one block
 /// ahead.
 fn with_panels(kernels: Kernels, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
-    let words = 0..product.dtype.words(panels.depth);
+    let words = 0..product.dtype.words(panels.k);
     match kernels.variant {
         Variant::F32 | Variant::Widened => {
             over_panels(kernels, product, panels, tile, (words, Source::Matrix))
@@ -206,7 +205,7 @@ fn with_panels(kernels: Kernels, product: &Product<'_>, panels: &Panels<'_>, til
     }
 }
 
-/// Stretch after stretch of depth: the tile's rows of `A` are packed once, then all panels pass by.
+/// Stretch after stretch of k: the tile's rows of `A` are packed once, then all panels pass by.
 fn with_band(
     kernels: Kernels,
     product: &Product<'_>,
@@ -219,14 +218,14 @@ fn with_band(
         unreachable!("`check` lets panels go only with rows");
     };
     for stretch in blocks(words, BAND_WORDS) {
-        let rows = tile.first_row..tile.first_row + tile.rows();
+        let rows = tile.first_row..tile.first_row + tile.rows;
         let band = pack_band(lhs, rows, stretch.clone(), &mut packed);
         let source = Source::Band { words: band, first: stretch.start };
         over_panels(kernels, product, panels, tile, (stretch, source));
     }
 }
 
-/// All panels of a tile, over the depth `words` of `A` where `source` says.
+/// All panels of a tile, over the words `words` of `A` where `source` says.
 fn over_panels(
     kernels: Kernels,
     product: &Product<'_>,
@@ -234,9 +233,9 @@ fn over_panels(
     tile: &mut Tile<'_>,
     (words, source): (Range<usize>, Source),
 ) {
-    let whole = product.dtype.words(panels.depth);
+    let whole = product.dtype.words(panels.k);
     let mut widened = PanelBlock::new();
-    for col in (0..tile.cols()).step_by(PANEL_COLS) {
+    for col in (0..tile.cols).step_by(PANEL_COLS) {
         let panel = (tile.first_col + col) / PANEL_COLS;
         for block in blocks(words.clone(), kernels.variant.block_words()) {
             let (start, end) = (panel * whole + block.start, panel * whole + block.end);
@@ -249,7 +248,7 @@ fn over_panels(
             let following = panels.data.get(end * PANEL_COLS..).map_or(b, <[f32]>::as_ptr);
             let len = block.len();
             column(kernels, product, tile, col, (source, b), block, &|call| match call {
-                // Two lines a step of depth: the first two microtiles ask for all of them.
+                // Two lines a step of k: the first two microtiles ask for all of them.
                 0 | 1 => Ahead { start: following.wrapping_add(call * len * 16), stride: 16 },
                 _ => Ahead { start: b, stride: 0 },
             });
@@ -257,33 +256,33 @@ fn over_panels(
     }
 }
 
-/// Block after block of depth: the block's part of `A` is packed once, then panel after panel of
+/// Block after block of k: the block's part of `A` is packed once, then panel after panel of
 /// `B`, all on the stack; the rows of the next block are asked for meanwhile.
 fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
-    let mut packed_a = MaybeUninit::<[f32; MAX_STRIPS * BLOCK_DEPTH * STRIP_ROWS]>::uninit();
+    let mut packed_a = MaybeUninit::<[f32; MAX_STRIPS * BLOCK_K * STRIP_ROWS]>::uninit();
     let mut packed_b = PanelBlock::new();
     let Lhs::Columns(lhs) = product.lhs else {
         unreachable!("`check` lets plain rows go only with columns");
     };
     let (dtype, variant) = (product.dtype, kernels.variant);
-    let parts = tile.rows().div_ceil(kernels.max_rows());
+    let parts = tile.rows.div_ceil(kernels.max_rows());
     let (row, col) = (tile.first_row, tile.first_col);
     // A microtile asks for one line of as many rows as a block has words; of bf16 twice as many
     // rows come.
     let halves = dtype.before(1);
-    let lines = (halves * tile.cols().div_ceil(16), halves * tile.rows().div_ceil(16));
-    let spacing = (tile.cols().div_ceil(PANEL_COLS) * parts / (lines.0 + lines.1)).max(1);
+    let lines = (halves * tile.cols.div_ceil(16), halves * tile.rows.div_ceil(16));
+    let spacing = (tile.cols.div_ceil(PANEL_COLS) * parts / (lines.0 + lines.1)).max(1);
     for block in blocks(0..dtype.words(matrix.rows()), variant.block_words()) {
         let next = dtype.before(block.end);
-        let rows = row..row + tile.rows();
+        let rows = row..row + tile.rows;
         let a = pack_strips(variant, lhs, block.clone(), rows, parts, &mut packed_a);
         if let Some(sums) = &mut tile.row_values {
             // SAFETY: the strips were just packed, with zeros where they have no row.
             unsafe { add_strips(kernels, a, (parts, variant.rows(block.len())), sums) };
         }
-        for panel in 0..tile.cols().div_ceil(PANEL_COLS) {
+        for panel in 0..tile.cols.div_ceil(PANEL_COLS) {
             let first = panel * PANEL_COLS;
-            let cols = col + first..col + (first + PANEL_COLS).min(tile.cols());
+            let cols = col + first..col + (first + PANEL_COLS).min(tile.cols);
             let b = pack_panel(variant, matrix, block.clone(), cols, &mut packed_b);
             column(kernels, product, tile, first, (Source::Strips(a), b), block.clone(), &|part| {
                 let call = panel * parts + part;
@@ -304,7 +303,7 @@ fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: 
     }
 }
 
-/// Adds up the rows of packed strips, in the order of depth, to one sum for each row of `A`.
+/// Adds up the rows of packed strips, in the order of k, to one sum for each row of `A`.
 ///
 /// # Safety
 /// `parts` strips of `len` rows lie at `strips`.
@@ -337,7 +336,7 @@ unsafe fn add_strips(
     }
 }
 
-/// One panel of columns of a tile over one block of depth: all its rows, microtile by microtile.
+/// One panel of columns of a tile over one block of k: all its rows, microtile by microtile.
 ///
 /// `block` is in words; `ahead(n)` says what microtile `n` asks for.
 fn column(
@@ -350,10 +349,10 @@ fn column(
     ahead: &dyn Fn(usize) -> Ahead,
 ) {
     let (dtype, variant) = (product.dtype, kernels.variant);
-    let depth = product.shape().0.1;
-    let last = block.end == dtype.words(depth);
+    let k = product.shape().0.1;
+    let last = block.end == dtype.words(k);
     // Microtiles as even as can be: 64 rows are 13 + 13 + 13 + 13 + 12, not 14 + 14 + 14 + 14 + 8.
-    let (rows, parts) = (tile.rows(), tile.rows().div_ceil(kernels.max_rows()));
+    let (rows, parts) = (tile.rows, tile.rows.div_ceil(kernels.max_rows()));
     for part in 0..parts {
         let (first, end) = (part * rows / parts, (part + 1) * rows / parts);
         let row = tile.first_row + first;
@@ -384,16 +383,16 @@ fn column(
             a_stride,
             columns,
             b,
-            depth: match (variant, columns) {
+            k: match (variant, columns) {
                 // Rows of the matrix end where they end.
-                (Variant::Widened, false) => depth.min(2 * block.end) - 2 * block.start,
+                (Variant::Widened, false) => k.min(2 * block.end) - 2 * block.start,
                 _ => variant.rows(block.len()),
             },
             // SAFETY: `first` and `col` are inside the tile.
-            c: unsafe { tile.as_mut_ptr().add(first * tile.stride() + col) },
-            c_stride: tile.stride(),
+            c: unsafe { tile.start.add(first * tile.stride + col) },
+            c_stride: tile.stride,
             rows: end - first,
-            cols: PANEL_COLS.min(tile.cols() - col),
+            cols: PANEL_COLS.min(tile.cols - col),
             continues: product.accumulate || block.start > 0,
             epilogue: if last {
                 MicroFinish::at(&product.epilogue, row, tile.first_col + col)
@@ -429,18 +428,18 @@ unsafe fn run(isa: Isa, micro: &Micro) {
 fn pack_panel(
     variant: Variant,
     matrix: MatRef<'_>,
-    depth: Range<usize>,
+    words: Range<usize>,
     cols: Range<usize>,
     packed: &mut PanelBlock,
 ) -> *const f32 {
     assert!(
-        variant.rows(depth.len()) <= BLOCK_DEPTH && cols.len() <= PANEL_COLS,
+        variant.rows(words.len()) <= BLOCK_K && cols.len() <= PANEL_COLS,
         "a block fits its buffer"
     );
     let start = packed.0.as_mut_ptr().cast::<f32>();
     // SAFETY: rows of the panel lie inside the buffer; each is written in full, so that no element
     // stays unset.
-    unsafe { pack_block::<2>(variant, matrix, depth, cols, start) };
+    unsafe { pack_block::<2>(variant, matrix, words, cols, start) };
     start
 }
 
@@ -462,9 +461,9 @@ unsafe fn pack_block<const VECTORS: usize>(
             Variant::F32 => copy_rows::<VECTORS>(matrix, words, cols, target),
             Variant::Words => pair_rows::<VECTORS, false>(matrix, words, cols, target),
             Variant::Widened => {
-                let depth = 2 * words.start..matrix.rows().min(2 * words.end);
-                let (len, room) = (depth.len(), 2 * words.len());
-                copy_rows::<VECTORS>(matrix, depth, cols, target);
+                let rows = 2 * words.start..matrix.rows().min(2 * words.end);
+                let (len, room) = (rows.len(), 2 * words.len());
+                copy_rows::<VECTORS>(matrix, rows, cols, target);
                 target.add(len * VECTORS * 16).write_bytes(0, (room - len) * VECTORS * 16);
             }
         }
@@ -476,19 +475,19 @@ unsafe fn pack_block<const VECTORS: usize>(
 fn pack_strips(
     variant: Variant,
     matrix: MatRef<'_>,
-    depth: Range<usize>,
+    words: Range<usize>,
     rows: Range<usize>,
     parts: usize,
-    packed: &mut MaybeUninit<[f32; MAX_STRIPS * BLOCK_DEPTH * STRIP_ROWS]>,
+    packed: &mut MaybeUninit<[f32; MAX_STRIPS * BLOCK_K * STRIP_ROWS]>,
 ) -> *const f32 {
-    let room = variant.rows(depth.len()) * STRIP_ROWS;
-    assert!(room <= BLOCK_DEPTH * STRIP_ROWS && parts <= MAX_STRIPS, "a block fits its buffer");
+    let room = variant.rows(words.len()) * STRIP_ROWS;
+    assert!(room <= BLOCK_K * STRIP_ROWS && parts <= MAX_STRIPS, "a block fits its buffer");
     let start = packed.as_mut_ptr().cast::<f32>();
     for part in 0..parts {
         let len = rows.len();
         let strip = rows.start + part * len / parts..rows.start + (part + 1) * len / parts;
         // SAFETY: rows of strip `part` lie inside the buffer; each is written in full.
-        unsafe { pack_block::<1>(variant, matrix, depth.clone(), strip, start.add(part * room)) };
+        unsafe { pack_block::<1>(variant, matrix, words.clone(), strip, start.add(part * room)) };
     }
     start
 }
@@ -516,44 +515,44 @@ pub fn transpose_panel(matrix: MatRef<'_>, rows: Range<usize>, panel: &mut [f32]
     }
 }
 
-/// Copies the columns `cols` of the rows `depth` to rows of `VECTORS · 16` elements, zeros beyond
+/// Copies the columns `cols` of the rows `rows` to rows of `VECTORS · 16` elements, zeros beyond
 /// them.
 ///
 /// # Safety
 /// `target` has room for all rows; there are at most `VECTORS · 16` columns.
 unsafe fn copy_rows<const VECTORS: usize>(
     matrix: MatRef<'_>,
-    depth: Range<usize>,
+    rows: Range<usize>,
     cols: Range<usize>,
     target: *mut f32,
 ) {
     assert!(cols.len() <= VECTORS * 16, "{} columns in {VECTORS} vectors", cols.len());
-    if depth.is_empty() {
+    if rows.is_empty() {
         return;
     }
     // The last row is looked at here, so that all rows before it exist as well.
-    let _ = &matrix.row(depth.end - 1)[cols.clone()];
-    let source = matrix.row(depth.start)[cols.clone()].as_ptr();
+    let _ = &matrix.row(rows.end - 1)[cols.clone()];
+    let source = matrix.row(rows.start)[cols.clone()].as_ptr();
     // SAFETY: the source's rows exist, by the line above; the rest is the caller's promise.
     unsafe {
         match isa() {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => avx512::copy_rows::<VECTORS>(
                 (source, matrix.stride()),
-                depth.len(),
+                rows.len(),
                 cols.len(),
                 target,
             ),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::copy_rows::<VECTORS>(
                 (source, matrix.stride()),
-                depth.len(),
+                rows.len(),
                 cols.len(),
                 target,
             ),
             _ => fallback::copy_rows::<VECTORS>(
                 (source, matrix.stride()),
-                depth.len(),
+                rows.len(),
                 cols.len(),
                 target,
             ),

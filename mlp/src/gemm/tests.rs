@@ -67,7 +67,7 @@ fn check(case: &Case, threads: usize) {
         dtype,
         lhs: if columns { Lhs::Columns(a_mat) } else { Lhs::Rows(a_mat) },
         rhs: if !columns {
-            Rhs::Panels(Panels { data: &packed, depth, cols: n })
+            Rhs::Panels(Panels { data: &packed, k: depth, cols: n })
         } else {
             Rhs::Rows(b_mat)
         },
@@ -247,7 +247,7 @@ fn extreme_product(
     let (lhs, rhs) = if columns {
         (Lhs::Columns(MatRef::new(&a, depth, m)), Rhs::Rows(b))
     } else {
-        let panels = Panels { data: &packed, depth, cols: n };
+        let panels = Panels { data: &packed, k: depth, cols: n };
         (Lhs::Rows(MatRef::new(&a, m, depth)), Rhs::Panels(panels))
     };
     let product =
@@ -293,7 +293,7 @@ fn one_element(a: &[f32], b: &[f32], c: f32) -> f32 {
     let product = Product {
         dtype: FactorType::Bf16,
         lhs: Lhs::Rows(MatRef::new(a, 1, a.len())),
-        rhs: Rhs::Panels(Panels { data: &packed, depth: b.len(), cols: 1 }),
+        rhs: Rhs::Panels(Panels { data: &packed, k: b.len(), cols: 1 }),
         epilogue: Epilogue::default(),
         accumulate: true,
     };

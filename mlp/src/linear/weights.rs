@@ -62,7 +62,7 @@ impl WeightsPlan {
             scratch.matrix(&format!("{name}.{what}"), compute.dtype(), rows, cols)
         };
         let panels = |cols: usize| cols.div_ceil(PANEL_COLS);
-        let words = |depth| compute.factor_type().words(depth);
+        let words = |k| compute.factor_type().words(k);
         let copies = match compute.is_16_bit() {
             true => {
                 let (rows, cols) = (outputs.next_multiple_of(8), inputs.next_multiple_of(8));
@@ -196,12 +196,12 @@ impl Weights {
     /// `Wᵀ`, in × out, as the right factor of the forward product. `data` is what
     /// [`Self::forward_panels`] opened.
     pub(super) fn as_forward<'a>(&self, data: &'a [f32]) -> Panels<'a> {
-        Panels { data, depth: self.inputs(), cols: self.outputs() }
+        Panels { data, k: self.inputs(), cols: self.outputs() }
     }
 
     /// `W`, out × in, as the right factor of the data gradient.
     pub(super) fn as_backward<'a>(&self, data: &'a [f32]) -> Panels<'a> {
-        Panels { data, depth: self.outputs(), cols: self.inputs() }
+        Panels { data, k: self.outputs(), cols: self.inputs() }
     }
 
     pub(super) fn forward_panels(&self) -> &Mat {

@@ -12,7 +12,6 @@
 #define MAX_PARTS 64
 #endif
 
-constexpr u32 THREADS = 256;
 constexpr u32 BCE_WITH_LOGITS = 0;
 
 struct LossKernelArgs {
@@ -98,21 +97,6 @@ inline __device__ void store_sum(float *sums, double sum) {
     const bool finite = fabsf(rounded) <= 3.402823466e38f;
     sums[0] = rounded;
     sums[1] = finite ? (float)(sum - (double)rounded) : 0.0f;
-}
-
-// The sum of the threads' numbers, in a fixed tree; for thread 0.
-inline __device__ double sum_of_block(double *sums, double mine) {
-    // An earlier call's sum has been read.
-    __syncthreads();
-    sums[threadIdx.x] = mine;
-    for (u32 distance = THREADS / 2; distance > 0; distance /= 2) {
-        // What a thread adds, another has stored.
-        __syncthreads();
-        if (threadIdx.x < distance) {
-            sums[threadIdx.x] += sums[threadIdx.x + distance];
-        }
-    }
-    return threadIdx.x == 0 ? sums[0] : 0.0;
 }
 
 // Gradients, and the sums of parts.

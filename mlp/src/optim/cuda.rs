@@ -12,7 +12,10 @@ use headlong_device::optimizer::Optimizer;
 use headlong_device::{Arena, DType, Mat, Stream};
 use std::sync::Arc;
 
-pub static SOURCE: Source = Source { name: "mlp/optim", text: include_str!("optim.cu") };
+pub static SOURCE: Source = Source {
+    name: "mlp/optim",
+    text: concat!(include_str!("../sum.cuh"), include_str!("optim.cu")),
+};
 
 /// Parts that the norm is summed in: as in `optim.cu`.
 const NORM_PARTS: usize = 128;

@@ -13,7 +13,6 @@
 
 using Copy = Element<COPIES>;
 
-constexpr u32 THREADS = 256;
 constexpr u32 MAX_COPIES = 32;
 // Parts that the norm is summed in, for any length.
 constexpr u32 NORM_PARTS = 128;
@@ -54,21 +53,6 @@ struct NormArgs {
     double *sums;
     u64 quads;
 };
-
-// The sum of the threads' numbers, in a fixed tree; for thread 0.
-inline __device__ double sum_of_block(double *sums, double mine) {
-    // An earlier call's sum has been read.
-    __syncthreads();
-    sums[threadIdx.x] = mine;
-    for (u32 distance = THREADS / 2; distance > 0; distance /= 2) {
-        // What a thread adds, another has stored.
-        __syncthreads();
-        if (threadIdx.x < distance) {
-            sums[threadIdx.x] += sums[threadIdx.x + distance];
-        }
-    }
-    return threadIdx.x == 0 ? sums[0] : 0.0;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS) norm_parts(const NormArgs a) {
     __shared__ double sums[THREADS];
@@ -112,7 +96,7 @@ inline __device__ void copy_quad(const OptimArgs &a, u32 &number, u64 quad, floa
         number++;
     }
     const Copied &copy = a.copies[number];
-    // Slots start at multiples of 16 elements, so that a quad belongs to one; behind its last
+    // Slots start at multiples of 16 elements, so that a quad belongs to one; after its last
     // element is a gap.
     const u64 start = element - copy.first;
     if (element < copy.first || start >= copy.count) {

@@ -92,7 +92,7 @@ impl Bands {
         let ((outputs, inputs), first) = (self.shape, band * BAND_ROWS);
         assert!(first < outputs && rows.cols() == inputs, "band {band} lies in the weights");
         assert_eq!(rows.rows(), BAND_ROWS.min(outputs - first), "rows of band {band}");
-        let words = |depth| self.dtype.words(depth) * PANEL_COLS;
+        let words = |k| self.dtype.words(k) * PANEL_COLS;
         // SAFETY: panel `band` of the transpose belongs only to this band; the rest is the
         // caller's promise.
         let panel = unsafe { self.forward.slice(band * words(inputs), words(inputs)) };

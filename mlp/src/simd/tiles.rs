@@ -7,40 +7,22 @@ use std::marker::PhantomData;
 /// A rectangle of a matrix that one task owns for the time of its call.
 #[derive(Debug)]
 pub struct Tile<'a> {
-    start: *mut f32,
+    /// The first element; rows start `stride` elements apart.
+    pub start: *mut f32,
     /// First row of the tile in the matrix.
     pub first_row: usize,
     /// First column of the tile in the matrix.
     pub first_col: usize,
-    rows: usize,
-    cols: usize,
-    stride: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// Elements from one row's start to the next.
+    pub stride: usize,
     /// The elements of a list next to the matrix that belong to the tile's rows; the tiles of the
     /// first column have them.
     pub row_values: Option<&'a mut [f32]>,
     owner: PhantomData<&'a mut [f32]>,
-}
-
-impl Tile<'_> {
-    /// Number of rows.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Number of columns.
-    pub fn cols(&self) -> usize {
-        self.cols
-    }
-
-    /// Elements from one row's start to the next.
-    pub fn stride(&self) -> usize {
-        self.stride
-    }
-
-    /// Pointer to the first element; rows start [`Self::stride`] elements apart.
-    pub fn as_mut_ptr(&mut self) -> *mut f32 {
-        self.start
-    }
 }
 
 /// Cuts `matrix` into tiles of `tile_rows × tile_cols` (those at the edges may be smaller) and

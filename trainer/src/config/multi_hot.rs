@@ -113,7 +113,7 @@ impl Config {
             Some(column) => Err(Error::contradiction(
                 "multi_hot.sizes",
                 format!("[[table]] C{}", column + 1),
-                "ids are made of rows, and this table is asked with raw ids",
+                "ids are made of rows, and this table is keyed by raw ids",
             )),
             None => Ok(()),
         }

@@ -50,7 +50,7 @@ pub struct TableEntry {
     /// else `rows`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grain: Option<Grain>,
-    /// What the table is asked with. Unset: what the kind is known to want, else `rows`.
+    /// What the table is keyed by. Unset: what the kind is known to want, else `rows`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<Keys>,
     /// Settings that only this kind of table has.
@@ -126,12 +126,12 @@ impl Config {
         }
     }
 
-    /// Whether the table of `column` is asked with raw ids.
+    /// Whether the table of `column` is keyed by raw ids.
     pub fn is_raw(&self, column: usize) -> bool {
         self.table_spec(column, 1).keys == Keys::RawIds
     }
 
-    /// Columns whose tables are asked with raw ids.
+    /// Columns whose tables are keyed by raw ids.
     pub fn raw_columns(&self) -> Vec<usize> {
         (0..self.data.num_sparse).filter(|&column| self.is_raw(column)).collect()
     }
@@ -221,7 +221,7 @@ impl Config {
             let spec = self.table_spec(column, entry.rows.unwrap_or(1));
             let contradiction = match entry.placement {
                 Some(PlacementName::DataParallel) if spec.keys == Keys::RawIds => {
-                    "a table asked with raw ids has no replica: its owners decide which ids it \
+                    "a table keyed by raw ids has no replica: its owners decide which ids it \
                      holds"
                 }
                 Some(PlacementName::RowWise) if spec.grain == Grain::Whole => {

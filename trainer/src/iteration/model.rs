@@ -488,8 +488,8 @@ fn compute(precision: Precision) -> Compute {
 fn exchanged(tables: &HybridSet, by_node: bool) -> Exchanged {
     let proxy = by_node.then(|| tables.new_node_proxy());
     Exchanged {
-        requested: tables.max_requested_elements(),
-        asked: tables.max_asked_elements(),
+        recv_rows: tables.max_recv_elements(),
+        send_rows: tables.max_send_elements(),
         inside: proxy.as_ref().map_or(0, |proxy| proxy.max_elements_inside()),
         across: proxy.as_ref().map_or(0, |proxy| proxy.max_elements_across()),
         frequent: tables.frequent_len(),

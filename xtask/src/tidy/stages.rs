@@ -6,7 +6,7 @@ use super::text::TextFile;
 /// Where stages are written.
 const STAGES: [&str; 2] =
     ["trainer/src/iteration/schedule/stages.rs", "trainer/src/iteration/schedule/tables.rs"];
-/// What a question for a mode would be asked with.
+/// What a question for a mode would be keyed by.
 const QUESTIONS: [&str; 6] =
     ["is_single_rank", "is_single_process", "knows_all_ids", "as_cuda", "num_ranks", "Choice::"];
 

@@ -1,4 +1,4 @@
-//! Launches of what only several ranks need: slots of requests, and what an owner is asked for.
+//! Launches of what only several ranks need: slots of requests, and requests that an owner receives.
 
 use super::steps::keep;
 use super::{DeviceHybridRoute, RankTables, SlotShape};
@@ -25,7 +25,7 @@ kernel_args! {
         num_tables, num_owners, num_tiles, slot_words, slot_rows, slot_elements: u32;
     }
 
-    pub(super) struct AskedArgs {
+    pub(super) struct ReceivedArgs {
         tables, tile_tables, ids, places, num_entries, keys, values, vectors, lengths,
         flags: DevicePtr;
         num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements: u32;
@@ -66,18 +66,18 @@ impl RankTables {
         stream.run(&EXCHANGE, &defines, "request_write", Launch::new(tiles, BLOCK), &args);
     }
 
-    fn asked_args(&self, route: &DeviceHybridRoute) -> AskedArgs {
+    fn received_args(&self, route: &DeviceHybridRoute) -> ReceivedArgs {
         let SlotShape { words, rows, elements, peers } = self.slots;
-        AskedArgs {
+        ReceivedArgs {
             tables: self.owned.tables(),
             tile_tables: self.owned.tile_tables(),
-            ids: route.at.asked,
-            places: route.at.asked_places,
-            num_entries: route.at.num_asked,
-            keys: route.asked.at.passed_keys[0],
-            values: route.asked.at.passed_values[0],
+            ids: route.at.recv_requests,
+            places: route.at.received_places,
+            num_entries: route.at.num_received,
+            keys: route.received.at.passed_keys[0],
+            values: route.received.at.passed_values[0],
             vectors: DevicePtr::NULL,
-            lengths: route.at.answer_lengths,
+            lengths: route.at.row_lengths,
             flags: self.flags.ptr(),
             num_tables: self.specs.len() as u32,
             num_sources: peers as u32,
@@ -88,24 +88,24 @@ impl RankTables {
         }
     }
 
-    /// Sorts what sources ask for into this owner's rows.
+    /// Sorts what sources request into this owner's rows.
     pub(in crate::hybrid) fn receive_requests(
         &self,
         stream: &CudaStream,
         route: &DeviceHybridRoute,
     ) {
-        let args = self.asked_args(route);
+        let args = self.received_args(route);
         let defines = Instance::GENERIC.defines();
-        stream.run(&EXCHANGE, &defines, "asked_bounds", Launch::new(1, BLOCK), &args);
+        stream.run(&EXCHANGE, &defines, "received_bounds", Launch::new(1, BLOCK), &args);
         let lists =
             blocks(self.specs.len() * self.slots.peers, stream.device().multiprocessors(), 8);
-        stream.run(&EXCHANGE, &defines, "asked_keys", Launch::new(lists, BLOCK), &args);
+        stream.run(&EXCHANGE, &defines, "received_keys", Launch::new(lists, BLOCK), &args);
         let num_entries = (args.num_entries, 1);
-        route.asked.sort(stream, &self.owned, num_entries, false);
-        route.asked.find_chunks(stream, &self.owned, num_entries);
+        route.received.sort(stream, &self.owned, num_entries, false);
+        route.received.find_chunks(stream, &self.owned, num_entries);
     }
 
-    /// Copies the rows asked for into the slots of vectors.
+    /// Copies the requested rows into the slots of vectors.
     pub(in crate::hybrid) fn owner_lookup(
         &self,
         stream: &CudaStream,
@@ -116,20 +116,26 @@ impl RankTables {
         self.check_slots(vectors);
         for table in self.hidden(tables) {
             let first = 4 * table.layout.first_entry();
-            let count = route.at.num_asked.offset(4 * table.table);
-            let looked_up = table.lookup(stream, route.asked.at.keys.offset(first), count);
+            let count = route.at.num_received.offset(4 * table.table);
+            let looked_up = table.lookup(stream, route.received.at.keys.offset(first), count);
             if looked_up.is_err() {
                 return keep(stream, looked_up);
             }
         }
-        let args = AskedArgs {
-            keys: route.asked.at.keys,
-            values: route.asked.at.values,
+        let args = ReceivedArgs {
+            keys: route.received.at.keys,
+            values: route.received.at.values,
             vectors: vectors.device_ptr(),
-            ..self.asked_args(route)
+            ..self.received_args(route)
         };
         let tiles = blocks(self.owned_layout.num_tiles, stream.device().multiprocessors(), 16);
-        stream.run(&EXCHANGE, &self.instance.defines(), "answer", Launch::new(tiles, BLOCK), &args);
+        stream.run(
+            &EXCHANGE,
+            &self.instance.defines(),
+            "owner_lookup",
+            Launch::new(tiles, BLOCK),
+            &args,
+        );
     }
 }
 
@@ -141,6 +147,6 @@ mod cuda_tests {
     #[test]
     fn arguments_lie_as_kernels_read_them() {
         layout_test!(RequestArgs, &EXCHANGE, &[]);
-        layout_test!(AskedArgs, &EXCHANGE, &[]);
+        layout_test!(ReceivedArgs, &EXCHANGE, &[]);
     }
 }

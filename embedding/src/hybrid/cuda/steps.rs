@@ -54,15 +54,15 @@ impl RankTables {
         &self,
         stream: &CudaStream,
         route: &DeviceHybridRoute,
-        requested: &Mat,
+        recv_rows: &Mat,
         vectors: &Mat,
     ) {
-        self.check_slots(requested);
+        self.check_slots(recv_rows);
         let from = From {
             tables: self.slice.tables(),
             num_tables: self.specs.len(),
             staged: route.staging.ptr(),
-            origins: Some((route.at.origins, requested.device_ptr())),
+            origins: Some((route.at.origins, recv_rows.device_ptr())),
         };
         lookup(stream, self.instance, &from, vectors);
     }
@@ -96,21 +96,21 @@ impl RankTables {
         stream: &CudaStream,
         tables: &[HybridTable],
         route: &DeviceHybridRoute,
-        asked: &Mat,
+        from_sources: &Mat,
     ) {
-        self.check_slots(asked);
+        self.check_slots(from_sources);
         let step = self.step();
         let work = Update {
             tables: self.owned.tables(),
             tile_tables: self.owned.tile_tables(),
-            sorted: &route.asked,
-            gradients: Gradients::Packed(asked.device_ptr()),
+            sorted: &route.received,
+            gradients: Gradients::Packed(from_sources.device_ptr()),
             sink: Sink::Step { step, seed: self.seed },
             partials: self.partials(),
         };
         update(stream, self.instance, &work);
-        let num_entries = (route.at.num_asked, 1);
-        let lists = (&route.asked, &self.owned);
+        let num_entries = (route.at.num_received, 1);
+        let lists = (&route.received, &self.owned);
         keep(stream, apply_all(stream, self.hidden(tables), lists, num_entries, &step));
     }
 

@@ -6,7 +6,7 @@ use headlong_device::simd::prefetch;
 /// Marks an empty entry; no table has this row.
 const EMPTY: u64 = u64::MAX;
 
-/// Rows asked for ahead of their turn.
+/// Rows that are prefetched.
 const AHEAD: usize = 16;
 
 /// Codes of hot rows.

@@ -147,9 +147,9 @@ impl Context<'_> {
         let ranks = options.cluster.num_ranks() as f64;
         let moved =
             vectors(&options.cluster, self.variant.merge, self.variant.exchange, group.rate);
-        let asked = group.rate.chance_in(1.0 / ranks);
+        let looked_up = group.rate.chance_in(1.0 / ranks);
         let updated = group.rate.chance_in(1.0) / ranks;
-        // A rank that asks pools the vector and sums its gradient; an owner gathers and receives
+        // A rank that looks it up pools the vector and sums its gradient; an owner gathers and receives
         // for as many on average.
         let row = spec.dim as f64 * 4.0;
         Sums {
@@ -157,8 +157,8 @@ impl Context<'_> {
             requests: moved,
             buffer_bytes: 0.0,
             work: LocalWork {
-                rows: 2.0 * asked + updated,
-                bytes: 8.0 * asked * row + updated * self.update_bytes(group.table),
+                rows: 2.0 * looked_up + updated,
+                bytes: 8.0 * looked_up * row + updated * self.update_bytes(group.table),
             },
         }
     }
@@ -167,15 +167,17 @@ impl Context<'_> {
     pub(super) fn frequent(&self, group: &Group) -> Sums {
         let spec = &self.options.specs[group.table];
         let touched = group.rate.chance_in(1.0);
-        let asked = group.rate.chance_in(1.0 / self.options.cluster.num_ranks() as f64);
+        let looked_up = group.rate.chance_in(1.0 / self.options.cluster.num_ranks() as f64);
         let row = spec.dim as f64 * 4.0;
         let buffer_bytes = gradient_bytes(spec);
         Sums {
             buffer_bytes,
             work: LocalWork {
-                rows: asked + touched,
+                rows: looked_up + touched,
                 // The buffer is cleared, the touched rows are updated by every rank.
-                bytes: buffer_bytes + 2.0 * asked * row + touched * self.update_bytes(group.table),
+                bytes: buffer_bytes
+                    + 2.0 * looked_up * row
+                    + touched * self.update_bytes(group.table),
             },
             ..Sums::default()
         }

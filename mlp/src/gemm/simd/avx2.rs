@@ -1,6 +1,6 @@
 //! The microkernel for AVX2 with FMA: 6 × 16 sums in registers, the chains of [`super::fallback`].
 
-use super::depth::{numbers_256, widened_256};
+use super::k_loop::{numbers_256, widened_256};
 use super::fallback::{self, COLS, load_row, store_row};
 use super::{Micro, PANEL_COLS, Variant};
 use crate::simd::avx2::{lanes, transpose};
@@ -123,9 +123,9 @@ pub unsafe fn copy_rows<const VECTORS: usize>(
 /// The processor has AVX2; the panel has 32 elements for each column of the matrix.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn transpose_rows(matrix: MatRef<'_>, panel: *mut f32) {
-    let depth = matrix.cols();
-    for first in (0..depth).step_by(8) {
-        let mask = lanes(depth - first);
+    let cols = matrix.cols();
+    for first in (0..cols).step_by(8) {
+        let mask = lanes(cols - first);
         for c in (0..PANEL_COLS).step_by(8) {
             let block: [__m256; 8] = std::array::from_fn(|i| match c + i {
                 // SAFETY: the row exists, and the mask keeps to its columns.
@@ -134,7 +134,7 @@ pub unsafe fn transpose_rows(matrix: MatRef<'_>, panel: *mut f32) {
                 },
                 _ => _mm256_setzero_ps(),
             });
-            for (k, values) in transpose(&block).iter().enumerate().take(depth - first) {
+            for (k, values) in transpose(&block).iter().enumerate().take(cols - first) {
                 // SAFETY: row `first + k` of the panel exists.
                 unsafe { _mm256_storeu_ps(panel.add((first + k) * PANEL_COLS + c), *values) };
             }

@@ -1,7 +1,7 @@
 //! The AVX-512 microkernel: up to 14 × 32 accumulators in registers, one broadcast and two fused
 //! multiply-adds an element of `A`.
 
-use super::depth::{numbers_512, widened_512, words_512};
+use super::k_loop::{numbers_512, widened_512, words_512};
 use super::{Micro, PANEL_COLS, Variant};
 use crate::simd::avx512::{lanes, transpose};
 use crate::simd::unrolled;
@@ -56,9 +56,9 @@ pub unsafe fn run(micro: &Micro) {
     unsafe { kernel(micro) }
 }
 
-/// Defines a microkernel around the loop `$over_depth`.
+/// Defines a microkernel around the loop `$over_k`.
 macro_rules! define_kernel {
-    ($name:ident, $features:literal, $over_depth:ident) => {
+    ($name:ident, $features:literal, $over_k:ident) => {
 #[target_feature(enable = $features)]
 unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(micro: &Micro) {
     let zero = _mm512_setzero_ps();
@@ -91,7 +91,7 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
                 }
             }
         });
-        $over_depth(micro, &mut sums);
+        $over_k(micro, &mut sums);
         if !COLUMNS {
             // A copy of its own: what `epilogue` is given lies in memory, and the loop's sums must
             // not.
@@ -233,10 +233,10 @@ pub unsafe fn copy_rows<const VECTORS: usize>(
 /// The processor has AVX-512 F; the panel has 32 elements for each column of the matrix.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub unsafe fn transpose_rows(matrix: MatRef<'_>, panel: *mut f32) {
-    let (rows, depth) = (matrix.rows(), matrix.cols());
+    let (rows, cols) = (matrix.rows(), matrix.cols());
     let mut first = 0;
-    while first < depth {
-        let mask = lanes(depth - first);
+    while first < cols {
+        let mask = lanes(cols - first);
         for half in 0..2 {
             let block: [__m512; 16] = std::array::from_fn(|i| match half * 16 + i {
                 // SAFETY: the row exists, and the mask keeps to its columns.
@@ -246,7 +246,7 @@ pub unsafe fn transpose_rows(matrix: MatRef<'_>, panel: *mut f32) {
                 _ => _mm512_setzero_ps(),
             });
             let block = transpose(&block);
-            for (k, values) in block.iter().enumerate().take(depth - first) {
+            for (k, values) in block.iter().enumerate().take(cols - first) {
                 // SAFETY: row `first + k` of the panel exists.
                 unsafe {
                     _mm512_storeu_ps(panel.add((first + k) * PANEL_COLS + half * 16), *values)

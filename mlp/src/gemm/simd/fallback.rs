@@ -75,16 +75,16 @@ unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: u
                 *sums = load_row(micro, i, first);
             }
         }
-        let (row_step, depth_step) =
+        let (row_step, k_step) =
             if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
-        for step in 0..micro.depth.next_multiple_of(if WIDENED { 2 } else { 1 }) {
+        for step in 0..micro.k.next_multiple_of(if WIDENED { 2 } else { 1 }) {
             // The odd one of two steps first.
             let k = if WIDENED { step ^ 1 } else { step };
             let rhs = &*micro.b.add(k * PANEL_COLS + first).cast::<[f32; COLS]>();
             for (i, sums) in sums.iter_mut().enumerate() {
                 // After the last even step, zeros are multiplied.
                 let lhs =
-                    if k < micro.depth { *micro.a.add(i * row_step + k * depth_step) } else { 0.0 };
+                    if k < micro.k { *micro.a.add(i * row_step + k * k_step) } else { 0.0 };
                 for (sum, rhs) in sums.iter_mut().zip(rhs) {
                     *sum = if WIDENED {
                         flushed_step(lhs, *rhs, *sum)
@@ -202,9 +202,9 @@ pub fn transpose_rows(matrix: MatRef<'_>, panel: &mut [f32]) {
     panel.fill(0.0);
     // Sixteen columns of the matrix at a time: one cache line of each row, and of the panel what
     // fits the first level.
-    let depth = matrix.cols();
-    for first in (0..depth).step_by(16) {
-        let end = depth.min(first + 16);
+    let cols = matrix.cols();
+    for first in (0..cols).step_by(16) {
+        let end = cols.min(first + 16);
         for c in 0..matrix.rows() {
             for (k, &value) in matrix.row(c)[first..end].iter().enumerate() {
                 panel[(first + k) * PANEL_COLS + c] = value;

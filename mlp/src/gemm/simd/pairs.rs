@@ -1,4 +1,4 @@
-//! Packing bf16: words of two neighbours in depth, the first in the lower half.
+//! Packing bf16: words of two neighbours in k, the first in the lower half.
 
 use super::{PANEL_COLS, PanelBlock, fallback};
 #[cfg(target_arch = "x86_64")]
@@ -40,9 +40,9 @@ pub fn pack_band(
     start
 }
 
-/// The numbers of `words`, of `depth` in all.
-fn numbers_of(words: &Range<usize>, depth: usize) -> Range<usize> {
-    2 * words.start..depth.min(2 * words.end)
+/// The numbers of `words`, of `len` in all.
+fn numbers_of(words: &Range<usize>, len: usize) -> Range<usize> {
+    2 * words.start..len.min(2 * words.end)
 }
 
 /// Writes the words of a row.
@@ -113,7 +113,7 @@ pub unsafe fn pair_rows<const VECTORS: usize, const ROUND: bool>(
     }
 }
 
-/// Writes the numbers of a block of a panel of words, a row for each step of depth.
+/// Writes the numbers of a block of a panel of words, a row for each step of k.
 pub fn widen(words: &[f32], block: &mut PanelBlock) -> *const f32 {
     let numbers = &mut block.0[..2 * words.len()];
     match isa() {

@@ -9,7 +9,11 @@ use headlong_device::{DType, Stream};
 
 pub static SOURCE: Source = Source {
     name: "mlp/dot",
-    text: concat!(include_str!("../../loss_scale/unscale.cuh"), include_str!("dot.cu")),
+    text: concat!(
+        include_str!("../../loss_scale/unscale.cuh"),
+        include_str!("dot.cuh"),
+        include_str!("dot.cu")
+    ),
 };
 
 /// The compile-time constants for a shape, and the shared memory they lead to.

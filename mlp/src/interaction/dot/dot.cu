@@ -2,34 +2,11 @@
 // memory, and each lane keeps a tile of the result in registers. Samples need no other than their
 // own warp, so there is no barrier of the block anywhere.
 
-#ifndef NUM_VECTORS
-#define NUM_VECTORS 26
-#endif
-#ifndef DIM
-#define DIM 16
-#endif
-// Types of the bottom output, the result and their gradients, and of the vectors and theirs: 0 is
-// f32, 1 f16, 2 bf16.
-#ifndef ELEMENT
-#define ELEMENT 0
-#endif
-#ifndef VECTORS
-#define VECTORS 0
-#endif
-// Samples a block takes at a time, one a warp.
-#ifndef WARPS
-#define WARPS 4
-#endif
 // Rows of a gradient tile, a multiple of 4.
 #ifndef ROW_TILE
 #define ROW_TILE 4
 #endif
 
-using Value = Element<ELEMENT>;
-using Pooled = Element<VECTORS>;
-
-constexpr u32 ROWS = NUM_VECTORS + 1;
-constexpr u32 PAIRS = ROWS * (ROWS - 1) / 2;
 // Pieces of four elements in a row, the last one filled up with zeros.
 constexpr u32 QUADS = (DIM + 3) / 4;
 constexpr bool ALIGNED_DIM = DIM % 4 == 0;
@@ -41,40 +18,6 @@ constexpr u32 PAIR_SLOTS = (PAIRS + 3) / 4 * 4;
 // last of F's rows.
 constexpr u32 ROW_GROUPS = (ROWS + ROW_TILE - 1) / ROW_TILE;
 constexpr u32 FACTORS = ROW_GROUPS * ROW_TILE;
-
-struct DotForwardArgs {
-    const Value *bottom;
-    const Pooled *vectors;
-    Value *out;
-    u64 bottom_stride;
-    u64 vectors_stride;
-    u64 out_stride;
-    u64 samples;
-    // Whether the inputs' rows start at multiples of four elements, and the result's.
-    u32 aligned;
-    u32 out_aligned;
-};
-
-struct DotBackwardArgs {
-    const Value *bottom;
-    const Pooled *vectors;
-    const Value *d_out;
-    Value *d_bottom;
-    Pooled *d_vectors;
-    u64 bottom_stride;
-    u64 vectors_stride;
-    u64 d_out_stride;
-    u64 d_bottom_stride;
-    u64 d_vectors_stride;
-    UnscaleArgs unscale;
-    u64 samples;
-    // Whether the inputs' and their gradients' rows start at multiples of four elements, and those
-    // of the result's gradient.
-    u32 aligned;
-    u32 out_aligned;
-    // Whether the bottom gradient is masked where the bottom output is not above zero.
-    u32 relu;
-};
 
 // The rows [bottom; vectors] of a sample into shared memory, by one warp.
 inline __device__ void stage(const Value *bottom, const Pooled *vectors, float *rows, u32 lane,

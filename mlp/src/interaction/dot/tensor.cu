@@ -2,30 +2,6 @@
 // filled up with rows of zeros to a multiple of 16, in shared memory, from where matrix fragments
 // are loaded. Dims are multiples of 16.
 
-#ifndef NUM_VECTORS
-#define NUM_VECTORS 26
-#endif
-#ifndef DIM
-#define DIM 16
-#endif
-// Type of the bottom output, the result and their gradients: 1 is f16, 2 bf16. And of the vectors
-// and theirs, f32 (0) among them.
-#ifndef ELEMENT
-#define ELEMENT 2
-#endif
-#ifndef VECTORS
-#define VECTORS 0
-#endif
-// Samples a block takes at a time, one a warp.
-#ifndef WARPS
-#define WARPS 4
-#endif
-
-using Value = Element<ELEMENT>;
-using Pooled = Element<VECTORS>;
-
-constexpr u32 ROWS = NUM_VECTORS + 1;
-constexpr u32 PAIRS = ROWS * (ROWS - 1) / 2;
 // Tiles of 16 rows, and all of their rows.
 constexpr u32 TILES = (ROWS + 15) / 16;
 constexpr u32 ALL_ROWS = TILES * 16;
@@ -35,40 +11,6 @@ constexpr u32 STRIDE = DIM + 8;
 constexpr u32 FACTORS = ALL_ROWS + 8;
 // A row of the result, filled up to 16 bytes.
 constexpr u32 LINE = (DIM + PAIRS + 7) / 8 * 8;
-
-struct DotForwardArgs {
-    const Value *bottom;
-    const Pooled *vectors;
-    Value *out;
-    u64 bottom_stride;
-    u64 vectors_stride;
-    u64 out_stride;
-    u64 samples;
-    // Whether the inputs' rows start at multiples of eight elements, and the result's.
-    u32 aligned;
-    u32 out_aligned;
-};
-
-struct DotBackwardArgs {
-    const Value *bottom;
-    const Pooled *vectors;
-    const Value *d_out;
-    Value *d_bottom;
-    Pooled *d_vectors;
-    u64 bottom_stride;
-    u64 vectors_stride;
-    u64 d_out_stride;
-    u64 d_bottom_stride;
-    u64 d_vectors_stride;
-    UnscaleArgs unscale;
-    u64 samples;
-    // Whether the inputs' and their gradients' rows start at multiples of eight elements, and those
-    // of the result's gradient.
-    u32 aligned;
-    u32 out_aligned;
-    // Whether the bottom gradient is masked where the bottom output is not above zero.
-    u32 relu;
-};
 
 inline __device__ void multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     if constexpr (ELEMENT == 1) {

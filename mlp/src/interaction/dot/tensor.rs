@@ -8,7 +8,12 @@ use headlong_device::cuda::{Build, CudaStream, Define, Launch, Source};
 
 pub static SOURCE: Source = Source {
     name: "mlp/dot-tensor",
-    text: concat!(include_str!("../../loss_scale/unscale.cuh"), include_str!("tensor.cu")),
+    text: concat!(
+        include_str!("../../loss_scale/unscale.cuh"),
+        "#ifndef ELEMENT\n#define ELEMENT 2\n#endif\n",
+        include_str!("dot.cuh"),
+        include_str!("tensor.cu")
+    ),
 };
 
 /// Rows of F, at most: their products are kept in registers.

@@ -26,10 +26,10 @@ pub(super) struct SlotIds {
 /// Elements of what ranks exchange, which the tables decide; none on one rank.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Exchanged {
-    /// Vectors of rows that this rank asks for.
-    pub(super) requested: usize,
-    /// Vectors of rows that it is asked for.
-    pub(super) asked: usize,
+    /// Vectors of rows that this rank requests.
+    pub(super) recv_rows: usize,
+    /// Vectors of rows that are requested of it.
+    pub(super) send_rows: usize,
     /// Rows of peers, where this rank is a proxy of its node.
     pub(super) inside: usize,
     /// Rows of the node.
@@ -148,8 +148,8 @@ impl Sizes {
                 1,
             ),
             exchanged: [
-                ("requested", exchanged.requested),
-                ("asked", exchanged.asked),
+                ("recv_rows", exchanged.recv_rows),
+                ("send_rows", exchanged.send_rows),
                 ("rows of peers", exchanged.inside),
                 ("rows of the node", exchanged.across),
             ]

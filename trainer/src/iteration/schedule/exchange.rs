@@ -13,7 +13,7 @@ use crate::error::exchange_failed;
 use crate::error::failed;
 use crate::iteration::model::{BatchIds, Exchange, Model};
 use headlong_embedding::Ids;
-use headlong_embedding::hybrid::IdExchange;
+use headlong_embedding::hybrid::RankExchange;
 
 impl Exchange {
     /// Ranks ask owners for rows.
@@ -26,7 +26,7 @@ impl Exchange {
         }
     }
 
-    /// Owners sort what they were asked for, or what they know that they would be asked for.
+    /// Owners sort the requests that they receive, or what they know would be requested.
     pub(super) fn receive_requests(&self, at: &At<'_>) -> Result<()> {
         let (tables, mut route) = (&at.model().tables, at.route_mut());
         let received = match self {
@@ -41,17 +41,17 @@ impl Exchange {
         received.map_err(|error| failed("the rows that ranks ask for cannot be found", error))
     }
 
-    /// Vectors go from their owners to the ranks that asked.
+    /// Vectors go from their owners to the ranks that request them.
     pub(crate) fn vectors(&self, at: &At<'_>) -> Result<()> {
         match self {
             Self::None => Ok(()),
             Self::Flat { .. } => {
                 let route = at.route();
-                let (answers, requests) = route.vector_exchange();
+                let (to_send, requests) = route.vector_exchange();
                 let (from, mut to) = (at.send_rows(Read).read(), at.recv_rows(Write).write());
-                let (from, to) = (first(from.data(), answers), first_mut(to.data_mut(), requests));
+                let (from, to) = (first(from.data(), to_send), first_mut(to.data_mut(), requests));
                 let ranks = &at.model().communicator;
-                let sent = ranks.all_to_all_v(from, answers, to, requests);
+                let sent = ranks.all_to_all_v(from, to_send, to, requests);
                 sent.map_err(exchange_failed("the vectors"))
             }
             Self::ByNode(proxies) => proxies.vectors(at),
@@ -65,11 +65,11 @@ impl Exchange {
             Self::None => Ok(()),
             Self::Flat { .. } => {
                 let route = at.route();
-                let (answers, requests) = route.vector_exchange();
+                let (to_send, requests) = route.vector_exchange();
                 let (from, mut to) = (at.recv_rows(Read).read(), at.send_rows(Write).write());
-                let (from, to) = (first(from.data(), requests), first_mut(to.data_mut(), answers));
+                let (from, to) = (first(from.data(), requests), first_mut(to.data_mut(), to_send));
                 let ranks = &at.model().communicator;
-                let sent = ranks.all_to_all_v(from, requests, to, answers);
+                let sent = ranks.all_to_all_v(from, requests, to, to_send);
                 sent.map_err(exchange_failed("the gradients of rows"))
             }
             Self::ByNode(proxies) => proxies.gradients(at),
@@ -108,13 +108,13 @@ impl Exchange {
 
 fn ask(at: &At<'_>) -> Result<()> {
     let (mut route, ranks) = (at.route_mut(), &at.model().communicator);
-    let (request_counts, asked_counts) = route.count_exchange();
-    let sent = ranks.all_to_all(request_counts, asked_counts);
+    let (counts, recv_counts) = route.count_exchange();
+    let sent = ranks.all_to_all(counts, recv_counts);
     sent.map_err(exchange_failed("the numbers of ids"))?;
     let exchange = route.id_exchange();
-    let IdExchange { requests, request_counts, asked, asked_counts } =
+    let RankExchange { send, send_counts, receive, receive_counts } =
         exchange.map_err(|error| failed("ranks ask for too much", error))?;
-    let sent = ranks.all_to_all_v(requests, request_counts, asked, asked_counts);
+    let sent = ranks.all_to_all_v(send, send_counts, receive, receive_counts);
     sent.map_err(exchange_failed("the ids"))
 }
 

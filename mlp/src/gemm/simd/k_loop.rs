@@ -1,11 +1,11 @@
-//! The loop over depth, by hand: every row's address is a sum that the processor forms while it
+//! The loop over k, by hand: every row's address is a sum that the processor forms while it
 //! loads.
 //!
 //! Compiled, the loop keeps a pointer for the first row and adds up the others' at each step, an
 //! instruction a row: processors that issue four at a time have no room for them next to two
 //! multiply-adds and a load.
 //!
-//! **bf16 without instructions of its own.** Two steps of depth are one, the odd one first, and
+//! **bf16 without instructions of its own.** Two steps of k are one, the odd one first, and
 //! numbers below 2⁻¹²⁶ are zero. For that there is a mode of the processor (FTZ and DAZ in MXCSR),
 //! which costs nothing while it is on. Compiled code takes it to be off, so it is on inside one
 //! `asm!` block. What comes before and after, loads of `C`, bias, ReLU, mask and rounding, is
@@ -22,9 +22,9 @@ const FLUSHING: u32 = 0x9fc0;
 struct Walk {
     a: *const f32,
     row_step: usize,
-    depth_step: usize,
+    k_step: usize,
     b: *const f32,
-    depth: usize,
+    k: usize,
     ahead: *const f32,
     ahead_step: usize,
 }
@@ -33,21 +33,21 @@ impl Walk {
     /// From column `first` of the panel on.
     #[inline(always)]
     fn new(micro: &Micro, first: usize) -> Self {
-        let (row_step, depth_step) =
+        let (row_step, k_step) =
             if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
         Self {
             a: micro.a,
             row_step: row_step * size_of::<f32>(),
-            depth_step: depth_step * size_of::<f32>(),
+            k_step: k_step * size_of::<f32>(),
             b: micro.b.wrapping_add(first),
-            depth: micro.depth,
+            k: micro.k,
             ahead: micro.ahead.start,
             ahead_step: micro.ahead.stride * size_of::<f32>(),
         }
     }
 }
 
-/// One step of depth of one row: its element of `A` in all lanes, times each vector of the row of
+/// One step of k of one row: its element of `A` in all lanes, times each vector of the row of
 /// `B`, added to the sums.
 macro_rules! multiply_add {
     ($multiply:tt, $address:tt, $factor:tt, $($sum:tt += $rhs:tt),*) => {
@@ -75,11 +75,11 @@ macro_rules! with_registers {
             $($instruction,)*
             $($operands)*
             stride = in(reg) $walk.row_step,
-            step = in(reg) $walk.depth_step,
+            step = in(reg) $walk.k_step,
             ahead_step = in(reg) $walk.ahead_step,
             first = inout(reg) $walk.a => _,
             b = inout(reg) $walk.b => _,
-            depth = inout(reg) $walk.depth => _,
+            k = inout(reg) $walk.k => _,
             ahead = inout(reg) $walk.ahead => _,
             second = out(reg) _,
             triple = out(reg) _,
@@ -102,7 +102,7 @@ macro_rules! steps {
             ($walk, $sums, $factor, $(($rhs $offset))*),
             [$(($i $address: $([$sum $v $by])*))*],
             (
-                "test {depth}, {depth}",
+                "test {k}, {k}",
                 "jz 3f",
                 "2:",
                 "prefetcht1 [{ahead}]",
@@ -112,7 +112,7 @@ macro_rules! steps {
                 "add {first}, {step}",
                 "add {second}, {step}",
                 "add {b}, 128",
-                "dec {depth}",
+                "dec {k}",
                 "jnz 2b",
                 "3:",
             ),
@@ -135,7 +135,7 @@ macro_rules! flushed_pairs {
             (
                 "stmxcsr [{mode}]",
                 "ldmxcsr [{mode} + 4]",
-                "sub {depth}, 2",
+                "sub {k}, 2",
                 "jb 3f",
                 "2:",
                 "prefetcht1 [{ahead}]",
@@ -153,10 +153,10 @@ macro_rules! flushed_pairs {
                 "lea {first}, [{first} + 2*{step}]",
                 "lea {second}, [{second} + 2*{step}]",
                 "add {b}, 256",
-                "sub {depth}, 2",
+                "sub {k}, 2",
                 "jae 2b",
                 "3:",
-                "cmp {depth}, -1",
+                "cmp {k}, -1",
                 "jne 4f",
                 // The last step has no odd one after it: zeros are multiplied, and their product is
                 // added.
@@ -201,7 +201,7 @@ macro_rules! define_512 {
             sums: &mut [[__m512; VECTORS]; ROWS],
         ) {
             let walk = Walk::new(micro, 0);
-            // SAFETY: the loop reads `depth` elements of each row and rows of the panel, as the
+            // SAFETY: the loop reads `k` elements of each row and rows of the panel, as the
             // caller promises, asks for lines, which no address makes a fault, names every register
             // that it changes, and leaves MXCSR as it was.
             unsafe {
@@ -247,7 +247,7 @@ macro_rules! define_512 {
 }
 
 define_512!(
-    /// Adds the products of all steps of depth to the sums: numbers of f32.
+    /// Adds the products of all steps of k to the sums: numbers of f32.
     numbers_512, steps, "vfmadd231ps"
 );
 define_512!(
