@@ -61,6 +61,21 @@ pub enum EmbeddingError {
     Storage { table: String, tensor: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
+impl EmbeddingError {
+    /// Refuses a batch of table `table` that is larger than planned.
+    pub(crate) fn check_capacity(
+        table: &str,
+        what: &'static str,
+        found: usize,
+        capacity: usize,
+    ) -> Result<()> {
+        if found <= capacity {
+            return Ok(());
+        }
+        Err(Self::Capacity { table: table.to_owned(), what, found, capacity })
+    }
+}
+
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, EmbeddingError>;
 

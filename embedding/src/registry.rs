@@ -49,7 +49,7 @@ impl Registry {
         })?;
         match kind.abilities().refusal(spec) {
             None => Ok(kind.as_ref()),
-            Some(reason) => Err(EmbeddingError::Spec { table: spec.name.clone(), reason }),
+            Some(reason) => Err(spec.refused(reason)),
         }
     }
 
@@ -65,7 +65,7 @@ impl Registry {
             spec.kind,
             devices.join(" and ")
         );
-        Err(EmbeddingError::Spec { table: spec.name.clone(), reason })
+        Err(spec.refused(reason))
     }
 
     /// What tables of kind `kind` can be, where it is known.

@@ -248,19 +248,6 @@ pub(crate) fn check_capacity(
     num_ids: usize,
     samples: (usize, usize),
 ) -> Result<()> {
-    let table = || spec.name.clone();
-    let max_ids = route.max_ids();
-    if num_ids > max_ids {
-        return Err(EmbeddingError::Capacity {
-            table: table(),
-            what: "ids",
-            found: num_ids,
-            capacity: max_ids,
-        });
-    }
-    let (found, capacity) = samples;
-    if found > capacity {
-        return Err(EmbeddingError::Capacity { table: table(), what: "samples", found, capacity });
-    }
-    Ok(())
+    EmbeddingError::check_capacity(&spec.name, "ids", num_ids, route.max_ids())?;
+    EmbeddingError::check_capacity(&spec.name, "samples", samples.0, samples.1)
 }

@@ -246,24 +246,6 @@ impl EmbeddingSet {
         update(stream, &UpdateArgs { tables, route, d_vectors, step, sum_blocks, seed })
     }
 
-    /// Lets tables of other authors bring rows near that a coming batch asks for.
-    pub fn prefetch<I: Ids + ?Sized>(&self, ids: &I) -> Result<()> {
-        num_samples(&self.specs, ids)?;
-        for (table, slot) in self.tables.iter().enumerate().filter(|(_, slot)| slot.plain.is_none())
-        {
-            slot.lock().prefetch(ids.table(table).values)?;
-        }
-        Ok(())
-    }
-
-    /// As [`Self::prefetch`], with the unique rows of a route.
-    pub fn prefetch_routed(&self, route: &Route) -> Result<()> {
-        let tables = self.tables.iter().zip(&route.tables);
-        tables
-            .filter(|(slot, _)| slot.plain.is_none())
-            .try_for_each(|(slot, route)| slot.lock().prefetch(route.rows()))
-    }
-
     /// Table `table` itself, for what only it can do: saving rows that it hides, say.
     pub fn table(&self, table: usize) -> MutexGuard<'_, Box<dyn EmbeddingTable>> {
         self.tables[table].lock()

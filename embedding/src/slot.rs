@@ -1,6 +1,6 @@
 //! One table of a set, and where its rows and vectors lie.
 
-use crate::error::{EmbeddingError, Result};
+use crate::error::Result;
 use crate::route::Route;
 use crate::table::{EmbeddingTable, Keys, PlainRows, TableSpec};
 use headlong_device::optimizer::{Optimizer, StateWidth};
@@ -25,6 +25,12 @@ impl TableSlot {
     }
 }
 
+/// A table that hides its rows, and where its vectors and gradients are staged.
+pub(crate) fn staged(slot: &Option<TableSlot>) -> Option<(&TableSlot, &Mat)> {
+    let slot = slot.as_ref()?;
+    Some((slot, slot.staging.as_ref()?))
+}
+
 /// The kernels address vectors and their gradients by this shape.
 pub(crate) fn check_vectors(mat: &Mat, width: usize, num_samples: usize) {
     assert_eq!(mat.cols(), width, "`{}` is as wide as all tables together", mat.name());
@@ -39,7 +45,7 @@ pub(crate) fn check(spec: &TableSpec, max_samples: usize, max_ids: usize) -> Res
     }
     let most = max_samples.max(max_ids);
     let reason = format!("{} rows and {most} samples or ids do not fit one 64-bit key", spec.rows);
-    Err(EmbeddingError::Spec { table: spec.name.clone(), reason })
+    Err(spec.refused(reason))
 }
 
 pub(crate) fn slot(
@@ -59,8 +65,7 @@ pub(crate) fn slot(
         None if stream.as_cuda().is_some()
             && (table.cuda().is_none() || spec.keys == Keys::RawIds) =>
         {
-            let reason = "it shows neither rows nor a CUDA body on a CUDA device".to_owned();
-            return Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
+            return Err(spec.refused("it shows neither rows nor a CUDA body on a CUDA device"));
         }
         None => {
             let mut plan = ArenaPlan::new(&format!("staging of table {}", spec.name));

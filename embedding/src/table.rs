@@ -107,6 +107,11 @@ impl TableSpec {
         }
     }
 
+    /// The error that refuses the description.
+    pub(crate) fn refused(&self, reason: impl Into<String>) -> EmbeddingError {
+        EmbeddingError::Spec { table: self.name.clone(), reason: reason.into() }
+    }
+
     /// The setting `name` of this kind of table, or `default` where it is not given.
     ///
     /// # Errors
@@ -117,9 +122,8 @@ impl TableSpec {
         default: T,
     ) -> Result<T> {
         let Some(text) = self.options.get(name) else { return Ok(default) };
-        text.parse().map_err(|_| EmbeddingError::Spec {
-            table: self.name.clone(),
-            reason: format!("option {name}: expected a value such as {default}, got {text}"),
+        text.parse().map_err(|_| {
+            self.refused(format!("option {name}: expected a value such as {default}, got {text}"))
         })
     }
 
@@ -129,23 +133,18 @@ impl TableSpec {
     /// [`EmbeddingError::Spec`] for no rows, a dim outside `1..=`[`MAX_DIM`], or more elements than
     /// an address space holds.
     pub fn check(&self) -> Result<()> {
-        let refuse =
-            |reason: String| Err(EmbeddingError::Spec { table: self.name.clone(), reason });
-        if self.rows == 0 {
-            return refuse("a table has at least one row, got rows = 0".to_owned());
-        }
-        if self.dim == 0 || self.dim > MAX_DIM {
-            return refuse(format!("dim lies in 1..={MAX_DIM}, got {}", self.dim));
-        }
         // Two bits are left for the bytes of an element, one for the sign of pointer offsets.
         let elements = u128::from(self.rows) * self.dim as u128;
-        if elements >= 1 << 60 {
-            return refuse(format!(
-                "{} rows of {} elements are more than 2^60",
-                self.rows, self.dim
-            ));
+        if self.rows == 0 {
+            Err(self.refused("a table has at least one row, got rows = 0"))
+        } else if self.dim == 0 || self.dim > MAX_DIM {
+            Err(self.refused(format!("dim lies in 1..={MAX_DIM}, got {}", self.dim)))
+        } else if elements >= 1 << 60 {
+            let reason = format!("{} rows of {} elements are more than 2^60", self.rows, self.dim);
+            Err(self.refused(reason))
+        } else {
+            Ok(())
         }
-        Ok(())
     }
 
     /// Memory of this table stored densely, one row of memory per row, with the state of
@@ -285,12 +284,6 @@ pub trait EmbeddingTable: Send {
 
     /// The tensors that [`Self::save`] writes, in its order.
     fn tensors(&self) -> Vec<TensorSpec>;
-
-    /// Brings rows near that a coming step will ask for. Runs on the host, outside the captured
-    /// part of a step.
-    fn prefetch(&mut self, _rows: &[u64]) -> Result<()> {
-        Ok(())
-    }
 
     /// Writes one vector per entry of `rows` (which may repeat): `out` is `rows × dim`.
     fn lookup(&mut self, stream: &Stream, rows: Rows, out: MatMut) -> Result<()>;

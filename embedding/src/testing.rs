@@ -56,8 +56,8 @@ const SLACK_BYTES: u64 = 4096;
 /// 3. built twice, and with other threads, it holds the same values; another seed and another table
 ///    give others; a part of a table of grain [`Grain::Rows`] has the values of its rows, wherever
 ///    it is built;
-/// 4. `lookup` gives equal vectors for equal rows, in any order, and finite numbers; neither it nor
-///    `prefetch` changes anything;
+/// 4. `lookup` gives equal vectors for equal rows, in any order, and finite numbers, and
+///    changes nothing;
 /// 5. `apply` is one step of the optimiser with the step's learning rate and number, and changes
 ///    nothing else. In a table of grain [`Grain::Rows`] each row named moves as the formula says,
 ///    with states of its own; with SGD by exactly `-lr·g` (f32). In a [`Grain::Whole`] table each
@@ -294,8 +294,6 @@ impl Subject {
         assert_eq!(self.lookup(&[]), [0.0; 0], "no rows, no vectors");
         assert!(self.save() == before, "lookup changes the table");
         assert_eq!(self.lookup(&rows), forward, "lookup changes the table");
-        self.table.prefetch(&rows).unwrap_or_else(|error| panic!("prefetch fails: {error}"));
-        assert!(self.save() == before, "prefetch changes the table");
         self.apply(&[], &[], step(1));
         assert!(self.save() == before, "a step of no rows changes the table");
     }

@@ -45,8 +45,6 @@ pub(crate) struct UpdateArgs<'a> {
 }
 
 pub(crate) fn update(stream: &Stream, args: &UpdateArgs) -> Result<()> {
-    for first in (0..args.tables.len()).step_by(cpu::TABLES_AT_ONCE) {
-        cpu::update_plain(stream, args, first);
-    }
+    cpu::update_plain(stream, args);
     cpu::update_staged(stream, args)
 }

@@ -60,7 +60,6 @@ fn broken_tables_are_found_and_the_promise_is_named() {
         (Broken::SharedGradientIsOverwritten, derivative),
         (Broken::SameInEveryTable, "another table has the same initial values"),
         (Broken::LookupCounts, "place in the list"),
-        (Broken::PrefetchTrains, "prefetch changes the table"),
         (Broken::EmptyStepCounts, "a step of no rows changes the table"),
         (Broken::SignOfSecond, derivative),
         (Broken::SecondIsNotTrained, derivative),

@@ -148,7 +148,6 @@ fn a_custom_table_trains_like_a_dense_one() {
         let (_gradients, d_vectors) = matrix(512, set.width(), &d_vectors);
         let (_vectors, vectors) = matrix(512, set.width(), &vec![f32::NAN; 512 * set.width()]);
         for number in 1..=2 {
-            set.prefetch(&views(&ids)).unwrap();
             set.route(&stream, &views(&ids), &mut route).unwrap();
             set.update(&stream, &route, &d_vectors, &Step { learning_rate: 0.1, number }).unwrap();
             set.lookup(&stream, &views(&ids), &vectors).unwrap();

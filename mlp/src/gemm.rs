@@ -162,11 +162,7 @@ impl Product<'_> {
     fn check(&self, c: &MatMut<'_>) {
         let ((m, k), (right_k, n)) = self.shape();
         assert_eq!(k, right_k, "columns of the left factor and rows of the right one");
-        assert_eq!(
-            (c.rows(), c.cols()),
-            (m, n),
-            "shape of the product of {m} × {k} and {k} × {n}"
-        );
+        assert_eq!((c.rows(), c.cols()), (m, n), "shape of the product of {m} × {k} and {k} × {n}");
         let panels = matches!(self.rhs, Rhs::Panels(_));
         assert_eq!(
             panels,

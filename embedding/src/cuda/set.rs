@@ -5,7 +5,7 @@ use super::staging::Staging;
 use super::table::{Hidden, apply_all, hidden};
 use super::tables::describe;
 use super::{DeviceTables, FlagsMemory, Instance, partial_stride};
-use crate::error::{EmbeddingError, Result};
+use crate::error::Result;
 use crate::lookup::cuda as lookup_cuda;
 use crate::route::bits_below;
 use crate::route::cuda::Sorted;
@@ -47,22 +47,18 @@ pub(crate) struct DeviceRoute {
 
 /// Refuses tables that do not fit the kernels, by name.
 pub(crate) fn check_specs(specs: &[TableSpec]) -> Result<()> {
-    let refuse =
-        |spec: &TableSpec, reason| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
     let dtype = specs.first().map_or(DType::F32, |spec| spec.dtype);
     for spec in specs {
         if spec.rows >= u64::from(u32::MAX) >> 1 {
-            return refuse(
-                spec,
-                format!("{} rows, a CUDA device takes fewer than 2^31 a table", spec.rows),
-            );
+            let rows = spec.rows;
+            let reason = format!("{rows} rows, a CUDA device takes fewer than 2^31 a table");
+            return Err(spec.refused(reason));
         }
         if spec.dtype != dtype {
             let (found, others) = (spec.dtype.name(), dtype.name());
-            return refuse(
-                spec,
-                format!("holds {found}, other tables {others}: on a CUDA device all hold the same"),
-            );
+            return Err(spec.refused(format!(
+                "holds {found}, other tables {others}: on a CUDA device all hold the same"
+            )));
         }
     }
     Ok(())

@@ -75,20 +75,11 @@ impl Staging {
     pub(crate) fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
         let found = num_samples(&self.specs, ids)?;
         for (table, spec) in self.specs.iter().enumerate() {
-            let sizes = [
-                ("ids", ids.table(table).values.len(), self.layout.tables[table].max_ids),
-                ("samples", found, self.layout.max_samples),
-            ];
-            if let Some((what, found, capacity)) =
-                sizes.into_iter().find(|(_, found, most)| found > most)
-            {
-                return Err(EmbeddingError::Capacity {
-                    table: spec.name.clone(),
-                    what,
-                    found,
-                    capacity,
-                });
-            }
+            let (num_ids, most) =
+                (ids.table(table).values.len(), self.layout.tables[table].max_ids);
+            EmbeddingError::check_capacity(&spec.name, "ids", num_ids, most)?;
+            let most = self.layout.max_samples;
+            EmbeddingError::check_capacity(&spec.name, "samples", found, most)?;
         }
         let in_range =
             |(table, spec): (usize, &TableSpec)| all_below(ids.table(table).values, spec.rows);

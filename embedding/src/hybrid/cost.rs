@@ -134,6 +134,14 @@ pub struct LinkCosts {
     pub message_us: f64,
 }
 
+impl LinkCosts {
+    /// Lines, by latency and bytes a microsecond, and what a message costs.
+    fn line(all_to_all: (f64, f64), all_reduce: (f64, f64), message_us: f64) -> Self {
+        let line = |(latency_us, rate)| LatencyTable::line(latency_us, rate);
+        Self { all_to_all: line(all_to_all), all_reduce: line(all_reduce), message_us }
+    }
+}
+
 /// What exchange and local work cost on some machines; `headlong bench tune` writes it as TOML.
 ///
 /// ```
@@ -168,11 +176,7 @@ impl Costs {
     /// Ranks as threads of one process. Assumed, not measured: a wake-up of 5 µs, half as fast as a
     /// core copies memory while the others do the same (4 GB/s a rank); an all-reduce waits twice.
     pub fn local() -> Self {
-        let link = LinkCosts {
-            all_to_all: LatencyTable::line(5.0, 4000.0),
-            all_reduce: LatencyTable::line(10.0, 4000.0),
-            message_us: 0.5,
-        };
+        let link = LinkCosts::line((5.0, 4000.0), (10.0, 4000.0), 0.5);
         Self {
             intra: link.clone(),
             inter: link,
@@ -190,16 +194,8 @@ impl Costs {
     /// loopback: 20 µs a wait, 2 GB/s.
     pub fn tcp() -> Self {
         Self {
-            intra: LinkCosts {
-                all_to_all: LatencyTable::line(20.0, 2000.0),
-                all_reduce: LatencyTable::line(40.0, 2000.0),
-                message_us: 5.0,
-            },
-            inter: LinkCosts {
-                all_to_all: LatencyTable::line(44.0, 2500.0),
-                all_reduce: LatencyTable::line(88.0, 2500.0),
-                message_us: 5.0,
-            },
+            intra: LinkCosts::line((20.0, 2000.0), (40.0, 2000.0), 5.0),
+            inter: LinkCosts::line((44.0, 2500.0), (88.0, 2500.0), 5.0),
             direct_bytes: 32768.0,
             ..Self::local()
         }
@@ -212,16 +208,8 @@ impl Costs {
     /// memory at 1.5 TB/s, are assumptions.
     pub fn verbs() -> Self {
         Self {
-            intra: LinkCosts {
-                all_to_all: LatencyTable::line(8.0, 190_000.0),
-                all_reduce: LatencyTable::line(15.2, 130_000.0),
-                message_us: 0.0,
-            },
-            inter: LinkCosts {
-                all_to_all: LatencyTable::line(15.0, 23_750.0),
-                all_reduce: LatencyTable::line(30.0, 23_750.0),
-                message_us: 0.3,
-            },
+            intra: LinkCosts::line((8.0, 190_000.0), (15.2, 130_000.0), 0.0),
+            inter: LinkCosts::line((15.0, 23_750.0), (30.0, 23_750.0), 0.3),
             memory_bytes_per_us: 1.5e6,
             row_us: 1e-4,
             route_us: 1e-4,
@@ -233,10 +221,9 @@ impl Costs {
     /// No time at all but the bytes that a rank sends between nodes, a microsecond each, with a
     /// hierarchical all-reduce: the split with these costs sends the fewest bytes.
     pub fn bytes_between_nodes() -> Self {
-        let (free, bytes) = (LatencyTable::line(0.0, FREE), LatencyTable::line(0.0, 1.0));
         Self {
-            intra: LinkCosts { all_to_all: free.clone(), all_reduce: free, message_us: 0.0 },
-            inter: LinkCosts { all_to_all: bytes.clone(), all_reduce: bytes, message_us: 0.0 },
+            intra: LinkCosts::line((0.0, FREE), (0.0, FREE), 0.0),
+            inter: LinkCosts::line((0.0, 1.0), (0.0, 1.0), 0.0),
             memory_bytes_per_us: FREE,
             row_us: 0.0,
             route_us: 0.0,

@@ -5,6 +5,7 @@ use super::set::{HybridSet, Location};
 use super::simd::{Copy, copy_rows};
 use crate::error::Result;
 use crate::rows::OpenRows;
+use crate::slot::staged;
 use crate::table::Rows;
 use headlong_device::pool::SharedMut;
 use headlong_device::{Mat, Stream};
@@ -61,11 +62,7 @@ impl HybridSet {
     /// copy to each source.
     fn lookup_staged(&self, stream: &Stream, route: &HybridRoute, out: &mut [f32]) -> Result<()> {
         for (table, merge) in self.tables.iter().zip(&route.merges) {
-            let slot = table.local.as_ref();
-            let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?)))
-            else {
-                continue;
-            };
+            let Some((slot, staging)) = staged(&table.local) else { continue };
             let staging = staging.first_rows(merge.rows().len());
             slot.lock().lookup(stream, Rows::new(merge.rows()), staging.write::<f32>().view())?;
             let vectors = staging.read::<f32>();

@@ -12,6 +12,7 @@ use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids, bags_of, num_samples};
 use crate::lookup::simd::{Gather, gather_tile};
 use crate::rows::OpenRows;
+use crate::slot::staged;
 use crate::table::Rows;
 use headlong_device::pool::SharedMut;
 use headlong_device::{Mat, Stream};
@@ -48,11 +49,9 @@ impl HybridSet {
         let Location::Host = self.at else { return Ok(()) };
         self.check_route(route);
         for (table, part) in self.tables.iter().zip(&route.tables) {
-            let slot = table.frequent.as_ref();
-            let staged = slot.and_then(|slot| {
-                Some((slot, slot.staging.as_ref()?, part.frequent_rows.as_ref()?))
-            });
-            if let Some((slot, staging, rows)) = staged {
+            if let (Some((slot, staging)), Some(rows)) =
+                (staged(&table.frequent), &part.frequent_rows)
+            {
                 let staging = staging.first_rows(rows.len());
                 slot.lock().lookup(stream, Rows::new(rows), staging.write::<f32>().view())?;
             }
@@ -90,7 +89,7 @@ impl HybridSet {
         }
     }
 
-    /// Pools bags of frequent rows where nothing was recv_rows, else all others.
+    /// Pools bags of frequent rows where nothing has arrived, else all others.
     fn pool_bags<I: Ids + ?Sized>(
         &self,
         stream: &Stream,
@@ -109,7 +108,7 @@ impl HybridSet {
             let (index, tile) = (task / tiles, task % tiles);
             let (table, part) = (&self.tables[index], &route.tables[index]);
             let bags = match (part.sources, recv_rows) {
-                (Sources::Both, None) => Pooled::FrequentAlone,
+                (Sources::Both, None) => Pooled::OnlyFrequent,
                 (Sources::Both, Some(_)) => Pooled::Others,
                 (Sources::Owners, Some(_)) | (Sources::Replica, None) => Pooled::All,
                 _ => return,

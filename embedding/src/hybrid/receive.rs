@@ -101,16 +101,9 @@ impl HybridSet {
         for slice in slices {
             num_samples(&self.specs, *slice)?;
             for (table, spec) in self.specs.iter().enumerate() {
-                let (found, capacity) =
+                let (found, most) =
                     (slice.table(table).values.len(), route.tables[table].route.max_ids());
-                if found > capacity {
-                    return Err(EmbeddingError::Capacity {
-                        table: spec.name.clone(),
-                        what: "ids",
-                        found,
-                        capacity,
-                    });
-                }
+                EmbeddingError::check_capacity(&spec.name, "ids", found, most)?;
             }
             let in_range = |(table, spec): (usize, &TableSpec)| {
                 spec.keys == Keys::RawIds || all_below(slice.table(table).values, spec.rows)

@@ -98,16 +98,8 @@ impl Lists {
     ) -> Result<()> {
         let tables = self.capacities.len();
         for (list, &found) in self.counts.iter().enumerate() {
-            let (found, capacity) = (found as usize, self.capacities[list % tables]);
-            if found > capacity {
-                let table = names[list % tables].clone();
-                return Err(EmbeddingError::Capacity {
-                    table,
-                    what: "requested rows",
-                    found,
-                    capacity,
-                });
-            }
+            let (name, most) = (&names[list % tables], self.capacities[list % tables]);
+            EmbeddingError::check_capacity(name, "requested rows", found as usize, most)?;
         }
         let (mut row, mut element) = (0, 0);
         for peer in 0..self.totals.len() {

@@ -251,26 +251,6 @@ impl HybridSet {
         check_vectors(vectors, self.width, route.num_samples());
     }
 
-    /// Lets tables of other authors prefetch rows that a coming step asks for: those of the replica
-    /// as soon as [`Self::route`] is done, those that this rank owns after
-    /// [`Self::receive_requests`].
-    pub fn prefetch(&self, route: &HybridRoute) -> Result<()> {
-        if let Location::Local(set) = &self.at {
-            return set.prefetch_routed(route.local());
-        }
-        for (index, table) in self.tables.iter().enumerate() {
-            let local = table.local.as_ref().filter(|slot| slot.plain.is_none());
-            if let Some(slot) = local {
-                slot.lock().prefetch(route.merges[index].rows())?;
-            }
-            if let (Some(slot), Some(rows)) = (&table.frequent, &route.tables[index].frequent_rows)
-            {
-                slot.lock().prefetch(rows)?;
-            }
-        }
-        Ok(())
-    }
-
     /// All tables, where this is the only rank.
     pub(super) fn local(&self) -> Option<&EmbeddingSet> {
         let Location::Local(set) = &self.at else { return None };

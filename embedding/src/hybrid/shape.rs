@@ -58,7 +58,7 @@ pub(super) fn check_merge(spec: &TableSpec, shape: &RouteShape, table: usize) ->
         "{rows} rows of one owner and {ids} ids of {} sources do not fit one key",
         shape.num_sources
     );
-    Err(EmbeddingError::Spec { table: spec.name.clone(), reason })
+    Err(spec.refused(reason))
 }
 
 pub(super) fn route_shape(specs: &[TableSpec], options: &HybridOptions) -> RouteShape {

@@ -156,7 +156,7 @@ pub(super) struct PoolTile<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pooled {
     All,
-    FrequentAlone,
+    OnlyFrequent,
     Others,
 }
 
@@ -230,7 +230,7 @@ impl<T: RowElement> Pool<'_, T> {
             let origins = &tile.origins[entries.clone()];
             if tile.bags != Pooled::All {
                 let frequent = origins.iter().all(|origin| origin & IN_REPLICA != 0);
-                if frequent != (tile.bags == Pooled::FrequentAlone) {
+                if frequent != (tile.bags == Pooled::OnlyFrequent) {
                     continue;
                 }
             }

@@ -4,13 +4,12 @@
 use super::route::HybridRoute;
 use super::set::{HybridSet, Location};
 use super::simd::{FrequentTile, sum_merged_rows, update_frequent_tile, update_merged_tile};
-use super::table::HybridTable;
 use crate::error::Result;
 use crate::rows::Rounding;
-use crate::slot::TableSlot;
+use crate::slot::staged;
 use crate::table::{Rows, SparseStep};
-use crate::update::cpu::{OpenTable, TABLES_AT_ONCE, TILE_ENTRIES, rows_of_tile};
-use crate::update::simd::{RowRounding, SegmentSum, TableMemory, UpdateTile};
+use crate::update::cpu::{TILE_ENTRIES, for_each_tile, rows_of_tile};
+use crate::update::simd::{RowRounding, SegmentSum, UpdateTile};
 use headlong_device::optimizer::Step;
 use headlong_device::pool::SharedMut;
 use headlong_device::{Mat, Stream};
@@ -19,19 +18,6 @@ use std::sync::PoisonError;
 
 /// Rows of a replica that one task updates.
 const TILE_ROWS: usize = 256;
-
-/// Opens the memory of up to [`TABLES_AT_ONCE`] tables with plain rows for writing, and gives it to
-/// `body`.
-fn with_open<'a>(
-    tables: &'a [HybridTable],
-    part: impl Fn(&'a HybridTable) -> Option<&'a TableSlot>,
-    body: impl FnOnce(&[Option<TableMemory>; TABLES_AT_ONCE]),
-) {
-    let mut open: [Option<OpenTable>; TABLES_AT_ONCE] =
-        std::array::from_fn(|i| tables.get(i).and_then(&part).and_then(OpenTable::new));
-    let memory = std::array::from_fn(|i| open[i].as_mut().map(OpenTable::share));
-    body(&memory);
-}
 
 impl HybridSet {
     /// Sums the gradients that sources sent, in the tree over sources, and takes one optimiser step
@@ -63,46 +49,33 @@ impl HybridSet {
         let from_sources = from_sources.read::<f32>();
         let from_sources = &from_sources.data()[..route.received.num_elements()];
         let step = self.sparse_step(step);
-        for first in (0..self.tables.len()).step_by(TABLES_AT_ONCE) {
-            let last = self.tables.len().min(first + TABLES_AT_ONCE);
-            let (tables, merges) = (&self.tables[first..last], &route.merges[first..last]);
-            let most_parts = merges.iter().map(|merge| merge.num_parts()).max().unwrap_or(0);
-            let tiles = most_parts.div_ceil(TILE_ENTRIES);
-            with_open(
-                tables,
-                |table| table.local.as_ref(),
-                |memory| {
-                    stream.pool().run(tables.len() * tiles, &|task| {
-                        let (table, tile) = (task / tiles, task % tiles);
-                        let Some(memory) = memory[table] else { return };
-                        let merge = &merges[table];
-                        let range = rows_of_tile(merge.starts(), tile);
-                        if !range.is_empty() {
-                            let sum = SegmentSum {
-                                parts: merge.view(),
-                                data: from_sources,
-                                one_block: false,
-                            };
-                            let rounding = RowRounding {
-                                rounding: Rounding::new(self.seed, step.step, first + table),
-                                row_of_local: &|row| {
-                                    self.partition.row_of_local(first + table, self.owner, row)
-                                },
-                            };
-                            let rows = merge.rows();
-                            update_merged_tile(&UpdateTile {
-                                sum,
-                                rows,
-                                range,
-                                memory,
-                                step,
-                                rounding,
-                            });
-                        }
+        let merges = &route.merges;
+        for_each_tile(
+            stream,
+            self.tables.len(),
+            |table| self.tables[table].local.as_ref(),
+            |table| merges[table].num_parts().div_ceil(TILE_ENTRIES),
+            |table, tile, memory| {
+                let merge = &merges[table];
+                let range = rows_of_tile(merge.starts(), tile);
+                if !range.is_empty() {
+                    let parts = merge.view();
+                    update_merged_tile(&UpdateTile {
+                        sum: SegmentSum { parts, data: from_sources, one_block: false },
+                        rows: merge.rows(),
+                        range,
+                        memory,
+                        step,
+                        rounding: RowRounding {
+                            rounding: Rounding::new(self.seed, step.step, table),
+                            row_of_local: &|row| {
+                                self.partition.row_of_local(table, self.owner, row)
+                            },
+                        },
                     });
-                },
-            );
-        }
+                }
+            },
+        );
         self.update_staged(stream, route, from_sources, &step)
     }
 
@@ -114,11 +87,7 @@ impl HybridSet {
         step: &SparseStep,
     ) -> Result<()> {
         for (table, merge) in self.tables.iter().zip(&route.merges) {
-            let slot = table.local.as_ref();
-            let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?)))
-            else {
-                continue;
-            };
+            let Some((slot, staging)) = staged(&table.local) else { continue };
             if merge.rows().is_empty() {
                 continue;
             }
@@ -180,10 +149,7 @@ impl HybridSet {
             return Ok(());
         }
         let step = self.sparse_step(step);
-        for first in (0..self.tables.len()).step_by(TABLES_AT_ONCE) {
-            let last = self.tables.len().min(first + TABLES_AT_ONCE);
-            self.update_replicas(stream, first..last, frequent, &ready, step);
-        }
+        self.update_replicas(stream, frequent, &ready, step);
         self.update_hidden_replicas(stream, frequent, &ready, &step)
     }
 
@@ -198,42 +164,33 @@ impl HybridSet {
     fn update_replicas(
         &self,
         stream: &Stream,
-        range: Range<usize>,
         frequent: &[f32],
         ready: &Range<usize>,
         step: SparseStep,
     ) {
-        let tables = &self.tables[range.clone()];
-        let most_rows =
-            range.clone().map(|table| self.ready_rows(table, ready).len()).max().unwrap_or(0);
-        let tiles = most_rows.div_ceil(TILE_ROWS);
-        if tiles == 0 {
-            return;
-        }
-        with_open(
-            tables,
-            |table| table.frequent.as_ref(),
-            |memory| {
-                stream.pool().run(tables.len() * tiles, &|task| {
-                    let (table, tile) = (task / tiles, task % tiles);
-                    let rows = self.ready_rows(range.start + table, ready);
-                    let first = rows.start + tile * TILE_ROWS;
-                    let rows = first..rows.end.min(first + TILE_ROWS);
-                    let Some(memory) = memory[table].filter(|_| !rows.is_empty()) else { return };
-                    let index = range.start + table;
-                    let place = self.frequent.tables[index];
-                    update_frequent_tile(&FrequentTile {
-                        rows,
-                        touched: &frequent[place.first_touched..][..place.rows],
-                        gradients: &frequent[place.first_gradient..]
-                            [..place.rows * tables[table].dim],
-                        memory,
-                        step,
-                        rounding: RowRounding {
-                            rounding: Rounding::new(self.seed, step.step, index),
-                            row_of_local: &|row| self.partition.row_of_frequent(index, row),
-                        },
-                    });
+        for_each_tile(
+            stream,
+            self.tables.len(),
+            |table| self.tables[table].frequent.as_ref(),
+            |table| self.ready_rows(table, ready).len().div_ceil(TILE_ROWS),
+            |table, tile, memory| {
+                let rows = self.ready_rows(table, ready);
+                let first = rows.start + tile * TILE_ROWS;
+                let rows = first..rows.end.min(first + TILE_ROWS);
+                if rows.is_empty() {
+                    return;
+                }
+                let (place, dim) = (self.frequent.tables[table], self.tables[table].dim);
+                update_frequent_tile(&FrequentTile {
+                    rows,
+                    touched: &frequent[place.first_touched..][..place.rows],
+                    gradients: &frequent[place.first_gradient..][..place.rows * dim],
+                    memory,
+                    step,
+                    rounding: RowRounding {
+                        rounding: Rounding::new(self.seed, step.step, table),
+                        row_of_local: &|row| self.partition.row_of_frequent(table, row),
+                    },
                 });
             },
         );
@@ -249,11 +206,7 @@ impl HybridSet {
         step: &SparseStep,
     ) -> Result<()> {
         for (index, table) in self.tables.iter().enumerate() {
-            let slot = table.frequent.as_ref();
-            let Some((slot, staging)) = slot.and_then(|slot| Some((slot, slot.staging.as_ref()?)))
-            else {
-                continue;
-            };
+            let Some((slot, staging)) = staged(&table.frequent) else { continue };
             let place = self.frequent.tables[index];
             if self.ready_rows(index, ready).end < place.rows
                 || ready.start >= place.first_gradient + place.rows * table.dim

@@ -2,7 +2,7 @@
 //! device, where they lie there, also f16.
 
 use crate::checkpoint::{RowSink, RowSource, TensorSpec, rows_at_once};
-use crate::error::{EmbeddingError, Result};
+use crate::error::Result;
 use crate::init::{fill_state, initialise};
 use crate::kind::{Abilities, TableEnv, TableKind};
 use crate::rows::{read_rows, write_rows};
@@ -53,17 +53,15 @@ impl DenseTable {
     /// for memory.
     pub fn new(spec: &TableSpec, env: &TableEnv) -> Result<Self> {
         spec.check()?;
-        let refuse =
-            |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
         if spec.keys == Keys::RawIds {
-            return refuse("a dense table is keyed by row indices, got keys = raw ids".to_owned());
+            return Err(spec.refused("a dense table is keyed by row indices, got keys = raw ids"));
         }
         let on_device = env.stream.as_cuda().is_some();
         if !matches!(spec.dtype, DType::F32 | DType::Bf16) && !on_device {
-            return refuse(format!(
-                "dense tables hold f32 or bf16 on the CPU, got dtype = {}",
-                spec.dtype.name()
-            ));
+            let found = spec.dtype.name();
+            return Err(spec.refused(format!(
+                "dense tables hold f32 or bf16 on the CPU, got dtype = {found}"
+            )));
         }
         let tensors = spec.dense_tensors(env.optimizer);
         let mut plan = ArenaPlan::new(&format!("table {}", spec.name));
@@ -86,42 +84,9 @@ impl DenseTable {
         Ok(Self { spec: spec.clone(), memory: spec.dense_memory(env.optimizer), tensors, rows })
     }
 
-    /// One row of the weights and of each state, copied.
-    fn copied_row(&self, row: u64) -> Result<Vec<Vec<f32>>> {
-        let mats = std::iter::once(&self.rows.weights).chain(&self.rows.states);
-        let read = |mat: &Mat| {
-            let mut values = vec![0.0; mat.cols()];
-            read_rows(mat, row, &mut values).map(|()| values)
-        };
-        mats.map(read).collect()
-    }
-
-    /// [`EmbeddingTable::apply`] on copies of rows, rounded to nearest: for tests and tools. Steps
-    /// run in the set's kernels.
-    fn apply_to_copies(&self, rows: Rows, gradients: MatRef, step: &SparseStep) -> Result<()> {
-        for (entry, &row) in rows.indices().iter().enumerate() {
-            let mut parts = self.copied_row(row)?;
-            let mut each = parts.iter_mut().map(Vec::as_mut_slice);
-            let (weights, first, second) = (each.next(), each.next(), each.next());
-            let [weights, first, second] = [weights, first, second].map(Option::unwrap_or_default);
-            step.optimizer.apply(step.step, weights, first, second, gradients.row(entry));
-            for (mat, values) in
-                std::iter::once(&self.rows.weights).chain(&self.rows.states).zip(&parts)
-            {
-                write_rows(mat, row, values)?;
-            }
-        }
-        Ok(())
-    }
-
     fn tensor_mats(&self) -> impl Iterator<Item = (&TensorSpec, &Mat)> {
         self.tensors.iter().zip(std::iter::once(&self.rows.weights).chain(&self.rows.states))
     }
-}
-
-/// Whether the host reaches the rows only by copies: they lie on a device, or are narrow.
-fn is_copied(rows: &Mat) -> bool {
-    rows.is_on_device() || rows.dtype() != DType::F32
 }
 
 /// `(first row, rows)` of each run of rows that travels at once.
@@ -143,18 +108,10 @@ impl EmbeddingTable for DenseTable {
         self.tensors.clone()
     }
 
+    // Note: steps run in the set's kernels. This, on copies of rows, is for tests and tools.
     fn lookup(&mut self, _stream: &Stream, rows: Rows, mut out: MatMut) -> Result<()> {
-        if is_copied(&self.rows.weights) {
-            let mut entries = rows.indices().iter().enumerate();
-            return entries.try_for_each(|(entry, &row)| {
-                read_rows(&self.rows.weights, row, out.row_mut(entry))
-            });
-        }
-        let weights = self.rows.weights.read::<f32>();
-        for (entry, &row) in rows.indices().iter().enumerate() {
-            out.row_mut(entry).copy_from_slice(weights.row(row as usize));
-        }
-        Ok(())
+        let mut entries = rows.indices().iter().enumerate();
+        entries.try_for_each(|(entry, &row)| read_rows(&self.rows.weights, row, out.row_mut(entry)))
     }
 
     fn apply(
@@ -164,40 +121,27 @@ impl EmbeddingTable for DenseTable {
         gradients: MatRef,
         step: &SparseStep,
     ) -> Result<()> {
-        if is_copied(&self.rows.weights) {
-            return self.apply_to_copies(rows, gradients, step);
-        }
-        let mut weights = self.rows.weights.write::<f32>();
-        let mut first = self.rows.states.first().map(|mat| mat.write::<f32>());
-        let mut second = self.rows.states.get(1).map(|mat| mat.write::<f32>());
         for (entry, &row) in rows.indices().iter().enumerate() {
-            let row = row as usize;
-            step.optimizer.apply(
-                step.step,
-                weights.row_mut(row),
-                first.as_mut().map_or(&mut [], |state| state.row_mut(row)),
-                second.as_mut().map_or(&mut [], |state| state.row_mut(row)),
-                gradients.row(entry),
-            );
+            let mut parts = [const { Vec::new() }; 3];
+            for (part, (tensor, mat)) in parts.iter_mut().zip(self.tensor_mats()) {
+                part.resize(tensor.cols, 0.0);
+                read_rows(mat, row, part)?;
+            }
+            let [weights, first, second] = &mut parts;
+            step.optimizer.apply(step.step, weights, first, second, gradients.row(entry));
+            for (part, (_, mat)) in parts.iter().zip(self.tensor_mats()) {
+                write_rows(mat, row, part)?;
+            }
         }
         Ok(())
     }
 
     fn save(&self, sink: &mut dyn RowSink) -> Result<()> {
         for (tensor, mat) in self.tensor_mats() {
-            if is_copied(mat) {
-                for (first, count) in runs(tensor) {
-                    let mut run = vec![0.0; count as usize * tensor.cols];
-                    read_rows(mat, first, &mut run)?;
-                    sink.rows(tensor, first, &run)?;
-                }
-                continue;
-            }
-            let values = mat.read::<f32>();
             for (first, count) in runs(tensor) {
-                let run =
-                    &values.data()[first as usize * tensor.cols..][..count as usize * tensor.cols];
-                sink.rows(tensor, first, run)?;
+                let mut run = vec![0.0; count as usize * tensor.cols];
+                read_rows(mat, first, &mut run)?;
+                sink.rows(tensor, first, &run)?;
             }
         }
         Ok(())
@@ -205,19 +149,10 @@ impl EmbeddingTable for DenseTable {
 
     fn load(&mut self, source: &mut dyn RowSource) -> Result<()> {
         for (tensor, mat) in self.tensor_mats() {
-            if is_copied(mat) {
-                for (first, count) in runs(tensor) {
-                    let mut run = vec![0.0; count as usize * tensor.cols];
-                    source.rows(tensor, first, &mut run)?;
-                    write_rows(mat, first, &run)?;
-                }
-                continue;
-            }
-            let mut values = mat.write::<f32>();
             for (first, count) in runs(tensor) {
-                let run = &mut values.data_mut()[first as usize * tensor.cols..]
-                    [..count as usize * tensor.cols];
-                source.rows(tensor, first, run)?;
+                let mut run = vec![0.0; count as usize * tensor.cols];
+                source.rows(tensor, first, &mut run)?;
+                write_rows(mat, first, &run)?;
             }
         }
         Ok(())

@@ -89,16 +89,17 @@ struct Settings {
 
 impl Settings {
     fn of(spec: &TableSpec) -> Result<Self> {
-        let refuse =
-            |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
         let min_count = spec.option("min_count", 1)?;
         if min_count == 0 {
-            return refuse("option min_count: expected at least 1, got 0".to_owned());
+            return Err(spec.refused("option min_count: expected at least 1, got 0"));
         }
         let eviction = match spec.option("eviction", "lru".to_owned())?.as_str() {
             "lru" => Eviction::LeastRecent,
             "lfu" => Eviction::LeastFrequent,
-            other => return refuse(format!("option eviction: expected lru or lfu, got {other}")),
+            other => {
+                let reason = format!("option eviction: expected lru or lfu, got {other}");
+                return Err(spec.refused(reason));
+            }
         };
         Ok(Self { min_count, eviction })
     }
@@ -142,17 +143,12 @@ impl HashedTable {
     pub fn new(spec: &TableSpec, env: &TableEnv) -> Result<Self> {
         spec.check()?;
         let settings = Settings::of(spec)?;
-        let refuse =
-            |reason: String| Err(EmbeddingError::Spec { table: spec.name.clone(), reason });
         if spec.keys != Keys::RawIds {
-            return refuse("a hashed table is keyed by raw ids, got keys = row indices".to_owned());
+            return Err(spec.refused("a hashed table is keyed by raw ids, got keys = row indices"));
         }
         if spec.rows > Members::MAX_CAPACITY {
-            return refuse(format!(
-                "{} rows of one owner, at most {}",
-                spec.rows,
-                Members::MAX_CAPACITY
-            ));
+            let most = Members::MAX_CAPACITY;
+            return Err(spec.refused(format!("{} rows of one owner, at most {most}", spec.rows)));
         }
         let mut plan = ArenaPlan::new(&format!("table {}", spec.name));
         let slots: Vec<_> = spec

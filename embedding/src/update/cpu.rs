@@ -16,43 +16,65 @@ use headlong_device::{Mat, MatRef, Stream};
 use std::ops::Range;
 
 /// Tables whose memory is opened for writing together: their guards lie on the stack.
-pub(crate) const TABLES_AT_ONCE: usize = 64;
+const TABLES_AT_ONCE: usize = 64;
 
 /// Entries (ids) of one tile, up to the end of its last row's segment.
 pub(crate) const TILE_ENTRIES: usize = 512;
 
-/// Reduces and updates the plain tables `first_table .. first_table + TABLES_AT_ONCE`.
-pub(super) fn update_plain(stream: &Stream, args: &UpdateArgs, first_table: usize) {
-    let last_table = args.tables.len().min(first_table + TABLES_AT_ONCE);
-    let tables = first_table..last_table;
-    let mut open: [Option<OpenTable>; TABLES_AT_ONCE] =
-        std::array::from_fn(|i| args.tables[tables.clone()].get(i).and_then(OpenTable::new));
-    let memory: [Option<TableMemory>; TABLES_AT_ONCE] =
-        std::array::from_fn(|i| open[i].as_mut().map(OpenTable::share));
-    let most_ids =
-        args.route.tables[tables.clone()].iter().map(|table| table.num_ids).max().unwrap_or(0);
-    let tiles = most_ids.div_ceil(TILE_ENTRIES);
+/// Calls `body(table, tile, memory)` for every tile of every table with plain rows, some tables at a
+/// time with their memory open for writing.
+pub(crate) fn for_each_tile<'a>(
+    stream: &Stream,
+    num_tables: usize,
+    slot_of: impl Fn(usize) -> Option<&'a TableSlot>,
+    tiles_of: impl Fn(usize) -> usize,
+    body: impl Fn(usize, usize, TableMemory) + Sync,
+) {
+    for first in (0..num_tables).step_by(TABLES_AT_ONCE) {
+        let tables = first..num_tables.min(first + TABLES_AT_ONCE);
+        let tiles = tables.clone().map(&tiles_of).max().unwrap_or(0);
+        let mut open: [Option<OpenTable>; TABLES_AT_ONCE] = std::array::from_fn(|i| {
+            let table = Some(first + i).filter(|table| tables.contains(table) && tiles > 0);
+            table.and_then(&slot_of).and_then(OpenTable::new)
+        });
+        let memory: [Option<TableMemory>; TABLES_AT_ONCE] =
+            std::array::from_fn(|i| open[i].as_mut().map(OpenTable::share));
+        stream.pool().run(tables.len() * tiles, &|task| {
+            let (table, tile) = (task / tiles, task % tiles);
+            if let Some(memory) = memory[table] {
+                body(first + table, tile, memory);
+            }
+        });
+    }
+}
+
+/// Reduces and updates the plain tables.
+pub(super) fn update_plain(stream: &Stream, args: &UpdateArgs) {
     let d_vectors = args.d_vectors.read::<f32>();
-    stream.pool().run(tables.len() * tiles, &|task| {
-        let (table, tile) = (task / tiles, task % tiles);
-        let Some(memory) = memory[table] else { return };
-        let slot = &args.tables[first_table + table];
-        let route = &args.route.tables[first_table + table];
-        let range = rows_of_tile(route.starts(), tile);
-        if !range.is_empty() {
-            update_tile(&UpdateTile {
-                sum: segment_sum(args, slot, route, d_vectors.view()),
-                rows: route.rows(),
-                range,
-                memory,
-                step: args.step,
-                rounding: RowRounding {
-                    rounding: Rounding::new(args.seed, args.step.step, first_table + table),
-                    row_of_local: &|row| row,
-                },
-            });
-        }
-    });
+    let routes = &args.route.tables;
+    for_each_tile(
+        stream,
+        args.tables.len(),
+        |table| Some(&args.tables[table]),
+        |table| routes[table].num_ids.div_ceil(TILE_ENTRIES),
+        |table, tile, memory| {
+            let (slot, route) = (&args.tables[table], &routes[table]);
+            let range = rows_of_tile(route.starts(), tile);
+            if !range.is_empty() {
+                update_tile(&UpdateTile {
+                    sum: segment_sum(args, slot, route, d_vectors.view()),
+                    rows: route.rows(),
+                    range,
+                    memory,
+                    step: args.step,
+                    rounding: RowRounding {
+                        rounding: Rounding::new(args.seed, args.step.step, table),
+                        row_of_local: &|row| row,
+                    },
+                });
+            }
+        },
+    );
 }
 
 fn segment_sum<'a>(
@@ -79,14 +101,14 @@ pub(crate) fn rows_of_tile(starts: &[u32], tile: usize) -> Range<usize> {
 }
 
 /// A table's memory, opened for writing for as long as the update runs.
-pub(crate) struct OpenTable<'a> {
+struct OpenTable<'a> {
     dim: usize,
     weights: OpenRowsMut<'a>,
     states: [Option<(Write<'a, f32>, usize)>; 2],
 }
 
 impl<'a> OpenTable<'a> {
-    pub(crate) fn new(slot: &'a TableSlot) -> Option<Self> {
+    fn new(slot: &'a TableSlot) -> Option<Self> {
         let plain = slot.plain.as_ref()?;
         let open = |mat: &'a Mat| (mat.write::<f32>(), mat.cols());
         Some(Self {
@@ -96,7 +118,7 @@ impl<'a> OpenTable<'a> {
         })
     }
 
-    pub(crate) fn share(&mut self) -> TableMemory {
+    fn share(&mut self) -> TableMemory {
         let [first, second] = &mut self.states;
         let state = |state: &mut Option<(Write<'a, f32>, usize)>| match state {
             Some((guard, cols)) => {

@@ -102,7 +102,6 @@ pub enum Broken {
     /// Vectors of a list depend on how many there are.
     LookupCounts,
     /// Rows that are brought near change.
-    PrefetchTrains,
     /// A step of no rows is a step all the same.
     EmptyStepCounts,
 }
@@ -400,13 +399,6 @@ impl EmbeddingTable for Table {
             _ => {}
         }
         tensors
-    }
-
-    fn prefetch(&mut self, rows: &[u64]) -> Result<()> {
-        if self.kind.broken == Broken::PrefetchTrains {
-            self.parts[0].tensors[0].1[rows[0] as usize % 3] += 1e-3;
-        }
-        Ok(())
     }
 
     fn lookup(&mut self, _stream: &Stream, rows: Rows, mut out: MatMut) -> Result<()> {

@@ -5,9 +5,9 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod fallback;
 #[cfg(target_arch = "x86_64")]
 mod k_loop;
-mod fallback;
 mod pairs;
 
 pub use pairs::{BAND_ROWS, pair_panel, pair_transposed_panel};

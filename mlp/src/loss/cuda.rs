@@ -5,10 +5,8 @@ use crate::cuda::{SCRATCH_BYTES, THREADS, blocks, scratch};
 use headlong_device::cuda::{DevicePtr, Launch, Mats, Source, kernel_args};
 use headlong_device::{Mat, Stream};
 
-pub static SOURCE: Source = Source {
-    name: "mlp/loss",
-    text: concat!(include_str!("../sum.cuh"), include_str!("loss.cu")),
-};
+pub static SOURCE: Source =
+    Source { name: "mlp/loss", text: concat!(include_str!("../sum.cuh"), include_str!("loss.cu")) };
 
 /// Fewest samples of a part of a block, where it has several, and most parts of a block: as in
 /// `loss.cu`.

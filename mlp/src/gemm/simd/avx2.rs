@@ -1,7 +1,7 @@
 //! The microkernel for AVX2 with FMA: 6 × 16 sums in registers, the chains of [`super::fallback`].
 
-use super::k_loop::{numbers_256, widened_256};
 use super::fallback::{self, COLS, load_row, store_row};
+use super::k_loop::{numbers_256, widened_256};
 use super::{Micro, PANEL_COLS, Variant};
 use crate::simd::avx2::{lanes, transpose};
 use crate::simd::unrolled;

@@ -83,8 +83,7 @@ unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: u
             let rhs = &*micro.b.add(k * PANEL_COLS + first).cast::<[f32; COLS]>();
             for (i, sums) in sums.iter_mut().enumerate() {
                 // After the last even step, zeros are multiplied.
-                let lhs =
-                    if k < micro.k { *micro.a.add(i * row_step + k * k_step) } else { 0.0 };
+                let lhs = if k < micro.k { *micro.a.add(i * row_step + k * k_step) } else { 0.0 };
                 for (sum, rhs) in sums.iter_mut().zip(rhs) {
                     *sum = if WIDENED {
                         flushed_step(lhs, *rhs, *sum)
