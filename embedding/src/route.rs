@@ -47,7 +47,6 @@ impl Route {
         Self { num_samples: 0, tables, cuda: None }
     }
 
-    /// A route that lies on a device.
     pub(crate) fn on_device(route: DeviceRoute) -> Self {
         Self { num_samples: 0, tables: Vec::new(), cuda: Some(Box::new(route)) }
     }

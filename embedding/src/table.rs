@@ -107,7 +107,6 @@ impl TableSpec {
         }
     }
 
-    /// The error that refuses the description.
     pub(crate) fn refused(&self, reason: impl Into<String>) -> EmbeddingError {
         EmbeddingError::Spec { table: self.name.clone(), reason: reason.into() }
     }

@@ -194,24 +194,25 @@ impl Product<'_> {
 
 /// Computes `product` into `c`, tile by tile over the pool. Blocks until done; allocates nothing.
 pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
-    product.check(&c);
-    let kernels = Kernels::of(product.dtype);
-    let tile = tile_shape(pool.threads(), kernels, product, (c.rows(), c.cols()));
-    for_each_tile(pool, c, None, tile, &|tile| simd::compute(kernels, product, tile));
+    run_tiles(pool, product, c, None);
 }
 
 /// As [`run`] for a left factor by columns, and in the same pass its row sums, one chain of
 /// additions each: `sums[i]` is `Σ a(i, k)` over `k = 0, 1, …`, added to what it holds where the
 /// product accumulates.
 pub fn run_with_row_sums(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums: &mut [f32]) {
-    product.check(&c);
     assert!(matches!(product.lhs, Lhs::Columns(_)), "row sums are taken while columns are packed");
     if !product.accumulate {
         sums.fill(0.0);
     }
+    run_tiles(pool, product, c, Some(sums));
+}
+
+fn run_tiles(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums: Option<&mut [f32]>) {
+    product.check(&c);
     let kernels = Kernels::of(product.dtype);
     let tile = tile_shape(pool.threads(), kernels, product, (c.rows(), c.cols()));
-    for_each_tile(pool, c, Some(sums), tile, &|tile| simd::compute(kernels, product, tile));
+    for_each_tile(pool, c, sums, tile, &|tile| simd::compute(kernels, product, tile));
 }
 
 /// Rows and columns of a tile. They change speed only: every element is the same chain wherever it

@@ -1,4 +1,4 @@
-//! Dense layer: `Y = act(X·Wᵀ + b)`, and its gradients in three separate ops, so that the schedule
+//! Dense layer: `Y = act(X·Wᵀ + b)`, and its gradients in two separate ops, so that the schedule
 //! can put each on a lane.
 //!
 //! # What it computes
@@ -7,7 +7,6 @@
 //!   layer's input as [`BackwardDataArgs::mask`], it is masked by the ReLU of the layer below in
 //!   the same pass: then `dX` is that layer's `dZ`.
 //! * [`backward_weights`]: `dW = dZᵀ·X` and `db = Σ dZ`, over samples in their order.
-//! * [`backward_activation`]: masks a gradient in place, where it was not fused.
 //!
 //! # Shapes
 //! `X` samples × in, `W` out × in (PyTorch's layout), `b` 1 × out, `Y` and `dZ` samples × out; f32,
@@ -206,26 +205,6 @@ pub(crate) fn backward_weights_with(
     match stream.device() {
         Device::Cpu => cpu::backward_weights(stream, args, options.compute.factor_type()),
         Device::Cuda(_) => cuda::backward_weights(stream, args, options),
-    }
-}
-
-/// Arguments of [`backward_activation`].
-#[derive(Debug)]
-pub struct BackwardActivationArgs<'a> {
-    /// Output of the layer, after its activation.
-    pub y: &'a Mat,
-    /// Gradient with respect to `y`; becomes the gradient before the activation.
-    pub d_y: &'a Mat,
-    /// The activation.
-    pub activation: Activation,
-}
-
-/// `dZ = dY` where `Y > 0`, else 0, in place.
-pub fn backward_activation(stream: &Stream, args: &BackwardActivationArgs<'_>) {
-    shape("gradient of the output", args.d_y, args.y.rows(), args.y.cols());
-    match stream.device() {
-        Device::Cpu => cpu::backward_activation(stream, args),
-        Device::Cuda(_) => cuda::backward_activation(stream, args),
     }
 }
 

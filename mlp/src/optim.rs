@@ -107,32 +107,20 @@ pub fn check(optimizer: &Optimizer) -> Result<()> {
     }
 }
 
-/// Freezes the states of `optimizer` for parameters of `plan`, filled with what they hold before
-/// the first step.
+/// Freezes the states of `optimizer` for parameters of `plan` in the memory of the stream's device,
+/// filled with what they hold before the first step.
 ///
 /// # Errors
 /// [`MlpError::NotDense`], and [`MlpError::Device`] when the system refuses the memory.
-pub fn freeze_states(optimizer: &Optimizer, plan: &ArenaPlan) -> Result<Vec<Arena>> {
-    freeze_states_with(optimizer, &|| plan.clone().freeze())
-}
-
-/// As [`freeze_states`], in the memory of the stream's device.
 pub fn freeze_states_on(
     stream: &Stream,
     optimizer: &Optimizer,
     plan: &ArenaPlan,
 ) -> Result<Vec<Arena>> {
-    freeze_states_with(optimizer, &|| plan.clone().freeze_on(stream))
-}
-
-fn freeze_states_with(
-    optimizer: &Optimizer,
-    freeze: &dyn Fn() -> headlong_device::Result<Arena>,
-) -> Result<Vec<Arena>> {
     check(optimizer)?;
     let states = optimizer.states();
     let frozen = states.iter().map(|state| {
-        let arena = freeze()?;
+        let arena = plan.clone().freeze_on(stream)?;
         arena.copy_from(&vec![state.initial; arena.bytes() / size_of::<f32>()])?;
         Ok(arena)
     });

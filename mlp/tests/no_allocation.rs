@@ -46,7 +46,7 @@ fn build() -> Result<Model> {
     let bottom = spec("bottom", &[13, 64, DIM][..], Activation::Relu).add_to(&mut plans);
     let top = spec("top", &[width, 48, 1][..], Activation::None).add_to(&mut plans);
     let optimizer = Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
-    let states = optim::freeze_states(&optimizer, &plans.parameters)?;
+    let states = optim::freeze_states_on(&Stream::cpu(1), &optimizer, &plans.parameters)?;
     let mut plan = ArenaPlan::new("between");
     let widths = [13, DIM, TABLES * DIM, width, 1, 1, 2, 1, width, DIM, TABLES * DIM];
     let slots: Vec<_> = widths

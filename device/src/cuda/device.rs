@@ -7,7 +7,6 @@ use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// How the software device names itself.
 const SOFTWARE_DEVICE_NAME: &str = "Headlong software device";
 
 /// An open device. Cheap to clone; all clones, and all openings of one ordinal, are the same

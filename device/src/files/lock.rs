@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use super::busy;
 
-/// The file of a folder that is locked.
 const FOLDER_LOCK: &str = ".lock";
 /// Between two looks at a lock that another process has.
 const PAUSE: Duration = Duration::from_millis(50);

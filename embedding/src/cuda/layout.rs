@@ -13,7 +13,6 @@ pub(crate) const CHUNK: usize = 32;
 /// Threads of a block, in all kernels of tables.
 pub(crate) const BLOCK: u32 = 256;
 
-/// Warps of a block.
 pub(crate) const WARPS: usize = BLOCK as usize / 32;
 
 /// Entries of all tables lie below: marks of chunks stand above.
@@ -149,7 +148,6 @@ impl Layout {
         self.num_tiles * TILE
     }
 
-    /// The table of each tile.
     pub(crate) fn tile_tables(&self) -> Vec<u32> {
         let tables = self.tables.iter().zip(0_u32..);
         tables.flat_map(|(table, index)| std::iter::repeat_n(index, table.num_tiles)).collect()
@@ -170,7 +168,6 @@ impl Places {
         first
     }
 
-    /// Bytes of all of it.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

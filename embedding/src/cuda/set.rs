@@ -38,7 +38,6 @@ pub(crate) struct CudaSet {
     has_hidden: bool,
 }
 
-/// The route of one batch on a device.
 #[derive(Debug)]
 pub(crate) struct DeviceRoute {
     pub(crate) staging: Staging,

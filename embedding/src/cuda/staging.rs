@@ -61,7 +61,6 @@ impl Staging {
         self.device.ptr().offset(4 * STAGED_WORDS)
     }
 
-    /// The ids of one table on the device, and their number.
     pub(crate) fn ids_of(&self, table: usize) -> [DevicePtr; 2] {
         let count = self.num_entries().offset(4 * STAGED_TABLE_WORDS * table);
         [self.ptr().offset(4 * self.layout.tables[table].ids), count]

@@ -21,7 +21,6 @@ pub enum Deduplicate {
 }
 
 impl Deduplicate {
-    /// Ranks of one source of requests.
     pub(super) fn ranks_per_source(self) -> usize {
         match self {
             Deduplicate::Node { ranks } => ranks,

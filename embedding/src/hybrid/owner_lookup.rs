@@ -10,7 +10,6 @@ use crate::table::Rows;
 use headlong_device::pool::SharedMut;
 use headlong_device::{Mat, Stream};
 
-/// Rows of one tile.
 const TILE_ROWS: usize = 256;
 
 impl HybridSet {

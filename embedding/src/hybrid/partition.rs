@@ -452,7 +452,6 @@ impl Code {
     const LOCAL_BITS: u32 = MAX_TABLE_ROWS.ilog2();
     const FREQUENT: u64 = 1 << 63;
     const BY_FORMULA: u64 = 1 << 62;
-    /// Local rows lie below.
     const MAX_LOCAL_ROW: u64 = MAX_TABLE_ROWS;
 
     #[inline(always)]

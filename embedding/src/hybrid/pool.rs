@@ -17,7 +17,6 @@ use crate::table::Rows;
 use headlong_device::pool::SharedMut;
 use headlong_device::{Mat, Stream};
 
-/// Samples of one tile.
 const TILE_SAMPLES: usize = 256;
 
 impl HybridTable {

@@ -255,7 +255,6 @@ impl HybridRoute {
         route
     }
 
-    /// The route on a device.
     pub(super) fn device(&self) -> &DeviceHybridRoute {
         let RouteLocation::Device(route) = &self.at else { panic!("{OTHER_SET}") };
         route

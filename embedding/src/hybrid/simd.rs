@@ -27,7 +27,6 @@ vectorized! {
         each_type!(RowsRef, tile.weights, weights => copy_rows_of(tile, weights));
     }
 
-    /// Pools the bags of one tile.
     pub(super) fn pool_tile(tile: &PoolTile<'_>) {
         match tile.replica {
             Some(RowsRef::Bf16(replica)) => pool_rows(tile, replica.data()),

@@ -429,7 +429,6 @@ impl Context<'_> {
         }
     }
 
-    /// Frequent rows of each table.
     fn frequent_rows(&self, chosen: &Chosen) -> Vec<u64> {
         let mut rows = self.candidates.frequent_of_tables(chosen.num_frequent);
         for (table, rows) in rows.iter_mut().enumerate().filter(|(table, _)| chosen.whole[*table]) {

@@ -111,7 +111,6 @@ impl InitialValues {
 /// Counters that [`InitialValues::fill_rows`] works on at once.
 const COUNTERS: usize = 512;
 
-/// The values of one group of lanes, by its counters.
 #[inline(always)]
 fn fill_lanes(rng: &CounterRng, counter_of: impl Fn(usize) -> u64, bound: f32, values: &mut [f32]) {
     let scale = bound - -bound;

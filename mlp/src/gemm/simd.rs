@@ -86,7 +86,6 @@ impl Variant {
         }
     }
 
-    /// Most words of a block.
     const fn block_words(self) -> usize {
         BLOCK_K / self.rows(1)
     }
@@ -532,30 +531,16 @@ unsafe fn copy_rows<const VECTORS: usize>(
     }
     // The last row is looked at here, so that all rows before it exist as well.
     let _ = &matrix.row(rows.end - 1)[cols.clone()];
-    let source = matrix.row(rows.start)[cols.clone()].as_ptr();
+    let source = (matrix.row(rows.start)[cols.clone()].as_ptr(), matrix.stride());
+    let (rows, cols) = (rows.len(), cols.len());
     // SAFETY: the source's rows exist, by the line above; the rest is the caller's promise.
     unsafe {
         match isa() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::copy_rows::<VECTORS>(
-                (source, matrix.stride()),
-                rows.len(),
-                cols.len(),
-                target,
-            ),
+            Isa::Avx512 => avx512::copy_rows::<VECTORS>(source, rows, cols, target),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::copy_rows::<VECTORS>(
-                (source, matrix.stride()),
-                rows.len(),
-                cols.len(),
-                target,
-            ),
-            _ => fallback::copy_rows::<VECTORS>(
-                (source, matrix.stride()),
-                rows.len(),
-                cols.len(),
-                target,
-            ),
+            Isa::Avx2 => avx2::copy_rows::<VECTORS>(source, rows, cols, target),
+            _ => fallback::copy_rows::<VECTORS>(source, rows, cols, target),
         }
     }
 }

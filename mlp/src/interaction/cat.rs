@@ -21,14 +21,13 @@ mod tests;
 
 pub(crate) use cuda::builds;
 
-use super::dot::types;
+use super::dot::check;
 pub use super::dot::{BackwardArgs, ForwardArgs};
 use headlong_device::{Device, Mat, Stream};
 
 /// Copies both inputs side by side. [`ForwardArgs::out`] is B × (D + V) here.
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     shapes(args.bottom, args.vectors, args.out);
-    types(args.bottom, args.vectors, args.out);
     match stream.device() {
         Device::Cpu => cpu::forward(stream, args),
         Device::Cuda(_) => cuda::forward(stream, args),
@@ -39,8 +38,6 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     shapes(args.d_bottom, args.d_vectors, args.d_out);
     shapes(args.bottom, args.d_vectors, args.d_out);
-    types(args.bottom, args.d_vectors, args.d_out);
-    types(args.d_bottom, args.d_vectors, args.d_out);
     match stream.device() {
         Device::Cpu => {
             cpu::backward(stream, args);
@@ -51,8 +48,5 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
 }
 
 fn shapes(bottom: &Mat, vectors: &Mat, out: &Mat) {
-    let samples = bottom.rows();
-    assert_eq!(vectors.rows(), samples, "slot `{}`: rows", vectors.name());
-    let width = bottom.cols() + vectors.cols();
-    assert_eq!((out.rows(), out.cols()), (samples, width), "slot `{}`: rows × columns", out.name());
+    check(bottom, vectors, out, bottom.cols() + vectors.cols());
 }

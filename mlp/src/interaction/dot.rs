@@ -63,7 +63,6 @@ pub struct ForwardArgs<'a> {
 /// The bottom output and the products of all pairs.
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     shapes(args.bottom, args.vectors, args.out);
-    types(args.bottom, args.vectors, args.out);
     match stream.device() {
         Device::Cpu => cpu::forward(stream, args),
         Device::Cuda(_) => cuda::forward(stream, args),
@@ -94,8 +93,6 @@ pub struct BackwardArgs<'a> {
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     shapes(args.bottom, args.vectors, args.d_out);
     shapes(args.d_bottom, args.d_vectors, args.d_out);
-    types(args.bottom, args.vectors, args.d_out);
-    types(args.d_bottom, args.d_vectors, args.d_out);
     match stream.device() {
         Device::Cpu => {
             cpu::backward(stream, args);
@@ -105,26 +102,19 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     }
 }
 
-pub(super) fn types(bottom: &Mat, vectors: &Mat, out: &Mat) {
-    assert_eq!(bottom.dtype(), out.dtype(), "slot `{}`: element type", bottom.name());
-    let fits = vectors.dtype() == DType::F32 || vectors.dtype() == out.dtype();
-    assert!(
-        fits,
-        "slot `{}`: element type {:?} with {:?}",
-        vectors.name(),
-        vectors.dtype(),
-        out.dtype()
-    );
+fn shapes(bottom: &Mat, vectors: &Mat, out: &Mat) {
+    let dim = bottom.cols();
+    let fits = dim > 0 && vectors.cols().is_multiple_of(dim);
+    assert!(fits, "slot `{}`: vectors of {dim}", vectors.name());
+    check(bottom, vectors, out, output_width(vectors.cols() / dim, dim));
 }
 
-fn shapes(bottom: &Mat, vectors: &Mat, out: &Mat) {
-    let (samples, dim) = (bottom.rows(), bottom.cols());
-    assert!(
-        dim > 0 && vectors.cols().is_multiple_of(dim),
-        "slot `{}`: vectors of {dim}",
-        vectors.name()
-    );
+/// Refuses an interaction whose output is not `width` wide, and types that do not go together.
+pub(super) fn check(bottom: &Mat, vectors: &Mat, out: &Mat, width: usize) {
+    let samples = bottom.rows();
     assert_eq!(vectors.rows(), samples, "slot `{}`: rows", vectors.name());
-    let width = output_width(vectors.cols() / dim, dim);
     assert_eq!((out.rows(), out.cols()), (samples, width), "slot `{}`: rows × columns", out.name());
+    assert_eq!(bottom.dtype(), out.dtype(), "slot `{}`: element type", bottom.name());
+    let (name, of, with) = (vectors.name(), vectors.dtype(), out.dtype());
+    assert!(of == DType::F32 || of == with, "slot `{name}`: element type {of:?} with {with:?}");
 }

@@ -1,18 +1,14 @@
 //! The CPU bodies: one product each, with everything elementwise in its epilogue.
 
-use super::{
-    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs,
-    Partials,
-};
+use super::{Activation, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, Partials};
 use crate::gemm::{self, Epilogue, FactorType, Lhs, Product, Rhs};
-use crate::simd::for_each_row_tile;
 use crate::sum::{add_blocks, block};
 use headlong_device::pool::Pool;
-use headlong_device::{MatMut, MatRef, Stream, vectorized};
+use headlong_device::{MatMut, MatRef, Stream};
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     let (x, bias) = (args.x.read::<f32>(), args.b.map(|bias| bias.read::<f32>()));
-    let panels = args.w.forward_panels().read::<f32>();
+    let panels = args.w.panels().0.read::<f32>();
     let (dtype, relu) = (args.w.compute().factor_type(), args.activation == Activation::Relu);
     let product = Product {
         dtype,
@@ -32,7 +28,7 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
 
 pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
     let d_z = args.d_z.read::<f32>();
-    let panels = args.w.backward_panels().read::<f32>();
+    let panels = args.w.panels().1.read::<f32>();
     let mask = args.mask.map(|mask| mask.read::<f32>());
     let dtype = args.w.compute().factor_type();
     let product = Product {
@@ -127,25 +123,5 @@ fn sum_block(
     match d_b {
         Some(mut d_b) => gemm::run_with_row_sums(pool, &product, d_w, d_b.row_mut(0)),
         None => gemm::run(pool, &product, d_w),
-    }
-}
-
-pub fn backward_activation(stream: &Stream, args: &BackwardActivationArgs<'_>) {
-    if args.activation == Activation::None {
-        return;
-    }
-    let y = args.y.read::<f32>();
-    for_each_row_tile(stream.pool(), args.d_y.write::<f32>().view(), 64, &|first, mut d_y| {
-        for row in 0..d_y.rows() {
-            mask(d_y.row_mut(row), y.row(first + row));
-        }
-    });
-}
-
-vectorized! {
-    fn mask(gradient: &mut [f32], output: &[f32]) {
-        for (gradient, output) in gradient.iter_mut().zip(output) {
-            *gradient = if *output > 0.0 { *gradient } else { 0.0 };
-        }
     }
 }

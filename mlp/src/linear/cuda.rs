@@ -2,8 +2,8 @@
 
 use super::helpers::{add_bias, add_blocks, bias_gradient, filled_up, mask_gradient};
 use super::{
-    Activation, BackwardActivationArgs, BackwardDataArgs, BackwardWeightsArgs, Below, ForwardArgs,
-    Partials, WeightGradientOptions,
+    Activation, BackwardDataArgs, BackwardWeightsArgs, Below, ForwardArgs, Partials,
+    WeightGradientOptions,
 };
 use crate::cuda::product;
 use crate::sum::block;
@@ -51,16 +51,7 @@ fn transposed(mat: &Mat) -> Operand {
 
 /// A product that overwrites.
 fn addresses(a: &Mat, b: &Mat, d: &Mat) -> MatmulArgs {
-    MatmulArgs {
-        alpha: 1.0,
-        beta: 0.0,
-        a: a.device_ptr(),
-        b: b.device_ptr(),
-        c: d.device_ptr(),
-        d: d.device_ptr(),
-        bias: DevicePtr::NULL,
-        aux: DevicePtr::NULL,
-    }
+    MatmulArgs::new(a.device_ptr(), b.device_ptr(), d.device_ptr())
 }
 
 fn forward_spec(args: &ForwardArgs<'_>, epilogue: Epilogue) -> MatmulSpec {
@@ -233,11 +224,5 @@ fn sum_block(
     let done = run_with_first(stream, spec, epilogues, &run);
     if let (Some(d_b), Some(Epilogue::None)) = (d_b, done) {
         bias_gradient(stream, d_z, d_b, accumulate);
-    }
-}
-
-pub fn backward_activation(stream: &Stream, args: &BackwardActivationArgs<'_>) {
-    if args.activation == Activation::Relu {
-        mask_gradient(stream.cuda_body(), args.y, args.d_y);
     }
 }

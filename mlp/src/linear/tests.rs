@@ -38,7 +38,8 @@ impl Layer {
         let &Layer { samples, inputs, outputs, sum_blocks } = self;
         let (mut parameters, mut scratch) =
             (ArenaPlan::new("parameters"), ArenaPlan::new("scratch"));
-        let plan = WeightsPlan::add_to(&mut parameters, &mut scratch, "w", (outputs, inputs));
+        let (parameters_plan, shape) = (&mut parameters, (outputs, inputs));
+        let plan = WeightsPlan::add_for(Compute::F32, parameters_plan, &mut scratch, "w", shape);
         let freeze = |plan: ArenaPlan| plan.freeze_on(stream).unwrap();
         let w = plan.build(&freeze(parameters), &freeze(scratch));
         w.pack(&data.w);
@@ -202,21 +203,6 @@ fn block_sums_are_the_sums_of_smaller_batches() {
 }
 
 #[test]
-fn masks_in_place() {
-    check_mask(&Stream::cpu(2));
-}
-
-fn check_mask(stream: &Stream) {
-    let y = frozen_on(stream, "y", 2, 3, &[1.0, 0.0, -0.0, 2.0, 0.0, 3.0]);
-    let d_y = frozen_on(stream, "d_y", 2, 3, &[5.0; 6]);
-    backward_activation(
-        stream,
-        &BackwardActivationArgs { y: &y, d_y: &d_y, activation: Activation::Relu },
-    );
-    assert_eq!(values(&d_y), [5.0, 0.0, 0.0, 5.0, 0.0, 5.0]);
-}
-
-#[test]
 #[should_panic(expected = "gradient of the weights, slot `d_w`")]
 fn wrong_shapes_are_refused_by_name() {
     let mat = |name, rows, cols| frozen(name, rows, cols, &[]);
@@ -236,7 +222,7 @@ fn wrong_shapes_are_refused_by_name() {
 
 mod cuda_tests {
     use super::super::helpers::{
-        BiasArgs, BiasGradientArgs, CopiesArgs, CopyArgs, MaskArgs, SOURCE, TreeArgs,
+        BiasArgs, BiasGradientArgs, CopiesArgs, CopyArgs, MaskArgs, SOURCE, TreeArgs, mask_gradient,
     };
     use super::*;
     use headlong_device::cuda::testing::{layout_test, stream};
@@ -246,7 +232,10 @@ mod cuda_tests {
         if let Some(stream) = stream() {
             check_bounds(&stream);
             check_exact(&stream);
-            check_mask(&stream);
+            let y = frozen_on(&stream, "y", 2, 3, &[1.0, 0.0, -0.0, 2.0, 0.0, 3.0]);
+            let d_y = frozen_on(&stream, "d_y", 2, 3, &[5.0; 6]);
+            mask_gradient(stream.cuda_body(), &y, &d_y);
+            assert_eq!(values(&d_y), [5.0, 0.0, 0.0, 5.0, 0.0, 5.0]);
         }
     }
 

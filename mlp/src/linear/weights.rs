@@ -39,17 +39,8 @@ pub struct WeightsPlan {
 }
 
 impl WeightsPlan {
-    /// Plans the values as slot `name` of `parameters`, and their packed copies in `scratch`.
-    pub fn add_to(
-        parameters: &mut ArenaPlan,
-        scratch: &mut ArenaPlan,
-        name: &str,
-        shape: (usize, usize),
-    ) -> Self {
-        Self::add_for(Compute::F32, parameters, scratch, name, shape)
-    }
-
-    /// As [`Self::add_to`], for products computed in `compute`.
+    /// Plans the values as slot `name` of `parameters`, and the copies that products computed in
+    /// `compute` read in `scratch`.
     pub fn add_for(
         compute: Compute,
         parameters: &mut ArenaPlan,
@@ -63,15 +54,14 @@ impl WeightsPlan {
         };
         let panels = |cols: usize| cols.div_ceil(PANEL_COLS);
         let words = |k| compute.factor_type().words(k);
-        let copies = match compute.is_16_bit() {
-            true => {
-                let (rows, cols) = (outputs.next_multiple_of(8), inputs.next_multiple_of(8));
-                [copy("rounded", rows, cols), copy("bias", 1, rows)]
-            }
-            false => [
+        let copies = if compute.is_16_bit() {
+            let (rows, cols) = (outputs.next_multiple_of(8), inputs.next_multiple_of(8));
+            [copy("rounded", rows, cols), copy("bias", 1, rows)]
+        } else {
+            [
                 copy("forward", panels(outputs), words(inputs) * PANEL_COLS),
                 copy("backward", panels(inputs), words(outputs) * PANEL_COLS),
-            ],
+            ]
         };
         Self { values, compute, copies }
     }
@@ -194,7 +184,7 @@ impl Weights {
     }
 
     /// `Wᵀ`, in × out, as the right factor of the forward product. `data` is what
-    /// [`Self::forward_panels`] opened.
+    /// the first of [`Self::panels`] holds.
     pub(super) fn as_forward<'a>(&self, data: &'a [f32]) -> Panels<'a> {
         Panels { data, k: self.inputs(), cols: self.outputs() }
     }
@@ -204,15 +194,8 @@ impl Weights {
         Panels { data, k: self.outputs(), cols: self.inputs() }
     }
 
-    pub(super) fn forward_panels(&self) -> &Mat {
-        self.panels().0
-    }
-
-    pub(super) fn backward_panels(&self) -> &Mat {
-        self.panels().1
-    }
-
-    fn panels(&self) -> (&Mat, &Mat) {
+    /// Panels of the forward product and of the data gradient.
+    pub(super) fn panels(&self) -> (&Mat, &Mat) {
         match &self.copies {
             Copies::Panels { forward, backward } => (forward, backward),
             Copies::Rounded { weight, .. } => {

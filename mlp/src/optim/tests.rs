@@ -108,7 +108,7 @@ fn threads_change_no_bit() {
 #[test]
 fn optimisers_without_a_dense_form_are_refused() {
     let row_wise = Optimizer::RowWiseAdagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
-    let message = freeze_states(&row_wise, &plan()).unwrap_err().to_string();
+    let message = freeze_states_on(&Stream::cpu(1), &row_wise, &plan()).unwrap_err().to_string();
     assert_eq!(
         message,
         "optimizer `rowwise_adagrad` is not for dense parameters; expected sgd, adagrad or adam"
@@ -297,7 +297,7 @@ fn trained(
         matrices.map(|(name, cols)| plans.activations.matrix(name, DType::F32, SAMPLES, cols));
     let parameters = plans.parameters.clone();
     let arenas = plans.freeze().unwrap();
-    let states = freeze_states(optimizer, &parameters).unwrap();
+    let states = freeze_states_on(&Stream::cpu(1), optimizer, &parameters).unwrap();
     let stacks = both.map(|plan| plan.build(&arenas));
     let [x, between, y, d_between, d_x] = slots.map(|slot| arenas.activations.mat(slot));
     stacks.iter().for_each(|stack| stack.initialize(3));

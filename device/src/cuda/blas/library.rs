@@ -107,7 +107,6 @@ impl Description {
         Ok(made)
     }
 
-    /// Sets the addresses of the epilogue.
     pub(super) fn set_pointers(&self, epilogue: Epilogue, bias: u64, aux: u64) -> Result<()> {
         if epilogue != Epilogue::None {
             self.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;

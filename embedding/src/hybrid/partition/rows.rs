@@ -9,7 +9,6 @@ const EMPTY: u64 = u64::MAX;
 /// Rows that are prefetched.
 const AHEAD: usize = 16;
 
-/// Codes of hot rows.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum HotRows {
     /// No row is named.

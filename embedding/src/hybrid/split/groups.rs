@@ -25,7 +25,6 @@ pub(super) struct Candidates {
     pub(super) ordered: Vec<Group>,
     /// Groups whose rows stay infrequent unless their whole table is replicated.
     pub(super) others: Vec<Group>,
-    /// Lookups of all tables in a step.
     pub(super) lookups_per_step: f64,
     /// Lookups of each table in a step.
     pub(super) lookups: Vec<f64>,
@@ -91,7 +90,6 @@ impl Candidates {
         (covered / self.lookups[table]).min(1.0)
     }
 
-    /// All groups of one table.
     pub(super) fn of_table(&self, table: usize) -> impl Iterator<Item = &Group> {
         self.ordered.iter().chain(&self.others).filter(move |group| group.table == table)
     }
@@ -188,7 +186,6 @@ impl Context<'_> {
         self.options.specs[table].dim as f64 * 4.0 + 2.0 * self.options.row_bytes(table) as f64
     }
 
-    /// Sums with nothing frequent.
     pub(super) fn nothing_frequent(&self) -> Sums {
         let mut sums = Sums::default();
         let candidates = self.candidates;
@@ -207,7 +204,6 @@ impl Context<'_> {
         sums
     }
 
-    /// Sums of one table, wholly frequent.
     pub(super) fn table_frequent(&self, table: usize) -> Sums {
         let (mut sums, mut rows) = (Sums::default(), 0.0);
         for group in self.candidates.of_table(table) {
@@ -222,7 +218,6 @@ impl Context<'_> {
         sums
     }
 
-    /// Sums of one table as chosen.
     pub(super) fn table_sums(&self, table: usize, chosen: &Chosen) -> Sums {
         if chosen.whole[table] {
             return self.table_frequent(table);

@@ -1,6 +1,6 @@
 //! The microkernel for AVX2 with FMA: 6 × 16 sums in registers, the chains of [`super::fallback`].
 
-use super::fallback::{self, COLS, load_row, store_row};
+use super::fallback::{self, COLS, by_rows, load_row, store_row};
 use super::k_loop::{numbers_256, widened_256};
 use super::{Micro, PANEL_COLS, Variant};
 use crate::simd::avx2::{lanes, transpose};
@@ -22,19 +22,9 @@ pub unsafe fn run(micro: &Micro) {
     for first in (0..micro.cols).step_by(COLS) {
         // SAFETY: passed on to the caller; `first` is inside the panel.
         unsafe {
-            match (micro.variant, micro.rows) {
-                (Variant::F32, 1) => kernel::<1, false>(micro, first),
-                (Variant::F32, 2) => kernel::<2, false>(micro, first),
-                (Variant::F32, 3) => kernel::<3, false>(micro, first),
-                (Variant::F32, 4) => kernel::<4, false>(micro, first),
-                (Variant::F32, 5) => kernel::<5, false>(micro, first),
-                (Variant::F32, _) => kernel::<6, false>(micro, first),
-                (_, 1) => kernel::<1, true>(micro, first),
-                (_, 2) => kernel::<2, true>(micro, first),
-                (_, 3) => kernel::<3, true>(micro, first),
-                (_, 4) => kernel::<4, true>(micro, first),
-                (_, 5) => kernel::<5, true>(micro, first),
-                (_, _) => kernel::<6, true>(micro, first),
+            match micro.variant {
+                Variant::F32 => by_rows!(micro.rows, kernel, false, micro, first),
+                _ => by_rows!(micro.rows, kernel, true, micro, first),
             }
         }
     }

@@ -11,6 +11,21 @@ pub const MAX_ROWS: usize = 6;
 /// Columns of a microtile: two 256-bit vectors.
 pub const COLS: usize = 16;
 
+/// Calls `$kernel::<ROWS, $widened>` for 1 to 6 rows.
+macro_rules! by_rows {
+    ($rows:expr, $kernel:ident, $widened:literal, $($argument:expr),*) => {
+        match $rows {
+            1 => $kernel::<1, $widened>($($argument),*),
+            2 => $kernel::<2, $widened>($($argument),*),
+            3 => $kernel::<3, $widened>($($argument),*),
+            4 => $kernel::<4, $widened>($($argument),*),
+            5 => $kernel::<5, $widened>($($argument),*),
+            _ => $kernel::<6, $widened>($($argument),*),
+        }
+    };
+}
+pub(super) use by_rows;
+
 /// The baseline of the architecture.
 ///
 /// # Safety
@@ -20,24 +35,9 @@ pub unsafe fn run(micro: &Micro) {
         // SAFETY: passed on to the caller; `first` is inside the panel.
         unsafe {
             match micro.variant {
-                Variant::Widened => strip::<true>(micro, first),
-                _ => strip::<false>(micro, first),
+                Variant::Widened => by_rows!(micro.rows, kernel, true, micro, first),
+                _ => by_rows!(micro.rows, kernel, false, micro, first),
             }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn strip<const WIDENED: bool>(micro: &Micro, first: usize) {
-    // SAFETY: passed on to the caller.
-    unsafe {
-        match micro.rows {
-            1 => kernel::<1, WIDENED>(micro, first),
-            2 => kernel::<2, WIDENED>(micro, first),
-            3 => kernel::<3, WIDENED>(micro, first),
-            4 => kernel::<4, WIDENED>(micro, first),
-            5 => kernel::<5, WIDENED>(micro, first),
-            _ => kernel::<6, WIDENED>(micro, first),
         }
     }
 }
