@@ -66,7 +66,7 @@ __device__ __forceinline__ u32 row_at(const RequestArgs& a, const Table& table, 
   return count == 0 ? 0 : low < count ? numbers[low] : numbers[count - 1] + 1;
 }
 
-// One block: how many rows of each table are requested of each owner, and where they lie in its slot.
+// One block: how many rows of each table are requested of each owner, and their place in its slot.
 extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const RequestArgs a) {
   const u32 bounds = a.num_owners + 1;
   for (u32 i = threadIdx.x; i < a.num_tables * bounds; i += BLOCK) {

@@ -1,17 +1,16 @@
-//! Route: which rows a rank's slice of the batch touches, where they lie, and in which order owners
-//! are requested of them.
+//! Route: which rows a rank's slice of the batch touches, where they lie, and in which order they
+//! are requested of their owners.
 //!
 //! Per table, as [`crate::route`]: unique rows, each with its samples. Then each row's place:
-//! frequent ones are looked up and summed here; the others are requested of their owners. The request
-//! is one list, packed by owner, then by table, then by rising local row:
+//! frequent ones are looked up and summed here; the others are requested of their owners. Requests
+//! are one list, packed by owner, then by table, then by rising local row:
 //!
 //! ```text
 //! owner 0: table 0: 1 4 | table 1: 0 2 3 |   owner 1: table 0: 7 | table 1: |   …
 //! ```
 //!
-//! The vectors that answer it, and the gradients that go back, lie in the same order with `dim`
-//! elements each. So a row's element in those buffers is known here, and it is known at
-//! once where the vector of each id will lie.
+//! Their vectors, and the gradients that go back, lie in the same order with `dim` elements each. So
+//! a row's element in those buffers is known here, and where the vector of each id will lie.
 
 use super::cuda::{DeviceHybridRoute, DeviceSlots};
 use super::merge::Merge;

@@ -325,10 +325,10 @@ impl HybridSet {
         }
     }
 
-    /// Most f32 elements of the vectors that sources request of this owner: the worst case, in which
-    /// all ids of all ranks are unequal and belong here (or all rows that belong here are requested
-    /// by all). The caller's buffers for sent vectors and for gradients from sources are this long. On a
-    /// CUDA device as [`Self::max_recv_elements`].
+    /// Most f32 elements of the vectors that sources request of this owner: the worst case, in
+    /// which all ids of all ranks are unequal and belong here (or all rows that belong here are
+    /// requested by all). The caller's buffers for vectors to send and for gradients from sources
+    /// are this long. On a CUDA device as [`Self::max_recv_elements`].
     pub fn max_send_elements(&self) -> usize {
         let Location::Host = self.at else { return self.max_recv_elements() };
         let shape = self.shape();

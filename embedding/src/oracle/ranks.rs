@@ -1,7 +1,7 @@
 //! All ranks of a job in one object, one method per stage of the hybrid embedding.
 //!
-//! Slow and obvious: places are looked up in the partition one row at a time, every list is built by
-//! going through all samples, every sum is written out with its blocks, ranks without a part
+//! Slow and obvious: places are looked up one row at a time, every list is built by going
+//! through all samples, every sum is written out with its blocks, ranks without a part
 //! included as zeros.
 
 use super::{OracleTable, tree_sum};

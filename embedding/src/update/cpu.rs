@@ -21,8 +21,8 @@ const TABLES_AT_ONCE: usize = 64;
 /// Entries (ids) of one tile, up to the end of its last row's segment.
 pub(crate) const TILE_ENTRIES: usize = 512;
 
-/// Calls `body(table, tile, memory)` for every tile of every table with plain rows, some tables at a
-/// time with their memory open for writing.
+/// Calls `body(table, tile, memory)` for every tile of every table with plain rows. The memory of
+/// [`TABLES_AT_ONCE`] tables at a time is open for writing.
 pub(crate) fn for_each_tile<'a>(
     stream: &Stream,
     num_tables: usize,

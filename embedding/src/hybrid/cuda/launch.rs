@@ -1,4 +1,4 @@
-//! Launches of what only several ranks need: slots of requests, and requests that an owner receives.
+//! Launches of what only several ranks need: requests sent, and requests received.
 
 use super::steps::keep;
 use super::{DeviceHybridRoute, RankTables, SlotShape};

@@ -147,8 +147,8 @@ impl Context<'_> {
             vectors(&options.cluster, self.variant.merge, self.variant.exchange, group.rate);
         let looked_up = group.rate.chance_in(1.0 / ranks);
         let updated = group.rate.chance_in(1.0) / ranks;
-        // A rank that looks it up pools the vector and sums its gradient; an owner gathers and receives
-        // for as many on average.
+        // A rank that looks it up pools the vector and sums its gradient; an owner gathers and
+        // receives for as many on average.
         let row = spec.dim as f64 * 4.0;
         Sums {
             vector_bytes: moved * (spec.dim * options.wire_bytes) as f64,
