@@ -9,8 +9,8 @@
 //! owner 0: table 0: 1 4 | table 1: 0 2 3 |   owner 1: table 0: 7 | table 1: |   …
 //! ```
 //!
-//! Their vectors, and the gradients that go back, lie in the same order with `dim` elements each. So
-//! a row's element in those buffers is known here, and where the vector of each id will lie.
+//! Their vectors, and the gradients that go back, lie in the same order with `dim` elements each: a
+//! row's element in those buffers is known here, and so is where the vector of each id will lie.
 
 use super::cuda::{DeviceHybridRoute, DeviceSlots};
 use super::merge::Merge;
