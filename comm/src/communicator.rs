@@ -192,7 +192,6 @@ fn measured(transport: &dyn Transport, options: &CommOptions) -> Vec<(u64, Algor
     steps.into_iter().map(algorithm).collect()
 }
 
-/// One operation under way.
 pub(crate) struct Call<'c> {
     communicator: &'c Communicator,
     inner: MutexGuard<'c, Inner>,
@@ -267,7 +266,6 @@ impl<'c> Call<'c> {
         Ok(())
     }
 
-    /// For transports that cannot show messages in place.
     fn receive_and_read(
         &mut self,
         id: &StepId,

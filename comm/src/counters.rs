@@ -65,7 +65,6 @@ impl Counters {
         total.intra_node_messages + total.inter_node_messages
     }
 
-    /// Counts messages that have been carried.
     pub(crate) fn add(
         &mut self,
         collective: Collective,

@@ -111,7 +111,6 @@ fn add_top<T: Lane>(levels: &mut [[T::Sum; TILE]], top: usize, len: usize) {
     }
 }
 
-/// Two parts whose type is its own sum.
 #[inline(always)]
 fn add_two<T: Lane<Sum = T>>(own: &mut [T], other: &[T]) {
     assert_eq!(own.len(), other.len(), "parts are equally long");
@@ -120,7 +119,6 @@ fn add_two<T: Lane<Sum = T>>(own: &mut [T], other: &[T]) {
     }
 }
 
-/// Four parts whose type is its own sum.
 #[inline(always)]
 fn add_four<T: Lane<Sum = T>>(own: &mut [T], index: usize, others: &[&[u8]]) {
     let neighbour = part_of::<T>(index ^ 1, index, others);

@@ -132,7 +132,6 @@ impl CommError {
         Ok(self)
     }
 
-    /// The ranks that it names, and its texts.
     fn parts(&mut self) -> ([Option<Rank>; 2], [Option<&mut String>; 2]) {
         match self {
             CommError::Timeout { culprit, seen_by, operation: text, .. }

@@ -224,7 +224,6 @@ fn forgotten_srun(variables: &Variables) -> Result<Option<Remark>> {
     }))
 }
 
-/// One launcher's set, before addresses.
 struct Found {
     launcher: Launcher,
     rank: usize,
@@ -331,7 +330,6 @@ fn read_slurm(variables: &Variables) -> Result<Option<Found>> {
     Ok(Some(Found { launcher, rank, world_size: size, local, names, has_slurm_nodes: true }))
 }
 
-/// Adds address, port, job and secret.
 fn finish(variables: &Variables, set: Found, mut remarks: Vec<Remark>) -> Result<Launch> {
     let job = variables::job_name(variables, set.launcher)?;
     let master_host = master_host(variables, &set)?;

@@ -66,7 +66,6 @@ pub enum Algorithm {
 
 const ALGORITHMS: [&str; 3] = ["direct", "two steps", "hierarchical"];
 
-/// Names of element types by their codes.
 pub(crate) const ELEMENTS: [&str; 8] = ["bytes", "f32", "f16", "bf16", "u32", "u64", "i32", "i64"];
 
 /// Operation (8 bits), element type (8), algorithm (4) and the root's lowest 12 bits in one number.

@@ -10,7 +10,6 @@ pub mod hierarchical;
 use crate::topology::Rank;
 use std::ops::Range;
 
-/// Memory that a piece lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// What the caller sends.
@@ -21,7 +20,6 @@ pub enum Place {
     Recv,
 }
 
-/// A run of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub place: Place,
@@ -32,9 +30,7 @@ pub struct Piece {
 /// What goes to or comes from one peer in a step: its pieces, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// To whom, from whom.
     pub peer: Rank,
-    /// Elements of all pieces.
     pub len: usize,
     pieces: Range<usize>,
 }
@@ -221,7 +217,6 @@ pub(crate) mod oracle {
         recv
     }
 
-    /// What every rank must receive.
     pub fn expected(counts: &[Vec<usize>]) -> Vec<Vec<Tagged>> {
         let column = |to: usize| {
             counts

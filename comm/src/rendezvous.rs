@@ -88,7 +88,6 @@ impl JoinOptions {
     }
 }
 
-/// What both sides of the rendezvous end with.
 struct Joined {
     epoch: u32,
     peers: Vec<PeerAddress>,
@@ -136,7 +135,6 @@ fn alone(options: &JoinOptions, secret: Secret, remarks: Vec<Remark>) -> Result<
     })))
 }
 
-/// Starts the control thread, then meets the peers.
 fn connect(
     options: &JoinOptions,
     keys: &Keys,
@@ -201,7 +199,6 @@ fn data_listener(ip: IpAddr) -> Result<TcpListener> {
         .map_err(|error| CommError::system(format!("opening a data port at {ip}"), error))
 }
 
-/// Prepares a connection for the control channel.
 fn as_link(peer: Rank, stream: TcpStream) -> Result<Link> {
     stream
         .set_nonblocking(true)

@@ -43,13 +43,10 @@ pub(crate) struct Memory {
     /// Counts that it receives, as they come and as numbers of elements.
     pub(crate) carried: Vec<u64>,
     pub(crate) carried_counts: Vec<usize>,
-    /// What is sent, compressed.
     pub(crate) narrow_send: Scratch,
-    /// What is received, compressed.
     pub(crate) narrow_recv: Scratch,
 }
 
-/// The lists of one step.
 #[derive(Default)]
 pub(crate) struct Lists {
     outgoing: Vec<Outgoing<'static>>,
@@ -57,12 +54,10 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// The list for messages that leave, empty.
     pub(crate) fn outgoing<'a>(&mut self) -> Vec<Outgoing<'a>> {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// The list for messages that come, empty.
     pub(crate) fn incoming<'a>(&mut self) -> Vec<Incoming<'a>> {
         std::mem::take(&mut self.incoming)
     }

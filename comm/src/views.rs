@@ -2,7 +2,6 @@
 
 const FEW: usize = 16;
 
-/// Byte slices in order.
 #[derive(Default)]
 pub(crate) struct Views<'a> {
     few: [&'a [u8]; FEW],

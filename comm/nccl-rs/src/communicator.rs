@@ -169,7 +169,6 @@ impl Comm {
         self.shared.end(Wish::Destroy, "ncclCommDestroy")
     }
 
-    /// The communicator, for one caller at a time.
     fn turn(&self, function: &'static str) -> Result<Turn<'_>> {
         self.shared.turn(function, self.shared.config.deadline)
     }

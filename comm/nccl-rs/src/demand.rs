@@ -23,7 +23,6 @@ const COLLECTIVES: std::ops::RangeInclusive<u32> = 5..=20;
 const COLLNET: &str = "CollNet";
 const NVLS: &str = "NVLS";
 
-/// The environment, as NCCL reads it.
 type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn of_process(name: &str) -> Option<String> {
@@ -61,7 +60,6 @@ impl Config {
     }
 }
 
-/// The answer of a communicator without NVLS.
 pub(crate) fn no_nvls(version: Version) -> Error {
     Error::Unavailable {
         what: NVLS,

@@ -28,7 +28,6 @@ struct Raw(sys::Comm);
 // `State::in_call` sees to.
 unsafe impl Send for Raw {}
 
-/// What the watchdog is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
     Watch,
@@ -42,13 +41,11 @@ struct State {
     raw: Option<Raw>,
     /// A caller makes several calls that belong together.
     has_turn: bool,
-    /// A thread is inside NCCL.
     in_call: bool,
     /// The call that is in progress: the name that goes with an error found meanwhile.
     in_progress: Option<&'static str>,
     first: Option<Error>,
     wish: Wish,
-    /// NCCL's answer to the end.
     ended: Option<Code>,
 }
 
@@ -58,7 +55,6 @@ pub(crate) struct Shared {
     pub(crate) library: Arc<Library>,
     pub(crate) config: Config,
     state: Mutex<State>,
-    /// Turns, calls and the end.
     changed: Condvar,
     /// For the watchdog alone.
     wished: Condvar,
@@ -98,7 +94,6 @@ impl Shared {
         Ok((shared.clone(), Watchdog { shared, thread: Some(thread) }))
     }
 
-    /// What NCCL has made.
     pub(crate) fn adopt(&self, raw: sys::Comm) {
         self.lock().raw = (!raw.is_null()).then_some(Raw(raw));
     }
@@ -155,7 +150,6 @@ impl Shared {
         Ok(answer)
     }
 
-    /// The state that NCCL's own threads have left.
     fn ask(&self, raw: sys::Comm) -> Result<Code> {
         let mut state = Code::SUCCESS;
         // SAFETY: the communicator is alive, and the pointer is to a code that lives.
@@ -252,7 +246,6 @@ impl Shared {
 }
 
 impl State {
-    /// Why no call may be made any more.
     fn refusal(&self, function: &'static str) -> Option<Error> {
         match (&self.first, self.wish) {
             (Some(first), _) => Some(first.clone()),
@@ -266,14 +259,12 @@ fn late(function: &'static str, since: Instant) -> Error {
     Error::Timeout { function, waited_ms: since.elapsed().as_millis() as u64 }
 }
 
-/// The communicator, for one caller at a time.
 pub(crate) struct Turn<'a> {
     pub(crate) shared: &'a Shared,
     deadline: Duration,
 }
 
 impl Turn<'_> {
-    /// One call that answers at once.
     pub(crate) fn call(
         &self,
         function: &'static str,

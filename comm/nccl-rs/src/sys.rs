@@ -119,7 +119,6 @@ pub(crate) struct Properties {
 }
 
 impl Properties {
-    /// To be filled in.
     pub(crate) fn new() -> Self {
         let size = offset_of!(Self, room).next_multiple_of(8);
         let (magic, version) = (MAGIC, 22902);

@@ -31,7 +31,6 @@ impl Version {
         Self { major: number / 10_000, minor: number / 100 % 100, patch: number % 100 }
     }
 
-    /// NCCL's number for it.
     pub(crate) fn number(self) -> u32 {
         self.major * 10_000 + self.minor * 100 + self.patch
     }

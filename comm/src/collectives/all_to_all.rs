@@ -63,7 +63,6 @@ impl Communicator {
         call.all_to_all(self.way(), known, send.as_bytes(), recv.as_mut_bytes(), size_of::<T>())
     }
 
-    /// f32 by way of bf16.
     fn all_to_all_v_narrow(
         &self,
         send: &[f32],
@@ -119,7 +118,6 @@ impl Communicator {
     }
 }
 
-/// Elements to and from each rank.
 #[derive(Clone, Copy)]
 struct Known<'a> {
     send: &'a [usize],
@@ -286,7 +284,6 @@ fn pack<'a, 'b>(
     packed
 }
 
-/// Takes every message of several pieces apart.
 fn scatter(plan: &Plan, messages: &[Message], size: usize, landed: &[u8], into: &mut [u8]) {
     let several =
         messages.iter().map(|message| plan.pieces(message)).filter(|pieces| pieces.len() > 1);

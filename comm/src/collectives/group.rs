@@ -9,14 +9,11 @@ use crate::topology::Rank;
 use crate::transport::{Incoming, Outgoing};
 use zerocopy::IntoBytes;
 
-/// Some ranks and this one's place among them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Group {
     first: usize,
     stride: usize,
-    /// How many they are.
     pub(super) len: usize,
-    /// This rank's place among them.
     pub(super) me: usize,
 }
 

@@ -57,7 +57,6 @@ pub fn kernels() -> Vec<Build> {
     vec![launch::build()]
 }
 
-/// How many parts sums have.
 fn parts_of_sums(nodes: &Nodes) -> Vec<usize> {
     match nodes.sums_by_node() {
         true => vec![nodes.peers().len(), nodes.all().count()],
@@ -65,7 +64,6 @@ fn parts_of_sums(nodes: &Nodes) -> Vec<usize> {
     }
 }
 
-/// Why an operation was not enqueued.
 enum Stop {
     /// For a reason of this rank.
     Reason(String),
@@ -106,7 +104,6 @@ pub struct HierarchicalCollectives {
     epoch: u32,
 }
 
-/// What one all-to-all moves where.
 struct Moved {
     blocks: inside::Blocks,
     /// How long blocks of each rank of the node are, where that is not on the device.
@@ -349,7 +346,6 @@ impl HierarchicalCollectives {
     }
 }
 
-/// Memory for strips and what kernels need besides.
 struct Room {
     slots: [DevicePtr; 2],
     memory: Option<DeviceMemory>,
@@ -386,7 +382,6 @@ impl Room {
     }
 }
 
-/// The ranks of each node.
 fn groups(topology: &Topology) -> Vec<&[Rank]> {
     (0..topology.num_nodes())
         .map(|node| topology.ranks_of(node))

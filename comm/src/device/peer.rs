@@ -48,7 +48,6 @@ impl PeerCollectives {
         Peers::are_possible(communicator, cuda, &[&everybody])
     }
 
-    /// Comes together with all ranks.
     pub(super) fn attach(communicator: &Communicator, cuda: &CudaStream) -> Result<Self> {
         let everybody: Vec<Rank> = communicator.topology().ranks().collect();
         let load = || sum::load(cuda, everybody.len());

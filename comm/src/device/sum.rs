@@ -2,7 +2,6 @@
 
 use headlong_device::cuda::{Build, CudaStream, Define, DevicePtr, Launch, Source};
 
-/// The most parts of one sum.
 pub(super) const MOST_PARTS: usize = 64;
 
 /// The most places that a sum is written to: the devices of one machine.
@@ -37,7 +36,6 @@ pub(super) struct Turns {
     pub(super) num_slots: usize,
 }
 
-/// Memory of a sum.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     /// Its address; where it takes turns, in the first slot.
@@ -56,7 +54,6 @@ fn defines(num_parts: usize) -> [Define; 1] {
     [Define::new("PARTS", num_parts as i64)]
 }
 
-/// The instance for so many parts.
 pub(super) fn build(num_parts: usize) -> Build {
     Build { source: &SUM, defines: defines(num_parts).to_vec() }
 }

@@ -5,10 +5,8 @@ use crate::error::{CommError, Result};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
-/// The names one launcher uses.
 pub struct LauncherVariables {
     pub rank: &'static str,
-    /// How many there are.
     pub world_size: &'static str,
     /// This process among those of its machine, and how many its machine has; the first pair that
     /// is set counts.
@@ -108,7 +106,6 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// A variable as a count.
     pub fn number(&self, name: &str) -> Result<Option<usize>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         let number = text.parse::<u32>().map_err(|_| {
@@ -117,7 +114,6 @@ impl<'a> Variables<'a> {
         Ok(Some(number as usize))
     }
 
-    /// A variable as a port.
     pub fn port(&self, name: &str) -> Result<Option<u16>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         match text.parse::<u16>() {
@@ -174,7 +170,6 @@ impl<'a> Variables<'a> {
     }
 }
 
-/// A variable that cannot be used.
 pub fn refuse(name: &str, reason: impl Into<String>) -> CommError {
     CommError::Setting { setting: name.into(), reason: reason.into() }
 }

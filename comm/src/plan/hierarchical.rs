@@ -36,12 +36,9 @@ pub fn carried_by(topology: &Topology, rank: Rank) -> impl Iterator<Item = Rank>
     others.filter(move |&destination| carrier(topology, node, destination) == rank)
 }
 
-/// What one rank must know to plan.
 #[derive(Debug, Clone, Copy)]
 pub struct Counts<'a> {
-    /// Elements this rank has for each rank.
     pub send: &'a [usize],
-    /// Elements this rank gets from each rank.
     pub recv: &'a [usize],
     /// Elements that the ranks of this node have for the destinations this rank carries for: for
     /// each rank of the node (rising, this one included) each destination of [`carried_by`].

@@ -37,7 +37,6 @@ pub struct Dial<'a> {
     pub notice: Option<&'a Notice>,
 }
 
-/// Why one attempt came to nothing.
 enum Failure {
     /// The host's name cannot be resolved.
     Name(String),

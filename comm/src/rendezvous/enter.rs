@@ -12,7 +12,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Joins as a rank other than 0.
 pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let launch = &options.launch;
     let deadline = Instant::now() + options.deadlines.rendezvous;

@@ -20,7 +20,6 @@ const LAST_WORDS: Duration = Duration::from_secs(3);
 /// How often the user hears who is missing.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// A rank that has come.
 struct Arrival {
     link: Link,
     reader: FrameReader,
@@ -28,7 +27,6 @@ struct Arrival {
     claims: Claims,
 }
 
-/// What to do with a peer.
 enum Judgement {
     Admit,
     /// Not this one; the others continue.
@@ -37,7 +35,6 @@ enum Judgement {
     GiveUp(String),
 }
 
-/// Rank 0 while ranks come.
 struct Gathering<'a> {
     options: &'a JoinOptions,
     own: Claims,
@@ -45,7 +42,6 @@ struct Gathering<'a> {
     arrivals: Vec<Option<Arrival>>,
 }
 
-/// Waits for all ranks.
 pub fn gather(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let (listener, ip) = open(options)?;
     let listener =

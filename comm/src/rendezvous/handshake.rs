@@ -64,7 +64,6 @@ fn cut(text: &str, bytes: usize) -> &str {
     &text[..ends.take_while(|end| *end <= bytes).last().unwrap_or(0)]
 }
 
-/// Writes fixed fields one after the other.
 struct Writer<'a> {
     bytes: &'a mut [u8],
     at: usize,
@@ -84,7 +83,6 @@ impl Writer<'_> {
     }
 }
 
-/// Reads fixed fields one after the other.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

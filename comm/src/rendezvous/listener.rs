@@ -15,14 +15,12 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Peers that are heard at the same time.
 const MAX_PENDING: usize = 256;
 /// Connections taken from the system's queue before the peers are heard again.
 const ACCEPTS_PER_TURN: usize = 64;
 /// A peer who has been here this long may be sent away for another when the table is full.
 const SHORTEST_STAY: Duration = Duration::from_millis(50);
 
-/// Those who were not let in.
 #[derive(Debug, Clone, Default)]
 pub struct Unauthenticated {
     pub count: u64,
@@ -31,7 +29,6 @@ pub struct Unauthenticated {
     pub wrong_proofs: u64,
     /// How many were processes of another user, where a job without a secret lets in none of them.
     pub of_others: u64,
-    /// Address of the last one.
     pub last: Option<SocketAddr>,
 }
 
@@ -71,21 +68,17 @@ struct Pending {
 pub struct Proven {
     /// The connection, not blocking.
     pub stream: TcpStream,
-    /// Where it comes from.
     pub address: SocketAddr,
     pub session: Session,
-    /// What it says it is.
     pub claims: Claims,
 }
 
-/// What became of a connection.
 enum Fate {
     Waits,
     Proven(Box<(Session, Claims)>),
     Dropped(Why),
 }
 
-/// Why a connection is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
     /// It speaks no word of the handshake, or none in time.
@@ -136,7 +129,6 @@ impl Listener {
         let _ = rustix::net::send(&peer.stream, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
-    /// Those who were not let in so far.
     pub fn unauthenticated(&self) -> &Unauthenticated {
         &self.unauthenticated
     }

@@ -17,7 +17,6 @@ use std::path::Path;
 /// Bytes of the shortest secret that is taken: a process that answers as rank 0 can try out shorter
 /// ones at leisure.
 pub const LEAST_SECRET_BYTES: usize = 16;
-/// Bytes of the longest file of a secret.
 const MOST_SECRET_BYTES: u64 = 64 << 10;
 
 /// A random number of one side of a handshake.

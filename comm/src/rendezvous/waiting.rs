@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 /// Until the first word about a host that does not answer, and between two of them.
 const WORDS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 
-/// What is said about one wait.
 pub struct Waiting<'a> {
     notice: Option<&'a Notice>,
     begin: Instant,
@@ -17,7 +16,6 @@ pub struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    /// A wait that begins now.
     pub fn begin(notice: Option<&'a Notice>) -> Self {
         let begin = Instant::now();
         Self { notice, begin, next: begin + WORDS.0, has_said_name: false }
@@ -50,7 +48,6 @@ pub fn is_loopback_down(address: SocketAddr) -> bool {
     route.is_err_and(|error| error.kind() == std::io::ErrorKind::NetworkUnreachable)
 }
 
-/// What to do about that.
 pub const LOOPBACK_DOWN: &str =
     "this machine has no loopback interface that is up: as root, `ip link set lo up`";
 

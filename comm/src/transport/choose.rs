@@ -102,7 +102,6 @@ impl Chosen {
     }
 }
 
-/// What every rank tells before anything is tried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Word {
     wanted: Wanted,
@@ -160,9 +159,7 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
 #[derive(Debug, Clone, Copy)]
 struct Need {
     wanted: Wanted,
-    /// Ranks of a node try to share memory.
     shm: bool,
-    /// Ranks of a node use verbs.
     verbs_inside: bool,
 }
 
@@ -217,14 +214,12 @@ fn meet(
     Ok((near, verdicts))
 }
 
-/// The first refusal of each node.
 fn by_node(topology: &Topology, words: &[Verdict]) -> Vec<Verdict> {
     let verdict =
         |node| first_refusal(topology.ranks_of(node).iter().copied(), |rank| &words[rank.0]);
     (0..topology.num_nodes()).map(verdict).collect()
 }
 
-/// What all ranks conclude.
 struct Decision<'a> {
     topology: &'a Topology,
     need: Need,
@@ -259,7 +254,6 @@ impl Decision<'_> {
         largest.filter(|&ranks| ranks > 1).map_or(usize::MAX, shm::in_place_bytes)
     }
 
-    /// Whom a rank reaches by verbs.
     fn verbs_peers(&self, rank: Rank) -> Vec<Rank> {
         let is_other = |peer: &Rank| self.topology.node_of(*peer) != self.topology.node_of(rank);
         let inside = |peer: &Rank| self.need.verbs_inside && *peer != rank;

@@ -33,11 +33,8 @@ pub struct LocalTransport {
     closed: AtomicBool,
 }
 
-/// What one rank knows alone.
 struct End {
-    /// Messages sent to each rank so far.
     sent: Vec<u32>,
-    /// Messages taken from each rank so far.
     received: Vec<u32>,
     /// Places in `incoming` that are still to come.
     pending: Vec<usize>,
@@ -64,7 +61,6 @@ impl LocalTransport {
         Ok(end)
     }
 
-    /// Puts all messages into their slots.
     fn publish<'a>(
         &'a self,
         sent: &'a mut [u32],
@@ -95,7 +91,6 @@ impl LocalTransport {
         outgoing.iter().for_each(|message| self.world.wake(message.to));
     }
 
-    /// Compares a taken message with what was expected.
     fn compare(&self, id: &StepId, length: usize, from: Rank, header: &Header) -> Result<()> {
         let same = (header.id.sequence, header.id.step, header.id.fingerprint)
             == (id.sequence, id.step, id.fingerprint);
@@ -255,7 +250,6 @@ struct Publications<'a> {
     transport: &'a LocalTransport,
     sent: &'a mut [u32],
     outgoing: &'a [Outgoing<'a>],
-    /// This many have been put into their slots.
     published: usize,
     /// This many of them have been read for certain.
     read: usize,
@@ -269,7 +263,6 @@ impl<'a> Publications<'a> {
         self.transport.world.links.slot(self.transport.rank, to, self.sent[to.0])
     }
 
-    /// Waits until every receiver has finished reading.
     fn finish(mut self, id: &StepId) -> Result<()> {
         if !self.waits {
             self.read = self.published;

@@ -8,9 +8,7 @@ use super::settings::Signal;
 
 /// An immediate with this bit counts slots given back, one without counts strips.
 pub(super) const CREDIT: u32 = 1 << 31;
-/// The id of what ends a strip.
 pub(super) const STRIP_ID: u64 = 1;
-/// The id of a count of its own.
 pub(super) const CREDIT_ID: u64 = 2;
 
 /// The connection to a peer, with everything that is ever posted to it.
@@ -21,14 +19,12 @@ pub(super) struct Chains {
     signal: Signal,
 }
 
-/// What is posted for one slot.
 #[derive(Debug, Clone, Copy)]
 struct SlotChains {
     full: Prepared,
     bare: Prepared,
 }
 
-/// What chains are built from.
 pub(super) struct Blueprint<'a> {
     pub(super) layout: Layout,
     pub(super) near: Near<'a>,
@@ -37,7 +33,6 @@ pub(super) struct Blueprint<'a> {
 }
 
 impl Chains {
-    /// Everything over connections that are ready to send.
     pub(super) fn new(mut pair: Box<dyn QueuePair>, blueprint: &Blueprint<'_>) -> NicResult<Self> {
         let mut slots = Vec::new();
         for slot in 0..blueprint.layout.slots as u64 {
@@ -79,7 +74,6 @@ impl Chains {
         self.pair.post(self.credit, if self.signal == Signal::Immediate { &number } else { &[] })
     }
 
-    /// Ends all work on the connection.
     pub(super) fn fail(&mut self) {
         // Note: nothing is left to do where even this fails.
         let _ = self.pair.fail();
@@ -134,7 +128,6 @@ impl Blueprint<'_> {
         Request { id, action, segments: vec![segment], inline: false, signalled: true }
     }
 
-    /// A count of its own.
     fn credit(&self) -> Request {
         match self.signal {
             Signal::Atomic => {

@@ -129,7 +129,6 @@ fn usable(
     }
 }
 
-/// The address that packets of a port carry.
 fn address(port: &Port, settings: &VerbsSettings) -> Result<Option<Gid>, String> {
     if port.state != PortState::Active {
         return Err(match port.state {

@@ -19,7 +19,6 @@ const SETUP: u64 = u64::MAX - 1000;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EndpointInfo {
     pub(super) protocol: u32,
-    /// Why this rank cannot connect.
     pub(super) failure: Option<String>,
     /// Device, port and address, for people.
     pub(super) way: String,
@@ -31,7 +30,6 @@ pub(super) struct EndpointInfo {
     pub(super) first_packet: u32,
     /// Address and key of the first slot to receive in.
     pub(super) slots: (u64, u32),
-    /// Address and key of the flags.
     pub(super) flags: (u64, u32),
     /// Everything that must be equal on both sides, in words.
     pub(super) agreement: String,
@@ -45,13 +43,11 @@ impl EndpointInfo {
         Self { protocol: PROTOCOL, failure: failure.map(shorten), ..Self::default() }
     }
 
-    /// Where to connect to.
     pub(super) fn endpoint(&self) -> Endpoint {
         let Self { lid, gid, queue_pair, first_packet, .. } = *self;
         Endpoint { lid, gid, queue_pair, first_packet }
     }
 
-    /// Its slots and flags.
     pub(super) fn memory(&self) -> (Remote, Remote) {
         let remote = |(address, key)| Remote { address, key };
         (remote(self.slots), remote(self.flags))

@@ -32,7 +32,6 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Before the first strip.
     pub(super) fn new(slots: usize, signal: Signal) -> Self {
         let slots = slots as u64;
         Self {
@@ -59,7 +58,6 @@ impl Flow {
         self.sent - self.complete < self.slots
     }
 
-    /// Whether everything that was sent has arrived.
     pub(super) fn is_quiet(&self) -> bool {
         self.sent == self.complete && self.counts == 0
     }
@@ -77,7 +75,6 @@ impl Flow {
         self.taken - self.announced >= self.at_once && self.counts < self.slots
     }
 
-    /// A count of its own was posted.
     pub(super) fn note_count(&mut self) {
         self.counts += 1;
         self.announced = match self.signal {

@@ -2,7 +2,6 @@
 
 use headlong_comm::transport::head::{HEAD_BYTES, Head};
 
-/// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;
 const MAGIC: [u8; 4] = *b"hlv1";
 

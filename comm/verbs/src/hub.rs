@@ -7,7 +7,6 @@ use super::nic::{Completion, CompletionQueue, Nic, NicResult, Receive, ReceiveQu
 use headlong_comm::transport::paths::PathError;
 use std::sync::Arc;
 
-/// Completions taken at once.
 const AT_ONCE: usize = 64;
 /// The device is asked for events at every so-manieth look at its queue: a second at most where a
 /// rank takes short naps.
@@ -90,7 +89,6 @@ impl Hub {
         }
     }
 
-    /// Looks at what the NIC says of itself.
     pub(super) fn look_at_events(&mut self) {
         // Note: bounded, so that a device that does nothing but complain cannot hold the rank.
         for _ in 0..AT_ONCE {

@@ -8,7 +8,6 @@ use super::settings::VerbsSettings;
 /// Bytes of the flags for one peer: arrivals, slots given back, room for the answers of atomics,
 /// each on lines of its own.
 pub(super) const FLAG_BYTES: usize = 384;
-/// Where slots given back are counted.
 pub(super) const GIVEN_BACK: usize = 128;
 /// Where answers of atomics go; they are not read.
 pub(super) const ANSWER: usize = 256;
@@ -20,7 +19,6 @@ pub(super) struct Layout {
     pub(super) capacity: usize,
     /// First slot to send from; those to receive in follow.
     base: usize,
-    /// The peer's flags, in the arena of flags.
     pub(super) flags: usize,
 }
 
@@ -33,7 +31,6 @@ impl Layout {
         Self { slots, capacity, base: index * bytes, flags: index * FLAG_BYTES }
     }
 
-    /// Bytes of all slots of one peer.
     pub(super) fn bytes(&self) -> usize {
         2 * self.slots * self.stride()
     }
@@ -42,17 +39,14 @@ impl Layout {
         HEADER_BYTES + self.capacity
     }
 
-    /// The slot of a strip.
     pub(super) fn slot(&self, number: u64) -> usize {
         (number % self.slots as u64) as usize
     }
 
-    /// Where a strip is sent from.
     pub(super) fn send(&self, number: u64) -> usize {
         self.base + self.slot(number) * self.stride()
     }
 
-    /// Where a strip comes.
     pub(super) fn receive(&self, number: u64) -> usize {
         self.base + (self.slots + self.slot(number)) * self.stride()
     }
@@ -76,16 +70,13 @@ impl Layout {
     }
 }
 
-/// Where the peer's side of it lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Far {
     /// Its first slot to receive in from this rank.
     pub(super) slots: Remote,
-    /// Its flags for this rank.
     pub(super) flags: Remote,
 }
 
-/// The memory of this side.
 #[derive(Clone, Copy)]
 pub(super) struct Near<'a> {
     pub(super) slots: &'a Arena,

@@ -57,7 +57,6 @@ impl Link {
         self.chains.has(number)
     }
 
-    /// What the link has failed with.
     pub(super) fn check(&self) -> Result<(), PathError> {
         self.failed.clone().map_or(Ok(()), Err)
     }
@@ -76,7 +75,6 @@ impl Link {
         self.flow.is_back() && self.flow.is_complete()
     }
 
-    /// Whether everything that was sent has arrived.
     pub(super) fn is_quiet(&self) -> bool {
         self.flow.is_quiet()
     }
@@ -162,7 +160,6 @@ impl Link {
         }
     }
 
-    /// What a completion says.
     pub(super) fn complete(&mut self, near: Near<'_>, completion: &Completion) {
         if completion.status != Status::Success {
             let error = self.explain(completion);
@@ -207,7 +204,6 @@ impl Link {
         }
     }
 
-    /// A failed completion in words.
     fn explain(&self, completion: &Completion) -> PathError {
         let Completion { status, vendor, .. } = *completion;
         let (way, tries) = (&self.way, self.gives_up_after.as_secs_f64());

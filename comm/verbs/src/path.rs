@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Both directions between this rank and one peer, over a NIC. Messages that are longer
 /// than a slot take several turns.
 pub(super) struct VerbsPath {
-    /// Place among the hub's links.
     link: usize,
     capacity: usize,
     hub: Arc<Mutex<Hub>>,

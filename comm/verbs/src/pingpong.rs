@@ -50,10 +50,8 @@ impl Verb {
     }
 }
 
-/// Bytes of a word.
 const WORD: usize = 8;
 
-/// Receives that wait at the same time.
 const RECEIVES: usize = 8;
 
 /// Up to this many bytes travel in the work request itself.
@@ -119,7 +117,6 @@ fn of_nic(error: NicError) -> CommError {
     refused("the NIC", error.to_string())
 }
 
-/// Each side has receives of its own.
 fn options(queue: &Arc<dyn CompletionQueue>) -> QueuePairOptions<'_> {
     QueuePairOptions {
         sends: queue,
@@ -219,7 +216,6 @@ impl<'c> End<'c> {
         })
     }
 
-    /// All calls of one size.
     fn back_and_forth(&mut self, what: &PingPong<'_>, bytes: usize) -> Result<Vec<u64>> {
         let request = Request {
             id: 1,
@@ -323,7 +319,6 @@ impl<'c> End<'c> {
         Ok(0)
     }
 
-    /// Rank 0, without the other side.
     fn one_sided(&mut self, chain: Prepared) -> Result<u64> {
         let done = self.done.0 + 1;
         let begin = Instant::now();
@@ -340,7 +335,6 @@ impl<'c> End<'c> {
         }
     }
 
-    /// Looks at the completions until it is so.
     fn until(&mut self, is_so: impl Fn(&Self) -> bool) -> Result<()> {
         let deadline = self.communicator.options().deadline;
         let begin = Instant::now();

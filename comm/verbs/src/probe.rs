@@ -11,7 +11,6 @@ const PROBE: u64 = u64::MAX;
 /// Between two looks, once they have been in vain for a while.
 const NAP: Duration = Duration::from_micros(50);
 
-/// How far the probe of one path is.
 #[derive(Default)]
 struct Probe {
     sent: u32,
@@ -64,7 +63,6 @@ fn describe(peer: Rank, error: PathError) -> String {
 }
 
 impl Probe {
-    /// Whether it is done.
     fn advance(
         &mut self,
         path: &mut dyn Path,

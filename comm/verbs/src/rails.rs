@@ -72,7 +72,6 @@ const NUM_SLOTS: usize = 3;
 /// Receives that wait for a peer's immediates: two exchanges at most are ahead, and a goodbye.
 const RECEIVES: usize = NUM_SLOTS + 2;
 
-/// Words of an endpoint info.
 const INFO_WORDS: usize = 8;
 
 #[repr(C)]
@@ -113,7 +112,6 @@ struct Rail {
     shared: Arc<Shared>,
     _region: Box<dyn Region>,
     slots: Pinned,
-    /// Ranks of the peers, for kernels.
     peers: DeviceMemory,
     ranks: Vec<Rank>,
     slot_bytes: usize,
@@ -199,7 +197,6 @@ fn open(
     Ok(Opened { nic, choice, queue, pairs, own, region, slots, page, ranks })
 }
 
-/// Every connection of a rail is made alike.
 fn queue_pair_options(queue: &Arc<dyn CompletionQueue>) -> QueuePairOptions<'_> {
     QueuePairOptions {
         sends: queue,
@@ -212,7 +209,6 @@ fn queue_pair_options(queue: &Arc<dyn CompletionQueue>) -> QueuePairOptions<'_> 
     }
 }
 
-/// How it is connected.
 fn connection(settings: &VerbsSettings, choice: &Choice, mtu: u32) -> QueuePairSettings {
     queue_pair_settings(settings, choice, choice.port.mtu.min(mtu))
 }

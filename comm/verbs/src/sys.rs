@@ -41,7 +41,6 @@ use super::nic::NicError;
 use std::ffi::c_int;
 use std::io;
 
-/// A refusal with the system's number.
 fn refused(what: impl Into<String>, errno: c_int) -> NicError {
     let reason = io::Error::from_raw_os_error(errno).to_string();
     NicError::Refused { what: what.into(), reason, errno: Some(errno) }

@@ -12,7 +12,6 @@ use crate::topology::Rank;
 use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr};
 use std::sync::Arc;
 
-/// What a rank has for every rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Blocks {
     pub(super) operation: &'static str,
@@ -178,7 +177,6 @@ impl Inside {
         Ok(sources)
     }
 
-    /// Enqueues that peers may write their memory again.
     pub(super) fn close(&self, cuda: &CudaStream) -> Result<(), Stop> {
         match self {
             Inside::Memory(peers) => Ok(peers.barrier(cuda, 1)?),

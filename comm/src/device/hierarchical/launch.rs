@@ -9,10 +9,8 @@ static STRIPS: Source = Source {
     text: concat!(include_str!("state.cuh"), include_str!("strips.cu")),
 };
 
-/// Threads that copy a chunk.
 const THREADS: u32 = 256;
 
-/// Bytes of a chunk.
 const CHUNK: usize = 4096;
 
 #[repr(C)]
@@ -171,7 +169,6 @@ pub(super) struct Kernels<'a> {
 /// The kernels, by name: a captured call may not load them.
 const NAMES: [&str; 5] = ["seal", "pack", "take_inside", "open", "unpack"];
 
-/// The kernels, for builds ahead of time.
 pub(super) fn build() -> Build {
     Build { source: &STRIPS, defines: Vec::new() }
 }
@@ -255,7 +252,6 @@ impl Kernels<'_> {
         self.run("take_inside", nodes.peers().len() * self.chunks(), &args);
     }
 
-    /// Looks at the strips that have come in.
     pub(super) fn open(&self, of_sum: bool) {
         let [senders, blocks] = self.tables.received(of_sum);
         let num_strips = if of_sum { self.tables.num_rail } else { self.tables.num_receives };

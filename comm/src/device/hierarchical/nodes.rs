@@ -10,7 +10,6 @@ pub(super) const HEADER_BYTES: usize = 128;
 /// The most ranks of a node, as strips.cu has it.
 pub(super) const MOST_PEERS: usize = 8;
 
-/// The topology as one rank sees it.
 #[derive(Debug, Clone)]
 pub(super) struct Nodes {
     topology: Topology,
@@ -44,12 +43,10 @@ impl Nodes {
         self.topology.node_of(self.rank)
     }
 
-    /// This rank's place in its node.
     pub(super) fn local(&self) -> usize {
         self.topology.local_index(self.rank)
     }
 
-    /// Nodes that have ranks, rising.
     pub(super) fn all(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.topology.num_nodes()).filter(|&node| self.topology.node_size(node) > 0)
     }

@@ -22,7 +22,6 @@ impl Report {
         self.words.device_visible()
     }
 
-    /// What was found first, if anything.
     pub(super) fn read(&self, nodes: &Nodes) -> Option<CommError> {
         let code = self.words.load_acquire(0);
         if code == 0 {

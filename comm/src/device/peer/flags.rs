@@ -43,7 +43,6 @@ impl Flags {
         Ok(Self { rank, num_ranks, words, write, wait })
     }
 
-    /// Where the words are.
     pub(super) fn address(&self) -> u64 {
         self.words.ptr().0
     }
@@ -106,7 +105,6 @@ impl Flags {
     }
 }
 
-/// A thread that opens barriers.
 pub(super) struct GivingUp {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -15,16 +15,13 @@ use std::time::Duration;
 
 /// One rank's end of a group of ranks of this process.
 pub(in crate::device) struct Peers {
-    /// The ranks of the group, rising.
     ranks: Vec<Rank>,
-    /// This rank's place among them.
     index: usize,
     world: Arc<World>,
     transport: Arc<dyn Transport>,
     device: CudaDevice,
     deadline: Duration,
     flags: Flags,
-    /// Where each rank's flags are.
     all_flags: Vec<u64>,
     giving_up: Mutex<Option<GivingUp>>,
 }

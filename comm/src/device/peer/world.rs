@@ -8,15 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// What a rank brings to a meeting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) struct Part {
     pub(in crate::device) operation: &'static str,
     /// Its size, in bytes or elements; the same on all ranks.
     pub(in crate::device) size: u64,
-    /// Its root, where it has one.
     pub(in crate::device) root: usize,
-    /// Addresses on the rank's device.
     pub(in crate::device) addresses: [u64; 2],
 }
 
@@ -26,11 +23,9 @@ impl Part {
     }
 }
 
-/// The ranks of one process.
 #[derive(Debug)]
 pub(super) struct World {
     id: u64,
-    /// Who they are, rising.
     ranks: Vec<Rank>,
     state: Mutex<State>,
     moved: Condvar,
@@ -39,7 +34,6 @@ pub(super) struct World {
 #[derive(Debug)]
 struct State {
     parts: Vec<Option<Part>>,
-    /// What the last meeting has come to.
     last: Arc<[Part]>,
     meetings: u64,
 }
@@ -80,7 +74,6 @@ impl World {
         (world, id)
     }
 
-    /// The world with this number.
     pub(super) fn join(id: u64) -> Option<Arc<Self>> {
         lock(&COMING).iter().filter_map(Weak::upgrade).find(|world| world.id == id)
     }

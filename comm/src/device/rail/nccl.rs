@@ -5,7 +5,6 @@ use crate::device::nccl::{NcclCollectives, Piece};
 use headlong_device::cuda::CudaStream;
 use std::sync::Arc;
 
-/// Strips as sends and receives of one group.
 pub(in crate::device) struct NcclRails {
     nccl: Arc<NcclCollectives>,
 }

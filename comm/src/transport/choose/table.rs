@@ -32,7 +32,6 @@ pub(super) fn all_by_tcp(topology: &Topology, wanted: Wanted) -> Vec<Row> {
     topology.ranks().map(|rank| row(topology, rank, why, why)).collect()
 }
 
-/// What was decided, for every rank.
 pub(super) fn rows(decision: &Decision) -> Vec<Row> {
     let Decision { topology, need, nodes, verbs } = decision;
     let across = match verbs {

@@ -30,7 +30,6 @@ pub const READING: u32 = 2;
 /// A message lies in the slot.
 pub const EAGER: u32 = 3;
 
-/// What a slot says about its message.
 #[derive(Debug, Clone, Copy)]
 pub struct Header {
     pointer: *const u8,
@@ -42,7 +41,6 @@ pub struct Header {
 unsafe impl Send for Header {}
 
 impl Header {
-    /// Bytes of the message.
     pub fn length(&self) -> usize {
         self.length
     }
@@ -55,7 +53,6 @@ pub struct Slot {
     header: UnsafeCell<Header>,
 }
 
-/// A cache line of an eager message.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -68,7 +65,6 @@ pub struct Links {
     eager: Box<[UnsafeCell<Line>]>,
 }
 
-/// Most bytes of eager room in a world.
 const EAGER_TOTAL: usize = 8 << 20;
 
 // SAFETY: a slot's header, its eager room and the memory its header points to are written by the
@@ -104,7 +100,6 @@ impl Links {
     }
 }
 
-/// One slot with its eager room.
 #[derive(Clone, Copy)]
 pub struct SlotRef<'a> {
     slot: &'a Slot,
@@ -112,7 +107,6 @@ pub struct SlotRef<'a> {
 }
 
 impl<'a> SlotRef<'a> {
-    /// Whether the sender may write.
     pub fn is_empty(&self) -> bool {
         self.slot.state.load(Ordering::Acquire) == EMPTY
     }

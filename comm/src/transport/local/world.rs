@@ -32,7 +32,6 @@ pub struct World {
     polls: (u32, u32),
 }
 
-/// One rank's own lines of memory.
 #[derive(Default)]
 #[repr(align(128))]
 struct Seat {
@@ -54,13 +53,11 @@ struct Own {
     polls: AtomicU32,
 }
 
-/// How often a rank looks the next time.
 fn learn((fewest, most): (u32, u32), polls: u32, in_time: bool) -> u32 {
     if in_time { (polls * 2).min(most) } else { (polls / 2).max(fewest) }
 }
 
 impl World {
-    /// A world where nothing has happened yet.
     pub fn new(topology: &Topology, deadline: Duration, eager_bytes: usize) -> Self {
         let num_ranks = topology.num_ranks();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -77,7 +74,6 @@ impl World {
         }
     }
 
-    /// The first error, if there is one.
     pub fn check(&self) -> Result<()> {
         match self.failed.load(Ordering::Acquire) {
             false => Ok(()),
@@ -198,7 +194,6 @@ impl World {
         self.seats.iter().any(|seat| seat.closed.load(Ordering::SeqCst))
     }
 
-    /// The pending peer, where that one is closed.
     fn gone(
         &self,
         me: Rank,

@@ -11,19 +11,13 @@ use crate::transport::{Expected, Incoming, Outgoing, StepId};
 use crate::views::Views;
 use std::time::Duration;
 
-/// What stays the same from step to step.
 pub struct Frame<'a> {
-    /// The state of the job.
     pub health: &'a Health,
-    /// What wakes this rank.
     pub doorbell: &'a dyn Doorbell,
-    /// Number of this coming-together.
     pub epoch: u32,
-    /// Longest wait for one step.
     pub deadline: Duration,
 }
 
-/// How far one message has come.
 #[derive(Debug, Clone, Copy)]
 struct Flight {
     peer: Rank,
@@ -34,7 +28,6 @@ struct Flight {
     staged: Option<usize>,
 }
 
-/// What a look at all paths has found.
 struct Look {
     moved: bool,
     /// Who is waited for: a rank that has not sent, before one that does not take. None:
@@ -44,7 +37,6 @@ struct Look {
     all_ring: bool,
 }
 
-/// A path that no longer carries.
 struct Broken {
     peer: Rank,
     expected: Head,
@@ -137,7 +129,6 @@ impl ProgressLoop {
         show(paths, receives, room, read).map_err(|broken| explain(frame, id, broken))
     }
 
-    /// Waits until everything that was sent has left.
     pub fn flush(&mut self, frame: &Frame, id: &StepId) -> Result<()> {
         let Self { paths, waiting, .. } = self;
         drive(frame, waiting, id, || {
@@ -163,7 +154,6 @@ impl ProgressLoop {
         self.paths.iter().flatten().any(|path| path.is_watched())
     }
 
-    /// Looks for paths that have broken by themselves.
     pub fn watch(&mut self) -> Result<(), String> {
         self.paths.iter_mut().flatten().try_for_each(|path| path.watch())
     }

@@ -28,7 +28,6 @@ pub struct Waiting {
 /// How far a rank is in the wait of this moment.
 #[derive(Debug, Clone, Copy)]
 struct State {
-    /// Since when nothing has moved.
     idle_since: Option<Instant>,
     looks: u32,
     nap: Duration,
@@ -38,7 +37,6 @@ struct State {
 
 const AWAKE: State = State { idle_since: None, looks: 0, nap: NAPS.0, seen: None };
 
-/// What to do now that nothing has moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     Look,

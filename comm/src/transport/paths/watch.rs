@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the thread looks.
 const EVERY: Duration = Duration::from_millis(200);
 
 /// The thread; dropped, it ends.

@@ -7,7 +7,6 @@ use rustix::thread::futex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The doorbell of this rank.
 pub struct ShmDoorbell {
     segment: Shared,
     local: usize,

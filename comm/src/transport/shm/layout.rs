@@ -21,9 +21,7 @@ pub const COUNTERS: usize = 256;
 /// The places in the memory of a node with so many ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Ranks of the node.
     pub num_local: usize,
-    /// Bytes of a ring.
     pub ring_bytes: usize,
 }
 
@@ -47,7 +45,6 @@ impl Layout {
         HEAD + local * DOORBELL
     }
 
-    /// Number of an ordered pair.
     fn pair(&self, from: usize, to: usize) -> usize {
         assert!(
             from != to && from < self.num_local && to < self.num_local,
@@ -56,23 +53,19 @@ impl Layout {
         from * (self.num_local - 1) + to - usize::from(to > from)
     }
 
-    /// Where the counters of an ordered pair lie.
     pub fn counters(&self, from: usize, to: usize) -> usize {
         self.doorbell(self.num_local) + self.pair(from, to) * COUNTERS
     }
 
-    /// Bytes before the first ring.
     pub fn control_bytes(&self) -> usize {
         let pairs = self.num_local * (self.num_local - 1);
         (self.doorbell(self.num_local) + pairs * COUNTERS).next_multiple_of(PAGE)
     }
 
-    /// Where the ring of an ordered pair lies.
     pub fn ring(&self, from: usize, to: usize) -> usize {
         self.control_bytes() + self.pair(from, to) * self.ring_bytes
     }
 
-    /// Bytes of all of it.
     pub fn total_bytes(&self) -> usize {
         self.control_bytes() + self.num_local * (self.num_local - 1) * self.ring_bytes
     }

@@ -29,7 +29,6 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest wait for one word of the handshake.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What a proof is for: none made for a listener of the rendezvous fits.
 const PURPOSE: &[u8] = b"the memory of a node";
@@ -62,7 +61,6 @@ pub enum Attachment {
 /// A rank among those of its node.
 pub struct Table<'a> {
     control: &'a TcpTransport,
-    /// What every rank of the job has told.
     offers: &'a [Offer],
 }
 
@@ -263,7 +261,6 @@ impl Claim {
         &self.0[36..]
     }
 
-    /// What both sides prove the secret over.
     fn parts(&self, host: &Nonce, epoch: u32) -> [Vec<u8>; 4] {
         [PURPOSE.to_vec(), epoch.to_le_bytes().to_vec(), host.to_vec(), self.0[..36].to_vec()]
     }

@@ -11,7 +11,6 @@ pub struct ShmPath {
     peer: usize,
     sends: End,
     receives: End,
-    /// Bytes of the message that is being shown.
     shown: usize,
 }
 

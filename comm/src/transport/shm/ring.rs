@@ -18,7 +18,6 @@ fn filled(length: usize) -> usize {
     length.next_multiple_of(LINE)
 }
 
-/// One end of a ring.
 pub struct End {
     segment: Shared,
     ring: Mirror,
@@ -38,7 +37,6 @@ impl End {
         Ok(Self { segment: segment.clone(), ring, from, to, own: 0, other: 0 })
     }
 
-    /// The longest message that the reader is shown.
     pub fn shows(&self) -> usize {
         self.segment.layout().in_place_bytes()
     }
@@ -127,7 +125,6 @@ impl End {
         }
     }
 
-    /// Copies what has come of a message.
     pub fn receive(
         &mut self,
         head: &Head,

@@ -43,7 +43,6 @@ impl Drop for Mapping {
     }
 }
 
-/// Why the memory cannot be had.
 pub type Refusal = String;
 
 fn refused(what: &str) -> impl FnOnce(Errno) -> Refusal {
@@ -69,7 +68,6 @@ fn map(
     NonNull::new(mapped.cast()).ok_or_else(|| "mapping shared memory: address 0".to_owned())
 }
 
-/// The memory's control part.
 pub struct Segment {
     control: Mapping,
     file: OwnedFd,
@@ -77,7 +75,6 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Makes the memory of a node.
     pub fn create(layout: Layout, epoch: u32, fingerprint: [u8; 32]) -> Result<Self, Refusal> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("headlong", flags).map_err(refused("memfd_create"))?;
@@ -127,7 +124,6 @@ impl Segment {
         Ok(segment)
     }
 
-    /// The file, to be handed out.
     pub fn file(&self) -> &OwnedFd {
         &self.file
     }
@@ -153,7 +149,6 @@ impl Segment {
         unsafe { (self.word(place), self.word(place + 4)) }
     }
 
-    /// The counters of an ordered pair.
     pub fn counters(&self, from: usize, to: usize) -> Counters<'_> {
         let place = self.layout.counters(from, to);
         // SAFETY: each pair has its own 256 bytes: the writer's word in the first half, the
@@ -187,7 +182,6 @@ impl Segment {
     }
 }
 
-/// The counters of a ring. Both only grow.
 pub struct Counters<'a> {
     /// Bytes written so far: the writer's alone to change.
     pub written: &'a AtomicU64,
@@ -204,7 +198,6 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Bytes of the ring.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -274,7 +267,6 @@ fn agreement(layout: Layout, epoch: u32, fingerprint: [u8; 32]) -> Agreement {
     }
 }
 
-/// A segment that paths and doorbell share.
 pub type Shared = Arc<Segment>;
 
 /// Orders what was written before it before what is read after it, for those who decide whether to

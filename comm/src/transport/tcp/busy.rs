@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 /// What is over sooner is not told.
 const WORTH_TELLING: Duration = Duration::from_millis(100);
 
-/// What this rank knows about who is busy.
 #[derive(Debug, Default)]
 pub(super) struct BusyRanks {
     own: Mutex<Option<(&'static str, Instant)>>,
@@ -38,7 +37,6 @@ impl BusyRanks {
         before
     }
 
-    /// What this rank does, where that takes long.
     pub(super) fn own(&self, rank: Rank) -> Option<BusyRank> {
         let (what, since) = (*lock(&self.own))?;
         let ms = Some(since.elapsed()).filter(|time| *time >= WORTH_TELLING)?.as_millis() as u64;

@@ -22,7 +22,6 @@ const LAST_WORDS: Duration = Duration::from_millis(400);
 /// How long a report of a lost connection waits for this rank's own discovery of who died.
 const GRACE: Duration = Duration::from_millis(150);
 
-/// What the thread keeps of one link.
 struct Line {
     reader: FrameReader,
     heard: Instant,
@@ -30,7 +29,6 @@ struct Line {
     ended: bool,
 }
 
-/// The control thread's whole state.
 pub struct ControlThread {
     health: Arc<Health>,
     deadlines: Deadlines,
@@ -99,7 +97,6 @@ impl ControlThread {
         self.leave();
     }
 
-    /// One look at everything.
     pub(super) fn turn(&mut self) {
         self.beat(Instant::now());
         self.listen();

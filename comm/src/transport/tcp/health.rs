@@ -19,21 +19,17 @@ const NONE: usize = usize::MAX;
 
 /// A control connection: to rank 0, or from it.
 pub struct Link {
-    /// Who is at the other end.
     pub peer: Rank,
     pub stream: TcpStream,
-    /// What waits to be sent.
     pub outbox: Mutex<Outbox>,
 }
 
-/// What a rank does, as it last said.
 pub struct Status {
     sequence: AtomicU64,
     waiting_for: AtomicUsize,
     heard_ms: AtomicU64,
 }
 
-/// How a job ends.
 #[derive(Default)]
 struct Ending {
     first: Option<CommError>,
@@ -132,7 +128,6 @@ impl Health {
         }
     }
 
-    /// The data connection to a peer.
     pub fn data(&self, peer: Rank) -> &TcpStream {
         let stream = self.data.get().and_then(|streams| streams.get(peer.0)?.as_ref());
         stream.expect("a transport is handed out when every peer is connected")
@@ -147,7 +142,6 @@ impl Health {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// The job's first error, as a result.
     pub fn check(&self) -> Result<()> {
         if !self.has_failed() {
             return Ok(());
@@ -245,7 +239,6 @@ impl Health {
         self.start.elapsed().as_millis() as u64
     }
 
-    /// This rank has come to an operation.
     pub fn note_operation(&self, sequence: u64) {
         self.statuses[self.rank.0].sequence.store(sequence, Ordering::Relaxed);
     }
@@ -272,7 +265,6 @@ impl Health {
         status.heard_ms.store(self.now_ms(), Ordering::Relaxed);
     }
 
-    /// This rank's sign of life.
     pub fn heartbeat(&self) -> Control {
         let status = &self.statuses[self.rank.0];
         let waiting_for =
@@ -319,7 +311,6 @@ impl Health {
         self.busy.excused()
     }
 
-    /// Sends a frame on every link.
     pub fn tell(&self, frame: &Control) {
         let mut all_sent = true;
         for link in &self.links {
@@ -332,7 +323,6 @@ impl Health {
         }
     }
 
-    /// Makes the control thread look around.
     pub fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
@@ -346,7 +336,6 @@ impl Health {
         self.maybe_farewell(ending);
     }
 
-    /// Whether a peer has said goodbye.
     pub fn has_said_goodbye(&self, peer: Rank) -> bool {
         self.lock().goodbyes.contains(&peer)
     }
@@ -363,18 +352,15 @@ impl Health {
         self.wake();
     }
 
-    /// Rank 0 has sent everybody home.
     pub fn note_farewell(&self) {
         self.lock().farewell = true;
         self.changed.notify_all();
     }
 
-    /// Whether the job has ended well.
     pub fn is_over(&self) -> bool {
         self.lock().farewell
     }
 
-    /// Says goodbye and waits until everybody has.
     pub fn close(&self, longest: Duration) -> Result<()> {
         let mut ending = self.lock();
         if ending.farewell {
@@ -438,18 +424,15 @@ impl Health {
         }
     }
 
-    /// The error of a rank that is gone.
     pub fn lost(&self, culprit: Rank, reason: impl Into<String>) -> CommError {
         CommError::PeerLost { culprit, seen_by: self.rank, reason: reason.into() }
     }
 
-    /// Asks the control thread to end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Whether the control thread should end.
     pub fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }

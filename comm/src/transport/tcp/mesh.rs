@@ -11,24 +11,16 @@ use crate::topology::Rank;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// What a rank needs to meet its peers.
 pub struct Meeting<'a> {
     /// The state of the job: ends the meeting when a rank has failed.
     pub health: &'a Health,
-    /// This rank's data listener.
     pub listener: TcpListener,
     pub peers: &'a [PeerAddress],
-    /// Where this rank has found rank 0.
     pub rank_0: IpAddr,
-    /// What to prove, and what to ask for.
     pub keys: &'a Keys,
-    /// Number of this coming-together.
     pub epoch: u32,
-    /// Hash of the job's name.
     pub job_hash: [u8; 32],
-    /// Longest time for all of it.
     pub longest: Duration,
-    /// Longest wait for one peer or one answer.
     pub patience: Duration,
 }
 

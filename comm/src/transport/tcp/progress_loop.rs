@@ -47,12 +47,9 @@ pub struct ProgressLoop {
     spin: Duration,
 }
 
-/// What stays the same from step to step.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Number of this coming-together.
     pub epoch: u32,
-    /// Longest wait for one step.
     pub deadline: Duration,
 }
 

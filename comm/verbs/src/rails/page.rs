@@ -12,18 +12,15 @@ const ARRIVED_AT: usize = 2 * LINE;
 /// have come to the one before.
 pub(super) const MOST_TRIGGERS: usize = 64;
 
-/// What a kernel asks of the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Trigger {
     pub(super) operation: usize,
     pub(super) slot: usize,
 }
 
-/// Memory that a page lies in.
 trait Words: Send + Sync {
     fn start(&self) -> *mut u8;
     fn bytes(&self) -> usize;
-    /// Where the device sees it.
     fn device_visible(&self) -> DevicePtr;
 }
 

@@ -23,7 +23,6 @@ pub(super) const HEADER_BYTES: usize = 128;
 const LOOKS_BEFORE_YIELDING: u32 = 64;
 const LOOKS_BEFORE_SLEEPING: u32 = 4096;
 
-/// One strip that an operation sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Leg {
     /// Place of the peer among those of the rail.
@@ -34,7 +33,6 @@ pub(super) struct Leg {
     pub(super) bytes: usize,
 }
 
-/// What host, device and proxy share.
 pub(super) struct Shared {
     pub(super) page: Page,
     /// The operations that have been enqueued so far: a trigger names one by its place.
@@ -63,7 +61,6 @@ impl Shared {
         }
     }
 
-    /// The number of the operation with these legs.
     pub(super) fn operation(&self, legs: impl Iterator<Item = Leg> + Clone) -> u32 {
         let mut operations = lock(&self.operations);
         let known = operations.iter().position(|known| known.iter().copied().eq(legs.clone()));
@@ -93,18 +90,15 @@ impl Shared {
     }
 }
 
-/// A peer's end of the rail.
 pub(super) struct Peer {
     pub(super) rank: Rank,
     pub(super) pair: Box<dyn QueuePair>,
-    /// Its slots that are received into.
     pub(super) slots: Remote,
     /// The exchanges whose strips for it were posted and are not delivered yet, oldest first: a
     /// connection completes in order.
     pub(super) on_the_way: VecDeque<u64>,
 }
 
-/// This rank's slots that are sent from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slots {
     pub(super) address: u64,
@@ -141,7 +135,6 @@ pub(super) struct Proxy {
     /// Per operation and slot, the chain of each leg.
     chains: Vec<Vec<Vec<(Leg, Prepared)>>>,
     farewells: Vec<Prepared>,
-    /// The exchange that is waited for.
     next: u64,
     flights: VecDeque<Flight>,
     /// Per peer, the last exchange of which something has come; the device may not have been told.
@@ -353,7 +346,6 @@ impl Proxy {
         read.for_each(|(peer, sequence)| page.set_arrived(peer, sequence));
     }
 
-    /// A strip has been delivered.
     fn take_delivery(&mut self, index: usize) -> Result<(), String> {
         let sequence = self.peers[index].on_the_way.pop_front();
         let flight = self.flights.iter_mut().find(|flight| Some(flight.sequence) == sequence);

@@ -13,7 +13,6 @@ use std::time::Duration;
 /// At most this many completions are taken from a NIC in one call.
 const AT_ONCE: usize = 16;
 
-/// A completion queue with its channel.
 pub(super) struct Completions {
     domain: Arc<Domain>,
     channel: *mut CompChannel,
@@ -97,7 +96,6 @@ impl Completions {
         }
     }
 
-    /// Asks for an interrupt at the next completion.
     fn arm(&self) -> NicResult<()> {
         // SAFETY: the queue is alive, and so is its device.
         let notify = unsafe { (*(*self.raw).context).ops.req_notify_cq };
@@ -108,7 +106,6 @@ impl Completions {
         })
     }
 
-    /// Takes all interrupts that have come.
     fn drain(&self) {
         let functions = &self.domain.device.library().functions;
         let (mut queue, mut mine) = (std::ptr::null_mut(), std::ptr::null_mut());

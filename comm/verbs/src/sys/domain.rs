@@ -8,7 +8,6 @@ use std::ffi::{c_int, c_uint};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A device's context, closed when dropped.
 pub(super) struct Opened {
     library: Arc<Library>,
     raw: *mut Context,
@@ -23,7 +22,6 @@ unsafe impl Send for Opened {}
 unsafe impl Sync for Opened {}
 
 impl Opened {
-    /// Takes over the context.
     pub(super) fn new(
         library: Arc<Library>,
         raw: *mut Context,
@@ -61,7 +59,6 @@ impl Opened {
         &self.name
     }
 
-    /// The device's folder in sysfs.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -97,7 +94,6 @@ impl Drop for Domain {
     }
 }
 
-/// Access rights as the interface has them.
 pub(super) fn access_flags(access: Access) -> c_uint {
     let flag = |wanted: bool, flag| if wanted { flag } else { 0 };
     flag(access.local_write, raw::ACCESS_LOCAL_WRITE)

@@ -110,7 +110,6 @@ fn open_shared(path: &Path) -> Result<*mut c_void, String> {
     Err(text.trim_start_matches(&*path).trim_start_matches(": ").to_owned())
 }
 
-/// A name for C, from a literal.
 const fn c_name(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(name) => name,

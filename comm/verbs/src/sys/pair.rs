@@ -127,7 +127,6 @@ fn blank(state: u32) -> QpAttr {
     attr
 }
 
-/// The way to a peer.
 fn route(settings: &QueuePairSettings, peer: &Endpoint) -> AhAttr {
     AhAttr {
         grh: GlobalRoute {

@@ -7,7 +7,6 @@ use super::{checked, last_refused};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A port as it is now.
 pub(super) fn query(device: &Opened, number: u8) -> NicResult<Port> {
     let what = |what: &str| format!("{} port {number}: {what}", device.name());
     // SAFETY: all zeros is a value of this struct of integers.
@@ -62,7 +61,6 @@ fn partition_keys(device: &Opened, port: u8, length: u16) -> Vec<u16> {
     (0..i32::from(length)).map_while(read).collect()
 }
 
-/// All identifiers that are set.
 fn gids(device: &Opened, port: u8, length: i32) -> NicResult<Vec<Gid>> {
     let length = usize::try_from(length).unwrap_or(0);
     match device.library().functions.query_gid_table {
@@ -126,7 +124,6 @@ fn gids_one_by_one(device: &Opened, port: u8, length: usize) -> NicResult<Vec<Gi
     Ok(found)
 }
 
-/// sysfs' word for a kind.
 fn kind_of(word: Option<&str>) -> GidKind {
     match word.map(str::trim) {
         Some("RoCE v2") => GidKind::RoceV2,

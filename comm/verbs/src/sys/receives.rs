@@ -6,7 +6,6 @@ use super::raw::{Srq, SrqAttr, SrqInitAttr};
 use super::{last_refused, refused, requests};
 use std::sync::Arc;
 
-/// A shared receive queue.
 pub(super) struct Receives {
     domain: Arc<Domain>,
     raw: *mut Srq,
@@ -57,7 +56,6 @@ impl ReceiveQueue for Receives {
     }
 }
 
-/// The answer of a call that posts.
 pub(super) fn posted(what: impl Fn() -> String, answer: i32) -> NicResult<()> {
     match answer {
         0 => Ok(()),

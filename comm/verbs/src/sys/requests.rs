@@ -9,7 +9,6 @@ use std::ptr;
 pub(super) struct Chain {
     requests: Box<[SendWr]>,
     segments: Box<[Sge]>,
-    /// Where each request's segments begin.
     starts: Box<[usize]>,
 }
 
@@ -32,7 +31,6 @@ impl Chain {
         }
     }
 
-    /// Changes a length or an immediate for good.
     pub(super) fn patch(&mut self, patch: &Patch) {
         match *patch {
             Patch::Length { request, segment, length } => {
@@ -66,7 +64,6 @@ fn sge(segment: &Segment) -> Sge {
     Sge { addr: segment.address, length: segment.length, lkey: segment.key }
 }
 
-/// A request in C's form, without its pointers.
 fn send(request: &Request) -> SendWr {
     let rdma =
         |at: Remote| WrPart { rdma: raw::RdmaPart { remote_addr: at.address, rkey: at.key } };
