@@ -42,6 +42,7 @@ pub mod launcher_env;
 pub mod operation;
 mod options;
 mod plan;
+mod poll;
 pub mod readable;
 pub mod rendezvous;
 mod scratch;

@@ -5,10 +5,10 @@ use super::handshake::{Claims, Purpose};
 use super::{JoinOptions, Joined, Keys, as_link, data_listener};
 use crate::error::{CommError, Result};
 use crate::launcher_env::Launch;
+use crate::poll::poll_read;
 use crate::topology::Rank;
 use crate::transport::tcp::control_frame::{Control, FrameReader};
 use crate::transport::tcp::health::Link;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -81,8 +81,7 @@ fn wait_for_table(
         waited_ms: waited.as_millis() as u64,
     };
     loop {
-        let time = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        let _ = poll(&mut [PollFd::new(&link.stream, PollFlags::IN)], Some(&time));
+        poll_read(&link.stream, Duration::from_millis(50));
         reader.receive(&link.stream);
         while let Some(frame) = reader.next_frame() {
             heard = Instant::now();

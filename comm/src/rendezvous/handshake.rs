@@ -11,19 +11,21 @@
 
 use super::proof::{Nonce, Role, Secret, Tag};
 use crate::readable::readable;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 /// The first bytes of every frame of a handshake.
 pub const MAGIC: [u8; 8] = *b"headlng1";
 /// Bytes of a HELLO.
-pub const HELLO_BYTES: usize = 41;
+pub const HELLO_BYTES: usize = size_of::<Hello>();
 /// Bytes of a CLAIM.
-pub const CLAIM_BYTES: usize = 8 + 32 + CLAIMS + 32;
+pub const CLAIM_BYTES: usize = size_of::<Claim>();
 /// Bytes of a VERDICT before its text.
-pub const VERDICT_BYTES: usize = 8 + 1 + 2 + 32;
+pub const VERDICT_BYTES: usize = size_of::<Verdict>();
 /// Longest text of a verdict.
 pub const MAX_VERDICT_TEXT: usize = 1024;
 
-const CLAIMS: usize = 256;
+const CLAIMS: usize = size_of::<ClaimWords>();
 
 /// What a listener is for; a proof for one listener does not open another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,96 +66,114 @@ fn cut(text: &str, bytes: usize) -> &str {
     &text[..ends.take_while(|end| *end <= bytes).last().unwrap_or(0)]
 }
 
-struct Writer<'a> {
-    bytes: &'a mut [u8],
-    at: usize,
+/// A text in a field, cut at a character and filled up with zeros.
+type Field = [u8; 64];
+
+fn field(text: &str) -> Field {
+    let mut field = [0; 64];
+    let text = cut(text, field.len());
+    field[..text.len()].copy_from_slice(text.as_bytes());
+    field
 }
 
-impl Writer<'_> {
-    fn put(&mut self, field: &[u8]) {
-        self.bytes[self.at..self.at + field.len()].copy_from_slice(field);
-        self.at += field.len();
-    }
-
-    /// A text in a field of `length` bytes, cut at a character and filled up with zeros.
-    fn put_text(&mut self, text: &str, length: usize) {
-        let cut = cut(text, length);
-        self.put(cut.as_bytes());
-        self.at += length - cut.len();
-    }
+fn text(field: &Field) -> String {
+    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    // Note: what a proven peer calls itself is still printed on a terminal.
+    let text = String::from_utf8_lossy(&field[..end]);
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-struct Reader<'a>(&'a [u8]);
+/// Makes the frames as they travel: bytes in order, numbers little-endian.
+macro_rules! frames {
+    ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+            #[repr(C)]
+            struct $name {
+                $($field: $type,)*
+            }
+        )*
+    };
+}
 
-impl<'a> Reader<'a> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let (field, rest) = self
-            .0
-            .split_first_chunk::<N>()
-            .expect("frames have fixed lengths, longer than their fields");
-        self.0 = rest;
-        *field
+frames! {
+    struct Hello {
+        magic: [u8; 8],
+        purpose: u8,
+        nonce: Nonce,
     }
 
-    fn take_text(&mut self, length: usize) -> String {
-        let (field, rest) = self.0.split_at(length);
-        self.0 = rest;
-        let end = field.iter().position(|byte| *byte == 0).unwrap_or(length);
-        // Note: what a proven peer calls itself is still printed on a terminal.
-        String::from_utf8_lossy(&field[..end])
-            .chars()
-            .map(|c| if c.is_control() { '?' } else { c })
-            .collect()
+    struct ClaimWords {
+        rank: U32,
+        world_size: U32,
+        epoch: U32,
+        data_port: U16,
+        job_hash: [u8; 32],
+        config: [u8; 32],
+        host: [u8; 32],
+        job: Field,
+        build: Field,
+        unused: [u8; 18],
+    }
+
+    struct Claim {
+        magic: [u8; 8],
+        nonce: Nonce,
+        words: [u8; CLAIMS],
+        tag: Tag,
+    }
+
+    /// A verdict before its text.
+    struct Verdict {
+        magic: [u8; 8],
+        admitted: u8,
+        length: U16,
+        tag: Tag,
     }
 }
 
 impl Claims {
     fn to_bytes(&self) -> [u8; CLAIMS] {
-        let mut bytes = [0; CLAIMS];
-        let mut writer = Writer { bytes: &mut bytes, at: 0 };
-        writer.put(&self.rank.to_le_bytes());
-        writer.put(&self.world_size.to_le_bytes());
-        writer.put(&self.epoch.to_le_bytes());
-        writer.put(&self.data_port.to_le_bytes());
-        writer.put(&self.job_hash);
-        writer.put(&self.config);
-        writer.put(&self.host);
-        writer.put_text(&self.job, 64);
-        writer.put_text(&self.build, 64);
-        bytes
+        transmute!(ClaimWords {
+            rank: self.rank.into(),
+            world_size: self.world_size.into(),
+            epoch: self.epoch.into(),
+            data_port: self.data_port.into(),
+            job_hash: self.job_hash,
+            config: self.config,
+            host: self.host,
+            job: field(&self.job),
+            build: field(&self.build),
+            unused: [0; 18],
+        })
     }
 
-    fn from_bytes(bytes: &[u8; CLAIMS]) -> Self {
-        let mut reader = Reader(bytes);
+    fn from_bytes(bytes: [u8; CLAIMS]) -> Self {
+        let words: ClaimWords = transmute!(bytes);
         Self {
-            rank: u32::from_le_bytes(reader.take()),
-            world_size: u32::from_le_bytes(reader.take()),
-            epoch: u32::from_le_bytes(reader.take()),
-            data_port: u16::from_le_bytes(reader.take()),
-            job_hash: reader.take(),
-            config: reader.take(),
-            host: reader.take(),
-            job: reader.take_text(64),
-            build: reader.take_text(64),
+            rank: words.rank.get(),
+            world_size: words.world_size.get(),
+            epoch: words.epoch.get(),
+            data_port: words.data_port.get(),
+            job_hash: words.job_hash,
+            config: words.config,
+            host: words.host,
+            job: text(&words.job),
+            build: text(&words.build),
         }
     }
 }
 
 /// The host's first words.
 pub fn hello(purpose: Purpose, nonce: &Nonce) -> [u8; HELLO_BYTES] {
-    let mut bytes = [0; HELLO_BYTES];
-    let mut writer = Writer { bytes: &mut bytes, at: 0 };
-    writer.put(&MAGIC);
-    writer.put(&[purpose as u8]);
-    writer.put(nonce);
-    bytes
+    transmute!(Hello { magic: MAGIC, purpose: purpose as u8, nonce: *nonce })
 }
 
 /// The host's number, if these are a host's first words for `purpose`.
 pub fn read_hello(bytes: &[u8; HELLO_BYTES], purpose: Purpose) -> Option<Nonce> {
-    let mut reader = Reader(bytes);
-    let is_ours = reader.take::<8>() == MAGIC && reader.take::<1>() == [purpose as u8];
-    is_ours.then(|| reader.take())
+    let hello: Hello = transmute!(*bytes);
+    (hello.magic == MAGIC && hello.purpose == purpose as u8).then_some(hello.nonce)
 }
 
 /// Both numbers of a handshake and what it is for.
@@ -183,37 +203,25 @@ impl Session {
     /// The peer's claims and its proof.
     pub fn claim(&self, secret: &Secret, claims: &Claims) -> [u8; CLAIM_BYTES] {
         let words = claims.to_bytes();
-        let mut bytes = [0; CLAIM_BYTES];
-        let mut writer = Writer { bytes: &mut bytes, at: 0 };
-        writer.put(&MAGIC);
-        writer.put(&self.peer_nonce);
-        writer.put(&words);
-        writer.put(&self.tag(secret, Role::Peer, &words));
-        bytes
+        let tag = self.tag(secret, Role::Peer, &words);
+        transmute!(Claim { magic: MAGIC, nonce: self.peer_nonce, words, tag })
     }
 
     /// The host's verdict and its proof.
     pub fn verdict(&self, secret: &Secret, refusal: Option<&str>) -> Vec<u8> {
-        let text = refusal.unwrap_or("");
-        let text = cut(text, MAX_VERDICT_TEXT);
+        let text = cut(refusal.unwrap_or(""), MAX_VERDICT_TEXT);
         let admitted = u8::from(refusal.is_none());
-        let words = [&[admitted], text.as_bytes()].concat();
-        let mut bytes = MAGIC.to_vec();
-        bytes.push(admitted);
-        bytes.extend((text.len() as u16).to_le_bytes());
-        bytes.extend(self.tag(secret, Role::Host, &words));
-        bytes.extend(text.as_bytes());
-        bytes
+        let tag = self.tag(secret, Role::Host, &[&[admitted], text.as_bytes()].concat());
+        let head = Verdict { magic: MAGIC, admitted, length: (text.len() as u16).into(), tag };
+        [head.as_bytes(), text.as_bytes()].concat()
     }
 
     /// Reads the verdict's head: length of the text that follows, or `None` where this is no
     /// verdict.
     pub fn verdict_text_length(head: &[u8; VERDICT_BYTES]) -> Option<usize> {
-        let mut reader = Reader(head);
-        let is_ours = reader.take::<8>() == MAGIC;
-        let _admitted: [u8; 1] = reader.take();
-        let length = usize::from(u16::from_le_bytes(reader.take()));
-        (is_ours && length <= MAX_VERDICT_TEXT).then_some(length)
+        let head: Verdict = transmute!(*head);
+        let length = usize::from(head.length.get());
+        (head.magic == MAGIC && length <= MAX_VERDICT_TEXT).then_some(length)
     }
 
     /// The verdict: `Ok` admitted, `Err(Some(why))` refused, `Err(None)` this host does not know
@@ -224,10 +232,7 @@ impl Session {
         head: &[u8; VERDICT_BYTES],
         text: &[u8],
     ) -> Result<(), Option<String>> {
-        let mut reader = Reader(&head[8..]);
-        let [admitted] = reader.take::<1>();
-        let _length: [u8; 2] = reader.take();
-        let tag: Tag = reader.take();
+        let Verdict { admitted, tag, .. } = transmute!(*head);
         let words = [&[admitted], text].concat();
         match (self.accepts(secret, Role::Host, &words, &tag), admitted) {
             (false, _) => Err(None),
@@ -244,14 +249,11 @@ pub fn read_claim(
     purpose: Purpose,
     host_nonce: &Nonce,
 ) -> Option<(Session, Claims)> {
-    let mut reader = Reader(bytes);
-    if reader.take::<8>() != MAGIC {
-        return None;
-    }
-    let session = Session { purpose, host_nonce: *host_nonce, peer_nonce: reader.take() };
-    let words: [u8; CLAIMS] = reader.take();
-    let tag: Tag = reader.take();
-    session.accepts(secret, Role::Peer, &words, &tag).then(|| (session, Claims::from_bytes(&words)))
+    let claim: Claim = transmute!(*bytes);
+    let session = Session { purpose, host_nonce: *host_nonce, peer_nonce: claim.nonce };
+    let is_proven =
+        claim.magic == MAGIC && session.accepts(secret, Role::Peer, &claim.words, &claim.tag);
+    is_proven.then(|| (session, Claims::from_bytes(claim.words)))
 }
 
 #[cfg(test)]
@@ -320,7 +322,7 @@ mod tests {
             assert_eq!(session.read_verdict(&secret("s"), head, text), expected);
             assert_eq!(session.read_verdict(&secret("other"), head, text), Err(None));
         }
-        assert_eq!(hello(Purpose::Data, &[5; 32]).len(), HELLO_BYTES);
+        assert_eq!((HELLO_BYTES, CLAIMS, CLAIM_BYTES, VERDICT_BYTES), (41, 256, 328, 43));
         assert_eq!(read_hello(&hello(Purpose::Data, &[5; 32]), Purpose::Data), Some([5; 32]));
         assert_eq!(read_hello(&hello(Purpose::Data, &[5; 32]), Purpose::Rendezvous), None);
     }

@@ -9,7 +9,8 @@ use super::handshake::{self, CLAIM_BYTES, Claims, MAGIC, Purpose, Session};
 use super::proof::{self, Nonce, Secret};
 use super::trust::Keys;
 use crate::error::Result;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::poll::poll;
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -144,12 +145,7 @@ impl Listener {
         let mut descriptors = Vec::with_capacity(1 + self.pending.len() + others.len());
         self.descriptors(&mut descriptors);
         descriptors.extend(others.iter().map(|stream| PollFd::new(*stream, PollFlags::IN)));
-        let time = Timespec {
-            tv_sec: longest.as_secs() as i64,
-            tv_nsec: i64::from(longest.subsec_nanos()),
-        };
-        // An interrupted or failed wait only means that the caller looks earlier.
-        let _ = poll(&mut descriptors, Some(&time));
+        poll(&mut descriptors, longest);
     }
 
     /// Accepts, listens, drops. Returns those who have just proven themselves. Never blocks.

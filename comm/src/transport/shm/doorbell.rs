@@ -29,10 +29,7 @@ impl Doorbell for ShmDoorbell {
     }
 
     fn wait(&self, seen: u32, longest: Duration) {
-        let time = futex::Timespec {
-            tv_sec: longest.as_secs() as i64,
-            tv_nsec: i64::from(longest.subsec_nanos()),
-        };
+        let time = futex::Timespec::try_from(longest).expect("naps are short");
         let (rings, _) = self.segment.doorbell(self.local);
         // A wait that ends early only means looking earlier.
         let _ = futex::wait(rings, futex::Flags::empty(), seen, Some(&time));

@@ -10,11 +10,11 @@ use super::doorbell::ShmDoorbell;
 use super::layout::Layout;
 use super::path::ShmPath;
 use super::segment::Segment;
+use crate::poll::poll_read;
 use crate::rendezvous::proof::{Nonce, Role, Secret, nonce};
 use crate::topology::{Rank, Topology};
 use crate::transport::Transport as _;
 use crate::transport::tcp::TcpTransport;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -172,7 +172,7 @@ impl<'a> Table<'a> {
             if self.control.check().is_err() || begin.elapsed() > PATIENCE {
                 return Err(format!("{next} has not come for the memory of its node"));
             }
-            wait(&host.listener, Duration::from_millis(50));
+            poll_read(&host.listener, Duration::from_millis(50));
             let Ok((stream, _)) = host.listener.accept() else { continue };
             // Unauthenticated peers are dropped without a word.
             if let Some(rank) = self.serve(&stream, &host.segment) {
@@ -288,13 +288,6 @@ fn prepare(stream: &UnixStream) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))
-}
-
-fn wait(listener: &UnixListener, longest: Duration) {
-    let time =
-        Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
-    // An interrupted wait only means looking earlier.
-    let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&time));
 }
 
 /// The other end must be a process of this user, with a number that was told over the control

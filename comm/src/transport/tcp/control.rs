@@ -9,10 +9,11 @@ use super::control_frame::{Control, FrameReader};
 use super::health::Health;
 use crate::catch::catch;
 use crate::error::CommError;
+use crate::poll::poll;
 use crate::rendezvous::deadlines::{Deadlines, Notice};
 use crate::rendezvous::listener::{Listener, Proven};
 use crate::topology::Rank;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use std::net::Shutdown;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -128,12 +129,7 @@ impl ControlThread {
         if let Some(listener) = &self.listener {
             listener.descriptors(&mut descriptors);
         }
-        let time = Timespec {
-            tv_sec: longest.as_secs() as i64,
-            tv_nsec: i64::from(longest.subsec_nanos()),
-        };
-        // An interrupted wait only means looking earlier.
-        let _ = poll(&mut descriptors, Some(&time));
+        poll(&mut descriptors, longest);
         let _ = rustix::io::read(self.health.wake_descriptor(), &mut [0_u8; 8]);
     }
 

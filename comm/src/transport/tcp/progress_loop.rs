@@ -9,10 +9,11 @@
 use super::health::{Health, Wait};
 use super::wire;
 use crate::error::{CommError, Result};
+use crate::poll::poll;
 use crate::topology::Rank;
 use crate::transport::head::{HEAD_BYTES, Head, MAGIC};
 use crate::transport::{Incoming, Outgoing, StepId};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use std::time::{Duration, Instant};
 
 /// Waits are announced to the others by the control thread; longer sleeps would only delay nothing.
@@ -172,10 +173,6 @@ impl ProgressLoop {
     }
 
     fn sleep(&self, health: &Health, longest: Duration) {
-        let time = Timespec {
-            tv_sec: longest.as_secs() as i64,
-            tv_nsec: i64::from(longest.subsec_nanos()),
-        };
         let receives = self.receives.iter().map(|message| (message, PollFlags::IN));
         let sends = self.sends.iter().map(|message| (message, PollFlags::OUT));
         let mut waiting = receives.chain(sends).filter(|(message, _)| !message.is_done());
@@ -185,7 +182,6 @@ impl ProgressLoop {
         };
         let missing =
             self.receives.iter().chain(&self.sends).filter(|message| !message.is_done()).count();
-        // An interrupted wait only means looking earlier.
         if missing <= FEW {
             let filler = health.data(self.first_missing());
             let mut room: [PollFd; FEW] =
@@ -193,10 +189,10 @@ impl ProgressLoop {
             room.iter_mut()
                 .zip(std::iter::from_fn(&mut next))
                 .for_each(|(place, wanted)| *place = wanted);
-            let _ = poll(&mut room[..missing], Some(&time));
+            poll(&mut room[..missing], longest);
         } else {
             let mut room: Vec<PollFd> = std::iter::from_fn(&mut next).collect();
-            let _ = poll(&mut room, Some(&time));
+            poll(&mut room, longest);
         }
     }
 }
