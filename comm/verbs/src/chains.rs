@@ -3,7 +3,7 @@
 use super::flow::at_once;
 use super::header::HEADER_BYTES;
 use super::layout::{ANSWER, Far, GIVEN_BACK, Layout, Near};
-use super::nic::{Action, NicResult, Patch, Prepared, QueuePair, Remote, Request, Segment};
+use super::nic::{Action, NicResult, Patch, Prepared, QueuePair, Remote, Request};
 use super::settings::Signal;
 
 /// An immediate with this bit counts slots given back, one without counts strips.
@@ -88,14 +88,12 @@ fn prepare(pair: &mut dyn QueuePair, chain: &[Request]) -> NicResult<Prepared> {
 
 impl Blueprint<'_> {
     fn payload(&self, slot: u64) -> Request {
-        let region = self.near.slots.region();
-        let address = region.address() + (self.layout.send(slot) + HEADER_BYTES) as u64;
-        let segment = Segment { address, length: 0, key: region.local_key() };
+        let segment = self.near.slots.region().segment(self.layout.send(slot) + HEADER_BYTES, 0);
         let remote = self.layout.remote(self.far.slots, slot);
         let at = Remote { address: remote.address + HEADER_BYTES as u64, ..remote };
         Request {
             id: STRIP_ID,
-            action: Action::Write { at },
+            action: Action::Write(at),
             segments: vec![segment],
             inline: false,
             signalled: false,
@@ -104,27 +102,23 @@ impl Blueprint<'_> {
 
     /// The header and what says that it is there. Only the last request gives a completion.
     fn signal(&self, slot: u64) -> Vec<Request> {
-        let region = self.near.slots.region();
-        let address = region.address() + self.layout.send(slot) as u64;
-        let segment = Segment { address, length: HEADER_BYTES as u32, key: region.local_key() };
+        let segment = self.near.slots.region().segment(self.layout.send(slot), HEADER_BYTES);
         let at = self.layout.remote(self.far.slots, slot);
         let header = |action, signalled| {
             let segments = vec![segment];
             Request { id: STRIP_ID, action, segments, inline: true, signalled }
         };
         match self.signal {
-            Signal::Immediate => vec![header(Action::WriteImmediate { at, immediate: 0 }, true)],
+            Signal::Immediate => vec![header(Action::WriteImmediate(at, 0), true)],
             Signal::Atomic => {
-                vec![header(Action::Write { at }, false), self.add(STRIP_ID, self.far.flags, 1)]
+                vec![header(Action::Write(at), false), self.add(STRIP_ID, self.far.flags, 1)]
             }
         }
     }
 
     fn add(&self, id: u64, at: Remote, add: u64) -> Request {
-        let region = self.near.flags.region();
-        let address = region.address() + (self.layout.flags + ANSWER) as u64;
-        let segment = Segment { address, length: 8, key: region.local_key() };
-        let action = Action::FetchAdd { at, add };
+        let segment = self.near.flags.region().segment(self.layout.flags + ANSWER, 8);
+        let action = Action::FetchAdd(at, add);
         Request { id, action, segments: vec![segment], inline: false, signalled: true }
     }
 
@@ -137,7 +131,7 @@ impl Blueprint<'_> {
             }
             Signal::Immediate => Request {
                 id: CREDIT_ID,
-                action: Action::WriteImmediate { at: self.far.slots, immediate: CREDIT },
+                action: Action::WriteImmediate(self.far.slots, CREDIT),
                 segments: Vec::new(),
                 inline: false,
                 signalled: true,

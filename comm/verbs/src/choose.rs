@@ -1,6 +1,6 @@
 //! Which device, port and address a rank uses, and why.
 
-use super::nic::{Device, Gid, GidKind, LinkLayer, Port, PortState};
+use super::nic::{Device, Endpoint, Gid, GidKind, LinkLayer, Port, PortState};
 use super::settings::VerbsSettings;
 use std::path::Path;
 
@@ -22,6 +22,12 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// Where a queue pair of this rank is to be found.
+    pub(crate) fn endpoint(&self, queue_pair: u32, first_packet: u32) -> Endpoint {
+        let gid = self.gid.as_ref().map_or([0; 16], |gid| gid.bytes);
+        Endpoint { lid: self.port.lid, gid, queue_pair, first_packet }
+    }
+
     /// Device, port and address in a few words.
     pub fn describe(&self) -> String {
         let address = match &self.gid {

@@ -17,8 +17,8 @@ use super::hub::{Hub, SignalReceives};
 use super::layout::{FLAG_BYTES, Far, Layout, Near};
 use super::link::Link;
 use super::nic::{
-    Access, CompletionQueue, Nic, NicError, NicResult, Provider, QueuePair, QueuePairOptions,
-    QueuePairSettings,
+    Access, CompletionQueue, Endpoint, Nic, NicError, NicResult, Provider, QueuePair,
+    QueuePairOptions, QueuePairSettings,
 };
 use super::path::VerbsPath;
 use super::probe::probe;
@@ -205,19 +205,21 @@ impl Site {
     pub(super) fn endpoint_info(&self, settings: &VerbsSettings, index: usize) -> EndpointInfo {
         let (slots, flags) = self.arenas();
         let layout = Layout::new(settings, index);
-        let slot = slots.region().address() + layout.receive(0) as u64;
-        let flag = flags.region().address() + layout.flags as u64;
+        let (slot, flag) =
+            (slots.region().remote(layout.receive(0)), flags.region().remote(layout.flags));
+        let Endpoint { lid, gid, queue_pair, first_packet } =
+            self.choice.endpoint(self.pairs[index].number(), self.first_packet);
         let kind = self.choice.gid.as_ref().map(|gid| gid.kind);
         EndpointInfo {
             way: self.choice.describe(),
             rail: self.choice.rail,
             mtu: self.choice.port.mtu,
-            lid: self.choice.port.lid,
-            gid: self.choice.gid.as_ref().map_or([0; 16], |gid| gid.bytes),
-            queue_pair: self.pairs[index].number(),
-            first_packet: self.first_packet,
-            slots: (slot, slots.region().remote_key()),
-            flags: (flag, flags.region().remote_key()),
+            lid,
+            gid,
+            queue_pair,
+            first_packet,
+            slots: (slot.address, slot.key),
+            flags: (flag.address, flag.key),
             agreement: format!(
                 "{} slots of {} bytes, signal {:?}, partition {:#06x}, {:?}, {}",
                 layout.slots,

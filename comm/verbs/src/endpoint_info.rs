@@ -72,6 +72,42 @@ impl EndpointInfo {
     }
 }
 
+/// Where a connection leads, as numbers that collectives carry.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) memory: Remote,
+    pub(crate) mtu: u32,
+}
+
+/// Numbers of a [`Way`].
+pub(crate) const WAY_WORDS: usize = 8;
+
+impl Way {
+    pub(crate) fn to_words(self) -> [u64; WAY_WORDS] {
+        let Endpoint { lid, gid, queue_pair, first_packet } = self.endpoint;
+        let gid = u128::from_be_bytes(gid);
+        [
+            u64::from(lid),
+            (gid >> 64) as u64,
+            gid as u64,
+            u64::from(queue_pair),
+            u64::from(first_packet),
+            self.memory.address,
+            u64::from(self.memory.key),
+            u64::from(self.mtu),
+        ]
+    }
+
+    pub(crate) fn from_words(words: &[u64]) -> Self {
+        let gid = (u128::from(words[1]) << 64 | u128::from(words[2])).to_be_bytes();
+        let (queue_pair, first_packet) = (words[3] as u32, words[4] as u32);
+        let endpoint = Endpoint { lid: words[0] as u16, gid, queue_pair, first_packet };
+        let memory = Remote { address: words[5], key: words[6] as u32 };
+        Self { endpoint, memory, mtu: words[7] as u32 }
+    }
+}
+
 /// Gives one endpoint info to each of `peers` and takes theirs. All ranks call it, with the same
 /// `round`.
 ///

@@ -25,8 +25,7 @@ use crate::nic::{
 pub use fault::Fault;
 use nic::FakeNic;
 use state::State;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How unruly the fabric is. Times are in looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,14 +50,13 @@ impl NetworkModel {
 /// All nodes, their NICs, and what is between them.
 pub struct Fabric {
     state: Mutex<State>,
-    moved: Condvar,
 }
 
 impl Fabric {
     /// A fabric whose node `n` has the devices `nodes[n]`.
     pub fn new(seed: u64, model: NetworkModel, nodes: Vec<Vec<Device>>) -> Arc<Self> {
         let state = State::new(seed, model, nodes);
-        Arc::new(Self { state: Mutex::new(state), moved: Condvar::new() })
+        Arc::new(Self { state: Mutex::new(state) })
     }
 
     /// Nodes that are all alike: `devices` RoCE NICs each, `fake0` and so on, one to a memory
@@ -115,28 +113,8 @@ impl Fabric {
     /// Lets time pass; then looks.
     fn look<R>(&self, look: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
-        if state.advance() {
-            self.moved.notify_all();
-        }
+        state.advance();
         look(&mut state)
-    }
-
-    /// Looks again and again until `ready`, at most `longest`.
-    fn wait(&self, longest: Duration, ready: impl Fn(&State) -> bool) {
-        const NAP: Duration = Duration::from_micros(100);
-        let end = std::time::Instant::now() + longest;
-        let mut state = self.lock();
-        loop {
-            if state.advance() {
-                self.moved.notify_all();
-            }
-            let left = end.saturating_duration_since(std::time::Instant::now());
-            if ready(&state) || left.is_zero() {
-                return;
-            }
-            let waited = self.moved.wait_timeout(state, NAP.min(left));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
     }
 }
 

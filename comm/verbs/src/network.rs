@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct VerbsNetwork {
     settings: VerbsSettings,
     /// Or why there is none.
-    provider: std::result::Result<Arc<dyn Provider>, String>,
+    provider: Result<Arc<dyn Provider>, String>,
     local_index: usize,
     remarks: Mutex<Vec<String>>,
 }
@@ -51,7 +51,7 @@ impl VerbsNetwork {
 }
 
 impl Network for VerbsNetwork {
-    fn is_there(&self) -> std::result::Result<(), String> {
+    fn is_there(&self) -> Result<(), String> {
         let provider = self.provider.as_ref().map_err(Clone::clone)?;
         available(&**provider, &self.settings, self.local_index).map(drop)
     }

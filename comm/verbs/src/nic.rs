@@ -6,7 +6,7 @@
 //! name memory by address and key, and the NIC checks both, so that posting is safe; what is
 //! unsafe is to let a NIC see memory at all ([`Nic::register`]).
 //!
-//! Nothing here blocks but [`CompletionQueue::wait`], which takes a longest time.
+//! Nothing here blocks.
 
 mod completion;
 mod device;
@@ -19,7 +19,6 @@ pub use work::{Action, Patch, Prepared, Receive, Remote, Request, Segment};
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What goes wrong with a NIC.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,7 +76,7 @@ pub struct Limits {
     pub shared_receives: u32,
     /// Reads and atomics of one queue pair on the way at the same time.
     pub reads: u32,
-    /// Whether [`Action::FetchAdd`] and [`Action::CompareSwap`] work.
+    /// Whether [`Action::FetchAdd`] works.
     pub atomics: bool,
 }
 
@@ -123,12 +122,21 @@ pub struct Access {
 pub trait Region: Send + Sync {
     /// The address of its first byte, as work requests name it.
     fn address(&self) -> u64;
-    /// Bytes.
-    fn length(&self) -> u64;
     /// Its key for this NIC.
     fn local_key(&self) -> u32;
     /// Its key for peers.
     fn remote_key(&self) -> u32;
+
+    /// What lies at `offset`, for this NIC.
+    fn segment(&self, offset: usize, length: usize) -> Segment {
+        let address = self.address() + offset as u64;
+        Segment { address, length: length as u32, key: self.local_key() }
+    }
+
+    /// What lies at `offset`, for peers.
+    fn remote(&self, offset: usize) -> Remote {
+        Remote { address: self.address() + offset as u64, key: self.remote_key() }
+    }
 }
 
 /// An open device.
@@ -293,7 +301,4 @@ pub trait CompletionQueue: Any + Send + Sync {
     /// Appends at most `most` completions to `into`; how many. Takes no new memory if `into` has
     /// room.
     fn poll(&self, into: &mut Vec<Completion>, most: usize) -> NicResult<usize>;
-
-    /// Waits until there may be completions, at most `longest`. It may return early.
-    fn wait(&self, longest: Duration) -> NicResult<()>;
 }

@@ -8,9 +8,10 @@
 
 use super::arena::Arena;
 use super::connect::{available, queue_pair_settings};
+use super::endpoint_info::{WAY_WORDS, Way};
 use super::nic::{
-    Access, Action, Completion, CompletionKind, CompletionQueue, Endpoint, Nic, NicError, Prepared,
-    Provider, QueuePair, QueuePairOptions, Receive, Remote, Request, Segment, Status,
+    Access, Action, Completion, CompletionKind, CompletionQueue, Nic, NicError, Prepared, Provider,
+    QueuePair, QueuePairOptions, Receive, Remote, Request, Status,
 };
 use super::settings::VerbsSettings;
 use headlong_comm::Communicator;
@@ -178,27 +179,17 @@ impl<'c> End<'c> {
         let mut with = queue_pair_settings(settings, &choice, choice.port.mtu);
         (with.access, with.reads) = (access, 1);
         pair.init(&with).map_err(of_nic)?;
-        let gid = choice.gid.as_ref().map_or([0; 16], |gid| gid.bytes);
-        let own = [
-            u64::from(pair.number()),
-            u64::from(choice.port.lid),
-            u64::from_be_bytes(gid[..8].try_into().expect("eight bytes")),
-            u64::from_be_bytes(gid[8..].try_into().expect("eight bytes")),
-            into.region().address(),
-            u64::from(into.region().remote_key()),
-            u64::from(choice.port.mtu),
-        ];
-        let mut all = vec![0; 2 * own.len()];
-        communicator.all_gather(&own, &mut all)?;
-        let peer = &all[(1 - me.0) * own.len()..][..own.len()];
-        let mut gid = [0; 16];
-        gid[..8].copy_from_slice(&peer[2].to_be_bytes());
-        gid[8..].copy_from_slice(&peer[3].to_be_bytes());
-        let at = Endpoint { lid: peer[1] as u16, gid, queue_pair: peer[0] as u32, first_packet: 1 };
-        with.mtu = with.mtu.min(peer[6] as u32);
-        pair.ready_to_receive(&with, &at).map_err(of_nic)?;
+        let way = Way {
+            endpoint: choice.endpoint(pair.number(), 1),
+            memory: into.region().remote(0),
+            mtu: choice.port.mtu,
+        };
+        let mut all = vec![0; 2 * WAY_WORDS];
+        communicator.all_gather(&way.to_words(), &mut all)?;
+        let peer = Way::from_words(&all[(1 - me.0) * WAY_WORDS..]);
+        with.mtu = with.mtu.min(peer.mtu);
+        pair.ready_to_receive(&with, &peer.endpoint).map_err(of_nic)?;
         pair.ready_to_send(&with, 1).map_err(of_nic)?;
-        let far = Remote { address: peer[4], key: peer[5] as u32 };
         communicator.barrier()?;
         let completions = Vec::with_capacity(64);
         Ok(Self {
@@ -208,7 +199,7 @@ impl<'c> End<'c> {
             into,
             nic,
             communicator,
-            far,
+            far: peer.memory,
             completions,
             done: (0, 0),
             answered: 0,
@@ -220,17 +211,13 @@ impl<'c> End<'c> {
         let request = Request {
             id: 1,
             action: match what.verb {
-                Verb::Write => Action::Write { at: self.far },
-                Verb::WriteImmediate => Action::WriteImmediate { at: self.far, immediate: 7 },
-                Verb::Read => Action::Read { at: self.far },
-                Verb::Atomic => Action::FetchAdd { at: self.far, add: 1 },
+                Verb::Write => Action::Write(self.far),
+                Verb::WriteImmediate => Action::WriteImmediate(self.far, 7),
+                Verb::Read => Action::Read(self.far),
+                Verb::Atomic => Action::FetchAdd(self.far, 1),
                 Verb::Send => Action::Send,
             },
-            segments: vec![Segment {
-                address: self.out.region().address(),
-                length: bytes as u32,
-                key: self.out.region().local_key(),
-            }],
+            segments: vec![self.out.region().segment(0, bytes)],
             inline: what.verb.is_answered() && bytes <= INLINE,
             signalled: true,
         };
@@ -276,10 +263,7 @@ impl<'c> End<'c> {
     }
 
     fn post_receive(&mut self, verb: Verb, bytes: usize) -> Result<()> {
-        let region = self.into.region();
-        let at =
-            Segment { address: region.address(), length: bytes as u32, key: region.local_key() };
-        let segment = (verb == Verb::Send).then_some(at);
+        let segment = (verb == Verb::Send).then(|| self.into.region().segment(0, bytes));
         self.pair.post_receives(&[Receive { id: 2, segment }]).map_err(of_nic)
     }
 

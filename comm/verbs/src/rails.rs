@@ -33,9 +33,10 @@ mod read_back;
 #[cfg(test)]
 mod tests;
 
+use crate::endpoint_info::{WAY_WORDS, Way};
 use crate::nic::{
-    Access, CompletionQueue, Endpoint, Memory, Nic, NicError, NicResult, Provider, QueuePair,
-    QueuePairOptions, QueuePairSettings, Receive, Region, Remote,
+    Access, CompletionQueue, Memory, Nic, NicError, NicResult, Provider, QueuePair,
+    QueuePairOptions, QueuePairSettings, Receive, Region,
 };
 use crate::{Choice, VerbsSettings, available, queue_pair_settings};
 use headlong_comm::catch::catch;
@@ -71,8 +72,6 @@ const NUM_SLOTS: usize = 3;
 
 /// Receives that wait for a peer's immediates: two exchanges at most are ahead, and a goodbye.
 const RECEIVES: usize = NUM_SLOTS + 2;
-
-const INFO_WORDS: usize = 8;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -222,34 +221,11 @@ impl Opened {
     ) -> Result<Option<ReadBack>, String> {
         let text = |error: NicError| error.to_string();
         let Some(mut pair) = self.own.take() else { return Ok(None) };
-        let Choice { port, gid, .. } = &self.choice;
-        let gid = gid.as_ref().map_or([0; 16], |gid| gid.bytes);
-        let end = Endpoint { lid: port.lid, gid, queue_pair: pair.number(), first_packet };
-        let with = connection(settings, &self.choice, port.mtu);
+        let end = self.choice.endpoint(pair.number(), first_packet);
+        let with = connection(settings, &self.choice, self.choice.port.mtu);
         pair.ready_to_receive(&with, &end).map_err(text)?;
         pair.ready_to_send(&with, first_packet).map_err(text)?;
         ReadBack::new(&*self.nic, pair, &*self.region).map(Some).map_err(text)
-    }
-
-    /// What the peer behind a connection has to know of it.
-    fn endpoint_info(
-        &self,
-        pair: &dyn QueuePair,
-        first_packet: u32,
-        receive_at: usize,
-    ) -> [u64; INFO_WORDS] {
-        let gid = self.choice.gid.as_ref().map_or([0; 16], |gid| gid.bytes);
-        let half = |at: usize| u64::from_be_bytes(std::array::from_fn(|byte| gid[at + byte]));
-        [
-            u64::from(self.choice.port.lid),
-            half(0),
-            half(8),
-            u64::from(pair.number()),
-            u64::from(first_packet),
-            self.region.address() + receive_at as u64,
-            u64::from(self.region.remote_key()),
-            u64::from(self.choice.port.mtu),
-        ]
     }
 
     /// Connects to the peers whose endpoint infos these are.
@@ -261,20 +237,11 @@ impl Opened {
     ) -> Result<Vec<Peer>, String> {
         let pairs = std::mem::take(&mut self.pairs);
         let connected = pairs.into_iter().zip(peers).map(|(mut pair, &rank)| {
-            let info = &infos[INFO_WORDS * rank.0..][..INFO_WORDS];
-            let mut gid = [0; 16];
-            gid[..8].copy_from_slice(&info[1].to_be_bytes());
-            gid[8..].copy_from_slice(&info[2].to_be_bytes());
-            let peer = Endpoint {
-                lid: info[0] as u16,
-                gid,
-                queue_pair: info[3] as u32,
-                first_packet: info[4] as u32,
-            };
-            let with = connection(settings, &self.choice, info[7] as u32);
-            pair.ready_to_receive(&with, &peer)?;
+            let way = Way::from_words(&infos[WAY_WORDS * rank.0..]);
+            let with = connection(settings, &self.choice, way.mtu);
+            pair.ready_to_receive(&with, &way.endpoint)?;
             pair.ready_to_send(&with, first_packet)?;
-            let slots = Remote { address: info[5], key: info[6] as u32 };
+            let slots = way.memory;
             Ok(Peer { rank, pair, slots, on_the_way: VecDeque::with_capacity(NUM_SLOTS + 2) })
         });
         let connected: Result<_, NicError> = connected.collect();
@@ -321,10 +288,14 @@ impl ConnectRails for VerbsRails {
         });
         let mut opened = communicator.agree("rails over NICs", opened)?;
         let first_packet = getrandom::u32().unwrap_or(1) & 0x00ff_ffff;
-        let mut mine = vec![0_u64; INFO_WORDS * communicator.num_ranks()];
+        let mut mine = vec![0_u64; WAY_WORDS * communicator.num_ranks()];
         for (&rank, pair) in peers.iter().zip(&opened.pairs) {
-            let info = opened.endpoint_info(&**pair, first_packet, NUM_SLOTS * slot_bytes);
-            mine[INFO_WORDS * rank.0..][..INFO_WORDS].copy_from_slice(&info);
+            let way = Way {
+                endpoint: opened.choice.endpoint(pair.number(), first_packet),
+                memory: opened.region.remote(NUM_SLOTS * slot_bytes),
+                mtu: opened.choice.port.mtu,
+            };
+            mine[WAY_WORDS * rank.0..][..WAY_WORDS].copy_from_slice(&way.to_words());
         }
         let mut theirs = vec![0_u64; mine.len()];
         communicator.all_to_all(&mine, &mut theirs)?;

@@ -12,7 +12,6 @@ use super::{Fabric, Fault, refused};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 const LIMITS: Limits = Limits {
     work_requests: 4096,
@@ -99,7 +98,7 @@ impl Nic for FakeNic {
         }
         let region = RegionState { nic: self.nic, address, length, access, is_device };
         let number = self.fabric.lock().regions.add(region);
-        Ok(Box::new(FakeRegion { fabric: Arc::clone(&self.fabric), number, address, length }))
+        Ok(Box::new(FakeRegion { fabric: Arc::clone(&self.fabric), number, address }))
     }
 
     fn completion_queue(&self, depth: u32) -> NicResult<Arc<dyn CompletionQueue>> {
@@ -183,16 +182,11 @@ struct FakeRegion {
     fabric: Arc<Fabric>,
     number: u32,
     address: u64,
-    length: u64,
 }
 
 impl Region for FakeRegion {
     fn address(&self) -> u64 {
         self.address
-    }
-
-    fn length(&self) -> u64 {
-        self.length
     }
 
     fn local_key(&self) -> u32 {
@@ -233,11 +227,6 @@ impl CompletionQueue for FakeQueue {
             }
             Ok(taken)
         })
-    }
-
-    fn wait(&self, longest: Duration) -> NicResult<()> {
-        self.fabric.wait(longest, |state| !state.queues[self.queue].ready.is_empty());
-        Ok(())
     }
 }
 
@@ -352,9 +341,7 @@ impl QueuePair for FakePair {
                 _ if request.segments.len() > self.limits.0 as usize => "too many segments",
                 _ if request.inline && request.is_answered() => "an answer cannot be inline",
                 _ if request.inline && length > self.limits.1 => "too many inline bytes",
-                Action::FetchAdd { .. } | Action::CompareSwap { .. } if length != 8 => {
-                    "atomics take 8 bytes"
-                }
+                Action::FetchAdd(..) if length != 8 => "atomics take 8 bytes",
                 _ => continue,
             };
             return Err(refused("preparing a chain", reason));
@@ -399,7 +386,6 @@ impl QueuePair for FakePair {
             state.post(self.pair, request);
         }
         state.advance_pair(self.pair);
-        self.fabric.moved.notify_all();
         Ok(())
     }
 
@@ -425,7 +411,6 @@ impl QueuePair for FakePair {
 
     fn fail(&mut self) -> NicResult<()> {
         self.fabric.lock().fail_pair(self.pair, None);
-        self.fabric.moved.notify_all();
         Ok(())
     }
 }
@@ -451,7 +436,7 @@ impl super::state::State {
         let due = self.now + self.delay();
         let mut request = request.clone();
         match self.fault {
-            Some(Fault::SkipTheFlush) if matches!(request.action, Action::Read { .. }) => {
+            Some(Fault::SkipTheFlush) if matches!(request.action, Action::Read(..)) => {
                 let completion = self.done(pair, &request);
                 return self.complete(self.pairs[pair].sends, completion, Some((pair, 1)));
             }
@@ -487,10 +472,10 @@ fn change(chain: &mut [Request], patch: &Patch, first: usize) {
         }
         Patch::Immediate { request, immediate } => {
             let request = place(request);
-            let Action::WriteImmediate { at, .. } = chain[request].action else {
+            let Action::WriteImmediate(at, _) = chain[request].action else {
                 panic!("request {request} of the chain has no immediate");
             };
-            chain[request].action = Action::WriteImmediate { at, immediate };
+            chain[request].action = Action::WriteImmediate(at, immediate);
         }
     }
 }

@@ -102,18 +102,15 @@ pub(super) struct Arrival {
 impl Request {
     pub(super) fn kind(&self) -> CompletionKind {
         match self.action {
-            Action::Write { .. } | Action::WriteImmediate { .. } => CompletionKind::Write,
-            Action::Read { .. } => CompletionKind::Read,
-            Action::FetchAdd { .. } | Action::CompareSwap { .. } => CompletionKind::Atomic,
+            Action::Write(..) | Action::WriteImmediate(..) => CompletionKind::Write,
+            Action::Read(..) => CompletionKind::Read,
+            Action::FetchAdd(..) => CompletionKind::Atomic,
             Action::Send => CompletionKind::Send,
         }
     }
 
     /// Whether its segments are where an answer goes, not what is sent.
     pub(super) fn is_answered(&self) -> bool {
-        matches!(
-            self.action,
-            Action::Read { .. } | Action::FetchAdd { .. } | Action::CompareSwap { .. }
-        )
+        matches!(self.action, Action::Read(..) | Action::FetchAdd(..))
     }
 }

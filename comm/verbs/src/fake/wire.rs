@@ -134,17 +134,14 @@ impl State {
     fn execute(&mut self, pair: usize, index: usize, peer: usize) -> Fate {
         let action = self.pairs[pair].flights[index].request.action;
         let done = match action {
-            Action::Write { at } => self.write(pair, index, peer, at, None),
-            Action::WriteImmediate { at, immediate } => {
+            Action::Write(at) => self.write(pair, index, peer, at, None),
+            Action::WriteImmediate(at, immediate) => {
                 self.write(pair, index, peer, at, Some(immediate))
             }
             Action::Send => self.deliver(pair, index, peer),
-            Action::Read { at } => self.read(pair, index, peer, at),
-            Action::FetchAdd { at, add } => {
+            Action::Read(at) => self.read(pair, index, peer, at),
+            Action::FetchAdd(at, add) => {
                 self.change(pair, index, peer, at, &|old| old.wrapping_add(add))
-            }
-            Action::CompareSwap { at, expected, new } => {
-                self.change(pair, index, peer, at, &|old| if old == expected { new } else { old })
             }
         };
         done.unwrap_or_else(|reason| {

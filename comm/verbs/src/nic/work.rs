@@ -25,38 +25,15 @@ pub struct Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Writes at the peer.
-    Write {
-        /// Where.
-        at: Remote,
-    },
-    /// Writes at the peer, which then takes a receive and learns `immediate`.
-    WriteImmediate {
-        /// Where; of no meaning for no bytes.
-        at: Remote,
-        /// The number.
-        immediate: u32,
-    },
+    Write(Remote),
+    /// Writes at the peer, which then takes a receive and learns the number. Where, is of no meaning
+    /// for no bytes.
+    WriteImmediate(Remote, u32),
     /// Reads from the peer.
-    Read {
-        /// Where.
-        at: Remote,
-    },
-    /// Adds to eight bytes at the peer; what was there before comes back.
-    FetchAdd {
-        /// Where, on a multiple of 8.
-        at: Remote,
-        /// How much.
-        add: u64,
-    },
-    /// Replaces eight bytes at the peer if they are as expected; what was there before comes back.
-    CompareSwap {
-        /// Where, on a multiple of 8.
-        at: Remote,
-        /// What is expected.
-        expected: u64,
-        /// What replaces it.
-        new: u64,
-    },
+    Read(Remote),
+    /// Adds the number to eight bytes at the peer, on a multiple of 8; what was there before comes
+    /// back.
+    FetchAdd(Remote, u64),
     /// Fills the peer's next receive.
     Send,
 }

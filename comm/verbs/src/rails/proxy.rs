@@ -239,7 +239,7 @@ impl Proxy {
             };
             let request = Request {
                 id: leg.peer as u64,
-                action: Action::WriteImmediate { at, immediate: 0 },
+                action: Action::WriteImmediate(at, 0),
                 segments: vec![segment],
                 inline: false,
                 signalled: true,
@@ -362,7 +362,7 @@ impl Proxy {
         }
         let immediate = self.next as u32;
         for peer in &mut self.peers {
-            let action = Action::WriteImmediate { at: peer.slots, immediate };
+            let action = Action::WriteImmediate(peer.slots, immediate);
             let request =
                 Request { id: 0, action, segments: Vec::new(), inline: false, signalled: true };
             // SAFETY: nothing of the chain is inline.

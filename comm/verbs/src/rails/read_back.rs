@@ -2,9 +2,7 @@
 //! once a read of that memory through the same NIC came after it. Until then an arrival is held,
 //! and the device does not hear of it.
 
-use crate::nic::{
-    Access, Action, Memory, Nic, NicResult, Prepared, QueuePair, Region, Remote, Request, Segment,
-};
+use crate::nic::{Access, Action, Memory, Nic, NicResult, Prepared, QueuePair, Region, Request};
 
 /// A connection of a rank to itself, which reads its slots.
 ///
@@ -34,13 +32,10 @@ impl ReadBack {
         // SAFETY: the answer is dropped after the region, and that after the connection; nothing
         // looks at it.
         let region = unsafe { nic.register(memory, access) }?;
-        let answer_at = Segment { address: region.address(), length: 8, key: region.local_key() };
         let request = Request {
             id: 0,
-            action: Action::Read {
-                at: Remote { address: slots.address(), key: slots.remote_key() },
-            },
-            segments: vec![answer_at],
+            action: Action::Read(slots.remote(0)),
+            segments: vec![region.segment(0, 8)],
             inline: false,
             signalled: true,
         };

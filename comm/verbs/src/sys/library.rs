@@ -2,8 +2,8 @@
 
 use super::super::nic::{NicError, NicResult};
 use super::raw::{
-    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp,
-    QpAttr, QpInitAttr, Srq, SrqInitAttr,
+    AsyncEvent, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr,
+    QpInitAttr, Srq, SrqInitAttr,
 };
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -110,13 +110,6 @@ fn open_shared(path: &Path) -> Result<*mut c_void, String> {
     Err(text.trim_start_matches(&*path).trim_start_matches(": ").to_owned())
 }
 
-const fn c_name(text: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(text.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => panic!("a literal that ends in its only zero"),
-    }
-}
-
 /// Declares [`Functions`] and how it is filled: a field, the symbol, and the version of the
 /// library's interface that it has its present form since. `later` functions came after the first
 /// version and may be absent.
@@ -131,7 +124,6 @@ macro_rules! functions {
                 ($($la:ident: $lt:ty),*) -> $lr:ty;)*
         }
     ) => {
-        /// Every function of libibverbs that is called here.
         #[derive(Debug)]
         pub(super) struct Functions {
             $(pub(super) $field: unsafe extern "C" fn($($argument: $type),*) -> $result,)*
@@ -146,34 +138,25 @@ macro_rules! functions {
             /// What `symbol` gives for a name and a version is null or that function of libibverbs.
             unsafe fn load(
                 symbol: impl Fn(&CStr, &CStr) -> *mut c_void,
-            ) -> Result<Self, &'static str> {
-                $(
-                    const { c_name(concat!($symbol, "\0")) };
-                    let name = c_name(concat!($symbol, "\0"));
-                    let address = symbol(name, c_name(concat!($version, "\0")));
-                    if address.is_null() {
-                        return Err(concat!($symbol, "@", $version));
-                    }
-                    // SAFETY: not null, and by the caller's word this function.
-                    let $field = unsafe {
-                        std::mem::transmute::<
-                            *mut c_void,
-                            unsafe extern "C" fn($($type),*) -> $result,
-                        >(address)
-                    };
-                )*
-                $(
-                    let name = c_name(concat!($late_symbol, "\0"));
-                    let address = symbol(name, c_name(concat!($late_version, "\0")));
-                    // SAFETY: null is none, and else it is by the caller's word this function.
-                    let $late = unsafe {
-                        std::mem::transmute::<
-                            *mut c_void,
-                            Option<unsafe extern "C" fn($($lt),*) -> $lr>,
-                        >(address)
-                    };
-                )*
-                Ok(Self { $($field,)* $($late),* })
+            ) -> Result<Self, String> {
+                let missing = |name: &CStr, version: &CStr| {
+                    format!("{}@{}", name.to_string_lossy(), version.to_string_lossy())
+                };
+                Ok(Self {
+                    $($field: {
+                        type Found = Option<unsafe extern "C" fn($($type),*) -> $result>;
+                        let address = symbol($symbol, $version);
+                        // SAFETY: null is none, and else it is by the caller's word this function.
+                        let found = unsafe { std::mem::transmute::<*mut c_void, Found>(address) };
+                        found.ok_or_else(|| missing($symbol, $version))?
+                    },)*
+                    $($late: {
+                        type Found = Option<unsafe extern "C" fn($($lt),*) -> $lr>;
+                        let address = symbol($late_symbol, $late_version);
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*mut c_void, Found>(address) }
+                    },)*
+                })
             }
         }
     };
@@ -181,58 +164,51 @@ macro_rules! functions {
 
 functions! {
     always {
-        fork_init = "ibv_fork_init" "IBVERBS_1.1" () -> c_int;
-        get_device_list = "ibv_get_device_list" "IBVERBS_1.1"
+        fork_init = c"ibv_fork_init" c"IBVERBS_1.1" () -> c_int;
+        get_device_list = c"ibv_get_device_list" c"IBVERBS_1.1"
             (count: *mut c_int) -> *mut *mut Device;
-        free_device_list = "ibv_free_device_list" "IBVERBS_1.1" (list: *mut *mut Device) -> ();
-        open_device = "ibv_open_device" "IBVERBS_1.1" (device: *mut Device) -> *mut Context;
-        close_device = "ibv_close_device" "IBVERBS_1.1" (context: *mut Context) -> c_int;
-        get_async_event = "ibv_get_async_event" "IBVERBS_1.1"
+        free_device_list = c"ibv_free_device_list" c"IBVERBS_1.1" (list: *mut *mut Device) -> ();
+        open_device = c"ibv_open_device" c"IBVERBS_1.1" (device: *mut Device) -> *mut Context;
+        close_device = c"ibv_close_device" c"IBVERBS_1.1" (context: *mut Context) -> c_int;
+        get_async_event = c"ibv_get_async_event" c"IBVERBS_1.1"
             (context: *mut Context, event: *mut AsyncEvent) -> c_int;
-        ack_async_event = "ibv_ack_async_event" "IBVERBS_1.1" (event: *mut AsyncEvent) -> ();
-        event_type_str = "ibv_event_type_str" "IBVERBS_1.1" (kind: c_int) -> *const c_char;
-        query_device = "ibv_query_device" "IBVERBS_1.1"
+        ack_async_event = c"ibv_ack_async_event" c"IBVERBS_1.1" (event: *mut AsyncEvent) -> ();
+        event_type_str = c"ibv_event_type_str" c"IBVERBS_1.1" (kind: c_int) -> *const c_char;
+        query_device = c"ibv_query_device" c"IBVERBS_1.1"
             (context: *mut Context, attr: *mut DeviceAttr) -> c_int;
-        query_port = "ibv_query_port" "IBVERBS_1.1"
+        query_port = c"ibv_query_port" c"IBVERBS_1.1"
             (context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int;
-        query_gid = "ibv_query_gid" "IBVERBS_1.1"
+        query_gid = c"ibv_query_gid" c"IBVERBS_1.1"
             (context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int;
-        query_pkey = "ibv_query_pkey" "IBVERBS_1.1"
+        query_pkey = c"ibv_query_pkey" c"IBVERBS_1.1"
             (context: *mut Context, port: u8, index: c_int, key: *mut u16) -> c_int;
-        alloc_pd = "ibv_alloc_pd" "IBVERBS_1.1" (context: *mut Context) -> *mut Pd;
-        dealloc_pd = "ibv_dealloc_pd" "IBVERBS_1.1" (pd: *mut Pd) -> c_int;
-        reg_mr = "ibv_reg_mr" "IBVERBS_1.1"
+        alloc_pd = c"ibv_alloc_pd" c"IBVERBS_1.1" (context: *mut Context) -> *mut Pd;
+        dealloc_pd = c"ibv_dealloc_pd" c"IBVERBS_1.1" (pd: *mut Pd) -> c_int;
+        reg_mr = c"ibv_reg_mr" c"IBVERBS_1.1"
             (pd: *mut Pd, start: *mut c_void, length: usize, access: c_int) -> *mut Mr;
-        dereg_mr = "ibv_dereg_mr" "IBVERBS_1.1" (mr: *mut Mr) -> c_int;
-        create_comp_channel = "ibv_create_comp_channel" "IBVERBS_1.0"
-            (context: *mut Context) -> *mut CompChannel;
-        destroy_comp_channel = "ibv_destroy_comp_channel" "IBVERBS_1.0"
-            (channel: *mut CompChannel) -> c_int;
-        create_cq = "ibv_create_cq" "IBVERBS_1.1"
-            (context: *mut Context, depth: c_int, mine: *mut c_void, channel: *mut CompChannel,
+        dereg_mr = c"ibv_dereg_mr" c"IBVERBS_1.1" (mr: *mut Mr) -> c_int;
+        create_cq = c"ibv_create_cq" c"IBVERBS_1.1"
+            (context: *mut Context, depth: c_int, mine: *mut c_void, channel: *mut c_void,
              vector: c_int)
             -> *mut Cq;
-        destroy_cq = "ibv_destroy_cq" "IBVERBS_1.1" (cq: *mut Cq) -> c_int;
-        get_cq_event = "ibv_get_cq_event" "IBVERBS_1.1"
-            (channel: *mut CompChannel, cq: *mut *mut Cq, mine: *mut *mut c_void) -> c_int;
-        ack_cq_events = "ibv_ack_cq_events" "IBVERBS_1.1" (cq: *mut Cq, events: c_uint) -> ();
-        create_srq = "ibv_create_srq" "IBVERBS_1.1"
+        destroy_cq = c"ibv_destroy_cq" c"IBVERBS_1.1" (cq: *mut Cq) -> c_int;
+        create_srq = c"ibv_create_srq" c"IBVERBS_1.1"
             (pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq;
-        destroy_srq = "ibv_destroy_srq" "IBVERBS_1.1" (srq: *mut Srq) -> c_int;
-        create_qp = "ibv_create_qp" "IBVERBS_1.1" (pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
-        modify_qp = "ibv_modify_qp" "IBVERBS_1.1"
+        destroy_srq = c"ibv_destroy_srq" c"IBVERBS_1.1" (srq: *mut Srq) -> c_int;
+        create_qp = c"ibv_create_qp" c"IBVERBS_1.1" (pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
+        modify_qp = c"ibv_modify_qp" c"IBVERBS_1.1"
             (qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
-        destroy_qp = "ibv_destroy_qp" "IBVERBS_1.1" (qp: *mut Qp) -> c_int;
+        destroy_qp = c"ibv_destroy_qp" c"IBVERBS_1.1" (qp: *mut Qp) -> c_int;
     }
     later {
-        reg_mr_iova2 = "ibv_reg_mr_iova2" "IBVERBS_1.8"
+        reg_mr_iova2 = c"ibv_reg_mr_iova2" c"IBVERBS_1.8"
             (pd: *mut Pd, start: *mut c_void, length: usize, address: u64, access: c_uint)
             -> *mut Mr;
-        query_gid_table = "_ibv_query_gid_table" "IBVERBS_1.11"
+        query_gid_table = c"_ibv_query_gid_table" c"IBVERBS_1.11"
             (context: *mut Context, entries: *mut GidEntry, most: usize, flags: u32,
              entry_size: usize)
             -> isize;
-        reg_dmabuf_mr = "ibv_reg_dmabuf_mr" "IBVERBS_1.12"
+        reg_dmabuf_mr = c"ibv_reg_dmabuf_mr" c"IBVERBS_1.12"
             (pd: *mut Pd, offset: u64, length: usize, address: u64, fd: c_int, access: c_int)
             -> *mut Mr;
     }

@@ -220,7 +220,7 @@ struct Registered {
     address: u64,
 }
 
-// SAFETY: as for contexts; only its keys and length are read.
+// SAFETY: as for contexts; only its keys are read.
 unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
@@ -230,13 +230,8 @@ impl Region for Registered {
         self.address
     }
 
-    fn length(&self) -> u64 {
-        // SAFETY: alive until `self` is dropped, and never written.
-        unsafe { (*self.raw).length as u64 }
-    }
-
     fn local_key(&self) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: alive until `self` is dropped, and never written.
         unsafe { (*self.raw).lkey }
     }
 

@@ -101,8 +101,7 @@ impl Pair {
     /// Why a request cannot be prepared, if it cannot.
     fn fault(&self, request: &Request) -> Option<String> {
         let bytes: u64 = request.segments.iter().map(|segment| u64::from(segment.length)).sum();
-        let is_atomic =
-            matches!(request.action, Action::FetchAdd { .. } | Action::CompareSwap { .. });
+        let is_atomic = matches!(request.action, Action::FetchAdd(..));
         let segments = request.segments.len();
         if segments > self.max_segments as usize {
             return Some(format!("{segments} segments, of at most {}", self.max_segments));

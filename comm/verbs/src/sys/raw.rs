@@ -41,8 +41,7 @@ type Unused = Option<unsafe extern "C" fn()>;
 pub(crate) struct ContextOps {
     pub(crate) unused_before_poll: [Unused; 11],
     pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int>,
-    pub(crate) req_notify_cq: Option<unsafe extern "C" fn(*mut Cq, c_int) -> c_int>,
-    pub(crate) unused_before_srq: [Unused; 7],
+    pub(crate) unused_before_srq: [Unused; 8],
     pub(crate) post_srq_recv:
         Option<unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
     pub(crate) unused_before_post: [Unused; 4],
@@ -149,18 +148,11 @@ pub(crate) struct Mr {
     pub(crate) rkey: u32,
 }
 
-#[repr(C)]
-pub(crate) struct CompChannel {
-    pub(crate) context: *mut Context,
-    pub(crate) fd: c_int,
-    pub(crate) refcnt: c_int,
-}
-
 /// `struct ibv_cq`, without its lock and what follows.
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) context: *mut Context,
-    pub(crate) channel: *mut CompChannel,
+    pub(crate) channel: *mut c_void,
     pub(crate) cq_context: *mut c_void,
     pub(crate) handle: u32,
     pub(crate) cqe: c_int,
@@ -419,7 +411,6 @@ constants! {
     WR_RDMA_WRITE_WITH_IMM = IBV_WR_RDMA_WRITE_WITH_IMM = 1;
     WR_SEND = IBV_WR_SEND = 2;
     WR_RDMA_READ = IBV_WR_RDMA_READ = 4;
-    WR_ATOMIC_CMP_AND_SWP = IBV_WR_ATOMIC_CMP_AND_SWP = 5;
     WR_ATOMIC_FETCH_AND_ADD = IBV_WR_ATOMIC_FETCH_AND_ADD = 6;
     SEND_SIGNALED = IBV_SEND_SIGNALED = 2;
     SEND_INLINE = IBV_SEND_INLINE = 8;
@@ -435,7 +426,6 @@ constants! {
     WC_OP_SEND = IBV_WC_SEND = 0;
     WC_OP_RDMA_WRITE = IBV_WC_RDMA_WRITE = 1;
     WC_OP_RDMA_READ = IBV_WC_RDMA_READ = 2;
-    WC_OP_COMP_SWAP = IBV_WC_COMP_SWAP = 3;
     WC_OP_FETCH_ADD = IBV_WC_FETCH_ADD = 4;
     WC_OP_RECV = IBV_WC_RECV = 128;
     WC_OP_RECV_RDMA_WITH_IMM = IBV_WC_RECV_RDMA_WITH_IMM = 129;

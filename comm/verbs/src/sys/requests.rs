@@ -67,20 +67,15 @@ fn sge(segment: &Segment) -> Sge {
 fn send(request: &Request) -> SendWr {
     let rdma =
         |at: Remote| WrPart { rdma: raw::RdmaPart { remote_addr: at.address, rkey: at.key } };
-    let atomic = |at: Remote, compare_add, swap| WrPart {
-        atomic: raw::AtomicPart { remote_addr: at.address, compare_add, swap, rkey: at.key },
+    let atomic = |at: Remote, compare_add| WrPart {
+        atomic: raw::AtomicPart { remote_addr: at.address, compare_add, swap: 0, rkey: at.key },
     };
     let nowhere = Remote { address: 0, key: 0 };
     let (opcode, immediate, wr) = match request.action {
-        Action::Write { at } => (raw::WR_RDMA_WRITE, 0, rdma(at)),
-        Action::WriteImmediate { at, immediate } => {
-            (raw::WR_RDMA_WRITE_WITH_IMM, immediate, rdma(at))
-        }
-        Action::Read { at } => (raw::WR_RDMA_READ, 0, rdma(at)),
-        Action::FetchAdd { at, add } => (raw::WR_ATOMIC_FETCH_AND_ADD, 0, atomic(at, add, 0)),
-        Action::CompareSwap { at, expected, new } => {
-            (raw::WR_ATOMIC_CMP_AND_SWP, 0, atomic(at, expected, new))
-        }
+        Action::Write(at) => (raw::WR_RDMA_WRITE, 0, rdma(at)),
+        Action::WriteImmediate(at, immediate) => (raw::WR_RDMA_WRITE_WITH_IMM, immediate, rdma(at)),
+        Action::Read(at) => (raw::WR_RDMA_READ, 0, rdma(at)),
+        Action::FetchAdd(at, add) => (raw::WR_ATOMIC_FETCH_AND_ADD, 0, atomic(at, add)),
         Action::Send => (raw::WR_SEND, 0, rdma(nowhere)),
     };
     let flag = |wanted: bool, flag| if wanted { flag } else { 0 };
@@ -152,9 +147,9 @@ mod tests {
     fn a_chain_is_linked_in_order_and_patched_for_good() {
         let at = Remote { address: 0x1000, key: 42 };
         let mut chain = Chain::new(&[
-            request(1, Action::Write { at }, 2),
-            request(2, Action::WriteImmediate { at, immediate: 5 }, 0),
-            request(3, Action::CompareSwap { at, expected: 8, new: 9 }, 1),
+            request(1, Action::Write(at), 2),
+            request(2, Action::WriteImmediate(at, 5), 0),
+            request(3, Action::FetchAdd(at, 8), 1),
         ]);
         chain.patch(&Patch::Length { request: 0, segment: 1, length: 77 });
         chain.patch(&Patch::Immediate { request: 1, immediate: 0x0102_0304 });
@@ -176,10 +171,7 @@ mod tests {
             assert_eq!(((*one.sg_list).length, (*one.sg_list.add(1)).length), (10, 77));
             assert_eq!((*three.sg_list).addr, 300);
             assert_eq!((one.wr.rdma.remote_addr, one.wr.rdma.rkey), (0x1000, 42));
-            assert_eq!(
-                (three.wr.atomic.compare_add, three.wr.atomic.swap, three.wr.atomic.rkey),
-                (8, 9, 42)
-            );
+            assert_eq!((three.wr.atomic.compare_add, three.wr.atomic.rkey), (8, 42));
         }
     }
 

@@ -89,7 +89,7 @@ layouts! {
         ibdev_path 408 256,
     }
     whole ContextOps = ibv_context_ops, 256 {
-        poll_cq 88 8, req_notify_cq 96 8, post_srq_recv 160 8, post_send 200 8, post_recv 208 8,
+        poll_cq 88 8, post_srq_recv 160 8, post_send 200 8, post_recv 208 8,
     }
     begin Context = ibv_context, 328 {
         device 0 8, ops 8 256, cmd_fd 264 4, async_fd 268 4, num_comp_vectors 272 4,
@@ -116,9 +116,6 @@ layouts! {
     }
     whole Mr = ibv_mr, 48 {
         context 0 8, pd 8 8, addr 16 8, length 24 8, handle 32 4, lkey 36 4, rkey 40 4,
-    }
-    whole CompChannel = ibv_comp_channel, 16 {
-        context 0 8, fd 8 4, refcnt 12 4,
     }
     begin Cq = ibv_cq, 128 {
         context 0 8, channel 8 8, cq_context 16 8, handle 24 4, cqe 28 4,

@@ -133,9 +133,9 @@ fn one_sided(ours: &mut End, theirs: &Theirs<'_, '_>) -> Result<(), String> {
     let memory = &theirs.memory;
     let at = Remote { address: memory.as_ptr() as u64, key: memory.rkey().key };
     ours.fill(|at| at as u8 ^ 0x3c);
-    ours.post(Action::Write { at }, vec![ours.segment(0, BYTES)], false).map_err(text)?;
+    ours.post(Action::Write(at), vec![ours.segment(0, BYTES)], false).map_err(text)?;
     ours.success()?;
-    ours.post(Action::Read { at }, vec![ours.segment(BYTES, BYTES)], false).map_err(text)?;
+    ours.post(Action::Read(at), vec![ours.segment(BYTES, BYTES)], false).map_err(text)?;
     ours.success()?;
     let bytes = ours.bytes();
     let is_right = memory[..] == bytes[..BYTES] && bytes[BYTES..2 * BYTES] == bytes[..BYTES];
