@@ -4,10 +4,8 @@
 use crate::readable::readable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `work`, which nothing looks at again when it has panicked.
-///
-/// # Errors
-/// What a panic has said, in words that name `thread`.
+/// Runs `work`, which nothing looks at again when it has panicked; what a panic has said, in words
+/// that name `thread`.
 pub fn catch<T>(thread: &str, work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();

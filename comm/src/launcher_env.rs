@@ -163,9 +163,6 @@ pub fn environment() -> Environment {
 }
 
 /// Reads the environment of this process.
-///
-/// # Errors
-/// Those of [`parse`].
 pub fn read() -> Result<Place> {
     parse(&environment())
 }

@@ -2,54 +2,45 @@
 
 use std::borrow::Cow;
 
-/// An operation of a [`Communicator`](crate::Communicator).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Collective {
-    /// Everybody has come.
-    Barrier,
-    /// One rank's data to all.
-    Broadcast,
-    /// Everybody's data to all.
-    AllGather,
-    /// The sum to all.
-    AllReduce,
-    /// The sum, one part to each.
-    ReduceScatter,
-    /// A part of equal size from each to each.
-    AllToAll,
-    /// A part of any size from each to each.
-    AllToAllV,
-    /// One message to one rank, one from another.
-    SendReceive,
+/// Declares [`Collective`]: every operation, with its name in errors and counters.
+macro_rules! collectives {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// An operation of a [`Communicator`](crate::Communicator).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Collective {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Collective {
+            /// All of them, in the order of their codes.
+            pub const ALL: [Collective; [$($text),*].len()] = [$(Collective::$name),*];
+
+            /// Its name in errors and counters.
+            pub const fn name(self) -> &'static str {
+                [$($text),*][self as usize]
+            }
+        }
+    };
 }
 
-impl Collective {
-    /// All of them, in the order of their codes.
-    pub const ALL: [Collective; 8] = [
-        Collective::Barrier,
-        Collective::Broadcast,
-        Collective::AllGather,
-        Collective::AllReduce,
-        Collective::ReduceScatter,
-        Collective::AllToAll,
-        Collective::AllToAllV,
-        Collective::SendReceive,
-    ];
-
-    /// Its name in errors and counters.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Collective::Barrier => "barrier",
-            Collective::Broadcast => "broadcast",
-            Collective::AllGather => "all_gather",
-            Collective::AllReduce => "all_reduce",
-            Collective::ReduceScatter => "reduce_scatter",
-            Collective::AllToAll => "all_to_all",
-            Collective::AllToAllV => "all_to_all_v",
-            Collective::SendReceive => "send_receive",
-        }
-    }
+collectives! {
+    /// Everybody has come.
+    Barrier = "barrier",
+    /// One rank's data to all.
+    Broadcast = "broadcast",
+    /// Everybody's data to all.
+    AllGather = "all_gather",
+    /// The sum to all.
+    AllReduce = "all_reduce",
+    /// The sum, one part to each.
+    ReduceScatter = "reduce_scatter",
+    /// A part of equal size from each to each.
+    AllToAll = "all_to_all",
+    /// A part of any size from each to each.
+    AllToAllV = "all_to_all_v",
+    /// One message to one rank, one from another.
+    SendReceive = "send_receive",
 }
 
 /// How an operation is done; ranks that choose differently are not in the same operation.

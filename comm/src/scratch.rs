@@ -38,6 +38,8 @@ pub(crate) struct Memory {
     pub(crate) packed: Scratch,
     /// Messages to be taken apart into several pieces.
     pub(crate) landed: Scratch,
+    /// The same count for each rank.
+    pub(crate) equal: Vec<usize>,
     /// Counts that this rank tells those who carry for it.
     pub(crate) told: Vec<u64>,
     /// Counts that it receives, as they come and as numbers of elements.

@@ -12,7 +12,8 @@ impl std::fmt::Display for Rank {
     }
 }
 
-/// Nodes and the ranks on them. Nodes may hold different numbers of ranks.
+/// Nodes and the ranks on them. Nodes may hold different numbers of ranks. What is asked of a rank
+/// or a node that there is not panics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     node_of: Vec<usize>,
@@ -82,33 +83,21 @@ impl Topology {
     }
 
     /// The node of a rank.
-    ///
-    /// # Panics
-    /// When there is no such rank.
     pub fn node_of(&self, rank: Rank) -> usize {
         self.node_of[rank.0]
     }
 
     /// The ranks of a node, rising.
-    ///
-    /// # Panics
-    /// When there is no such node.
     pub fn ranks_of(&self, node: usize) -> &[Rank] {
         &self.ranks_of[node]
     }
 
     /// Number of ranks on a node.
-    ///
-    /// # Panics
-    /// When there is no such node.
     pub fn node_size(&self, node: usize) -> usize {
         self.ranks_of[node].len()
     }
 
     /// Place of a rank among the ranks of its node, from 0.
-    ///
-    /// # Panics
-    /// When there is no such rank.
     pub fn local_index(&self, rank: Rank) -> usize {
         self.local_index[rank.0]
     }
@@ -124,9 +113,6 @@ impl Topology {
     }
 
     /// Whether two ranks share a node.
-    ///
-    /// # Panics
-    /// When there is no such rank.
     pub fn same_node(&self, one: Rank, other: Rank) -> bool {
         self.node_of(one) == self.node_of(other)
     }

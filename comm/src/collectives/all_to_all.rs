@@ -27,9 +27,14 @@ impl Communicator {
         );
         let part = send.len() / ranks;
         let mut call = self.call(Collective::AllToAll, T::CODE, self.way(), 0);
-        let counts = Few::new(part, ranks);
-        let known = Known { send: counts.as_slice(), recv: counts.as_slice(), equal: Some(part) };
-        call.all_to_all(self.way(), known, send.as_bytes(), recv.as_mut_bytes(), size_of::<T>())
+        let mut counts = std::mem::take(&mut call.memory().equal);
+        counts.clear();
+        counts.resize(ranks, part);
+        let known = Known { send: &counts, recv: &counts, equal: Some(part) };
+        let (send, recv) = (send.as_bytes(), recv.as_mut_bytes());
+        call.all_to_all(self.way(), known, send, recv, size_of::<T>())?;
+        call.memory().equal = counts;
+        Ok(())
     }
 
     /// Parts of any size: `send` holds what goes to each rank, `send_counts[r]` elements to rank r,
@@ -292,23 +297,5 @@ fn scatter(plan: &Plan, messages: &[Message], size: usize, landed: &[u8], into: 
         let len = piece.len * size;
         into[piece.at * size..][..len].copy_from_slice(&landed[at..][..len]);
         at += len;
-    }
-}
-
-/// The same count for each rank, without an allocation where there are few.
-struct Few {
-    few: [usize; 16],
-    many: Vec<usize>,
-    ranks: usize,
-}
-
-impl Few {
-    fn new(count: usize, ranks: usize) -> Self {
-        let many = if ranks > 16 { vec![count; ranks] } else { Vec::new() };
-        Self { few: [count; 16], many, ranks }
-    }
-
-    fn as_slice(&self) -> &[usize] {
-        if self.many.is_empty() { &self.few[..self.ranks] } else { &self.many }
     }
 }

@@ -66,11 +66,6 @@ impl NcclCollectives {
         Ok(Self { comm, transport, device })
     }
 
-    /// The version of the library, and its file.
-    pub fn library(&self) -> &Library {
-        self.comm.library()
-    }
-
     /// Enqueues sends and receives as one group: pieces between two ranks pair up in their order,
     /// and may be none.
     pub(super) fn exchange(
@@ -95,14 +90,18 @@ impl NcclCollectives {
         enqueued.map_err(|error| error.to_string())
     }
 
-    /// Enqueues a group; where that fails, the job ends.
+    /// Enqueues a group about so many elements; where that fails, the job ends.
     fn enqueue(
         &self,
         operation: &str,
         stream: &Stream,
+        count: usize,
         body: impl FnOnce(&Group<'_>, RawStream) -> nccl_rs::Result<()>,
     ) -> Result<()> {
         self.transport.check()?;
+        if count == 0 {
+            return Ok(());
+        }
         let cuda = own_stream(stream, &self.device, operation);
         bind(cuda).or_else(|reason| end(self, operation, reason))?;
         self.comm
@@ -156,20 +155,14 @@ impl DeviceCollectives for NcclCollectives {
         to: DevicePtr,
         bytes_per_peer: usize,
     ) -> Result<()> {
-        if bytes_per_peer == 0 {
-            return self.transport.check();
-        }
-        self.enqueue("all_to_all", stream, |group, stream| {
+        self.enqueue("all_to_all", stream, bytes_per_peer, |group, stream| {
             // SAFETY: see above.
             unsafe { group.all_to_all(bytes_of(from, to, bytes_per_peer, stream)) }
         })
     }
 
     fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {
-        if len == 0 {
-            return self.transport.check();
-        }
-        self.enqueue("all_reduce", stream, |group, stream| {
+        self.enqueue("all_reduce", stream, len, |group, stream| {
             // SAFETY: see above.
             unsafe {
                 let data =
@@ -186,10 +179,7 @@ impl DeviceCollectives for NcclCollectives {
         to: DevicePtr,
         bytes_per_rank: usize,
     ) -> Result<()> {
-        if bytes_per_rank == 0 {
-            return self.transport.check();
-        }
-        self.enqueue("all_gather", stream, |group, stream| {
+        self.enqueue("all_gather", stream, bytes_per_rank, |group, stream| {
             // SAFETY: see above.
             unsafe { group.all_gather(bytes_of(from, to, bytes_per_rank, stream)) }
         })
@@ -197,10 +187,7 @@ impl DeviceCollectives for NcclCollectives {
 
     fn broadcast(&self, stream: &Stream, root: Rank, data: DevicePtr, bytes: usize) -> Result<()> {
         assert!(root.0 < self.num_ranks(), "there are {} ranks, no {root}", self.num_ranks());
-        if bytes == 0 {
-            return self.transport.check();
-        }
-        self.enqueue("broadcast", stream, |group, stream| {
+        self.enqueue("broadcast", stream, bytes, |group, stream| {
             // SAFETY: see above.
             unsafe { group.broadcast(bytes_of(data, data, bytes, stream), root.0) }
         })

@@ -82,9 +82,6 @@ impl<'a> Variables<'a> {
     }
 
     /// A variable's bytes.
-    ///
-    /// # Errors
-    /// It is set, and blank.
     pub fn bytes(&self, name: &str) -> Result<Option<&'a OsStr>> {
         match self.map.get(name) {
             Some(value) if value.as_bytes().trim_ascii().is_empty() => {
@@ -95,9 +92,6 @@ impl<'a> Variables<'a> {
     }
 
     /// A variable's text.
-    ///
-    /// # Errors
-    /// It is set, and blank or not text.
     pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
         let Some(value) = self.bytes(name)? else { return Ok(None) };
         match value.to_str() {

@@ -83,54 +83,46 @@ fn text(field: &Field) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Makes the frames as they travel: bytes in order, numbers little-endian.
-macro_rules! frames {
-    ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $type:ty,)* })*) => {
-        $(
-            $(#[$doc])*
-            #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-            #[repr(C)]
-            struct $name {
-                $($field: $type,)*
-            }
-        )*
-    };
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Hello {
+    magic: [u8; 8],
+    purpose: u8,
+    nonce: Nonce,
 }
 
-frames! {
-    struct Hello {
-        magic: [u8; 8],
-        purpose: u8,
-        nonce: Nonce,
-    }
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ClaimWords {
+    rank: U32,
+    world_size: U32,
+    epoch: U32,
+    data_port: U16,
+    job_hash: [u8; 32],
+    config: [u8; 32],
+    host: [u8; 32],
+    job: Field,
+    build: Field,
+    unused: [u8; 18],
+}
 
-    struct ClaimWords {
-        rank: U32,
-        world_size: U32,
-        epoch: U32,
-        data_port: U16,
-        job_hash: [u8; 32],
-        config: [u8; 32],
-        host: [u8; 32],
-        job: Field,
-        build: Field,
-        unused: [u8; 18],
-    }
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Claim {
+    magic: [u8; 8],
+    nonce: Nonce,
+    words: [u8; CLAIMS],
+    tag: Tag,
+}
 
-    struct Claim {
-        magic: [u8; 8],
-        nonce: Nonce,
-        words: [u8; CLAIMS],
-        tag: Tag,
-    }
-
-    /// A verdict before its text.
-    struct Verdict {
-        magic: [u8; 8],
-        admitted: u8,
-        length: U16,
-        tag: Tag,
-    }
+/// A verdict before its text.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Verdict {
+    magic: [u8; 8],
+    admitted: u8,
+    length: U16,
+    tag: Tag,
 }
 
 impl Claims {

@@ -94,9 +94,6 @@ pub fn connect(
 }
 
 /// All say that a step has succeeded, or why not.
-///
-/// # Errors
-/// The job's first error: the first rank for which it has not.
 fn agree(
     control: &dyn Transport,
     round: u64,
@@ -108,9 +105,6 @@ fn agree(
 }
 
 /// Both sides must be set up alike.
-///
-/// # Errors
-/// Which peer is not, and both set-ups.
 fn compare(peers: &[Rank], mine: &[EndpointInfo], infos: &[EndpointInfo]) -> Result<(), String> {
     let mut pairs = peers.iter().zip(mine.iter().zip(infos));
     match pairs.find(|(_, (mine, info))| mine.agreement != info.agreement) {

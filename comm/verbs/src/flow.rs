@@ -85,9 +85,6 @@ impl Flow {
 
     /// What the flags say, where signals are atomics: strips that have come, and strips that the
     /// peer has taken.
-    ///
-    /// # Errors
-    /// Counts that no peer reaches that keeps to the rules.
     pub(super) fn note_flags(&mut self, arrived: u64, given_back: u64) -> Result<(), String> {
         if arrived.saturating_sub(self.taken) > self.slots || given_back > self.sent {
             let (taken, sent) = (self.taken, self.sent);

@@ -113,9 +113,6 @@ impl Link {
     }
 
     /// The next strip that has come, with the place of its bytes.
-    ///
-    /// # Errors
-    /// What the link has failed with; bytes that are no strip.
     pub(super) fn next_strip(
         &mut self,
         near: Near<'_>,

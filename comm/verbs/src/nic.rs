@@ -51,15 +51,9 @@ pub trait Provider: Send + Sync {
     fn name(&self) -> &str;
 
     /// All devices, in the order in which they were found.
-    ///
-    /// # Errors
-    /// [`NicError::Unavailable`] with what is missing.
     fn devices(&self) -> NicResult<Vec<Device>>;
 
     /// Opens a device by its name.
-    ///
-    /// # Errors
-    /// When there is none of that name, or it cannot be opened.
     fn open(&self, device: &str) -> NicResult<Arc<dyn Nic>>;
 }
 
@@ -148,9 +142,6 @@ pub trait Nic: Send + Sync {
     fn limits(&self) -> Limits;
 
     /// A port as it is now.
-    ///
-    /// # Errors
-    /// When there is no such port, or the device is gone.
     fn port(&self, number: u8) -> NicResult<Port>;
 
     /// Lets the NIC, and as far as `access` says its peers, use memory.
@@ -160,9 +151,6 @@ pub trait Nic: Send + Sync {
     /// destroyed or in error. While it is registered, the program reads and writes it only where no
     /// NIC does: what a peer writes, after the completion or the atomic flag that says that it has
     /// been written; what is sent, before it is posted and after its completion.
-    ///
-    /// # Errors
-    /// When the system refuses: locked-memory limit, a kernel without dmabuf.
     unsafe fn register(&self, memory: Memory<'_>, access: Access) -> NicResult<Box<dyn Region>>;
 
     /// A queue of at most `depth` completions.
@@ -172,9 +160,6 @@ pub trait Nic: Send + Sync {
     fn receive_queue(&self, depth: u32) -> NicResult<Arc<dyn ReceiveQueue>>;
 
     /// A reliable connection, not connected yet.
-    ///
-    /// # Errors
-    /// When the NIC refuses, or the queues are another NIC's.
     fn queue_pair(&self, options: &QueuePairOptions<'_>) -> NicResult<Box<dyn QueuePair>>;
 
     /// The next asynchronous event, if there is one. Never waits.
@@ -254,9 +239,6 @@ pub trait QueuePair: Send {
     fn init(&mut self, settings: &QueuePairSettings) -> NicResult<()>;
 
     /// Initialised to ready to receive from `peer`.
-    ///
-    /// # Errors
-    /// When the NIC refuses: an address that cannot be reached, a GID that is gone.
     fn ready_to_receive(&mut self, settings: &QueuePairSettings, peer: &Endpoint) -> NicResult<()>;
 
     /// Ready to receive to ready to send; `first_packet` is this side's.

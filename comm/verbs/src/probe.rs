@@ -20,9 +20,6 @@ struct Probe {
 }
 
 /// Sends a pattern of a slot's length through every slot of every path, and compares what comes.
-///
-/// # Errors
-/// The first peer from which nothing, or something else, comes; in words.
 pub(super) fn probe(
     control: &dyn Transport,
     settings: &VerbsSettings,

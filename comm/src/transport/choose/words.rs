@@ -13,9 +13,6 @@ use serde::de::DeserializeOwned;
 const LONGEST: u64 = 1 << 16;
 
 /// Tells `word` to all and gives back what all have told, by rank.
-///
-/// # Errors
-/// The job's first error; a word that makes no sense.
 pub(super) fn tell_all<W: Serialize + DeserializeOwned>(
     control: &TcpTransport,
     word: &W,

@@ -21,9 +21,6 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Looks at the paths of `progress_loop`, and ends the job with what it finds broken.
-    ///
-    /// # Errors
-    /// A thread that the system refuses.
     pub(super) fn start(
         control: &Arc<TcpTransport>,
         progress: &Arc<Mutex<ProgressLoop>>,

@@ -93,9 +93,6 @@ impl Segment {
     }
 
     /// Takes the memory that the node's first rank has handed out.
-    ///
-    /// # Errors
-    /// A file that is not what the job expects.
     pub fn open(
         file: OwnedFd,
         layout: Layout,

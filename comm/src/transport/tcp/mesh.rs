@@ -26,9 +26,6 @@ pub struct Meeting<'a> {
 
 impl Meeting<'_> {
     /// Connects to everybody. Returns the connections by rank; none to itself.
-    ///
-    /// # Errors
-    /// The job's first error; a peer that cannot be reached, or does not come in time.
     pub fn meet(self) -> Result<Vec<Option<TcpStream>>> {
         let deadline = Instant::now() + self.longest;
         let mut streams: Vec<Option<TcpStream>> = self.peers.iter().map(|_| None).collect();

@@ -7,9 +7,6 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::TcpStream;
 
 /// Sends what the system takes now of a message of which `at` bytes have left; how many.
-///
-/// # Errors
-/// What is wrong with the connection.
 pub fn send(
     stream: &TcpStream,
     head: &[u8; HEAD_BYTES],
@@ -27,9 +24,6 @@ pub fn send(
 
 /// Takes what has come of a message of which `at` bytes were here, and never a byte of the next
 /// one; how many.
-///
-/// # Errors
-/// What is wrong with the connection.
 pub fn receive(
     stream: &TcpStream,
     head: &mut [u8; HEAD_BYTES],
