@@ -26,8 +26,8 @@ pub struct Request {
 pub enum Action {
     /// Writes at the peer.
     Write(Remote),
-    /// Writes at the peer, which then takes a receive and learns the number. Where, is of no meaning
-    /// for no bytes.
+    /// Writes at the peer, which then takes a receive and learns the number. For no bytes the place
+    /// has no meaning.
     WriteImmediate(Remote, u32),
     /// Reads from the peer.
     Read(Remote),
