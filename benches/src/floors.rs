@@ -16,12 +16,10 @@ const DIM: usize = 128;
 /// f32 in a cache line.
 const LINE: usize = 16;
 
-/// The machine's limits at one number of threads.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Floors {
     /// f32 multiply-adds from registers, GFLOP/s.
     pub arithmetic_gflops: f64,
-    /// Reading memory in order, GB/s.
     pub read_gbps: f64,
     /// Reading 512-byte rows, Zipf(1.05), from huge pages with prefetch, GB/s.
     pub gather_gbps: f64,

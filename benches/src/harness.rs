@@ -14,29 +14,22 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What the user asked for.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Everything tiny, one short block: does it run at all.
     pub smoke: bool,
     /// Only benchmarks whose name contains this.
     pub only: String,
-    /// Threads of the pool.
     pub threads: usize,
-    /// Seconds a benchmark is measured for.
     pub seconds: f64,
-    /// File that results are appended to.
     pub json: Option<PathBuf>,
     /// Text file for the parsing benchmark instead of a generated one.
     pub file: Option<PathBuf>,
-    /// What is done with each benchmark.
     pub mode: Mode,
 }
 
-/// What is done with each benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Its rate is measured.
     #[default]
     Measure,
     /// Its body runs once inside [`counted_instructions`], for a tool that counts them.
@@ -56,12 +49,9 @@ fn counted_instructions(body: &mut dyn FnMut()) {
     black_box(());
 }
 
-/// What a rate is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Floor {
-    /// Multiply-adds of all threads, GFLOP/s.
     Arithmetic,
-    /// Reading memory in order, GB/s.
     Read,
     /// Reading rows of 512 bytes at random from a table far larger than the caches, GB/s.
     Gather,
@@ -69,20 +59,16 @@ pub enum Floor {
     None,
 }
 
-/// One measured rate.
 #[derive(Debug, Clone)]
 pub struct Rate<'a> {
     /// `op/case`, such as `linear/forward 2048x512x256`.
     pub name: &'a str,
     /// Unit of the rate, such as `GFLOP/s`.
     pub unit: &'a str,
-    /// Units of one call.
     pub work: f64,
-    /// What the rate is a share of.
     pub floor: Floor,
 }
 
-/// Takes rates, prints and keeps them.
 #[derive(Debug)]
 pub struct Harness {
     settings: Settings,
@@ -92,18 +78,15 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// A harness with a pool of the threads asked for.
     pub fn new(settings: Settings) -> Self {
         let stream = Stream::cpu(settings.threads);
         Self { settings, stream, floors: OnceCell::new(), results: Vec::new() }
     }
 
-    /// What the user asked for.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The stream that ops are measured on.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -143,7 +126,6 @@ impl Harness {
         }
     }
 
-    /// Blocks of calls for the time asked for.
     fn blocks(&self, rate: &Rate<'_>, body: &mut impl FnMut()) -> Vec<Sample> {
         let calls = self.calls_per_block(body);
         let mut samples = Vec::new();
@@ -195,7 +177,6 @@ impl Harness {
         (block_s / start.elapsed().as_secs_f64().max(1e-9)).clamp(1.0, 1e6) as usize
     }
 
-    /// Prints and keeps what blocks amount to.
     pub fn report(&mut self, rate: &Rate<'_>, samples: &[Sample]) {
         let Some(summary) = summarize(samples) else { return };
         let share = self.floor(rate.floor).map(|floor| summary.median / floor);
@@ -210,12 +191,10 @@ impl Harness {
         }));
     }
 
-    /// Keeps a result that is no rate.
     pub fn keep_row(&mut self, row: serde_json::Value) {
         self.results.push(row);
     }
 
-    /// The floor's value, measured when first asked for.
     pub fn floor(&self, floor: Floor) -> Option<f64> {
         let floors = self.floors.get_or_init(|| Floors::measure(&self.stream, self.settings.smoke));
         match floor {
@@ -227,9 +206,6 @@ impl Harness {
     }
 
     /// Appends all results to the file asked for, one JSON object a line.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn keep(&self) -> anyhow::Result<()> {
         let Some(path) = &self.settings.json else { return Ok(()) };
         if let Some(folder) = path.parent() {
@@ -266,7 +242,6 @@ fn line(rate: &Rate<'_>, summary: &Summary, share: Option<f64>) -> String {
     format!("{:<44} {:>12.2} {:<12} {share:<24}{noisy}", rate.name, summary.median, rate.unit)
 }
 
-/// What a floor is called in reports.
 pub fn floor_name(floor: Floor) -> &'static str {
     match floor {
         Floor::Arithmetic => "multiply-add peak",

@@ -20,7 +20,6 @@ use serde_json::json;
 /// Name that `--only` asks for.
 const NAME: &str = "hybrid_bytes";
 
-/// Nodes and ranks on each.
 const SHAPES: [(usize, usize); 5] = [(2, 1), (8, 1), (2, 8), (14, 8), (16, 8)];
 
 /// The sparse optimiser of MLPerf's DLRM v1.
@@ -33,15 +32,11 @@ struct Line {
     data: &'static str,
     batch_size: u64,
     cluster: Cluster,
-    /// One vector for each lookup, and its gradient.
     pure: f64,
-    /// Merged on the rank.
     rank: f64,
-    /// Merged on the node.
     node: f64,
     /// Frequent rows in a hierarchical all-reduce, one vector for each other lookup.
     hybrid: f64,
-    /// Frequent rows of that.
     hybrid_rows: u64,
     /// The least for any choice of frequent rows.
     optimum: f64,
@@ -56,14 +51,9 @@ struct Auto {
     frequent_rows: u64,
     /// Everything but dense gradients: ids and counts, too.
     bytes: f64,
-    /// The split's own prediction of the same.
     predicted: f64,
 }
 
-/// Runs it, if it was asked for.
-///
-/// # Errors
-/// Real rows that cannot be read.
 pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     if !harness.wants(NAME) {
         return Ok(());
@@ -168,7 +158,6 @@ impl Line {
     }
 }
 
-/// The way to exchange in words.
 fn way(auto: &Auto) -> String {
     let merge = match auto.variant.merge {
         Merge::Off => "not merged",
@@ -186,7 +175,6 @@ fn way(auto: &Auto) -> String {
     format!("{merge}{exchange}, {ids}, {} frequent rows", auto.frequent_rows)
 }
 
-/// What a split predicts to leave a node.
 fn predicted(split: &Split, cluster: &Cluster) -> f64 {
     split.traffic.of_embeddings().inter / cluster.num_nodes() as f64
 }

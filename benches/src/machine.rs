@@ -8,7 +8,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine.
     pub fn here() -> Self {
         let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {

@@ -2,7 +2,6 @@
 //!
 //! - `cargo xtask ci`: everything a change has to pass, in one run;
 //! - `cargo xtask tidy`: the rules of the workspace that neither rustc nor clippy knows;
-//! - `cargo xtask licences`: licences and sources of every dependency, against `deny.toml`;
 //! - `cargo xtask softcuda`: the software CUDA device, for tests without a GPU;
 //! - `cargo xtask kernels`: every CUDA kernel compiled for every architecture, without a GPU;
 //! - `cargo xtask gpu-bundle`: everything that a machine with a GPU has to run, in one folder;
@@ -15,7 +14,6 @@
 mod bench_diff;
 mod ci;
 mod cuda;
-mod licences;
 mod process;
 mod require;
 mod rxe;
@@ -29,7 +27,6 @@ const HELP: &str = "cargo xtask COMMAND
 
   ci [--list] [--only STEP]...   run every check (or the named steps), then print what each took
   tidy                           crates, sizes, unwrap, unsafe, environment, to-dos
-  licences                       licences and sources of all dependencies, against deny.toml
   softcuda                       builds the software CUDA device into target/softcuda
   kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, \
                     no spills
@@ -52,7 +49,7 @@ const HELP: &str = "cargo xtask COMMAND
                                  benches/results/soak-DATE.log
 
 REQUIRE=NAME[,NAME...] turns the skip of that name into a failure: nextest, cargo-deny, advisories,
-data, python, fuzz, aarch64, cuda, hostcuda, nvrtc, rxe, valgrind.
+data, python, numpy, mpirun, fuzz, aarch64, cuda, hostcuda, nvrtc, rxe, valgrind.
 ";
 
 fn main() -> ExitCode {
@@ -76,7 +73,6 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
     match (command, rest.as_slice()) {
         ("ci", options) => ci::run(&root, options),
         ("tidy", []) => tidy::run(&root),
-        ("licences", []) => licences::run(&root),
         ("softcuda", []) => cuda::softcuda::run(&root, &target_folder(&root)?),
         ("kernels", []) => cuda::kernels::run(&root, &target_folder(&root)?),
         ("gpu-bundle", []) => cuda::bundle::run(&root, &target_folder(&root)?),
@@ -93,7 +89,6 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
     }
 }
 
-/// The folder that cargo builds into.
 fn target_folder(root: &Path) -> anyhow::Result<PathBuf> {
     let manifest = root.join("Cargo.toml");
     let metadata =

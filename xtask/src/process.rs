@@ -1,8 +1,8 @@
 //! Child processes whose output is shown as it comes and read on the way.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -15,7 +15,6 @@ use anyhow::{Context, Result};
 /// the others to run.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 
-/// What a finished child left behind.
 pub struct Finished {
     /// Whether it exited with 0.
     pub success: bool,
@@ -35,7 +34,6 @@ pub fn cargo(arguments: &[&str], folder: &Path) -> Command {
     command("cargo", arguments, folder)
 }
 
-/// The command as a person would type it.
 pub fn written(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let variables = command.get_envs().filter_map(|(name, value)| {
@@ -121,50 +119,47 @@ pub fn read_within(
     mut command: Command,
     mut shown: impl FnMut(&str) -> bool,
 ) -> Result<Finished> {
-    println!("$ {}", written(&command));
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("starting `{}`", written(&command)))?;
+    let words = written(&command);
+    println!("$ {words}");
+    let (output, input) = std::io::pipe().context("a pipe")?;
+    command.stdout(input.try_clone().context("a pipe")?).stderr(input);
+    let mut child = command.spawn().with_context(|| format!("starting `{words}`"))?;
     let _watch = Watch::over(&child, limit);
-    let (sender, receiver) = mpsc::sync_channel(1024);
-    let pipes: [Option<Box<dyn Read + Send>>; 2] = [
-        child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>),
-        child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>),
-    ];
-    let forwarders: Vec<_> = pipes
-        .into_iter()
-        .flatten()
-        .map(|pipe| {
-            let sender = sender.clone();
-            thread::spawn(move || forward_lines(pipe, &sender))
-        })
-        .collect();
-    drop(sender);
-
+    // Our ends to write to: the pipe is at its end when the child's are closed.
+    drop(command);
     let mut lines = Vec::new();
-    for line in receiver {
+    for line in lines_of(output) {
         if shown(&line) {
             println!("{line}");
         }
         lines.push(line);
     }
-    for forwarder in forwarders {
-        forwarder.join().expect("a forwarder only reads and sends: it does not panic");
-    }
-    let status = child.wait().with_context(|| format!("waiting for `{}`", written(&command)))?;
+    let status = child.wait().with_context(|| format!("waiting for `{words}`"))?;
     Ok(Finished { success: status.success(), lines })
 }
 
-/// Sends each line of `pipe`, its bytes made text, until either end closes.
-fn forward_lines(pipe: impl Read, sender: &mpsc::SyncSender<String>) {
-    for line in BufReader::new(pipe).split(b'\n').map_while(|line| line.ok()) {
-        let text = String::from_utf8_lossy(&line).trim_end_matches('\r').to_string();
-        if sender.send(text).is_err() {
-            return;
-        }
+/// The lines of `pipe`, their bytes made text, to its end.
+pub fn lines_of(pipe: impl Read) -> impl Iterator<Item = String> {
+    let lines = BufReader::new(pipe).split(b'\n').map_while(Result::ok);
+    lines.map(|line| String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned())
+}
+
+pub trait At<T> {
+    fn at(self, path: &Path) -> Result<T>;
+}
+
+impl<T> At<T> for std::io::Result<T> {
+    fn at(self, path: &Path) -> Result<T> {
+        self.with_context(|| path.display().to_string())
     }
+}
+
+/// Makes the folder at `path`, without what it held before.
+pub fn fresh_folder(path: &Path) -> Result<()> {
+    if path.exists() {
+        fs::remove_dir_all(path).at(path)?;
+    }
+    fs::create_dir_all(path).at(path)
 }
 
 /// Whether `program` answers `--version`-like `arguments` with success.
@@ -181,10 +176,9 @@ pub fn answers(program: &str, arguments: &[&str]) -> bool {
 /// Writes `lines` to the file at `path`, making its folder.
 pub fn write_lines(path: &Path, lines: &[String]) -> Result<()> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        fs::create_dir_all(folder).at(folder)?;
     }
-    let mut file = File::create(path).with_context(|| path.display().to_string())?;
-    file.write_all((lines.join("\n") + "\n").as_bytes()).with_context(|| path.display().to_string())
+    fs::write(path, lines.join("\n") + "\n").at(path)
 }
 
 #[cfg(test)]

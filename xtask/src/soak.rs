@@ -3,9 +3,9 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::cuda::Had;
 use crate::cuda::softcuda::{self, Sanitizer};
@@ -42,9 +42,6 @@ const LONG_TESTS: &[LongTest] = &[
 /// `benches/results/soak-DATE.log`. With `only`, the name of the log ends in it: `cuda_epoch` is
 /// the epoch on all numbers of devices, `cuda_epoch_8` on eight. Tests of CUDA run on the software
 /// device, where it can be built.
-///
-/// # Errors
-/// No test of that name; a log that cannot be written.
 pub fn run(root: &Path, target: &Path, only: Option<&str>) -> Result<bool> {
     let chosen = |test: &&LongTest| only.is_none_or(|only| test.name.contains(only));
     ensure!(
@@ -56,7 +53,7 @@ pub fn run(root: &Path, target: &Path, only: Option<&str>) -> Result<bool> {
     if let Had::Not(reason) = &device {
         println!("soak: no software device, because {reason}");
     }
-    let date = today()?;
+    let date = today(root);
     let mut lines = about_this_machine("cargo xtask soak", root);
     let mut passed = true;
     for test in LONG_TESTS.iter().filter(chosen) {
@@ -97,7 +94,7 @@ pub fn run(root: &Path, target: &Path, only: Option<&str>) -> Result<bool> {
 /// The first lines of a log: what ran, when, of which commit, where.
 pub fn about_this_machine(command: &str, root: &Path) -> Vec<String> {
     vec![
-        format!("{command}, {}", today().unwrap_or_default()),
+        format!("{command}, {}", today(root)),
         format!("commit: {}", answer("git", &["rev-parse", "HEAD"], root)),
         format!("machine: {}", answer("uname", &["-srm"], root)),
         format!("rustc: {}", answer("rustc", &["--version"], root)),
@@ -105,10 +102,8 @@ pub fn about_this_machine(command: &str, root: &Path) -> Vec<String> {
 }
 
 /// Today's date, as `YYYY-MM-DD` (UTC).
-pub fn today() -> Result<String> {
-    let now =
-        SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
-    Ok(civil_date(now.as_secs() / 86_400))
+pub fn today(root: &Path) -> String {
+    answer("date", &["-u", "+%F"], root)
 }
 
 /// What `program` prints, on one line; `unknown` where it does not run.
@@ -119,38 +114,5 @@ fn answer(program: &str, arguments: &[&str], folder: &Path) -> String {
             String::from_utf8_lossy(&output.stdout).trim().to_string()
         }
         _ => "unknown".into(),
-    }
-}
-
-/// The date, as `YYYY-MM-DD`, of the day `days` days after 1970-01-01 (Gregorian calendar, UTC).
-fn civil_date(days: u64) -> String {
-    let is_leap = |year: u64| {
-        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-    };
-    let (mut year, mut left) = (1970, days);
-    while left >= 365 + u64::from(is_leap(year)) {
-        left -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    while left >= lengths[month] {
-        left -= lengths[month];
-        month += 1;
-    }
-    format!("{year:04}-{:02}-{:02}", month + 1, left + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn days_become_dates() {
-        assert_eq!(civil_date(0), "1970-01-01");
-        assert_eq!(civil_date(59), "1970-03-01");
-        assert_eq!(civil_date(11_016), "2000-02-29");
-        assert_eq!(civil_date(20_088), "2024-12-31");
-        assert_eq!(civil_date(20_089), "2025-01-01");
     }
 }

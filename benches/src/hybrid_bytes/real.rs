@@ -28,11 +28,8 @@ pub(super) const BATCH_SIZE: usize = 2048;
 /// Batches that the split is made from; the others are counted.
 const STATISTICS_BATCHES: usize = 24;
 
-/// Real rows.
 pub(super) struct Real {
-    /// The tables.
     pub(super) specs: Vec<TableSpec>,
-    /// Of the first batches.
     pub(super) statistics: Statistics,
     /// The batches after them.
     pub(super) held_out: Vec<Batch>,
@@ -55,7 +52,6 @@ impl Real {
     }
 }
 
-/// The lines of the table.
 pub(super) fn lines(real: &Real, smoke: bool) -> anyhow::Result<Vec<Line>> {
     let shapes = if smoke { &SHAPES[..1] } else { &SHAPES[..] };
     let line = |&(nodes, each): &(usize, usize)| {
@@ -64,7 +60,6 @@ pub(super) fn lines(real: &Real, smoke: bool) -> anyhow::Result<Vec<Line>> {
     shapes.iter().map(line).collect()
 }
 
-/// All full batches.
 fn read() -> anyhow::Result<Vec<Batch>> {
     let ids = IdMapper::new(IdPolicy::Hash { function: Default::default() }, &TABLE_ROWS)?;
     let options = TextOptions { batch_size: BATCH_SIZE, epochs: Some(1), ..TextOptions::default() };
@@ -140,7 +135,6 @@ fn line(
     })
 }
 
-/// Vectors in one direction, the mean over batches.
 fn count(
     cluster: &Cluster,
     partition: &Partition,

@@ -18,7 +18,6 @@ use std::sync::Arc;
 /// Nodes and ranks on each; all in this process.
 const SHAPES: [(usize, usize); 3] = [(2, 1), (8, 1), (2, 4)];
 
-/// Steps that are trained.
 const STEPS: usize = 8;
 
 /// Trains with pure model parallelism, merged on ranks and on nodes, and as `auto` chooses, and

@@ -15,7 +15,6 @@ use headlong_embedding::hybrid::traffic::{
 
 const DIM: usize = 128;
 const ROW_BYTES: f64 = DIM as f64 * 4.0;
-/// Batches of statistics, as in MLPerf.
 const STATISTICS_BATCHES: u64 = 20;
 /// MLPerf's batch sizes: on one node, and on 8 and 14.
 const SMALL_BATCH: u64 = 55_296;
@@ -105,7 +104,6 @@ impl Plan<'_> {
         }
     }
 
-    /// (λ, number of rows) of all rows.
     fn rates(&self) -> impl Iterator<Item = (f64, f64)> {
         let batch = self.batch_size as f64;
         self.laws

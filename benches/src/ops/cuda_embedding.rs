@@ -18,13 +18,9 @@ use std::time::Instant;
 const TABLES: usize = 10;
 const DIM: usize = 128;
 
-/// Launches between two waits of the host.
 const LAUNCHES: usize = 16;
 
 /// Runs `cuda_embedding/sgd` and `cuda_embedding/adagrad` where there is a CUDA device.
-///
-/// # Errors
-/// When the tables do not fit, or the device fails.
 pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     let adagrad = Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
     for optimizer in [Optimizer::Sgd, adagrad] {

@@ -9,9 +9,6 @@ use headlong_embedding::{EmbeddingSet, Route, SetOptions, TableSpec};
 use std::collections::BTreeSet;
 
 /// Runs `route`, `lookup` and `update` at both shapes.
-///
-/// # Errors
-/// When tables do not fit, or an op refuses its input.
 pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     for shape in ["C1", "C2"] {
         let wanted =
@@ -92,7 +89,6 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Unique rows of each table and batch, counted together.
 fn distinct_rows(batches: &[Vec<JaggedRef>]) -> usize {
     let bags = batches.iter().flatten();
     bags.map(|bags| bags.values.iter().collect::<BTreeSet<_>>().len()).sum()

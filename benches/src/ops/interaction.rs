@@ -6,13 +6,9 @@ use headlong_device::{ArenaPlan, DType};
 use headlong_mlp::interaction::dot::{BackwardArgs, ForwardArgs, backward, forward, output_width};
 use headlong_mlp::linear::Activation;
 
-/// Tables of Criteo.
 const TABLES: usize = 26;
 
 /// Runs `interaction/…` at dim 128 and dim 16.
-///
-/// # Errors
-/// When the memory is refused.
 pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     let samples = harness.size(2048, 32);
     for dim in [128, 16] {

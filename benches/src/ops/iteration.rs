@@ -8,9 +8,6 @@ use headlong::plan::advice;
 
 /// Runs `iteration/C1` and `iteration/C2`: samples per second, and the same in GFLOP/s next to the
 /// peak.
-///
-/// # Errors
-/// When the model does not fit, or its loss stops being a number.
 pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     for name in ["C1", "C2"] {
         if harness.wants(&format!("iteration/{name}")) {

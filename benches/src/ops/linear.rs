@@ -14,9 +14,6 @@ use headlong_mlp::rounding::Rounding;
 const LAYERS: [(usize, usize); 5] = [(13, 512), (367, 512), (512, 256), (479, 1024), (1024, 1024)];
 
 /// Runs `linear/…` for each layer.
-///
-/// # Errors
-/// When the memory is refused.
 pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     let samples = harness.size(2048, 32);
     for (inputs, outputs) in LAYERS {

@@ -9,10 +9,6 @@ mod parse;
 
 use crate::harness::Harness;
 
-/// Runs every benchmark that was asked for.
-///
-/// # Errors
-/// When data cannot be made, or an op refuses it.
 pub fn run_all(harness: &mut Harness) -> anyhow::Result<()> {
     parse::run(harness)?;
     embedding::run(harness)?;

@@ -11,13 +11,9 @@ use headlong_reader::{Position, Schema};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Bytes of text one task parses.
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// Runs `parse/lines` and `parse/file`.
-///
-/// # Errors
-/// When the file cannot be written or read.
 pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     if !harness.wants("parse/lines") && !harness.wants("parse/file") {
         return Ok(());
@@ -40,7 +36,6 @@ pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     file(harness, &path, text.len())
 }
 
-/// Whole lines in memory, blocks in parallel on the pool.
 fn lines(harness: &mut Harness, text: &[u8]) {
     let blocks = cut(text);
     let stream = harness.stream().clone();
@@ -107,7 +102,6 @@ fn read_all(path: PathBuf, options: &BlockOptions) -> headlong_reader::Result<u6
     Ok(samples)
 }
 
-/// Cuts text into blocks of whole lines.
 fn cut(text: &[u8]) -> Vec<&[u8]> {
     let mut blocks = Vec::new();
     let mut rest = text;

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::ci::Outcome;
-use crate::process::{self, command};
+use crate::process::{self, At as _, command};
 
 /// Where counts are kept, from the workspace's root.
 const KEPT: &str = "benches/results/instructions.txt";
@@ -40,10 +40,6 @@ struct Kept {
     counts: Counts,
 }
 
-/// Sets today's counts next to the kept ones.
-///
-/// # Errors
-/// Counts that cannot be read or taken.
 pub fn check(root: &Path, program: &Path) -> Result<Outcome> {
     if let Some(reason) = cannot_count() {
         return Ok(Outcome::Skipped(reason));
@@ -66,10 +62,6 @@ pub fn check(root: &Path, program: &Path) -> Result<Outcome> {
     })
 }
 
-/// Keeps today's counts.
-///
-/// # Errors
-/// Counts that cannot be taken or written.
 pub fn keep(root: &Path, program: &Path) -> Result<Outcome> {
     if let Some(reason) = cannot_count() {
         return Ok(Outcome::Skipped(reason));
@@ -94,7 +86,7 @@ fn compiler() -> Result<String> {
 impl Kept {
     fn read(root: &Path) -> Result<Self> {
         let path = root.join(KEPT);
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let text = fs::read_to_string(&path).at(&path)?;
         Self::parse(&text)
     }
 
@@ -137,9 +129,9 @@ fn count_all(program: &Path) -> Result<Counts> {
     let mut counts = Counts::new();
     for (set, all) in COUNTED {
         for only in all {
-            fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+            fs::create_dir_all(&folder).at(&folder)?;
             let found = count(program, set, only, &folder);
-            fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+            fs::remove_dir_all(&folder).at(&folder)?;
             counts.extend(found?.into_iter().map(|(name, count)| ((set.to_owned(), name), count)));
         }
     }
@@ -169,7 +161,6 @@ fn count(program: &Path, set: &str, only: &str, folder: &Path) -> Result<Vec<(St
     (1..).zip(names).map(total).collect()
 }
 
-/// The total of one of callgrind's files.
 fn total_of(text: &str) -> Option<u64> {
     let totals = text
         .lines()

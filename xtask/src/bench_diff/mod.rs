@@ -20,9 +20,6 @@ use crate::ci::Outcome;
 use crate::process::{self, cargo};
 
 /// Runs the guards as the command line asks; `Ok(false)` where something became slower.
-///
-/// # Errors
-/// Unknown options; benchmarks that do not build; files that cannot be read or written.
 pub fn run(root: &Path, target: &Path, options: &[&str]) -> Result<bool> {
     match options {
         [] => Ok(report(guard(root, target)?)),
@@ -32,10 +29,6 @@ pub fn run(root: &Path, target: &Path, options: &[&str]) -> Result<bool> {
     }
 }
 
-/// What needs no quiet machine.
-///
-/// # Errors
-/// As [`run`].
 pub fn guard(root: &Path, target: &Path) -> Result<Outcome> {
     let program = build(root, target)?;
     Ok(counts::check(root, &program)?.and(paths::check(root, &program)?))

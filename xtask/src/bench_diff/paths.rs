@@ -32,9 +32,6 @@ fn has_bf16() -> bool {
 }
 
 /// Measures all of [`BARS`], and [`BAR_OF_BF16`] where it holds.
-///
-/// # Errors
-/// A benchmark that fails.
 pub fn check(root: &Path, program: &Path) -> Result<Outcome> {
     let mut slow = Vec::new();
     let mut compared = 0;

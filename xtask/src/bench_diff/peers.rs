@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use crate::ci::Outcome;
-use crate::process::{self, command};
+use crate::process::{self, At as _, command};
 
 /// Where ratios are kept, from the workspace's root: lines as `compare.py` prints them.
 const KEPT: &str = "benches/results/peer-ratios.txt";
@@ -17,18 +17,14 @@ const TOLERANCE: f64 = 0.08;
 
 /// Our samples per second over the best peer's in one case.
 struct Ratio {
-    /// Shape, batch, type, threads.
     case: String,
     ratio: f64,
 }
 
 /// Runs every case that was kept, ours and theirs in turn, with `python`'s PyTorch and FBGEMM.
-///
-/// # Errors
-/// Kept ratios that cannot be read; a comparison that fails.
 pub fn run(root: &Path, python: &str) -> Result<Outcome> {
     let path = root.join(KEPT);
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let text = fs::read_to_string(&path).at(&path)?;
     let kept: Vec<Ratio> = text.lines().filter_map(ratio_of).collect();
     ensure!(!kept.is_empty(), "{KEPT} has no line `ratio SHAPE BATCH TYPE THREADS RATIO PEER`");
     ensure!(

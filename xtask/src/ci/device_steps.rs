@@ -18,7 +18,6 @@ const SEEDS: [&str; 2] = ["1", "2"];
 /// Test programs that run in each of these orders: a forgotten wait shows in some.
 const ORDERED: [&str; 3] = ["conformance", "cuda", "cuda_tables"];
 
-/// Builds the software device for the steps behind.
 pub fn softcuda(workshop: &Workshop) -> Result<Outcome> {
     Ok(match softcuda::build(&workshop.root, &workshop.target(), Sanitizer::None)? {
         Had::Here(folder) => Outcome::Passed(folder.display().to_string()),
@@ -26,7 +25,6 @@ pub fn softcuda(workshop: &Workshop) -> Result<Outcome> {
     })
 }
 
-/// Every kernel, compiled by NVIDIA's compiler.
 pub fn kernels(workshop: &Workshop) -> Result<Outcome> {
     Ok(match nvrtc::folder(&workshop.root, &workshop.target())? {
         Had::Here(compiler) => {

@@ -14,7 +14,6 @@ use cargo_metadata::{Metadata, MetadataCommand};
 
 use crate::require::Required;
 
-/// What a step came to.
 pub enum Outcome {
     /// It ran and found nothing, with a remark for the closing table.
     Passed(String),
@@ -60,11 +59,9 @@ impl Outcome {
 
 /// What every step may look at.
 pub struct Workshop {
-    /// The workspace's root.
     pub root: PathBuf,
     /// What `cargo metadata` says of the workspace's own packages.
     pub metadata: Metadata,
-    /// Which skips are failures.
     pub required: Required,
 }
 
@@ -74,7 +71,6 @@ impl Workshop {
         self.target().join("ci")
     }
 
-    /// The folder that cargo builds into.
     pub fn target(&self) -> PathBuf {
         self.metadata.target_directory.as_std_path().to_path_buf()
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{Outcome, Workshop};
-use crate::process;
+use crate::process::{self, At as _};
 
 const PAGE: &str = "docs/custom-tables.md";
 
@@ -23,17 +23,15 @@ const EQUAL: &str = "# the same weights";
 
 pub fn own_table(workshop: &Workshop) -> Result<Outcome> {
     let page = workshop.root.join(PAGE);
-    let page = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+    let page = fs::read_to_string(&page).at(&page)?;
     let (files, commands) = blocks(&page);
     let folder = folder(&workshop.root);
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    }
+    process::fresh_folder(&folder)?;
     let root = workshop.root.display().to_string();
     for (name, text) in files {
         let file = folder.join(name);
         fs::create_dir_all(file.parent().unwrap_or(&folder)).with_context(|| name.to_owned())?;
-        fs::write(&file, text.replace(CLONE, &root)).with_context(|| file.display().to_string())?;
+        fs::write(&file, text.replace(CLONE, &root)).at(&file)?;
     }
     // What the workspace has built of other crates need not be built again.
     std::os::unix::fs::symlink(workshop.target(), folder.join("target"))
@@ -78,7 +76,6 @@ fn folder(root: &Path) -> PathBuf {
     std::env::temp_dir().join(format!("own-table{name}"))
 }
 
-/// The digest that a run has printed last.
 fn digest(lines: &[String]) -> Result<String> {
     let found = lines.iter().rev().find_map(|line| line.strip_prefix("weights "));
     match found {

@@ -1,17 +1,15 @@
 //! The steps of `cargo xtask ci`, in the order they run: the quickest to complain first.
 
 use std::borrow::Borrow;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::{Outcome, Step, Workshop, device_steps, own_table, runner};
 use crate::process::{self, cargo};
-use crate::{bench_diff, licences, rxe, tidy};
+use crate::{bench_diff, rxe, tidy};
 
-/// Every step, in order.
 pub const STEPS: &[Step] = &[
     Step { name: "lock", what: "Cargo.lock is what the manifests ask for", run: lock },
     Step { name: "fmt", what: "the code is formatted", run: format },
@@ -20,7 +18,6 @@ pub const STEPS: &[Step] = &[
         what: "the rules of the workspace",
         run: |workshop| tidy::run(&workshop.root).map(Outcome::from_success),
     },
-    Step { name: "licences", what: "licences and sources of dependencies", run: licence_check },
     Step { name: "deny", what: "cargo-deny: licences, sources, bans", run: cargo_deny },
     Step { name: "advisories", what: "cargo-deny: known vulnerabilities", run: advisories },
     Step { name: "clippy", what: "lints, warnings denied", run: clippy },
@@ -87,19 +84,13 @@ fn format(workshop: &Workshop) -> Result<Outcome> {
     show(workshop, &["fmt", "--all", "--check", "--", "--color", "never"])
 }
 
-fn licence_check(workshop: &Workshop) -> Result<Outcome> {
-    licences::run(&workshop.root).map(Outcome::from_success)
-}
-
 fn has_cargo_deny() -> bool {
     process::answers("cargo", &["deny", "--version"])
 }
 
 fn cargo_deny(workshop: &Workshop) -> Result<Outcome> {
     if !has_cargo_deny() {
-        return Ok(Outcome::Skipped(
-            "cargo-deny is not installed; the step `licences` reads the same deny.toml".into(),
-        ));
+        return Ok(Outcome::Skipped("cargo-deny is not installed".into()));
     }
     show(workshop, &["deny", "check", "licenses", "sources", "bans"])
 }
@@ -169,10 +160,7 @@ fn examples(workshop: &Workshop) -> Result<Outcome> {
     for &name in &names {
         let folder = workshop.scratch().join("examples").join(name);
         // What an earlier run left would make a resumed run of this one.
-        if folder.exists() {
-            fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        }
-        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        process::fresh_folder(&folder)?;
         let program = workshop.target().join("release/examples").join(name);
         if !process::show(process::command(program, &[], &folder))? {
             failed.push(name);
@@ -194,7 +182,6 @@ fn benches(workshop: &Workshop) -> Result<Outcome> {
     show(workshop, &["run", "--release", "--quiet", "-p", "headlong-benches", "--", "--smoke"])
 }
 
-/// Features that no check turns on, and why.
 const SET_ASIDE: [(&str, &str); 1] = [(
     "headlong-verbs/verbs-linked",
     "its build needs cmake, libclang and libibverbs-dev: `cargo xtask rxe --linked` checks it by \

@@ -10,13 +10,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::test_programs::{self, TestProgram};
 use super::{Had, kernels, nvrtc};
-use crate::process::{self, cargo};
+use crate::process::{self, At as _, cargo};
 
 /// The most that the bundle may weigh: what can be carried to a lent machine.
 const MOST_BYTES: u64 = 64 << 20;
 /// The architecture of the machine it is for: H100 and H200.
 const ARCHITECTURE: &str = "sm_90a";
-/// Packages with CUDA bodies.
 const PACKAGES: &[&str] = &[
     "headlong-device",
     "headlong-embedding",
@@ -30,7 +29,6 @@ const PACKAGES: &[&str] = &[
 const STAYS_HERE: &[&str] = &["cuda_run", "device_cuda_processes"];
 /// What runs the same shapes in PyTorch, where the machine has it: from `benches/peers`.
 const PEERS: &[&str] = &["common.py", "gpu_peer.py", "gpu_compare.py"];
-/// What runs the bundle.
 const RUN: &str = include_str!("bundle_run.sh");
 
 /// Gathers the bundle in `target/gpu-bundle` and prints what it weighs.
@@ -39,11 +37,9 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
         bail!("the bundle holds compiled kernels, and the nvrtc wheel cannot be fetched");
     };
     let folder = target.join("gpu-bundle");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    }
+    process::fresh_folder(&folder)?;
     for part in ["tests", "kernels", "peers"] {
-        fs::create_dir_all(folder.join(part)).with_context(|| folder.display().to_string())?;
+        fs::create_dir_all(folder.join(part)).at(&folder)?;
     }
     let build = ["build", "--release", "--quiet", "-p", "headlong", "-p", "headlong-benches"];
     ensure!(process::show(cargo(&build, root))?, "the programs do not build");
@@ -67,11 +63,10 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
     );
     for script in PEERS {
         let from = root.join("benches/peers").join(script);
-        fs::copy(&from, folder.join("peers").join(script))
-            .with_context(|| from.display().to_string())?;
+        fs::copy(&from, folder.join("peers").join(script)).at(&from)?;
     }
     let script = folder.join("run.sh");
-    fs::write(&script, RUN).with_context(|| script.display().to_string())?;
+    fs::write(&script, RUN).at(&script)?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
     let bytes = weigh(&folder)?;
     let mib = bytes as f64 / f64::from(1 << 20);
@@ -124,7 +119,7 @@ fn copy_stripped(from: &Path, to: &Path) -> Result<()> {
 /// Bytes of all files below `folder`.
 fn weigh(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
-    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())?.flatten() {
+    for entry in fs::read_dir(folder).at(folder)?.flatten() {
         let data = entry.metadata()?;
         bytes += if data.is_dir() { weigh(&entry.path())? } else { data.len() };
     }

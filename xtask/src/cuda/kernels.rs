@@ -11,7 +11,6 @@ use crate::process::{self, cargo};
 /// Architectures that releases are made for: A100, H100 and H200, B200.
 pub const ARCHITECTURES: &str = "sm_80,sm_90a,sm_100";
 
-/// Fetches the compiler and runs the check.
 pub fn run(root: &Path, target: &Path) -> Result<bool> {
     match nvrtc::folder(root, target)? {
         Had::Here(compiler) => check(root, target, &compiler),

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 
 /// Something that can be had here, or the reason why not.
 pub enum Had {
-    /// The folder it is in.
     Here(PathBuf),
     /// Why it is not to be had here: the end of "skipped, because …".
     Not(String),

@@ -6,11 +6,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::Had;
-use crate::process;
+use crate::process::{self, At as _};
 
 /// The wheel: the version that the PyTorch wheels of CUDA 13.0 bring along.
 const WHEEL: &str = "nvidia-cuda-nvrtc==13.0.88";
-/// The library inside.
 const LIBRARY: &str = "nvidia/cu13/lib/libnvrtc.so.13";
 
 /// The folder with the library, fetched into `target/nvrtc` where it is not there yet.
@@ -25,7 +24,7 @@ pub fn folder(root: &Path, target: &Path) -> Result<Had> {
         return Ok(Had::Not("pip, which fetches the nvrtc wheel, is not installed".into()));
     }
     let downloads = home.join("download");
-    fs::create_dir_all(&downloads).with_context(|| downloads.display().to_string())?;
+    fs::create_dir_all(&downloads).at(&downloads)?;
     let mut fetch = process::command("python3", &["-m", "pip", "download", "--quiet"], root);
     fetch.args(["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--dest"]);
     fetch.arg(&downloads).arg(WHEEL);
@@ -40,7 +39,7 @@ pub fn folder(root: &Path, target: &Path) -> Result<Had> {
             anyhow::bail!("{} cannot be unpacked", entry.path().display());
         }
     }
-    fs::remove_dir_all(&downloads).with_context(|| downloads.display().to_string())?;
+    fs::remove_dir_all(&downloads).at(&downloads)?;
     anyhow::ensure!(library.is_file(), "the wheel {WHEEL} has no {LIBRARY}");
     Ok(Had::Here(lib))
 }

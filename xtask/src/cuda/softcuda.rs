@@ -5,24 +5,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::Had;
-use crate::process;
+use crate::process::{self, At as _};
 
 /// Where the sources are, from the workspace's root.
 const SOURCES: &str = "device/softcuda";
 /// Devices that tests see: the most that one test uses.
 pub const DEVICES: &str = "8";
 
-/// What looks at every access.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Sanitizer {
     /// Nothing.
     None,
-    /// Addresses and undefined behaviour.
     Address,
-    /// Data races.
     Thread,
 }
 
@@ -42,7 +39,6 @@ impl Sanitizer {
     }
 }
 
-/// Builds the plain device and says how to use it.
 pub fn run(root: &Path, target: &Path) -> Result<bool> {
     match build(root, target, Sanitizer::None)? {
         Had::Here(folder) => {
@@ -71,19 +67,18 @@ pub fn build(root: &Path, target: &Path, sanitizer: Sanitizer) -> Result<Had> {
     if is_newer(&mark, &sources) {
         return Ok(Had::Here(folder));
     }
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    fs::create_dir_all(&folder).at(&folder)?;
     let mut command = process::command("sh", &["device/softcuda/build.sh"], root);
     command.arg(&folder).args(sanitizer.name());
     if !process::show(command)? {
         bail!("device/softcuda/build.sh has failed");
     }
-    fs::write(&mark, "").with_context(|| mark.display().to_string())?;
+    fs::write(&mark, "").at(&mark)?;
     Ok(Had::Here(folder))
 }
 
-/// Every file of the folder.
 fn sources_of(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    let entries = fs::read_dir(folder).at(folder)?;
     Ok(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect())
 }
 

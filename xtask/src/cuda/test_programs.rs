@@ -7,13 +7,9 @@ use cargo_metadata::Message;
 
 use crate::process::cargo;
 
-/// One test program.
 pub struct TestProgram {
-    /// Its package.
     pub package: String,
-    /// The library's, the binary's or the test file's name.
     pub name: String,
-    /// The executable.
     pub path: PathBuf,
     /// The folder that its tests expect to run in: that of its package.
     pub folder: PathBuf,

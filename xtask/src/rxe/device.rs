@@ -14,7 +14,7 @@ use super::limit::Limit;
 use super::packages;
 use crate::cuda::Had;
 use crate::cuda::softcuda::{self, Sanitizer};
-use crate::process;
+use crate::process::{self, At as _};
 
 /// Devices of the guest: one for each rank of `rxe rails`.
 const DEVICES: &str = "4";
@@ -42,7 +42,6 @@ const TRAINING: [&str; 18] = [
     "comm.exchange=hierarchical",
 ];
 
-/// What was put into the guest.
 pub enum Placed {
     /// Everything; words for the script, by their names: how it runs [`TRAINING`], and the weights
     /// that it has to come to.
@@ -51,7 +50,6 @@ pub enum Placed {
     Not(String),
 }
 
-/// Words for a script of the guest, by their names.
 pub type Words = Vec<(&'static str, String)>;
 
 /// Puts the device and its compiled kernels into the guest below `base`, as `/test/softcuda` and
@@ -66,7 +64,7 @@ pub fn put(
     let (libraries, kernels) = (guest.join("test/softcuda"), guest.join("test/cache"));
     for folder in [&libraries, &kernels] {
         if folder.exists() {
-            fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
+            fs::remove_dir_all(folder).at(folder)?;
         }
     }
     let built = match softcuda::build(root, target, Sanitizer::None)? {
@@ -104,7 +102,7 @@ pub fn put(
 fn train(mut command: Command, base: &Path, limit: &Limit) -> Result<String> {
     let output = base.join("trained");
     if output.exists() {
-        fs::remove_dir_all(&output).with_context(|| output.display().to_string())?;
+        fs::remove_dir_all(&output).at(&output)?;
     }
     command
         .args(TRAINING)
@@ -122,18 +120,17 @@ fn train(mut command: Command, base: &Path, limit: &Limit) -> Result<String> {
 }
 
 fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    let entries = fs::read_dir(folder).at(folder)?;
     Ok(entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// Copies a folder with all that is in it.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| to.display().to_string())?;
+    fs::create_dir_all(to).at(to)?;
     for path in files_of(from)? {
         let to = to.join(path.file_name().context("a path of a folder has a name")?);
         match path.is_dir() {
             true => copy(&path, &to)?,
-            false => drop(fs::copy(&path, &to).with_context(|| path.display().to_string())?),
+            false => drop(fs::copy(&path, &to).at(&path)?),
         }
     }
     Ok(())

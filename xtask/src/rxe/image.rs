@@ -5,11 +5,11 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::process::At as _;
 use anyhow::{Context, Result};
 
 use super::packages;
 
-/// The guest's first process and the scripts behind it.
 const SCRIPTS: [(&str, &str); 9] = [
     ("init", include_str!("guest/init.sh")),
     ("test/lib.sh", include_str!("guest/lib.sh")),
@@ -28,10 +28,9 @@ pub fn write(base: &Path, programs: &[PathBuf], to: &Path) -> Result<()> {
     for program in programs {
         packages::copy_libraries_of(&base.join("root"), program, &guest)?;
         let name = program.file_name().context("a program has a name")?;
-        fs::copy(program, guest.join("test").join(name))
-            .with_context(|| program.display().to_string())?;
+        fs::copy(program, guest.join("test").join(name)).at(program)?;
     }
-    let file = File::create(to).with_context(|| to.display().to_string())?;
+    let file = File::create(to).at(to)?;
     let mut archive = Archive { out: BufWriter::new(file), written: 0, entries: 0 };
     archive.folder(&guest, "")?;
     for (name, text) in SCRIPTS {
@@ -44,7 +43,6 @@ const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 
-/// An archive that is being written.
 struct Archive<Out> {
     out: Out,
     written: usize,
@@ -54,15 +52,14 @@ struct Archive<Out> {
 impl<Out: Write> Archive<Out> {
     /// Everything in `folder`, in the order of the alphabet, below `name`.
     fn folder(&mut self, folder: &Path, name: &str) -> Result<()> {
-        let mut entries: Vec<_> = fs::read_dir(folder)
-            .with_context(|| folder.display().to_string())?
-            .collect::<std::io::Result<_>>()?;
+        let mut entries: Vec<_> =
+            fs::read_dir(folder).at(folder)?.collect::<std::io::Result<_>>()?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let path = entry.path();
             let below = entry.file_name().to_string_lossy().into_owned();
             let below = if name.is_empty() { below } else { format!("{name}/{below}") };
-            let about = fs::symlink_metadata(&path).with_context(|| path.display().to_string())?;
+            let about = fs::symlink_metadata(&path).at(&path)?;
             let mode = about.permissions().mode() & 0o777;
             if about.is_dir() {
                 self.entry(&below, FOLDER | 0o755, b"")?;
@@ -71,11 +68,7 @@ impl<Out: Write> Archive<Out> {
                 let leads = fs::read_link(&path)?;
                 self.entry(&below, LINK | 0o777, leads.to_string_lossy().as_bytes())?;
             } else {
-                self.entry(
-                    &below,
-                    FILE | mode,
-                    &fs::read(&path).with_context(|| path.display().to_string())?,
-                )?;
+                self.entry(&below, FILE | mode, &fs::read(&path).at(&path)?)?;
             }
         }
         Ok(())

@@ -7,7 +7,6 @@ use anyhow::{Result, bail};
 
 use crate::process;
 
-/// The time that all of the step has.
 #[derive(Clone, Copy)]
 pub struct Limit {
     begin: Instant,
@@ -15,12 +14,10 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// So long from now on.
     pub fn new(all: Duration) -> Self {
         Self { begin: Instant::now(), all }
     }
 
-    /// What is left of it.
     pub fn left(&self) -> Duration {
         self.all.saturating_sub(self.begin.elapsed())
     }
@@ -31,9 +28,6 @@ impl Limit {
     }
 
     /// Fails where the time is over.
-    ///
-    /// # Errors
-    /// That, and during `what`.
     pub fn check(&self, what: &str) -> Result<()> {
         if self.left().is_zero() {
             bail!("the step's limit of {:.0} s is over while {what}", self.all.as_secs_f64());
@@ -43,9 +37,6 @@ impl Limit {
 
     /// Runs a command with its output on ours, and ends it when the time is over; whether it
     /// succeeded.
-    ///
-    /// # Errors
-    /// A command that does not start, and that the time is over.
     pub fn show(&self, what: &str, command: Command) -> Result<bool> {
         let success = process::show_within(self.left(), command)?;
         if !success {

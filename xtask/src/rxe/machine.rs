@@ -6,7 +6,6 @@
 //! host takes the processor away in the middle of it; `clocksource=hpet tsc=unstable`, because a
 //! time-stamp counter that was measured in such a moment runs many times too fast.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -17,13 +16,13 @@ use anyhow::{Context, Result};
 
 use super::limit::Limit;
 use super::packages::LIBRARIES;
+use crate::process;
 
 /// A guest that has not printed its shell after this long never will.
 const SHELL_LIMIT: Duration = Duration::from_secs(90);
 /// So often a guest that never printed its shell is booted.
 const TRIES: u32 = 3;
 
-/// What to boot.
 #[derive(Clone)]
 pub struct Boot {
     base: PathBuf,
@@ -80,9 +79,7 @@ impl Boot {
     }
 }
 
-/// What a guest has said.
 pub struct Verdict {
-    /// Its console.
     pub lines: Vec<String>,
     /// What its script came to; none: it never ended.
     pub status: Option<i32>,
@@ -91,24 +88,20 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether the script ended well and said so.
     pub fn is_good(&self) -> bool {
         self.status == Some(0)
             && self.num_passed() > 0
             && !self.lines.iter().any(|line| line.starts_with("TEST FAIL"))
     }
 
-    /// How many checks the guest says have passed.
     pub fn num_passed(&self) -> usize {
         self.lines.iter().filter(|line| line.starts_with("TEST ok")).count()
     }
 
-    /// How long it ran.
     pub fn seconds(&self) -> f64 {
         self.times.1
     }
 
-    /// For a closing line.
     pub fn words(&self) -> String {
         let failed: Vec<&str> =
             self.lines.iter().filter_map(|line| line.strip_prefix("TEST FAIL ")).collect();
@@ -224,12 +217,8 @@ fn lines_of(child: &mut Child) -> Receiver<String> {
     let (sender, receiver) = mpsc::sync_channel(1024);
     let pipe = child.stdout.take().expect("the command asks for a pipe");
     thread::spawn(move || {
-        for line in BufReader::new(pipe).split(b'\n').map_while(|line| line.ok()) {
-            let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
+        // The receiver ends first where the guest is given up.
+        let _ = process::lines_of(pipe).try_for_each(|line| sender.send(line));
     });
     receiver
 }

@@ -31,7 +31,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::ci::Outcome;
 use crate::cuda::Had;
-use crate::process::{self, cargo};
+use crate::process::{self, At as _, cargo};
 use crate::require::Required;
 use crate::soak::{about_this_machine, today};
 use device::{Placed, Words};
@@ -43,15 +43,12 @@ const STEPS: u32 = 500;
 /// Random exchanges of `--full`.
 const FULL_STEPS: u32 = 10_000;
 
-/// What runs in the guest, below cargo's folder of programs.
 const PROGRAMS: [&str; 2] = ["examples/rxe", "headlong"];
 
-/// What is booted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
     /// Two devices in one guest: the step of `cargo xtask ci`.
     Devices,
-    /// Two guests, joined by a socket.
     Guests,
     /// Both, and long, and [`Form::Cuda`].
     Full,
@@ -66,13 +63,11 @@ impl Form {
         if self == Self::Full { FULL_STEPS } else { STEPS }
     }
 
-    /// What runs in the guest.
     fn programs(self) -> &'static [&'static str] {
         if self == Self::Linked { &PROGRAMS[..1] } else { &PROGRAMS }
     }
 }
 
-/// What is asked for.
 struct Options {
     form: Form,
     steps: u32,
@@ -193,11 +188,11 @@ fn check(root: &Path, target: &Path, options: &Options) -> Result<Outcome> {
     let log = home.join("last.log");
     let kept = match options.form {
         Form::Devices => log,
-        Form::Guests => root.join(format!("benches/results/rxe-{}-two-guests.log", today()?)),
-        Form::Linked => root.join(format!("benches/results/rxe-{}-linked.log", today()?)),
-        Form::Cuda => root.join(format!("benches/results/rxe-{}-cuda.log", today()?)),
+        Form::Guests => root.join(format!("benches/results/rxe-{}-two-guests.log", today(root))),
+        Form::Linked => root.join(format!("benches/results/rxe-{}-linked.log", today(root))),
+        Form::Cuda => root.join(format!("benches/results/rxe-{}-cuda.log", today(root))),
         Form::Full => {
-            root.join(format!("benches/results/rxe-{}-{}-steps.log", today()?, options.steps))
+            root.join(format!("benches/results/rxe-{}-{}-steps.log", today(root), options.steps))
         }
     };
     conclude(verdicts, about_this_machine("cargo xtask rxe", root), &kept, &limit)
@@ -307,13 +302,13 @@ fn build_linked(root: &Path, home: &Path, limit: &Limit) -> Result<PathBuf> {
 
 /// Copies the programs without what only a debugger reads.
 fn strip(built: &Path, programs: &[&str], to: &Path) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(to).with_context(|| to.display().to_string())?;
+    fs::create_dir_all(to).at(to)?;
     // Without `strip` the guest only takes longer to load.
     let can_strip = process::answers("strip", &["--version"]);
     let copy = |name: &&str| {
         let from = built.join(name);
         let to = to.join(from.file_name().context("a program has a name")?);
-        fs::copy(&from, &to).with_context(|| from.display().to_string())?;
+        fs::copy(&from, &to).at(&from)?;
         if can_strip {
             ensure!(
                 Command::new("strip").arg(&to).status()?.success(),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::limit::Limit;
 use crate::cuda::Had;
-use crate::process;
+use crate::process::{self, At as _};
 
 /// Changes when what [`prepare`] leaves behind does.
 const EDITION: &str = "1";
@@ -17,7 +17,6 @@ const EDITION: &str = "1";
 /// The metapackage of the kernel. Not the flavour for clouds: it is built without `rdma_rxe`.
 const KERNEL: &str = "linux-image-amd64";
 
-/// What is fetched, with all that these need.
 const PACKAGES: [&str; 7] = [
     "qemu-system-x86",
     "busybox-static",
@@ -51,7 +50,6 @@ const NOT_NEEDED: [&str; 19] = [
     "xkb-data",
 ];
 
-/// Programs of the guest.
 const TOOLS: [&str; 2] = ["ip", "rdma"];
 
 /// Kernel modules of the guest, with all that these need. `crc32` is what `rdma_rxe` asks the
@@ -69,7 +67,6 @@ const MODULES: [&str; 10] = [
     "crc32c-intel",
 ];
 
-/// Folder of libraries, in packages and in the guest.
 pub const LIBRARIES: &str = "lib/x86_64-linux-gnu";
 
 /// The folder with the emulator (`root`), the kernel (`vmlinux`) and the base of the guest's file
@@ -84,13 +81,10 @@ pub fn prepare(home: &Path, limit: &Limit) -> Result<Had> {
     }
     let (packages, root) = (home.join("packages"), home.join("root"));
     for folder in [&root, &home.join("guest")] {
-        if folder.exists() {
-            fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
-        }
-        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        process::fresh_folder(folder)?;
     }
     // What a broken-off run has downloaded is not downloaded again.
-    fs::create_dir_all(&packages).with_context(|| packages.display().to_string())?;
+    fs::create_dir_all(&packages).at(&packages)?;
     if !download(&packages, limit)? {
         return Ok(Had::Not("apt-get cannot download Debian's packages".into()));
     }
@@ -107,7 +101,7 @@ pub fn prepare(home: &Path, limit: &Limit) -> Result<Had> {
     {
         let _ = fs::remove_dir_all(home.join(folder));
     }
-    fs::write(&edition, EDITION).with_context(|| edition.display().to_string())?;
+    fs::write(&edition, EDITION).at(&edition)?;
     Ok(Had::Here(home.to_path_buf()))
 }
 
@@ -149,7 +143,6 @@ fn kernel_package() -> Option<String> {
     text.lines().find_map(depends)
 }
 
-/// These packages and what they need.
 fn needed_by(packages: &[&str]) -> Result<Vec<String>> {
     let mut ask = Command::new("apt-cache");
     ask.args([
@@ -189,24 +182,23 @@ fn unpack_kernel(root: &Path, to: &Path) -> Result<()> {
     };
     let kernel = fs::read_dir(&boot)?.flatten().map(|entry| entry.path()).find(is_kernel);
     let kernel = kernel.with_context(|| format!("{} has no kernel", boot.display()))?;
-    let packed = fs::read(&kernel).with_context(|| kernel.display().to_string())?;
+    let packed = fs::read(&kernel).at(&kernel)?;
     const XZ: &[u8] = b"\xfd7zXZ\0";
     if let Some(start) = packed.windows(XZ.len()).position(|window| window == XZ) {
         let tail = to.with_extension("xz");
-        fs::write(&tail, &packed[start..]).with_context(|| tail.display().to_string())?;
+        fs::write(&tail, &packed[start..]).at(&tail)?;
         // What follows the compressed part is no part of it, of which `xz` complains.
         let unpacked =
             Command::new("xz").args(["-dc", "--single-stream"]).arg(&tail).output()?.stdout;
         let _ = fs::remove_file(&tail);
         if unpacked.starts_with(b"\x7fELF") {
-            return fs::write(to, unpacked).with_context(|| to.display().to_string());
+            return fs::write(to, unpacked).at(to);
         }
     }
     // Packed otherwise: the guest unpacks it itself.
-    fs::write(to, packed).with_context(|| to.display().to_string())
+    fs::write(to, packed).at(to)
 }
 
-/// Gathers the base of the guest's file system.
 fn stage(root: &Path, guest: &Path) -> Result<()> {
     for folder in [
         "bin",
@@ -263,7 +255,7 @@ pub fn copy_libraries_of(root: &Path, of: &Path, guest: &Path) -> Result<()> {
         .arg("--list")
         .arg(of)
         .output();
-    let output = output.with_context(|| loader.display().to_string())?;
+    let output = output.at(&loader)?;
     ensure!(
         output.status.success(),
         "{}: {}",

@@ -9,10 +9,10 @@ use proc_macro2::{Ident, Span};
 use syn::visit::{self, Visit};
 
 use super::allow::{CRATES, Crate, RESTRICTED_CRATES, SIBLINGS};
-use super::source::{SourceFile, is_test_only, words};
+use super::source::{SourceFile, words};
+use super::text::relative;
 use super::{Exceptions, Violation};
 
-/// A package as the table of crates sees it.
 struct Package {
     name: String,
     manifest: String,
@@ -38,20 +38,11 @@ pub fn check(root: &Path, metadata: &Metadata) -> Vec<Violation> {
     check_packages(&packages)
 }
 
-fn relative(root: &Path, path: &Path) -> String {
-    path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
-}
-
 fn check_packages(packages: &[Package]) -> Vec<Violation> {
     let is_ours = |name: &str| packages.iter().any(|package| package.name == name);
     let mut violations = Vec::new();
     for package in packages {
-        let report = |message| Violation {
-            file: package.manifest.clone(),
-            line: 1,
-            rule: "crates",
-            message,
-        };
+        let report = |message| Violation::new(&package.manifest, 1, "crates", message);
         let Some(Crate { may_use, .. }) =
             CRATES.iter().find(|crate_name| crate_name.package == package.name)
         else {
@@ -90,8 +81,8 @@ pub fn check_file(source: &SourceFile, is_test: bool, exceptions: &Exceptions) -
         return Vec::new();
     }
     let mut finder = SiblingFinder { seen: BTreeMap::new() };
-    finder.visit_file(&source.syntax);
-    if finder.seen.len() < 2 || exceptions.two_crates.covers(&source.path) {
+    finder.visit_file(&source.program);
+    if finder.seen.len() < 2 || exceptions.cover("two crates", &source.path) {
         return Vec::new();
     }
     let crates: Vec<&str> =
@@ -102,7 +93,7 @@ pub fn check_file(source: &SourceFile, is_test: bool, exceptions: &Exceptions) -
          code there",
         crates.join(" and ")
     );
-    vec![Violation { file: source.path.clone(), line, rule: "two crates", message }]
+    vec![Violation::new(&source.path, line, "two crates", message)]
 }
 
 /// Collects the first line on which each sibling is named, outside test code.
@@ -126,24 +117,6 @@ impl<'ast> Visit<'ast> for SiblingFinder {
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
         words(call.tokens.clone()).for_each(|(word, span)| self.note(&word, span));
         visit::visit_macro(self, call);
-    }
-
-    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        if !is_test_only(&item.attrs) {
-            visit::visit_item_mod(self, item);
-        }
-    }
-
-    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        if !is_test_only(&item.attrs) {
-            visit::visit_item_fn(self, item);
-        }
-    }
-
-    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        if !is_test_only(&item.attrs) {
-            visit::visit_item_use(self, item);
-        }
     }
 }
 

@@ -8,7 +8,7 @@
 //! | dead kernel | some Rust file takes the text by `include_str!` |
 
 use super::Violation;
-use super::text::TextFile;
+use super::text::{TextFile, join};
 
 /// The one file that may ask which compiler reads it.
 const PRELUDE: &str = "device/cuda/prelude.cuh";
@@ -26,8 +26,8 @@ pub fn check(files: &[TextFile]) -> Vec<Violation> {
         .flat_map(|file| {
             let mut violations = check_text(file);
             if !included.contains(&file.path) {
-                violations.push(violation(
-                    file,
+                violations.push(Violation::new(
+                    &file.path,
                     1,
                     "dead kernel",
                     "no Rust file includes it: nothing compiles it",
@@ -38,16 +38,13 @@ pub fn check(files: &[TextFile]) -> Vec<Violation> {
         .collect()
 }
 
-fn violation(file: &TextFile, line: usize, rule: &'static str, message: &str) -> Violation {
-    Violation { file: file.path.clone(), line, rule, message: message.into() }
-}
-
 fn check_text(file: &TextFile) -> Vec<Violation> {
     let mut violations = Vec::new();
     let text = without_comments(&file.text);
     for (index, line) in text.lines().enumerate() {
-        let mut report =
-            |rule, message: &str| violations.push(violation(file, index + 1, rule, message));
+        let mut report = |rule, message: &str| {
+            violations.push(Violation::new(&file.path, index + 1, rule, message))
+        };
         if line.contains("__CUDA_ARCH__") && file.path != PRELUDE {
             let message =
                 format!("`__CUDA_ARCH__` belongs into {PRELUDE}: wrap the one instruction there");
@@ -71,7 +68,7 @@ fn check_text(file: &TextFile) -> Vec<Violation> {
         if !shows_an_integer(&text[at..]) {
             let advice = "what is added does not show that it is an integer: write `1u` or \
                           `(u32)x`; floats are reduced by segments instead";
-            violations.push(violation(file, line, "float atomic", advice));
+            violations.push(Violation::new(&file.path, line, "float atomic", advice));
         }
     }
     violations
@@ -123,7 +120,6 @@ fn adds_float_by_instruction(line: &str) -> bool {
     })
 }
 
-/// The text with comments blanked out, line by line.
 fn without_comments(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -147,20 +143,7 @@ fn without_comments(text: &str) -> String {
 fn includes(file: &TextFile) -> Vec<String> {
     let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let calls = file.text.split("include_str!(").skip(1);
-    calls.filter_map(|call| Some(resolve(folder, call.split('"').nth(1)?))).collect()
-}
-
-/// `path`, which is relative to `folder`, from the workspace's root.
-fn resolve(folder: &str, path: &str) -> String {
-    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
-    for part in path.split('/') {
-        match part {
-            ".." => drop(parts.pop()),
-            "." => {}
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
+    calls.filter_map(|call| Some(join(folder, call.split('"').nth(1)?))).collect()
 }
 
 #[cfg(test)]

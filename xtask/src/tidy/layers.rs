@@ -6,12 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
-use syn::{ItemFn, ItemImpl, ItemMod, ItemUse, UseTree};
+use syn::{ItemUse, UseTree};
 
 use super::Violation;
-use super::source::{SourceFile, is_test_only};
+use super::source::SourceFile;
 
-/// The top modules of the trainer, from the ground up.
 const TRAINER: [&str; 13] = [
     "units",
     "metrics",
@@ -28,13 +27,10 @@ const TRAINER: [&str; 13] = [
     "commands",
 ];
 
-/// A module's name, from the crate's root.
 type Name = Vec<String>;
 
-/// The modules of one crate, and what each imports.
 struct Crate<'a> {
     files: BTreeMap<Name, &'a SourceFile>,
-    /// With the line of the first import.
     imports: BTreeMap<Name, BTreeMap<Name, usize>>,
 }
 
@@ -65,7 +61,6 @@ fn name_of(path: &str) -> Name {
     parts.map(str::to_owned).collect()
 }
 
-/// Whether one of two modules holds the other.
 fn is_one(a: &[String], b: &[String]) -> bool {
     a.starts_with(b) || b.starts_with(a)
 }
@@ -75,14 +70,14 @@ impl<'a> Crate<'a> {
         let mut imports = BTreeMap::new();
         for (name, source) in &files {
             let mut finder = Finder { name, files: &files, found: BTreeMap::new() };
-            finder.visit_file(&source.syntax);
+            finder.visit_file(&source.program);
             imports.insert(name.clone(), finder.found);
         }
         Self { files, imports }
     }
 
     fn report(&self, from: &Name, line: usize, message: String) -> Violation {
-        Violation { file: self.files[from].path.clone(), line, rule: "layers", message }
+        Violation::new(&self.files[from].path, line, "layers", message)
     }
 
     /// What can be reached from `name` along imports.
@@ -114,7 +109,6 @@ impl<'a> Crate<'a> {
         .collect()
     }
 
-    /// Each import from a layer above.
     fn upward(&self, layers: &[&str]) -> Vec<Violation> {
         let layer = |name: &Name| {
             layers.iter().position(|layer| name.first().is_some_and(|top| top == layer))
@@ -188,9 +182,7 @@ impl Finder<'_> {
 
 impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        if !is_test_only(&item.attrs) {
-            self.note_tree(&item.tree, &mut Name::new(), item.use_token.span.start().line);
-        }
+        self.note_tree(&item.tree, &mut Name::new(), item.use_token.span.start().line);
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -198,24 +190,6 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         let parts: Name = path.segments.iter().map(|part| part.ident.to_string()).collect();
         self.note(&parts, line);
         visit::visit_path(self, path);
-    }
-
-    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
-        if !is_test_only(&item.attrs) {
-            visit::visit_item_mod(self, item);
-        }
-    }
-
-    fn visit_item_fn(&mut self, item: &'ast ItemFn) {
-        if !is_test_only(&item.attrs) {
-            visit::visit_item_fn(self, item);
-        }
-    }
-
-    fn visit_item_impl(&mut self, item: &'ast ItemImpl) {
-        if !is_test_only(&item.attrs) {
-            visit::visit_item_impl(self, item);
-        }
     }
 }
 

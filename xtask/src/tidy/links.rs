@@ -19,13 +19,13 @@ pub fn check(root: &Path, file: &TextFile) -> Vec<Violation> {
         } else {
             mentioned_pages(line).filter(|page| !root.join(page).exists()).collect()
         };
-        violations.extend(missing.into_iter().map(|target| Violation {
-            file: file.path.clone(),
-            line: index + 1,
-            rule: "link",
-            message: format!(
-                "`{target}` is not there: mend the link or the path, or write the page"
-            ),
+        violations.extend(missing.into_iter().map(|target| {
+            Violation::new(
+                &file.path,
+                index + 1,
+                "link",
+                format!("`{target}` is not there: mend the link or the path, or write the page"),
+            )
         }));
     }
     violations

@@ -53,10 +53,14 @@ pub struct Violation {
     pub file: String,
     /// Line, counted from 1.
     pub line: usize,
-    /// The rule's name, as in the table above.
     pub rule: &'static str,
-    /// What is wrong, then what to do.
     pub message: String,
+}
+
+impl Violation {
+    fn new(file: &str, line: usize, rule: &'static str, message: impl Into<String>) -> Self {
+        Self { file: file.into(), line, rule, message: message.into() }
+    }
 }
 
 impl fmt::Display for Violation {
@@ -65,113 +69,53 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A list of exceptions that remembers which of its lines were needed.
-pub struct Allowed {
-    rule: &'static str,
-    exceptions: &'static [Exception],
-    used: RefCell<BTreeSet<usize>>,
+/// The exceptions of every rule, which remember which of their lines were needed.
+pub struct Exceptions {
+    lists: &'static [(&'static str, &'static [Exception])],
+    used: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }
 
-impl Allowed {
-    /// The list `exceptions` of the rule `rule`, none of them used yet.
-    pub fn new(rule: &'static str, exceptions: &'static [Exception]) -> Self {
-        Self { rule, exceptions, used: RefCell::default() }
+impl Exceptions {
+    fn listed() -> Self {
+        Self { lists: allow::EXCEPTIONS, used: RefCell::default() }
     }
 
-    /// Whether a line of the list covers `subject`: a path, or `path::function`.
-    pub fn covers(&self, subject: &str) -> bool {
-        let found =
-            self.exceptions.iter().position(|exception| matches_glob(exception.pattern, subject));
-        if let Some(index) = found {
-            self.used.borrow_mut().insert(index);
-        }
-        found.is_some()
+    fn of(&self, rule: &str) -> impl Iterator<Item = (&'static str, &'static Exception)> {
+        let of_rule = self.lists.iter().filter(move |(name, _)| *name == rule);
+        of_rule.flat_map(|(rule, lines)| lines.iter().map(move |line| (*rule, line)))
+    }
+
+    /// Whether a line of the rule covers `subject`: a path, or `path::function`.
+    pub fn cover(&self, rule: &str, subject: &str) -> bool {
+        let found = self.of(rule).find(|(_, line)| matches_glob(line.pattern, subject));
+        found.is_some_and(|(rule, line)| {
+            self.used.borrow_mut().insert((rule, line.pattern));
+            true
+        })
     }
 
     /// A finding for each line that excused nothing. Lines marked `standing` describe the plan and
     /// may wait.
     fn unused(&self) -> Vec<Violation> {
         let used = self.used.borrow();
-        let idle = |index: &usize| !used.contains(index) && !self.exceptions[*index].standing;
-        (0..self.exceptions.len())
-            .filter(idle)
-            .map(|index| Violation {
-                file: "xtask/src/tidy/allow.rs".into(),
-                line: 1,
-                rule: self.rule,
-                message: format!(
-                    "the exception `{}` ({}) excuses nothing any more: remove its line",
-                    self.exceptions[index].pattern, self.exceptions[index].reason
-                ),
-            })
-            .collect()
+        let all = self.lists.iter().flat_map(|(rule, _)| self.of(rule));
+        let idle =
+            all.filter(|(rule, line)| !line.standing && !used.contains(&(*rule, line.pattern)));
+        idle.map(|(rule, Exception { pattern, reason, .. })| {
+            let message =
+                format!("`{pattern}` ({reason}) excuses nothing any more: remove its line");
+            Violation::new("xtask/src/tidy/allow.rs", 1, rule, message)
+        })
+        .collect()
     }
 }
 
 /// Whether `subject` matches `pattern`, in which `*` stands for any part of one path component and
 /// `**` for any number of components.
-pub fn matches_glob(pattern: &str, subject: &str) -> bool {
-    let pattern: Vec<&str> = pattern.split('/').collect();
-    let subject: Vec<&str> = subject.split('/').collect();
-    matches_components(&pattern, &subject)
-}
-
-fn matches_components(pattern: &[&str], subject: &[&str]) -> bool {
-    match (pattern.split_first(), subject.split_first()) {
-        (None, None) => true,
-        (Some((&"**", rest)), _) => {
-            (0..=subject.len()).any(|skip| matches_components(rest, &subject[skip..]))
-        }
-        (Some((first, rest)), Some((part, parts))) => {
-            matches_component(first, part) && matches_components(rest, parts)
-        }
-        _ => false,
-    }
-}
-
-fn matches_component(pattern: &str, part: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == part,
-        Some((before, after)) => part.strip_prefix(before).is_some_and(|rest| {
-            (0..=rest.len())
-                .any(|skip| rest.is_char_boundary(skip) && matches_component(after, &rest[skip..]))
-        }),
-    }
-}
-
-/// The exceptions of every rule, each remembering what it was used for.
-pub struct Exceptions {
-    function_size: Allowed,
-    file_size: Allowed,
-    unsafe_code: Allowed,
-    environment: Allowed,
-    two_crates: Allowed,
-    endless_waits: Allowed,
-}
-
-impl Exceptions {
-    fn listed() -> Self {
-        Self {
-            function_size: Allowed::new("function size", allow::LONG_FUNCTIONS),
-            file_size: Allowed::new("file size", allow::LONG_FILES),
-            unsafe_code: Allowed::new("unsafe", allow::UNSAFE_FILES),
-            environment: Allowed::new("environment", allow::ENVIRONMENT_READERS),
-            two_crates: Allowed::new("two crates", allow::SEES_TWO_CRATES),
-            endless_waits: Allowed::new("waits", allow::ENDLESS_WAITS),
-        }
-    }
-
-    fn unused(&self) -> Vec<Violation> {
-        let lists = [
-            &self.function_size,
-            &self.file_size,
-            &self.unsafe_code,
-            &self.environment,
-            &self.two_crates,
-            &self.endless_waits,
-        ];
-        lists.into_iter().flat_map(Allowed::unused).collect()
-    }
+fn matches_glob(pattern: &str, subject: &str) -> bool {
+    let whole = glob::MatchOptions { require_literal_separator: true, ..Default::default() };
+    let pattern = glob::Pattern::new(pattern).expect("a test reads every pattern of the lists");
+    pattern.matches_with(subject, whole)
 }
 
 /// Checks the workspace at `root` and prints each finding; `Ok(true)` where there is none.
@@ -227,12 +171,12 @@ fn parse(files: &[text::TextFile]) -> (Vec<SourceFile>, Vec<Violation>) {
     for file in files.iter().filter(|file| file.is_rust()) {
         match SourceFile::parse(&file.path, &file.text) {
             Ok(source) => sources.push(source),
-            Err(error) => broken.push(Violation {
-                file: file.path.clone(),
-                line: error.span().start().line,
-                rule: "syntax",
-                message: format!("does not parse: {error}"),
-            }),
+            Err(error) => broken.push(Violation::new(
+                &file.path,
+                error.span().start().line,
+                "syntax",
+                format!("does not parse: {error}"),
+            )),
         }
     }
     (sources, broken)
@@ -254,30 +198,27 @@ mod tests {
 
     #[test]
     fn an_exception_that_excuses_nothing_is_a_finding() {
-        static LIST: &[Exception] = &[
-            Exception { pattern: "a.rs", reason: "used", standing: false },
-            Exception { pattern: "b.rs", reason: "idle", standing: false },
-            Exception { pattern: "c.rs", reason: "planned", standing: true },
-        ];
-        let allowed = Allowed::new("file size", LIST);
-        assert!(allowed.covers("a.rs"));
-        assert!(!allowed.covers("d.rs"));
-        let unused = allowed.unused();
+        static LIST: &[(&str, &[Exception])] = &[(
+            "file size",
+            &[
+                Exception { pattern: "a.rs", reason: "used", standing: false },
+                Exception { pattern: "b.rs", reason: "idle", standing: false },
+                Exception { pattern: "c.rs", reason: "planned", standing: true },
+            ],
+        )];
+        let exceptions = Exceptions { lists: LIST, used: RefCell::default() };
+        assert!(exceptions.cover("file size", "a.rs"));
+        assert!(!exceptions.cover("unsafe", "a.rs") && !exceptions.cover("file size", "d.rs"));
+        let unused = exceptions.unused();
         assert_eq!(unused.len(), 1);
         assert!(unused[0].message.contains("`b.rs`"));
     }
 
     #[test]
     fn this_workspace_has_every_exception_reasoned() {
-        for list in [
-            allow::LONG_FUNCTIONS,
-            allow::LONG_FILES,
-            allow::UNSAFE_FILES,
-            allow::ENVIRONMENT_READERS,
-            allow::SEES_TWO_CRATES,
-            allow::ENDLESS_WAITS,
-        ] {
-            assert!(list.iter().all(|exception| exception.reason.len() > 10));
+        for line in allow::EXCEPTIONS.iter().flat_map(|(_, lines)| *lines) {
+            assert!(line.reason.len() > 10, "{}", line.pattern);
+            glob::Pattern::new(line.pattern).unwrap();
         }
     }
 }

@@ -10,10 +10,9 @@ use syn::visit::{self, Visit};
 
 use super::Violation;
 use super::source::{SourceFile, is_test_only};
+use super::text::{join, relative};
 
-/// The files of the workspace as the compiler reaches them.
 pub struct ModuleTree {
-    /// Every file below a package's folder that no target reaches.
     dead: Vec<String>,
     /// Every file that only tests reach: integration tests, and `#[cfg(test)] mod x;`.
     tests: BTreeSet<String>,
@@ -28,17 +27,15 @@ struct Child {
 impl ModuleTree {
     /// Walks from every target's root file along the `mod` lines of `sources`.
     pub fn new(root: &Path, metadata: &Metadata, sources: &[SourceFile]) -> Self {
-        let relative = |path: &Path| {
-            path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
-        };
         let mut roots = Vec::new();
         let mut folders = Vec::new();
         for package in metadata.workspace_packages() {
-            let folder = package.manifest_path.parent().map(|path| relative(path.as_std_path()));
+            let folder =
+                package.manifest_path.parent().map(|path| relative(root, path.as_std_path()));
             folders.extend(folder.map(|folder| format!("{folder}/")));
             for target in &package.targets {
                 roots.push(Child {
-                    path: relative(target.src_path.as_std_path()),
+                    path: relative(root, target.src_path.as_std_path()),
                     test_only: target.is_test(),
                 });
             }
@@ -88,14 +85,14 @@ impl ModuleTree {
         self.dead.iter().any(|dead| dead == path)
     }
 
-    /// A finding for each file that no target reaches.
     pub fn dead_files(&self) -> Vec<Violation> {
-        let finding = |path: &String| Violation {
-            file: path.clone(),
-            line: 1,
-            rule: "dead file",
-            message: "no `mod` line reaches it, so nothing compiles it: declare it or remove it"
-                .into(),
+        let finding = |path: &String| {
+            Violation::new(
+                path,
+                1,
+                "dead file",
+                "no `mod` line reaches it, so nothing compiles it: declare it or remove it",
+            )
         };
         self.dead.iter().map(finding).collect()
     }
@@ -120,7 +117,6 @@ fn declared_by(source: &SourceFile, is_root: bool) -> Vec<Child> {
 struct Finder {
     /// The folder the file lies in: `#[path]` starts here.
     file_folder: String,
-    /// The folder its child modules lie in.
     folder: String,
     test_depth: usize,
     children: Vec<Child>,
@@ -205,19 +201,6 @@ fn strings(tokens: TokenStream) -> Vec<String> {
         })
         .map(|text| text.value())
         .collect()
-}
-
-/// `folder/path`, with `..` taken away.
-fn join(folder: &str, path: &str) -> String {
-    let mut parts: Vec<&str> = folder.split('/').collect();
-    for part in path.split('/') {
-        match part {
-            ".." => drop(parts.pop()),
-            "." => {}
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
 }
 
 #[cfg(test)]

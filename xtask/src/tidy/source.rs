@@ -6,6 +6,7 @@
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
+use syn::visit_mut::{self, VisitMut};
 use syn::{Attribute, Block, Meta, Signature};
 
 use super::{Exceptions, Violation};
@@ -18,13 +19,11 @@ const TEST_FUNCTION_LINES: usize = 100;
 const PROTECTED_LINTS: &[&str] =
     &["unwrap_used", "undocumented_unsafe_blocks", "unsafe_op_in_unsafe_fn"];
 
-/// One parsed Rust file.
 pub struct SourceFile {
-    /// Path relative to the workspace's root.
     pub path: String,
-    /// Its syntax tree.
     pub syntax: syn::File,
-    /// The same as tokens, macro bodies included.
+    /// The same without what is compiled for tests only.
+    pub program: syn::File,
     pub tokens: TokenStream,
 }
 
@@ -35,7 +34,37 @@ impl SourceFile {
         let without_shebang =
             if syntax.shebang.is_some() { text.split_once('\n').map_or("", |t| t.1) } else { text };
         let tokens = without_shebang.parse().map_err(syn::Error::from)?;
-        Ok(Self { path: path.into(), syntax, tokens })
+        let mut program = syntax.clone();
+        WithoutTests.visit_file_mut(&mut program);
+        Ok(Self { path: path.into(), syntax, program, tokens })
+    }
+}
+
+/// Takes out what is compiled for tests only.
+struct WithoutTests;
+
+impl VisitMut for WithoutTests {
+    fn visit_file_mut(&mut self, file: &mut syn::File) {
+        file.items.retain(|item| !is_test_only(attributes_of(item)));
+        visit_mut::visit_file_mut(self, file);
+    }
+
+    fn visit_item_mod_mut(&mut self, item: &mut syn::ItemMod) {
+        if let Some((_, items)) = &mut item.content {
+            items.retain(|item| !is_test_only(attributes_of(item)));
+        }
+        visit_mut::visit_item_mod_mut(self, item);
+    }
+}
+
+fn attributes_of(item: &syn::Item) -> &[Attribute] {
+    match item {
+        syn::Item::Fn(item) => &item.attrs,
+        syn::Item::Impl(item) => &item.attrs,
+        syn::Item::Macro(item) => &item.attrs,
+        syn::Item::Mod(item) => &item.attrs,
+        syn::Item::Use(item) => &item.attrs,
+        _ => &[],
     }
 }
 
@@ -86,7 +115,7 @@ struct Visitor<'a> {
 impl Visitor<'_> {
     fn report(&mut self, span: Span, rule: &'static str, message: String) {
         let line = span.start().line;
-        self.violations.push(Violation { file: self.source.path.clone(), line, rule, message });
+        self.violations.push(Violation::new(&self.source.path, line, rule, message));
     }
 
     /// Runs `visit` with its findings judged as test code where `attributes` say so.
@@ -101,7 +130,7 @@ impl Visitor<'_> {
         let lines = close.end().line + 1 - open.start().line;
         let limit = if self.test_depth > 0 { TEST_FUNCTION_LINES } else { FUNCTION_LINES };
         let subject = format!("{}::{name}", self.source.path);
-        if lines > limit && !self.exceptions.function_size.covers(&subject) {
+        if lines > limit && !self.exceptions.cover("function size", &subject) {
             self.report(
                 open,
                 "function size",
@@ -268,29 +297,31 @@ pub fn words(tokens: TokenStream) -> Box<dyn Iterator<Item = (String, Span)>> {
 fn check_unsafe(source: &SourceFile, exceptions: &Exceptions) -> Vec<Violation> {
     let first = words(source.tokens.clone()).find(|(word, _)| word == "unsafe");
     let Some((_, span)) = first else { return Vec::new() };
-    if exceptions.unsafe_code.covers(&source.path) {
+    if exceptions.cover("unsafe", &source.path) {
         return Vec::new();
     }
     let advice = "use the safe views of `headlong-device`, or list the file with a reason in \
                   xtask/src/tidy/allow.rs";
     let message = format!("`unsafe` in a file that is not listed: {advice}");
-    vec![Violation { file: source.path.clone(), line: span.start().line, rule: "unsafe", message }]
+    vec![Violation::new(&source.path, span.start().line, "unsafe", message)]
 }
 
 fn check_environment(source: &SourceFile, exceptions: &Exceptions) -> Vec<Violation> {
     let mut places = Vec::new();
     find_environment_reads(source.tokens.clone(), &mut places);
-    if places.is_empty() || exceptions.environment.covers(&source.path) {
+    if places.is_empty() || exceptions.cover("environment", &source.path) {
         return Vec::new();
     }
     let advice = "the environment never changes results: take a flag or a config key";
     places
         .into_iter()
-        .map(|(word, span)| Violation {
-            file: source.path.clone(),
-            line: span.start().line,
-            rule: "environment",
-            message: format!("`{word}` in a file that is not listed: {advice}"),
+        .map(|(word, span)| {
+            Violation::new(
+                &source.path,
+                span.start().line,
+                "environment",
+                format!("`{word}` in a file that is not listed: {advice}"),
+            )
         })
         .collect()
 }

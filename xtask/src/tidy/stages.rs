@@ -20,7 +20,7 @@ pub fn check(file: &TextFile) -> Vec<Violation> {
         let message = format!(
             "`{word}`: a stage asks for no mode; let the tables, `Exchange` or the build know"
         );
-        Some(Violation { file: file.path.clone(), line: index + 1, rule: "stages", message })
+        Some(Violation::new(&file.path, index + 1, "stages", message))
     };
     file.text.lines().enumerate().filter_map(asked).collect()
 }

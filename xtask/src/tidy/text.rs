@@ -7,40 +7,51 @@ use anyhow::{Context, Result};
 
 use super::{Exceptions, Violation};
 
-/// Lines of the longest source file.
 const FILE_LINES: usize = 600;
 /// Folders that hold nothing of ours: build outputs and what a fuzzer leaves.
 pub const SKIPPED_FOLDERS: &[&str] =
     &["target", "corpus", "artifacts", "headlong-out", "kernels-cache"];
-/// Files that tidy reads, by ending.
 const READ_ENDINGS: &[&str] = &["rs", "cu", "cuh", "cpp", "h", "toml", "py", "sh", "md"];
 /// The words that mark a to-do, each in two halves, so that this file does not mark itself.
 const TODO_WORDS: &[&str] =
     &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
 
-/// One text file of the workspace.
 pub struct TextFile {
     /// Path relative to the workspace's root, with `/` between its parts.
     pub path: String,
-    /// Its content.
     pub text: String,
 }
 
 impl TextFile {
-    /// Whether it is Rust source.
     pub fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }
 
-    /// Whether it is a kernel's text.
     pub fn is_kernel(&self) -> bool {
         self.path.ends_with(".cu") || self.path.ends_with(".cuh")
     }
 
-    /// Whether it is a source whose length is judged.
     fn is_source(&self) -> bool {
         [".rs", ".cu", ".cuh", ".cpp", ".h", ".py"].iter().any(|ending| self.path.ends_with(ending))
     }
+}
+
+/// A path as findings have it: from the root, with `/` between its parts.
+pub fn relative(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
+}
+
+/// `folder/path`, with `..` taken away.
+pub fn join(folder: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "." => {}
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
 }
 
 /// Reads every source below `root`, in the order of their paths.
@@ -69,7 +80,6 @@ fn read_folder(folder: &Path, prefix: &str, files: &mut Vec<TextFile>) -> Result
     Ok(())
 }
 
-/// Checks one file's length and its to-dos.
 pub fn check(file: &TextFile, exceptions: &Exceptions) -> Vec<Violation> {
     let mut violations: Vec<Violation> = file
         .text
@@ -78,17 +88,12 @@ pub fn check(file: &TextFile, exceptions: &Exceptions) -> Vec<Violation> {
         .filter_map(|(index, line)| check_todo(file, index + 1, line))
         .collect();
     let lines = file.text.lines().count();
-    if file.is_source() && lines > FILE_LINES && !exceptions.file_size.covers(&file.path) {
+    if file.is_source() && lines > FILE_LINES && !exceptions.cover("file size", &file.path) {
         let message = format!(
             "{lines} lines, more than {FILE_LINES}: split it by stage or op, or list it with a \
              reason in xtask/src/tidy/allow.rs"
         );
-        violations.push(Violation {
-            file: file.path.clone(),
-            line: FILE_LINES + 1,
-            rule: "file size",
-            message,
-        });
+        violations.push(Violation::new(&file.path, FILE_LINES + 1, "file size", message));
     }
     violations
 }
@@ -107,11 +112,13 @@ fn check_todo(file: &TextFile, line_number: usize, line: &str) -> Option<Violati
         .split('#')
         .skip(1)
         .any(|after| after.starts_with(|letter: char| letter.is_ascii_digit()));
-    (!has_issue_number).then(|| Violation {
-        file: file.path.clone(),
-        line: line_number,
-        rule: "to-do",
-        message: format!("{word} without an issue number: write `{word}(#12)`, or do it"),
+    (!has_issue_number).then(|| {
+        Violation::new(
+            &file.path,
+            line_number,
+            "to-do",
+            format!("{word} without an issue number: write `{word}(#12)`, or do it"),
+        )
     })
 }
 

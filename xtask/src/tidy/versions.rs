@@ -6,19 +6,20 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use crate::process::At as _;
 use anyhow::{Context, Result};
 use cargo_metadata::Metadata;
 
 use super::Violation;
 use super::source::{SourceFile, words};
+use super::text::relative;
 
-/// Checks the workspace's version table and every package's manifest.
 pub fn check(root: &Path, metadata: &Metadata) -> Result<Vec<Violation>> {
-    let read = |path: &Path| fs::read_to_string(path).with_context(|| path.display().to_string());
+    let read = |path: &Path| fs::read_to_string(path).at(path);
     let mut violations = check_table("Cargo.toml", &read(&root.join("Cargo.toml"))?);
     for package in metadata.workspace_packages() {
         let path = package.manifest_path.as_std_path();
-        let name = path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/");
+        let name = relative(root, path);
         violations.extend(check_manifest(&name, &read(path)?));
     }
     Ok(violations)
@@ -33,9 +34,7 @@ pub fn check_use(
     let mut violations = Vec::new();
     let mut used_by_some: BTreeSet<String> = BTreeSet::new();
     for package in metadata.workspace_packages() {
-        let manifest = package.manifest_path.as_std_path();
-        let manifest =
-            manifest.strip_prefix(root).unwrap_or(manifest).to_string_lossy().replace('\\', "/");
+        let manifest = relative(root, package.manifest_path.as_std_path());
         let folder = manifest.trim_end_matches("Cargo.toml");
         let names: BTreeSet<String> = sources
             .iter()
@@ -47,11 +46,13 @@ pub fn check_use(
         let foreign = package.dependencies.iter().filter(|dependency| dependency.path.is_none());
         let taken: Vec<&str> = foreign.map(|dependency| dependency.name.as_str()).collect();
         used_by_some.extend(taken.iter().map(|name| (*name).to_string()));
-        violations.extend(unnamed(&taken, &names).map(|name| Violation {
-            file: manifest.clone(),
-            line: 1,
-            rule: "versions",
-            message: format!("no source of the package names `{name}`: remove the dependency"),
+        violations.extend(unnamed(&taken, &names).map(|name| {
+            Violation::new(
+                &manifest,
+                1,
+                "versions",
+                format!("no source of the package names `{name}`: remove the dependency"),
+            )
         }));
     }
     let text = fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
@@ -68,11 +69,13 @@ fn unnamed<'a>(taken: &'a [&'a str], words: &'a BTreeSet<String>) -> impl Iterat
 fn check_table_is_used(file: &str, text: &str, used: &BTreeSet<String>) -> Vec<Violation> {
     lines_of(text, |section| section == "workspace.dependencies")
         .filter(|(_, line)| !used.contains(name_of(line)) && !line.contains("path ="))
-        .map(|(number, line)| Violation {
-            file: file.into(),
-            line: number,
-            rule: "versions",
-            message: format!("no package takes `{}`: remove its line", name_of(line)),
+        .map(|(number, line)| {
+            Violation::new(
+                file,
+                number,
+                "versions",
+                format!("no package takes `{}`: remove its line", name_of(line)),
+            )
         })
         .collect()
 }
@@ -83,21 +86,23 @@ fn check_table(file: &str, text: &str) -> Vec<Violation> {
         |line: &str| line.contains('=') && !line.contains("path =") && !line.contains(" # ");
     lines_of(text, |section| section == "workspace.dependencies")
         .filter(|(_, line)| is_bare(line))
-        .map(|(number, line)| Violation {
-            file: file.into(),
-            line: number,
-            rule: "versions",
-            message: format!(
-                "`{}` has no reason: end the line with ` # why it is there`",
-                name_of(line)
-            ),
+        .map(|(number, line)| {
+            Violation::new(
+                file,
+                number,
+                "versions",
+                format!(
+                    "`{}` has no reason: end the line with ` # why it is there`",
+                    name_of(line)
+                ),
+            )
         })
         .collect()
 }
 
 /// A package takes its lints and its dependencies' versions from the workspace.
 fn check_manifest(file: &str, text: &str) -> Vec<Violation> {
-    let report = |line, message| Violation { file: file.into(), line, rule: "versions", message };
+    let report = |line, message| Violation::new(file, line, "versions", message);
     let mut violations: Vec<Violation> =
         lines_of(text, |section| section.ends_with("dependencies"))
             .filter(|(_, line)| line.contains('=') && !line.contains("workspace"))

@@ -18,7 +18,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprCall, ExprMethodCall};
 
-use super::source::{SourceFile, is_test_only, words};
+use super::source::{SourceFile, words};
 use super::{Exceptions, Violation};
 use quote::ToTokens as _;
 
@@ -43,7 +43,6 @@ const WAITING_TYPES: &[&str] =
 /// Words of which a loop that pauses has at least one.
 const CLOCKS: &[&str] =
     &["elapsed", "deadline", "until", "longest", "patience", "left", "timed_out", "due", "Instant"];
-/// Words by which a loop pauses.
 const PAUSES: &[&str] = &["spin_loop", "yield_now", "sleep"];
 
 /// Checks one file; `is_test` says that the whole of it is compiled for tests only.
@@ -51,7 +50,7 @@ pub fn check(source: &SourceFile, is_test: bool, exceptions: &Exceptions) -> Vec
     let applies = FOLDERS.iter().any(|folder| source.path.starts_with(folder));
     let mut visitor = Visitor { source, exceptions, functions: Vec::new(), violations: Vec::new() };
     if applies && !is_test {
-        visitor.visit_file(&source.syntax);
+        visitor.visit_file(&source.program);
     }
     visitor.violations
 }
@@ -67,17 +66,17 @@ impl Visitor<'_> {
     fn report(&mut self, place: impl Spanned, what: &str) {
         let function = self.functions.last().map_or("", String::as_str);
         let subject = format!("{}::{function}", self.source.path);
-        if self.exceptions.endless_waits.covers(&subject) {
+        if self.exceptions.cover("waits", &subject) {
             return;
         }
         let advice = "give it a deadline, or list the function with the reason why it ends in \
                       xtask/src/tidy/allow.rs";
-        self.violations.push(Violation {
-            file: self.source.path.clone(),
-            line: place.span().start().line,
-            rule: "waits",
-            message: format!("{what}: {advice}"),
-        });
+        self.violations.push(Violation::new(
+            &self.source.path,
+            place.span().start().line,
+            "waits",
+            format!("{what}: {advice}"),
+        ));
     }
 
     fn inside(&mut self, name: String, visit: impl FnOnce(&mut Self)) {
@@ -120,16 +119,8 @@ impl Visitor<'_> {
 }
 
 impl<'ast> Visit<'ast> for Visitor<'_> {
-    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        if !is_test_only(&item.attrs) {
-            visit::visit_item_mod(self, item);
-        }
-    }
-
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        if !is_test_only(&item.attrs) {
-            self.inside(item.sig.ident.to_string(), |visitor| visit::visit_item_fn(visitor, item));
-        }
+        self.inside(item.sig.ident.to_string(), |visitor| visit::visit_item_fn(visitor, item));
     }
 
     fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {

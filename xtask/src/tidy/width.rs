@@ -7,11 +7,8 @@
 use super::Violation;
 use super::text::TextFile;
 
-/// Columns of the longest line.
 const COLUMNS: usize = 100;
-/// Files whose lines are judged, by ending.
 const ENDINGS: &[&str] = &[".rs", ".cu", ".cuh", ".cpp", ".h", ".py", ".sh", ".toml", ".md"];
-/// Measurements, with what was printed next to them.
 const KEPT: &str = "benches/results/";
 
 /// Finds the lines of `file` that are too long.
@@ -25,18 +22,17 @@ pub fn check(file: &TextFile) -> Vec<Violation> {
         let is_printed = block.is_printed(line);
         let columns = line.chars().count();
         if columns > COLUMNS && !is_printed && !cannot_be_broken(line) {
-            violations.push(Violation {
-                file: file.path.clone(),
-                line: index + 1,
-                rule: "width",
-                message: format!("{columns} columns, more than {COLUMNS}: break the line"),
-            });
+            violations.push(Violation::new(
+                &file.path,
+                index + 1,
+                "width",
+                format!("{columns} columns, more than {COLUMNS}: break the line"),
+            ));
         }
     }
     violations
 }
 
-/// What the lines between two fences are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Prose,
@@ -78,7 +74,6 @@ impl Block {
     }
 }
 
-/// What a line that is a comment says.
 fn comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let marker = ["//!", "///", "//", "#"].into_iter().find(|marker| line.starts_with(marker))?;

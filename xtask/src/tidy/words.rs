@@ -3,12 +3,9 @@
 use super::Violation;
 use super::text::TextFile;
 
-/// The page with the table, below this heading.
 const GLOSSARY: &str = "docs/glossary.md";
 const HEADING: &str = "## Words we do not use";
-/// Files whose words are judged, by ending.
 const ENDINGS: &[&str] = &[".rs", ".cu", ".cuh", ".cpp", ".h", ".py", ".sh", ".toml", ".md"];
-/// Measurements are left as they were printed.
 const KEPT: &str = "benches/results/";
 
 /// A row of the table: a word or phrase, and what is written instead.
@@ -45,7 +42,7 @@ fn check_file(file: &TextFile, rows: &[Row<'_>]) -> Vec<Violation> {
         }
         let Row { not, but } = rows.iter().find(|row| has_word(&lower, row.not))?;
         let message = format!("`{not}` is not a word of this project: {but}");
-        Some(Violation { file: file.path.clone(), line: index + 1, rule: "words", message })
+        Some(Violation::new(&file.path, index + 1, "words", message))
     });
     found.collect()
 }
