@@ -18,6 +18,8 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "advisories", words: &["advisor"] },
     Requirement { name: "data", words: &["data/criteo", "criteo data"] },
     Requirement { name: "python", words: &["python", "torch", "numpy"] },
+    Requirement { name: "numpy", words: &["numpy"] },
+    Requirement { name: "mpirun", words: &["mpirun"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
     Requirement { name: "aarch64", words: &["aarch64"] },
     // A GPU. What the software device lacks is not asked of it, and not the other way round: see
@@ -85,6 +87,10 @@ mod tests {
         assert_eq!(required.forbids("../shared/data/criteo is absent"), Some("data"));
         assert_eq!(required.forbids("no CUDA device was found"), Some("cuda"));
         assert_eq!(required.forbids("python has no torch"), None);
+        let installed = Required::parse("mpirun,numpy").unwrap();
+        assert_eq!(installed.forbids("mpirun is absent"), Some("mpirun"));
+        assert_eq!(installed.forbids("no python with numpy, pyarrow was found"), Some("numpy"));
+        assert_eq!(installed.forbids("no python with torch was found"), None);
         assert_eq!(Required::parse("").unwrap().forbids("no CUDA device"), None);
     }
 
