@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Real devices would hang where the software device notices a misuse.
 fn has_software_devices(count: u32) -> bool {
-    let there = has_devices(count) && CudaDevice::open(0).is_ok_and(|device| device.is_software());
+    let there =
+        has_devices(count as usize) && CudaDevice::open(0).is_ok_and(|device| device.is_software());
     if !there {
         println!(
             "skipped, because it needs {count} devices of softcuda (HEADLONG_CUDA_LIBS, \

@@ -13,8 +13,7 @@ use headlong::iteration::model::table_specs;
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
-use headlong_device::cuda::CudaDevice;
-use headlong_device::cuda::testing::device;
+use headlong_device::cuda::testing::{device, has_devices};
 use headlong_embedding::Registry;
 use made_up::{MadeUp, mixed};
 use run_support::{Place, Run, events, names};
@@ -121,7 +120,7 @@ fn cuda_trains_the_same_bits_in_every_schedule_and_the_processors_within_bounds(
         run(&config)
     };
     let cpu = run(&config());
-    let most_ranks = if CudaDevice::count().unwrap() >= 2 { 2 } else { 1 };
+    let most_ranks = if has_devices(2) { 2 } else { 1 };
     for ranks in 1..=most_ranks {
         let serial = on_device(ranks, Precision::F32, ScheduleChoice::Serial);
         for schedule in [ScheduleChoice::Overlapped, ScheduleChoice::Captured] {

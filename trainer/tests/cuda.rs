@@ -15,8 +15,7 @@ use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options, loca
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
 use headlong_comm::Communicator;
-use headlong_device::cuda::CudaDevice;
-use headlong_device::cuda::testing::{device, driver_calls};
+use headlong_device::cuda::testing::{device, driver_calls, has_devices};
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::Partition;
 use headlong_reader::{Batch, Jagged};
@@ -101,8 +100,7 @@ fn batches_that_were_not_planned_for_change_no_bit() {
 /// before it runs.
 #[test]
 fn more_rows_for_one_owner_than_a_slot_holds_end_the_run_with_the_tables_name() {
-    if device().is_none() || CudaDevice::count().unwrap() < 4 {
-        println!("skipped, because there are no four devices");
+    if !has_devices(4) {
         return;
     }
     const SAMPLES: usize = 800;
@@ -142,8 +140,7 @@ fn more_rows_for_one_owner_than_a_slot_holds_end_the_run_with_the_tables_name() 
 /// that all exchange with all.
 #[test]
 fn exchanges_inside_the_node_first_change_no_bit() {
-    if device().is_none() || CudaDevice::count().unwrap() < 8 {
-        println!("skipped, because there are no eight devices");
+    if !has_devices(8) {
         return;
     }
     use ScheduleChoice::{Captured, Serial};
@@ -240,8 +237,7 @@ fn over_nics(fabric: &Arc<Fabric>) -> (Config, Vec<Communicator>) {
 
 #[test]
 fn a_captured_step_that_drives_nics_changes_no_bit_and_is_one_launch() {
-    if device().is_none() || CudaDevice::count().unwrap() < 4 {
-        println!("skipped, because there are no four devices");
+    if !has_devices(4) {
         return;
     }
     let fabric = Fabric::rails(5, NetworkModel::ROUGH, 2, 2);
@@ -361,8 +357,7 @@ fn narrow_rows_stay_near_those_of_the_processor_on_any_number_of_devices() {
     };
     let cpu = of(DeviceChoice::Cpu, 1);
     for ranks in [1, 2] {
-        if CudaDevice::count().unwrap() < ranks as u32 {
-            println!("skipped for {ranks} ranks, because there are fewer devices");
+        if !has_devices(ranks) {
             continue;
         }
         let cuda = of(DeviceChoice::Cuda, ranks);
@@ -395,8 +390,7 @@ fn narrow_products_stay_near_and_are_narrow() {
 /// The configuration of some ranks on devices of their own; none, with a line, where there are too
 /// few.
 fn among(ranks: usize, schedule: ScheduleChoice) -> Option<Config> {
-    if device().is_none() || CudaDevice::count().unwrap() < ranks as u32 {
-        println!("skipped, because there are no {ranks} devices");
+    if !has_devices(ranks) {
         return None;
     }
     let mut config = config(DeviceChoice::Cuda, schedule, "rowwise_adagrad", 1);
@@ -460,14 +454,12 @@ fn other_ways_to_exchange_are_those_of_the_processor() {
 /// A rank a device, meeting through NCCL: rows replicated, split and owned whole.
 #[test]
 fn ranks_on_devices_of_their_own_train_as_one_and_as_ranks_on_the_processor() {
-    let Some(device) = device() else { return };
-    let devices = CudaDevice::count().unwrap();
+    if device().is_none() {
+        return;
+    }
     let alone = run(&config(DeviceChoice::Cuda, ScheduleChoice::Captured, "rowwise_adagrad", 1));
     for ranks in [2, 4, 8] {
-        if devices < ranks as u32 {
-            println!(
-                "skipped for {ranks} ranks, because there are {devices} devices such as {device}"
-            );
+        if !has_devices(ranks) {
             continue;
         }
         let of = |device, schedule| {

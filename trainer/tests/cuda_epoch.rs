@@ -8,8 +8,7 @@
 
 mod run_support;
 
-use headlong_device::cuda::CudaDevice;
-use headlong_device::cuda::testing::device;
+use headlong_device::cuda::testing::{device, has_devices};
 use run_support::{Run, last_event};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -55,8 +54,7 @@ const PATIENT: [&str; 2] = ["--set", "comm.deadline_s=7200"];
 /// So many devices next to as many ranks on the processor, over these seeds.
 fn check(seeds: &[u64], ranks: usize, more: &[&str]) {
     let (Some(data), Some(device)) = (data(), device()) else { return };
-    if CudaDevice::count().unwrap() < ranks as u32 {
-        println!("skipped for {ranks} devices, because there are fewer");
+    if !has_devices(ranks) {
         return;
     }
     println!("on {ranks} such as {device}");

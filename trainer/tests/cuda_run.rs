@@ -6,8 +6,7 @@
 
 mod run_support;
 
-use headlong_device::cuda::CudaDevice;
-use headlong_device::cuda::testing::device;
+use headlong_device::cuda::testing::{device, has_devices};
 use run_support::{Place, Run, events, last_event, steps};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -219,11 +218,7 @@ fn a_captured_step_makes_no_driver_call_but_its_launch() {
 /// ranks' sums have one order only.
 #[test]
 fn processes_on_devices_of_their_own_end_as_threads_do() {
-    if is_absent() {
-        return;
-    }
-    if CudaDevice::count().unwrap() < 2 {
-        println!("skipped, because there is one device only");
+    if !has_devices(2) {
         return;
     }
     let place = Place::new("rows.txt");
@@ -314,8 +309,7 @@ fn ranks_that_evaluate_on_devices_find_the_metrics_of_a_stopped_evaluation() {
         (digest, metrics.collect::<Vec<_>>())
     };
     for (ranks, needed) in [("1", 1), ("2", 3)] {
-        if CudaDevice::count().unwrap() < needed {
-            println!("skipped, because {ranks} ranks and one that evaluates need {needed} devices");
+        if !has_devices(needed) {
             continue;
         }
         let train = train

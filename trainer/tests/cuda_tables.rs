@@ -12,8 +12,7 @@ use headlong::iteration::model::table_specs;
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
-use headlong_device::cuda::CudaDevice;
-use headlong_device::cuda::testing::device;
+use headlong_device::cuda::testing::{device, has_devices};
 use headlong_device::rng::CounterRng;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
@@ -106,8 +105,7 @@ fn a_table_of_ones_own_trains_captured_alone_and_among_four_ranks() {
     let (first, last): (f64, f64) =
         (alone.0[..3].iter().sum(), alone.0[STEPS as usize - 3..].iter().sum());
     assert!(last < 0.9 * first, "it does not learn: {:?}", alone.0);
-    if CudaDevice::count().unwrap() < 4 {
-        println!("skipped for four ranks, because there are fewer devices");
+    if !has_devices(4) {
         return;
     }
     let four = run(4, ScheduleChoice::Captured);

@@ -113,10 +113,7 @@ fn the_rules_find_what_is_wrong() {
 fn pretended(name: &str, auc: f64, rules: &str) {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("result_0.txt");
-    let Ok(mut config) = preset(name) else {
-        println!("skipped: this build has no preset {name}");
-        return;
-    };
+    let mut config = preset(name).unwrap();
     config.mlperf.division = "closed".to_owned();
     config.mlperf.status = "onprem".to_owned();
     write_run(&config, &log, auc);

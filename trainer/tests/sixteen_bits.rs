@@ -9,8 +9,7 @@ use headlong::iteration::model::table_specs;
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
-use headlong_device::cuda::CudaDevice;
-use headlong_device::cuda::testing::device;
+use headlong_device::cuda::testing::{device, has_devices};
 use headlong_device::rng::CounterRng;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
@@ -30,8 +29,8 @@ fn places() -> Vec<DeviceChoice> {
     [DeviceChoice::Cpu].into_iter().chain(cuda).collect()
 }
 
-fn has_devices(place: DeviceChoice, ranks: usize) -> bool {
-    place == DeviceChoice::Cpu || CudaDevice::count().unwrap() >= ranks as u32
+fn can_have(place: DeviceChoice, ranks: usize) -> bool {
+    place == DeviceChoice::Cpu || has_devices(ranks)
 }
 
 fn config(place: DeviceChoice, precision: Precision, loss_scale: f64) -> Config {
@@ -122,7 +121,7 @@ fn steps(
 fn overflows_are_skipped_and_nothing_else_changes() {
     for place in places() {
         for (ranks, optimizer) in [(1, "rowwise_adagrad"), (2, "sgd"), (4, "sgd")] {
-            if !has_devices(place, ranks) {
+            if !can_have(place, ranks) {
                 continue;
             }
             let with = |loss_scale: f64| {
@@ -166,7 +165,7 @@ fn overflows_are_skipped_and_nothing_else_changes() {
 fn what_one_rank_finds_all_ranks_obey() {
     for place in places() {
         for ranks in [2, 4] {
-            if !has_devices(place, ranks) {
+            if !can_have(place, ranks) {
                 continue;
             }
             for outlier in [3, 6] {
@@ -361,7 +360,7 @@ fn a_resumed_run_has_the_scale_that_was_saved() {
 /// sums have one order only.
 #[test]
 fn processes_end_as_threads_do() {
-    for place in places().into_iter().filter(|&place| has_devices(place, 2)) {
+    for place in places().into_iter().filter(|&place| can_have(place, 2)) {
         let folder = Place::new("rows.txt");
         let device = if place == DeviceChoice::Cuda { "cuda" } else { "cpu" };
         let train =

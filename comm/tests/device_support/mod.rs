@@ -6,20 +6,11 @@ use headlong_comm::{
     AllToAll, BetweenDevices, CommOptions, Communicator, DeviceCollectives, Rank, Topology,
 };
 use headlong_device::Stream;
+pub use headlong_device::cuda::testing::has_devices;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, Event, testing};
 use headlong_device::pool::Pool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-/// Whether there are `count` devices; a line that says why not.
-pub fn has_devices(count: u32) -> bool {
-    let Some(_) = testing::device() else { return false };
-    let there = CudaDevice::count().unwrap_or(0);
-    if there < count {
-        println!("skipped, because it needs {count} CUDA devices and there are {there}");
-    }
-    there >= count
-}
 
 /// A stream of a device.
 pub fn stream_on(ordinal: u32) -> Stream {

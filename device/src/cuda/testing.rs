@@ -45,6 +45,19 @@ pub fn device() -> Option<CudaDevice> {
     }
 }
 
+/// Whether there are `needed` devices; else one line says why not.
+///
+/// # Panics
+/// As [`device`].
+pub fn has_devices(needed: usize) -> bool {
+    let Some(_) = device() else { return false };
+    let found = CudaDevice::count().map_or(0, |found| found as usize);
+    if found < needed {
+        println!("skipped, because it needs {needed} CUDA devices and there are {found}");
+    }
+    found >= needed
+}
+
 /// A CPU stream of two threads, and a stream of the first device where there is one: what `check`
 /// runs on.
 pub fn streams() -> Vec<Stream> {

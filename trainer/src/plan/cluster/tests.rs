@@ -264,7 +264,7 @@ fn micro_batches_repeat_the_dense_network_alone() {
 }
 
 #[test]
-fn a_thousand_tables_on_four_thousand_devices_take_less_than_a_second() {
+fn a_thousand_tables_on_four_thousand_devices_take_less_than_five_seconds() {
     let rows: Vec<u64> = (0..1000).map(|table| 1000 + table * table * 40).collect();
     let (workload, practice, cluster) =
         (workload(&rows, 1 << 20, 1.05), Practice::headlong(), cluster(512, 8));
@@ -273,7 +273,7 @@ fn a_thousand_tables_on_four_thousand_devices_take_less_than_a_second() {
     let seconds = started.elapsed().as_secs_f64();
     println!("{seconds:.3} s, {:?}", searched.best().map(|best| best.forecast.layout.strategy));
     assert!(searched.best().is_some());
-    // A second on a quiet machine; tests share theirs.
+    // Less than one on a quiet machine; tests share theirs.
     assert!(seconds < 5.0, "{seconds} s");
 }
 
