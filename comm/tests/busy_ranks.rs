@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 // Both progress loops that wait: that of TCP and that of all other paths.
 over_every_way!(
-    @ tcp, Tcp, a_busy_rank_is_waited_for, a_busy_rank_that_waits_itself_excuses_nobody
+    @ tcp, Tcp, a_busy_rank_is_waited_for, a_busy_rank_that_waits_itself_excuses_no_one
 );
 over_every_way!(
-    @ nodes, Nodes, a_busy_rank_is_waited_for, a_busy_rank_that_waits_itself_excuses_nobody
+    @ nodes, Nodes, a_busy_rank_is_waited_for, a_busy_rank_that_waits_itself_excuses_no_one
 );
 
 /// No wait of these jobs may take longer, except for a busy rank.
@@ -109,7 +109,7 @@ fn a_notice_that_is_not_read_does_not_hold_up_the_job() {
 
 /// Rank 0 waits in the middle of its work for rank 1, which never comes: that is no reason to wait
 /// for ever.
-fn a_busy_rank_that_waits_itself_excuses_nobody(way: Way) {
+fn a_busy_rank_that_waits_itself_excuses_no_one(way: Way) {
     let ranks = job(way, &Arc::default());
     let begin = Instant::now();
     let answers = on_all(&ranks, |rank| {

@@ -215,7 +215,7 @@ fn many_ranks_on_few_cores_do_not_collapse() {
 /// Ranks fail at random moments of exchanges of lent memory; their buffers are freed at once.
 /// Anyone who read on would crash or find another pattern.
 #[test]
-fn memory_is_nobody_elses_after_an_error() {
+fn memory_has_no_other_user_after_an_error() {
     for round in 0..60u64 {
         run_ranks(&Topology::one_node(3), |communicator| {
             let me = communicator.rank().0;

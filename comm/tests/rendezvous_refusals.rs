@@ -108,7 +108,7 @@ fn a_latecomer_learns_that_the_job_is_running() {
 }
 
 #[test]
-fn a_wrong_secret_is_a_stranger_and_says_so_on_both_sides() {
+fn a_wrong_secret_is_refused_and_says_so_on_both_sides() {
     let port = reserve_port();
     let mut all = job_options(2, port.port);
     all[0].deadlines.rendezvous = Duration::from_secs(4);
@@ -183,7 +183,7 @@ fn addresses_that_cannot_be_rank_0s_are_explained() {
 }
 
 #[test]
-fn a_job_of_one_needs_nobody() {
+fn a_job_of_one_needs_no_one() {
     let mut alone = options(0, 1, 1);
     alone.launch.master_host = "no such host".into();
     let transport = join(&alone).expect("no one is needed");

@@ -112,13 +112,13 @@ fn slow_ones_and_those_with_a_right_beginning_and_too_much_after_it() {
 
 /// A rank of a job of two without a secret, as this user or as an unprivileged one; `None` where it
 /// cannot be started.
-fn without_secret(rank: usize, port: u16, as_nobody: bool) -> Option<Child> {
+fn without_secret(rank: usize, port: u16, unprivileged: bool) -> Option<Child> {
     let mut command = Command::new(rank_program());
     command.args(["--steps", "3", "--rendezvous-ms", "5000"]).env_clear();
     command.env("HEADLONG_RANK", rank.to_string()).env("HEADLONG_WORLD_SIZE", "2");
     command.env("HEADLONG_MASTER_ADDR", "127.0.0.1").env("HEADLONG_MASTER_PORT", port.to_string());
     command.stdout(Stdio::null()).stderr(Stdio::piped());
-    if as_nobody {
+    if unprivileged {
         command.uid(65534);
     }
     command.spawn().ok()

@@ -164,7 +164,7 @@ fn the_least_used_rows_go_first_and_those_in_use_stay() {
 
 /// Shards by id, as owners hold them: with room for all, together they are the table of one owner.
 #[test]
-fn owners_together_are_one_table_and_divide_anew() {
+fn owners_together_are_one_table_and_divide_again() {
     let whole_spec = spec(1000, 5, &[("min_count", "2")]);
     let mut whole = Table::new(&whole_spec);
     let mut parts = [0, 1, 2].map(|_| Table::new(&whole_spec));

@@ -247,7 +247,7 @@ fn descriptions_that_cannot_be_built() {
 }
 
 #[test]
-fn saved_and_loaded_it_goes_on_the_same() {
+fn saved_and_loaded_it_continues_the_same() {
     let stream = Stream::cpu(2);
     let specs = [TableSpec::new("a", 300, 16), TableSpec::new("b", 9000, 128)];
     for optimizer in every_optimizer() {

@@ -27,7 +27,7 @@ pub use memory::{MemoryUse, OfRank, READER_BLOCK_BYTES};
 
 use crate::config::{Config, Interaction};
 use crate::iteration::model::table_specs;
-use crate::system::machine::{Machine, has_devices_beside};
+use crate::system::machine::{Machine, has_devices_besides};
 use headlong_device::DType;
 use headlong_embedding::hybrid::split::Split;
 use headlong_embedding::{MemoryNeeds, Registry, TableSpec};
@@ -221,7 +221,7 @@ impl Plan {
         let on_device =
             facts.machine.device.as_ref().map(|device| DevicePlan::new(device, &memory));
         let bytes_per_rank = match on_device {
-            Some(_) => memory.beside_a_device(),
+            Some(_) => memory.next_to_a_device(),
             None => memory.total(),
         };
         let ranks_here = facts.ranks_here.unwrap_or(config.run.ranks);
@@ -262,7 +262,7 @@ impl Plan {
         let Some(mine) = &self.on_device else { return Count::ZERO };
         match self.eval_ranks.as_ref().map(|others| (others.ranks, others.bytes_on_device)) {
             None => mine.needed_bytes,
-            Some((ranks, theirs)) if has_devices_beside(mine.count, self.ranks, ranks) => {
+            Some((ranks, theirs)) if has_devices_besides(mine.count, self.ranks, ranks) => {
                 mine.needed_bytes.max(theirs)
             }
             Some((_, theirs)) => mine.needed_bytes + theirs,

@@ -87,7 +87,7 @@ impl Reporter {
         }
         let folded = lines::fold(text.trim_end(), lines::width(std::io::stdout()));
         // Note: a closed pipe must not end a training run, so failures to print are not errors.
-        self.beside_bar(|| {
+        self.above_bar(|| {
             let mut out = std::io::stdout();
             let _ = writeln!(out, "{folded}").and_then(|()| out.flush());
         });
@@ -96,10 +96,10 @@ impl Reporter {
     /// A remark for people: lines on standard error.
     pub fn note(&self, text: &str) {
         let folded = lines::fold(text.trim_end(), lines::width(std::io::stderr()));
-        self.beside_bar(|| lines::to_stderr(&folded));
+        self.above_bar(|| lines::to_stderr(&folded));
     }
 
-    fn beside_bar(&self, print: impl FnOnce()) {
+    fn above_bar(&self, print: impl FnOnce()) {
         match &self.bar {
             _ if self.is_quiet => {}
             Some(bar) => bar.suspend(print),
@@ -191,7 +191,7 @@ impl Reporter {
     /// …).
     pub fn warning(&mut self, message: &str, fields: Map<String, Value>) -> Result<()> {
         let text = lines::warning(message, lines::width(std::io::stderr()));
-        self.beside_bar(|| lines::to_stderr(&text));
+        self.above_bar(|| lines::to_stderr(&text));
         self.log_message("warning", message, fields)
     }
 

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn old_checkpoints_are_removed_while_training_goes_on() {
+    fn old_checkpoints_are_removed_while_training_continues() {
         let folder = tempfile::tempdir().unwrap();
         let disk = SlowDisk::default();
         let options = DirectoryOptions { files: Box::new(disk.clone()), ..options(400, 1) };

@@ -332,7 +332,7 @@ fn refused_after_output(arguments: &[&str], words: &[&str]) {
 }
 
 #[test]
-fn json_goes_to_a_file_beside_the_text() {
+fn json_goes_to_a_file_next_to_the_text() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("plan.json");
     let text = succeeds(&["plan", "--json-file", file.to_str().unwrap()]);

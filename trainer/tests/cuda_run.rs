@@ -89,7 +89,7 @@ fn the_first_losses_of_made_up_rows_are_those_of_the_processor() {
 }
 
 #[test]
-fn a_run_goes_on_where_its_checkpoint_ended_and_is_applied_by_device_and_processor() {
+fn a_run_resumes_where_its_checkpoint_ended_and_is_applied_by_device_and_processor() {
     if is_absent() {
         return;
     }

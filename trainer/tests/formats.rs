@@ -126,7 +126,7 @@ const ORDERS: [&[&str]; 4] = [
 ];
 
 #[test]
-fn a_run_that_stopped_goes_on_bit_for_bit_in_every_order() {
+fn a_run_that_stopped_resumes_bit_for_bit_in_every_order() {
     let place = Place::new("rows.txt");
     let data = Files::of(&place, "headlong", ["a.hld", "b.hld"], &[]);
     let mut digests = Vec::new();

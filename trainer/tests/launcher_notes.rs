@@ -113,7 +113,7 @@ fn a_derived_port_is_said() {
 
 /// A job that other machines can reach has a secret, or its user says that it needs none.
 #[test]
-fn beyond_this_machine_nobody_trains_without_a_secret_by_accident() {
+fn beyond_this_machine_no_one_trains_without_a_secret_by_accident() {
     let place = Place::new("rows.txt");
     let data = place.train.to_str().expect("text");
     // An address for documents: of no machine.

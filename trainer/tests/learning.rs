@@ -104,7 +104,7 @@ fn auc_of_logistic_regression(config: &Config, prepared: &Prepared) -> f64 {
 
 /// The first command of the README, without arguments: preset `tiny`, all of its data.
 #[test]
-fn the_model_learns_the_planted_truth_and_needs_all_of_its_parts() {
+fn the_model_learns_the_ground_truth_and_needs_all_of_its_parts() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = preset("tiny").unwrap();
     config.run.output_dir = folder.path().to_owned();

@@ -44,7 +44,7 @@ fn a_run_to_its_target_keeps_the_rules() {
 /// The log of a run that was interrupted, and then went on from an earlier checkpoint still, is
 /// that of one run.
 #[test]
-fn a_log_goes_on_with_its_run() {
+fn a_log_continues_with_its_run() {
     let place = Folder::new("rows.txt");
     let train =
         place.train().path("--valid", &place.valid).with(&["--epochs", "3", "--eval-every", "0.5"]);

@@ -9,7 +9,7 @@ use serde_json::Value;
 const NARROW: [&str; 2] = ["--set", "tables.dtype=bf16"];
 
 #[test]
-fn a_run_in_bf16_goes_on_bit_for_bit_and_its_weights_are_what_it_trained() {
+fn a_run_in_bf16_resumes_bit_for_bit_and_its_weights_are_what_it_trained() {
     let place = Place::new("rows.txt");
     let train = place.train_on(2).with(&NARROW).with(&["--optimizer", "rowwise_adagrad"]);
     let train = train.path("--valid", &place.valid);

@@ -123,7 +123,7 @@ fn a_small_run_climbs_steadily_to_the_best_possible() {
 
 #[test]
 #[ignore = "an hour: cargo xtask soak --only planted"]
-fn soak_planted_truth_at_terabyte_shape() {
+fn soak_ground_truth_at_terabyte_shape() {
     let shape = Shape {
         rows: 20_000_000,
         scale: 0.05,

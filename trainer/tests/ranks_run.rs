@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Saved on four ranks, resumed on one, two and eight: the weights are those of one rank that was
 /// never interrupted.
 #[test]
-fn a_checkpoint_of_four_ranks_goes_on_on_any_number() {
+fn a_checkpoint_of_four_ranks_resumes_on_any_number() {
     let place = Place::new("rows.txt");
     let train = place.train().with(&[
         "--set",
@@ -101,7 +101,7 @@ fn a_transport_that_is_missing_ends_the_run_by_name() {
 /// Half-way other ids become frequent: the split is made again at the next evaluation, and the
 /// weights do not notice.
 #[test]
-fn rows_are_placed_anew_when_other_rows_become_frequent() {
+fn rows_are_placed_again_when_other_rows_become_frequent() {
     let place = Place::new("rows.txt");
     let rows = std::fs::read_to_string(&place.train).unwrap();
     let turned: String = rows.lines().map(|line| turn_ids(line) + "\n").collect();

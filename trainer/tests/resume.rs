@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 #[test]
-fn a_signal_finishes_the_step_and_saves_and_the_run_goes_on_as_if_nothing_had_been() {
+fn a_signal_finishes_the_step_and_saves_and_the_run_resumes_as_if_nothing_had_been() {
     let place = Place::new("rows.txt.gz");
     let train = place.train().with(&["--epochs", "60"]);
     let expected = train.succeeds().digest();
@@ -124,7 +124,7 @@ fn each_step_is_saved_once_and_what_a_resumed_run_does_not_take_up_is_said() {
 }
 
 #[test]
-fn resume_starts_goes_on_repeats_its_last_words_and_trains_longer() {
+fn resume_starts_resumes_repeats_its_last_words_and_trains_longer() {
     let place = Place::new("rows.txt");
     let checkpoints = place.path("checkpoints");
     let train = place.train().path("--valid", &place.valid);

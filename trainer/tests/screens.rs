@@ -164,7 +164,7 @@ fn errors_and_warnings_are_coloured_as_the_parsers_own_are() {
 /// A message that cannot be written is lost, and the exit code is still the right one.
 /// What was said to be typed, typed.
 #[test]
-fn the_command_that_a_stop_names_goes_on() {
+fn the_command_that_a_stop_names_resumes() {
     for launched in [false, true] {
         let place = Place::new("my rows.txt");
         let command = place.train().with(&[

@@ -32,7 +32,7 @@ const LONG_TESTS: &[LongTest] = &[
     LongTest {
         package: "headlong",
         program: "all",
-        name: "planted::soak_planted_truth_at_terabyte_shape",
+        name: "planted::soak_ground_truth_at_terabyte_shape",
     },
     LongTest { package: "headlong", program: "all", name: "evaluation::soak_evaluation_cost" },
     LongTest { package: "headlong", program: "all", name: "evaluation::soak_eval_ranks_cost" },

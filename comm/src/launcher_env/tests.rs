@@ -57,7 +57,7 @@ const SLURM: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn nobody_launched_it() {
+fn it_was_started_by_hand() {
     assert_eq!(single(&[("HOME", "/root"), ("MASTER_ADDR", "x")]), "");
     assert_eq!(single(&[("SLURM_NTASKS", "1"), ("HEADLONG_SECRET", "s")]), "");
 }
@@ -222,7 +222,7 @@ fn slurm_step() {
 
 /// srun with PMIx: the size comes from Slurm.
 #[test]
-fn slurm_beside_pmix() {
+fn slurm_with_pmix() {
     let mut pairs = SLURM.to_vec();
     pairs.extend([("PMIX_RANK", "6"), ("PMIX_NAMESPACE", "slurm.pmix.4711.0")]);
     assert_eq!(launch(&pairs).launcher, Launcher::Slurm);
@@ -230,7 +230,7 @@ fn slurm_beside_pmix() {
 
 /// The trap: a batch script without srun sees the job's variables, but is one process.
 #[test]
-fn slurm_batch_script_without_srun_is_alone() {
+fn slurm_batch_script_without_srun_is_one_process() {
     let batch = [
         ("SLURM_PROCID", "0"),
         ("SLURM_NTASKS", "10"),

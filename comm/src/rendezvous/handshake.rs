@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn any_changed_bit_any_other_door_or_number_is_a_stranger() {
+    fn any_changed_bit_listener_or_number_is_unauthenticated() {
         let session =
             Session { purpose: Purpose::Rendezvous, host_nonce: [7; 32], peer_nonce: [8; 32] };
         let frame = session.claim(&secret("s"), &claims());

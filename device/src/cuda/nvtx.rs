@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profiler_sees_nested_ranges_and_nobody_else_does() {
+    fn a_profiler_sees_nested_ranges_and_no_one_else_does() {
         assert!(range(c"unseen").is_none());
         assert!(install(profiler));
         // The process was not started by a profiler: what it would do is done by hand.

@@ -26,7 +26,7 @@ fn a_stream_that_waits_for_an_event_sees_what_came_before_it() {
 }
 
 #[test]
-fn an_event_that_was_never_recorded_holds_nobody_up() {
+fn an_event_that_was_never_recorded_holds_no_one_up() {
     let Some(rig) = rig() else { return };
     let (a, never) = (rig.words(&[1; 32]), rig.event());
     assert!(never.query().unwrap());

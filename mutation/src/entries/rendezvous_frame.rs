@@ -15,9 +15,9 @@ static SECRET: LazyLock<Secret> = LazyLock::new(|| {
         .expect("a value is always there")
 });
 
-/// What strangers and peers send while a job comes together, as arbitrary bytes: the frames of the
-/// handshake, with a proof that does not fit and with one that does, and the words on a control
-/// connection.
+/// What unauthenticated hosts and peers send while a job comes together, as arbitrary bytes: the
+/// frames of the handshake, with a proof that does not fit and with one that does, and the words on
+/// a control connection.
 ///
 /// The first byte chooses the frame, the rest is its bytes.
 pub fn rendezvous_frame(data: &[u8]) {

@@ -125,7 +125,7 @@ pub const TUNING: Subject = Subject {
     },
 };
 
-/// What strangers and peers send while a job comes together, in memory.
+/// What unauthenticated hosts and peers send while a job comes together, in memory.
 pub const FRAMES: Subject = Subject {
     name: "frames",
     bound_mib: 16,

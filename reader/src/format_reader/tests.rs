@@ -179,7 +179,7 @@ impl Source for Uncounted {
 }
 
 #[test]
-fn samples_that_nobody_has_counted_come_in_the_same_batches() {
+fn samples_that_no_one_has_counted_come_in_the_same_batches() {
     let folder = tempfile::tempdir().unwrap();
     let counted = source(folder.path(), 3000);
     let mut about = counted.about().clone();

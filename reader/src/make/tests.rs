@@ -129,7 +129,7 @@ fn more_runs_than_can_be_merged_at_once_are_merged_in_rounds() {
 }
 
 #[test]
-fn a_call_that_failed_goes_on_at_its_file() {
+fn a_call_that_failed_continues_at_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let (files, text) = two_files(folder.path());
     let good = fs::read(&files[1]).unwrap();

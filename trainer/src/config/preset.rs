@@ -25,7 +25,7 @@ pub const DEFAULT_FOR_DATA: &str = "criteo-hashed";
 pub const PRESETS: [Preset; 6] = [
     Preset {
         name: "tiny",
-        summary: "synthetic data, two minutes on two cores",
+        summary: "synthetic data, seconds on two cores",
         toml: include_str!("../../../configs/tiny.toml"),
     },
     Preset {

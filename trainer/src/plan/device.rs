@@ -39,7 +39,7 @@ impl MemoryUse {
 
     /// What of it the host holds where the model lies on a device: batches pass through page-locked
     /// memory.
-    pub(super) fn beside_a_device(&self) -> Count {
+    pub(super) fn next_to_a_device(&self) -> Count {
         self.reader_bytes + self.id_map_bytes + self.other_bytes
     }
 }

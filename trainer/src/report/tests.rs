@@ -208,7 +208,7 @@ fn the_time_left_follows_the_pace() {
 }
 
 #[test]
-fn an_evaluation_names_the_base_rate_beside_accuracy_and_prediction() {
+fn an_evaluation_names_the_base_rate_next_to_accuracy_and_prediction() {
     let text = eval_text(&Eval { metrics: metrics(), eval_s: 0.25, known_at_step: Some(103) });
     for fact in [
         "AUC 0.75000",

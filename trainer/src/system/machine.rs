@@ -39,7 +39,7 @@ pub struct DeviceFacts {
 
 /// Whether `ranks` ranks get devices of their own where others have taken `taken` of a machine's
 /// `devices`.
-pub fn has_devices_beside(devices: usize, taken: usize, ranks: usize) -> bool {
+pub fn has_devices_besides(devices: usize, taken: usize, ranks: usize) -> bool {
     taken + ranks <= devices
 }
 

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_say_which_room_and_which_tests() {
+    fn files_say_which_crate_and_which_tests() {
         let program = |package: &str, name: &str, file: &str| TestProgram {
             package: package.into(),
             name: name.into(),

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_listed_files_see_two_rooms() {
+    fn only_the_listed_files_see_two_crates() {
         let text = "use headlong_reader::Batch;\nfn f() { headlong_mlp::loss(); }\n";
         let found = two_crates("trainer/src/metrics.rs", text, false);
         assert_eq!((found.len(), found[0].line), (1, 2));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ground_floor_and_test_code_do_not_count_as_a_second_room() {
+    fn the_base_crate_and_test_code_do_not_count_as_a_second_crate() {
         let ground = "use headlong_reader::Batch;\nuse headlong_device::Pool;\n";
         assert_eq!(two_crates("trainer/src/metrics.rs", ground, false), []);
         let tests =
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn macros_do_not_hide_a_room() {
+    fn macros_do_not_hide_a_crate() {
         let text = "use headlong_reader::Batch;\nfn f() { vec![headlong_comm::Rank(0)]; }\n";
         assert_eq!(two_crates("trainer/src/metrics.rs", text, false).len(), 1);
     }

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_and_other_rooms_may_wait() {
+    fn tests_and_other_crates_may_wait() {
         let text = "#[cfg(test)]\n\
                     mod tests {\n fn f() { thread.join(); }\n\
                     }\n\

@@ -71,7 +71,7 @@ fn a_communicator_that_was_never_made_is_not_aborted() {
 }
 
 #[test]
-fn a_later_error_is_found_and_ended_while_nobody_calls() {
+fn a_later_error_is_found_and_ended_between_calls() {
     let script = Script::new();
     let comm = script.init(&library(22809, true), quick(LONG)).unwrap();
     script.state.store(6, SeqCst);

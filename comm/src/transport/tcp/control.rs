@@ -104,7 +104,7 @@ impl ControlThread {
         self.excuse();
         self.judge_suspicions();
         self.judge_silence();
-        self.answer_door();
+        self.answer_listener();
     }
 
     fn pause(&self) -> Duration {
@@ -255,7 +255,7 @@ impl ControlThread {
         }
     }
 
-    fn answer_door(&mut self) {
+    fn answer_listener(&mut self) {
         let Some(listener) = &mut self.listener else { return };
         let Ok(proven) = listener.turn() else { return };
         for peer in proven {

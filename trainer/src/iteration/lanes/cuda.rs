@@ -23,7 +23,7 @@ pub(super) struct CudaLanes {
     /// In the order of [`Lane::ALL`]; clones of one stream where lanes do not run next to each
     /// other.
     streams: [Stream; Lane::ALL.len()],
-    beside_each_other: bool,
+    concurrent: bool,
     begun: Event,
     finished: Event,
     /// One for each stage that another lane waits for.
@@ -78,7 +78,7 @@ impl CudaLanes {
         Self::new(streams, true)
     }
 
-    fn new(streams: [Stream; Lane::ALL.len()], beside_each_other: bool) -> Result<Self> {
+    fn new(streams: [Stream; Lane::ALL.len()], concurrent: bool) -> Result<Self> {
         let device = streams[0].cuda_body().device().clone();
         let events = |count: usize, timing: bool| -> Result<Vec<Event>> {
             let new = |_| if timing { Event::with_timing(&device) } else { Event::new(&device) };
@@ -88,7 +88,7 @@ impl CudaLanes {
         let mut timed = timed.into_iter();
         Ok(Self {
             streams,
-            beside_each_other,
+            concurrent,
             begun: Event::new(&device).map_err(no_streams)?,
             finished: Event::with_timing(&device).map_err(no_streams)?,
             captured: None,
@@ -229,14 +229,14 @@ impl CudaLanes {
     }
 
     fn mark_done(&self, index: usize, cuda: &CudaStream) {
-        if self.beside_each_other {
+        if self.concurrent {
             cuda.record(&self.done[index]);
         }
     }
 
     /// All lanes begin behind what the dense lane was given before.
     fn fork(&self) {
-        if self.beside_each_other {
+        if self.concurrent {
             self.cuda(Lane::Dense).record(&self.begun);
         }
         for lane in self.others() {
@@ -254,11 +254,11 @@ impl CudaLanes {
 
     fn others(&self) -> impl Iterator<Item = Lane> {
         let lanes = Lane::ALL.into_iter().filter(|&lane| lane != Lane::Dense);
-        lanes.filter(|_| self.beside_each_other)
+        lanes.filter(|_| self.concurrent)
     }
 
     fn wait(&self, schedule: &Schedule, index: usize) {
-        if self.beside_each_other {
+        if self.concurrent {
             let cuda = self.cuda(schedule.stages[index].lane);
             schedule.within[index].iter().for_each(|&awaited| cuda.wait(&self.done[awaited]));
         }

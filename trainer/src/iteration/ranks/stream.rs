@@ -23,7 +23,7 @@ pub(super) fn stream_of(
     }
     let (local, ranks) = place_on_machine(communicator);
     let devices = CudaDevice::count().map_err(unusable)? as usize;
-    let ordinal = if crate::system::machine::has_devices_beside(devices, taken, ranks) {
+    let ordinal = if crate::system::machine::has_devices_besides(devices, taken, ranks) {
         taken + local
     } else {
         local
