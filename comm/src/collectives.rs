@@ -1,13 +1,10 @@
-//! The operations of a [`Communicator`](crate::Communicator), one file each.
+//! The operations of a [`Communicator`](crate::Communicator).
 
-mod all_gather;
 mod all_reduce;
 mod all_to_all;
-mod barrier;
 mod broadcast;
 mod group;
-mod reduce_scatter;
-mod send_receive;
+mod one_step;
 
 use std::ops::Range;
 

@@ -7,14 +7,11 @@ use std::ops::{Add as _, Sub};
 
 /// Payload and messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Traffic {
-    /// Bytes to ranks of the same node.
     pub intra_node_bytes: u64,
-    /// Bytes to ranks of other nodes.
     pub inter_node_bytes: u64,
-    /// Messages to ranks of the same node.
     pub intra_node_messages: u64,
-    /// Messages to ranks of other nodes.
     pub inter_node_messages: u64,
 }
 

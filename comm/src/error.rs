@@ -7,6 +7,7 @@ use crate::topology::Rank;
 /// gets the same one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum CommError {
     /// A peer did not come to an operation in time.
     #[error(
@@ -14,69 +15,30 @@ pub enum CommError {
          rank {})",
         culprit.0, seen_by.0
     )]
-    Timeout {
-        /// Who was waited for.
-        culprit: Rank,
-        /// Who waited.
-        seen_by: Rank,
-        /// The operation.
-        operation: String,
-        /// Its number.
-        sequence: u64,
-        /// How long.
-        waited_ms: u64,
-    },
+    Timeout { culprit: Rank, seen_by: Rank, operation: String, sequence: u64, waited_ms: u64 },
     /// A peer's process or thread has ended in the middle of the job.
     #[error("rank {} is gone: {reason} (seen from rank {})", culprit.0, seen_by.0)]
-    PeerLost {
-        /// Who is gone.
-        culprit: Rank,
-        /// Who noticed.
-        seen_by: Rank,
-        /// What was seen.
-        reason: String,
-    },
+    PeerLost { culprit: Rank, seen_by: Rank, reason: String },
     /// Two ranks are not in the same operation.
     #[error(
         "rank {} and rank {} are not in the same operation: expected {expected}, found {found}",
         seen_by.0, culprit.0
     )]
-    Mismatch {
-        /// The peer.
-        culprit: Rank,
-        /// Who noticed.
-        seen_by: Rank,
-        /// What this rank is doing.
-        expected: String,
-        /// What the peer sent.
-        found: String,
-    },
+    Mismatch { culprit: Rank, seen_by: Rank, expected: String, found: String },
     /// A rank has failed for a reason of its own: bad data, a full disk, a panic.
     #[error("rank {} has failed: {reason}", culprit.0)]
-    Aborted {
-        /// Who failed.
-        culprit: Rank,
-        /// Why.
-        reason: String,
-    },
+    Aborted { culprit: Rank, reason: String },
     /// An exchange between devices has failed, or cannot begin.
     #[error("rank {}: {operation}: {reason}", seen_by.0)]
     Device {
-        /// Who noticed.
         seen_by: Rank,
-        /// The operation.
         operation: String,
         /// What NCCL or the driver says.
         reason: String,
     },
     /// A rank was refused when the job came together.
     #[error("rank {rank} was refused: {reason}")]
-    Refused {
-        /// The rank it said it was.
-        rank: String,
-        /// Why.
-        reason: String,
-    },
+    Refused { rank: String, reason: String },
     /// The job did not come together.
     #[error("the job did not come together: {reason}")]
     Rendezvous {
@@ -85,20 +47,10 @@ pub enum CommError {
     },
     /// A setting that cannot work, of the launcher's environment or of the caller.
     #[error("{setting}: {reason}")]
-    Setting {
-        /// Which.
-        setting: String,
-        /// What is wrong and what to do.
-        reason: String,
-    },
+    Setting { setting: String, reason: String },
     /// The system refuses.
     #[error("{what}: {reason}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// What the system says.
-        reason: String,
-    },
+    System { what: String, reason: String },
 }
 
 impl CommError {

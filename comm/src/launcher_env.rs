@@ -132,12 +132,10 @@ impl Place {
 
 /// A process's place in its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Launch {
-    /// Whose variables were used.
     pub launcher: Launcher,
-    /// Who this process is.
     pub rank: Rank,
-    /// How many ranks the job has.
     pub world_size: usize,
     /// Which of the ranks of its machine this is, where the launcher says so.
     pub local_rank: Option<usize>,
@@ -145,11 +143,9 @@ pub struct Launch {
     pub local_size: Option<usize>,
     /// Host name or address at which rank 0 can be reached.
     pub master_host: String,
-    /// Port of the rendezvous.
     pub master_port: u16,
     /// Name of the job; the same on all of its ranks.
     pub job: String,
-    /// Where the secret is.
     pub secret: SecretSource,
     /// What a careful user wants to know: sets that were ignored, values that were derived.
     pub remarks: Vec<Remark>,

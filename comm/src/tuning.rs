@@ -53,18 +53,13 @@ pub struct Tuning {
 /// One operation, done one way, over many sizes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Measurement {
-    /// The operation.
     pub operation: String,
-    /// What carried it.
     pub backend: String,
-    /// How it was done.
     pub algorithm: String,
-    /// Nodes of the job.
     pub nodes: usize,
-    /// Ranks of the job.
     pub ranks: usize,
-    /// Bytes and microseconds, by rising bytes.
     pub points: Vec<(u64, f64)>,
 }
 

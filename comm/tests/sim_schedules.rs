@@ -1,10 +1,9 @@
 //! Collectives under thousands of schedules: delays, orders, and in half of them a fault.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::sim_cases::fault::Fault;
+use crate::sim_cases::playing::{KEPT, assert_plays_again};
 use crate::sim_cases::{Case, Wrong, assert_found, collectives, run_all};
 use headlong_comm::testing::sim::Mutation;
 use headlong_comm::transport::Transport;
@@ -44,21 +43,8 @@ fn the_local_transport_gives_the_same_results() {
 
 #[test]
 fn faults_are_found() {
-    let kept = [
-        (Wrong::Transport(Mutation::AcceptAnyStep), false),
-        (Wrong::Transport(Mutation::MixSources), false),
-        (Wrong::Transport(Mutation::SkipOnePeer), false),
-        (Wrong::Transport(Mutation::ReuseBeforeDelivery), false),
-        (Wrong::Transport(Mutation::ShowInOrderOfArrival), false),
-        (Wrong::Caller(Fault::SequenceStays), false),
-        (Wrong::Caller(Fault::MixStrips), false),
-        (Wrong::Caller(Fault::ForgetLastStrip), false),
-        (Wrong::Transport(Mutation::AcceptDuplicates), true),
-        (Wrong::Transport(Mutation::KeepErrorToItself), true),
-        (Wrong::Transport(Mutation::BlameNeighbour), true),
-        (Wrong::Caller(Fault::FailQuietly), true),
-    ];
-    for (wrong, faulty) in kept {
+    let more = [(Wrong::Transport(Mutation::AcceptDuplicates), true)];
+    for (wrong, faulty) in KEPT.into_iter().chain(more) {
         assert_found(&collectives::JOB, wrong, faulty, 1000);
     }
 }
@@ -73,26 +59,5 @@ fn the_printed_command_plays_the_case_again() {
         Some((case, found))
     };
     let (case, found) = (0..100).find_map(find).expect("a failing seed");
-    let command = case.command();
-    let (cargo, arguments) = command.split_once(" -- ").expect("cargo's words, then the example's");
-    assert!(
-        cargo.starts_with("cargo run --release ") && cargo.ends_with(" --example sim_replay"),
-        "{command}"
-    );
-    // The example that was built with this test; `cargo run` would build all dependencies again
-    // with this package's own features.
-    let program = std::env::current_exe().expect("this test is a program");
-    let example =
-        program.parent().expect("it lies in a folder").with_file_name("examples/sim_replay");
-    let output = Command::new(&example)
-        .args(arguments.split(' '))
-        .output()
-        .unwrap_or_else(|error| panic!("{}: {error}", example.display()));
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(!output.status.success(), "the case fails");
-    assert!(
-        text.contains(&format!("WRONG: {found}")),
-        "{text}\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert_plays_again(&case.command(), "sim_replay", &found);
 }

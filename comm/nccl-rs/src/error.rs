@@ -6,6 +6,7 @@ use std::path::PathBuf;
 /// An error of NCCL, or of finding it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
     /// The library is nowhere.
     #[error("libnccl.so.2 was not found; looked at {}", looked.join("; "))]
@@ -16,21 +17,13 @@ pub enum Error {
     /// A file with the library's name is not the library.
     #[error("{}: not a usable NCCL: {reason}", path.display())]
     Broken {
-        /// The file.
         path: PathBuf,
         /// Which symbol is missing, or what else is wrong.
         reason: String,
     },
     /// The library is older than what this crate calls.
     #[error("{}: NCCL {found} is too old, {needed} or newer is needed", path.display())]
-    TooOld {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        found: Version,
-        /// What it should be.
-        needed: Version,
-    },
+    TooOld { path: PathBuf, found: Version, needed: Version },
     /// NCCL has refused a call, or reports what went wrong since.
     #[error(
         "{function}: {text} (NCCL error {code}){}{detail}",
@@ -51,33 +44,20 @@ pub enum Error {
     Timeout {
         /// The function of NCCL's interface.
         function: &'static str,
-        /// How long.
         waited_ms: u64,
     },
     /// The communicator was aborted, by an earlier call of this process.
     #[error("{function}: the communicator has been aborted")]
-    Aborted {
-        /// What was tried.
-        function: &'static str,
-    },
+    Aborted { function: &'static str },
     /// This library is too old for what is asked.
     #[error("{what} is not in NCCL {found}: {advice}")]
-    Unsupported {
-        /// What is asked.
-        what: String,
-        /// The library's version.
-        found: Version,
-        /// What to do.
-        advice: String,
-    },
+    Unsupported { what: String, found: Version, advice: String },
     /// What is required is not there.
     #[error("{what} is required, but {reason}: {advice}")]
     Unavailable {
-        /// What is required.
         what: &'static str,
         /// What is missing, and who says so.
         reason: String,
-        /// What to do.
         advice: &'static str,
     },
     /// What the caller gives does not fit; the communicator stays usable.
@@ -90,10 +70,7 @@ pub enum Error {
     },
     /// The system gives no thread for the watchdog.
     #[error("no thread to watch over the communicator: {reason}")]
-    Watchdog {
-        /// What the system says.
-        reason: String,
-    },
+    Watchdog { reason: String },
 }
 
 impl Error {

@@ -94,7 +94,10 @@ impl Library {
         let functions = match unsafe { Functions::load(&symbol) } {
             Ok(functions) => functions,
             Err(missing) => {
-                return Err(Error::Broken { path, reason: format!("it has no {missing}") });
+                return Err(Error::Broken {
+                    path,
+                    reason: format!("it has no {}", missing.to_string_lossy()),
+                });
             }
         };
         let mut library =

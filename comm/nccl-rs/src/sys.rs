@@ -31,45 +31,31 @@ pub(crate) struct Config {
     magic: c_uint,
     pub(crate) version: c_uint,
     blocking: c_int,
-    cga_cluster_size: c_int,
-    min_ctas: c_int,
-    pub(crate) max_ctas: c_int,
+    ctas: [c_int; 3],
     net_name: *const c_char,
     split_share: c_int,
     traffic_class: c_int,
     comm_name: *const c_char,
     pub(crate) collnet_enable: c_int,
-    cta_policy: c_int,
-    shrink_share: c_int,
-    pub(crate) nvls_ctas: c_int,
-    channels_per_net_peer: c_int,
-    nvlink_centric: c_int,
-    graph_usage: c_int,
-    rma_contexts: c_int,
-    max_p2p_peers: c_int,
-    graph_stream_ordering: c_int,
-    launch_order_implicit: c_int,
-    rma_signals: c_int,
-    rma_eager: c_int,
-    host_cft: c_int,
+    policies: [c_int; 3],
+    since_28: [c_int; 2],
+    since_31: [c_int; 8],
     pub(crate) nvls_host_mode: c_int,
 }
 
 /// Which version appended what, newest first: the number that goes with a size, and the size.
 const LAYOUTS: [(c_uint, usize); 4] = [
     (23100, size_of::<Config>()),
-    (22800, offset_of!(Config, graph_usage)),
-    (22700, offset_of!(Config, channels_per_net_peer)),
+    (22800, offset_of!(Config, since_31)),
+    (22700, offset_of!(Config, since_28)),
     (21800, offset_of!(Config, traffic_class).next_multiple_of(8)),
 ];
 
 impl Config {
-    /// What NCCL takes its own default for.
-    pub(crate) const UNDEFINED: c_int = c_int::MIN;
-
     /// Everything as NCCL likes it, for a library of this number; its calls do not block.
     pub(crate) fn new(library: c_uint) -> Self {
-        const UNDEFINED: c_int = Config::UNDEFINED;
+        /// What NCCL takes its own default for.
+        const UNDEFINED: c_int = c_int::MIN;
         let known = LAYOUTS.iter().find(|(version, _)| *version <= library);
         let (version, size) = *known.unwrap_or(&LAYOUTS[LAYOUTS.len() - 1]);
         Self {
@@ -77,27 +63,15 @@ impl Config {
             magic: MAGIC,
             version,
             blocking: 0,
-            cga_cluster_size: UNDEFINED,
-            min_ctas: UNDEFINED,
-            max_ctas: UNDEFINED,
+            ctas: [UNDEFINED; 3],
             net_name: std::ptr::null(),
             split_share: UNDEFINED,
             traffic_class: UNDEFINED,
             comm_name: std::ptr::null(),
             collnet_enable: UNDEFINED,
-            cta_policy: UNDEFINED,
-            shrink_share: UNDEFINED,
-            nvls_ctas: UNDEFINED,
-            channels_per_net_peer: UNDEFINED,
-            nvlink_centric: UNDEFINED,
-            graph_usage: UNDEFINED,
-            rma_contexts: UNDEFINED,
-            max_p2p_peers: UNDEFINED,
-            graph_stream_ordering: UNDEFINED,
-            launch_order_implicit: UNDEFINED,
-            rma_signals: UNDEFINED,
-            rma_eager: UNDEFINED,
-            host_cft: UNDEFINED,
+            policies: [UNDEFINED; 3],
+            since_28: [UNDEFINED; 2],
+            since_31: [UNDEFINED; 8],
             nvls_host_mode: UNDEFINED,
         }
     }
@@ -141,21 +115,9 @@ const MAGIC: c_uint = 0xcafe_beef;
 /// `symbol` as a function, or None where it is absent.
 macro_rules! resolve {
     ($lookup:expr, $symbol:literal, ($($type:ty),*) -> $result:ty) => {{
-        const NAME: &CStr = match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
-            Ok(name) => name,
-            Err(_) => panic!("a symbol without zeros"),
-        };
-        let address = $lookup(NAME);
-        match address.is_null() {
-            true => None,
-            // SAFETY: not null, and by the caller's word this function.
-            false => Some(unsafe {
-                std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn($($type),*) -> $result,
-                >(address)
-            }),
-        }
+        type Found = Option<unsafe extern "C" fn($($type),*) -> $result>;
+        // SAFETY: null is none, and else it is by the caller's word this function.
+        unsafe { std::mem::transmute::<*mut c_void, Found>($lookup($symbol)) }
     }};
 }
 
@@ -183,7 +145,7 @@ macro_rules! functions {
             /// interface.
             pub(crate) unsafe fn load(
                 symbol: impl Fn(&CStr) -> *mut c_void,
-            ) -> Result<Self, &'static str> {
+            ) -> Result<Self, &'static CStr> {
                 Ok(Self {
                     $($field: resolve!(symbol, $symbol, ($($type),*) -> $result).ok_or($symbol)?,)*
                     $($late: resolve!(symbol, $late_symbol, ($($late_type),*) -> $late_result),)*
@@ -194,40 +156,40 @@ macro_rules! functions {
 }
 
 functions! {
-    get_version = "ncclGetVersion" (version: *mut c_int) -> Code;
-    get_unique_id = "ncclGetUniqueId" (id: *mut UniqueId) -> Code;
-    get_error_string = "ncclGetErrorString" (code: Code) -> *const c_char;
-    get_last_error = "ncclGetLastError" (comm: Comm) -> *const c_char;
-    comm_init_rank_config = "ncclCommInitRankConfig"
+    get_version = c"ncclGetVersion" (version: *mut c_int) -> Code;
+    get_unique_id = c"ncclGetUniqueId" (id: *mut UniqueId) -> Code;
+    get_error_string = c"ncclGetErrorString" (code: Code) -> *const c_char;
+    get_last_error = c"ncclGetLastError" (comm: Comm) -> *const c_char;
+    comm_init_rank_config = c"ncclCommInitRankConfig"
         (comm: *mut Comm, num_ranks: c_int, id: UniqueId, rank: c_int, config: *mut Config) -> Code;
-    comm_finalize = "ncclCommFinalize" (comm: Comm) -> Code;
-    comm_destroy = "ncclCommDestroy" (comm: Comm) -> Code;
-    comm_abort = "ncclCommAbort" (comm: Comm) -> Code;
-    comm_get_async_error = "ncclCommGetAsyncError" (comm: Comm, state: *mut Code) -> Code;
-    group_start = "ncclGroupStart" () -> Code;
-    group_end = "ncclGroupEnd" () -> Code;
-    send = "ncclSend"
+    comm_finalize = c"ncclCommFinalize" (comm: Comm) -> Code;
+    comm_destroy = c"ncclCommDestroy" (comm: Comm) -> Code;
+    comm_abort = c"ncclCommAbort" (comm: Comm) -> Code;
+    comm_get_async_error = c"ncclCommGetAsyncError" (comm: Comm, state: *mut Code) -> Code;
+    group_start = c"ncclGroupStart" () -> Code;
+    group_end = c"ncclGroupEnd" () -> Code;
+    send = c"ncclSend"
         (from: *const c_void, count: usize, kind: c_int, peer: c_int, comm: Comm, stream: Stream)
         -> Code;
-    recv = "ncclRecv"
+    recv = c"ncclRecv"
         (to: *mut c_void, count: usize, kind: c_int, peer: c_int, comm: Comm, stream: Stream)
         -> Code;
-    all_reduce = "ncclAllReduce"
+    all_reduce = c"ncclAllReduce"
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, comm: Comm,
          stream: Stream)
         -> Code;
-    all_gather = "ncclAllGather"
+    all_gather = c"ncclAllGather"
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, comm: Comm,
          stream: Stream)
         -> Code;
-    broadcast = "ncclBroadcast"
+    broadcast = c"ncclBroadcast"
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, root: c_int, comm: Comm,
          stream: Stream)
         -> Code;
 =>
-    comm_query_properties = "ncclCommQueryProperties"
+    comm_query_properties = c"ncclCommQueryProperties"
         (comm: Comm, properties: *mut Properties) -> Code;
-    all_to_all = "ncclAlltoAll"
+    all_to_all = c"ncclAlltoAll"
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, comm: Comm,
          stream: Stream)
         -> Code;

@@ -5,12 +5,10 @@ use std::fmt;
 
 /// A version of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Version {
-    /// 2.
     pub major: u32,
-    /// 28 of 2.28.9.
     pub minor: u32,
-    /// 9 of 2.28.9.
     pub patch: u32,
 }
 

@@ -93,14 +93,8 @@ pub struct HierarchicalCollectives {
     rails: Box<dyn Rails>,
     /// NCCL, where a part of the way is its.
     nccl: Option<Arc<NcclCollectives>>,
-    /// The first slots, that are sent from and received into.
-    slots: [DevicePtr; 2],
-    /// Their memory, where the rails have none of their own.
-    _memory: Option<DeviceMemory>,
     slot_bytes: usize,
-    state: DeviceMemory,
-    tables: Tables,
-    report: Report,
+    room: Room,
     epoch: u32,
 }
 
@@ -181,12 +175,8 @@ impl HierarchicalCollectives {
             inside,
             rails,
             nccl,
-            slots: room.slots,
-            _memory: room.memory,
             slot_bytes,
-            state: room.state,
-            tables: room.tables,
-            report: room.report,
+            room,
             epoch,
         })
     }
@@ -218,8 +208,8 @@ impl HierarchicalCollectives {
         capacity: usize,
     ) -> Kernels<'a> {
         let slots = |side: usize| Slots {
-            at: self.slots[side],
-            state: self.state.ptr(),
+            at: self.room.slots[side],
+            state: self.room.state.ptr(),
             slot_bytes: self.slot_bytes as u64,
             num_slots: self.rails.num_slots() as u32,
             capacity: capacity as u32,
@@ -228,18 +218,18 @@ impl HierarchicalCollectives {
         let fingerprint = fingerprint(operation, size);
         Kernels {
             cuda,
-            tables: &self.tables,
+            tables: &self.room.tables,
             send,
             receive,
-            report: self.report.at(),
+            report: self.room.report.at(),
             epoch: self.epoch,
             fingerprint,
         }
     }
 
     fn hand_over<'a>(&self, route: &'a Route) -> Exchange<'a> {
-        let (state, report) = (self.state.ptr(), self.report.at());
-        Exchange { route, from: self.slots[0], to: self.slots[1], state, report }
+        let (state, report) = (self.room.state.ptr(), self.room.report.at());
+        Exchange { route, from: self.room.slots[0], to: self.room.slots[1], state, report }
     }
 
     /// The all-to-all, of which the other exchanges are cases.
@@ -279,12 +269,12 @@ impl HierarchicalCollectives {
     /// Which of a rank's blocks each strip takes: that of its destination, unless they were brought
     /// in the order of strips.
     fn positions(&self, sources: &Sources) -> DevicePtr {
-        if sources.brought { self.tables.numbers() } else { self.tables.destinations() }
+        if sources.brought { self.room.tables.numbers() } else { self.room.tables.destinations() }
     }
 
     /// The memory of one strip's first block, in the slots that are sent from.
     fn own_sum(&self) -> Place {
-        Place { at: self.slots[0].offset(HEADER_BYTES), turns: true }
+        Place { at: self.room.slots[0].offset(HEADER_BYTES), turns: true }
     }
 
     /// This rank's segment of a sum over all nodes, from `parts` of its own node to `outs`.
@@ -298,8 +288,8 @@ impl HierarchicalCollectives {
         let route = self.nodes.sum_route(capacity);
         let kernels = self.kernels(cuda, "all_reduce", len, capacity);
         let turns = Some(Turns {
-            sequence: self.state.ptr(),
-            refused: self.state.ptr().offset(REFUSED),
+            sequence: self.room.state.ptr(),
+            refused: self.room.state.ptr().offset(REFUSED),
             slot_bytes: self.slot_bytes,
             num_slots: self.rails.num_slots(),
         });
@@ -314,9 +304,8 @@ impl HierarchicalCollectives {
         if self.nodes.sums_by_node() {
             sum(cuda, &parts, &[self.own_sum()], len, turns);
         } else {
-            let mut from = [DevicePtr::NULL; MOST_PEERS];
-            from.iter_mut().zip(&parts).for_each(|(to, part)| *to = part.at);
-            kernels.pack((1, num_parts), from, (self.tables.numbers(), 0));
+            let from = inside::for_peers(parts.iter().map(|part| part.at));
+            kernels.pack((1, num_parts), from, (self.room.tables.numbers(), 0));
         }
         self.rails.begin(cuda, &exchange)?;
         self.rails.finish(cuda, &exchange)?;
@@ -336,7 +325,7 @@ impl HierarchicalCollectives {
         for hop in &route.receives {
             let node = self.nodes.topology().node_of(hop.peer);
             let blocks = (0..self.nodes.parts_of(node)).map(|block| Place {
-                at: self.slots[1].offset(hop.offset + HEADER_BYTES + block * room),
+                at: self.room.slots[1].offset(hop.offset + HEADER_BYTES + block * room),
                 turns: true,
             });
             leaves.extend(first_of(node).iter().copied().zip(blocks));
@@ -347,8 +336,10 @@ impl HierarchicalCollectives {
 }
 
 struct Room {
+    /// The first slots, that are sent from and received into.
     slots: [DevicePtr; 2],
-    memory: Option<DeviceMemory>,
+    /// Their memory, where the rails have none of their own.
+    _memory: Option<DeviceMemory>,
     state: DeviceMemory,
     tables: Tables,
     report: Report,
@@ -374,7 +365,7 @@ impl Room {
         };
         Ok(Self {
             slots,
-            memory,
+            _memory: memory,
             state: take("number of the exchange", STATE_BYTES)?,
             tables: Tables::new(cuda, nodes)?,
             report: Report::new(device)?,
@@ -526,7 +517,7 @@ impl DeviceCollectives for HierarchicalCollectives {
     }
 
     fn flagged(&self) -> Result<()> {
-        if let Some(error) = self.report.read(&self.nodes) {
+        if let Some(error) = self.room.report.read(&self.nodes) {
             self.abort(error.clone());
             self.transport.check()?;
             return Err(error);

@@ -12,12 +12,10 @@ use headlong_device::cuda::{CudaStream, DevicePtr};
 
 /// One strip on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Hop {
-    /// Who sends or receives it.
     pub peer: Rank,
-    /// Where it lies in this rank's slot.
     pub offset: usize,
-    /// Where it lies in the peer's slot.
     pub there: usize,
     /// Its length, when all blocks are as long as they can be.
     pub bytes: usize,

@@ -16,24 +16,18 @@ const PROOFS_BEFORE_GIVING_UP: u32 = 5;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// Whom to dial and until when.
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Dial<'a> {
-    /// Host and port.
     pub host: &'a str,
-    /// Port.
     pub port: u16,
     /// What the listener is called in messages: `rank 0`.
     pub name: &'a str,
-    /// Which listener.
     pub purpose: Purpose,
-    /// Who dials.
     pub rank: usize,
     /// What to prove, and what to ask for.
     pub keys: &'a Keys,
-    /// When to give up.
     pub deadline: Instant,
-    /// Longest wait for one answer.
     pub patience: Duration,
-    /// Hears when it takes long.
     pub notice: Option<&'a Notice>,
 }
 

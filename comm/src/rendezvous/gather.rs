@@ -211,32 +211,23 @@ impl Gathering<'_> {
     }
 
     fn judge(&self, claims: &Claims) -> Judgement {
-        let own = &self.own;
-        let rank = claims.rank;
+        let (own, rank, size) = (&self.own, claims.rank, self.own.world_size);
         if claims.job_hash != own.job_hash {
-            return Judgement::Refuse(format!(
-                "it belongs to job `{}`; here is job `{}`",
-                claims.job, own.job
-            ));
+            let (its, ours) = (&claims.job, &own.job);
+            return Judgement::Refuse(format!("it belongs to job `{its}`; here is job `{ours}`"));
         }
         if claims.build != own.build {
-            return Judgement::GiveUp(format!(
-                "it runs build {}, rank 0 runs {}",
-                claims.build, own.build
-            ));
+            let (its, ours) = (&claims.build, &own.build);
+            return Judgement::GiveUp(format!("it runs build {its}, rank 0 runs {ours}"));
         }
-        if claims.world_size != own.world_size {
-            let (its, ours) = (claims.world_size, own.world_size);
-            return Judgement::GiveUp(format!(
-                "it expects a job of {its} ranks, rank 0 one of {ours}"
-            ));
+        if claims.world_size != size {
+            let its = claims.world_size;
+            let reason = format!("it expects a job of {its} ranks, rank 0 one of {size}");
+            return Judgement::GiveUp(reason);
         }
         let taken = match self.arrivals.get(rank as usize) {
             None => {
-                return Judgement::GiveUp(format!(
-                    "there is no rank {rank} in a job of {}",
-                    own.world_size
-                ));
+                return Judgement::GiveUp(format!("there is no rank {rank} in a job of {size}"));
             }
             Some(_) if rank == 0 => Some("rank 0 itself".to_string()),
             Some(place) => {

@@ -39,16 +39,13 @@ pub enum Purpose {
 
 /// What a peer says it is. At a data listener only rank, epoch and job count.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Claims {
-    /// Its rank.
     pub rank: u32,
-    /// How many ranks it expects.
     pub world_size: u32,
     /// Number of this coming-together; 0 at the rendezvous, which gives it.
     pub epoch: u32,
-    /// Port of its data listener.
     pub data_port: u16,
-    /// Hash of the job's name.
     pub job_hash: [u8; 32],
     /// The job's name, cut to 64 bytes, for messages.
     pub job: String,
@@ -56,7 +53,6 @@ pub struct Claims {
     pub build: String,
     /// Fingerprint of what must be equal on all ranks.
     pub config: [u8; 32],
-    /// The machine it runs on.
     pub host: [u8; 32],
 }
 
@@ -170,12 +166,10 @@ pub fn read_hello(bytes: &[u8; HELLO_BYTES], purpose: Purpose) -> Option<Nonce> 
 
 /// Both numbers of a handshake and what it is for.
 #[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Session {
-    /// The listener.
     pub purpose: Purpose,
-    /// Of the side that listens.
     pub host_nonce: Nonce,
-    /// Of the side that has connected.
     pub peer_nonce: Nonce,
 }
 

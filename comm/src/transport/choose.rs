@@ -30,15 +30,13 @@ use words::tell_all;
 
 /// What the user wants between processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum Wanted {
-    /// The best that all have.
     #[default]
     Auto,
     /// Shared memory: all ranks on one node.
     Shm,
-    /// InfiniBand verbs between nodes.
     Verbs,
-    /// TCP.
     Tcp,
 }
 

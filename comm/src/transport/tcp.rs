@@ -37,35 +37,26 @@ pub struct TcpTransport {
     secret: Secret,
 }
 
-/// What a transport is made of.
-pub struct Parts {
-    /// State of the job, with all data connections.
-    pub health: Arc<Health>,
-    /// Ranks and nodes.
-    pub topology: Topology,
-    /// Number of this coming-together.
-    pub epoch: u32,
-    /// Deadlines.
-    pub deadlines: Deadlines,
-    /// The control thread; none for a rank that is alone.
-    pub control: Option<JoinHandle<()>>,
-    /// What a careful user wants to know.
-    pub remarks: Vec<Remark>,
-    /// The job's secret.
-    pub secret: Secret,
+/// What a transport is made of; a rank of one has no control thread.
+pub(crate) struct Parts {
+    pub(crate) health: Arc<Health>,
+    pub(crate) topology: Topology,
+    pub(crate) epoch: u32,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) control: Option<JoinHandle<()>>,
+    pub(crate) remarks: Vec<Remark>,
+    pub(crate) secret: Secret,
 }
 
 impl TcpTransport {
-    /// Puts the parts together.
-    pub fn new(parts: Parts) -> Self {
+    pub(crate) fn new(parts: Parts) -> Self {
         let Parts { health, topology, epoch, deadlines, control, remarks, secret } = parts;
         let pace = Pace { epoch, deadline: deadlines.operation };
         let progress = Mutex::new(ProgressLoop::new(topology.num_ranks()));
         Self { health, topology, pace, progress, control: Mutex::new(control), remarks, secret }
     }
 
-    /// The state of the job.
-    pub fn health(&self) -> &Health {
+    pub(crate) fn health(&self) -> &Health {
         &self.health
     }
 
@@ -74,13 +65,11 @@ impl TcpTransport {
         self.pace.epoch
     }
 
-    /// The job's secret.
-    pub fn secret(&self) -> &Secret {
+    pub(crate) fn secret(&self) -> &Secret {
         &self.secret
     }
 
-    /// Longest wait for one step.
-    pub fn deadline(&self) -> Duration {
+    pub(crate) fn deadline(&self) -> Duration {
         self.pace.deadline
     }
 
@@ -120,7 +109,7 @@ impl Transport for TcpTransport {
     }
 
     fn set_busy(&self, what: Option<&'static str>) -> Option<&'static str> {
-        self.health.set_busy(what)
+        self.health.busy.set_own(what)
     }
 
     fn excused(&self) -> Duration {

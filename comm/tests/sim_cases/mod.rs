@@ -6,14 +6,16 @@
 pub mod collectives;
 pub mod fault;
 pub mod messages;
+pub mod playing;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fault::{Fault, Faulty};
-use headlong_comm::testing::sim::{FaultPlan, Mutation, Random, Report, SimOptions, World};
+use fault::Faulty;
+use headlong_comm::testing::sim::{FaultPlan, Random, Report, SimOptions, World};
 use headlong_comm::transport::Transport;
 use headlong_comm::{CommError, Rank, Topology};
+pub use playing::Wrong;
 
 /// How a rank may end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,30 +51,6 @@ pub struct Job {
 /// All jobs.
 #[allow(dead_code, reason = "used by the example alone")]
 pub const JOBS: &[Job] = &[messages::JOB, collectives::JOB];
-
-/// A fault, in the transport or in its caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wrong {
-    Transport(Mutation),
-    Caller(Fault),
-}
-
-impl Wrong {
-    /// Its name on the command line.
-    pub fn name(self) -> String {
-        match self {
-            Wrong::Transport(mutation) => format!("{mutation:?}"),
-            Wrong::Caller(fault) => format!("{fault:?}"),
-        }
-    }
-
-    /// All of them.
-    #[allow(dead_code, reason = "used by the example alone")]
-    pub fn all() -> impl Iterator<Item = Wrong> {
-        let transport = Mutation::ALL.into_iter().map(Wrong::Transport);
-        transport.chain(fault::ALL.into_iter().map(Wrong::Caller))
-    }
-}
 
 /// One run that can be repeated.
 pub struct Case {
@@ -229,18 +207,10 @@ pub fn run_all(
     seeds: std::ops::Range<u64>,
     faulty: fn(u64) -> bool,
 ) -> Vec<Report> {
-    let run = |seed: u64| {
+    playing::run_all(seeds, |seed| {
         let case = Case::new(job, seed, faulty(seed));
         case.run().map_err(|wrong| format!("{wrong}\nplay it again: {}", case.command()))
-    };
-    let half = |odd: u64| {
-        seeds.clone().filter(|seed| seed % 2 == odd).map(run).collect::<Result<Vec<_>, _>>()
-    };
-    let halves = std::thread::scope(|scope| {
-        let other = scope.spawn(|| half(1));
-        [half(0), other.join().expect("no panic")]
-    });
-    halves.into_iter().flat_map(|half| half.unwrap_or_else(|wrong| panic!("{wrong}"))).collect()
+    })
 }
 
 /// Some seed shows that a fault has been made.

@@ -6,18 +6,16 @@ use std::path::Path;
 
 /// What a rank uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Choice {
-    /// The device's name.
     pub device: String,
     /// Its place among the devices of the machine: ranks of one local index should have the same.
     pub rail: usize,
-    /// The port as it was found.
     pub port: Port,
     /// The address that its packets carry; none: InfiniBand inside a subnet.
     pub gid: Option<Gid>,
     /// Place of the partition key in the port's table.
     pub partition_index: u16,
-    /// Why this one, for people.
     pub reason: String,
 }
 

@@ -59,12 +59,10 @@ pub trait Provider: Send + Sync {
 
 /// What a NIC allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Limits {
-    /// Work requests in one queue.
     pub work_requests: u32,
-    /// Pieces of memory in one work request.
     pub segments: u32,
-    /// Completions in one completion queue.
     pub completions: u32,
     /// Receives in one shared receive queue; 0: there is none to be had.
     pub shared_receives: u32,
@@ -76,21 +74,16 @@ pub struct Limits {
 
 /// Memory to be registered.
 #[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum Memory<'a> {
-    /// Of this process.
     Host {
-        /// Its first byte.
         start: *mut u8,
-        /// Bytes.
         length: usize,
     },
     /// Of a device whose driver has given a descriptor for it.
     Dmabuf {
-        /// The descriptor.
         fd: BorrowedFd<'a>,
-        /// Where in it the memory begins.
         offset: u64,
-        /// Bytes.
         length: usize,
         /// The address under which work requests name its first byte: the device's own.
         address: u64,
@@ -219,12 +212,10 @@ pub struct QueuePairSettings {
 
 /// Where a queue pair is to be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Endpoint {
-    /// Local identifier of its port.
     pub lid: u16,
-    /// Global identifier of its port.
     pub gid: [u8; 16],
-    /// Its number.
     pub queue_pair: u32,
     /// Number of the first packet that it sends, 24 bits.
     pub first_packet: u32,

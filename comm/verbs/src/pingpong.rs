@@ -21,16 +21,14 @@ use std::time::{Duration, Instant};
 
 /// What goes back and forth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum Verb {
     /// RDMA write; the other side looks at its memory.
     Write,
     /// RDMA write that the other side's completion queue reports.
     WriteImmediate,
-    /// RDMA read.
     Read,
-    /// Fetch-and-add on eight bytes.
     Atomic,
-    /// Send and receive.
     Send,
 }
 
@@ -60,14 +58,11 @@ const INLINE: usize = 64;
 
 /// Calls of one verb.
 #[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct PingPong<'a> {
-    /// What goes back and forth.
     pub verb: Verb,
-    /// Sizes, each of which is measured.
     pub sizes: &'a [usize],
-    /// Calls before the clock runs.
     pub warm_up: usize,
-    /// Calls of each size.
     pub calls: usize,
 }
 

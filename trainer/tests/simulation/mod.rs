@@ -7,18 +7,21 @@
 
 #[path = "../../../comm/tests/sim_cases/fault.rs"]
 pub mod fault;
+#[path = "../../../comm/tests/sim_cases/playing.rs"]
+pub mod playing;
 
-use fault::{Fault, Faulty};
+use fault::Faulty;
 use headlong::config::{AllToAll, Config, DeduplicateChoice, IdsChoice, ScheduleChoice};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
-use headlong_comm::testing::sim::{FaultPlan, Mutation, Random, Report, SimOptions, World};
+use headlong_comm::testing::sim::{FaultPlan, Random, Report, SimOptions, World};
 use headlong_comm::transport::Transport;
 use headlong_comm::{AllReduce, CommError, CommOptions, Communicator, Rank, Topology};
 use headlong_embedding::hybrid::{Owner, Partition, TablePlacement};
 use headlong_embedding::{Registry, TableSpec};
 use headlong_reader::{Batch, Jagged};
+pub use playing::Wrong;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,30 +35,6 @@ const STEPS: u64 = 3;
 /// About how many exchanges a rank does in a run whose all-reduces are done in one piece, and in
 /// many.
 const EXCHANGES: [u64; 2] = [36, 110];
-
-/// A fault, in the transport or in its caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wrong {
-    Transport(Mutation),
-    Caller(Fault),
-}
-
-impl Wrong {
-    /// Its name on the command line.
-    pub fn name(self) -> String {
-        match self {
-            Wrong::Transport(mutation) => format!("{mutation:?}"),
-            Wrong::Caller(fault) => format!("{fault:?}"),
-        }
-    }
-
-    /// All of them.
-    #[allow(dead_code, reason = "used by the example alone")]
-    pub fn all() -> impl Iterator<Item = Wrong> {
-        let transport = Mutation::ALL.into_iter().map(Wrong::Transport);
-        transport.chain(fault::ALL.into_iter().map(Wrong::Caller))
-    }
-}
 
 /// What must come out the same whatever else a case is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -35,6 +35,13 @@ pub(super) struct Sources {
     pub(super) brought: bool,
 }
 
+/// Places of the node's ranks, as kernels take them.
+pub(super) fn for_peers(places: impl Iterator<Item = DevicePtr>) -> [DevicePtr; MOST_PEERS] {
+    let mut all = [DevicePtr::NULL; MOST_PEERS];
+    all.iter_mut().zip(places).for_each(|(to, place)| *to = place);
+    all
+}
+
 /// How ranks of a node come to each other's memory.
 pub(super) enum Inside {
     Memory(Peers),
@@ -88,17 +95,13 @@ impl Brought {
             blocks.chain([Piece::new(peer, lengths_of(index), length_bytes)])
         });
         self.nccl.exchange(cuda, sends, receives)?;
-        let mut sources = Sources {
-            from: [DevicePtr::NULL; MOST_PEERS],
-            lengths: [DevicePtr::NULL; MOST_PEERS],
+        let lengths_of = |at| if lengths.is_null() { lengths } else { lengths_of(at) };
+        Ok(Sources {
+            from: for_peers((0..peers.len()).map(place)),
+            lengths: for_peers((0..peers.len()).map(lengths_of)),
             stride: room,
             brought: true,
-        };
-        for index in 0..peers.len() {
-            sources.from[index] = place(index);
-            sources.lengths[index] = if lengths.is_null() { lengths } else { lengths_of(index) };
-        }
-        Ok(sources)
+        })
     }
 
     /// The segments of all peers that this rank adds up.
@@ -164,17 +167,12 @@ impl Inside {
             addresses: [blocks.from.0, blocks.lengths.0],
         })?;
         peers.barrier(cuda, 0)?;
-        let mut sources = Sources {
-            from: [DevicePtr::NULL; MOST_PEERS],
-            lengths: [DevicePtr::NULL; MOST_PEERS],
+        Ok(Sources {
+            from: for_peers(parts.iter().map(Part::first)),
+            lengths: for_peers(parts.iter().map(|part| DevicePtr(part.addresses[1]))),
             stride: blocks.stride,
             brought: false,
-        };
-        for (index, part) in parts.iter().enumerate() {
-            (sources.from[index], sources.lengths[index]) =
-                (part.first(), DevicePtr(part.addresses[1]));
-        }
-        Ok(sources)
+        })
     }
 
     pub(super) fn close(&self, cuda: &CudaStream) -> Result<(), Stop> {

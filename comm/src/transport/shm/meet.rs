@@ -11,7 +11,7 @@ use super::layout::Layout;
 use super::path::ShmPath;
 use super::segment::Segment;
 use crate::poll::poll_read;
-use crate::rendezvous::proof::{Nonce, Role, Secret, nonce};
+use crate::rendezvous::proof::{Nonce, Role, Secret, Tag, nonce};
 use crate::topology::{Rank, Topology};
 use crate::transport::Transport as _;
 use crate::transport::tcp::TcpTransport;
@@ -28,6 +28,8 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What a proof is for: none made for a listener of the rendezvous fits.
@@ -186,16 +188,16 @@ impl<'a> Table<'a> {
         prepare(stream).ok()?;
         let own = nonce().ok()?;
         stream.write_all(&own).ok()?;
-        let mut claim = Claim::default();
-        stream.read_exact(&mut claim.0).ok()?;
-        let parts = claim.parts(&own, self.control.epoch());
-        let is_proven =
-            self.secret().accepts(Role::Peer, &parts.each_ref().map(|part| &part[..]), claim.tag());
-        let rank = Rank(claim.rank() as usize);
+        let mut claim = [0; size_of::<Claim>()];
+        stream.read_exact(&mut claim).ok()?;
+        let claim: Claim = transmute!(claim);
+        let (secret, epoch) = (self.secret(), self.control.epoch());
+        let rank = Rank(claim.rank.get() as usize);
+        let is_proven = claim.is_proven(secret, Role::Peer, (&own, epoch), &claim.tag);
         if !is_proven || !self.neighbours()[1..].contains(&rank) {
             return None;
         }
-        let tag = self.secret().tag(Role::Host, &parts.each_ref().map(|part| &part[..]));
+        let tag = claim.tag(secret, Role::Host, &own, epoch);
         let files = [segment.file().as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
@@ -213,11 +215,12 @@ impl<'a> Table<'a> {
         let mut theirs: Nonce = [0; 32];
         stream.read_exact(&mut theirs).map_err(|error| failed(&error.to_string()))?;
         let own = nonce().map_err(|error| failed(&error.to_string()))?;
-        let claim = Claim::new(self.me(), &own, &theirs, self.control.epoch(), self.secret());
-        stream.write_all(&claim.0).map_err(|error| failed(&error.to_string()))?;
+        let (secret, epoch) = (self.secret(), self.control.epoch());
+        let mut claim = Claim { rank: (self.me().0 as u32).into(), nonce: own, tag: [0; 32] };
+        claim.tag = claim.tag(secret, Role::Peer, &theirs, epoch);
+        stream.write_all(claim.as_bytes()).map_err(|error| failed(&error.to_string()))?;
         let (tag, file) = receive_file(stream).map_err(|reason| failed(&reason))?;
-        let parts = claim.parts(&theirs, self.control.epoch());
-        if !self.secret().accepts(Role::Host, &parts.each_ref().map(|part| &part[..]), &tag) {
+        if !claim.is_proven(secret, Role::Host, (&theirs, epoch), &tag) {
             return Err(failed("it does not know the job's secret"));
         }
         let layout = Layout::new(self.neighbours().len());
@@ -229,37 +232,34 @@ impl<'a> Table<'a> {
     }
 }
 
-/// What a attachment says: its rank, its random number, its proof.
-#[derive(Clone, Copy)]
-struct Claim([u8; 68]);
-
-impl Default for Claim {
-    fn default() -> Self {
-        Self([0; 68])
-    }
+/// What an attachment says: its rank, its random number, its proof.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Claim {
+    rank: U32,
+    nonce: Nonce,
+    tag: Tag,
 }
 
 impl Claim {
-    fn new(rank: Rank, own: &Nonce, theirs: &Nonce, epoch: u32, secret: &Secret) -> Self {
-        let mut claim = Self::default();
-        claim.0[..4].copy_from_slice(&(rank.0 as u32).to_le_bytes());
-        claim.0[4..36].copy_from_slice(own);
-        let tag =
-            secret.tag(Role::Peer, &claim.parts(theirs, epoch).each_ref().map(|part| &part[..]));
-        claim.0[36..].copy_from_slice(&tag);
-        claim
-    }
-
-    fn rank(&self) -> u32 {
-        u32::from_le_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
-    }
-
-    fn tag(&self) -> &[u8] {
-        &self.0[36..]
-    }
-
     fn parts(&self, host: &Nonce, epoch: u32) -> [Vec<u8>; 4] {
-        [PURPOSE.to_vec(), epoch.to_le_bytes().to_vec(), host.to_vec(), self.0[..36].to_vec()]
+        let own = self.as_bytes()[..36].to_vec();
+        [PURPOSE.to_vec(), epoch.to_le_bytes().to_vec(), host.to_vec(), own]
+    }
+
+    /// The proof of one side over what both know.
+    fn tag(&self, secret: &Secret, role: Role, host: &Nonce, epoch: u32) -> Tag {
+        secret.tag(role, &self.parts(host, epoch).each_ref().map(|part| &part[..]))
+    }
+
+    fn is_proven(
+        &self,
+        secret: &Secret,
+        role: Role,
+        (host, epoch): (&Nonce, u32),
+        tag: &Tag,
+    ) -> bool {
+        secret.accepts(role, &self.parts(host, epoch).each_ref().map(|part| &part[..]), tag)
     }
 }
 

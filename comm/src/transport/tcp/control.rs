@@ -154,7 +154,7 @@ impl ControlThread {
         self.last_look += passed;
         let (own, busy) = (self.health.rank().0, self.health.busy_ranks());
         if busy.iter().any(|busy| busy.rank != own) {
-            self.health.excuse(passed);
+            self.health.busy.excuse(passed);
         }
         let Some(notice) = self.notice.as_ref().filter(|_| own == 0) else { return };
         let every = self.deadlines.notice.as_millis().max(1) as u64;

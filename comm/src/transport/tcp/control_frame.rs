@@ -33,19 +33,15 @@ pub struct BusyRank {
 
 /// A word between a rank and rank 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum Control {
-    /// Rank 0 still waits for others.
     Wait,
     /// All are there: who is where.
     Table {
-        /// Number of this coming-together.
         epoch: u32,
-        /// By rank.
         peers: Vec<PeerAddress>,
-        /// The node of each rank.
         node_of: Vec<usize>,
     },
-    /// A sign of life.
     Heartbeat {
         /// Operation the sender is in, or was in last.
         sequence: u64,
@@ -54,21 +50,15 @@ pub enum Control {
         /// The sender, where it is busy; of rank 0, all ranks that are.
         busy: Vec<BusyRank>,
     },
-    /// A rank has found an error.
     Report {
-        /// What it found.
         error: CommError,
         /// It has seen only what another rank's failure looks like from there; rank 0 knows more.
         suspicion: bool,
     },
-    /// The job has failed.
     Abort {
-        /// Its first error.
         error: CommError,
     },
-    /// The sender is done.
     Goodbye,
-    /// All ranks are done.
     Farewell,
 }
 

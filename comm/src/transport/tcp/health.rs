@@ -50,7 +50,7 @@ pub struct Health {
     ending: Mutex<Ending>,
     changed: Condvar,
     statuses: Vec<Status>,
-    busy: BusyRanks,
+    pub(super) busy: BusyRanks,
     links: Vec<Link>,
     wake: OwnedFd,
     data: OnceLock<Vec<Option<TcpStream>>>,
@@ -281,11 +281,6 @@ impl Health {
         busy
     }
 
-    /// This rank does something long on its host from now on, or no longer; what it did before.
-    pub fn set_busy(&self, what: Option<&'static str>) -> Option<&'static str> {
-        self.busy.set_own(what)
-    }
-
     /// Ranks that are busy, as far as this one knows. One that waits for a peer itself is not: it
     /// could wait for ever.
     pub fn busy_ranks(&self) -> Vec<BusyRank> {
@@ -298,11 +293,6 @@ impl Health {
     pub fn is_anybody_waiting(&self) -> bool {
         let waits = |status: &Status| status.waiting_for.load(Ordering::Relaxed) != NONE;
         self.statuses.iter().any(waits)
-    }
-
-    /// `time` has passed while other ranks were busy.
-    pub fn excuse(&self, time: Duration) {
-        self.busy.excuse(time);
     }
 
     /// For how long other ranks have been busy since the job began: waiting for them does not

@@ -2,18 +2,14 @@
 
 /// A work request that is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Completion {
-    /// The request's or the receive's.
     pub id: u64,
     /// How it ended. If not in success, only `id`, `queue_pair` and `vendor` mean anything.
     pub status: Status,
-    /// What is done.
     pub kind: CompletionKind,
-    /// Bytes that came, for receives.
     pub bytes: u32,
-    /// Number of this side's queue pair.
     pub queue_pair: u32,
-    /// The vendor's own number for an error.
     pub vendor: u32,
 }
 
@@ -63,22 +59,14 @@ pub enum Status {
 
 /// What a device says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum Event {
-    /// A port no longer carries.
     PortDown(u8),
-    /// A port carries again.
-    PortUp(u8),
-    /// Nothing works any more.
     DeviceFatal,
     /// A queue pair, by its number, has failed.
     QueuePairFatal(u32),
-    /// A completion queue has overflowed.
     CompletionsLost,
-    /// A shared receive queue has failed.
     ReceivesLost,
-    /// A port's addresses have changed (global or local identifiers, partition keys).
-    AddressesChanged(u8),
-    /// Anything else, in the system's words.
     Other(String),
 }
 
@@ -91,7 +79,7 @@ impl Event {
             | Event::QueuePairFatal(_)
             | Event::CompletionsLost
             | Event::ReceivesLost => true,
-            Event::PortUp(_) | Event::AddressesChanged(_) | Event::Other(_) => false,
+            Event::Other(_) => false,
         }
     }
 }
@@ -100,14 +88,10 @@ impl std::fmt::Display for Event {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Event::PortDown(port) => write!(out, "port {port} is down"),
-            Event::PortUp(port) => write!(out, "port {port} is up"),
             Event::DeviceFatal => write!(out, "the device has failed"),
             Event::QueuePairFatal(number) => write!(out, "queue pair {number:#x} has failed"),
             Event::CompletionsLost => write!(out, "a completion queue has overflowed"),
             Event::ReceivesLost => write!(out, "a shared receive queue has failed"),
-            Event::AddressesChanged(port) => {
-                write!(out, "the addresses of port {port} have changed")
-            }
             Event::Other(what) => write!(out, "{what}"),
         }
     }

@@ -4,15 +4,13 @@ use std::path::PathBuf;
 
 /// A device as it is found, before it is opened for use.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Device {
     /// `mlx5_0`, `rxe0`.
     pub name: String,
-    /// Memory node it is nearest to.
     pub numa_node: Option<u32>,
     /// Where it sits on the bus: its directory below `/sys/devices`, links resolved. None: a device
-    /// of software.
     pub path: Option<PathBuf>,
-    /// Its ports.
     pub ports: Vec<Port>,
 }
 

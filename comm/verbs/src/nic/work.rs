@@ -49,32 +49,25 @@ pub struct Remote {
 
 /// A piece of this side's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Segment {
-    /// Its address.
     pub address: u64,
-    /// Bytes.
     pub length: u32,
-    /// The region's key for this NIC.
     pub key: u32,
 }
 
 /// A change of a prepared chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum Patch {
-    /// Bytes of a segment.
     Length {
-        /// Place of the request in the chain.
         request: usize,
-        /// Place of the segment in the request.
         segment: usize,
-        /// Bytes.
         length: u32,
     },
     /// The number of an [`Action::WriteImmediate`].
     Immediate {
-        /// Place of the request in the chain.
         request: usize,
-        /// The number.
         immediate: u32,
     },
 }

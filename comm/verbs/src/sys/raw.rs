@@ -7,30 +7,18 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-const NAME_MAX: usize = 64;
-const PATH_MAX: usize = 256;
-
-/// Makes names for C's handles, which nothing here looks into.
-macro_rules! handles {
-    ($($(#[$doc:meta])* $name:ident)*) => {
-        $($(#[$doc])* #[repr(C)] pub(crate) struct $name { _private: [u8; 0] })*
-    };
-}
-
-handles! {
-    Pd
-    Ah
+/// A handle, which nothing here looks into.
+#[repr(C)]
+pub(crate) struct Pd {
+    _private: [u8; 0],
 }
 
 #[repr(C)]
 pub(crate) struct Device {
-    pub(crate) unused_ops: [*mut c_void; 2],
-    pub(crate) node_type: c_int,
-    pub(crate) transport_type: c_int,
-    pub(crate) name: [c_char; NAME_MAX],
-    pub(crate) dev_name: [c_char; NAME_MAX],
-    pub(crate) dev_path: [c_char; PATH_MAX],
-    pub(crate) ibdev_path: [c_char; PATH_MAX],
+    pub(crate) unused_head: [u64; 3],
+    pub(crate) name: [c_char; 64],
+    pub(crate) unused_paths: [c_char; 320],
+    pub(crate) ibdev_path: [c_char; 256],
 }
 
 /// An entry of the table of operations that is not called from here.
@@ -59,67 +47,41 @@ pub(crate) struct Context {
     pub(crate) ops: ContextOps,
     pub(crate) cmd_fd: c_int,
     pub(crate) async_fd: c_int,
-    pub(crate) num_comp_vectors: c_int,
 }
 
 #[repr(C)]
 pub(crate) struct DeviceAttr {
-    pub(crate) fw_ver: [c_char; 64],
-    pub(crate) node_guid: u64,
-    pub(crate) sys_image_guid: u64,
-    pub(crate) max_mr_size: u64,
-    pub(crate) page_size_cap: u64,
-    pub(crate) vendor_id: u32,
-    pub(crate) vendor_part_id: u32,
-    pub(crate) hw_ver: u32,
-    pub(crate) max_qp: c_int,
+    pub(crate) unused_names: [u64; 14],
     pub(crate) max_qp_wr: c_int,
-    pub(crate) device_cap_flags: c_uint,
+    pub(crate) unused_flags: c_uint,
     pub(crate) max_sge: c_int,
-    pub(crate) max_sge_rd: c_int,
-    pub(crate) max_cq: c_int,
+    pub(crate) unused_queues: [c_int; 2],
     pub(crate) max_cqe: c_int,
-    pub(crate) max_mr: c_int,
-    pub(crate) max_pd: c_int,
+    pub(crate) unused_memory: [c_int; 2],
     pub(crate) max_qp_rd_atom: c_int,
-    pub(crate) max_ee_rd_atom: c_int,
-    pub(crate) max_res_rd_atom: c_int,
+    pub(crate) unused_ee: [c_int; 2],
     pub(crate) max_qp_init_rd_atom: c_int,
-    pub(crate) max_ee_init_rd_atom: c_int,
+    pub(crate) unused_ee_init: c_int,
     pub(crate) atomic_cap: c_int,
     pub(crate) unused_limits: [c_int; 11],
     pub(crate) max_srq: c_int,
     pub(crate) max_srq_wr: c_int,
-    pub(crate) max_srq_sge: c_int,
-    pub(crate) max_pkeys: u16,
-    pub(crate) local_ca_ack_delay: u8,
+    pub(crate) unused_keys: [u8; 7],
     pub(crate) phys_port_cnt: u8,
 }
 
 #[repr(C)]
 pub(crate) struct PortAttr {
     pub(crate) state: c_int,
-    pub(crate) max_mtu: c_int,
+    pub(crate) unused_mtu: c_int,
     pub(crate) active_mtu: c_int,
     pub(crate) gid_tbl_len: c_int,
-    pub(crate) port_cap_flags: u32,
-    pub(crate) max_msg_sz: u32,
-    pub(crate) bad_pkey_cntr: u32,
-    pub(crate) qkey_viol_cntr: u32,
+    pub(crate) unused_counters: [u32; 4],
     pub(crate) pkey_tbl_len: u16,
     pub(crate) lid: u16,
-    pub(crate) sm_lid: u16,
-    pub(crate) lmc: u8,
-    pub(crate) max_vl_num: u8,
-    pub(crate) sm_sl: u8,
-    pub(crate) subnet_timeout: u8,
-    pub(crate) init_type_reply: u8,
-    pub(crate) active_width: u8,
-    pub(crate) active_speed: u8,
-    pub(crate) phys_state: u8,
+    pub(crate) unused_subnet: [u8; 10],
     pub(crate) link_layer: u8,
-    pub(crate) flags: u8,
-    pub(crate) port_cap_flags2: u16,
+    pub(crate) unused_at_end: [u8; 5],
 }
 
 /// `union ibv_gid`: 16 bytes as on the wire. The union is aligned to 8.
@@ -139,11 +101,8 @@ pub(crate) struct GidEntry {
 
 #[repr(C)]
 pub(crate) struct Mr {
-    pub(crate) context: *mut Context,
-    pub(crate) pd: *mut Pd,
-    pub(crate) addr: *mut c_void,
-    pub(crate) length: usize,
-    pub(crate) handle: u32,
+    pub(crate) unused_head: [u64; 4],
+    pub(crate) unused_handle: u32,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
 }
@@ -152,19 +111,12 @@ pub(crate) struct Mr {
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) context: *mut Context,
-    pub(crate) channel: *mut c_void,
-    pub(crate) cq_context: *mut c_void,
-    pub(crate) handle: u32,
-    pub(crate) cqe: c_int,
 }
 
 /// `struct ibv_srq`, without its lock and what follows.
 #[repr(C)]
 pub(crate) struct Srq {
     pub(crate) context: *mut Context,
-    pub(crate) srq_context: *mut c_void,
-    pub(crate) pd: *mut Pd,
-    pub(crate) handle: u32,
 }
 
 #[repr(C)]
@@ -184,15 +136,9 @@ pub(crate) struct SrqInitAttr {
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) context: *mut Context,
-    pub(crate) qp_context: *mut c_void,
-    pub(crate) pd: *mut Pd,
-    pub(crate) send_cq: *mut Cq,
-    pub(crate) recv_cq: *mut Cq,
-    pub(crate) srq: *mut Srq,
-    pub(crate) handle: u32,
+    pub(crate) unused_queues: [u64; 5],
+    pub(crate) unused_handle: u32,
     pub(crate) qp_num: u32,
-    pub(crate) state: c_int,
-    pub(crate) qp_type: c_int,
 }
 
 #[repr(C)]
@@ -241,21 +187,18 @@ pub(crate) struct AhAttr {
 #[repr(C)]
 pub(crate) struct QpAttr {
     pub(crate) qp_state: c_int,
-    pub(crate) cur_qp_state: c_int,
+    pub(crate) unused_state: c_int,
     pub(crate) path_mtu: c_int,
-    pub(crate) path_mig_state: c_int,
-    pub(crate) qkey: u32,
+    pub(crate) unused_path: [u32; 2],
     pub(crate) rq_psn: u32,
     pub(crate) sq_psn: u32,
     pub(crate) dest_qp_num: u32,
     pub(crate) qp_access_flags: c_uint,
-    pub(crate) cap: QpCap,
+    pub(crate) unused_cap: [u32; 5],
     pub(crate) ah_attr: AhAttr,
-    pub(crate) alt_ah_attr: AhAttr,
+    pub(crate) unused_alternative: [u64; 4],
     pub(crate) pkey_index: u16,
-    pub(crate) alt_pkey_index: u16,
-    pub(crate) en_sqd_async_notify: u8,
-    pub(crate) sq_draining: u8,
+    pub(crate) unused_drain: [u16; 2],
     pub(crate) max_rd_atomic: u8,
     pub(crate) max_dest_rd_atomic: u8,
     pub(crate) min_rnr_timer: u8,
@@ -263,9 +206,8 @@ pub(crate) struct QpAttr {
     pub(crate) timeout: u8,
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
-    pub(crate) alt_port_num: u8,
-    pub(crate) alt_timeout: u8,
-    pub(crate) rate_limit: u32,
+    pub(crate) unused_ports: [u8; 2],
+    pub(crate) unused_rate: u32,
 }
 
 #[repr(C)]
@@ -294,22 +236,12 @@ pub(crate) struct AtomicPart {
     pub(crate) rkey: u32,
 }
 
-/// The member `ud` of a send request's union.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct DatagramPart {
-    pub(crate) ah: *mut Ah,
-    pub(crate) remote_qpn: u32,
-    pub(crate) remote_qkey: u32,
-}
-
 /// The union `wr` of a send request.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) union WrPart {
     pub(crate) rdma: RdmaPart,
     pub(crate) atomic: AtomicPart,
-    pub(crate) ud: DatagramPart,
 }
 
 #[repr(C)]
@@ -347,12 +279,7 @@ pub(crate) struct Wc {
     /// In the order of the network.
     pub(crate) imm_data: u32,
     pub(crate) qp_num: u32,
-    pub(crate) src_qp: u32,
-    pub(crate) wc_flags: c_uint,
-    pub(crate) pkey_index: u16,
-    pub(crate) slid: u16,
-    pub(crate) sl: u8,
-    pub(crate) dlid_path_bits: u8,
+    pub(crate) unused_at_end: [u32; 4],
 }
 
 #[repr(C)]
@@ -434,10 +361,6 @@ constants! {
     EVENT_QP_REQ_ERR = IBV_EVENT_QP_REQ_ERR = 2;
     EVENT_QP_ACCESS_ERR = IBV_EVENT_QP_ACCESS_ERR = 3;
     EVENT_DEVICE_FATAL = IBV_EVENT_DEVICE_FATAL = 8;
-    EVENT_PORT_ACTIVE = IBV_EVENT_PORT_ACTIVE = 9;
     EVENT_PORT_ERR = IBV_EVENT_PORT_ERR = 10;
-    EVENT_LID_CHANGE = IBV_EVENT_LID_CHANGE = 11;
-    EVENT_PKEY_CHANGE = IBV_EVENT_PKEY_CHANGE = 12;
     EVENT_SRQ_ERR = IBV_EVENT_SRQ_ERR = 14;
-    EVENT_GID_CHANGE = IBV_EVENT_GID_CHANGE = 18;
 }

@@ -85,43 +85,33 @@ macro_rules! layouts {
 #[rustfmt::skip]
 layouts! {
     whole Device = ibv_device, 664 {
-        node_type 16 4, transport_type 20 4, name 24 64, dev_name 88 64, dev_path 152 256,
-        ibdev_path 408 256,
+        name 24 64, ibdev_path 408 256,
     }
     whole ContextOps = ibv_context_ops, 256 {
         poll_cq 88 8, post_srq_recv 160 8, post_send 200 8, post_recv 208 8,
     }
     begin Context = ibv_context, 328 {
-        device 0 8, ops 8 256, cmd_fd 264 4, async_fd 268 4, num_comp_vectors 272 4,
+        device 0 8, ops 8 256, cmd_fd 264 4, async_fd 268 4,
     }
     whole DeviceAttr = ibv_device_attr, 232 {
-        fw_ver 0 64, node_guid 64 8, sys_image_guid 72 8, max_mr_size 80 8, page_size_cap 88 8,
-        vendor_id 96 4, vendor_part_id 100 4, hw_ver 104 4, max_qp 108 4, max_qp_wr 112 4,
-        device_cap_flags 116 4, max_sge 120 4, max_sge_rd 124 4, max_cq 128 4, max_cqe 132 4,
-        max_mr 136 4,
-        max_pd 140 4, max_qp_rd_atom 144 4, max_ee_rd_atom 148 4, max_res_rd_atom 152 4,
-        max_qp_init_rd_atom 156 4, max_ee_init_rd_atom 160 4, atomic_cap 164 4, max_srq 212 4,
-        max_srq_wr 216 4, max_srq_sge 220 4, max_pkeys 224 2, local_ca_ack_delay 226 1,
+        max_qp_wr 112 4, max_sge 120 4, max_cqe 132 4, max_qp_rd_atom 144 4,
+        max_qp_init_rd_atom 156 4, atomic_cap 164 4, max_srq 212 4, max_srq_wr 216 4,
         phys_port_cnt 227 1,
     }
     whole PortAttr = ibv_port_attr, 52 {
-        state 0 4, max_mtu 4 4, active_mtu 8 4, gid_tbl_len 12 4, port_cap_flags 16 4,
-        max_msg_sz 20 4,
-        bad_pkey_cntr 24 4, qkey_viol_cntr 28 4, pkey_tbl_len 32 2, lid 34 2, sm_lid 36 2, lmc 38 1,
-        max_vl_num 39 1, sm_sl 40 1, subnet_timeout 41 1, init_type_reply 42 1, active_width 43 1,
-        active_speed 44 1, phys_state 45 1, link_layer 46 1, flags 47 1, port_cap_flags2 48 2,
+        state 0 4, active_mtu 8 4, gid_tbl_len 12 4, pkey_tbl_len 32 2, lid 34 2, link_layer 46 1,
     }
     whole GidEntry = ibv_gid_entry, 32 {
         gid 0 16, gid_index 16 4, port_num 20 4, gid_type 24 4, ndev_ifindex 28 4,
     }
     whole Mr = ibv_mr, 48 {
-        context 0 8, pd 8 8, addr 16 8, length 24 8, handle 32 4, lkey 36 4, rkey 40 4,
+        lkey 36 4, rkey 40 4,
     }
     begin Cq = ibv_cq, 128 {
-        context 0 8, channel 8 8, cq_context 16 8, handle 24 4, cqe 28 4,
+        context 0 8,
     }
     begin Srq = ibv_srq, 128 {
-        context 0 8, srq_context 8 8, pd 16 8, handle 24 4,
+        context 0 8,
     }
     whole SrqAttr = ibv_srq_attr, 12 {
         max_wr 0 4, max_sge 4 4, srq_limit 8 4,
@@ -130,9 +120,7 @@ layouts! {
         srq_context 0 8, attr 8 12,
     }
     begin Qp = ibv_qp, 160 {
-        context 0 8, qp_context 8 8, pd 16 8, send_cq 24 8, recv_cq 32 8, srq 40 8, handle 48 4,
-        qp_num 52 4,
-        state 56 4, qp_type 60 4,
+        context 0 8, qp_num 52 4,
     }
     whole QpCap = ibv_qp_cap, 20 {
         max_send_wr 0 4, max_recv_wr 4 4, max_send_sge 8 4, max_recv_sge 12 4, max_inline_data 16 4,
@@ -149,13 +137,10 @@ layouts! {
         port_num 30 1,
     }
     whole QpAttr = ibv_qp_attr, 144 {
-        qp_state 0 4, cur_qp_state 4 4, path_mtu 8 4, path_mig_state 12 4, qkey 16 4, rq_psn 20 4,
-        sq_psn 24 4, dest_qp_num 28 4, qp_access_flags 32 4, cap 36 20, ah_attr 56 32,
-        alt_ah_attr 88 32,
-        pkey_index 120 2, alt_pkey_index 122 2, en_sqd_async_notify 124 1, sq_draining 125 1,
-        max_rd_atomic 126 1, max_dest_rd_atomic 127 1, min_rnr_timer 128 1, port_num 129 1,
-        timeout 130 1,
-        retry_cnt 131 1, rnr_retry 132 1, alt_port_num 133 1, alt_timeout 134 1, rate_limit 136 4,
+        qp_state 0 4, path_mtu 8 4, rq_psn 20 4, sq_psn 24 4, dest_qp_num 28 4,
+        qp_access_flags 32 4, ah_attr 56 32, pkey_index 120 2, max_rd_atomic 126 1,
+        max_dest_rd_atomic 127 1, min_rnr_timer 128 1, port_num 129 1, timeout 130 1,
+        retry_cnt 131 1, rnr_retry 132 1,
     }
     whole Sge = ibv_sge, 16 {
         addr 0 8, length 8 4, lkey 12 4,
@@ -171,7 +156,6 @@ layouts! {
     whole Wc = ibv_wc, 48 {
         wr_id 0 8, status 8 4, opcode 12 4, vendor_err 16 4, byte_len 20 4,
         imm_data as __bindgen_anon_1 24 4, qp_num 28 4,
-        src_qp 32 4, wc_flags 36 4, pkey_index 40 2, slid 42 2, sl 44 1, dlid_path_bits 45 1,
     }
     whole AsyncEvent = ibv_async_event, 16 {
         element 0 8, event_type 8 4,
