@@ -35,7 +35,6 @@ pub mod render;
 mod table_entries;
 pub mod validate;
 
-use crate::system::count::Count;
 pub use crate::system::machine::{DeviceChoice, Instructions};
 pub(crate) use comm::seconds;
 pub use comm::{
@@ -46,6 +45,7 @@ pub use data::{
     CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids, OnBadRow, OrderChoice,
 };
 pub use evaluation::{EvalConfig, EvalEvery};
+use headlong_planner::count::Count;
 pub use mlperf::MlperfConfig;
 pub use model::{Interaction, Loss, ModelConfig};
 pub use multi_hot::{MultiHotConfig, MultiHotSizes};

@@ -209,6 +209,17 @@ pub(crate) fn signal_name(signal: i32) -> String {
     }
 }
 
+impl From<headlong_planner::error::Error> for Error {
+    fn from(error: headlong_planner::error::Error) -> Self {
+        match error {
+            headlong_planner::error::Error::DoesNotFit { needed_bytes, available_bytes, help } => {
+                Self::DoesNotFit { needed_bytes, available_bytes, help }
+            }
+            error => Self::config("--cluster", error.to_string()),
+        }
+    }
+}
+
 impl Error {
     /// A value of `key` that cannot work.
     pub fn config(key: impl Into<String>, message: impl Into<String>) -> Self {

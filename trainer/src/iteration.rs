@@ -3,7 +3,6 @@
 
 pub mod arithmetic;
 pub mod job;
-pub mod lane;
 pub mod lanes;
 pub mod model;
 pub(crate) mod model_state;

@@ -18,12 +18,13 @@ mod summary;
 pub mod text;
 pub mod tuned;
 
-pub use crate::system::count::Count;
 pub use cost::StepCost;
 pub use device::DevicePlan;
 pub use division::Division;
 pub use evaluation::EvalRanksPlan;
-pub use memory::{MemoryUse, OfRank, READER_BLOCK_BYTES};
+pub use headlong_planner::count::Count;
+pub use headlong_planner::memory::{MemoryUse, OfRank};
+pub use memory::READER_BLOCK_BYTES;
 
 use crate::config::{Config, Interaction};
 use crate::iteration::model::table_specs;
@@ -217,7 +218,7 @@ impl Plan {
         };
         let dense_parameters = dense_parameters(config);
         let threads = config.run.threads.unwrap_or(facts.machine.cores);
-        let memory = MemoryUse::of_rank(config, &tables, threads, &sharing(config, facts));
+        let memory = memory::of_rank(config, &tables, threads, &sharing(config, facts));
         let on_device =
             facts.machine.device.as_ref().map(|device| DevicePlan::new(device, &memory));
         let bytes_per_rank = match on_device {

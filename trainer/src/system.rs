@@ -1,7 +1,6 @@
 //! This machine and this process: processor and memory, signals, the command line, small files.
 
 pub mod command_line;
-pub mod count;
 pub(crate) mod input;
 pub mod machine;
 pub mod peak;

@@ -2,7 +2,6 @@
 //! that they were drawn with.
 
 use super::{Auto, Line, SGD, SHAPES, fewest_bytes, predicted};
-use headlong::plan::cluster::terabyte::{Batches, Law};
 use headlong_embedding::TableSpec;
 use headlong_embedding::hybrid::TablePlacement;
 use headlong_embedding::hybrid::cost::Costs;
@@ -12,6 +11,7 @@ use headlong_embedding::hybrid::traffic::{
     AllReduce, Cluster, Exchange, Hops, ID_BYTES, IdSource, Merge, Rate, all_reduce, count_bytes,
     optimum, vectors,
 };
+use headlong_planner::terabyte::{Batches, Law};
 
 const DIM: usize = 128;
 const ROW_BYTES: f64 = DIM as f64 * 4.0;

@@ -4,7 +4,7 @@ use super::read::{data, described, samples, take_files, write};
 use super::{Files, Subject, damage_text, one, refused, texts};
 use crate::entries::rendezvous_frame;
 use crate::mutate;
-use headlong::plan::cluster::description::ClusterDescription;
+use headlong::plan::cluster;
 use headlong::plan::{Facts, Plan};
 use headlong::system::machine::Machine;
 use headlong::{Config, Registry};
@@ -88,7 +88,7 @@ pub const CLUSTER: Subject = Subject {
     on_disk: true,
     read: |folder, files| {
         let path = folder.join(&files[0].0);
-        let cluster = ClusterDescription::find(path).map_err(refused)?;
+        let cluster = cluster::find(path).map_err(refused)?;
         let _ = (cluster.memory_bytes(), cluster.costs());
         Ok(())
     },

@@ -10,7 +10,6 @@ use crate::data;
 use crate::error::{Error, Result};
 use crate::iteration::job::as_launched;
 use crate::iteration::ranks::local_topology;
-use crate::plan::cluster::description::ClusterDescription;
 use crate::plan::placement::source_of_costs;
 use crate::plan::{Facts, Plan, evaluation};
 use crate::report::bytes;
@@ -228,7 +227,7 @@ fn machine(config: &Config) -> Result<(Machine, String)> {
         Err(Error::Unsupported { .. }) => {}
         found => return Ok((found?, String::new())),
     }
-    let assumed = ClusterDescription::find(ASSUMED_DEVICE)?;
+    let assumed = crate::plan::cluster::find(ASSUMED_DEVICE)?;
     let free_bytes = assumed.memory_bytes();
     let note = format!(
         "device: there is none here; assumed are those of `--cluster {ASSUMED_DEVICE}`, {} each, \

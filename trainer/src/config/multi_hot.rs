@@ -2,8 +2,8 @@
 
 use super::Config;
 use crate::error::{Error, Result};
-use crate::system::count::Count;
 use crate::system::machine::Machine;
+use headlong_planner::count::Count;
 use headlong_reader::multi_hot::{Distribution, MAX_ROWS, MLPERF_SIZES, MultiHot, MultiHotSpec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -158,5 +158,5 @@ pub(crate) fn check_memory(
     let needed = Count::from(MultiHot::bytes_needed(rows, sizes, memory_bytes));
     let help =
         || format!("`{setting}` bounds what is drawn for multi-hot ids, and changes none of them");
-    needed.must_fit(Machine::detect().usable_bytes(), help)
+    Ok(needed.must_fit(Machine::detect().usable_bytes(), help)?)
 }

@@ -10,10 +10,9 @@
 //! other thread takes the first stage that is ready of any lane that computes: while ranks wait for
 //! each other, it continues.
 
-use super::lane::Lane;
 use crate::error::{Error, Result};
 use crate::iteration::model::Model;
-use crate::iteration::schedule::{Call, Schedule};
+use crate::iteration::schedule::{Call, Lane, Schedule};
 use crate::iteration::trace::Recorder;
 use headlong_device::{Device, Stream};
 

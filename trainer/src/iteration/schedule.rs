@@ -32,12 +32,13 @@ mod tests;
 
 pub use crate::iteration::model::Call;
 pub use at::{Access, At};
-pub use edges::{Features, Schedule, Steps};
+pub use edges::{Features, Schedule};
+pub use headlong_planner::schedule::{BORDER, Lane, Repeat};
 
 use crate::error::Result;
-use crate::iteration::lane::Lane::{self, Comm, Copy, Dense, Sparse};
 use crate::iteration::model::Model;
 use BatchOf::{Next, Now};
+use Lane::{Comm, Copy, Dense, Sparse};
 use Repeat::{Micro, Once};
 use Resource::*;
 use Runs::{Always, AmongRanks, Crossed, OnDevice, Scaled, WithDense};
@@ -45,23 +46,12 @@ use headlong_device::Stream;
 use stages::*;
 use tables::*;
 
-/// How two steps meet. No walker overlaps them yet, and the planner simulates what the walkers do.
-pub const BORDER: Steps = Steps::Barrier;
-
 /// Which batch a stage works on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchOf {
     /// The one that is trained on or evaluated.
     Now,
     Next,
-}
-
-/// How often a stage runs in one step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repeat {
-    Once,
-    /// Once for every micro-batch (`train.accumulate` of them).
-    Micro,
 }
 
 /// Where a stage has something to do.

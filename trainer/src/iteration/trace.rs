@@ -2,9 +2,9 @@
 
 use crate::error::Result;
 use crate::iteration::arithmetic::Ceiling;
-use crate::iteration::lane::Lane;
-use crate::iteration::schedule::Stage;
+use crate::iteration::schedule::{Lane, Stage};
 use crate::report::output;
+use headlong_planner::schedule::Stage as Simulated;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
@@ -111,7 +111,7 @@ impl Recorder {
     }
 
     /// A stage that never ran but was simulated, from `start_us` to `end_us`.
-    pub fn add_simulated(&mut self, stage: &Stage, start_us: f64, end_us: f64) {
+    pub fn add_simulated(&mut self, stage: &Simulated, start_us: f64, end_us: f64) {
         self.add_span(stage.name, stage.lane, start_us, (end_us - start_us) * 1e-6);
     }
 

@@ -9,10 +9,9 @@
 
 use crate::error::failed;
 use crate::error::{Error, Result};
-use crate::iteration::lane::Lane;
 use crate::iteration::lanes::Lanes;
 use crate::iteration::model::{Model, ScaleState};
-use crate::iteration::schedule::{Call, Schedule};
+use crate::iteration::schedule::{Call, Lane, Schedule};
 use crate::iteration::trace::Recorder;
 use crate::metrics::Scores;
 use headlong_device::cuda::CudaDevice;

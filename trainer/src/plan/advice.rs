@@ -165,7 +165,7 @@ impl Plan {
         if let Some(device) = &self.on_device {
             self.bytes_on_device().must_fit(device.free_bytes, advise)?;
         }
-        self.bytes_here().must_fit(self.available_bytes, advise)
+        Ok(self.bytes_here().must_fit(self.available_bytes, advise)?)
     }
 
     /// What one rank takes on its device and on the host together, with all that evaluate.

@@ -23,7 +23,7 @@ pub struct Division {
 }
 
 impl Division {
-    pub(super) fn new(config: &Config, data_rows: u64) -> Self {
+    pub(crate) fn new(config: &Config, data_rows: u64) -> Self {
         let step = config.samples_per_step().get();
         let remainder = data_rows % step;
         let (micro_batches, batch_size) =

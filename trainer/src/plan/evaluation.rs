@@ -1,6 +1,7 @@
 //! Ranks of their own that evaluate: what they take, and how many hide an evaluation behind
 //! training.
 
+use super::memory::of_rank;
 use super::{Count, Facts, MemoryUse, sharing, tables};
 use crate::config::{Config, EvalEvery, Hybrid, Ids, OrderChoice, TransportChoice};
 use crate::error::{Error, Result};
@@ -33,7 +34,7 @@ impl EvalRanksPlan {
         let threads = config.run.threads.unwrap_or(facts.machine.cores);
         let of_all = tables(&config, facts.table_rows, facts.registry);
         let sharing = sharing(&config, &facts.of_eval_ranks());
-        let mut memory = MemoryUse::of_rank(&config, &of_all, threads, &sharing);
+        let mut memory = of_rank(&config, &of_all, threads, &sharing);
         memory.other_bytes = Count::ZERO;
         if is_of_dictionary {
             memory.id_map_bytes = Count::ZERO;

@@ -1,10 +1,8 @@
 //! What the memory of a run goes to.
 
-use super::{Count, TablePlan, dense_parameters};
+use super::{Count, MemoryUse, OfRank, TablePlan, dense_parameters};
 use crate::config::{Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice};
 use crate::iteration::model::{SlotBytes, slot_bytes};
-use headlong_embedding::hybrid::split::Split;
-use serde::Serialize;
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
 pub const READER_BLOCK_BYTES: u64 = 8 << 20;
@@ -34,52 +32,6 @@ const BATCH_SLOTS: u64 = 3;
 /// Batches of an evaluation that are read ahead, and the one that is evaluated.
 const EVALUATION_BATCHES: u64 = 4;
 
-/// Bytes of one rank, by use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct MemoryUse {
-    pub table_weight_bytes: Count,
-    /// State of the sparse optimiser, and what tables need besides.
-    pub table_state_bytes: Count,
-    /// Dense weights, gradients and optimiser state.
-    pub dense_bytes: Count,
-    /// Vectors and gradients on their way between ranks, gradients of frequent rows among them.
-    pub exchange_bytes: Count,
-    /// Activations and their gradients, packed weights, and the batches that the iteration holds.
-    pub activation_bytes: Count,
-    /// Batches that are read ahead, the parser's blocks, data that stays in memory.
-    pub reader_bytes: Count,
-    /// The dictionary, or the admitted ids.
-    pub id_map_bytes: Count,
-    pub other_bytes: Count,
-}
-
-/// What the rank that holds most has of the tables, where there are several.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OfRank {
-    /// Bytes of its rows and their states, with the gradients of frequent rows.
-    pub bytes_of_rows: u64,
-    /// Bytes of the gradients of frequent rows.
-    pub frequent_bytes: u64,
-    pub frequent_rows: u64,
-    /// Bytes of vectors that it asks others for, and that others ask it for; none: as much as there
-    /// is room for.
-    pub exchanged_bytes: Option<u64>,
-}
-
-impl OfRank {
-    pub(super) fn of(split: &Split) -> Self {
-        let frequent = |table: &headlong_embedding::hybrid::split::TableSplit| {
-            table.frequent_rows * (table.dim as u64 * 4 + 4)
-        };
-        Self {
-            bytes_of_rows: split.bytes_per_rank,
-            frequent_bytes: split.tables.iter().map(frequent).sum(),
-            frequent_rows: split.tables.iter().map(|table| table.frequent_rows).sum(),
-            exchanged_bytes: None,
-        }
-    }
-}
-
 /// How a job's memory is divided.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sharing {
@@ -96,48 +48,35 @@ pub(super) struct Sharing {
     pub(super) data_rows: Option<u64>,
 }
 
-impl MemoryUse {
-    /// That of the rank that needs most. What a process has once is counted to each of its ranks in
-    /// equal parts.
-    pub(super) fn of_rank(
-        config: &Config,
-        tables: &[TablePlan],
-        threads: usize,
-        sharing: &Sharing,
-    ) -> Self {
-        let ranks = sharing.ranks;
-        let slots = slot_bytes(config, ranks, sharing.on_device);
-        let lookups = Lookups::of(config, tables, &slots, sharing);
-        let optimizer = config.optimizer.dense.optimizer();
-        let dense_state = dense_parameters(config) * optimizer.state_bytes(1, 1);
-        let (weights, states) = rows_of_rank(tables, sharing);
-        let of_process = |bytes: Count| if sharing.separate { bytes } else { bytes.share(ranks) };
-        let table_rows: Vec<u64> = tables.iter().map(|table| table.rows).collect();
-        Self {
-            table_weight_bytes: weights,
-            table_state_bytes: states,
-            dense_bytes: Count::from(slots.parameters) + dense_state,
-            exchange_bytes: lookups.exchange_bytes,
-            activation_bytes: Count::from(slots.activations)
-                + lookups.route_bytes
-                + batches(config, &slots),
-            reader_bytes: of_process(
-                reader_bytes(config, threads, sharing) + config.multi_hot_bytes(&table_rows),
-            ),
-            id_map_bytes: of_process(id_map_bytes(config, tables)),
-            other_bytes: of_process(Count::from(PROGRAM_BYTES)),
-        }
-    }
-
-    pub fn total(&self) -> Count {
-        self.table_weight_bytes
-            + self.table_state_bytes
-            + self.dense_bytes
-            + self.exchange_bytes
-            + self.activation_bytes
-            + self.reader_bytes
-            + self.id_map_bytes
-            + self.other_bytes
+/// What the memory of the rank goes to that needs most. What a process has once is counted to each
+/// of its ranks in equal parts.
+pub(super) fn of_rank(
+    config: &Config,
+    tables: &[TablePlan],
+    threads: usize,
+    sharing: &Sharing,
+) -> MemoryUse {
+    let ranks = sharing.ranks;
+    let slots = slot_bytes(config, ranks, sharing.on_device);
+    let lookups = Lookups::of(config, tables, &slots, sharing);
+    let optimizer = config.optimizer.dense.optimizer();
+    let dense_state = dense_parameters(config) * optimizer.state_bytes(1, 1);
+    let (weights, states) = rows_of_rank(tables, sharing);
+    let of_process = |bytes: Count| if sharing.separate { bytes } else { bytes.share(ranks) };
+    let table_rows: Vec<u64> = tables.iter().map(|table| table.rows).collect();
+    MemoryUse {
+        table_weight_bytes: weights,
+        table_state_bytes: states,
+        dense_bytes: Count::from(slots.parameters) + dense_state,
+        exchange_bytes: lookups.exchange_bytes,
+        activation_bytes: Count::from(slots.activations)
+            + lookups.route_bytes
+            + batches(config, &slots),
+        reader_bytes: of_process(
+            reader_bytes(config, threads, sharing) + config.multi_hot_bytes(&table_rows),
+        ),
+        id_map_bytes: of_process(id_map_bytes(config, tables)),
+        other_bytes: of_process(Count::from(PROGRAM_BYTES)),
     }
 }
 

@@ -23,6 +23,7 @@ use crate::error::Result;
 use crate::error::exchange_failed;
 use crate::error::failed;
 use crate::iteration::ranks::RankGroup;
+use crate::iteration::schedule::Lane;
 use crate::iteration::worker::{StepLoss, StepRates};
 use crate::metrics::EvalMetrics;
 use crate::metrics::Scores;
@@ -299,11 +300,7 @@ impl Session {
             drift.count(&self.incoming);
         }
         if let Some(started) = started {
-            self.group.first().recorder_mut().add(
-                "wait_for_data",
-                crate::iteration::lane::Lane::Copy,
-                started,
-            );
+            self.group.first().recorder_mut().add("wait_for_data", Lane::Copy, started);
         }
         Ok(has_batch)
     }

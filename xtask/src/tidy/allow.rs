@@ -36,6 +36,7 @@ pub const CRATES: &[Crate] = &[
     Crate { package: "headlong-comm", may_use: &["headlong-device", "nccl-rs", "headlong-verbs"] },
     Crate { package: "headlong-verbs", may_use: &["headlong-device", "headlong-comm"] },
     Crate { package: "nccl-rs", may_use: &[] },
+    Crate { package: "headlong-planner", may_use: &["headlong-device", "headlong-embedding"] },
     Crate {
         package: "headlong",
         may_use: &[
@@ -45,6 +46,7 @@ pub const CRATES: &[Crate] = &[
             "headlong-mlp",
             "headlong-comm",
             "headlong-verbs",
+            "headlong-planner",
         ],
     },
     Crate {
@@ -55,6 +57,7 @@ pub const CRATES: &[Crate] = &[
             "headlong-embedding",
             "headlong-mlp",
             "headlong-comm",
+            "headlong-planner",
             "headlong",
         ],
     },

@@ -136,7 +136,7 @@ fn check_memory(config: &Config, registry: &Registry) -> Result<()> {
     let outlook = Outlook::of(&config)?;
     let memory = Plan::new(&config, &outlook.facts(&outlook.least_rows, &place)).memory;
     let held = (memory.reader_bytes + memory.id_map_bytes) * config.run.ranks;
-    held.must_fit(machine.usable_bytes(), || "lower train.batch_size".to_owned())
+    Ok(held.must_fit(machine.usable_bytes(), || "lower train.batch_size".to_owned())?)
 }
 
 fn too_few_ranks() -> Error {

@@ -13,15 +13,7 @@ use crate::Registry;
 use crate::config::Config;
 use crate::config::ranges::time;
 use crate::error::{Error, Result};
-use crate::plan::cluster::description::{
-    ClusterDescription, DeviceDescription, DeviceKind, LinkDescription, MatrixPeaks,
-};
-use crate::plan::cluster::forecast::Forecast;
-use crate::plan::cluster::frequencies::Frequencies;
-use crate::plan::cluster::placement::{Place, Placing, Strategy};
-use crate::plan::cluster::report;
-use crate::plan::cluster::workload::{Part, Source, Workload};
-use crate::plan::{Facts, Plan, advice, tuned};
+use crate::plan::{Facts, Plan, advice, cluster, tuned};
 use crate::report::output;
 use crate::system::input::read_text;
 use crate::system::machine::{self, Machine};
@@ -30,6 +22,14 @@ use clap::Args;
 use headlong_comm::tuning::Tuning;
 use headlong_device::Stream;
 use headlong_embedding::hybrid::split::{Split, TableSplit};
+use headlong_planner::description::{
+    ClusterDescription, DeviceDescription, DeviceKind, LinkDescription, MatrixPeaks,
+};
+use headlong_planner::forecast::Forecast;
+use headlong_planner::frequencies::Frequencies;
+use headlong_planner::placement::{Place, Placing, Strategy};
+use headlong_planner::report;
+use headlong_planner::workload::{Part, Source, Workload};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -114,7 +114,12 @@ impl Probe {
         let config = configuration(&shape, 2048, threads, None)?;
         let mut trainer = SteadyTrainer::new(&shape, &config, threads, advice::APPLYING)?;
         trainer.measure(2.0)?;
-        let workload = Workload::new(&config, &shape.rows, &Source::PowerLaw(ZIPF_EXPONENT))?;
+        let workload = cluster::workload(
+            &config,
+            &shape.rows,
+            &Source::PowerLaw(ZIPF_EXPONENT),
+            &Registry::default(),
+        )?;
         Ok(Self { workload, stages_us: trainer.stages_us() })
     }
 
@@ -141,7 +146,7 @@ impl Probe {
 
     /// Lookups of a step, and bytes that pooling them reads and writes.
     fn pooled(&self) -> (f64, f64) {
-        let row = self.workload.config.model.dim as f64 * 4.0;
+        let row = self.workload.dim as f64 * 4.0;
         let lookups = self.workload.samples * self.workload.lookups_per_sample();
         let bags = self.workload.samples * self.workload.tables.len() as f64;
         (lookups, (lookups + bags) * row)
@@ -164,7 +169,7 @@ fn describe(arguments: &ForecastArguments) -> Result<ClusterDescription> {
     let route_us = (wide.us("route") / n).max(0.0);
     let peak = multiply_add_gflops(&Stream::cpu(threads), Factors::F32, 5, 40) * 1e3;
     let peak_tflops = peak * 1e-6;
-    let mut cluster = ClusterDescription::find("laptop")?;
+    let mut cluster = cluster::find("laptop")?;
     let memory_gib = Machine::detect().usable_bytes() as f64 / f64::from(1_u32 << 30);
     cluster.name = "this machine".to_owned();
     cluster.devices_per_node = arguments.ranks;
@@ -206,7 +211,7 @@ fn compare(arguments: &ForecastArguments, name: &str) -> Result<()> {
     let shape = Shape::from_name(name, None).map_err(Error::Usage)?;
     let mut config = configuration(&shape, arguments.batch_size, arguments.threads, None)?;
     config.run.ranks = arguments.ranks;
-    let mut cluster = ClusterDescription::find(arguments.cluster.as_deref().unwrap_or("laptop"))?;
+    let mut cluster = cluster::find(arguments.cluster.as_deref().unwrap_or("laptop"))?;
     (cluster.nodes, cluster.devices_per_node) = (1, arguments.ranks);
     let mut trainer = SteadyTrainer::new(&shape, &config, arguments.threads, advice::APPLYING)?;
     let samples = trainer.measure(arguments.seconds)?;
@@ -255,7 +260,7 @@ fn predicted(
         .statistics()
         .map(|counted| counted.tables.iter().map(Frequencies::counted).collect());
     let source = counted.map_or(Source::PowerLaw(ZIPF_EXPONENT), Source::Given);
-    let workload = Workload::new(config, &shape.rows, &source)?;
+    let workload = cluster::workload(config, &shape.rows, &source, &Registry::default())?;
     let mut practice = report::practice(&workload);
     let Some(split) = trainer.split() else {
         return Ok(Placing { workload: &workload, cluster, practice: &practice }

@@ -57,9 +57,8 @@ pub struct ReaderArguments {
 /// Refuses reads in flight that this machine has no memory for.
 fn check_memory(options: &DiskOptions) -> Result<()> {
     let needed = Count::from(options.block_bytes) * options.depth;
-    needed.must_fit(Machine::detect().usable_bytes(), || {
-        "lower `--depth` or `--block-kib`".to_owned()
-    })
+    let help = || "lower `--depth` or `--block-kib`".to_owned();
+    Ok(needed.must_fit(Machine::detect().usable_bytes(), help)?)
 }
 
 /// One way through the files.

@@ -7,15 +7,16 @@ use crate::config::validate::quoted;
 use crate::config::{Config, TableRows};
 use crate::error::{Error, Result};
 use crate::iteration::trace::{Record, Recorder, write_trace};
-use crate::plan::cluster::description::{ClusterDescription, PRESETS};
-use crate::plan::cluster::placement::Placing;
-use crate::plan::cluster::published::{self, Models};
-use crate::plan::cluster::report::{self, ClusterReport};
-use crate::plan::cluster::tables;
-use crate::plan::cluster::workload::{Source, Workload};
+use crate::plan::Division;
+use crate::plan::cluster::{self, picture, text};
 use crate::report::output;
 use crate::report::output::JsonOutput;
 use crate::run::outlook::Outlook;
+use headlong_planner::description::{ClusterDescription, PRESETS};
+use headlong_planner::placement::Placing;
+use headlong_planner::report::{self, ClusterReport};
+use headlong_planner::workload::{Source, Workload};
+use headlong_planner::{published, tables};
 use std::path::Path;
 
 /// Frequencies of data that no one has described: what recommendation data look like (notes of
@@ -38,30 +39,37 @@ pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -
     }
     let (config, options) = arguments.train.resolve(registry)?;
     super::of_plan(arguments, &config).check()?;
-    let cluster = described(asked, name)?;
+    let described = described(asked, name)?;
     let outlook = Outlook::of(&config)?;
     let (rows, note) = (&outlook.rows, outlook.note());
     config.check_tables(rows, registry)?;
-    let mut workload = Workload::new(&config, rows, &source(asked, &config)?)?.with_kinds(registry);
+    let mut workload = cluster::workload(&config, rows, &source(asked, &config)?, registry)?;
     workload.data_rows = arguments.data_rows.or(workload.data_rows);
-    let (report, workload) = report::report(&workload, &cluster, &asked.batch_sizes)?;
+    let (report, workload) = report::report(&workload, &described, &asked.batch_sizes)?;
     if let Some(path) = &options.trace {
         trace(path, &report, &workload)?;
     }
     if let Some(path) = &asked.plot {
         let practice = report::practice(&workload);
-        let placing = Placing { workload: &workload, cluster: &cluster, practice: &practice };
-        output::write_file(path, &placing.picture(&report.best))?;
+        let placing = Placing { workload: &workload, cluster: &described, practice: &practice };
+        output::write_file(path, &picture::svg(&placing, &report.best))?;
     }
-    let document = serde_json::to_value(&report).expect("a plan has a JSON form");
-    let (origin, on, precision) = (&options.origin, &cluster.name, quoted(&config.train.precision));
-    let plan = report.to_text();
+    let division = workload.data_rows.map(|rows| {
+        let mut config = config.clone();
+        config.train.batch_size = workload.batch_size;
+        Division::new(&config, rows)
+    });
+    let mut document = serde_json::to_value(&report).expect("a plan has a JSON form");
+    document["division"] = serde_json::to_value(division).expect("a division has a JSON form");
+    let (origin, on, precision) =
+        (&options.origin, &described.name, quoted(&config.train.precision));
+    let plan = text::to_text(&report, division);
     let text = format!("plan of {origin} for {on}, train.precision = {precision}\n{note}{plan}");
     output::answer(&arguments.json, &text, &document)
 }
 
 fn described(asked: &ClusterArguments, name: &Path) -> Result<ClusterDescription> {
-    let mut cluster = ClusterDescription::find(name)?;
+    let mut cluster = cluster::find(name)?;
     cluster.nodes = asked.nodes.unwrap_or(cluster.nodes);
     cluster.devices_per_node = asked.devices_per_node.unwrap_or(cluster.devices_per_node);
     cluster.check_size("--nodes, --devices-per-node")?;
@@ -106,7 +114,7 @@ fn trace(path: &Path, report: &ClusterReport, workload: &Workload) -> Result<()>
     let run = report::simulate(&placing, &report.best, ranks, TRACED_STEPS);
     let mut recorders: Vec<_> =
         (0..ranks).map(|_| Recorder::new(Record { times: false, spans: true })).collect();
-    let stages = placing.schedule().stages;
+    let stages = placing.stages();
     for span in &run.spans {
         recorders[span.rank].add_simulated(&stages[span.stage], span.start_us, span.end_us);
     }
@@ -118,8 +126,7 @@ fn trace(path: &Path, report: &ClusterReport, workload: &Workload) -> Result<()>
 /// # Errors
 /// Where the answer cannot be written.
 pub(super) fn check_published(json: &JsonOutput) -> Result<()> {
-    let models = Models::new()?;
-    let checked = published::check(&models)?;
+    let checked = published::check(&cluster::models()?);
     let document = serde_json::to_value(&checked).expect("points have a JSON form");
     output::answer(json, &tables::published(&checked), &document)
 }

@@ -1,31 +1,9 @@
 //! What waits for what: derived from what stages read and write.
 
-use super::{BatchOf, GATHER, Repeat, Resource, Runs, STEP, Stage};
+use super::{BatchOf, GATHER, Lane, Resource, Runs, STEP, Stage};
 use crate::config::{Config, Interaction, Precision};
-use crate::iteration::lane::Lane;
 use crate::iteration::model::Model;
-use serde::Serialize;
-
-/// How two steps meet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Steps {
-    /// No stage of a step begins before all of the step before have ended.
-    Barrier,
-    /// A stage begins as soon as those that it waits for have ended, of its step and of the one
-    /// before.
-    Overlap,
-}
-
-impl Steps {
-    /// As a plan says it.
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Barrier => "a step begins when the one before has ended",
-            Self::Overlap => "a step begins while the one before continues",
-        }
-    }
-}
+use headlong_planner::schedule as described;
 
 /// What decides which stages have something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -133,22 +111,25 @@ impl Schedule {
         self.within[place].iter().map(|&other| self.stages[other].name)
     }
 
-    /// Every run of every stage in program order: place in the list, and micro-batch. Neighbouring
-    /// stages that repeat run once per micro-batch, together.
+    /// Every run of every stage in program order: place in the list, and micro-batch.
     pub fn program_order(
         &self,
         micro_batches: usize,
     ) -> impl Iterator<Item = (usize, usize)> + Clone {
-        let groups = self.stages.chunk_by(|one, other| one.repeat == other.repeat);
-        let starts = groups
-            .clone()
-            .scan(0, |start, group| Some(std::mem::replace(start, *start + group.len())));
-        groups.zip(starts).flat_map(move |(group, start)| {
-            let times = if group[0].repeat == Repeat::Micro { micro_batches } else { 1 };
-            (0..times).flat_map(move |micro| {
-                (start..start + group.len()).map(move |stage| (stage, micro))
-            })
-        })
+        described::program_order(&self.stages, |stage| stage.repeat, micro_batches)
+    }
+
+    /// The same list as a simulation takes it.
+    pub fn described(&self) -> Vec<described::Stage> {
+        let waits = self.within.iter().cloned().zip(self.across.iter().cloned());
+        let stage = |(&Stage { name, lane, repeat, .. }, (within, across))| described::Stage {
+            name,
+            lane,
+            repeat,
+            within,
+            across,
+        };
+        self.stages.iter().zip(waits).map(stage).collect()
     }
 }
 
@@ -215,6 +196,7 @@ fn edges(stages: &[Stage]) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Repeat;
     use super::*;
 
     /// Every combination of features.

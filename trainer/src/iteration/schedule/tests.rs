@@ -1,18 +1,16 @@
 //! Each declaration is needed: with one of them taken away, the run of the stage ends.
 
-use super::{At, Features, Resource, Runs, STEP, Schedule, Stage};
+use super::{At, Features, Lane, Resource, Runs, STEP, Schedule, Stage};
 use crate::Registry;
 use crate::config::{
     Config, DeviceChoice, IdsChoice, Interaction, Precision, ScheduleChoice, TableRows,
 };
-use crate::iteration::lane::Lane;
 use crate::iteration::ranks::{RankGroup, RankGroupOptions};
 use crate::iteration::trace::Record;
 use crate::iteration::worker::StepRates;
-use crate::plan::cluster::simulator::{self, Assignment, Options};
-use crate::plan::cluster::work::{Busy, StageTime};
-
 use headlong_device::cuda::testing::device;
+use headlong_planner::simulator::{self, Assignment, Options};
+use headlong_planner::work::{Busy, StageTime};
 use headlong_reader::{Batch, Jagged};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -167,7 +165,7 @@ fn a_stage_that_is_added_appears_everywhere() {
     let last = schedule.stages.len() - 1;
     assert_eq!(schedule.waits_of(last).collect::<Vec<_>>(), ["dense_optimizer"]);
     let times: Vec<_> = (0..=last).map(|_| StageTime { us: 1.0, busy: Busy::default() }).collect();
-    let run = simulator::run(&schedule, &times, 2, &Options::plain(Assignment::Queues));
+    let run = simulator::run(&schedule.described(), &times, 2, &Options::plain(Assignment::Queues));
     let end_of = |stage: usize| {
         let span = run.spans.iter().find(|span| (span.step, span.stage) == (0, stage)).unwrap();
         (span.start_us, span.end_us)

@@ -2,7 +2,7 @@
 //! Perfetto shows whole runs.
 
 use super::{Recorder, Span};
-use crate::iteration::lane::Lane;
+use crate::iteration::schedule::Lane;
 use crate::report::axis::round_ticks;
 use std::fmt::Write as _;
 

@@ -1,13 +1,12 @@
 //! Pictures of plans: how a step's parts and the samples per second change with the number of
 //! devices, and what each device holds.
 
-use super::description::ClusterDescription;
-use super::placement::{Place, Placing};
-use super::practice::Practice;
-use super::search::{Candidate, search};
-use super::workload::Workload;
-use crate::iteration::lane::Lane;
+use crate::iteration::schedule::Lane;
+use crate::iteration::trace::lane_colour;
 use crate::report::axis::{Linear, Logarithmic};
+use headlong_planner::description::ClusterDescription;
+use headlong_planner::placement::{Place, Placing};
+use headlong_planner::search::{Candidate, search};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 420.0;
@@ -26,37 +25,28 @@ struct Column {
     candidate: Candidate,
 }
 
-/// The picture of `best` and of the best plans on one node, two, four, … as many as the cluster
-/// has.
-pub fn svg(
-    workload: &Workload,
-    cluster: &ClusterDescription,
-    practice: &Practice,
-    best: &Candidate,
-) -> String {
-    let columns = columns(workload, cluster, practice, best);
+/// The picture of the plan `best` and of the best plans on one node, two, four, … as many as the
+/// cluster has.
+pub fn svg(placing: &Placing<'_>, best: &Candidate) -> String {
+    let columns = columns(placing, best);
     let map_top = TOP + HEIGHT + 90.0;
-    let tables = workload.tables.len().min(MOST_TABLES);
+    let tables = placing.workload.tables.len().min(MOST_TABLES);
     let height = map_top + tables as f64 * CELL + 30.0;
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1060 {height:.0}\" \
          font-family=\"sans-serif\" font-size=\"11\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"{LEFT}\" y=\"22\" font-size=\"14\" font-weight=\"bold\">{}, batch {}</text>\n",
-        cluster.name, best.batch_size
+        placing.cluster.name, best.batch_size
     );
     bars(&mut text, &columns);
     rates(&mut text, &columns);
-    map(&mut text, workload, cluster, best, map_top);
+    map(&mut text, placing, best, map_top);
     text + "</svg>\n"
 }
 
-fn columns(
-    workload: &Workload,
-    cluster: &ClusterDescription,
-    practice: &Practice,
-    best: &Candidate,
-) -> Vec<Column> {
+fn columns(placing: &Placing<'_>, best: &Candidate) -> Vec<Column> {
+    let Placing { workload, cluster, practice } = *placing;
     let mut nodes = 1;
     let mut columns = Vec::new();
     // A number close to the last one would lie on it.
@@ -103,7 +93,7 @@ fn bars(text: &mut String, columns: &[Column]) {
             let of_lane = forecast.stages.iter().filter(|stage| stage.lane == lane.name());
             let us: f64 = of_lane.map(|stage| stage.critical_us).sum();
             rest -= us;
-            bar(us, colour(lane), lane.name());
+            bar(us, lane_colour(lane), lane.name());
         }
         if rest > 1e-3 {
             bar(rest, "#ccc", "waiting");
@@ -122,7 +112,7 @@ fn bars(text: &mut String, columns: &[Column]) {
             text,
             "<rect x=\"{x}\" y=\"28\" width=\"10\" height=\"10\" fill=\"{}\"/><text x=\"{:.0}\" \
              y=\"37\">{}</text>",
-            colour(lane),
+            lane_colour(lane),
             x + 14.0,
             lane.name()
         );
@@ -208,14 +198,8 @@ fn devices(text: &mut String, left: f64, columns: &[Column], part: &dyn Fn(usize
 }
 
 /// Which device holds how much of each table: the darker, the more of it.
-fn map(
-    text: &mut String,
-    workload: &Workload,
-    cluster: &ClusterDescription,
-    best: &Candidate,
-    top: f64,
-) {
-    let devices = cluster.num_devices();
+fn map(text: &mut String, placing: &Placing<'_>, best: &Candidate, top: f64) {
+    let devices = placing.cluster.num_devices();
     let shown = devices.min(MOST_DEVICES);
     let _ = writeln!(
         text,
@@ -224,7 +208,7 @@ fn map(
         shown - 1
     );
     scale(text, LEFT + 300.0, top - 18.0);
-    let places = workload.tables.iter().zip(&best.forecast.layout.places);
+    let places = placing.workload.tables.iter().zip(&best.forecast.layout.places);
     for (row, (table, place)) in places.take(MOST_TABLES).enumerate() {
         let y = top + row as f64 * CELL;
         let _ = writeln!(
@@ -285,16 +269,5 @@ fn part_on(place: Place, rows: u64, device: usize, devices: usize) -> f64 {
             1.0 / parts as f64
         }
         Place::ColumnWise { .. } => 0.0,
-    }
-}
-
-fn colour(lane: Lane) -> &'static str {
-    crate::iteration::trace::lane_colour(lane)
-}
-
-impl Placing<'_> {
-    /// The picture of this plan.
-    pub fn picture(&self, best: &Candidate) -> String {
-        svg(self.workload, self.cluster, self.practice, best)
     }
 }

@@ -1,17 +1,20 @@
-use super::choices;
-use super::description::{ClusterDescription, DeviceKind};
-use super::frequencies::Frequencies;
-use super::placement::{Place, Placing, Strategy};
-use super::practice::Practice;
-use super::published::{self, Generation, Model, Models};
-use super::search::search;
-use super::simulator::{self, Assignment, Options};
-use super::tables;
-use super::work::{Busy, StageTime};
-use super::workload::{Source, Workload};
+use super::{find, models, picture, text};
+use crate::Registry;
 use crate::config::Config;
-use crate::iteration::schedule::{Features, Repeat, Schedule, Steps};
+use crate::error::Error;
+use crate::iteration::schedule::{Features, Repeat, Schedule};
 use headlong_embedding::hybrid::traffic::{Exchange, Merge, Rate, vectors};
+use headlong_planner::description::{ClusterDescription, DeviceKind};
+use headlong_planner::frequencies::Frequencies;
+use headlong_planner::placement::{Place, Placing, Strategy};
+use headlong_planner::practice::Practice;
+use headlong_planner::published::{self, Generation, Model, Models};
+use headlong_planner::schedule::Steps;
+use headlong_planner::search::search;
+use headlong_planner::simulator::{self, Assignment, Options};
+use headlong_planner::work::{Busy, StageTime};
+use headlong_planner::workload::{Source, Workload};
+use headlong_planner::{choices, report, tables};
 use proptest::prelude::*;
 use proptest::strategy::Strategy as _;
 use std::time::Instant;
@@ -21,11 +24,15 @@ fn workload(rows: &[u64], batch_size: usize, alpha: f64) -> Workload {
     let mut config = Config::default();
     config.data.num_sparse = rows.len();
     config.train.batch_size = batch_size;
-    Workload::new(&config, rows, &Source::PowerLaw(alpha)).unwrap()
+    super::workload(&config, rows, &Source::PowerLaw(alpha), &Registry::default()).unwrap()
 }
 
 fn cluster(nodes: usize, devices_per_node: usize) -> ClusterDescription {
-    ClusterDescription { nodes, devices_per_node, ..ClusterDescription::find("dgx-a100").unwrap() }
+    ClusterDescription {
+        nodes,
+        devices_per_node,
+        ..ClusterDescription::built_in("dgx-a100").unwrap()
+    }
 }
 
 fn strategies() -> impl proptest::strategy::Strategy<Value = Strategy> {
@@ -74,12 +81,12 @@ proptest! {
                 Place::DataParallel => {
                     held.iter_mut().for_each(|held| *held += table.rows * replica)
                 }
-                Place::TableWise { device } => held[device] += table.bytes().get(),
+                Place::TableWise { device } => held[device] += table.held_bytes.get(),
                 Place::ColumnWise { first, parts } => {
                     prop_assert!(parts >= 1 && first + parts <= devices && parts <= table.dim);
                     held[first..first + parts]
                         .iter_mut()
-                        .for_each(|held| *held += table.bytes().get().div_ceil(parts as u64));
+                        .for_each(|held| *held += table.held_bytes.get().div_ceil(parts as u64));
                 }
             }
         }
@@ -184,7 +191,7 @@ fn times() -> Vec<StageTime> {
 #[test]
 fn one_thread_takes_as_long_as_all_stages_together() {
     let (times, options) = (times(), Options::plain(Assignment::Serial));
-    let run = simulator::run(&schedule(), &times, 3, &options);
+    let run = simulator::run(&schedule().described(), &times, 3, &options);
     let all: f64 = times.iter().map(|time| time.us).sum();
     assert!((run.step_us() - all).abs() < 1e-6, "{} of {all}", run.step_us());
     assert_eq!(
@@ -223,7 +230,7 @@ fn queues_take_as_long_as_the_longest_path() {
     let times = times();
     let end = |border: Steps| {
         let options = Options { border, ..Options::plain(Assignment::Queues) };
-        let run = simulator::run(&schedule(), &times, 2, &options);
+        let run = simulator::run(&schedule().described(), &times, 2, &options);
         let (expected, found) =
             (longest_path(&times, options.steps, border), run.step_ends_us[options.steps - 1]);
         assert!((found - expected).abs() < 1e-6, "{border:?}: {found} instead of {expected}");
@@ -236,7 +243,8 @@ fn queues_take_as_long_as_the_longest_path() {
 #[test]
 fn contention_stragglers_and_jitter_cost_time_and_a_seed_repeats_them() {
     let (times, plain) = (times(), Options::plain(Assignment::Queues));
-    let us = |options: &Options| simulator::run(&schedule(), &times, 6, options).step_us();
+    let us =
+        |options: &Options| simulator::run(&schedule().described(), &times, 6, options).step_us();
     let contended = Options { contention: true, ..plain };
     assert!(us(&contended) > us(&plain) * 1.05, "memory that two stages want is shared");
     let straggling = Options { straggler_every: 1, straggle: 1.5, ..plain };
@@ -244,8 +252,8 @@ fn contention_stragglers_and_jitter_cost_time_and_a_seed_repeats_them() {
     let jitter = Options { jitter: 0.1, seed: 7, ..plain };
     assert!(us(&jitter) > us(&plain), "the rank that is late holds up all");
     let (one, again) = (
-        simulator::run(&schedule(), &times, 6, &jitter),
-        simulator::run(&schedule(), &times, 6, &jitter),
+        simulator::run(&schedule().described(), &times, 6, &jitter),
+        simulator::run(&schedule().described(), &times, 6, &jitter),
     );
     assert_eq!(one, again);
     assert_ne!(us(&jitter), us(&Options { seed: 8, ..jitter }));
@@ -255,7 +263,7 @@ fn contention_stragglers_and_jitter_cost_time_and_a_seed_repeats_them() {
 fn micro_batches_repeat_the_dense_network_alone() {
     let (times, plain) = (times(), Options::plain(Assignment::Serial));
     let options = Options { micro_batches: 3, ..plain };
-    let run = simulator::run(&schedule(), &times, 1, &options);
+    let run = simulator::run(&schedule().described(), &times, 1, &options);
     let (schedule, of_micro) =
         (schedule(), |repeat| if repeat == Repeat::Micro { 3.0 } else { 1.0 });
     let timed = schedule.stages.iter().zip(&times);
@@ -279,12 +287,12 @@ fn a_thousand_tables_on_four_thousand_devices_take_less_than_five_seconds() {
 
 #[test]
 fn constants_are_those_that_two_points_of_each_generation_give() {
-    let models = Models::new().unwrap();
+    let models = models().unwrap();
     for (generation, cluster) in
         [(Generation::Ampere, "dgx-a100"), (Generation::Hopper, "dgx-h100")]
     {
-        let fitted = published::fit(&models, generation).unwrap();
-        let device = ClusterDescription::find(cluster).unwrap().device;
+        let fitted = published::fit(&models, generation);
+        let device = ClusterDescription::built_in(cluster).unwrap().device;
         for (found, expected) in [
             (device.matrix_share, fitted.matrix_share),
             (device.kernel_us, fitted.kernel_us),
@@ -297,7 +305,7 @@ fn constants_are_those_that_two_points_of_each_generation_give() {
 
 #[test]
 fn six_points_that_nothing_was_fitted_on_are_within_fifteen_percent() {
-    let checked = published::check(&Models::new().unwrap()).unwrap();
+    let checked = published::check(&models().unwrap());
     let fitted = checked.iter().filter(|one| one.point.is_fitted);
     assert!(fitted.clone().count() == 4 && fitted.clone().all(|one| one.error().abs() < 0.01));
     let near = checked.iter().filter(|one| !one.point.is_fitted && one.error().abs() < 0.15);
@@ -311,7 +319,8 @@ fn choices_text(models: &Models) -> String {
         let point =
             published::POINTS.iter().find(|point| point.model == model && point.nodes > 1).unwrap();
         let workload = models.workload(point).with_batch(batch);
-        let cluster = ClusterDescription { nodes, ..ClusterDescription::find(cluster).unwrap() };
+        let cluster =
+            ClusterDescription { nodes, ..ClusterDescription::built_in(cluster).unwrap() };
         let practice = if model == Model::Dlrm {
             Practice::hugectr_hybrid()
         } else {
@@ -333,8 +342,8 @@ fn choices_text(models: &Models) -> String {
 #[test]
 fn the_page_shows_what_the_planner_says_today() {
     let page = include_str!("../../../../docs/scaling.md");
-    let models = Models::new().unwrap();
-    let checked = tables::published(&published::check(&models).unwrap());
+    let models = models().unwrap();
+    let checked = tables::published(&published::check(&models));
     for table in [checked, choices_text(&models)].iter().flat_map(|text| text.split("\n\n")) {
         assert!(
             page.contains(table.trim()),
@@ -347,9 +356,8 @@ fn the_page_shows_what_the_planner_says_today() {
 fn the_memory_of_a_processor_is_listed_once() {
     let mut cluster = cluster(1, 2);
     cluster.device.kind = DeviceKind::Cpu;
-    let (report, _) =
-        super::report::report(&workload(&[1000; 4], 64, 1.05), &cluster, &[]).unwrap();
-    let text = report.to_text();
+    let (report, _) = report::report(&workload(&[1000; 4], 64, 1.05), &cluster, &[]).unwrap();
+    let text = text::to_text(&report, None);
     let memory = text.lines().find(|line| line.starts_with("memory ")).unwrap();
     for name in [" reader ", " other "] {
         assert_eq!(memory.matches(name).count(), 1, "{memory}");
@@ -358,22 +366,32 @@ fn the_memory_of_a_processor_is_listed_once() {
 }
 
 #[test]
+fn what_is_wrong_with_a_description_is_wrong_usage() {
+    let message = find("dgx-a10").unwrap_err().to_string();
+    assert!(message.contains("did you mean \"dgx-a100\""), "{message}");
+    let none = Error::from(cluster(0, 1).check_size("here").unwrap_err());
+    assert_eq!(none.to_string(), "`--cluster`: here: `nodes`: expected 1 to 100000, found 0");
+    assert_eq!(none.exit_code(), 2);
+}
+
+#[test]
 fn frequencies_that_are_given_are_taken() {
     let config = Config::default();
     let rows = vec![10; config.data.num_sparse];
     let given = vec![Frequencies::power_law(10, 0.0); 3];
-    let message = Workload::new(&config, &rows, &Source::Given(given)).unwrap_err().to_string();
+    let message = super::workload(&config, &rows, &Source::Given(given), &Registry::default())
+        .unwrap_err()
+        .to_string();
     assert!(message.contains("3 tables, expected 26"), "{message}");
 }
 
 #[test]
 fn the_published_times_of_fourteen_nodes_are_reproduced() {
-    let models = Models::new().unwrap();
+    let models = models().unwrap();
     let point = published::POINTS.iter().find(|point| point.nodes == 14).unwrap();
-    let mut workload = models.workload(point);
-    workload.config.eval.every = crate::config::EvalEvery::EpochFraction(0.05);
-    let cluster = point.cluster(None).unwrap();
-    let (report, planned) = super::report::report(&workload, &cluster, &[]).unwrap();
+    let workload = models.workload(point);
+    let cluster = point.cluster(None);
+    let (report, planned) = report::report(&workload, &cluster, &[]).unwrap();
     let ancestor = report.ancestor.as_ref().unwrap();
     for (predicted, published) in [
         (ancestor.one_by_one.1, &ancestor.published[0]),
@@ -382,7 +400,7 @@ fn the_published_times_of_fourteen_nodes_are_reproduced() {
         let off = predicted.unwrap() / published.minutes - 1.0;
         assert!(off.abs() < 0.1, "{}: {predicted:?} minutes", published.round);
     }
-    let text = report.to_text();
+    let text = text::to_text(&report, None);
     for word in [
         "placement: ",
         "critical us",
@@ -402,9 +420,9 @@ fn the_published_times_of_fourteen_nodes_are_reproduced() {
         (critical / report.best.forecast.step_us - 1.0).abs() < 0.01,
         "the critical path is the step"
     );
-    let practice = super::report::practice(&planned);
+    let practice = report::practice(&planned);
     let placing = Placing { workload: &planned, cluster: &cluster, practice: &practice };
-    let picture = placing.picture(&report.best);
+    let picture = picture::svg(&placing, &report.best);
     assert!(
         picture.ends_with("</svg>\n") && picture.matches("<circle").count() == 5,
         "1, 2, 4, 8 and 14 nodes"

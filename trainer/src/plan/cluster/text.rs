@@ -1,180 +1,173 @@
 //! A cluster's plan as text.
 
-use super::description::DeviceKind;
-use super::forecast::{Forecast, TotalTraffic};
-use super::placement::{Place, Strategy};
-use super::report::ClusterReport;
-use crate::plan::Count;
+use crate::plan::{Count, Division};
 use crate::report::{bytes, count};
+use headlong_planner::description::DeviceKind;
+use headlong_planner::forecast::{Forecast, TotalTraffic};
+use headlong_planner::placement::Place;
+use headlong_planner::report::ClusterReport;
 use std::fmt::Write as _;
 
 /// Tables and plans that are printed one by one.
 const SHOWN: usize = 8;
 
-impl ClusterReport {
-    /// The plan for people.
-    pub fn to_text(&self) -> String {
-        let mut text = String::new();
-        let cluster = &self.cluster;
-        let best = &self.best.forecast;
-        // Writing to a string cannot fail.
+/// The plan for people; `division` is how an epoch divides into batches, where that is known.
+pub fn to_text(report: &ClusterReport, division: Option<Division>) -> String {
+    let mut text = String::new();
+    let cluster = &report.cluster;
+    let best = &report.best.forecast;
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{}: {} nodes of {} devices; a batch of {} samples, {} a rank",
+        cluster.name,
+        cluster.nodes,
+        cluster.devices_per_node,
+        count(report.best.batch_size as u64),
+        count(report.best.batch_size.div_ceil(cluster.num_devices()) as u64)
+    );
+    write_tables(&mut text, report);
+    write_memory(&mut text, best, cluster.device.kind);
+    write_stages(&mut text, best);
+    write_keeping_up(&mut text, report, division);
+    write_considered(&mut text, report);
+    write_ancestor(&mut text, report);
+    text
+}
+
+fn write_tables(text: &mut String, report: &ClusterReport) {
+    let layout = &report.best.forecast.layout;
+    let _ = writeln!(text, "placement: {}", layout.strategy.name());
+    let mut tables: Vec<_> = report.tables.iter().zip(&layout.places).collect();
+    tables.sort_by_key(|(table, _)| std::cmp::Reverse(table.rows));
+    for (table, place) in tables.iter().take(SHOWN) {
         let _ = writeln!(
             text,
-            "{}: {} nodes of {} devices; a batch of {} samples, {} a rank",
-            cluster.name,
-            cluster.nodes,
-            cluster.devices_per_node,
-            count(self.best.batch_size as u64),
-            count(self.best.batch_size.div_ceil(cluster.num_devices()) as u64)
+            "  {:<12} {:>13} rows  {}",
+            table.name,
+            count(table.rows),
+            in_words(**place, table.rows)
         );
-        self.write_tables(&mut text);
-        write_memory(&mut text, best, cluster.device.kind);
-        write_stages(&mut text, best);
-        self.write_keeping_up(&mut text);
-        self.write_considered(&mut text);
-        self.write_ancestor(&mut text);
-        text
     }
-
-    fn write_tables(&self, text: &mut String) {
-        let layout = &self.best.forecast.layout;
-        let _ = writeln!(text, "placement: {}", layout.strategy.name());
-        let mut tables: Vec<_> = self.tables.iter().zip(&layout.places).collect();
-        tables.sort_by_key(|(table, _)| std::cmp::Reverse(table.rows));
-        for (table, place) in tables.iter().take(SHOWN) {
-            let _ = writeln!(
-                text,
-                "  {:<12} {:>13} rows  {}",
-                table.name,
-                count(table.rows),
-                in_words(**place, table.rows)
-            );
-        }
-        let rest = tables.len().saturating_sub(SHOWN);
-        if rest > 0 {
-            let whole =
-                tables[SHOWN..].iter().filter(|(_, place)| **place == Place::DataParallel).count();
-            let _ = writeln!(text, "  {rest} smaller tables, {whole} of them on every device");
-        }
-        if !layout.strategy.is_trainable() {
-            let _ = writeln!(text, "  note: `headlong train` cuts no table by columns yet");
-        }
+    let rest = tables.len().saturating_sub(SHOWN);
+    if rest > 0 {
+        let whole =
+            tables[SHOWN..].iter().filter(|(_, place)| **place == Place::DataParallel).count();
+        let _ = writeln!(text, "  {rest} smaller tables, {whole} of them on every device");
     }
+    if !layout.strategy.is_trainable() {
+        let _ = writeln!(text, "  note: `headlong train` cuts no table by columns yet");
+    }
+}
 
-    /// Disks, evaluations, the end of the epoch, the target, and what more of something would buy.
-    fn write_keeping_up(&self, text: &mut String) {
-        let best = &self.best.forecast;
+/// Disks, evaluations, the end of the epoch, the target, and what more of something would buy.
+fn write_keeping_up(text: &mut String, report: &ClusterReport, division: Option<Division>) {
+    let best = &report.best.forecast;
+    let _ = writeln!(
+        text,
+        "reading: {:.2} GB/s a node ({:.0} us of disks a step)",
+        best.reading_gb_per_s, best.reading_us
+    );
+    if let Some(simulated) = &report.simulated {
         let _ = writeln!(
             text,
-            "reading: {:.2} GB/s a node ({:.0} us of disks a step)",
-            best.reading_gb_per_s, best.reading_us
+            "simulated with contention and {:.0} % of jitter on {} ranks: {:.0} us a step",
+            simulated.jitter * 100.0,
+            simulated.ranks,
+            simulated.step_us
         );
-        if let Some(simulated) = &self.simulated {
-            let _ = writeln!(
-                text,
-                "simulated with contention and {:.0} % of jitter on {} ranks: {:.0} us a step",
-                simulated.jitter * 100.0,
-                simulated.ranks,
-                simulated.step_us
-            );
-        }
-        if let Some(evaluation) = &self.evaluation {
-            let pays = if evaluation.hiding_pays {
-                "that pays"
-            } else {
-                "which costs more than evaluating with all"
-            };
-            let _ = writeln!(
-                text,
-                "evaluation: {:.3} s every {:.2} s of training, {:.1} % of the run; {} of {} ranks \
-                 would hide it, {pays}",
-                evaluation.seconds,
-                evaluation.interval_s,
-                evaluation.share * 100.0,
-                evaluation.ranks_that_hide,
-                self.cluster.num_devices()
-            );
-        }
-        if let Some(division) = &self.division {
-            let _ = writeln!(text, "{}", division.to_text());
-        }
-        if let Some(target) = &self.target {
-            let _ = writeln!(
-                text,
-                "AUC {} after {:.2} epochs (published for this batch): {:.3} minutes",
-                target.auc, target.epochs, target.minutes
-            );
-        }
-        for sensitivity in &self.sensitivities {
-            let _ = writeln!(
-                text,
-                "20 % more {} buys {:.1} %",
-                sensitivity.what,
-                sensitivity.gain * 100.0
-            );
-        }
     }
-
-    fn write_considered(&self, text: &mut String) {
-        let _ = writeln!(text, "plans considered:");
-        let fastest = self.best.forecast.samples_per_s;
-        for candidate in self.considered.iter().take(SHOWN) {
-            let forecast = &candidate.forecast;
-            let reason = match (forecast.fits, forecast.samples_per_s / fastest) {
-                (false, _) => {
-                    format!(
-                        "does not fit: {} of {}",
-                        bytes(forecast.needed_bytes.get()),
-                        bytes(forecast.available_bytes)
-                    )
-                }
-                (true, share) if share >= 1.0 => "the most samples a second".to_owned(),
-                (true, share) => {
-                    format!("{:.1} % slower: {}", (1.0 - share) * 100.0, slowest_stage(forecast))
-                }
-            };
-            let _ = writeln!(
-                text,
-                "  batch {:>9}  {:<54} {:>9.0} us {:>12} samples/s  {reason}",
-                count(candidate.batch_size as u64),
-                forecast.layout.strategy.name(),
-                forecast.step_us,
-                count(forecast.samples_per_s as u64)
-            );
-        }
-    }
-
-    fn write_ancestor(&self, text: &mut String) {
-        let Some(ancestor) = &self.ancestor else { return };
-        let minutes = |minutes: Option<f64>| {
-            minutes.map_or(String::new(), |minutes| format!(", {minutes:.3} minutes to its target"))
+    if let Some(evaluation) = &report.evaluation {
+        let pays = if evaluation.hiding_pays {
+            "that pays"
+        } else {
+            "which costs more than evaluating with all"
         };
         let _ = writeln!(
             text,
-            "the ancestor ({}) on the same cluster, batch {}: {:.0} us a step{}",
-            ancestor.name,
-            count(ancestor.batch_size as u64),
-            ancestor.step_us,
-            minutes(ancestor.minutes)
-        );
-        let (us, then) = ancestor.one_by_one;
-        let _ =
-            writeln!(text, "  with no stage next to another: {us:.0} us a step{}", minutes(then));
-        for published in &ancestor.published {
-            let _ = writeln!(
-                text,
-                "  published, {}: {:.0} us a step, {:.3} minutes",
-                published.round, published.us, published.minutes
-            );
-        }
-        let target = self.target.as_ref().map(|target| target.minutes);
-        let _ = writeln!(
-            text,
-            "  the plan above: {:.0} us a step{}",
-            self.best.forecast.step_us,
-            minutes(target)
+            "evaluation: {:.3} s every {:.2} s of training, {:.1} % of the run; {} of {} ranks \
+             would hide it, {pays}",
+            evaluation.seconds,
+            evaluation.interval_s,
+            evaluation.share * 100.0,
+            evaluation.ranks_that_hide,
+            report.cluster.num_devices()
         );
     }
+    if let Some(division) = division {
+        let _ = writeln!(text, "{}", division.to_text());
+    }
+    if let Some(target) = &report.target {
+        let _ = writeln!(
+            text,
+            "AUC {} after {:.2} epochs (published for this batch): {:.3} minutes",
+            target.auc, target.epochs, target.minutes
+        );
+    }
+    for sensitivity in &report.sensitivities {
+        let _ =
+            writeln!(text, "20 % more {} buys {:.1} %", sensitivity.what, sensitivity.gain * 100.0);
+    }
+}
+
+fn write_considered(text: &mut String, report: &ClusterReport) {
+    let _ = writeln!(text, "plans considered:");
+    let fastest = report.best.forecast.samples_per_s;
+    for candidate in report.considered.iter().take(SHOWN) {
+        let forecast = &candidate.forecast;
+        let reason = match (forecast.fits, forecast.samples_per_s / fastest) {
+            (false, _) => {
+                format!(
+                    "does not fit: {} of {}",
+                    bytes(forecast.needed_bytes.get()),
+                    bytes(forecast.available_bytes)
+                )
+            }
+            (true, share) if share >= 1.0 => "the most samples a second".to_owned(),
+            (true, share) => {
+                format!("{:.1} % slower: {}", (1.0 - share) * 100.0, slowest_stage(forecast))
+            }
+        };
+        let _ = writeln!(
+            text,
+            "  batch {:>9}  {:<54} {:>9.0} us {:>12} samples/s  {reason}",
+            count(candidate.batch_size as u64),
+            forecast.layout.strategy.name(),
+            forecast.step_us,
+            count(forecast.samples_per_s as u64)
+        );
+    }
+}
+
+fn write_ancestor(text: &mut String, report: &ClusterReport) {
+    let Some(ancestor) = &report.ancestor else { return };
+    let minutes = |minutes: Option<f64>| {
+        minutes.map_or(String::new(), |minutes| format!(", {minutes:.3} minutes to its target"))
+    };
+    let _ = writeln!(
+        text,
+        "the ancestor ({}) on the same cluster, batch {}: {:.0} us a step{}",
+        ancestor.name,
+        count(ancestor.batch_size as u64),
+        ancestor.step_us,
+        minutes(ancestor.minutes)
+    );
+    let (us, then) = ancestor.one_by_one;
+    let _ = writeln!(text, "  with no stage next to another: {us:.0} us a step{}", minutes(then));
+    for published in &ancestor.published {
+        let _ = writeln!(
+            text,
+            "  published, {}: {:.0} us a step, {:.3} minutes",
+            published.round, published.us, published.minutes
+        );
+    }
+    let target = report.target.as_ref().map(|target| target.minutes);
+    let _ = writeln!(
+        text,
+        "  the plan above: {:.0} us a step{}",
+        report.best.forecast.step_us,
+        minutes(target)
+    );
 }
 
 fn write_memory(text: &mut String, forecast: &Forecast, kind: DeviceKind) {
@@ -272,18 +265,5 @@ fn in_words(place: Place, rows: u64) -> String {
             format!("{parts} column parts from device {first} on")
         }
         Place::DataParallel => "on every device".into(),
-    }
-}
-
-impl Strategy {
-    /// Its name in a few letters, for pictures.
-    pub fn short(self) -> &'static str {
-        match self {
-            Self::Hybrid { .. } => "hybrid",
-            Self::RowWise => "row-wise",
-            Self::TableWise => "table-wise",
-            Self::ColumnWise { .. } => "column-wise",
-            Self::DataParallel => "data-parallel",
-        }
     }
 }

@@ -418,7 +418,7 @@ impl CollectiveArguments {
         let times = TIMES_PER_RANK * (self.ranks as u64 + 1) + TIMES_OF_ALL;
         let samples = Count::from(self.effort().iterations.unwrap_or(0)) * times * 8_u64;
         let needed = (buffers + samples) * ranks_here;
-        needed.must_fit(Machine::detect().usable_bytes(), || remedy.to_owned())
+        Ok(needed.must_fit(Machine::detect().usable_bytes(), || remedy.to_owned())?)
     }
 
     /// How NICs are used.

@@ -1,8 +1,8 @@
 //! What more of something would buy.
 
-use super::description::ClusterDescription;
-use super::forecast::Forecast;
-use super::placement::Placing;
+use crate::description::ClusterDescription;
+use crate::forecast::Forecast;
+use crate::placement::Placing;
 use serde::Serialize;
 
 /// How much more.
@@ -11,7 +11,6 @@ const MORE: f64 = 1.2;
 /// What a fifth more of one thing changes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Sensitivity {
-    /// Of what.
     pub what: &'static str,
     /// Part of the samples per second that it adds: 0.03 is 3 %.
     pub gain: f64,

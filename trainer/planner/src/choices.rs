@@ -1,17 +1,16 @@
 //! What Headlong's own choices change against the ancestor's, one after the other, by simulation.
 
-use super::description::ClusterDescription;
-use super::placement::{Placing, Strategy};
-use super::practice::Practice;
-use super::search;
-use super::workload::Workload;
+use crate::description::ClusterDescription;
+use crate::placement::{Placing, Strategy};
+use crate::practice::Practice;
+use crate::search;
+use crate::workload::Workload;
 use headlong_embedding::hybrid::traffic::{Exchange, IdSource, Merge, Variant};
 use serde::Serialize;
 
 /// One choice on top of all before it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Chosen {
-    /// What was changed.
     pub what: &'static str,
     /// Microseconds of a step since then.
     pub step_us: f64,

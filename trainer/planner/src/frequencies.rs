@@ -1,13 +1,12 @@
 //! How often the rows of a table are asked for: counted, of Criteo's published figures, or a power
 //! law.
 
-use super::terabyte::{Batches, Law};
+use crate::terabyte::{Batches, Law};
 use headlong_embedding::hybrid::statistics::TableStatistics;
 
 /// Rows of a table that are asked for equally often.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Class {
-    /// How many there are.
     pub rows: f64,
     /// Part of the table's lookups that each of them has.
     pub share: f64,

@@ -7,9 +7,8 @@
 //! matrix units and its links: together they get no more than there is. Jitter and stragglers come
 //! from a seed.
 
-use super::work::{Busy, StageTime};
-use crate::iteration::lane::Lane;
-use crate::iteration::schedule::{BORDER, Repeat, Schedule, Steps};
+use crate::schedule::{BORDER, Lane, Repeat, Stage, Steps, program_order};
+use crate::work::{Busy, StageTime};
 use headlong_device::rng::CounterRng;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -30,11 +29,8 @@ pub enum Assignment {
 pub struct Options {
     /// How lanes get what they run on.
     pub assignment: Assignment,
-    /// How steps meet.
     pub border: Steps,
-    /// Steps.
     pub steps: usize,
-    /// Micro-batches of a step.
     pub micro_batches: usize,
     /// Whether stages next to each other share what the rank has.
     pub contention: bool,
@@ -68,15 +64,12 @@ impl Options {
 /// One run of one stage on one rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
-    /// The rank.
     pub rank: usize,
-    /// The step.
     pub step: usize,
     /// Its place in the list of stages.
     pub stage: usize,
     /// When it began, microseconds.
     pub start_us: f64,
-    /// When it ended.
     pub end_us: f64,
 }
 
@@ -111,9 +104,9 @@ struct Task {
 }
 
 /// The schedule with micro-batches written out.
-fn tasks(schedule: &Schedule, micro_batches: usize) -> Vec<Task> {
-    let order: Vec<(usize, usize)> = schedule.program_order(micro_batches).collect();
-    let stages = &schedule.stages;
+fn tasks(stages: &[Stage], micro_batches: usize) -> Vec<Task> {
+    let order: Vec<(usize, usize)> =
+        program_order(stages, |stage| stage.repeat, micro_batches).collect();
     // Of each stage, its runs in the order of micro-batches.
     let mut runs = vec![Vec::new(); stages.len()];
     order.iter().enumerate().for_each(|(task, (stage, _))| runs[*stage].push(task));
@@ -125,11 +118,8 @@ fn tasks(schedule: &Schedule, micro_batches: usize) -> Vec<Task> {
         Task {
             stage,
             lane: stages[stage].lane,
-            waits: schedule.within[stage].iter().flat_map(|&other| of(other)).collect(),
-            previous: schedule.across[stage]
-                .iter()
-                .flat_map(|&other| runs[other].clone())
-                .collect(),
+            waits: stages[stage].within.iter().flat_map(|&other| of(other)).collect(),
+            previous: stages[stage].across.iter().flat_map(|&other| runs[other].clone()).collect(),
         }
     };
     order.iter().map(task).collect()
@@ -183,13 +173,13 @@ impl Ord for Event {
     }
 }
 
-/// Executes `schedule` on `ranks` equal ranks whose stages take `times` (by their place in the
+/// Executes `stages` on `ranks` equal ranks whose stages take `times` (by their place in the
 /// list).
 ///
 /// # Panics
 /// Where the waits cannot all be satisfied: never, since a stage waits only for earlier ones.
-pub fn run(schedule: &Schedule, times: &[StageTime], ranks: usize, options: &Options) -> Run {
-    let mut simulation = Simulation::new(schedule, times, ranks, options);
+pub fn run(stages: &[Stage], times: &[StageTime], ranks: usize, options: &Options) -> Run {
+    let mut simulation = Simulation::new(stages, times, ranks, options);
     simulation.start_all();
     while let Some(event) = simulation.events.pop() {
         if simulation.ranks[event.rank].version == event.version {
@@ -218,13 +208,8 @@ struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(
-        schedule: &Schedule,
-        times: &'a [StageTime],
-        ranks: usize,
-        options: &'a Options,
-    ) -> Self {
-        let tasks = tasks(schedule, options.micro_batches);
+    fn new(stages: &[Stage], times: &'a [StageTime], ranks: usize, options: &'a Options) -> Self {
+        let tasks = tasks(stages, options.micro_batches);
         let lanes: &[&[Lane]] = match options.assignment {
             Assignment::Serial => &[&Lane::ALL],
             Assignment::OverlappedThreads | Assignment::Queues => {

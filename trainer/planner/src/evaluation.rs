@@ -1,13 +1,11 @@
 //! What evaluations cost, how many ranks of their own would hide them, and how long training takes
 //! to its target.
 
-use super::placement::{Layout, Placing};
-use super::simulator;
-use super::work::Works;
-use super::workload::Workload;
-use crate::iteration::schedule::Schedule;
-use crate::plan::Count;
-use crate::plan::evaluation::samples_between;
+use crate::count::Count;
+use crate::placement::{Layout, Placing};
+use crate::simulator;
+use crate::work::Works;
+use crate::workload::Workload;
 use serde::Serialize;
 
 /// Part of an evaluating rank's memory that rows may take.
@@ -50,7 +48,6 @@ const CONVERGED: [Converged; 4] = [
 /// When training is done.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Target {
-    /// The AUC.
     pub auc: f64,
     /// Epochs until then, as published.
     pub epochs: f64,
@@ -65,7 +62,7 @@ pub fn known_batch_sizes(workload: &Workload) -> Vec<usize> {
 }
 
 fn is_of(known: &Converged, workload: &Workload) -> bool {
-    workload.data_rows.is_some() && known.crossed != workload.has_dot_products()
+    workload.data_rows.is_some() && known.crossed != workload.has_dot_products
 }
 
 impl Placing<'_> {
@@ -73,7 +70,7 @@ impl Placing<'_> {
     /// samples there are.
     pub fn evaluation(&self, layout: &Layout, step_us: f64) -> Option<EvaluationForecast> {
         let (rows, data_rows) = (self.workload.eval_rows? as f64, self.workload.data_rows?);
-        let between = samples_between(&self.workload.config, Some(data_rows));
+        let between = self.workload.program.samples_between_evaluations(self.workload);
         let samples_per_interval = between.unwrap_or(data_rows as f64);
         let ranks = self.cluster.num_devices() as f64;
         let seconds = rows / self.evaluated_per_us(layout) * 1e-6;
@@ -97,23 +94,22 @@ impl Placing<'_> {
 
     /// Samples that all ranks together score in a microsecond: the list of an evaluation, executed.
     fn evaluated_per_us(&self, layout: &Layout) -> f64 {
-        let batch = self.workload.with_batch(self.workload.config.eval.batch_size);
+        let batch = self.workload.with_batch(self.workload.eval_batch_size);
         let placing = Placing { workload: &batch, ..*self };
         let layout = placing.lay_out(layout.strategy, layout.places.clone());
         let works = Works::new(&batch, self.cluster, self.practice, &layout);
-        let schedule = Schedule::evaluation(self.features());
-        let times: Vec<_> = schedule
-            .stages
-            .iter()
-            .map(|stage| works.time(stage.name.trim_start_matches("eval_")))
-            .collect();
-        let run = simulator::run(&schedule, &times, 1, &self.options());
+        let program = &self.workload.program;
+        let stages =
+            program.evaluation(self.workload, self.cluster.num_devices(), self.on_device());
+        let times: Vec<_> =
+            stages.iter().map(|stage| works.time(stage.name.trim_start_matches("eval_"))).collect();
+        let run = simulator::run(&stages, &times, 1, &self.options());
         batch.samples / run.step_us()
     }
 
     /// How long training takes to the target, where it is known for this model and batch.
     pub fn target(&self, step_us: f64, evaluation: Option<&EvaluationForecast>) -> Option<Target> {
-        let batch = self.workload.config.train.batch_size;
+        let batch = self.workload.batch_size;
         let known = CONVERGED
             .iter()
             .find(|known| is_of(known, self.workload) && known.batch_size == batch)?;

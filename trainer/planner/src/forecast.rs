@@ -1,23 +1,20 @@
 //! What a plan comes to: memory of a device, time of a step and where it goes, what disks and
 //! evaluations must keep up with.
 
-use super::description::DeviceKind;
-use super::placement::{Layout, Placing, Strategy};
-use super::simulator::{self, Assignment, Options, Run};
-use super::work::{Busy, StageTime, Works};
-use crate::config::ScheduleChoice;
-use crate::iteration::schedule::{Features, Repeat, Schedule, Stage};
-use crate::plan::Count;
-use crate::plan::memory::{MemoryUse, OfRank, Sharing};
+use crate::count::Count;
+use crate::description::DeviceKind;
+use crate::memory::{MemoryUse, OfRank};
+use crate::placement::{Layout, Placing, Strategy};
+use crate::schedule::{Repeat, Stage};
+use crate::simulator::{self, Assignment, Options, Run};
+use crate::work::{Busy, StageTime, Works};
 use headlong_embedding::hybrid::traffic::{Hops, Traffic};
 use serde::Serialize;
 
 /// One stage of the schedule on the busiest rank.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StageForecast {
-    /// Its name.
     pub name: &'static str,
-    /// Its lane.
     pub lane: &'static str,
     /// Its time, alone on the rank, microseconds: of all micro-batches together.
     pub us: f64,
@@ -37,7 +34,6 @@ pub struct Forecast {
     pub needed_bytes: Count,
     /// Bytes that a device has.
     pub available_bytes: u64,
-    /// Whether they fit.
     pub fits: bool,
     /// Time of a step without chance, microseconds.
     pub step_us: f64,
@@ -50,7 +46,6 @@ pub struct Forecast {
     pub reading_gb_per_s: f64,
     /// Samples of a step by its time.
     pub samples_per_s: f64,
-    /// The stages.
     pub stages: Vec<StageForecast>,
     /// Bytes that travel in a step, over all ranks.
     pub traffic: TotalTraffic,
@@ -85,15 +80,15 @@ impl Placing<'_> {
     /// What the step comes to with this layout.
     pub fn forecast_of(&self, layout: Layout) -> Forecast {
         let works = Works::new(self.workload, self.cluster, self.practice, &layout);
-        let schedule = self.schedule();
-        let times = self.times(&schedule, &works);
-        let run = simulator::run(&schedule, &times, 1, &self.options());
-        let busiest_us = self.busiest_us(&schedule, &times);
+        let stages = self.stages();
+        let times = self.times(&stages, &works);
+        let run = simulator::run(&stages, &times, 1, &self.options());
+        let busiest_us = self.busiest_us(&stages, &times);
         let read_bytes = self.read_bytes();
         let reading_us = read_bytes / (self.cluster.host.disk_gb_per_s * 1e3);
         let step_us = run.step_us().max(busiest_us).max(reading_us);
-        let critical = critical_path(&run, schedule.stages.len());
-        let stages = schedule.stages.iter().zip(&times).enumerate();
+        let critical = critical_path(&run, stages.len());
+        let stages = stages.iter().zip(&times).enumerate();
         let stages = stages.filter(|(_, (_, time))| time.us > 0.0);
         let stages = stages.map(|(index, (stage, time))| StageForecast {
             name: stage.name,
@@ -120,45 +115,45 @@ impl Placing<'_> {
     }
 
     /// The stages of a training step.
-    pub fn schedule(&self) -> Schedule {
-        Schedule::step(self.features())
+    pub fn stages(&self) -> Vec<Stage> {
+        let program = &self.workload.program;
+        program.step(self.workload, self.cluster.num_devices(), self.on_device())
+    }
+
+    /// Whether ranks have devices with memory of their own.
+    pub fn on_device(&self) -> bool {
+        self.cluster.device.kind == DeviceKind::Gpu
     }
 
     /// The time of each stage, of one micro-batch where it repeats.
-    fn times(&self, schedule: &Schedule, works: &Works<'_>) -> Vec<StageTime> {
+    fn times(&self, stages: &[Stage], works: &Works<'_>) -> Vec<StageTime> {
         let time = |stage: &Stage| works.time(stage.name).divided(self.repeats(stage));
-        schedule.stages.iter().map(time).collect()
+        stages.iter().map(time).collect()
     }
 
     fn repeats(&self, stage: &Stage) -> f64 {
         match stage.repeat {
-            Repeat::Micro => self.workload.config.train.accumulate as f64,
+            Repeat::Micro => self.workload.micro_batches as f64,
             Repeat::Once => 1.0,
         }
     }
 
-    /// What decides which stages the model has.
-    pub fn features(&self) -> Features {
-        let on_device = self.cluster.device.kind == DeviceKind::Gpu;
-        Features::of(&self.workload.config, self.cluster.num_devices(), on_device)
-    }
-
     /// How the walk through the list is simulated without chance.
     pub fn options(&self) -> Options {
-        let assignment = match (self.cluster.device.kind, self.workload.config.run.schedule) {
+        let assignment = match (self.cluster.device.kind, self.workload.is_serial) {
             (DeviceKind::Gpu, _) => Assignment::Queues,
-            (DeviceKind::Cpu, ScheduleChoice::Serial) => Assignment::Serial,
-            (DeviceKind::Cpu, _) => Assignment::OverlappedThreads,
+            (DeviceKind::Cpu, true) => Assignment::Serial,
+            (DeviceKind::Cpu, false) => Assignment::OverlappedThreads,
         };
-        let micro_batches = self.workload.config.train.accumulate;
+        let micro_batches = self.workload.micro_batches;
         Options { micro_batches, border: self.practice.border, ..Options::plain(assignment) }
     }
 
     /// The walk through the schedule with chance: what [`Forecast::step_us`] leaves out.
-    pub fn simulate_layout(&self, layout: &Layout, ranks: usize, options: &Options) -> Run {
+    pub(crate) fn simulate_layout(&self, layout: &Layout, ranks: usize, options: &Options) -> Run {
         let works = Works::new(self.workload, self.cluster, self.practice, layout);
-        let schedule = self.schedule();
-        simulator::run(&schedule, &self.times(&schedule, &works), ranks, options)
+        let stages = self.stages();
+        simulator::run(&stages, &self.times(&stages, &works), ranks, options)
     }
 
     /// Bytes of samples that a node reads for a step.
@@ -167,18 +162,16 @@ impl Placing<'_> {
         if self.practice.reads_whole_batch { of_all } else { of_all / self.cluster.nodes as f64 }
     }
 
-    fn busiest_us(&self, schedule: &Schedule, times: &[StageTime]) -> f64 {
+    fn busiest_us(&self, stages: &[Stage], times: &[StageTime]) -> f64 {
         let whole =
             |(stage, time): (&Stage, &StageTime)| time.divided(1.0 / self.repeats(stage)).busy;
-        schedule.stages.iter().zip(times).map(whole).fold(Busy::default(), Busy::plus).most()
+        stages.iter().zip(times).map(whole).fold(Busy::default(), Busy::plus).most()
     }
 
     /// Memory of the busiest device, and what of it must fit there: the code that `train` refuses
     /// with.
     fn memory(&self, layout: &Layout) -> (MemoryUse, Count) {
-        let (config, ranks) = (&self.workload.config, self.cluster.num_devices());
-        let rows: Vec<u64> = self.workload.tables.iter().map(|table| table.rows).collect();
-        let tables = crate::plan::tables(config, &rows, &self.workload.registry);
+        let ranks = self.cluster.num_devices();
         // Vectors it asks for, and those that the busiest is asked for.
         let vectors = layout.rows.vector_bytes / ranks as f64 * (1.0 + layout.rows.imbalance);
         let of = OfRank {
@@ -187,16 +180,8 @@ impl Placing<'_> {
             frequent_rows: 0,
             exchanged_bytes: Some(vectors as u64),
         };
-        let on_device = self.cluster.device.kind == DeviceKind::Gpu;
-        let sharing = Sharing {
-            ranks,
-            separate: false,
-            on_device,
-            rows: (ranks > 1).then_some(of),
-            kept_bytes: 0,
-            data_rows: self.workload.data_rows,
-        };
-        let memory = MemoryUse::of_rank(config, &tables, config.run.threads.unwrap_or(1), &sharing);
+        let on_device = self.on_device();
+        let memory = self.workload.program.memory(self.workload, ranks, on_device, of);
         (memory, if on_device { memory.on_a_device() } else { memory.total() })
     }
 }

@@ -3,10 +3,10 @@
 //! Every strategy is a pure function of the tables and the number of devices; none looks at the
 //! memory there is. So a cluster with more memory can do whatever one with less can.
 
-use super::description::ClusterDescription;
-use super::practice::Practice;
-use super::workload::{TableLoad, Workload};
-use crate::plan::Count;
+use crate::count::Count;
+use crate::description::ClusterDescription;
+use crate::practice::Practice;
+use crate::workload::{TableLoad, Workload};
 use headlong_embedding::hybrid::split::PlacementChoice;
 use headlong_embedding::hybrid::traffic::{Cluster, Exchange, Hops, Merge, TOUCHED_BYTES};
 use serde::Serialize;
@@ -17,21 +17,16 @@ use serde::Serialize;
 pub enum Place {
     /// Its most frequent rows on every device, the others divided by rows.
     Hybrid {
-        /// Rows on every device.
         frequent_rows: u64,
     },
-    /// Divided by rows.
     RowWise,
-    /// On one device.
     TableWise {
-        /// Which.
         device: usize,
     },
     /// Every row cut into parts, each on a device of its own.
     ColumnWise {
         /// The device of the first part; the others follow.
         first: usize,
-        /// How many.
         parts: usize,
     },
     /// All rows on every device.
@@ -47,16 +42,11 @@ pub enum Strategy {
         /// Lookups of a step.
         at_least: f64,
     },
-    /// Divided by rows.
     RowWise,
-    /// Each on one device.
     TableWise,
-    /// Each cut by columns.
     ColumnWise {
-        /// Into so many parts.
         parts: usize,
     },
-    /// On every device.
     DataParallel,
 }
 
@@ -71,6 +61,17 @@ impl Strategy {
             Self::TableWise => "table-wise".into(),
             Self::ColumnWise { parts } => format!("column-wise, {parts} parts"),
             Self::DataParallel => "data-parallel".into(),
+        }
+    }
+
+    /// Its name in a few letters, for pictures.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::Hybrid { .. } => "hybrid",
+            Self::RowWise => "row-wise",
+            Self::TableWise => "table-wise",
+            Self::ColumnWise { .. } => "column-wise",
+            Self::DataParallel => "data-parallel",
         }
     }
 
@@ -100,7 +101,6 @@ pub struct Layout {
 pub struct RowWork {
     /// Lookups of rows that lie on every device.
     pub frequent_lookups: f64,
-    /// Lookups of all others.
     pub infrequent_lookups: f64,
     /// Requests to owners: lookups of infrequent rows after equal ones have been merged.
     pub requests: f64,
@@ -123,11 +123,8 @@ pub struct RowWork {
 /// What must be known to place tables.
 #[derive(Clone, Copy)]
 pub struct Placing<'a> {
-    /// The step.
     pub workload: &'a Workload,
-    /// Where.
     pub cluster: &'a ClusterDescription,
-    /// How.
     pub practice: &'a Practice,
 }
 
@@ -173,7 +170,7 @@ impl Placing<'_> {
             PlacementChoice::DataParallel => Strategy::DataParallel,
             PlacementChoice::RowWise => Strategy::RowWise,
             PlacementChoice::TableWise(_) => Strategy::TableWise,
-            PlacementChoice::Auto if table.bytes().fits(self.practice.whole_table_bytes) => {
+            PlacementChoice::Auto if table.held_bytes.fits(self.practice.whole_table_bytes) => {
                 Strategy::DataParallel
             }
             PlacementChoice::Auto => strategy,
@@ -250,13 +247,13 @@ impl Placing<'_> {
                 replicas(frequent_rows) + divided(table.rows - frequent_rows)
             }
             Place::TableWise { device } => {
-                held[device] += table.bytes();
+                held[device] += table.held_bytes;
                 Count::ZERO
             }
             Place::ColumnWise { first, parts } => {
                 held[first..first + parts]
                     .iter_mut()
-                    .for_each(|held| *held += table.bytes().share(parts));
+                    .for_each(|held| *held += table.held_bytes.share(parts));
                 Count::ZERO
             }
         }

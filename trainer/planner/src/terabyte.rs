@@ -84,7 +84,6 @@ const COLUMNS: [Facts; 26] = [
 pub struct Bin {
     /// First rank, from 0.
     pub first: u64,
-    /// How many.
     pub len: u64,
     /// Share of all lookups that each of them has.
     pub share: f64,

@@ -1,15 +1,11 @@
 //! What others have published, as data, and how far our predictions of it are: two points of each
 //! generation of devices are fitted, all others are held out.
 
-use super::description::ClusterDescription;
-use super::forecast::Forecast;
-use super::placement::{Layout, Placing, Strategy};
-use super::practice::Practice;
-use super::search;
-use super::workload::{Source, Workload};
-use crate::config::Precision;
-use crate::config::preset::preset;
-use crate::error::Result;
+use crate::description::ClusterDescription;
+use crate::placement::{Layout, Placing, Strategy};
+use crate::practice::Practice;
+use crate::search;
+use crate::workload::Workload;
 use serde::Serialize;
 
 /// The two models of MLPerf training.
@@ -32,20 +28,16 @@ pub enum Generation {
     Blackwell,
 }
 
-/// One published point.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Point {
-    /// What was trained.
     pub model: Model,
     /// On what.
     pub generation: Generation,
     /// The built-in cluster it ran on.
     pub cluster: &'static str,
-    /// Nodes of it.
     pub nodes: usize,
     /// Devices of a node; where a cluster's nodes are one network of fast links, of all.
     pub devices_per_node: usize,
-    /// Samples of a batch.
     pub batch_size: usize,
     /// Median microseconds of an iteration in training blocks, from the raw logs.
     pub us: f64,
@@ -97,15 +89,10 @@ pub struct Constants {
 }
 
 /// A point and what is predicted of it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Checked {
-    /// The point.
     pub point: Point,
-    /// Predicted microseconds.
     pub predicted_us: f64,
-    /// The whole prediction.
-    #[serde(skip)]
-    pub forecast: Forecast,
 }
 
 impl Checked {
@@ -115,30 +102,15 @@ impl Checked {
     }
 }
 
-/// The two workloads of the points, made once.
+/// The two workloads of the points, in f16.
 pub struct Models {
-    dlrm: Workload,
-    dcnv2: Workload,
+    /// [`Model::Dlrm`].
+    pub dlrm: Workload,
+    /// [`Model::Dcnv2`].
+    pub dcnv2: Workload,
 }
 
 impl Models {
-    /// Of the built-in configurations.
-    ///
-    /// # Errors
-    /// None that the built-in configurations have.
-    pub fn new() -> Result<Self> {
-        let workload = |name: &str| {
-            let mut config = preset(name)?;
-            config.train.precision = Precision::F16;
-            let rows = config.table_rows(None)?;
-            Workload::new(&config, &rows, &Source::Terabyte)
-        };
-        Ok(Self {
-            dlrm: workload("criteo-terabyte-dlrm")?,
-            dcnv2: workload("criteo-terabyte-dcnv2")?,
-        })
-    }
-
     /// The step of a point.
     pub fn workload(&self, point: &Point) -> Workload {
         let model = if point.model == Dlrm { &self.dlrm } else { &self.dcnv2 };
@@ -156,18 +128,15 @@ impl Point {
     }
 
     /// What it ran on, with `constants` in place of the built-in ones where given.
-    ///
-    /// # Errors
-    /// None that built-in clusters have.
-    pub fn cluster(&self, constants: Option<Constants>) -> Result<ClusterDescription> {
-        let mut cluster = ClusterDescription::find(self.cluster)?;
+    pub fn cluster(&self, constants: Option<Constants>) -> ClusterDescription {
+        let mut cluster = built_in(self.cluster);
         (cluster.nodes, cluster.devices_per_node) = (self.nodes, self.devices_per_node);
         if let Some(Constants { matrix_share, kernel_us, launch_us }) = constants {
             let device = &mut cluster.device;
             (device.matrix_share, device.kernel_us, device.launch_us) =
                 (matrix_share, kernel_us, launch_us);
         }
-        Ok(cluster)
+        cluster
     }
 
     /// Where its tables lie.
@@ -179,33 +148,31 @@ impl Point {
     }
 }
 
+fn built_in(name: &str) -> ClusterDescription {
+    ClusterDescription::built_in(name).expect("points ran on built-in clusters")
+}
+
 /// Every point with what is predicted of it from the constants of the built-in clusters.
-///
-/// # Errors
-/// None that built-in descriptions have.
-pub fn check(models: &Models) -> Result<Vec<Checked>> {
+pub fn check(models: &Models) -> Vec<Checked> {
     POINTS.iter().map(|point| predict(models, point, None)).collect()
 }
 
-fn predict(models: &Models, point: &Point, constants: Option<Constants>) -> Result<Checked> {
+fn predict(models: &Models, point: &Point, constants: Option<Constants>) -> Checked {
     let (workload, cluster, practice) =
-        (models.workload(point), point.cluster(constants)?, point.practice());
+        (models.workload(point), point.cluster(constants), point.practice());
     // Which rows are frequent hardly depends on the constants; a fit needs a smooth path.
-    let layout = point.layout(&workload, &point.cluster(None)?);
+    let layout = point.layout(&workload, &point.cluster(None));
     let forecast =
         Placing { workload: &workload, cluster: &cluster, practice: &practice }.forecast_of(layout);
-    Ok(Checked { point: *point, predicted_us: forecast.step_us, forecast })
+    Checked { point: *point, predicted_us: forecast.step_us }
 }
 
 /// The constants with which both fitted points of `generation` come out as published: Newton's
 /// method in logarithms.
-///
-/// # Errors
-/// None that built-in descriptions have.
-pub fn fit(models: &Models, generation: Generation) -> Result<Constants> {
+pub fn fit(models: &Models, generation: Generation) -> Constants {
     let points: Vec<_> =
         POINTS.iter().filter(|point| point.generation == generation && point.is_fitted).collect();
-    let built_in = ClusterDescription::find(points[0].cluster)?.device;
+    let built_in = built_in(points[0].cluster).device;
     let all_captured = points.iter().all(|point| point.practice().captured);
     let constants_at = |at: [f64; 2]| {
         let matrix_share = at[0].exp();
@@ -218,21 +185,19 @@ pub fn fit(models: &Models, generation: Generation) -> Result<Constants> {
             }
         }
     };
-    let off = |at: [f64; 2]| -> Result<[f64; 2]> {
-        let constants = constants_at(at);
-        let one = predict(models, points[0], Some(constants))?;
-        let other = predict(models, points[1], Some(constants))?;
-        Ok([one.error(), other.error()])
+    let off = |at: [f64; 2]| {
+        let constants = Some(constants_at(at));
+        [0, 1].map(|of| predict(models, points[of], constants).error())
     };
     let second = if all_captured { built_in.kernel_us } else { built_in.launch_us };
     let mut at = [built_in.matrix_share.ln(), second.ln()];
     for _ in 0..FIT_ROUNDS {
-        let here = off(at)?;
+        let here = off(at);
         let mut slopes = [[0.0; 2]; 2];
         for of in 0..2 {
             let mut moved = at;
             moved[of] += FIT_STEP;
-            let there = off(moved)?;
+            let there = off(moved);
             (0..2).for_each(|row| slopes[row][of] = (there[row] - here[row]) / FIT_STEP);
         }
         let determinant = slopes[0][0] * slopes[1][1] - slopes[0][1] * slopes[1][0];
@@ -240,7 +205,7 @@ pub fn fit(models: &Models, generation: Generation) -> Result<Constants> {
         let kernel = (here[1] * slopes[0][0] - here[0] * slopes[1][0]) / determinant;
         at = [at[0] - share.clamp(-0.7, 0.7), at[1] - kernel.clamp(-0.7, 0.7)];
     }
-    Ok(constants_at(at))
+    constants_at(at)
 }
 
 /// Rounds of Newton's method, and the step of its slopes.

@@ -1,7 +1,7 @@
 //! The tables of `docs/scaling.md`, as Markdown: a test compares them with the page.
 
-use super::choices::Chosen;
-use super::published::{Checked, Model};
+use crate::choices::Chosen;
+use crate::published::{Checked, Model};
 use std::fmt::Write as _;
 
 /// Published points, which are fitted, and how far the others are off.

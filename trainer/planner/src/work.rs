@@ -1,15 +1,14 @@
 //! What each stage of the schedule costs one rank: operations, bytes, messages; and the time that a
 //! device takes for them.
 
-use super::description::{ClusterDescription, DeviceKind};
-use super::placement::{Layout, RowWork};
-use super::practice::Practice;
-use super::workload::{Layer, Part, Workload};
-use headlong_embedding::hybrid::cost::{Costs, StepSizes};
+use crate::description::{ClusterDescription, DeviceKind};
+use crate::placement::{Layout, RowWork};
+use crate::practice::Practice;
+use crate::workload::{Layer, Part, Workload};
+use headlong_embedding::hybrid::cost::{Costs, StepSizes, StepTimes};
 use headlong_embedding::hybrid::traffic::{
-    AllReduce, Hops, ID_BYTES, IdSource, Merge, Traffic, all_reduce, count_bytes,
+    Hops, ID_BYTES, IdSource, Merge, Traffic, all_reduce, count_bytes,
 };
-use serde::Serialize;
 
 /// Bytes of memory traffic that sorting one lookup takes: a key and its place, read and written in
 /// eight passes (a radix sort of 64-bit keys), and the lists that are made of them.
@@ -24,22 +23,21 @@ const AGAIN: f64 = 0.4;
 const SORT_KERNELS: f64 = 6.0;
 
 /// What one rank does in a stage.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Work {
+#[derive(Clone, Copy, Default)]
+struct Work {
     /// Operations that follow each other.
-    pub kernels: f64,
+    kernels: f64,
     /// Floating-point operations of matrix products, at the rate of large ones.
-    pub flops: f64,
+    flops: f64,
     /// Bytes between rank and memory.
-    pub bytes: f64,
+    bytes: f64,
     /// Rows found one by one.
-    pub rows: f64,
+    rows: f64,
     /// Lookups sorted.
-    pub sorted: f64,
+    sorted: f64,
     /// Bytes between host and device.
-    pub host_bytes: f64,
-    /// Microseconds between ranks.
-    pub wire_us: f64,
+    host_bytes: f64,
+    wire_us: f64,
 }
 
 impl Work {
@@ -65,15 +63,11 @@ impl Work {
 }
 
 /// A rank's resources that stages may share.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Busy {
-    /// Microseconds of matrix products.
     pub matrix_us: f64,
-    /// Microseconds of memory.
     pub memory_us: f64,
-    /// Microseconds between ranks.
     pub wire_us: f64,
-    /// Microseconds between host and device.
     pub host_us: f64,
     /// Microseconds in which the host enqueues.
     pub launch_us: f64,
@@ -87,7 +81,6 @@ impl Busy {
             .fold(0.0, f64::max)
     }
 
-    /// Both.
     pub fn plus(self, other: Self) -> Self {
         Self {
             matrix_us: self.matrix_us + other.matrix_us,
@@ -100,7 +93,7 @@ impl Busy {
 }
 
 /// A stage's time on one rank, alone on it.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StageTime {
     /// From its start to its end, microseconds.
     pub us: f64,
@@ -122,7 +115,7 @@ impl StageTime {
 }
 
 /// The work of all stages of one plan.
-pub struct Works<'a> {
+pub(crate) struct Works<'a> {
     workload: &'a Workload,
     cluster: &'a ClusterDescription,
     practice: &'a Practice,
@@ -130,8 +123,15 @@ pub struct Works<'a> {
     costs: Costs,
     /// Samples of a rank.
     samples: f64,
-    /// Ranks.
     ranks: f64,
+    /// Bytes of a row in f32.
+    row: f64,
+    /// Bytes on the wire for a byte of f32.
+    wire: f64,
+    /// Bags of a rank.
+    bags: f64,
+    /// Bytes of a row's optimiser state, of the table that has most.
+    state: f64,
 }
 
 impl<'a> Works<'a> {
@@ -152,6 +152,10 @@ impl<'a> Works<'a> {
             costs: cluster.costs(),
             samples,
             ranks,
+            row: workload.dim as f64 * 4.0,
+            wire: practice.wire_bytes / 4.0,
+            bags: samples * workload.tables.len() as f64,
+            state: workload.tables.iter().map(|table| table.state_bytes as f64).fold(0.0, f64::max),
         }
     }
 
@@ -160,7 +164,7 @@ impl<'a> Works<'a> {
     pub fn time(&self, name: &str) -> StageTime {
         let work = self.of(name);
         let device = &self.cluster.device;
-        let matrix_us = work.flops / self.cluster.flop_per_us(self.workload.config.train.precision);
+        let matrix_us = work.flops / self.cluster.flop_per_us(self.workload.precision);
         let memory_us = work.bytes / self.cluster.memory_bytes_per_us();
         let each = work.rows * device.row_us + work.sorted * device.route_us;
         let host_us = work.host_bytes / (device.host_gb_per_s * 1e3);
@@ -199,16 +203,14 @@ impl<'a> Works<'a> {
     }
 
     /// What the busiest rank does in the stage `name`.
-    pub fn of(&self, name: &str) -> Work {
-        let (rows, ranks) = (self.rows, self.ranks);
-        let row = self.workload.config.model.dim as f64 * 4.0;
+    fn of(&self, name: &str) -> Work {
+        let Self { rows, ranks, row, bags, .. } = *self;
         // One rank owns every row and looks rows up where they lie.
         let alone = ranks == 1.0;
         let lookups = (rows.frequent_lookups + rows.infrequent_lookups) / ranks;
         let asked = rows.requests / ranks * rows.imbalance;
-        let bags = self.samples * self.workload.tables.len() as f64;
         match name {
-            "owner_lookup" => self.answer(asked, row),
+            "owner_lookup" => self.answer(asked),
             "exchange_vectors" | "exchange_gradients" => {
                 Work { kernels: 1.0, wire_us: self.vectors_us(), ..Work::default() }
             }
@@ -225,17 +227,18 @@ impl<'a> Works<'a> {
             }
             "copy_batch" => Work {
                 host_bytes: self.samples
-                    * (8.0 * lookups / self.samples
-                        + 4.0 * (1.0 + self.workload.config.data.num_dense as f64)),
+                    * (8.0 * lookups / self.samples + 4.0 * (1.0 + self.workload.num_dense as f64)),
                 ..Work::default()
             },
-            "route" if self.practice.variant.ids == IdSource::Known => self.select(lookups * ranks),
-            "route" => self.sort(lookups),
+            "route" if self.practice.variant.ids == IdSource::Known => {
+                self.sort(lookups * ranks, SELECT_BYTES)
+            }
+            "route" => self.sort(lookups, SORT_BYTES),
             "exchange_ids" => Work { wire_us: self.ids_us(), ..Work::default() },
-            "receive_requests" => self.sort(asked),
-            "reduce_rows" => self.reduce(lookups, row),
+            "receive_requests" => self.sort(asked, SORT_BYTES),
+            "reduce_rows" => self.reduce(lookups),
             "all_reduce_and_update_replicated" => self.all_reduce(),
-            "update_owned" => self.update(asked, lookups, alone, row),
+            "update_owned" => self.update(asked, lookups, alone),
             "bottom_forward" => self.forward(Part::Bottom),
             "bottom_backward" => self.backward(Part::Bottom),
             "cross_forward" => self.forward(Part::Cross).plus(self.between_cross_layers(4.0)),
@@ -250,33 +253,26 @@ impl<'a> Works<'a> {
         }
     }
 
-    fn sort(&self, lookups: f64) -> Work {
-        let bytes =
-            if self.cluster.device.kind == DeviceKind::Cpu { 0.0 } else { lookups * SORT_BYTES };
-        Work { kernels: SORT_KERNELS, bytes, sorted: lookups, ..Work::default() }
-    }
-
-    fn select(&self, lookups: f64) -> Work {
+    fn sort(&self, lookups: f64, bytes_each: f64) -> Work {
         let is_cpu = self.cluster.device.kind == DeviceKind::Cpu;
-        let bytes = if is_cpu { 0.0 } else { lookups * SELECT_BYTES };
+        let bytes = if is_cpu { 0.0 } else { lookups * bytes_each };
         Work { kernels: SORT_KERNELS, bytes, sorted: lookups, ..Work::default() }
     }
 
     /// Owners gather what they are asked for; where they pool, they read the rows of whole bags.
-    fn answer(&self, asked: f64, row: f64) -> Work {
-        let wire = self.practice.wire_bytes / 4.0;
+    fn answer(&self, asked: f64) -> Work {
         let distinct = self.rows.distinct / self.ranks * self.rows.imbalance;
         let read = if self.practice.pools_at_owner {
             self.rows.infrequent_lookups / self.ranks * self.rows.imbalance
         } else {
             asked
         };
-        Work::pass(again(read, distinct) * row + asked * row * wire).with_rows(read)
+        Work::pass(again(read, distinct) * self.row + asked * self.row * self.wire).with_rows(read)
     }
 
     /// Gradients of the lookups become one a row.
-    fn reduce(&self, lookups: f64, row: f64) -> Work {
-        let wire = self.practice.wire_bytes / 4.0;
+    fn reduce(&self, lookups: f64) -> Work {
+        let Self { row, wire, bags, .. } = *self;
         let own = self.rows.requests / self.ranks;
         let read = if self.practice.pools_at_owner {
             self.rows.frequent_lookups / self.ranks + own
@@ -284,17 +280,14 @@ impl<'a> Works<'a> {
             lookups
         };
         // All lookups of a bag read the bag's gradient.
-        let bags = self.samples * self.workload.tables.len() as f64;
         Work::pass(again(read, bags) * row * wire + own * row * wire + self.rows.frequent_bytes)
             .with_rows(own)
     }
 
     /// Each row that was touched is read and written once with its state; before that its gradients
     /// are summed.
-    fn update(&self, asked: f64, lookups: f64, alone: bool, row: f64) -> Work {
-        let state: f64 =
-            self.workload.tables.iter().map(|table| table.state_bytes as f64).fold(0.0, f64::max);
-        let bags = self.samples * self.workload.tables.len() as f64;
+    fn update(&self, asked: f64, lookups: f64, alone: bool) -> Work {
+        let Self { row, bags, state, .. } = *self;
         let (gradients, vectors) = match (alone, self.practice.pools_at_owner) {
             (true, _) => (lookups, bags),
             (false, true) => {
@@ -302,10 +295,13 @@ impl<'a> Works<'a> {
             }
             (false, false) => (asked, asked),
         };
-        let wire = if alone { 1.0 } else { self.practice.wire_bytes / 4.0 };
+        let wire = if alone { 1.0 } else { self.wire };
         let touched = self.rows.distinct / self.ranks * self.rows.imbalance;
-        let sums =
-            if self.practice.pools_at_owner { self.sort(gradients) } else { Work::default() };
+        let sums = if self.practice.pools_at_owner {
+            self.sort(gradients, SORT_BYTES)
+        } else {
+            Work::default()
+        };
         Work::pass(again(gradients, vectors) * row * wire + touched * 2.0 * (row + state))
             .with_rows(gradients.max(touched))
             .plus(sums)
@@ -314,23 +310,19 @@ impl<'a> Works<'a> {
     /// What the frequent rows and the dense gradients are summed with, and what the frequent rows'
     /// update reads and writes.
     fn all_reduce(&self) -> Work {
-        let state: f64 =
-            self.workload.tables.iter().map(|table| table.state_bytes as f64).fold(0.0, f64::max);
-        let row = self.workload.config.model.dim as f64 * 4.0;
-        let updated = self.rows.frequent_bytes * (3.0 + 2.0 * state / row);
+        let updated = self.rows.frequent_bytes * (3.0 + 2.0 * self.state / self.row);
         let us = self.costs.all_reduce_us(&self.cluster.shape(), self.buffer_bytes());
         Work { kernels: 1.0, bytes: updated, wire_us: us, ..Work::default() }
     }
 
     /// Bytes of one rank's buffer in the all-reduce of a step.
-    pub fn buffer_bytes(&self) -> f64 {
-        let wire = self.practice.wire_bytes / 4.0;
-        (self.rows.reduced_bytes + self.workload.dense_parameters() * 4.0) * wire
+    fn buffer_bytes(&self) -> f64 {
+        (self.rows.reduced_bytes + self.workload.dense_parameters * 4.0) * self.wire
     }
 
     /// Bytes that travel in a step, over all ranks.
     pub fn traffic(&self) -> Traffic {
-        let (shape, wire) = (self.cluster.shape(), self.practice.wire_bytes / 4.0);
+        let (shape, wire) = (self.cluster.shape(), self.wire);
         let way = self.costs.all_reduce_way(&shape, self.buffer_bytes());
         let summed = |bytes: f64| all_reduce(&shape, way, bytes * wire);
         let known = self.practice.variant.ids == IdSource::Known;
@@ -340,16 +332,11 @@ impl<'a> Works<'a> {
             vectors: self.rows.travelling * wire,
             gradients: self.rows.travelling * wire,
             frequent: summed(self.rows.reduced_bytes),
-            dense: summed(self.workload.dense_parameters() * 4.0),
+            dense: summed(self.workload.dense_parameters * 4.0),
         }
     }
 
-    /// How the all-reduce of a step is done.
-    pub fn all_reduce_way(&self) -> AllReduce {
-        self.costs.all_reduce_way(&self.cluster.shape(), self.buffer_bytes())
-    }
-
-    fn times(&self) -> headlong_embedding::hybrid::cost::StepTimes {
+    fn times(&self) -> StepTimes {
         let step = StepSizes { buffer_bytes: self.buffer_bytes(), ..StepSizes::default() };
         let mut traffic = self.traffic();
         for hops in [&mut traffic.vectors, &mut traffic.gradients, &mut traffic.ids] {
@@ -435,10 +422,10 @@ impl<'a> Works<'a> {
     /// Vectors are read, and what is made of them is written; backward twice as much.
     fn interaction(&self, times: f64) -> Work {
         let features = self.workload.tables.len() as f64 + 1.0;
-        let dim = self.workload.config.model.dim as f64;
-        let out = self.workload.config.top_input_width() as f64;
+        let dim = self.workload.dim as f64;
+        let out = self.workload.top_input_width as f64;
         let flops =
-            if self.workload.has_dot_products() { features * (features - 1.0) * dim } else { 0.0 };
+            if self.workload.has_dot_products { features * (features - 1.0) * dim } else { 0.0 };
         Work {
             kernels: 1.0,
             flops: times * self.samples * flops,
@@ -450,11 +437,10 @@ impl<'a> Works<'a> {
     /// Gradient, weight and state are read, weight and state written, and once more in the element
     /// of the products.
     fn optimizer(&self) -> Work {
-        let parameters = self.workload.dense_parameters();
-        let optimizer = self.workload.config.optimizer.dense.optimizer();
-        let state = optimizer.state_bytes(1, parameters as usize) as f64;
+        let parameters = self.workload.dense_parameters;
         let part = if self.practice.shards_optimizer { self.ranks } else { 1.0 };
-        let bytes = parameters * (12.0 + self.workload.activation_bytes()) + 2.0 * state;
+        let bytes = parameters * (12.0 + self.workload.activation_bytes())
+            + 2.0 * self.workload.dense_state_bytes;
         Work { kernels: 2.0, bytes: bytes / part, ..Work::default() }
     }
 }

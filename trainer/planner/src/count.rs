@@ -66,33 +66,28 @@ impl From<usize> for Count {
     }
 }
 
-impl<T: Into<Count>> Add<T> for Count {
-    type Output = Self;
+macro_rules! saturating {
+    ($($operator:ident, $function:ident, $saturating:ident;)*) => {$(
+        /// Never above the largest number, never below nothing.
+        impl<T: Into<Count>> $operator<T> for Count {
+            type Output = Self;
 
-    fn add(self, other: T) -> Self {
-        Self(self.0.saturating_add(other.into().0))
-    }
+            fn $function(self, other: T) -> Self {
+                Self(self.0.$saturating(other.into().0))
+            }
+        }
+    )*};
+}
+
+saturating! {
+    Add, add, saturating_add;
+    Sub, sub, saturating_sub;
+    Mul, mul, saturating_mul;
 }
 
 impl<T: Into<Count>> AddAssign<T> for Count {
     fn add_assign(&mut self, other: T) {
         *self = *self + other;
-    }
-}
-
-impl<T: Into<Count>> Sub<T> for Count {
-    type Output = Self;
-
-    fn sub(self, other: T) -> Self {
-        Self(self.0.saturating_sub(other.into().0))
-    }
-}
-
-impl<T: Into<Count>> Mul<T> for Count {
-    type Output = Self;
-
-    fn mul(self, other: T) -> Self {
-        Self(self.0.saturating_mul(other.into().0))
     }
 }
 

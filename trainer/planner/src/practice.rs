@@ -1,6 +1,6 @@
 //! How a program does a step, apart from what the step is: what plans are compared by.
 
-use crate::iteration::schedule::{BORDER, Steps};
+use crate::schedule::{BORDER, Steps};
 use headlong_embedding::hybrid::traffic::{IdSource, Merge, Variant};
 use serde::Serialize;
 
@@ -22,7 +22,6 @@ pub struct Practice {
     /// Whether a step is one graph; else the host enqueues every operation outside of the dense
     /// network.
     pub captured: bool,
-    /// How its steps meet.
     pub border: Steps,
     /// Whether every node reads the whole batch from its disks, not its own slice.
     pub reads_whole_batch: bool,

@@ -1,16 +1,14 @@
 //! Everything that `headlong plan --cluster` answers.
 
-use super::description::{ClusterDescription, DeviceKind};
-use super::evaluation::{self, EvaluationForecast, Target};
-use super::placement::Placing;
-use super::practice::Practice;
-use super::search::{Candidate, search};
-use super::sensitivity::Sensitivity;
-use super::simulator::{Options, Run};
-use super::workload::Workload;
-use crate::config::{Compress, Precision};
+use crate::description::{ClusterDescription, DeviceKind};
 use crate::error::Result;
-use crate::plan::Division;
+use crate::evaluation::{self, EvaluationForecast, Target};
+use crate::placement::Placing;
+use crate::practice::Practice;
+use crate::search::{Candidate, search};
+use crate::sensitivity::Sensitivity;
+use crate::simulator::{Options, Run};
+use crate::workload::{Precision, Workload};
 use serde::Serialize;
 
 /// Ranks that are simulated with chance, at most: each is as good as any other.
@@ -19,23 +17,19 @@ const SIMULATED_RANKS: usize = 256;
 const SIMULATED_MICRO_BATCHES: usize = 4096;
 /// Standard deviation of a stage's time. Assumed: what a quiet machine's collectives show between
 /// medians and 90th percentiles.
-pub const JITTER: f64 = 0.02;
+const JITTER: f64 = 0.02;
 
 /// A table, for answers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TableName {
-    /// Its name.
     pub name: String,
-    /// Its rows.
     pub rows: u64,
 }
 
 /// What chance does to a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Simulated {
-    /// Microseconds of a step.
     pub step_us: f64,
-    /// Ranks that were simulated.
     pub ranks: usize,
     /// Standard deviation of a stage's time, as a part of it.
     pub jitter: f64,
@@ -44,11 +38,8 @@ pub struct Simulated {
 /// A published time to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PublishedTime {
-    /// Its round.
     pub round: &'static str,
-    /// Microseconds of an iteration.
     pub us: f64,
-    /// Minutes.
     pub minutes: f64,
 }
 
@@ -67,9 +58,7 @@ const ANCESTOR_EVAL_BATCH: usize = 1_792_000;
 pub struct Ancestor {
     /// How it does a step.
     pub name: &'static str,
-    /// Samples of its batch.
     pub batch_size: usize,
-    /// Predicted microseconds.
     pub step_us: f64,
     /// Predicted minutes to the target, where known.
     pub minutes: Option<f64>,
@@ -82,7 +71,6 @@ pub struct Ancestor {
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClusterReport {
-    /// Where.
     pub cluster: ClusterDescription,
     /// The tables, in column order.
     pub tables: Vec<TableName>,
@@ -95,8 +83,6 @@ pub struct ClusterReport {
     pub simulated: Option<Simulated>,
     /// What evaluations cost, where the samples are known.
     pub evaluation: Option<EvaluationForecast>,
-    /// How an epoch divides into batches, where its samples are known.
-    pub division: Option<Division>,
     /// When training is done, where that is known.
     pub target: Option<Target>,
     /// What more of something would buy.
@@ -109,7 +95,7 @@ pub struct ClusterReport {
 /// configured, and with those whose convergence is known.
 ///
 /// # Errors
-/// [`crate::Error::DoesNotFit`] where no plan fits.
+/// [`crate::error::Error::DoesNotFit`] where no plan fits.
 pub fn report(
     workload: &Workload,
     cluster: &ClusterDescription,
@@ -119,7 +105,7 @@ pub fn report(
     let mut sizes = batch_sizes.to_vec();
     if sizes.is_empty() {
         // Sizes whose convergence is known are as good as the configured one.
-        sizes.push(workload.config.train.batch_size);
+        sizes.push(workload.batch_size);
         sizes.extend(evaluation::known_batch_sizes(workload));
         sizes.sort_unstable();
         sizes.dedup();
@@ -150,7 +136,6 @@ pub fn report(
             .collect(),
         simulated: simulated(&placing, &best),
         evaluation,
-        division: workload.data_rows.map(|rows| Division::new(&workload.config, rows)),
         target: placing.target(step_us, evaluation.as_ref()),
         sensitivities: placing.sensitivities(&best.forecast),
         ancestor: ancestor(&workload, cluster),
@@ -163,20 +148,19 @@ pub fn report(
 
 /// What Headlong does with this configuration.
 pub fn practice(workload: &Workload) -> Practice {
-    let compressed = workload.config.comm.compress == Compress::Bf16;
-    Practice { wire_bytes: if compressed { 2.0 } else { 4.0 }, ..Practice::headlong() }
+    Practice { wire_bytes: workload.wire_bytes, ..Practice::headlong() }
 }
 
 /// The plan's step with contention, jitter and what [`Options`] say, on ranks of which each is as
 /// good as any other.
 pub fn simulate(placing: &Placing<'_>, candidate: &Candidate, ranks: usize, steps: usize) -> Run {
-    let seed = placing.workload.config.train.seed;
+    let seed = placing.workload.seed;
     let options = Options { contention: true, jitter: JITTER, steps, seed, ..placing.options() };
     placing.simulate_layout(&candidate.forecast.layout, ranks, &options)
 }
 
 fn simulated(placing: &Placing<'_>, best: &Candidate) -> Option<Simulated> {
-    let micro_batches = placing.workload.config.train.accumulate;
+    let micro_batches = placing.workload.micro_batches;
     let most = (SIMULATED_MICRO_BATCHES / micro_batches).clamp(1, SIMULATED_RANKS);
     let ranks = placing.cluster.num_devices().min(most);
     let run = simulate(placing, best, ranks, 6);
@@ -189,12 +173,12 @@ fn ancestor(workload: &Workload, cluster: &ClusterDescription) -> Option<Ancesto
     if known.is_empty() || cluster.device.kind == DeviceKind::Cpu {
         return None;
     }
-    let dlrm = workload.has_dot_products();
+    let dlrm = workload.has_dot_products;
     let batch_size = if cluster.nodes > 1 { known[1] } else { known[0] };
     let mut workload = workload.with_batch(batch_size);
-    workload.config.train.precision = Precision::F16;
+    workload.precision = Precision::F16;
     // As its submissions evaluated: 50 batches.
-    workload.config.eval.batch_size = ANCESTOR_EVAL_BATCH;
+    workload.eval_batch_size = ANCESTOR_EVAL_BATCH;
     let practice =
         if dlrm { Practice::hugectr_hybrid() } else { Practice::hugectr_collection(cluster.nodes) };
     let placing = Placing { workload: &workload, cluster, practice: &practice };

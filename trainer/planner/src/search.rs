@@ -1,10 +1,10 @@
 //! The best plans: batch sizes, placements and splits, under what the user allows.
 
-use super::description::ClusterDescription;
-use super::forecast::Forecast;
-use super::placement::{Placing, Strategy};
-use super::practice::Practice;
-use super::workload::Workload;
+use crate::description::ClusterDescription;
+use crate::forecast::Forecast;
+use crate::placement::{Placing, Strategy};
+use crate::practice::Practice;
+use crate::workload::Workload;
 use serde::Serialize;
 
 /// Rows become frequent from so many lookups a step on: powers of two, and the one that the first
@@ -15,7 +15,6 @@ const MOST_LOOKUPS: f64 = 65_536.0;
 /// A plan that was considered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
-    /// Samples of a batch.
     pub batch_size: usize,
     /// What it comes to.
     pub forecast: Forecast,
@@ -43,7 +42,7 @@ pub fn search(workload: &Workload, cluster: &ClusterDescription, practice: &Prac
     if !alone {
         strategies.push(Strategy::TableWise);
         strategies.push(Strategy::DataParallel);
-        let most = cluster.devices_per_node.min(workload.config.model.dim / 16).max(2);
+        let most = cluster.devices_per_node.min(workload.dim / 16).max(2);
         strategies.push(Strategy::ColumnWise { parts: most });
     }
     let mut forecasts: Vec<Forecast> =
@@ -54,7 +53,7 @@ pub fn search(workload: &Workload, cluster: &ClusterDescription, practice: &Prac
     forecasts.sort_by(|one, other| {
         other.fits.cmp(&one.fits).then(one.step_us.total_cmp(&other.step_us))
     });
-    let batch_size = workload.config.train.batch_size;
+    let batch_size = workload.batch_size;
     Searched {
         candidates: forecasts
             .into_iter()
