@@ -216,10 +216,11 @@ impl<'a> Simulation<'a> {
                 &[&[Lane::Copy], &[Lane::Sparse], &[Lane::Dense], &[Lane::Comm]]
             }
         };
-        let queue = |lanes: &&[Lane]| {
+        let queue = |lanes: &&[Lane]| -> Vec<usize> {
             (0..tasks.len()).filter(|&task| lanes.contains(&tasks[task].lane)).collect()
         };
-        let queues: Vec<Vec<usize>> = lanes.iter().map(queue).collect();
+        // A single rank has no exchanges.
+        let queues: Vec<_> = lanes.iter().map(queue).filter(|queue| !queue.is_empty()).collect();
         let chance = CounterRng::new(options.seed, 1);
         let rank = |index: usize| {
             let slow = options.straggler_every > 0

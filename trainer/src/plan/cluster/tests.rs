@@ -366,6 +366,18 @@ fn the_memory_of_a_processor_is_listed_once() {
 }
 
 #[test]
+fn a_single_device_has_a_plan() {
+    for name in ["h200x1", "laptop"] {
+        let mut single = ClusterDescription::built_in(name).unwrap();
+        single.devices_per_node = 1;
+        let workload = workload(&[1000; 4], 64, 1.05);
+        let (report, _) = report::report(&workload, &single, &[]).unwrap();
+        let stages = &report.best.forecast.stages;
+        assert!(!stages.is_empty() && stages.iter().all(|stage| stage.lane != "comm"), "{name}");
+    }
+}
+
+#[test]
 fn what_is_wrong_with_a_description_is_wrong_usage() {
     let message = find("dgx-a10").unwrap_err().to_string();
     assert!(message.contains("did you mean \"dgx-a100\""), "{message}");
