@@ -101,7 +101,6 @@ impl Communicator {
         &self.transport
     }
 
-    /// What was measured to be the fastest algorithm for an all-reduce of so many bytes.
     pub(crate) fn measured_all_reduce(&self, bytes: usize) -> Option<Algorithm> {
         let above = self.measured.partition_point(|(from, _)| *from <= bytes as u64);
         above.checked_sub(1).map(|place| self.measured[place].1)
@@ -178,7 +177,6 @@ impl Communicator {
     }
 }
 
-/// What the measurements say about all-reduces in a job like this.
 fn measured(transport: &dyn Transport, options: &CommOptions) -> Vec<(u64, Algorithm)> {
     let Some(tuning) = &options.tuning else { return Vec::new() };
     let (topology, operation) = (transport.topology(), Collective::AllReduce.name());

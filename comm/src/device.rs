@@ -199,7 +199,6 @@ pub trait DeviceCollectives: Send + Sync {
     }
 }
 
-/// The stream of `device` that an operation was given.
 fn own_stream<'a>(stream: &'a Stream, device: &CudaDevice, operation: &str) -> &'a CudaStream {
     let cuda = stream.cuda_body();
     let ours = cuda.device().ordinal() == device.ordinal();
@@ -207,7 +206,6 @@ fn own_stream<'a>(stream: &'a Stream, device: &CudaDevice, operation: &str) -> &
     cuda
 }
 
-/// Ends the job with this rank's reason, unless another was first; the job's first error.
 fn end(collectives: &dyn DeviceCollectives, operation: &str, reason: String) -> Result<()> {
     let seen_by = collectives.rank();
     collectives.abort(CommError::Device { seen_by, operation: operation.to_owned(), reason });

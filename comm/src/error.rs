@@ -30,21 +30,13 @@ pub enum CommError {
     Aborted { culprit: Rank, reason: String },
     /// An exchange between devices has failed, or cannot begin.
     #[error("rank {}: {operation}: {reason}", seen_by.0)]
-    Device {
-        seen_by: Rank,
-        operation: String,
-        /// What NCCL or the driver says.
-        reason: String,
-    },
+    Device { seen_by: Rank, operation: String, reason: String },
     /// A rank was refused when the job came together.
     #[error("rank {rank} was refused: {reason}")]
     Refused { rank: String, reason: String },
     /// The job did not come together.
     #[error("the job did not come together: {reason}")]
-    Rendezvous {
-        /// Who is missing, what was expected.
-        reason: String,
-    },
+    Rendezvous { reason: String },
     /// A setting that cannot work, of the launcher's environment or of the caller.
     #[error("{setting}: {reason}")]
     Setting { setting: String, reason: String },

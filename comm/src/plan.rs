@@ -127,7 +127,6 @@ impl Plan {
     }
 }
 
-/// Where each rank's part of a packed buffer begins.
 fn starts(counts: &[usize]) -> impl Iterator<Item = usize> + '_ {
     counts.iter().scan(0, |at, count| {
         let start = *at;

@@ -31,6 +31,11 @@ pub fn readable(text: &str) -> String {
     line
 }
 
+/// What an error says.
+pub fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
 fn is_plain(character: char) -> bool {
     let turns = matches!(
         character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'

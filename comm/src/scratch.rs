@@ -29,7 +29,6 @@ impl Scratch {
 /// be used at once.
 #[derive(Default)]
 pub(crate) struct Memory {
-    /// This rank's own part, lent to the peers while the caller's is being summed.
     pub(crate) own: Scratch,
     /// Parts of the peers, where the transport cannot show them in place.
     pub(crate) received: Scratch,
@@ -64,12 +63,10 @@ impl Lists {
         std::mem::take(&mut self.incoming)
     }
 
-    /// Gives a list's memory back for the next step.
     pub(crate) fn put_outgoing(&mut self, list: Vec<Outgoing<'_>>) {
         self.outgoing = emptied(list);
     }
 
-    /// Gives a list's memory back for the next step.
     pub(crate) fn put_incoming(&mut self, list: Vec<Incoming<'_>>) {
         self.incoming = emptied(list);
     }
@@ -82,7 +79,6 @@ fn emptied<Old, New>(mut list: Vec<Old>) -> Vec<New> {
     list.into_iter().map(|_| unreachable!("the list is empty")).collect()
 }
 
-/// Cuts parts out of one buffer, from front to back.
 pub(crate) struct Carver<'a> {
     rest: &'a mut [u8],
     at: usize,

@@ -117,7 +117,6 @@ fn has_plugin(environment: Environment<'_>) -> Result<(), String> {
     Err(format!("no network plugin can do it; looked at {}", looked.join("; ")))
 }
 
-/// The files that NCCL tries for a plugin's name.
 fn files_of(name: &str) -> Vec<PathBuf> {
     match name {
         "" => vec![PLUGIN.into()],

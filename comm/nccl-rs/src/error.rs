@@ -10,17 +10,10 @@ use std::path::PathBuf;
 pub enum Error {
     /// The library is nowhere.
     #[error("libnccl.so.2 was not found; looked at {}", looked.join("; "))]
-    NotFound {
-        /// Every place, with what the system said there.
-        looked: Vec<String>,
-    },
+    NotFound { looked: Vec<String> },
     /// A file with the library's name is not the library.
     #[error("{}: not a usable NCCL: {reason}", path.display())]
-    Broken {
-        path: PathBuf,
-        /// Which symbol is missing, or what else is wrong.
-        reason: String,
-    },
+    Broken { path: PathBuf, reason: String },
     /// The library is older than what this crate calls.
     #[error("{}: NCCL {found} is too old, {needed} or newer is needed", path.display())]
     TooOld { path: PathBuf, found: Version, needed: Version },
@@ -30,22 +23,15 @@ pub enum Error {
         if detail.is_empty() { "" } else { ": " }
     )]
     Call {
-        /// The function of NCCL's interface.
         function: &'static str,
         /// Its code: 1 CUDA, 2 system, 3 internal, 4 argument, 5 usage, 6 a remote rank.
         code: i32,
-        /// NCCL's words for the code.
         text: String,
-        /// NCCL's last message, where it has one.
         detail: String,
     },
     /// A call was still in progress at the deadline.
     #[error("{function} was not done within {waited_ms} ms")]
-    Timeout {
-        /// The function of NCCL's interface.
-        function: &'static str,
-        waited_ms: u64,
-    },
+    Timeout { function: &'static str, waited_ms: u64 },
     /// The communicator was aborted, by an earlier call of this process.
     #[error("{function}: the communicator has been aborted")]
     Aborted { function: &'static str },
@@ -54,20 +40,10 @@ pub enum Error {
     Unsupported { what: String, found: Version, advice: String },
     /// What is required is not there.
     #[error("{what} is required, but {reason}: {advice}")]
-    Unavailable {
-        what: &'static str,
-        /// What is missing, and who says so.
-        reason: String,
-        advice: &'static str,
-    },
+    Unavailable { what: &'static str, reason: String, advice: &'static str },
     /// What the caller gives does not fit; the communicator stays usable.
     #[error("{function}: {reason}")]
-    Argument {
-        /// The function of NCCL's interface.
-        function: &'static str,
-        /// What was expected, and what found.
-        reason: String,
-    },
+    Argument { function: &'static str, reason: String },
     /// The system gives no thread for the watchdog.
     #[error("no thread to watch over the communicator: {reason}")]
     Watchdog { reason: String },

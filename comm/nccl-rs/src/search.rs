@@ -54,7 +54,6 @@ fn wheels(packages: Vec<PathBuf>) -> Vec<PathBuf> {
     files.filter(|path| path.is_file()).collect()
 }
 
-/// `site-packages` and `dist-packages` of the Pythons in the usual places.
 fn installed_packages() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for root in ["/usr/local/lib", "/usr/lib", "/opt/venv/lib", "/opt/conda/lib"] {

@@ -49,7 +49,6 @@ struct State {
     ended: Option<Code>,
 }
 
-/// What the threads that use a communicator and its watchdog share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) library: Arc<Library>,
@@ -133,7 +132,6 @@ impl Shared {
         Ok(Turn { shared: self, deadline: within })
     }
 
-    /// Calls NCCL with the communicator, when no other thread does.
     fn call<T>(&self, function: &'static str, body: impl FnOnce(sys::Comm) -> T) -> Result<T> {
         let started = Instant::now();
         let is_free = |state: &State| !state.in_call || state.refusal(function).is_some();

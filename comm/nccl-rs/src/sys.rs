@@ -112,7 +112,6 @@ impl Properties {
 /// By this NCCL knows that a struct of its interface was initialised.
 const MAGIC: c_uint = 0xcafe_beef;
 
-/// `symbol` as a function, or None where it is absent.
 macro_rules! resolve {
     ($lookup:expr, $symbol:literal, ($($type:ty),*) -> $result:ty) => {{
         type Found = Option<unsafe extern "C" fn($($type),*) -> $result>;

@@ -59,7 +59,6 @@ impl Communicator {
         Ok(())
     }
 
-    /// How chunks of so many elements are summed: the same on all ranks.
     fn all_reduce_way<T: Element>(&self, elements: usize) -> Algorithm {
         let transport = self.transport().name();
         let one_step = self.options().one_step_bytes_of(transport, self.num_ranks());
@@ -94,7 +93,6 @@ impl Communicator {
     }
 }
 
-/// Each rank adds up one segment and sends the sum to all.
 fn reduce_in_two_steps<T: Element>(call: &mut Call<'_>, data: &mut [T]) -> Result<()> {
     let all = Group::all(call);
     all.reduce_segments(call, data)?;

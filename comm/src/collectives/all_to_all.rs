@@ -95,7 +95,6 @@ impl Communicator {
         Ok(())
     }
 
-    /// The algorithm that the options and the topology ask for.
     fn way(&self) -> Algorithm {
         match self.options().all_to_all {
             AllToAll::Flat => Algorithm::Direct,
@@ -225,7 +224,6 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// One step of a plan: reads `send` and `staged`, writes `into`.
     fn step(
         &mut self,
         plan: &Plan,
@@ -268,7 +266,6 @@ impl Call<'_> {
     }
 }
 
-/// Puts every message of several pieces together, one after the other.
 fn pack<'a, 'b>(
     plan: &Plan,
     messages: &[Message],

@@ -22,7 +22,6 @@ impl Group {
         Self { first: 0, stride: 1, len: call.topology().num_ranks(), me: call.me().0 }
     }
 
-    /// The ranks of this rank's node, where all nodes have `node_size`.
     pub(super) fn node(call: &Call<'_>, node_size: usize) -> Self {
         let me = call.me().0 % node_size;
         Self { first: call.me().0 - me, stride: 1, len: node_size, me }
@@ -94,7 +93,6 @@ impl Group {
         call.exchange_reading(outgoing, length, &mut |parts| T::add_in_tree(mine, self.me, parts))
     }
 
-    /// Each rank's own segment of `data` goes to all of the group.
     pub(super) fn share_segments<T: Element>(
         self,
         call: &mut Call<'_>,

@@ -181,7 +181,6 @@ impl HierarchicalCollectives {
         })
     }
 
-    /// Enqueues an operation; where that fails, the job ends.
     fn enqueue(
         &self,
         operation: &'static str,
@@ -232,7 +231,6 @@ impl HierarchicalCollectives {
         Exchange { route, from: self.room.slots[0], to: self.room.slots[1], state, report }
     }
 
-    /// The all-to-all, of which the other exchanges are cases.
     fn move_blocks(&self, stream: &Stream, moved: &Moved) -> Result<()> {
         let blocks = &moved.blocks;
         let (operation, bytes) = (blocks.operation, blocks.bytes);

@@ -8,6 +8,7 @@ use super::{DeviceCollectives, end, own_stream};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::options::{Feature, NcclOptions};
+use crate::readable::text;
 use crate::topology::{Rank, Topology};
 use crate::transport::Transport;
 use headlong_device::Stream;
@@ -23,7 +24,6 @@ use std::time::{Duration, Instant};
 /// is gone. The transport's ranks tell each other before they leave.
 const CULPRIT_WITHIN: Duration = Duration::from_secs(1);
 
-/// What is sent to or received from one rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece {
     peer: Rank,
@@ -52,15 +52,14 @@ impl NcclCollectives {
         let config = Config { deadline: options.deadline, collnet, nvls, ..Config::default() };
         let opened = open(cuda.device()).and_then(|library| {
             has_nodes_for(collnet, communicator.topology())?;
-            config.check(&library).map_err(|error| error.to_string())?;
+            config.check(&library).map_err(text)?;
             Ok(library)
         });
         let library = communicator.agree("NCCL", opened)?;
         let id = exchange_id(communicator, &library)?;
         let (rank, num_ranks) = (communicator.rank().0, communicator.num_ranks());
-        let comm = bind(cuda).and_then(|()| {
-            Comm::init(&library, &id, rank, num_ranks, config).map_err(|e| e.to_string())
-        });
+        let comm = bind(cuda)
+            .and_then(|()| Comm::init(&library, &id, rank, num_ranks, config).map_err(text));
         let comm = communicator.agree("NCCL", comm)?;
         let (transport, device) = (communicator.transport().clone(), cuda.device().clone());
         Ok(Self { comm, transport, device })
@@ -87,7 +86,7 @@ impl NcclCollectives {
             }
             Ok(())
         });
-        enqueued.map_err(|error| error.to_string())
+        enqueued.map_err(text)
     }
 
     /// Enqueues a group about so many elements; where that fails, the job ends.
@@ -236,7 +235,7 @@ pub struct Report {
 pub fn report() -> Result<Report, String> {
     let found = cuda::Library::Nccl.find().path.ok();
     let search = found.map_or_else(Search::default, |path| Search::in_directories([path]));
-    let library = Library::open(&search).map_err(|error| error.to_string())?;
+    let library = Library::open(&search).map_err(text)?;
     let (path, version) = (library.path().to_path_buf(), library.version());
     Ok(Report {
         path,
@@ -266,7 +265,7 @@ fn open(device: &CudaDevice) -> Result<Arc<Library>, String> {
         Err(reason) if device.is_software() => return Err(reason.clone()),
         Err(_) => Search::default(),
     };
-    let library = Library::open(&search).map_err(|error| error.to_string())?;
+    let library = Library::open(&search).map_err(text)?;
     // The software device cannot carry NVIDIA's NCCL, and the software NCCL no GPU's memory.
     let is_software = cuda::Library::Nccl.symbol(c"softcudaNcclIsSoftware").is_ok();
     if is_software != device.is_software() {
@@ -280,7 +279,7 @@ fn open(device: &CudaDevice) -> Result<Arc<Library>, String> {
 fn exchange_id(communicator: &Communicator, library: &Library) -> Result<UniqueId> {
     let is_first = communicator.rank() == Rank(0);
     let made = match is_first {
-        true => UniqueId::new(library).map_err(|error| error.to_string()),
+        true => UniqueId::new(library).map_err(text),
         false => Ok(UniqueId::from_bytes([0; UniqueId::BYTES])),
     };
     let mut bytes = communicator.agree("NCCL", made)?.to_bytes();

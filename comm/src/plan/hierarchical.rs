@@ -122,7 +122,6 @@ fn receive(topology: &Topology, me: Rank, recv: &[usize], plan: &mut Plan) {
     }
 }
 
-/// The rows of `carried`, which may be empty ones.
 fn rows(carried: &[usize], num_carried: usize) -> impl Iterator<Item = &[usize]> {
     let mut rest = carried;
     std::iter::from_fn(move || rest.split_off(..num_carried))

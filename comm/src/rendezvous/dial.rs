@@ -115,7 +115,6 @@ impl Dial<'_> {
         CommError::Rendezvous { reason: format!("{} cannot be reached: {last}", self.place()) }
     }
 
-    /// Every address of the host, in the resolver's order.
     fn try_all(
         &self,
         claims: &mut dyn FnMut(&TcpStream) -> Result<Claims>,

@@ -89,7 +89,6 @@ enum Why {
     OfAnother,
 }
 
-/// A listening socket, and its connections that have not proven themselves yet.
 pub struct Listener {
     socket: TcpListener,
     purpose: Purpose,

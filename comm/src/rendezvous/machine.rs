@@ -10,7 +10,6 @@ pub fn identity() -> [u8; 32] {
     Sha256::digest(found.unwrap_or_default()).into()
 }
 
-/// Numbers machines by their first rank: the node of each rank.
 pub fn nodes_of(hosts: &[[u8; 32]]) -> Vec<usize> {
     let mut seen: Vec<[u8; 32]> = Vec::new();
     let mut node_of = Vec::with_capacity(hosts.len());

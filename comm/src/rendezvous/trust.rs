@@ -124,14 +124,12 @@ fn owners_are_known() -> bool {
     std::fs::read("/proc/self/net/tcp").is_ok()
 }
 
-/// The user who has opened the other end of a connection inside this machine.
 fn owner_of_peer(stream: &TcpStream) -> Option<u32> {
     let (here, there) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
     let table = if there.is_ipv4() { "/proc/self/net/tcp" } else { "/proc/self/net/tcp6" };
     owner_in(&std::fs::read_to_string(table).ok()?, there, here)
 }
 
-/// The user of the connection from `local` to `remote` in the kernel's table.
 fn owner_in(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let (local, remote) = (in_table(local), in_table(remote));
     let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());

@@ -21,7 +21,6 @@ impl<'a> Waiting<'a> {
         Self { notice, begin, next: begin + WORDS.0, has_said_name: false }
     }
 
-    /// An attempt to reach or open `what` has come to nothing, for this reason.
     pub fn failed(&mut self, what: &str, reason: &str, is_name: bool) {
         let Some(notice) = self.notice else { return };
         let now = Instant::now();

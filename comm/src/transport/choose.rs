@@ -150,7 +150,6 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
     Ok(Chosen { transport: Arc::new(transport), rows })
 }
 
-/// What is worth trying, and what must not be missing.
 #[derive(Debug, Clone, Copy)]
 struct Need {
     wanted: Wanted,
@@ -241,7 +240,6 @@ impl Decision<'_> {
         name_of(all.into_iter().filter(|(is_there, _)| *is_there).map(|(_, name)| name))
     }
 
-    /// The longest message that memory of the largest node that shares any shows in place.
     fn in_place_bytes(&self) -> usize {
         let sizes =
             self.nodes.iter().enumerate().filter(|(_, verdict)| verdict.is_ok() && self.need.shm);

@@ -111,7 +111,6 @@ impl LocalTransport {
         self.world.wake(from);
     }
 
-    /// Takes every message of `expected` and shows them to `read`.
     fn read_all(
         &self,
         id: &StepId,

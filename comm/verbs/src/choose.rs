@@ -100,7 +100,6 @@ fn steps(one: &Path, other: &Path) -> usize {
     one.iter().count() + other.iter().count() - 2 * shared
 }
 
-/// The first port of a device that can be used.
 fn usable(
     device: &Device,
     rail: usize,

@@ -24,6 +24,7 @@ use super::path::VerbsPath;
 use super::probe::probe;
 use super::settings::{Signal, VerbsSettings};
 use headlong_comm::error::Result;
+use headlong_comm::readable::text;
 use headlong_comm::topology::Rank;
 use headlong_comm::transport::Transport;
 use headlong_comm::transport::paths::Path;
@@ -41,9 +42,9 @@ pub fn available(
     local_index: usize,
 ) -> Result<Choice, String> {
     settings.check().map_err(|(key, reason)| format!("{key}: {reason}"))?;
-    let devices = provider.devices().map_err(|error| error.to_string())?;
+    let devices = provider.devices().map_err(text)?;
     let choice = choose(&devices, settings, local_index)?;
-    let limits = provider.open(&choice.device).map_err(|error| error.to_string())?.limits();
+    let limits = provider.open(&choice.device).map_err(text)?.limits();
     match settings.signal == Signal::Atomic && !limits.atomics {
         true => Err(format!(
             "{} has no atomics: comm.verbs.signal must be \"immediate\"",
@@ -67,9 +68,8 @@ pub fn connect(
 ) -> Result<Vec<(Rank, Box<dyn Path>)>> {
     let me = control.rank();
     let local_index = control.topology().local_index(me);
-    let site = available(provider, settings, local_index).and_then(|choice| {
-        Site::open(provider, choice, settings, peers.len()).map_err(|e| e.to_string())
-    });
+    let site = available(provider, settings, local_index)
+        .and_then(|choice| Site::open(provider, choice, settings, peers.len()).map_err(text));
     let mine = match &site {
         Ok(site) => (0..peers.len()).map(|index| site.endpoint_info(settings, index)).collect(),
         Err(reason) => vec![EndpointInfo::verdict(Some(reason.clone())); peers.len()],
@@ -79,7 +79,7 @@ pub fn connect(
     remarks.push(format!("verbs: {}, {}", site.choice.describe(), site.choice.reason));
     remarks.extend(crossed_rails(control, peers, site.choice.rail, &infos));
     let hub = compare(peers, &mine, &infos)
-        .and_then(|()| site.join(settings, peers, &infos).map_err(|error| error.to_string()));
+        .and_then(|()| site.join(settings, peers, &infos).map_err(text));
     agree(control, 1, peers, hub.as_ref().err())?;
     let hub = Arc::new(Mutex::new(hub.map_err(|reason| end(control, me, reason))?));
     let path = |link| Box::new(VerbsPath::new(&hub, link)) as Box<dyn Path>;
@@ -267,7 +267,6 @@ impl Site {
     }
 }
 
-/// How a queue pair of this rank is connected.
 pub(crate) fn queue_pair_settings(
     settings: &VerbsSettings,
     choice: &Choice,

@@ -70,7 +70,6 @@ impl Flow {
         }
     }
 
-    /// Whether a count of its own is due, and may be sent.
     pub(super) fn is_count_due(&self) -> bool {
         self.taken - self.announced >= self.at_once && self.counts < self.slots
     }

@@ -27,7 +27,6 @@ pub(super) struct Hub {
     pub(super) looks: u32,
 }
 
-/// Receives that take peers' signals, for all links together.
 pub(super) struct SignalReceives {
     pub(super) queue: Arc<dyn ReceiveQueue>,
     pub(super) batch: Vec<Receive>,
@@ -55,7 +54,6 @@ impl SignalReceives {
 }
 
 impl Hub {
-    /// Looks at everything that NICs and peers have done.
     pub(super) fn look(&mut self) {
         if let Err(error) = self.take_completions() {
             self.fail_all(&error.to_string());

@@ -12,7 +12,6 @@ pub(super) const GIVEN_BACK: usize = 128;
 /// Where answers of atomics go; they are not read.
 pub(super) const ANSWER: usize = 256;
 
-/// Where a peer's slots lie, in this side's arena.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     pub(super) slots: usize,
@@ -72,7 +71,6 @@ impl Layout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Far {
-    /// Its first slot to receive in from this rank.
     pub(super) slots: Remote,
     pub(super) flags: Remote,
 }

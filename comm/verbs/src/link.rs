@@ -16,7 +16,6 @@ use headlong_comm::topology::Rank;
 use headlong_comm::transport::paths::{Head, PathError};
 use std::time::Duration;
 
-/// The connection to one peer, and how far both directions are.
 pub(super) struct Link {
     rank: Rank,
     /// The peer's port and this side's, for errors.
@@ -30,7 +29,6 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A link over connections that are ready to send.
     pub(super) fn new(
         (rank, way): (Rank, String),
         pair: Box<dyn QueuePair>,
@@ -52,7 +50,6 @@ impl Link {
         })
     }
 
-    /// Whether completions of queue pair `number` are this link's.
     pub(super) fn has(&self, number: u32) -> bool {
         self.chains.has(number)
     }
@@ -143,7 +140,6 @@ impl Link {
         self.announce()
     }
 
-    /// Sends a count of its own where one is due.
     fn announce(&mut self) -> Result<(), PathError> {
         if !self.flow.is_count_due() || self.failed.is_some() {
             return Ok(());

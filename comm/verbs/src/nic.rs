@@ -23,20 +23,14 @@ use std::sync::Arc;
 /// What goes wrong with a NIC.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum NicError {
     /// There are no NICs to be had: no library, no kernel support.
     #[error("no RDMA: {0}")]
     Unavailable(String),
     /// A call was refused.
     #[error("{what}: {reason}")]
-    Refused {
-        /// What was tried, on which device.
-        what: String,
-        /// What the system says.
-        reason: String,
-        /// Its number for it, where it has one.
-        errno: Option<i32>,
-    },
+    Refused { what: String, reason: String, errno: Option<i32> },
     /// More was posted than the queue holds: completions must be taken first.
     #[error("{0} is full")]
     Full(String),

@@ -24,7 +24,6 @@ impl VerbsPath {
         Self { link, capacity, hub: Arc::clone(hub), slots }
     }
 
-    /// The hub, after a look at what has happened.
     fn look(&self) -> Result<MutexGuard<'_, Hub>, PathError> {
         let mut hub = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
         hub.look();
@@ -33,7 +32,6 @@ impl VerbsPath {
     }
 }
 
-/// The next strip, if it is the expected one.
 fn strip(
     hub: &mut Hub,
     link: usize,

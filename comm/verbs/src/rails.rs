@@ -41,6 +41,7 @@ use crate::nic::{
 use crate::{Choice, VerbsSettings, available, queue_pair_settings};
 use headlong_comm::catch::catch;
 use headlong_comm::device::rail::{Exchange, Rails};
+use headlong_comm::readable::text;
 use headlong_comm::transport::Transport;
 use headlong_comm::{CommError, Communicator, ConnectRails, Rank, Result, Topology};
 use headlong_device::cuda::{
@@ -140,7 +141,6 @@ fn near(device: &CudaDevice, settings: &VerbsSettings) -> VerbsSettings {
     }
 }
 
-/// What one side has opened before it knows the other.
 struct Opened {
     nic: Arc<dyn Nic>,
     choice: Choice,
@@ -162,9 +162,8 @@ fn open(
     slot_bytes: usize,
 ) -> Result<Opened, String> {
     let choice = available(provider, settings, local_index)?;
-    let text = |error: NicError| error.to_string();
     let nic = provider.open(&choice.device).map_err(text)?;
-    let slots = Pinned::new(cuda, 2 * NUM_SLOTS * slot_bytes).map_err(|error| error.to_string())?;
+    let slots = Pinned::new(cuda, 2 * NUM_SLOTS * slot_bytes).map_err(text)?;
     let memory = Memory::Host { start: slots.as_ptr(), length: slots.bytes() };
     let is_of_device = matches!(memory, Memory::Dmabuf { .. });
     let access = Access {
@@ -189,9 +188,8 @@ fn open(
     let pairs = peers.iter().map(|_| pair()).collect::<NicResult<_>>().map_err(text)?;
     let own = is_of_device.then(pair).transpose().map_err(text)?;
     let words: Vec<u8> = peers.iter().flat_map(|rank| (rank.0 as u32).to_ne_bytes()).collect();
-    let ranks = DeviceMemory::new(cuda, "peers of the rail", words.len())
-        .map_err(|error| error.to_string())?;
-    ranks.write(0, &words).map_err(|error| error.to_string())?;
+    let ranks = DeviceMemory::new(cuda, "peers of the rail", words.len()).map_err(text)?;
+    ranks.write(0, &words).map_err(text)?;
     let page = Page::new(cuda, peers.len())?;
     Ok(Opened { nic, choice, queue, pairs, own, region, slots, page, ranks })
 }
@@ -213,13 +211,11 @@ fn connection(settings: &VerbsSettings, choice: &Choice, mtu: u32) -> QueuePairS
 }
 
 impl Opened {
-    /// What reads slots back that are a device's memory.
     fn read_back(
         &mut self,
         settings: &VerbsSettings,
         first_packet: u32,
     ) -> Result<Option<ReadBack>, String> {
-        let text = |error: NicError| error.to_string();
         let Some(mut pair) = self.own.take() else { return Ok(None) };
         let end = self.choice.endpoint(pair.number(), first_packet);
         let with = connection(settings, &self.choice, self.choice.port.mtu);
@@ -228,7 +224,6 @@ impl Opened {
         ReadBack::new(&*self.nic, pair, &*self.region).map(Some).map_err(text)
     }
 
-    /// Connects to the peers whose endpoint infos these are.
     fn connect(
         &mut self,
         settings: &VerbsSettings,
@@ -245,7 +240,7 @@ impl Opened {
             Ok(Peer { rank, pair, slots, on_the_way: VecDeque::with_capacity(NUM_SLOTS + 2) })
         });
         let connected: Result<_, NicError> = connected.collect();
-        connected.map_err(|error| error.to_string())
+        connected.map_err(text)
     }
 }
 
@@ -282,7 +277,7 @@ impl ConnectRails for VerbsRails {
         let opened = possible(communicator.topology()).and_then(|()| {
             ["wait_for_slot", "pull_trigger", "wait_for_strips"].iter().try_for_each(|name| {
                 let loaded = cuda.kernel(&RAIL, &[], name).is_some();
-                if loaded { Ok(()) } else { cuda.check().map_err(|error| error.to_string()) }
+                if loaded { Ok(()) } else { cuda.check().map_err(text) }
             })?;
             open(cuda.device(), &*self.provider, &settings, me, slot_bytes)
         });
@@ -317,8 +312,7 @@ impl ConnectRails for VerbsRails {
             port: opened.choice.port.number,
         };
         let proxy = Proxy::new(Arc::clone(&shared), connected, slots, nic);
-        let thread =
-            start(proxy, &shared, communicator.transport()).map_err(|error| error.to_string());
+        let thread = start(proxy, &shared, communicator.transport()).map_err(text);
         let thread = communicator.agree("the rail's proxy", thread)?;
         Ok(Box::new(Rail {
             proxy: Some(thread),
@@ -355,7 +349,6 @@ impl Rail {
         stream.run(&RAIL, &[], entry, Launch::new(1, 32), &args);
     }
 
-    /// The number under which the proxy knows the exchange.
     fn operation(&self, exchange: &Exchange<'_>) -> u32 {
         let place = |rank: Rank| self.ranks.iter().position(|peer| *peer == rank);
         let legs = exchange.route.sends.iter().map(|hop| Leg {

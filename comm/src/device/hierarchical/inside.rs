@@ -24,7 +24,6 @@ pub(super) struct Blocks {
     pub(super) root: Rank,
 }
 
-/// Where blocks of the node's ranks are found, peer by peer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sources {
     pub(super) from: [DevicePtr; MOST_PEERS],
@@ -42,7 +41,6 @@ pub(super) fn for_peers(places: impl Iterator<Item = DevicePtr>) -> [DevicePtr; 
     all
 }
 
-/// How ranks of a node come to each other's memory.
 pub(super) enum Inside {
     Memory(Peers),
     Nccl(Brought),
@@ -55,7 +53,6 @@ pub(super) struct Brought {
 }
 
 impl Brought {
-    /// Room for blocks and segments of so many bytes.
     pub(super) fn new(
         nccl: Arc<NcclCollectives>,
         device: &CudaDevice,

@@ -2,6 +2,7 @@
 
 use super::inside::Sources;
 use super::nodes::{MOST_PEERS, Nodes};
+use crate::readable::text;
 use headlong_device::cuda::{Build, CudaStream, DeviceMemory, DevicePtr, Launch, Source};
 
 static STRIPS: Source = Source {
@@ -114,7 +115,6 @@ impl Tables {
             words.extend(sources.chain(std::iter::repeat(0)).take(MOST_PEERS));
         }
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let text = |error: headlong_device::DeviceError| error.to_string();
         let memory = DeviceMemory::new(cuda.device(), "who carries for whom", bytes.len().max(4));
         let memory = memory.map_err(text)?;
         memory.write(0, &bytes).map_err(text)?;
@@ -154,7 +154,6 @@ impl Tables {
     }
 }
 
-/// What all launches of one exchange have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Kernels<'a> {
     pub(super) cuda: &'a CudaStream,
@@ -175,7 +174,7 @@ pub(super) fn build() -> Build {
 
 pub(super) fn load(cuda: &CudaStream) -> Result<(), String> {
     let all = NAMES.iter().all(|name| cuda.kernel(&STRIPS, &[], name).is_some());
-    if all { Ok(()) } else { cuda.check().map_err(|error| error.to_string()) }
+    if all { Ok(()) } else { cuda.check().map_err(text) }
 }
 
 impl Kernels<'_> {

@@ -71,7 +71,6 @@ impl Nodes {
         carried
     }
 
-    /// Who sends this rank a strip in an all-to-all, node by node.
     pub(super) fn senders(&self) -> Vec<Rank> {
         self.others().map(|node| carrier(&self.topology, node, self.rank)).collect()
     }
@@ -101,7 +100,6 @@ impl Nodes {
         if self.sums_by_node() { 1 } else { self.topology.node_size(node) }
     }
 
-    /// The strips of an all-to-all of blocks of up to `capacity` bytes.
     pub(super) fn exchange_route(&self, capacity: usize) -> Route {
         let blocks_of = |node: usize| self.topology.node_size(node);
         let own = strip_bytes(self.peers().len(), capacity);
@@ -157,7 +155,6 @@ impl Nodes {
             .sum()
     }
 
-    /// Where this node's strip lies in the slot of `peer`.
     fn start_at(&self, peer: Rank, capacity: usize, blocks: &dyn Fn(usize) -> usize) -> usize {
         Self::new(&self.topology, peer).start_of(self.node(), capacity, blocks)
     }

@@ -4,6 +4,7 @@
 //! Not kernels that spin: a waiting stream occupies no multiprocessor, and a captured step holds
 //! the same operations.
 
+use crate::readable::text;
 use headlong_device::cuda::{self, CudaDevice, CudaStream, DeviceMemory, DevicePtr};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -28,7 +29,6 @@ pub(super) struct Flags {
 
 impl Flags {
     pub(super) fn new(device: &CudaDevice, rank: usize, num_ranks: usize) -> Result<Self, String> {
-        let text = |error: headlong_device::error::DeviceError| error.to_string();
         let bytes = 2 * num_ranks * size_of::<u32>();
         let words = Arc::new(DeviceMemory::new(device, "flags of peers", bytes).map_err(text)?);
         let find = |name| cuda::Library::Driver.symbol(name).map_err(text);

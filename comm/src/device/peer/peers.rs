@@ -6,6 +6,7 @@ use super::world::{self, Part, World};
 use crate::communicator::Communicator;
 use crate::device::own_stream;
 use crate::error::{CommError, Result};
+use crate::readable::text;
 use crate::topology::Rank;
 use crate::transport::Transport;
 use headlong_device::Stream;
@@ -13,7 +14,6 @@ use headlong_device::cuda::{CudaDevice, CudaStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// One rank's end of a group of ranks of this process.
 pub(in crate::device) struct Peers {
     ranks: Vec<Rank>,
     index: usize,
@@ -75,7 +75,7 @@ impl Peers {
         let index =
             ranks.iter().position(|&other| other == rank).expect("a rank is in its own group");
         let made = made.and_then(|world| {
-            enable_access(cuda).map_err(|error| error.to_string())?;
+            enable_access(cuda).map_err(text)?;
             load()?;
             Ok((world, Flags::new(cuda.device(), index, ranks.len())?))
         });
@@ -103,7 +103,6 @@ impl Peers {
         self.ranks[self.index]
     }
 
-    /// Learns what every rank of the group brings to the operation.
     pub(in crate::device) fn meet(&self, part: Part) -> Result<Arc<[Part]>> {
         let parts = self.world.meet(self.index, part, self.deadline, &|| self.transport.check());
         parts.or_else(|error| self.end(error))
@@ -132,7 +131,7 @@ impl Peers {
             self.barrier(cuda, 0)?;
             body(cuda, &parts);
             self.barrier(cuda, 1)?;
-            cuda.check().map_err(|error| error.to_string())
+            cuda.check().map_err(text)
         });
         enqueued.or_else(|reason| {
             let operation = part.operation.to_owned();
@@ -172,7 +171,7 @@ fn group_of<'a>(groups: &[&'a [Rank]], rank: Rank) -> &'a [Rank] {
 
 /// Binds the device's context to this thread, which the driver's calls need.
 pub(in crate::device) fn bind(cuda: &CudaStream) -> Result<(), String> {
-    cuda.is_capturing().map(drop).map_err(|error| error.to_string())
+    cuda.is_capturing().map(drop).map_err(text)
 }
 
 fn enable_access(cuda: &CudaStream) -> headlong_device::error::Result<()> {

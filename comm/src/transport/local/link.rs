@@ -57,7 +57,6 @@ pub struct Slot {
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// Slots and eager room of all links of a world.
 pub struct Links {
     num_ranks: usize,
     eager_bytes: usize,
@@ -76,7 +75,6 @@ unsafe impl Sync for Links {}
 unsafe impl Send for Links {}
 
 impl Links {
-    /// Links between `num_ranks` ranks; messages of at most `eager_bytes` are eager.
     pub fn new(num_ranks: usize, eager_bytes: usize) -> Self {
         let num_slots = 2 * num_ranks * num_ranks;
         let eager_bytes = eager_bytes.min(EAGER_TOTAL / num_slots) / 64 * 64;
@@ -92,7 +90,6 @@ impl Links {
         }
     }
 
-    /// The slot of message `count` from one rank to another.
     pub fn slot(&self, from: Rank, to: Rank, count: u32) -> SlotRef<'_> {
         let index = 2 * (from.0 * self.num_ranks + to.0) + (count & 1) as usize;
         let lines = self.eager_bytes / 64;

@@ -20,7 +20,6 @@ const YIELDING: Duration = Duration::from_micros(50);
 /// A sleeper looks up this often although no rank has woken it: to see that its time is over.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
-/// The shared part of a [`LocalTransport`](super::LocalTransport).
 pub struct World {
     pub topology: Topology,
     pub links: Links,
@@ -142,7 +141,6 @@ impl World {
         self.wait_long(me, id, &mut poll)
     }
 
-    /// The slow part of waiting: first the core is offered to others, then the thread sleeps.
     #[cold]
     fn wait_long(
         &self,

@@ -43,7 +43,6 @@ struct Broken {
     error: PathError,
 }
 
-/// The paths of one rank and the scratch of its exchanges, kept from step to step.
 pub struct ProgressLoop {
     /// By rank; none to itself.
     paths: Vec<Option<Box<dyn Path>>>,
@@ -66,7 +65,6 @@ impl ProgressLoop {
         }
     }
 
-    /// Sends all of `outgoing` and fills all of `incoming`.
     pub fn exchange(
         &mut self,
         frame: &Frame,
@@ -149,7 +147,6 @@ impl ProgressLoop {
         })
     }
 
-    /// Whether [`ProgressLoop::watch`] can find anything.
     pub fn is_watched(&self) -> bool {
         self.paths.iter().flatten().any(|path| path.is_watched())
     }
@@ -240,7 +237,6 @@ fn send_all(
     Ok(())
 }
 
-/// Shows all messages in the order in which they are expected, then gives their places back.
 fn show(
     paths: &mut [Option<Box<dyn Path>>],
     receives: &[Flight],
@@ -316,7 +312,6 @@ fn drive(
     Ok(())
 }
 
-/// What a broken path means for the job: its first error, with the culprit.
 fn explain(frame: &Frame, id: &StepId, broken: Broken) -> CommError {
     let Broken { peer, expected, error } = broken;
     let health = frame.health;

@@ -24,7 +24,6 @@ impl TcpPath {
     }
 }
 
-/// What a call has done that has moved so many bytes.
 fn progress(moved: usize, at: &mut usize, length: usize) -> Progress {
     *at += moved;
     match moved {

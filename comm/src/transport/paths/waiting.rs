@@ -16,7 +16,6 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 /// Where no peer rings, naps grow from the one to the other.
 const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
-/// What a rank has learnt about waiting, kept from step to step.
 #[derive(Debug)]
 pub struct Waiting {
     spin: Duration,
@@ -25,7 +24,6 @@ pub struct Waiting {
     now: State,
 }
 
-/// How far a rank is in the wait of this moment.
 #[derive(Debug, Clone, Copy)]
 struct State {
     idle_since: Option<Instant>,
@@ -45,7 +43,6 @@ pub enum Next {
 }
 
 impl Waiting {
-    /// For a rank that shares this machine with `num_local - 1` others.
     pub fn new(num_local: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self { spin: SPIN.1, crowded: num_local > cores, now: AWAKE }
@@ -84,7 +81,6 @@ impl Waiting {
         Next::Look
     }
 
-    /// Sleeps until a peer rings, or for a nap where not all of them would.
     pub fn sleep(&mut self, doorbell: &dyn Doorbell, all_ring: bool, longest: Duration) {
         let Some(seen) = self.now.seen.take() else { return };
         let pause = if all_ring { LONGEST_SLEEP } else { self.now.nap };

@@ -18,7 +18,6 @@ const DOORBELL: usize = 128;
 /// Bytes of a pair's counters: the writer's and the reader's.
 pub const COUNTERS: usize = 256;
 
-/// The places in the memory of a node with so many ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     pub num_local: usize,
@@ -40,7 +39,6 @@ impl Layout {
         self.ring_bytes / 2 - LINE
     }
 
-    /// Where the doorbell of a rank lies, by its local index.
     pub fn doorbell(&self, local: usize) -> usize {
         HEAD + local * DOORBELL
     }

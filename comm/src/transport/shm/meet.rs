@@ -11,6 +11,7 @@ use super::layout::Layout;
 use super::path::ShmPath;
 use super::segment::Segment;
 use crate::poll::poll_read;
+use crate::readable::text;
 use crate::rendezvous::proof::{Nonce, Role, Secret, Tag, nonce};
 use crate::topology::{Rank, Topology};
 use crate::transport::Transport as _;
@@ -81,7 +82,7 @@ pub fn offer(control: &TcpTransport) -> (Offer, Option<Host>) {
 }
 
 fn host(control: &TcpTransport, num_local: usize) -> Result<(String, Host), String> {
-    let words = nonce().map_err(|error| error.to_string())?;
+    let words = nonce().map_err(text)?;
     let name: String = std::iter::once("headlong-".to_owned())
         .chain(words[..16].iter().map(|byte| format!("{byte:02x}")))
         .collect();
@@ -321,7 +322,7 @@ fn receive_file(stream: &UnixStream) -> Result<([u8; 32], OwnedFd), String> {
         &mut rights,
         RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
     );
-    let received = received.map_err(|error| error.to_string())?;
+    let received = received.map_err(text)?;
     let file = rights.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,

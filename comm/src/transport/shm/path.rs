@@ -5,7 +5,6 @@ use super::ring::End;
 use super::segment::{Shared, order};
 use crate::transport::paths::{Head, Path, PathError, Progress};
 
-/// Both rings between this rank and a peer, by their local indices.
 pub struct ShmPath {
     segment: Shared,
     peer: usize,

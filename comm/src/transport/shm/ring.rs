@@ -30,7 +30,6 @@ pub struct End {
 }
 
 impl End {
-    /// One end of the ring from one local index to the other.
     pub fn new(segment: &Shared, from: usize, to: usize, writes: bool) -> Result<Self, String> {
         let ring = segment.ring(from, to)?;
         ring.touch(writes);
@@ -166,7 +165,6 @@ impl End {
         Ok(Some(unsafe { self.ring.bytes(self.own + LINE as u64, length) }))
     }
 
-    /// Gives the place of the message that was shown back.
     pub fn release(&mut self, length: usize) {
         self.own += (LINE + filled(length)) as u64;
         self.give_back();

@@ -159,7 +159,6 @@ impl Segment {
         }
     }
 
-    /// The ring of an ordered pair, mapped twice end to end.
     pub fn ring(&self, from: usize, to: usize) -> Result<Mirror, Refusal> {
         let len = self.layout.ring_bytes;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;

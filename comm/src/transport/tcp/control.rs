@@ -18,7 +18,6 @@ use std::net::Shutdown;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the last words may take to leave.
 const LAST_WORDS: Duration = Duration::from_millis(400);
 /// How long a report of a lost connection waits for this rank's own discovery of who died.
 const GRACE: Duration = Duration::from_millis(150);
@@ -43,7 +42,6 @@ pub struct ControlThread {
     last_look: Instant,
     told_busy: Vec<usize>,
     noticed: u64,
-    /// Hears what rank 0 has to say while the job runs.
     notice: Option<Notice>,
 }
 

@@ -124,7 +124,6 @@ pub struct FrameReader {
     bytes: Vec<u8>,
     /// Frames speak of these.
     num_ranks: usize,
-    /// The connection's end has been seen, for this reason.
     ended: Option<String>,
 }
 

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 /// How long a lost data connection waits for the control channel to say what really happened.
 const GRACE: Duration = Duration::from_millis(200);
-/// How long a rank waits for rank 0's verdict on its suspicion.
 const VERDICT: Duration = Duration::from_secs(1);
 const NONE: usize = usize::MAX;
 
@@ -56,7 +55,6 @@ pub struct Health {
     data: OnceLock<Vec<Option<TcpStream>>>,
 }
 
-/// A wait for peers, and how much of it counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Wait {
     since: Instant,
@@ -243,7 +241,6 @@ impl Health {
         self.statuses[self.rank.0].sequence.store(sequence, Ordering::Relaxed);
     }
 
-    /// This rank waits for a peer, or no longer.
     pub fn note_waiting(&self, peer: Option<Rank>) {
         let peer = peer.map_or(NONE, |rank| rank.0);
         self.statuses[self.rank.0].waiting_for.store(peer, Ordering::Relaxed);
@@ -289,7 +286,6 @@ impl Health {
         own.into_iter().chain(self.busy.others(&|rank| self.is_fresh(rank))).collect()
     }
 
-    /// Whether any rank says that it waits for another.
     pub fn is_anybody_waiting(&self) -> bool {
         let waits = |status: &Status| status.waiting_for.load(Ordering::Relaxed) != NONE;
         self.statuses.iter().any(waits)
@@ -397,7 +393,6 @@ impl Health {
         }
     }
 
-    /// The error of a rank that has not come in time.
     pub fn late(
         &self,
         culprit: Rank,

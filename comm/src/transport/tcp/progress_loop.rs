@@ -25,7 +25,6 @@ const SPIN: (Duration, Duration) = (Duration::from_micros(1), Duration::from_mic
 /// Descriptors that fit on the stack; a job of more ranks takes memory when it has to sleep.
 const FEW: usize = 64;
 
-/// How far one message has come, its header included.
 #[derive(Debug, Clone, Copy)]
 struct Progress {
     peer: Rank,
@@ -40,7 +39,6 @@ impl Progress {
     }
 }
 
-/// Scratch of the exchanges of one rank, kept from step to step.
 #[derive(Debug)]
 pub struct ProgressLoop {
     sends: Vec<Progress>,
@@ -61,7 +59,6 @@ impl ProgressLoop {
         Self { sends, receives, spin: SPIN.1 }
     }
 
-    /// Sends all of `outgoing` and fills all of `incoming`.
     pub fn exchange(
         &mut self,
         health: &Health,

@@ -34,26 +34,17 @@ pub enum CompletionKind {
 
 /// How a work request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their words are below")]
 pub enum Status {
-    /// Well.
     Success,
-    /// The queue pair was already in error.
     Flushed,
-    /// The bytes do not fit the receive, or the request is too long.
     LocalLength,
-    /// A key of this side does not cover the memory.
     LocalProtection,
-    /// The peer's key does not cover the memory, or does not allow this.
     RemoteAccess,
-    /// The peer could not make sense of the request.
     RemoteRequest,
-    /// The peer failed while doing it.
     RemoteOperation,
-    /// No answer, after all retries.
     RetriesExceeded,
-    /// The peer had no receive, after all retries.
     ReceiverNotReady,
-    /// Anything else, by the system's number.
     Other(u32),
 }
 

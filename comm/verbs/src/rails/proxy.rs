@@ -8,6 +8,7 @@ use crate::nic::{
     Action, Completion, CompletionKind, CompletionQueue, Nic, NicError, Patch, Prepared, QueuePair,
     Receive, Remote, Request, Segment, Status,
 };
+use headlong_comm::readable::text;
 use headlong_comm::topology::Rank;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +26,6 @@ const LOOKS_BEFORE_SLEEPING: u32 = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Leg {
-    /// Place of the peer among those of the rail.
     pub(super) peer: usize,
     /// Where the strip lies in a slot, here and there.
     pub(super) offset: usize,
@@ -118,7 +118,6 @@ pub(super) struct ProxyNic {
     pub(super) port: u8,
 }
 
-/// Posted strips of one exchange that are not delivered yet.
 struct Flight {
     sequence: u64,
     left: usize,
@@ -160,7 +159,6 @@ impl Proxy {
         }
     }
 
-    /// Works until it is stopped, has said goodbye, or fails.
     pub(super) fn run(mut self) {
         let mut idle = 0_u32;
         while !self.shared.stop.load(Ordering::Acquire) {
@@ -195,11 +193,11 @@ impl Proxy {
         let posted = self.answer_trigger()?;
         let completed = self.take_completions()?;
         if let Some(read_back) = &mut self.nic.read_back {
-            read_back.begin().map_err(|error| error.to_string())?;
+            read_back.begin().map_err(text)?;
         }
         self.say_goodbye()?;
         let ProxyNic { nic, port, .. } = &self.nic;
-        if let Some(event) = nic.event().map_err(|error| error.to_string())?
+        if let Some(event) = nic.event().map_err(text)?
             && event.is_fatal(*port)
         {
             return Err(format!("{}: {event}", nic.name()));
@@ -216,8 +214,7 @@ impl Proxy {
         let operations = lock(&shared.operations);
         for legs in &operations[self.chains.len()..] {
             let chains = (0..self.slots.num_slots).map(|slot| self.chains_of(legs, slot));
-            let chains =
-                chains.collect::<Result<_, NicError>>().map_err(|error| error.to_string())?;
+            let chains = chains.collect::<Result<_, NicError>>().map_err(text)?;
             self.chains.push(chains);
         }
         Ok(())
@@ -294,7 +291,7 @@ impl Proxy {
     fn take_completions(&mut self) -> Result<bool, String> {
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
-        let polled = self.nic.queue.poll(&mut completions, 64).map_err(|error| error.to_string());
+        let polled = self.nic.queue.poll(&mut completions, 64).map_err(text);
         let taken = polled
             .and_then(|_| completions.iter().try_for_each(|completion| self.take(completion)));
         let any = !completions.is_empty();
@@ -337,7 +334,7 @@ impl Proxy {
             None => self.shared.page.set_arrived(index, sequence),
         }
         let again = self.peers[index].pair.post_receives(&[Receive { id: 0, segment: None }]);
-        again.map_err(|error| error.to_string())
+        again.map_err(text)
     }
 
     fn tell_what_was_read(&mut self) {
@@ -372,7 +369,7 @@ impl Proxy {
                 self.farewells.push(farewell);
                 peer.pair.post(farewell, &[])
             });
-            posted.map_err(|error| error.to_string())?;
+            posted.map_err(text)?;
         }
         self.flights.push_back(Flight { sequence: self.next, left: self.peers.len() });
         self.said_goodbye = true;

@@ -20,7 +20,6 @@ pub(super) struct ReadBack {
 }
 
 impl ReadBack {
-    /// Over a connection that leads back to this rank, for `slots`.
     pub(super) fn new(
         nic: &dyn Nic,
         mut pair: Box<dyn QueuePair>,
@@ -52,7 +51,6 @@ impl ReadBack {
         })
     }
 
-    /// Whether a completion of this queue pair is that of a read.
     pub(super) fn is_of(&self, queue_pair: u32) -> bool {
         self.pair.number() == queue_pair
     }

@@ -76,7 +76,6 @@ impl Library {
         &self.path
     }
 
-    /// The library's words for the type of an asynchronous event.
     pub(super) fn event_words(&self, kind: c_int) -> String {
         // SAFETY: it takes any number; the text is the library's own.
         let text = unsafe { (self.functions.event_type_str)(kind) };

@@ -188,7 +188,6 @@ impl Nic for RealNic {
     }
 }
 
-/// An event in this crate's words, before it is given back.
 fn describe(device: &Opened, event: &AsyncEvent) -> Event {
     // The number is in the first four bytes of the union.
     let [a, b, c, d, ..] = event.element.to_ne_bytes();

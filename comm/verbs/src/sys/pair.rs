@@ -16,7 +16,6 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-/// A queue pair, with the chains that were prepared on it.
 pub(super) struct Pair {
     domain: Arc<Domain>,
     raw: *mut Qp,
@@ -98,7 +97,6 @@ impl Pair {
         checked(|| self.what(what), answer)
     }
 
-    /// Why a request cannot be prepared, if it cannot.
     fn fault(&self, request: &Request) -> Option<String> {
         let bytes: u64 = request.segments.iter().map(|segment| u64::from(segment.length)).sum();
         let is_atomic = matches!(request.action, Action::FetchAdd(..));

@@ -49,7 +49,6 @@ pub(super) fn mtu_number(bytes: u32) -> i32 {
     (1..=5).rev().find(|&number| mtu_bytes(number) <= bytes).unwrap_or(1)
 }
 
-/// The keys up to the first that cannot be read.
 fn partition_keys(device: &Opened, port: u8, length: u16) -> Vec<u16> {
     let read = |index| {
         let mut key = 0_u16;
@@ -134,7 +133,6 @@ fn kind_of(word: Option<&str>) -> GidKind {
     }
 }
 
-/// Memory node of the device whose folder in sysfs this is.
 pub(super) fn numa_node(folder: &Path) -> Option<u32> {
     // A machine with one node says -1.
     fs::read_to_string(folder.join("device/numa_node")).ok()?.trim().parse().ok()

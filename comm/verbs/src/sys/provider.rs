@@ -90,7 +90,6 @@ impl Provider for Verbs {
     }
 }
 
-/// The library's list of devices, given back when dropped.
 struct List<'a> {
     library: &'a Library,
     first: *mut *mut Device,
