@@ -124,7 +124,7 @@ pub trait TableKind: Send + Sync {
     /// `train` would.
     ///
     /// # Errors
-    /// [`EmbeddingError::Spec`].
+    /// [`EmbeddingError::Spec`](crate::EmbeddingError::Spec).
     fn check(&self, spec: &TableSpec) -> Result<()> {
         spec.check()
     }
@@ -143,7 +143,8 @@ pub trait TableKind: Send + Sync {
     /// Builds one table, all its memory taken and initialised.
     ///
     /// # Errors
-    /// [`EmbeddingError::Spec`] for what the kind lacks, [`EmbeddingError::Device`] for memory.
+    /// [`EmbeddingError::Spec`](crate::EmbeddingError::Spec) for what the kind lacks,
+    /// [`EmbeddingError::Device`](crate::EmbeddingError::Device) for memory.
     fn build(&self, spec: &TableSpec, env: &TableEnv) -> Result<Box<dyn EmbeddingTable>>;
 }
 

@@ -265,7 +265,7 @@ impl IdMapper {
         }
     }
 
-    /// Takes back what was learned, see [`Admission::undo`].
+    /// Takes back what was learned, see `Admission::undo`.
     pub fn undo(&mut self, log: &[Undo]) {
         if let State::Admitted(admission) = &mut self.state {
             admission.undo(log);

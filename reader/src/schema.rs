@@ -59,7 +59,7 @@ impl Schema {
         }
     }
 
-    /// Refuses schemas that have no column, or more than [`MAX_COLUMNS_OF_A_KIND`] of a kind.
+    /// Refuses schemas that have no column, or more than `MAX_COLUMNS_OF_A_KIND` of a kind.
     ///
     /// # Errors
     /// The count.

@@ -12,7 +12,7 @@ pub const BAD_ROWS_KEPT: usize = 10;
 pub struct SkipReport {
     /// All of them; a line counts again in every epoch.
     pub total: u64,
-    /// The first [`BAD_ROWS_KEPT`].
+    /// The first `BAD_ROWS_KEPT`.
     pub first: Vec<BadRow>,
 }
 

@@ -56,7 +56,7 @@ impl SyntheticOptions {
     /// Refuses options that make no data.
     ///
     /// # Errors
-    /// [`ReaderError::Invalid`] naming the option.
+    /// [`ReaderError::Invalid`](crate::ReaderError::Invalid) naming the option.
     pub fn check(&self) -> Result<()> {
         if self.train_rows == 0 || self.valid_rows == 0 {
             let (train, valid) = (self.train_rows, self.valid_rows);
@@ -161,8 +161,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// does.
 ///
 /// # Errors
-/// [`ReaderError::Invalid`] for senseless options, and where other processes use other data there;
-/// [`ReaderError::Write`] naming the file.
+/// [`ReaderError::Invalid`](crate::ReaderError::Invalid) for senseless options, and where other
+/// processes use other data there; [`ReaderError::Write`](crate::ReaderError::Write) naming the
+/// file.
 pub fn obtain(
     options: &SyntheticOptions,
     folder: &Path,

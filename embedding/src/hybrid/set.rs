@@ -68,7 +68,7 @@ impl HybridSet {
     ///
     /// # Panics
     /// When the partition is for other tables, does not know `owner`, or the options are not as
-    /// [`SetOptions`] and [`Deduplicate`] say.
+    /// [`SetOptions`](crate::set::SetOptions) and [`Deduplicate`] say.
     pub fn new(
         registry: &Registry,
         stream: &Stream,

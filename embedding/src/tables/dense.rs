@@ -49,8 +49,8 @@ impl DenseTable {
     /// rows of a zero tensor take no memory before they are written.
     ///
     /// # Errors
-    /// [`EmbeddingError::Spec`] for raw ids and, on the CPU, for f16; [`EmbeddingError::Device`]
-    /// for memory.
+    /// [`EmbeddingError::Spec`](crate::EmbeddingError::Spec) for raw ids and, on the CPU, for f16;
+    /// [`EmbeddingError::Device`](crate::EmbeddingError::Device) for memory.
     pub fn new(spec: &TableSpec, env: &TableEnv) -> Result<Self> {
         spec.check()?;
         if spec.keys == Keys::RawIds {

@@ -63,9 +63,9 @@ impl CriteoTextReader {
     /// state.
     ///
     /// # Errors
-    /// As [`BlockStream::open`]; [`ReaderError::Invalid`] if `ids` has another number of tables
-    /// than the schema, or the batch size is 0. `file-minimum` reads all files first, so their
-    /// faults come now.
+    /// As [`BlockStream::open`]; [`ReaderError::Invalid`](crate::ReaderError::Invalid) if `ids` has
+    /// another number of tables than the schema, or the batch size is 0. `file-minimum` reads all
+    /// files first, so their faults come now.
     pub fn open(
         files: &[DataFile],
         ids: IdMapper,
@@ -116,7 +116,7 @@ impl CriteoTextReader {
     /// prefetched), or where reading began.
     ///
     /// # Errors
-    /// [`ReaderError::Invalid`] if the position is none of these.
+    /// [`ReaderError::Invalid`](crate::ReaderError::Invalid) if the position is none of these.
     pub fn mapper_at(&self, position: &Position) -> Result<IdMapper> {
         lock(&self.history).mapper_at(position).ok_or_else(|| {
             let Position { epoch, sample, .. } = position;

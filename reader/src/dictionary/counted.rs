@@ -12,8 +12,8 @@ impl Dictionary {
     /// Counts the ids of all samples of `source`, of up to 64 bits.
     ///
     /// # Errors
-    /// Those of reading; [`ReaderError::Invalid`] for a column with more ids than a dictionary can
-    /// have.
+    /// Those of reading; [`ReaderError::Invalid`](crate::ReaderError::Invalid) for a column with
+    /// more ids than a dictionary can have.
     pub fn count(
         source: &dyn Source,
         rule: DictionaryRule,

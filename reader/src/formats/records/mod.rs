@@ -45,8 +45,8 @@ impl RecordLayout {
     /// to be transformed.
     ///
     /// # Errors
-    /// [`ReaderError::Invalid`] for columns that no file has: see [`DataSchema::check`] and
-    /// [`MOST_RECORD_BYTES`].
+    /// [`ReaderError::Invalid`](crate::ReaderError::Invalid) for columns that no file has: see
+    /// [`DataSchema::check`] and [`MOST_RECORD_BYTES`].
     pub fn raw(
         float_label: bool,
         num_dense: usize,
@@ -111,7 +111,8 @@ impl RecordLayout {
     /// Opens files of such records.
     ///
     /// # Errors
-    /// Those of opening; [`ReaderError::Format`] for a file that ends inside a record.
+    /// Those of opening; [`ReaderError::Format`](crate::ReaderError::Format) for a file that ends
+    /// inside a record.
     pub fn open(&self, paths: &[PathBuf]) -> Result<RecordSource> {
         let shard = |path: &PathBuf| -> Result<Shard> {
             let file = FieldFile {
