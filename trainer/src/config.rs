@@ -20,19 +20,26 @@ mod settings;
 mod comm;
 mod data;
 mod evaluation;
+#[doc(hidden)]
 pub mod keys;
 mod kinds;
+#[doc(hidden)]
 pub mod learning_rate;
+#[doc(hidden)]
 pub mod load;
 mod mlperf;
 mod model;
 mod multi_hot;
 mod optimizers;
 pub(crate) mod paths;
+#[doc(hidden)]
 pub mod preset;
+#[doc(hidden)]
 pub mod ranges;
+#[doc(hidden)]
 pub mod render;
 mod table_entries;
+#[doc(hidden)]
 pub mod validate;
 
 pub use crate::system::machine::{DeviceChoice, Instructions};

@@ -9,12 +9,15 @@
 //! # let folder = tempfile::tempdir().map_err(headlong::Error::io("create", "a folder"))?;
 //! # config.run.output_dir = folder.path().to_owned();
 //! config.checkpoint.dir = Some(config.run.output_dir.join("checkpoints"));
-//! let mut session = Session::open(&config)?;
+//! let mut session = Session::builder(&config).resume().open()?;
 //! session.train()?;
 //! println!("AUC {:?}", session.evaluate()?.and_then(|metrics| metrics.auc));
 //! session.save()?;
 //! # Ok::<(), headlong::Error>(())
 //! ```
+//!
+//! An [`Error`] displays as one sentence; its `Debug` form, which `main` prints, adds the causes:
+//! file, line, key, what was expected and what was found.
 //!
 //! | you want to | look at |
 //! |---|---|

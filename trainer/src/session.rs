@@ -24,6 +24,14 @@ pub struct Session {
     inner: run::Session,
     config: Config,
     threads: usize,
+    failure: Option<Failure>,
+}
+
+/// Why a session trains no more.
+struct Failure {
+    text: String,
+    /// Bad data leaves the weights as they were.
+    is_of_data: bool,
 }
 
 /// How a [`Session`] is opened.
@@ -43,14 +51,15 @@ impl SessionBuilder {
     }
 
     /// Resumes from the newest checkpoint in `checkpoint.dir`, in the same bits; starts from the
-    /// beginning where there is none yet.
+    /// beginning where there is none yet. Without `checkpoint.dir`, opening fails.
     #[must_use]
     pub fn resume(mut self) -> Self {
         self.resume = true;
         self
     }
 
-    /// Starts with the weights of a checkpoint: its folder, or the folder of several.
+    /// Starts with the weights of a checkpoint: its folder, or the folder of several. A run that
+    /// resumes has weights, so this is not for one.
     #[must_use]
     pub fn weights_of(mut self, checkpoint: impl Into<PathBuf>) -> Self {
         self.weights_of = Some(checkpoint.into());
@@ -67,7 +76,14 @@ impl SessionBuilder {
     pub fn open(self) -> Result<Session> {
         let Self { mut config, registry, resume, weights_of } = self;
         config.validate_with(&registry)?;
-        config.check_files()?;
+        config.require_data()?;
+        if resume && config.checkpoint.dir.is_none() {
+            return Err(Error::config("checkpoint.dir", "no folder to resume from is named"));
+        }
+        if resume && weights_of.is_some() {
+            let reason = "a run that resumes takes the weights of its own checkpoint";
+            return Err(Error::contradiction("resume()", "weights_of(…)", reason));
+        }
         let mut job = Job::single_process(&data::resolve(&config)?)?;
         let config = job.config.clone();
         let resumed = find_checkpoint(&config, resume, true)?;
@@ -87,7 +103,7 @@ impl SessionBuilder {
             record: Record::default(),
             registry: &registry,
         };
-        Ok(Session { inner: open_session(&mut job, args)?, config, threads })
+        Ok(Session { inner: open_session(&mut job, args)?, config, threads, failure: None })
     }
 }
 
@@ -110,9 +126,16 @@ impl Session {
     /// `train.steps` steps, or `train.epochs` passes over the data.
     ///
     /// # Errors
-    /// Bad data (names file and line); a loss that is not finite (names step and layer).
+    /// Bad data (names file and line); a loss that is not finite (names step and layer). After an
+    /// error, every further call fails: open the session again.
     pub fn step(&mut self) -> Result<Option<StepOutcome>> {
-        self.inner.step()
+        if let Some(failure) = &self.failure {
+            return Err(failed_before(failure));
+        }
+        self.inner.step().inspect_err(|error| {
+            let is_of_data = error.is_of_data();
+            self.failure = Some(Failure { text: format!("{error:?}"), is_of_data });
+        })
     }
 
     /// Trains until the end. It evaluates and saves nothing on the way: `eval.every` and
@@ -121,7 +144,7 @@ impl Session {
     /// # Errors
     /// As [`Session::step`].
     pub fn train(&mut self) -> Result<()> {
-        while self.inner.step()?.is_some() {}
+        while self.step()?.is_some() {}
         Ok(())
     }
 
@@ -160,12 +183,17 @@ impl Session {
     }
 
     /// Saves a checkpoint in `checkpoint.dir`, and returns its folder. A crash at any moment leaves
-    /// the one before it whole.
+    /// the one before it whole. After bad data, the steps before it can be saved.
     ///
     /// # Errors
-    /// No `checkpoint.dir`; a full disk, or whatever else the system says.
+    /// No `checkpoint.dir`; a full disk, or whatever else the system says; training that has failed
+    /// by anything but bad data, whose weights may be of no use.
     pub fn save(&mut self) -> Result<PathBuf> {
-        let finished = self.inner.has_ended().then_some("finished");
+        if let Some(failure) = self.failure.as_ref().filter(|failure| !failure.is_of_data) {
+            return Err(failed_before(failure));
+        }
+        let has_ended = self.failure.is_none() && self.inner.has_ended();
+        let finished = has_ended.then_some("finished");
         let report = self.inner.save(finished)?;
         let folder = report.map(|report| report.path);
         folder.ok_or_else(|| Error::config("checkpoint.dir", "no folder to save in is named"))
@@ -183,4 +211,8 @@ impl Session {
     pub fn weights_digest(&self) -> Result<String> {
         self.inner.weights_digest()
     }
+}
+
+fn failed_before(failure: &Failure) -> Error {
+    Error::Usage(format!("this session has failed before ({}): open it again", failure.text))
 }

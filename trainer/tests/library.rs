@@ -94,3 +94,82 @@ fn what_a_session_cannot_do_is_refused() {
     let text = causes(&session.predict([folder.path().join("absent.txt")]).unwrap_err());
     assert!(text.contains("absent.txt"), "{text}");
 }
+
+#[test]
+fn what_a_builder_cannot_resume_or_train_on_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = config(folder.path());
+    let said = |opened: Result<Session, Error>, words: &str| {
+        let text = causes(&opened.err().expect("it is refused"));
+        assert!(text.contains(words), "{text}");
+    };
+    said(Session::open(&Config::default()), "no training file is named");
+    said(Session::builder(&small).resume().weights_of(folder.path()).open(), "weights_of");
+    let nowhere = Config { checkpoint: Default::default(), ..small };
+    said(Session::builder(&nowhere).resume().open(), "checkpoint.dir");
+}
+
+/// A column that another run has called otherwise would be read as another table.
+#[test]
+fn a_run_is_not_resumed_with_other_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = folder.path().join("train.csv");
+    let lines: String =
+        (0..200).map(|i| format!("{},{},u{},p{}\n", i % 2, i, i % 7, i % 5)).collect();
+    write(&train, &format!("clicked,price,user,page\n{lines}"));
+    let mut named = config(folder.path());
+    let set = [
+        format!("data.train=[{train:?}]"),
+        "data.columns.label=clicked".to_owned(),
+        "data.columns.dense=[\"price\"]".to_owned(),
+        "data.columns.categorical=[\"user\",\"page\"]".to_owned(),
+        "tables.rows=100".to_owned(),
+        "train.steps=2".to_owned(),
+    ];
+    named.set_all(&set).unwrap();
+    let mut session = Session::open(&named).unwrap();
+    session.train().unwrap();
+    session.save().unwrap();
+    drop(session);
+    assert_eq!(Session::builder(&named).resume().open().unwrap().steps(), 2);
+    named.set_all(&["data.columns.categorical=[\"page\",\"user\"]"]).unwrap();
+    let text = causes(&Session::builder(&named).resume().open().err().expect("it is refused"));
+    assert!(text.contains("data.columns.categorical"), "{text}");
+}
+
+#[test]
+fn a_session_that_has_failed_stays_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = config(folder.path());
+    let train = folder.path().join("train.txt");
+    let text = rows(1_000, 1);
+    let lines: Vec<_> = text.lines().collect();
+    let lines = [&lines[..701], &["damaged"], &lines[702..]].concat();
+    write(&train, &format!("{}\n", lines.join("\n")));
+    let mut session = Session::open(&bad).unwrap();
+    let text = causes(&session.train().unwrap_err());
+    assert!(text.contains("line 702"), "{text}");
+    let steps = session.steps();
+    let again = session.train().unwrap_err().to_string();
+    assert!(again.contains("failed before") && again.contains("line 702"), "{again}");
+    // The steps before the line can be saved, and are not called finished.
+    let saved = session.save().unwrap();
+    let manifest = std::fs::read_to_string(saved.join("manifest.json")).unwrap();
+    assert!(steps > 0 && !manifest.contains("\"finished\": \"finished\""), "{manifest}");
+
+    let other = tempfile::tempdir().unwrap();
+    let mut steep = config(other.path());
+    steep.train.learning_rate = 1e30;
+    let mut session = Session::open(&steep).unwrap();
+    session.train().unwrap_err();
+    let text = session.save().unwrap_err().to_string();
+    assert!(text.contains("failed before"), "{text}");
+    assert!(
+        !other
+            .path()
+            .join("checkpoints")
+            .read_dir()
+            .unwrap()
+            .any(|entry| { entry.unwrap().file_name().to_string_lossy().starts_with("step-") })
+    );
+}

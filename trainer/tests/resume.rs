@@ -147,6 +147,16 @@ fn resume_starts_resumes_repeats_its_last_words_and_trains_longer() {
     assert_eq!((&done["reason"], &done["step"]), (&Value::from("finished"), &Value::from(24)));
     assert!(done["last_eval"]["auc"].is_f64(), "{done}");
 
+    // Asked for less than there is: nothing is trained, and nothing is written.
+    let newest = checkpoints.join(format!("step-{:09}", 24));
+    let manifest = std::fs::read(newest.join("manifest.json")).unwrap();
+    for fewer in [["--epochs", "0.5"], ["--steps", "3"]] {
+        let fewer = resume.clone().with(&fewer).succeeds();
+        assert!(fewer.stderr.contains("finished already"), "{}", fewer.stderr);
+        assert_eq!(fewer.digest(), first.digest());
+        assert_eq!(std::fs::read(newest.join("manifest.json")).unwrap(), manifest);
+    }
+
     let longer = resume.clone().with(&["--epochs", "3"]).succeeds();
     assert!(longer.stderr.contains("resumed at step 24"), "{}", longer.stderr);
     assert_eq!(longer.digest(), train.with(&["--epochs", "3"]).succeeds().digest());

@@ -111,13 +111,6 @@ pub fn stopped(step: u64, saved: Option<&Path>, is_single_process: bool) -> Stri
     format!(" at step {step}: checkpoint {} saved; continue with{how}", folder.display())
 }
 
-/// Whether data could not be read.
-pub fn is_of_data(error: &Error) -> bool {
-    let first: &(dyn std::error::Error + 'static) = error;
-    std::iter::successors(Some(first), |error| error.source())
-        .any(|error| error.is::<ReaderError>())
-}
-
 /// What is lost of a run that ends at `step` without a checkpoint of it.
 pub fn lost(step: u64, saved_at: Option<u64>) -> String {
     let saved_at = saved_at.map_or("nothing".to_owned(), |step| format!("step {}", count(step)));

@@ -72,21 +72,21 @@ const OPTIMIZERS: &[Field] = &[
 
 /// Those of [`headlong_verbs::VerbsSettings`].
 const VERBS: &[Field] = &[
-    ("comm.verbs.devices", &["network devices by local index of the rank; empty: the nearest one"]),
+    ("comm.verbs.devices", &["Network devices by local index of the rank; empty: the nearest one"]),
     (
         "comm.verbs.gid_index",
-        &["place of the global identifier in the port's table; unset: the best one"],
+        &["Place of the global identifier in the port's table; unset: the best one"],
     ),
-    ("comm.verbs.partition_key", &["partition key"]),
-    ("comm.verbs.service_level", &["service level, 0 to 15"]),
-    ("comm.verbs.traffic_class", &["traffic class: on RoCE four times the DSCP, plus ECN bits"]),
+    ("comm.verbs.partition_key", &["Partition key"]),
+    ("comm.verbs.service_level", &["Service level, 0 to 15"]),
+    ("comm.verbs.traffic_class", &["Traffic class: on RoCE four times the DSCP, plus ECN bits"]),
     (
         "comm.verbs.timeout",
-        &["an answer is missing after 4.096 microseconds times two to this power"],
+        &["An answer is missing after 4.096 microseconds times two to this power"],
     ),
-    ("comm.verbs.retries", &["so often a packet is sent again, 0 to 7"]),
-    ("comm.verbs.slots", &["slots of a direction, 2 to 64"]),
-    ("comm.verbs.slot_bytes", &["payload bytes of a slot; longer messages take several turns"]),
+    ("comm.verbs.retries", &["So often a packet is sent again, 0 to 7"]),
+    ("comm.verbs.slots", &["Slots of a direction, 2 to 64"]),
+    ("comm.verbs.slot_bytes", &["Payload bytes of a slot; longer messages take several turns"]),
     (
         "comm.verbs.signal",
         &["\"immediate\" (every NIC) or \"atomic\": how a receiver learns that a slot is filled"],
@@ -125,9 +125,13 @@ pub fn resolve(written: &str, place: &str) -> Result<&'static str> {
             })
         })
         .partition(|path| last_word(path) == written);
-    match (&same[..], is_section(written)) {
-        ([], _) | (_, true) => Err(unknown(place.to_owned(), written)),
-        ([only], false) if longer.is_empty() => Ok(only),
+    if let Some(key) = KEYS.iter().find(|key| is_section_of(written, key.path)) {
+        let message = format!("`{written}` is a section: name one of its keys, as `{}`", key.path);
+        return Err(Error::config(place, message));
+    }
+    match &same[..] {
+        [] => Err(unknown(place.to_owned(), written)),
+        [only] if longer.is_empty() => Ok(only),
         _ => Err(Error::AmbiguousKey {
             place: place.to_owned(),
             key: written.to_owned(),

@@ -304,7 +304,7 @@ mod tests {
             error("train.batch_sise=3"),
             "--set: unknown key `train.batch_sise`: did you mean `train.batch_size`?"
         );
-        assert!(error("train=3").contains("unknown key `train`"));
+        assert!(error("train=3").contains("`train` is a section"));
         assert!(error("train.batch_size").contains("KEY=VALUE"));
         assert!(error("train.batch_size=-3").starts_with("--set train.batch_size: "));
         assert!(error("data.ids=3").starts_with("--set data.ids: "));

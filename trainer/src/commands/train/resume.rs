@@ -30,8 +30,17 @@ fn already_done(config: &Config, checkpoint: &Checkpoint) -> Option<Done> {
     let state = &checkpoint.manifest().state;
     state.finished.as_ref()?;
     let memory: crate::run::session::Memory = serde_json::from_value(state.session.clone()).ok()?;
-    let same = memory.asked_for == Some(asked_for(config));
-    memory.done.filter(|_| same).and_then(|done| serde_json::from_value(done).ok())
+    let (epochs, steps, target) = asked_for(config);
+    let (epochs_then, steps_then, target_then) = memory.asked_for?;
+    let ends_as_early = match (steps, steps_then) {
+        (Some(steps), _) => steps <= state.step,
+        (None, None) => epochs <= epochs_then,
+        (None, Some(_)) => false,
+    };
+    memory
+        .done
+        .filter(|_| ends_as_early && target == target_then)
+        .and_then(|done| serde_json::from_value(done).ok())
 }
 
 /// What decides when a run ends.

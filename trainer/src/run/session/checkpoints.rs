@@ -114,7 +114,7 @@ pub(super) fn blob<'a>(file: &str, bytes: &'a [u8]) -> Blob<'a> {
 /// back first.
 ///
 /// # Errors
-/// Checkpoints that cannot be read, or are of another loss.
+/// Checkpoints that cannot be read, or are of another loss or of other columns.
 pub fn find_checkpoint(
     config: &Config,
     resumes: bool,
@@ -132,7 +132,7 @@ pub fn find_checkpoint(
     }
     let found = newest(dir).map_err(|error| failed("the run cannot be resumed", error))?;
     let then = found.as_ref().and_then(|checkpoint| config_of(checkpoint).ok());
-    then.map_or(Ok(()), |then| refuse_other_loss(config, &then))?;
+    then.map_or(Ok(()), |then| refuse_another_run(config, &then))?;
     Ok(found)
 }
 
@@ -176,17 +176,27 @@ pub(crate) fn refuse_later_checkpoints(
     }
 }
 
-/// Refuses to go on with another loss: what a checkpoint records of its model does not hold it.
-fn refuse_other_loss(now: &Config, then: &Config) -> Result<()> {
-    let [now, then] = [now, then].map(|config| quoted(&config.model.loss));
-    match now == then {
-        true => Ok(()),
-        false => Err(Error::contradiction(
-            "--resume",
-            format!("model.loss = {now}"),
-            format!("the run has begun with {then}; --init-from takes weights only"),
-        )),
-    }
+/// Refuses to go on with another loss or with other columns: what a checkpoint records of its model
+/// and its data does not hold them.
+fn refuse_another_run(now: &Config, then: &Config) -> Result<()> {
+    let settings = |config: &Config| {
+        let columns = &config.data.columns;
+        [
+            ("model.loss", quoted(&config.model.loss)),
+            ("data.columns.label", quoted(&columns.label)),
+            ("data.columns.dense", quoted(&columns.dense)),
+            ("data.columns.categorical", quoted(&columns.categorical)),
+            ("data.columns.lists", quoted(&columns.lists)),
+            ("data.columns.list_separator", quoted(&columns.list_separator)),
+        ]
+    };
+    let other = settings(now).into_iter().zip(settings(then)).find(|(now, then)| now != then);
+    let Some(((key, now), (_, then))) = other else { return Ok(()) };
+    Err(Error::contradiction(
+        "--resume",
+        format!("{key} = {now}"),
+        format!("the run has begun with {then}; --init-from takes weights only"),
+    ))
 }
 
 /// The configuration of the run that has saved a checkpoint.
