@@ -483,3 +483,10 @@ pub fn count_samples(config: &Config, files: &[DataFile], threads: usize) -> Res
     };
     counted().map_err(|error| failed("the rows of the training data cannot be counted", error))
 }
+
+/// Whether data could not be read.
+pub(crate) fn is_of_data(error: &Error) -> bool {
+    let first: &(dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(first), |error| error.source())
+        .any(|error| error.is::<headlong_reader::ReaderError>())
+}

@@ -247,13 +247,6 @@ impl Error {
         move |source| Self::Failed { context, source: source.into() }
     }
 
-    /// Whether data could not be read.
-    pub(crate) fn is_of_data(&self) -> bool {
-        let first: &(dyn std::error::Error + 'static) = self;
-        std::iter::successors(Some(first), |error| error.source())
-            .any(|error| error.is::<headlong_reader::ReaderError>())
-    }
-
     /// Wraps an error of communication; a setting that cannot be used is wrong usage, whichever
     /// rank has found it.
     pub fn communication(context: impl Into<String>) -> impl FnOnce(CommError) -> Self {

@@ -133,7 +133,7 @@ impl Session {
             return Err(failed_before(failure));
         }
         self.inner.step().inspect_err(|error| {
-            let is_of_data = error.is_of_data();
+            let is_of_data = data::is_of_data(error);
             self.failure = Some(Failure { text: format!("{error:?}"), is_of_data });
         })
     }

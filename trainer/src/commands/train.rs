@@ -354,7 +354,7 @@ impl Run<'_> {
         // Ranks of other processes may have got their data, and wait for a step: with them nothing
         // can be saved.
         let may_save = before.step > 0 && !self.session.group().has_remote_ranks();
-        if may_save && enqueued.as_ref().is_err_and(Error::is_of_data) && self.is_unsaved() {
+        if may_save && enqueued.as_ref().is_err_and(data::is_of_data) && self.is_unsaved() {
             // Where this fails, the end of the run says what is lost.
             let _ = self.save(None).and_then(|()| self.finish_saves());
         }
