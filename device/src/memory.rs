@@ -29,9 +29,6 @@ impl Memory {
     }
 
     /// First byte, for the host; `what` names who asks.
-    ///
-    /// # Panics
-    /// When the memory is a device's.
     pub(crate) fn host_start(&self, what: &str) -> NonNull<u8> {
         match self {
             Memory::Host(memory) => memory.start(),

@@ -54,9 +54,6 @@ pub(crate) use shape_getters;
 
 impl<'a, T> MatRef<'a, T> {
     /// A dense matrix over `data`.
-    ///
-    /// # Panics
-    /// When `data` is not `rows × cols` long.
     pub fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         Self::with_stride(data, rows, cols, cols)
     }
@@ -100,9 +97,6 @@ impl<'a, T> MatRef<'a, T> {
 
 impl<'a, T> MatMut<'a, T> {
     /// A dense matrix over `data`.
-    ///
-    /// # Panics
-    /// When `data` is not `rows × cols` long.
     pub fn new(data: &'a mut [T], rows: usize, cols: usize) -> Self {
         Self::with_stride(data, rows, cols, cols)
     }

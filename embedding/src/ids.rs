@@ -26,29 +26,6 @@ pub trait Ids: Sync {
     }
 }
 
-/// Bags with weights: what [`Ids::table`] and [`Ids::weights`] say, as a pair of lists.
-#[derive(Debug, Clone, Copy)]
-pub struct WeightedIds<'a> {
-    /// The bags of each table.
-    pub tables: &'a [JaggedRef<'a>],
-    /// For each table its weights, one per value, or none.
-    pub weights: &'a [Option<&'a [f32]>],
-}
-
-impl Ids for WeightedIds<'_> {
-    fn num_tables(&self) -> usize {
-        self.tables.len()
-    }
-
-    fn table(&self, index: usize) -> JaggedRef<'_> {
-        self.tables[index]
-    }
-
-    fn weights(&self, index: usize) -> Option<&[f32]> {
-        self.weights[index]
-    }
-}
-
 impl Ids for [JaggedRef<'_>] {
     fn num_tables(&self) -> usize {
         self.len()

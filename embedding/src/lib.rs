@@ -100,7 +100,7 @@ pub mod update;
 
 pub use checkpoint::{RowSink, RowSource, SavedRows, TensorSpec};
 pub use error::{EmbeddingError, Result};
-pub use ids::{Ids, WeightedIds};
+pub use ids::Ids;
 pub use kind::{Abilities, Shard, TableEnv, TableKind};
 pub use registry::Registry;
 pub use route::{Route, TableRoute};

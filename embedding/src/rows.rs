@@ -29,6 +29,12 @@ pub(crate) trait RowElement: Element {
     /// The nearest one that can be stored.
     fn nearest(value: f32) -> Self;
 
+    /// Rows of this type.
+    ///
+    /// # Panics
+    /// When they are of the other.
+    fn rows_of(rows: RowsRef<'_>) -> MatRef<'_, Self>;
+
     /// Changes a row in f32. `wide` is as long as the row, and scratch memory.
     fn change(
         row: &mut [Self],
@@ -50,6 +56,11 @@ impl RowElement for f32 {
     #[inline(always)]
     fn nearest(value: f32) -> Self {
         value
+    }
+
+    fn rows_of(rows: RowsRef<'_>) -> MatRef<'_, Self> {
+        let RowsRef::F32(rows) = rows else { panic!("rows are f32") };
+        rows
     }
 
     #[inline(always)]
@@ -75,6 +86,11 @@ impl RowElement for half::bf16 {
     #[inline(always)]
     fn nearest(value: f32) -> Self {
         Self::from_f32(value)
+    }
+
+    fn rows_of(rows: RowsRef<'_>) -> MatRef<'_, Self> {
+        let RowsRef::Bf16(rows) = rows else { panic!("rows are bf16") };
+        rows
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! All tables of one rank, as the schedule sees them.
 
-use crate::checkpoint::{RowSink, RowSource, TensorSpec};
+use crate::checkpoint::TensorSpec;
 use crate::cuda::{CudaSet, DeviceRoute};
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Ids, bags_of, num_samples};
@@ -63,9 +63,6 @@ impl EmbeddingSet {
     /// Builds and initialises `specs` with the kinds of `registry`; takes all memory that will ever
     /// be needed.
     ///
-    /// # Errors
-    /// Descriptions that a kind refuses, unknown kinds, memory that the system refuses.
-    ///
     /// # Panics
     /// When `max_ids` has not one number per table, or `sum_blocks` is not in
     /// `1..=`[`MAX_SUM_BLOCKS`].
@@ -120,9 +117,6 @@ impl EmbeddingSet {
     }
 
     /// A route with room for the largest planned batch. A schedule that runs ahead holds two.
-    ///
-    /// # Errors
-    /// [`EmbeddingError::Device`] where a device refuses the memory.
     pub fn new_route(&self) -> Result<Route> {
         match &self.cuda {
             Some(cuda) => Ok(Route::on_device(cuda.new_route()?)),
@@ -161,10 +155,6 @@ impl EmbeddingSet {
 
     /// Sorts the ids of a batch into unique rows and their samples; see [`crate::route`]. On a CUDA
     /// device the ids are those that were staged and copied, and `ids` is not looked at.
-    ///
-    /// # Errors
-    /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and batches of another
-    /// shape.
     pub fn route<I: Ids + ?Sized>(&self, stream: &Stream, ids: &I, out: &mut Route) -> Result<()> {
         if let Some((set, stream, route)) = self.on_device(stream, out) {
             set.route(stream, route);
@@ -197,9 +187,6 @@ impl EmbeddingSet {
 
     /// Writes the pooled vectors of a batch to `vectors` (`samples × `[`Self::width`], f32); see
     /// [`crate::lookup`].
-    ///
-    /// # Errors
-    /// [`EmbeddingError::IdOutOfRange`], and batches of another shape.
     ///
     /// # Panics
     /// When `vectors` is not [`Self::width`] wide, or is in use.
@@ -279,16 +266,6 @@ impl EmbeddingSet {
     /// Each table with its tensors.
     pub fn tables(&self) -> impl Iterator<Item = (&TableSpec, &[TensorSpec])> {
         self.specs.iter().zip(self.tensors.iter().map(Vec::as_slice))
-    }
-
-    /// Hands all tensors of table `table` to `sink`, a mebibyte of rows at a time.
-    pub fn save(&self, table: usize, sink: &mut dyn RowSink) -> Result<()> {
-        self.tables[table].lock().save(sink)
-    }
-
-    /// Takes all tensors of table `table` from `source`.
-    pub fn load(&self, table: usize, source: &mut dyn RowSource) -> Result<()> {
-        self.tables[table].lock().load(source)
     }
 
     /// Copies rows of tensor number `tensor` of [`Self::tensors`], from `first_row` on, to `out`: a

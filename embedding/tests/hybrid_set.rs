@@ -2,7 +2,7 @@
 
 use crate::common::cases::{batch, specs};
 use crate::common::custom::registry;
-use crate::common::ranks::{Bags, Ranks, Shape, Traffic, Variant, list};
+use crate::common::ranks::{Bags, Ranks, Shape, Traffic, Variant, WeightedIds, list};
 use crate::common::{bits, matrix};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::pool::Pool;

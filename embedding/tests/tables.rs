@@ -154,7 +154,7 @@ fn a_custom_table_trains_like_a_dense_one() {
         }
         let mut saved = [SavedRows::default(), SavedRows::default()];
         for (table, saved) in saved.iter_mut().enumerate() {
-            set.save(table, saved).unwrap();
+            set.table(table).save(saved).unwrap();
         }
         results.push((saved, vectors.read::<f32>().data().to_vec()));
     }
@@ -266,8 +266,8 @@ fn saved_and_loaded_it_continues_the_same() {
         let resumed = EmbeddingSet::new(&stream, &specs, &options).unwrap();
         for table in 0..2 {
             let mut saved = SavedRows::default();
-            pair.set.save(table, &mut saved).unwrap();
-            resumed.load(table, &mut saved).unwrap();
+            pair.set.table(table).save(&mut saved).unwrap();
+            resumed.table(table).load(&mut saved).unwrap();
         }
         pair.set = resumed;
         pair.update(&stream, &bags, &d_vectors, &Step { learning_rate: 0.1, number: 2 });
@@ -287,7 +287,7 @@ fn rows_outside_a_tensor_and_unknown_tensors() {
     let error = set.write_rows(0, 2, 0, &out).unwrap_err().to_string();
     assert_eq!(error, "table `a` has no tensor `number 2`; it has weight, accumulator");
     let mut empty = SavedRows::default();
-    let error = set.load(0, &mut empty).unwrap_err().to_string();
+    let error = set.table(0).load(&mut empty).unwrap_err().to_string();
     assert!(
         error.contains("tensor `weight`: saved rows: 40 elements from row 0 on were not saved"),
         "{error}"

@@ -1,7 +1,7 @@
 //! Rounding to 16 bits in place: how the processor computes what a device computes with 16-bit
 //! matrices. What is stored has the values of bf16 or f16 and the type f32; sums are f32 on both.
 
-use crate::simd::for_each_row_tile;
+use crate::simd::for_each_row;
 use headlong_device::{Mat, Stream, vectorized};
 
 /// What values are rounded to, to nearest, ties to even.
@@ -19,25 +19,17 @@ const TILE_ROWS: usize = 64;
 impl Rounding {
     /// Rounds a matrix, f32. The CPU's: it blocks until done and allocates nothing.
     pub fn round(self, stream: &Stream, mat: &Mat) {
-        for_each_row_tile(stream.pool(), mat.write::<f32>().view(), TILE_ROWS, &|_, mut tile| {
-            (0..tile.rows()).for_each(|row| self.round_all(tile.row_mut(row)));
-        });
+        let mut mat = mat.write::<f32>();
+        for_each_row(stream.pool(), mat.view(), TILE_ROWS, |_, row| self.round_all(row));
     }
 
     /// Writes a rounded copy of `from` to `to`, which has its shape.
     pub fn copy(self, stream: &Stream, from: &Mat, to: &Mat) {
-        let from = from.read::<f32>();
-        for_each_row_tile(
-            stream.pool(),
-            to.write::<f32>().view(),
-            TILE_ROWS,
-            &|first, mut tile| {
-                for row in 0..tile.rows() {
-                    tile.row_mut(row).copy_from_slice(from.row(first + row));
-                    self.round_all(tile.row_mut(row));
-                }
-            },
-        );
+        let (from, mut to) = (from.read::<f32>(), to.write::<f32>());
+        for_each_row(stream.pool(), to.view(), TILE_ROWS, |index, row| {
+            row.copy_from_slice(from.row(index));
+            self.round_all(row);
+        });
     }
 
     /// Rounds each of `values`.

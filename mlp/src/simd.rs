@@ -9,9 +9,7 @@ mod panels;
 mod tiles;
 
 pub use panels::{PanelsMut, change_bands, pack_bands};
-pub use tiles::{
-    Tile, for_each_chunk_of_three, for_each_row_tile, for_each_row_tile_of_two, for_each_tile,
-};
+pub use tiles::{Tile, for_each_chunk_of_three, for_each_row, for_each_row_of_two, for_each_tile};
 
 /// Runs `body` with `i` = 0, 1, … below `n` (at most 14), written out: accumulators stay in
 /// registers only where every index is a constant.

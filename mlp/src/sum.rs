@@ -10,7 +10,7 @@
 //!                    0
 //! ```
 
-use crate::simd::for_each_row_tile_of_two;
+use crate::simd::for_each_row_of_two;
 use headlong_device::pool::Pool;
 use headlong_device::{MatMut, vectorized};
 use std::ops::Range;
@@ -60,13 +60,11 @@ pub fn add_blocks(
 }
 
 fn add_matrix(pool: &Pool, into: MatMut<'_>, from: MatMut<'_>, accumulate: bool) {
-    for_each_row_tile_of_two(pool, (into, from), 16, &|_, mut into, from| {
-        for row in 0..into.rows() {
-            if accumulate {
-                add(into.row_mut(row), from.row(row))
-            } else {
-                into.row_mut(row).copy_from_slice(from.row(row))
-            }
+    for_each_row_of_two(pool, (into, from), 16, |_, into, from| {
+        if accumulate {
+            add(into, from);
+        } else {
+            into.copy_from_slice(from);
         }
     });
 }

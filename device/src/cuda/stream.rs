@@ -142,7 +142,7 @@ impl CudaStream {
         // SAFETY: null, or stored by `launch` from a kernel of the device's table.
         let last = unsafe { Kernel::name_of(self.0.last_kernel.load(Ordering::Relaxed)) };
         let last =
-            last.map_or(String::new(), |name| format!(", behind {name} or a kernel before it"));
+            last.map_or(String::new(), |name| format!(", after {name} or a kernel before it"));
         format!("waiting for a stream of {}{last}", self.device())
     }
 

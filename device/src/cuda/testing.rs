@@ -154,9 +154,6 @@ macro_rules! layout_test {
 pub use crate::layout_test;
 
 /// The check of [`layout_test!`](crate::layout_test): `fields` are names and offsets.
-///
-/// # Panics
-/// When the layouts differ.
 pub fn check_layout<T>(
     source: &Source,
     defines: &[Define],

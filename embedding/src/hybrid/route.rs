@@ -270,9 +270,6 @@ impl HybridRoute {
 
     /// On a device, where the bytes that count in each peer's slot of vectors are, u32: in those
     /// that this rank sends as an owner, and in those of gradients that it sends back.
-    ///
-    /// # Panics
-    /// As [`Self::id_slots`].
     pub fn vector_lengths(&self) -> [DevicePtr; 2] {
         self.device().vector_lengths()
     }

@@ -63,9 +63,6 @@ impl HybridSet {
     /// Initial values depend only on seed, table and row: a replica has the same on every rank,
     /// and so has any other partition.
     ///
-    /// # Errors
-    /// Descriptions that a kind refuses, unknown kinds, memory that the system refuses.
-    ///
     /// # Panics
     /// When the partition is for other tables, does not know `owner`, or the options are not as
     /// [`SetOptions`](crate::set::SetOptions) and [`Deduplicate`] say.
@@ -132,9 +129,6 @@ impl HybridSet {
     }
 
     /// A route with room for the largest planned slice. A schedule that runs ahead holds two.
-    ///
-    /// # Errors
-    /// [`crate::EmbeddingError::Device`] where a device refuses the memory.
     pub fn new_route(&self) -> Result<HybridRoute> {
         match &self.at {
             Location::Local(set) => Ok(HybridRoute::at(RouteLocation::Local(set.new_route()?))),
@@ -170,13 +164,6 @@ impl HybridSet {
     /// of owners. `block_len` is [`crate::update::sum_block_len`] of the batch of all ranks. Reads
     /// no weights. On a device the ids are those that were staged and copied, and requests are
     /// written to [`HybridRoute::id_slots`].
-    ///
-    /// # Errors
-    /// [`crate::EmbeddingError::IdOutOfRange`], [`crate::EmbeddingError::Capacity`], and slices of
-    /// another shape.
-    ///
-    /// # Panics
-    /// When the route is another set's.
     pub fn route<I: Ids + ?Sized>(
         &self,
         stream: &Stream,

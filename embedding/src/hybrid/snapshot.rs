@@ -6,7 +6,6 @@ use super::set::HybridSet;
 use crate::rows::{OpenRows, OpenRowsMut, RowElement, RowsRef};
 use crate::slot::TableSlot;
 use crate::table::{Keys, PlainRows};
-use headlong_device::MatRef;
 use headlong_device::pool::Pool;
 
 /// Elements of a tile: half of the second-level cache of a core, so that a thread that comes late
@@ -91,8 +90,8 @@ impl Sources<'_> {
         let weights = &slot.plain.as_ref().expect("looked at before").weights;
         let (cols, mut rows) = (weights.cols(), OpenRowsMut::new(weights));
         match &mut rows {
-            OpenRowsMut::F32(rows) => self.fill(pool, set, part, (rows.data_mut(), cols), of_f32),
-            OpenRowsMut::Bf16(rows) => self.fill(pool, set, part, (rows.data_mut(), cols), of_bf16),
+            OpenRowsMut::F32(rows) => self.fill(pool, set, part, (rows.data_mut(), cols)),
+            OpenRowsMut::Bf16(rows) => self.fill(pool, set, part, (rows.data_mut(), cols)),
         }
     }
 
@@ -103,19 +102,18 @@ impl Sources<'_> {
         set: &HybridSet,
         part: Part,
         (out, cols): (&mut [T], usize),
-        typed: for<'r> fn(RowsRef<'r>) -> MatRef<'r, T>,
     ) {
         let tile_rows = (TILE_ELEMENTS / cols).max(1);
         let all_rows = self.from[0]
             .is_single_rank()
-            .then(|| typed(self.parts[0][0].expect("a single rank has all rows")));
+            .then(|| T::rows_of(self.parts[0][0].expect("a single rank has all rows")));
         pool.chunks_mut(out, tile_rows * cols, |tile, out| {
             let first = tile * tile_rows;
             match all_rows {
                 Some(all) if set.is_single_rank() => {
                     out.copy_from_slice(&all.data()[first * cols..][..out.len()]);
                 }
-                _ => self.fill_tile(set, (part, first), (out, cols), typed),
+                _ => self.fill_tile(set, (part, first), (out, cols)),
             }
         });
     }
@@ -126,7 +124,6 @@ impl Sources<'_> {
         set: &HybridSet,
         (part, first): (Part, usize),
         (out, cols): (&mut [T], usize),
-        typed: for<'r> fn(RowsRef<'r>) -> MatRef<'r, T>,
     ) {
         let (mut rows, mut codes) = ([0; ROWS_AT_ONCE], [Code::default(); ROWS_AT_ONCE]);
         for (run, out) in out.chunks_mut(ROWS_AT_ONCE * cols).enumerate() {
@@ -145,9 +142,8 @@ impl Sources<'_> {
                 } else {
                     (self.parts[self.index_of(code.owner())][0], code.local_row() as usize)
                 };
-                out.copy_from_slice(
-                    typed(source.expect("the partition knows who holds a row")).row(row),
-                );
+                let source = source.expect("the partition knows who holds a row");
+                out.copy_from_slice(T::rows_of(source).row(row));
             }
         }
     }
@@ -156,20 +152,6 @@ impl Sources<'_> {
     fn index_of(&self, owner: usize) -> usize {
         let found = self.from.iter().position(|set| set.owner() == Owner(owner));
         found.expect("all ranks that hold rows are here")
-    }
-}
-
-fn of_f32(rows: RowsRef<'_>) -> MatRef<'_, f32> {
-    match rows {
-        RowsRef::F32(rows) => rows,
-        RowsRef::Bf16(_) => unreachable!("tables of one type are copied"),
-    }
-}
-
-fn of_bf16(rows: RowsRef<'_>) -> MatRef<'_, half::bf16> {
-    match rows {
-        RowsRef::Bf16(rows) => rows,
-        RowsRef::F32(_) => unreachable!("tables of one type are copied"),
     }
 }
 

@@ -255,9 +255,6 @@ impl Split {
 const WHOLE_TABLE_SLACK: f64 = 1e-4;
 
 /// Finds the split.
-///
-/// # Errors
-/// [`SplitError`].
 pub fn split(
     statistics: &Statistics,
     costs: &Costs,
@@ -389,15 +386,19 @@ struct Chosen {
 }
 
 impl Context<'_> {
+    fn id_bytes(&self, sums: &Sums) -> Hops {
+        let known = self.variant.ids == IdSource::Known;
+        if known { Hops::default() } else { sums.requests * traffic::ID_BYTES }
+    }
+
     /// Bytes of a step in which infrequent rows and the buffer come to `sums`.
     fn traffic(&self, sums: &Sums) -> Traffic {
         let (options, cluster) = (self.options, &self.options.cluster);
         let dense = options.dense_bytes as f64;
         let way = self.costs.all_reduce_way(cluster, sums.buffer_bytes + dense);
         let all_reduce = |bytes| traffic::all_reduce(cluster, way, bytes);
-        let ids = if self.variant.ids == IdSource::Known { Hops::default() } else { sums.requests };
         Traffic {
-            ids: ids * traffic::ID_BYTES
+            ids: self.id_bytes(sums)
                 + traffic::count_bytes(cluster, self.variant, options.specs.len()),
             vectors: sums.vector_bytes,
             gradients: sums.vector_bytes,
@@ -481,15 +482,10 @@ impl Context<'_> {
         let owned = if chosen.whole[table] { 0 } else { balanced.largest_share[table] };
         let pure = Context { variant: Variant { merge: Merge::Off, ..self.variant }, ..*self };
         let bytes = |context: &Context<'_>, sums: &Sums| {
-            let ids = if context.variant.ids == IdSource::Known {
-                Hops::default()
-            } else {
-                sums.requests
-            };
             let all = options.dense_bytes as f64 + chosen.sums.buffer_bytes;
             let way = self.costs.all_reduce_way(&options.cluster, all);
             sums.vector_bytes * 2.0
-                + ids * traffic::ID_BYTES
+                + context.id_bytes(sums)
                 + traffic::all_reduce(&options.cluster, way, sums.buffer_bytes)
         };
         let sums = self.table_sums(table, chosen);

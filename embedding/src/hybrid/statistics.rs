@@ -150,9 +150,6 @@ pub struct Statistics {
 
 impl Statistics {
     /// Checks that these are statistics of the tables `specs`.
-    ///
-    /// # Errors
-    /// [`StatisticsError::OtherTables`] with the first difference.
     pub fn check_tables(&self, specs: &[TableSpec]) -> Result<(), StatisticsError> {
         let refuse = |reason: String| Err(StatisticsError::OtherTables { reason });
         if self.tables.len() != specs.len() {

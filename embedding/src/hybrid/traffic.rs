@@ -66,26 +66,21 @@ impl Hops {
     }
 }
 
-impl Add for Hops {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self { intra: self.intra + other.intra, inter: self.inter + other.inter }
-    }
+/// An operation on both parts.
+macro_rules! by_part {
+    ($trait:ident<$other:ty>, $op:ident, $a:ident, $b:ident => $intra:expr, $inter:expr) => {
+        impl $trait<$other> for Hops {
+            type Output = Self;
+            fn $op(self, $b: $other) -> Self {
+                let $a = self;
+                Self { intra: $intra, inter: $inter }
+            }
+        }
+    };
 }
-
-impl Sub for Hops {
-    type Output = Self;
-    fn sub(self, other: Self) -> Self {
-        Self { intra: self.intra - other.intra, inter: self.inter - other.inter }
-    }
-}
-
-impl Mul<f64> for Hops {
-    type Output = Self;
-    fn mul(self, factor: f64) -> Self {
-        Self { intra: self.intra * factor, inter: self.inter * factor }
-    }
-}
+by_part!(Add<Hops>, add, a, b => a.intra + b.intra, a.inter + b.inter);
+by_part!(Sub<Hops>, sub, a, b => a.intra - b.intra, a.inter - b.inter);
+by_part!(Mul<f64>, mul, a, factor => a.intra * factor, a.inter * factor);
 
 impl AddAssign for Hops {
     fn add_assign(&mut self, other: Self) {
@@ -107,9 +102,6 @@ pub struct Cluster {
 
 impl Cluster {
     /// Nodes of these sizes; empty ones do not count.
-    ///
-    /// # Panics
-    /// When there is no rank.
     pub fn new(node_sizes: &[usize]) -> Self {
         let node_sizes: Vec<_> = node_sizes.iter().copied().filter(|&size| size > 0).collect();
         assert!(!node_sizes.is_empty(), "a cluster has at least one rank");

@@ -4,29 +4,27 @@ use super::{OpenRows, OpenRowsMut};
 use crate::checkpoint::TensorSpec;
 use crate::error::{EmbeddingError, Result};
 use crate::table::{PlainRows, TableSpec};
+use half::{bf16, f16};
+use headlong_device::dtype::Element;
 use headlong_device::{DType, Mat};
 
 /// Copies whole rows of a matrix, wherever it lies, as f32.
 pub(crate) fn read_rows(mat: &Mat, first_row: u64, out: &mut [f32]) -> Result<()> {
+    fn widened<T: Element + Into<f32>>(rows: &Mat, out: &mut [f32]) -> Result<()> {
+        let rows = rows.to_vec::<T>()?;
+        out.iter_mut().zip(rows).for_each(|(to, from)| *to = from.into());
+        Ok(())
+    }
     if !mat.is_on_device() {
         OpenRows::new(mat).copy(first_row as usize * mat.cols(), out);
         return Ok(());
     }
     let rows = mat.rows_range(first_row as usize, out.len() / mat.cols());
     match mat.dtype() {
-        DType::F16 => {
-            out.iter_mut()
-                .zip(rows.to_vec::<half::f16>()?)
-                .for_each(|(to, from)| *to = from.to_f32());
-        }
-        DType::Bf16 => {
-            out.iter_mut()
-                .zip(rows.to_vec::<half::bf16>()?)
-                .for_each(|(to, from)| *to = from.to_f32());
-        }
-        _ => out.copy_from_slice(&rows.to_vec::<f32>()?),
+        DType::F16 => widened::<f16>(&rows, out),
+        DType::Bf16 => widened::<bf16>(&rows, out),
+        _ => widened::<f32>(&rows, out),
     }
-    Ok(())
 }
 
 /// Overwrites whole rows of a matrix, wherever it lies; narrow elements are rounded to nearest.
@@ -36,16 +34,12 @@ pub(crate) fn write_rows(mat: &Mat, first_row: u64, values: &[f32]) -> Result<()
         return Ok(());
     }
     let rows = mat.rows_range(first_row as usize, values.len() / mat.cols());
-    match mat.dtype() {
-        DType::F16 => {
-            rows.copy_from(&values.iter().map(|&x| half::f16::from_f32(x)).collect::<Vec<_>>())?;
-        }
-        DType::Bf16 => {
-            rows.copy_from(&values.iter().map(|&x| half::bf16::from_f32(x)).collect::<Vec<_>>())?;
-        }
-        _ => rows.copy_from(values)?,
-    }
-    Ok(())
+    let values = values.iter();
+    Ok(match mat.dtype() {
+        DType::F16 => rows.copy_from(&values.map(|&x| f16::from_f32(x)).collect::<Vec<_>>()),
+        DType::Bf16 => rows.copy_from(&values.map(|&x| bf16::from_f32(x)).collect::<Vec<_>>()),
+        _ => rows.copy_from(values.as_slice()),
+    }?)
 }
 
 impl PlainRows {

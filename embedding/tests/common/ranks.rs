@@ -8,7 +8,7 @@ use headlong_embedding::hybrid::{
     Partition, RankExchange,
 };
 use headlong_embedding::update::sum_block_len;
-use headlong_embedding::{EmbeddingError, Ids, Registry, SetOptions, TableSpec, WeightedIds};
+use headlong_embedding::{EmbeddingError, Ids, Registry, SetOptions, TableSpec};
 use std::sync::Arc;
 
 /// One table's bags of the whole batch, weighted or not.
@@ -51,6 +51,29 @@ impl Batch {
         let tables: Vec<JaggedRef> = self.jagged.iter().map(Jagged::view).collect();
         let weights: Vec<Option<&[f32]>> = self.weights.iter().map(Option::as_deref).collect();
         body(&WeightedIds { tables: &tables, weights: &weights })
+    }
+}
+
+/// Bags with weights: what [`Ids::table`] and [`Ids::weights`] say, as a pair of lists.
+#[derive(Debug, Clone, Copy)]
+pub struct WeightedIds<'a> {
+    /// The bags of each table.
+    pub tables: &'a [JaggedRef<'a>],
+    /// For each table its weights, one per value, or none.
+    pub weights: &'a [Option<&'a [f32]>],
+}
+
+impl Ids for WeightedIds<'_> {
+    fn num_tables(&self) -> usize {
+        self.tables.len()
+    }
+
+    fn table(&self, index: usize) -> JaggedRef<'_> {
+        self.tables[index]
+    }
+
+    fn weights(&self, index: usize) -> Option<&[f32]> {
+        self.weights[index]
     }
 }
 

@@ -1,7 +1,7 @@
 //! The CPU body: a block of samples a task.
 
 use super::{Loss, LossArgs};
-use crate::simd::for_each_row_tile;
+use crate::simd::for_each_row;
 use crate::sum::block;
 use headlong_device::pool::Pool;
 use headlong_device::{Mat, MatMut, MatRef, Stream};
@@ -14,7 +14,7 @@ pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
     let (mut gradient, mut sums) = (args.d_logits.write::<f32>(), args.sums.write::<f32>());
     let (logits, labels) = (logits.view(), labels.view());
     gradients(stream.pool(), args, (logits, labels), gradient.view());
-    for_each_row(stream.pool(), sums.view(), &|index, row| {
+    for_each_row(stream.pool(), sums.view(), 1, |index, row| {
         let samples = block(logits.rows(), args.block_len, index);
         let sum: f64 = samples.map(|s| loss(args.loss, logits.row(s)[0], labels.row(s)[0]).0).sum();
         let rounded = sum as f32;
@@ -32,17 +32,10 @@ fn gradients(
 ) {
     let loss_scale = args.loss_scale.map_or(1.0, |loss_scale| loss_scale.scale().0);
     let scale = f64::from(args.scale) * f64::from(loss_scale);
-    for_each_row_tile(pool, out, TILE_ROWS, &|first, mut out| {
-        for row in 0..out.rows() {
-            let (_, gradient) =
-                loss(args.loss, logits.row(first + row)[0], labels.row(first + row)[0]);
-            out.row_mut(row)[0] = (gradient * scale) as f32;
-        }
+    for_each_row(pool, out, TILE_ROWS, |sample, out| {
+        let (_, gradient) = loss(args.loss, logits.row(sample)[0], labels.row(sample)[0]);
+        out[0] = (gradient * scale) as f32;
     });
-}
-
-fn for_each_row(pool: &Pool, rows: MatMut<'_>, body: &(dyn Fn(usize, &mut [f32]) + Sync)) {
-    for_each_row_tile(pool, rows, 1, &|index, mut row| body(index, row.row_mut(0)));
 }
 
 /// Loss of one sample and its derivative by the logit.
@@ -60,16 +53,10 @@ fn loss(kind: Loss, logit: f32, label: f32) -> (f64, f64) {
 
 pub fn probabilities(stream: &Stream, logits: &Mat, probabilities: &Mat) {
     let logits = logits.read::<f32>();
-    for_each_row_tile(
-        stream.pool(),
-        probabilities.write::<f32>().view(),
-        TILE_ROWS,
-        &|first, mut out| {
-            for row in 0..out.rows() {
-                let z = f64::from(logits.row(first + row)[0]);
-                let small = (-z.abs()).exp();
-                out.row_mut(row)[0] = (if z >= 0.0 { 1.0 } else { small } / (1.0 + small)) as f32;
-            }
-        },
-    );
+    let mut out = probabilities.write::<f32>();
+    for_each_row(stream.pool(), out.view(), TILE_ROWS, |sample, out| {
+        let z = f64::from(logits.row(sample)[0]);
+        let small = (-z.abs()).exp();
+        out[0] = (if z >= 0.0 { 1.0 } else { small } / (1.0 + small)) as f32;
+    });
 }

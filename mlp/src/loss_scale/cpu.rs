@@ -4,7 +4,7 @@ use super::{
     FIRST_BAD, GOOD_STEPS, INVERSE, LARGEST, LARGEST_COUNT, LossScale, NO_QUAD, NUM_SKIPPED, SCALE,
     SKIP, SMALLEST, WAS_SKIPPED, WAS_SMALLEST,
 };
-use crate::simd::for_each_row_tile;
+use crate::simd::for_each_row;
 use headlong_device::{Arena, Mat, Stream, vectorized};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,12 +56,11 @@ pub fn adjust(scale: &LossScale) {
 pub fn unscale(stream: &Stream, scale: &LossScale, gradients: &Mat) {
     let (_, inverse) = scale.scale();
     let found = AtomicBool::new(false);
-    for_each_row_tile(stream.pool(), gradients.write::<f32>().view(), TILE_ROWS, &|_, mut tile| {
-        for row in 0..tile.rows() {
-            multiply(tile.row_mut(row), inverse);
-            if !are_finite(tile.row_mut(row)) {
-                found.store(true, Ordering::Relaxed);
-            }
+    let mut gradients = gradients.write::<f32>();
+    for_each_row(stream.pool(), gradients.view(), TILE_ROWS, |_, gradients| {
+        multiply(gradients, inverse);
+        if !are_finite(gradients) {
+            found.store(true, Ordering::Relaxed);
         }
     });
     if found.into_inner() {

@@ -45,17 +45,11 @@ impl Plans {
     }
 
     /// Takes the memory: one allocation each for parameters, gradients and activations.
-    ///
-    /// # Errors
-    /// When the system refuses it.
     pub fn freeze(self) -> Result<Arenas> {
         self.freeze_on(&Stream::cpu(1))
     }
 
     /// As [`Plans::freeze`], in the memory of the stream's device.
-    ///
-    /// # Errors
-    /// When the system or the device refuses it.
     pub fn freeze_on(self, stream: &Stream) -> Result<Arenas> {
         let plans = [self.leading, self.parameters.clone()];
         let (reduced, [leading, gradients]) = ArenaPlan::freeze_together_on(plans, stream)?;

@@ -69,40 +69,42 @@ pub fn for_each_tile(
     });
 }
 
-/// Cuts `matrix` into bands of `tile_rows` rows and calls `body(first_row, band)` for each.
-pub fn for_each_row_tile(
+/// Calls `body(index, row)` for each row of `matrix`, `tile_rows` rows a task.
+pub fn for_each_row(
     pool: &Pool,
     mut matrix: MatMut<'_>,
     tile_rows: usize,
-    body: &(dyn Fn(usize, MatMut<'_>) + Sync),
+    body: impl Fn(usize, &mut [f32]) + Sync,
 ) {
     assert!(tile_rows > 0, "bands hold at least one row");
     let rows = matrix.rows();
     let bands = Bands::new(&mut matrix);
     pool.run(rows.div_ceil(tile_rows), &|task| {
-        let first_row = task * tile_rows;
+        let first = task * tile_rows;
+        let count = tile_rows.min(rows - first);
         // SAFETY: each task is handed out once, and bands of different tasks share no row.
-        body(first_row, unsafe { bands.rows(first_row, tile_rows.min(rows - first_row)) });
+        let mut band = unsafe { bands.rows(first, count) };
+        (0..count).for_each(|row| body(first + row, band.row_mut(row)));
     });
 }
 
-/// As [`for_each_row_tile`], for two matrices of equally many rows that are cut alike.
-pub fn for_each_row_tile_of_two(
+/// As [`for_each_row`], for the rows of two matrices of equally many.
+pub fn for_each_row_of_two(
     pool: &Pool,
     (mut first, mut second): (MatMut<'_>, MatMut<'_>),
     tile_rows: usize,
-    body: &(dyn Fn(usize, MatMut<'_>, MatMut<'_>) + Sync),
+    body: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
 ) {
     assert!(tile_rows > 0, "bands hold at least one row");
     assert_eq!(first.rows(), second.rows(), "matrices that are cut alike have equally many rows");
     let rows = first.rows();
-    let (first, second) = (Bands::new(&mut first), Bands::new(&mut second));
+    let (one, other) = (Bands::new(&mut first), Bands::new(&mut second));
     pool.run(rows.div_ceil(tile_rows), &|task| {
-        let first_row = task * tile_rows;
-        let count = tile_rows.min(rows - first_row);
+        let first = task * tile_rows;
+        let count = tile_rows.min(rows - first);
         // SAFETY: each task is handed out once, and bands of different tasks share no row.
-        let (a, b) = unsafe { (first.rows(first_row, count), second.rows(first_row, count)) };
-        body(first_row, a, b);
+        let (mut one, mut other) = unsafe { (one.rows(first, count), other.rows(first, count)) };
+        (0..count).for_each(|row| body(first + row, one.row_mut(row), other.row_mut(row)));
     });
 }
 

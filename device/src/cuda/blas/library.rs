@@ -71,9 +71,21 @@ fn epilogue(epilogue: Epilogue) -> LtEpilogue {
     }
 }
 
+/// A handle that frees itself.
+macro_rules! dropped_by {
+    ($handle:ident, $destroy:ident) => {
+        impl Drop for $handle {
+            fn drop(&mut self) {
+                // SAFETY: made in `new`, destroyed only here.
+                unsafe { sys::$destroy(self.0) };
+            }
+        }
+    };
+}
+
 /// A description of what is computed.
 #[derive(Debug)]
-pub(super) struct Description(sys::cublasLtMatmulDesc_t);
+pub(super) struct Description(pub(super) sys::cublasLtMatmulDesc_t);
 
 // SAFETY: a handle that one thread at a time uses: plans keep it under a lock.
 unsafe impl Send for Description {}
@@ -125,22 +137,13 @@ impl Description {
         };
         check(status, || format!("describing a product: {attribute:?}"))
     }
-
-    pub(super) fn raw(&self) -> sys::cublasLtMatmulDesc_t {
-        self.0
-    }
 }
 
-impl Drop for Description {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed only here.
-        unsafe { sys::cublasLtMatmulDescDestroy(self.0) };
-    }
-}
+dropped_by!(Description, cublasLtMatmulDescDestroy);
 
 /// How a matrix lies in memory: a row-major one is the library's column-major transpose.
 #[derive(Debug)]
-pub(super) struct Layout(sys::cublasLtMatrixLayout_t);
+pub(super) struct Layout(pub(super) sys::cublasLtMatrixLayout_t);
 
 // SAFETY: a description that is only read after it was made.
 unsafe impl Send for Layout {}
@@ -159,21 +162,12 @@ impl Layout {
         check(status, || format!("describing a matrix of {rows} × {cols}"))?;
         Ok(Self(raw))
     }
-
-    pub(super) fn raw(&self) -> sys::cublasLtMatrixLayout_t {
-        self.0
-    }
 }
 
-impl Drop for Layout {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed only here.
-        unsafe { sys::cublasLtMatrixLayoutDestroy(self.0) };
-    }
-}
+dropped_by!(Layout, cublasLtMatrixLayoutDestroy);
 
 /// What is promised of pointers and workspace when algorithms are asked for.
-pub(super) struct Preference(sys::cublasLtMatmulPreference_t);
+pub(super) struct Preference(pub(super) sys::cublasLtMatmulPreference_t);
 
 impl Preference {
     /// `alignments` of the library's A, B, C and D, bytes.
@@ -205,15 +199,6 @@ impl Preference {
         };
         check(status, || format!("{attribute:?}"))
     }
-
-    pub(super) fn raw(&self) -> sys::cublasLtMatmulPreference_t {
-        self.0
-    }
 }
 
-impl Drop for Preference {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed only here.
-        unsafe { sys::cublasLtMatmulPreferenceDestroy(self.0) };
-    }
-}
+dropped_by!(Preference, cublasLtMatmulPreferenceDestroy);

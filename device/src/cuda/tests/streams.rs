@@ -272,7 +272,7 @@ fn a_failing_kernel_is_named_where_somebody_waits() {
     stream.run(&STREAM_TEST, &[], "trap", Launch::new(1, 32), &a.ptr());
     let message = stream.synchronize().unwrap_err().to_string();
     assert!(
-        message.contains("behind device/stream-test:trap") && message.contains("code "),
+        message.contains("after device/stream-test:trap") && message.contains("code "),
         "{message}"
     );
 }

@@ -1,6 +1,7 @@
 //! Counting the rows of one table in bounded memory.
 
 use super::{RowCount, RowSample, TableStatistics, sort_rows};
+use crate::hybrid::partition::mix;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -10,15 +11,8 @@ const SAMPLE_PART: usize = 4;
 /// Keeps the sample's choice of rows apart from the hash tables' buckets.
 const SAMPLE_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// MurmurHash3's 64-bit finaliser: row indices are small and near each other, hash tables want
-/// neither.
-fn mix(word: u64) -> u64 {
-    let word = (word ^ (word >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    let word = (word ^ (word >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    word ^ (word >> 33)
-}
-
-/// Hashes one 64-bit row, the same in every run: what is counted does not depend on chance.
+/// Hashes one 64-bit row (row indices are small and near each other, hash tables want neither), the
+/// same in every run: what is counted does not depend on chance.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RowHasher(u64);
 

@@ -1,7 +1,7 @@
 //! The CPU bodies: one pass over the rows each; products are those of [`crate::linear`].
 
 use super::{BackwardArgs, ForwardArgs, Place};
-use crate::simd::{for_each_row_tile, for_each_row_tile_of_two};
+use crate::simd::{for_each_row, for_each_row_of_two};
 use headlong_device::{Stream, vectorized};
 
 /// Samples of a task.
@@ -12,36 +12,29 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
         rounding.round(stream, args.h);
     }
     let [x0, h, x] = [args.x0, args.h, args.x].map(|mat| mat.read::<f32>());
-    for_each_row_tile(stream.pool(), args.y.write::<f32>().view(), TILE_ROWS, &|first, mut y| {
-        for row in 0..y.rows() {
-            let (sample, y) = (first + row, y.row_mut(row));
-            cross(y, x0.row(sample), h.row(sample), x.row(sample));
-            args.rounding.iter().for_each(|rounding| rounding.round_all(y));
-        }
+    let mut y = args.y.write::<f32>();
+    for_each_row(stream.pool(), y.view(), TILE_ROWS, |sample, y| {
+        cross(y, x0.row(sample), h.row(sample), x.row(sample));
+        args.rounding.iter().for_each(|rounding| rounding.round_all(y));
     });
 }
 
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     let [x0, h, d_y] = [args.x0, args.h, args.d_y].map(|mat| mat.read::<f32>());
     let (mut d_h, mut d_x0) = (args.d_h.write::<f32>(), args.d_x0.write::<f32>());
-    let written = (d_h.view(), d_x0.view());
-    for_each_row_tile_of_two(stream.pool(), written, TILE_ROWS, &|first, mut d_h, mut d_x0| {
-        for row in 0..d_h.rows() {
-            let (d_h, d_x0) = (d_h.row_mut(row), d_x0.row_mut(row));
-            let sample = first + row;
-            scale(d_h, d_y.row(sample), x0.row(sample));
-            let Place { is_last, is_first } = args.place;
-            if is_last {
-                d_x0.fill(0.0);
-            }
-            add_products(d_x0, d_y.row(sample), h.row(sample));
-            if is_first {
-                add(d_x0, d_y.row(sample));
-            }
-            if let Some(rounding) = args.rounding {
-                rounding.round_all(d_h);
-                rounding.round_all(d_x0);
-            }
+    let (written, Place { is_last, is_first }) = ((d_h.view(), d_x0.view()), args.place);
+    for_each_row_of_two(stream.pool(), written, TILE_ROWS, |sample, d_h, d_x0| {
+        scale(d_h, d_y.row(sample), x0.row(sample));
+        if is_last {
+            d_x0.fill(0.0);
+        }
+        add_products(d_x0, d_y.row(sample), h.row(sample));
+        if is_first {
+            add(d_x0, d_y.row(sample));
+        }
+        if let Some(rounding) = args.rounding {
+            rounding.round_all(d_h);
+            rounding.round_all(d_x0);
         }
     });
 }

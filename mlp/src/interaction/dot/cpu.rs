@@ -3,7 +3,7 @@
 use super::simd::{self, Features};
 use super::{BackwardArgs, ForwardArgs};
 use crate::linear::Activation;
-use crate::simd::{for_each_row_tile, for_each_row_tile_of_two};
+use crate::simd::{for_each_row, for_each_row_of_two};
 use headlong_device::{MatRef, Stream};
 
 /// Samples of a task.
@@ -11,20 +11,13 @@ const TILE_ROWS: usize = 32;
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     let (bottom, vectors) = (args.bottom.read::<f32>(), args.vectors.read::<f32>());
-    for_each_row_tile(
-        stream.pool(),
-        args.out.write::<f32>().view(),
-        TILE_ROWS,
-        &|first, mut out| {
-            for row in 0..out.rows() {
-                let features =
-                    Features { bottom: bottom.row(first + row), vectors: vectors.row(first + row) };
-                let (copy, products) = out.row_mut(row).split_at_mut(features.bottom.len());
-                copy.copy_from_slice(features.bottom);
-                simd::products(&features, products, next(vectors.view(), first + row));
-            }
-        },
-    );
+    let mut out = args.out.write::<f32>();
+    for_each_row(stream.pool(), out.view(), TILE_ROWS, |sample, out| {
+        let features = Features { bottom: bottom.row(sample), vectors: vectors.row(sample) };
+        let (copy, products) = out.split_at_mut(features.bottom.len());
+        copy.copy_from_slice(features.bottom);
+        simd::products(&features, products, next(vectors.view(), sample));
+    });
 }
 
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
@@ -34,25 +27,16 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
         (args.d_bottom.write::<f32>(), args.d_vectors.write::<f32>());
     let relu = args.bottom_activation == Activation::Relu;
     let written = (d_bottom.view(), d_vectors.view());
-    for_each_row_tile_of_two(
-        stream.pool(),
-        written,
-        TILE_ROWS,
-        &|first, mut d_bottom, mut d_vectors| {
-            for row in 0..d_bottom.rows() {
-                let features =
-                    Features { bottom: bottom.row(first + row), vectors: vectors.row(first + row) };
-                let d_bottom = d_bottom.row_mut(row);
-                let (copy, products) = d_out.row(first + row).split_at(d_bottom.len());
-                d_bottom.copy_from_slice(copy);
-                let written = (&mut *d_bottom, d_vectors.row_mut(row));
-                simd::gradients(&features, products, written, next(vectors.view(), first + row));
-                if relu {
-                    simd::mask(d_bottom, features.bottom);
-                }
-            }
-        },
-    );
+    for_each_row_of_two(stream.pool(), written, TILE_ROWS, |sample, d_bottom, d_vectors| {
+        let features = Features { bottom: bottom.row(sample), vectors: vectors.row(sample) };
+        let (copy, products) = d_out.row(sample).split_at(d_bottom.len());
+        d_bottom.copy_from_slice(copy);
+        let written = (&mut *d_bottom, d_vectors);
+        simd::gradients(&features, products, written, next(vectors.view(), sample));
+        if relu {
+            simd::mask(d_bottom, features.bottom);
+        }
+    });
 }
 
 /// What the sample after `row` will read, empty after the last.
