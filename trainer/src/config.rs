@@ -60,7 +60,7 @@ pub(crate) use multi_hot::{
     check_memory as check_multi_hot_memory, memory_bytes as multi_hot_memory_bytes,
 };
 pub use optimizers::{
-    DENSE_NAMES, DenseOptimizer, OptimizerSettings, OptimizersConfig, SPARSE_NAMES, SparseOptimizer,
+    DENSE_NAMES, OptimizerConfig, OptimizerSettings, OptimizersConfig, SPARSE_NAMES,
 };
 pub use table_entries::{Grain, Keys, PlacementName, Pooling, TableEntry};
 

@@ -6,7 +6,7 @@ pub mod key;
 mod pipes;
 mod training;
 
-use crate::error::failed;
+use crate::error::{Error, Result};
 pub(crate) use cached::{MOST_COMPRESSION, cached_bytes, decoded_bytes};
 pub use evaluation::EvaluationData;
 pub(crate) use evaluation::MOST_RESIDENT_STORED_BYTES;
@@ -14,7 +14,6 @@ pub use pipes::{Reads, check_pipes, refuse_shared_pipes};
 pub use training::TrainingReader;
 
 use crate::config::{CacheData, Config, FormatChoice, Ids, OnBadRow, OrderChoice};
-use crate::error::{Error, Result};
 use crate::state::checkpoint::DataFingerprint;
 use crate::system::machine::Machine;
 use headlong_reader::convert::{self, Described};
@@ -55,7 +54,7 @@ pub fn block_options(config: &Config, labelled: bool, threads: usize) -> BlockOp
 /// A mapper of ids that has seen nothing yet, for policies that need no dictionary.
 pub fn id_mapper(config: &Config, table_rows: &[u64]) -> Result<IdMapper> {
     let mapper = IdMapper::new(config.id_policy(), table_rows);
-    let mapper = mapper.map_err(|error| failed("the ids cannot be mapped to rows", error))?;
+    let mapper = mapper.map_err(Error::failed("the ids cannot be mapped to rows"))?;
     Ok(mapper.with_raw_columns(&config.raw_columns()))
 }
 
@@ -105,7 +104,7 @@ pub fn open_training(
         };
         return CriteoTextReader::open(files, ids, &options, start)
             .map(|reader| MultiHotReader::new(TrainingReader::of_text(reader), bags))
-            .map_err(|error| failed("the training data cannot be read", error));
+            .map_err(Error::failed("the training data cannot be read"));
     }
     let (source, is_random) = training_source(config, files, threads)?;
     let bags = bags.filter(|_| is_one_hot(&*source));
@@ -120,7 +119,7 @@ pub fn open_training(
         disk: DiskOptions::default(),
     };
     let reader = FormatReader::open(source, options, start)
-        .map_err(|error| failed("the training data cannot be read", error))?;
+        .map_err(Error::failed("the training data cannot be read"))?;
     Ok(MultiHotReader::new(TrainingReader::of_format(reader, ids), bags))
 }
 
@@ -183,7 +182,7 @@ fn keep(cache: CacheData, source: &dyn Source) -> Result<Option<MemorySource>> {
         CacheData::Auto => available / 4,
     };
     let kept = MemorySource::load(source, &DiskOptions::default(), most)
-        .map_err(|error| failed("the data cannot be read into memory", error))?;
+        .map_err(Error::failed("the data cannot be read into memory"))?;
     match kept {
         None if cache == CacheData::Host => {
             let message = format!(
@@ -205,7 +204,7 @@ pub fn format_of(config: &Config, files: &[DataFile]) -> Result<Format> {
         (FormatChoice::Auto, None) => Format::Criteo,
         (FormatChoice::Auto, Some(first)) => {
             let told = convert::detect(first);
-            match told.map_err(|error| failed("the data's format cannot be told", error))? {
+            match told.map_err(Error::failed("the data's format cannot be told"))? {
                 // Text of which columns are named has a header.
                 Format::Criteo if !config.data.columns.is_empty() => Format::Csv,
                 format => format,
@@ -300,8 +299,7 @@ pub fn open_source(config: &Config, files: &[DataFile], threads: usize) -> Resul
         dense_reading: DenseReading::Raw(transform),
         hotness: data.hotness.iter().map(|&count| hotness_of(count)).collect(),
     };
-    convert::open(format, files, &described)
-        .map_err(|error| failed("the data cannot be read", error))
+    convert::open(format, files, &described).map_err(Error::failed("the data cannot be read"))
 }
 
 /// The columns that `data.columns` names.
@@ -412,7 +410,7 @@ pub fn is_labelled(config: &Config, file: &DataFile) -> Result<bool> {
         return Ok(open_source(config, &files, 1)?.schema().labelled);
     }
     let schema = block_options(config, true, 1).schema;
-    has_label(file, &schema).map_err(|error| failed("the data cannot be read", error))
+    has_label(file, &schema).map_err(Error::failed("the data cannot be read"))
 }
 
 /// Refuses data that begins with something else than the configuration says, before anything is
@@ -452,7 +450,7 @@ fn parse_beginning(config: &Config, file: &DataFile) -> Result<()> {
     let (files, options) = (vec![file.clone()], block_options(config, true, 1));
     BlockStream::open(files, &options, &Position::default(), Some(1))
         .and_then(|mut stream| stream.next().and_then(|_| stream.next()).map(drop))
-        .map_err(|error| failed("the data cannot be read", error))
+        .map_err(Error::failed("the data cannot be read"))
 }
 
 /// Samples of one pass over `files`, where their format says so.
@@ -481,7 +479,7 @@ pub fn count_samples(config: &Config, files: &[DataFile], threads: usize) -> Res
         }
         Ok(samples)
     };
-    counted().map_err(|error| failed("the rows of the training data cannot be counted", error))
+    counted().map_err(Error::failed("the rows of the training data cannot be counted"))
 }
 
 /// Whether data could not be read.

@@ -243,8 +243,8 @@ impl Error {
     /// Wraps an error of a lower crate: `result.map_err(Error::failed("reading the training
     /// data"))`.
     pub fn failed<E: Into<Cause>>(context: impl Into<String>) -> impl FnOnce(E) -> Self {
-        let context = context.into();
-        move |source| Self::Failed { context, source: source.into() }
+        // Note: steps call this where nothing has failed, and allocate nothing.
+        move |source| Self::Failed { context: context.into(), source: source.into() }
     }
 
     /// Wraps an error of communication; a setting that cannot be used is wrong usage, whichever
@@ -337,14 +337,6 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         cause = error.source();
     }
     text
-}
-
-/// [`Error::failed`] of one error.
-pub(crate) fn failed(
-    context: &str,
-    source: impl std::error::Error + Send + Sync + 'static,
-) -> Error {
-    Error::Failed { context: context.to_owned(), source: source.into() }
 }
 
 /// Names what was being exchanged.

@@ -120,11 +120,9 @@ pub struct ExchangePlan {
 /// What a configuration means on a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    /// The tables, in column order.
     pub tables: Vec<TablePlan>,
     /// Weights and biases of the dense network.
     pub dense_parameters: Count,
-    /// Elements of all tables.
     pub embedding_parameters: Count,
     pub top_input_width: usize,
     /// Samples of one step: batch × accumulate.

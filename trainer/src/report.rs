@@ -27,7 +27,6 @@ use std::time::{Duration, Instant};
 /// The bar's facts are renewed at most this often.
 const SHOWN_EVERY: Duration = Duration::from_millis(500);
 
-/// Says what a run does.
 #[derive(Debug)]
 pub struct Reporter {
     log: Option<JsonLog>,
@@ -253,7 +252,6 @@ fn loss_text(step: &Step) -> String {
     format!("loss {:.5}", step.loss)
 }
 
-/// Progress as a line.
 fn step_text(at: At, step: &Step, seconds_left: Option<f64>) -> String {
     let scaling = step.scaling.map_or(String::new(), |scaling| format!("  {scaling}"));
     let left = seconds_left.map_or(String::new(), |left| format!("  ETA {}", duration(left)));
@@ -304,14 +302,6 @@ pub fn eval_text(eval: &Eval) -> String {
         format!("{} samples in {}", count(metrics.eval_samples), duration(eval.eval_s)),
     ]
     .join("  ")
-}
-
-/// Largest resident memory of this process so far, in bytes.
-pub fn peak_rss_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
 }
 
 #[cfg(test)]

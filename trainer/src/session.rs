@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::data::{self, EvaluationData, Reads, is_labelled};
-use crate::error::{Error, Result, failed};
+use crate::error::{Error, Result};
 use crate::iteration::job::Job;
 use crate::iteration::trace::Record;
 use crate::metrics::{EvalMetrics, probability};
@@ -89,7 +89,7 @@ impl SessionBuilder {
         let resumed = find_checkpoint(&config, resume, true)?;
         data::check_pipes(&config, Reads { is_resumed: resumed.is_some(), has_mllog: false })?;
         let initial = weights_of.as_deref().map(checkpoint::open).transpose();
-        let initial = initial.map_err(|error| failed("the checkpoint cannot be used", error))?;
+        let initial = initial.map_err(Error::failed("the checkpoint cannot be used"))?;
         let threads = config.run.threads.unwrap_or_else(cores);
         let quiet = Reporter::quiet(None);
         let prepared = Prepared::new(&config, resumed.as_ref(), threads, &quiet)?;

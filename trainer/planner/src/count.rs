@@ -48,7 +48,6 @@ impl Count {
         Self(u64::try_from(part).unwrap_or(u64::MAX))
     }
 
-    /// As a number with a point.
     pub const fn as_f64(self) -> f64 {
         self.0 as f64
     }

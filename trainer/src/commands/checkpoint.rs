@@ -3,8 +3,7 @@
 use crate::commands::export::export;
 use crate::error::{Error, Result};
 use crate::metrics::EvalMetrics;
-use crate::report::output;
-use crate::report::output::JsonOutput;
+use crate::report::output::{self, JsonOutput};
 use crate::report::{bytes, columns, count};
 use crate::run::session::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB};
 use crate::run::statistics::STATISTICS_BLOB;

@@ -4,8 +4,7 @@ use crate::commands::described::DescribedArguments;
 use crate::config::{Config, FormatChoice, OnBadRow, validate::require_file};
 use crate::data::key as data_key;
 use crate::error::{Error, Result};
-use crate::report::output::JsonOutput;
-use crate::report::output::{self, say};
+use crate::report::output::{self, JsonOutput, say};
 use crate::report::progress::Progress;
 use crate::report::{bytes, count, duration};
 use crate::state::checkpoint::{Files as _, SystemFiles};
@@ -24,8 +23,7 @@ use headlong_reader::make::{self, MakeOptions, MakeProgress, MakeReport, make_di
 use headlong_reader::{BadRowPolicy, DenseTransform, Schema};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `headlong data build-dictionary`.
 #[derive(Debug, Args)]

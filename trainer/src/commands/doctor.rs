@@ -6,8 +6,6 @@
 //! between them (`peers`).
 
 mod accelerator;
-#[cfg(test)]
-mod cases;
 mod checks;
 mod environment;
 mod gpu;
@@ -17,11 +15,12 @@ mod memory;
 mod peers;
 mod rdma;
 mod system;
+#[cfg(test)]
+mod tests;
 mod topology;
 
 use crate::error::{Error, Result};
-use crate::report::output;
-use crate::report::output::JsonOutput;
+use crate::report::output::{self, JsonOutput};
 use clap::Args;
 use headlong_comm::launcher_env::{self, Place};
 use serde::{Deserialize, Serialize};
@@ -50,11 +49,9 @@ pub enum Status {
     Fail,
 }
 
-/// One line of the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub name: &'static str,
-    /// How it is to be taken.
     pub status: Status,
     pub found: String,
     /// What follows from it; empty where nothing does.

@@ -7,10 +7,9 @@ use crate::report::output::JsonOutput;
 use crate::state::checkpoint;
 use headlong_reader::convert::{files_of, is_folder_or_stem};
 use headlong_reader::formats::Format;
-use std::fs;
-use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 #[derive(Debug, Default)]
 pub struct CommandFiles {
@@ -22,7 +21,6 @@ pub struct CommandFiles {
     closed: Vec<Named>,
 }
 
-/// A file, and what named it.
 #[derive(Debug)]
 struct Named {
     by: String,
@@ -53,7 +51,6 @@ impl Place {
     }
 }
 
-/// Device and inode of a pipe.
 fn pipe_at(path: &Path) -> Option<(u64, u64)> {
     let found = fs::metadata(path).ok()?;
     found.file_type().is_fifo().then(|| (found.dev(), found.ino()))
@@ -78,7 +75,6 @@ impl CommandFiles {
         self
     }
 
-    /// Adds files that are written.
     pub fn writes<P: AsRef<Path>>(mut self, by: &str, paths: impl IntoIterator<Item = P>) -> Self {
         let paths = paths.into_iter().map(|path| stream(path.as_ref(), "/dev/stdout"));
         self.writes.extend(paths.map(|path| Named { by: by.to_owned(), path }));

@@ -2,27 +2,23 @@
 //! everything but the rows: configuration, dictionary or admitted ids, dense transform.
 
 use crate::Registry;
-use crate::commands::checkpoint as checkpoint_command;
-use crate::report::output::JsonOutput;
-use crate::run::session::config_of;
+use crate::commands::{checkpoint as checkpoint_command, remarks};
+use crate::report::output::{self, JsonOutput, say};
+use crate::run::session::{Take, config_of, load, predict_all, restore_ids};
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::commands::predictions::PredictionWriter;
-use crate::commands::remarks;
 use crate::config::{
-    Config, DenseOptimizer, DeviceChoice, Ids, OnBadRow, Precision, ScheduleChoice,
-    SparseOptimizer, TableDtype,
+    Config, DeviceChoice, Ids, OnBadRow, OptimizerConfig, Precision, ScheduleChoice, TableDtype,
 };
 use crate::data::{self, EvaluationData};
 use crate::error::{Error, Result};
 use crate::iteration::ranks::RankGroup;
 use crate::metrics::MetricsAccumulator;
 use crate::plan::{Facts, Plan, advice};
-use crate::report::output::{self, say};
 use crate::report::{self, Eval, count, lines};
 use crate::run::dictionary::RunDictionary;
-use crate::run::session::{Take, load, predict_all, restore_ids};
 use crate::state::checkpoint::{Checkpoint, Select};
 use crate::system::machine::Machine;
 use headlong_reader::IdMapper;
@@ -30,7 +26,6 @@ use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
 use serde_json::json;
 use std::io::ErrorKind;
-use std::path::Path;
 use std::time::Instant;
 
 /// How a checkpoint is applied to files.
@@ -182,10 +177,8 @@ impl Applied {
         (config.run.ranks, config.train.sum_blocks) = (1, None);
         apply_on(&mut config, how.device);
         config.validate_with(registry)?;
-        config.optimizer.sparse =
-            SparseOptimizer { name: "sgd".to_owned(), ..SparseOptimizer::default() };
-        config.optimizer.dense =
-            DenseOptimizer { name: "sgd".to_owned(), ..DenseOptimizer::default() };
+        config.optimizer.sparse = OptimizerConfig::named("sgd");
+        config.optimizer.dense = OptimizerConfig::named("sgd");
         let threads = how.threads.unwrap_or_else(crate::system::machine::cores);
         config.run.threads = Some(threads);
         let rows: Vec<u64> =

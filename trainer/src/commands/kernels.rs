@@ -1,16 +1,14 @@
 //! `headlong kernels`: the CUDA kernels that models need, compiled ahead of time on any machine
 //! that has NVRTC.
 
-use crate::Registry;
 use crate::commands::train_arguments::TrainArguments;
 use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
 use crate::report::output::JsonOutput;
-use crate::{config::preset, report::output};
+use crate::{Registry, config::preset, report::output};
 use clap::Args;
-use headlong_device::DType;
-use headlong_device::Result as DeviceResult;
 use headlong_device::cuda::{self, Build, Compiled, KernelReport};
+use headlong_device::{DType, Result as DeviceResult};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

@@ -1,25 +1,23 @@
 //! `headlong plan`, and the plan that `headlong train` prints first.
 
-use crate::Registry;
 use crate::commands::files::CommandFiles;
 use crate::commands::launch::launch_of_several;
 use crate::commands::train::resume::find_checkpoint;
 use crate::commands::train_arguments::{TrainArguments, of_training};
 use crate::config::{Config, Ids, RunConfig, TransportChoice};
-use crate::data;
 use crate::error::{Error, Result};
 use crate::iteration::job::as_launched;
 use crate::iteration::ranks::local_topology;
 use crate::plan::placement::source_of_costs;
 use crate::plan::{Facts, Plan, evaluation};
 use crate::report::bytes;
-use crate::report::output;
-use crate::report::output::JsonOutput;
+use crate::report::output::{self, JsonOutput};
 use crate::run::dictionary::RunDictionary;
 use crate::run::outlook::{Outlook, Place};
 use crate::run::prepare::Prepared;
 use crate::state::checkpoint::Checkpoint;
 use crate::system::machine::{DeviceFacts, Machine};
+use crate::{Registry, data};
 use clap::Args;
 use headlong_comm::Topology;
 use std::path::PathBuf;

@@ -143,12 +143,12 @@ pub fn what_was_reached(config: &Config, reached: Option<(f64, f64)>) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::failed;
+    use crate::error::Error;
 
     #[test]
     fn the_place_is_found_below_the_context() {
         let line = ReaderError::Empty { file: "day_0".into() };
-        let fields = place(&failed("the training data cannot be read", line));
+        let fields = place(&Error::failed("the training data cannot be read")(line));
         assert_eq!(Value::from(fields), json!({"file": "day_0"}));
         let loss =
             Error::NotFinite { step: 7, what: "output of layer top.0".to_owned(), value: f64::NAN };

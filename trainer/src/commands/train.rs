@@ -6,11 +6,10 @@ mod milestones;
 mod progress;
 pub(crate) mod resume;
 
-use crate::commands::remarks;
+use crate::commands::{checkpoint as checkpoint_command, remarks};
 use crate::run::open::{OpenArgs, open_session};
 use crate::run::prepare::Prepared;
 
-use crate::commands::checkpoint as checkpoint_command;
 use crate::commands::launch::launched;
 use crate::commands::plan::{OfRun, Planned};
 use crate::commands::train_arguments::TrainOptions;
@@ -21,12 +20,10 @@ use crate::iteration::arithmetic::Ceiling;
 use crate::iteration::job::{Busy, Job};
 use crate::iteration::trace::Record;
 use crate::plan::{Plan, evaluation};
-use crate::report::LogTarget;
 use crate::report::mllog::MlLog;
-use crate::report::{self, At, Done, Reporter};
+use crate::report::{self, At, Done, LogTarget, Reporter};
 use crate::run::outlook::{self, Place};
-use crate::run::session::config_of;
-use crate::run::session::{Session, Start, steps_of_epochs};
+use crate::run::session::{Session, Start, config_of, steps_of_epochs};
 use crate::state::checkpoint::{self, Checkpoint};
 use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;
@@ -527,7 +524,7 @@ impl Run<'_> {
             reason: reason.to_owned(),
             wall_s: self.reporter.seconds(),
             samples_per_s: self.meter.samples_per_s(&self.session),
-            peak_rss_bytes: report::peak_rss_bytes(),
+            peak_rss_bytes: crate::system::machine::peak_rss_bytes(),
             weights_digest: self.session.weights_digest()?,
             exchange_bytes_per_step: self.session.group().sent_per_step()?,
             data_bytes_read: Some(self.session.reader().progress().bytes_read)

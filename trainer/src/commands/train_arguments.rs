@@ -5,11 +5,9 @@ mod settings;
 
 use crate::Registry;
 use crate::commands::files::CommandFiles;
-use crate::config::Ids;
-use crate::config::preset;
 use crate::config::{
-    CacheData, Config, DeviceChoice, EvalEvery, Hybrid, OnBadRow, Precision, ScheduleChoice,
-    TransportChoice, keys,
+    CacheData, Config, DeviceChoice, EvalEvery, Hybrid, Ids, OnBadRow, Precision, ScheduleChoice,
+    TransportChoice, keys, preset,
 };
 use crate::error::{Error, Result};
 use crate::report::LogTarget;

@@ -71,8 +71,8 @@ impl Config {
     fn set(&mut self, key: &str, value: Value) -> Result<()> {
         match key {
             // The settings of the former optimiser go with its name.
-            "optimizer.sparse.name" => self.optimizer.sparse = super::SparseOptimizer::default(),
-            "optimizer.dense.name" => self.optimizer.dense = super::DenseOptimizer::default(),
+            "optimizer.sparse.name" => self.optimizer.sparse = super::OptimizerConfig::default(),
+            "optimizer.dense.name" => self.optimizer.dense = super::OptimizerConfig::default(),
             _ => {}
         }
         let mut table = self.to_table();

@@ -9,43 +9,26 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub struct OptimizersConfig {
     /// The optimiser of the embedding tables.
-    pub sparse: SparseOptimizer,
+    pub sparse: OptimizerConfig,
     /// The optimiser of the dense network.
-    pub dense: DenseOptimizer,
+    pub dense: OptimizerConfig,
 }
 
-/// The optimiser of the embedding tables: `sgd`, `adagrad`, `rowwise_adagrad`, `lazy_adam` or
-/// `ftrl`.
+/// An optimiser: `sgd`, `adagrad`, `rowwise_adagrad`, `lazy_adam` or `ftrl` of the tables, `sgd`,
+/// `adagrad` or `adam` of the dense network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SparseOptimizer {
-    /// One of [`SPARSE_NAMES`].
+pub struct OptimizerConfig {
+    /// One of [`SPARSE_NAMES`], or of [`DENSE_NAMES`].
     pub name: String,
     /// Settings; those of other optimisers stay unset.
     #[serde(flatten)]
     pub settings: OptimizerSettings,
 }
 
-/// The optimiser of the dense network: `sgd`, `adagrad` or `adam`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DenseOptimizer {
-    /// One of [`DENSE_NAMES`].
-    pub name: String,
-    /// Settings; those of other optimisers stay unset.
-    #[serde(flatten)]
-    pub settings: OptimizerSettings,
-}
-
-impl Default for SparseOptimizer {
+impl Default for OptimizerConfig {
     fn default() -> Self {
-        Self { name: "adagrad".to_owned(), settings: OptimizerSettings::default() }
-    }
-}
-
-impl Default for DenseOptimizer {
-    fn default() -> Self {
-        Self { name: "adagrad".to_owned(), settings: OptimizerSettings::default() }
+        Self::named("adagrad")
     }
 }
 
@@ -145,21 +128,16 @@ impl OptimizerSettings {
     }
 }
 
-impl SparseOptimizer {
-    /// The optimiser with its constants.
-    ///
-    /// # Panics
-    /// If the name is none of [`SPARSE_NAMES`], which [`OptimizersConfig::resolve`] refuses.
-    pub fn optimizer(&self) -> Optimizer {
-        self.settings.optimizer(&self.name)
+impl OptimizerConfig {
+    /// The optimiser called `name`, with no setting of its own.
+    pub(crate) fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), settings: OptimizerSettings::default() }
     }
-}
 
-impl DenseOptimizer {
     /// The optimiser with its constants.
     ///
     /// # Panics
-    /// If the name is none of [`DENSE_NAMES`], which [`OptimizersConfig::resolve`] refuses.
+    /// If there is no optimiser of that name, which [`OptimizersConfig::resolve`] refuses.
     pub fn optimizer(&self) -> Optimizer {
         self.settings.optimizer(&self.name)
     }
@@ -234,10 +212,10 @@ impl OptimizersConfig {
             &SPARSE_NAMES.into_iter().chain(of_dense).collect::<Vec<_>>(),
         )?;
         if self.sparse.name != sparse {
-            self.sparse = SparseOptimizer { name: sparse.to_owned(), ..SparseOptimizer::default() };
+            self.sparse = OptimizerConfig::named(sparse);
         }
         if self.dense.name != dense {
-            self.dense = DenseOptimizer { name: dense.to_owned(), ..DenseOptimizer::default() };
+            self.dense = OptimizerConfig::named(dense);
         }
         Ok(())
     }

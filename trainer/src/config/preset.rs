@@ -21,39 +21,28 @@ pub const DEFAULT: &str = "tiny";
 /// The preset of a run that names data but neither a preset nor a file.
 pub const DEFAULT_FOR_DATA: &str = "criteo-hashed";
 
+macro_rules! presets {
+    ($($name:literal: $summary:literal;)*) => {
+        [$(Preset {
+            name: $name,
+            summary: $summary,
+            toml: include_str!(concat!("../../../configs/", $name, ".toml")),
+        }),*]
+    };
+}
+
 /// All presets.
-pub const PRESETS: [Preset; 6] = [
-    Preset {
-        name: "tiny",
-        summary: "synthetic data, seconds on two cores",
-        toml: include_str!("../../../configs/tiny.toml"),
-    },
-    Preset {
-        name: "criteo-hashed",
-        summary: "any Criteo text in one pass, ids hashed; used where data is named and no preset",
-        toml: include_str!("../../../configs/criteo-hashed.toml"),
-    },
-    Preset {
-        name: "criteo-sample",
-        summary: "a sample of Criteo of about 100,000 rows, with a dictionary",
-        toml: include_str!("../../../configs/criteo-sample.toml"),
-    },
-    Preset {
-        name: "criteo-kaggle",
-        summary: "the original DLRM's configuration for the Kaggle Display Advertising Challenge",
-        toml: include_str!("../../../configs/criteo-kaggle.toml"),
-    },
-    Preset {
-        name: "criteo-terabyte-dlrm",
-        summary: "MLPerf v1: Criteo 1 TB Click Logs, 40 M rows at most",
-        toml: include_str!("../../../configs/criteo-terabyte-dlrm.toml"),
-    },
-    Preset {
-        name: "criteo-terabyte-dcnv2",
-        summary: "MLPerf v3: DLRM-DCNv2 on the Criteo 1 TB Click Logs, multi-hot",
-        toml: include_str!("../../../configs/criteo-terabyte-dcnv2.toml"),
-    },
-];
+pub const PRESETS: [Preset; 6] = presets! {
+    "tiny": "synthetic data, seconds on two cores";
+    "criteo-hashed":
+        "any Criteo text in one pass, ids hashed; used where data is named and no preset";
+    "criteo-sample": "a sample of Criteo of about 100,000 rows, with a dictionary";
+    "criteo-kaggle":
+        "the original DLRM's configuration for the Kaggle Display Advertising Challenge";
+    "criteo-terabyte-dlrm": "MLPerf v1: Criteo 1 TB Click Logs, 40 M rows at most";
+    "criteo-terabyte-dcnv2":
+        "MLPerf v3: DLRM-DCNv2 on the Criteo 1 TB Click Logs, multi-hot";
+};
 
 /// The names of all presets, as `a, b or c`.
 pub fn names() -> String {

@@ -2,8 +2,7 @@
 
 use super::{block_options, check_columns, format_of, is_one_hot, keep, open_source};
 use crate::config::{CacheData, Config};
-use crate::error::Result;
-use crate::error::failed;
+use crate::error::{Error, Result};
 use crate::system::machine::Machine;
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::format_reader::{FormatOptions, FormatReader};
@@ -97,7 +96,7 @@ impl EvaluationData {
             false => u64::MAX,
         };
         let data = ResidentData::load(files, &options.blocks, options.dense_transform, most_bytes)
-            .map_err(|error| failed("the evaluation data cannot be read", error))?;
+            .map_err(Error::failed("the evaluation data cannot be read"))?;
         Ok(Contents::ResidentText(Arc::new(data)))
     }
 
@@ -141,7 +140,7 @@ impl EvaluationData {
                     .map(|reader| Box::new(reader) as Box<dyn Reader>)
             }
         };
-        let opened = opened.map_err(|error| failed("the evaluation data cannot be read", error))?;
+        let opened = opened.map_err(Error::failed("the evaluation data cannot be read"))?;
         let bags = ids.multi_hot().cloned().filter(|_| self.is_one_hot());
         Ok(Box::new(MultiHotReader::new(opened, bags)))
     }

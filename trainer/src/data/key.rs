@@ -2,7 +2,6 @@
 
 use crate::config::Config;
 use crate::data;
-use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::state::checkpoint::TrainedFile;
 use headlong_reader::FileIdentity;
@@ -62,7 +61,7 @@ pub fn identities(
         Ok((path, identity))
     };
     let identities: headlong_reader::Result<Vec<_>> = files.into_iter().map(identity).collect();
-    identities.map_err(|error| failed("the data cannot be read", error))
+    identities.map_err(Error::failed("the data cannot be read"))
 }
 
 /// The training files, as checkpoints record them.

@@ -174,7 +174,6 @@ impl Job {
         }
     }
 
-    /// The value that rank 0 has.
     pub fn as_rank_0(&self, value: u64) -> Result<u64> {
         let Some(communicator) = &self.communicator else { return Ok(value) };
         let mut value = [value];

@@ -22,7 +22,6 @@ mod overlapped;
 use cuda::CudaLanes;
 use overlapped::Overlapped;
 
-/// An assignment of lanes to streams.
 pub struct Lanes {
     stream: Stream,
     assigned: Assigned,

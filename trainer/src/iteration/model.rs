@@ -2,7 +2,6 @@
 //! initialised. After this nothing is allocated.
 
 use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Precision};
-use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::share::Share;
 use headlong_comm::{CommError, CommOptions, Communicator, Topology};
@@ -54,7 +53,6 @@ pub struct Ablation {
 
 /// Everything one rank's iteration touches. Stages reach it through the schedule, by field.
 pub struct Model {
-    /// The configuration it was built from.
     pub config: Config,
     pub(crate) ablation: Ablation,
     /// The embedding tables: this rank's part of them.
@@ -66,15 +64,11 @@ pub struct Model {
     pub(crate) share: Share,
     /// Elements that one piece of the all-reduce has.
     pub(crate) chunk_len: usize,
-    /// The MLP over dense features.
     pub bottom: Mlp,
     /// The cross network over the features, where there is one.
     pub cross: Option<Cross>,
-    /// The MLP over the interaction.
     pub top: Mlp,
-    /// All dense parameters, in one arena.
     pub weights: Arena,
-    /// Their gradients, laid out alike.
     pub gradients: Arena,
     /// Gradients of frequent rows, loss sums and dense gradients, in one memory: what the
     /// all-reduce takes.
@@ -157,7 +151,6 @@ pub struct RankParts<'a> {
     pub ids: IdsChoice,
     /// The kinds of tables that the configuration may name.
     pub registry: &'a Registry,
-    /// Parts that are switched off.
     pub ablation: Ablation,
 }
 
@@ -219,7 +212,7 @@ impl Model {
         let Planned { plans, bottom, cross, top, slots } =
             Planned::new(config, &sizes, compute, &exchanged);
         let parameters_plan = plans.parameters.clone();
-        let memory = |error| failed("the dense network cannot be built", error);
+        let memory = |error| Error::failed("the dense network cannot be built")(error);
         let arenas = plans.freeze_on(stream).map_err(memory)?;
         let dense_optimizer = config.optimizer.dense.optimizer();
         let dense_states =
@@ -231,7 +224,7 @@ impl Model {
         };
         let route = || {
             let route = tables.new_route();
-            route.map_err(|error| failed("the routes of batches cannot be built", error))
+            route.map_err(Error::failed("the routes of batches cannot be built"))
         };
         let routes = [route()?, route()?, route()?];
         let interaction = Interaction::new(config.model.interaction, compute.rounding());
@@ -334,7 +327,7 @@ impl Model {
     /// Puts the loss scale and its counters where they stood; nothing where the loss is not scaled.
     pub(crate) fn set_loss_scale(&self, state: &ScaleState) -> Result<()> {
         let set = self.loss_scale.as_ref().map_or(Ok(()), |scale| scale.set(state));
-        set.map_err(|error| failed("the loss scale cannot be set", error))
+        set.map_err(Error::failed("the loss scale cannot be set"))
     }
 
     pub(crate) fn loss(&self) -> Loss {
@@ -416,7 +409,7 @@ impl Model {
     /// Where the loss scale stands, once the device has done what it was given.
     pub(crate) fn loss_scale(&self) -> Result<Option<ScaleState>> {
         let state = self.loss_scale.as_ref().map(LossScale::get).transpose();
-        state.map_err(|error| failed("the loss scale cannot be read", error))
+        state.map_err(Error::failed("the loss scale cannot be read"))
     }
 
     /// Whether the step changes nothing, because a gradient is not finite: for the CPU's stages. A
@@ -452,7 +445,7 @@ impl Model {
     /// The first `num_samples` of `logits`, those of the last prediction, brought to the host.
     pub(crate) fn logits_on_host(&self, logits: &Mat, num_samples: usize) -> Result<Vec<f32>> {
         let logits = logits.first_rows(num_samples).to_vec();
-        logits.map_err(|error| failed("the predictions cannot be read", error))
+        logits.map_err(Error::failed("the predictions cannot be read"))
     }
 
     /// The logits of the last prediction, of all ranks.
@@ -537,7 +530,7 @@ fn build_tables(
         slot_factor: config.comm.slot_factor,
     };
     HybridSet::new(parts.registry, stream, &specs, &options)
-        .map_err(|error| failed("the embedding tables cannot be built", error))
+        .map_err(Error::failed("the embedding tables cannot be built"))
 }
 
 /// Whether equal rows are merged in each node: as configured, where nodes are subtrees of the sum

@@ -5,7 +5,7 @@
 //! from the first; a row of a table comes from the rank that holds it.
 
 use crate::config::{Interaction, ModelConfig};
-use crate::error::failed;
+use crate::error::Error;
 use crate::iteration::model::{Model, ScaleState, is_scale};
 use crate::iteration::ranks::RankGroup;
 use crate::iteration::table_state::{Group, find_groups};
@@ -162,7 +162,7 @@ impl RankGroup {
         if !is_scale(saved.scale) {
             let found = format!("it is {}, not a power of two from 1 to 16777216", saved.scale);
             let context = "the loss scale in the checkpoint is damaged".to_owned();
-            return Err(crate::error::Error::Failed { context, source: found.into() });
+            return Err(Error::Failed { context, source: found.into() });
         }
         let mut state = ScaleState::first(saved.scale as f32);
         (state.good_steps, state.num_skipped) = (saved.good_steps, saved.skipped_steps);
@@ -233,7 +233,6 @@ impl RankGroup {
         true
     }
 
-    /// Says which tables it has copied.
     fn copy_plain_tables_to(&self, other: &Self, pool: &Pool) -> Vec<bool> {
         let [from, to] = [self, other]
             .map(|group| (0..group.len()).map(|rank| group.worker(rank)).collect::<Vec<_>>());
@@ -247,7 +246,7 @@ impl RankGroup {
         mut other: Option<&mut Self>,
         is_wanted: &dyn Fn(Option<&Group>, TensorId) -> bool,
     ) -> crate::error::Result<()> {
-        let lost = |error| failed("the rows cannot be moved", error);
+        let lost = |error| Error::failed("the rows cannot be moved")(error);
         // The other looks at its own tables first: writing goes by what it found.
         if let Some(other) = other.as_deref_mut() {
             CheckpointSource::layout(other);

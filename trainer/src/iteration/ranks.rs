@@ -6,9 +6,7 @@
 //! tells the others, and the call returns what went wrong first.
 
 use crate::config::{Config, FeatureChoice, IdsChoice, ScheduleChoice, TransportChoice};
-use crate::error::exchange_failed;
-use crate::error::failed;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::lanes::Lanes;
 use crate::iteration::model::{Ablation, Model, RankParts, table_specs};
 use crate::iteration::table_state::Group;
@@ -72,7 +70,6 @@ pub struct RankGroupOptions<'a> {
     pub registry: &'a Registry,
     /// Parts of the model that are switched off.
     pub ablation: Ablation,
-    /// What is recorded of the stages.
     pub record: Record,
     /// Devices of this machine that other ranks have, where there are that many more; else each
     /// rank shares one with another rank.
@@ -146,7 +143,6 @@ impl RankGroup {
         Self::build(config, table_rows, RankGroupOptions::new(threads, registry))
     }
 
-    /// Builds the ranks of this process.
     pub fn build(
         config: &Config,
         table_rows: &[u64],
@@ -267,12 +263,8 @@ impl RankGroup {
     pub fn new(workers: Vec<RankWorker>) -> Result<Self> {
         assert!(!workers.is_empty(), "a group has at least one rank");
         let threads = Pool::exactly(workers.len());
-        let threads = threads.map_err(|error| failed("the ranks cannot be started", error))?;
+        let threads = threads.map_err(Error::failed("the ranks cannot be started"))?;
         Ok(Self::on_threads(threads, workers))
-    }
-
-    pub fn of_one(worker: RankWorker) -> Self {
-        Self::on_threads(Pool::new(1), vec![worker])
     }
 
     fn on_threads(threads: Pool, workers: Vec<RankWorker>) -> Self {
@@ -292,7 +284,6 @@ impl RankGroup {
         self.ranks[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ranks of this process.
     pub fn len(&self) -> usize {
         self.ranks.len()
     }

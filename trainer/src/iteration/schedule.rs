@@ -70,7 +70,6 @@ pub enum Runs {
     WithDense,
 }
 
-/// What stages read and write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Resource {
@@ -88,7 +87,6 @@ pub enum Resource {
     SendRows,
     /// What it receives from owners: vectors. Then their gradients, on the way back.
     RecvRows,
-    /// Pooled vectors of the batch.
     Vectors,
     VectorGradients,
     /// Outputs of the layers of the bottom network, the last one included.
@@ -97,7 +95,6 @@ pub enum Resource {
     BottomGradient,
     /// What the cross network is given, where there is one, and outputs of its layers.
     Crossing,
-    /// What the top network is given.
     TopInput,
     TopInputGradient,
     /// Outputs of the layers of the top network.
@@ -130,7 +127,6 @@ impl Resource {
     }
 }
 
-/// One line of the list.
 #[derive(Debug, Clone, Copy)]
 pub struct Stage {
     /// Its name in traces and in the table of `--time`.
@@ -142,7 +138,6 @@ pub struct Stage {
     pub repeat: Repeat,
     /// Where it has something to do.
     pub runs: Runs,
-    /// The batch that it works on.
     pub batch: BatchOf,
     pub reads: &'static [Resource],
     /// What it writes; it may read that, too.

@@ -12,7 +12,6 @@ use headlong_embedding::hybrid::Place;
 use headlong_embedding::{EmbeddingTable, Grain, Keys, TensorSpec};
 use std::sync::MutexGuard;
 
-/// A table of the layout.
 #[derive(Debug, Clone)]
 pub(crate) struct Group {
     pub layout: TableLayout,
@@ -23,7 +22,6 @@ pub(crate) struct Group {
     access: Access,
 }
 
-/// How rows are reached.
 #[derive(Debug, Clone)]
 enum Access {
     /// By row index, wherever the row lies.

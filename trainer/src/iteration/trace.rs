@@ -21,11 +21,9 @@ const MOST_SPANS: usize = 1_000_000;
 pub struct Record {
     /// Sum up the time of every stage.
     pub times: bool,
-    /// Keep every span for a trace.
     pub spans: bool,
 }
 
-/// Sums and spans of stages.
 #[derive(Debug)]
 pub struct Recorder {
     record: Record,
@@ -34,7 +32,6 @@ pub struct Recorder {
     spans: Vec<Span>,
 }
 
-/// All runs of one stage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Total {
     pub name: &'static str,
@@ -99,7 +96,6 @@ impl Recorder {
         }
     }
 
-    /// Whether anything is recorded.
     pub fn is_on(&self) -> bool {
         self.record.times || self.record.spans
     }

@@ -7,7 +7,6 @@
 //! first; each [`RankWorker::step`] trains on now while next is copied and routed. Batches are
 //! those of all ranks: the worker takes its share of them.
 
-use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::lanes::Lanes;
 use crate::iteration::model::{Model, ScaleState};
@@ -98,7 +97,6 @@ pub struct Sent {
 }
 
 impl RankWorker {
-    /// A worker over a built model.
     pub fn new(model: Model, lanes: Lanes, recorder: Recorder) -> Self {
         let pending = VecDeque::with_capacity(MOST_PENDING);
         // Anyone who never takes losses keeps the last few.
@@ -143,11 +141,6 @@ impl RankWorker {
 
     pub fn model(&self) -> &Model {
         &self.model
-    }
-
-    /// The model, to load weights into.
-    pub fn model_mut(&mut self) -> &mut Model {
-        &mut self.model
     }
 
     /// What the stages took so far, where that is recorded.
@@ -319,7 +312,7 @@ impl RankWorker {
     /// before the first.
     fn wait_for_prologue(&self) -> Result<()> {
         let waited = self.lanes.stream(Lane::Dense).synchronize();
-        waited.map_err(|error| failed("the first batch was not brought to the device", error))
+        waited.map_err(Error::failed("the first batch was not brought to the device"))
     }
 
     /// What this rank has sent so far.
@@ -418,13 +411,13 @@ impl RankWorker {
     /// Sets the number that this rank adds to number `index` of the next step's control flags.
     pub fn set_control_flag(&self, index: usize, value: f32) -> Result<()> {
         let vote = self.model.control_flags.columns(index, 1);
-        vote.copy_from::<f32>(&[value]).map_err(|error| failed("a vote cannot be given", error))
+        vote.copy_from::<f32>(&[value]).map_err(Error::failed("a vote cannot be given"))
     }
 
     /// The sum of number `index` over all ranks, of the last step.
     pub fn control_flag(&self, index: usize) -> Result<f32> {
         let control_flags = self.model.control_flags.columns(index, 1).to_vec::<f32>();
-        Ok(control_flags.map_err(|error| failed("the control flags cannot be read", error))?[0])
+        Ok(control_flags.map_err(Error::failed("the control flags cannot be read"))?[0])
     }
 }
 

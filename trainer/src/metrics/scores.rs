@@ -92,7 +92,6 @@ impl Scores {
     }
 }
 
-/// The runs of two sorted lists.
 fn runs<'a>(mut positives: &'a [u32], mut negatives: &'a [u32]) -> impl Iterator<Item = Run> + 'a {
     let take = |keys: &mut &[u32], key: u32| {
         let len = keys.iter().take_while(|&&other| other == key).count();
@@ -169,7 +168,6 @@ impl Tally {
         tally
     }
 
-    /// This range and one above it.
     #[must_use]
     pub(crate) fn and_above(self, above: Self) -> Self {
         let [low, high] = [self.not_numbers, above.not_numbers];
@@ -218,7 +216,6 @@ impl Tally {
         self.positives + self.negatives + self.not_numbers[0] + self.not_numbers[1]
     }
 
-    /// Samples of label 1.
     pub fn num_positives(&self) -> u64 {
         self.positives + self.not_numbers[1]
     }

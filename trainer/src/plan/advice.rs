@@ -16,12 +16,44 @@ type Changed<'a> = (&'a mut Config, &'a mut Vec<u64>);
 pub struct Knob {
     /// What the user sets: a key of the configuration, or a flag.
     name: &'static str,
-    /// Whether results stay as they are.
     keeps_results: bool,
     /// The value in force; none where the setting has no part in this plan.
     value: fn(&Config, &Facts<'_>) -> Option<u64>,
     least: fn(&Config) -> u64,
     set: fn(Changed<'_>, u64),
+}
+
+/// A setting that is a number of the configuration.
+macro_rules! knob {
+    ($name:literal, $keeps_results:literal, $least:expr, $section:ident.$key:ident) => {
+        Knob {
+            name: $name,
+            keeps_results: $keeps_results,
+            value: |config, _| Some(config.$section.$key as u64),
+            least: $least,
+            set: |(config, _), value| config.$section.$key = value as _,
+        }
+    };
+}
+
+const fn threads(name: &'static str) -> Knob {
+    Knob {
+        name,
+        keeps_results: true,
+        value: |config, facts| Some(config.run.threads.unwrap_or(facts.machine.cores) as u64),
+        least: |_| 1,
+        set: |(config, _), threads| config.run.threads = Some(threads as usize),
+    }
+}
+
+const fn most_rows(name: &'static str) -> Knob {
+    Knob {
+        name,
+        keeps_results: false,
+        value: |_, facts| facts.table_rows.iter().copied().max(),
+        least: |_| 2,
+        set: |(_, rows), most| rows.iter_mut().for_each(|rows| *rows = (*rows).min(most)),
+    }
 }
 
 /// The settings that decide what training needs.
@@ -33,76 +65,16 @@ pub const TRAINING: &[Knob] = &[
         least: |_| LEAST_DRAWS_MIB,
         set: |(config, _), mib| config.multi_hot.memory_mib = mib,
     },
-    Knob {
-        name: "run.threads",
-        keeps_results: true,
-        value: |config, facts| Some(config.run.threads.unwrap_or(facts.machine.cores) as u64),
-        least: |_| 1,
-        set: |(config, _), threads| config.run.threads = Some(threads as usize),
-    },
-    Knob {
-        name: "data.prefetch_batches",
-        keeps_results: true,
-        value: |config, _| Some(config.data.prefetch_batches as u64),
-        least: |_| 1,
-        set: |(config, _), batches| config.data.prefetch_batches = batches as usize,
-    },
-    Knob {
-        name: "eval.batch_size",
-        keeps_results: true,
-        value: |config, _| Some(config.eval.batch_size as u64),
-        least: |config| config.run.ranks as u64,
-        set: |(config, _), samples| config.eval.batch_size = samples as usize,
-    },
-    Knob {
-        name: "tables.max_rows",
-        keeps_results: false,
-        value: |_, facts| facts.table_rows.iter().copied().max(),
-        least: |_| 2,
-        set: |(_, rows), most| rows.iter_mut().for_each(|rows| *rows = (*rows).min(most)),
-    },
-    Knob {
-        name: "train.batch_size",
-        keeps_results: false,
-        value: |config, _| Some(config.train.batch_size as u64),
-        least: |config| config.sum_blocks() as u64,
-        set: |(config, _), samples| config.train.batch_size = samples as usize,
-    },
-    Knob {
-        name: "train.accumulate",
-        keeps_results: false,
-        value: |config, _| Some(config.train.accumulate as u64),
-        least: |_| 1,
-        set: |(config, _), batches| config.train.accumulate = batches as usize,
-    },
-    Knob {
-        name: "tables.max_ids_per_sample",
-        keeps_results: false,
-        value: |config, _| Some(config.tables.max_ids_per_sample as u64),
-        least: |_| 1,
-        set: |(config, _), ids| config.tables.max_ids_per_sample = ids as usize,
-    },
-    Knob {
-        name: "data.order_window",
-        keeps_results: false,
-        value: |config, _| Some(config.data.order_window),
-        least: |_| 1,
-        set: |(config, _), samples| config.data.order_window = samples,
-    },
-    Knob {
-        name: "model.cross_layers",
-        keeps_results: false,
-        value: |config, _| Some(config.model.cross_layers as u64),
-        least: |_| 1,
-        set: |(config, _), layers| config.model.cross_layers = layers as usize,
-    },
-    Knob {
-        name: "model.cross_rank",
-        keeps_results: false,
-        value: |config, _| Some(config.model.cross_rank as u64),
-        least: |_| 1,
-        set: |(config, _), width| config.model.cross_rank = width as usize,
-    },
+    threads("run.threads"),
+    knob!("data.prefetch_batches", true, |_| 1, data.prefetch_batches),
+    knob!("eval.batch_size", true, |config| config.run.ranks as u64, eval.batch_size),
+    most_rows("tables.max_rows"),
+    knob!("train.batch_size", false, |config| config.sum_blocks() as u64, train.batch_size),
+    knob!("train.accumulate", false, |_| 1, train.accumulate),
+    knob!("tables.max_ids_per_sample", false, |_| 1, tables.max_ids_per_sample),
+    knob!("data.order_window", false, |_| 1, data.order_window),
+    knob!("model.cross_layers", false, |_| 1, model.cross_layers),
+    knob!("model.cross_rank", false, |_| 1, model.cross_rank),
 ];
 
 /// Those of a command that applies a model, or runs one of a given shape: by its flags.
@@ -117,27 +89,11 @@ pub const APPLYING: &[Knob] = &[
                 (samples as usize, samples as usize);
         },
     },
-    Knob {
-        name: "--threads",
-        keeps_results: true,
-        value: |config, facts| Some(config.run.threads.unwrap_or(facts.machine.cores) as u64),
-        least: |_| 1,
-        set: |(config, _), threads| config.run.threads = Some(threads as usize),
-    },
+    threads("--threads"),
 ];
 
 /// Those of a bench of whole steps.
-pub const BENCH: &[Knob] = &[
-    Knob {
-        name: "--row-cap",
-        keeps_results: false,
-        value: |_, facts| facts.table_rows.iter().copied().max(),
-        least: |_| 2,
-        set: |(_, rows), most| rows.iter_mut().for_each(|rows| *rows = (*rows).min(most)),
-    },
-    APPLYING[0],
-    APPLYING[1],
-];
+pub const BENCH: &[Knob] = &[most_rows("--row-cap"), APPLYING[0], APPLYING[1]];
 
 impl Plan {
     /// Refuses training that does not fit, naming the key that would help most and a value for it.

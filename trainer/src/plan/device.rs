@@ -6,13 +6,11 @@ use serde::Serialize;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DevicePlan {
-    /// What it calls itself.
     pub name: String,
     /// Bytes that the rank will take there: tables, dense network, activations, work space.
     pub needed_bytes: Count,
     /// Bytes that are free.
     pub free_bytes: u64,
-    /// Devices of the machine.
     pub count: usize,
 }
 

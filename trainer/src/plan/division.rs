@@ -7,7 +7,6 @@ use serde::Serialize;
 /// Divisors are looked for among so many batch sizes on either side of the configured one, at most.
 const MOST_TRIED: u64 = 1 << 20;
 
-/// How the data divides into batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Division {
     pub data_rows: u64,
@@ -40,7 +39,6 @@ impl Division {
         }
     }
 
-    /// The division in words.
     pub(super) fn to_text(self) -> String {
         let (rows, steps, last) =
             (count(self.data_rows), count(self.steps_per_epoch), count(self.last_step_samples));

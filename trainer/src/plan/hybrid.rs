@@ -16,7 +16,6 @@ pub struct HybridPlan {
     pub exchange: String,
     /// Whether equal rows are merged, how vectors travel, and how ids get known.
     pub way: Variant,
-    /// The tables, in column order.
     pub tables: Vec<TableSplit>,
     /// Rows that every rank holds.
     pub frequent_rows: u64,

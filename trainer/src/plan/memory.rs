@@ -38,7 +38,6 @@ pub(super) struct Sharing {
     pub(super) ranks: usize,
     /// Whether each is a process of its own: then nothing that a process has once is shared.
     pub(super) separate: bool,
-    /// Whether the model lies on devices.
     pub(super) on_device: bool,
     /// What the rank with most rows has; none: rows are divided evenly.
     pub(super) rows: Option<OfRank>,

@@ -2,17 +2,15 @@
 //! memory is taken, from how frequent rows are; the same on every rank, because all ranks decide
 //! from the same statistics.
 
-use crate::Registry;
 use crate::config::{
     AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, Hybrid, IdsChoice,
 };
-use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::job::replicated_limit;
 use crate::iteration::model::table_specs;
 use crate::iteration::ranks::{comm_options, tuned_comm_options};
-use crate::plan;
 use crate::system::input::read_text;
+use crate::{Registry, plan};
 use headlong_comm::Topology;
 use headlong_embedding::hybrid::Partition;
 use headlong_embedding::hybrid::cost::Costs;
@@ -95,9 +93,9 @@ impl Placement {
             comm_options(config).one_step_bytes_of(config.run.transport.name(), config.run.ranks);
         costs.direct_bytes = one_step as f64;
         let split = split(statistics, &costs, &options)
-            .map_err(|error| failed("the rows cannot be split", error))?;
+            .map_err(Error::failed("the rows cannot be split"))?;
         let partition = Partition::new(&specs, config.run.ranks, split.placements.clone())
-            .map_err(|error| failed("the rows cannot be placed", error))?;
+            .map_err(Error::failed("the rows cannot be placed"))?;
         Ok(Self { partition: Arc::new(partition), split: Some(split) })
     }
 

@@ -19,7 +19,6 @@ pub fn round_ticks(length: f64, most: usize) -> Vec<f64> {
 /// An axis from 0 to a round number, with some room above the highest value.
 #[derive(Debug)]
 pub struct Linear {
-    /// The values that are named.
     pub ticks: Vec<f64>,
 }
 

@@ -77,7 +77,6 @@ impl Bar {
         self.bar.suspend(print);
     }
 
-    /// Takes the bar away for good.
     pub fn clear(&self) {
         self.bar.finish_and_clear();
     }

@@ -40,7 +40,6 @@ pub struct Place {
     pub epoch: f64,
 }
 
-/// A log that is being written.
 #[derive(Debug)]
 pub struct MlLog {
     file: GrowingFile,

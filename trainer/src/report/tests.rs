@@ -224,5 +224,5 @@ fn an_evaluation_names_the_base_rate_next_to_accuracy_and_prediction() {
 
 #[test]
 fn this_process_has_resident_memory() {
-    assert!(peak_rss_bytes() > 1 << 20);
+    assert!(crate::system::machine::peak_rss_bytes() > 1 << 20);
 }

@@ -2,9 +2,7 @@
 //! from a checkpoint.
 
 use crate::config::{Config, Ids, ROWS_FROM_DICTIONARY, TableRows};
-use crate::data::key as data_key;
-use crate::data::{self, block_options};
-use crate::error::failed;
+use crate::data::{self, block_options, key as data_key};
 use crate::error::{Error, Result};
 use crate::report::{Reporter, count, duration};
 use crate::run::session::DICTIONARY_BLOB;
@@ -41,11 +39,10 @@ pub struct RunDictionary {
 }
 
 impl RunDictionary {
-    /// The dictionary that a checkpoint keeps.
     pub fn of_checkpoint(checkpoint: &Checkpoint, config: &Config) -> Result<Self> {
         let context = "the dictionary of the checkpoint cannot be used";
         // Opening the blob compares its checksum.
-        match checkpoint.blob(DICTIONARY_BLOB).map_err(|error| failed(context, error))? {
+        match checkpoint.blob(DICTIONARY_BLOB).map_err(Error::failed(context))? {
             Some(_) => Self::named(&checkpoint.path().join(DICTIONARY_BLOB), config),
             None => Err(Error::config(
                 "data.ids",
@@ -74,7 +71,7 @@ impl RunDictionary {
             Found::Nothing => {}
         }
         let folder = DictionaryFolder::open(&path)
-            .map_err(|error| failed("the dictionary cannot be built", error))?;
+            .map_err(Error::failed("the dictionary cannot be built"))?;
         while !folder.try_lock() {
             let path = path.display();
             reporter
@@ -127,7 +124,7 @@ impl RunDictionary {
 
     fn load(path: &Path) -> Result<Self> {
         let (dictionary, bytes) = Dictionary::load_with_bytes(path)
-            .map_err(|error| failed("the dictionary cannot be read", error))?;
+            .map_err(Error::failed("the dictionary cannot be read"))?;
         Ok(Self { dictionary: Arc::new(dictionary), bytes: Arc::new(bytes), counted_rows: None })
     }
 
@@ -191,11 +188,10 @@ impl RunDictionary {
         self.check_rows(config, table_rows)?;
         let lookup: Arc<dyn headlong_reader::RowLookup> = Arc::clone(&self.dictionary) as _;
         let mapper = IdMapper::with_lookup(lookup, table_rows);
-        let mapper = mapper.map_err(|error| failed("the dictionary cannot be used", error))?;
+        let mapper = mapper.map_err(Error::failed("the dictionary cannot be used"))?;
         Ok(mapper.with_raw_columns(&config.raw_columns()))
     }
 
-    /// Fingerprint of the mapping, for checkpoints.
     pub fn checksum(&self) -> String {
         format!("{:016x}", self.dictionary.fingerprint())
     }
@@ -280,7 +276,7 @@ fn build(
     threads: usize,
     wanted: Wanted,
 ) -> Result<()> {
-    let cannot = |error| failed("the dictionary cannot be built", error);
+    let cannot = |error| Error::failed("the dictionary cannot be built")(error);
     let Wanted { rule, settings, files: identities } = wanted;
     let blocks = block_options(config, true, threads);
     if settings["format"] == Format::Criteo.name() {

@@ -23,13 +23,11 @@ pub struct Drift {
     pub expected: f64,
     /// Share that they served since the last look.
     pub measured: f64,
-    /// Frequent rows of the new split.
     pub frequent_rows: u64,
     /// Share of the same lookups that these would have served.
     pub covered_share: f64,
 }
 
-/// Counts rows between two looks.
 #[derive(Debug)]
 pub struct DriftWatch {
     table_rows: Vec<u64>,

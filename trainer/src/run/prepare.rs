@@ -2,10 +2,8 @@
 
 use crate::Registry;
 use crate::config::{Config, Ids};
-use crate::data::key as data_key;
-use crate::data::{self, EvaluationData};
-use crate::error::Result;
-use crate::error::failed;
+use crate::data::{self, EvaluationData, key as data_key};
+use crate::error::{Error, Result};
 use crate::plan::placement::Placement;
 use crate::plan::{Facts, Plan};
 use crate::report::{DataSummary, Reporter, count};
@@ -185,7 +183,7 @@ impl Prepared {
             SyntheticEvent::Rows(_) => {}
         };
         let data = synthetic::obtain(&options, &folder, &Pool::new(threads), &mut hear)
-            .map_err(|error| failed("there is no synthetic data to train on", error))?;
+            .map_err(Error::failed("there is no synthetic data to train on"))?;
         let report = &data.report;
         reporter.result(&format!(
             "data      {} and {} ({}); click rate {:.4}; best possible AUC {:.5}, log loss {:.5}",

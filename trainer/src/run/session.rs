@@ -17,16 +17,12 @@ pub use evaluations::{Evaluated, Take, predict_all};
 
 use crate::config::Config;
 use crate::config::learning_rate::LearningRate;
-use crate::data::key as data_key;
-use crate::data::{self, EvaluationData, TrainingReader};
-use crate::error::Result;
-use crate::error::exchange_failed;
-use crate::error::failed;
+use crate::data::{self, EvaluationData, TrainingReader, key as data_key};
+use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::ranks::RankGroup;
 use crate::iteration::schedule::Lane;
 use crate::iteration::worker::{StepLoss, StepRates};
-use crate::metrics::EvalMetrics;
-use crate::metrics::Scores;
+use crate::metrics::{EvalMetrics, Scores};
 use crate::run::drift::{Drift, DriftWatch, covered_share};
 use crate::run::statistics::STATISTICS_BLOB;
 use crate::state::checkpoint::{
@@ -79,7 +75,6 @@ pub struct SessionData {
 
 /// Where a session starts.
 pub enum Start<'a> {
-    /// At the beginning, with initial weights.
     Fresh,
     /// At the beginning, with the weights of a checkpoint.
     WeightsOf(&'a Checkpoint),
@@ -117,7 +112,6 @@ pub struct Memory {
     pub order: Option<String>,
 }
 
-/// A model in training.
 pub struct Session {
     config: Config,
     group: RankGroup,
@@ -291,7 +285,7 @@ impl Session {
         let has_batch = self
             .reader
             .next(&mut self.incoming)
-            .map_err(|error| failed("the training data cannot be read", error))?;
+            .map_err(Error::failed("the training data cannot be read"))?;
         drop(busy);
         if let Some(gather) = self.gather.as_mut().filter(|_| has_batch) {
             gather.complete(&mut self.incoming)?;
@@ -321,7 +315,7 @@ impl Session {
         self.reader
             .inner()
             .mapper_at(&self.position)
-            .map_err(|error| failed("the state of the ids is lost", error))
+            .map_err(Error::failed("the state of the ids is lost"))
     }
 
     /// Saves everything. `finished` says why the run has ended, where it has.
@@ -372,7 +366,7 @@ impl Session {
             blobs.push(blob(STATISTICS_BLOB, statistics));
         }
         let snapshot = Snapshot { source: &self.group, state: self.saved_state(finished)?, blobs };
-        checkpoints.save(&snapshot).map_err(|error| failed("the checkpoint was not saved", error))
+        checkpoints.save(&snapshot).map_err(Error::failed("the checkpoint was not saved"))
     }
 
     /// Gives the rows of this process to the one that saves, where that is another.
@@ -381,7 +375,7 @@ impl Session {
             return Ok(());
         }
         read_like_a_save(&self.group, DEFAULT_SHARD_BYTES).map_err(|error| {
-            failed("the rows of this rank could not be given to the one that saves", error)
+            Error::failed("the rows of this rank could not be given to the one that saves")(error)
         })
     }
 
@@ -441,7 +435,7 @@ impl Session {
         self.drain()?;
         let _busy = self.group.busy("takes the digest of its weights");
         crate::state::digest::weights_digest(&self.group)
-            .map_err(|error| failed("the weights cannot be read", error))
+            .map_err(Error::failed("the weights cannot be read"))
     }
 
     /// The step after which nothing more is trained, where `train.steps` or a part of an epoch says

@@ -2,9 +2,7 @@
 //! to what the run writes and in its checkpoints, and used again where they are of the same data.
 
 use crate::config::Config;
-use crate::data::key as data_key;
-use crate::data::open_training;
-use crate::error::failed;
+use crate::data::{key as data_key, open_training};
 use crate::error::{Error, Result};
 use crate::iteration::model::table_specs;
 use crate::plan::placement::count;
@@ -91,7 +89,7 @@ impl Counting<'_> {
         let mut batch = Batch::default();
         for _ in 0..config.hybrid.statistics_batches {
             let has_batch = reader.next(&mut batch);
-            if !has_batch.map_err(|error| failed("the training data cannot be read", error))?
+            if !has_batch.map_err(Error::failed("the training data cannot be read"))?
                 || batch.position.epoch > 0
             {
                 break;
@@ -122,13 +120,11 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 pub fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Statistics>> {
-    let lost = |error| failed("the statistics in the checkpoint cannot be read", error);
+    let lost = Error::failed("the statistics in the checkpoint cannot be read");
     let Some(mut blob) = checkpoint.blob(STATISTICS_BLOB).map_err(lost)? else { return Ok(None) };
     let mut bytes = Vec::new();
     let path = checkpoint.path().join(STATISTICS_BLOB);
     blob.read_to_end(&mut bytes).map_err(|source| Error::Io { action: "read", path, source })?;
     let statistics = Statistics::from_bytes(&bytes);
-    statistics
-        .map(Some)
-        .map_err(|error| failed("the statistics in the checkpoint cannot be read", error))
+    statistics.map(Some).map_err(Error::failed("the statistics in the checkpoint cannot be read"))
 }

@@ -47,7 +47,6 @@ pub(crate) fn chunks(width: u64, first_row: u64, rows: u64) -> impl Iterator<Ite
     })
 }
 
-/// Wraps an error of the source.
 pub(crate) fn read_error(tensor: &str) -> impl FnOnce(Cause) -> CheckpointError {
     let tensor = tensor.to_owned();
     move |source| CheckpointError::Tensor { tensor, action: "read from the model", source }

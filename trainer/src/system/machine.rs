@@ -1,7 +1,6 @@
 //! Facts about this machine: processor, memory, limits. They are read once and passed on; nothing
 //! here changes a result.
 
-use crate::error::failed;
 use crate::error::{Error, Result};
 use headlong_device::DeviceError;
 use headlong_device::cuda::CudaDevice;
@@ -29,11 +28,9 @@ pub struct Machine {
 /// What a plan must know of a CUDA device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceFacts {
-    /// What it calls itself.
     pub name: String,
     /// Bytes that are free.
     pub free_bytes: u64,
-    /// Devices of this machine.
     pub count: usize,
 }
 
@@ -122,7 +119,7 @@ pub(crate) fn unusable(error: DeviceError) -> Error {
         DeviceError::Unavailable { reason, .. } => {
             Error::unsupported("run.device = \"cuda\"", reason)
         }
-        error => failed("the CUDA device cannot be used", error),
+        error => Error::failed("the CUDA device cannot be used")(error),
     }
 }
 
@@ -144,11 +141,20 @@ pub fn memory_info() -> Option<MemoryInfo> {
     parse_memory_info(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
 
+/// Largest resident memory of this process so far, in bytes; 0 where the system does not say.
+pub fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    bytes_of(&status, "VmHWM").unwrap_or(0)
+}
+
+/// A line `name: 12 kB` of a file of `/proc`, in bytes.
+fn bytes_of(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
 fn parse_memory_info(text: &str) -> Option<MemoryInfo> {
-    let field = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
-    };
+    let field = |name| bytes_of(text, name);
     Some(MemoryInfo { total_bytes: field("MemTotal")?, available_bytes: field("MemAvailable")? })
 }
 

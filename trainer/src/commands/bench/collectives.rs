@@ -38,10 +38,7 @@ pub fn run(operation: Operation, arguments: &CollectiveArguments) -> Result<()> 
     }
     end_after(arguments.timeout);
     let Some(report) = measure(operation, arguments)? else { return Ok(()) };
-    let text = match arguments.compat {
-        true => compat::text(&report, arguments),
-        false => report.text(),
-    };
+    let text = if arguments.compat { compat::text(&report, arguments) } else { report.text() };
     if let Some(file) = &arguments.plot {
         output::write_file(file, &plot::svg(&report))?;
     }

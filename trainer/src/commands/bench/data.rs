@@ -5,7 +5,6 @@ use super::shapes::{NUM_DENSE, Shape};
 use headlong_device::rng::CounterRng;
 use headlong_reader::{Batch, Jagged};
 
-/// Exponent of the distribution of ids.
 pub const ZIPF_EXPONENT: f64 = 1.05;
 
 /// Batches kept for a batch size: enough that tables do not stay in the caches; fewer where samples
@@ -55,7 +54,6 @@ impl Zipf {
         }
     }
 
-    /// The integral of x^-s.
     fn integral(&self, x: f64) -> f64 {
         x.powf(1.0 - self.exponent) / (1.0 - self.exponent)
     }
@@ -92,7 +90,6 @@ pub struct Scatter {
 }
 
 impl Scatter {
-    /// The map of a table.
     pub fn new(rows: u64) -> Self {
         let mut factor = 2_654_435_761;
         while greatest_common_divisor(factor, rows) != 1 {

@@ -3,15 +3,14 @@
 //! By the same set of tables as in training, on one rank.
 
 use super::data::power_law_rows;
-use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
+use super::sample::{Summary, summarize, timed_blocks};
 use crate::config::ranges::time;
 use crate::config::{DeviceChoice, OptimizersConfig};
 use crate::error::{Error, Result};
 use crate::plan::Count;
 use crate::report::count;
-use crate::report::output;
-use crate::report::output::JsonOutput;
-use crate::system::machine::Machine;
+use crate::report::output::{self, JsonOutput};
+use crate::system::machine::{Machine, peak_rss_bytes};
 use clap::Args;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
@@ -270,28 +269,17 @@ impl Tables {
             Ok(())
         };
         let at_once = if self.stream.as_cuda().is_some() { CALLS_ON_A_DEVICE } else { 1 };
-        let mut calls = |count: usize| -> Result<()> {
+        let mut calls = |count: usize| -> Result<f64> {
             for _ in 0..count {
                 (0..at_once)
                     .try_for_each(|_| once())
                     .map_err(Error::failed("the bench of tables"))?;
                 self.stream.synchronize().map_err(Error::failed("the bench of tables"))?;
             }
-            Ok(())
+            Ok((count * at_once) as f64)
         };
         calls(2)?;
-        let first = Block::start();
-        calls(1)?;
-        let each = ((BLOCK_S / first.stop(1.0).wall_s) as usize).max(1);
-        let (each, fewest) = if seconds > 0.0 { (each, FEWEST_BLOCKS) } else { (1, 1) };
-        let (mut samples, mut spent): (Vec<Sample>, f64) = (Vec::new(), 0.0);
-        while spent < seconds || samples.len() < fewest {
-            let block = Block::start();
-            calls(each)?;
-            let sample = block.stop((each * at_once) as f64);
-            spent += sample.wall_s;
-            samples.push(sample);
-        }
+        let samples = timed_blocks((seconds, BLOCK_S, FEWEST_BLOCKS), calls)?;
         Ok(summarize(&samples).expect("at least one block was measured"))
     }
 
@@ -327,7 +315,7 @@ fn document(
     measured: &[(Operation, Summary)],
 ) -> Value {
     let EmbeddingArguments { tables, rows, dim, ids, bag, alpha, .. } = *arguments;
-    let (_, peak_rss_bytes) = resident_bytes();
+    let peak_rss_bytes = peak_rss_bytes();
     let step = &measured.last().expect("every operation was measured").1;
     let device = bench.stream.as_cuda().map(|_| "cuda").unwrap_or("cpu");
     let mut document = json!({

@@ -15,16 +15,13 @@ use super::collectives::backend::Backend;
 use super::collectives::job::{Job, Measured, Outcome};
 use super::collectives::operation::{self, Operation};
 use crate::Registry;
-use crate::commands::train_arguments::TrainArguments;
-use crate::commands::train_arguments::of_training;
-use crate::config::ranges;
-use crate::config::{Compress, Config, DeduplicateChoice};
+use crate::commands::train_arguments::{TrainArguments, of_training};
+use crate::config::{Compress, Config, DeduplicateChoice, ranges};
 use crate::error::{Error, Result};
 use crate::iteration::ranks::local_topology;
 use crate::plan::Plan;
 use crate::report::Reporter;
-use crate::report::output;
-use crate::report::output::JsonOutput;
+use crate::report::output::{self, JsonOutput};
 use crate::run::outlook::{Outlook, Place};
 use crate::run::prepare::Prepared;
 use crate::system::machine::Machine;
@@ -187,7 +184,6 @@ fn collective_arguments(
     }
 }
 
-/// Every backend in turn.
 fn measure_all(
     arguments: &ExchangeArguments,
     config: &Config,
@@ -255,7 +251,6 @@ fn answer(
     }
 }
 
-/// Whether the plan sends hierarchically.
 fn is_hierarchical(split: &Split) -> bool {
     split.variant.exchange == Exchange::Hierarchical
 }

@@ -7,7 +7,7 @@
 
 use super::data::{ZIPF_EXPONENT, default_batches};
 use super::iteration::{SteadyTrainer, configuration, sample_bytes};
-use super::sample::{resident_bytes, summarize};
+use super::sample::summarize;
 use super::shapes::Shape;
 use crate::Registry;
 use crate::config::Config;
@@ -215,7 +215,7 @@ fn compare(arguments: &ForecastArguments, name: &str) -> Result<()> {
     (cluster.nodes, cluster.devices_per_node) = (1, arguments.ranks);
     let mut trainer = SteadyTrainer::new(&shape, &config, arguments.threads, advice::APPLYING)?;
     let samples = trainer.measure(arguments.seconds)?;
-    let (_, peak_bytes) = resident_bytes();
+    let peak_bytes = machine::peak_rss_bytes();
     let summary = summarize(&samples).expect("at least one block was measured");
     let measured_us = arguments.batch_size as f64 / summary.median * 1e6;
     let counted = trainer.sent_per_step()?.map(|sent| sent.intra_node + sent.inter_node);

@@ -5,7 +5,7 @@
 //! table update, the same list of stages that `headlong train` walks.
 
 use super::data::{default_batches, make_batches};
-use super::sample::{Block, Sample, Summary, resident_bytes, summarize};
+use super::sample::{Sample, Summary, summarize, timed_blocks};
 use super::shapes::{NUM_DENSE, Shape};
 use clap::{Args, ValueEnum};
 
@@ -21,15 +21,13 @@ use crate::iteration::worker::StepRates;
 use crate::plan::advice::{self, Knob};
 use crate::plan::placement::{Placement, statistics_of};
 use crate::plan::{Count, Facts, Plan};
-use crate::report::ExchangeBytes;
-use crate::report::output;
-use crate::system::machine::{Machine, instruction_limit};
+use crate::report::{ExchangeBytes, output};
+use crate::system::machine::{Machine, instruction_limit, peak_rss_bytes};
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::split::Split;
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::Batch;
 use serde_json::{Value, json};
-use std::time::Instant;
 
 /// A shape of `bench iteration`, as in `benches/peers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -220,7 +218,6 @@ pub(super) fn sample_bytes(shape: &Shape) -> u64 {
     4 * (1 + NUM_DENSE as u64 + shape.rows.len() as u64) + 8 * ids
 }
 
-/// As the command line asks.
 fn config(shape: &Shape, arguments: &IterationArguments) -> Result<Config> {
     let optimizer = arguments.optimizer.as_deref();
     let mut config = configuration(shape, arguments.batch_size, arguments.threads, optimizer)?;
@@ -235,7 +232,6 @@ fn config(shape: &Shape, arguments: &IterationArguments) -> Result<Config> {
 /// A model that trains on the same batches over and over.
 pub struct SteadyTrainer {
     group: RankGroup,
-    /// Batches, over and over.
     batches: Vec<Batch>,
     rates: StepRates,
     batch_size: usize,
@@ -307,19 +303,10 @@ impl SteadyTrainer {
 
     /// Measures blocks of steps for `seconds`; a single step for 0.
     pub fn measure(&mut self, seconds: f64) -> Result<Vec<Sample>> {
-        let start = Instant::now();
-        self.steps(1)?;
-        let steps = ((BLOCK_S / start.elapsed().as_secs_f64()) as usize).max(1);
-        let (mut samples, mut spent) = (Vec::new(), 0.0);
-        let (steps, fewest) = if seconds > 0.0 { (steps, FEWEST_BLOCKS) } else { (1, 1) };
-        while spent < seconds || samples.len() < fewest {
-            let block = Block::start();
+        timed_blocks((seconds, BLOCK_S, FEWEST_BLOCKS), |steps| {
             self.steps(steps)?;
-            let sample = block.stop((steps * self.batch_size) as f64);
-            spent += sample.wall_s;
-            samples.push(sample);
-        }
-        Ok(samples)
+            Ok((steps * self.batch_size) as f64)
+        })
     }
 
     /// How often rows come in the batches; counted for several ranks alone.
@@ -367,7 +354,7 @@ fn document(
     trainer: &SteadyTrainer,
 ) -> Value {
     let gflops = summary.median * Arithmetic::of(config).training_flop() as f64 * 1e-9;
-    let (_, peak_rss_bytes) = resident_bytes();
+    let peak_rss_bytes = peak_rss_bytes();
     json!({
         "tag": "headlong",
         "config": shape.name,

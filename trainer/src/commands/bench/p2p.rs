@@ -4,14 +4,12 @@
 use super::collectives::arguments::{Bind, Bytes, CollectiveArguments};
 use super::collectives::backend::Backend;
 use super::collectives::dtype::Dtype;
-use super::collectives::job::processes;
-use super::collectives::job::{Answer, Job, Measured, Outcome};
+use super::collectives::job::{Answer, Job, Measured, Outcome, processes};
 use super::collectives::measure::{Stopwatch, Timing};
 use super::collectives::operation::{Operation, Place};
-use super::collectives::statistics::Distribution;
+use super::collectives::statistics::{Distribution, known};
 use crate::error::{Error, Result};
-use crate::report::output;
-use crate::report::output::JsonOutput;
+use crate::report::output::{self, JsonOutput};
 use clap::{Args, ValueEnum};
 use headlong_verbs::fake::{Fabric, NetworkModel};
 use headlong_verbs::nic::Provider;
@@ -226,9 +224,6 @@ fn print(arguments: &P2pArguments, name: &str, verb: Verb, answer: &Answer) -> R
             (samples.iter().map(square).sum::<f64>() / samples.len().max(1) as f64).sqrt();
         let [typical, p99, p999] =
             [50.0, 99.0, 99.9].map(|percentile| latency.percentile(percentile));
-        let known = |value: Option<f64>| {
-            value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
-        };
         let _ = writeln!(
             text,
             "{:>10} {:>12} {:>12.2} {:>12.2} {:>15} {mean:>12.2} {deviation:>13.2} {:>13} {:>15}",

@@ -8,16 +8,14 @@ use crate::commands::data::require_files;
 use crate::config::ranges::count;
 use crate::error::{Error, Result};
 use crate::plan::Count;
-use crate::report::output;
-use crate::report::output::JsonOutput;
-use crate::report::{self, bytes, peak_rss_bytes};
-use crate::system::machine::Machine;
+use crate::report::output::{self, JsonOutput};
+use crate::report::{self, bytes};
+use crate::system::machine::{Machine, peak_rss_bytes};
 use clap::Args;
 use headlong_reader::convert::{self, Described};
 use headlong_reader::disk::{DiskBlocks, DiskOptions, IoChoice};
 use headlong_reader::formats::Format;
-use headlong_reader::io::DataFile;
-use headlong_reader::io::TextFile;
+use headlong_reader::io::{DataFile, TextFile};
 use headlong_reader::samples::Samples;
 use serde_json::json;
 use std::io::Read as _;
@@ -61,7 +59,6 @@ fn check_memory(options: &DiskOptions) -> Result<()> {
     Ok(needed.must_fit(Machine::detect().usable_bytes(), help)?)
 }
 
-/// One way through the files.
 struct Pass {
     bytes: u64,
     samples: u64,

@@ -1,37 +1,23 @@
 //! The model shapes that programs are compared at; the same as in `benches/peers/common.py`.
 
+use crate::config::preset::{KAGGLE_CARDINALITIES, TERABYTE_40M_CARDINALITIES};
 use headlong_reader::formats::records::DCNV2_HOTNESS;
-
-/// Criteo Terabyte cardinalities at the index range of MLPerf (40 M).
-const TERABYTE: [u64; 26] = [
-    39_884_406, 39_043, 17_289, 7_420, 20_263, 3, 7_120, 1_543, 63, 38_532_951, 2_953_546, 403_346,
-    10, 2_208, 11_938, 155, 4, 976, 14, 39_979_771, 25_641_295, 39_664_984, 585_935, 12_972, 108,
-    36,
-];
-
-const KAGGLE: [u64; 26] = [
-    1_460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5_683, 8_351_593, 3_194,
-    27, 14_992, 5_461_306, 10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
-];
 
 /// Largest table of the Terabyte shape unless asked otherwise: 5.0 M rows in all, 2.4 GiB.
 pub const ROW_CAP: u64 = 648_000;
 
-/// Integer columns of Criteo.
 pub const NUM_DENSE: usize = 13;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shape {
     /// `C1`, `C2` or `C3`.
     pub name: &'static str,
-    /// Width of every row.
     pub dim: usize,
     /// Widths of the bottom MLP after its input.
     pub bottom: Vec<usize>,
     /// Widths of the top MLP after its input.
     pub top: Vec<usize>,
     pub rows: Vec<u64>,
-    /// Ids a sample in each table.
     pub hotness: Vec<u32>,
     /// Layers and rank of a cross network in place of dot products.
     pub cross: Option<(usize, usize)>,
@@ -64,7 +50,7 @@ impl Shape {
             dim: 128,
             bottom,
             top,
-            rows: TERABYTE.to_vec(),
+            rows: TERABYTE_40M_CARDINALITIES.to_vec(),
             hotness: vec![1; 26],
             cross: None,
             optimizer: "sgd",
@@ -86,7 +72,14 @@ impl Shape {
 
     fn kaggle() -> Self {
         let (bottom, top) = (vec![512, 256, 64, 16], vec![512, 256, 1]);
-        Self { name: "C2", dim: 16, bottom, top, rows: KAGGLE.to_vec(), ..Self::mlperf_v1() }
+        Self {
+            name: "C2",
+            dim: 16,
+            bottom,
+            top,
+            rows: KAGGLE_CARDINALITIES.to_vec(),
+            ..Self::mlperf_v1()
+        }
     }
 }
 

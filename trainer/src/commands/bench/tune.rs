@@ -53,13 +53,10 @@ pub struct TuneArguments {
     pub way: Option<usize>,
 }
 
-/// One way to do an operation.
 struct Variation {
     operation: Operation,
-    /// As tuning files name it.
     name: &'static str,
     algorithm: &'static str,
-    /// What makes the program take it.
     set: fn(&mut CollectiveArguments),
     /// It takes several nodes.
     crosses: bool,

@@ -79,7 +79,6 @@ fn with_value(argument: Arg) -> Arg {
     argument.value_hint(hint)
 }
 
-/// The value's name in the help.
 fn name_of(argument: &Arg) -> String {
     argument.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect()
 }

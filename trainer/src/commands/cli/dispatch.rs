@@ -1,15 +1,15 @@
 //! The program: reads the command line, calls the command, prints errors, gives the exit code.
 
-use super::{BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand};
-use super::{completions, outputs};
-use crate::Registry;
+use super::{
+    BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, completions, outputs,
+};
 use crate::commands::bench::collectives::{self, operation::Operation};
 use crate::commands::launch::does_the_work;
 use crate::commands::train_arguments::{TrainArguments, of_training};
 use crate::error::{Error, Result};
 use crate::report::lines;
 use crate::{
-    commands::checkpoint as checkpoint_command, commands::config as config_command,
+    Registry, commands::checkpoint as checkpoint_command, commands::config as config_command,
     commands::data as data_command, commands::doctor, commands::inference,
     commands::plan as plan_command, report::output,
 };
@@ -161,7 +161,6 @@ fn bench(command: &BenchCommand, registry: &Registry) -> Result<()> {
     }
 }
 
-/// What the user calls this program.
 fn program() -> String {
     let called = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&called).file_name().unwrap_or_default().to_string_lossy();

@@ -70,33 +70,37 @@ fn device(device: &ProbedDevice) -> Finding {
     )
 }
 
-fn nvrtc(probe: &Probe) -> Finding {
-    let found = file(probe, Library::Nvrtc);
-    match (found, probe.devices.is_empty()) {
-        (Some(file), _) => Finding::ok("NVRTC", file),
-        (None, true) => Finding::ok("NVRTC", "absent; needed to compile kernels for GPUs"),
-        (None, false) => Finding::warn(
-            "NVRTC",
-            "no libnvrtc.so.13",
-            "kernels cannot be compiled here",
-            "pip install nvidia-cuda-nvrtc, or give --kernels a folder made elsewhere by `headlong \
-             kernels build`",
-        ),
+/// A library that devices need: what it is for where there is none, or what is missing without it.
+fn needed(
+    (name, which): (&'static str, Library),
+    probe: &Probe,
+    purpose: &str,
+    [found, consequence, fix]: [&str; 3],
+) -> Finding {
+    match (file(probe, which), probe.devices.is_empty()) {
+        (Some(file), _) => Finding::ok(name, file),
+        (None, true) => Finding::ok(name, format!("absent; needed {purpose}")),
+        (None, false) => Finding::warn(name, found, consequence, fix),
     }
 }
 
+fn nvrtc(probe: &Probe) -> Finding {
+    let missing = [
+        "no libnvrtc.so.13",
+        "kernels cannot be compiled here",
+        "pip install nvidia-cuda-nvrtc, or give --kernels a folder made elsewhere by `headlong \
+         kernels build`",
+    ];
+    needed(("NVRTC", Library::Nvrtc), probe, "to compile kernels for GPUs", missing)
+}
+
 fn cublaslt(probe: &Probe) -> Finding {
-    let found = file(probe, Library::CublasLt);
-    match (found, probe.devices.is_empty()) {
-        (Some(file), _) => Finding::ok("cuBLASLt", file),
-        (None, true) => Finding::ok("cuBLASLt", "absent; needed by dense layers on GPUs"),
-        (None, false) => Finding::warn(
-            "cuBLASLt",
-            "no libcublasLt.so.13",
-            "dense layers cannot run on the device",
-            "install the CUDA toolkit, or pip install nvidia-cublas",
-        ),
-    }
+    let missing = [
+        "no libcublasLt.so.13",
+        "dense layers cannot run on the device",
+        "install the CUDA toolkit, or pip install nvidia-cublas",
+    ];
+    needed(("cuBLASLt", Library::CublasLt), probe, "by dense layers on GPUs", missing)
 }
 
 fn nccl(system: &System, probe: &Probe) -> Finding {

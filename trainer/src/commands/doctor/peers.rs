@@ -19,7 +19,6 @@ use std::time::Duration;
 /// Bytes in which a rank shows what it has found; what does not fit is left out.
 const ROOM: usize = 32 << 10;
 
-/// What one rank says of itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Statement {
     pub host: String,
@@ -71,7 +70,6 @@ const EQUAL_ON_A_HOST: [(&str, &str, &str); 1] = [(
     "run them in one container, or with --ipc=host",
 )];
 
-/// What this rank shows the others.
 pub(super) fn statement(system: &System, findings: &[Finding]) -> Statement {
     let host = system.text("proc/sys/kernel/hostname").unwrap_or_default();
     let found = |name: &str| {

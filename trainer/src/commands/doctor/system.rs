@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 /// A machine, as far as it can be looked at without touching it.
 pub(super) struct System {
     root: PathBuf,
-    /// The variables of this process.
     pub environment: Environment,
     /// Version, file and abilities of NCCL; or where it was looked for.
     pub nccl: Result<String, String>,

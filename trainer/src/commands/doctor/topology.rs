@@ -12,9 +12,7 @@ enum Distance {
     Pix,
     Pxb,
     Phb,
-    /// The processor's own connections.
     Node,
-    /// The connection between processors.
     Sys,
 }
 
@@ -47,7 +45,6 @@ pub(super) fn findings(system: &System) -> Vec<Finding> {
     findings
 }
 
-/// PCI addresses of NVIDIA's GPUs.
 pub(super) fn gpus(system: &System) -> Vec<String> {
     let is_gpu = |address: &String| {
         let read = |name: &str| system.text(format!("{PCI}/{address}/{name}")).unwrap_or_default();

@@ -15,7 +15,6 @@ struct Processor {
     number: usize,
 }
 
-/// The processors of every rank.
 pub struct Places {
     all: CpuSet,
     ranks: Vec<Vec<usize>>,

@@ -38,7 +38,6 @@ impl Pipe {
         Ok(Self { reader, writer })
     }
 
-    /// What children are told of it.
     pub fn variable(&self) -> (&'static str, String) {
         (PIPE, self.writer.as_raw_fd().to_string())
     }

@@ -4,7 +4,6 @@ use super::told::Named;
 use crate::error::{Error, Result};
 use std::time::Duration;
 
-/// How a rank's process has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Code(i32),

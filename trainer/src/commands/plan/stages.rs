@@ -4,8 +4,7 @@ use crate::config::{Config, DeviceChoice};
 use crate::error::Result;
 use crate::iteration::schedule::{BORDER, BatchOf, Features, Repeat, Resource, Schedule, Stage};
 use crate::report::columns;
-use crate::report::output;
-use crate::report::output::JsonOutput;
+use crate::report::output::{self, JsonOutput};
 use crate::system::machine::Machine;
 use serde_json::{Value, json};
 
@@ -25,7 +24,6 @@ pub(super) fn run(config: &Config, json: &JsonOutput) -> Result<()> {
 
 const HEADINGS: [&str; 4] = ["stage", "lane", "batch", "waits for"];
 
-/// A row for each stage.
 fn rows(schedule: &Schedule) -> impl Iterator<Item = [String; 4]> {
     schedule.stages.iter().enumerate().map(|(at, stage)| {
         let waits = schedule.waits_of(at).collect::<Vec<_>>().join(", ");

@@ -40,7 +40,6 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter that starts now.
     pub fn new(session: &Session) -> Self {
         Self {
             begun: Instant::now(),

@@ -2,8 +2,7 @@
 
 use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, Ids, validate::quoted};
-use crate::error::Result;
-use crate::error::failed;
+use crate::error::{Error, Result};
 use crate::iteration::job::Job;
 use crate::report::{At, Done, Reporter};
 use crate::state::checkpoint::Checkpoint;
@@ -43,7 +42,6 @@ fn already_done(config: &Config, checkpoint: &Checkpoint) -> Option<Done> {
         .and_then(|done| serde_json::from_value(done).ok())
 }
 
-/// What decides when a run ends.
 pub(super) fn asked_for(config: &Config) -> (f64, Option<u64>, Option<f64>) {
     (config.train.epochs, config.train.steps, config.eval.target_auc)
 }
@@ -57,7 +55,7 @@ pub(super) fn repeats_its_report(
     let Some(checkpoint) = resumed else { return Ok(false) };
     let Some(done) = already_done(&job.config, checkpoint) else { return Ok(false) };
     if job.leads() {
-        checkpoint.verify().map_err(|error| failed("the run cannot be resumed", error))?;
+        checkpoint.verify().map_err(Error::failed("the run cannot be resumed"))?;
     }
     reporter.note(
         "this run has finished already (more --epochs or --steps go on); its final report again:",

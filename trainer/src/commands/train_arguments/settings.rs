@@ -39,129 +39,102 @@ impl Setting<'_> {
     }
 }
 
-fn flag<'a, T: Clone + 'a>(
-    flag: &'static str,
-    keys: &'static [&'static str],
-    value: &Option<T>,
-    put: impl FnOnce(&mut Config, T) + 'a,
-) -> Setting<'a> {
-    let put = value.clone().map(|value| -> Put<'a> {
-        Box::new(move |config| {
-            put(config, value);
-            Ok(())
-        })
-    });
-    Setting { flag, keys, put }
+/// One line for each flag: its name, the field that holds what was given, the key that takes it,
+/// and what wraps it there.
+macro_rules! settings {
+    ($self:ident: $($flag:literal $field:ident => $section:ident.$key:ident $($wrap:expr)?;)*) => {
+        vec![$(Setting {
+            flag: $flag,
+            keys: &[concat!(stringify!($section), ".", stringify!($key))],
+            put: given(&$self.$field).map(|value| -> Put<'_> {
+                Box::new(move |config| {
+                    config.$section.$key = settings!(@ value $($wrap)?);
+                    Ok(())
+                })
+            }),
+        }),*]
+    };
+    (@ $value:ident) => { $value };
+    (@ $value:ident $wrap:expr) => { $wrap($value) };
 }
 
-/// A flag that may be repeated.
-fn list<'a, T: Clone + 'a>(
-    name: &'static str,
-    keys: &'static [&'static str],
-    values: &[T],
-    put: impl FnOnce(&mut Config, Vec<T>) + 'a,
-) -> Setting<'a> {
-    flag(name, keys, &(!values.is_empty()).then(|| values.to_vec()), put)
+/// What a flag may hold, and whether it was given.
+trait Given: Clone {
+    type Value;
+    fn value(self) -> Option<Self::Value>;
+}
+
+impl<T: Clone> Given for Option<T> {
+    type Value = T;
+    fn value(self) -> Option<T> {
+        self
+    }
+}
+
+impl<T: Clone> Given for Vec<T> {
+    type Value = Self;
+    fn value(self) -> Option<Self> {
+        (!self.is_empty()).then_some(self)
+    }
+}
+
+impl Given for bool {
+    type Value = Self;
+    fn value(self) -> Option<Self> {
+        self.then_some(true)
+    }
+}
+
+fn given<T: Given>(field: &T) -> Option<T::Value> {
+    field.clone().value()
 }
 
 impl TrainArguments {
     /// Every flag that sets a key, given or not.
     pub(super) fn settings(&self) -> Vec<Setting<'_>> {
-        let mut settings = self.settings_of_data();
-        settings.extend(self.settings_of_training());
-        settings.extend(self.settings_of_machine());
+        let mut settings = settings! { self:
+            "--data" data => data.train;
+            "--valid" valid => data.valid;
+            "--data-format" data_format => data.format FormatChoice::Of;
+            "--output-dir" output_dir => run.output_dir;
+            "--on-bad-row" on_bad_row => data.on_bad_row;
+            "--cache-data" cache_data => data.cache;
+            "--checkpoint-dir" checkpoint_dir => checkpoint.dir Some;
+            "--save-every" save_every => checkpoint.save_every;
+            "--keep" keep => checkpoint.keep;
+            "--batch-size" batch_size => train.batch_size;
+            "--grad-accumulation" accumulate => train.accumulate;
+            "--steps" steps => train.steps Some;
+            "--learning-rate" learning_rate => train.learning_rate;
+            "--precision" precision => train.precision;
+            "--seed" seed => train.seed;
+            "--target-auc" target_auc => eval.target_auc Some;
+            "--eval-every" eval_every => eval.every;
+            "--eval-batch-size" eval_batch_size => eval.batch_size;
+            "--eval-ranks" eval_ranks => run.eval_ranks Some;
+            "--device" device => run.device;
+            "--kernels" kernels => run.kernels Some;
+            "--threads" threads => run.threads Some;
+            "--ranks" ranks => run.ranks;
+            "--hybrid" hybrid => run.hybrid;
+            "--schedule" schedule => run.schedule;
+            "--transport" transport => run.transport;
+            "--insecure" insecure => comm.insecure;
+        };
+        let epochs = self.epochs.map(|epochs| -> Put<'_> {
+            Box::new(move |config| {
+                (config.train.epochs, config.train.steps) = (epochs, None);
+                Ok(())
+            })
+        });
+        let keys = &["train.epochs", "train.steps"];
+        settings.push(Setting { flag: "--epochs", keys, put: epochs });
+        let optimizer = self.optimizer.as_ref();
+        let put =
+            optimizer.map(|name| -> Put<'_> { Box::new(|config| config.optimizer.set_both(name)) });
+        let keys = &["optimizer.sparse.name", "optimizer.dense.name"];
+        settings.push(Setting { flag: "--optimizer", keys, put });
         settings
-    }
-
-    fn settings_of_data(&self) -> Vec<Setting<'_>> {
-        vec![
-            list("--data", &["data.train"], &self.data, |c, files| c.data.train = files),
-            list("--valid", &["data.valid"], &self.valid, |c, files| c.data.valid = files),
-            flag("--data-format", &["data.format"], &self.data_format, |c, format| {
-                c.data.format = FormatChoice::Of(format);
-            }),
-            flag("--output-dir", &["run.output_dir"], &self.output_dir, |c, dir| {
-                c.run.output_dir = dir
-            }),
-            flag("--on-bad-row", &["data.on_bad_row"], &self.on_bad_row, |c, what| {
-                c.data.on_bad_row = what
-            }),
-            flag("--cache-data", &["data.cache"], &self.cache_data, |c, place| {
-                c.data.cache = place
-            }),
-            flag("--checkpoint-dir", &["checkpoint.dir"], &self.checkpoint_dir, |c, dir| {
-                c.checkpoint.dir = Some(dir);
-            }),
-            flag("--save-every", &["checkpoint.save_every"], &self.save_every, |c, steps| {
-                c.checkpoint.save_every = steps;
-            }),
-            flag("--keep", &["checkpoint.keep"], &self.keep, |c, count| c.checkpoint.keep = count),
-        ]
-    }
-
-    fn settings_of_training(&self) -> Vec<Setting<'_>> {
-        let optimizer = self
-            .optimizer
-            .as_ref()
-            .map(|name| -> Put<'_> { Box::new(|config| config.optimizer.set_both(name)) });
-        vec![
-            Setting {
-                flag: "--optimizer",
-                keys: &["optimizer.sparse.name", "optimizer.dense.name"],
-                put: optimizer,
-            },
-            flag("--batch-size", &["train.batch_size"], &self.batch_size, |c, n| {
-                c.train.batch_size = n
-            }),
-            flag("--grad-accumulation", &["train.accumulate"], &self.accumulate, |c, n| {
-                c.train.accumulate = n
-            }),
-            flag("--epochs", &["train.epochs", "train.steps"], &self.epochs, |c, epochs| {
-                (c.train.epochs, c.train.steps) = (epochs, None);
-            }),
-            flag("--steps", &["train.steps"], &self.steps, |c, steps| c.train.steps = Some(steps)),
-            flag("--learning-rate", &["train.learning_rate"], &self.learning_rate, |c, rate| {
-                c.train.learning_rate = rate;
-            }),
-            flag("--precision", &["train.precision"], &self.precision, |c, name| {
-                c.train.precision = name
-            }),
-            flag("--seed", &["train.seed"], &self.seed, |c, seed| c.train.seed = seed),
-            flag("--target-auc", &["eval.target_auc"], &self.target_auc, |c, auc| {
-                c.eval.target_auc = Some(auc);
-            }),
-            flag("--eval-every", &["eval.every"], &self.eval_every, |c, every| {
-                c.eval.every = every
-            }),
-            flag("--eval-batch-size", &["eval.batch_size"], &self.eval_batch_size, |c, n| {
-                c.eval.batch_size = n;
-            }),
-        ]
-    }
-
-    fn settings_of_machine(&self) -> Vec<Setting<'_>> {
-        vec![
-            flag("--eval-ranks", &["run.eval_ranks"], &self.eval_ranks, |c, n| {
-                c.run.eval_ranks = Some(n)
-            }),
-            flag("--device", &["run.device"], &self.device, |c, device| c.run.device = device),
-            flag("--kernels", &["run.kernels"], &self.kernels, |c, dir| c.run.kernels = Some(dir)),
-            flag("--threads", &["run.threads"], &self.threads, |c, n| c.run.threads = Some(n)),
-            flag("--ranks", &["run.ranks"], &self.ranks, |c, n| c.run.ranks = n),
-            flag("--hybrid", &["run.hybrid"], &self.hybrid, |c, hybrid| c.run.hybrid = hybrid),
-            flag("--schedule", &["run.schedule"], &self.schedule, |c, name| c.run.schedule = name),
-            flag("--transport", &["run.transport"], &self.transport, |c, name| {
-                c.run.transport = name
-            }),
-            flag(
-                "--insecure",
-                &["comm.insecure"],
-                &self.insecure.then_some(true),
-                |c, insecure| {
-                    c.comm.insecure = insecure;
-                },
-            ),
-        ]
     }
 }
 

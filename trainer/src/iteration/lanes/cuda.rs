@@ -296,5 +296,5 @@ fn failed_at(stage: &'static str, call: &Call<'_>, source: headlong_device::Devi
 }
 
 fn no_streams(source: headlong_device::DeviceError) -> Error {
-    crate::error::failed("the lanes of the device cannot be made", source)
+    Error::failed("the lanes of the device cannot be made")(source)
 }

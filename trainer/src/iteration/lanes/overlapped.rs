@@ -2,7 +2,6 @@
 //! for all that computes.
 
 use super::{Lane, walk_in_order};
-use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::model::Model;
 use crate::iteration::schedule::{Call, Repeat, Schedule};
@@ -38,8 +37,7 @@ pub(super) struct Overlapped {
 
 impl Overlapped {
     pub(super) fn new() -> Result<Self> {
-        let threads =
-            Pool::exactly(2).map_err(|error| failed("the lanes cannot be started", error))?;
+        let threads = Pool::exactly(2).map_err(Error::failed("the lanes cannot be started"))?;
         Ok(Self {
             threads,
             runs: std::array::from_fn(|_| AtomicU32::new(0)),
@@ -98,7 +96,6 @@ impl Overlapped {
     }
 }
 
-/// One walk through a list.
 struct Walk<'a> {
     lanes: &'a Overlapped,
     stream: &'a Stream,

@@ -2,8 +2,7 @@
 //! parameters.
 
 use super::{Call, Model};
-use crate::error::Result;
-use crate::error::failed;
+use crate::error::{Error, Result};
 use headlong_device::{Mat, Stream};
 use headlong_mlp::finite::{FindArgs, Found, Looked, MAX_MATRICES, NONE};
 use headlong_mlp::mlp::Mlp;
@@ -109,9 +108,7 @@ impl Model {
 
     /// Forgets what was found: before the first step.
     pub(super) fn forget_non_finite(&self) -> Result<()> {
-        self.record
-            .copy_from(&[NONE])
-            .map_err(|error| failed("the record of a step cannot be set", error))
+        self.record.copy_from(&[NONE]).map_err(Error::failed("the record of a step cannot be set"))
     }
 
     /// What a device has found in the step over the batch of slot `slot`, which was waited for;

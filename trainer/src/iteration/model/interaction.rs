@@ -14,9 +14,7 @@ pub(crate) struct Interaction {
 }
 
 enum Kind {
-    /// Products of all pairs.
     Dot,
-    /// All vectors side by side.
     Cat,
 }
 

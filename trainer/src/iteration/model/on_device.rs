@@ -6,9 +6,7 @@
 //! is written again two steps later, when its step has ended.
 
 use super::{BatchSlot, Call, Devices, Exchange, Model};
-use crate::error::exchange_failed;
-use crate::error::failed;
-use crate::error::{Cause, Error, Result};
+use crate::error::{Cause, Error, Result, exchange_failed};
 use headlong_comm::device::narrow::Narrow;
 use headlong_comm::{Compress, DeviceCollectives, DeviceSizes};
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
@@ -90,7 +88,7 @@ impl BatchSlot {
                 .copy_from_slice(&batch.dense);
         }
         let staged = self.route_mut().stage(&super::BatchIds(&batch));
-        staged.map_err(|error| failed("the ids of a batch cannot be routed", error))
+        staged.map_err(Error::failed("the ids of a batch cannot be routed"))
     }
 
     /// Enqueues the copies of a staged batch.
@@ -271,7 +269,7 @@ impl Model {
         self.tables.check_flags().map_err(|error| match error {
             // It has failed behind what the last loss waits for.
             EmbeddingError::Device(source) => lost_behind(step, source.into()),
-            error => failed("a batch does not fit what was planned for the device", error),
+            error => Error::failed("a batch does not fit what was planned for the device")(error),
         })
     }
 
@@ -299,7 +297,7 @@ impl Model {
 }
 
 pub(super) fn refused(source: DeviceError) -> Error {
-    failed("the device refuses memory for batches", source)
+    Error::failed("the device refuses memory for batches")(source)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -12,7 +12,6 @@ use headlong_mlp::mlp::Mlp;
 use headlong_reader::Batch;
 use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-/// One run of a stage.
 #[derive(Clone, Copy)]
 pub struct At<'a> {
     pub call: &'a Call<'a>,
@@ -22,7 +21,6 @@ pub struct At<'a> {
     stage: &'a Stage,
 }
 
-/// How memory is touched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     Read,
@@ -112,7 +110,6 @@ impl<'a> At<'a> {
         &self.declared(RecvRows, access).recv_rows
     }
 
-    /// Pooled vectors of the batch.
     pub fn vectors(&self, access: Access) -> Mat {
         self.declared(Vectors, access).vectors.first_rows(self.call.num_samples)
     }
@@ -132,13 +129,11 @@ impl<'a> At<'a> {
         self.of_micro_batch(&self.declared(VectorGradients, Write).d_vectors)
     }
 
-    /// The bottom network, and its output.
     pub fn bottom(&self, access: Access) -> (&'a Mlp, Mat) {
         let model = self.declared(Bottom, access);
         (&model.bottom, self.first(&model.bottom_out))
     }
 
-    /// The gradient of its output.
     pub fn d_bottom(&self, access: Access) -> Mat {
         self.first(&self.declared(BottomGradient, access).d_bottom_out)
     }
@@ -158,7 +153,6 @@ impl<'a> At<'a> {
         Some(self.first(self.cross(Read)?.d_input()))
     }
 
-    /// What the top network is given.
     pub fn top_in(&self, access: Access) -> Mat {
         self.first(&self.declared(TopInput, access).top_in)
     }
@@ -234,7 +228,6 @@ impl Call<'_> {
         Some(Self { slot, micro_batch, ..*self })
     }
 
-    /// How often a stage runs.
     pub fn times(&self, stage: &Stage) -> usize {
         match stage.repeat {
             Repeat::Once => 1,

@@ -4,13 +4,10 @@
 mod by_node;
 mod device;
 
-use super::At;
-use super::Resource;
 use super::at::Access::{Read, Write};
 use super::tables::update_replicated_range;
-use crate::error::Result;
-use crate::error::exchange_failed;
-use crate::error::failed;
+use super::{At, Resource};
+use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::model::{BatchIds, Exchange, Model};
 use headlong_embedding::Ids;
 use headlong_embedding::hybrid::RankExchange;
@@ -38,7 +35,7 @@ impl Exchange {
             }
             _ => tables.receive_requests(at.stream, &mut route),
         };
-        received.map_err(|error| failed("the rows that ranks ask for cannot be found", error))
+        received.map_err(Error::failed("the rows that ranks ask for cannot be found"))
     }
 
     /// Vectors go from their owners to the ranks that request them.
@@ -113,7 +110,7 @@ fn ask(at: &At<'_>) -> Result<()> {
     sent.map_err(exchange_failed("the numbers of ids"))?;
     let exchange = route.id_exchange();
     let RankExchange { send, send_counts, receive, receive_counts } =
-        exchange.map_err(|error| failed("ranks ask for too much", error))?;
+        exchange.map_err(Error::failed("ranks ask for too much"))?;
     let sent = ranks.all_to_all_v(send, send_counts, receive, receive_counts);
     sent.map_err(exchange_failed("the ids"))
 }
@@ -132,7 +129,7 @@ fn all_reduce(at: &At<'_>) -> Result<()> {
         }
     });
     reduced.map_err(exchange_failed("the gradients"))?;
-    updated.map_err(|error| failed("the replicated rows cannot be updated", error))
+    updated.map_err(Error::failed("the replicated rows cannot be updated"))
 }
 
 fn first<'a>(values: &'a [f32], counts: &[usize]) -> &'a [f32] {

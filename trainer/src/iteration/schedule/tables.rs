@@ -2,8 +2,7 @@
 
 use super::at::Access::{Read, Write};
 use super::{At, Resource};
-use crate::error::Result;
-use crate::error::failed;
+use crate::error::{Error, Result};
 use crate::iteration::model::BatchIds;
 use headlong_embedding::EmbeddingError;
 use std::ops::Range;
@@ -16,14 +15,14 @@ pub(super) fn route(at: &At<'_>) -> Result<()> {
     let (batch, mut route) = (at.batch(), at.route_mut());
     let block_len = at.model().block_len_of_step(at.call.slot);
     let routed = at.model().tables.route(at.stream, &BatchIds(&batch), block_len, &mut route);
-    routed.map_err(|error| failed(UNROUTABLE, error))
+    routed.map_err(Error::failed(UNROUTABLE))
 }
 
 /// Gathers the rows that ranks have asked this owner for.
 pub(super) fn owner_lookup(at: &At<'_>) -> Result<()> {
     at.declared(Resource::OwnedRows, Read);
     let found = at.model().tables.owner_lookup(at.stream, &at.route(), at.send_rows(Write));
-    found.map_err(|error| failed("the rows of a batch cannot be looked up", error))
+    found.map_err(Error::failed("the rows of a batch cannot be looked up"))
 }
 
 /// The vectors of bags of replicated rows.
@@ -32,7 +31,7 @@ pub(super) fn lookup_replicated(at: &At<'_>) -> Result<()> {
     let (batch, vectors) = (at.batch(), at.vectors(Write));
     let found =
         at.model().tables.lookup_replicated(at.stream, &BatchIds(&batch), &at.route(), &vectors);
-    found.map_err(|error| failed(LOOKUP, error))
+    found.map_err(Error::failed(LOOKUP))
 }
 
 /// The vectors of all other bags.
@@ -41,7 +40,7 @@ pub(super) fn pool(at: &At<'_>) -> Result<()> {
     let (batch, route, received) = (at.batch(), at.route(), at.recv_rows(Read));
     let ids = BatchIds(&batch);
     let pooled = at.model().tables.pool(at.stream, &ids, &route, received, &at.vectors(Write));
-    pooled.map_err(|error| failed(LOOKUP, error))
+    pooled.map_err(Error::failed(LOOKUP))
 }
 
 /// Sums the gradients of each row over this rank's samples.
@@ -70,7 +69,7 @@ pub(super) fn update_replicated(at: &At<'_>) -> Result<()> {
     }
     let (gradients, step) = (at.replicated_gradients(Read), &at.call.sparse_step);
     let updated = at.model().tables.update_replicated(at.stream, gradients, step);
-    updated.map_err(|error| failed(UPDATE, error))
+    updated.map_err(Error::failed(UPDATE))
 }
 
 /// Moves each row that this rank owns once.
@@ -84,7 +83,7 @@ pub(super) fn update_owned(at: &At<'_>) -> Result<()> {
     let (route, d_vectors, gradients) = (at.route(), at.d_vectors(), at.send_rows(Read));
     let step = &at.call.sparse_step;
     let updated = at.model().tables.update_owned(at.stream, &route, &d_vectors, gradients, step);
-    updated.map_err(|error| failed("the tables cannot be updated", error))
+    updated.map_err(Error::failed("the tables cannot be updated"))
 }
 
 /// Room for the ids of a batch is what the configuration says.

@@ -6,9 +6,7 @@
 //! ```
 
 use super::exchange::{add_up, exchange, merge};
-use crate::error::Result;
-use crate::error::exchange_failed;
-use crate::error::failed;
+use crate::error::{Error, Result, exchange_failed};
 use crate::metrics::EvalMetrics;
 use crate::metrics::scores::{Run, Scores, Tally};
 use headlong_comm::Communicator;
@@ -24,7 +22,6 @@ pub struct Scoring {
     memory: Vec<Scores>,
 }
 
-/// What the thread does.
 #[derive(Debug)]
 enum Work {
     /// Everything, where this process has all scores.
@@ -104,7 +101,6 @@ impl Scoring {
     }
 }
 
-/// A thread and its result.
 #[derive(Debug)]
 pub(crate) struct Worker<T>(Option<JoinHandle<T>>);
 
@@ -113,7 +109,7 @@ impl<T: Send + 'static> Worker<T> {
         let started = thread::Builder::new().name(name.to_owned()).spawn(work);
         started
             .map(|thread| Self(Some(thread)))
-            .map_err(|error| failed(&format!("the system gives no thread for {name}"), error))
+            .map_err(Error::failed(format!("the system gives no thread for {name}")))
     }
 
     /// Waits for the result; a panic continues here.

@@ -4,15 +4,13 @@
 use super::{CONFIG_BLOB, IDS_BLOB, Memory};
 use crate::config::Config;
 use crate::config::validate::quoted;
-use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::ranks::RankGroup;
 use crate::report::output::say;
 use crate::state::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, Files, Select,
-    SystemFiles,
+    SystemFiles, newest, steps,
 };
-use crate::state::checkpoint::{newest, steps};
 use headlong_reader::IdMapper;
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
@@ -37,7 +35,7 @@ pub(super) fn open_directory_on(
         ..DirectoryOptions::default()
     };
     let opened = CheckpointDirectory::open(dir, options);
-    opened.map(Some).map_err(|error| failed("the checkpoint directory cannot be used", error))
+    opened.map(Some).map_err(Error::failed("the checkpoint directory cannot be used"))
 }
 
 /// Loads a checkpoint into all ranks of this process after checking that it is of this model and of
@@ -60,21 +58,20 @@ pub fn load(
         })
         .and_then(|()| checkpoint.check_data(data))
         .and_then(|()| checkpoint.load(group, select));
-    checks.map_err(|error| failed("the checkpoint cannot be loaded", error))?;
+    checks.map_err(Error::failed("the checkpoint cannot be loaded"))?;
     group.weights_changed();
     Ok(())
 }
 
 /// Restores the state of admitted ids that a checkpoint holds.
 pub fn restore_ids(checkpoint: &Checkpoint, ids: &mut IdMapper) -> Result<()> {
-    let blob = checkpoint
-        .blob(IDS_BLOB)
-        .map_err(|error| failed("the checkpoint cannot be loaded", error))?;
+    let blob =
+        checkpoint.blob(IDS_BLOB).map_err(Error::failed("the checkpoint cannot be loaded"))?;
     let Some(mut blob) = blob else { return Ok(()) };
     let mut bytes = Vec::new();
     let path = checkpoint.path().join(IDS_BLOB);
     blob.read_to_end(&mut bytes).map_err(|source| Error::Io { action: "read", path, source })?;
-    ids.restore_state(&bytes).map_err(|error| failed("the checkpoint cannot be loaded", error))
+    ids.restore_state(&bytes).map_err(Error::failed("the checkpoint cannot be loaded"))
 }
 
 /// Refuses to go on in another order: the position would be another one's.
@@ -97,7 +94,7 @@ pub(super) fn parse_state<T: serde::de::DeserializeOwned>(
     value: &serde_json::Value,
 ) -> Result<T> {
     serde_json::from_value(value.clone())
-        .map_err(|error| failed(&format!("{what} in the checkpoint is damaged"), error))
+        .map_err(Error::failed(format!("{what} in the checkpoint is damaged")))
 }
 
 pub(super) fn blob<'a>(file: &str, bytes: &'a [u8]) -> Blob<'a> {
@@ -130,7 +127,7 @@ pub fn find_checkpoint(
         let cleaned = directory.iter().flat_map(CheckpointDirectory::cleaned);
         cleaned.for_each(|left| say(format_args!("checkpoints: {left}")));
     }
-    let found = newest(dir).map_err(|error| failed("the run cannot be resumed", error))?;
+    let found = newest(dir).map_err(Error::failed("the run cannot be resumed"))?;
     let then = found.as_ref().and_then(|checkpoint| config_of(checkpoint).ok());
     then.map_or(Ok(()), |then| refuse_another_run(config, &then))?;
     Ok(found)
@@ -138,8 +135,7 @@ pub fn find_checkpoint(
 
 /// Two runs in one folder would be told apart by their steps alone, and the wrong one resumed.
 fn refuse_earlier_checkpoints(dir: &Path) -> Result<()> {
-    let found =
-        steps(dir).map_err(|error| failed("the checkpoint directory cannot be read", error))?;
+    let found = steps(dir).map_err(Error::failed("the checkpoint directory cannot be read"))?;
     let Some((step, _)) = found.last() else { return Ok(()) };
     let dir = dir.display();
     Err(Error::config(
@@ -158,8 +154,7 @@ pub(crate) fn refuse_later_checkpoints(
     resumed: Option<&Checkpoint>,
 ) -> Result<()> {
     let Some(dir) = &config.checkpoint.dir else { return Ok(()) };
-    let found =
-        steps(dir).map_err(|error| failed("the checkpoint directory cannot be read", error))?;
+    let found = steps(dir).map_err(Error::failed("the checkpoint directory cannot be read"))?;
     let newest = found.last().map(|(step, _)| *step);
     let expected = resumed.map(|checkpoint| checkpoint.manifest().state.step);
     match (newest, expected) {
@@ -205,9 +200,8 @@ fn refuse_another_run(now: &Config, then: &Config) -> Result<()> {
 /// A file that is missing or damaged.
 pub fn config_of(checkpoint: &Checkpoint) -> Result<Config> {
     let path = checkpoint.path().join(CONFIG_BLOB);
-    let blob = checkpoint
-        .blob(CONFIG_BLOB)
-        .map_err(|error| failed("the checkpoint cannot be used", error))?;
+    let blob =
+        checkpoint.blob(CONFIG_BLOB).map_err(Error::failed("the checkpoint cannot be used"))?;
     let mut text = String::new();
     match blob {
         Some(mut blob) => blob.read_to_string(&mut text),

@@ -12,9 +12,7 @@
 
 use crate::config::Config;
 use crate::data::EvaluationData;
-use crate::error::Result;
-use crate::error::exchange_failed;
-use crate::error::failed;
+use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::ranks::{RankGroup, RankGroupOptions};
 use crate::metrics::{EvalMetrics, Scores, Tally};
 use crate::plan::evaluation::config_of_eval_ranks;
@@ -93,7 +91,7 @@ impl EvalRanks {
             } else {
                 format!("{count} evaluation ranks")
             };
-            failed(&format!("the evaluation of step {step} has failed on {ranks}"), error)
+            Error::failed(format!("the evaluation of step {step} has failed on {ranks}"))(error)
         };
         let work = |group| move || evaluate(group, &valid, &ids).map_err(named);
         let worker = group.map(|group| Worker::start("evaluation", work(group))).transpose()?;
@@ -157,7 +155,7 @@ pub(super) fn predict_all_with(
     loop {
         let busy = group.busy("waits for its data");
         let has_batch =
-            reader.next(&mut batch).map_err(|error| failed("the data cannot be read", error))?;
+            reader.next(&mut batch).map_err(Error::failed("the data cannot be read"))?;
         drop(busy);
         if !has_batch {
             return Ok(reader.skip_report());

@@ -38,10 +38,8 @@ enum Work {
     Away(Away),
 }
 
-/// An evaluation whose metrics are known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evaluated {
-    /// The step whose weights were evaluated.
     pub step: u64,
     /// Samples trained on up to that step.
     pub samples: u64,
@@ -102,7 +100,6 @@ impl Session {
         self.data.valid.is_some()
     }
 
-    /// The step whose evaluation is pending.
     pub fn pending_evaluation(&self) -> Option<u64> {
         self.evaluations.pending.as_ref().map(|pending| pending.step)
     }

@@ -4,8 +4,7 @@
 //! needs the ids of the whole batch: then ranks tell each other those that they have read. Labels
 //! and dense features stay where they are.
 
-use crate::error::Result;
-use crate::error::exchange_failed;
+use crate::error::{Result, exchange_failed};
 use crate::iteration::ranks::RankGroup;
 use crate::iteration::share::Share;
 use headlong_comm::Communicator;
@@ -47,7 +46,6 @@ struct Told {
 }
 
 impl Gather {
-    /// Between the ranks of these processes.
     pub(super) fn new(group: &RankGroup) -> Option<Self> {
         let share = group.first().model().share;
         group.link().map(|communicator| Self::between(communicator, share))

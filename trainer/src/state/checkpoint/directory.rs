@@ -22,17 +22,15 @@ use super::retention::{Candidate, superfluous};
 use super::shard::DEFAULT_SHARD_BYTES;
 use super::write::{FilePlan, Snapshot, Written, write_files};
 use headlong_device::files::FolderLock;
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, fs};
 
 const ASIDE: &str = ".tmp-";
 const FORMER: &str = ".old-";
 /// What the names of a checkpoint's files end with.
 const ENDINGS: [&str; 2] = [".safetensors", ".bin"];
-/// Other files that a checkpoint has.
 const WHOLE_NAMES: [&str; 2] = [MANIFEST_FILE, "config.toml"];
 
 /// How a [`CheckpointDirectory`] saves.

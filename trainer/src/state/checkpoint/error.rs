@@ -17,7 +17,6 @@ pub enum CheckpointError {
     Io {
         /// What was tried: `read`, `write`, `rename`.
         action: &'static str,
-        /// The file or directory.
         path: PathBuf,
         source: std::io::Error,
     },
@@ -86,13 +85,7 @@ pub enum CheckpointError {
         "{}: format version {found}, and this program reads version {supported}",
         file.display()
     )]
-    UnknownVersion {
-        file: PathBuf,
-        /// Version in the manifest.
-        found: u64,
-        /// Version that this program reads.
-        supported: u32,
-    },
+    UnknownVersion { file: PathBuf, found: u64, supported: u32 },
     #[error(
         "{} holds another model: `{key}` is {found} there and {expected} in this run",
         path.display()
@@ -101,9 +94,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// First key that differs, for example `model.tables[2].rows`.
         key: String,
-        /// Value in this run.
         expected: String,
-        /// Value in the checkpoint.
         found: String,
     },
     #[error(
@@ -115,9 +106,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// First key that differs, for example `data.dense_transform`.
         key: String,
-        /// Value in this run.
         expected: String,
-        /// Value in the checkpoint.
         found: String,
     },
     /// All files are as they were written, yet the tensors are not those that were saved.
@@ -131,10 +120,7 @@ pub enum CheckpointError {
     },
     /// Tensors that cannot be saved: an empty shape, or a name used twice.
     #[error("this model cannot be saved: {message}")]
-    Layout {
-        /// What is wrong with the layout.
-        message: String,
-    },
+    Layout { message: String },
     /// Anyone who gives or takes the tensors failed.
     #[error("{tensor} could not be {action}")]
     Tensor {

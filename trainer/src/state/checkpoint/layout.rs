@@ -85,9 +85,7 @@ pub enum Section {
 /// Which tensor of a [`Layout`] is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorId {
-    /// Dense parameters or tables.
     pub section: Section,
-    /// Position in the section.
     pub index: usize,
     /// `None` for the weights, else the position of the optimiser state.
     pub state: Option<usize>,
@@ -118,7 +116,6 @@ pub trait CheckpointSource: Sync {
     fn read(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause>;
 }
 
-/// Takes the values that are loaded.
 pub trait CheckpointSink {
     /// Names and shapes of everything there is to fill.
     fn layout(&self) -> Layout;

@@ -15,7 +15,7 @@
 //! so `jq` reads it, and a flipped byte anywhere in it is found before anything in it is believed.
 
 use super::error::{CheckpointError, Result};
-use super::layout::{Layout, Section, TensorId};
+use super::layout::{Layout, TensorId};
 use super::shard::{Content, file_bytes, pieces};
 use crate::metrics::EvalMetrics;
 use headlong_reader::FileIdentity;
@@ -45,19 +45,16 @@ pub struct Manifest {
     pub program: String,
     /// What was saved next to the tensors.
     pub state: SavedState,
-    /// Names and shapes of all tensors.
     pub layout: Layout,
     /// Digest of all weights and optimiser states ([`crate::state::digest`]): 32 hexadecimal
     /// digits.
     pub weights_digest: String,
-    /// All other files of the checkpoint.
     pub files: Vec<FileEntry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileEntry {
-    /// Name in the checkpoint's directory.
     pub file: String,
     pub bytes: u64,
     /// XXH3-128 of the whole file: 32 hexadecimal digits.
@@ -97,13 +94,11 @@ pub struct SavedState {
     pub session: Value,
 }
 
-/// The model whose weights these are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelFingerprint {
     /// Family: `dlrm`.
     pub family: String,
-    /// Dense features of a sample.
     pub num_dense: u64,
     /// Widths of the bottom MLP's layers, the input left out.
     pub bottom: Vec<u64>,
@@ -155,7 +150,6 @@ pub struct DataFingerprint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainedFile {
-    /// Its path, as it was given.
     pub path: String,
     /// What tells it from another; none of a pipe.
     pub identity: Option<FileIdentity>,
@@ -182,7 +176,6 @@ pub struct RandomState {
 }
 
 impl Manifest {
-    /// A manifest of the current format.
     pub(crate) fn new(
         state: SavedState,
         layout: Layout,
@@ -286,16 +279,6 @@ impl Manifest {
             }
         }
         Ok(())
-    }
-
-    /// Bytes of all tables' and all dense parameters' tensors, states included.
-    pub fn tensor_bytes(&self, section: Section) -> u64 {
-        let wanted = |entry: &&FileEntry| match entry.content {
-            Content::Dense => section == Section::Dense,
-            Content::Rows { .. } => section == Section::Tables,
-            Content::Blob => false,
-        };
-        self.files.iter().filter(wanted).map(|entry| entry.bytes).sum()
     }
 }
 

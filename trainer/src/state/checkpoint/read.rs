@@ -69,7 +69,6 @@ impl Checkpoint {
         &self.path
     }
 
-    /// What the checkpoint says about itself.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -252,7 +251,6 @@ impl Input {
         Ok(())
     }
 
-    /// Reads to the end.
     fn rest(&mut self) -> Result<()> {
         let mut buffer = vec![0; CHUNK_BYTES as usize];
         loop {

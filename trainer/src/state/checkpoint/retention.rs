@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 
-/// What decides whether a checkpoint stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     pub step: u64,

@@ -19,10 +19,7 @@ pub enum Content {
     /// All dense parameters and their optimiser states.
     Dense,
     /// Ranges of rows of tables: per range the weights and then the optimiser states.
-    Rows {
-        /// The ranges in file order.
-        ranges: Vec<RowRange>,
-    },
+    Rows { ranges: Vec<RowRange> },
     /// Bytes that belong to another part of the program: configuration, state of the ids.
     Blob,
 }

@@ -27,7 +27,6 @@ pub struct Blob<'a> {
     pub write: BlobWriter<'a>,
 }
 
-/// Everything that one save writes.
 pub struct Snapshot<'a> {
     pub source: &'a dyn CheckpointSource,
     /// Where the run stands, and of what model and data it is.

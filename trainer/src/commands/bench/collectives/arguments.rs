@@ -1,13 +1,11 @@
 //! The flags of `headlong bench all_reduce` and its siblings: those of nccl-tests where they exist.
 
 use super::backend::{Backend, RankIs};
-use super::device;
 use super::dtype::Dtype;
 use super::measure::{Check, Effort};
-use super::nics;
-use super::operation::Operation;
-use super::operation::Place;
+use super::operation::{Operation, Place};
 use super::statistics::{Average, PERCENTILES, samples_for};
+use super::{device, nics};
 use crate::config::ranges::time;
 use crate::config::seconds;
 use crate::error::{Error, Result};
@@ -235,7 +233,6 @@ pub enum Places {
 }
 
 impl Places {
-    /// Whether this one is among them.
     pub fn has(self, place: Place) -> bool {
         matches!(
             (self, place),

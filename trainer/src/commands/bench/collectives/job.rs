@@ -13,15 +13,12 @@ use headlong_comm::{CommError, Communicator, Rank};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 
-/// What a job has measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Answer {
     pub node_of: Vec<usize>,
-    /// Every operation, type and size.
     pub cases: Vec<Measured>,
 }
 
-/// One operation, type and size.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
     pub operation: Operation,
@@ -45,7 +42,6 @@ impl Answer {
     }
 }
 
-/// How a job ends.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Outcome {
     Measured(Answer),
@@ -58,20 +54,17 @@ pub enum Outcome {
 /// What a rank does whose buffers lie in the host's memory.
 pub type Work<'a> = dyn Fn(&Stopwatch<'_>) -> Result<Vec<Measured>, CommError> + Sync + 'a;
 
-/// A job over one backend.
 #[derive(Clone)]
 pub struct Job<'a> {
     /// What carries bytes.
     pub backend: Backend,
     pub operations: &'a [Operation],
     pub arguments: &'a CollectiveArguments,
-    /// What each rank does.
     pub work: &'a Work<'a>,
     /// What its processes are told besides this command's own arguments.
     pub worker_arguments: Vec<OsString>,
 }
 
-/// Measures collectives over one backend.
 pub fn run(
     backend: Backend,
     operations: &[Operation],
@@ -181,7 +174,6 @@ impl Job<'_> {
     }
 }
 
-/// Why a rank has no answer.
 enum Stop {
     Skipped(String),
     Failed(CommError),

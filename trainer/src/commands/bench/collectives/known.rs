@@ -30,7 +30,6 @@ macro_rules! known {
 known!(f32: |n| n as f32, f16: |n| f16::from_f64(n as f64), bf16: |n| bf16::from_f64(n as f64));
 known!(u8: |n| n as u8, u32: |n| n as u32, u64: |n| n as u64, i32: |n| n as i32, i64: |n| n);
 
-/// Whose numbers stand somewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
     Rank(usize),
@@ -47,7 +46,6 @@ struct Piece {
 }
 
 impl Case {
-    /// Writes what this rank gives.
     pub fn fill<T: Known>(&self, buffer: &mut [T]) {
         let numbers = self.numbers(Whose::Rank(self.me));
         buffer.iter_mut().zip(numbers.iter().cycle()).for_each(|(value, number)| *value = *number);

@@ -23,7 +23,6 @@ pub enum Check {
     Off,
 }
 
-/// How long and how often.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Calls before the clock starts.
@@ -88,7 +87,6 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Adds the samples of another round.
     pub fn append(&mut self, other: Timing) {
         self.slowest.extend(other.slowest);
         self.fastest.extend(other.fastest);
@@ -109,7 +107,6 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// One rank's way to measure.
 pub struct Stopwatch<'c> {
     communicator: &'c Communicator,
     effort: Effort,
@@ -126,7 +123,6 @@ impl<'c> Stopwatch<'c> {
         Ok(Self { communicator, effort, shares_clock: all.iter().all(|&clock| clock == own[0]) })
     }
 
-    /// What its ranks come together over.
     pub fn communicator(&self) -> &'c Communicator {
         self.communicator
     }

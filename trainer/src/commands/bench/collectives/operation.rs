@@ -4,17 +4,14 @@
 use headlong_comm::Rank;
 use serde::{Deserialize, Serialize};
 
-/// A collective of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operation {
     AllReduce,
     /// Each rank's buffer holds a part for everybody.
     ReduceScatter,
-    /// Each rank's buffer is the result.
     AllGather,
     Broadcast,
     AllToAll,
-    /// Parts of different sizes.
     AllToAllV,
     /// To the next rank, from the previous one.
     SendReceive,
@@ -22,7 +19,6 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Operation::AllReduce => "all_reduce",
@@ -67,9 +63,7 @@ impl Operation {
 /// Where a result lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
-    /// In a buffer of its own.
     Out,
-    /// In the buffer that was sent.
     In,
 }
 
@@ -86,7 +80,6 @@ impl Place {
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     pub operation: Operation,
-    /// Elements of a whole buffer.
     pub count: usize,
     /// Where a broadcast begins.
     pub root: Rank,
@@ -95,7 +88,6 @@ pub struct Case {
 }
 
 impl Case {
-    /// Elements that a rank gives.
     pub fn send_len(&self) -> usize {
         match self.operation {
             Operation::AllGather => self.count / self.ranks,
@@ -106,7 +98,6 @@ impl Case {
         }
     }
 
-    /// Elements that a rank gets.
     pub fn recv_len(&self) -> usize {
         match self.operation {
             Operation::AllGather => self.count / self.ranks * self.ranks,

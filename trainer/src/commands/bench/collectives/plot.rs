@@ -9,7 +9,6 @@ use std::fmt::Write as _;
 const WIDTH: f64 = 430.0;
 const HEIGHT: f64 = 290.0;
 const TOP: f64 = 62.0;
-/// Left edges of the two panels.
 const PANELS: [f64; 2] = [64.0, 578.0];
 const ALL_WIDTH: f64 = 1030.0;
 const ALL_HEIGHT: f64 = 412.0;
@@ -134,7 +133,6 @@ fn line(
     }
 }
 
-/// Names a line's colour.
 fn key(text: &mut String, position: usize, backend: Backend) {
     let x = PANELS[1] + position as f64 * 78.0;
     let _ = writeln!(

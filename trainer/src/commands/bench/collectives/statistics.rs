@@ -20,7 +20,6 @@ pub enum Average {
     Most,
 }
 
-/// The percentiles that are printed.
 pub const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
 
 /// A percentile means something from this many samples on: ten lie beyond it.
@@ -68,6 +67,11 @@ impl Distribution {
     pub fn max(&self) -> f64 {
         self.0.last().copied().unwrap_or(f64::NAN)
     }
+}
+
+/// A figure that takes enough samples.
+pub fn known(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
 }
 
 /// The figures of one size and place; microseconds.

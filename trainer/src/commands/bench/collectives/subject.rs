@@ -4,7 +4,6 @@ use super::known::Known;
 use super::operation::{Case, Operation, Place};
 use headlong_comm::{Communicator, Result};
 
-/// Buffers and a call.
 pub trait Subject {
     /// Writes known numbers into everything that is sent.
     fn fill(&mut self, place: Place) -> Result<()>;

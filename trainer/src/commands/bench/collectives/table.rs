@@ -5,7 +5,7 @@ use super::backend::{Backend, RankIs};
 use super::dtype::Dtype;
 use super::job::{Answer, Measured};
 use super::operation::{Operation, Place};
-use super::statistics::{Figures, PERCENTILES};
+use super::statistics::{Figures, PERCENTILES, known};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -28,7 +28,6 @@ pub struct Row {
 }
 
 impl Row {
-    /// Sums up what was measured.
     pub fn new(
         backend: Backend,
         answer: &Answer,
@@ -73,9 +72,6 @@ impl Row {
     fn line(&self, place: Place, figures: &Figures) -> String {
         let (algorithm, bus) = self.bandwidths(figures);
         let wrong = figures.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
-        let known = |value: Option<f64>| {
-            value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
-        };
         let place = if place == Place::Out { "out" } else { "in" };
         let mut line = format!(
             "{:>12} {:>12} {:>8} {:>6} {:>5} {place:>5} {:>10.2} {algorithm:>8.2} {bus:>8.2} \
@@ -154,7 +150,6 @@ impl Row {
     }
 }
 
-/// Everything that a command has measured.
 #[derive(Debug, Clone)]
 pub struct Report {
     pub operation: Operation,
@@ -196,7 +191,6 @@ impl Report {
         Self { operation, rows, skipped, header }
     }
 
-    /// Wrong elements in everything.
     pub fn wrong(&self) -> u64 {
         self.figures().filter_map(|(_, figures)| figures.wrong).sum()
     }
@@ -228,7 +222,6 @@ impl Report {
         })
     }
 
-    /// Everything as a table.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.header);
         for rows in self.rows.chunk_by(|one, other| one.backend == other.backend) {

@@ -4,7 +4,6 @@ use super::subject::{ByPair, Messages};
 use super::{is_hierarchical, too_few_ranks};
 use crate::config::{Config, DeduplicateChoice};
 use crate::data::open_training;
-use crate::error::failed;
 use crate::error::{Error, Result};
 use crate::iteration::share::{Share, copy_share};
 use crate::plan;
@@ -18,7 +17,6 @@ use std::collections::HashSet;
 
 #[derive(Debug, Clone)]
 pub struct Counted {
-    /// Who sends how much to whom.
     pub messages: Messages,
     /// Rows of each table that travel between ranks in a step, mean over batches.
     pub rows_of_table: Vec<f64>,
@@ -43,7 +41,7 @@ pub fn count(
     let mut batch = Batch::default();
     while rows.len() < batches {
         let has_batch = reader.next(&mut batch);
-        if !has_batch.map_err(|error| failed("the training data cannot be read", error))?
+        if !has_batch.map_err(Error::failed("the training data cannot be read"))?
             || batch.position.epoch > 0
         {
             break;

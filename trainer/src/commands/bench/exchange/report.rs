@@ -11,11 +11,9 @@ use headlong_embedding::hybrid::split::Split;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// Everything there is to say.
 pub struct Report<'a> {
     pub config: &'a Config,
     pub split: &'a Split,
-    /// What its ranks send.
     pub counted: &'a Counted,
     pub answers: &'a [(Backend, Answer)],
     /// What was not to be had, and why.

@@ -50,7 +50,6 @@ impl Step {
 }
 
 impl Messages {
-    /// What is sent, in order.
     pub fn steps(&self) -> Vec<Step> {
         let ids = self.ids_travel.then_some(Step::Ids);
         let reduced = (self.reduced > 0).then_some(Step::AllReduce);
@@ -101,7 +100,6 @@ impl Messages {
         Some(sizes.max().unwrap_or(0) * Self::element_bytes(step))
     }
 
-    /// How results name a step.
     pub fn describe(&self, step: Step) -> Measured {
         let (operation, dtype) = match step {
             Step::Ids => (Operation::AllToAllV, Dtype::Int64),
@@ -121,7 +119,6 @@ impl Messages {
         }
     }
 
-    /// Buffers for a step.
     pub fn subject<'m>(
         &'m self,
         communicator: &'m Communicator,

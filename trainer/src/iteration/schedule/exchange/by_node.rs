@@ -3,9 +3,7 @@
 //! same way and are summed in the node.
 
 use super::{first, first_mut};
-use crate::error::Result;
-use crate::error::exchange_failed;
-use crate::error::failed;
+use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::model::{ByNode, Model};
 use crate::iteration::schedule::At;
 use crate::iteration::schedule::at::Access::{Read, Write};
@@ -16,7 +14,7 @@ use headlong_embedding::hybrid::RankExchange;
 impl ByNode {
     /// Requests go to the proxies, and merged from them to the owners.
     pub(super) fn ids(&self, at: &At<'_>) -> Result<()> {
-        let refused = |error: EmbeddingError| failed("ranks ask for too much", error);
+        let refused = |error: EmbeddingError| Error::failed("ranks ask for too much")(error);
         let (mut route, mut proxy) = (at.route_mut(), at.proxy());
         send(at.model(), proxy.counts_inside(&route))?;
         send(at.model(), proxy.ids_inside(&route).map_err(refused)?)?;

@@ -3,8 +3,7 @@
 //! what would not fit. Between nodes only what is used travels, where the network can be told so by
 //! the device.
 
-use crate::error::Result;
-use crate::error::exchange_failed;
+use crate::error::{Result, exchange_failed};
 use crate::iteration::model::Devices;
 use crate::iteration::schedule::at::Access::{Read, Write};
 use crate::iteration::schedule::tables::update_replicated;

@@ -275,7 +275,7 @@ fn a_machine_without_faults_hears_none() {
 #[test]
 fn the_page_says_what_the_doctor_says() {
     const BEGIN: &str =
-        "<!-- What follows is written by the tests of trainer/src/commands/doctor/cases.rs. -->\n";
+        "<!-- What follows is written by the tests of trainer/src/commands/doctor/tests.rs. -->\n";
     let cases = [rdma_cases(), inside_cases(), network_cases(), host_cases()];
     let mut section = BEGIN.to_owned();
     for case in cases.iter().flatten() {
