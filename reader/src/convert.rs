@@ -2,7 +2,6 @@
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use crate::criteo::BlockOptions;
 use crate::disk::DiskOptions;
@@ -121,8 +120,8 @@ pub struct ConvertOptions {
     /// Rows of each table, where ids are to become rows (`id mod rows`), and where the format has
     /// to know them.
     pub rows: Option<Vec<u64>>,
-    /// Several ids a sample are made of one, which has become a row.
-    pub multi_hot: Option<Arc<MultiHot>>,
+    /// So many ids a sample are made of one, which has become a row.
+    pub sizes: Option<Vec<u32>>,
     /// How the disk is read.
     pub disk: DiskOptions,
 }
@@ -138,47 +137,70 @@ pub struct Converted {
     pub bytes: u64,
 }
 
-/// Writes the samples of `source` to `output` in `format`; `progress` hears how many there are so
-/// far.
-///
-/// # Errors
-/// Those of reading and writing; [`ReaderError::Invalid`] where the format cannot hold the columns.
-pub fn convert(
-    source: &dyn Source,
-    format: Format,
-    output: &Path,
-    options: &ConvertOptions,
-    progress: &mut dyn FnMut(u64),
-) -> Result<Converted> {
-    let schema = converted_schema(source.schema(), options)?;
-    let schema =
-        options.multi_hot.as_ref().map_or(Ok(schema.clone()), |bags| bags.expanded(&schema))?;
-    let function = match (source.schema().dense_kind, options.transform) {
-        (DenseKind::Integers, Some(transform)) => Some(transform.function().ok_or_else(|| {
-            invalid!("{transform} needs the minimum of each file: choose another transform")
-        })?),
-        _ => None,
-    };
-    let mut sink = create(format, output, &schema, options)?;
-    let mut stream = source.read_all(&options.disk)?;
-    let (mut samples, mut num_samples, mut buffer) = (Samples::default(), 0, Vec::new());
-    while stream.next(&mut samples)? {
-        change(&mut samples, function.as_ref(), options.rows.as_deref());
-        options
-            .multi_hot
-            .as_ref()
-            .map_or(Ok(()), |bags| bags.expand_samples(&mut samples.sparse, &mut buffer))?;
-        sink.write(&samples)?;
-        num_samples += samples.num_samples as u64;
-        progress(num_samples);
+/// A conversion whose options fit the data, and whose output has been begun.
+pub struct Conversion<'a> {
+    source: &'a dyn Source,
+    options: &'a ConvertOptions,
+    function: Option<DenseFunction>,
+    sink: Box<dyn Sink>,
+}
+
+impl<'a> Conversion<'a> {
+    /// Begins to write `source` to `output` in `format`.
+    ///
+    /// # Errors
+    /// Those of writing; [`ReaderError::Invalid`] where the format cannot hold the columns.
+    pub fn begin(
+        source: &'a dyn Source,
+        format: Format,
+        output: &Path,
+        options: &'a ConvertOptions,
+    ) -> Result<Self> {
+        let schema = converted_schema(source.schema(), options)?;
+        let schema = match &options.sizes {
+            Some(sizes) => MultiHot::expanded(sizes, &schema)?,
+            None => schema,
+        };
+        let function = match (source.schema().dense_kind, options.transform) {
+            (DenseKind::Integers, Some(transform)) => {
+                Some(transform.function().ok_or_else(|| {
+                    invalid!("{transform} needs the minimum of each file: choose another transform")
+                })?)
+            }
+            _ => None,
+        };
+        Ok(Self { source, options, function, sink: create(format, output, &schema, options)? })
     }
-    if num_samples == 0 {
-        return Err(no_samples(&source.about().names));
+
+    /// Writes all samples, as `bags` where the options say sizes; `progress` hears how many there
+    /// are so far.
+    ///
+    /// # Errors
+    /// Those of reading and writing.
+    pub fn run(
+        mut self,
+        bags: Option<&MultiHot>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Converted> {
+        let mut stream = self.source.read_all(&self.options.disk)?;
+        let (mut samples, mut num_samples, mut buffer) = (Samples::default(), 0, Vec::new());
+        while stream.next(&mut samples)? {
+            change(&mut samples, self.function.as_ref(), self.options.rows.as_deref());
+            if let Some(bags) = bags {
+                bags.expand_samples(&mut samples.sparse, &mut buffer)?;
+            }
+            self.sink.write(&samples)?;
+            num_samples += samples.num_samples as u64;
+            progress(num_samples);
+        }
+        if num_samples == 0 {
+            return Err(no_samples(&self.source.about().names));
+        }
+        let files = self.sink.finish()?;
+        let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |data| data.len()));
+        let bytes = sizes.sum();
+        Ok(Converted { files, num_samples, bytes })
     }
-    let files = sink.finish()?;
-    let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |data| data.len()));
-    let bytes = sizes.sum();
-    Ok(Converted { files, num_samples, bytes })
 }
 
 fn converted_schema(schema: &DataSchema, options: &ConvertOptions) -> Result<DataSchema> {

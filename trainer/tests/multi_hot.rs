@@ -119,6 +119,11 @@ fn sizes_that_do_not_fit_are_refused_by_name() {
     let data =
         Run::new("data").with(&["multi-hot", "--to", "headlong"]).path("--data", &place.train);
     data.path("--output", &place.path("out")).fails(2, &["--rows"]);
+    // What the format cannot hold is refused before anything is drawn, which would be said.
+    let criteo = Run::new("data").with(&["multi-hot", "--to", "criteo", "--rows", "1000"]);
+    let criteo = criteo.path("--data", &place.train).path("--output", &place.path("out"));
+    let refused = criteo.fails(2, &["criteo: it has one id a sample in every column"]);
+    assert!(!refused.stderr.contains("of memory for what is drawn"), "{}", refused.stderr);
 }
 
 /// Where all data is multi-hot already, nothing is drawn, and no memory planned for it.

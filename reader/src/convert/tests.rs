@@ -45,7 +45,7 @@ fn plain() -> ConvertOptions {
         transform: None,
         keep_integers: false,
         rows: None,
-        multi_hot: None,
+        sizes: None,
         disk: DiskOptions::default(),
     }
 }
@@ -54,6 +54,16 @@ fn all(format: Format, path: &Path) -> Samples {
     let source = open(format, &[path.into()], &Described::default()).unwrap();
     let end = source.num_samples().unwrap_or(u64::MAX);
     read_ranges(&*source, std::iter::once(0..end).collect(), &DiskOptions::default()).unwrap()
+}
+
+fn convert(
+    source: &dyn Source,
+    format: Format,
+    output: &Path,
+    options: &ConvertOptions,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Converted> {
+    Conversion::begin(source, format, output, options)?.run(None, progress)
 }
 
 #[test]

@@ -201,7 +201,8 @@ impl LineBlocks {
     /// Counts lines and bytes; says whether the block holds anything.
     fn finish(&mut self, block: &mut TextBlock, dropped: u64) -> Result<bool> {
         if block.length == 0 {
-            return match self.byte {
+            // A mark of UTF-8 without text is no line either.
+            return match self.line {
                 0 => Err(ReaderError::Empty { file: self.file.name().to_owned() }),
                 _ => Ok(false),
             };

@@ -144,6 +144,7 @@ fn files_that_are_none_say_so() {
         message(&write(folder.path(), "a", b"")).contains("is empty, expected at least one row")
     );
     assert!(message(&write(folder.path(), "a.gz", &gzip(b""))).contains("is empty"));
+    assert!(message(&write(folder.path(), "b.gz", &gzip(b"\xef\xbb\xbf"))).contains("is empty"));
 }
 
 #[test]

@@ -183,17 +183,17 @@ impl MultiHot {
         Ok(())
     }
 
-    /// The columns that expanded data has.
+    /// The columns that data has once each column has so many ids a sample.
     ///
     /// # Errors
     /// [`ReaderError::Invalid`] where a column does not hold one id a sample.
-    pub fn expanded(&self, schema: &DataSchema) -> Result<DataSchema> {
+    pub fn expanded(sizes: &[u32], schema: &DataSchema) -> Result<DataSchema> {
         let mut expanded = schema.clone();
-        if schema.sparse.len() != self.sizes.len() {
-            let (expected, found) = (self.sizes.len(), schema.sparse.len());
+        if schema.sparse.len() != sizes.len() {
+            let (expected, found) = (sizes.len(), schema.sparse.len());
             return Err(invalid(format!("multi-hot: expected {expected} columns, found {found}")));
         }
-        for (column, &size) in expanded.sparse.iter_mut().zip(&self.sizes) {
+        for (column, &size) in expanded.sparse.iter_mut().zip(sizes) {
             if column.hotness != Hotness::Fixed(1) {
                 let found = format!("column {} has {:?}", column.name, column.hotness);
                 return Err(invalid(format!(

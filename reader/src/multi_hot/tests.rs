@@ -153,7 +153,7 @@ fn bags_are_expanded_where_they_lie() {
 fn samples_on_their_way_are_expanded_and_checked() {
     let tables = tables(Distribution::Uniform, None);
     let schema = DataSchema::numbered(true, 0, DenseKind::Integers, &[Hotness::Fixed(1); 7]);
-    let expanded = tables.expanded(&schema).unwrap();
+    let expanded = MultiHot::expanded(tables.sizes(), &schema).unwrap();
     assert_eq!(expanded.fixed_hotness().unwrap(), TABLES.map(|(_, size)| size));
     let bags = |id: u64| IdBags { ids: vec![id; 2], offsets: Vec::new() };
     let mut sparse = TABLES.map(|(rows, _)| bags(1 % rows)).to_vec();
@@ -164,7 +164,7 @@ fn samples_on_their_way_are_expanded_and_checked() {
     let error = tables.expand_samples(&mut sparse, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.contains("C5: id 3 is none of the table's 3 rows"), "{error}");
     let varying = DataSchema::numbered(true, 0, DenseKind::Integers, &[Hotness::Varying; 7]);
-    let error = tables.expanded(&varying).unwrap_err().to_string();
+    let error = MultiHot::expanded(tables.sizes(), &varying).unwrap_err().to_string();
     assert!(error.contains("column C1 has Varying"), "{error}");
 }
 

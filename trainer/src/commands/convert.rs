@@ -11,7 +11,7 @@ use crate::report::{bytes, count, duration};
 use clap::Args;
 use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use headlong_device::files::is_stdout;
-use headlong_reader::convert::{self, ConvertOptions, Converted, split_rows};
+use headlong_reader::convert::{self, Conversion, ConvertOptions, Converted, split_rows};
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::formats::named::DenseReading;
 use headlong_reader::formats::{Format, Source};
@@ -21,7 +21,6 @@ use headlong_reader::{DenseTransform, ReaderError};
 use serde_json::{Value, json};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Arguments of `headlong data convert`.
 #[derive(Debug, Args)]
@@ -108,23 +107,22 @@ pub fn run_multi_hot(arguments: &MultiHotArguments) -> Result<()> {
     let memory_mib =
         arguments.memory_gib.map_or(arguments.memory_mib, |gib| gib.saturating_mul(1 << 10));
     let memory_bytes = multi_hot_memory_bytes(memory_mib);
-    say_what_is_drawn(&rows, &sizes, memory_bytes)?;
+    check_multi_hot_memory(&rows, &sizes, memory_bytes, "--memory-mib")?;
     let spec = MultiHotSpec { sizes, distribution: *distribution, seed: *seed, memory_bytes };
-    let bags =
-        MultiHot::new(&rows, &spec).map_err(Error::failed("multi-hot ids cannot be drawn"))?;
-    convert_with(conversion, opened, Some(rows), Some(Arc::new(bags)))
+    convert_with(conversion, opened, Some(rows), Some(&spec))
 }
 
-/// The memory of what is drawn, before it is taken.
-fn say_what_is_drawn(rows: &[u64], sizes: &[u32], memory_bytes: Option<u64>) -> Result<()> {
-    let [held, all] = [memory_bytes, None].map(|most| MultiHot::bytes_needed(rows, sizes, most));
+/// Draws, after saying what memory that takes.
+fn draw(rows: &[u64], spec: &MultiHotSpec) -> Result<MultiHot> {
+    let [held, all] =
+        [spec.memory_bytes, None].map(|most| MultiHot::bytes_needed(rows, &spec.sizes, most));
     let rest = if held < all {
         format!(" of {}, the rest made again when it is asked for", bytes(all))
     } else {
         String::new()
     };
     say(format_args!("multi-hot ids: {} of memory for what is drawn{rest}", bytes(held)));
-    check_multi_hot_memory(rows, sizes, memory_bytes, "--memory-mib")
+    MultiHot::new(rows, spec).map_err(Error::failed("multi-hot ids cannot be drawn"))
 }
 
 struct Opened {
@@ -159,7 +157,7 @@ fn convert_with(
     arguments: &ConvertArguments,
     Opened { from, source }: Opened,
     rows: Option<Vec<u64>>,
-    multi_hot: Option<Arc<MultiHot>>,
+    multi_hot: Option<&MultiHotSpec>,
 ) -> Result<()> {
     let target = target(arguments)?;
     let transform = match from {
@@ -168,17 +166,26 @@ fn convert_with(
         _ => arguments.what.dense_transform,
     };
     let keep_integers = arguments.what.integers;
+    let sizes = multi_hot.map(|spec| spec.sizes.clone());
     let options =
-        ConvertOptions { transform, keep_integers, rows, multi_hot, disk: DiskOptions::default() };
+        ConvertOptions { transform, keep_integers, rows, sizes, disk: DiskOptions::default() };
+    // What does not fit is refused before anything is drawn, which can take minutes.
+    // A reader that has gone (`| head`) is no error.
+    let has_gone = |error: &ReaderError| is_stdout(target) && is_broken_pipe(error);
+    let conversion = match Conversion::begin(&*source, arguments.to, target, &options) {
+        Err(error) if has_gone(&error) => return Ok(()),
+        begun => begun.map_err(refused)?,
+    };
+    let bags = match (multi_hot, &options.rows) {
+        (Some(spec), Some(rows)) => Some(draw(rows, spec)?),
+        _ => None,
+    };
     let (mut progress, all) = (Progress::new(), source.num_samples());
-    let converted = convert::convert(&*source, arguments.to, target, &options, &mut |samples| {
-        progress.show_samples(samples, all);
-    });
-    if is_stdout(target) && converted.as_ref().is_err_and(is_broken_pipe) {
-        // A reader that has gone (`| head`) is no error.
-        return Ok(());
-    }
-    let converted = converted.map_err(refused)?;
+    let show = &mut |samples| progress.show_samples(samples, all);
+    let converted = match conversion.run(bags.as_ref(), show) {
+        Err(error) if has_gone(&error) => return Ok(()),
+        done => done.map_err(refused)?,
+    };
     let seconds = progress.seconds();
     let size =
         if is_stdout(target) { String::new() } else { format!(", {}", bytes(converted.bytes)) };
