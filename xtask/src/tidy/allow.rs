@@ -5,17 +5,10 @@ pub struct Exception {
     /// A path below the workspace's root with `*` and `**`; for functions `path::name`.
     pub pattern: &'static str,
     pub reason: &'static str,
-    /// Part of the plan of the workspace: may stand before anything needs it.
-    pub standing: bool,
 }
 
-/// An exception that must be needed today.
 const fn only(pattern: &'static str, reason: &'static str) -> Exception {
-    Exception { pattern, reason, standing: false }
-}
-
-const fn always(pattern: &'static str, reason: &'static str) -> Exception {
-    Exception { pattern, reason, standing: true }
+    Exception { pattern, reason }
 }
 
 /// One line of the table of crates: a package and the packages of this workspace it may import.
@@ -70,7 +63,7 @@ pub const CRATES: &[Crate] = &[
 
 /// Crates from outside that only these packages may use.
 pub const RESTRICTED_CRATES: &[(&str, &[&str])] = &[
-    ("anyhow", &["headlong", "headlong-benches", "headlong-mutation", "xtask"]),
+    ("anyhow", &["headlong-benches", "headlong-mutation", "xtask"]),
     ("cudarc", &["headlong-device"]),
     ("clap", &["headlong", "headlong-benches", "headlong-mutation"]),
 ];
@@ -89,40 +82,38 @@ pub const EXCEPTIONS: &[(&str, &[Exception])] = &[
 
 /// The trainer's files that may see more than one sibling.
 const SEES_TWO_CRATES: &[Exception] = &[
-    always("trainer/src/plan/**", "turns config, schema and machine into every size and placement"),
-    always("trainer/src/iteration/model.rs", "allocates what the plan says, in every crate"),
-    always("trainer/src/iteration/model/**", "allocates what the plan says, in every crate"),
+    only("trainer/src/plan/**", "turns config, schema and machine into every size and placement"),
+    only("trainer/src/iteration/model.rs", "allocates what the plan says, in every crate"),
+    only("trainer/src/iteration/model/**", "allocates what the plan says, in every crate"),
     only("trainer/src/iteration/ranks.rs", "the ranks of a process and their links"),
     only("trainer/src/config/validate.rs", "holds a config against every crate's limits"),
     only("trainer/src/run/drift.rs", "counts the rows of batches and places them again"),
     only("trainer/src/commands/kernels.rs", "lists the kernels of every crate"),
     only("trainer/src/run/prepare.rs", "data and places of rows for the first step"),
     only("trainer/src/run/statistics.rs", "counts the rows of the first batches: part of the plan"),
-    always("trainer/src/run/session.rs", "the host's part around the iteration"),
-    always("trainer/src/run/session/**", "the host's part around the iteration"),
-    always("trainer/src/iteration/schedule.rs", "the iteration, which joins the crates"),
-    always("trainer/src/iteration/schedule/**", "the iteration, which joins the crates"),
-    always("trainer/src/commands/bench/**", "builds a whole session on synthetic batches"),
+    only("trainer/src/run/session.rs", "the host's part around the iteration"),
+    only("trainer/src/run/session/**", "the host's part around the iteration"),
+    only("trainer/src/iteration/schedule/**", "the iteration, which joins the crates"),
+    only("trainer/src/commands/bench/**", "builds a whole session on synthetic batches"),
 ];
 
 /// Files in which `unsafe` may stand.
 const UNSAFE_FILES: &[Exception] = &[
-    always("device/src/**", "memory, streams, SIMD dispatch, foreign calls: the base crate"),
-    always("**/cuda.rs", "an op's CUDA launcher"),
+    only("device/src/**", "memory, streams, SIMD dispatch, foreign calls: the base crate"),
     only("reader/src/disk/uring.rs", "the kernel writes into the buffers of reads in flight"),
     only("device/tests/conformance.rs", "calls of the driver that the crate does not offer"),
-    always("device/tests/conformance/**", "calls of the driver that the crate does not offer"),
-    always("embedding/src/**/simd.rs", "an op's SIMD kernel"),
-    always("mlp/src/**/simd.rs", "an op's SIMD kernel"),
-    always("mlp/src/**/simd/**", "an op's SIMD kernels"),
+    only("device/tests/conformance/**", "calls of the driver that the crate does not offer"),
+    only("embedding/src/**/simd.rs", "an op's SIMD kernel"),
+    only("mlp/src/**/simd.rs", "an op's SIMD kernel"),
+    only("mlp/src/**/simd/**", "an op's SIMD kernels"),
     only("reader/src/criteo/parse/avx512.rs", "the parser's kernel, by intrinsics"),
-    always("comm/src/transport/**", "foreign transports"),
-    always("comm/src/testing/sim/**", "the buffers of exchanges, which other threads fill"),
+    only("comm/src/transport/**", "foreign transports"),
+    only("comm/src/testing/sim/**", "the buffers of exchanges, which other threads fill"),
     only("comm/verbs/tests/rxe/cable.rs", "memory that a NIC writes"),
     only("comm/verbs/tests/rxe/linked.rs", "memory that the crate `ibverbs` borrows"),
-    always("comm/nccl-rs/**", "a foreign library's functions"),
-    always("comm/verbs/src/**", "a foreign library's functions, and memory that NICs write"),
-    always("comm/src/device/**", "foreign calls: collectives between devices"),
+    only("comm/nccl-rs/**", "a foreign library's functions"),
+    only("comm/verbs/src/**", "a foreign library's functions, and memory that NICs write"),
+    only("comm/src/device/**", "foreign calls: collectives between devices"),
     only("mutation/src/allocator.rs", "an allocator that knows the peak, over the system's"),
     only("trainer/src/system/peak/simd.rs", "loops that measure the peak, by intrinsics"),
 ];
@@ -137,7 +128,7 @@ const ENVIRONMENT_READERS: &[Exception] = &[
     only("xtask/src/require.rs", "REQUIRE turns skips into failures"),
     only("comm/verbs/src/sys/library.rs", "where libibverbs is; no result depends on it"),
     only("comm/nccl-rs/src/demand.rs", "what NCCL itself reads there"),
-    always("comm/src/launcher_env.rs", "launchers say rank and address there"),
+    only("comm/src/launcher_env.rs", "launchers say rank and address there"),
 ];
 
 /// Functions of `comm` with a wait that ends for a reason that `waits` cannot read.

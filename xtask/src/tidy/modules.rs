@@ -98,6 +98,16 @@ impl ModuleTree {
     }
 }
 
+/// A module with children is a file next to their folder, in every crate the same way. (Among a
+/// folder of tests, a file of its own would be a test.)
+pub fn check_style(source: &SourceFile) -> Option<Violation> {
+    let is_other = source.path.contains("/src/") && source.path.ends_with("/mod.rs");
+    is_other.then(|| {
+        let place = source.path.replace("/mod.rs", ".rs");
+        Violation::new(&source.path, 1, "module", format!("move it to `{place}`"))
+    })
+}
+
 /// The files that `source` declares. `is_root` says that it is a target's root file.
 fn declared_by(source: &SourceFile, is_root: bool) -> Vec<Child> {
     let (folder, file) = source.path.rsplit_once('/').unwrap_or(("", &source.path));
@@ -206,6 +216,13 @@ fn strings(tokens: TokenStream) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_module_in_its_own_folder_is_found() {
+        let found = |path: &str| check_style(&SourceFile::parse(path, "").unwrap()).is_some();
+        assert!(found("reader/src/io/mod.rs"));
+        assert!(!found("reader/src/io.rs") && !found("reader/tests/support/mod.rs"));
+    }
 
     fn tree(files: &[(&str, &str)]) -> ModuleTree {
         let sources: Vec<SourceFile> =

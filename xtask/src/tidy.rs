@@ -7,12 +7,14 @@
 //! | layers | inside a crate no files import each other, and the trainer's layers import downwards ([`layers`]) |
 //! | sizes | a function is at most 70 lines (a test 100), a file at most 600 |
 //! | words | none that the glossary replaces ([`words`]) |
+//! | stages | no stage asks which mode the run is in ([`stages`]) |
 //! | width | no line over 100 columns, except for tables, drawings and addresses ([`width`]) |
 //! | unwrap | none outside tests |
 //! | unsafe | only in listed files |
 //! | environment | read only in listed files, so that it cannot change results |
 //! | waits | in `comm`, none without an end ([`waits`]) |
 //! | to-do | carries an issue number |
+//! | module | one with children is a file next to their folder, not `mod.rs` in it |
 //! | dead file | every source file is reached by a `mod` line |
 //! | link | a document's relative links, and its paths in back-ticks, lead to files that are there |
 //! | kernels | one text for every compiler, no float added atomically, none that nothing includes |
@@ -94,14 +96,12 @@ impl Exceptions {
         })
     }
 
-    /// A finding for each line that excused nothing. Lines marked `standing` describe the plan and
-    /// may wait.
+    /// A finding for each line that excused nothing.
     fn unused(&self) -> Vec<Violation> {
         let used = self.used.borrow();
         let all = self.lists.iter().flat_map(|(rule, _)| self.of(rule));
-        let idle =
-            all.filter(|(rule, line)| !line.standing && !used.contains(&(*rule, line.pattern)));
-        idle.map(|(rule, Exception { pattern, reason, .. })| {
+        let idle = all.filter(|(rule, line)| !used.contains(&(*rule, line.pattern)));
+        idle.map(|(rule, Exception { pattern, reason })| {
             let message =
                 format!("`{pattern}` ({reason}) excuses nothing any more: remove its line");
             Violation::new("xtask/src/tidy/allow.rs", 1, rule, message)
@@ -151,6 +151,7 @@ fn check(root: &Path, metadata: &Metadata, files: &[text::TextFile]) -> Result<V
     violations.extend(versions::check_use(root, metadata, &sources)?);
     let tree = modules::ModuleTree::new(root, metadata, &sources);
     violations.extend(tree.dead_files());
+    violations.extend(sources.iter().filter_map(modules::check_style));
     let programs =
         sources.iter().filter(|source| !tree.is_dead(&source.path) && !tree.is_test(&source.path));
     violations.extend(layers::check(programs));
@@ -201,9 +202,8 @@ mod tests {
         static LIST: &[(&str, &[Exception])] = &[(
             "file size",
             &[
-                Exception { pattern: "a.rs", reason: "used", standing: false },
-                Exception { pattern: "b.rs", reason: "idle", standing: false },
-                Exception { pattern: "c.rs", reason: "planned", standing: true },
+                Exception { pattern: "a.rs", reason: "used" },
+                Exception { pattern: "b.rs", reason: "idle" },
             ],
         )];
         let exceptions = Exceptions { lists: LIST, used: RefCell::default() };
