@@ -121,8 +121,8 @@ impl EmbeddingTable for DenseTable {
         gradients: MatRef,
         step: &SparseStep,
     ) -> Result<()> {
+        let mut parts = [const { Vec::new() }; 3];
         for (entry, &row) in rows.indices().iter().enumerate() {
-            let mut parts = [const { Vec::new() }; 3];
             for (part, (tensor, mat)) in parts.iter_mut().zip(self.tensor_mats()) {
                 part.resize(tensor.cols, 0.0);
                 read_rows(mat, row, part)?;

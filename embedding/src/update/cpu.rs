@@ -33,9 +33,11 @@ pub(crate) fn for_each_tile<'a>(
     for first in (0..num_tables).step_by(TABLES_AT_ONCE) {
         let tables = first..num_tables.min(first + TABLES_AT_ONCE);
         let tiles = tables.clone().map(&tiles_of).max().unwrap_or(0);
+        if tiles == 0 {
+            continue;
+        }
         let mut open: [Option<OpenTable>; TABLES_AT_ONCE] = std::array::from_fn(|i| {
-            let table = Some(first + i).filter(|table| tables.contains(table) && tiles > 0);
-            table.and_then(&slot_of).and_then(OpenTable::new)
+            tables.clone().nth(i).and_then(&slot_of).and_then(OpenTable::new)
         });
         let memory: [Option<TableMemory>; TABLES_AT_ONCE] =
             std::array::from_fn(|i| open[i].as_mut().map(OpenTable::share));

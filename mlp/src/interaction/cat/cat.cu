@@ -41,13 +41,9 @@ struct CatBackwardArgs {
     u64 relu;
 };
 
-inline __device__ u64 first_sample() { return ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; }
-
-inline __device__ u64 samples_at_once() { return (u64)gridDim.x * blockDim.x / 32; }
-
 extern "C" __global__ void __launch_bounds__(256) cat_forward(const CatForwardArgs a) {
     const u32 lane = threadIdx.x % 32;
-    for (u64 sample = first_sample(); sample < a.samples; sample += samples_at_once()) {
+    for (u64 sample = grid_warp(); sample < a.samples; sample += grid_warps()) {
         Value *out = a.out + sample * a.out_stride;
         const Value *bottom = a.bottom + sample * a.bottom_stride;
         const Pooled *vectors = a.vectors + sample * a.vectors_stride;
@@ -64,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(256) cat_forward(const CatForwardAr
 extern "C" __global__ void __launch_bounds__(256) cat_backward(const CatBackwardArgs a) {
     Unscale unscale = unscale_of(a.unscale);
     const u32 lane = threadIdx.x % 32;
-    for (u64 sample = first_sample(); sample < a.samples; sample += samples_at_once()) {
+    for (u64 sample = grid_warp(); sample < a.samples; sample += grid_warps()) {
         const Value *d_out = a.d_out + sample * a.d_out_stride,
                     *bottom = a.bottom + sample * a.bottom_stride;
         Value *d_bottom = a.d_bottom + sample * a.d_bottom_stride;
