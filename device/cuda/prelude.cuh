@@ -89,7 +89,7 @@ HL_DEVICE f16 to_f16(float x) {
   const u16 sign = static_cast<u16>(bits >> 16 & 0x8000u);
   if (magnitude >= 0x477ff000u) return f16{static_cast<u16>(sign | 0x7c00u)};  // 65520 and above
   if (magnitude < 0x38800000u) {
-    // Below 2^-14: in units of 2^-24, rounded by adding 2^23 units, after which no fraction fits.
+    // Below 2^-14: in units of 2^-24, rounded by adding 2^23 units, where no fraction fits.
     const float units = __uint_as_float(magnitude) * 16777216.0f;
     const u32 rounded = __float_as_uint(units + 8388608.0f) - 0x4b000000u;
     return f16{static_cast<u16>(sign | rounded)};

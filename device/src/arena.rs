@@ -149,6 +149,9 @@ impl Arena {
     }
 
     /// Where a whole slot of this arena lies in the list of [`Self::write_all`].
+    ///
+    /// # Panics
+    /// When the slot is another arena's.
     pub fn elements_of(&self, mat: &Mat) -> Range<usize> {
         let (slot, size) = (&mat.slot.plan, mat.dtype().bytes());
         let bytes = slot.offset_bytes..slot.offset_bytes + slot.rows * slot.cols * size;

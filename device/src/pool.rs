@@ -133,6 +133,9 @@ impl Pool {
     }
 
     /// Exactly so many threads, for tasks that wait for each other.
+    ///
+    /// # Errors
+    /// [`DeviceError::Threads`]: the system gives fewer.
     pub fn exactly(threads: usize) -> Result<Self> {
         let pool = Self::new(threads);
         if pool.threads() == threads.max(1) {

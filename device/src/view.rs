@@ -54,6 +54,9 @@ pub(crate) use shape_getters;
 
 impl<'a, T> MatRef<'a, T> {
     /// A dense matrix over `data`.
+    ///
+    /// # Panics
+    /// As [`Self::with_stride`].
     pub fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         Self::with_stride(data, rows, cols, cols)
     }
@@ -97,6 +100,9 @@ impl<'a, T> MatRef<'a, T> {
 
 impl<'a, T> MatMut<'a, T> {
     /// A dense matrix over `data`.
+    ///
+    /// # Panics
+    /// As [`Self::with_stride`].
     pub fn new(data: &'a mut [T], rows: usize, cols: usize) -> Self {
         Self::with_stride(data, rows, cols, cols)
     }

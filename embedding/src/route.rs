@@ -65,6 +65,10 @@ impl Route {
     /// On a CUDA device: packs the ids of a batch in page-locked memory, for [`Self::copy`]. The
     /// copy of the batch before must be done. Nothing on the CPU, where ids are read from where
     /// they are.
+    ///
+    /// # Errors
+    /// Those of the CPU's route: [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`],
+    /// and batches of another shape.
     pub fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
         self.cuda.as_mut().map_or(Ok(()), |route| route.staging.stage(ids))
     }

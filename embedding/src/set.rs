@@ -63,6 +63,9 @@ impl EmbeddingSet {
     /// Builds and initialises `specs` with the kinds of `registry`; takes all memory that will ever
     /// be needed.
     ///
+    /// # Errors
+    /// Descriptions that a kind refuses, unknown kinds, memory that the system refuses.
+    ///
     /// # Panics
     /// When `max_ids` has not one number per table, or `sum_blocks` is not in
     /// `1..=`[`MAX_SUM_BLOCKS`].
@@ -155,6 +158,10 @@ impl EmbeddingSet {
 
     /// Sorts the ids of a batch into unique rows and their samples; see [`crate::route`]. On a CUDA
     /// device the ids are those that were staged and copied, and `ids` is not looked at.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and batches of another
+    /// shape.
     pub fn route<I: Ids + ?Sized>(&self, stream: &Stream, ids: &I, out: &mut Route) -> Result<()> {
         if let Some((set, stream, route)) = self.on_device(stream, out) {
             set.route(stream, route);
@@ -187,6 +194,9 @@ impl EmbeddingSet {
 
     /// Writes the pooled vectors of a batch to `vectors` (`samples × `[`Self::width`], f32); see
     /// [`crate::lookup`].
+    ///
+    /// # Errors
+    /// [`EmbeddingError::IdOutOfRange`], and batches of another shape.
     ///
     /// # Panics
     /// When `vectors` is not [`Self::width`] wide, or is in use.

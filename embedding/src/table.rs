@@ -307,6 +307,9 @@ pub trait EmbeddingTable: Send {
     /// whole number of rows. What a checkpoint of many ranks is written by. This one goes through
     /// [`Self::save`] for every call: right for every table, slow for large ones, whose authors
     /// write their own.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::UnknownTensor`], [`EmbeddingError::Storage`].
     fn read_rows(&self, tensor: usize, first_row: u64, out: &mut [f32]) -> Result<()> {
         let mut saved = SavedRows::default();
         self.save(&mut saved)?;

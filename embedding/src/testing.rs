@@ -74,6 +74,9 @@ const SLACK_BYTES: u64 = 4096;
 /// 9. entries are listed once, rising, and one table's entries make another the same;
 /// 10. more ids than it has rows for do no harm: it keeps to its memory, its answers stay finite,
 ///     and threads change nothing.
+///
+/// # Panics
+/// With a message that names the promise that is broken.
 pub fn check_table(kind: &dyn TableKind, spec: &TableSpec) {
     check_table_on([Stream::cpu(1), Stream::cpu(3)], kind, spec);
 }

@@ -83,7 +83,7 @@ pub enum Rhs<'a> {
 }
 
 /// A right factor packed as panels of [`PANEL_COLS`] columns, zeros beyond the last:
-/// `b(k, 32·p + c)` lies at `data[(p·k + k)·32 + c]`; of bf16 the words lie there,
+/// `b(i, 32·p + c)` lies at `data[(p·k + i)·32 + c]`; of bf16 the words lie there,
 /// [`FactorType::words`] in place of `k`.
 #[derive(Debug, Clone, Copy)]
 pub struct Panels<'a> {

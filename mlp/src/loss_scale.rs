@@ -147,12 +147,18 @@ pub fn is_scale(scale: f64) -> bool {
 impl LossScale {
     /// Puts scale and counters where they stand: the host's part, before the first step and when a
     /// checkpoint is loaded.
+    ///
+    /// # Errors
+    /// A device that has failed.
     pub fn set(&self, state: &ScaleState) -> headlong_device::Result<()> {
         self.state.copy_from(&state.numbers())?;
         self.overflow.copy_from(&[0.0_f32])
     }
 
     /// Where scaling stands. Waits for the device.
+    ///
+    /// # Errors
+    /// A device that has failed.
     pub fn get(&self) -> headlong_device::Result<ScaleState> {
         Ok(ScaleState::of(&self.state.to_vec::<f32>()?))
     }

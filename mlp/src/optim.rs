@@ -109,6 +109,10 @@ pub fn check(optimizer: &Optimizer) -> Result<()> {
 
 /// Freezes the states of `optimizer` for parameters of `plan` in the memory of the stream's device,
 /// filled with what they hold before the first step.
+///
+/// # Errors
+/// [`MlpError::NotDense`], and [`MlpError::Device`] when the device or the system refuses the
+/// memory.
 pub fn freeze_states_on(
     stream: &Stream,
     optimizer: &Optimizer,

@@ -1,7 +1,7 @@
 //! Every op, slow and obvious, in f64. This defines them; everything else is measured against it.
 //!
-//! Matrices are row-major lists, shapes are given by counts. Next to a sum stands, where a bound is
-//! wanted, the sum of the absolute values of its products: an f32 chain of n fused steps lies
+//! Matrices are row-major lists, shapes are given by counts. Where a bound is wanted, a sum comes
+//! with that of the absolute values of its products: an f32 chain of n fused steps lies
 //! within `n·u / (1 - n·u)` times that of the true sum (u = 2⁻²⁴; Higham, "Accuracy and Stability
 //! of Numerical Algorithms", §3.1).
 

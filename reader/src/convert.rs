@@ -246,8 +246,8 @@ fn create(
             {
                 refuse!(
                     "raw holds transformed numbers: say how integers become numbers \
-                               (--dense-transform \"ln(x+1)\"), or that another program reads \
-                               integers (--integers)"
+                     (--dense-transform \"ln(x+1)\"), or that another program reads integers \
+                     (--integers)"
                 );
             }
             let hotness = schema.fixed_hotness()?;

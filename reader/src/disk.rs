@@ -245,6 +245,9 @@ pub struct DiskFiles {
 
 impl DiskFiles {
     /// Opens `paths`, for direct reads where `direct` asks for them and the file system can.
+    ///
+    /// # Errors
+    /// [`ReaderError::Open`], [`ReaderError::Directory`], [`ReaderError::Empty`].
     pub fn open(paths: &[PathBuf], direct: bool) -> Result<Self> {
         let opened =
             paths.iter().map(|path| open_file(path, direct)).collect::<Result<Vec<_>>>()?;

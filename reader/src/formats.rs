@@ -132,7 +132,7 @@ pub(crate) fn front_to_back(mut ranges: Ranges) -> Result<()> {
         Some(Range { start: 0, end: u64::MAX }) => Ok(()),
         _ => Err(invalid!(
             "this data can only be read from front to back: convert it to read it in \
-                           another order"
+             another order"
         )),
     }
 }

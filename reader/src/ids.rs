@@ -199,7 +199,7 @@ impl IdMapper {
         }
         Err(invalid!(
             "ids = rows: the ids of Criteo's text are hashes of 32 bits, not rows of a \
-                       table: take hash, modulo, admitted or dictionary"
+             table: take hash, modulo, admitted or dictionary"
         ))
     }
 

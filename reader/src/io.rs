@@ -104,7 +104,7 @@ impl TextFile {
         if let Some(other) = Compression::not_read(&magic) {
             let message = format!(
                 "it is compressed by {other}, which is not supported: decompress it, or compress \
-                     it by gzip or zstd"
+                 it by gzip or zstd"
             );
             return Err(ReaderError::format(name, message));
         }

@@ -100,17 +100,17 @@ pub trait Reader: Send {
         SkipReport::default()
     }
 
-    /// As in the state.
+    /// The columns.
     fn schema(&self) -> Schema {
         self.state().schema
     }
 
-    /// As in the state.
+    /// Where the stream stands after the batch delivered last.
     fn position(&self) -> Position {
         self.state().position
     }
 
-    /// As in the state.
+    /// How long all calls of [`Reader::next`] have waited so far.
     fn wait_time(&self) -> Duration {
         self.state().wait_time
     }

@@ -50,7 +50,7 @@ const PARETO_SHAPE: f64 = 0.25;
 /// Most rows of a table that rows are drawn of: numpy's numbers have 32 bits.
 pub const MAX_ROWS: u64 = 1 << 31;
 
-/// How the rows next to the first are drawn.
+/// How the rows after the first are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {

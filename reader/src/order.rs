@@ -3,7 +3,7 @@
 //! An epoch is a list of batches. They are taken in the order of the data, or in a shuffled order
 //! (a batch keeps its samples: cheap, for data that is shuffled already), or the samples themselves
 //! are shuffled within windows of bounded size. Everything follows from seed, epoch and number of
-//! the sample, so a position needs no state next to them.
+//! the sample, so a position needs no state besides them.
 
 use std::ops::Range;
 
@@ -82,7 +82,7 @@ impl Slice {
             true => Ok(()),
             false => Err(invalid!(
                 "slice {} of {} in {} blocks: expected one of those there are, and as many \
-                     blocks for each",
+                 blocks for each",
                 self.index,
                 self.of,
                 self.blocks

@@ -26,6 +26,10 @@ pub struct ResidentData {
 
 impl ResidentData {
     /// Reads `files` whole.
+    ///
+    /// # Errors
+    /// Those of reading, [`ReaderError::NoSamples`] where every line was bad and skipped, and
+    /// [`ReaderError::Invalid`] where the samples take more than `most_bytes`.
     pub fn load(
         files: &[DataFile],
         options: &BlockOptions,

@@ -16,6 +16,9 @@ impl Mat {
 
     /// The address of the first element, for kernels. An empty matrix has one too; it must not be
     /// followed.
+    ///
+    /// # Panics
+    /// When it lies in host memory.
     pub fn device_ptr(&self) -> DevicePtr {
         match &*self.slot.memory {
             Memory::Device(memory) => memory.ptr().offset(self.first_byte()),
@@ -105,6 +108,9 @@ impl Arena {
     }
 
     /// The address of its first byte, for kernels.
+    ///
+    /// # Panics
+    /// When it lies in host memory.
     pub fn device_ptr(&self) -> DevicePtr {
         match &*self.memory {
             Memory::Device(memory) => memory.ptr().offset(self.range.start),

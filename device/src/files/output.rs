@@ -135,6 +135,9 @@ impl OutputFile {
     }
 
     /// Flushes the file to the disk and gives it its name, in place of what had it.
+    ///
+    /// # Errors
+    /// Errors of the system; what had the name is then as it was.
     pub fn commit(self) -> io::Result<()> {
         self.commit_open().map(drop)
     }

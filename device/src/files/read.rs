@@ -7,6 +7,9 @@ use std::path::Path;
 
 /// Opens a file for reading that must be a regular one: no pipe, which would be waited for, and no
 /// device.
+///
+/// # Errors
+/// It is none, or cannot be opened.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let file =
         File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
@@ -19,6 +22,9 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 
 /// Reads `file` to its end, which must come within `most` bytes, independent of the reported
 /// size.
+///
+/// # Errors
+/// It is longer, or cannot be read.
 pub fn read_bounded(file: File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;

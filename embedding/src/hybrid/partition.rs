@@ -169,6 +169,9 @@ impl Partition {
     }
 
     /// The place of row `row` of table `table`, or of raw id `row`.
+    ///
+    /// # Panics
+    /// When the table does not have that row.
     pub fn classify(&self, table: usize, row: u64) -> Place {
         let part = &self.tables[table];
         assert!(
@@ -287,6 +290,9 @@ impl Partition {
     }
 
     /// Row index of replica row `slot` of table `table`.
+    ///
+    /// # Panics
+    /// When the replica does not have that row.
     pub fn row_of_frequent(&self, table: usize, slot: u64) -> u64 {
         match &self.tables[table].placement {
             TablePlacement::RowWise { frequent, .. } => frequent[slot as usize],

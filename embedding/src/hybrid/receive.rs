@@ -18,6 +18,9 @@ impl HybridSet {
     ///
     /// # Errors
     /// [`EmbeddingError::RowNotOwned`]: a source requests rows that this owner does not keep.
+    ///
+    /// # Panics
+    /// When the route is another set's.
     pub fn receive_requests(&self, stream: &Stream, route: &mut HybridRoute) -> Result<()> {
         match &self.at {
             Location::Local(_) => return Ok(()),
@@ -51,6 +54,9 @@ impl HybridSet {
     /// of the batch to find those that belong here. Under [`Deduplicate::Node`] this is only the
     /// owner's side: proxies still merge what their peers send them. For tables in the memory of
     /// the host.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::IdOutOfRange`], slices of another shape, [`EmbeddingError::Capacity`].
     ///
     /// # Panics
     /// When there is not one slice per owner, and as [`Self::receive_requests`].

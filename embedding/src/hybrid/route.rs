@@ -149,16 +149,16 @@ impl Lists {
     }
 }
 
-/// Both sides of one all-to-all among all ranks of the job, packed by rank. Counts travel first.
+/// Both sides of one all-to-all, packed by rank. Counts travel first.
 #[derive(Debug)]
 pub struct RankExchange<'a, T> {
     /// What this rank sends.
     pub send: &'a [T],
-    /// How much of it goes to each rank of the job.
+    /// How much of it goes to each rank.
     pub send_counts: &'a [usize],
     /// Where what it receives arrives.
     pub receive: &'a mut [T],
-    /// How much of it comes from each rank of the job.
+    /// How much of it comes from each rank.
     pub receive_counts: &'a [usize],
 }
 
@@ -299,7 +299,8 @@ impl HybridRoute {
         &self.received.counts
     }
 
-    /// The buffers of the exchange of ids, once the counts have arrived.
+    /// The buffers of the exchange of ids, once the counts have arrived: local rows (or raw ids) to
+    /// owners, in the order of [`Self::request_counts`], and from sources.
     ///
     /// # Errors
     /// [`EmbeddingError::Capacity`] where a source asks for more than was planned.

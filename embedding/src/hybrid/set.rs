@@ -63,6 +63,9 @@ impl HybridSet {
     /// Initial values depend only on seed, table and row: a replica has the same on every rank,
     /// and so has any other partition.
     ///
+    /// # Errors
+    /// Descriptions that a kind refuses, unknown kinds, memory that the system refuses.
+    ///
     /// # Panics
     /// When the partition is for other tables, does not know `owner`, or the options are not as
     /// [`SetOptions`](crate::set::SetOptions) and [`Deduplicate`] say.
@@ -164,6 +167,13 @@ impl HybridSet {
     /// of owners. `block_len` is [`crate::update::sum_block_len`] of the batch of all ranks. Reads
     /// no weights. On a device the ids are those that were staged and copied, and requests are
     /// written to [`HybridRoute::id_slots`].
+    ///
+    /// # Errors
+    /// [`crate::EmbeddingError::IdOutOfRange`], [`crate::EmbeddingError::Capacity`], and slices of
+    /// another shape.
+    ///
+    /// # Panics
+    /// When the route is another set's.
     pub fn route<I: Ids + ?Sized>(
         &self,
         stream: &Stream,

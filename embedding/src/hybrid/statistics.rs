@@ -5,8 +5,8 @@
 //! two sketches at once:
 //!
 //! * *Space-Saving* (Metwally, Agrawal, El Abbadi, ICDT 2005) for the frequent rows: a new row
-//!   takes the place of the row with the least count and resumes from there, so a count is too high
-//!   by at most `lookups / capacity`. Kept is the part that is certain: the true count lies in
+//!   takes the place of the row with the least count and counts on from there, so a count is too
+//!   high by at most `lookups / capacity`. Kept is the part that is certain: the true count lies in
 //!   `count ..= count + error_bound`, and a row that is not listed occurred at most `error_bound`
 //!   times.
 //! * *distinct sampling* (Gibbons, VLDB 2001) for the tail: of the rows whose hash begins with
@@ -150,6 +150,9 @@ pub struct Statistics {
 
 impl Statistics {
     /// Checks that these are statistics of the tables `specs`.
+    ///
+    /// # Errors
+    /// [`StatisticsError::OtherTables`] with the first difference.
     pub fn check_tables(&self, specs: &[TableSpec]) -> Result<(), StatisticsError> {
         let refuse = |reason: String| Err(StatisticsError::OtherTables { reason });
         if self.tables.len() != specs.len() {

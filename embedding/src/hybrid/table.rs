@@ -43,7 +43,7 @@ pub(super) fn build(
             optimizer: &options.set.optimizer,
             seed: options.set.seed,
             table_index: index as u64,
-            // A whole table needs no note: it has all its rows, wherever it is.
+            // A whole table has all its rows, wherever it is.
             shard: (spec.grain == Grain::Rows).then_some(shard),
         };
         let local = TableSpec { rows, ..spec.clone() };

@@ -102,6 +102,9 @@ pub struct Cluster {
 
 impl Cluster {
     /// Nodes of these sizes; empty ones do not count.
+    ///
+    /// # Panics
+    /// When there is no rank.
     pub fn new(node_sizes: &[usize]) -> Self {
         let node_sizes: Vec<_> = node_sizes.iter().copied().filter(|&size| size > 0).collect();
         assert!(!node_sizes.is_empty(), "a cluster has at least one rank");
@@ -304,8 +307,8 @@ pub fn all_reduce(cluster: &Cluster, how: AllReduce, bytes: f64) -> Hops {
     }
 }
 
-/// Bytes of counts that go before the data of one step: a number for each rank and table that may
-/// be requested, and what ranks of a node tell those who carry for them.
+/// Bytes of counts that go before the data of one step: a number for each rank and table whose
+/// rows may be requested, and what ranks of a node tell those who carry for them.
 pub fn count_bytes(cluster: &Cluster, variant: Variant, num_tables: usize) -> Hops {
     let requests = match variant.ids {
         IdSource::Known => Hops::default(),
@@ -335,7 +338,7 @@ pub fn count_bytes(cluster: &Cluster, variant: Variant, num_tables: usize) -> Ho
 pub struct Traffic {
     /// Ids of requested rows, and counts.
     pub ids: Hops,
-    /// Vectors to those who request.
+    /// Vectors to those who requested them.
     pub vectors: Hops,
     /// Their gradients back.
     pub gradients: Hops,

@@ -136,6 +136,10 @@ struct Newcomer {
 
 impl HashedTable {
     /// Takes the memory for all rows; none is stored yet.
+    ///
+    /// # Errors
+    /// [`EmbeddingError::Spec`] for options it does not know and row indices,
+    /// [`EmbeddingError::Device`] for memory.
     pub fn new(spec: &TableSpec, env: &TableEnv) -> Result<Self> {
         spec.check()?;
         let settings = Settings::of(spec)?;

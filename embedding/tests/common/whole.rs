@@ -101,7 +101,6 @@ pub enum Broken {
     SameInEveryTable,
     /// Vectors of a list depend on how many there are.
     LookupCounts,
-    /// Rows that are brought near change.
     /// A step of no rows is a step all the same.
     EmptyStepCounts,
 }

@@ -39,8 +39,8 @@ pub struct WeightsPlan {
 }
 
 impl WeightsPlan {
-    /// Plans the values as slot `name` of `parameters`, and the copies that products computed in
-    /// `compute` read in `scratch`.
+    /// Plans the values as slot `name` of `parameters`, and in `scratch` the copies that products
+    /// computed in `compute` read.
     pub fn add_for(
         compute: Compute,
         parameters: &mut ArenaPlan,

@@ -2,7 +2,7 @@
 
 constexpr u32 THREADS = 256;
 
-// Columns of the state, as in `loss_scale/mod.rs`.
+// Columns of the state, as in `loss_scale.rs`.
 constexpr u32 SCALE = 0, INVERSE = 1, GOOD_STEPS = 2, NUM_SKIPPED = 3, SKIP = 4, WAS_SKIPPED = 5,
               WAS_SMALLEST = 6, FIRST_BAD = 7;
 constexpr float SMALLEST = 1.0f, LARGEST = 16777216.0f, LARGEST_COUNT = 16777216.0f;

@@ -50,6 +50,9 @@ impl Plans {
     }
 
     /// As [`Plans::freeze`], in the memory of the stream's device.
+    ///
+    /// # Errors
+    /// When the system or the device refuses it.
     pub fn freeze_on(self, stream: &Stream) -> Result<Arenas> {
         let plans = [self.leading, self.parameters.clone()];
         let (reduced, [leading, gradients]) = ArenaPlan::freeze_together_on(plans, stream)?;

@@ -180,7 +180,7 @@ impl Header {
         let (expected, found) = (8 + 8 + ids * 16 + 8, bytes_without_header);
         if expected != found {
             return Err(format!(
-                "damaged dictionary: expected {expected} bytes next to the header, found {found}"
+                "damaged dictionary: expected {expected} bytes besides the header, found {found}"
             ));
         }
         Ok(())

@@ -157,7 +157,7 @@ impl TextSink {
                 let column = Column::Sparse(column as u16);
                 let message = format!(
                     "sample {}, {column}: expected an id of 32 bits, found {id}: --rows makes rows \
-                         of ids, id mod rows",
+                     of ids, id mod rows",
                     self.num_samples
                 );
                 return Err(ReaderError::format(&self.path, message));

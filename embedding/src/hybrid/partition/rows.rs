@@ -6,7 +6,7 @@ use headlong_device::simd::prefetch;
 /// Marks an empty entry; no table has this row.
 const EMPTY: u64 = u64::MAX;
 
-/// Rows that are prefetched.
+/// How many rows ahead of its turn a row is prefetched.
 const AHEAD: usize = 16;
 
 #[derive(Debug, Clone, PartialEq)]

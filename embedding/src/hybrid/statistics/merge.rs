@@ -6,6 +6,9 @@ use super::{RowCount, Statistics, StatisticsError, StatisticsOptions, TableStati
 impl Statistics {
     /// Adds what was counted in other batches. Bounds add up; a table that has more distinct rows
     /// than `options.capacity` now keeps the most frequent ones, and is no longer exact.
+    ///
+    /// # Errors
+    /// [`StatisticsError::OtherTables`].
     pub fn merge(
         &mut self,
         other: &Self,

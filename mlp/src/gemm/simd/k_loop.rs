@@ -2,7 +2,7 @@
 //! loads.
 //!
 //! Compiled, the loop keeps a pointer for the first row and adds up the others' at each step, an
-//! instruction a row: processors that issue four at a time have no room for them next to two
+//! instruction a row: processors that issue four at a time have no room for them besides two
 //! multiply-adds and a load.
 //!
 //! **bf16 without instructions of its own.** Two steps of k are one, the odd one first, and

@@ -56,7 +56,7 @@ impl HeadlongSink {
         if self.block.len() as u64 > MOST_BLOCK_BYTES {
             let message = format!(
                 "{} samples take {} bytes, expected at most {MOST_BLOCK_BYTES}: too many ids a \
-                     sample",
+                 sample",
                 self.pending.num_samples,
                 self.block.len()
             );

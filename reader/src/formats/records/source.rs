@@ -144,7 +144,7 @@ fn count_records(file: &FieldFile) -> Result<(u64, u64)> {
     if end.is_none_or(|end| end > files.bytes(0)) || !bytes.is_multiple_of(size) {
         let message = format!(
             "truncated, or of another format: expected records of {size} bytes from byte {} on, \
-                 found {} bytes, which is {} records and {} bytes",
+             found {} bytes, which is {} records and {} bytes",
             file.first_byte,
             files.bytes(0),
             bytes / size,
