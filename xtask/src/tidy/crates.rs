@@ -167,8 +167,7 @@ mod tests {
             messages(package("headlong-extra", &[]))[0].contains("no line in the table of crates")
         );
         assert!(
-            messages(package("headlong-mlp", &["clap"]))[0]
-                .contains("`clap` belongs to headlong,")
+            messages(package("headlong-mlp", &["clap"]))[0].contains("`clap` belongs to headlong,")
         );
         assert_eq!(messages(package("headlong", &["clap"])), [""; 0]);
     }
