@@ -159,6 +159,9 @@ pub fn environment() -> Environment {
 }
 
 /// Reads the environment of this process.
+///
+/// # Errors
+/// Those of [`parse`].
 pub fn read() -> Result<Place> {
     parse(&environment())
 }

@@ -78,9 +78,11 @@ pub struct CommOptions {
     pub compress: Compress,
     /// All-reduces of at most this many bytes take one step, in which everybody sends everything to
     /// everybody; none: as measured for the transport and the number of ranks. The result has the
+    /// same bits.
     pub one_step_bytes: Option<usize>,
     /// Which algorithm is the fastest for how many bytes, as measured; the same on all ranks. Where
     /// it says nothing about this job, and where `one_step_bytes` is given, the other options
+    /// decide. The result has the same bits.
     pub tuning: Option<Arc<Tuning>>,
     /// Larger all-reduces are done this many bytes at a time: a bound for the memory that
     /// transports need which cannot show messages in place.
@@ -88,6 +90,7 @@ pub struct CommOptions {
     pub between_devices: BetweenDevices,
     pub nccl: NcclOptions,
     /// A rank that has not come after this time ends the job (transports that this crate makes
+    /// itself).
     pub deadline: Duration,
 }
 

@@ -60,6 +60,7 @@ pub struct Measurement {
     pub algorithm: String,
     pub nodes: usize,
     pub ranks: usize,
+    /// Bytes and microseconds, by rising bytes.
     pub points: Vec<(u64, f64)>,
 }
 

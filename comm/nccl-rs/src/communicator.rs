@@ -20,6 +20,9 @@ impl UniqueId {
 
     /// A new id. NCCL opens a socket for it in this process, which has to live until all ranks have
     /// come together.
+    ///
+    /// # Errors
+    /// [`Error::Call`], for instance where no network interface can be used.
     pub fn new(library: &Library) -> Result<Self> {
         let mut id = sys::UniqueId([0; Self::BYTES]);
         // SAFETY: the pointer is to an id that lives.
@@ -121,12 +124,18 @@ impl Comm {
 
     /// Whether everything is sound so far: what has gone wrong on a stream since the last look. It
     /// waits for nothing.
+    ///
+    /// # Errors
+    /// The communicator's first error; [`Error::Aborted`].
     pub fn check(&self) -> Result<()> {
         self.shared.check()
     }
 
     /// Enqueues what `body` lists, all of it together: sends and receives of one group may come in
     /// any order. May be called on a stream that is being captured.
+    ///
+    /// # Errors
+    /// Those of `body` first; [`Error::Call`], [`Error::Timeout`], [`Error::Aborted`].
     pub fn group(&self, body: impl FnOnce(&Group<'_>) -> Result<()>) -> Result<()> {
         const FUNCTION: &str = "ncclGroupEnd";
         let turn = self.turn("ncclGroupStart")?;

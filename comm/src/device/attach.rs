@@ -34,6 +34,9 @@ impl Communicator {
 
     /// As [`Communicator::attach_device`], for exchanges of up to `sizes`: for ranks of several
     /// nodes and [`AllToAll::Hierarchical`], which need memory on the way. All ranks say the same.
+    ///
+    /// # Errors
+    /// As there; memory that a device refuses.
     pub fn attach_device_for(
         &self,
         stream: &Stream,

@@ -15,6 +15,7 @@ use headlong_device::cuda::{CudaStream, DevicePtr};
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Hop {
     pub peer: Rank,
+    /// Where it lies in this rank's slot, and where in the peer's.
     pub offset: usize,
     pub there: usize,
     /// Its length, when all blocks are as long as they can be.

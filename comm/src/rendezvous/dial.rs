@@ -27,7 +27,9 @@ pub struct Dial<'a> {
     /// What to prove, and what to ask for.
     pub keys: &'a Keys,
     pub deadline: Instant,
+    /// Longest wait for one answer.
     pub patience: Duration,
+    /// Hears when it takes long.
     pub notice: Option<&'a Notice>,
 }
 

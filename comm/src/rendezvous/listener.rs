@@ -100,6 +100,9 @@ pub struct Listener {
 
 impl Listener {
     /// Accepts from a socket that listens; a peer has `patience` to prove itself.
+    ///
+    /// # Errors
+    /// When the listener cannot be made non-blocking.
     pub fn new(
         socket: TcpListener,
         purpose: Purpose,

@@ -65,6 +65,9 @@ impl std::str::FromStr for Wanted {
 /// A network that is not TCP.
 pub trait Network: Send + Sync {
     /// Whether this rank could use it, or why not. Asked once, of every rank by itself.
+    ///
+    /// # Errors
+    /// Why not: a library that is missing, a port that is down.
     fn is_there(&self) -> Verdict;
 
     /// Paths to all of `peers`. Called on all ranks together, if every rank has said that it is

@@ -69,6 +69,9 @@ pub trait Path: Send {
     fn send(&mut self, head: &Head, bytes: &[u8], at: &mut usize) -> Result<Progress, PathError>;
 
     /// Takes what has come of one message, into `bytes`, which are as long as it.
+    ///
+    /// # Errors
+    /// The end of this path; a message that is not the expected one.
     fn receive(
         &mut self,
         head: &Head,

@@ -37,6 +37,9 @@ impl Choice {
 }
 
 /// Chooses for the rank with `local_index` on its node.
+///
+/// # Errors
+/// Why none can be used, device by device.
 pub fn choose(
     devices: &[Device],
     settings: &VerbsSettings,

@@ -45,9 +45,15 @@ pub trait Provider: Send + Sync {
     fn name(&self) -> &str;
 
     /// All devices, in the order in which they were found.
+    ///
+    /// # Errors
+    /// [`NicError::Unavailable`] with what is missing.
     fn devices(&self) -> NicResult<Vec<Device>>;
 
     /// Opens a device by its name.
+    ///
+    /// # Errors
+    /// When there is none of that name, or it cannot be opened.
     fn open(&self, device: &str) -> NicResult<Arc<dyn Nic>>;
 }
 
@@ -55,8 +61,10 @@ pub trait Provider: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Limits {
+    /// Work requests in one queue, pieces of memory in one of them.
     pub work_requests: u32,
     pub segments: u32,
+    /// Completions in one completion queue.
     pub completions: u32,
     /// Receives in one shared receive queue; 0: there is none to be had.
     pub shared_receives: u32,
@@ -66,7 +74,7 @@ pub struct Limits {
     pub atomics: bool,
 }
 
-/// Memory to be registered.
+/// Memory to be registered; lengths are in bytes.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Memory<'a> {
@@ -77,6 +85,7 @@ pub enum Memory<'a> {
     /// Of a device whose driver has given a descriptor for it.
     Dmabuf {
         fd: BorrowedFd<'a>,
+        /// Where in the descriptor's memory it begins, in bytes.
         offset: u64,
         length: usize,
         /// The address under which work requests name its first byte: the device's own.
@@ -129,9 +138,15 @@ pub trait Nic: Send + Sync {
     fn limits(&self) -> Limits;
 
     /// A port as it is now.
+    ///
+    /// # Errors
+    /// When there is no such port, or the device is gone.
     fn port(&self, number: u8) -> NicResult<Port>;
 
     /// Lets the NIC, and as far as `access` says its peers, use memory.
+    ///
+    /// # Errors
+    /// When the system refuses: locked-memory limit, a kernel without dmabuf.
     ///
     /// # Safety
     /// The memory stays mapped until the region is dropped and every queue pair of this NIC is
@@ -147,6 +162,9 @@ pub trait Nic: Send + Sync {
     fn receive_queue(&self, depth: u32) -> NicResult<Arc<dyn ReceiveQueue>>;
 
     /// A reliable connection, not connected yet.
+    ///
+    /// # Errors
+    /// When the NIC refuses, or the queues are another NIC's.
     fn queue_pair(&self, options: &QueuePairOptions<'_>) -> NicResult<Box<dyn QueuePair>>;
 
     /// The next asynchronous event, if there is one. Never waits.
@@ -224,6 +242,9 @@ pub trait QueuePair: Send {
     fn init(&mut self, settings: &QueuePairSettings) -> NicResult<()>;
 
     /// Initialised to ready to receive from `peer`.
+    ///
+    /// # Errors
+    /// When the NIC refuses: an address that cannot be reached, a GID that is gone.
     fn ready_to_receive(&mut self, settings: &QueuePairSettings, peer: &Endpoint) -> NicResult<()>;
 
     /// Ready to receive to ready to send; `first_packet` is this side's.

@@ -61,7 +61,9 @@ const INLINE: usize = 64;
 #[expect(missing_docs, reason = "the names say it")]
 pub struct PingPong<'a> {
     pub verb: Verb,
+    /// Bytes, each of which is measured.
     pub sizes: &'a [usize],
+    /// Calls of each size before the clock runs, and while it does.
     pub warm_up: usize,
     pub calls: usize,
 }

@@ -76,6 +76,9 @@ impl Default for VerbsSettings {
 
 impl VerbsSettings {
     /// What is wrong with them: the key, and why.
+    ///
+    /// # Errors
+    /// The first setting that cannot work.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let between =
             |key, value: usize, first: usize, last: usize| match (first..=last).contains(&value) {

@@ -144,6 +144,9 @@ impl<'a> Table<'a> {
     }
 
     /// Takes or hands out the memory, and maps the rings of this rank.
+    ///
+    /// # Errors
+    /// Why this rank cannot share memory with its node.
     pub fn meet(&self, attachment: Attachment) -> Result<Neighbourhood, String> {
         let segment = match attachment {
             Attachment::Host(host) => self.hand_out(host)?,

@@ -8,8 +8,10 @@ pub struct Completion {
     /// How it ended. If not in success, only `id`, `queue_pair` and `vendor` mean anything.
     pub status: Status,
     pub kind: CompletionKind,
+    /// Bytes that came, for receives.
     pub bytes: u32,
     pub queue_pair: u32,
+    /// The vendor's own number for an error.
     pub vendor: u32,
 }
 

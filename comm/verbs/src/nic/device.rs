@@ -10,6 +10,7 @@ pub struct Device {
     pub name: String,
     pub numa_node: Option<u32>,
     /// Where it sits on the bus: its directory below `/sys/devices`, links resolved. None: a device
+    /// of software.
     pub path: Option<PathBuf>,
     pub ports: Vec<Port>,
 }

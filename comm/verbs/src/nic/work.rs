@@ -47,7 +47,7 @@ pub struct Remote {
     pub key: u32,
 }
 
-/// A piece of this side's memory.
+/// A piece of this side's memory, of `length` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Segment {
@@ -56,20 +56,14 @@ pub struct Segment {
     pub key: u32,
 }
 
-/// A change of a prepared chain.
+/// A change of a prepared chain: of the `request`-th of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Patch {
-    Length {
-        request: usize,
-        segment: usize,
-        length: u32,
-    },
+    /// The bytes of a segment, by its place in the request.
+    Length { request: usize, segment: usize, length: u32 },
     /// The number of an [`Action::WriteImmediate`].
-    Immediate {
-        request: usize,
-        immediate: u32,
-    },
+    Immediate { request: usize, immediate: u32 },
 }
 
 /// Room for a peer's send, or the credit for a peer's immediate.

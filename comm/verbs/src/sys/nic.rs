@@ -34,6 +34,9 @@ impl RealNic {
     ///
     /// There is no question for it: a descriptor that is none is registered, and a kernel or a
     /// driver that could do it complains of the descriptor.
+    ///
+    /// # Errors
+    /// [`NicError::Refused`] with the reason.
     pub fn dmabuf(&self) -> NicResult<()> {
         let Err(error) = self.register_dmabuf(-1, 0, 4096, 0, 0) else { return Ok(()) };
         match error {

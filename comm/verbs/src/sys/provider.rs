@@ -31,6 +31,9 @@ impl Verbs {
     }
 
     /// Opens a device by its name, as what it is: see [`Provider::open`].
+    ///
+    /// # Errors
+    /// When there is none of that name, or it cannot be opened.
     pub fn open_nic(&self, name: &str) -> NicResult<Arc<RealNic>> {
         let list = List::new(&self.library)?;
         let Some(device) = list.devices().iter().find(|device| name_of(**device) == name) else {
