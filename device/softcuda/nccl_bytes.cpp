@@ -100,11 +100,10 @@ Parcel parcel(const Comm& comm, const Op& op, int peer) {
             p.from = op.from, p.send = bytes;
             p.to = op.to + peer * bytes, p.receive = bytes;
             return p;
-        default:  // sums: what is received is added, not stored
+        default:  // a sum: what is received is added, not stored
             if (peer == comm.rank) return p;
             p.sends = p.receives = true;
-            p.from = op.from + (h.kind == ReduceScatter ? peer * bytes : 0), p.send = bytes;
-            p.receive = bytes;
+            p.from = op.from, p.send = p.receive = bytes;
             return p;
     }
 }
@@ -157,76 +156,22 @@ bool receive_some(Comm& comm, int peer, const Parcel& p, Progress& progress) {
 // --- sums ----------------------------------------------------------------------------------------
 namespace {
 
-template <class T>
-T reduce(T a, T b, uint32_t op) {
-    switch (op) {
-        case 1: return a * b;
-        case 2: return a < b ? b : a;
-        case 3: return b < a ? b : a;
-        default: return a + b;
-    }
-}
-
-float widen_bf16(uint16_t bits) {
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, 4);
-    return value;
-}
-
-uint16_t narrow_bf16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-// Elements as T, added as W. The parts lie one after another, in the order of ranks.
-template <class T, class W, class Widen, class Narrow>
-void add_parts(const unsigned char* parts, int ranks, size_t bytes, unsigned char* to, uint32_t op,
-               Widen widen, Narrow narrow) {
-    for (size_t at = 0; at < bytes; at += sizeof(T)) {
-        W sum{};
+// Sums of f32. The parts lie one after another, in the order of ranks.
+void add_up(const unsigned char* parts, int ranks, size_t bytes, unsigned char* to) {
+    for (size_t at = 0; at < bytes; at += sizeof(float)) {
+        float sum = 0, element;
         for (int rank = 0; rank < ranks; rank++) {
-            T element;
             memcpy(&element, parts + rank * bytes + at, sizeof element);
-            sum = rank == 0 ? widen(element) : reduce<W>(sum, widen(element), op);
+            sum = rank == 0 ? element : sum + element;
         }
-        if (op == 4) sum = sum / (W)ranks;
-        T result = narrow(sum);
-        memcpy(to + at, &result, sizeof result);
-    }
-}
-
-template <class T, class W = T>
-void add_plain(const unsigned char* parts, int ranks, size_t bytes, unsigned char* to,
-               uint32_t op) {
-    add_parts<T, W>(
-        parts, ranks, bytes, to, op, [](T x) { return (W)x; }, [](W x) { return (T)x; });
-}
-
-void add_up(const unsigned char* parts, int ranks, size_t bytes, unsigned char* to, uint32_t type,
-            uint32_t op) {
-    switch (type) {
-        case 0: return add_plain<int8_t>(parts, ranks, bytes, to, op);
-        case 1: return add_plain<uint8_t>(parts, ranks, bytes, to, op);
-        case 2: return add_plain<int32_t, int64_t>(parts, ranks, bytes, to, op);
-        case 3: return add_plain<uint32_t>(parts, ranks, bytes, to, op);
-        case 4: return add_plain<int64_t>(parts, ranks, bytes, to, op);
-        case 5: return add_plain<uint64_t>(parts, ranks, bytes, to, op);
-        case 6: return add_plain<_Float16, float>(parts, ranks, bytes, to, op);
-        case 7: return add_plain<float>(parts, ranks, bytes, to, op);
-        case 8: return add_plain<double>(parts, ranks, bytes, to, op);
-        default:
-            return add_parts<uint16_t, float>(parts, ranks, bytes, to, op, widen_bf16, narrow_bf16);
+        memcpy(to + at, &sum, sizeof sum);
     }
 }
 
 }  // namespace
 
 bool sum_some(Comm& comm, const Op& op, Progress* progress) {
-    const Header& h = op.header;
-    size_t bytes = h.count * type_bytes[h.type];
+    size_t bytes = op.header.count * sizeof(float);
     size_t done = progress[comm.rank].got;  // the own row counts what has been added
     size_t chunk = bytes - done < chunk_bytes ? bytes - done : chunk_bytes;
     if (chunk == 0) return false;
@@ -234,24 +179,21 @@ bool sum_some(Comm& comm, const Op& op, Progress* progress) {
         if (peer == comm.rank) continue;
         if (progress[peer].got < sizeof(Header) || ring_filled(comm.from(peer)) < chunk)
             return false;
-        if (h.kind == AllReduce && progress[peer].sent < sizeof(Header) + done + chunk)
-            return false;
+        if (progress[peer].sent < sizeof(Header) + done + chunk) return false;
     }
     std::vector<unsigned char> parts(comm.ranks * chunk);
     for (int peer = 0; peer < comm.ranks; peer++) {
         unsigned char* part = parts.data() + peer * chunk;
         if (peer == comm.rank) {
-            const unsigned char* own =
-                op.from + (h.kind == ReduceScatter ? peer * bytes : 0) + done;
-            softcudaReads(own, chunk);
-            memcpy(part, own, chunk);
+            softcudaReads(op.from + done, chunk);
+            memcpy(part, op.from + done, chunk);
         } else {
             ring_peek(comm.from(peer), part, chunk);
             ring_take(comm.from(peer), chunk);
             progress[peer].got += chunk;
         }
     }
-    add_up(parts.data(), comm.ranks, chunk, op.to + done, h.type, h.op);
+    add_up(parts.data(), comm.ranks, chunk, op.to + done);
     softcudaWrites(op.to + done, chunk);
     progress[comm.rank].got += chunk;
     return true;

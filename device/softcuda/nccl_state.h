@@ -19,9 +19,9 @@ enum Result {
     InProgress
 };
 enum CudaResult { IllegalAddress = 700, LaunchFailed = 719 };
-enum Kind : uint32_t { Message = 1, AllReduce, ReduceScatter, AllGather, Broadcast };
+enum Kind : uint32_t { Message = 1, AllReduce, AllGather, Broadcast };
 inline const char* const kind_names[] = {
-    "nothing", "send/receive", "all-reduce", "reduce-scatter", "all-gather", "broadcast",
+    "nothing", "send/receive", "all-reduce", "all-gather", "broadcast",
 };
 inline const size_t type_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 
@@ -64,7 +64,6 @@ inline bool same(const Header& a, const Header& b) { return memcmp(&a, &b, sizeo
 // --- communicators and operations ----------------------------------------------------------------
 struct Comm {
     int rank, ranks, device;
-    bool blocking;
     size_t map_bytes;
     Shared* shared;
     std::atomic<int> aborted{0};
@@ -120,9 +119,7 @@ struct Parcel {
 
 Parcel parcel(const Comm& comm, const Op& op, int peer);
 
-inline bool is_sum(const Op& op) {
-    return op.header.kind == AllReduce || op.header.kind == ReduceScatter;
-}
+inline bool is_sum(const Op& op) { return op.header.kind == AllReduce; }
 
 // Bytes in the ring that have not been taken.
 size_t ring_filled(Ring& ring);
