@@ -48,7 +48,7 @@ pub struct Blocks {
     pub to: DevicePtr,
     /// Bytes from one block to the next, and the most that one may have.
     pub bytes_per_peer: usize,
-    /// The bytes of each rank's block that count, u32 on the device; null: all. What lies behind
+    /// The bytes of each rank's block that count, u32 on the device; null: all. What lies after
     /// them need not travel.
     pub lengths: DevicePtr,
 }
@@ -210,6 +210,13 @@ fn end(collectives: &dyn DeviceCollectives, operation: &str, reason: String) -> 
     let seen_by = collectives.rank();
     collectives.abort(CommError::Device { seen_by, operation: operation.to_owned(), reason });
     collectives.transport().check()
+}
+
+/// As [`end`], of collectives that are being closed.
+fn end_closing(transport: &dyn Transport, operation: &str, reason: String) -> Result<()> {
+    let (seen_by, operation) = (transport.rank(), operation.to_owned());
+    transport.abort(CommError::Device { seen_by, operation, reason });
+    transport.check()
 }
 
 /// The elements of `len` that the `index`-th of `count` ranks adds up: whole groups of four, so

@@ -8,11 +8,11 @@
 //! ```
 //!
 //! The rank of a node that carries for a destination (`comm/src/plan/hierarchical.rs`) gathers what
-//! all ranks of the node have for it, as dense as their lengths allow, behind a header that says
+//! all ranks of the node have for it, as dense as their lengths allow, after a header that says
 //! how long each block is, and in which exchange. Lengths stay on the devices. What exceeds a
 //! slot's capacity is not sent: its header says so, and every rank hears of it
 //! ([`DeviceCollectives::flagged`]). Over NCCL strips travel as long as they can be, because NCCL
-//! wants sizes from the host; what is behind the blocks is not looked at.
+//! wants sizes from the host; what is after the blocks is not looked at.
 //!
 //! **Sums** have the bits of [`crate::element`]. Where nodes are subtrees of the tree, one sum per
 //! node crosses; else the parts do.
@@ -31,7 +31,7 @@ use super::peer::{Peers, bind};
 use super::rail::nccl::NcclRails;
 use super::rail::{Exchange, Rails, Route};
 use super::sum::{self, MOST_PARTS, Place, Turns, sum};
-use super::{Blocks, DeviceCollectives, DeviceSizes, end, own_stream, segment};
+use super::{Blocks, DeviceCollectives, DeviceSizes, end, end_closing, own_stream, segment};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
@@ -104,6 +104,13 @@ struct Moved {
     fixed: [u32; MOST_PEERS],
     to: DevicePtr,
     to_stride: usize,
+}
+
+impl Moved {
+    /// Blocks of one length, which arrive at `to` in the order of ranks.
+    fn one_after_another(blocks: inside::Blocks, to: DevicePtr) -> Self {
+        Self { blocks, fixed: [blocks.bytes as u32; MOST_PEERS], to, to_stride: blocks.bytes }
+    }
 }
 
 /// Whether ranks of this topology can exchange this way; else why not.
@@ -440,15 +447,8 @@ impl DeviceCollectives for HierarchicalCollectives {
     fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
         let Blocks { from, to, bytes_per_peer: bytes, lengths } = blocks;
         let (operation, root) = ("all_to_all", Rank(0));
-        self.move_blocks(
-            stream,
-            &Moved {
-                blocks: inside::Blocks { operation, from, stride: bytes, bytes, lengths, root },
-                fixed: [bytes as u32; MOST_PEERS],
-                to,
-                to_stride: bytes,
-            },
-        )
+        let blocks = inside::Blocks { operation, from, stride: bytes, bytes, lengths, root };
+        self.move_blocks(stream, &Moved::one_after_another(blocks, to))
     }
 
     fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {
@@ -483,15 +483,8 @@ impl DeviceCollectives for HierarchicalCollectives {
         bytes: usize,
     ) -> Result<()> {
         let (operation, lengths, root) = ("all_gather", DevicePtr::NULL, Rank(0));
-        self.move_blocks(
-            stream,
-            &Moved {
-                blocks: inside::Blocks { operation, from, stride: 0, bytes, lengths, root },
-                fixed: [bytes as u32; MOST_PEERS],
-                to,
-                to_stride: bytes,
-            },
-        )
+        let blocks = inside::Blocks { operation, from, stride: 0, bytes, lengths, root };
+        self.move_blocks(stream, &Moved::one_after_another(blocks, to))
     }
 
     fn broadcast(&self, stream: &Stream, root: Rank, data: DevicePtr, bytes: usize) -> Result<()> {
@@ -536,11 +529,9 @@ impl DeviceCollectives for HierarchicalCollectives {
 
     fn close(self: Box<Self>) -> Result<()> {
         self.flagged()?;
-        let Self { inside, rails, nccl, transport, nodes, .. } = *self;
+        let Self { inside, rails, nccl, transport, .. } = *self;
         if let Err(reason) = rails.close() {
-            let (seen_by, operation) = (nodes.rank(), "closing the rails".to_owned());
-            transport.abort(CommError::Device { seen_by, operation, reason });
-            return transport.check();
+            return end_closing(&*transport, "closing the rails", reason);
         }
         match inside {
             Inside::Memory(peers) => peers.close()?,

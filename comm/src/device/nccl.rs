@@ -4,7 +4,7 @@
 //! and version.
 
 use super::peer::bind;
-use super::{DeviceCollectives, end, own_stream};
+use super::{DeviceCollectives, end, end_closing, own_stream};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::options::{Feature, NcclOptions};
@@ -72,7 +72,7 @@ impl NcclCollectives {
         cuda: &CudaStream,
         sends: impl Iterator<Item = Piece>,
         receives: impl Iterator<Item = Piece>,
-    ) -> std::result::Result<(), String> {
+    ) -> Result<(), String> {
         bind(cuda)?;
         let stream = cuda.raw();
         let enqueued = self.comm.group(|group| {
@@ -205,12 +205,8 @@ impl DeviceCollectives for NcclCollectives {
 
     fn close(self: Box<Self>) -> Result<()> {
         self.transport.check()?;
-        let (seen_by, transport) = (self.rank(), self.transport);
-        self.comm.close().or_else(|error| {
-            let operation = "closing NCCL".to_owned();
-            transport.abort(CommError::Device { seen_by, operation, reason: error.to_string() });
-            transport.check()
-        })
+        let Self { comm, transport, .. } = *self;
+        comm.close().or_else(|error| end_closing(&*transport, "closing NCCL", error.to_string()))
     }
 }
 
