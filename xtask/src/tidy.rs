@@ -113,7 +113,7 @@ impl Exceptions {
 /// Whether `subject` matches `pattern`, in which `*` stands for any part of one path component and
 /// `**` for any number of components.
 fn matches_glob(pattern: &str, subject: &str) -> bool {
-    let whole = glob::MatchOptions { require_literal_separator: true, ..Default::default() };
+    let whole = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
     let pattern = glob::Pattern::new(pattern).expect("a test reads every pattern of the lists");
     pattern.matches_with(subject, whole)
 }

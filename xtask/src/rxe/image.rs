@@ -5,10 +5,10 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::process::At as _;
 use anyhow::{Context, Result};
 
 use super::packages;
+use crate::process::At as _;
 
 const SCRIPTS: [(&str, &str); 9] = [
     ("init", include_str!("guest/init.sh")),

@@ -43,8 +43,7 @@ fn check_packages(packages: &[Package]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for package in packages {
         let report = |message| Violation::new(&package.manifest, 1, "crates", message);
-        let Some(Crate { may_use, .. }) =
-            CRATES.iter().find(|crate_name| crate_name.package == package.name)
+        let Some(Crate { may_use, .. }) = CRATES.iter().find(|line| line.package == package.name)
         else {
             violations.push(report(format!(
                 "the package `{}` has no line in the table of crates: add one to \
@@ -86,7 +85,7 @@ pub fn check_file(source: &SourceFile, is_test: bool, exceptions: &Exceptions) -
         return Vec::new();
     }
     let crates: Vec<&str> =
-        finder.seen.keys().map(|crate_name| crate_name.trim_start_matches("headlong_")).collect();
+        finder.seen.keys().map(|name| name.trim_start_matches("headlong_")).collect();
     let line = finder.seen.values().copied().max().unwrap_or(1);
     let message = format!(
         "sees {}: only the listed files see more than one crate; move the joining \
@@ -136,8 +135,8 @@ mod tests {
     fn messages(package: Package) -> Vec<String> {
         let mut packages: Vec<Package> = CRATES
             .iter()
-            .filter(|crate_name| crate_name.package != package.name)
-            .map(|crate_name| self::package(crate_name.package, &[]))
+            .filter(|line| line.package != package.name)
+            .map(|line| self::package(line.package, &[]))
             .collect();
         packages.push(package);
         check_packages(&packages).into_iter().map(|found| found.message).collect()

@@ -6,9 +6,16 @@ use super::text::TextFile;
 /// Where stages are written.
 const STAGES: [&str; 2] =
     ["trainer/src/iteration/schedule/stages.rs", "trainer/src/iteration/schedule/tables.rs"];
-/// What a question for a mode would be keyed by.
-const QUESTIONS: [&str; 6] =
-    ["is_single_rank", "is_single_process", "knows_all_ids", "as_cuda", "num_ranks", "Choice::"];
+/// What a question for a mode would be asked with.
+const QUESTIONS: [&str; 7] = [
+    "is_single_rank",
+    "is_single_process",
+    "knows_all_ids",
+    ".on_device()",
+    "as_cuda",
+    "num_ranks",
+    "Choice::",
+];
 
 /// Checks that no stage asks which mode the run is in.
 pub fn check(file: &TextFile) -> Vec<Violation> {

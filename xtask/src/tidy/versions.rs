@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::process::At as _;
 use anyhow::{Context, Result};
 use cargo_metadata::Metadata;
 
 use super::Violation;
 use super::source::{SourceFile, words};
 use super::text::relative;
+use crate::process::At as _;
 
 pub fn check(root: &Path, metadata: &Metadata) -> Result<Vec<Violation>> {
     let read = |path: &Path| fs::read_to_string(path).at(path);
