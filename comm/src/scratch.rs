@@ -89,7 +89,7 @@ impl<'a> Carver<'a> {
         Self { rest: buffer, at: 0 }
     }
 
-    /// The bytes from `at` on, which lies behind everything taken before.
+    /// The bytes from `at` on, which lies after everything taken before.
     pub(crate) fn take(&mut self, at: usize, len: usize) -> &'a mut [u8] {
         let skip = at.checked_sub(self.at).expect("parts are taken from front to back");
         let (part, rest) = std::mem::take(&mut self.rest)[skip..].split_at_mut(len);

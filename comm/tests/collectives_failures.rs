@@ -36,7 +36,7 @@ fn different_operations() {
         let CommError::Mismatch { expected, found, .. } = &error else { panic!("{error:?}") };
         let both = format!("{expected} {found}");
         // Who broadcasts a small message does not wait for its readers: it may notice in the
-        // barrier behind.
+        // barrier after it.
         let other = ["broadcast of f32 from rank 0", "barrier"]
             .iter()
             .any(|&operation| both.contains(operation));
@@ -213,7 +213,7 @@ fn many_ranks_on_few_cores_do_not_collapse() {
 }
 
 /// Ranks fail at random moments of exchanges of lent memory; their buffers are freed at once.
-/// Anyone who read on would crash or find another pattern.
+/// A rank that read on would crash or find another pattern.
 #[test]
 fn memory_has_no_other_user_after_an_error() {
     for round in 0..60u64 {

@@ -49,7 +49,7 @@ fn with_a_fault_all_ranks_name_the_culprit() {
     let failed = reports.iter().filter(|report| report.first_error.is_some()).count();
     assert!(
         failed > 800,
-        "{failed} of 2000 faults were noticed: the others fell behind the end or do no harm"
+        "{failed} of 2000 faults were noticed: the others came after the end or do no harm"
     );
     let seen = |test: fn(&Fault) -> bool| {
         reports.iter().flat_map(|report| &report.faults).filter(|f| test(f)).count()

@@ -17,7 +17,7 @@ fn collectives_are_right_under_every_schedule() {
     println!("2000 seeds in {:?}, {failed} failed as they must", started.elapsed());
     assert!(
         failed > 400,
-        "{failed} of 1000 faults were noticed: the others fell behind the end or do no harm"
+        "{failed} of 1000 faults were noticed: the others came after the end or do no harm"
     );
 }
 

@@ -342,9 +342,9 @@ void spin() {
   give_way(true);
 }
 
-// The calling thread waits for something from outside. A grid of one block of which no one else can
-// run leaves the host thread, which may be needed for what is waited for; Emulator::run comes back
-// here.
+// The calling thread waits for something from outside. A grid of one block of which no other thread
+// can run leaves the host thread, which may be needed for what is waited for; Emulator::run comes
+// back here.
 void sleep() {
   Fiber* me = self();
   BlockState& b = block_of(me);
@@ -402,7 +402,7 @@ void prepare(BlockState& b) {
           tsan_forget(&b.tokens, sizeof b.tokens);)
 }
 
-// All stacks again: after a launch that ended in the middle of its threads.
+// Begins all stacks again after a launch that ended in the middle of its threads.
 void reset_stacks(BlockState& b) {
   b.idle.clear();
   b.next_stack = 0;

@@ -14,7 +14,7 @@
 //! | [`image`] | the guest's file system, as the kernel takes it |
 //! | [`machine`] | boots, listens, gives up in time, tries again |
 //! | [`limit`] | the time that all of it has |
-//! | `guest/` | what runs as the guest's first process and behind it |
+//! | `guest/` | what runs as the guest's first process and after it |
 
 mod device;
 mod image;

@@ -43,7 +43,7 @@ impl Library {
     /// # Errors
     /// [`Error::NotFound`] with every place and what was wrong there; [`Error::Broken`] and
     /// [`Error::TooOld`] for a library that could be opened but not used: nothing is looked for
-    /// behind it, so that a wrong installation is noticed.
+    /// after it, so that a wrong installation is noticed.
     pub fn open(search: &Search) -> Result<Arc<Self>> {
         let mut looked = Vec::new();
         let opened = search.first(|path| match open_shared(path) {

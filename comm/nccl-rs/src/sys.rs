@@ -77,7 +77,7 @@ impl Config {
     }
 }
 
-/// `ncclCommProperties_t` as of 2.29.2, with room behind it for what later libraries add.
+/// `ncclCommProperties_t` as of 2.29.2, with room after it for what later libraries add.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Properties {

@@ -2,7 +2,7 @@
 // received.
 //
 // A thread takes every (grid size)-th group of four numbers of all blocks, so that accesses of a
-// warp lie side by side. Of a block, only the groups that count are touched, never any behind its
+// warp lie side by side. Of a block, only the groups that count are touched, never any after its
 // room.
 
 // `NarrowArgs` in device/narrow.rs.

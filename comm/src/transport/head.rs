@@ -45,7 +45,7 @@ impl Head {
         Self { epoch, sequence, step, fingerprint, length: length as u64 }
     }
 
-    /// On its way, behind the `magic` of what carries it.
+    /// On its way, after the `magic` of what carries it.
     pub fn to_bytes(self, magic: [u8; 4]) -> [u8; HEAD_BYTES] {
         let Self { epoch, sequence, step, fingerprint, length } = self;
         transmute!(Wire {

@@ -107,7 +107,7 @@ impl Transport for Faulty {
 
     fn abort(&self, error: CommError) {
         if self.fault == Fault::FailQuietly {
-            // Anyone who failed here has the error and believes that everybody knows.
+            // The rank that failed here has the error and believes that everybody knows.
             let _ = self.inner.close();
         } else {
             self.inner.abort(error);

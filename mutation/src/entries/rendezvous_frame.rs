@@ -48,7 +48,7 @@ fn try_hello(bytes: &[u8], purpose: Purpose) {
 
 fn try_claim(bytes: &[u8], purpose: Purpose) {
     let host_nonce = [7; 32];
-    // Whatever it is, it is not proven; except for a chance of one in 2^256.
+    // Whatever it is, it is not proven, except with a chance of one in 2^256.
     assert!(read_claim(&fixed(bytes), &SECRET, purpose, &host_nonce).is_none());
     let words: [u8; 256] = fixed(bytes);
     let peer_nonce = [9; 32];

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Blocks of data begin at a multiple of this.
 const BLOCKS_FROM: usize = 4096;
-/// Numbers behind the index, and the last mark.
+/// Numbers after the index, and the last mark.
 const TAIL_BYTES: usize = 40;
 
 pub const HEADLONG: Subject = Subject {

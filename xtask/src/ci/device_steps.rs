@@ -42,7 +42,7 @@ pub fn orders(workshop: &Workshop) -> Result<Outcome> {
         return Ok(Outcome::Skipped("softcuda cannot be built".into()));
     };
     let programs = test_programs::build(&workshop.root, &["headlong-device", "headlong"])?;
-    // One order next to the other: each has one test at a time.
+    // Both orders at once: each has one test at a time.
     let failed: Vec<String> = thread::scope(|scope| {
         let (device, programs) = (&device, &programs);
         let of_seed = |seed| scope.spawn(move || in_order(workshop, device, programs, seed));

@@ -9,7 +9,7 @@ use super::{Outcome, Workshop};
 use crate::cuda::{Had, softcuda};
 use crate::process::{self, Finished, cargo};
 
-/// What a test prints when it cannot run here. Note: it may stand behind the runner's own
+/// What a test prints when it cannot run here. Note: it may come after the runner's own
 /// `test NAME ... `.
 const SKIP_MARK: &str = "skipped, because ";
 

@@ -178,7 +178,7 @@ pub fn run_pair(boot: &Boot, cable: &Path, limit: &Limit) -> Result<[Verdict; 2]
     unreachable!("the loop returns")
 }
 
-/// Boots once, prints every line behind `mark`, and ends the machine when the boot's limit or that
+/// Boots once, prints every line after `mark`, and ends the machine when the boot's limit or that
 /// of all has passed.
 fn listen(boot: &Boot, mark: &str, all: &Limit) -> Result<Verdict> {
     let begin = Instant::now();

@@ -47,7 +47,7 @@ struct Block {
 }
 
 impl Block {
-    /// Continues to `line`: whether it is drawn or printed.
+    /// Moves on to `line`: whether it is drawn or printed.
     fn is_printed(&mut self, line: &str) -> bool {
         if self.is_page && self.holds == Holds::Prose && line.starts_with("    ") {
             return true;

@@ -29,8 +29,8 @@ pub(super) struct Sources {
     pub(super) from: [DevicePtr; MOST_PEERS],
     pub(super) lengths: [DevicePtr; MOST_PEERS],
     pub(super) stride: usize,
-    /// Whether blocks were brought here: then they stand in the order of strips, the one for this
-    /// rank behind them.
+    /// Whether blocks were brought here: then they lie in the order of strips, the one for this
+    /// rank after them.
     pub(super) brought: bool,
 }
 

@@ -125,7 +125,7 @@ struct PackArgs {
   u32 num_blocks;
 };
 
-// Where block `block` of a strip lies behind its header, whose lengths were checked.
+// Where block `block` of a strip lies after its header, whose lengths were checked.
 __device__ __forceinline__ u64 offset_of(const Header* header, u32 block) {
   u64 offset = HEADER_BYTES;
   for (u32 before = 0; before < block; before++) offset += round_up(header->lengths[before]);

@@ -149,7 +149,7 @@ impl Segment {
     pub fn counters(&self, from: usize, to: usize) -> Counters<'_> {
         let place = self.layout.counters(from, to);
         // SAFETY: each pair has its own 256 bytes: the writer's word in the first half, the
-        // reader's in the second, and behind it the word that says that the writer waits for room.
+        // reader's in the second, and after it the word that says that the writer waits for room.
         unsafe {
             Counters {
                 written: self.word(place),
@@ -172,7 +172,7 @@ impl Segment {
         let mapping = Mapping { base, len: 2 * len };
         let offset = self.layout.ring(from, to);
         map(&self.file, offset, len, Some(base))?;
-        // SAFETY: half of the reservation lies behind the first half.
+        // SAFETY: half of the reservation lies after the first half.
         map(&self.file, offset, len, Some(unsafe { base.add(len) }))?;
         Ok(Mirror { mapping, len })
     }

@@ -64,8 +64,7 @@ pub enum Control {
 
 impl Control {
     /// A frame that a peer has sent, as a job of `num_ranks` can take it: no rank, node or number
-    /// of rows that there is not, and texts that can be shown. What is behind this need not ask
-    /// again.
+    /// of rows that there is not, and texts that can be shown. What follows need not ask again.
     fn checked(self, num_ranks: usize) -> Result<Self, String> {
         match self {
             Control::Table { epoch, peers, node_of } => {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Where a strip's header says how many bytes are behind it, and how long a header is: as strips.cu
+/// Where a strip's header says how many bytes follow it, and how long a header is: as strips.cu
 /// has it.
 pub(super) const BYTES_AT: usize = 24;
 pub(super) const HEADER_BYTES: usize = 128;
@@ -261,8 +261,8 @@ impl Proxy {
             // SAFETY: the word is in this rank's slots, aligned; the device has written it before
             // the trigger that was acquired, and will not again before the strip has been
             // delivered.
-            let behind = unsafe { std::ptr::read_volatile(at as *const u32) } as usize;
-            let length = (HEADER_BYTES + behind).min(leg.bytes) as u32;
+            let payload = unsafe { std::ptr::read_volatile(at as *const u32) } as usize;
+            let length = (HEADER_BYTES + payload).min(leg.bytes) as u32;
             let patches = [
                 Patch::Length { request: 0, segment: 0, length },
                 Patch::Immediate { request: 0, immediate: sequence as u32 },

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// The most bytes behind a header.
+/// The most bytes after a header.
 const ROOM: usize = 256;
 const STRIP: usize = HEADER_BYTES + ROOM;
 /// Exchanges of a run: several times around the slots.

@@ -89,7 +89,7 @@ unsafe impl Sync for Domain {}
 impl Drop for Domain {
     fn drop(&mut self) {
         // SAFETY: the domain is alive, nothing that was made in it is left, and the device is
-        // closed behind it.
+        // closed after it.
         let _ = unsafe { (self.device.library.functions.dealloc_pd)(self.raw) };
     }
 }

@@ -224,7 +224,7 @@ mod tests {
         std::fs::write(folder.path().join(NAME), "no library").unwrap();
         match Library::open_in(&[folder.path().to_path_buf()]) {
             Ok(library) => {
-                assert_eq!(library.path(), Path::new(NAME), "the system's, behind the folder")
+                assert_eq!(library.path(), Path::new(NAME), "the system's, after the folder")
             }
             Err(error) => {
                 let text = error.to_string();

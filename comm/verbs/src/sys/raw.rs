@@ -2,7 +2,7 @@
 //! plain integers, so that a value of a newer library is no undefined behaviour.
 //!
 //! Sizes and offsets are compared with a table of the real header in [`super::layout`]. Source:
-//! `infiniband/verbs.h` of rdma-core; what the library has behind the part of a struct that is used
+//! `infiniband/verbs.h` of rdma-core; what the library has after the part of a struct that is used
 //! here is left out.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};

@@ -49,7 +49,7 @@ impl End {
         let memory = Shared((0..LENGTH / 8).map(|_| UnsafeCell::new(0)).collect());
         let start = memory.0.as_ptr().cast_mut().cast();
         // SAFETY: the memory lives as long as the region, which stands before it. It is read only
-        // behind completions.
+        // after completions.
         let region = unsafe { nic.register(Memory::Host { start, length: LENGTH }, EVERYTHING) }?;
         let completions = nic.completion_queue(64)?;
         let pair = nic.queue_pair(&QueuePairOptions {
@@ -142,7 +142,7 @@ impl End {
         }
     }
 
-    /// Reads all of the memory, behind a completion.
+    /// Reads all of the memory, after a completion.
     pub fn bytes(&self) -> Vec<u8> {
         // SAFETY: one thread, and no NIC writes now.
         self.memory

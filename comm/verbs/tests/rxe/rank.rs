@@ -51,7 +51,7 @@ impl RankSettings {
         words
     }
 
-    /// From the words of the command line, with the device behind them.
+    /// From the words of the command line, with the device after them.
     pub fn parse<'a>(words: &[&'a str]) -> Option<(Self, &'a str)> {
         let (steps, mut rest) = words.split_first()?;
         let mut settings = Self::good(steps.parse().ok()?, Signal::Immediate);
