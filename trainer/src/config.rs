@@ -2,9 +2,9 @@
 //! name.
 //!
 //! A configuration is built in layers, each over the one before: the defaults of this file, then a
-//! preset or a TOML file, then `--set key=value`, then the flags the user typed ([`load`]). Unknown
-//! keys are refused with the nearest known one ([`keys`]); values that cannot work are refused
-//! before anything is allocated ([`validate`]). The environment is never read.
+//! preset or a TOML file, then `--set key=value`, then the flags the user typed. Unknown keys are
+//! refused with the nearest known one; values that cannot work are refused before anything is
+//! allocated. The environment is never read.
 //!
 //! ```
 //! use headlong::config::Config;
@@ -20,13 +20,10 @@ mod settings;
 mod comm;
 mod data;
 mod evaluation;
-#[doc(hidden)]
-pub mod keys;
+pub(crate) mod keys;
 mod kinds;
-#[doc(hidden)]
-pub mod learning_rate;
-#[doc(hidden)]
-pub mod load;
+pub(crate) mod learning_rate;
+pub(crate) mod load;
 mod mlperf;
 mod model;
 mod multi_hot;
@@ -34,19 +31,16 @@ mod optimizers;
 pub(crate) mod paths;
 #[doc(hidden)]
 pub mod preset;
-#[doc(hidden)]
-pub mod ranges;
-#[doc(hidden)]
-pub mod render;
+pub(crate) mod ranges;
+pub(crate) mod render;
 mod table_entries;
-#[doc(hidden)]
-pub mod validate;
+pub(crate) mod validate;
 
 pub use crate::system::machine::{DeviceChoice, Instructions};
 pub(crate) use comm::seconds;
 pub use comm::{
     AllToAll, CommConfig, Compress, DeduplicateChoice, FeatureChoice, HybridConfig, IdsChoice,
-    NcclConfig, VerbsSettings,
+    NcclConfig, Signal, VerbsSettings,
 };
 pub use data::{
     CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids, OnBadRow, OrderChoice,
@@ -393,7 +387,7 @@ impl From<Hybrid> for String {
 pub enum ScheduleChoice {
     /// All stages on one lane, in program order.
     Serial,
-    /// Lanes run next to each other: on a CPU, exchanges under all that computes.
+    /// Lanes run at the same time: on a CPU, exchanges under all that computes.
     Overlapped,
     /// The overlapped iteration, captured once and replayed.
     Captured,

@@ -58,8 +58,8 @@ impl SessionBuilder {
         self
     }
 
-    /// Starts with the weights of a checkpoint: its folder, or the folder of several. A run that
-    /// resumes has weights, so this is not for one.
+    /// Starts with the weights of a checkpoint: its folder, or the folder of several. With
+    /// [`SessionBuilder::resume`], opening fails: a run that resumes has weights.
     #[must_use]
     pub fn weights_of(mut self, checkpoint: impl Into<PathBuf>) -> Self {
         self.weights_of = Some(checkpoint.into());

@@ -13,13 +13,16 @@ use std::sync::Arc;
 pub struct TableLoad {
     pub name: String,
     pub rows: u64,
+    /// Elements of a row.
     pub dim: usize,
     /// Bytes of a row's weights.
     pub weight_bytes: u64,
+    /// Bytes of a row's optimiser state.
     pub state_bytes: u64,
     /// Bytes of all rows with their states, where they lie: of tables whose rows share storage less
     /// than rows times bytes of a row.
     pub held_bytes: Count,
+    /// Lookups of a sample.
     pub hotness: f64,
     /// How often its rows are asked for.
     pub frequencies: Frequencies,

@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 pub use headlong_comm::{AllToAll, Compress};
-pub use headlong_verbs::VerbsSettings;
+pub use headlong_verbs::{Signal, VerbsSettings};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,13 +23,13 @@ settings! {
         /// Where equal rows of a batch become one request: "auto", "off", "rank" or "node"; changes
         /// no result.
         pub deduplicate: DeduplicateChoice = DeduplicateChoice::Auto,
-        /// What vectors are rounded to on the way: "none" or "bf16".
+        /// What vectors and their gradients are rounded to on the way: "none" or "bf16".
         pub compress: Compress = Compress::None,
         /// Even shares of a rank's ids that a device's slot for one owner has room for; changes no
         /// result.
         ///
-        /// On devices, what travels are slots of a fixed size. A batch that asks one owner for more
-        /// ends the run.
+        /// At least 1. On devices, what travels are slots of a fixed size. A batch that asks one
+        /// owner for more ends the run.
         pub slot_factor: f64 = super::table_entries::DEFAULT_SLOT_FACTOR,
         /// Seconds after which a rank that does not come to an exchange ends the run.
         pub deadline_s: f64 = 120.0,
@@ -106,11 +106,12 @@ settings! {
         pub latency_table: Option<PathBuf>,
         /// Bytes of a rank for replicated rows; 0: a quarter of its memory.
         ///
-        /// Their optimiser state and gradients included.
+        /// Their optimiser state and gradients count, too.
         pub max_replicated_bytes: u64,
         /// Lost share of covered lookups at which the split is remade; 0: never.
         ///
-        /// Looked at at each evaluation; 0.05: five points of a hundred.
+        /// Compared at each evaluation; 0.05: five points of a hundred less than when the split was
+        /// made.
         pub repartition_drift: f64,
     }
 }

@@ -29,6 +29,9 @@ settings! {
         pub num_sparse: usize = 26,
         /// Ids a sample in each column, 0: any number; empty: what the files say, else
         /// tables.max_ids_per_sample.
+        ///
+        /// Where any number is allowed, memory is planned for `tables.max_ids_per_sample` on
+        /// average.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub hotness: Vec<u32>,
         /// What the columns of files with a header are. They also give `num_dense` and
@@ -53,10 +56,14 @@ settings! {
         pub min_count: u32 = 3,
         /// Folder of `headlong data build-dictionary`; unset: train builds one where
         /// ids = "dictionary".
+        ///
+        /// It lies in `run.output_dir` then.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
         pub dictionary: Option<PathBuf>,
-        /// What is done to an integer before it enters the model; it is kept in the checkpoint:
-        /// "ln(x+1)", "ln(x+3)", "file-minimum" or "none".
+        /// What is done to an integer before it enters the model: "ln(x+1)", "ln(x+3)",
+        /// "file-minimum" or "none".
+        ///
+        /// It is kept in the checkpoint.
         pub dense_transform: DenseTransform = DenseTransform::LnPlus1,
         /// What a malformed line does: "error" or "skip" (counted and reported).
         pub on_bad_row: OnBadRow = OnBadRow::Error,

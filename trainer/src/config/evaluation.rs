@@ -11,7 +11,7 @@ settings! {
         pub every: EvalEvery = EvalEvery::Steps(0),
         /// Samples of one evaluation batch.
         pub batch_size: usize = 4096,
-        /// Training stops at the first evaluation that reaches it.
+        /// Training stops at the first evaluation that reaches this area under the ROC curve.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub target_auc: Option<f64>,
         /// Whether training continues while scores are sorted; changes no metric.

@@ -10,6 +10,8 @@ settings! {
         /// `--mllog`: on what.
         pub platform: String = "unnamed".to_owned(),
         /// `--mllog`: "closed" or "open".
+        ///
+        /// Closed: everything is as published, except for what the rules leave open.
         pub division: String = "open".to_owned(),
         /// `--mllog`: "onprem", "cloud", "preview" or "research".
         pub status: String = "research".to_owned(),

@@ -32,9 +32,9 @@ impl Default for OptimizerConfig {
     }
 }
 
-/// Settings of an optimiser. [`super::load`] fills the unset ones that the named optimiser has with
-/// its defaults and refuses the ones it lacks, so after loading a setting is `Some` exactly where
-/// it has a meaning.
+/// Settings of an optimiser. [`OptimizersConfig::resolve`] fills the unset ones that the named
+/// optimiser has with its defaults and refuses the ones it lacks, so after loading a setting is
+/// `Some` exactly where it has a meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OptimizerSettings {

@@ -145,10 +145,13 @@ pub struct Enqueued {
     pub learning_rate: f64,
 }
 
+/// What one step did.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepOutcome {
-    /// Mean loss of the batch, in nats, before the update.
+    /// Mean loss of the batch, in nats, before the update; with `model.loss = "mse"`, the mean
+    /// squared error.
     pub loss: f64,
+    /// Samples that the step trained on, over all ranks.
     pub num_samples: u64,
     /// Learning rate of the dense parameters.
     pub learning_rate: f64,
@@ -387,8 +390,8 @@ impl Session {
         self.group.first().set_control_flag(STOP_FLAG, signal.map_or(0.0, |signal| signal as f32))
     }
 
-    /// Whether a rank wished to stop before the last step. No one is asked behind most steps of a
-    /// device.
+    /// Whether a rank wished to stop before the last step. Behind most steps of a device, no
+    /// rank is asked.
     pub fn stop_is_agreed(&self) -> Result<bool> {
         Ok(self.reads_control_flags(self.step) && self.group.first().control_flag(STOP_FLAG)? > 0.0)
     }
