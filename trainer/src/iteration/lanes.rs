@@ -22,6 +22,9 @@ mod overlapped;
 use cuda::CudaLanes;
 use overlapped::Overlapped;
 
+/// Stages of the longest list.
+const MOST_STAGES: usize = 32;
+
 pub struct Lanes {
     stream: Stream,
     assigned: Assigned,
@@ -46,7 +49,7 @@ impl Lanes {
         Ok(Self { stream, assigned })
     }
 
-    /// Lanes that run next to each other: exchanges under computation, on a CUDA device whatever
+    /// Lanes that run at the same time: exchanges under computation, on a CUDA device whatever
     /// does not wait for each other.
     pub fn overlapped(stream: Stream) -> Result<Self> {
         let assigned = match stream.device() {

@@ -25,9 +25,9 @@ pub struct Knob {
 
 /// A setting that is a number of the configuration.
 macro_rules! knob {
-    ($name:literal, $keeps_results:literal, $least:expr, $section:ident.$key:ident) => {
+    ($section:ident.$key:ident, $keeps_results:literal, $least:expr) => {
         Knob {
-            name: $name,
+            name: concat!(stringify!($section), ".", stringify!($key)),
             keeps_results: $keeps_results,
             value: |config, _| Some(config.$section.$key as u64),
             least: $least,
@@ -66,15 +66,15 @@ pub const TRAINING: &[Knob] = &[
         set: |(config, _), mib| config.multi_hot.memory_mib = mib,
     },
     threads("run.threads"),
-    knob!("data.prefetch_batches", true, |_| 1, data.prefetch_batches),
-    knob!("eval.batch_size", true, |config| config.run.ranks as u64, eval.batch_size),
+    knob!(data.prefetch_batches, true, |_| 1),
+    knob!(eval.batch_size, true, |config| config.run.ranks as u64),
     most_rows("tables.max_rows"),
-    knob!("train.batch_size", false, |config| config.sum_blocks() as u64, train.batch_size),
-    knob!("train.accumulate", false, |_| 1, train.accumulate),
-    knob!("tables.max_ids_per_sample", false, |_| 1, tables.max_ids_per_sample),
-    knob!("data.order_window", false, |_| 1, data.order_window),
-    knob!("model.cross_layers", false, |_| 1, model.cross_layers),
-    knob!("model.cross_rank", false, |_| 1, model.cross_rank),
+    knob!(train.batch_size, false, |config| config.sum_blocks() as u64),
+    knob!(train.accumulate, false, |_| 1),
+    knob!(tables.max_ids_per_sample, false, |_| 1),
+    knob!(data.order_window, false, |_| 1),
+    knob!(model.cross_layers, false, |_| 1),
+    knob!(model.cross_rank, false, |_| 1),
 ];
 
 /// Those of a command that applies a model, or runs one of a given shape: by its flags.

@@ -4,7 +4,7 @@
 //! The host only enqueues. The same walk on a capturing stream makes a graph. A walk begins when
 //! the one before has ended, in a graph as outside of one ([`crate::iteration::schedule::BORDER`]).
 
-use super::Lane;
+use super::{Lane, MOST_STAGES};
 use crate::error::{Error, Result};
 use crate::iteration::model::Model;
 use crate::iteration::schedule::{Call, Schedule, Stage};
@@ -15,13 +15,9 @@ use headlong_device::pool::Pool;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Stages of the longest list.
-const MOST_STAGES: usize = 32;
-
 /// The streams of the lanes, and what they tell each other.
 pub(super) struct CudaLanes {
-    /// In the order of [`Lane::ALL`]; clones of one stream where lanes do not run next to each
-    /// other.
+    /// In the order of [`Lane::ALL`]; clones of one stream where lanes are not concurrent.
     streams: [Stream; Lane::ALL.len()],
     concurrent: bool,
     begun: Event,

@@ -1,7 +1,7 @@
-//! Lanes next to each other, with the stages' waits between them: one thread for the exchanges, one
+//! Lanes at the same time, with the stages' waits between them: one thread for the exchanges, one
 //! for all that computes.
 
-use super::{Lane, walk_in_order};
+use super::{Lane, MOST_STAGES, walk_in_order};
 use crate::error::{Error, Result};
 use crate::iteration::model::Model;
 use crate::iteration::schedule::{Call, Repeat, Schedule};
@@ -11,9 +11,6 @@ use headlong_device::pool::Pool;
 use std::iter::Enumerate;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-
-/// Stages of the longest list.
-const MOST_STAGES: usize = 32;
 
 /// Looks for a stage that is ready before a thread sleeps: most stages follow each other within
 /// microseconds.
@@ -55,7 +52,7 @@ impl Overlapped {
         recorder: &mut Recorder,
     ) -> Result<()> {
         if model.is_single_rank() {
-            // Nothing is exchanged, so nothing runs next to anything.
+            // Nothing is exchanged, so nothing can overlap.
             return walk_in_order(stream, schedule, model, call, recorder);
         }
         assert!(schedule.stages.len() <= MOST_STAGES, "at most {MOST_STAGES} stages in a list");
