@@ -190,7 +190,7 @@ mod tests {
         let refused = save(&directory, &large, 20).unwrap_err();
         assert!(matches!(refused, CheckpointError::NoSpace { free: Some(_), .. }), "{refused}");
         drop(directory);
-        // Anyone who does not know how much is free meets the end of the disk while writing.
+        // Where it is not known how much is free, the disk is found full while writing.
         let directory = CheckpointDirectory::open(&path, with_files(FaultyFiles::good())).unwrap();
         let refused = save(&directory, &large, 20).unwrap_err();
         assert!(matches!(refused, CheckpointError::NoSpace { free: None, .. }), "{refused}");

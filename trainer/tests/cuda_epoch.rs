@@ -1,4 +1,4 @@
-//! The full epoch on CUDA devices, captured, next to the processor's: what is learnt there is the
+//! The full epoch on CUDA devices, captured, against the processor's: what is learnt there is the
 //! same. Hours on the software device: `cargo xtask soak --only cuda_epoch` runs it and keeps what
 //! it prints, `--only cuda_epoch_8` on one number of devices alone. A part of the epoch runs by
 //! hand: `HEADLONG_CUDA_LIBS=… cargo test --release -p headlong --test cuda_epoch -- --ignored
@@ -51,7 +51,7 @@ fn mean(values: &[f64]) -> f64 {
 /// works on other things too, or stops this for a while, is no failure.
 const PATIENT: [&str; 2] = ["--set", "comm.deadline_s=7200"];
 
-/// So many devices next to as many ranks on the processor, over these seeds.
+/// So many devices against as many ranks on the processor, over these seeds.
 fn check(seeds: &[u64], ranks: usize, more: &[&str]) {
     let (Some(data), Some(device)) = (data(), device()) else { return };
     if !has_devices(ranks) {

@@ -350,22 +350,22 @@ const WITHOUT: [&str; 2] = ["--set", "eval.every=0"];
 /// evaluations of one that waits for them.
 fn cost_beyond_arithmetic(name: &str, case: &[&str], evaluations: f64) -> f64 {
     // The run without evaluates once, at its end.
-    let [without, stopped, on_ranks] =
+    let [without, stopped, during] =
         least_seconds(case, [&WITHOUT, &["--set", "eval.asynchronous=false"], &[]]);
     let arithmetic = stopped[1] + stopped[2];
-    let cost = on_ranks[0] - (without[0] - without[2]) - arithmetic;
+    let cost = during[0] - (without[0] - without[2]) - arithmetic;
     println!(
-        "{name}: without {:.2} s, stopped {:.2} s ({arithmetic:.3} s of it evaluating), next to \
+        "{name}: without {:.2} s, stopped {:.2} s ({arithmetic:.3} s of it evaluating), during \
          training {:.2} s ({:.3} s of it standing still): {:.2} % beyond the evaluations' own \
          arithmetic, {:.1} ms an evaluation",
         without[0],
         stopped[0],
-        on_ranks[0],
-        on_ranks[1] + on_ranks[2],
-        100.0 * cost / on_ranks[0],
+        during[0],
+        during[1] + during[2],
+        100.0 * cost / during[0],
         1e3 * cost / evaluations
     );
-    cost / on_ranks[0]
+    cost / during[0]
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Ten steps of a small DLRM and of a small DLRM-DCNv2 next to PyTorch: losses, every gradient by
+//! Ten steps of a small DLRM and of a small DLRM-DCNv2 against PyTorch: losses, every gradient by
 //! name, final weights and Adagrad's state, with SGD and with Adagrad, within bounds derived for
 //! f32 (`fixtures/README.md`).
 

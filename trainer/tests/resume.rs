@@ -124,7 +124,7 @@ fn each_step_is_saved_once_and_what_a_resumed_run_does_not_take_up_is_said() {
 }
 
 #[test]
-fn resume_starts_resumes_repeats_its_last_words_and_trains_longer() {
+fn resume_starts_continues_repeats_its_last_words_and_trains_longer() {
     let place = Place::new("rows.txt");
     let checkpoints = place.path("checkpoints");
     let train = place.train().path("--valid", &place.valid);

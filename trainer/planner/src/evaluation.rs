@@ -20,8 +20,8 @@ pub struct EvaluationForecast {
     pub interval_s: f64,
     /// Part of the run that they take where all ranks evaluate.
     pub share: f64,
-    /// The fewest ranks that, evaluating a snapshot next to the others, are done before the next
-    /// one: fast enough, and with memory for all rows.
+    /// The fewest ranks that, evaluating a snapshot while the others train, are done before the
+    /// next one: fast enough, and with memory for all rows.
     pub ranks_that_hide: usize,
     /// Whether giving so many ranks away costs training less than evaluating with all.
     pub hiding_pays: bool,
@@ -66,8 +66,8 @@ fn is_of(known: &Converged, workload: &Workload) -> bool {
 }
 
 impl Placing<'_> {
-    /// What evaluations cost next to steps of `step_us`; nothing where no one knows how many
-    /// samples there are.
+    /// What evaluations cost, compared with steps of `step_us`; nothing where it is not known how
+    /// many samples there are.
     pub fn evaluation(&self, layout: &Layout, step_us: f64) -> Option<EvaluationForecast> {
         let (rows, data_rows) = (self.workload.eval_rows? as f64, self.workload.data_rows?);
         let between = self.workload.program.samples_between_evaluations(self.workload);

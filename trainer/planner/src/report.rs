@@ -62,7 +62,7 @@ pub struct Ancestor {
     pub step_us: f64,
     /// Predicted minutes to the target, where known.
     pub minutes: Option<f64>,
-    /// The same where no stage runs next to another.
+    /// The same where stages run one after another.
     pub one_by_one: (f64, Option<f64>),
     /// What was published of it on this cluster.
     pub published: Vec<PublishedTime>,

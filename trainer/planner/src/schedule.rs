@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-/// An ordered queue of work. Stages of one lane run in program order; lanes run next to each other.
+/// An ordered queue of work. Stages of one lane run in program order; lanes run concurrently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Batches on their way to the device.

@@ -3,7 +3,7 @@
 //!
 //! A discrete-event simulation. Stages of a lane run in program order, each as soon as what it
 //! waits for has run. Exchanges begin when all ranks have come to them. With
-//! [`Options::contention`], stages that run next to each other on a rank share its memory, its
+//! [`Options::contention`], stages that run at the same time on a rank share its memory, its
 //! matrix units and its links: together they get no more than there is. Jitter and stragglers come
 //! from a seed.
 
@@ -32,7 +32,7 @@ pub struct Options {
     pub border: Steps,
     pub steps: usize,
     pub micro_batches: usize,
-    /// Whether stages next to each other share what the rank has.
+    /// Whether stages at the same time share what the rank has.
     pub contention: bool,
     /// Standard deviation of every stage's time, as a part of it.
     pub jitter: f64,
@@ -316,7 +316,7 @@ impl<'a> Simulation<'a> {
 
     /// All ranks have come to `task`: it begins everywhere now.
     fn release(&mut self, task: usize, step: usize, now_us: f64) {
-        // Anyone who is slow holds up all.
+        // The slowest holds up all.
         let slowest =
             (0..self.ranks.len()).map(|rank| self.duration(rank, task, step)).fold(0.0, f64::max);
         for rank in 0..self.ranks.len() {

@@ -74,7 +74,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// What the busiest of them comes to: no one is faster than that.
+    /// What the busiest of them comes to: no step is faster than that.
     pub fn most(&self) -> f64 {
         [self.matrix_us, self.memory_us, self.wire_us, self.host_us, self.launch_us]
             .into_iter()

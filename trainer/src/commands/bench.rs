@@ -1,4 +1,4 @@
-//! `headlong bench`: how fast this machine trains, next to what it could at most.
+//! `headlong bench`: how fast this machine trains, compared with the most it could.
 
 pub mod collectives;
 pub mod data;

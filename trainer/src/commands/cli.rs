@@ -114,9 +114,9 @@ pub enum DataCommand {
 pub enum BenchCommand {
     /// Samples per second of whole training steps on made-up batches
     Iteration(IterationArguments),
-    /// Describe this machine for `plan --cluster`, or set predictions next to measured steps
+    /// Describe this machine for `plan --cluster`, or compare predictions with measured steps
     Forecast(ForecastArguments),
-    /// Read and decode files, next to the disk's own rate
+    /// Read and decode files, compared with the disk's own rate
     Reader(ReaderArguments),
     /// Lookup and update of embedding tables
     Embedding(EmbeddingArguments),

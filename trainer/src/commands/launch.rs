@@ -305,7 +305,7 @@ impl Children {
         for signal in self.signals.pending() {
             self.forwarded.push(signal);
             let wanted = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
-            // The first asks to save and end, the second to end at once; a third request
+            // The first asks to save and end, the second to end at once; a third one
             // is serious.
             let wanted = if self.forwarded.len() > 2 { Signal::KILL } else { wanted };
             self.ranks.iter().for_each(|rank| rank.send(wanted));
@@ -332,7 +332,7 @@ impl Children {
 impl RankProcess {
     fn send(&self, signal: Signal) {
         if self.end.is_none() {
-            // Anyone who has just ended needs no signal.
+            // A process that has just ended needs no signal.
             let _ = kill_process(Pid::from_child(&self.child), signal);
         }
     }

@@ -401,8 +401,7 @@ impl Run<'_> {
     }
 
     fn save(&mut self, finished: Option<&str>) -> Result<()> {
-        // A checkpoint holds no evaluation half done: the run that resumes from it has printed them
-        // all.
+        // A checkpoint holds no evaluation half done: all that have begun are concluded first.
         self.conclude_evaluation()?;
         let started = Instant::now();
         let report = self.session.save(finished)?;

@@ -243,16 +243,16 @@ impl RankGroup {
             };
             (first.model().config.clone(), ids)
         };
-        let mut again = Self::of_blueprint(&config, blueprint, communicators, partition, ids)?;
-        self.copy_state_to(&mut again)?;
-        again.weights_changed();
+        let mut placed = Self::of_blueprint(&config, blueprint, communicators, partition, ids)?;
+        self.copy_state_to(&mut placed)?;
+        placed.weights_changed();
         for rank in 0..self.len() {
-            again.worker(rank).adopt(&mut self.worker(rank))?;
+            placed.worker(rank).adopt(&mut self.worker(rank))?;
         }
-        if again.is_primed() {
-            again.all(RankWorker::route_again)?;
+        if placed.is_primed() {
+            placed.all(RankWorker::route_again)?;
         }
-        *self = again;
+        *self = placed;
         Ok(())
     }
 
@@ -473,7 +473,7 @@ impl Drop for RankGroup {
 }
 
 /// The first result, unless a rank has failed: then the failure that no other rank has caused. A
-/// panic continues here.
+/// panic resumes here.
 fn first_or_cause<T>(results: impl Iterator<Item = std::thread::Result<Result<T>>>) -> Result<T> {
     let (mut first, mut cause) = (None, None);
     for result in results {

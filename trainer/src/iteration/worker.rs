@@ -99,7 +99,7 @@ pub struct Sent {
 impl RankWorker {
     pub fn new(model: Model, lanes: Lanes, recorder: Recorder) -> Self {
         let pending = VecDeque::with_capacity(MOST_PENDING);
-        // Anyone who never takes losses keeps the last few.
+        // Where losses are never taken, the last few are kept.
         let finished = VecDeque::with_capacity(2 * MOST_PENDING);
         let features = model.features();
         Self {

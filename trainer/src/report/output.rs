@@ -13,7 +13,7 @@ pub struct JsonOutput {
     /// Print one JSON document instead of text
     #[arg(long)]
     pub json: bool,
-    /// Write the JSON document to FILE, next to the text
+    /// Write the JSON document to FILE, besides the text
     #[arg(long, value_name = "FILE")]
     pub json_file: Option<PathBuf>,
 }

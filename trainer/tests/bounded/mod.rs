@@ -47,7 +47,7 @@ impl Number {
     }
 }
 
-/// The sum of terms, with `extra` roundings next to the additions.
+/// The sum of terms, with `extra` roundings besides the additions.
 fn sum(terms: impl Iterator<Item = Number>, extra: usize) -> Number {
     let (mut total, mut absolute, mut count) = (Number::default(), 0.0, extra);
     for term in terms {

@@ -1,4 +1,4 @@
-//! A small model to save and load, and a file system that fails where it has to.
+//! A small model to save and load, and a file system that fails on request.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 

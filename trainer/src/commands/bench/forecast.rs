@@ -1,6 +1,6 @@
-//! `headlong bench forecast`: the planner next to the machine. Writes a description of this machine
-//! for `headlong plan --cluster`, or predicts steps of one of the compared shapes and measures
-//! them: time, bytes between ranks, memory.
+//! `headlong bench forecast`: the planner compared with the machine. Writes a description of this
+//! machine for `headlong plan --cluster`, or predicts steps of one of the compared shapes and
+//! measures them: time, bytes between ranks, memory.
 //!
 //! What this machine does is measured on two small models of other shapes, through the same stages
 //! as training; exchanges come from a file of `headlong bench tune`.

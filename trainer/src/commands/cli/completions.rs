@@ -18,7 +18,7 @@ pub fn script(shell: Shell, name: &str) -> String {
     if shell == Shell::Bash { script + &without_blank(name) } else { script }
 }
 
-/// A key ends in `=`, and its value follows at once: bash has to put no blank between them.
+/// A key ends in `=`, and its value follows at once: bash must put no blank between them.
 fn without_blank(name: &str) -> String {
     let function = name.replace('-', "__");
     format!(

@@ -139,8 +139,8 @@ mod tests {
     use super::super::Cli;
     use clap::CommandFactory as _;
 
-    /// Flags that name files or folders, and what this file does about them. Anyone who adds one
-    /// adds it here, and above.
+    /// Flags that name files or folders, and what this file does about them. A new one
+    /// is added here, and above.
     const KNOWN: [&str; 22] = [
         // Read.
         "baseline",

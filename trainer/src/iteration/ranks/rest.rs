@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits until the devices of all these ranks have done what they were given, as long as ranks wait
-/// for each other. False: a device continues, and its memory and that of its peers has to stay.
+/// for each other. False: a device still works, and its memory and that of its peers has to stay.
 pub(super) fn quiesce(workers: &[&RankWorker]) -> bool {
     let among: Vec<_> = workers.iter().filter_map(|worker| worker.model().devices()).collect();
     let devices: Vec<CudaDevice> =

@@ -153,7 +153,7 @@ fn write_ancestor(text: &mut String, report: &ClusterReport) {
         minutes(ancestor.minutes)
     );
     let (us, then) = ancestor.one_by_one;
-    let _ = writeln!(text, "  with no stage next to another: {us:.0} us a step{}", minutes(then));
+    let _ = writeln!(text, "  with one stage at a time: {us:.0} us a step{}", minutes(then));
     for published in &ancestor.published {
         let _ = writeln!(
             text,

@@ -112,7 +112,7 @@ impl<T: Send + 'static> Worker<T> {
             .map_err(Error::failed(format!("the system gives no thread for {name}")))
     }
 
-    /// Waits for the result; a panic continues here.
+    /// Waits for the result; a panic resumes here.
     ///
     /// # Panics
     /// When it is asked for twice.

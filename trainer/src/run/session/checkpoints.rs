@@ -79,7 +79,7 @@ pub(super) fn remember_order(memory: &mut Memory, order: String, resumed: bool) 
     let before = memory.order.as_deref().unwrap_or("text");
     if resumed && before != order {
         let message = format!(
-            "the run that continues has read its data as \"{before}\", this one would as \
+            "the resumed run has read its data as \"{before}\", this one would as \
              \"{order}\": leave data.order, its seed and window, data.cache and the batch size as \
              they were"
         );

@@ -35,13 +35,13 @@ const WHOLE_NAMES: [&str; 2] = [MANIFEST_FILE, "config.toml"];
 
 /// How a [`CheckpointDirectory`] saves.
 pub struct DirectoryOptions {
-    /// How many of the last checkpoints stay, next to the best one. At least one does.
+    /// How many of the last checkpoints stay, besides the best one. At least one does.
     pub keep_last: usize,
     /// Whether the checkpoint with the highest AUC stays, however old.
     pub keep_best: bool,
     /// Files are cut at about this size.
     pub shard_bytes: u64,
-    /// Threads that write files next to each other. One asks for rows in the order of the layout.
+    /// Threads that write files at the same time. One asks for rows in the order of the layout.
     pub writers: usize,
     pub files: Box<dyn Files>,
 }

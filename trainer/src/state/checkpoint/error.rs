@@ -121,7 +121,7 @@ pub enum CheckpointError {
     /// Tensors that cannot be saved: an empty shape, or a name used twice.
     #[error("this model cannot be saved: {message}")]
     Layout { message: String },
-    /// Anyone who gives or takes the tensors failed.
+    /// The caller that gives or takes the tensors failed.
     #[error("{tensor} could not be {action}")]
     Tensor {
         tensor: String,

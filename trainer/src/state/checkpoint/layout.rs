@@ -2,8 +2,8 @@
 //! pass.
 //!
 //! A [`Layout`] knows nothing of ranks, devices or arenas: dense parameters have logical names and
-//! shapes, tables have global rows. Anyone who owns the values implements [`CheckpointSource`] and
-//! [`CheckpointSink`] and is asked for, or handed, a few rows at a time, so that no second copy of
+//! shapes, tables have global rows. Their owner implements [`CheckpointSource`] and
+//! [`CheckpointSink`], and is asked for, or handed, a few rows at a time, so that no second copy of
 //! a large table ever exists.
 
 use super::error::{Cause, CheckpointError, Result};

@@ -43,7 +43,7 @@ pub struct Manifest {
     pub version: u32,
     /// Version of the program that wrote the checkpoint.
     pub program: String,
-    /// What was saved next to the tensors.
+    /// What was saved besides the tensors.
     pub state: SavedState,
     pub layout: Layout,
     /// Digest of all weights and optimiser states ([`crate::state::digest`]): 32 hexadecimal
@@ -62,7 +62,7 @@ pub struct FileEntry {
     pub content: Content,
 }
 
-/// What is saved next to the tensors: where the run stands, and what model and data it is of.
+/// What is saved besides the tensors: where the run stands, and what model and data it is of.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedState {

@@ -347,7 +347,7 @@ mod tests {
         })
     }
 
-    /// What the bench measures of each rank's calls, next to what a stopwatch inside of them has:
+    /// What the bench measures of each rank's calls, against what a stopwatch inside of them has:
     /// the same calls, so that a busy machine is busy for both.
     #[test]
     fn figures_are_those_of_an_independent_stopwatch() {
