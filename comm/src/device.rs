@@ -26,6 +26,7 @@ pub mod hierarchical;
 pub mod narrow;
 pub mod nccl;
 pub mod peer;
+mod push;
 pub mod rail;
 mod single;
 mod sum;
@@ -46,7 +47,10 @@ pub struct Blocks {
     pub from: DevicePtr,
     /// Where what it receives arrives, rank after rank.
     pub to: DevicePtr,
-    /// Bytes from one block to the next, and the most that one may have.
+    /// Bytes from one block to the next.
+    pub stride: usize,
+    /// The most bytes that a block may have, the same on all ranks: what lies after them does not
+    /// travel.
     pub bytes_per_peer: usize,
     /// The bytes of each rank's block that count, u32 on the device; null: all. What lies after
     /// them need not travel.
@@ -101,18 +105,22 @@ pub trait DeviceCollectives: Send + Sync {
         from: DevicePtr,
         to: DevicePtr,
         bytes_per_peer: usize,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        let (stride, lengths) = (bytes_per_peer, DevicePtr::NULL);
+        self.all_to_all_v(stream, Blocks { from, to, stride, bytes_per_peer, lengths })
+    }
 
     /// As [`DeviceCollectives::all_to_all`], where blocks may be shorter than their room. What of a
     /// block does not count may or may not arrive.
     ///
     /// # Errors
-    /// As there. A block that is longer than its room is found on the device:
-    /// [`DeviceCollectives::flagged`] tells on all ranks, and nothing was written outside of the
-    /// room.
-    fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
-        self.all_to_all(stream, blocks.from, blocks.to, blocks.bytes_per_peer)
-    }
+    /// As there. A block that is longer than [`Blocks::bytes_per_peer`] is found on the device,
+    /// where strips between nodes carry lengths: [`DeviceCollectives::flagged`] tells on all ranks.
+    /// Elsewhere its end does not travel. Nothing is written outside of the room.
+    fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()>;
+
+    /// Whether of blocks only what counts travels: then [`Blocks::bytes_per_peer`] costs nothing.
+    fn sends_what_counts(&self) -> bool;
 
     /// The `len` f32 of `data` become their sum over ranks, with the same bits on all ranks.
     fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()>;
@@ -168,6 +176,15 @@ pub trait DeviceCollectives: Send + Sync {
     /// # Errors
     /// The job's first error. At the deadline the job ends with [`CommError::Device`].
     fn wait(&self, event: &Event, deadline: Duration) -> Result<()> {
+        self.wait_for(&mut || event.query().map_err(|error| error.to_string()), deadline)
+    }
+
+    /// As [`DeviceCollectives::wait`], until `is_there` says so, or why it never will be.
+    fn wait_for(
+        &self,
+        is_there: &mut dyn FnMut() -> Result<bool, String>,
+        deadline: Duration,
+    ) -> Result<()> {
         let (started, excused) = (Instant::now(), self.excused());
         let failed = |reason| CommError::Device {
             seen_by: self.rank(),
@@ -175,11 +192,11 @@ pub trait DeviceCollectives: Send + Sync {
             reason,
         };
         loop {
-            match event.query() {
+            match is_there() {
                 Ok(true) => return self.flagged(),
                 Ok(false) => {}
-                Err(error) => {
-                    self.abort(failed(error.to_string()));
+                Err(reason) => {
+                    self.abort(failed(reason));
                     return self.check();
                 }
             }

@@ -84,6 +84,7 @@ fn vectors_travel_in_bf16_rounded_as_between_hosts() {
             let blocks = Blocks {
                 from: from.ptr(),
                 to: to.ptr(),
+                stride: 4 * LEN,
                 bytes_per_peer: 4 * LEN,
                 lengths: lengths.ptr(),
             };

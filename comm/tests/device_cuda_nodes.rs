@@ -124,6 +124,7 @@ fn blocks_arrive_as_far_as_they_count() {
                 let blocks = Blocks {
                     from: from.ptr(),
                     to: to.ptr(),
+                    stride: 4 * ROOM,
                     bytes_per_peer: 4 * ROOM,
                     lengths: lengths.ptr(),
                 };
@@ -159,8 +160,13 @@ fn one_block_too_long(nodes: &[usize], way: BetweenDevices) -> Vec<(CommError, V
             counts[ranks - 1] = 20;
         }
         let lengths = words(&stream, &counts);
-        let blocks =
-            Blocks { from: from.ptr(), to: to.ptr(), bytes_per_peer: 16, lengths: lengths.ptr() };
+        let blocks = Blocks {
+            from: from.ptr(),
+            to: to.ptr(),
+            stride: 16,
+            bytes_per_peer: 16,
+            lengths: lengths.ptr(),
+        };
         let enqueued = collectives.all_to_all_v(&stream, blocks);
         let mut told = enqueued.and_then(|()| finish(&*collectives, &stream));
         // Ranks that have nothing to do with the block hear of it from the others.

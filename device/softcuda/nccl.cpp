@@ -83,6 +83,9 @@ int check_addresses(Comm& comm, const Op& op) {
     return 0;
 }
 
+// What sends of this process have carried to other ranks, without headers.
+std::atomic<uint64_t> message_bytes{0};
+
 // Moves one operation on; whether it is done comes back in `done`.
 bool advance(Comm& comm, const Op& op, Progress* progress, bool* may_send, bool* may_receive,
              bool& done) {
@@ -97,7 +100,10 @@ bool advance(Comm& comm, const Op& op, Progress* progress, bool* may_send, bool*
             // Sent is what was received: else two ranks that both send first would get away with
             // it.
             bool taken = whole && may_send[peer] && ring_filled(comm.to(peer)) == 0;
-            if (row.sent != UINT64_MAX && taken) row.sent = UINT64_MAX, moved = true;
+            if (row.sent != UINT64_MAX && taken) {
+                row.sent = UINT64_MAX, moved = true;
+                if (op.header.kind == Message && peer != comm.rank) message_bytes += p.send;
+            }
             if (row.sent != UINT64_MAX) may_send[peer] = done = false;
         }
         if (p.receives) {
@@ -388,6 +394,9 @@ struct Config {
 
 // By this the device layer tells it from NVIDIA's.
 int softcudaNcclIsSoftware() { return 1; }
+
+// Bytes that sends (not collectives) of this process have carried to other ranks.
+unsigned long long softcudaNcclMessageBytes() { return message_bytes.load(); }
 
 int ncclGetVersion(int* version) {
     *version = 22809;

@@ -61,6 +61,7 @@ mod simd;
 mod snapshot;
 pub mod split;
 pub mod statistics;
+mod strips;
 mod table;
 pub mod traffic;
 mod transfer;
@@ -75,3 +76,4 @@ pub use partition::{MAX_OWNERS, MAX_TABLE_ROWS, Owner, Partition, Place, TablePl
 pub use route::{HybridRoute, RankExchange};
 pub use set::HybridSet;
 pub use snapshot::copy_weights;
+pub use strips::StripSizes;

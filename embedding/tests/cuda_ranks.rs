@@ -35,6 +35,8 @@ mod cuda_tests {
         stream: Stream,
         optimizer: Optimizer,
         step: DeviceMemory,
+        num_batches: usize,
+        num_asked_again: usize,
     }
 
     impl Ranks {
@@ -73,7 +75,7 @@ mod cuda_tests {
                 let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
                 set.set_device_step(step.ptr());
                 let len = set.max_send_elements();
-                assert_eq!(len, partition.num_owners() * set.slot_elements());
+                assert_eq!(len, partition.num_owners() * set.slots().unwrap().elements);
                 // What no one wrote must not be read: it would show.
                 let slots = || matrix_on(stream, 1, len, &vec![f32::NAN; len]);
                 let frequent = set.frequent_len().max(1);
@@ -88,7 +90,9 @@ mod cuda_tests {
                 }
             };
             let ranks = (0..partition.num_owners()).map(rank).collect();
-            Self { ranks, stream: stream.clone(), optimizer: plan.optimizer, step }
+            let (num_batches, num_asked_again) = (0, 0);
+            let (stream, optimizer) = (stream.clone(), plan.optimizer);
+            Self { ranks, stream, optimizer, step, num_batches, num_asked_again }
         }
 
         fn bounds(&self, samples: usize) -> Vec<usize> {
@@ -97,17 +101,30 @@ mod cuda_tests {
         }
 
         /// Copies slot `to` of each rank `from` to slot `from` of rank `to`.
-        fn exchange(&self, bytes: usize, slots: impl Fn(&Rank) -> (DevicePtr, DevicePtr)) {
+        fn exchange(
+            &self,
+            (stride, bytes): (usize, usize),
+            slots: impl Fn(&Rank) -> (DevicePtr, DevicePtr),
+        ) {
             for (from, sender) in self.ranks.iter().enumerate() {
                 for (to, receiver) in self.ranks.iter().enumerate() {
                     let (source, target) = (slots(sender).0, slots(receiver).1);
-                    let (source, target) = (source.offset(to * bytes), target.offset(from * bytes));
+                    let (source, target) =
+                        (source.offset(to * stride), target.offset(from * stride));
                     self.stream.cuda_body().copy(target, source, bytes);
                 }
             }
         }
 
-        fn forward(&mut self, tables: &[Bags]) -> Vec<f32> {
+        /// Bytes from one peer's slot of vectors to the next, and of a strip.
+        fn vector_bytes(&self) -> (usize, usize) {
+            let rank = &self.ranks[0];
+            let bytes = |strips: Option<StripSizes>| 4 * strips.unwrap().elements;
+            (bytes(rank.set.slots()), bytes(rank.route.strips()))
+        }
+
+        /// Ranks ask owners for the rows of a batch.
+        fn ask(&mut self, tables: &[Bags]) {
             let bounds = self.bounds(tables[0].bags.len());
             for (index, rank) in self.ranks.iter_mut().enumerate() {
                 let slice: Vec<_> =
@@ -119,13 +136,46 @@ mod cuda_tests {
                     rank.set.route(&self.stream, ids, 1, &mut rank.route).unwrap();
                 });
             }
-            let bytes = self.ranks[0].route.id_slots().bytes_per_peer;
-            self.exchange(bytes, |rank| (rank.route.id_slots().from, rank.route.id_slots().to));
+            let slots = self.ranks[0].route.id_slots();
+            self.exchange((slots.stride, slots.bytes_per_peer), |rank| {
+                (rank.route.id_slots().from, rank.route.id_slots().to)
+            });
             for rank in &mut self.ranks {
                 rank.set.receive_requests(&self.stream, &mut rank.route).unwrap();
+            }
+        }
+
+        fn set_strips(&mut self, change: impl Fn(&mut StripSizes)) {
+            for rank in &mut self.ranks {
+                let mut strips = rank.route.strips().unwrap();
+                change(&mut strips);
+                rank.route.set_strips(strips);
+            }
+        }
+
+        /// Asks with strips that are too short for requests, in every other batch, and then sends
+        /// what the batch needs and no more.
+        fn forward(&mut self, tables: &[Bags]) -> Vec<f32> {
+            self.num_batches += 1;
+            let short = 2 + tables.len() + 5;
+            if self.num_batches % 2 == 1 {
+                self.set_strips(|strips| strips.id_words = short);
+            }
+            self.ask(tables);
+            self.stream.synchronize().unwrap();
+            let needed: Vec<_> =
+                self.ranks.iter().map(|rank| rank.route.needed_strips().unwrap()).collect();
+            assert!(needed.iter().all(|other| other == &needed[0]), "{needed:?}");
+            if needed[0].id_words > self.ranks[0].route.strips().unwrap().id_words {
+                self.num_asked_again += 1;
+                self.set_strips(|strips| strips.id_words = needed[0].id_words);
+                self.ask(tables);
+            }
+            self.set_strips(|strips| strips.elements = needed[0].elements);
+            for rank in &self.ranks {
                 rank.set.owner_lookup(&self.stream, &rank.route, &rank.send_rows.1).unwrap();
             }
-            self.exchange(4 * self.ranks[0].set.slot_elements(), |rank| {
+            self.exchange(self.vector_bytes(), |rank| {
                 (rank.send_rows.1.device_ptr(), rank.recv_rows.1.device_ptr())
             });
             let mut all = Vec::new();
@@ -175,7 +225,7 @@ mod cuda_tests {
                 sums.resize(block.len(), 0.0);
                 sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
             }
-            self.exchange(4 * self.ranks[0].set.slot_elements(), |rank| {
+            self.exchange(self.vector_bytes(), |rank| {
                 (rank.recv_rows.1.device_ptr(), rank.send_rows.1.device_ptr())
             });
             for rank in &self.ranks {
@@ -256,6 +306,7 @@ mod cuda_tests {
             single.backward(&d_vectors, &step);
             several.backward(&d_vectors, &step);
         }
+        assert!(several.num_asked_again > 0, "{what}: strips were too short once");
         for (tensor, (got, expected)) in several.tensors().iter().zip(&single.tensors()).enumerate()
         {
             assert_near(got, expected, 1e-4, 1e-4, &format!("{what}: tensor {tensor}"));

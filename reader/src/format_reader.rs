@@ -259,7 +259,7 @@ impl Assemble {
                 }
                 continue;
             }
-            // Not before there is a sample behind it: the last batch ends the epoch.
+            // Not before there is a sample after it: the last batch ends the epoch.
             if taken == size {
                 self.deliver(std::mem::take(&mut taken))?;
                 self.begin_batch();

@@ -433,22 +433,17 @@ impl DeviceCollectives for HierarchicalCollectives {
         &self.transport
     }
 
-    fn all_to_all(
-        &self,
-        stream: &Stream,
-        from: DevicePtr,
-        to: DevicePtr,
-        bytes: usize,
-    ) -> Result<()> {
-        let lengths = DevicePtr::NULL;
-        self.all_to_all_v(stream, Blocks { from, to, bytes_per_peer: bytes, lengths })
+    fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
+        let Blocks { from, to, stride, bytes_per_peer: bytes, lengths } = blocks;
+        let (operation, root) = ("all_to_all", Rank(0));
+        let blocks = inside::Blocks { operation, from, stride, bytes, lengths, root };
+        let moved = Moved { to_stride: stride, ..Moved::one_after_another(blocks, to) };
+        self.move_blocks(stream, &moved)
     }
 
-    fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
-        let Blocks { from, to, bytes_per_peer: bytes, lengths } = blocks;
-        let (operation, root) = ("all_to_all", Rank(0));
-        let blocks = inside::Blocks { operation, from, stride: bytes, bytes, lengths, root };
-        self.move_blocks(stream, &Moved::one_after_another(blocks, to))
+    /// Unless a part of the way is NCCL's.
+    fn sends_what_counts(&self) -> bool {
+        self.nccl.is_none()
     }
 
     fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {

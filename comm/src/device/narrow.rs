@@ -20,6 +20,7 @@ struct NarrowArgs {
     lengths: DevicePtr,
     narrow_lengths: DevicePtr,
     groups: u64,
+    used_groups: u64,
     num_blocks: u32,
     unused: u32,
 }
@@ -81,20 +82,24 @@ impl Narrow {
         blocks: Blocks,
         arriving: DevicePtr,
     ) -> Result<()> {
-        let bytes = blocks.bytes_per_peer;
+        let Blocks { stride, bytes_per_peer: bytes, .. } = blocks;
         assert!(
-            bytes <= self.block_bytes,
-            "{bytes} bytes for a rank, and room for {}",
+            bytes <= stride && stride <= self.block_bytes,
+            "{bytes} of {stride} bytes for a rank, and room for {}",
             self.block_bytes
         );
-        assert!(bytes.is_multiple_of(16), "{bytes} bytes for a rank are no groups of four numbers");
+        assert!(
+            (bytes | stride).is_multiple_of(16),
+            "{bytes} of {stride} bytes for a rank are no groups of four numbers"
+        );
         let (cuda, num_blocks) = (stream.cuda_body(), collectives.num_ranks() as u32);
         let args = NarrowArgs {
             wide: blocks.from,
             narrow: self.from.ptr(),
             lengths: blocks.lengths,
             narrow_lengths: self.lengths.ptr(),
-            groups: bytes as u64 / 16,
+            groups: stride as u64 / 16,
+            used_groups: bytes as u64 / 16,
             num_blocks,
             unused: 0,
         };
@@ -102,6 +107,7 @@ impl Narrow {
         let narrow = Blocks {
             from: self.from.ptr(),
             to: self.to.ptr(),
+            stride: stride / 2,
             bytes_per_peer: bytes / 2,
             lengths: self.lengths.ptr(),
         };
@@ -117,7 +123,7 @@ impl Narrow {
 }
 
 fn run(cuda: &CudaStream, entry: &'static str, args: &NarrowArgs) {
-    let threads = (args.groups * u64::from(args.num_blocks)).max(1);
+    let threads = (args.used_groups * u64::from(args.num_blocks)).max(1);
     let blocks =
         threads.div_ceil(u64::from(BLOCK)).min(8 * u64::from(cuda.device().multiprocessors()));
     cuda.run(&NARROW, &[], entry, Launch::new(blocks as u32, BLOCK), args);
@@ -132,7 +138,7 @@ mod cuda_tests {
     fn the_structs_of_both_languages_are_the_same() {
         layout_test!(
             NarrowArgs, &NARROW, &[];
-            wide, narrow, lengths, narrow_lengths, groups, num_blocks
+            wide, narrow, lengths, narrow_lengths, groups, used_groups, num_blocks
         );
     }
 }

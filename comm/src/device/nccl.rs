@@ -4,7 +4,7 @@
 //! and version.
 
 use super::peer::bind;
-use super::{DeviceCollectives, end, end_closing, own_stream};
+use super::{Blocks, DeviceCollectives, end, end_closing, own_stream};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::options::{Feature, NcclOptions};
@@ -147,17 +147,26 @@ impl DeviceCollectives for NcclCollectives {
         &self.transport
     }
 
-    fn all_to_all(
-        &self,
-        stream: &Stream,
-        from: DevicePtr,
-        to: DevicePtr,
-        bytes_per_peer: usize,
-    ) -> Result<()> {
-        self.enqueue("all_to_all", stream, bytes_per_peer, |group, stream| {
-            // SAFETY: see above.
-            unsafe { group.all_to_all(bytes_of(from, to, bytes_per_peer, stream)) }
+    /// Sizes are the host's to say, so blocks travel as long as they can be.
+    fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
+        let Blocks { from, to, stride, bytes_per_peer: bytes, .. } = blocks;
+        let ranks = self.num_ranks();
+        self.enqueue("all_to_all", stream, bytes, |group, stream| {
+            if stride == bytes {
+                // SAFETY: see above.
+                return unsafe { group.all_to_all(bytes_of(from, to, bytes, stream)) };
+            }
+            (0..ranks).try_for_each(|peer| {
+                let (from, to) = (from.offset(peer * stride), to.offset(peer * stride));
+                let block = bytes_of(from, to, bytes, stream);
+                // SAFETY: see above.
+                unsafe { group.send(block, peer).and_then(|()| group.receive(block, peer)) }
+            })
         })
+    }
+
+    fn sends_what_counts(&self) -> bool {
+        false
     }
 
     fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Collectives between the devices of one process: every rank writes into the others' memory.
 //!
-//! An operation is: a barrier, so that everybody's memory may be written; copies or the sum,
+//! An operation is: a barrier, so that everybody's memory may be written; what counts or the sum,
 //! straight into the peers' memory; a barrier, so that everything has come. The barriers are
 //! between streams, the host waits for none of it. What the host does wait for is that all ranks
 //! have *enqueued* the operation: there they learn each other's addresses, and who is not in the
@@ -13,8 +13,9 @@ mod flags;
 mod peers;
 mod world;
 
-use super::DeviceCollectives;
+use super::push::{self, push};
 use super::sum::{self, Place, sum};
+use super::{Blocks, DeviceCollectives};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
@@ -32,7 +33,8 @@ pub const MOST_RANKS: usize = sum::MOST_OUTS;
 /// The kernels that `num_ranks` devices of one process need, for builds ahead of time.
 pub fn kernels(num_ranks: usize) -> Vec<Build> {
     let needed = (2..=MOST_RANKS).contains(&num_ranks);
-    needed.then(|| sum::build(num_ranks)).into_iter().collect()
+    let builds = needed.then(|| [sum::build(num_ranks), push::build()]);
+    builds.into_iter().flatten().collect()
 }
 
 /// One rank's end of the collectives between devices of one process.
@@ -50,7 +52,7 @@ impl PeerCollectives {
 
     pub(super) fn attach(communicator: &Communicator, cuda: &CudaStream) -> Result<Self> {
         let everybody: Vec<Rank> = communicator.topology().ranks().collect();
-        let load = || sum::load(cuda, everybody.len());
+        let load = || sum::load(cuda, everybody.len()).and_then(|()| push::load(cuda));
         Ok(Self { peers: Peers::attach(communicator, cuda, &[&everybody], load)? })
     }
 }
@@ -68,24 +70,22 @@ impl DeviceCollectives for PeerCollectives {
         self.peers.transport()
     }
 
-    fn all_to_all(
-        &self,
-        stream: &Stream,
-        from: DevicePtr,
-        to: DevicePtr,
-        bytes: usize,
-    ) -> Result<()> {
+    /// The kernel knows how much of each block counts, and copies that.
+    fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
         let (rank, ranks) = (self.rank().0, self.num_ranks());
-        self.peers.enqueue(stream, part("all_to_all", bytes, to), |cuda, parts| {
-            // Every rank begins with its neighbour, so that not all write to rank 0 first.
-            for peer in (0..ranks).map(|step| (rank + step) % ranks) {
-                cuda.copy(
-                    parts[peer].first().offset(rank * bytes),
-                    from.offset(peer * bytes),
-                    bytes,
-                );
-            }
-        })
+        self.peers.enqueue(
+            stream,
+            part("all_to_all", blocks.bytes_per_peer, blocks.to),
+            |cuda, parts| {
+                let place = |part: &Part| part.first().offset(rank * blocks.stride);
+                let to: Vec<DevicePtr> = parts.iter().map(place).collect();
+                push(cuda, &blocks, &to, (rank + 1) % ranks);
+            },
+        )
+    }
+
+    fn sends_what_counts(&self) -> bool {
+        true
     }
 
     fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {
@@ -147,6 +147,6 @@ mod tests {
 
     #[test]
     fn kernels_are_listed_for_the_ranks_that_a_process_can_have() {
-        assert_eq!([0, 1, 2, 8, 9].map(|ranks| kernels(ranks).len()), [0, 0, 1, 1, 0]);
+        assert_eq!([0, 1, 2, 8, 9].map(|ranks| kernels(ranks).len()), [0, 0, 2, 2, 0]);
     }
 }

@@ -1,6 +1,6 @@
 //! One rank: what others would exchange is copied.
 
-use super::DeviceCollectives;
+use super::{Blocks, DeviceCollectives};
 use crate::error::Result;
 use crate::topology::Rank;
 use crate::transport::Transport;
@@ -29,15 +29,13 @@ impl DeviceCollectives for SingleRank {
         &self.transport
     }
 
-    fn all_to_all(
-        &self,
-        stream: &Stream,
-        from: DevicePtr,
-        to: DevicePtr,
-        bytes: usize,
-    ) -> Result<()> {
-        stream.cuda_body().copy(to, from, bytes);
+    fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
+        stream.cuda_body().copy(blocks.to, blocks.from, blocks.bytes_per_peer);
         Ok(())
+    }
+
+    fn sends_what_counts(&self) -> bool {
+        true
     }
 
     fn all_reduce_f32(&self, _stream: &Stream, _data: DevicePtr, _len: usize) -> Result<()> {

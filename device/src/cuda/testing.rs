@@ -19,6 +19,15 @@ pub fn driver_calls(name: &CStr) -> Option<u64> {
     Some(count(name.as_ptr()))
 }
 
+/// Bytes that NCCL's sends of this process have carried to other ranks so far, without those of
+/// sums and other collectives; none where no software NCCL counts.
+pub fn nccl_message_bytes() -> Option<u64> {
+    let count = super::Library::Nccl.symbol(c"softcudaNcclMessageBytes").ok()?;
+    // SAFETY: the function has this type, see device/softcuda/nccl.cpp.
+    let count = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(count) };
+    Some(count())
+}
+
 /// The first device, a GPU or the software device. `None`, and one line that says why, where there
 /// is none.
 ///

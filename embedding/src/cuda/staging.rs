@@ -45,6 +45,11 @@ impl Staging {
         self.num_samples
     }
 
+    /// Number of the staged batch.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
     /// Whether the batch has bags where none were planned, or weights: then more is copied than
     /// usual.
     pub(crate) fn needs_rest(&self) -> bool {

@@ -16,7 +16,9 @@
 //! [`HybridOptions::slot_factor`](super::HybridOptions) times an even share of a rank's ids needs,
 //! or the worst case where that is less (and where equal rows are not merged: all may be of one). A
 //! batch that needs more raises a flag, which [`HybridSet::check_flags`] returns as an error;
-//! nothing is written past a slot.
+//! nothing is written past a slot. Of each slot a strip travels, no longer than batches need:
+//! [`StripSizes`]. Requests travel before it is known how many there are. A strip that is too short
+//! for them says so and carries none; then all ranks ask again, with longer ones.
 
 mod launch;
 mod steps;
@@ -26,6 +28,7 @@ pub(crate) use launch::EXCHANGE;
 use super::options::{Deduplicate, HybridOptions};
 use super::partition::{Owner, Partition};
 use super::shape::FrequentLayout;
+use super::strips::{StripSizes, Told};
 use super::table::HybridTable;
 use crate::cuda::layout::{Layout, Places, Table};
 use crate::cuda::set::{check_specs, partial_bytes};
@@ -38,7 +41,7 @@ use crate::route::cuda::Sorted;
 use crate::slot::TableSlot;
 use crate::table::TableSpec;
 use headlong_device::DType;
-use headlong_device::cuda::{CudaDevice, DeviceMemory, DevicePtr};
+use headlong_device::cuda::{CudaDevice, DeviceMemory, DevicePtr, Pinned};
 use headlong_device::optimizer::Optimizer;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -46,23 +49,28 @@ use std::sync::atomic::AtomicU64;
 /// Rows whose keys are made at once.
 const HOME_ROWS: usize = 1 << 20;
 
-/// Slots of a fixed size: what travels between two ranks in one direction.
+/// Slots of a fixed size, one for each peer, and the strip of each that travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceSlots {
     /// What this rank sends, peer after peer.
     pub from: DevicePtr,
     /// Where what it receives arrives, peer after peer.
     pub to: DevicePtr,
-    /// Bytes of one peer's slot.
+    /// Bytes from one peer's slot to the next.
+    pub stride: usize,
+    /// Bytes of a strip.
     pub bytes_per_peer: usize,
     /// On the device, per peer the bytes of its slot in `from` that count, u32.
     pub lengths: DevicePtr,
 }
 
+/// Words before the counts in a slot of ids, as exchange.cu has it.
+const HEAD: usize = 2;
+
 /// How large slots are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SlotShape {
-    /// Words of a slot of ids: one count per table, then rows.
+    /// Words of a slot of ids: [`HEAD`], one count per table, then rows.
     pub(super) words: usize,
     pub(super) rows: usize,
     /// Elements of a slot of vectors.
@@ -111,6 +119,11 @@ fn planned_rows(
 }
 
 impl SlotShape {
+    /// Strips that are whole slots.
+    pub(super) fn largest_strips(&self) -> StripSizes {
+        StripSizes { id_words: self.words, elements: self.elements }
+    }
+
     pub(super) fn new(specs: &[TableSpec], partition: &Partition, most: Planned<'_>) -> Self {
         let peers = partition.num_owners();
         let (mut rows, mut elements) = (1, 4);
@@ -120,7 +133,7 @@ impl SlotShape {
             elements =
                 elements.max(specs.iter().enumerate().map(|(t, spec)| planned(t) * spec.dim).sum());
         }
-        let words = (specs.len() + rows).next_multiple_of(4);
+        let words = (HEAD + specs.len() + rows).next_multiple_of(4);
         Self { words, rows, elements: elements.next_multiple_of(16), peers }
     }
 }
@@ -224,8 +237,9 @@ pub(crate) struct DeviceHybridRoute {
     received: Sorted,
     _memory: DeviceMemory,
     at: RoutePlaces,
-    slot_bytes: usize,
-    num_peers: usize,
+    slots: SlotShape,
+    pub(super) strips: StripSizes,
+    told: Told,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -265,18 +279,21 @@ impl RoutePlaces {
 
 impl DeviceHybridRoute {
     pub(super) fn id_slots(&self) -> DeviceSlots {
-        let &Self { at, slot_bytes: bytes_per_peer, .. } = self;
         DeviceSlots {
-            from: at.requests,
-            to: at.recv_requests,
-            bytes_per_peer,
-            lengths: at.request_lengths,
+            from: self.at.requests,
+            to: self.at.recv_requests,
+            stride: 4 * self.slots.words,
+            bytes_per_peer: 4 * self.strips.id_words,
+            lengths: self.at.request_lengths,
         }
     }
 
     pub(super) fn vector_lengths(&self) -> [DevicePtr; 2] {
-        let Self { at, num_peers, .. } = self;
-        [at.row_lengths, at.request_lengths.offset(4 * num_peers)]
+        [self.at.row_lengths, self.at.request_lengths.offset(4 * self.slots.peers)]
+    }
+
+    pub(super) fn needed_strips(&self) -> Option<StripSizes> {
+        self.told.of(self.staging.generation())
     }
 }
 
@@ -460,8 +477,9 @@ impl RankTables {
             )?,
             at: places(memory.ptr()).0,
             _memory: memory,
-            slot_bytes: 4 * self.slots.words,
-            num_peers: self.slots.peers,
+            slots: self.slots,
+            strips: self.slots.largest_strips(),
+            told: Told(Pinned::new(&self.device, Told::BYTES)?),
         })
     }
 

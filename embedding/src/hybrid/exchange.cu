@@ -1,13 +1,18 @@
-// Among several ranks: what a rank requests of owners, and what an owner receives. All counts stay
-// on the device; what travels lies in slots of one size, one per peer.
+// Among several ranks: what a rank requests of owners, and what an owner receives. What travels
+// lies in slots of one size, one per peer; of each slot its beginning travels, a strip as long as
+// the host says. The host hears how long strips of a batch must be while the batch is still ahead.
 //
-// A slot of ids begins with the number of rows of each table; the local rows follow, table after
-// table, rising. A slot of vectors (and of gradients, on their way back) holds one row of f32 for
-// each of them, in the same order. A rank sorts its ids by keys that put frequent rows first, then
-// those of owner 0, of owner 1 and so on: so the unique rows of an owner are neighbours.
+// A slot of ids begins with what its source's strips need at most; the number of rows of each table
+// follows, and then the local rows, table after table, rising. A slot of vectors (and of gradients,
+// on their way back) holds one row of f32 for each of them, in the same order. A rank sorts its ids
+// by keys that put frequent rows first, then those of owner 0, of owner 1 and so on: so the unique
+// rows of an owner are neighbours.
 
 #define IN_REPLICA 0x80000000u
 #define NO_PLACE 0xffffffffu
+// Words before the numbers of rows: `StripSizes` in hybrid/strips.rs, of the source's longest
+// strips.
+#define HEAD 2u
 
 // `RequestArgs` in hybrid/cuda/launch.rs.
 struct RequestArgs {
@@ -37,6 +42,8 @@ struct RequestArgs {
   u32 slot_words;
   u32 slot_rows;
   u32 slot_elements;
+  // Words of a slot of ids that travel.
+  u32 strip_words;
 };
 
 // A slot would have to hold so many rows and elements, with those of table `index`.
@@ -73,10 +80,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
     const u32 index = i / bounds;
     a.firsts[i] = row_at(a, a.tables[index], a.num_entries[2 * index], a.bases[i]);
   }
+  __shared__ u32 most_words, most_elements;
+  if (threadIdx.x == 0) most_words = 0, most_elements = 0;
   __syncthreads();
   for (u32 owner = threadIdx.x; owner < a.num_owners; owner += BLOCK) {
     u32 rows = 0, elements = 0;
-    u32* slot = a.ids + static_cast<u64>(owner) * a.slot_words;
+    u32* counts = a.ids + static_cast<u64>(owner) * a.slot_words + HEAD;
     for (u32 index = 0; index < a.num_tables; index++) {
       const u32* first = a.firsts + index * bounds + owner;
       const u32 count = first[1] - first[0], dim = a.tables[index].dim;
@@ -85,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
       u32* place = a.places + 2 * (index * a.num_owners + owner);
       place[0] = fits ? rows : NO_PLACE;
       place[1] = elements;
-      slot[index] = fits ? count : 0;
+      counts[index] = fits ? count : 0;
       if (fits) {
         rows += count, elements += count * dim;
       } else {
@@ -93,8 +102,21 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
                    elements + static_cast<u64>(count) * dim);
       }
     }
-    a.lengths[owner] = (a.num_tables + rows) * sizeof(u32);
+    u32 words = HEAD + a.num_tables + rows;
+    atomicMax(&most_words, words);
+    atomicMax(&most_elements, elements);
+    if (words > a.strip_words) {
+      // It does not travel whole: no row of it does, and the host asks again with longer strips.
+      for (u32 index = 0; index < a.num_tables; index++) counts[index] = 0;
+      words = HEAD + a.num_tables;
+    }
+    a.lengths[owner] = words * sizeof(u32);
     a.lengths[a.num_owners + owner] = elements * sizeof(float);
+  }
+  __syncthreads();
+  for (u32 owner = threadIdx.x; owner < a.num_owners; owner += BLOCK) {
+    u32* head = a.ids + static_cast<u64>(owner) * a.slot_words;
+    head[0] = most_words, head[1] = most_elements;
   }
 }
 
@@ -134,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestA
         origin = owner * a.slot_elements + (fits ? place[1] + number * table.dim : 0);
         destination = fits ? origin : NOWHERE;
         if (is_first && fits) {
-          u32* slot = a.ids + static_cast<u64>(owner) * a.slot_words + a.num_tables;
+          u32* slot = a.ids + static_cast<u64>(owner) * a.slot_words + HEAD + a.num_tables;
           slot[place[0] + number] = key - bases[owner];
         }
       }
@@ -145,6 +167,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestA
     }
   }
 }
+
+// What the host hears, `Told` in hybrid/strips.rs: `generation` is written last.
+struct Told {
+  u32 generation;
+  u32 words;
+  u32 elements;
+};
 
 // `ReceivedArgs` in hybrid/cuda/launch.rs.
 struct ReceivedArgs {
@@ -161,6 +190,9 @@ struct ReceivedArgs {
   float* vectors;
   // Per source, bytes that count in its slot of vectors.
   u32* lengths;
+  // The own batch, as it was staged; in page-locked memory, what the host hears of all ranks'.
+  const Staged* staged;
+  Told* told;
   Flags* flags;
   u32 num_tables;
   u32 num_sources;
@@ -170,13 +202,19 @@ struct ReceivedArgs {
   u32 slot_elements;
 };
 
-// One block: where the requests of each source lie. What a source claims is not trusted.
+// One block: where the requests of each source lie, and how long strips of this batch must be, the
+// same on all ranks. What a source claims is not trusted.
 extern "C" __global__ void __launch_bounds__(BLOCK) received_bounds(const ReceivedArgs a) {
+  __shared__ u32 most_words, most_elements;
+  if (threadIdx.x == 0) most_words = 0, most_elements = 0;
+  __syncthreads();
   for (u32 source = threadIdx.x; source < a.num_sources; source += BLOCK) {
     const u32* slot = a.ids + static_cast<u64>(source) * a.slot_words;
+    atomicMax(&most_words, slot[0]);
+    atomicMax(&most_elements, slot[1]);
     u32 rows = 0, elements = 0;
     for (u32 index = 0; index < a.num_tables; index++) {
-      const u32 count = slot[index], dim = a.tables[index].dim;
+      const u32 count = slot[HEAD + index], dim = a.tables[index].dim;
       const bool fits = count <= a.slot_rows - rows &&
                         static_cast<u64>(count) * dim <= a.slot_elements - elements;
       u32* place = a.places + 3 * (source * a.num_tables + index);
@@ -191,6 +229,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK) received_bounds(const Receiv
     a.lengths[source] = elements * sizeof(float);
   }
   __syncthreads();
+  if (threadIdx.x == 0) {
+    a.told->words = most_words, a.told->elements = most_elements;
+    __threadfence_system();
+    store_release_system(&a.told->generation, a.staged->generation);
+  }
   for (u32 index = threadIdx.x; index < a.num_tables; index += BLOCK) {
     const u32 capacity = a.tables[index].num_tiles * TILE;
     u32 entries = 0;
@@ -220,7 +263,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) received_keys(const Received
     const u32 next =
         source + 1 < a.num_sources ? place[3 * a.num_tables + 2] : a.num_entries[index];
     const u32 count = next - place[2];
-    const u32* rows = a.ids + static_cast<u64>(source) * a.slot_words + a.num_tables + place[0];
+    const u32* rows = a.ids + static_cast<u64>(source) * a.slot_words + HEAD + a.num_tables +
+                      place[0];
     for (u32 i = threadIdx.x; i < count; i += BLOCK) {
       u32 row = rows[i];
       if (row >= table.rows) {

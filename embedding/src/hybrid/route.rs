@@ -17,6 +17,7 @@ use super::merge::Merge;
 use super::partition::{Code, Partition};
 use super::shape::RouteShape;
 use super::simd::IN_REPLICA;
+use super::strips::StripSizes;
 use crate::cuda::staging::Staging;
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids};
@@ -266,6 +267,36 @@ impl HybridRoute {
     /// When the route is in the memory of the host.
     pub fn id_slots(&self) -> DeviceSlots {
         self.device().id_slots()
+    }
+
+    /// On a device, the strips that the staged batch needs, over all ranks; none until its
+    /// [`HybridSet::receive_requests`](super::HybridSet::receive_requests) has run, and in the
+    /// memory of the host. Where [`Self::strips`] has fewer words for requests, the batch is to be
+    /// routed again with longer strips.
+    pub fn needed_strips(&self) -> Option<StripSizes> {
+        match &self.at {
+            RouteLocation::Device(route) => route.needed_strips(),
+            _ => None,
+        }
+    }
+
+    /// On a device, the strips that exchanges of the batch send: whole slots until told otherwise.
+    /// Captured work keeps what it was captured with. In the memory of the host: none.
+    pub fn strips(&self) -> Option<StripSizes> {
+        match &self.at {
+            RouteLocation::Device(route) => Some(route.strips),
+            _ => None,
+        }
+    }
+
+    /// Sets them, the same on all ranks, up to [`HybridSet::slots`](super::HybridSet::slots):
+    /// `id_words` before the batch is routed, `elements` before its vectors are exchanged.
+    ///
+    /// # Panics
+    /// When the route is in the memory of the host.
+    pub fn set_strips(&mut self, strips: StripSizes) {
+        let RouteLocation::Device(route) = &mut self.at else { panic!("{OTHER_SET}") };
+        route.strips = strips;
     }
 
     /// On a device, where the bytes that count in each peer's slot of vectors are, u32: in those

@@ -9,6 +9,7 @@ use super::shape::{
     FrequentLayout, RouteShape, check_deduplicate, check_merge, check_options, route_shape,
     shape_of,
 };
+use super::strips::StripSizes;
 use super::table::{HybridTable, build, tensors_of};
 use crate::checkpoint::TensorSpec;
 use crate::error::Result;
@@ -312,8 +313,8 @@ impl HybridSet {
 
     /// Most f32 elements of the vectors that this rank requests for one slice: the worst case, in
     /// which no two ids of infrequent rows are equal. The caller's buffers for received vectors and
-    /// for gradients to owners are this long. On a CUDA device: all slots, [`Self::slot_elements`]
-    /// for each peer.
+    /// for gradients to owners are this long. On a CUDA device: all slots, of
+    /// [`Self::slots`] each.
     pub fn max_recv_elements(&self) -> usize {
         match &self.at {
             Location::Local(_) => 0,
@@ -340,12 +341,12 @@ impl HybridSet {
         SparseStep { optimizer: &self.optimizer, step }
     }
 
-    /// Elements of one peer's slot of vectors. Matrices of slots are
-    /// [`Self::max_recv_elements`] long. 0 on the CPU.
-    pub fn slot_elements(&self) -> usize {
+    /// On a device, one peer's slots: the longest strips. Matrices of slots are
+    /// [`Self::max_recv_elements`] long. None in the memory of the host.
+    pub fn slots(&self) -> Option<StripSizes> {
         match &self.at {
-            Location::Device(device) => device.slots.elements,
-            _ => 0,
+            Location::Device(device) => Some(device.slots.largest_strips()),
+            _ => None,
         }
     }
 

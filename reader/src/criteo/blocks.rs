@@ -18,7 +18,7 @@ use crate::prefetch::{OwnedThreads, Returns, Spares, recycle};
 use crate::schema::Schema;
 use crate::skipped::{BadRow, SkipReport};
 
-/// Blocks that may wait before and behind each parser.
+/// Blocks that may wait before and after each parser.
 const QUEUED_BLOCKS: usize = 1;
 
 /// How files become parsed blocks.
@@ -98,7 +98,7 @@ impl SkipClock {
     }
 }
 
-/// A parsed block, and the bad line behind its last good sample where that ends the stream.
+/// A parsed block, and the bad line after its last good sample where that ends the stream.
 type Parsed = (ParsedBlock, Option<ReaderError>);
 
 enum Item<B> {
@@ -113,7 +113,7 @@ pub struct BlockStream {
     parsed: Vec<Receiver<Item<Parsed>>>,
     used: Vec<Returns<RawBlock>>,
     turn: usize,
-    /// The bad line behind the last good sample of the block just delivered.
+    /// The bad line after the last good sample of the block just delivered.
     failure: Option<ReaderError>,
     finished: bool,
     skip_clock: SkipClock,

@@ -40,7 +40,7 @@ fn options(order: Order, batch_size: usize) -> FormatOptions {
     }
 }
 
-/// Numbers of the samples of every batch, with the position behind it; checks that all columns
+/// Numbers of the samples of every batch, with the position after it; checks that all columns
 /// belong together.
 fn read(
     source: &Arc<dyn Source>,

@@ -26,7 +26,7 @@ const MAGIC_1: &[u8; 8] = b"HLDATA01";
 /// What is written; every version up to it is read.
 const VERSION: u32 = 2;
 const END: &[u8; 8] = b"HLDATEND";
-/// Numbers behind the index' ends of blocks: samples, blocks, start, checksum; and the last magic.
+/// Numbers after the index' ends of blocks: samples, blocks, start, checksum; and the last magic.
 const TAIL_BYTES: usize = 4 * 8 + 8;
 const BLOCKS_FROM: u64 = 4096;
 

@@ -119,7 +119,7 @@ pub(super) enum Draws {
 }
 
 impl Draws {
-    /// Draws them, which leaves `random` behind the last.
+    /// Draws them, which leaves `random` after the last.
     pub fn new(shape: Shape, holding: Holding, random: &mut Mt19937) -> Result<Self> {
         match holding {
             Holding::All => {

@@ -38,7 +38,7 @@ impl Mt19937 {
         bits
     }
 
-    /// Writes the generator as it is now behind what `mark` holds: 624 words of state, and which of
+    /// Writes the generator as it is now after what `mark` holds: 624 words of state, and which of
     /// them is next.
     pub fn mark(&self, mark: &mut Vec<u32>) {
         mark.extend_from_slice(&*self.state);
@@ -119,7 +119,7 @@ impl Mt19937 {
         (-(1.0 - self.unit()).ln() / shape).exp() - 1.0
     }
 
-    /// The next 624 words. Each is made of one that stands 397 behind it, or 227 before: three runs
+    /// The next 624 words. Each is made of one that stands 397 after it, or 227 before: three runs
     /// whose words do not depend on each other, of which the compiler makes vectors.
     fn twist(&mut self) {
         let state = &mut *self.state;

@@ -28,8 +28,8 @@ settings! {
         /// Even shares of a rank's ids that a device's slot for one owner has room for; changes no
         /// result.
         ///
-        /// At least 1. On devices, what travels are slots of a fixed size. A batch that asks one
-        /// owner for more ends the run.
+        /// At least 1. It is memory; what travels is what batches need. A batch that asks one owner
+        /// for more ends the run.
         pub slot_factor: f64 = super::table_entries::DEFAULT_SLOT_FACTOR,
         /// Seconds after which a rank that does not come to an exchange ends the run.
         pub deadline_s: f64 = 120.0,

@@ -31,6 +31,7 @@ mod interaction;
 mod on_device;
 mod planned;
 mod sizes;
+pub(crate) mod strips;
 
 pub(crate) use batch_slot::BatchIds;
 pub use batch_slot::BatchSlot;

@@ -9,6 +9,7 @@
 
 use crate::error::{Error, Result};
 use crate::iteration::lanes::Lanes;
+use crate::iteration::model::strips::StripSizes;
 use crate::iteration::model::{Model, ScaleState};
 use crate::iteration::schedule::{Call, Lane, Schedule};
 use crate::iteration::trace::Recorder;
@@ -47,7 +48,11 @@ pub struct RankWorker {
     schedule: Schedule,
     preparation: Schedule,
     evaluation: Schedule,
+    /// The evaluation's two parts, where strips are chosen.
+    evaluation_in_two: [Schedule; 2],
     gather: Schedule,
+    /// The strips that the last batch of training needed, and that of an evaluation.
+    needed: [Option<StripSizes>; 2],
     /// Which slot holds the batch of now, once primed.
     now: usize,
     primed: bool,
@@ -106,6 +111,8 @@ impl RankWorker {
             schedule: Schedule::step(features),
             preparation: Schedule::preparation(features),
             evaluation: Schedule::evaluation(features),
+            evaluation_in_two: Schedule::evaluation_in_two(features),
+            needed: [None; 2],
             gather: Schedule::gather(features),
             model,
             lanes,
@@ -161,6 +168,7 @@ impl RankWorker {
     /// Brings in the first batch, or the first after the data ended.
     pub fn prime(&mut self, batch: &Batch) -> Result<()> {
         self.drain()?;
+        self.model.expect_strips(&self.model.slots[self.now], self.needed[0]);
         let call = training_call(&self.model, self.now, Some((self.now, batch)), StepRates::NONE);
         self.model.hand_over(&call)?;
         self.lanes.walk(&self.preparation, &self.model, &call, &mut self.recorder)?;
@@ -200,6 +208,8 @@ impl RankWorker {
             self.complete_oldest()?;
         }
         let (now, other) = (self.now, 1 - self.now);
+        self.fit_strips()?;
+        self.model.expect_strips(&self.model.slots[other], self.needed[0]);
         let call = training_call(&self.model, now, next.map(|batch| (other, batch)), rates);
         let num_samples_of_all = call.num_samples_of_all;
         let before = self.model.communicator.counters();
@@ -214,6 +224,27 @@ impl RankWorker {
         self.now = other;
         self.primed = next.is_some();
         if self.model.on_device() { Ok(()) } else { self.complete_oldest() }
+    }
+
+    /// Makes the strips of the batch of now as long as it needs; where they were too short when it
+    /// was asked for, it is asked for again, on all ranks.
+    fn fit_strips(&mut self) -> Result<()> {
+        let [now, other] = [self.now, 1 - self.now].map(|slot| &self.model.slots[slot]);
+        let Some(needed) = self.model.needed_strips(now, other)? else { return Ok(()) };
+        let is_cut = now.is_cut(needed);
+        self.model.fit_strips(now, needed);
+        self.needed[0] = Some(needed);
+        match is_cut {
+            true => self.prepare_again(),
+            false => Ok(()),
+        }
+    }
+
+    /// Routes the batch of now again, as it was staged.
+    fn prepare_again(&mut self) -> Result<()> {
+        let mut call = training_call(&self.model, self.now, None, StepRates::NONE);
+        call.next = Some(&self.model.slots[self.now]);
+        self.lanes.walk(&self.preparation, &self.model, &call, &mut self.recorder)
     }
 
     /// Waits for all steps that are on their way, and asks the device for what it has flagged
@@ -292,6 +323,7 @@ impl RankWorker {
     /// has already: batch of now, times, counts.
     pub(crate) fn adopt(&mut self, former: &mut Self) -> Result<()> {
         (self.primed, self.sent, self.latest) = (former.primed, former.sent, former.latest);
+        self.needed = former.needed;
         std::mem::swap(&mut self.finished, &mut former.finished);
         std::mem::swap(&mut self.recorder, &mut former.recorder);
         let (slot, former_slot) = (&self.model.slots[self.now], &former.model.slots[former.now]);
@@ -301,10 +333,8 @@ impl RankWorker {
 
     /// Routes the batch of now again, because rows lie elsewhere than when it was routed.
     pub(crate) fn route_again(&mut self) -> Result<()> {
-        let mut call = training_call(&self.model, self.now, None, StepRates::NONE);
-        call.next = Some(&self.model.slots[self.now]);
         self.model.stage_again(&self.model.slots[self.now])?;
-        self.lanes.walk(&self.preparation, &self.model, &call, &mut self.recorder)?;
+        self.prepare_again()?;
         self.wait_for_prologue()
     }
 
@@ -390,13 +420,23 @@ impl RankWorker {
         }
         let call = evaluation_call(&self.model, if is_padded { &self.padded } else { batch });
         self.model.hand_over(&call)?;
-        self.lanes.walk_whole(
-            &self.evaluation,
-            &self.model,
-            &call,
-            Model::EVALUATION_SLOT,
-            &mut self.recorder,
-        )?;
+        let (model, slot, recorder) = (&self.model, call.now, &mut self.recorder);
+        let mut forward = &self.evaluation;
+        if model.chooses_strips() {
+            let [ahead, rest] = &self.evaluation_in_two;
+            model.expect_strips(slot, self.needed[1]);
+            loop {
+                self.lanes.walk(ahead, model, &call, recorder)?;
+                slot.mark_end(self.lanes.stream(Lane::Dense).cuda_body());
+                let needed = model.needed_strips(slot, slot)?;
+                self.needed[1] = needed;
+                let Some(needed) = needed.filter(|needed| slot.is_cut(*needed)) else { break };
+                model.fit_strips(slot, needed);
+            }
+            self.needed[1].iter().for_each(|needed| model.fit_strips(slot, *needed));
+            forward = rest;
+        }
+        self.lanes.walk_whole(forward, model, &call, Model::EVALUATION_SLOT, recorder)?;
         Ok(call.num_samples_of_all)
     }
 

@@ -7,7 +7,11 @@ use headlong_device::cuda::{Build, CudaStream, DeviceMemory, DevicePtr, Launch, 
 
 static STRIPS: Source = Source {
     name: "comm/strips",
-    text: concat!(include_str!("state.cuh"), include_str!("strips.cu")),
+    text: concat!(
+        include_str!("state.cuh"),
+        include_str!("../chunks.cuh"),
+        include_str!("strips.cu")
+    ),
 };
 
 const THREADS: u32 = 256;

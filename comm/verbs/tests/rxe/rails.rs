@@ -188,6 +188,7 @@ fn too_long(nics: &OfNodes) -> Result<(), String> {
         let blocks = Blocks {
             from: from.ptr(),
             to: to.ptr(),
+            stride: ROOM as usize,
             bytes_per_peer: ROOM as usize,
             lengths: lengths.ptr(),
         };

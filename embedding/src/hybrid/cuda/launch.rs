@@ -22,12 +22,12 @@ kernel_args! {
     pub(super) struct RequestArgs {
         tables, tile_tables, num_entries, bases, keys, values, row_numbers, row_starts, firsts,
         places, ids, origins, destinations, lengths, flags: DevicePtr;
-        num_tables, num_owners, num_tiles, slot_words, slot_rows, slot_elements: u32;
+        num_tables, num_owners, num_tiles, slot_words, slot_rows, slot_elements, strip_words: u32;
     }
 
     pub(super) struct ReceivedArgs {
-        tables, tile_tables, ids, places, num_entries, keys, values, vectors, lengths,
-        flags: DevicePtr;
+        tables, tile_tables, ids, places, num_entries, keys, values, vectors, lengths, staged,
+        told, flags: DevicePtr;
         num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements: u32;
     }
 }
@@ -59,6 +59,7 @@ impl RankTables {
             slot_words: words as u32,
             slot_rows: rows as u32,
             slot_elements: elements as u32,
+            strip_words: route.strips.id_words as u32,
         };
         let defines = Instance::GENERIC.defines();
         stream.run(&EXCHANGE, &defines, "request_bounds", Launch::new(1, BLOCK), &args);
@@ -78,6 +79,8 @@ impl RankTables {
             values: route.received.at.passed_values[0],
             vectors: DevicePtr::NULL,
             lengths: route.at.row_lengths,
+            staged: route.staging.ptr(),
+            told: route.told.0.device_visible(),
             flags: self.flags.ptr(),
             num_tables: self.specs.len() as u32,
             num_sources: peers as u32,

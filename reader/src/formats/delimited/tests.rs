@@ -150,7 +150,7 @@ fn one_quote_that_is_not_closed_does_not_read_the_rest_of_the_file() {
     let columns = columns(&[], &[("film", ONE)], &["*"]);
     let refused = |text: &str| read(text, &columns).unwrap_err().to_string();
     let header = "clicked,film,session\n1,2,3\n";
-    // The second field of line 4, behind a first one that goes over two lines.
+    // The second field of line 4, after a first one that goes over two lines.
     let open = format!("{header}1,2,\"a\nb\"\n1,\"2,3\n{}", "0,5,6\n".repeat(100));
     let message = refused(&open);
     assert!(
@@ -219,7 +219,7 @@ fn a_pipe_gives_the_samples_of_the_file() {
     let expected = read(&text, &columns).unwrap();
     for bytes in [text.clone().into_bytes(), crate::io::testing::gzip(text.as_bytes())] {
         let (pipe, writer) = crate::io::testing::pipe(folder.path(), bytes);
-        // A file before it and one behind it.
+        // A file before it and one after it.
         let files = [file.clone(), pipe, file.clone()];
         let source = DelimitedSource::open(&files, &columns).unwrap();
         assert_eq!((source.num_samples(), source.about().is_random), (None, false));

@@ -6,7 +6,7 @@
 
 use super::{Lane, MOST_STAGES};
 use crate::error::{Error, Result};
-use crate::iteration::model::Model;
+use crate::iteration::model::{BatchSlot, Model};
 use crate::iteration::schedule::{Call, Schedule, Stage};
 use crate::iteration::trace::Recorder;
 use headlong_device::Stream;
@@ -50,13 +50,59 @@ impl Clock {
     }
 }
 
-/// A walk on its way to being one graph.
-enum Captured {
-    /// It has not run yet: the first time it runs eagerly, which loads every kernel and chooses
-    /// every algorithm.
-    NotYet,
-    Warm,
-    Graph(Graph),
+/// What strips are long that a walk sends: those of vectors of now, and those of requests of next.
+/// A graph's are fixed.
+type StripLengths = Option<(usize, usize)>;
+
+fn strip_lengths(call: &Call<'_>) -> StripLengths {
+    let strips = call.now.strips()?;
+    Some((strips.elements, call.next.and_then(BatchSlot::strips).map_or(0, |next| next.id_words)))
+}
+
+/// The most graphs of one slot that are kept.
+const MOST_GRAPHS: usize = 8;
+
+/// The walks over full batches of one slot: graphs, by the lengths of their strips, used last at
+/// the end. The first time that a length comes it runs eagerly: most lengths come again, and the
+/// first run of all loads every kernel and chooses every algorithm.
+struct Captured {
+    graphs: Vec<(StripLengths, Graph)>,
+    /// Lengths that have come once, latest at the end.
+    seen: Vec<StripLengths>,
+}
+
+impl Captured {
+    fn new() -> Self {
+        Self { graphs: Vec::with_capacity(MOST_GRAPHS), seen: Vec::with_capacity(MOST_GRAPHS) }
+    }
+
+    /// Whether these lengths have come before; remembers them.
+    fn have_come(&mut self, lengths: StripLengths) -> bool {
+        let place = self.seen.iter().position(|&seen| seen == lengths);
+        match place {
+            Some(place) => drop(self.seen.remove(place)),
+            None if self.seen.len() == MOST_GRAPHS => drop(self.seen.remove(0)),
+            None => {}
+        }
+        if place.is_none() {
+            self.seen.push(lengths);
+        }
+        place.is_some()
+    }
+
+    /// The graph for these lengths, moved to the end.
+    fn latest(&mut self, lengths: StripLengths) -> Option<&Graph> {
+        let place = self.graphs.iter().position(|(of, _)| *of == lengths)?;
+        self.graphs[place..].rotate_left(1);
+        self.graphs.last().map(|(_, graph)| graph)
+    }
+
+    fn keep(&mut self, lengths: StripLengths, graph: Graph) {
+        if self.graphs.len() == MOST_GRAPHS {
+            self.graphs.remove(0);
+        }
+        self.graphs.push((lengths, graph));
+    }
 }
 
 impl CudaLanes {
@@ -96,7 +142,7 @@ impl CudaLanes {
 
     /// From now on, [`Self::replay`] replays.
     pub(super) fn capture_steps(&mut self) {
-        self.captured = Some(std::array::from_fn(|_| Mutex::new(Captured::NotYet)));
+        self.captured = Some(std::array::from_fn(|_| Mutex::new(Captured::new())));
     }
 
     pub(super) fn captures(&self) -> bool {
@@ -127,20 +173,15 @@ impl CudaLanes {
             Some(captured) if model.is_replayable(call, slot) => {
                 // Note: what a panicking walk leaves behind is no graph.
                 let mut captured = captured[slot].lock().unwrap_or_else(PoisonError::into_inner);
-                match &*captured {
-                    Captured::Graph(graph) => self.launch(graph, schedule, call, recorder)?,
-                    _ if !model.is_full(call, slot) => {
-                        self.walk(schedule, model, call, recorder)?
-                    }
-                    Captured::NotYet => {
-                        self.walk(schedule, model, call, recorder)?;
-                        *captured = Captured::Warm;
-                    }
-                    Captured::Warm => {
-                        let graph = self.capture(schedule, model, call, recorder)?;
-                        self.launch(&graph, schedule, call, recorder)?;
-                        *captured = Captured::Graph(graph);
-                    }
+                let lengths = strip_lengths(call);
+                if let Some(graph) = captured.latest(lengths) {
+                    self.launch(graph, schedule, call, recorder)?;
+                } else if model.is_full(call, slot) && captured.have_come(lengths) {
+                    let graph = self.capture(schedule, model, call, recorder)?;
+                    self.launch(&graph, schedule, call, recorder)?;
+                    captured.keep(lengths, graph);
+                } else {
+                    self.walk(schedule, model, call, recorder)?;
                 }
             }
             _ => self.walk(schedule, model, call, recorder)?,

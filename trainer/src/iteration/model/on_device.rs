@@ -35,7 +35,7 @@ pub(super) struct Staging {
     /// What the step has found that is not finite.
     found: Mutex<Pinned>,
     /// Behind everything that was enqueued with this slot as the batch of now.
-    ended: Event,
+    pub(super) ended: Event,
 }
 
 /// Bytes of one [`DeviceStep`].
@@ -65,7 +65,7 @@ impl Staging {
 }
 
 impl BatchSlot {
-    fn staging(&self) -> &Staging {
+    pub(super) fn staging(&self) -> &Staging {
         self.staging.as_ref().expect("slots of a model on a device have page-locked memory")
     }
 
@@ -124,8 +124,9 @@ impl Model {
         if self.on_device() && !self.is_single_rank() {
             let logits = self.config.eval.batch_size.div_ceil(self.communicator.num_ranks())
                 * size_of::<f32>();
-            let vectors = self.tables.slot_elements() * size_of::<f32>();
-            let ids = self.slots[0].route().id_slots().bytes_per_peer;
+            let slots = self.tables.slots().map_or(0, |slots| slots.elements);
+            let vectors = slots * size_of::<f32>();
+            let ids = self.slots[0].route().id_slots().stride;
             let sizes = DeviceSizes {
                 block_bytes: logits.max(vectors).max(ids),
                 sum_len: self.reduced.bytes() / size_of::<f32>(),

@@ -1,7 +1,8 @@
-//! Between ranks whose models lie on devices. Counts stay on the devices, so what travels are slots
-//! of a fixed size, one for each pair of ranks: a kernel writes how much of it is used, and flags
-//! what would not fit. Between nodes only what is used travels, where the network can be told so by
-//! the device.
+//! Between ranks whose models lie on devices. What they have for each other lies in slots of a
+//! fixed size, one for each pair of ranks: a kernel writes how much of it is used, and flags what
+//! would not fit. Of each slot a strip travels, whose length the host knows before the step
+//! ([`crate::iteration::model::strips`]); of it only what is used, where the device can tell what
+//! carries it.
 
 use crate::error::{Result, exchange_failed};
 use crate::iteration::model::Devices;
@@ -11,6 +12,7 @@ use crate::iteration::schedule::{At, Resource};
 use headlong_comm::Blocks;
 use headlong_device::Mat;
 use headlong_device::cuda::DevicePtr;
+use headlong_embedding::hybrid::{DeviceSlots, StripSizes};
 
 /// Bytes of an element of vectors and gradients.
 const ELEMENT_BYTES: usize = size_of::<f32>();
@@ -18,13 +20,8 @@ const ELEMENT_BYTES: usize = size_of::<f32>();
 impl Devices {
     /// Ranks ask owners for rows.
     pub(super) fn ids(&self, at: &At<'_>) -> Result<()> {
-        let slots = at.route_mut().id_slots();
-        let blocks = Blocks {
-            from: slots.from,
-            to: slots.to,
-            bytes_per_peer: slots.bytes_per_peer,
-            lengths: slots.lengths,
-        };
+        let DeviceSlots { from, to, stride, bytes_per_peer, lengths } = at.route_mut().id_slots();
+        let blocks = Blocks { from, to, stride, bytes_per_peer, lengths };
         self.ranks.all_to_all_v(at.stream, blocks).map_err(exchange_failed("the ids"))
     }
 
@@ -49,9 +46,12 @@ impl Devices {
         (from, to): (&Mat, &Mat),
         [lengths, arriving]: [DevicePtr; 2],
     ) -> headlong_comm::Result<()> {
-        let bytes_per_peer = at.model().tables.slot_elements() * ELEMENT_BYTES;
+        let bytes =
+            |strips: Option<StripSizes>| strips.map_or(0, |strips| strips.elements * ELEMENT_BYTES);
+        let stride = bytes(at.model().tables.slots());
+        let bytes_per_peer = bytes(at.route().strips());
         let (from, to) = (from.device_ptr(), to.device_ptr());
-        let blocks = Blocks { from, to, bytes_per_peer, lengths };
+        let blocks = Blocks { from, to, stride, bytes_per_peer, lengths };
         match &self.narrow {
             Some(narrow) => narrow.all_to_all_v(&*self.ranks, at.stream, blocks, arriving),
             None => self.ranks.all_to_all_v(at.stream, blocks),

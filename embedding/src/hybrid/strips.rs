@@ -1,0 +1,79 @@
+//! Strips: what travels of the slots that ranks on devices have for each other. How long they must
+//! be is known once a batch is routed, on the device; the host hears of it while the batch is still
+//! ahead, so that the exchanges of its step send no more.
+
+use headlong_device::cuda::Pinned;
+
+/// Bits of a length that count in its class: classes are at most a sixteenth apart.
+const CLASS_BITS: u32 = 5;
+
+/// Lengths of strips: for every pair of ranks the same, on all ranks the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StripSizes {
+    /// Of requests, in words of 4 bytes.
+    pub id_words: usize,
+    /// Of vectors, and of gradients on their way back, in elements.
+    pub elements: usize,
+}
+
+/// The smallest length of a class that is not below `len`.
+fn class_of(len: usize, grain: usize) -> usize {
+    let bits = usize::BITS - len.leading_zeros();
+    len.next_multiple_of((1_usize << bits.saturating_sub(CLASS_BITS)).max(grain))
+}
+
+impl StripSizes {
+    /// The smallest lengths of classes that are not below these, nor above `largest`. There are few
+    /// classes, so that steps over batches of about the same size send strips of the same lengths.
+    pub fn class(self, largest: Self) -> Self {
+        Self {
+            id_words: class_of(self.id_words, 4).min(largest.id_words),
+            elements: class_of(self.elements, 16).min(largest.elements),
+        }
+    }
+
+    /// Likewise, a little longer: for a batch that is about as large as the one that needed these.
+    pub fn class_for_another(self, largest: Self) -> Self {
+        let more = |len: usize| len + len.div_ceil(16);
+        Self { id_words: more(self.id_words), elements: more(self.elements) }.class(largest)
+    }
+}
+
+/// What a device tells the host of a batch's strips: `Told` in exchange.cu.
+#[derive(Debug)]
+pub(super) struct Told(pub(super) Pinned);
+
+impl Told {
+    pub(super) const BYTES: usize = 12;
+
+    /// What the batch of this generation needs, once the device has told.
+    pub(super) fn of(&self, generation: u32) -> Option<StripSizes> {
+        let word = |index| self.0.load_acquire(index) as usize;
+        (self.0.load_acquire(0) == generation)
+            .then(|| StripSizes { id_words: word(1), elements: word(2) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_close_few_and_never_too_short() {
+        let largest = StripSizes { id_words: 1 << 20, elements: 1 << 24 };
+        let mut classes = std::collections::BTreeSet::new();
+        for len in (1..300_000).step_by(7) {
+            let sizes = StripSizes { id_words: len, elements: 32 * len };
+            let class = sizes.class(largest);
+            assert!(class.id_words >= len && class.id_words <= len + len / 16 + 4, "{len}");
+            assert!(class.elements >= 32 * len && class.elements <= 34 * len + 16, "{len}");
+            assert_eq!(class.class(largest), class);
+            let more = sizes.class_for_another(largest);
+            assert!(more.id_words >= len + len / 16 && more.elements >= class.elements);
+            classes.insert(class.id_words);
+        }
+        assert!(classes.len() < 32 * 19, "{}", classes.len());
+        let small = StripSizes { id_words: 100, elements: 1000 };
+        assert_eq!(largest.class(small), small, "no strip is longer than its slot");
+    }
+}

@@ -1,0 +1,193 @@
+//! What travels between devices over NCCL, whose sizes the host says: little more than what is
+//! needed, with the bits of exchanges that see what counts.
+
+#![cfg(test)]
+
+mod made_up;
+
+use headlong::config::{
+    AllToAll, Config, DeviceChoice, ScheduleChoice, TableRows, TransportChoice,
+};
+use headlong::iteration::model::table_specs;
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
+use headlong::iteration::worker::StepRates;
+use headlong::state::digest::weights_digest;
+use headlong_device::cuda::testing::{has_devices, nccl_message_bytes};
+use headlong_device::rng::CounterRng;
+use headlong_embedding::Registry;
+use headlong_embedding::hybrid::{Partition, Place};
+use headlong_reader::{Batch, Jagged};
+use made_up::MadeUp;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+const TABLES: usize = 12;
+const TABLE_ROWS: u64 = 20_000;
+const DIM: usize = 32;
+const RANKS: usize = 8;
+
+/// One id for each sample and table, few of them many times; the larger `concentration`, the more.
+fn batch(number: u64, samples: usize, concentration: f32) -> Batch {
+    let rows = [TABLE_ROWS; TABLES];
+    let random = CounterRng::new(5, number);
+    let draw = |index: usize| {
+        let row = random.uniform(index as u64).powf(concentration) * TABLE_ROWS as f32;
+        // Rows that lie next to each other are not of one owner.
+        row as u64 * 7919 % TABLE_ROWS
+    };
+    let table = |table: usize| Jagged {
+        values: (0..samples).map(|sample| draw(table * samples + sample)).collect(),
+        offsets: (0..=samples as u32).collect(),
+    };
+    Batch {
+        sparse: (0..TABLES).map(table).collect(),
+        ..MadeUp { seed: number, rows: &rows, num_dense: 2 }.one_hot(samples)
+    }
+}
+
+fn config(samples: usize, ranks_per_node: usize, schedule: ScheduleChoice) -> Config {
+    let mut config = Config::default();
+    config.model.dim = DIM;
+    config.model.bottom = vec![DIM];
+    config.model.top = vec![8, 1];
+    (config.data.num_dense, config.data.num_sparse) = (2, TABLES);
+    config.tables.rows = TableRows::List(vec![TABLE_ROWS; TABLES]);
+    (config.train.batch_size, config.eval.batch_size) = (samples, samples / 2);
+    (config.run.device, config.run.schedule) = (DeviceChoice::Cuda, schedule);
+    (config.run.ranks, config.comm.ranks_per_node) = (RANKS, ranks_per_node);
+    let is_flat = ranks_per_node == 0;
+    config.comm.exchange = if is_flat { AllToAll::Flat } else { AllToAll::Hierarchical };
+    config.validate().unwrap();
+    config
+}
+
+/// Rows of other ranks (of other nodes, where ranks of a node use each other's memory) that ranks
+/// need for a batch, each row once a rank.
+fn rows_needed(partition: &Partition, batch: &Batch, ranks_per_node: usize) -> usize {
+    let share = batch.num_samples / RANKS;
+    let node_of = |rank: usize| rank / ranks_per_node.max(1);
+    let of_rank = |rank: usize| -> usize {
+        let distinct = batch.sparse.iter().enumerate().map(|(table, bags)| {
+            let rows: HashSet<u64> =
+                bags.values[rank * share..(rank + 1) * share].iter().copied().collect();
+            let travels = |row: &u64| match partition.classify(table, *row) {
+                Place::Infrequent { owner, .. } => node_of(owner.0) != node_of(rank),
+                Place::Frequent { .. } => false,
+            };
+            rows.iter().filter(|row| travels(row)).count()
+        });
+        distinct.sum()
+    };
+    (0..RANKS).map(of_rank).sum()
+}
+
+fn bytes_of(vectors: usize, ids: usize, ways: usize) -> f64 {
+    (ways * vectors * DIM * size_of::<f32>() + ids * size_of::<u32>()) as f64
+}
+
+#[test]
+fn little_more_travels_over_nccl_than_is_needed() {
+    if !has_devices(RANKS) {
+        return;
+    }
+    const SAMPLES: usize = RANKS * 1536;
+    for ranks_per_node in [0, 4, 2] {
+        let mut config = config(SAMPLES, ranks_per_node, ScheduleChoice::Captured);
+        if ranks_per_node == 0 {
+            config.run.transport = TransportChoice::Nccl;
+        }
+        let specs = table_specs(&config, &[TABLE_ROWS; TABLES]);
+        let partition = Arc::new(Partition::row_wise(&specs, RANKS));
+        let registry = Registry::default();
+        let options = RankGroupOptions {
+            partition: Some(Arc::clone(&partition)),
+            ..RankGroupOptions::new(RANKS, &registry)
+        };
+        let group = RankGroup::build(&config, &[TABLE_ROWS; TABLES], options).unwrap();
+        let batches: Vec<Batch> = (0..8).map(|number| batch(number, SAMPLES, 2.0)).collect();
+        let needed: Vec<usize> =
+            batches.iter().map(|batch| rows_needed(&partition, batch, ranks_per_node)).collect();
+        let step = |number: usize| {
+            let rates = StepRates { number: number as u64 + 1, dense: 0.05, sparse: 0.1 };
+            let before = nccl_message_bytes();
+            group.enqueue(rates, Some(&batches[number + 1])).unwrap();
+            group.drain().unwrap();
+            let sent = nccl_message_bytes()? - before?;
+            Some(sent as f64 / bytes_of(needed[number], needed[number + 1], 2))
+        };
+        group.prime(&batches[0]).unwrap();
+        let ratios: Vec<Option<f64>> = (0..batches.len() - 1).map(step).collect();
+        println!("{ranks_per_node} ranks a node: {ratios:.3?} of what is needed");
+        // The first step brings the first batch of which is known what the one before needed.
+        for ratio in ratios[1..].iter().flatten() {
+            assert!((0.95..1.15).contains(ratio), "{ranks_per_node} ranks a node: {ratios:?}");
+        }
+
+        let evaluate = |number: u64| {
+            let batch = batch(number, SAMPLES / 2, 2.0);
+            let needed = rows_needed(&partition, &batch, ranks_per_node);
+            let before = nccl_message_bytes();
+            (batch, needed, before)
+        };
+        for number in 20..23 {
+            let (batch, needed, before) = evaluate(number);
+            group.evaluate(&batch).unwrap();
+            let (Some(before), Some(after)) = (before, nccl_message_bytes()) else { continue };
+            let ratio = (after - before) as f64 / bytes_of(needed, needed, 1);
+            println!("evaluation {number}: {ratio:.3}");
+            assert!(number == 20 || (0.95..1.15).contains(&ratio), "{number}: {ratio}");
+        }
+    }
+}
+
+/// Batches that need strips of other lengths than the ones before, up and down, so that requests
+/// are cut and asked for again, and graphs are captured, kept, used again and given up.
+#[test]
+fn strips_of_any_length_change_no_bit() {
+    if !has_devices(RANKS) {
+        return;
+    }
+    const SAMPLES: usize = RANKS * 48;
+    let run = |ranks_per_node, schedule, transport| {
+        let mut config = config(SAMPLES, ranks_per_node, schedule);
+        config.run.transport = transport;
+        let registry = Registry::default();
+        let options = RankGroupOptions::new(RANKS, &registry);
+        let group = RankGroup::build(&config, &[TABLE_ROWS; TABLES], options).unwrap();
+        let concentrations = [1.0, 1.0, 40.0, 40.0, 3.0, 1.0, 3.0, 3.0, 40.0, 1.0, 1.0, 9.0];
+        let at = |number: u64| batch(number, SAMPLES, concentrations[number as usize % 12]);
+        group.prime(&at(0)).unwrap();
+        let (mut losses, mut predictions) = (Vec::new(), Vec::new());
+        for number in 1..=20 {
+            let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
+            group.enqueue(rates, (number < 20).then(|| at(number)).as_ref()).unwrap();
+            if number % 6 == 0 {
+                let take = &mut |logits: &[f32], _: &[f32]| predictions.extend_from_slice(logits);
+                let predicted = batch(number, SAMPLES / 2, concentrations[number as usize % 12]);
+                group.predict(&predicted, take).unwrap();
+            }
+            group.take_losses(&mut |step| losses.push(step.loss));
+        }
+        group.drain().unwrap();
+        group.take_losses(&mut |step| losses.push(step.loss));
+        assert_eq!(losses.len(), 20);
+        (losses, predictions, weights_digest(&group).unwrap())
+    };
+    use ScheduleChoice::{Captured, Overlapped, Serial};
+    // NCCL's own sums have an order of their own: between ranks that all exchange with all, steps
+    // are compared with serial ones, between nodes with exchanges that see what counts.
+    let over_nccl = run(0, Serial, TransportChoice::Nccl);
+    let in_memory = run(0, Serial, TransportChoice::Auto);
+    for (ranks_per_node, schedule, transport, expected) in [
+        (0, Overlapped, TransportChoice::Nccl, &over_nccl),
+        (0, Captured, TransportChoice::Nccl, &over_nccl),
+        (4, Captured, TransportChoice::Auto, &in_memory),
+        (2, Captured, TransportChoice::Nccl, &in_memory),
+    ] {
+        let what = format!("{ranks_per_node} ranks a node, {schedule:?}, {transport:?}");
+        let (losses, predictions, digest) = run(ranks_per_node, schedule, transport);
+        assert_eq!(losses, expected.0, "{what}: losses");
+        assert_eq!(predictions, expected.1, "{what}: predictions");
+        assert_eq!(digest, expected.2, "{what}: weights and states");
+    }
+}
