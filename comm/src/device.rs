@@ -31,6 +31,8 @@ pub mod rail;
 mod single;
 mod sum;
 
+pub use attach::goes_by_node;
+
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
 use crate::transport::Transport;

@@ -147,8 +147,12 @@ fn exchanges_inside_the_node_first_change_no_bit() {
     let of = |ranks, per_node, schedule| {
         let mut config = config(DeviceChoice::Cuda, schedule, "rowwise_adagrad", 1);
         (config.run.ranks, config.comm.ranks_per_node) = (ranks, per_node);
-        let is_flat = per_node == 0;
-        config.comm.exchange = if is_flat { AllToAll::Flat } else { AllToAll::Hierarchical };
+        config.comm.exchange = match (per_node, schedule) {
+            (0, _) => AllToAll::Flat,
+            // What several nodes do unasked.
+            (_, Captured) => AllToAll::Auto,
+            _ => AllToAll::Hierarchical,
+        };
         config.validate().unwrap();
         run(&config)
     };
@@ -219,10 +223,10 @@ fn run_and_move(
 }
 
 /// Four ranks on two nodes, whose devices drive the NICs of `fabric`.
-fn over_nics(fabric: &Arc<Fabric>) -> (Config, Vec<Communicator>) {
+fn over_nics(fabric: &Arc<Fabric>, exchange: AllToAll) -> (Config, Vec<Communicator>) {
     let mut config = config(DeviceChoice::Cuda, ScheduleChoice::Captured, "rowwise_adagrad", 1);
     (config.run.ranks, config.comm.ranks_per_node) = (4, 2);
-    config.comm.exchange = AllToAll::Hierarchical;
+    config.comm.exchange = exchange;
     config.validate().unwrap();
     let communicators =
         Communicator::local(&local_topology(&config), comm_options(&config)).into_iter();
@@ -241,7 +245,7 @@ fn a_captured_step_that_drives_nics_changes_no_bit_and_is_one_launch() {
         return;
     }
     let fabric = Fabric::rails(5, NetworkModel::ROUGH, 2, 2);
-    let (config, communicators) = over_nics(&fabric);
+    let (config, communicators) = over_nics(&fabric, AllToAll::Hierarchical);
     let by_nics = run_among(&config, Some(communicators));
     let mut flat = config.clone();
     (flat.comm.exchange, flat.comm.ranks_per_node) = (AllToAll::Flat, 0);
@@ -250,8 +254,17 @@ fn a_captured_step_that_drives_nics_changes_no_bit_and_is_one_launch() {
     assert_eq!(in_memory.digest, by_nics.digest, "weights and states");
     assert_eq!(in_memory.predictions, by_nics.predictions, "predictions");
 
-    let (_, communicators) = over_nics(&fabric);
+    let (_, communicators) = over_nics(&fabric, AllToAll::Flat);
     let registry = Registry::default();
+    let options = RankGroupOptions {
+        communicators: Some(communicators),
+        ..RankGroupOptions::new(2, &registry)
+    };
+    let refused = RankGroup::build(&config, &ROWS, options).err().expect("NICs carry nothing");
+    let text = headlong::error::chain(&refused);
+    assert!(text.contains("verbs between devices") && text.contains("comm.exchange"), "{text}");
+
+    let (_, communicators) = over_nics(&fabric, AllToAll::Auto);
     let options = RankGroupOptions {
         communicators: Some(communicators),
         ..RankGroupOptions::new(2, &registry)

@@ -1,7 +1,7 @@
 //! How ranks come to collectives between devices: all of them, or none, and for a reason that all
 //! of them know.
 
-use super::hierarchical::HierarchicalCollectives;
+use super::hierarchical::{self, HierarchicalCollectives};
 use super::nccl::NcclCollectives;
 use super::peer::PeerCollectives;
 use super::single::SingleRank;
@@ -11,10 +11,26 @@ use crate::error::{CommError, Result};
 use crate::options::{AllToAll, BetweenDevices};
 use crate::plan::hierarchical::is_useful;
 use crate::readable::readable;
+use crate::topology::Topology;
 use headlong_device::Stream;
 
 /// Bytes in which a rank says what it lacks.
 const STATEMENT: usize = 1024;
+
+const NICS_IN_VAIN: &str = "NICs carry between devices what goes inside nodes first: where nodes \
+                            have several ranks and comm.exchange is not \"flat\"";
+
+/// Whether devices of these ranks exchange inside their nodes first: unless [`AllToAll::Flat`] is
+/// asked for, where a node has several ranks; without being asked, where such exchanges are for so
+/// many ranks.
+pub fn goes_by_node(topology: &Topology, asked: AllToAll) -> bool {
+    is_useful(topology)
+        && match asked {
+            AllToAll::Flat => false,
+            AllToAll::Hierarchical => true,
+            AllToAll::Auto => hierarchical::possible(topology).is_ok(),
+        }
+}
 
 impl Communicator {
     /// Collectives between the devices of all ranks. All ranks call this, each with a stream of its
@@ -48,9 +64,12 @@ impl Communicator {
             return Ok(Box::new(SingleRank::new(self.transport().clone())));
         }
         let by_memory = self.options().between_devices == BetweenDevices::Auto;
-        if self.options().all_to_all == AllToAll::Hierarchical && is_useful(self.topology()) {
+        if goes_by_node(self.topology(), self.options().all_to_all) {
             return Ok(Box::new(HierarchicalCollectives::attach(self, cuda, sizes, by_memory)?));
         }
+        let is_named_in_vain = self.rails().is_some() && self.topology().num_nodes() > 1;
+        let named = if is_named_in_vain { Err(NICS_IN_VAIN.to_owned()) } else { Ok(()) };
+        self.agree("verbs between devices", named)?;
         if by_memory && PeerCollectives::is_possible(self, cuda)? {
             return Ok(Box::new(PeerCollectives::attach(self, cuda)?));
         }

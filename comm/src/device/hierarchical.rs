@@ -114,7 +114,7 @@ impl Moved {
 }
 
 /// Whether ranks of this topology can exchange this way; else why not.
-fn possible(topology: &Topology) -> Result<(), String> {
+pub(super) fn possible(topology: &Topology) -> Result<(), String> {
     let sizes = (0..topology.num_nodes()).map(|node| topology.node_size(node));
     let most = sizes.max().unwrap_or(0);
     if most > MOST_PEERS {

@@ -2,9 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use headlong_comm::testing::run_ranks_with;
-use headlong_comm::{
-    AllToAll, BetweenDevices, CommOptions, Communicator, DeviceCollectives, Rank, Topology,
-};
+use headlong_comm::{BetweenDevices, CommOptions, Communicator, DeviceCollectives, Rank, Topology};
 use headlong_device::Stream;
 pub use headlong_device::cuda::testing::has_devices;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, Event, testing};
@@ -38,16 +36,15 @@ pub fn on_devices<R: Send>(
     })
 }
 
-/// As [`on_devices`], for ranks of several nodes that exchange inside the node first.
+/// As [`on_devices`], for ranks of several nodes that exchange inside the node first, unasked.
 pub fn on_nodes<R: Send>(
     way: BetweenDevices,
     nodes: &[usize],
     work: impl Fn(&Communicator, Stream) -> R + Sync,
 ) -> Vec<R> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let (deadline, all_to_all) = (Duration::from_secs(20), AllToAll::Hierarchical);
-    let options =
-        CommOptions { deadline, between_devices: way, all_to_all, ..CommOptions::default() };
+    let deadline = Duration::from_secs(20);
+    let options = CommOptions { deadline, between_devices: way, ..CommOptions::default() };
     run_ranks_with(&Topology::from_node_sizes(nodes), options, |communicator| {
         work(communicator, stream_on(communicator.rank().0 as u32))
     })

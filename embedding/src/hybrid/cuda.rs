@@ -293,7 +293,13 @@ impl DeviceHybridRoute {
     }
 
     pub(super) fn needed_strips(&self) -> Option<StripSizes> {
-        self.told.of(self.staging.generation())
+        let needed = self.told.of(self.staging.generation())?;
+        // What peers claim is not trusted.
+        let slots = self.slots.largest_strips();
+        Some(StripSizes {
+            id_words: needed.id_words.min(slots.id_words),
+            elements: needed.elements.min(slots.elements),
+        })
     }
 }
 

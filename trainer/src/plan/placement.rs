@@ -12,6 +12,7 @@ use crate::iteration::ranks::{comm_options, tuned_comm_options};
 use crate::system::input::read_text;
 use crate::{Registry, plan};
 use headlong_comm::Topology;
+use headlong_comm::device::goes_by_node;
 use headlong_embedding::hybrid::Partition;
 use headlong_embedding::hybrid::cost::Costs;
 use headlong_embedding::hybrid::split::{HybridMode, Split, SplitOptions, split};
@@ -72,12 +73,7 @@ impl Placement {
                 DeduplicateChoice::Rank => Some(Merge::Rank),
                 DeduplicateChoice::Node => Some(Merge::Node),
             },
-            exchange: match config.comm.exchange {
-                AllToAll::Auto if on_devices => Some(Exchange::Flat),
-                AllToAll::Auto => None,
-                AllToAll::Flat => Some(Exchange::Flat),
-                AllToAll::Hierarchical => Some(Exchange::Hierarchical),
-            },
+            exchange: exchange(config, topology),
             ids: match config.comm.ids {
                 IdsChoice::Auto if on_devices => Some(IdSource::Exchange),
                 IdsChoice::Auto => None,
@@ -144,6 +140,18 @@ pub fn count(collector: &mut Collector, batch: &Batch) {
         collector.add(table, &bags.values);
     }
     collector.end_batch(batch.num_samples);
+}
+
+/// How rows are exchanged, where that is not left to costs.
+fn exchange(config: &Config, topology: &Topology) -> Option<Exchange> {
+    let by_node = match config.comm.exchange {
+        AllToAll::Auto if config.run.device == DeviceChoice::Cuda => {
+            goes_by_node(topology, AllToAll::Auto)
+        }
+        AllToAll::Auto => return None,
+        asked => asked == AllToAll::Hierarchical,
+    };
+    Some(if by_node { Exchange::Hierarchical } else { Exchange::Flat })
 }
 
 /// Measured costs, or the defaults of the transport.
