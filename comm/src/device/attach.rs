@@ -48,11 +48,11 @@ impl Communicator {
         self.attach_device_for(stream, DeviceSizes::default())
     }
 
-    /// As [`Communicator::attach_device`], for exchanges of up to `sizes`: for ranks of several
-    /// nodes and [`AllToAll::Hierarchical`], which need memory on the way. All ranks say the same.
+    /// As [`Communicator::attach_device`], for exchanges of up to `sizes`: those that go by node
+    /// ([`goes_by_node`]) need memory on the way. All ranks say the same.
     ///
     /// # Errors
-    /// As there; memory that a device refuses.
+    /// As there; memory that a device refuses; rails that would carry nothing between nodes.
     pub fn attach_device_for(
         &self,
         stream: &Stream,

@@ -1,13 +1,12 @@
 //! What a rank has for each of its peers, straight into their memory.
 
 use super::Blocks;
+use super::sum::MOST_OUTS;
 use crate::readable::text;
 use headlong_device::cuda::{Build, CudaStream, DevicePtr, Launch, Source};
 
-/// The most peers, as push.cu has it: the devices of one machine.
-const MOST_PEERS: usize = 8;
-
-const CHUNK: usize = 4096;
+/// Bytes of a chunk, as chunks.cuh has it.
+pub(super) const CHUNK: usize = 4096;
 
 static PUSH: Source = Source {
     name: "comm/push",
@@ -18,7 +17,7 @@ static PUSH: Source = Source {
 #[derive(Debug, Clone, Copy)]
 struct PushArgs {
     from: DevicePtr,
-    to: [DevicePtr; MOST_PEERS],
+    to: [DevicePtr; MOST_OUTS],
     lengths: DevicePtr,
     stride: u64,
     capacity: u32,
@@ -47,7 +46,7 @@ pub(super) fn load(cuda: &CudaStream) -> Result<(), String> {
 pub(super) fn push(cuda: &CudaStream, blocks: &Blocks, to: &[DevicePtr], first: usize) {
     let mut args = PushArgs {
         from: blocks.from,
-        to: [DevicePtr::NULL; MOST_PEERS],
+        to: [DevicePtr::NULL; MOST_OUTS],
         lengths: blocks.lengths,
         stride: blocks.stride as u64,
         capacity: blocks.bytes_per_peer as u32,

@@ -2,6 +2,7 @@
 
 use super::inside::Sources;
 use super::nodes::{MOST_PEERS, Nodes};
+use crate::device::push::CHUNK;
 use crate::readable::text;
 use headlong_device::cuda::{Build, CudaStream, DeviceMemory, DevicePtr, Launch, Source};
 
@@ -15,8 +16,6 @@ static STRIPS: Source = Source {
 };
 
 const THREADS: u32 = 256;
-
-const CHUNK: usize = 4096;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -78,19 +78,13 @@ impl Schedule {
     /// Predictions for a batch, each rank's own: its preparation, then the forward stages. They
     /// change nothing but activations.
     pub fn evaluation(features: Features) -> Self {
-        Self::of(of_evaluation(features), features)
+        Self::of(of_evaluation(features).into_iter().flatten(), features)
     }
 
     /// The two parts of an evaluation, between which the host hears how much ranks ask each other
     /// for: bringing the batch, and predicting it.
     pub fn evaluation_in_two(features: Features) -> [Self; 2] {
-        let is_ahead = |stage: &Stage| {
-            STEP.iter().any(|of| of.names_elsewhere[0] == stage.name && of.batch == BatchOf::Next)
-        };
-        [true, false].map(|ahead| {
-            let part = of_evaluation(features).filter(|stage| is_ahead(stage) == ahead);
-            Self::of(part, features)
-        })
+        of_evaluation(features).map(|part| Self::of(part.into_iter(), features))
     }
 
     /// The logits of all ranks, after an evaluation.
@@ -157,15 +151,18 @@ impl Stage {
     }
 }
 
-/// The stages of an evaluation, in program order.
-fn of_evaluation(features: Features) -> impl Iterator<Item = Stage> {
-    let next = STEP.iter().filter(|stage| stage.batch == BatchOf::Next);
+/// The stages of an evaluation, in program order: those of the batch's preparation, then the
+/// forward stages.
+fn of_evaluation(features: Features) -> [Vec<Stage>; 2] {
     let logits = STEP.iter().position(|stage| stage.writes.contains(&Resource::Logits));
-    let forward = STEP[..=logits.expect("a stage makes logits")].iter();
-    let forward =
-        forward.filter(|stage| stage.batch == BatchOf::Now && stage.runs != Runs::OnDevice);
-    let stages = next.chain(forward).filter(move |stage| features.ranks || !stage.is_for_updates());
-    stages.map(|stage| Stage { name: stage.names_elsewhere[0], batch: BatchOf::Now, ..*stage })
+    let until_logits = &STEP[..=logits.expect("a stage makes logits")];
+    let ahead = STEP.iter().filter(|stage| stage.batch == BatchOf::Next);
+    let ahead = ahead.filter(|stage| features.ranks || !stage.is_for_updates());
+    let forward = until_logits.iter().filter(|stage| stage.batch == BatchOf::Now);
+    let forward = forward.filter(|stage| stage.runs != Runs::OnDevice);
+    let of =
+        |stage: &Stage| Stage { name: stage.names_elsewhere[0], batch: BatchOf::Now, ..*stage };
+    [ahead.map(of).collect(), forward.map(of).collect()]
 }
 
 /// Of each stage, the earlier ones of its step and those of the step before that it waits for: only
