@@ -102,7 +102,7 @@ impl CudaSet {
 
     pub(crate) fn new_route(&self) -> Result<DeviceRoute> {
         Ok(DeviceRoute {
-            staging: Staging::new(&self.device, &self.specs, &self.layout)?,
+            staging: Staging::new(&self.device, &self.specs, &self.layout, false)?,
             sorted: Sorted::new(&self.device, &self.layout, self.key_bits, self.has_hidden)?,
         })
     }

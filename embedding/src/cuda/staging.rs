@@ -22,13 +22,16 @@ pub(crate) struct Staging {
     num_samples: usize,
     generation: u32,
     needs_rest: bool,
+    copies_all: bool,
 }
 
 impl Staging {
+    /// `copies_all`: every batch is copied whole, so that one captured copy does for all of them.
     pub(crate) fn new(
         device: &CudaDevice,
         specs: &Arc<[TableSpec]>,
         layout: &Arc<Layout>,
+        copies_all: bool,
     ) -> Result<Self> {
         Ok(Self {
             specs: Arc::clone(specs),
@@ -37,7 +40,8 @@ impl Staging {
             device: DeviceMemory::new(device, "ids of a batch", 4 * layout.words)?,
             num_samples: 0,
             generation: 0,
-            needs_rest: false,
+            needs_rest: copies_all,
+            copies_all,
         })
     }
 
@@ -50,10 +54,10 @@ impl Staging {
         self.generation
     }
 
-    /// Whether the batch has bags where none were planned, or weights: then more is copied than
-    /// usual.
-    pub(crate) fn needs_rest(&self) -> bool {
-        self.needs_rest
+    /// Whether the copy of the staged batch is longer than the usual one: it has bags where none
+    /// were planned, or weights.
+    pub(crate) fn is_unusual(&self) -> bool {
+        self.needs_rest && !self.copies_all
     }
 
     /// The staged batch on the device.
@@ -97,7 +101,7 @@ impl Staging {
     fn pack(&mut self, ids: &dyn Ids, found: usize) {
         self.num_samples = found;
         self.generation = self.generation.wrapping_add(1);
-        self.needs_rest = false;
+        self.needs_rest = self.copies_all;
         let rest = self.layout.main_words;
         let words = self.pinned.as_mut_slice::<u32>();
         words[..STAGED_WORDS].copy_from_slice(&[found as u32, self.generation, rest as u32, 0]);

@@ -472,7 +472,8 @@ impl RankTables {
         let bytes = places(DevicePtr::NULL).1;
         let memory = DeviceMemory::new(&self.device, "requests of a batch", bytes)?;
         Ok(DeviceHybridRoute {
-            staging: Staging::new(&self.device, &self.specs, &self.slice_layout)?,
+            // A rank that replays and one that does not would wait for each other.
+            staging: Staging::new(&self.device, &self.specs, &self.slice_layout, true)?,
             sorted: Sorted::new(&self.device, &self.slice_layout, self.key_bits, true)?
                 .merging(self.merges),
             received: Sorted::new(

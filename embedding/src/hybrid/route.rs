@@ -229,10 +229,11 @@ impl HybridRoute {
         }
     }
 
-    /// Whether the staged batch can run in a step that was captured with any other: not where it
-    /// has bags in tables that were planned for one id a sample, or weights.
+    /// Whether the staged batch can run in a step that was captured with any other: among ranks
+    /// always; on one, not where it has bags in tables that were planned for one id a sample, or
+    /// weights.
     pub fn is_as_planned(&self) -> bool {
-        self.staging().is_none_or(|staging| !staging.needs_rest())
+        self.staging().is_none_or(|staging| !staging.is_unusual())
     }
 
     /// Samples of the slice.

@@ -420,8 +420,8 @@ impl Model {
     }
 
     /// Whether every batch of a call over slot `slot` is full and has the ids that were planned
-    /// for, so that all sizes are always the same. Each rank knows that of its own share: what a
-    /// rank replays and another one runs is the same work.
+    /// for, so that all sizes are always the same. Ranks agree about it without a word: the number
+    /// of samples is that of all, and among ranks any ids are as planned.
     pub(crate) fn is_full(&self, call: &Call<'_>, slot: usize) -> bool {
         let (train, eval) = (&self.config.train, &self.config.eval);
         let is_evaluation = slot == Self::EVALUATION_SLOT;
