@@ -326,14 +326,28 @@ settings! {
         pub eval_ranks: Option<usize>,
         /// Rows replicated on every rank: "off", "auto" or "rows=N".
         pub hybrid: Hybrid = Hybrid::Auto,
-        /// How the stages of an iteration are laid on lanes: "serial", "overlapped" or "captured";
-        /// changes no result.
-        pub schedule: ScheduleChoice = ScheduleChoice::Serial,
+        /// How the stages of an iteration are laid on lanes: "auto", "serial", "overlapped" or
+        /// "captured"; changes no result.
+        ///
+        /// "auto": "captured" on a CUDA device; "serial" on a processor, whose cores all stages
+        /// share.
+        pub schedule: ScheduleChoice = ScheduleChoice::Auto,
         /// How bytes travel between ranks: "auto", "local", "shm", "tcp", "nccl" or "verbs".
         pub transport: TransportChoice = TransportChoice::Auto,
         /// Folder for everything that is written and has no folder of its own.
         #[serde(serialize_with = "paths::one")]
         pub output_dir: PathBuf = PathBuf::from("headlong-out"),
+    }
+}
+
+impl RunConfig {
+    /// How stages are laid on lanes, with "auto" decided: the choice itself otherwise.
+    pub fn schedule_used(&self) -> ScheduleChoice {
+        match (self.schedule, self.device) {
+            (ScheduleChoice::Auto, DeviceChoice::Cuda) => ScheduleChoice::Captured,
+            (ScheduleChoice::Auto, _) => ScheduleChoice::Serial,
+            (chosen, _) => chosen,
+        }
     }
 }
 
@@ -385,6 +399,8 @@ impl From<Hybrid> for String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ScheduleChoice {
+    /// Captured on a CUDA device, serial on a processor.
+    Auto,
     /// All stages on one lane, in program order.
     Serial,
     /// Lanes run at the same time: on a CPU, exchanges under all that computes.

@@ -173,7 +173,7 @@ fn a_failing_device_is_named_with_stage_and_step() {
 /// Driver calls by name, of a run of so many steps.
 fn calls(place: &Place, steps: u64) -> BTreeMap<String, i64> {
     let counted = place.path(&format!("calls-{steps}"));
-    let run = on_cuda(place.train(), "captured").with(&["--steps", &steps.to_string()]);
+    let run = place.train().with(&["--device", "cuda", "--steps", &steps.to_string()]);
     let run = run.with(&["--set", "train.log_every=1000", "--set", "train.batch_size=50"]);
     run.variable("SOFTCUDA_CALLS", counted.to_str().unwrap()).succeeds();
     let text = std::fs::read_to_string(counted).unwrap();
@@ -184,7 +184,8 @@ fn calls(place: &Place, steps: u64) -> BTreeMap<String, i64> {
     text.lines().map(line).collect()
 }
 
-/// A step more is a graph more, an event recorded and waited for, and nothing else.
+/// A step more is a graph more, an event recorded and waited for, and nothing else: at default
+/// settings.
 #[test]
 fn a_captured_step_makes_no_driver_call_but_its_launch() {
     if is_not_software() {

@@ -223,7 +223,7 @@ fn apply_on(config: &mut Config, device: DeviceChoice) {
         device => device,
     };
     if config.run.device == DeviceChoice::Cpu {
-        config.run.schedule = ScheduleChoice::Serial;
+        config.run.schedule = ScheduleChoice::Auto;
         if config.train.precision == Precision::Tf32 {
             config.train.precision = Precision::F32;
         }

@@ -140,7 +140,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "off|auto|rows=N", help_heading = "Machine")]
     pub hybrid: Option<Hybrid>,
     /// How the stages of an iteration are laid on lanes; changes no result
-    #[arg(long, value_name = "serial|overlapped|captured", help_heading = "Machine")]
+    #[arg(long, value_name = "auto|serial|overlapped|captured", help_heading = "Machine")]
     pub schedule: Option<ScheduleChoice>,
     /// How bytes travel between ranks
     #[arg(long, value_name = "auto|local|shm|tcp|nccl|verbs", help_heading = "Machine")]

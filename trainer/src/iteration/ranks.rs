@@ -193,10 +193,10 @@ impl RankGroup {
             let parts =
                 RankParts { communicator, partition, ids, registry, ablation: blueprint.ablation };
             let model = Model::of_rank(config, &blueprint.table_rows, &stream, parts)?;
-            let lanes = match config.run.schedule {
-                ScheduleChoice::Serial => Lanes::serial(stream)?,
+            let lanes = match config.run.schedule_used() {
                 ScheduleChoice::Overlapped => Lanes::overlapped(stream)?,
                 ScheduleChoice::Captured => Lanes::captured(stream)?,
+                ScheduleChoice::Serial | ScheduleChoice::Auto => Lanes::serial(stream)?,
             };
             Ok(RankWorker::new(model, lanes, Recorder::since(blueprint.record, blueprint.begun)))
         });

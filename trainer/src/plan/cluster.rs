@@ -126,7 +126,7 @@ pub fn workload(
             config::Precision::F16 => Precision::F16,
         },
         wire_bytes: if config.comm.compress == Compress::Bf16 { 2.0 } else { 4.0 },
-        is_serial: config.run.schedule == ScheduleChoice::Serial,
+        is_serial: config.run.schedule_used() == ScheduleChoice::Serial,
         batch_size: config.train.batch_size,
         micro_batches: config.train.accumulate,
         samples: (config.train.batch_size * config.train.accumulate) as f64,

@@ -85,7 +85,7 @@ pub struct IterationArguments {
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "auto")]
     pub device: DeviceChoice,
     /// Lanes
-    #[arg(long, value_name = "serial|overlapped|captured", default_value = "serial")]
+    #[arg(long, value_name = "auto|serial|overlapped|captured", default_value = "auto")]
     pub schedule: ScheduleChoice,
     /// Ranks
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -365,7 +365,7 @@ fn document(
         // processor's.
         "device": device_name(config),
         "ranks": arguments.ranks,
-        "schedule": config.run.schedule,
+        "schedule": config.run.schedule_used(),
         "optimizer": config.optimizer.sparse.name,
         "samples_per_s": rounded(summary.median),
         "best": rounded(summary.best),

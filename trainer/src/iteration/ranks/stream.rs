@@ -41,7 +41,7 @@ pub(super) fn stream_of(
     let stream =
         |high| Stream::cuda_with_priority(&device, Arc::clone(&pool), high).map_err(unusable);
     // Whatever others wait for goes first; weight gradients fill the gaps.
-    match config.run.schedule {
+    match config.run.schedule_used() {
         ScheduleChoice::Serial => stream(true),
         _ => Ok(stream(true)?.with_side_stream(stream(false)?)),
     }
