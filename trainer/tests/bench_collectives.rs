@@ -440,10 +440,12 @@ fn the_exchange_of_a_plan_is_measured_with_its_own_sizes() {
 /// and says where it is from.
 fn plans_count_with_what_was_measured(folder: &Path, case: &[&str]) {
     let mut tuning = headlong_comm::tuning::Tuning::new("a test");
-    for operation in ["all_reduce", "all_to_all"] {
+    let operations = ["all_reduce", "all_to_all"];
+    for (operation, backend) in operations.into_iter().flat_map(|of| [(of, "local"), (of, "peer")])
+    {
         tuning.measurements.push(headlong_comm::tuning::Measurement {
             operation: operation.to_owned(),
-            backend: "local".to_owned(),
+            backend: backend.to_owned(),
             algorithm: "direct".to_owned(),
             nodes: 1,
             ranks: 2,
@@ -462,14 +464,26 @@ fn plans_count_with_what_was_measured(folder: &Path, case: &[&str]) {
         std::fs::read_dir(folder.join("synthetic-data")).expect("the data of the run").flatten();
     let mut files = files.map(|file| file.path().to_str().expect("a path of text").to_owned());
     let data = files.find(|file| file.contains("train")).expect("training data");
-    let mut plan = Command::new(env!("CARGO_BIN_EXE_headlong"));
-    plan.args(["plan", "--preset", "tiny", "--ranks", "2", "--data", &data, "--set", &setting]);
-    let output = plan
-        .args(["--output-dir", folder.to_str().expect("a path of text")])
-        .output()
-        .expect("a plan");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("costs of exchanges over local: measured, "), "{text}");
+    let tuned: &[&str] = &["--set", &setting];
+    let on_cuda: &[&str] = &["--device", "cuda"];
+    for (arguments, expected) in [
+        (tuned.to_vec(), "over local: measured, "),
+        ([tuned, on_cuda].concat(), "over peer: measured, "),
+        (
+            [tuned, on_cuda, &["--transport", "nccl"]].concat(),
+            "does not hold all-reduce and all-to",
+        ),
+        (on_cuda.to_vec(), "over peer: assumed, of GPUs"),
+    ] {
+        let mut plan = Command::new(env!("CARGO_BIN_EXE_headlong"));
+        plan.args(["plan", "--preset", "tiny", "--ranks", "2", "--data", &data]).args(arguments);
+        let output = plan
+            .args(["--output-dir", folder.to_str().expect("a path of text")])
+            .output()
+            .expect("a plan");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("costs of exchanges") && text.contains(expected), "{text}");
+    }
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Plan<'_> {
                 .expect("statistics of these tables, no limit of memory")
         };
         let hybrid = made(&costs, &fewest);
-        let auto = made(&Costs::verbs(), &options);
+        let auto = made(&Costs::gpus(), &options);
         let nodes = self.cluster.num_nodes() as f64;
         let both_ways = |merge| 2.0 * self.all_rows(merge).inter * ROW_BYTES / nodes;
         Line {
@@ -95,7 +95,7 @@ impl Plan<'_> {
                 frequent_rows: auto.frequent_rows(),
                 bytes: self.bytes(
                     &auto,
-                    Costs::verbs().all_reduce_way(&self.cluster, f64::INFINITY),
+                    Costs::gpus().all_reduce_way(&self.cluster, f64::INFINITY),
                     true,
                 ),
                 predicted: predicted(&auto, &self.cluster),

@@ -3,7 +3,7 @@
 //! from the same statistics.
 
 use crate::config::{
-    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, Hybrid, IdsChoice,
+    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, Hybrid, IdsChoice, TransportChoice,
 };
 use crate::error::{Error, Result};
 use crate::iteration::job::replicated_limit;
@@ -85,9 +85,11 @@ impl Placement {
             ..SplitOptions::new(&specs, Cluster::new(&nodes), step, &optimizer)
         };
         let mut costs = costs(config)?;
-        let one_step =
-            comm_options(config).one_step_bytes_of(config.run.transport.name(), config.run.ranks);
-        costs.direct_bytes = one_step as f64;
+        if !on_devices {
+            let transport = config.run.transport.name();
+            let one_step = comm_options(config).one_step_bytes_of(transport, config.run.ranks);
+            costs.direct_bytes = one_step as f64;
+        }
         let split = split(statistics, &costs, &options)
             .map_err(Error::failed("the rows cannot be split"))?;
         let partition = Partition::new(&specs, config.run.ranks, split.placements.clone())
@@ -154,11 +156,21 @@ fn exchange(config: &Config, topology: &Topology) -> Option<Exchange> {
     Some(if by_node { Exchange::Hierarchical } else { Exchange::Flat })
 }
 
-/// Measured costs, or the defaults of the transport.
+/// What carries rows between ranks, by the name it has in measurements. Devices of one process use
+/// each other's memory, unless NCCL is asked for; `run.transport` of processes is by now that of
+/// their hosts.
+fn carrier(config: &Config) -> &'static str {
+    match (config.run.device, config.run.transport) {
+        (DeviceChoice::Cuda, TransportChoice::Auto | TransportChoice::Local) => "peer",
+        (DeviceChoice::Cuda, _) => "nccl",
+        (_, transport) => transport.name(),
+    }
+}
+
+/// Measured costs, or the defaults of what carries the bytes.
 fn costs(config: &Config) -> Result<Costs> {
     let Some(path) = &config.hybrid.latency_table else {
-        return Ok(tuned_costs(config)?
-            .unwrap_or_else(|| Costs::of_transport(config.run.transport.name())));
+        return Ok(tuned_costs(config)?.unwrap_or_else(|| Costs::of_transport(carrier(config))));
     };
     let text = read_text(path).map_err(Error::io("read", path))?;
     toml::from_str(&text).map_err(|error| {
@@ -166,15 +178,16 @@ fn costs(config: &Config) -> Result<Costs> {
     })
 }
 
-/// What `comm.tuning` says about the run's transport, where it says anything.
+/// What `comm.tuning` says about what carries the run's bytes, where it says anything.
 fn tuned_costs(config: &Config) -> Result<Option<Costs>> {
     let tuning = tuned_comm_options(config)?.tuning;
-    Ok(tuning.and_then(|tuning| plan::tuned::costs(&tuning, config.run.transport.name())))
+    Ok(tuning.and_then(|tuning| plan::tuned::costs(&tuning, carrier(config))))
 }
 
-/// One line about where the costs of exchanges come from; nothing where they are assumed as always.
+/// One line about where the costs of exchanges come from; nothing where they are assumed between
+/// processors.
 pub fn source_of_costs(config: &Config) -> Result<String> {
-    let transport = config.run.transport.name();
+    let transport = carrier(config);
     Ok(match (&config.hybrid.latency_table, &config.comm.tuning) {
         (Some(path), _) => {
             format!("costs of exchanges: {} (hybrid.latency_table)\n", path.display())
@@ -189,6 +202,10 @@ pub fn source_of_costs(config: &Config) -> Result<String> {
             "costs of exchanges: assumed, because {} (comm.tuning) does not hold all-reduce and \
              all-to-all over {transport}\n",
             path.display()
+        ),
+        (None, None) if config.run.device == DeviceChoice::Cuda => format!(
+            "costs of exchanges over {transport}: assumed, of GPUs joined by NVLink and nodes by \
+             200 Gbit/s a GPU (hybrid.latency_table holds measured ones)\n"
         ),
         (None, None) => String::new(),
     })

@@ -309,7 +309,7 @@ fn one_rank_needs_no_exchange() {
 fn merging_on_the_node_is_chosen_where_it_sends_less() {
     let (specs, statistics) = zipf_statistics(10, 4096);
     let options = SplitOptions::new(&specs, Cluster::even(2, 4), 4096, &SGD);
-    for costs in [Costs::verbs(), Costs::tcp()] {
+    for costs in [Costs::gpus(), Costs::tcp()] {
         let found = split(&statistics, &costs, &options).unwrap();
         let inter = |wanted: Merge| {
             let ways = found.considered.iter().filter(|way| way.variant.merge == wanted);
@@ -319,10 +319,10 @@ fn merging_on_the_node_is_chosen_where_it_sends_less() {
     }
     // Nodes of three are no subtree: not considered, and refused by name when asked for.
     let mut options = SplitOptions::new(&specs, Cluster::even(2, 3), 4096, &SGD);
-    let found = split(&statistics, &Costs::verbs(), &options).unwrap();
+    let found = split(&statistics, &Costs::gpus(), &options).unwrap();
     assert!(found.considered.iter().all(|way| way.variant.merge == Merge::Rank));
     options.merge = Some(Merge::Node);
-    let error = split(&statistics, &Costs::verbs(), &options).unwrap_err();
+    let error = split(&statistics, &Costs::gpus(), &options).unwrap_err();
     assert!(error.to_string().contains("a power of two"), "{error}");
 }
 
