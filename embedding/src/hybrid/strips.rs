@@ -23,6 +23,13 @@ fn class_of(len: usize, grain: usize) -> usize {
 }
 
 impl StripSizes {
+    /// What a batch with `factor` times as many samples, or fewer, needs at most, more or less:
+    /// distinct rows grow no faster than samples.
+    pub fn at_most_for(self, factor: f64) -> Self {
+        let grown = |len: usize| (len as f64 * factor.max(1.0)).ceil() as usize;
+        Self { id_words: grown(self.id_words), elements: grown(self.elements) }
+    }
+
     /// The smallest lengths of classes that are not below these, nor above `largest`. There are few
     /// classes, so that steps over batches of about the same size send strips of the same lengths.
     pub fn class(self, largest: Self) -> Self {

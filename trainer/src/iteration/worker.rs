@@ -420,11 +420,12 @@ impl RankWorker {
         }
         let call = evaluation_call(&self.model, if is_padded { &self.padded } else { batch });
         self.model.hand_over(&call)?;
+        let in_training = self.needed_in_training(full);
         let (model, slot, recorder) = (&self.model, call.now, &mut self.recorder);
         let mut forward = &self.evaluation;
         if model.chooses_strips() {
             let [ahead, rest] = &self.evaluation_in_two;
-            model.expect_strips(slot, self.needed[1]);
+            model.expect_strips(slot, self.needed[1].or(in_training));
             loop {
                 self.lanes.walk(ahead, model, &call, recorder)?;
                 slot.mark_end(self.lanes.stream(Lane::Dense).cuda_body());
@@ -438,6 +439,14 @@ impl RankWorker {
         }
         self.lanes.walk_whole(forward, model, &call, Model::EVALUATION_SLOT, recorder)?;
         Ok(call.num_samples_of_all)
+    }
+
+    /// What a batch of `num_samples` samples needs at most, going by the last batch of training, if
+    /// there was one.
+    fn needed_in_training(&self, num_samples: usize) -> Option<StripSizes> {
+        let train = &self.model.config.train;
+        let factor = num_samples as f64 / (train.batch_size * train.accumulate) as f64;
+        self.needed[0].map(|needed| needed.at_most_for(factor))
     }
 
     /// Hands the first `num_samples` logits of the last prediction to `take`, those of all ranks.
