@@ -46,7 +46,8 @@ Call::Call(Counter& counter) {
 }
 Call::~Call() { depth--; }
 
-// Whether this launch is the one that SOFTCUDA_FAULT="part of a kernel's name:n,.." wants to fail.
+// Whether this launch, or this making of a graph ("cuGraphInstantiate"), is the one that
+// SOFTCUDA_FAULT="part of a name:n,.." wants to fail.
 bool fault_due(const std::string& kernel) {
   bool due = false;
   for (auto& [part, left] : driver().settings.faults)

@@ -11,6 +11,7 @@ namespace {
 int instantiate(Exec** out, Graph* g) {
   Driver& d = driver();
   if (!d.graphs.count(g)) return kInvalidValue;
+  if (fault_due("cuGraphInstantiate")) return kOutOfMemory;
   auto exec = std::make_shared<Exec>();
   exec->nodes = g->nodes;
   exec->device = g->device;

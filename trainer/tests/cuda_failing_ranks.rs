@@ -167,3 +167,27 @@ fn a_failing_device_of_several_ends_the_run_with_its_name() {
         println!("{fault}, {schedule}: {}", ended.stderr.lines().last().unwrap_or_default());
     }
 }
+
+/// Where one rank's device cannot make a graph, all ranks run the step without one, now and where
+/// graphs are made later, and where none can be made at all.
+#[test]
+fn a_graph_that_one_rank_cannot_make_changes_no_bit() {
+    if is_absent() {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let all = (1..=24).map(|n| format!("cuGraphInstantiate:{n}")).collect::<Vec<_>>().join(",");
+    for transport in ["auto", "nccl"] {
+        let run = place.train().with(&["--device", "cuda", "--ranks", "4", "--steps", "16"]);
+        let run = run.with(&["--transport", transport, "--set", "train.batch_size=50"]);
+        let made = run.succeeds();
+        for (faults, more_fail) in [("cuGraphInstantiate:2", false), (all.as_str(), true)] {
+            let run = run.clone().variable("SOFTCUDA_FAULT", faults).variable("SOFTCUDA_SEED", "5");
+            let ended = run.succeeds();
+            let notes = ended.stderr.matches("runs without a graph").count();
+            assert_eq!(notes > 1, more_fail, "{transport}, {faults}: {}", ended.stderr);
+            assert!(notes > 0, "{transport}, {faults}: {}", ended.stderr);
+            assert_eq!(ended.digest(), made.digest(), "{transport}, {faults}");
+        }
+    }
+}

@@ -5,10 +5,11 @@
 //! the one before has ended, in a graph as outside of one ([`crate::iteration::schedule::BORDER`]).
 
 use super::{Lane, MOST_STAGES};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain, exchange_failed};
 use crate::iteration::model::{BatchSlot, Model};
 use crate::iteration::schedule::{Call, Schedule, Stage};
 use crate::iteration::trace::Recorder;
+use crate::report::output::say;
 use headlong_device::Stream;
 use headlong_device::cuda::{CudaStream, Event, Graph, nvtx};
 use headlong_device::pool::Pool;
@@ -62,6 +63,9 @@ fn strip_lengths(call: &Call<'_>) -> StripLengths {
 /// The most graphs of one slot that are kept.
 const MOST_GRAPHS: usize = 8;
 
+/// So many captures of one slot may fail before no more are tried.
+const MOST_FAILURES: usize = 3;
+
 /// The walks over full batches of one slot: graphs, by the lengths of their strips, used last at
 /// the end. The first time that a length comes it runs eagerly: most lengths come again, and the
 /// first run of all loads every kernel and chooses every algorithm.
@@ -69,11 +73,13 @@ struct Captured {
     graphs: Vec<(StripLengths, Graph)>,
     /// Lengths that have come once, latest at the end.
     seen: Vec<StripLengths>,
+    failures: usize,
 }
 
 impl Captured {
     fn new() -> Self {
-        Self { graphs: Vec::with_capacity(MOST_GRAPHS), seen: Vec::with_capacity(MOST_GRAPHS) }
+        let (graphs, seen) = (Vec::with_capacity(MOST_GRAPHS), Vec::with_capacity(MOST_GRAPHS));
+        Self { graphs, seen, failures: 0 }
     }
 
     /// Whether these lengths have come before; remembers them.
@@ -102,6 +108,12 @@ impl Captured {
             self.graphs.remove(0);
         }
         self.graphs.push((lengths, graph));
+    }
+
+    /// A graph could not be made, most likely for lack of memory: gives back that of the others.
+    fn fail(&mut self) {
+        self.failures += 1;
+        self.graphs.clear();
     }
 }
 
@@ -174,14 +186,19 @@ impl CudaLanes {
                 // Note: what a panicking walk leaves behind is no graph.
                 let mut captured = captured[slot].lock().unwrap_or_else(PoisonError::into_inner);
                 let lengths = strip_lengths(call);
-                if let Some(graph) = captured.latest(lengths) {
-                    self.launch(graph, schedule, call, recorder)?;
-                } else if model.is_full(call, slot) && captured.have_come(lengths) {
-                    let graph = self.capture(schedule, model, call, recorder)?;
-                    self.launch(&graph, schedule, call, recorder)?;
-                    captured.keep(lengths, graph);
-                } else {
-                    self.walk(schedule, model, call, recorder)?;
+                if captured.latest(lengths).is_none()
+                    && captured.failures < MOST_FAILURES
+                    && model.is_full(call, slot)
+                    && captured.have_come(lengths)
+                {
+                    match self.capture(schedule, model, call, recorder)? {
+                        Some(graph) => captured.keep(lengths, graph),
+                        None => captured.fail(),
+                    }
+                }
+                match captured.latest(lengths) {
+                    Some(graph) => self.launch(graph, schedule, call, recorder)?,
+                    None => self.walk(schedule, model, call, recorder)?,
                 }
             }
             _ => self.walk(schedule, model, call, recorder)?,
@@ -190,13 +207,15 @@ impl CudaLanes {
         self.check("launch", call)
     }
 
+    /// The walk as a graph, or none where the device of any rank cannot make it: either all ranks
+    /// launch one or none does, since NCCL may copy in another way inside of a graph than outside.
     fn capture(
         &self,
         schedule: &Schedule,
         model: &Model,
         call: &Call<'_>,
         recorder: &mut Recorder,
-    ) -> Result<Graph> {
+    ) -> Result<Option<Graph>> {
         let clock = if recorder.is_on() { Clock::OfReplays } else { Clock::Off };
         let mut outcome = Ok(());
         let graph = self.cuda(Lane::Dense).capture(|| {
@@ -204,7 +223,14 @@ impl CudaLanes {
             Ok(())
         });
         outcome?;
-        graph.map_err(|source| failed_at("capture", call, source))
+        if let Err(error) = &graph {
+            let (rank, step) = (model.communicator.rank(), call.dense_step.number);
+            say(format!("step {step} on rank {rank} runs without a graph: {}", chain(error)));
+        }
+        let mut all = vec![0_u64; model.communicator.num_ranks()];
+        let told = model.communicator.all_gather(&[u64::from(graph.is_ok())], &mut all);
+        told.map_err(exchange_failed("which ranks have made a graph"))?;
+        Ok(graph.ok().filter(|_| all.iter().all(|&made| made == 1)))
     }
 
     fn launch(
