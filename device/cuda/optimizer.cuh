@@ -10,18 +10,19 @@
 #define HL_ROWWISE_ADAGRAD 2
 #define HL_ADAM 3
 #define HL_FTRL 4
+#define HL_LAMB 5
 
 struct DeviceStep {
   float learning_rate;
   u32 number;  // 1 for the first step
-  float rate;  // Adam: lr / (1 - β₁ᵗ)
-  float root;  // Adam: √(1 - β₂ᵗ)
+  float rate;  // Adam: lr / (1 - β₁ᵗ); LAMB: 1 / (1 - β₁ᵗ)
+  float root;  // Adam, LAMB: √(1 - β₂ᵗ)
   u32 skip;    // not 0: the step changes nothing
 };
 struct OptimizerConstants {
   float epsilon;
   float beta1, beta2;
-  float beta, l1, l2;
+  float beta, l1, l2;  // LAMB: weight decay in l2
 };
 
 // State tensors per element of an optimiser; the row-wise one keeps one number per row instead.
@@ -45,12 +46,24 @@ HL_DEVICE float rowwise_rate(float& accumulator, float mean_of_squares, float le
   return __fdiv_rn(learning_rate, __fadd_rn(__fsqrt_rn(accumulator), epsilon));
 }
 
-HL_DEVICE void adam(float& w, float& m, float& v, float g, const OptimizerConstants& c,
-                    const DeviceStep& step) {
+// Adam's moments, and what its step is of them: rate · m / (√v / root + ε).
+HL_DEVICE float adam_step(float& m, float& v, float g, const OptimizerConstants& c,
+                          const DeviceStep& step) {
   m = __fadd_rn(m, __fmul_rn(__fsub_rn(1.0f, c.beta1), __fsub_rn(g, m)));
   v = __fadd_rn(__fmul_rn(c.beta2, v), __fmul_rn(__fmul_rn(__fsub_rn(1.0f, c.beta2), g), g));
   const float below = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), step.root), c.epsilon);
-  w = __fsub_rn(w, __fdiv_rn(__fmul_rn(step.rate, m), below));
+  return __fdiv_rn(__fmul_rn(step.rate, m), below);
+}
+
+HL_DEVICE void adam(float& w, float& m, float& v, float g, const OptimizerConstants& c,
+                    const DeviceStep& step) {
+  w = __fsub_rn(w, adam_step(m, v, g, c, step));
+}
+
+// LAMB's direction before the norms of its tensor; what follows them is `sgd`.
+HL_DEVICE float lamb_direction(float w, float& m, float& v, float g, const OptimizerConstants& c,
+                               const DeviceStep& step) {
+  return __fadd_rn(adam_step(m, v, g, c, step), __fmul_rn(c.l2, w));
 }
 
 HL_DEVICE void ftrl(float& w, float& z, float& n, float g, const OptimizerConstants& c,
@@ -68,6 +81,7 @@ HL_DEVICE void ftrl(float& w, float& z, float& n, float g, const OptimizerConsta
 template <i32 kind>
 HL_DEVICE void update(float& w, float& first, float& second, float g, const OptimizerConstants& c,
                       const DeviceStep& step, float row_rate = 0.0f) {
+  static_assert(kind != HL_LAMB, "LAMB needs the norms of whole tensors");
   if constexpr (kind == HL_SGD) sgd(w, g, step.learning_rate);
   if constexpr (kind == HL_ADAGRAD) adagrad(w, first, g, step.learning_rate, c.epsilon);
   if constexpr (kind == HL_ROWWISE_ADAGRAD) sgd(w, g, row_rate);

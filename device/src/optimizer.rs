@@ -9,6 +9,7 @@
 //! | Adagrad | `s` per element | `s += g²; w -= lr·g / (√s + ε)` | PyTorch `Adagrad`, FBGEMM `EXACT_ADAGRAD` |
 //! | row-wise Adagrad | `s` per row | `s += mean(g²); w -= lr·g / (√s + ε)` | FBGEMM `EXACT_ROWWISE_ADAGRAD`, dlrm `RWSAdagrad` |
 //! | Adam, lazy Adam | `m`, `v` per element | `m += (1-β₁)(g-m); v = β₂v + (1-β₂)g²; w -= lr/(1-β₁ᵗ) · m / (√v/√(1-β₂ᵗ) + ε)` | PyTorch `Adam`, `SparseAdam` |
+//! | LAMB, dense parameters only | `m`, `v` per element | `m`, `v` as Adam; `r = (m/(1-β₁ᵗ)) / (√v/√(1-β₂ᵗ) + ε) + λw; w -= lr·(‖w‖/‖r‖ · r)`, norms per tensor | You et al., "Large batch optimization for deep learning", ICLR 2020, Algorithm 2, φ(z) = z |
 //! | FTRL-proximal | `z`, `n` per element | McMahan et al., "Ad click prediction", KDD'13, Algorithm 1 | TensorFlow `Ftrl`, `lr_power = -0.5` |
 //!
 //! Epsilon stands outside the square root everywhere. PyTorch's Adagrad default is 1e-10, FBGEMM's
@@ -45,6 +46,18 @@ pub enum Optimizer {
         beta2: f32,
         /// Added to the root of the corrected second moment.
         epsilon: f32,
+    },
+    /// Adam whose step is as long as the weights of its tensor: for dense parameters, of which
+    /// whole tensors are at hand.
+    Lamb {
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the corrected second moment.
+        epsilon: f32,
+        /// What the direction has of the weights (λ of the paper).
+        weight_decay: f32,
     },
     /// Follow the regularised leader, proximal.
     Ftrl {
@@ -87,6 +100,7 @@ impl Optimizer {
             Optimizer::Adagrad { .. } => "adagrad",
             Optimizer::RowWiseAdagrad { .. } => "rowwise_adagrad",
             Optimizer::Adam { .. } => "adam",
+            Optimizer::Lamb { .. } => "lamb",
             Optimizer::Ftrl { .. } => "ftrl",
         }
     }
@@ -102,7 +116,7 @@ impl Optimizer {
             Optimizer::RowWiseAdagrad { initial_accumulator: initial, .. } => {
                 vec![StateSpec { name: "accumulator", width: StateWidth::PerRow, initial }]
             }
-            Optimizer::Adam { .. } => {
+            Optimizer::Adam { .. } | Optimizer::Lamb { .. } => {
                 vec![element("first_moment", 0.0), element("second_moment", 0.0)]
             }
             Optimizer::Ftrl { initial_accumulator, .. } => {
@@ -123,6 +137,9 @@ impl Optimizer {
     /// Applies one step to one row, or to any run of elements where the state is per element.
     ///
     /// `first` and `second` are the state tensors of [`Self::states`], empty where there are fewer.
+    ///
+    /// # Panics
+    /// For LAMB, which needs norms of a whole tensor between [`lamb_directions`] and [`sgd`].
     #[inline]
     pub fn apply(
         &self,
@@ -144,6 +161,7 @@ impl Optimizer {
                 let (root, rate) = step.adam_corrections(beta1, beta2);
                 adam(weights, first, second, gradient, &[beta1, beta2, epsilon, root, rate]);
             }
+            Optimizer::Lamb { .. } => panic!("LAMB takes whole tensors, not runs of elements"),
             Optimizer::Ftrl { beta, l1, l2, .. } => {
                 ftrl(weights, first, second, gradient, &[lr, beta, l1, l2])
             }
@@ -161,12 +179,19 @@ pub struct Step {
 }
 
 impl Step {
-    /// Adam's factors for an optimiser: `(√(1-β₂ᵗ), lr/(1-β₁ᵗ))`; `(1, lr)` for every other.
+    /// Adam's factors for an optimiser: `(√(1-β₂ᵗ), lr/(1-β₁ᵗ))`, those of LAMB with lr = 1;
+    /// `(1, lr)` for every other.
     pub(crate) fn corrections(&self, optimizer: &Optimizer) -> (f32, f32) {
         match *optimizer {
             Optimizer::Adam { beta1, beta2, .. } => self.adam_corrections(beta1, beta2),
+            Optimizer::Lamb { beta1, beta2, .. } => self.lamb_corrections(beta1, beta2),
             _ => (1.0, self.learning_rate),
         }
+    }
+
+    /// `(√(1-β₂ᵗ), 1/(1-β₁ᵗ))`: the learning rate multiplies the direction later.
+    pub fn lamb_corrections(&self, beta1: f32, beta2: f32) -> (f32, f32) {
+        Self { learning_rate: 1.0, ..*self }.adam_corrections(beta1, beta2)
     }
 
     /// `(√(1-β₂ᵗ), lr/(1-β₁ᵗ))`, in f64 as PyTorch computes them.
@@ -230,6 +255,20 @@ vectorized! {
             *m += (1.0 - beta1) * (g - *m);
             *v = beta2 * *v + (1.0 - beta2) * g * g;
             *w -= rate * *m / (v.sqrt() / root + epsilon);
+        }
+    }
+
+    /// LAMB's moments and directions before the norms: `directions` holds gradients and then
+    /// `m/(1-β₁ᵗ) / (√v/√(1-β₂ᵗ) + ε) + λw`. `constants` are β₁, β₂, ε, √(1-β₂ᵗ), 1/(1-β₁ᵗ), λ.
+    pub fn lamb_directions(
+        weights: &[f32], first: &mut [f32], second: &mut [f32], directions: &mut [f32],
+        constants: &[f32; 6],
+    ) {
+        let [beta1, beta2, epsilon, root, rate, decay] = *constants;
+        for (((w, m), v), g) in weights.iter().zip(first).zip(second).zip(directions) {
+            *m += (1.0 - beta1) * (*g - *m);
+            *v = beta2 * *v + (1.0 - beta2) * *g * *g;
+            *g = rate * *m / (v.sqrt() / root + epsilon) + decay * w;
         }
     }
 

@@ -7,7 +7,9 @@ use headlong_device::DeviceError;
 #[non_exhaustive]
 pub enum MlpError {
     /// An optimiser that has no form for dense parameters.
-    #[error("optimizer `{optimizer}` is not for dense parameters; expected sgd, adagrad or adam")]
+    #[error(
+        "optimizer `{optimizer}` is not for dense parameters; expected sgd, adagrad, adam or lamb"
+    )]
     NotDense {
         /// Its name.
         optimizer: &'static str,

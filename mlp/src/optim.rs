@@ -5,20 +5,27 @@
 //! then the formula of [`headlong_device::optimizer`] for every element. The gaps between slots
 //! hold zeros in gradients, so they may be passed over like the rest.
 //!
+//! LAMB goes over each slot first, which is one of its tensors: gradients become directions r,
+//! their moments change, and r is multiplied by the trust ratio ‖w‖ / ‖r‖, 1 where a norm is 0. The
+//! pass over the arena is then SGD's, w ← w − η·r.
+//!
 //! # Shapes
 //! Weights, gradients and states are arenas made from the same plan, so that element i of one
 //! belongs to element i of the others. f32.
 //!
 //! # Sums
 //! The norm is summed in f64, in 64 chunks of eight lanes each and a fixed tree: neither threads
-//! nor instruction set change it.
+//! nor instruction set change it. LAMB's norms are summed alike in 1,024 chunks a tensor, and have
+//! the same bits on a device.
 //!
 //! # Work
 //! On the CPU it blocks until done and allocates nothing; on a device it enqueues one kernel, two
-//! more where gradients are clipped. [`check`] refuses optimisers that have no dense form.
+//! more where gradients are clipped and two more for each 32 tensors of LAMB. [`check`] refuses
+//! optimisers that have no dense form.
 //!
 //! # Source
-//! PyTorch `SGD`, `Adagrad`, `Adam`; `torch.nn.utils.clip_grad_norm_`.
+//! PyTorch `SGD`, `Adagrad`, `Adam`; `torch.nn.utils.clip_grad_norm_`; You et al., ICLR 2020,
+//! Algorithm 2.
 
 mod cpu;
 mod cuda;
@@ -33,13 +40,17 @@ use crate::mlp::Mlp;
 use headlong_device::cuda::DevicePtr;
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
 use headlong_device::{Arena, ArenaPlan, Device, Stream};
+use std::ops::Range;
+
+/// Chunks that a norm of LAMB is summed in, for any length.
+const LAMB_CHUNKS: usize = 1024;
 
 /// Arguments of [`step`].
 #[derive(Debug)]
 pub struct StepArgs<'a> {
     /// Parameters; changed.
     pub weights: &'a Arena,
-    /// Gradients of the same layout; scaled where they are clipped.
+    /// Gradients of the same layout; scaled where they are clipped, directions after LAMB.
     pub gradients: &'a Arena,
     /// First state of the optimiser, where it has one.
     pub first: Option<&'a Arena>,
@@ -85,6 +96,24 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
     }
 }
 
+/// The formula of the pass over the whole arena.
+fn last_pass(optimizer: &Optimizer) -> &Optimizer {
+    match optimizer {
+        Optimizer::Lamb { .. } => &Optimizer::Sgd,
+        other => other,
+    }
+}
+
+/// Where each of LAMB's tensors lies in the arena.
+fn tensors(weights: &Arena) -> impl Iterator<Item = Range<usize>> + '_ {
+    weights.mats().map(|mat| weights.elements_of(&mat)).filter(|range| !range.is_empty())
+}
+
+/// Elements of a chunk of a norm of LAMB.
+fn lamb_chunk_len(tensor_len: usize) -> usize {
+    tensor_len.div_ceil(LAMB_CHUNKS).next_multiple_of(16)
+}
+
 /// `‖g‖₂` over a whole arena of gradients.
 pub fn norm(stream: &Stream, gradients: &Arena) -> f64 {
     match stream.device() {
@@ -100,7 +129,12 @@ pub fn norm(stream: &Stream, gradients: &Arena) -> f64 {
 pub fn check(optimizer: &Optimizer) -> Result<()> {
     let per_element = optimizer.states().iter().all(|state| state.width == StateWidth::PerElement);
     match optimizer {
-        Optimizer::Sgd | Optimizer::Adagrad { .. } | Optimizer::Adam { .. } if per_element => {
+        Optimizer::Sgd
+        | Optimizer::Adagrad { .. }
+        | Optimizer::Adam { .. }
+        | Optimizer::Lamb { .. }
+            if per_element =>
+        {
             Ok(())
         }
         other => Err(MlpError::NotDense { optimizer: other.name() }),

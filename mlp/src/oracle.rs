@@ -8,6 +8,7 @@
 use crate::linear::Activation;
 use crate::loss::Loss;
 use headlong_device::optimizer::{Optimizer, Step};
+use std::ops::Range;
 
 /// Unit roundoff of f32.
 pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
@@ -194,11 +195,13 @@ pub struct OptimizerOracle {
     pub first: Vec<f64>,
     /// Second state.
     pub second: Vec<f64>,
+    /// Where each tensor lies, for LAMB.
+    pub tensors: Vec<Range<usize>>,
 }
 
 impl OptimizerOracle {
-    /// One step of SGD, Adagrad or Adam with gradients clipped to `clip`; the other optimisers have
-    /// no dense form.
+    /// One step of SGD, Adagrad, Adam or LAMB with gradients clipped to `clip`; the other
+    /// optimisers have no dense form.
     pub fn step(
         &mut self,
         optimizer: &Optimizer,
@@ -209,26 +212,41 @@ impl OptimizerOracle {
         let norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
         let scale = clip.map_or(1.0, |clip| (clip / (norm + 1e-6)).min(1.0));
         let lr = f64::from(step.learning_rate);
-        let t = step.number as i32;
+        let mut change = vec![0.0; gradient.len()];
         for (i, gradient) in gradient.iter().enumerate() {
             let g = gradient * scale;
-            self.weights[i] -= match *optimizer {
+            change[i] = match *optimizer {
                 Optimizer::Adagrad { epsilon, .. } => {
                     self.first[i] += g * g;
                     lr * g / (self.first[i].sqrt() + f64::from(epsilon))
                 }
                 Optimizer::Adam { beta1, beta2, epsilon } => {
-                    let (beta1, beta2) = (f64::from(beta1), f64::from(beta2));
-                    self.first[i] = beta1 * self.first[i] + (1.0 - beta1) * g;
-                    self.second[i] = beta2 * self.second[i] + (1.0 - beta2) * g * g;
-                    let (m, v) = (
-                        self.first[i] / (1.0 - beta1.powi(t)),
-                        self.second[i] / (1.0 - beta2.powi(t)),
-                    );
+                    let (m, v) = self.moments(i, g, step, [beta1, beta2]);
                     lr * m / (v.sqrt() + f64::from(epsilon))
+                }
+                Optimizer::Lamb { beta1, beta2, epsilon, weight_decay } => {
+                    let (m, v) = self.moments(i, g, step, [beta1, beta2]);
+                    m / (v.sqrt() + f64::from(epsilon)) + f64::from(weight_decay) * self.weights[i]
                 }
                 _ => lr * g,
             };
         }
+        if let Optimizer::Lamb { .. } = optimizer {
+            let norm = |values: &[f64]| values.iter().map(|x| x * x).sum::<f64>().sqrt();
+            for range in self.tensors.clone() {
+                let (w, r) = (norm(&self.weights[range.clone()]), norm(&change[range.clone()]));
+                let ratio = if w == 0.0 || r == 0.0 { 1.0 } else { w / r };
+                change[range].iter_mut().for_each(|r| *r *= lr * ratio);
+            }
+        }
+        self.weights.iter_mut().zip(change).for_each(|(w, change)| *w -= change);
+    }
+
+    /// Adam's moments of element `i` after gradient `g`, without their bias towards zero.
+    fn moments(&mut self, i: usize, g: f64, step: &Step, betas: [f32; 2]) -> (f64, f64) {
+        let ([beta1, beta2], t) = (betas.map(f64::from), step.number as i32);
+        self.first[i] = beta1 * self.first[i] + (1.0 - beta1) * g;
+        self.second[i] = beta2 * self.second[i] + (1.0 - beta2) * g * g;
+        (self.first[i] / (1.0 - beta1.powi(t)), self.second[i] / (1.0 - beta2.powi(t)))
     }
 }

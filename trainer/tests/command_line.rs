@@ -384,7 +384,7 @@ fn the_shell_offers_words_where_words_are_wanted() {
         offered(&["train", "--preset", "criteo-ter"]),
         ["criteo-terabyte-dlrm", "criteo-terabyte-dcnv2"]
     );
-    assert_eq!(offered(&["train", "--optimizer", "l"]), ["lazy_adam"]);
+    assert_eq!(offered(&["train", "--optimizer", "l"]), ["lazy_adam", "lamb"]);
     assert_eq!(offered(&["plan", "--precision", ""]), ["f32", "tf32", "bf16", "f16"]);
     assert_eq!(offered(&["train", "--set", "train.batch"]), ["train.batch_size="]);
     assert_eq!(offered(&["launch", "-n", "2", "--", "tr"]), ["train"]);

@@ -47,9 +47,12 @@ fn config(
     (config.train.batch_size, config.train.accumulate) = (SAMPLES / accumulate, accumulate);
     config.eval.batch_size = SAMPLES;
     (config.run.device, config.run.schedule) = (device, schedule);
-    let dense = if optimizer == "adam" { "adam" } else { "sgd" };
-    config.optimizer.set_both(dense).unwrap();
-    config.optimizer.sparse.name = optimizer.to_owned();
+    if optimizer == "lamb" {
+        config.optimizer.set_both(optimizer).unwrap();
+    } else {
+        config.optimizer.set_both("sgd").unwrap();
+        config.optimizer.sparse.name = optimizer.to_owned();
+    }
     config.optimizer.resolve().unwrap();
     config.validate().unwrap();
     config
@@ -303,6 +306,7 @@ fn schedules_and_graphs_change_no_bit() {
         ("sgd", 1, TableDtype::F32),
         ("rowwise_adagrad", 2, TableDtype::F32),
         ("adagrad", 1, TableDtype::Bf16),
+        ("lamb", 2, TableDtype::F32),
     ] {
         let of = |schedule| {
             let mut config = config(DeviceChoice::Cuda, schedule, optimizer, accumulate);

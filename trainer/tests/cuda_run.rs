@@ -93,11 +93,14 @@ fn a_run_resumes_where_its_checkpoint_ended_and_is_applied_by_device_and_process
     if is_absent() {
         return;
     }
-    for (dtype, precision) in [("f32", "f32"), ("bf16", "bf16")] {
+    for (dtype, precision, optimizer) in
+        [("f32", "f32", "adagrad"), ("bf16", "bf16", "adagrad"), ("f32", "bf16", "lamb")]
+    {
         let place = Place::new("rows.txt");
         let dtype = format!("tables.dtype={dtype}");
         let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
-        let train = train.with(&["--set", &dtype, "--precision", precision]);
+        let train =
+            train.with(&["--set", &dtype, "--precision", precision, "--optimizer", optimizer]);
         let whole = train.clone().with(&["--steps", "30"]).succeeds().digest();
         let checkpoints = place.path("checkpoints");
         let parts = train.path("--checkpoint-dir", &checkpoints);

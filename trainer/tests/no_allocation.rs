@@ -65,7 +65,7 @@ fn allocations_of_steps(config: &Config, threads: usize) -> u64 {
 
 #[test]
 fn a_warm_step_allocates_nothing() {
-    for optimizer in ["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"] {
+    for optimizer in ["sgd", "adagrad", "rowwise_adagrad", "adam", "lamb", "ftrl"] {
         for (threads, accumulate) in [(1, 1), (2, 1), (2, 3)] {
             let counted = allocations_of_steps(&config(optimizer, accumulate), threads);
             println!(

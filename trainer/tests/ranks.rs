@@ -107,9 +107,11 @@ impl Case {
         config.comm.ids = self.ids;
         config.comm.deduplicate = self.deduplicate;
         config.comm.deadline_s = 20.0;
-        let dense = if optimizer == "sgd" { "sgd" } else { "adagrad" };
+        let dense = if ["sgd", "lamb"].contains(&optimizer) { optimizer } else { "adagrad" };
         config.optimizer.set_both(dense).unwrap();
-        config.optimizer.sparse.name = optimizer.to_owned();
+        if optimizer != "lamb" {
+            config.optimizer.sparse.name = optimizer.to_owned();
+        }
         config.optimizer.resolve().unwrap();
         config.validate().unwrap();
         config
@@ -185,7 +187,7 @@ fn check(case: &Case, optimizer: &str, batch_size: usize) {
 #[test]
 fn any_number_of_ranks_with_eight_blocks() {
     for (seed, ranks) in [2, 4, 8, 2, 4, 8, 2, 4, 8, 8].into_iter().enumerate() {
-        let optimizer = ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam"][seed % 4];
+        let optimizer = ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam", "lamb"][seed % 5];
         check(&Case::drawn(seed as u64, ranks, 8), optimizer, [24, 31, 8][seed % 3]);
     }
 }

@@ -11,12 +11,21 @@ use std::path::{Path, PathBuf};
 /// never interrupted.
 #[test]
 fn a_checkpoint_of_four_ranks_resumes_on_any_number() {
+    resumes_on_any_number("adagrad");
+}
+
+#[test]
+fn a_checkpoint_of_lamb_resumes_on_any_number() {
+    resumes_on_any_number("lamb");
+}
+
+fn resumes_on_any_number(optimizer: &str) {
     let place = Place::new("rows.txt");
     let train = place.train().with(&[
         "--set",
         "sum_blocks=8",
         "--optimizer",
-        "adagrad",
+        optimizer,
         "--set",
         "train.epochs=2",
     ]);

@@ -179,7 +179,7 @@ fn help_lists_what_can_matter() {
     succeeds(&["plan", "--preset", "tiny", "--resume", "--checkpoint-dir", "c", "--log-json", "l"]);
     refused(
         &["train", "--optimizer", "adamw"],
-        &["sgd, adagrad, rowwise_adagrad, lazy_adam, ftrl, adam", "did you mean \"adam\"?"],
+        &["sgd, adagrad, rowwise_adagrad, lazy_adam, ftrl, adam, lamb", "did you mean \"adam\"?"],
     );
 }
 

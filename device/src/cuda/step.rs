@@ -12,9 +12,10 @@ pub struct DeviceStep {
     pub learning_rate: f32,
     /// 1 for the first step.
     pub number: u32,
-    /// Adam: `lr / (1 - β₁ᵗ)`, computed in f64. The learning rate for every other optimiser.
+    /// Adam: `lr / (1 - β₁ᵗ)`, LAMB: `1 / (1 - β₁ᵗ)`, computed in f64. The learning rate for every
+    /// other optimiser.
     pub rate: f32,
-    /// Adam: `√(1 - β₂ᵗ)`, computed in f64. 1 for every other optimiser.
+    /// Adam, LAMB: `√(1 - β₂ᵗ)`, computed in f64. 1 for every other optimiser.
     pub root: f32,
     /// Not 0 where the step must change nothing, weights, states and counts alike: a device sets
     /// it, where gradients overflow.
@@ -49,17 +50,17 @@ impl DeviceStep {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C)]
 pub struct OptimizerConstants {
-    /// Added to the root of the accumulator: Adagrad, row-wise Adagrad, Adam.
+    /// Added to the root of the accumulator: Adagrad, row-wise Adagrad, Adam, LAMB.
     pub epsilon: f32,
-    /// Adam: decay of the first moment.
+    /// Adam, LAMB: decay of the first moment.
     pub beta1: f32,
-    /// Adam: decay of the second moment.
+    /// Adam, LAMB: decay of the second moment.
     pub beta2: f32,
     /// FTRL: added to the root of the accumulator.
     pub beta: f32,
     /// FTRL: L1 strength.
     pub l1: f32,
-    /// FTRL: L2 strength.
+    /// FTRL: L2 strength; LAMB: weight decay.
     pub l2: f32,
 }
 
@@ -74,6 +75,9 @@ impl OptimizerConstants {
             Optimizer::Adam { beta1, beta2, epsilon } => {
                 Self { epsilon, beta1, beta2, ..Self::default() }
             }
+            Optimizer::Lamb { beta1, beta2, epsilon, weight_decay: l2 } => {
+                Self { epsilon, beta1, beta2, l2, ..Self::default() }
+            }
             Optimizer::Ftrl { beta, l1, l2, .. } => Self { beta, l1, l2, ..Self::default() },
         }
     }
@@ -86,6 +90,7 @@ impl OptimizerConstants {
             Optimizer::RowWiseAdagrad { .. } => 2,
             Optimizer::Adam { .. } => 3,
             Optimizer::Ftrl { .. } => 4,
+            Optimizer::Lamb { .. } => 5,
         };
         Define::new("HL_OPTIMIZER", kind)
     }

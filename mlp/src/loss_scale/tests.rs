@@ -184,19 +184,24 @@ fn a_scale_changes_no_bit_of_a_step() {
 
 #[test]
 fn a_skipped_step_changes_nothing() {
-    for stream in streams() {
+    let lamb = Optimizer::Lamb { beta1: 0.9, beta2: 0.9, epsilon: 1e-6, weight_decay: 0.1 };
+    for (stream, optimizer) in
+        streams().into_iter().flat_map(|s| [(s.clone(), Optimizer::Sgd), (s, lamb)])
+    {
         let scale = scale_on(&stream, 1024.0);
         let (weights, gradients) =
             (gradients_on(&stream, &uniform(2, 63)), gradients_on(&stream, &[f32::NAN; 63]));
+        let states = [(); 2].map(|()| gradients_on(&stream, &[0.5; 63]));
+        let states = if optimizer == lamb { &states[..] } else { &[] };
         let before = weights.to_vec::<f32>().unwrap();
         let steps = Steps::on(&stream);
         scale.check(&stream, &gradients, steps.places());
         let args = StepArgs {
             weights: &weights,
             gradients: &gradients,
-            first: None,
-            second: None,
-            optimizer: &Optimizer::Sgd,
+            first: states.first(),
+            second: states.get(1),
+            optimizer: &optimizer,
             step: &STEP,
             device_step: steps.places().map(|places| places[0]),
             clip: Some(1.0),
@@ -206,6 +211,8 @@ fn a_skipped_step_changes_nothing() {
         optim::step(&stream, &args);
         stream.synchronize().unwrap();
         assert_eq!(weights.to_vec::<f32>().unwrap(), before);
+        let moments = states.iter().flat_map(|state| values(&state.mats().next().unwrap()));
+        assert!(moments.into_iter().all(|moment| moment == 0.5));
     }
 }
 

@@ -1,11 +1,13 @@
 //! The CPU body: chunks of the arena over the pool.
 
-use super::StepArgs;
+use super::{LAMB_CHUNKS, StepArgs, lamb_chunk_len, last_pass, tensors};
 use crate::linear::Weights;
 use crate::loss_scale::LossScale;
 use crate::mlp::{Layer, Mlp};
 use crate::simd::for_each_chunk_of_three;
 use crate::sum::tree;
+use headlong_device::optimizer::{Optimizer, lamb_directions};
+use headlong_device::pool::Pool;
 use headlong_device::{Arena, Stream, vectorized};
 use std::ops::Range;
 
@@ -26,6 +28,17 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
         let mut gradients = args.gradients.write_all::<f32>();
         stream.pool().chunks_mut(&mut gradients, CHUNK, |_, chunk| scale_by(chunk, scale));
     }
+    if let Optimizer::Lamb { .. } = args.optimizer {
+        directions(stream, args);
+        apply(stream, &StepArgs { first: None, second: None, ..*args });
+    } else {
+        apply(stream, args);
+    }
+}
+
+/// The pass over all elements, and over what products read of them.
+fn apply(stream: &Stream, args: &StepArgs<'_>) {
+    let optimizer = last_pass(args.optimizer);
     let gradients = args.gradients.read_all::<f32>();
     let mut weights = args.weights.write_all::<f32>();
     let mut first = args.first.map(|arena| arena.write_all::<f32>());
@@ -43,7 +56,7 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
             part(&mut lists, range.clone()),
             &|start, [weights, first, second]| {
                 let gradients = &gradients[start..start + weights.len()];
-                args.optimizer.apply(args.step, weights, first, second, gradients);
+                optimizer.apply(args.step, weights, first, second, gradients);
             },
         );
         done = range.end;
@@ -73,8 +86,57 @@ fn part<'a>(lists: &'a mut [&mut [f32]; 3], range: Range<usize>) -> [&'a mut [f3
 fn change(stream: &Stream, args: &StepArgs<'_>, gradients: &[f32], lists: [&mut [f32]; 3]) {
     for_each_chunk_of_three(stream.pool(), lists, CHUNK, &|start, [weights, first, second]| {
         let gradients = &gradients[start..start + weights.len()];
-        args.optimizer.apply(args.step, weights, first, second, gradients);
+        last_pass(args.optimizer).apply(args.step, weights, first, second, gradients);
     });
+}
+
+/// LAMB: gradients become directions times the trust ratio of their tensor.
+fn directions(stream: &Stream, args: &StepArgs<'_>) {
+    let Optimizer::Lamb { beta1, beta2, epsilon, weight_decay } = *args.optimizer else {
+        unreachable!("only LAMB has directions")
+    };
+    let (root, rate) = args.step.lamb_corrections(beta1, beta2);
+    let constants = [beta1, beta2, epsilon, root, rate, weight_decay];
+    let (weights, pool) = (args.weights.read_all::<f32>(), stream.pool());
+    let [mut gradients, mut first, mut second] = [Some(args.gradients), args.first, args.second]
+        .map(|arena| {
+            arena.expect("LAMB keeps two states, as `step` has checked").write_all::<f32>()
+        });
+    let mut lists = [&mut gradients[..], &mut first, &mut second];
+    for range in tensors(args.weights) {
+        let weights = &weights[range.clone()];
+        let [directions, first, second] = part(&mut lists, range);
+        let lists = [&mut *directions, first, second];
+        for_each_chunk_of_three(pool, lists, CHUNK, &|start, [directions, first, second]| {
+            let weights = &weights[start..start + directions.len()];
+            lamb_directions(weights, first, second, directions, &constants);
+        });
+        let [of_weights, of_directions] =
+            [weights, &*directions].map(|values| lamb_norm(pool, values));
+        // Note: a NaN norm gives a NaN ratio, so that a broken step shows.
+        if of_weights != 0.0 && of_directions != 0.0 {
+            let ratio = (of_weights / of_directions) as f32;
+            pool.chunks_mut(directions, CHUNK, |_, chunk| scale_by(chunk, ratio));
+        }
+    }
+}
+
+/// `‖x‖₂` of a tensor, in the order of `lamb_directions` and `lamb_scale` on a device.
+fn lamb_norm(pool: &Pool, values: &[f32]) -> f64 {
+    /// Chunks a task adds up.
+    const TOGETHER: usize = 32;
+    let len = lamb_chunk_len(values.len());
+    let mut sums = [0.0_f64; LAMB_CHUNKS];
+    pool.chunks_mut(&mut sums[..values.len().div_ceil(len)], TOGETHER, |task, sums| {
+        let chunks = values[task * TOGETHER * len..].chunks(len);
+        sums.iter_mut().zip(chunks).for_each(|(sum, chunk)| *sum = sum_of_squares(chunk));
+    });
+    let mut distance = LAMB_CHUNKS / 2;
+    while distance > 0 {
+        (0..distance).for_each(|i| sums[i] += sums[i + distance]);
+        distance /= 2;
+    }
+    sums[0].sqrt()
 }
 
 /// PyTorch's factor: at most 1, and a little less than `clip / norm`.

@@ -1,6 +1,6 @@
 //! Launches of `optim.cu`.
 
-use super::StepArgs;
+use super::{LAMB_CHUNKS, StepArgs, lamb_chunk_len, last_pass, tensors};
 use crate::cuda::{SCRATCH_BYTES, THREADS, blocks, scratch};
 use crate::linear::copy_rounded;
 use crate::mlp::Mlp;
@@ -21,6 +21,13 @@ pub static SOURCE: Source = Source {
 const NORM_PARTS: usize = 128;
 const _: () = assert!(NORM_PARTS * size_of::<f64>() <= SCRATCH_BYTES);
 
+/// Tensors of one launch of LAMB's kernels, and blocks for each: as in `optim.cu`.
+const MAX_TENSORS: usize = 32;
+const LAMB_BLOCKS: u32 = 32;
+/// Sums of a tensor: of squares of its weights, then of its directions.
+const LAMB_SUMS: usize = 2 * LAMB_CHUNKS;
+const _: () = assert!((NORM_PARTS + MAX_TENSORS * LAMB_SUMS) * size_of::<f64>() <= SCRATCH_BYTES);
+
 /// Most parameters whose copies one pass writes: as in `optim.cu`. Those of deeper stacks are
 /// rounded after it.
 const MAX_COPIES: usize = 32;
@@ -38,11 +45,22 @@ kernel_args! {
         copies: [Copied; MAX_COPIES];
     }
 
+    #[derive(Default)]
+    pub struct Tensor { first: u64; count, chunk_len: u32; }
+
+    pub struct LambArgs {
+        weights, gradients, first, second, step, sum_of_squares, loss_scale, sums: DevicePtr;
+        constants: OptimizerConstants;
+        clip: f32;
+        unused: u32;
+        tensors: [Tensor; MAX_TENSORS];
+    }
+
     pub struct NormArgs { gradients, sums: DevicePtr; quads: u64; }
 }
 
 fn defines(optimizer: &Optimizer, copies: DType) -> [Define; 2] {
-    [OptimizerConstants::define(optimizer), Define::dtype("COPIES", copies)]
+    [OptimizerConstants::define(last_pass(optimizer)), Define::dtype("COPIES", copies)]
 }
 
 /// The instances for an optimiser: without copies, and with those of either type.
@@ -79,6 +97,53 @@ fn quads(arena: &Arena) -> usize {
 }
 
 pub fn step(stream: &Stream, args: &StepArgs<'_>) {
+    if let Optimizer::Lamb { .. } = args.optimizer {
+        directions(stream.cuda_body(), args);
+        // Gradients have been unscaled and clipped on the way.
+        let optimizer = last_pass(args.optimizer);
+        let (first, second, clip, loss_scale) = (None, None, None, None);
+        apply(stream, &StepArgs { optimizer, first, second, clip, loss_scale, ..*args });
+    } else {
+        apply(stream, args);
+    }
+}
+
+/// LAMB: gradients become directions times the trust ratio of their tensor.
+fn directions(stream: &CudaStream, args: &StepArgs<'_>) {
+    let defines = defines(args.optimizer, DType::F32);
+    let of_norm = args.clip.and_then(|_| sum_of_squares(stream, &defines, args.gradients));
+    let Some(scratch) = scratch(stream) else { return };
+    let address = |arena: Option<&Arena>| arena.map_or(DevicePtr::NULL, Arena::device_ptr);
+    let mut all = tensors(args.weights).peekable();
+    while all.peek().is_some() {
+        let (mut tensors, mut num_tensors) = ([Tensor::default(); MAX_TENSORS], 0);
+        for (tensor, range) in tensors.iter_mut().zip(all.by_ref()) {
+            let (count, chunk_len) = (range.len() as u32, lamb_chunk_len(range.len()) as u32);
+            *tensor = Tensor { first: range.start as u64, count, chunk_len };
+            num_tensors += 1;
+        }
+        let launched = LambArgs {
+            weights: args.weights.device_ptr(),
+            gradients: args.gradients.device_ptr(),
+            first: address(args.first),
+            second: address(args.second),
+            step: args.device_step.expect("on a device, a step is read from its memory"),
+            sum_of_squares: of_norm.as_ref().map_or(DevicePtr::NULL, |sums| sums.ptr()),
+            loss_scale: args.loss_scale.map_or(DevicePtr::NULL, |scale| scale.state.device_ptr()),
+            sums: scratch.ptr().offset(NORM_PARTS * size_of::<f64>()),
+            constants: OptimizerConstants::new(args.optimizer),
+            clip: args.clip.unwrap_or(0.0),
+            unused: 0,
+            tensors,
+        };
+        let shape = Launch::new(num_tensors * LAMB_BLOCKS, THREADS);
+        stream.run(&SOURCE, &defines, "lamb_directions", shape, &launched);
+        stream.run(&SOURCE, &defines, "lamb_scale", shape, &launched);
+    }
+}
+
+/// The pass over all elements.
+fn apply(stream: &Stream, args: &StepArgs<'_>) {
     let stream = stream.cuda_body();
     let mut stacks = args.stacks.iter().copied().flatten().flat_map(Mlp::copies).peekable();
     let dtype = stacks.peek().map_or(DType::F32, |(_, to)| to.dtype());

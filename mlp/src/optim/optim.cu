@@ -88,6 +88,14 @@ inline __device__ float clip_factor(double norm, float clip) {
     return factor >= 1.0 ? 1.0f : (float)factor;
 }
 
+// What gradients are multiplied by: unscaled, then clipped.
+inline __device__ float gradient_factor(const float *loss_scale, const double *sum_of_squares,
+                                        float clip) {
+    const float unscale = loss_scale != nullptr ? loss_scale[1] : 1.0f;
+    return unscale *
+           (sum_of_squares ? clip_factor(sqrt(*sum_of_squares) * (double)unscale, clip) : 1.0f);
+}
+
 // Rounds a quad of the arena into the copy that it belongs to. `number` is that of the thread's
 // last quad, or before: quads rise.
 inline __device__ void copy_quad(const OptimArgs &a, u32 &number, u64 quad, float4 w) {
@@ -128,10 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) optim_step(const OptimArgs
     if (step.skip != 0) {
         return;
     }
-    const float unscale = a.loss_scale != nullptr ? a.loss_scale[1] : 1.0f;
-    const float factor =
-        unscale *
-        (a.sum_of_squares ? clip_factor(sqrt(*a.sum_of_squares) * (double)unscale, a.clip) : 1.0f);
+    const float factor = gradient_factor(a.loss_scale, a.sum_of_squares, a.clip);
     float4 *weights = reinterpret_cast<float4 *>(a.weights),
            *gradients = reinterpret_cast<float4 *>(a.gradients);
     float4 *first = reinterpret_cast<float4 *>(a.first),
@@ -160,5 +165,125 @@ extern "C" __global__ void __launch_bounds__(THREADS) optim_step(const OptimArgs
         if (STATES >= 2) {
             second[i] = v;
         }
+    }
+}
+
+// LAMB, one tensor at a time: gradients become directions, then directions times the trust ratio of
+// their tensor. Norms are summed in the order of the CPU: chunks of `chunk_len` elements, eight
+// lanes each, then a tree over LAMB_CHUNKS.
+constexpr u32 MAX_TENSORS = 32;
+constexpr u32 LAMB_CHUNKS = 1024;
+// A block takes the chunks whose lanes are its threads.
+constexpr u32 LAMB_LANES = 8;
+constexpr u32 CHUNKS_OF_BLOCK = THREADS / LAMB_LANES;
+constexpr u32 LAMB_BLOCKS = LAMB_CHUNKS / CHUNKS_OF_BLOCK;
+static_assert(LAMB_CHUNKS == 4 * THREADS, "a thread adds up four chunks");
+
+// A parameter: `count` elements of the arena from `first` on.
+struct Tensor {
+    u64 first;
+    u32 count;
+    u32 chunk_len;
+};
+
+struct LambArgs {
+    const float *weights;
+    // Directions afterwards.
+    float *gradients;
+    float *first;
+    float *second;
+    const DeviceStep *step;
+    const double *sum_of_squares;
+    const float *loss_scale;
+    // Two lists of LAMB_CHUNKS a tensor: of squares of weights, and of directions.
+    double *sums;
+    OptimizerConstants constants;
+    float clip;
+    u32 unused;
+    Tensor tensors[MAX_TENSORS];
+};
+
+// The sum of a chunk's eight lanes, which are neighbouring threads; for the first of them.
+inline __device__ double sum_of_lanes(double *sums, double mine) {
+    __syncthreads();
+    sums[threadIdx.x] = mine;
+    __syncthreads();
+    if (threadIdx.x % LAMB_LANES != 0) {
+        return 0.0;
+    }
+    const double *lanes = sums + threadIdx.x;
+    return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
+           ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) lamb_directions(const LambArgs a) {
+    __shared__ double sums[THREADS];
+    const DeviceStep step = *a.step;
+    const Tensor tensor = a.tensors[blockIdx.x / LAMB_BLOCKS];
+    const u32 first_chunk = blockIdx.x % LAMB_BLOCKS * CHUNKS_OF_BLOCK;
+    // All threads of a block leave, or none.
+    if (step.skip != 0 || (u64)first_chunk * tensor.chunk_len >= tensor.count) {
+        return;
+    }
+    const float factor = gradient_factor(a.loss_scale, a.sum_of_squares, a.clip);
+    const u32 chunk = first_chunk + threadIdx.x / LAMB_LANES;
+    const u64 start = (u64)chunk * tensor.chunk_len, after = start + tensor.chunk_len;
+    const u64 end = after < tensor.count ? after : tensor.count;
+    double of_weights = 0.0, of_directions = 0.0;
+    for (u64 in_tensor = start + threadIdx.x % LAMB_LANES; in_tensor < end;
+         in_tensor += LAMB_LANES) {
+        const u64 i = tensor.first + in_tensor;
+        const float w = a.weights[i], g = a.gradients[i];
+        const float direction = lamb_direction(w, a.first[i], a.second[i],
+                                               factor != 1.0f ? g * factor : g, a.constants, step);
+        a.gradients[i] = direction;
+        // Products of two floats are exact in f64.
+        of_weights += (double)w * w;
+        of_directions += (double)direction * direction;
+    }
+    of_weights = sum_of_lanes(sums, of_weights);
+    of_directions = sum_of_lanes(sums, of_directions);
+    if (threadIdx.x % LAMB_LANES == 0) {
+        double *into = a.sums + (u64)(blockIdx.x / LAMB_BLOCKS) * 2 * LAMB_CHUNKS + chunk;
+        into[0] = of_weights;
+        into[LAMB_CHUNKS] = of_directions;
+    }
+}
+
+// The norm from the sums of a tensor's chunks, of which `present` have elements; for thread 0.
+inline __device__ double lamb_norm(double *shared, const double *sums, u32 present) {
+    const u32 at = threadIdx.x;
+    double quarters[4];
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        quarters[i] = at + i * THREADS < present ? sums[at + i * THREADS] : 0.0;
+    }
+    return sqrt(
+        sum_of_block(shared, (quarters[0] + quarters[2]) + (quarters[1] + quarters[3])));
+}
+
+// The grid of `lamb_directions`, after it.
+extern "C" __global__ void __launch_bounds__(THREADS) lamb_scale(const LambArgs a) {
+    __shared__ double shared[THREADS];
+    __shared__ float ratio;
+    const Tensor tensor = a.tensors[blockIdx.x / LAMB_BLOCKS];
+    const u64 len = (u64)CHUNKS_OF_BLOCK * tensor.chunk_len;
+    const u64 start = blockIdx.x % LAMB_BLOCKS * len, after = start + len;
+    if (a.step->skip != 0 || start >= tensor.count) {
+        return;
+    }
+    const u32 present = (tensor.count + tensor.chunk_len - 1) / tensor.chunk_len;
+    const double *sums = a.sums + (u64)(blockIdx.x / LAMB_BLOCKS) * 2 * LAMB_CHUNKS;
+    const double of_weights = lamb_norm(shared, sums, present);
+    const double of_directions = lamb_norm(shared, sums + LAMB_CHUNKS, present);
+    if (threadIdx.x == 0) {
+        // A NaN norm gives a NaN ratio, so that a broken step shows.
+        const bool has_ratio = of_weights != 0.0 && of_directions != 0.0;
+        ratio = has_ratio ? (float)(of_weights / of_directions) : 1.0f;
+    }
+    __syncthreads();
+    const u64 end = after < tensor.count ? after : tensor.count;
+    for (u64 i = start + threadIdx.x; i < end; i += THREADS) {
+        a.gradients[tensor.first + i] *= ratio;
     }
 }

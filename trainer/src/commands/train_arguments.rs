@@ -74,7 +74,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "X", help_heading = "Training")]
     pub learning_rate: Option<f64>,
     /// sgd, adagrad, adam (lazy for tables), rowwise_adagrad or ftrl (tables; adagrad for the dense
-    /// network)
+    /// network), lamb (dense network; lazy Adam for tables)
     #[arg(long, value_name = "NAME", help_heading = "Training")]
     pub optimizer: Option<String>,
     /// Arithmetic of the dense layers

@@ -63,11 +63,12 @@ const OPTIMIZERS: &[Field] = &[
     ("optimizer.sparse.beta", &["FTRL: beta"]),
     ("optimizer.sparse.lambda1", &["FTRL: strength of the L1 term"]),
     ("optimizer.sparse.lambda2", &["FTRL: strength of the L2 term"]),
-    ("optimizer.dense.name", &["\"sgd\", \"adagrad\" or \"adam\""]),
-    ("optimizer.dense.epsilon", &["Adagrad, Adam: added outside the root"]),
+    ("optimizer.dense.name", &["\"sgd\", \"adagrad\", \"adam\" or \"lamb\""]),
+    ("optimizer.dense.epsilon", &["Adagrad, Adam, LAMB: added outside the root"]),
     ("optimizer.dense.initial_accumulator", &["Adagrad: first value of the accumulator"]),
-    ("optimizer.dense.beta1", &["Adam: decay of the first moment"]),
-    ("optimizer.dense.beta2", &["Adam: decay of the second moment"]),
+    ("optimizer.dense.beta1", &["Adam, LAMB: decay of the first moment"]),
+    ("optimizer.dense.beta2", &["Adam, LAMB: decay of the second moment"]),
+    ("optimizer.dense.weight_decay", &["LAMB: what the direction has of the weights"]),
 ];
 
 /// Those of [`headlong_verbs::VerbsSettings`].

@@ -345,10 +345,10 @@ mod tests {
         let mut fields = Vec::new();
         collect("", &full.to_table(), &mut fields);
         let mut known: Vec<String> = keys::KEYS.iter().map(|key| key.path.to_owned()).collect();
-        // The two optimisers share one settings type; FTRL is for tables alone.
+        // The two optimisers share one settings type; FTRL is only for tables, LAMB for the rest.
+        let others = ["dense.beta", "dense.lambda1", "dense.lambda2", "sparse.weight_decay"];
         fields.retain(|path| {
-            !["optimizer.dense.beta", "optimizer.dense.lambda1", "optimizer.dense.lambda2"]
-                .contains(&path.as_str())
+            path.strip_prefix("optimizer.").is_none_or(|setting| !others.contains(&setting))
         });
         fields.sort();
         known.sort();
@@ -398,6 +398,7 @@ mod tests {
                 initial_accumulator: Some(1.0),
                 beta1: Some(1.0),
                 beta2: Some(1.0),
+                weight_decay: Some(1.0),
                 beta: Some(1.0),
                 lambda1: Some(1.0),
                 lambda2: Some(1.0),

@@ -15,7 +15,7 @@ pub struct OptimizersConfig {
 }
 
 /// An optimiser: `sgd`, `adagrad`, `rowwise_adagrad`, `lazy_adam` or `ftrl` of the tables, `sgd`,
-/// `adagrad` or `adam` of the dense network.
+/// `adagrad`, `adam` or `lamb` of the dense network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OptimizerConfig {
@@ -39,18 +39,21 @@ impl Default for OptimizerConfig {
 #[serde(default)]
 pub struct OptimizerSettings {
     /// Added to the root of the accumulator, outside the root. Default 1e-10 (Adagrad), 1e-8
-    /// (Adam).
+    /// (Adam), 1e-6 (LAMB).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epsilon: Option<f64>,
     /// First value of the accumulator. Default 0; FTRL 0.1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_accumulator: Option<f64>,
-    /// Adam: decay of the first moment. Default 0.9.
+    /// Adam, LAMB: decay of the first moment. Default 0.9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beta1: Option<f64>,
-    /// Adam: decay of the second moment. Default 0.999.
+    /// Adam, LAMB: decay of the second moment. Default 0.999.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beta2: Option<f64>,
+    /// LAMB: what the direction has of the weights. Default 0.01.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
     /// FTRL: β of the paper. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beta: Option<f64>,
@@ -66,7 +69,7 @@ pub struct OptimizerSettings {
 pub const SPARSE_NAMES: [&str; 5] = ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam", "ftrl"];
 
 /// Names of the dense optimisers.
-pub const DENSE_NAMES: [&str; 3] = ["sgd", "adagrad", "adam"];
+pub const DENSE_NAMES: [&str; 4] = ["sgd", "adagrad", "adam", "lamb"];
 
 /// Settings of the optimiser called `name`, each with its default.
 fn defaults_of(name: &str) -> OptimizerSettings {
@@ -78,6 +81,11 @@ fn defaults_of(name: &str) -> OptimizerSettings {
         "adam" | "lazy_adam" => {
             OptimizerSettings { epsilon: Some(1e-8), beta1: Some(0.9), beta2: Some(0.999), ..none }
         }
+        "lamb" => OptimizerSettings {
+            epsilon: Some(1e-6),
+            weight_decay: Some(0.01),
+            ..defaults_of("adam")
+        },
         "ftrl" => OptimizerSettings {
             initial_accumulator: Some(0.1),
             beta: Some(0.0),
@@ -91,12 +99,13 @@ fn defaults_of(name: &str) -> OptimizerSettings {
 
 impl OptimizerSettings {
     /// Every setting by name.
-    fn named(&mut self) -> [(&'static str, &mut Option<f64>); 7] {
+    fn named(&mut self) -> [(&'static str, &mut Option<f64>); 8] {
         [
             ("epsilon", &mut self.epsilon),
             ("initial_accumulator", &mut self.initial_accumulator),
             ("beta1", &mut self.beta1),
             ("beta2", &mut self.beta2),
+            ("weight_decay", &mut self.weight_decay),
             ("beta", &mut self.beta),
             ("lambda1", &mut self.lambda1),
             ("lambda2", &mut self.lambda2),
@@ -159,6 +168,12 @@ impl OptimizerSettings {
                 beta2: or(self.beta2, defaults.beta2),
                 epsilon,
             },
+            "lamb" => Optimizer::Lamb {
+                beta1: or(self.beta1, defaults.beta1),
+                beta2: or(self.beta2, defaults.beta2),
+                epsilon,
+                weight_decay: or(self.weight_decay, defaults.weight_decay),
+            },
             "ftrl" => Optimizer::Ftrl {
                 beta: or(self.beta, defaults.beta),
                 l1: or(self.lambda1, defaults.lambda1),
@@ -194,14 +209,15 @@ impl OptimizersConfig {
 
     /// `--optimizer NAME`: sets both, where both have it. `rowwise_adagrad` and `ftrl` leave the
     /// dense network with `adagrad`; `adam` and `lazy_adam` mean lazy Adam for the tables and Adam
-    /// for the dense network. Settings return to the defaults of the new optimiser where the name
-    /// changes.
+    /// for the dense network, `lamb` lazy Adam and LAMB. Settings return to the defaults of the new
+    /// optimiser where the name changes.
     ///
     /// # Errors
     /// [`Error::Config`] where no optimiser has that name.
     pub fn set_both(&mut self, name: &str) -> Result<()> {
         let (sparse, dense) = match name {
             "adam" | "lazy_adam" => ("lazy_adam", "adam"),
+            "lamb" => ("lazy_adam", "lamb"),
             "rowwise_adagrad" | "ftrl" => (name, "adagrad"),
             other => (other, other),
         };
@@ -242,6 +258,7 @@ mod tests {
             ("sgd", "sgd", "sgd"),
             ("adam", "lazy_adam", "adam"),
             ("lazy_adam", "lazy_adam", "adam"),
+            ("lamb", "lazy_adam", "lamb"),
             ("ftrl", "ftrl", "adagrad"),
             ("rowwise_adagrad", "rowwise_adagrad", "adagrad"),
             ("adagrad", "adagrad", "adagrad"),

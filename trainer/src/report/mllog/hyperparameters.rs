@@ -44,7 +44,7 @@ fn second_version(config: &Config) -> Vec<(&'static str, Value)> {
     vec![
         // What this program's Adagrad has not.
         ("opt_adagrad_learning_rate_decay", json!(0)),
-        ("opt_weight_decay", json!(0)),
+        ("opt_weight_decay", adagrad.weight_decay.map_or(json!(0), |decay| json!(decay))),
         (
             "opt_adagrad_initial_accumulator_value",
             json!(adagrad.initial_accumulator.unwrap_or(0.0)),
