@@ -3,13 +3,12 @@
 //! **The deterministic sum.** Over ranks 0..N it is one fixed binary tree, for each element alone:
 //! 0+1, 2+3, …, then (0+1)+(2+3), …; a part without a neighbour waits. It is the tree that sums
 //! over blocks of samples continue with, so N ranks with S/N blocks each give the bits of one rank
-//! with S blocks. f16 and bf16 are widened, added as f32 and rounded once at the end; integers
-//! wrap.
+//! with S blocks. f16 and bf16 are widened, added as f32 and rounded at every node of the tree, so
+//! that the sum over some ranks is an exact part of the whole, in 16 bits; integers wrap.
 
-use crate::bf16 as codec;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use headlong_device::vectorized;
+use headlong_device::{bf16 as codec, vectorized};
 use std::fmt::Debug;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -29,10 +28,6 @@ pub trait Element:
 {
     /// Its place in the list of names that errors use.
     const CODE: u8;
-
-    /// Sums of it lose nothing when they are stored: not so for f16 and bf16, which are added as
-    /// f32.
-    const IS_ITS_SUM: bool;
 
     /// The deterministic sum over ranks. `own` is the part of rank `index` and becomes the sum;
     /// `others` are the parts of the other ranks, rising, as long as `own`.
@@ -62,6 +57,10 @@ trait Lane: Element {
     fn load(from: &[Self], into: &mut [Self::Sum]);
     fn store(from: &[Self::Sum], into: &mut [Self]);
     fn add(one: Self::Sum, other: Self::Sum) -> Self::Sum;
+
+    /// Rounds sums to the type that is added up.
+    #[inline(always)]
+    fn round(_sums: &mut [Self::Sum]) {}
 }
 
 /// The part of `other` among the `others` of rank `index`.
@@ -109,6 +108,7 @@ fn add_top<T: Lane>(levels: &mut [[T::Sum; TILE]], top: usize, len: usize) {
     for (into, from) in below[top - 1][..len].iter_mut().zip(&above[0][..len]) {
         *into = T::add(*into, *from);
     }
+    T::round(&mut below[top - 1][..len]);
 }
 
 #[inline(always)]
@@ -162,7 +162,6 @@ macro_rules! plain {
     ($type:ty, $code:expr, |$a:ident, $b:ident| $sum:expr $(, $as:item, $as_mut:item)?) => {
         impl Element for $type {
             const CODE: u8 = $code;
-            const IS_ITS_SUM: bool = true;
 
             fn add_in_tree(own: &mut [Self], index: usize, others: &[&[u8]]) {
                 vectorized! {
@@ -216,10 +215,9 @@ plain!(i64, 7, |a, b| a.wrapping_add(b));
 
 /// A type that is added up as f32.
 macro_rules! widened {
-    ($type:ty, $code:expr, $load:expr, $store:expr) => {
+    ($type:ty, $code:expr, $load:expr, $store:expr, $round:expr) => {
         impl Element for $type {
             const CODE: u8 = $code;
-            const IS_ITS_SUM: bool = false;
 
             fn add_in_tree(own: &mut [Self], index: usize, others: &[&[u8]]) {
                 vectorized! {
@@ -248,6 +246,11 @@ macro_rules! widened {
             fn add(one: f32, other: f32) -> f32 {
                 one + other
             }
+
+            #[inline(always)]
+            fn round(sums: &mut [f32]) {
+                $round(sums);
+            }
         }
     };
 }
@@ -256,9 +259,15 @@ widened!(
     f16,
     2,
     |from: &[f16], into: &mut [f32]| from.convert_to_f32_slice(into),
-    |from: &[f32], into: &mut [f16]| into.convert_from_f32_slice(from)
+    |from: &[f32], into: &mut [f16]| into.convert_from_f32_slice(from),
+    |sums: &mut [f32]| {
+        let mut rounded = [f16::ZERO; TILE];
+        let rounded = &mut rounded[..sums.len()];
+        rounded.convert_from_f32_slice(sums);
+        rounded.convert_to_f32_slice(sums);
+    }
 );
-widened!(bf16, 3, codec::expand, codec::compress);
+widened!(bf16, 3, codec::expand, codec::compress, codec::round_in_place);
 
 #[cfg(test)]
 mod tests {
@@ -266,12 +275,13 @@ mod tests {
 
     /// The tree as a recursion: the left half is the largest power of two below the number of
     /// parts.
-    fn oracle(parts: &[f32]) -> f32 {
+    fn oracle<T: Element>(parts: &[T], narrow: &impl Fn(f32) -> T, widen: &impl Fn(T) -> f32) -> T {
         match parts {
             [one] => *one,
             _ => {
-                let left = parts.len().next_power_of_two() / 2;
-                oracle(&parts[..left]) + oracle(&parts[left..])
+                let (left, right) = parts.split_at(parts.len().next_power_of_two() / 2);
+                let [left, right] = [left, right].map(|part| widen(oracle(part, narrow, widen)));
+                narrow(left + right)
             }
         }
     }
@@ -286,7 +296,8 @@ mod tests {
         let parts: Vec<Vec<T>> =
             (0..ranks).map(|rank| (0..len).map(|i| value(rank, i)).collect()).collect();
         let expected: Vec<T> = (0..len)
-            .map(|i| narrow(oracle(&parts.iter().map(|part| widen(part[i])).collect::<Vec<_>>())))
+            .map(|i| parts.iter().map(|part| part[i]).collect::<Vec<_>>())
+            .map(|parts| oracle(&parts, &narrow, &widen))
             .collect();
         for index in 0..ranks {
             let others: Vec<&[u8]> = (0..ranks)

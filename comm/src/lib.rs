@@ -30,7 +30,6 @@
 //! assert!(sums.iter().all(|sum| sum == &Ok([6.0, 4.0])));
 //! ```
 
-pub mod bf16;
 pub mod catch;
 mod collectives;
 mod communicator;

@@ -27,8 +27,7 @@ pub enum AllReduce {
     Flat,
     /// Inside the node, once across the network, inside the node, where nodes are of one size, a
     /// power of two, and their ranks are numbered node by node: a node of eight ranks sends an
-    /// eighth of the bytes of [`AllReduce::Flat`]. All other nodes, and f16 and bf16, whose sums
-    /// would be rounded on the way: flat.
+    /// eighth of the bytes of [`AllReduce::Flat`]. All other nodes: flat.
     #[default]
     Auto,
 }

@@ -128,6 +128,11 @@ fn large_sums_cross_once_for_each_node() {
         run(&topology, &options, |communicator| {
             communicator.all_reduce(&mut vec![1.0f32; 2048])?;
             assert_eq!(communicator.counters().inter_node_bytes(), inter, "{all_reduce:?}");
+            communicator.reset_counters();
+            let (mut data, mut done) = (vec![1.0; 2048], |_, _: &mut [f32]| {});
+            communicator.all_reduce_chunks_as_bf16(&mut data, 2048, &mut done)?;
+            let narrow = communicator.counters().inter_node_bytes();
+            assert_eq!(narrow, inter / 2, "as bf16, {all_reduce:?}");
             Ok(())
         });
     }

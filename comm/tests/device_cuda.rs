@@ -8,11 +8,9 @@ use device_support::{
 };
 use headlong_comm::device::narrow::Narrow;
 use headlong_comm::testing::run_ranks;
-use headlong_comm::{
-    BetweenDevices, Blocks, Communicator, DeviceCollectives, Rank, Topology, bf16,
-};
-use headlong_device::Stream;
+use headlong_comm::{BetweenDevices, Blocks, Communicator, DeviceCollectives, Rank, Topology};
 use headlong_device::cuda::{DevicePtr, testing};
+use headlong_device::{Stream, bf16};
 
 /// Longer than what the software NCCL moves at once, and no multiple of anything.
 const LENGTHS: [usize; 4] = [1, 5, 1031, 40_009];

@@ -30,6 +30,7 @@
 //! ```
 
 pub mod arena;
+pub mod bf16;
 pub mod cuda;
 pub mod dtype;
 pub mod error;

@@ -12,7 +12,7 @@ use headlong_device::dtype::Element;
 use headlong_device::optimizer::Step;
 use headlong_device::pool::SharedMut;
 use headlong_device::rng::CounterRng;
-use headlong_device::{DType, Mat, MatRef};
+use headlong_device::{DType, Mat, MatRef, bf16};
 
 mod whole;
 
@@ -105,6 +105,13 @@ impl RowElement for half::bf16 {
         body(wide);
         rounding.store(index, wide, row);
     }
+}
+
+/// A number of a row as f32, rounded to bf16 where `NARROW`.
+#[inline(always)]
+pub(crate) fn summand<T: RowElement, const NARROW: bool>(value: T) -> f32 {
+    let wide = value.wide();
+    if NARROW && !T::IS_NARROW { bf16::nearest(wide) } else { wide }
 }
 
 /// A row as f32; exact.

@@ -32,6 +32,9 @@ pub struct SetOptions<'a> {
     pub sum_blocks: usize,
     /// Whether [`EmbeddingSet::update`] leaves all rows as they are.
     pub frozen: bool,
+    /// Whether what may travel between ranks is rounded to bf16 wherever a rank, one alone or one
+    /// of several, adds it up: see [`crate::lookup`] and [`crate::update`]. On the CPU.
+    pub narrow: bool,
 }
 
 /// The tables of one rank: their memory, and the ops over all of them at once.
@@ -50,6 +53,7 @@ pub struct EmbeddingSet {
     max_ids: Vec<usize>,
     sum_blocks: usize,
     frozen: bool,
+    narrow: bool,
     width: usize,
     cuda: Option<CudaSet>,
 }
@@ -115,6 +119,7 @@ impl EmbeddingSet {
             max_ids: options.max_ids.to_vec(),
             sum_blocks: blocks,
             frozen: options.frozen,
+            narrow: options.narrow,
             width,
         })
     }
@@ -214,6 +219,7 @@ impl EmbeddingSet {
             num_samples: found,
             ids: &|table| bags_of(ids, table),
             vectors,
+            narrow: self.narrow,
         };
         lookup(stream, &args)
     }
@@ -239,8 +245,9 @@ impl EmbeddingSet {
         }
         assert!(route.is_for(&self.specs), "the route was made by this set");
         let step = SparseStep { optimizer: &self.optimizer, step };
-        let (tables, sum_blocks, seed) = (&self.tables, self.sum_blocks, self.seed);
-        update(stream, &UpdateArgs { tables, route, d_vectors, step, sum_blocks, seed })
+        let (tables, seed) = (&self.tables, self.seed);
+        let (sum_blocks, narrow) = (self.sum_blocks, self.narrow);
+        update(stream, &UpdateArgs { tables, route, d_vectors, step, sum_blocks, seed, narrow })
     }
 
     /// Table `table` itself, for what only it can do: saving rows that it hides, say.

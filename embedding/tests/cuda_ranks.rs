@@ -66,6 +66,7 @@ mod cuda_tests {
                         max_ids: plan.max_ids,
                         sum_blocks: 1,
                         frozen: false,
+                        narrow: false,
                     },
                     partition: Arc::clone(&partition),
                     owner: Owner(owner),

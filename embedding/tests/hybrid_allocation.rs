@@ -146,6 +146,7 @@ fn no_step_allocates() {
                     max_ids: &[SAMPLES, 4 * SAMPLES],
                     sum_blocks: 1,
                     frozen: false,
+                    narrow: false,
                 },
                 partition: Arc::clone(&partition),
                 owner: Owner(rank),

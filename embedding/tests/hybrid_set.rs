@@ -29,6 +29,7 @@ fn options<'a>(
             max_ids,
             sum_blocks: 1,
             frozen: false,
+            narrow: false,
         },
         partition: Arc::clone(partition),
         owner: Owner(owner),

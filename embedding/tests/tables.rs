@@ -63,7 +63,15 @@ fn registry_with_shy() -> Registry {
 
 fn options(max_ids: &[usize]) -> SetOptions<'_> {
     let optimizer = Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
-    SetOptions { optimizer, seed: 3, max_samples: 512, max_ids, sum_blocks: 4, frozen: false }
+    SetOptions {
+        optimizer,
+        seed: 3,
+        max_samples: 512,
+        max_ids,
+        sum_blocks: 4,
+        frozen: false,
+        narrow: false,
+    }
 }
 
 #[test]

@@ -175,6 +175,8 @@ pub struct BackwardWeightsArgs<'a> {
 pub struct Partials {
     /// Number of blocks.
     pub sum_blocks: usize,
+    /// Whether the CPU rounds blocks and their sums to bf16.
+    pub narrow: bool,
     /// (blocks · out) × in.
     pub weight: Mat,
     /// blocks × out.

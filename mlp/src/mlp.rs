@@ -11,8 +11,8 @@
 //!
 //! let mut plans = Plans::new();
 //! let (widths, last, compute) = (&[3, 8, 1], Activation::None, Compute::F32);
-//! let kind = Kind::Perceptron;
-//! let spec = MlpSpec { name: "top", kind, widths, last, max_samples: 4, sum_blocks: 1, compute };
+//! let (name, kind, max_samples, sum_blocks, narrow) = ("top", Kind::Perceptron, 4, 1, false);
+//! let spec = MlpSpec { name, kind, widths, last, max_samples, sum_blocks, narrow, compute };
 //! let top = spec.add_to(&mut plans);
 //! let x = plans.activations.matrix("x", DType::F32, 4, 3);
 //! let y = plans.activations.matrix("y", DType::F32, 4, 1);

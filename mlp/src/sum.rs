@@ -12,7 +12,7 @@
 
 use crate::simd::for_each_row_of_two;
 use headlong_device::pool::Pool;
-use headlong_device::{MatMut, vectorized};
+use headlong_device::{MatMut, bf16, vectorized};
 use std::ops::Range;
 
 /// Samples of one block when `num_samples` are cut into `sum_blocks`. A rank that holds some of the
@@ -41,38 +41,40 @@ pub fn tree(count: usize, mut add: impl FnMut(usize, usize)) {
 }
 
 /// Adds up `count` blocks of equally many rows that lie one under the other in `blocks`, whose
-/// values it uses up, into `total`.
+/// values it uses up, into `total`; where `narrow`, blocks and sums are rounded to bf16.
 pub fn add_blocks(
     pool: &Pool,
     blocks: &mut MatMut<'_>,
     count: usize,
     total: &mut MatMut<'_>,
-    accumulate: bool,
+    (accumulate, narrow): (bool, bool),
 ) {
     let (rows, cols, stride) = (total.rows(), blocks.cols(), blocks.stride());
     assert_eq!((blocks.rows(), cols), (count * rows, total.cols()), "{count} blocks");
     tree(count, |into, from| {
         let (head, tail) = blocks.data_mut().split_at_mut(from * rows * stride);
         let into = MatMut::with_stride(&mut head[into * rows * stride..], rows, cols, stride);
-        add_matrix(pool, into, MatMut::with_stride(tail, rows, cols, stride), true);
+        let add = if narrow { add_as_bf16 } else { add };
+        add_matrix(pool, into, MatMut::with_stride(tail, rows, cols, stride), add);
     });
-    add_matrix(pool, total.reborrow(), blocks.rows_range_mut(0, rows), accumulate);
+    let add = if accumulate { add } else { <[f32]>::copy_from_slice };
+    add_matrix(pool, total.reborrow(), blocks.rows_range_mut(0, rows), add);
 }
 
-fn add_matrix(pool: &Pool, into: MatMut<'_>, from: MatMut<'_>, accumulate: bool) {
-    for_each_row_of_two(pool, (into, from), 16, |_, into, from| {
-        if accumulate {
-            add(into, from);
-        } else {
-            into.copy_from_slice(from);
-        }
-    });
+fn add_matrix(pool: &Pool, into: MatMut<'_>, from: MatMut<'_>, add: fn(&mut [f32], &[f32])) {
+    for_each_row_of_two(pool, (into, from), 16, |_, into, from| add(into, from));
 }
 
 vectorized! {
     fn add(into: &mut [f32], from: &[f32]) {
         for (into, from) in into.iter_mut().zip(from) {
             *into += from;
+        }
+    }
+
+    fn add_as_bf16(into: &mut [f32], from: &[f32]) {
+        for (into, from) in into.iter_mut().zip(from) {
+            *into = bf16::nearest(bf16::nearest(*into) + bf16::nearest(*from));
         }
     }
 }
@@ -104,7 +106,9 @@ mod tests {
         let values: Vec<f32> = (0..count * 6).map(|i| (i as f32).sin()).collect();
         let (mut blocks, mut total) = (values.clone(), vec![1.0; 6]);
         let pool = Pool::new(2);
-        for accumulate in [false, true] {
+        let bf16 = |value| half::bf16::from_f32(value).to_f32();
+        for (accumulate, narrow) in [(false, false), (true, false), (false, true), (true, true)] {
+            let round = |value| if narrow { bf16(value) } else { value };
             blocks.copy_from_slice(&values);
             total.fill(1.0);
             add_blocks(
@@ -112,11 +116,12 @@ mod tests {
                 &mut MatMut::new(&mut blocks, count * 2, 3),
                 count,
                 &mut MatMut::new(&mut total, 2, 3),
-                accumulate,
+                (accumulate, narrow),
             );
             for i in 0..6 {
-                let at = |block: usize| values[block * 6 + i];
-                let sum = ((at(0) + at(1)) + (at(2) + at(3))) + at(4);
+                let at = |block: usize| round(values[block * 6 + i]);
+                let [left, right] = [(0, 1), (2, 3)].map(|(a, b)| round(at(a) + at(b)));
+                let sum = round(round(left + right) + at(4));
                 assert_eq!(total[i], if accumulate { 1.0 + sum } else { sum });
             }
         }

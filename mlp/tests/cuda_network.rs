@@ -42,7 +42,16 @@ impl Network {
         let mut plans = Plans::new();
         let spec = |name, widths, last| {
             let (max_samples, sum_blocks) = (SAMPLES, 1);
-            MlpSpec { name, kind: Kind::Perceptron, widths, last, max_samples, sum_blocks, compute }
+            MlpSpec {
+                name,
+                kind: Kind::Perceptron,
+                widths,
+                last,
+                max_samples,
+                sum_blocks,
+                narrow: false,
+                compute,
+            }
         };
         let width = dot::output_width(TABLES, DIM);
         let bottom = spec("bottom", &[13, 64, DIM], Activation::Relu).add_to(&mut plans);

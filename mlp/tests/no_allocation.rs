@@ -39,6 +39,7 @@ fn build() -> Result<Model> {
             last,
             max_samples: SAMPLES,
             sum_blocks,
+            narrow: false,
             compute,
         }
     };

@@ -452,7 +452,7 @@ fn other_ways_to_exchange_are_those_of_the_processor() {
     ] {
         let Some(mut config) = among(ranks, ScheduleChoice::Captured) else { return };
         let plain = run(&config);
-        (config.comm.deduplicate, config.comm.compress) = (deduplicate, compress);
+        (config.comm.deduplicate, config.comm.compress) = (deduplicate, Some(compress));
         config.validate().unwrap();
         let what = format!("{ranks} ranks, {deduplicate:?}, {compress:?}");
         let captured = run(&config);

@@ -6,7 +6,7 @@
 mod made_up;
 
 use headlong::config::{
-    AllToAll, Config, DeviceChoice, ScheduleChoice, TableRows, TransportChoice,
+    AllToAll, Config, DeviceChoice, Precision, ScheduleChoice, TableRows, TransportChoice,
 };
 use headlong::iteration::model::table_specs;
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
@@ -89,8 +89,10 @@ fn rows_needed(partition: &Partition, batch: &Batch, ranks_per_node: usize) -> u
     (0..RANKS).map(of_rank).sum()
 }
 
-fn bytes_of(vectors: usize, ids: usize, ways: usize) -> f64 {
-    (ways * vectors * DIM * size_of::<f32>() + ids * size_of::<u32>()) as f64
+/// A number of a vector has four bytes, and two where products take 16 bits.
+fn bytes_of(config: &Config, vectors: usize, ids: usize, ways: usize) -> f64 {
+    let number = if config.train.precision == Precision::Bf16 { 2 } else { 4 };
+    (ways * vectors * DIM * number + ids * size_of::<u32>()) as f64
 }
 
 #[test]
@@ -99,8 +101,10 @@ fn little_more_travels_over_nccl_than_is_needed() {
         return;
     }
     const SAMPLES: usize = RANKS * 1536;
-    for ranks_per_node in [0, 4, 2] {
+    use Precision::{Bf16, F32};
+    for (ranks_per_node, precision) in [(0, F32), (4, F32), (2, F32), (0, Bf16), (2, Bf16)] {
         let mut config = config(SAMPLES, ranks_per_node, ScheduleChoice::Captured);
+        config.train.precision = precision;
         if ranks_per_node == 0 {
             config.run.transport = TransportChoice::Nccl;
         }
@@ -121,11 +125,11 @@ fn little_more_travels_over_nccl_than_is_needed() {
             group.enqueue(rates, Some(&batches[number + 1])).unwrap();
             group.drain().unwrap();
             let sent = nccl_message_bytes()? - before?;
-            Some(sent as f64 / bytes_of(needed[number], needed[number + 1], 2))
+            Some(sent as f64 / bytes_of(&config, needed[number], needed[number + 1], 2))
         };
         group.prime(&batches[0]).unwrap();
         let ratios: Vec<Option<f64>> = (0..batches.len() - 1).map(step).collect();
-        println!("{ranks_per_node} ranks a node: {ratios:.3?} of what is needed");
+        println!("{ranks_per_node} ranks a node, {precision:?}: {ratios:.3?} of what is needed");
         // The first step brings the first batch of which is known what the one before needed.
         for ratio in ratios[1..].iter().flatten() {
             assert!((0.95..1.15).contains(ratio), "{ranks_per_node} ranks a node: {ratios:?}");
@@ -137,15 +141,57 @@ fn little_more_travels_over_nccl_than_is_needed() {
             let before = nccl_message_bytes();
             (batch, needed, before)
         };
+        // Of half as many bytes the logits are a part that shows: each goes to all others, or to
+        // each other node.
+        let others = RANKS / ranks_per_node.max(1) - 1;
+        let gathered = if precision == Bf16 { (SAMPLES / 2 * 4 * others) as f64 } else { 0.0 };
         for number in 20..23 {
             let (batch, needed, before) = evaluate(number);
             group.evaluate(&batch).unwrap();
             let (Some(before), Some(after)) = (before, nccl_message_bytes()) else { continue };
-            let ratio = (after - before) as f64 / bytes_of(needed, needed, 1);
+            let needed = bytes_of(&config, needed, needed, 1) + gathered;
+            let ratio = (after - before) as f64 / needed;
             println!("evaluation {number}: {ratio:.3}");
             assert!((0.95..1.15).contains(&ratio), "{number}: {ratio}");
         }
     }
+}
+
+/// Losses, predictions and a digest of all weights and states after batches that need strips of
+/// other lengths than the ones before.
+fn run(
+    ranks_per_node: usize,
+    schedule: ScheduleChoice,
+    transport: TransportChoice,
+    precision: Precision,
+) -> (Vec<f64>, Vec<f32>, String) {
+    const SAMPLES: usize = RANKS * 48;
+    let mut config = config(SAMPLES, ranks_per_node, schedule);
+    (config.run.transport, config.train.precision) = (transport, precision);
+    let registry = Registry::default();
+    let options = RankGroupOptions::new(RANKS, &registry);
+    let group = RankGroup::build(&config, &[TABLE_ROWS; TABLES], options).unwrap();
+    let concentrations = [1.0, 1.0, 40.0, 40.0, 3.0, 1.0, 3.0, 3.0, 40.0, 1.0, 1.0, 9.0];
+    let at = |number: u64| {
+        let batch = batch(number, SAMPLES, concentrations[number as usize % 12]);
+        if number % 5 == 4 { without_an_id(batch) } else { batch }
+    };
+    group.prime(&at(0)).unwrap();
+    let (mut losses, mut predictions) = (Vec::new(), Vec::new());
+    for number in 1..=20 {
+        let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
+        group.enqueue(rates, (number < 20).then(|| at(number)).as_ref()).unwrap();
+        if number % 6 == 0 {
+            let take = &mut |logits: &[f32], _: &[f32]| predictions.extend_from_slice(logits);
+            let predicted = batch(number, SAMPLES / 2, concentrations[number as usize % 12]);
+            group.predict(&predicted, take).unwrap();
+        }
+        group.take_losses(&mut |step| losses.push(step.loss));
+    }
+    group.drain().unwrap();
+    group.take_losses(&mut |step| losses.push(step.loss));
+    assert_eq!(losses.len(), 20);
+    (losses, predictions, weights_digest(&group).unwrap())
 }
 
 /// Batches that need strips of other lengths than the ones before, up and down, so that requests
@@ -156,40 +202,11 @@ fn strips_of_any_length_change_no_bit() {
     if !has_devices(RANKS) {
         return;
     }
-    const SAMPLES: usize = RANKS * 48;
-    let run = |ranks_per_node, schedule, transport| {
-        let mut config = config(SAMPLES, ranks_per_node, schedule);
-        config.run.transport = transport;
-        let registry = Registry::default();
-        let options = RankGroupOptions::new(RANKS, &registry);
-        let group = RankGroup::build(&config, &[TABLE_ROWS; TABLES], options).unwrap();
-        let concentrations = [1.0, 1.0, 40.0, 40.0, 3.0, 1.0, 3.0, 3.0, 40.0, 1.0, 1.0, 9.0];
-        let at = |number: u64| {
-            let batch = batch(number, SAMPLES, concentrations[number as usize % 12]);
-            if number % 5 == 4 { without_an_id(batch) } else { batch }
-        };
-        group.prime(&at(0)).unwrap();
-        let (mut losses, mut predictions) = (Vec::new(), Vec::new());
-        for number in 1..=20 {
-            let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
-            group.enqueue(rates, (number < 20).then(|| at(number)).as_ref()).unwrap();
-            if number % 6 == 0 {
-                let take = &mut |logits: &[f32], _: &[f32]| predictions.extend_from_slice(logits);
-                let predicted = batch(number, SAMPLES / 2, concentrations[number as usize % 12]);
-                group.predict(&predicted, take).unwrap();
-            }
-            group.take_losses(&mut |step| losses.push(step.loss));
-        }
-        group.drain().unwrap();
-        group.take_losses(&mut |step| losses.push(step.loss));
-        assert_eq!(losses.len(), 20);
-        (losses, predictions, weights_digest(&group).unwrap())
-    };
     use ScheduleChoice::{Captured, Overlapped, Serial};
     // NCCL's own sums have an order of their own: between ranks that all exchange with all, steps
     // are compared with serial ones, between nodes with exchanges that see what counts.
-    let over_nccl = run(0, Serial, TransportChoice::Nccl);
-    let in_memory = run(0, Serial, TransportChoice::Auto);
+    let over_nccl = run(0, Serial, TransportChoice::Nccl, Precision::F32);
+    let in_memory = run(0, Serial, TransportChoice::Auto, Precision::F32);
     for (ranks_per_node, schedule, transport, expected) in [
         (0, Overlapped, TransportChoice::Nccl, &over_nccl),
         (0, Captured, TransportChoice::Nccl, &over_nccl),
@@ -198,9 +215,27 @@ fn strips_of_any_length_change_no_bit() {
         (2, Captured, TransportChoice::Nccl, &in_memory),
     ] {
         let what = format!("{ranks_per_node} ranks a node, {schedule:?}, {transport:?}");
-        let (losses, predictions, digest) = run(ranks_per_node, schedule, transport);
+        let (losses, predictions, digest) =
+            run(ranks_per_node, schedule, transport, Precision::F32);
         assert_eq!(losses, expected.0, "{what}: losses");
         assert_eq!(predictions, expected.1, "{what}: predictions");
         assert_eq!(digest, expected.2, "{what}: weights and states");
     }
+}
+
+/// The same of vectors that travel as bf16.
+#[test]
+fn strips_in_bf16_change_no_bit() {
+    if !has_devices(RANKS) {
+        return;
+    }
+    use ScheduleChoice::{Captured, Serial};
+    let of = |ranks_per_node, schedule, transport| {
+        run(ranks_per_node, schedule, transport, Precision::Bf16)
+    };
+    let expected = of(0, Serial, TransportChoice::Auto);
+    let in_memory = of(0, Captured, TransportChoice::Auto);
+    assert!(in_memory == expected, "captured, in memory");
+    let over_nccl = of(2, Captured, TransportChoice::Nccl);
+    assert!(over_nccl == expected, "captured, over NCCL between nodes");
 }

@@ -3,7 +3,7 @@
 
 #![cfg(test)]
 
-use headlong::config::{AllToAll, Config, DeduplicateChoice, Hybrid, IdsChoice};
+use headlong::config::{AllToAll, Config, DeduplicateChoice, Hybrid, IdsChoice, Precision};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::plan::placement::{Placement, statistics_of};
@@ -116,6 +116,11 @@ fn predictions_from_other_batches_are_within_five_percent_of_the_counters() {
         config.comm.ids = IdsChoice::Known;
         config
     };
+    let in_bf16 = |config: &Config| {
+        let mut config = config.clone();
+        config.train.precision = Precision::Bf16;
+        config
+    };
     let with = |config: &Config, hybrid, deduplicate, exchange| {
         let mut config = config.clone();
         config.run.hybrid = hybrid;
@@ -132,6 +137,8 @@ fn predictions_from_other_batches_are_within_five_percent_of_the_counters() {
         with(&two_nodes, Hybrid::Rows(500), DeduplicateChoice::Node, flat),
         with(&two_nodes, Hybrid::Rows(500), DeduplicateChoice::Rank, AllToAll::Hierarchical),
         known(&with(&two_nodes, Hybrid::Rows(500), DeduplicateChoice::Rank, flat)),
+        in_bf16(&one_node),
+        in_bf16(&with(&two_nodes, Hybrid::Rows(3000), DeduplicateChoice::Node, flat)),
     ];
     for config in cases {
         for (predicted, counted) in bytes(&config, &rows, &batches) {

@@ -8,7 +8,7 @@
 
 use crate::made_up::{MadeUp, mixed};
 use headlong::config::{
-    AllToAll, Config, DeduplicateChoice, IdsChoice, ScheduleChoice, TableDtype,
+    AllToAll, Config, DeduplicateChoice, IdsChoice, Precision, ScheduleChoice, TableDtype,
 };
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
@@ -31,6 +31,7 @@ struct Case {
     ranks_per_node: usize,
     sum_blocks: usize,
     dtype: TableDtype,
+    precision: Precision,
     hybrid: Hybrid,
     exchange: AllToAll,
     ids: IdsChoice,
@@ -53,6 +54,7 @@ impl Case {
             ranks_per_node: 0,
             sum_blocks,
             dtype: TableDtype::F32,
+            precision: Precision::F32,
             hybrid: Hybrid::Off,
             exchange: AllToAll::Flat,
             ids: IdsChoice::Exchange,
@@ -75,6 +77,7 @@ impl Case {
             ranks_per_node: pick(ranks + 1),
             sum_blocks,
             dtype: TableDtype::F32,
+            precision: Precision::F32,
             hybrid: [Hybrid::Off, Hybrid::Mixed, Hybrid::AllFrequent][pick(3)],
             exchange: [AllToAll::Flat, AllToAll::Hierarchical][pick(2)],
             ids: [IdsChoice::Exchange, IdsChoice::Known][pick(2)],
@@ -98,6 +101,7 @@ impl Case {
         config.tables.max_ids_per_sample = 3;
         config.tables.dtype = self.dtype;
         config.train.batch_size = batch_size;
+        config.train.precision = self.precision;
         config.train.sum_blocks = Some(self.sum_blocks);
         config.eval.batch_size = batch_size;
         config.run.ranks = self.ranks;
@@ -176,8 +180,9 @@ fn run_and_move(
 }
 
 fn check(case: &Case, optimizer: &str, batch_size: usize) {
-    let alone =
-        run(&Case { dtype: case.dtype, ..Case::alone(case.sum_blocks) }, optimizer, batch_size);
+    let Case { dtype, precision, sum_blocks, .. } = *case;
+    let alone = Case { dtype, precision, ..Case::alone(sum_blocks) };
+    let alone = run(&alone, optimizer, batch_size);
     let found = run(case, optimizer, batch_size);
     assert_eq!(alone.0, found.0, "losses of {case:?}, {optimizer}, batches of {batch_size}");
     assert_eq!(alone.1, found.1, "weights of {case:?}, {optimizer}, batches of {batch_size}");
@@ -210,9 +215,34 @@ fn odd_numbers_of_ranks_with_a_block_each() {
     }
 }
 
+/// In bf16 vectors and gradients travel in 16 bits: one rank rounds what several would send.
+#[test]
+fn in_bf16_on_any_number_of_ranks() {
+    let in_bf16 = |case| Case { precision: Precision::Bf16, ..case };
+    for (seed, ranks) in [2, 4, 8, 2, 4, 8].into_iter().enumerate() {
+        let case = in_bf16(Case::drawn(200 + seed as u64, ranks, 8));
+        check(&case, ["sgd", "adagrad"][seed % 2], [24, 31, 8][seed % 3]);
+    }
+    for (seed, ranks) in [3, 5, 6, 7].into_iter().enumerate() {
+        let case = in_bf16(Case::drawn(300 + seed as u64, ranks, ranks));
+        check(&case, ["adagrad", "sgd"][seed % 2], [25, 40][seed % 2]);
+    }
+    let narrow_rows = Case { dtype: TableDtype::Bf16, ..Case::drawn(400, 4, 8) };
+    check(&in_bf16(narrow_rows), "rowwise_adagrad", 24);
+}
+
 #[test]
 fn every_way_to_exchange_gives_the_same_bits() {
-    let plain = Case { ranks: 4, ranks_per_node: 2, ..Case::alone(4) };
+    every_way_gives_the_same_bits(Precision::F32);
+}
+
+#[test]
+fn every_way_to_exchange_gives_the_same_bits_in_bf16() {
+    every_way_gives_the_same_bits(Precision::Bf16);
+}
+
+fn every_way_gives_the_same_bits(precision: Precision) {
+    let plain = Case { ranks: 4, ranks_per_node: 2, precision, ..Case::alone(4) };
     for hybrid in [Hybrid::Off, Hybrid::Mixed, Hybrid::AllFrequent] {
         for (exchange, ids) in [
             (AllToAll::Flat, IdsChoice::Exchange),

@@ -7,7 +7,12 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
 use crate::options::AllReduce;
+use half::bf16;
+use headlong_device::bf16 as codec;
 use std::ops::Range;
+
+/// Adds up one piece over ranks.
+type Reduce<'a, T> = dyn FnMut(&mut Call<'_>, Algorithm, &mut [T]) -> Result<()> + 'a;
 
 impl Communicator {
     /// `data` becomes the deterministic sum over ranks ([`crate::element`]), with the same bits on
@@ -34,26 +39,47 @@ impl Communicator {
         chunk: usize,
         done: &mut dyn FnMut(Range<usize>, &mut [T]),
     ) -> Result<()> {
+        self.reduce_pieces::<T, T>(data, chunk, &mut reduce, done)
+    }
+
+    /// As [`Communicator::all_reduce_chunks`], and what travels are bf16: `data` is rounded to
+    /// nearest, ties to even, and so is every sum of the tree, which is made in f32.
+    pub fn all_reduce_chunks_as_bf16(
+        &self,
+        data: &mut [f32],
+        chunk: usize,
+        done: &mut dyn FnMut(Range<usize>, &mut [f32]),
+    ) -> Result<()> {
+        let mut reduce = |call: &mut Call<'_>, algorithm, part: &mut [f32]| {
+            let mut memory = std::mem::take(&mut call.memory().narrow_send);
+            let narrow: &mut [bf16] = memory.elements(part.len());
+            codec::compress(part, narrow);
+            reduce(call, algorithm, narrow)?;
+            codec::expand(narrow, part);
+            call.memory().narrow_send = memory;
+            Ok(())
+        };
+        self.reduce_pieces::<bf16, f32>(data, chunk, &mut reduce, done)
+    }
+
+    /// Adds up `data`, which travels as `W`, piece by piece by `reduce`.
+    fn reduce_pieces<W: Element, T: Element>(
+        &self,
+        data: &mut [T],
+        chunk: usize,
+        reduce: &mut Reduce<'_, T>,
+        done: &mut dyn FnMut(Range<usize>, &mut [T]),
+    ) -> Result<()> {
         assert!(chunk > 0, "a chunk has at least one element");
-        let algorithm = self.all_reduce_way::<T>(data.len().min(chunk));
-        let mut call = self.call(Collective::AllReduce, T::CODE, algorithm, 0);
+        let algorithm = self.all_reduce_way::<W>(data.len().min(chunk));
+        let mut call = self.call(Collective::AllReduce, W::CODE, algorithm, 0);
         let chunk = match algorithm {
             Algorithm::Direct => chunk,
-            _ => chunk.min(self.all_reduce_piece::<T>(algorithm)),
+            _ => chunk.min(self.all_reduce_piece::<W>(algorithm)),
         };
         for start in (0..data.len()).step_by(chunk) {
             let range = start..data.len().min(start.saturating_add(chunk));
-            let part = &mut data[range.clone()];
-            match algorithm {
-                _ if self.num_ranks() == 1 => {}
-                Algorithm::Direct => Group::all(&call).reduce_in_one_step(&mut call, part)?,
-                Algorithm::Hierarchical => {
-                    let node_size =
-                        self.topology().aligned_node_size().expect("the way was chosen so");
-                    reduce_in_levels(&mut call, part, node_size)?;
-                }
-                _ => reduce_in_two_steps(&mut call, part)?,
-            }
+            reduce(&mut call, algorithm, &mut data[range.clone()])?;
             done(range, data);
         }
         Ok(())
@@ -62,9 +88,7 @@ impl Communicator {
     fn all_reduce_way<T: Element>(&self, elements: usize) -> Algorithm {
         let transport = self.transport().name();
         let one_step = self.options().one_step_bytes_of(transport, self.num_ranks());
-        // A sum over a node's ranks must be an exact part of the whole: f16 and bf16 would be
-        // rounded on the way.
-        let has_levels = T::IS_ITS_SUM && self.topology().aligned_node_size().is_some();
+        let has_levels = self.topology().aligned_node_size().is_some();
         let bytes = elements * size_of::<T>();
         let measured =
             self.measured_all_reduce(bytes).filter(|_| self.options().one_step_bytes.is_none());
@@ -90,6 +114,18 @@ impl Communicator {
         let longest = self.transport().in_place_bytes().unwrap_or(usize::MAX);
         let shown = (longest / size_of::<T>() / 32 * 32).saturating_mul(group);
         bounded.min(shown).max(1)
+    }
+}
+
+fn reduce<T: Element>(call: &mut Call<'_>, algorithm: Algorithm, data: &mut [T]) -> Result<()> {
+    match algorithm {
+        _ if call.topology().num_ranks() == 1 => Ok(()),
+        Algorithm::Direct => Group::all(call).reduce_in_one_step(call, data),
+        Algorithm::Hierarchical => {
+            let node_size = call.topology().aligned_node_size().expect("the way was chosen so");
+            reduce_in_levels(call, data, node_size)
+        }
+        _ => reduce_in_two_steps(call, data),
     }
 }
 

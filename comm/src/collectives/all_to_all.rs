@@ -1,6 +1,5 @@
 //! A part from each to each, flat or hierarchical, as the plans say.
 
-use crate::bf16 as codec;
 use crate::communicator::{Call, Communicator};
 use crate::element::Element;
 use crate::error::Result;
@@ -10,6 +9,7 @@ use crate::plan::{Message, Place, Plan, flat, hierarchical};
 use crate::scratch::{Carver, Scratch};
 use crate::transport::{Incoming, Outgoing};
 use half::bf16;
+use headlong_device::bf16 as codec;
 use zerocopy::IntoBytes;
 
 impl Communicator {

@@ -7,6 +7,7 @@ use headlong_comm::{
     AllReduce, AllToAll, CommError, CommOptions, Communicator, Element, Rank, Topology,
 };
 use proptest::prelude::*;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -205,34 +206,43 @@ pub fn bits_of_the_tree(job: &impl Ranks, options: &CommOptions, len: usize, chu
     let power = |rank: usize, i: usize| 10f32.powi((rank as i32 * 5 + i as i32) % 7);
     let value = |rank: usize, i: usize| ((rank * 131 + i) as f32).sin() * power(rank, i);
     let part = |i: usize| (0..ranks).map(|rank| value(rank, i)).collect::<Vec<_>>();
-    let expected: Vec<u32> = (0..len).map(|i| tree(&part(i)).to_bits()).collect();
+    let expected: Vec<u32> = (0..len).map(|i| tree(part(i), |sum| sum).to_bits()).collect();
+    let to_bf16 = |value| half::bf16::from_f32(value).to_f32();
+    let in_bf16: Vec<u32> = (0..len).map(|i| tree(part(i), to_bf16).to_bits()).collect();
     job.run(options, |communicator| {
         let mine: Vec<f32> = (0..len).map(|i| value(communicator.rank().0, i)).collect();
         let bits = |data: &[f32]| data.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         let mut data = mine.clone();
         communicator.all_reduce(&mut data)?;
         assert_eq!(bits(&data), expected);
-        data.copy_from_slice(&mine);
-        let mut final_bits = Vec::new();
-        communicator.all_reduce_chunks(&mut data, chunk, &mut |range, data| {
-            assert_eq!(
-                (range.start, data.len()),
-                (final_bits.len(), len),
-                "rising, nothing left out, all of it shown"
-            );
-            final_bits.extend(bits(&data[range]));
-        })?;
-        assert_eq!(final_bits, expected);
+        for (narrow, expected) in [(false, &expected), (true, &in_bf16)] {
+            data.copy_from_slice(&mine);
+            let mut final_bits = Vec::new();
+            let mut done = |range: Range<usize>, data: &mut [f32]| {
+                assert_eq!(
+                    (range.start, data.len()),
+                    (final_bits.len(), len),
+                    "rising, nothing left out, all of it shown"
+                );
+                final_bits.extend(bits(&data[range]));
+            };
+            match narrow {
+                false => communicator.all_reduce_chunks(&mut data, chunk, &mut done)?,
+                true => communicator.all_reduce_chunks_as_bf16(&mut data, chunk, &mut done)?,
+            }
+            assert_eq!(&final_bits, expected, "as bf16: {narrow}");
+        }
         Ok(())
     });
 }
 
-fn tree(parts: &[f32]) -> f32 {
-    let mut parts = parts.to_vec();
+/// Rounds the parts, and each sum.
+fn tree(mut parts: Vec<f32>, round: impl Fn(f32) -> f32) -> f32 {
+    parts.iter_mut().for_each(|part| *part = round(*part));
     let mut distance = 1;
     while distance < parts.len() {
         for into in (0..parts.len() - distance).step_by(2 * distance) {
-            parts[into] += parts[into + distance];
+            parts[into] = round(parts[into] + parts[into + distance]);
         }
         distance *= 2;
     }

@@ -53,6 +53,8 @@ pub struct NodeProxy {
     /// Per list of a peer, the table's name.
     names: Vec<String>,
     counts: RankCounts,
+    /// Whether sums are rounded to bf16.
+    narrow: bool,
 }
 
 /// Counts per rank of the job: of what this rank requests, and of what it serves.
@@ -115,6 +117,7 @@ impl HybridSet {
             ranks,
             num_nodes,
             num_tables,
+            narrow: self.narrow,
             peers: Lists::new(ranks, of_peer, max_received),
             merged: Lists::new(num_nodes, to_owner, max_received),
             names: (0..merges.len()).map(|list| spec_of(list).name.clone()).collect(),
@@ -292,7 +295,12 @@ impl NodeProxy {
         );
         let out = SharedMut::new(out);
         self.tiles(stream, &|merge, first, tile| {
-            let sum = SegmentSum { parts: merge.view(), data: from_peers, one_block: false };
+            let sum = SegmentSum {
+                parts: merge.view(),
+                data: from_peers,
+                one_block: false,
+                narrow: self.narrow,
+            };
             sum_merged_rows(&sum, out, first, merge.dim(), rows_of_tile(merge.starts(), tile));
         });
     }

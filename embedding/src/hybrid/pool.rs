@@ -130,6 +130,7 @@ impl HybridSet {
                     out,
                     out_first,
                     out_stride,
+                    narrow: self.narrow,
                 };
                 assert!(gather.in_range(), "ids are those that were routed");
                 return gather_tile(&gather);
@@ -146,6 +147,7 @@ impl HybridSet {
                 out,
                 out_first,
                 out_stride,
+                narrow: self.narrow,
             });
         });
         Ok(())

@@ -77,6 +77,7 @@ impl HybridSet {
                     },
                     data: gradients.data(),
                     one_block: route.block_len >= route.num_samples,
+                    narrow: self.narrow,
                 },
                 range,
                 destinations,

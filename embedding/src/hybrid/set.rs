@@ -41,6 +41,8 @@ pub struct HybridSet {
     optimizer: Optimizer,
     pub(super) seed: u64,
     pub(super) frozen: bool,
+    /// Whether what travels is bf16.
+    pub(super) narrow: bool,
     width: usize,
     max_samples: usize,
     max_ids: Vec<usize>,
@@ -124,6 +126,7 @@ impl HybridSet {
             optimizer: set.optimizer,
             seed: set.seed,
             frozen: set.frozen,
+            narrow: set.narrow,
             width: specs.iter().map(|spec| spec.dim).sum(),
             max_samples: set.max_samples,
             max_ids: set.max_ids.to_vec(),

@@ -1,7 +1,7 @@
 //! Kernels of the hybrid ops: tiles of rows gathered, pooled, summed and updated.
 
 use super::merge::MergedParts;
-use crate::rows::{RowElement, RowMemory, RowsRef, WeightMemory, each_type, widen};
+use crate::rows::{RowElement, RowMemory, RowsRef, WeightMemory, each_type, summand, widen};
 use crate::simd::{entries_ahead, prefetch_row};
 use crate::table::{MAX_DIM, Pooling, SparseStep};
 use crate::update::simd::{Parts, RowRounding, SampleParts, SegmentSum, TableMemory, UpdateTile};
@@ -28,10 +28,11 @@ vectorized! {
     }
 
     pub(super) fn pool_tile(tile: &PoolTile<'_>) {
-        match tile.replica {
-            Some(RowsRef::Bf16(replica)) => pool_rows(tile, replica.data()),
-            Some(RowsRef::F32(replica)) => pool_rows(tile, replica.data()),
-            None => pool_rows::<f32>(tile, &[]),
+        match (tile.replica, tile.narrow) {
+            (Some(RowsRef::Bf16(replica)), _) => pool_rows::<_, false>(tile, replica.data()),
+            (Some(RowsRef::F32(replica)), false) => pool_rows::<_, false>(tile, replica.data()),
+            (Some(RowsRef::F32(replica)), true) => pool_rows::<_, true>(tile, replica.data()),
+            (None, _) => pool_rows::<f32, false>(tile, &[]),
         }
     }
 
@@ -149,6 +150,8 @@ pub(super) struct PoolTile<'a> {
     pub(super) out: SharedMut<f32>,
     pub(super) out_first: usize,
     pub(super) out_stride: usize,
+    /// Whether rows are rounded to bf16 before they are added; what was received is.
+    pub(super) narrow: bool,
 }
 
 /// Which bags are pooled.
@@ -160,7 +163,7 @@ pub(super) enum Pooled {
 }
 
 /// The pooling of one tile, whose replica is stored in `T`.
-struct Pool<'a, T> {
+struct Pool<'a, T, const NARROW: bool> {
     tile: &'a PoolTile<'a>,
     replica: &'a [T],
 }
@@ -171,8 +174,8 @@ fn start_of(origin: u64) -> (bool, usize) {
 }
 
 #[inline(always)]
-fn pool_rows<T: RowElement>(tile: &PoolTile, replica: &[T]) {
-    let pool = Pool { tile, replica };
+fn pool_rows<T: RowElement, const NARROW: bool>(tile: &PoolTile, replica: &[T]) {
+    let pool = Pool::<T, NARROW> { tile, replica };
     let mut column = 0;
     while column < tile.dim {
         column += match tile.dim - column {
@@ -185,14 +188,15 @@ fn pool_rows<T: RowElement>(tile: &PoolTile, replica: &[T]) {
     }
 }
 
-impl<T: RowElement> Pool<'_, T> {
+impl<T: RowElement, const NARROW: bool> Pool<'_, T, NARROW> {
     /// Calls `body` with each number of `sum` and the vector's at its place.
     #[inline(always)]
     fn with(&self, origin: u64, column: usize, sum: &mut [f32], body: impl Fn(&mut f32, f32)) {
         let (frequent, start) = start_of(origin);
         if frequent {
             let row = &self.replica[start + column..][..sum.len()];
-            sum.iter_mut().zip(row).for_each(|(sum, value)| body(sum, value.wide()));
+            let row = row.iter().map(|value| summand::<T, NARROW>(*value));
+            sum.iter_mut().zip(row).for_each(|(sum, value)| body(sum, value));
         } else {
             let row = &self.tile.recv_rows[start + column..][..sum.len()];
             sum.iter_mut().zip(row).for_each(|(sum, &value)| body(sum, value));

@@ -75,10 +75,12 @@ pub struct SplitOptions<'a> {
     pub mode: HybridMode,
     /// One for each table, or none: all are `Auto`.
     pub placements: &'a [PlacementChoice],
-    /// Bytes of the dense gradients that are summed in the same all-reduce.
+    /// Bytes of the dense gradients that are summed in the same all-reduce, as they travel.
     pub dense_bytes: u64,
     /// Bytes of one element of a vector on its way: 4, or 2 where vectors are compressed.
     pub wire_bytes: usize,
+    /// Bytes of one element of the all-reduce on its way: 4, or 2 where gradients are compressed.
+    pub sum_bytes: usize,
     /// Bytes of one rank that replicas may take: weights, states and gradients.
     pub replicated_limit_bytes: Option<u64>,
     /// Bytes of one rank that all its rows may take.
@@ -109,6 +111,7 @@ impl<'a> SplitOptions<'a> {
             placements: &[],
             dense_bytes: 0,
             wire_bytes: 4,
+            sum_bytes: 4,
             replicated_limit_bytes: None,
             memory_limit_bytes: None,
             merge: None,
@@ -137,6 +140,11 @@ impl<'a> SplitOptions<'a> {
             Some(&bytes) => u64::try_from(part(bytes)).unwrap_or(u64::MAX),
             None => rows.saturating_mul(self.row_bytes(table)),
         }
+    }
+
+    /// Bytes of one frequent row in the all-reduce, as they travel.
+    fn summed_bytes(&self, table: usize) -> f64 {
+        gradient_bytes(&self.specs[table]) * self.sum_bytes as f64 / 4.0
     }
 
     /// Bytes that frequent rows take on a rank: the rows, their states, their gradients.

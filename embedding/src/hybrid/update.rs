@@ -61,7 +61,12 @@ impl HybridSet {
                 if !range.is_empty() {
                     let parts = merge.view();
                     update_merged_tile(&UpdateTile {
-                        sum: SegmentSum { parts, data: from_sources, one_block: false },
+                        sum: SegmentSum {
+                            parts,
+                            data: from_sources,
+                            one_block: false,
+                            narrow: self.narrow,
+                        },
                         rows: merge.rows(),
                         range,
                         memory,
@@ -93,7 +98,12 @@ impl HybridSet {
             }
             let staging = staging.first_rows(merge.rows().len());
             {
-                let sum = SegmentSum { parts: merge.view(), data: from_sources, one_block: false };
+                let sum = SegmentSum {
+                    parts: merge.view(),
+                    data: from_sources,
+                    one_block: false,
+                    narrow: self.narrow,
+                };
                 let mut gradients = staging.write::<f32>();
                 let out = SharedMut::new(gradients.data_mut());
                 stream.pool().run(merge.num_parts().div_ceil(TILE_ENTRIES), &|tile| {

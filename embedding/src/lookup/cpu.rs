@@ -7,7 +7,7 @@ use crate::ids::Bags;
 use crate::rows::OpenRows;
 use crate::table::{Pooling, Rows, TableSpec};
 use headlong_device::pool::SharedMut;
-use headlong_device::{MatMut, MatRef, Stream};
+use headlong_device::{MatMut, MatRef, Stream, bf16};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Samples of one tile: enough rows to hide the start, few enough to share out.
@@ -36,6 +36,7 @@ pub(super) fn lookup_plain(stream: &Stream, args: &LookupArgs) -> bool {
             out,
             out_first: first * stride + args.tables[table].first_column,
             out_stride: stride,
+            narrow: args.narrow,
         };
         if gather.in_range() {
             gather_tile(&gather);
@@ -58,6 +59,9 @@ pub(super) fn lookup_staged(stream: &Stream, args: &LookupArgs) -> Result<()> {
         slot.lock().lookup(stream, Rows::new(ids.values), entries.write::<f32>().view())?;
         let spec = &args.specs[table];
         let out = vectors.columns_mut(slot.first_column, spec.dim);
+        if args.narrow {
+            bf16::round_in_place(entries.write::<f32>().data_mut());
+        }
         pool_entries(spec, bags, entries.read::<f32>().view(), out);
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! One tile of a lookup: rows to vectors, in strips of at most 128 columns.
 
-use crate::rows::{RowElement, RowsRef, each_type, widen};
+use crate::rows::{RowElement, RowsRef, each_type, summand, widen};
 use crate::simd::{entries_ahead, prefetch_row};
 use crate::table::Pooling;
 use headlong_device::pool::SharedMut;
@@ -18,6 +18,8 @@ pub(crate) struct Gather<'a> {
     pub(crate) out: SharedMut<f32>,
     pub(crate) out_first: usize,
     pub(crate) out_stride: usize,
+    /// Whether rows are rounded to bf16 before they are added.
+    pub(crate) narrow: bool,
 }
 
 impl Gather<'_> {
@@ -39,21 +41,28 @@ impl Gather<'_> {
 
 vectorized! {
     pub(crate) fn gather_tile(tile: &Gather<'_>) {
-        each_type!(RowsRef, tile.weights, weights => gather_rows(tile, weights));
+        match tile.narrow {
+            false => each_type!(
+                RowsRef, tile.weights, weights => gather_rows::<_, false>(tile, weights)
+            ),
+            true => each_type!(
+                RowsRef, tile.weights, weights => gather_rows::<_, true>(tile, weights)
+            ),
+        }
     }
 }
 
 #[inline(always)]
-fn gather_rows<T: RowElement>(tile: &Gather, weights: MatRef<T>) {
+fn gather_rows<T: RowElement, const NARROW: bool>(tile: &Gather, weights: MatRef<T>) {
     let dim = weights.cols();
     let mut column = 0;
     while column < dim {
         column += match dim - column {
-            128.. => gather_strip::<128, T>(tile, weights, column, 128),
-            64.. => gather_strip::<64, T>(tile, weights, column, 64),
-            32.. => gather_strip::<32, T>(tile, weights, column, 32),
-            16.. => gather_strip::<16, T>(tile, weights, column, 16),
-            len => gather_strip::<16, T>(tile, weights, column, len),
+            128.. => gather_strip::<128, T, NARROW>(tile, weights, column, 128),
+            64.. => gather_strip::<64, T, NARROW>(tile, weights, column, 64),
+            32.. => gather_strip::<32, T, NARROW>(tile, weights, column, 32),
+            16.. => gather_strip::<16, T, NARROW>(tile, weights, column, 16),
+            len => gather_strip::<16, T, NARROW>(tile, weights, column, len),
         };
     }
 }
@@ -64,13 +73,13 @@ fn gather_rows<T: RowElement>(tile: &Gather, weights: MatRef<T>) {
 /// Both sides of the copy are prefetched: the rows lie anywhere, the vectors a whole sample
 /// apart.
 #[inline(always)]
-fn gather_strip<const W: usize, T: RowElement>(
+fn gather_strip<const W: usize, T: RowElement, const NARROW: bool>(
     tile: &Gather,
     weights: MatRef<T>,
     column: usize,
     len: usize,
 ) -> usize {
-    let strip = Strip::<W, T> { tile, weights, column, len };
+    let strip = Strip::<W, T, NARROW> { tile, weights, column, len };
     if tile.factors.is_empty() && tile.is_one_hot() {
         strip.copy_rows()
     } else {
@@ -79,18 +88,25 @@ fn gather_strip<const W: usize, T: RowElement>(
     len
 }
 
-struct Strip<'a, const W: usize, T: RowElement> {
+struct Strip<'a, const W: usize, T: RowElement, const NARROW: bool> {
     tile: &'a Gather<'a>,
     weights: MatRef<'a, T>,
     column: usize,
     len: usize,
 }
 
-impl<const W: usize, T: RowElement> Strip<'_, W, T> {
+impl<const W: usize, T: RowElement, const NARROW: bool> Strip<'_, W, T, NARROW> {
     #[inline(always)]
     fn row(&self, row: u64) -> &[T] {
         let weights = &self.weights;
         &weights.data()[row as usize * weights.stride() + self.column..][..self.len]
+    }
+
+    /// Calls `body` with each number of `sum` and the row's at its place.
+    #[inline(always)]
+    fn with(&self, row: u64, sum: &mut [f32; W], body: impl Fn(&mut f32, f32)) {
+        let numbers = sum[..self.len].iter_mut().zip(self.row(row));
+        numbers.for_each(|(sum, value)| body(sum, summand::<T, NARROW>(*value)));
     }
 
     /// Prefetches the row of entry `entry` of the table's ids, if there is one.
@@ -146,23 +162,17 @@ impl<const W: usize, T: RowElement> Strip<'_, W, T> {
                 continue;
             };
             let mut sum = [0.0; W];
-            widen(self.row(*first), &mut sum[..self.len]);
+            self.with(*first, &mut sum, |sum, value| *sum = value);
             if let Some(factors) = self.tile.factors.get(entries) {
                 sum.iter_mut().for_each(|sum| *sum *= factors[0]);
                 for (&row, &factor) in rest.iter().zip(&factors[1..]) {
-                    sum[..self.len]
-                        .iter_mut()
-                        .zip(self.row(row))
-                        .for_each(|(sum, value)| *sum += value.wide() * factor);
+                    self.with(row, &mut sum, |sum, value| *sum += value * factor);
                 }
                 self.vector(sample).copy_from_slice(&sum[..self.len]);
                 continue;
             }
             for &row in rest {
-                sum[..self.len]
-                    .iter_mut()
-                    .zip(self.row(row))
-                    .for_each(|(sum, value)| *sum += value.wide());
+                self.with(row, &mut sum, |sum, value| *sum += value);
             }
             if self.tile.pooling == Pooling::Mean {
                 let reciprocal = 1.0 / bag.len() as f32;

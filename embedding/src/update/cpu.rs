@@ -91,6 +91,7 @@ fn segment_sum<'a>(
         parts: SampleParts { route, stride: gradients.stride(), block_len: block_len as u32 },
         data: gradients.data(),
         one_block: block_len >= args.route.num_samples,
+        narrow: args.narrow,
     }
 }
 

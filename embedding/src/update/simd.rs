@@ -5,7 +5,7 @@ use crate::rows::{Rounding, RowElement, RowMemory, WeightMemory, each_type};
 use crate::simd::{entries_ahead, prefetch_row};
 use crate::table::{MAX_DIM, SparseStep};
 use headlong_device::pool::SharedMut;
-use headlong_device::vectorized;
+use headlong_device::{bf16, vectorized};
 use std::ops::Range;
 
 /// Depth of the tree over [`super::MAX_SUM_BLOCKS`] blocks, and one for the part being added.
@@ -105,24 +105,45 @@ pub(crate) struct SegmentSum<'a, P> {
     pub(crate) data: &'a [f32],
     /// Whether there is one block only.
     pub(crate) one_block: bool,
+    /// Whether parts and sums are rounded to bf16.
+    pub(crate) narrow: bool,
 }
 
 impl<P: Parts> SegmentSum<'_, P> {
     /// Sums the columns `column .. column + out.len()` of row number `index`, `W` or fewer.
     #[inline(always)]
     fn strip<const W: usize>(&self, index: usize, column: usize, out: &mut [f32]) {
+        match self.narrow {
+            false => self.sum_strip::<W, false>(index, column, out),
+            true => self.sum_strip::<W, true>(index, column, out),
+        }
+    }
+
+    #[inline(always)]
+    fn sum_strip<const W: usize, const NARROW: bool>(
+        &self,
+        index: usize,
+        column: usize,
+        out: &mut [f32],
+    ) {
         let entries = self.parts.entries(index);
         let sum = if self.one_block || entries.len() == 1 {
-            self.run::<W>(entries, column, out.len())
+            self.run::<W, NARROW>(entries, column, out.len())
         } else {
-            self.tree::<W>(entries, column, out.len())
+            self.tree::<W, NARROW>(entries, column, out.len())
         };
         out.copy_from_slice(&sum[..out.len()]);
     }
 
     /// The sum over `entries` in order, from +0 on.
     #[inline(always)]
-    fn run<const W: usize>(&self, entries: Range<usize>, column: usize, len: usize) -> [f32; W] {
+    fn run<const W: usize, const NARROW: bool>(
+        &self,
+        entries: Range<usize>,
+        column: usize,
+        len: usize,
+    ) -> [f32; W] {
+        let round = |part| if NARROW { bf16::nearest(part) } else { part };
         let ahead = entries_ahead(W);
         let mut sum = [0.0; W];
         for entry in entries {
@@ -132,11 +153,16 @@ impl<P: Parts> SegmentSum<'_, P> {
             let start = self.parts.start(entry).unwrap_or(usize::MAX);
             let gradient = &self.data[start + column..][..len];
             match self.parts.factor(entry) {
-                None => sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g),
-                Some(factor) => {
-                    sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g * factor)
-                }
+                None => sum[..len].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += round(*g)),
+                Some(factor) => sum[..len]
+                    .iter_mut()
+                    .zip(gradient)
+                    .for_each(|(sum, g)| *sum += round(g * factor)),
             }
+        }
+        if NARROW {
+            // A sum that is rounded to −0 is +0, as one without parts.
+            sum.iter_mut().for_each(|sum| *sum = bf16::nearest(*sum) + 0.0);
         }
         sum
     }
@@ -144,7 +170,12 @@ impl<P: Parts> SegmentSum<'_, P> {
     /// The sum over blocks in the fixed tree. Parts wait on a stack; two are added once the next
     /// block lies outside the smallest subtree that holds both.
     #[inline(always)]
-    fn tree<const W: usize>(&self, entries: Range<usize>, column: usize, len: usize) -> [f32; W] {
+    fn tree<const W: usize, const NARROW: bool>(
+        &self,
+        entries: Range<usize>,
+        column: usize,
+        len: usize,
+    ) -> [f32; W] {
         let mut stack = [([0.0; W], 0_u32); TREE_DEPTH];
         let mut depth = 0;
         let mut first = entries.start;
@@ -158,14 +189,14 @@ impl<P: Parts> SegmentSum<'_, P> {
                 && height(stack[depth - 2].1, stack[depth - 1].1)
                     < height(stack[depth - 1].1, block)
             {
-                depth = merge(&mut stack, depth);
+                depth = merge::<W, NARROW>(&mut stack, depth);
             }
-            stack[depth] = (self.run::<W>(first..last, column, len), block);
+            stack[depth] = (self.run::<W, NARROW>(first..last, column, len), block);
             depth += 1;
             first = last;
         }
         while depth >= 2 {
-            depth = merge(&mut stack, depth);
+            depth = merge::<W, NARROW>(&mut stack, depth);
         }
         stack[0].0
     }
@@ -211,10 +242,16 @@ fn height(a: u32, b: u32) -> u32 {
 
 /// Adds the top of the stack to the part below it.
 #[inline(always)]
-fn merge<const W: usize>(stack: &mut [([f32; W], u32); TREE_DEPTH], depth: usize) -> usize {
+fn merge<const W: usize, const NARROW: bool>(
+    stack: &mut [([f32; W], u32); TREE_DEPTH],
+    depth: usize,
+) -> usize {
     let (right, block) = stack[depth - 1];
     let left = &mut stack[depth - 2];
     left.0.iter_mut().zip(right).for_each(|(left, right)| *left += right);
+    if NARROW {
+        left.0.iter_mut().for_each(|sum| *sum = bf16::nearest(*sum));
+    }
     left.1 = block;
     depth - 1
 }

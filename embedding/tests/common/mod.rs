@@ -86,6 +86,7 @@ impl Pair {
             max_ids: &max_ids,
             sum_blocks,
             frozen: false,
+            narrow: false,
         };
         let set = EmbeddingSet::new(stream, specs, &options).unwrap();
         let oracle = specs

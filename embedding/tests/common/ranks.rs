@@ -138,6 +138,7 @@ impl Ranks {
                     max_ids: &max_ids,
                     sum_blocks: shape.num_blocks / ranks,
                     frozen: false,
+                    narrow: false,
                 },
                 partition: Arc::clone(&partition),
                 owner: Owner(rank),

@@ -64,6 +64,8 @@ pub struct CrossSpec {
     pub max_samples: usize,
     /// Blocks that sums over samples are cut into.
     pub sum_blocks: usize,
+    /// Whether the CPU rounds the blocks' sums of gradients, and sums of these, to bf16.
+    pub narrow: bool,
     /// What products are computed in.
     pub compute: Compute,
 }
@@ -87,11 +89,12 @@ impl CrossSpec {
     /// When there is no layer, or a width or `sum_blocks` is 0.
     pub fn add_to(&self, plans: &mut Plans) -> CrossPlan {
         assert!(self.layers > 0, "a cross network has at least one layer");
-        let &Self { width, rank, max_samples, sum_blocks, compute, .. } = self;
+        let &Self { width, rank, max_samples, sum_blocks, narrow, compute, .. } = self;
         let stack = |plans: &mut Plans, layer: usize| {
             let (name, widths) = (format!("cross.{layer}"), [width, rank, width]);
             let (kind, last) = (Kind::LowRank, Activation::None);
-            MlpSpec { name: &name, kind, widths: &widths, last, max_samples, sum_blocks, compute }
+            let (name, widths) = (name.as_str(), &widths);
+            MlpSpec { name, kind, widths, last, max_samples, sum_blocks, narrow, compute }
                 .add_to(plans)
         };
         let stacks = (0..self.layers).map(|layer| stack(plans, layer)).collect();

@@ -71,13 +71,13 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, dtype: 
         }
         Some(partials) => {
             sum_all_blocks(pool, factors, partials, args.block_len, d_b.is_some());
-            let count = partials.sum_blocks;
+            let (count, how) = (partials.sum_blocks, (args.accumulate, partials.narrow));
             add_blocks(
                 pool,
                 &mut partials.weight.write::<f32>().view(),
                 count,
                 &mut d_w.view(),
-                args.accumulate,
+                how,
             );
             if let Some(d_b) = &mut d_b {
                 add_blocks(
@@ -85,7 +85,7 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, dtype: 
                     &mut partials.bias.write::<f32>().view(),
                     count,
                     &mut d_b.view(),
-                    args.accumulate,
+                    how,
                 );
             }
         }

@@ -52,6 +52,7 @@ impl Layer {
         let (b, d_b) = (frozen("b", 1, outputs, &data.b), frozen("d_b", 1, outputs, &[]));
         let d_w = frozen("d_w", outputs, inputs, &[]);
         let partials = (sum_blocks > 1).then(|| Partials {
+            narrow: false,
             sum_blocks,
             weight: frozen("partial weights", sum_blocks * outputs, inputs, &[]),
             bias: frozen("partial biases", sum_blocks, outputs, &[]),

@@ -93,6 +93,9 @@ pub struct MlpSpec<'a> {
     pub max_samples: usize,
     /// Blocks that sums over samples are cut into.
     pub sum_blocks: usize,
+    /// Whether the CPU rounds the blocks' sums of gradients, and sums of these, to bf16: they may
+    /// travel as such.
+    pub narrow: bool,
     /// What products are computed in.
     pub compute: Compute,
 }
@@ -119,7 +122,8 @@ struct LayerPlan {
     between: Option<[SlotId; 3]>,
     /// What a product with 16-bit gradients writes as the bias gradient, too coarsely to be used.
     coarse_d_bias: Option<SlotId>,
-    partials: Option<(usize, SlotId, SlotId)>,
+    /// Blocks, whether they are rounded, sums of weights and of biases.
+    partials: Option<(usize, bool, SlotId, SlotId)>,
 }
 
 impl MlpSpec<'_> {
@@ -201,13 +205,14 @@ impl MlpSpec<'_> {
         &self,
         (width, inputs): (usize, usize),
         matrix: &mut dyn FnMut(&str, DType, usize, usize) -> SlotId,
-    ) -> Option<(usize, SlotId, SlotId)> {
+    ) -> Option<(usize, bool, SlotId, SlotId)> {
         let stride = if self.compute.is_16_bit() { inputs.next_multiple_of(8) } else { inputs };
         let blocks = self.sum_blocks;
         (blocks > 1 || stride > inputs).then(|| {
             let weight = matrix("d_weight", DType::F32, blocks * width, stride);
             // Rows of biases start at multiples of 16 bytes, as epilogues of products want them.
-            (blocks, weight, matrix("d_bias", DType::F32, blocks, width.next_multiple_of(4)))
+            let bias = matrix("d_bias", DType::F32, blocks, width.next_multiple_of(4));
+            (blocks, self.narrow, weight, bias)
         })
     }
 }
@@ -253,8 +258,9 @@ impl LayerPlan {
                 d_z: mat(d_z),
                 mask: activations.mat(mask),
             }),
-            partials: self.partials.map(|(sum_blocks, weight, bias)| Partials {
+            partials: self.partials.map(|(sum_blocks, narrow, weight, bias)| Partials {
                 sum_blocks,
+                narrow,
                 weight: activations.mat(weight).columns(0, d_weight.cols()),
                 bias: activations.mat(bias).columns(0, self.width),
             }),

@@ -43,6 +43,7 @@ fn model_with(stream: &Stream, widths: &[usize], sum_blocks: usize, compute: Com
         last,
         max_samples: 64,
         sum_blocks,
+        narrow: false,
         compute,
     };
     let plan = spec.add_to(&mut plans);

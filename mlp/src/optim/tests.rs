@@ -269,6 +269,7 @@ mod cuda_tests {
                         last,
                         max_samples: 1,
                         sum_blocks: 1,
+                        narrow: false,
                         compute,
                     }
                 };
@@ -344,8 +345,17 @@ fn trained(
     // Widths of no, one and several bands of 32, odd ones among them.
     let stack = |name, widths: &[usize], plans: &mut Plans| {
         let (kind, last) = (Kind::Perceptron, Activation::None);
-        MlpSpec { name, kind, widths, last, max_samples: SAMPLES, sum_blocks: 1, compute }
-            .add_to(plans)
+        MlpSpec {
+            name,
+            kind,
+            widths,
+            last,
+            max_samples: SAMPLES,
+            sum_blocks: 1,
+            narrow: false,
+            compute,
+        }
+        .add_to(plans)
     };
     let both =
         [stack("bottom", &[13, 71, 64], &mut plans), stack("top", &[64, 33, 7, 1], &mut plans)];

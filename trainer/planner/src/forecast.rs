@@ -174,11 +174,13 @@ impl Placing<'_> {
         let ranks = self.cluster.num_devices();
         // Vectors it asks for, and those that the busiest is asked for.
         let vectors = layout.rows.vector_bytes / ranks as f64 * (1.0 + layout.rows.imbalance);
+        let narrow = self.workload.wire_bytes < 4.0;
         let of = OfRank {
             bytes_of_rows: layout.bytes_of_busiest.get(),
             frequent_bytes: layout.rows.reduced_bytes as u64,
             frequent_rows: 0,
-            exchanged_bytes: Some(vectors as u64),
+            // In f32, and where two bytes of four travel, as that, too.
+            exchanged_bytes: Some((vectors * if narrow { 1.5 } else { 1.0 }) as u64),
         };
         let on_device = self.on_device();
         let memory = self.workload.program.memory(self.workload, ranks, on_device, of);

@@ -13,6 +13,8 @@ pub struct Practice {
     pub variant: Variant,
     /// Bytes of one element of a vector on its way.
     pub wire_bytes: f64,
+    /// Bytes of one element of the all-reduce on its way.
+    pub sum_bytes: f64,
     /// Whether an owner pools the bags of its table and sends one vector a bag, not one a row.
     pub pools_at_owner: bool,
     /// Whether frequent rows may be replicated.
@@ -42,6 +44,7 @@ impl Practice {
                 ids: IdSource::Exchange,
             },
             wire_bytes: 4.0,
+            sum_bytes: 4.0,
             pools_at_owner: false,
             hybrid: true,
             whole_table_bytes: 0,
@@ -59,6 +62,7 @@ impl Practice {
             name: "hugectr-hybrid",
             variant: Variant { merge: Merge::Off, exchange: Hierarchical, ids: IdSource::Known },
             wire_bytes: 2.0,
+            sum_bytes: 2.0,
             border: Steps::Overlap,
             reads_whole_batch: true,
             ..Self::headlong()
@@ -74,6 +78,7 @@ impl Practice {
             name: "hugectr-collection",
             variant: Variant { merge: Merge::Off, exchange: Hierarchical, ids: IdSource::Exchange },
             wire_bytes: 2.0,
+            sum_bytes: 2.0,
             pools_at_owner: true,
             hybrid: false,
             whole_table_bytes: (limit_gib * (1_u64 << 30) as f64) as u64,

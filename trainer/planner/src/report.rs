@@ -101,7 +101,7 @@ pub fn report(
     cluster: &ClusterDescription,
     batch_sizes: &[usize],
 ) -> Result<(ClusterReport, Workload)> {
-    let practice = practice(workload);
+    let practice = practice(workload, cluster);
     let mut sizes = batch_sizes.to_vec();
     if sizes.is_empty() {
         // Sizes whose convergence is known are as good as the configured one.
@@ -147,8 +147,12 @@ pub fn report(
 }
 
 /// What Headlong does with this configuration.
-pub fn practice(workload: &Workload) -> Practice {
-    Practice { wire_bytes: workload.wire_bytes, ..Practice::headlong() }
+pub fn practice(workload: &Workload, cluster: &ClusterDescription) -> Practice {
+    let wire_bytes = workload.wire_bytes;
+    // Between devices sums travel as f32.
+    let on_hosts = cluster.device.kind == DeviceKind::Cpu;
+    let sum_bytes = if on_hosts { workload.sum_bytes } else { 4.0 };
+    Practice { wire_bytes, sum_bytes, ..Practice::headlong() }
 }
 
 /// The plan's step with contention, jitter and what [`Options`] say, on ranks of which each is as

@@ -126,8 +126,9 @@ pub(crate) struct Works<'a> {
     ranks: f64,
     /// Bytes of a row in f32.
     row: f64,
-    /// Bytes on the wire for a byte of f32.
+    /// Bytes on the wire for a byte of f32: of vectors, and of the all-reduce.
     wire: f64,
+    sum: f64,
     /// Bags of a rank.
     bags: f64,
     /// Bytes of a row's optimiser state, of the table that has most.
@@ -154,6 +155,7 @@ impl<'a> Works<'a> {
             ranks,
             row: workload.dim as f64 * 4.0,
             wire: practice.wire_bytes / 4.0,
+            sum: practice.sum_bytes / 4.0,
             bags: samples * workload.tables.len() as f64,
             state: workload.tables.iter().map(|table| table.state_bytes as f64).fold(0.0, f64::max),
         }
@@ -317,14 +319,14 @@ impl<'a> Works<'a> {
 
     /// Bytes of one rank's buffer in the all-reduce of a step.
     fn buffer_bytes(&self) -> f64 {
-        (self.rows.reduced_bytes + self.workload.dense_parameters * 4.0) * self.wire
+        (self.rows.reduced_bytes + self.workload.dense_parameters * 4.0) * self.sum
     }
 
     /// Bytes that travel in a step, over all ranks.
     pub fn traffic(&self) -> Traffic {
         let (shape, wire) = (self.cluster.shape(), self.wire);
         let way = self.costs.all_reduce_way(&shape, self.buffer_bytes());
-        let summed = |bytes: f64| all_reduce(&shape, way, bytes * wire);
+        let summed = |bytes: f64| all_reduce(&shape, way, bytes * self.sum);
         let known = self.practice.variant.ids == IdSource::Known;
         let ids = if known { Hops::default() } else { self.rows.requests_travelling * ID_BYTES };
         Traffic {

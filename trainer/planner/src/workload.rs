@@ -110,6 +110,8 @@ pub struct Workload {
     pub precision: Precision,
     /// Bytes of one element of a vector on its way.
     pub wire_bytes: f64,
+    /// Bytes of one element of the all-reduce on its way.
+    pub sum_bytes: f64,
     /// Whether one thread of a processor runs all stages.
     pub is_serial: bool,
     /// Samples of a batch, over all ranks.

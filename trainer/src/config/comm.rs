@@ -1,6 +1,7 @@
 //! The settings of exchanges between ranks and of the hybrid split. None of them changes a result
 //! at the same number of ranks, but `comm.compress`.
 
+use super::{Config, DeviceChoice, Precision};
 use crate::error::{Error, Result};
 pub use headlong_comm::{AllToAll, Compress};
 pub use headlong_verbs::{Signal, VerbsSettings};
@@ -23,8 +24,12 @@ settings! {
         /// Where equal rows of a batch become one request: "auto", "off", "rank" or "node"; changes
         /// no result.
         pub deduplicate: DeduplicateChoice = DeduplicateChoice::Auto,
-        /// What vectors and their gradients are rounded to on the way: "none" or "bf16".
-        pub compress: Compress = Compress::None,
+        /// What vectors and their gradients are rounded to on the way: "none" or "bf16"; unset:
+        /// "bf16" where `train.precision` is and `train.sum_blocks` above 1, else "none".
+        ///
+        /// With `train.precision = "bf16"` also what the all-reduce adds up (on a CPU).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub compress: Option<Compress>,
         /// Even shares of a rank's ids that a device's slot for one owner has room for; changes no
         /// result.
         ///
@@ -43,6 +48,31 @@ settings! {
         pub nccl: NcclConfig,
         /// How NICs are used.
         pub verbs: VerbsSettings,
+    }
+}
+
+impl Config {
+    /// What vectors and their gradients travel as: `comm.compress`, or what the precision says.
+    pub fn compress(&self) -> Compress {
+        self.compress_of(self.sum_blocks())
+    }
+
+    /// The same where sums have so many blocks.
+    pub(crate) fn compress_of(&self, sum_blocks: usize) -> Compress {
+        self.comm.compress.unwrap_or(match self.train.precision {
+            Precision::Bf16 if sum_blocks > 1 => Compress::Bf16,
+            _ => Compress::None,
+        })
+    }
+
+    /// Whether all that ranks add up is bf16, so that one rank rounds what several would send.
+    pub fn is_narrow(&self) -> bool {
+        self.train.precision == Precision::Bf16 && self.compress() == Compress::Bf16
+    }
+
+    /// Bytes of one element of the all-reduce on its way. Between devices it is f32.
+    pub(crate) fn sum_bytes(&self) -> usize {
+        if self.is_narrow() && self.run.device != DeviceChoice::Cuda { 2 } else { 4 }
     }
 }
 

@@ -240,7 +240,7 @@ fn line_of(text: &str, position: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{EvalEvery, Hybrid, Ids, TableRows};
+    use crate::config::{Compress, EvalEvery, Hybrid, Ids, TableRows};
 
     fn message(text: &str) -> String {
         Config::from_toml(text, "a.toml").unwrap_err().to_string()
@@ -381,6 +381,7 @@ mod tests {
             };
             self.hybrid.latency_table = Some("l".into());
             self.comm.tuning = Some("t".into());
+            self.comm.compress = Some(Compress::None);
             self.comm.verbs.gid_index = Some(1);
             self.train.steps = Some(1);
             self.train.sparse_learning_rate = Some(1.0);

@@ -101,7 +101,7 @@ pub fn local_topology(config: &Config) -> Topology {
 pub fn comm_options(config: &Config) -> CommOptions {
     CommOptions {
         all_to_all: config.comm.exchange,
-        compress: config.comm.compress,
+        compress: config.compress(),
         nccl: NcclOptions {
             collnet: nccl_feature(config.comm.nccl.collnet),
             nvls: nccl_feature(config.comm.nccl.nvls),

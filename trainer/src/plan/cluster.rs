@@ -107,6 +107,8 @@ pub fn workload(
         }
     });
     let parameters = super::dense_parameters(config).as_f64();
+    // The ranks are the cluster's: more than one, whatever the configuration says.
+    let compress = config.compress_of(config.sum_blocks().max(2));
     let known = matches!(source, Source::Terabyte).then_some(TERABYTE_ROWS);
     Ok(Workload {
         program: Arc::new(Configured { config: config.clone(), registry: registry.clone() }),
@@ -125,7 +127,11 @@ pub fn workload(
             config::Precision::Bf16 => Precision::Bf16,
             config::Precision::F16 => Precision::F16,
         },
-        wire_bytes: if config.comm.compress == Compress::Bf16 { 2.0 } else { 4.0 },
+        wire_bytes: if compress == Compress::Bf16 { 2.0 } else { 4.0 },
+        sum_bytes: match (compress, config.train.precision) {
+            (Compress::Bf16, config::Precision::Bf16) => 2.0,
+            _ => 4.0,
+        },
         is_serial: config.run.schedule_used() == ScheduleChoice::Serial,
         batch_size: config.train.batch_size,
         micro_batches: config.train.accumulate,

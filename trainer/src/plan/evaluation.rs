@@ -124,6 +124,8 @@ pub fn missing_data(config: &Config) -> Option<String> {
 /// no batches larger than those of evaluations.
 pub fn config_of_eval_ranks(config: &Config, count: usize) -> Config {
     let mut config = config.clone();
+    // Vectors are rounded as those of the ranks that train.
+    config.comm.compress = Some(config.compress());
     (config.run.ranks, config.run.eval_ranks) = (count, None);
     (config.run.transport, config.run.hybrid) = (TransportChoice::Local, Hybrid::Off);
     config.comm.ranks_per_node = 0;

@@ -1,7 +1,7 @@
 //! What the memory of a run goes to.
 
 use super::{Count, MemoryUse, OfRank, TablePlan, dense_parameters};
-use crate::config::{Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice};
+use crate::config::{Compress, Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice};
 use crate::iteration::model::{SlotBytes, slot_bytes};
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
@@ -134,8 +134,10 @@ impl Lookups {
         let (frequent, places) =
             sharing.rows.map_or((0, 0), |of| (of.frequent_bytes, of.frequent_rows));
         let exchanged = sharing.rows.and_then(|of| of.exchanged_bytes).map(Count::from);
+        // What travels as bf16 has room of its own, besides that of f32.
+        let element_bytes = if config.compress() == Compress::Bf16 { 6 } else { 4_u64 };
         Self {
-            exchange_bytes: exchanged.unwrap_or(vectors * 4_u64) + frequent,
+            exchange_bytes: exchanged.unwrap_or(vectors * element_bytes) + frequent,
             route_bytes: route * BATCH_SLOTS + Count::from(places) * PLACE_BYTES,
         }
     }

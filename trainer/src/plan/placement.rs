@@ -62,8 +62,9 @@ impl Placement {
                 Hybrid::Auto => HybridMode::Auto,
                 Hybrid::Rows(rows) => HybridMode::Rows(rows),
             },
-            dense_bytes: (plan::dense_parameters(config) * 4_u64).get(),
-            wire_bytes: if config.comm.compress == Compress::Bf16 { 2 } else { 4 },
+            dense_bytes: (plan::dense_parameters(config) * config.sum_bytes() as u64).get(),
+            sum_bytes: config.sum_bytes(),
+            wire_bytes: if config.compress() == Compress::Bf16 { 2 } else { 4 },
             replicated_limit_bytes: Some(replicated_limit(config)),
             merge: match config.comm.deduplicate {
                 // Devices exchange in slots, of rows that each rank has merged.

@@ -167,13 +167,12 @@ impl Context<'_> {
         let touched = group.rate.chance_in(1.0);
         let looked_up = group.rate.chance_in(1.0 / self.options.cluster.num_ranks() as f64);
         let row = spec.dim as f64 * 4.0;
-        let buffer_bytes = gradient_bytes(spec);
         Sums {
-            buffer_bytes,
+            buffer_bytes: self.options.summed_bytes(group.table),
             work: LocalWork {
                 rows: looked_up + touched,
                 // The buffer is cleared, the touched rows are updated by every rank.
-                bytes: buffer_bytes
+                bytes: gradient_bytes(spec)
                     + 2.0 * looked_up * row
                     + touched * self.update_bytes(group.table),
             },
@@ -212,9 +211,9 @@ impl Context<'_> {
         }
         // Rows that are not expected at all have their place in the buffer, too.
         let spec = &self.options.specs[table];
-        let rest = (spec.rows as f64 - rows).max(0.0) * gradient_bytes(spec);
-        sums.buffer_bytes += rest;
-        sums.work.bytes += rest;
+        let rest = (spec.rows as f64 - rows).max(0.0);
+        sums.buffer_bytes += rest * self.options.summed_bytes(table);
+        sums.work.bytes += rest * gradient_bytes(spec);
         sums
     }
 

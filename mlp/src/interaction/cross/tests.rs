@@ -56,7 +56,15 @@ impl Case {
     fn network(self, stream: &Stream, compute: Compute, make: Make) -> Network {
         let Self { samples, width, rank, layers, sum_blocks } = self;
         let mut plans = Plans::new();
-        let spec = CrossSpec { width, rank, layers, max_samples: samples + 3, sum_blocks, compute };
+        let spec = CrossSpec {
+            width,
+            rank,
+            layers,
+            max_samples: samples + 3,
+            sum_blocks,
+            narrow: false,
+            compute,
+        };
         let plan = spec.add_to(&mut plans);
         let arenas = plans.freeze_on(stream).unwrap();
         let cross = plan.build(&arenas);

@@ -177,7 +177,7 @@ fn collective_arguments(
         insecure: config.comm.insecure,
         exchange: if messages.hierarchical { Way::Hierarchical } else { Way::Flat },
         verbs: Some(config.comm.verbs.clone()),
-        compress: config.comm.compress == Compress::Bf16,
+        compress: config.compress() == Compress::Bf16,
         bind: arguments.bind_ranks,
         worker: arguments.worker,
         ..CollectiveArguments::defaults()

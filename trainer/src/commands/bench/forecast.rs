@@ -261,7 +261,7 @@ fn predicted(
         .map(|counted| counted.tables.iter().map(Frequencies::counted).collect());
     let source = counted.map_or(Source::PowerLaw(ZIPF_EXPONENT), Source::Given);
     let workload = cluster::workload(config, &shape.rows, &source, &Registry::default())?;
-    let mut practice = report::practice(&workload);
+    let mut practice = report::practice(&workload, cluster);
     let Some(split) = trainer.split() else {
         return Ok(Placing { workload: &workload, cluster, practice: &practice }
             .forecast(Strategy::RowWise));

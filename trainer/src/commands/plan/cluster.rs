@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -
         trace(path, &report, &workload)?;
     }
     if let Some(path) = &asked.plot {
-        let practice = report::practice(&workload);
+        let practice = report::practice(&workload, &described);
         let placing = Placing { workload: &workload, cluster: &described, practice: &practice };
         output::write_file(path, &picture::svg(&placing, &report.best))?;
     }
@@ -107,7 +107,7 @@ fn source(asked: &ClusterArguments, config: &Config) -> Result<Source> {
 
 /// Writes the simulated steps as a trace like those of real ones.
 fn trace(path: &Path, report: &ClusterReport, workload: &Workload) -> Result<()> {
-    let practice = report::practice(workload);
+    let practice = report::practice(workload, &report.cluster);
     let placing = Placing { workload, cluster: &report.cluster, practice: &practice };
     let ranks = report.cluster.num_devices().min(TRACED_RANKS);
     let run = report::simulate(&placing, &report.best, ranks, TRACED_STEPS);

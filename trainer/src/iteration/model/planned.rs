@@ -39,6 +39,7 @@ impl Planned {
             last,
             max_samples: sizes.micro,
             sum_blocks: sizes.own_blocks(),
+            narrow: config.is_narrow(),
             compute,
         };
         let bottom = spec("bottom", &bottom_widths, Activation::Relu).add_to(&mut plans);

@@ -107,6 +107,7 @@ impl Sizes {
             layers: config.model.cross_layers,
             max_samples: self.micro,
             sum_blocks: self.own_blocks(),
+            narrow: config.is_narrow(),
             compute,
         })
     }

@@ -10,6 +10,7 @@ use headlong_mlp::interaction::cross::Cross;
 use headlong_mlp::loss_scale::LossScale;
 use headlong_mlp::mlp::Mlp;
 use headlong_reader::Batch;
+use std::ops::Range;
 use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 #[derive(Clone, Copy)]
@@ -205,6 +206,13 @@ impl<'a> At<'a> {
             self.declared(part, Write);
         }
         &self.model.reduced
+    }
+
+    /// Of these, the elements that ranks add up as f32, whatever the gradients travel as: loss sums
+    /// and flags.
+    pub fn exact_sums(&self) -> Range<usize> {
+        let Model { reduced, loss_sums, control_flags, .. } = self.model;
+        reduced.elements_of(loss_sums).start..reduced.elements_of(control_flags).end
     }
 
     fn of_micro_batch(&self, mat: &Mat) -> Mat {

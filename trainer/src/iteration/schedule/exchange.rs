@@ -11,6 +11,7 @@ use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::model::{BatchIds, Exchange, Model};
 use headlong_embedding::Ids;
 use headlong_embedding::hybrid::RankExchange;
+use std::ops::Range;
 
 impl Exchange {
     /// Ranks ask owners for rows.
@@ -118,16 +119,28 @@ fn ask(at: &At<'_>) -> Result<()> {
 /// In pieces: a transport that moves bytes by itself continues while a piece's rows are updated.
 fn all_reduce(at: &At<'_>) -> Result<()> {
     at.declared(Resource::LearningRates, Read);
-    let Model { tables, communicator, chunk_len, .. } = at.model();
+    let Model { tables, communicator: ranks, chunk_len, config, .. } = at.model();
     let (mut updated, is_scaled) = (Ok(()), at.loss_scale(Read).is_some());
     let len = tables.frequent_len();
-    let mut gradients = at.reduced().write_all::<f32>();
-    let reduced = communicator.all_reduce_chunks(&mut gradients, *chunk_len, &mut |ready, all| {
+    let mut update = |ready: Range<usize>, all: &mut [f32]| {
         let ready = ready.start.min(len)..ready.end.min(len);
         if updated.is_ok() && !is_scaled {
             updated = update_replicated_range(at, &all[..len], ready);
         }
-    });
+    };
+    let exact = at.exact_sums();
+    let mut all = at.reduced().write_all::<f32>();
+    let reduced = match config.is_narrow() {
+        false => ranks.all_reduce_chunks(&mut all, *chunk_len, &mut update),
+        true => {
+            let (frequent, rest) = all.split_at_mut(exact.start);
+            let (exact, dense) = rest.split_at_mut(exact.len());
+            ranks
+                .all_reduce_chunks_as_bf16(frequent, *chunk_len, &mut update)
+                .and_then(|()| ranks.all_reduce(exact))
+                .and_then(|()| ranks.all_reduce_chunks_as_bf16(dense, *chunk_len, &mut |_, _| {}))
+        }
+    };
     reduced.map_err(exchange_failed("the gradients"))?;
     updated.map_err(Error::failed("the replicated rows cannot be updated"))
 }

@@ -432,7 +432,7 @@ fn the_published_times_of_fourteen_nodes_are_reproduced() {
         (critical / report.best.forecast.step_us - 1.0).abs() < 0.01,
         "the critical path is the step"
     );
-    let practice = report::practice(&planned);
+    let practice = report::practice(&planned, &cluster);
     let placing = Placing { workload: &planned, cluster: &cluster, practice: &practice };
     let picture = picture::svg(&placing, &report.best);
     assert!(

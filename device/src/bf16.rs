@@ -1,8 +1,8 @@
 //! f32 as bf16: the upper half of its bits, rounded to nearest, ties to even. Numbers above the
 //! largest bf16 become infinite; what is not a number stays so.
 
+use crate::vectorized;
 use half::bf16;
-use headlong_device::vectorized;
 
 /// To nearest, ties to even.
 #[inline(always)]
@@ -18,6 +18,12 @@ pub fn round(value: f32) -> bf16 {
 #[inline(always)]
 pub fn widen(value: bf16) -> f32 {
     f32::from_bits(u32::from(value.to_bits()) << 16)
+}
+
+/// The nearest bf16, ties to even, as f32.
+#[inline(always)]
+pub fn nearest(value: f32) -> f32 {
+    widen(round(value))
 }
 
 vectorized! {
@@ -38,7 +44,7 @@ vectorized! {
     /// Rounds `values` where they are.
     pub fn round_in_place(values: &mut [f32]) {
         for value in values {
-            *value = widen(round(*value));
+            *value = nearest(*value);
         }
     }
 }
