@@ -126,7 +126,7 @@ fn detect() -> Isa {
 /// Defines functions whose bodies are compiled for each instruction set and dispatched at run time.
 ///
 /// Helpers called from the body must be `#[inline(always)]`, else they stay compiled for the
-/// baseline.
+/// baseline. A function may have one constant of type `bool`.
 ///
 /// ```
 /// headlong_device::vectorized! {
@@ -145,33 +145,38 @@ fn detect() -> Isa {
 macro_rules! vectorized {
     ($(
         $(#[$meta:meta])*
-        $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
+        $vis:vis fn $name:ident $(<const $flag:ident: bool>)?
+            ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
     )*) => {$(
         $(#[$meta])*
-        $vis fn $name($($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name $(<const $flag: bool>)? ($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
-            fn body($($arg: $ty),*) $(-> $ret)? $body
+            fn body $(<const $flag: bool>)? ($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
             #[allow(clippy::too_many_arguments)]
-            fn avx512($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
+            fn avx512 $(<const $flag: bool>)? ($($arg: $ty),*) $(-> $ret)? {
+                body $(::<$flag>)? ($($arg),*)
+            }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             #[allow(clippy::too_many_arguments)]
-            fn avx2($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
+            fn avx2 $(<const $flag: bool>)? ($($arg: $ty),*) $(-> $ret)? {
+                body $(::<$flag>)? ($($arg),*)
+            }
 
             match $crate::simd::isa() {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: `isa` answers `Avx512` only where the processor has every feature named
                 // above.
-                $crate::simd::Isa::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::simd::Isa::Avx512 => unsafe { avx512 $(::<$flag>)? ($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: as above, for AVX2 and FMA.
-                $crate::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
-                _ => body($($arg),*),
+                $crate::simd::Isa::Avx2 => unsafe { avx2 $(::<$flag>)? ($($arg),*) },
+                _ => body $(::<$flag>)? ($($arg),*),
             }
         }
     )*};

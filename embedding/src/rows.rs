@@ -184,6 +184,18 @@ macro_rules! each_type {
 }
 pub(crate) use each_type;
 
+/// Calls a kernel for numbers rounded to bf16 (where `narrow`) or as they are: decided for a tile,
+/// not for each of its rows.
+macro_rules! by_width {
+    ($narrow:expr, $kernel:ident($($argument:expr),*)) => {
+        match $narrow {
+            false => $kernel::<false>($($argument),*),
+            true => $kernel::<true>($($argument),*),
+        }
+    };
+}
+pub(crate) use by_width;
+
 /// The rows of one table, opened for reading.
 #[derive(Debug)]
 pub(crate) enum OpenRows<'a> {

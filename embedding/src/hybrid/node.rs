@@ -32,6 +32,7 @@ use super::set::HybridSet;
 use super::shape::RouteShape;
 use super::simd::{ExpandTile, expand_tile, sum_merged_rows};
 use crate::error::{EmbeddingError, Result};
+use crate::rows::by_width;
 use crate::update::cpu::{TILE_ENTRIES, rows_of_tile};
 use crate::update::simd::SegmentSum;
 use headlong_device::Stream;
@@ -295,13 +296,9 @@ impl NodeProxy {
         );
         let out = SharedMut::new(out);
         self.tiles(stream, &|merge, first, tile| {
-            let sum = SegmentSum {
-                parts: merge.view(),
-                data: from_peers,
-                one_block: false,
-                narrow: self.narrow,
-            };
-            sum_merged_rows(&sum, out, first, merge.dim(), rows_of_tile(merge.starts(), tile));
+            let sum = SegmentSum { parts: merge.view(), data: from_peers, one_block: false };
+            let rows = rows_of_tile(merge.starts(), tile);
+            by_width!(self.narrow, sum_merged_rows(&sum, out, first, merge.dim(), rows));
         });
     }
 

@@ -11,7 +11,7 @@ use super::table::HybridTable;
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids, bags_of, num_samples};
 use crate::lookup::simd::{Gather, gather_tile};
-use crate::rows::OpenRows;
+use crate::rows::{OpenRows, by_width};
 use crate::slot::staged;
 use crate::table::Rows;
 use headlong_device::pool::SharedMut;
@@ -130,10 +130,9 @@ impl HybridSet {
                     out,
                     out_first,
                     out_stride,
-                    narrow: self.narrow,
                 };
                 assert!(gather.in_range(), "ids are those that were routed");
-                return gather_tile(&gather);
+                return by_width!(self.narrow, gather_tile(&gather));
             }
             pool_tile(&PoolTile {
                 dim: table.dim,

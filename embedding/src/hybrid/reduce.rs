@@ -7,6 +7,7 @@
 use super::route::HybridRoute;
 use super::set::{HybridSet, Location};
 use super::simd::{ReduceTile, reduce_tile};
+use crate::rows::by_width;
 use crate::update::cpu::{TILE_ENTRIES, rows_of_tile};
 use crate::update::simd::{SampleParts, SegmentSum};
 use headlong_device::pool::SharedMut;
@@ -68,7 +69,7 @@ impl HybridSet {
             let stride = gradients.stride();
             let place = self.frequent.tables[index];
             let (destinations, mark) = part.destinations();
-            reduce_tile(&ReduceTile {
+            let tile = ReduceTile {
                 sum: SegmentSum {
                     parts: SampleParts {
                         route: &part.route,
@@ -77,7 +78,6 @@ impl HybridSet {
                     },
                     data: gradients.data(),
                     one_block: route.block_len >= route.num_samples,
-                    narrow: self.narrow,
                 },
                 range,
                 destinations,
@@ -87,7 +87,8 @@ impl HybridSet {
                 frequent,
                 first_touched: place.first_touched,
                 first_gradient: place.first_gradient,
-            });
+            };
+            by_width!(self.narrow, reduce_tile(&tile));
         });
     }
 }

@@ -37,7 +37,7 @@ vectorized! {
     }
 
     /// Sums the gradients of the rows `range`, each to its destination.
-    pub(super) fn reduce_tile(tile: &ReduceTile<'_>) {
+    pub(super) fn reduce_tile<const NARROW: bool>(tile: &ReduceTile<'_>) {
         for index in tile.range.clone() {
             let destination = tile.destinations[index] | tile.mark;
             let out = if destination & IN_REPLICA != 0 {
@@ -53,24 +53,26 @@ vectorized! {
                 // long as all requests.
                 unsafe { tile.to_owners.slice(destination as usize, tile.dim) }
             };
-            tile.sum.row(index, out);
+            tile.sum.row::<NARROW>(index, out);
         }
     }
 
     /// Sums the gradients that sources sent for rows of this owner, and updates the rows.
-    pub(super) fn update_merged_tile(tile: &UpdateTile<'_, MergedParts<'_>>) {
-        tile.run();
+    pub(super) fn update_merged_tile<const NARROW: bool>(
+        tile: &UpdateTile<'_, MergedParts<'_>>,
+    ) {
+        tile.run::<NARROW>();
     }
 
     /// Sums the gradients that sources sent, row after row from `first` on.
-    pub(super) fn sum_merged_rows(
+    pub(super) fn sum_merged_rows<const NARROW: bool>(
         sum: &SegmentSum<'_, MergedParts<'_>>, out: SharedMut<f32>, first: usize, dim: usize,
         rows: Range<usize>,
     ) {
         for index in rows {
             // SAFETY: `out` holds one row of `dim` per unique row from `first` on, and each index
             // is handed out once.
-            sum.row(index, unsafe { out.slice(first + index * dim, dim) });
+            sum.row::<NARROW>(index, unsafe { out.slice(first + index * dim, dim) });
         }
     }
 

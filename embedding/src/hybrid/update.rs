@@ -5,7 +5,7 @@ use super::route::HybridRoute;
 use super::set::{HybridSet, Location};
 use super::simd::{FrequentTile, sum_merged_rows, update_frequent_tile, update_merged_tile};
 use crate::error::Result;
-use crate::rows::Rounding;
+use crate::rows::{Rounding, by_width};
 use crate::slot::staged;
 use crate::table::{Rows, SparseStep};
 use crate::update::cpu::{TILE_ENTRIES, for_each_tile, rows_of_tile};
@@ -60,13 +60,8 @@ impl HybridSet {
                 let range = rows_of_tile(merge.starts(), tile);
                 if !range.is_empty() {
                     let parts = merge.view();
-                    update_merged_tile(&UpdateTile {
-                        sum: SegmentSum {
-                            parts,
-                            data: from_sources,
-                            one_block: false,
-                            narrow: self.narrow,
-                        },
+                    let tile = UpdateTile {
+                        sum: SegmentSum { parts, data: from_sources, one_block: false },
                         rows: merge.rows(),
                         range,
                         memory,
@@ -77,7 +72,8 @@ impl HybridSet {
                                 self.partition.row_of_local(table, self.owner, row)
                             },
                         },
-                    });
+                    };
+                    by_width!(self.narrow, update_merged_tile(&tile));
                 }
             },
         );
@@ -98,16 +94,12 @@ impl HybridSet {
             }
             let staging = staging.first_rows(merge.rows().len());
             {
-                let sum = SegmentSum {
-                    parts: merge.view(),
-                    data: from_sources,
-                    one_block: false,
-                    narrow: self.narrow,
-                };
+                let sum = SegmentSum { parts: merge.view(), data: from_sources, one_block: false };
                 let mut gradients = staging.write::<f32>();
                 let out = SharedMut::new(gradients.data_mut());
                 stream.pool().run(merge.num_parts().div_ceil(TILE_ENTRIES), &|tile| {
-                    sum_merged_rows(&sum, out, 0, table.dim, rows_of_tile(merge.starts(), tile));
+                    let rows = rows_of_tile(merge.starts(), tile);
+                    by_width!(self.narrow, sum_merged_rows(&sum, out, 0, table.dim, rows));
                 });
             }
             let gradients = staging.read::<f32>();

@@ -4,7 +4,7 @@ use super::LookupArgs;
 use super::simd::{Gather, gather_tile};
 use crate::error::Result;
 use crate::ids::Bags;
-use crate::rows::OpenRows;
+use crate::rows::{OpenRows, by_width};
 use crate::table::{Pooling, Rows, TableSpec};
 use headlong_device::pool::SharedMut;
 use headlong_device::{MatMut, MatRef, Stream, bf16};
@@ -36,10 +36,9 @@ pub(super) fn lookup_plain(stream: &Stream, args: &LookupArgs) -> bool {
             out,
             out_first: first * stride + args.tables[table].first_column,
             out_stride: stride,
-            narrow: args.narrow,
         };
         if gather.in_range() {
-            gather_tile(&gather);
+            by_width!(args.narrow, gather_tile(&gather));
         } else {
             all_in_range.store(false, Ordering::Relaxed);
         }

@@ -18,8 +18,6 @@ pub(crate) struct Gather<'a> {
     pub(crate) out: SharedMut<f32>,
     pub(crate) out_first: usize,
     pub(crate) out_stride: usize,
-    /// Whether rows are rounded to bf16 before they are added.
-    pub(crate) narrow: bool,
 }
 
 impl Gather<'_> {
@@ -40,15 +38,9 @@ impl Gather<'_> {
 }
 
 vectorized! {
-    pub(crate) fn gather_tile(tile: &Gather<'_>) {
-        match tile.narrow {
-            false => each_type!(
-                RowsRef, tile.weights, weights => gather_rows::<_, false>(tile, weights)
-            ),
-            true => each_type!(
-                RowsRef, tile.weights, weights => gather_rows::<_, true>(tile, weights)
-            ),
-        }
+    /// Where `NARROW`, rows are rounded to bf16 before they are added.
+    pub(crate) fn gather_tile<const NARROW: bool>(tile: &Gather<'_>) {
+        each_type!(RowsRef, tile.weights, weights => gather_rows::<_, NARROW>(tile, weights));
     }
 }
 

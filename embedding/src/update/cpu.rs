@@ -7,7 +7,7 @@ use super::simd::{
 use super::{UpdateArgs, sum_block_len};
 use crate::error::Result;
 use crate::route::TableRoute;
-use crate::rows::{OpenRowsMut, Rounding, RowMemory};
+use crate::rows::{OpenRowsMut, Rounding, RowMemory, by_width};
 use crate::slot::TableSlot;
 use crate::table::Rows;
 use headlong_device::arena::Write;
@@ -63,7 +63,7 @@ pub(super) fn update_plain(stream: &Stream, args: &UpdateArgs) {
             let (slot, route) = (&args.tables[table], &routes[table]);
             let range = rows_of_tile(route.starts(), tile);
             if !range.is_empty() {
-                update_tile(&UpdateTile {
+                let tile = UpdateTile {
                     sum: segment_sum(args, slot, route, d_vectors.view()),
                     rows: route.rows(),
                     range,
@@ -73,7 +73,8 @@ pub(super) fn update_plain(stream: &Stream, args: &UpdateArgs) {
                         rounding: Rounding::new(args.seed, args.step.step, table),
                         row_of_local: &|row| row,
                     },
-                });
+                };
+                by_width!(args.narrow, update_tile(&tile));
             }
         },
     );
@@ -91,7 +92,6 @@ fn segment_sum<'a>(
         parts: SampleParts { route, stride: gradients.stride(), block_len: block_len as u32 },
         data: gradients.data(),
         one_block: block_len >= args.route.num_samples,
-        narrow: args.narrow,
     }
 }
 
@@ -149,7 +149,8 @@ pub(super) fn update_staged(stream: &Stream, args: &UpdateArgs) -> Result<()> {
             let mut gradients = staging.write::<f32>();
             let out = SharedMut::new(gradients.data_mut());
             stream.pool().run(route.num_ids.div_ceil(TILE_ENTRIES), &|tile| {
-                sum_rows(&sum, out, slot.dim, rows_of_tile(route.starts(), tile));
+                let rows = rows_of_tile(route.starts(), tile);
+                by_width!(args.narrow, sum_rows(&sum, out, slot.dim, rows));
             });
         }
         let gradients = staging.read::<f32>();

@@ -105,22 +105,12 @@ pub(crate) struct SegmentSum<'a, P> {
     pub(crate) data: &'a [f32],
     /// Whether there is one block only.
     pub(crate) one_block: bool,
-    /// Whether parts and sums are rounded to bf16.
-    pub(crate) narrow: bool,
 }
 
 impl<P: Parts> SegmentSum<'_, P> {
     /// Sums the columns `column .. column + out.len()` of row number `index`, `W` or fewer.
     #[inline(always)]
-    fn strip<const W: usize>(&self, index: usize, column: usize, out: &mut [f32]) {
-        match self.narrow {
-            false => self.sum_strip::<W, false>(index, column, out),
-            true => self.sum_strip::<W, true>(index, column, out),
-        }
-    }
-
-    #[inline(always)]
-    fn sum_strip<const W: usize, const NARROW: bool>(
+    fn strip<const W: usize, const NARROW: bool>(
         &self,
         index: usize,
         column: usize,
@@ -201,32 +191,33 @@ impl<P: Parts> SegmentSum<'_, P> {
         stack[0].0
     }
 
-    /// The whole summed gradient of row number `index`.
+    /// The whole summed gradient of row number `index`. Where `NARROW`, parts and sums are rounded
+    /// to bf16.
     #[inline(always)]
-    pub(crate) fn row(&self, index: usize, out: &mut [f32]) {
+    pub(crate) fn row<const NARROW: bool>(&self, index: usize, out: &mut [f32]) {
         let dim = out.len();
         let mut column = 0;
         while column < dim {
             let rest = &mut out[column..];
             column += match rest.len() {
                 128.. => {
-                    self.strip::<128>(index, column, &mut rest[..128]);
+                    self.strip::<128, NARROW>(index, column, &mut rest[..128]);
                     128
                 }
                 64.. => {
-                    self.strip::<64>(index, column, &mut rest[..64]);
+                    self.strip::<64, NARROW>(index, column, &mut rest[..64]);
                     64
                 }
                 32.. => {
-                    self.strip::<32>(index, column, &mut rest[..32]);
+                    self.strip::<32, NARROW>(index, column, &mut rest[..32]);
                     32
                 }
                 16.. => {
-                    self.strip::<16>(index, column, &mut rest[..16]);
+                    self.strip::<16, NARROW>(index, column, &mut rest[..16]);
                     16
                 }
                 len => {
-                    self.strip::<16>(index, column, rest);
+                    self.strip::<16, NARROW>(index, column, rest);
                     len
                 }
             };
@@ -270,12 +261,14 @@ pub(crate) struct UpdateTile<'a, P> {
 
 impl<P: Parts> UpdateTile<'_, P> {
     #[inline(always)]
-    pub(crate) fn run(&self) {
-        each_type!(WeightMemory, self.memory.weights, weights => self.run_on(weights));
+    pub(crate) fn run<const NARROW: bool>(&self) {
+        each_type!(
+            WeightMemory, self.memory.weights, weights => self.run_on::<_, NARROW>(weights)
+        );
     }
 
     #[inline(always)]
-    fn run_on<T: RowElement>(&self, weights: RowMemory<T>) {
+    fn run_on<T: RowElement, const NARROW: bool>(&self, weights: RowMemory<T>) {
         let TableMemory { first, second, .. } = self.memory;
         let RowRounding { rounding, row_of_local } = self.rounding;
         let ahead = entries_ahead(weights.cols);
@@ -292,7 +285,7 @@ impl<P: Parts> UpdateTile<'_, P> {
                 // SAFETY: as above.
                 unsafe { second.prefetch(row) };
             }
-            self.sum.row(index, gradient);
+            self.sum.row::<NARROW>(index, gradient);
             let row = self.rows[index];
             // SAFETY: as above; the slices of the prefetch are gone.
             let (weights, first, second) =
@@ -306,18 +299,18 @@ impl<P: Parts> UpdateTile<'_, P> {
 }
 
 vectorized! {
-    pub(super) fn update_tile(tile: &UpdateTile<'_, SampleParts<'_>>) {
-        tile.run();
+    pub(super) fn update_tile<const NARROW: bool>(tile: &UpdateTile<'_, SampleParts<'_>>) {
+        tile.run::<NARROW>();
     }
 
     /// The summed gradients of the first `out.rows()` unique rows.
-    pub(super) fn sum_rows(
+    pub(super) fn sum_rows<const NARROW: bool>(
         sum: &SegmentSum<'_, SampleParts<'_>>, out: SharedMut<f32>, dim: usize, rows: Range<usize>,
     ) {
         for index in rows {
             // SAFETY: `out` holds one row of `dim` per unique row, and each index is handed out
             // once.
-            sum.row(index, unsafe { out.slice(index * dim, dim) });
+            sum.row::<NARROW>(index, unsafe { out.slice(index * dim, dim) });
         }
     }
 }
