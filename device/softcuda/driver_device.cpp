@@ -211,7 +211,8 @@ API cuDeviceGet(int* device, int ordinal) {
 API cuDeviceGetName(char* name, int bytes, int device) {
   HOLD;
   if (!device_at(device)) return kInvalidDevice;
-  snprintf(name, size_t(bytes), "Headlong software device");
+  const char* as = getenv("SOFTCUDA_NAME");
+  snprintf(name, size_t(bytes), "%s", as && *as ? as : "Headlong software device");
   return kOk;
 }
 API cuDeviceGetUuid_v2(char* uuid, int device) {

@@ -303,6 +303,9 @@ settings! {
     /// How the run uses the machine.
     pub struct RunConfig ["run"] {
         /// Where the arithmetic happens: "auto", "cpu" or "cuda".
+        ///
+        /// "auto": CUDA devices, where each rank has one, they hold the model, and a few captured
+        /// steps on them agree with the processor; else the processor.
         pub device: DeviceChoice = DeviceChoice::Auto,
         /// Folder of compiled CUDA kernels; unset: they are compiled when first used, and kept.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]

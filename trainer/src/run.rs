@@ -1,5 +1,6 @@
 //! A run: batches from data, evaluations and checkpoints around the steps of [`crate::iteration`].
 
+pub mod device;
 pub mod dictionary;
 pub mod drift;
 pub mod evaluation;

@@ -7,6 +7,7 @@ use crate::iteration::job::Job;
 use crate::iteration::trace::Record;
 use crate::metrics::{EvalMetrics, probability};
 use crate::report::Reporter;
+use crate::run::device::{self, RanksHere};
 use crate::run::open::{OpenArgs, open_session};
 use crate::run::prepare::Prepared;
 use crate::run::session::{self as run, Start, StepOutcome, find_checkpoint, predict_all};
@@ -84,7 +85,10 @@ impl SessionBuilder {
             let reason = "a run that resumes takes the weights of its own checkpoint";
             return Err(Error::contradiction("resume()", "weights_of(…)", reason));
         }
-        let mut job = Job::single_process(&data::resolve(&config)?)?;
+        let config = data::resolve(&config)?;
+        let here = RanksHere::single_process(&config);
+        let config = device::decide(&config, here, &registry)?.config;
+        let mut job = Job::single_process(&config)?;
         let config = job.config.clone();
         let resumed = find_checkpoint(&config, resume, true)?;
         data::check_pipes(&config, Reads { is_resumed: resumed.is_some(), has_mllog: false })?;

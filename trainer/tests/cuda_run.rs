@@ -50,7 +50,7 @@ fn first_losses_are_those_of_the_processor(train: &Run) {
         run(train.path("--output-dir", folder.path()).path("--log-json", &log)).succeeds();
         losses(&log)
     };
-    let cpu = of("cpu", |run| run);
+    let cpu = of("cpu", |run| run.with(&["--device", "cpu"]));
     let cuda = of("cuda", |run| on_cuda(run, "captured"));
     assert_eq!((cpu.len(), cuda.len()), (50, 50));
     let off = cpu.iter().zip(&cuda).map(|(cpu, cuda)| (cpu - cuda).abs()).fold(0.0, f64::max);
@@ -170,6 +170,37 @@ fn a_failing_device_is_named_with_stage_and_step() {
             .variable("SOFTCUDA_FAULT", "dot_backward:9")
             .fails(1, &["of step", "on the device"]);
         println!("{schedule}: {}", ended.stderr.lines().last().unwrap_or_default());
+    }
+}
+
+/// The software device under another name stands for a GPU. (Under its own it is never taken
+/// unasked, as all other tests of the program show.)
+#[test]
+fn a_gpu_is_taken_unasked_where_it_trains_as_the_processor_does() {
+    if is_not_software() {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let train = |device: &str| {
+        let run = place.train().with(&["--device", device, "--steps", "12"]);
+        run.variable("SOFTCUDA_NAME", "Pretended GPU")
+    };
+    let (cuda, cpu) = (train("cuda").succeeds().digest(), train("cpu").succeeds().digest());
+    assert_ne!(cuda, cpu, "so that the digest tells where a run was");
+    let taken = train("auto").succeeds();
+    assert_eq!(taken.digest(), cuda);
+    let said = "device: Pretended GPU, whose self-test agrees with the processor";
+    assert!(taken.stderr.contains(said), "{}", taken.stderr);
+    let refused = ["--set", "comm.ids=known"];
+    for (run, reason) in [
+        (train("auto").variable("SOFTCUDA_FAULT", "dot_backward:2"), "its self-test failed"),
+        (train("auto").variable("SOFTCUDA_MEMORY_MIB", "1"), "the plan needs"),
+        (train("auto").with(&["--ranks", "3"]), "each of 3 ranks needs one, and there are"),
+        (train("auto").with(&refused), "comm.ids"),
+    ] {
+        let run = run.variable("SOFTCUDA_DEVICES", "2").succeeds();
+        let said = "device: the processor, not Pretended GPU: ";
+        assert!(run.stderr.contains(said) && run.stderr.contains(reason), "{}", run.stderr);
     }
 }
 

@@ -37,8 +37,8 @@ struct How {
     /// Samples of one batch; the checkpoint's configuration by default
     #[arg(long, value_name = "N")]
     batch_size: Option<usize>,
-    /// Where the arithmetic happens. On a device it is that of training: the numbers are those of
-    /// the run's own evaluations
+    /// Where the arithmetic happens; auto is the processor. On a device it is that of training: the
+    /// numbers are those of the run's own evaluations
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
     device: DeviceChoice,
     /// Threads; one per core by default

@@ -13,7 +13,7 @@ mod told;
 mod verdict;
 
 use clap::Args;
-pub use one_process::{does_the_work, launch_of_several, launched};
+pub use one_process::{does_the_work, launch_of_several, launched, with_device};
 
 use crate::config::ranges::range_of;
 use crate::config::seconds;

@@ -1,7 +1,7 @@
 //! `headlong plan`, and the plan that `headlong train` prints first.
 
 use crate::commands::files::CommandFiles;
-use crate::commands::launch::launch_of_several;
+use crate::commands::launch::{launch_of_several, with_device};
 use crate::commands::train::resume::find_checkpoint;
 use crate::commands::train_arguments::{TrainArguments, of_training};
 use crate::config::{Config, Ids, RunConfig, TransportChoice};
@@ -103,7 +103,7 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     }
     of_plan(arguments, &config).check()?;
     config.check_files()?;
-    let mut config = data::resolve(&config)?;
+    let mut config = with_device(&data::resolve(&config)?, registry)?;
     let resumed = find_checkpoint(&config, &options, false)?;
     let launch = launch_of_several();
     if let Some(launch) = &launch {

@@ -10,7 +10,7 @@ use crate::commands::{checkpoint as checkpoint_command, remarks};
 use crate::run::open::{OpenArgs, open_session};
 use crate::run::prepare::Prepared;
 
-use crate::commands::launch::launched;
+use crate::commands::launch::{launched, with_device};
 use crate::commands::plan::{OfRun, Planned};
 use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, DeviceChoice, EvalEvery};
@@ -43,7 +43,7 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     if launched().is_some() {
         data::refuse_shared_pipes(config)?;
     }
-    let config = &data::resolve(config)?;
+    let config = &with_device(&data::resolve(config)?, &options.registry)?;
     let mut job = Job::join(config)?;
     let preparing = job.busy("prepares its run");
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;

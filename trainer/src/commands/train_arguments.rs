@@ -123,7 +123,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
     pub init_from: Option<PathBuf>,
 
-    /// Where the arithmetic happens
+    /// Where the arithmetic happens; auto takes a GPU whose self-test agrees with the processor
     #[arg(long, value_name = "auto|cpu|cuda", help_heading = "Machine")]
     pub device: Option<DeviceChoice>,
     /// Folder of compiled kernels that `headlong kernels build` has written; without it they are

@@ -57,7 +57,7 @@ pub struct EmbeddingArguments {
     /// sgd, adagrad, rowwise_adagrad, lazy_adam or ftrl
     #[arg(long, value_name = "NAME", default_value = "adagrad")]
     pub optimizer: String,
-    /// Where the tables lie
+    /// Where the tables lie; auto is the processor
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "cpu")]
     pub device: DeviceChoice,
     /// Threads; one per core by default

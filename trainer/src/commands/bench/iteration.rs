@@ -81,7 +81,7 @@ pub struct IterationArguments {
     /// Seconds to measure
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = time)]
     pub seconds: f64,
-    /// Device
+    /// Device; auto is the processor
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "auto")]
     pub device: DeviceChoice,
     /// Lanes
