@@ -1,5 +1,5 @@
-//! `run.device = "auto"`: CUDA devices where there are enough that train as the processor does, else
-//! the processor.
+//! `run.device = "auto"`: CUDA devices where there are enough that train as the processor does,
+//! else the processor.
 
 use crate::Registry;
 use crate::config::{Config, DeviceChoice, Precision, ScheduleChoice, TableRows};
