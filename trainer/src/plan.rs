@@ -6,6 +6,7 @@
 //! `headlong train` prints it first and refuses what does not fit.
 
 pub mod advice;
+mod choices;
 pub mod cluster;
 mod cost;
 mod device;
@@ -18,6 +19,7 @@ mod summary;
 pub mod text;
 pub mod tuned;
 
+pub use choices::Choice;
 pub use cost::StepCost;
 pub use device::DevicePlan;
 pub use division::Division;
@@ -160,6 +162,9 @@ pub struct Plan {
     pub threads: usize,
     /// `"cpu"` or `"cuda"`.
     pub device: &'static str,
+    /// What is done where the configuration leaves a choice.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<Choice>,
 }
 
 /// Layers of the cross network; 0 where there is none.
@@ -245,6 +250,7 @@ impl Plan {
             bytes_per_rank,
             available_bytes: facts.machine.usable_bytes(),
             threads,
+            choices: choices::of(config, facts),
         };
         Self { fits: plan.bytes_here().fits(plan.available_bytes) && plan.fits_on_device(), ..plan }
     }

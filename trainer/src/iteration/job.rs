@@ -5,7 +5,7 @@
 //! leads: it writes what is written once, and makes first what the others then find (synthetic
 //! data, a dictionary).
 
-use crate::config::{Config, Instructions, TransportChoice};
+use crate::config::{Config, DeviceChoice, Instructions, TransportChoice};
 use crate::error::{Error, Result, chain};
 use crate::iteration::ranks::{local_topology, tuned_comm_options};
 use crate::report::output::say;
@@ -81,10 +81,13 @@ impl Job {
             chosen.table().lines().for_each(say);
             nics.remarks().iter().for_each(say);
         }
-        config.run.transport = carried_by(chosen.transport.name());
+        config.run.transport = match (config.run.device, wanted) {
+            // Between devices, NICs carry where they are asked for by name, else NCCL does.
+            (DeviceChoice::Cuda, Wanted::Verbs) => TransportChoice::Verbs,
+            (DeviceChoice::Cuda, _) => TransportChoice::Nccl,
+            _ => carried_by(chosen.transport.name()),
+        };
         let mut communicator = Communicator::new(chosen.transport, comm_options);
-        // Asked for by name, NICs carry what devices of several nodes exchange, too; else NCCL
-        // does.
         if let (Wanted::Verbs, Some(provider)) = (wanted, nics.provider()) {
             communicator = communicator
                 .with_rails(Arc::new(VerbsRails::new(provider, config.comm.verbs.clone())));

@@ -158,8 +158,7 @@ fn exchange(config: &Config, topology: &Topology) -> Option<Exchange> {
 }
 
 /// What carries rows between ranks, by the name it has in measurements. Devices of one process use
-/// each other's memory, unless NCCL is asked for; `run.transport` of processes is by now that of
-/// their hosts.
+/// each other's memory, unless NCCL is asked for; what joins processes has been found by now.
 fn carrier(config: &Config) -> &'static str {
     match (config.run.device, config.run.transport) {
         (DeviceChoice::Cuda, TransportChoice::Auto | TransportChoice::Local) => "peer",

@@ -1,6 +1,8 @@
 use super::*;
+use crate::config::DeviceChoice;
 use crate::config::preset::{self, preset};
 use crate::iteration::arithmetic::Arithmetic;
+use crate::system::machine::DeviceFacts;
 use std::sync::LazyLock;
 
 const GIB: u64 = 1 << 30;
@@ -367,14 +369,50 @@ fn what_changes_nothing_is_not_named() {
     );
 }
 
+fn machine_with_devices() -> Machine {
+    let device = DeviceFacts { name: "a".to_owned(), free_bytes: GIB, count: 8 };
+    Machine { device: Some(device), ..machine(GIB) }
+}
+
+#[test]
+fn what_the_configuration_leaves_open_is_said_with_its_reason() {
+    let choices = |settings: &[&str], on_device: bool, facts_of: fn(&mut Facts<'_>)| {
+        let mut config = preset("tiny").unwrap();
+        config.set_all(settings).unwrap();
+        if on_device {
+            config.run.device = DeviceChoice::Cuda;
+        }
+        let here = if on_device { machine_with_devices() } else { machine(GIB) };
+        let rows = config.table_rows(None).unwrap();
+        let mut facts = facts(&rows, &here);
+        facts_of(&mut facts);
+        let plan = Plan::new(&config, &facts);
+        let choices = plan.choices.iter();
+        choices.map(|choice| format!("{} {}", choice.what, choice.chosen)).collect::<Vec<_>>()
+    };
+    let none = |_: &mut Facts<'_>| {};
+    assert!(choices(&[], false, none).is_empty());
+    assert_eq!(choices(&[], true, none), ["schedule captured"]);
+    let two = &["run.ranks=2", "train.precision=bf16"];
+    assert_eq!(choices(two, false, none), ["schedule serial", "vectors bf16", "sums bf16"]);
+    let (flat, nodes) = (&["run.ranks=8"], &["run.ranks=8", "comm.ranks_per_node=4"]);
+    let shared = ["schedule captured", "vectors f32", "sums f32"];
+    let of = |rest: [&'static str; 2]| [&shared[..], &rest].concat();
+    assert_eq!(choices(flat, true, none), of(["exchange flat", "carried by peer memory"]));
+    let by_node = of(["exchange hierarchical", "carried by peer memory"]);
+    assert_eq!(choices(nodes, true, none), by_node);
+    let processes = |facts: &mut Facts<'_>| {
+        (facts.separate, facts.ranks_here) = (true, Some(4));
+    };
+    let by_nccl = of(["exchange hierarchical", "carried by NCCL"]);
+    assert_eq!(choices(flat, true, processes), by_nccl);
+}
+
 #[test]
 fn nothing_is_estimated_for_a_device() {
     let config = preset("tiny").unwrap();
     let rows = config.table_rows(None).unwrap();
-    let device =
-        crate::system::machine::DeviceFacts { name: "a".to_owned(), free_bytes: GIB, count: 1 };
-    let here = Machine { device: Some(device), ..machine(GIB) };
-    let plan = Plan::new(&config, &facts(&rows, &here));
+    let plan = Plan::new(&config, &facts(&rows, &machine_with_devices()));
     assert!(plan.to_text().contains("no estimate for a device here"), "{}", plan.to_text());
     assert!(serde_json::to_value(&plan).unwrap().get("predicted_step_us").is_none());
 }

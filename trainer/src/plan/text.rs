@@ -18,6 +18,7 @@ impl Plan {
         if let Some(hybrid) = &self.hybrid {
             text += &hybrid.to_text();
         }
+        self.choices.iter().for_each(|choice| text += &choice.to_text());
         text
     }
 

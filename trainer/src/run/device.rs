@@ -195,7 +195,9 @@ const fn bound(precision: Precision) -> f32 {
 /// Where two results are too far apart, or no numbers.
 fn first_difference(one: &[f32], other: &[f32], bound: f32) -> Option<usize> {
     assert_eq!(one.len(), other.len(), "losses and predictions of the same steps");
-    let agree = |(a, b): (&f32, &f32)| (a - b).abs() <= bound * b.abs().max(1.0);
+    let agree = |(a, b): (&f32, &f32)| {
+        a.is_finite() && b.is_finite() && (a - b).abs() <= bound * b.abs().max(1.0)
+    };
     one.iter().zip(other).position(|pair| !agree(pair))
 }
 

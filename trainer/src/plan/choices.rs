@@ -1,0 +1,116 @@
+//! What a run does where its configuration leaves a choice, and why.
+
+use super::Facts;
+use crate::config::{AllToAll, Compress, Config, Precision, ScheduleChoice, TransportChoice};
+use headlong_comm::Topology;
+use headlong_comm::device::goes_by_node;
+use serde::Serialize;
+
+/// One choice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    pub what: &'static str,
+    pub chosen: String,
+    pub because: String,
+}
+
+impl Choice {
+    fn new(what: &'static str, (chosen, because): (&str, impl Into<String>)) -> Self {
+        Self { what, chosen: chosen.to_owned(), because: because.into() }
+    }
+
+    /// One line of the plan.
+    pub fn to_text(&self) -> String {
+        format!("{}: {}, because {}\n", self.what, self.chosen, self.because)
+    }
+}
+
+/// The choices of a run on devices or on several ranks; a single rank on a processor has none.
+pub fn of(config: &Config, facts: &Facts<'_>) -> Vec<Choice> {
+    let on_device = facts.machine.device.is_some();
+    let several = config.run.ranks > 1;
+    let mut choices = Vec::new();
+    if on_device || several {
+        choices.push(Choice::new("schedule", schedule(config, on_device)));
+    }
+    if several {
+        choices.push(Choice::new("vectors", vectors(config)));
+        choices.push(Choice::new("sums", sums(config, on_device)));
+    }
+    if on_device && several {
+        let by_node = goes_by_node(&topology(config, facts), config.comm.exchange);
+        choices.push(Choice::new("exchange", exchange(config, by_node)));
+        choices.push(Choice::new("carried by", carrier(config, facts, by_node)));
+    }
+    choices
+}
+
+fn schedule(config: &Config, on_device: bool) -> (&'static str, String) {
+    let used = match config.run.schedule_used() {
+        ScheduleChoice::Auto | ScheduleChoice::Serial => "serial",
+        ScheduleChoice::Overlapped => "overlapped",
+        ScheduleChoice::Captured => "captured",
+    };
+    let because = match (config.run.schedule, on_device) {
+        (ScheduleChoice::Auto, true) => "a device runs a step as one graph",
+        (ScheduleChoice::Auto, false) => "all stages share the processor's cores",
+        _ => "run.schedule says so",
+    };
+    (used, because.to_owned())
+}
+
+fn vectors(config: &Config) -> (&'static str, &'static str) {
+    let because = match (config.comm.compress, config.train.precision) {
+        (Some(_), _) => "comm.compress says so",
+        (None, Precision::Bf16) if config.compress() == Compress::Bf16 => {
+            "products round them to that"
+        }
+        (None, Precision::Bf16) => "train.sum_blocks is 1",
+        (None, Precision::F16) => "gradients of rows may be smaller than f16 holds",
+        (None, Precision::F32 | Precision::Tf32) => "products take f32",
+    };
+    match config.compress() {
+        Compress::Bf16 => ("bf16", because),
+        Compress::None => ("f32", because),
+    }
+}
+
+fn sums(config: &Config, on_device: bool) -> (&'static str, &'static str) {
+    match (config.is_narrow(), on_device) {
+        (true, false) => ("bf16", "products round gradients to that"),
+        (true, true) => ("f32", "devices add up f32"),
+        (false, _) => ("f32", "gradients stay what products add up"),
+    }
+}
+
+fn topology(config: &Config, facts: &Facts<'_>) -> Topology {
+    let ranks = config.run.ranks;
+    let per_node = match (facts.ranks_here, config.comm.ranks_per_node) {
+        (Some(here), _) => here,
+        (None, 0) => ranks,
+        (None, per_node) => per_node,
+    };
+    Topology::with_ranks_per_node(ranks, per_node)
+}
+
+fn exchange(config: &Config, by_node: bool) -> (&'static str, &'static str) {
+    let chosen = if by_node { "hierarchical" } else { "flat" };
+    let because = match (config.comm.exchange, by_node) {
+        (AllToAll::Auto, true) => "there are several nodes of several ranks",
+        (AllToAll::Auto, false) => "hierarchical is for several nodes of several ranks",
+        _ => "comm.exchange says so",
+    };
+    (chosen, because)
+}
+
+/// What is asked for is used or refused; else what joins these devices.
+fn carrier(config: &Config, facts: &Facts<'_>, by_node: bool) -> (&'static str, &'static str) {
+    match (config.run.transport, facts.separate, by_node) {
+        (TransportChoice::Verbs, _, true) => {
+            ("NCCL in nodes, verbs between", "run.transport is \"verbs\"")
+        }
+        (TransportChoice::Nccl, ..) => ("NCCL", "run.transport is \"nccl\""),
+        (_, true, _) => ("NCCL", "each rank is a process of its own"),
+        (_, false, _) => ("peer memory", "ranks are threads of one process (else NCCL)"),
+    }
+}
