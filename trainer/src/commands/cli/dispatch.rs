@@ -170,37 +170,97 @@ fn program() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::EvalEvery;
+    use crate::config::{Config, EvalEvery};
+    use crate::iteration::job::as_launched;
+    use crate::plan::{Facts, Plan};
+    use crate::system::machine::{DeviceFacts, Machine};
+    use headlong_comm::Rank;
+    use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
 
-    /// `train …` of each command in docs/mlperf.md.
-    fn mlperf_commands() -> Vec<Vec<&'static str>> {
+    /// The commands of docs/mlperf.md: nodes of eight processes, `train …`.
+    fn mlperf_commands() -> Vec<(usize, Vec<&'static str>)> {
         let page = include_str!("../../../../docs/mlperf.md");
         let blocks = page.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
         let commands = blocks.flat_map(|block| block.split("\n\n"));
         let words = |command: &'static str| {
+            let nodes = match (command.contains("srun -N 14"), command.contains("launch -n 8")) {
+                (true, _) => 14,
+                (_, true) => 1,
+                (false, false) => 0,
+            };
             let lines = command.lines().filter(|line| !line.starts_with('#'));
             let words = lines.flat_map(|line| line.trim_end_matches('\\').split_whitespace());
-            words.skip_while(|&word| word != "train").collect()
+            (nodes, words.skip_while(|&word| word != "train").collect())
         };
         commands.map(words).collect()
+    }
+
+    fn mlperf_config(words: &[&str]) -> Config {
+        let cli = Cli::try_parse_from(["headlong"].iter().chain(words));
+        let cli = cli.unwrap_or_else(|error| panic!("{error}"));
+        let Some(Command::Train(arguments)) = cli.command else { panic!("not a training command") };
+        let (config, options) =
+            arguments.resolve(&Registry::default()).unwrap_or_else(|error| panic!("{error}"));
+        assert!(options.mllog.is_some());
+        config
     }
 
     #[test]
     fn every_mlperf_command_is_one_of_this_program_and_keeps_the_rules() {
         let commands = mlperf_commands();
         assert_eq!(commands.len(), 6);
-        for words in commands {
-            let cli = Cli::try_parse_from(["headlong"].into_iter().chain(words));
-            let cli = cli.unwrap_or_else(|error| panic!("{error}"));
-            let Some(Command::Train(arguments)) = cli.command else {
-                panic!("not a training command")
-            };
-            let (config, options) =
-                arguments.resolve(&Registry::default()).unwrap_or_else(|error| panic!("{error}"));
+        for (_, words) in commands {
+            let config = mlperf_config(&words);
             assert_eq!(config.eval.every, EvalEvery::EpochFraction(0.05));
-            assert!(config.eval.target_auc.is_some() && options.mllog.is_some());
+            assert!(config.eval.target_auc.is_some());
             let batch_size = config.train.batch_size;
             assert!(batch_size.is_multiple_of(112) || batch_size == 55_296);
+        }
+    }
+
+    /// Captured, sixteen bits for vectors, and by node where there are nodes, without a flag.
+    #[test]
+    fn mlperf_commands_need_no_flag_for_how_devices_exchange() {
+        for (nodes, words) in mlperf_commands() {
+            let config = mlperf_config(&words);
+            let config = match nodes {
+                0 => config,
+                nodes => as_launched(&config, &launch_of(8 * nodes)).unwrap(),
+            };
+            let rows = config.table_rows(None).unwrap();
+            let device = DeviceFacts { name: "a".to_owned(), free_bytes: 140 << 30, count: 8 };
+            let machine = Machine { device: Some(device), ..Machine::detect() };
+            let registry = Registry::default();
+            let facts = Facts {
+                separate: nodes > 0,
+                ranks_here: Some(8).filter(|_| nodes > 0),
+                ..Facts::new(&rows, &machine, &registry)
+            };
+            let choices = Plan::new(&config, &facts).choices;
+            let chosen = |what| {
+                let choice = choices.iter().find(|choice| choice.what == what);
+                choice.map(|choice| choice.chosen.as_str())
+            };
+            assert_eq!(chosen("schedule"), Some("captured"));
+            assert_eq!(chosen("vectors"), Some("bf16").filter(|_| nodes > 0));
+            let exchange = [None, Some("flat"), Some("hierarchical")][nodes.min(2)];
+            assert_eq!(chosen("exchange"), exchange);
+            assert_eq!(chosen("carried by"), exchange.map(|_| "NCCL"));
+        }
+    }
+
+    fn launch_of(processes: usize) -> Launch {
+        Launch {
+            launcher: Launcher::Headlong,
+            rank: Rank(0),
+            world_size: processes,
+            local_rank: Some(0),
+            local_size: Some(8),
+            master_host: "localhost".to_owned(),
+            master_port: 1,
+            job: "job".to_owned(),
+            secret: SecretSource::None,
+            remarks: Vec::new(),
         }
     }
 }
