@@ -19,6 +19,7 @@ use headlong_embedding::hybrid::{Partition, Place};
 use headlong_reader::{Batch, Jagged};
 use made_up::MadeUp;
 use std::collections::HashSet;
+use std::process::Command;
 use std::sync::Arc;
 
 const TABLES: usize = 12;
@@ -223,7 +224,35 @@ fn strips_of_any_length_change_no_bit() {
     }
 }
 
-/// The same of vectors that travel as bf16.
+/// In the order that `SOFTCUDA_SEED` says.
+#[test]
+#[ignore = "started by another test, with a seed"]
+fn strips_in_one_order() {
+    let (_, _, digest) = run(2, ScheduleChoice::Captured, TransportChoice::Nccl, Precision::F32);
+    println!("weights {digest}");
+}
+
+/// Steps in whose graphs streams run far ahead of each other, in 200 ways.
+#[test]
+#[ignore = "half an hour: cargo xtask soak"]
+fn soak_strips_in_200_orders() {
+    if !has_devices(RANKS) {
+        return;
+    }
+    let (_, _, expected) = run(0, ScheduleChoice::Serial, TransportChoice::Auto, Precision::F32);
+    for seed in 1..=200 {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "strips_in_one_order", "--ignored", "--nocapture"]);
+        let output = command.env("SOFTCUDA_SEED", seed.to_string()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let is_right = text.contains(&format!("weights {expected}"));
+        assert!(output.status.success() && is_right, "seed {seed}: {text}{errors}");
+    }
+    println!("200 orders of 20 steps: the same weights and states, {expected}");
+}
+
+/// As [`strips_of_any_length_change_no_bit`], of vectors that travel as bf16.
 #[test]
 fn strips_in_bf16_change_no_bit() {
     if !has_devices(RANKS) {

@@ -29,6 +29,7 @@ const LONG_TESTS: &[LongTest] = &[
     LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_2" },
     LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_4" },
     LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_8" },
+    LongTest { package: "headlong", program: "cuda_strips", name: "soak_strips_in_200_orders" },
     LongTest {
         package: "headlong",
         program: "all",
