@@ -5,11 +5,13 @@
 mod device_support;
 
 use device_support::{
-    Memory, WAYS, download, finish, has_devices, on_nodes, replay_all, uneven, upload,
+    Memory, WAYS, download, finish, has_devices, on_nodes, on_nodes_with, replay_all, uneven,
+    upload,
 };
 use headlong_comm::testing::run_ranks;
-use headlong_comm::{BetweenDevices, Blocks, CommError, Rank, Topology};
+use headlong_comm::{BetweenDevices, Blocks, CommError, CommOptions, Rank, Topology};
 use headlong_device::Stream;
+use headlong_device::cuda::testing::nccl_message_bytes;
 use headlong_device::cuda::{DeviceMemory, DevicePtr};
 use std::time::{Duration, Instant};
 
@@ -81,6 +83,60 @@ fn sums_between_nodes_have_the_bits_of_sums_between_hosts() {
             });
             assert_eq!(sums, between_hosts, "{nodes:?}, {way:?}");
         }
+    }
+}
+
+/// From three nodes on, a node's sum may be divided among the nodes instead of sent to all.
+#[test]
+fn sums_in_two_steps_have_the_same_bits_and_send_less() {
+    if !has_devices(8) {
+        return;
+    }
+    for nodes in [&[2, 2, 2][..], &[2, 2, 2, 2]] {
+        for way in WAYS {
+            let sums = |one_step_bytes, len: usize| {
+                let options = CommOptions {
+                    between_devices: way,
+                    one_step_bytes: Some(one_step_bytes),
+                    ..CommOptions::default()
+                };
+                let before = nccl_message_bytes();
+                let sums = on_nodes_with(options, nodes, |communicator, stream| {
+                    let numbers = uneven(communicator.rank().0).into_iter().cycle();
+                    let memory = upload(&stream, &numbers.take(len).collect::<Vec<_>>());
+                    let collectives = communicator.attach_device(&stream).expect("attached");
+                    collectives.all_reduce_f32(&stream, memory.ptr(), len).expect("enqueued");
+                    finish(&*collectives, &stream).expect("done");
+                    collectives.close().expect("closed");
+                    download(&memory)
+                });
+                (sums, nccl_message_bytes().zip(before).map(|(after, before)| after - before))
+            };
+            for len in [1, 5, 37, 300, 2003] {
+                let ((one, bytes_of_one), (two, bytes_of_two)) =
+                    (sums(usize::MAX, len), sums(0, len));
+                assert_eq!(one, two, "{nodes:?}, {way:?}, {len} numbers");
+                if let (Some(one), Some(two), 2003) = (bytes_of_one, bytes_of_two, len) {
+                    println!("{nodes:?}, {way:?}: {one} bytes in one step, {two} in two");
+                    assert!(two < one);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_captured_sum_in_two_steps_adds_up_again_at_each_replay() {
+    if !has_devices(6) {
+        return;
+    }
+    for between_devices in WAYS {
+        let one_step_bytes = Some(0);
+        let options = CommOptions { between_devices, one_step_bytes, ..CommOptions::default() };
+        on_nodes_with(options, &[2, 2, 2], |communicator, stream| {
+            let collectives = communicator.attach_device(&stream).expect("the ranks come together");
+            replay_all(collectives, &stream, 4);
+        });
     }
 }
 

@@ -15,7 +15,7 @@
 //! wants sizes from the host; what is after the blocks is not looked at.
 //!
 //! **Sums** have the bits of [`crate::element`]. Where nodes are subtrees of the tree, one sum per
-//! node crosses; else the parts do.
+//! node crosses, a large one in two steps ([`two_steps`]); else the parts do.
 //!
 //! **Who reads what when.** Blocks of peers are read between the two barriers of `inside::Inside`.
 //! A slot of strips is written again when its last exchange has ended on this stream, and by
@@ -25,6 +25,7 @@ mod inside;
 mod launch;
 mod nodes;
 mod report;
+mod two_steps;
 
 use super::nccl::NcclCollectives;
 use super::peer::{Peers, bind};
@@ -39,7 +40,7 @@ use crate::transport::Transport;
 use headlong_device::Stream;
 use headlong_device::cuda::{Build, CudaDevice, CudaStream, DeviceMemory, DevicePtr};
 use inside::{Brought, Inside, Sources};
-use launch::{Kernels, Slots, Tables};
+use launch::{Kernels, Picked, Slots, Tables};
 use nodes::{HEADER_BYTES, MOST_PEERS, Nodes};
 use report::Report;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ pub fn kernels() -> Vec<Build> {
 
 fn parts_of_sums(nodes: &Nodes) -> Vec<usize> {
     match nodes.sums_by_node() {
-        true => vec![nodes.peers().len(), nodes.all().count()],
+        // A single part is copied to all peers.
+        true => vec![nodes.peers().len(), nodes.all().count(), 1],
         false => vec![nodes.topology().num_ranks()],
     }
 }
@@ -96,6 +98,8 @@ pub struct HierarchicalCollectives {
     slot_bytes: usize,
     room: Room,
     epoch: u32,
+    /// [`CommOptions::one_step_bytes`](crate::CommOptions).
+    one_step_bytes: Option<usize>,
 }
 
 struct Moved {
@@ -185,6 +189,7 @@ impl HierarchicalCollectives {
             slot_bytes,
             room,
             epoch,
+            one_step_bytes: communicator.options().one_step_bytes,
         })
     }
 
@@ -260,13 +265,14 @@ impl HierarchicalCollectives {
             let exchange = self.hand_over(&route);
             self.rails.prepare(cuda, &exchange)?;
             kernels.seal(shape, sources.lengths, moved.fixed);
-            kernels.pack(shape, sources.from, (self.positions(&sources), sources.stride));
+            let (positions, stride) = (self.positions(&sources), sources.stride);
+            kernels.pack(shape, sources.from, Picked { positions, stride, limit: usize::MAX });
             self.rails.begin(cuda, &exchange)?;
             kernels.take_inside(&self.nodes, &sources, moved.fixed, (moved.to, moved.to_stride));
             self.inside.close(cuda)?;
             self.rails.finish(cuda, &exchange)?;
             kernels.open(false);
-            kernels.unpack(moved.to, moved.to_stride);
+            kernels.unpack(false, moved.to, moved.to_stride, usize::MAX);
             Ok(())
         })
     }
@@ -282,6 +288,20 @@ impl HierarchicalCollectives {
         Place { at: self.room.slots[0].offset(HEADER_BYTES), turns: true }
     }
 
+    fn turns(&self) -> Option<Turns> {
+        Some(Turns {
+            sequence: self.room.state.ptr(),
+            refused: self.room.state.ptr().offset(REFUSED),
+            slot_bytes: self.slot_bytes,
+            num_slots: self.rails.num_slots(),
+        })
+    }
+
+    /// The one block of up to `limit` bytes that a rank has for all.
+    fn the_only_block(&self, limit: usize) -> Picked {
+        Picked { positions: self.room.tables.numbers(), stride: 0, limit }
+    }
+
     /// This rank's segment of a sum over all nodes, from `parts` of its own node to `outs`.
     fn sum_across(
         &self,
@@ -292,15 +312,7 @@ impl HierarchicalCollectives {
         let capacity = 4 * len;
         let route = self.nodes.sum_route(capacity);
         let kernels = self.kernels(cuda, "all_reduce", len, capacity);
-        let turns = Some(Turns {
-            sequence: self.room.state.ptr(),
-            refused: self.room.state.ptr().offset(REFUSED),
-            slot_bytes: self.slot_bytes,
-            num_slots: self.rails.num_slots(),
-        });
-        let fixed = |places: &[DevicePtr]| -> Vec<Place> {
-            places.iter().copied().map(Place::fixed).collect()
-        };
+        let turns = self.turns();
         let (parts, outs) = (fixed(parts), fixed(outs));
         let num_parts = self.nodes.parts_of(self.nodes.node());
         let exchange = self.hand_over(&route);
@@ -310,7 +322,7 @@ impl HierarchicalCollectives {
             sum(cuda, &parts, &[self.own_sum()], len, turns);
         } else {
             let from = inside::for_peers(parts.iter().map(|part| part.at));
-            kernels.pack((1, num_parts), from, (self.room.tables.numbers(), 0));
+            kernels.pack((1, num_parts), from, self.the_only_block(capacity));
         }
         self.rails.begin(cuda, &exchange)?;
         self.rails.finish(cuda, &exchange)?;
@@ -376,6 +388,10 @@ impl Room {
             report: Report::new(device)?,
         })
     }
+}
+
+fn fixed(places: &[DevicePtr]) -> Vec<Place> {
+    places.iter().copied().map(Place::fixed).collect()
 }
 
 fn groups(topology: &Topology) -> Vec<&[Rank]> {
@@ -457,9 +473,13 @@ impl DeviceCollectives for HierarchicalCollectives {
         }
         self.enqueue(operation, stream, |cuda| {
             let [parts, outs] = self.inside.open_segments(cuda, &self.nodes, (data, len))?;
-            let own = segment(self.nodes.local(), self.nodes.num_rails(), len).len();
+            let segment = segment(self.nodes.local(), self.nodes.num_rails(), len);
+            let own = segment.len();
             // Also an empty segment is exchanged: all of a rail exchange every time.
-            if self.nodes.local() < self.nodes.num_rails() {
+            if self.takes_two_steps(len) {
+                let place = data.offset(4 * segment.start);
+                self.sum_in_two_steps(cuda, [&parts, &outs], (place, own))?;
+            } else if self.nodes.local() < self.nodes.num_rails() {
                 self.sum_across(cuda, [&parts, &outs], own)?;
             } else {
                 // Exchanges are counted alike on all ranks.

@@ -42,9 +42,17 @@ pub fn on_nodes<R: Send>(
     nodes: &[usize],
     work: impl Fn(&Communicator, Stream) -> R + Sync,
 ) -> Vec<R> {
+    on_nodes_with(CommOptions { between_devices: way, ..CommOptions::default() }, nodes, work)
+}
+
+/// As [`on_nodes`], with these options but for the deadline.
+pub fn on_nodes_with<R: Send>(
+    options: CommOptions,
+    nodes: &[usize],
+    work: impl Fn(&Communicator, Stream) -> R + Sync,
+) -> Vec<R> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let deadline = Duration::from_secs(20);
-    let options = CommOptions { deadline, between_devices: way, ..CommOptions::default() };
+    let options = CommOptions { deadline: Duration::from_secs(20), ..options };
     run_ranks_with(&Topology::from_node_sizes(nodes), options, |communicator| {
         work(communicator, stream_on(communicator.rank().0 as u32))
     })

@@ -48,6 +48,7 @@ struct PackArgs {
     from: [DevicePtr; MOST_PEERS],
     positions: DevicePtr,
     stride: u64,
+    limit: u64,
     num_strips: u32,
     num_blocks: u32,
 }
@@ -90,6 +91,7 @@ struct UnpackArgs {
     sources: DevicePtr,
     to: DevicePtr,
     to_stride: u64,
+    limit: u64,
     num_strips: u32,
 }
 
@@ -117,6 +119,9 @@ impl Tables {
             let sources = nodes.topology().ranks_of(node).iter().map(rank_of);
             words.extend(sources.chain(std::iter::repeat(0)).take(MOST_PEERS));
         }
+        let node_of = |rank: &crate::topology::Rank| nodes.topology().node_of(*rank) as u32;
+        words.extend(nodes.rail_by_distance().iter().map(node_of));
+        words.extend(rail.iter().flat_map(|rank| [node_of(rank); MOST_PEERS]));
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let memory = DeviceMemory::new(cuda.device(), "who carries for whom", bytes.len().max(4));
         let memory = memory.map_err(text)?;
@@ -152,9 +157,29 @@ impl Tables {
         }
     }
 
-    fn sources(&self) -> DevicePtr {
-        self.at(2 * (self.num_sends + self.num_receives + self.num_rail))
+    /// Per strip that is received, whose blocks it has: ranks in an all-to-all; in an all-reduce
+    /// its node.
+    fn sources(&self, of_sum: bool) -> DevicePtr {
+        let first = 2 * (self.num_sends + self.num_receives + self.num_rail);
+        let skipped = if of_sum { MOST_PEERS * self.num_receives + self.num_rail } else { 0 };
+        self.at(first + skipped)
     }
+
+    /// Per strip that is sent in the first of two steps of an all-reduce, the node it is for.
+    pub(super) fn nodes(&self) -> DevicePtr {
+        self.sources(false).offset(4 * MOST_PEERS * self.num_receives)
+    }
+}
+
+/// Which of a rank's blocks strips take.
+#[derive(Clone, Copy)]
+pub(super) struct Picked {
+    /// Per strip, the number of the block.
+    pub(super) positions: DevicePtr,
+    /// Bytes from one block to the next.
+    pub(super) stride: usize,
+    /// Bytes from the first block to where all of them end.
+    pub(super) limit: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -211,17 +236,17 @@ impl Kernels<'_> {
         self.cuda.run(&STRIPS, &[], "seal", Launch::new(1, 128), &args);
     }
 
-    /// Blocks of the node's ranks into strips; `positions` says which one of a rank's blocks each
-    /// strip takes.
+    /// Blocks of the node's ranks into strips.
     pub(super) fn pack(
         &self,
         (num_strips, num_blocks): (usize, usize),
         from: [DevicePtr; MOST_PEERS],
-        (positions, stride): (DevicePtr, usize),
+        picked: Picked,
     ) {
         let (num_strips, num_blocks) = (num_strips as u32, num_blocks as u32);
-        let stride = stride as u64;
-        let args = PackArgs { slots: self.send, from, positions, stride, num_strips, num_blocks };
+        let Picked { positions, stride, limit } = picked;
+        let (slots, stride, limit) = (self.send, stride as u64, limit as u64);
+        let args = PackArgs { slots, from, positions, stride, limit, num_strips, num_blocks };
         self.run("pack", (num_strips * num_blocks) as usize * self.chunks(), &args);
     }
 
@@ -256,30 +281,37 @@ impl Kernels<'_> {
 
     pub(super) fn open(&self, of_sum: bool) {
         let [senders, blocks] = self.tables.received(of_sum);
-        let num_strips = if of_sum { self.tables.num_rail } else { self.tables.num_receives };
         let args = OpenArgs {
             slots: self.receive,
             report: self.report,
             senders,
             blocks,
-            num_strips: num_strips as u32,
+            num_strips: self.num_received(of_sum) as u32,
             epoch: self.epoch,
             fingerprint: self.fingerprint,
         };
         self.cuda.run(&STRIPS, &[], "open", Launch::new(1, 128), &args);
     }
 
-    /// The blocks of an all-to-all's strips, to where they belong.
-    pub(super) fn unpack(&self, to: DevicePtr, to_stride: usize) {
+    /// How many strips come, in an all-to-all or in an all-reduce.
+    fn num_received(&self, of_sum: bool) -> usize {
+        if of_sum { self.tables.num_rail } else { self.tables.num_receives }
+    }
+
+    /// The blocks of strips, to where they belong: that of a rank, or of a node in an all-reduce,
+    /// `to_stride` bytes after the one before, and nothing from `limit` bytes on.
+    pub(super) fn unpack(&self, of_sum: bool, to: DevicePtr, to_stride: usize, limit: usize) {
+        let num_strips = self.num_received(of_sum);
         let args = UnpackArgs {
             slots: self.receive,
-            blocks: self.tables.received(false)[1],
-            sources: self.tables.sources(),
+            blocks: self.tables.received(of_sum)[1],
+            sources: self.tables.sources(of_sum),
             to,
             to_stride: to_stride as u64,
-            num_strips: self.tables.num_receives as u32,
+            limit: limit as u64,
+            num_strips: num_strips as u32,
         };
-        self.run("unpack", self.tables.num_receives * MOST_PEERS * self.chunks(), &args);
+        self.run("unpack", num_strips * MOST_PEERS * self.chunks(), &args);
     }
 }
 
@@ -296,7 +328,7 @@ mod cuda_tests {
             slots, report, lengths, fixed, columns, num_strips, num_blocks, epoch, fingerprint
         );
         layout_test!(
-            PackArgs, &STRIPS, &[]; slots, from, positions, stride, num_strips, num_blocks
+            PackArgs, &STRIPS, &[]; slots, from, positions, stride, limit, num_strips, num_blocks
         );
         layout_test!(
             InsideArgs, &STRIPS, &[];
@@ -307,6 +339,8 @@ mod cuda_tests {
             OpenArgs, &STRIPS, &[];
             slots, report, senders, blocks, num_strips, epoch, fingerprint
         );
-        layout_test!(UnpackArgs, &STRIPS, &[]; slots, blocks, sources, to, to_stride, num_strips);
+        layout_test!(
+            UnpackArgs, &STRIPS, &[]; slots, blocks, sources, to, to_stride, limit, num_strips
+        );
     }
 }

@@ -89,6 +89,13 @@ impl Nodes {
         }
     }
 
+    /// The same, the next node first.
+    pub(super) fn rail_by_distance(&self) -> Vec<Rank> {
+        let mut rail = self.rail();
+        rail.sort_by_key(|&peer| self.distance(self.topology.node_of(peer)));
+        rail
+    }
+
     /// Whether a node's sum is a part of the tree over all ranks.
     pub(super) fn sums_by_node(&self) -> bool {
         self.topology.aligned_node_size().is_some()
@@ -129,22 +136,42 @@ impl Nodes {
         let parts = |node: usize| self.parts_of(node);
         let own = strip_bytes(parts(self.node()), capacity);
         let rail = self.rail();
-        let mut sends: Vec<Hop> = rail
-            .iter()
-            .map(|&peer| Hop {
-                peer,
-                offset: 0,
-                there: self.start_at(peer, capacity, &parts),
-                bytes: own,
-            })
-            .collect();
-        sends.sort_by_key(|hop| self.distance(self.topology.node_of(hop.peer)));
+        let sends = self.rail_by_distance().into_iter().map(|peer| Hop {
+            peer,
+            offset: 0,
+            there: self.start_at(peer, capacity, &parts),
+            bytes: own,
+        });
         let receives = rail.iter().map(|&peer| {
             let node = self.topology.node_of(peer);
             let bytes = strip_bytes(parts(node), capacity);
             Hop { peer, offset: self.start_of(node, capacity, &parts), there: 0, bytes }
         });
-        Route { sends, receives: receives.collect() }
+        Route { sends: sends.collect(), receives: receives.collect() }
+    }
+
+    /// The strips of the first of two steps of an all-reduce: each of the rail is sent its node's
+    /// part, up to `capacity` bytes, of this node's sum. All send them back as in
+    /// [`Nodes::sum_route`].
+    pub(super) fn parts_route(&self, capacity: usize) -> Route {
+        let bytes = strip_bytes(1, capacity);
+        let sends = self.rail_by_distance().into_iter().enumerate().map(|(strip, peer)| Hop {
+            peer,
+            offset: strip * bytes,
+            there: self.start_at(peer, capacity, &|_| 1),
+            bytes,
+        });
+        let receives = self.rail().into_iter().map(|peer| {
+            let strips = Self::new(&self.topology, peer).rail_by_distance();
+            let strip = strips.iter().position(|&destination| destination == self.rank);
+            Hop {
+                peer,
+                offset: self.start_of(self.topology.node_of(peer), capacity, &|_| 1),
+                there: strip.expect("rails lead both ways") * bytes,
+                bytes,
+            }
+        });
+        Route { sends: sends.collect(), receives: receives.collect() }
     }
 
     /// Where the strip of `node` lies in this rank's slot of what it receives.
@@ -186,7 +213,8 @@ mod tests {
         #[test]
         fn both_ends_of_a_hop_agree(topology in topologies(), capacity in 1usize..200) {
             let of = |rank| Nodes::new(&topology, rank);
-            let kinds: [fn(&Nodes, usize) -> Route; 2] = [Nodes::exchange_route, Nodes::sum_route];
+            let kinds: [fn(&Nodes, usize) -> Route; 3] =
+                [Nodes::exchange_route, Nodes::sum_route, Nodes::parts_route];
             for kind in kinds {
                 for rank in topology.ranks() {
                     let (nodes, route) = (of(rank), kind(&of(rank), capacity));

@@ -101,8 +101,9 @@ struct PackArgs {
   const u8* from[MOST_PEERS];
   // Per strip: which of a peer's blocks it takes.
   const u32* positions;
-  // From one block of a peer to the next.
+  // From one block of a peer to the next, and where all of them end.
   u64 stride;
+  u64 limit;
   u32 num_strips;
   u32 num_blocks;
 };
@@ -112,6 +113,12 @@ __device__ __forceinline__ u64 offset_of(const Header* header, u32 block) {
   u64 offset = HEADER_BYTES;
   for (u32 before = 0; before < block; before++) offset += round_up(header->lengths[before]);
   return offset;
+}
+
+// How much of `length` bytes at `offset` lies before `limit`.
+__device__ __forceinline__ u32 up_to(u64 limit, u64 offset, u32 length) {
+  const u64 left = limit <= offset ? 0 : limit - offset;
+  return left < length ? static_cast<u32>(left) : length;
 }
 
 // The blocks of the node's ranks, into the strips. A CUDA block takes every (grid size)-th chunk of
@@ -124,8 +131,9 @@ extern "C" __global__ void __launch_bounds__(256) pack(const PackArgs a) {
               strip = piece / chunks / a.num_blocks;
     u8* to = slot_of(a.slots) + strip * strip_bytes(a.num_blocks, a.slots.capacity);
     const Header* header = reinterpret_cast<const Header*>(to);
-    const u8* from = a.from[block] + a.positions[strip] * a.stride;
-    copy_chunk(from, to + offset_of(header, block), header->lengths[block], chunk);
+    const u64 offset = a.positions[strip] * a.stride;
+    copy_chunk(a.from[block] + offset, to + offset_of(header, block),
+               up_to(a.limit, offset, header->lengths[block]), chunk);
   }
 }
 
@@ -222,6 +230,8 @@ struct UnpackArgs {
   const u32* sources;
   u8* to;
   u64 to_stride;
+  // Where all blocks end.
+  u64 limit;
   u32 num_strips;
 };
 
@@ -236,7 +246,8 @@ extern "C" __global__ void __launch_bounds__(256) unpack(const UnpackArgs a) {
     if (block >= a.blocks[strip]) continue;
     const u8* from = slot_of(a.slots) + start_of(a.blocks, strip, a.slots.capacity);
     const Header* header = reinterpret_cast<const Header*>(from);
-    u8* to = a.to + a.sources[strip * MOST_PEERS + block] * a.to_stride;
-    copy_chunk(from + offset_of(header, block), to, header->lengths[block], chunk);
+    const u64 offset = a.sources[strip * MOST_PEERS + block] * a.to_stride;
+    copy_chunk(from + offset_of(header, block), a.to + offset,
+               up_to(a.limit, offset, header->lengths[block]), chunk);
   }
 }

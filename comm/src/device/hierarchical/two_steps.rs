@@ -1,0 +1,88 @@
+//! Sums of several nodes in two steps. The sum of each node is divided into a part for each node;
+//! a node is sent its part of all sums, adds them up, and sends the total to all. So n nodes send
+//! 2 (n − 1) / n of a sum each, where in one step, each to each, they send n − 1 of it. The
+//! additions are the same, and so are the bits.
+
+use super::inside::for_peers;
+use super::launch::{Kernels, Picked};
+use super::nodes::MOST_PEERS;
+use super::{HierarchicalCollectives, Stop, fixed, segment};
+use crate::device::rail::Route;
+use crate::device::sum::{Place, sum};
+use headlong_device::cuda::{CudaStream, DevicePtr};
+
+/// Bytes that a rank must be spared to send for the second step to be worth its wait: what
+/// 200 Gbit/s carry in 30 µs.
+const WORTHWHILE_BYTES: usize = 750_000;
+
+impl HierarchicalCollectives {
+    /// Whether a sum of `len` numbers is made so: the same on all ranks.
+    pub(super) fn takes_two_steps(&self, len: usize) -> bool {
+        let nodes = self.nodes.all().count();
+        if !self.nodes.sums_by_node() || nodes < 3 {
+            return false;
+        }
+        match self.one_step_bytes {
+            Some(most) => 4 * len > most,
+            None => {
+                let segment = 4 * segment(0, self.nodes.num_rails(), len).len();
+                segment * (nodes - 1) * (nodes - 2) / nodes > WORTHWHILE_BYTES
+            }
+        }
+    }
+
+    /// This rank's segment of the sum, of `len` numbers at `own`, from `parts` of its own node to
+    /// `outs`.
+    pub(super) fn sum_in_two_steps(
+        &self,
+        cuda: &CudaStream,
+        [parts, outs]: [&[DevicePtr]; 2],
+        (own, len): (DevicePtr, usize),
+    ) -> Result<(), Stop> {
+        let each = segment(0, self.nodes.all().count(), len).len();
+        let (capacity, end) = (4 * each, 4 * len);
+        let mine = segment(self.nodes.node(), self.nodes.all().count(), len);
+        let place = Place::fixed(own.offset(4 * mine.start));
+        let whole = [Place::fixed(own)];
+        sum(cuda, &fixed(parts), &whole, len, None);
+
+        let route = self.nodes.parts_route(capacity);
+        let kernels = self.kernels(cuda, "all_reduce, parts", len, capacity);
+        let positions = self.room.tables.nodes();
+        let to_each = Picked { positions, stride: capacity, limit: end };
+        self.exchange_sums(&kernels, &route, (own, to_each))?;
+        sum(cuda, &self.leaves(vec![place], &route, capacity), &[place], mine.len(), self.turns());
+
+        let route = self.nodes.sum_route(capacity);
+        let kernels = self.kernels(cuda, "all_reduce, totals", len, capacity);
+        self.exchange_sums(&kernels, &route, (place.at, self.the_only_block(4 * mine.len())))?;
+        kernels.unpack(true, own, capacity, end);
+        if outs.len() > 1 {
+            sum(cuda, &whole, &fixed(outs), len, self.turns());
+        }
+        Ok(())
+    }
+
+    /// One block in each strip that `route` sends, from `from` on.
+    fn exchange_sums(
+        &self,
+        kernels: &Kernels<'_>,
+        route: &Route,
+        (from, picked): (DevicePtr, Picked),
+    ) -> Result<(), Stop> {
+        let (cuda, capacity) = (kernels.cuda, kernels.send.capacity);
+        // Strips that lie at one place are one strip.
+        let strips = match route.sends.iter().any(|hop| hop.offset > 0) {
+            true => route.sends.len(),
+            false => 1,
+        };
+        let exchange = self.hand_over(route);
+        self.rails.prepare(cuda, &exchange)?;
+        kernels.seal((strips, 1), [DevicePtr::NULL; MOST_PEERS], [capacity; MOST_PEERS]);
+        kernels.pack((strips, 1), for_peers(std::iter::once(from)), picked);
+        self.rails.begin(cuda, &exchange)?;
+        self.rails.finish(cuda, &exchange)?;
+        kernels.open(true);
+        Ok(())
+    }
+}
