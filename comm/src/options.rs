@@ -76,8 +76,9 @@ pub struct CommOptions {
     /// What travels instead of f32 in an all-to-all of vectors.
     pub compress: Compress,
     /// All-reduces of at most this many bytes take one step, in which everybody sends everything to
-    /// everybody; none: as measured for the transport and the number of ranks. The result has the
-    /// same bits.
+    /// everybody; none: as measured for the transport and the number of ranks. Between devices of
+    /// three nodes or more, up to this many bytes nodes send their sums to each other in one step;
+    /// none: where two steps spare less than their wait costs. The result has the same bits.
     pub one_step_bytes: Option<usize>,
     /// Which algorithm is the fastest for how many bytes, as measured; the same on all ranks. Where
     /// it says nothing about this job, and where `one_step_bytes` is given, the other options
