@@ -45,7 +45,7 @@ pub fn on_nodes<R: Send>(
     on_nodes_with(CommOptions { between_devices: way, ..CommOptions::default() }, nodes, work)
 }
 
-/// As [`on_nodes`], with these options but for the deadline.
+/// As [`on_nodes`], with these options except the deadline.
 pub fn on_nodes_with<R: Send>(
     options: CommOptions,
     nodes: &[usize],
