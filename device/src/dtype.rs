@@ -1,18 +1,24 @@
 //! Element types: an enum at the granularity of an op, not a type parameter on every signature.
 
-/// The type of the elements of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+use serde::{Deserialize, Serialize};
+
+/// The type of the elements of a slot. A configuration names those that rows can be stored in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum DType {
     /// IEEE 754 binary32.
+    #[default]
     F32,
-    /// IEEE 754 binary16.
-    F16,
     /// bfloat16: the upper half of an `f32`.
     Bf16,
+    /// IEEE 754 binary16.
+    F16,
     /// Unsigned 32-bit integers: counts, positions.
+    #[serde(skip)]
     U32,
     /// Unsigned 64-bit integers: row indices.
+    #[serde(skip)]
     U64,
 }
 

@@ -36,13 +36,16 @@ pub(crate) use cuda::SOURCE;
 use crate::loss_scale::LossScale;
 use crate::sum::tree;
 use headlong_device::{Device, Mat, Stream};
+use serde::{Deserialize, Serialize};
 
 /// What training minimises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Loss {
     /// Binary cross-entropy, from logits.
+    #[serde(rename = "bce")]
     BceWithLogits,
     /// Squared error of the probability: the debug run of the original DLRM.
+    #[serde(rename = "mse")]
     MseOfSigmoid,
 }
 

@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod checkpoint;
+mod choice;
 pub mod cli;
 pub mod config;
 pub mod convert;

@@ -39,13 +39,15 @@ pub(crate) mod validate;
 pub use crate::system::machine::{DeviceChoice, Instructions};
 pub(crate) use comm::seconds;
 pub use comm::{
-    AllToAll, CommConfig, Compress, DeduplicateChoice, FeatureChoice, HybridConfig, IdsChoice,
+    AllToAll, CommConfig, Compress, DeduplicateChoice, Feature, HybridConfig, IdsChoice,
     NcclConfig, Signal, VerbsSettings,
 };
 pub use data::{
-    CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids, OnBadRow, OrderChoice,
+    BadRowPolicy, CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids,
+    OrderChoice,
 };
 pub use evaluation::{EvalConfig, EvalEvery};
+pub use headlong_device::DType;
 use headlong_planner::count::Count;
 pub use mlperf::MlperfConfig;
 pub use model::{Interaction, Loss, ModelConfig};
@@ -138,7 +140,10 @@ settings! {
         pub pooling: Pooling,
         /// What rows are stored in: "f32", "bf16" (rounded stochastically at updates) or, on a CUDA
         /// device, "f16".
-        pub dtype: TableDtype,
+        ///
+        /// bf16 is rounded stochastically at each update, so that small steps are not lost; f16 to
+        /// nearest. Sums, gradients and optimiser states are f32 in any case.
+        pub dtype: DType,
         /// Most ids of one bag, on average over a batch.
         ///
         /// Memory is planned for `batch × this`. Criteo's bags hold one id.
@@ -166,20 +171,6 @@ impl Default for TableRows {
     fn default() -> Self {
         Self::Each(100_000)
     }
-}
-
-/// What the rows of a table are stored in. Sums, gradients and optimiser states are f32 in any
-/// case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TableDtype {
-    /// IEEE single precision.
-    #[default]
-    F32,
-    /// bfloat16, rounded stochastically at each update, so that small steps are not lost.
-    Bf16,
-    /// Half precision, rounded to nearest (CUDA devices).
-    F16,
 }
 
 settings! {
@@ -267,7 +258,8 @@ settings! {
     }
 }
 
-/// Arithmetic of the dense layers.
+/// Arithmetic of the dense layers, as it is asked for: what a device makes of it, such as rounding
+/// on a processor, is [`Compute`](headlong_mlp::linear::Compute).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {

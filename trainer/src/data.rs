@@ -13,7 +13,7 @@ pub(crate) use evaluation::MOST_RESIDENT_STORED_BYTES;
 pub use pipes::{Reads, check_pipes, refuse_shared_pipes};
 pub use training::TrainingReader;
 
-use crate::config::{CacheData, Config, FormatChoice, Ids, OnBadRow, OrderChoice};
+use crate::config::{CacheData, Config, FormatChoice, Ids, OrderChoice};
 use crate::state::checkpoint::DataFingerprint;
 use crate::system::machine::Machine;
 use headlong_reader::convert::{self, Described};
@@ -40,10 +40,7 @@ pub fn block_options(config: &Config, labelled: bool, threads: usize) -> BlockOp
     let data = &config.data;
     BlockOptions {
         schema: Schema { labelled, num_dense: data.num_dense, num_sparse: data.num_sparse },
-        on_bad_row: match data.on_bad_row {
-            OnBadRow::Error => BadRowPolicy::Error,
-            OnBadRow::Skip => BadRowPolicy::Skip,
-        },
+        on_bad_row: data.on_bad_row,
         // Note: one core parses several times faster than a DLRM of any published size trains on
         // four.
         num_threads: threads.div_ceil(4),
@@ -277,7 +274,7 @@ fn order(config: &Config) -> Order {
 pub fn open_source(config: &Config, files: &[DataFile], threads: usize) -> Result<Box<dyn Source>> {
     let data = &config.data;
     let format = format_of(config, files)?;
-    if data.on_bad_row == OnBadRow::Skip && format != Format::Criteo {
+    if data.on_bad_row == BadRowPolicy::Skip && format != Format::Criteo {
         let message = format!(
             "\"skip\" leaves out bad lines of Criteo's text alone, and the data is {format}: what \
              is wrong there is an error"
@@ -434,7 +431,7 @@ fn check_beginnings(config: &Config, files: &[DataFile]) -> Result<()> {
     // What comes through a pipe is parsed once; of another format, what is opened is gone.
     let is_stream = files.iter().any(DataFile::is_stream);
     match format {
-        Format::Criteo if config.data.on_bad_row == OnBadRow::Skip => Ok(()),
+        Format::Criteo if config.data.on_bad_row == BadRowPolicy::Skip => Ok(()),
         Format::Criteo => files.iter().try_for_each(|file| match is_labelled(config, file)? {
             false if !file.is_stream() => parse_beginning(config, file),
             _ => Ok(()),

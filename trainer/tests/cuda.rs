@@ -7,8 +7,7 @@
 mod made_up;
 
 use headlong::config::{
-    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, Precision, ScheduleChoice,
-    TableDtype,
+    AllToAll, Compress, Config, DType, DeduplicateChoice, DeviceChoice, Precision, ScheduleChoice,
 };
 use headlong::iteration::model::table_specs;
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options, local_topology};
@@ -303,10 +302,10 @@ fn schedules_and_graphs_change_no_bit() {
         return;
     }
     for (optimizer, accumulate, dtype) in [
-        ("sgd", 1, TableDtype::F32),
-        ("rowwise_adagrad", 2, TableDtype::F32),
-        ("adagrad", 1, TableDtype::Bf16),
-        ("lamb", 2, TableDtype::F32),
+        ("sgd", 1, DType::F32),
+        ("rowwise_adagrad", 2, DType::F32),
+        ("adagrad", 1, DType::Bf16),
+        ("lamb", 2, DType::F32),
     ] {
         let of = |schedule| {
             let mut config = config(DeviceChoice::Cuda, schedule, optimizer, accumulate);
@@ -368,7 +367,7 @@ fn narrow_rows_stay_near_those_of_the_processor_on_any_number_of_devices() {
     }
     let of = |device, ranks| {
         let mut config = config(device, ScheduleChoice::Serial, "sgd", 1);
-        (config.tables.dtype, config.run.ranks) = (TableDtype::Bf16, ranks);
+        (config.tables.dtype, config.run.ranks) = (DType::Bf16, ranks);
         config.validate().unwrap();
         run(&config)
     };

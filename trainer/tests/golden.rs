@@ -18,7 +18,7 @@ use stepwise::{Rates, Trainer, interaction_output};
 
 fn config(golden: &Golden) -> Config {
     let mut config = Config::default();
-    let loss = Loss::Mse;
+    let loss = Loss::MseOfSigmoid;
     config.model = ModelConfig {
         dim: 2,
         bottom: vec![3, 2],

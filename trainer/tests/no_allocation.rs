@@ -5,7 +5,7 @@
 
 mod made_up;
 
-use headlong::config::{Config, TableDtype, TableRows};
+use headlong::config::{Config, DType, TableRows};
 use headlong::iteration::lanes::Lanes;
 use headlong::iteration::model::Model;
 use headlong::iteration::trace::Recorder;
@@ -75,6 +75,6 @@ fn a_warm_step_allocates_nothing() {
         }
     }
     let mut narrow = config("adagrad", 1);
-    narrow.tables.dtype = TableDtype::Bf16;
+    narrow.tables.dtype = DType::Bf16;
     assert_eq!(allocations_of_steps(&narrow, 2), 0, "rows of bf16");
 }

@@ -8,7 +8,7 @@
 
 use crate::made_up::{MadeUp, mixed};
 use headlong::config::{
-    AllToAll, Config, DeduplicateChoice, IdsChoice, Precision, ScheduleChoice, TableDtype,
+    AllToAll, Config, DType, DeduplicateChoice, IdsChoice, Precision, ScheduleChoice,
 };
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
@@ -30,7 +30,7 @@ struct Case {
     ranks: usize,
     ranks_per_node: usize,
     sum_blocks: usize,
-    dtype: TableDtype,
+    dtype: DType,
     precision: Precision,
     hybrid: Hybrid,
     exchange: AllToAll,
@@ -53,7 +53,7 @@ impl Case {
             ranks: 1,
             ranks_per_node: 0,
             sum_blocks,
-            dtype: TableDtype::F32,
+            dtype: DType::F32,
             precision: Precision::F32,
             hybrid: Hybrid::Off,
             exchange: AllToAll::Flat,
@@ -76,7 +76,7 @@ impl Case {
             ranks,
             ranks_per_node: pick(ranks + 1),
             sum_blocks,
-            dtype: TableDtype::F32,
+            dtype: DType::F32,
             precision: Precision::F32,
             hybrid: [Hybrid::Off, Hybrid::Mixed, Hybrid::AllFrequent][pick(3)],
             exchange: [AllToAll::Flat, AllToAll::Hierarchical][pick(2)],
@@ -202,7 +202,7 @@ fn any_number_of_ranks_with_eight_blocks() {
 #[test]
 fn rows_of_bf16_on_any_number_of_ranks() {
     for (seed, ranks) in [2, 4, 8, 4].into_iter().enumerate() {
-        let case = Case { dtype: TableDtype::Bf16, ..Case::drawn(40 + seed as u64, ranks, 8) };
+        let case = Case { dtype: DType::Bf16, ..Case::drawn(40 + seed as u64, ranks, 8) };
         check(&case, ["sgd", "rowwise_adagrad"][seed % 2], [24, 31][seed % 2]);
     }
 }
@@ -227,7 +227,7 @@ fn in_bf16_on_any_number_of_ranks() {
         let case = in_bf16(Case::drawn(300 + seed as u64, ranks, ranks));
         check(&case, ["adagrad", "sgd"][seed % 2], [25, 40][seed % 2]);
     }
-    let narrow_rows = Case { dtype: TableDtype::Bf16, ..Case::drawn(400, 4, 8) };
+    let narrow_rows = Case { dtype: DType::Bf16, ..Case::drawn(400, 4, 8) };
     check(&in_bf16(narrow_rows), "rowwise_adagrad", 24);
 }
 

@@ -4,10 +4,12 @@ use crate::error::{Error, Result};
 use crate::library::Library;
 use crate::sys;
 use crate::version::{COLLNET_SINCE, NVLS_SINCE, Version};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Whether NCCL may use a feature of the network or of the node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Feature {
     /// Never in this communicator.
     Off,

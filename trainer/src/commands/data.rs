@@ -1,7 +1,8 @@
 //! `headlong data build-dictionary` and `inspect`.
 
+use crate::commands::choice;
 use crate::commands::described::DescribedArguments;
-use crate::config::{Config, FormatChoice, OnBadRow, validate::require_file};
+use crate::config::{Config, FormatChoice, validate::require_file};
 use crate::data::key as data_key;
 use crate::error::{Error, Result};
 use crate::report::output::{self, JsonOutput, say};
@@ -50,8 +51,8 @@ pub struct DataMakeArguments {
     #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
     pub threads: Option<usize>,
     /// What a malformed line does
-    #[arg(long, value_name = "error|skip", default_value = "error")]
-    pub on_bad_row: OnBadRow,
+    #[arg(long, value_name = "error|skip", default_value = "error", value_parser = choice::on_bad_row())]
+    pub on_bad_row: BadRowPolicy,
     /// Where the JSON goes
     #[command(flatten)]
     pub json: JsonOutput,
@@ -95,10 +96,7 @@ pub fn make(arguments: &DataMakeArguments) -> Result<()> {
         )));
     }
     let options = MakeOptions {
-        on_bad_row: match arguments.on_bad_row {
-            OnBadRow::Error => BadRowPolicy::Error,
-            OnBadRow::Skip => BadRowPolicy::Skip,
-        },
+        on_bad_row: arguments.on_bad_row,
         rule: DictionaryRule { min_count: arguments.min_count, max_rows: arguments.max_rows },
         settings: data_key::of_ids(&text_config(arguments), &arguments.data)?,
         memory_bytes: arguments.memory_gib.map_or(arguments.memory_mib, |gib| gib << 10) << 20,

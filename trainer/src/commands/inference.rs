@@ -2,7 +2,7 @@
 //! everything but the rows: configuration, dictionary or admitted ids, dense transform.
 
 use crate::Registry;
-use crate::commands::{checkpoint as checkpoint_command, remarks};
+use crate::commands::{checkpoint as checkpoint_command, choice, remarks};
 use crate::report::output::{self, JsonOutput, say};
 use crate::run::session::{Take, config_of, load, predict_all, restore_ids};
 use clap::Args;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::commands::predictions::PredictionWriter;
 use crate::config::{
-    Config, DeviceChoice, Ids, OnBadRow, OptimizerConfig, Precision, ScheduleChoice, TableDtype,
+    BadRowPolicy, Config, DType, DeviceChoice, Ids, OptimizerConfig, Precision, ScheduleChoice,
 };
 use crate::data::{self, EvaluationData};
 use crate::error::{Error, Result};
@@ -45,8 +45,8 @@ struct How {
     #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
     threads: Option<usize>,
     /// What a malformed line does
-    #[arg(long, value_name = "error|skip")]
-    on_bad_row: Option<OnBadRow>,
+    #[arg(long, value_name = "error|skip", value_parser = choice::on_bad_row())]
+    on_bad_row: Option<BadRowPolicy>,
 }
 
 /// Arguments of `headlong predict`.
@@ -228,9 +228,9 @@ fn apply_on(config: &mut Config, device: DeviceChoice) {
             config.train.precision = Precision::F32;
         }
         // Wider holds all that was stored.
-        let widen = |dtype: &mut TableDtype| {
-            if *dtype == TableDtype::F16 {
-                *dtype = TableDtype::F32;
+        let widen = |dtype: &mut DType| {
+            if *dtype == DType::F16 {
+                *dtype = DType::F32;
             }
         };
         widen(&mut config.tables.dtype);

@@ -4,10 +4,11 @@
 mod settings;
 
 use crate::Registry;
+use crate::commands::choice;
 use crate::commands::files::CommandFiles;
 use crate::config::{
-    CacheData, Config, DeviceChoice, EvalEvery, Hybrid, Ids, OnBadRow, Precision, ScheduleChoice,
-    TransportChoice, keys, preset,
+    BadRowPolicy, CacheData, Config, DeviceChoice, EvalEvery, Hybrid, Ids, Precision,
+    ScheduleChoice, TransportChoice, keys, preset,
 };
 use crate::error::{Error, Result};
 use crate::report::LogTarget;
@@ -47,8 +48,8 @@ pub struct TrainArguments {
     #[arg(long, value_name = "DIR", help_heading = "Data")]
     pub output_dir: Option<PathBuf>,
     /// What a malformed line does: end the run, or be skipped and counted
-    #[arg(long, value_name = "error|skip", help_heading = "Data")]
-    pub on_bad_row: Option<OnBadRow>,
+    #[arg(long, value_name = "error|skip", value_parser = choice::on_bad_row(), help_heading = "Data")]
+    pub on_bad_row: Option<BadRowPolicy>,
     /// Keep decoded data between epochs
     #[arg(long, value_name = "off|host|device|auto", help_heading = "Data")]
     pub cache_data: Option<CacheData>,

@@ -3,7 +3,7 @@
 
 use super::{Config, DeviceChoice, Precision};
 use crate::error::{Error, Result};
-pub use headlong_comm::{AllToAll, Compress};
+pub use headlong_comm::{AllToAll, Compress, Feature};
 pub use headlong_verbs::{Signal, VerbsSettings};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -107,23 +107,10 @@ settings! {
     #[derive(Copy)]
     pub struct NcclConfig ["comm.nccl"] {
         /// Sums in the network's switches (SHARP), by NCCL: "off", "auto" or "require".
-        pub collnet: FeatureChoice,
+        pub collnet: Feature,
         /// Sums in the node's NVSwitch, by NCCL: "off", "auto" or "require".
-        pub nvls: FeatureChoice,
+        pub nvls: Feature,
     }
-}
-
-/// Whether NCCL may use a feature.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FeatureChoice {
-    /// Never.
-    Off,
-    /// As NCCL and its environment decide.
-    #[default]
-    Auto,
-    /// The run ends where NCCL does not take the demand.
-    Require,
 }
 
 settings! {
@@ -146,7 +133,8 @@ settings! {
     }
 }
 
-/// How an owner learns which rows are wanted.
+/// How an owner learns which rows are wanted, or that the plan decides between the ways of
+/// [`IdSource`](headlong_embedding::hybrid::traffic::IdSource).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdsChoice {
@@ -158,7 +146,8 @@ pub enum IdsChoice {
     Known,
 }
 
-/// Where equal rows of a batch become one request.
+/// Where equal rows of a batch become one request, or that the plan decides between the places of
+/// [`Merge`](headlong_embedding::hybrid::traffic::Merge).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeduplicateChoice {

@@ -3,11 +3,11 @@
 use super::Config;
 use super::validate::quoted;
 use crate::error::{Error, Result};
-pub use headlong_reader::DenseTransform;
 use headlong_reader::IdPolicy;
 use headlong_reader::formats::Format;
 use headlong_reader::hashing::HashFunction;
 use headlong_reader::io::DataFile;
+pub use headlong_reader::{BadRowPolicy, DenseTransform};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -66,7 +66,7 @@ settings! {
         /// It is kept in the checkpoint.
         pub dense_transform: DenseTransform = DenseTransform::LnPlus1,
         /// What a malformed line does: "error" or "skip" (counted and reported).
-        pub on_bad_row: OnBadRow = OnBadRow::Error,
+        pub on_bad_row: BadRowPolicy = BadRowPolicy::Error,
         /// Batches that are read ahead.
         pub prefetch_batches: usize = 4,
         /// Where decoded data is kept between epochs: "off", "host", "device" or "auto".
@@ -78,7 +78,8 @@ settings! {
     }
 }
 
-/// How a raw id becomes a row index.
+/// How a raw id becomes a row index. The reader's [`IdPolicy`] has the numbers of `data.hash` and
+/// `data.min_count` in it, too ([`Config::id_policy`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ids {
@@ -94,16 +95,6 @@ pub enum Ids {
     Modulo,
     /// The file has rows already; one beyond the table is an error.
     Rows,
-}
-
-/// What a malformed line does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum OnBadRow {
-    /// Ends the run, naming file and line.
-    Error,
-    /// Is left out, counted and reported.
-    Skip,
 }
 
 /// Where decoded data is kept between epochs.
@@ -154,7 +145,8 @@ impl From<FormatChoice> for String {
     }
 }
 
-/// In which order samples are trained on.
+/// In which order samples are trained on. The reader's [`Order`](headlong_reader::order::Order) has
+/// the numbers of `data.order_seed` and `data.order_window` in it, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OrderChoice {

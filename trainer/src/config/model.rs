@@ -1,5 +1,6 @@
 //! `[model]`: the dense network and the width of the embedding vectors.
 
+pub use headlong_mlp::loss::Loss;
 use serde::{Deserialize, Serialize};
 
 settings! {
@@ -19,7 +20,7 @@ settings! {
         /// `cross`: width between the two factors of each of its matrices.
         pub cross_rank: usize = 64,
         /// The loss of a sample: "bce" (from logits) or "mse".
-        pub loss: Loss = Loss::Bce,
+        pub loss: Loss = Loss::BceWithLogits,
     }
 }
 
@@ -35,14 +36,4 @@ pub enum Interaction {
     /// The same, through a low-rank cross network (DCN v2) of `cross_layers` layers and rank
     /// `cross_rank`.
     Cross,
-}
-
-/// The loss of a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Loss {
-    /// Binary cross entropy from logits, in nats.
-    Bce,
-    /// Squared error of the sigmoid (the original DLRM's debug run uses it).
-    Mse,
 }

@@ -8,9 +8,8 @@
 //! options = { min_count = 2, eviction = "lru" }
 //! ```
 
-use super::{Config, DeviceChoice, TableDtype, keys};
+use super::{Config, DType, DeviceChoice, keys};
 use crate::error::{Error, Result};
-use headlong_device::DType;
 pub(super) use headlong_embedding::hybrid::DEFAULT_SLOT_FACTOR;
 use headlong_embedding::hybrid::split::PlacementChoice;
 pub use headlong_embedding::{Grain, Keys, Pooling};
@@ -42,7 +41,7 @@ pub struct TableEntry {
     pub pooling: Option<Pooling>,
     /// What its rows are stored in. Unset: `tables.dtype`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dtype: Option<TableDtype>,
+    pub dtype: Option<DType>,
     /// Where its rows lie, where there are several ranks. Unset: as the split decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementName>,
@@ -58,7 +57,7 @@ pub struct TableEntry {
     pub options: BTreeMap<String, toml::Value>,
 }
 
-/// Where the rows of a table lie.
+/// Where the rows of a table lie. A [`PlacementChoice`] may name a rank, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlacementName {
@@ -113,11 +112,7 @@ impl Config {
         let only_keys = able.and_then(|able| <[Keys; 1]>::try_from(able.keys).ok());
         TableSpec {
             pooling: entry.pooling.unwrap_or(self.tables.pooling),
-            dtype: match entry.dtype.unwrap_or(self.tables.dtype) {
-                TableDtype::F32 => DType::F32,
-                TableDtype::Bf16 => DType::Bf16,
-                TableDtype::F16 => DType::F16,
-            },
+            dtype: entry.dtype.unwrap_or(self.tables.dtype),
             grain: entry.grain.or(only_grain.map(|[grain]| grain)).unwrap_or_default(),
             keys: entry.keys.or(only_keys.map(|[keys]| keys)).unwrap_or_default(),
             options: entry.text_options(),

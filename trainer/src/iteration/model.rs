@@ -1,7 +1,7 @@
 //! From a configuration to a model in memory: every slot planned, every arena frozen, every weight
 //! initialised. After this nothing is allocated.
 
-use crate::config::{self, Config, DeduplicateChoice, IdsChoice, Precision};
+use crate::config::{Config, DeduplicateChoice, IdsChoice, Precision};
 use crate::error::{Error, Result};
 use crate::iteration::share::Share;
 use headlong_comm::{CommError, CommOptions, Communicator, Topology};
@@ -332,10 +332,7 @@ impl Model {
     }
 
     pub(crate) fn loss(&self) -> Loss {
-        match self.config.model.loss {
-            config::Loss::Bce => Loss::BceWithLogits,
-            config::Loss::Mse => Loss::MseOfSigmoid,
-        }
+        self.config.model.loss
     }
 
     /// Makes everything that is derived from weights again. Call it after weights were written from

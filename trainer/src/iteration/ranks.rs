@@ -5,7 +5,7 @@
 //! collectives, so each needs a thread of its own for as long as a call lasts; when one fails, it
 //! tells the others, and the call returns what went wrong first.
 
-use crate::config::{Config, FeatureChoice, IdsChoice, ScheduleChoice, TransportChoice};
+use crate::config::{Config, IdsChoice, ScheduleChoice, TransportChoice};
 use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::lanes::Lanes;
 use crate::iteration::model::{Ablation, Model, RankParts, table_specs};
@@ -16,9 +16,7 @@ use crate::report::ExchangeBytes;
 use crate::system::input::read_text;
 use crate::system::machine::instruction_limit;
 use headlong_comm::tuning::Tuning;
-use headlong_comm::{
-    BetweenDevices, Busy, CommOptions, Communicator, Feature, NcclOptions, Topology,
-};
+use headlong_comm::{BetweenDevices, Busy, CommOptions, Communicator, NcclOptions, Topology};
 use headlong_device::pool::Pool;
 use headlong_device::simd::Limit;
 use headlong_embedding::Registry;
@@ -102,24 +100,13 @@ pub fn comm_options(config: &Config) -> CommOptions {
     CommOptions {
         all_to_all: config.comm.exchange,
         compress: config.compress(),
-        nccl: NcclOptions {
-            collnet: nccl_feature(config.comm.nccl.collnet),
-            nvls: nccl_feature(config.comm.nccl.nvls),
-        },
+        nccl: NcclOptions { collnet: config.comm.nccl.collnet, nvls: config.comm.nccl.nvls },
         between_devices: match config.run.transport {
             TransportChoice::Nccl => BetweenDevices::Nccl,
             _ => BetweenDevices::Auto,
         },
         deadline: config.comm.deadline(),
         ..CommOptions::default()
-    }
-}
-
-fn nccl_feature(choice: FeatureChoice) -> Feature {
-    match choice {
-        FeatureChoice::Off => Feature::Off,
-        FeatureChoice::Auto => Feature::Auto,
-        FeatureChoice::Require => Feature::Require,
     }
 }
 

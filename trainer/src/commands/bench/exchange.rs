@@ -10,13 +10,13 @@ mod count;
 mod report;
 mod subject;
 
-use super::collectives::arguments::{Bind, Bytes, CollectiveArguments, Way};
+use super::collectives::arguments::{Bind, Bytes, CollectiveArguments};
 use super::collectives::backend::Backend;
 use super::collectives::job::{Job, Measured, Outcome};
 use super::collectives::operation::{self, Operation};
 use crate::Registry;
 use crate::commands::train_arguments::{TrainArguments, of_training};
-use crate::config::{Compress, Config, DeduplicateChoice, ranges};
+use crate::config::{AllToAll, Compress, Config, DeduplicateChoice, ranges};
 use crate::error::{Error, Result};
 use crate::iteration::ranks::local_topology;
 use crate::plan::Plan;
@@ -175,7 +175,7 @@ fn collective_arguments(
         seconds_per_size: arguments.seconds_per_size,
         deadline_s: config.comm.deadline_s,
         insecure: config.comm.insecure,
-        exchange: if messages.hierarchical { Way::Hierarchical } else { Way::Flat },
+        exchange: if messages.hierarchical { AllToAll::Hierarchical } else { AllToAll::Flat },
         verbs: Some(config.comm.verbs.clone()),
         compress: config.compress() == Compress::Bf16,
         bind: arguments.bind_ranks,

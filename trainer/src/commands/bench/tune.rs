@@ -5,11 +5,12 @@
 //! (`comm.tuning`); its times are also what the hybrid split counts with. A file `FILE.toml` holds
 //! the costs of one backend alone, to be edited by hand (`hybrid.latency_table`).
 
-use super::collectives::arguments::{Bytes, CollectiveArguments, Places, Way};
+use super::collectives::arguments::{Bytes, CollectiveArguments, Places};
 use super::collectives::backend::Backend;
 use super::collectives::job::{self, Answer, Outcome};
 use super::collectives::operation::{Operation, Place};
 use super::collectives::statistics::Distribution;
+use crate::config::AllToAll;
 use crate::config::ranges::time;
 use crate::error::{Error, Result};
 use crate::plan::tuned;
@@ -82,13 +83,13 @@ const WAYS: [Variation; 10] = [
     way(Operation::AllReduce, ("all_reduce", "hierarchical"), true, |to| {
         to.one_step_bytes = Some(Bytes(0));
     }),
-    way(Operation::AllToAll, ("all_to_all", "flat"), false, |to| to.exchange = Way::Flat),
+    way(Operation::AllToAll, ("all_to_all", "flat"), false, |to| to.exchange = AllToAll::Flat),
     way(Operation::AllToAll, ("all_to_all", "hierarchical"), true, |to| {
-        to.exchange = Way::Hierarchical
+        to.exchange = AllToAll::Hierarchical
     }),
-    way(Operation::AllToAllV, ("all_to_all_v", "flat"), false, |to| to.exchange = Way::Flat),
+    way(Operation::AllToAllV, ("all_to_all_v", "flat"), false, |to| to.exchange = AllToAll::Flat),
     way(Operation::AllToAllV, ("all_to_all_v", "hierarchical"), true, |to| {
-        to.exchange = Way::Hierarchical
+        to.exchange = AllToAll::Hierarchical
     }),
     way(Operation::AllGather, ("all_gather", "direct"), false, |_| {}),
     way(Operation::ReduceScatter, ("reduce_scatter", "direct"), false, |_| {}),

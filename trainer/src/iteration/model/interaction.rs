@@ -1,6 +1,6 @@
 //! How the output of the bottom network and the vectors meet.
 
-use crate::config;
+use crate::config::Interaction as Choice;
 use headlong_device::{Mat, Stream};
 use headlong_mlp::interaction::{cat, dot};
 use headlong_mlp::linear::Activation;
@@ -8,32 +8,23 @@ use headlong_mlp::loss_scale::LossScale;
 use headlong_mlp::rounding::Rounding;
 
 pub(crate) struct Interaction {
-    kind: Kind,
+    choice: Choice,
     /// What the processor rounds vectors to before they meet, as tensor cores do.
     rounding: Option<Rounding>,
 }
 
-enum Kind {
-    Dot,
-    Cat,
-}
-
 impl Interaction {
-    pub(super) fn new(choice: config::Interaction, rounding: Option<Rounding>) -> Self {
-        let kind = match choice {
-            config::Interaction::Dot => Kind::Dot,
-            config::Interaction::Cat | config::Interaction::Cross => Kind::Cat,
-        };
-        Self { kind, rounding }
+    pub(super) fn new(choice: Choice, rounding: Option<Rounding>) -> Self {
+        Self { choice, rounding }
     }
 
     /// The forward pass; it may round `vectors`.
     pub(crate) fn forward(&self, stream: &Stream, bottom: &Mat, vectors: &Mat, out: &Mat) {
         self.rounding.iter().for_each(|rounding| rounding.round(stream, vectors));
         let args = dot::ForwardArgs { bottom, vectors, out };
-        match self.kind {
-            Kind::Dot => dot::forward(stream, &args),
-            Kind::Cat => cat::forward(stream, &args),
+        match self.choice {
+            Choice::Dot => dot::forward(stream, &args),
+            Choice::Cat | Choice::Cross => cat::forward(stream, &args),
         }
     }
 
@@ -54,9 +45,9 @@ impl Interaction {
             bottom_activation: Activation::Relu,
             loss_scale,
         };
-        match self.kind {
-            Kind::Dot => dot::backward(stream, &args),
-            Kind::Cat => cat::backward(stream, &args),
+        match self.choice {
+            Choice::Dot => dot::backward(stream, &args),
+            Choice::Cat | Choice::Cross => cat::backward(stream, &args),
         }
     }
 }

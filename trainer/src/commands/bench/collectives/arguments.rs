@@ -6,6 +6,7 @@ use super::measure::{Check, Effort};
 use super::operation::{Operation, Place};
 use super::statistics::{Average, PERCENTILES, samples_for};
 use super::{device, nics};
+use crate::commands::choice;
 use crate::config::ranges::time;
 use crate::config::seconds;
 use crate::error::{Error, Result};
@@ -159,9 +160,10 @@ pub struct CollectiveArguments {
         long,
         value_name = "flat|hierarchical|auto",
         default_value = "auto",
+        value_parser = choice::all_to_all(),
         hide_possible_values = true
     )]
-    pub exchange: Way,
+    pub exchange: AllToAll,
     /// Tie each rank to a core of its own where there are enough: two ranks that share a core of an
     /// idle machine wait for each other
     #[arg(long, value_name = "auto|off", default_value = "auto", hide_possible_values = true)]
@@ -239,17 +241,6 @@ impl Places {
             (Places::Both, _) | (Places::Out, Place::Out) | (Places::In, Place::In)
         )
     }
-}
-
-/// Way of the parts of an all-to-all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Way {
-    /// Straight.
-    Flat,
-    /// Inside the node, then across.
-    Hierarchical,
-    /// Hierarchical where that can help.
-    Auto,
 }
 
 /// Whether ranks are tied to cores.
@@ -474,11 +465,7 @@ impl CollectiveArguments {
     pub fn options(&self, backend: Backend) -> CommOptions {
         let defaults = CommOptions::default();
         CommOptions {
-            all_to_all: match self.exchange {
-                Way::Flat => AllToAll::Flat,
-                Way::Hierarchical => AllToAll::Hierarchical,
-                Way::Auto => AllToAll::Auto,
-            },
+            all_to_all: self.exchange,
             one_step_bytes: self.one_step_bytes.map(|bytes| bytes.0),
             chunk_bytes: self.chunk_bytes.map_or(defaults.chunk_bytes, |bytes| bytes.0),
             deadline: Duration::try_from_secs_f64(self.deadline_s).unwrap_or(Duration::MAX),
