@@ -12,7 +12,7 @@ use crate::run::prepare::Prepared;
 
 use crate::commands::launch::{launched, with_device};
 use crate::commands::plan::{OfRun, Planned};
-use crate::commands::train_arguments::TrainOptions;
+use crate::commands::train_arguments::{TrainArguments, TrainOptions};
 use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::data::{self, Reads, count_samples};
 use crate::error::{Error, Result, signal_name};
@@ -49,10 +49,10 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
     data::check_pipes(
         &job.config,
-        Reads { is_resumed: resumed.is_some(), has_mllog: options.mllog.is_some() },
+        Reads { is_resumed: resumed.is_some(), has_mllog: options.flags.mllog.is_some() },
     )?;
     let mut reporter = match job.leads() {
-        true => Reporter::new(log_target(options), resumed.is_some())?,
+        true => Reporter::new(log_target(&options.flags), resumed.is_some())?,
         false => Reporter::quiet(None),
     };
     let outcome = run_with(&mut job, preparing, options, resumed.as_ref(), &mut reporter);
@@ -67,9 +67,9 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
 
 /// Where the JSON log goes. A dry run leaves the log of an earlier run alone; to standard output it
 /// writes nothing else, either.
-fn log_target(options: &TrainOptions) -> Option<&LogTarget> {
-    let target = options.log_json.as_ref();
-    target.filter(|target| !options.dry_run || **target == LogTarget::Stdout)
+fn log_target(flags: &TrainArguments) -> Option<&LogTarget> {
+    let target = flags.log_json.as_ref();
+    target.filter(|target| !flags.dry_run || **target == LogTarget::Stdout)
 }
 
 fn run_with(
@@ -84,7 +84,7 @@ fn run_with(
         return Ok(());
     }
     note_the_start(config, options, resumed, reporter);
-    if options.dry_run {
+    if options.flags.dry_run {
         return dry_run(job, options, resumed, reporter);
     }
     refuse_what_cannot_fit(job, options, reporter)?;
@@ -97,7 +97,7 @@ fn run_with(
     job.check_same("the places of rows", placement.fingerprint())?;
     let plan = prepared.plan(config, &placement, &options.origin, &options.registry, reporter)?;
     prepared.train_rows = train_rows(config, options, &prepared, threads, reporter)?;
-    let init_from = options.init_from.as_deref();
+    let init_from = options.flags.init_from.as_deref();
     let init_from =
         init_from.map(|dir| checkpoint_command::open("--init-from", dir)).transpose()?;
     let session = open_session(
@@ -106,8 +106,8 @@ fn run_with(
             prepared: &prepared,
             placement,
             start: Start::new(resumed, init_from.as_ref()),
-            may_differ: options.data_changed,
-            record: Record { times: options.time, spans: options.trace.is_some() },
+            may_differ: options.flags.data_changed,
+            record: Record { times: options.flags.time, spans: options.flags.trace.is_some() },
             registry: &options.registry,
         },
     )?;
@@ -150,7 +150,7 @@ fn note_the_start(
     resumed: Option<&Checkpoint>,
     reporter: &mut Reporter,
 ) {
-    if options.resume && resumed.is_none() {
+    if options.flags.resume && resumed.is_none() {
         reporter
             .note("--resume: there is no checkpoint yet, so training starts from the beginning");
     }
@@ -235,7 +235,7 @@ fn open_mllog(
     options: &TrainOptions,
     resumed: Option<&Checkpoint>,
 ) -> Result<Option<MlLog>> {
-    let path = options.mllog.as_ref().filter(|_| job.leads());
+    let path = options.flags.mllog.as_ref().filter(|_| job.leads());
     let step = resumed.map(|checkpoint| checkpoint.manifest().state.step);
     path.map(|path| MlLog::open(path, &job.config, step)).transpose()
 }
@@ -253,7 +253,7 @@ fn train_rows(
     let evaluates_in_epoch =
         matches!(config.eval.every, EvalEvery::EpochFraction(_)) && !prepared.valid.is_empty();
     match prepared.train_rows {
-        None if ends_in_epoch || evaluates_in_epoch || options.mllog.is_some() => {
+        None if ends_in_epoch || evaluates_in_epoch || options.flags.mllog.is_some() => {
             counted(config, prepared, threads, reporter).map(Some)
         }
         known => Ok(known),
@@ -475,11 +475,11 @@ impl Run<'_> {
         memory.done = serde_json::to_value(&done).ok();
         self.save(Some(reason))?;
         self.finish_saves()?;
-        if self.options.time {
+        if self.options.flags.time {
             let ceiling = self.ceiling();
             self.reporter.result(&self.session.group().first().recorder().table(ceiling.as_ref()));
         }
-        if let Some(file) = &self.options.trace {
+        if let Some(file) = &self.options.flags.trace {
             let file = self.session.group().write_trace(file)?;
             let what = match crate::iteration::trace::is_picture(&file) {
                 true => "a picture of the last step, for any browser",

@@ -176,24 +176,10 @@ pub struct TrainArguments {
 
 /// What a run does besides its configuration: nothing here changes a weight, except what it starts
 /// from.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct TrainOptions {
-    /// Go on from the newest checkpoint of `checkpoint.dir`.
-    pub resume: bool,
-    /// Go on although the training files have changed.
-    pub data_changed: bool,
-    /// Start with the weights of this checkpoint.
-    pub init_from: Option<PathBuf>,
-    /// Where the JSON log goes, if anywhere.
-    pub log_json: Option<LogTarget>,
-    /// Where a log of MLPerf's form goes, if anywhere.
-    pub mllog: Option<PathBuf>,
-    /// Print the stages with their microseconds at the end.
-    pub time: bool,
-    /// Where a trace for Perfetto goes, if anywhere.
-    pub trace: Option<PathBuf>,
-    /// Stop after the plan.
-    pub dry_run: bool,
+    /// The flags, of which some set no key.
+    pub flags: TrainArguments,
     /// What the configuration started from: `preset tiny`, or the file's name.
     pub origin: String,
     /// The command line, as the log gives it.
@@ -221,7 +207,7 @@ impl TrainArguments {
     /// # Errors
     /// Everything that is wrong with the usage or the configuration (exit code 2), named by flag or
     /// key.
-    pub fn resolve(&self, registry: &Registry) -> Result<(Config, TrainOptions)> {
+    pub fn resolve<'a>(&'a self, registry: &'a Registry) -> Result<(Config, TrainOptions)> {
         let (mut config, origin) = self.base()?;
         let set = keys_of(&self.set);
         self.settings().iter().try_for_each(|setting| setting.refuse_both(&set))?;
@@ -235,14 +221,7 @@ impl TrainArguments {
         self.refuse_contradictions(&config)?;
         config.validate_with(registry)?;
         let options = TrainOptions {
-            resume: self.resume,
-            data_changed: self.data_changed,
-            init_from: self.init_from.clone(),
-            log_json: self.log_json.clone(),
-            mllog: self.mllog.clone(),
-            time: self.time,
-            trace: self.trace.clone(),
-            dry_run: self.dry_run,
+            flags: self.clone(),
             origin,
             command: command_line::quoted(&std::env::args_os().collect::<Vec<_>>()),
             registry: registry.clone(),

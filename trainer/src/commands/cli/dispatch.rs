@@ -201,7 +201,7 @@ mod tests {
         let Some(Command::Train(arguments)) = cli.command else { panic!("not a training command") };
         let (config, options) =
             arguments.resolve(&Registry::default()).unwrap_or_else(|error| panic!("{error}"));
-        assert!(options.mllog.is_some());
+        assert!(options.flags.mllog.is_some());
         config
     }
 

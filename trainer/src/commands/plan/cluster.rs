@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -
     let mut workload = cluster::workload(&config, rows, &source(asked, &config)?, registry)?;
     workload.data_rows = arguments.data_rows.or(workload.data_rows);
     let (report, workload) = report::report(&workload, &described, &asked.batch_sizes)?;
-    if let Some(path) = &options.trace {
+    if let Some(path) = &options.flags.trace {
         trace(path, &report, &workload)?;
     }
     if let Some(path) = &asked.plot {

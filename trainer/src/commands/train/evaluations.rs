@@ -90,7 +90,7 @@ impl Run<'_> {
 
     /// Not where a target or MLPerf's log counts evaluations: there, each is where the rule has it.
     fn is_left_to_the_end(&self, every: u64) -> bool {
-        let counts = self.config.eval.target_auc.is_some() || self.options.mllog.is_some();
+        let counts = self.config.eval.target_auc.is_some() || self.options.flags.mllog.is_some();
         !counts && is_left_to_the_end(self.session.steps(), every, self.ends_at_step)
     }
 

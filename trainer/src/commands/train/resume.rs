@@ -74,8 +74,12 @@ pub(crate) fn find_checkpoint(
     options: &TrainOptions,
     leads: bool,
 ) -> Result<Option<Checkpoint>> {
-    if let Some(dir) = &options.init_from {
+    if let Some(dir) = &options.flags.init_from {
         crate::commands::checkpoint::open("--init-from", dir)?;
     }
-    crate::run::session::find_checkpoint(config, options.resume, leads && !options.dry_run)
+    crate::run::session::find_checkpoint(
+        config,
+        options.flags.resume,
+        leads && !options.flags.dry_run,
+    )
 }
