@@ -56,12 +56,6 @@ impl Counters {
         self.total().inter_node_bytes
     }
 
-    /// Messages to anyone.
-    pub fn messages(&self) -> u64 {
-        let total = self.total();
-        total.intra_node_messages + total.inter_node_messages
-    }
-
     pub(crate) fn add(
         &mut self,
         collective: Collective,

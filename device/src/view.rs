@@ -118,11 +118,6 @@ impl<'a, T> MatMut<'a, T> {
 
     shape_getters!();
 
-    /// The same matrix, read-only.
-    pub fn as_ref(&self) -> MatRef<'_, T> {
-        MatRef { data: self.data, rows: self.rows, cols: self.cols, stride: self.stride }
-    }
-
     /// The same matrix for a shorter time.
     pub fn reborrow(&mut self) -> MatMut<'_, T> {
         MatMut { data: self.data, rows: self.rows, cols: self.cols, stride: self.stride }

@@ -89,11 +89,6 @@ impl Route {
     pub fn table(&self, index: usize) -> &TableRoute {
         &self.tables[index]
     }
-
-    /// Tables, in the order of the set.
-    pub fn tables(&self) -> &[TableRoute] {
-        &self.tables
-    }
 }
 
 /// The route of one batch through one table.

@@ -264,16 +264,6 @@ impl EmbeddingSet {
         self.width
     }
 
-    /// The tables' descriptions.
-    pub fn specs(&self) -> &[TableSpec] {
-        &self.specs
-    }
-
-    /// The sparse optimiser.
-    pub fn optimizer(&self) -> &Optimizer {
-        &self.optimizer
-    }
-
     /// The tensors of table `table`, as a checkpoint holds them: `weight`, then the optimiser's
     /// states.
     pub fn tensors(&self, table: usize) -> &[TensorSpec] {

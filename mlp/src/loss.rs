@@ -123,16 +123,3 @@ fn total_of_pairs<'a>(pairs: impl ExactSizeIterator<Item = &'a [f32]>) -> f64 {
     tree(count, |into, from| blocks[into] += blocks[from]);
     blocks[0]
 }
-
-/// `p = 1 / (1 + e^-z)` for predictions: logits and probabilities samples × 1, f32.
-pub fn probabilities(stream: &Stream, logits: &Mat, probabilities: &Mat) {
-    assert_eq!(
-        (logits.rows(), logits.cols()),
-        (probabilities.rows(), 1),
-        "one probability per logit"
-    );
-    match stream.device() {
-        Device::Cpu => cpu::probabilities(stream, logits, probabilities),
-        Device::Cuda(_) => cuda::probabilities(stream, logits, probabilities),
-    }
-}

@@ -85,14 +85,6 @@ impl Admission {
         Ok(Self { min_count, columns: rows.iter().map(|&rows| ColumnState::new(rows)).collect() })
     }
 
-    pub fn min_count(&self) -> u32 {
-        self.min_count
-    }
-
-    pub fn num_columns(&self) -> usize {
-        self.columns.len()
-    }
-
     /// Rows of the table of `column`, and how many of them are in use, the shared one included.
     pub fn rows(&self, column: usize) -> (u64, u64) {
         (self.columns[column].rows, self.columns[column].next_row)

@@ -171,11 +171,6 @@ impl IdMapper {
         Self { frozen: true, ..self }
     }
 
-    /// Its policy.
-    pub fn policy(&self) -> IdPolicy {
-        self.policy
-    }
-
     /// Rows of each table.
     pub fn rows(&self) -> &[u64] {
         &self.rows

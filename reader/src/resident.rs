@@ -77,11 +77,6 @@ impl ResidentData {
         self.blocks.push(block);
     }
 
-    /// The columns.
-    pub fn schema(&self) -> Schema {
-        self.schema
-    }
-
     /// All samples.
     pub fn num_samples(&self) -> u64 {
         self.num_samples

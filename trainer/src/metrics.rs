@@ -103,11 +103,6 @@ impl MetricsAccumulator {
         self.scores.extend(logits, labels);
     }
 
-    /// Samples so far.
-    pub fn num_samples(&self) -> u64 {
-        self.scores.num_samples()
-    }
-
     /// The metrics of everything pushed since the last `clear`. Sorts, which for n samples is O(n).
     pub fn metrics(&mut self) -> EvalMetrics {
         EvalMetrics::of(&self.scores.tally())

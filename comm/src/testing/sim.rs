@@ -43,7 +43,7 @@ pub use fault::{Fault, FaultPlan, Moment};
 pub use random::Random;
 
 use crate::error::CommError;
-use crate::topology::{Rank, Topology};
+use crate::topology::Topology;
 use crate::transport::Transport;
 use end::{End, Shared};
 use state::State;
@@ -212,10 +212,5 @@ impl World {
     /// The last events as text, where [`SimOptions::keep_trace`] asked for it.
     pub fn trace(&self) -> Vec<String> {
         self.shared.lock().trace.lines()
-    }
-
-    /// Whether a rank has said goodbye, knows of an error or is gone, in rank order.
-    pub fn has_ended(&self, rank: Rank) -> bool {
-        !self.shared.lock().ranks[rank.0].is_live()
     }
 }

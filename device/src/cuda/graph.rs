@@ -1,10 +1,8 @@
 //! A captured sequence of work, replayed by one call.
 
 use super::{CudaDevice, CudaStream, driver};
-use crate::error::{DeviceError, Result};
+use crate::error::Result;
 use cudarc::driver::sys::{self, CUgraphNodeType_enum as NodeType};
-use std::ffi::CString;
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// A captured, instantiated and uploaded graph. The memory and kernels it uses must outlive it:
@@ -60,21 +58,6 @@ impl Graph {
     /// Nodes that are kernels.
     pub fn num_kernel_nodes(&self) -> usize {
         self.kernel_nodes
-    }
-
-    /// Writes the graph as a `dot` file.
-    pub fn print(&self, path: &Path) -> Result<()> {
-        self.device.bind()?;
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = |reason: String| DeviceError::Misuse {
-            what: format!("printing to {}", path.display()),
-            reason,
-        };
-        let name = CString::new(path.as_os_str().as_encoded_bytes())
-            .map_err(|error| failed(error.to_string()))?;
-        // SAFETY: the graph is alive; the name is a C string.
-        let code = unsafe { sys::cuGraphDebugDotPrint(self.graph, name.as_ptr(), 0) };
-        driver::check(code, || format!("printing a graph to {}", path.display()))
     }
 }
 

@@ -87,20 +87,6 @@ impl Kernel {
         &self.0.name
     }
 
-    /// An attribute of the loaded function: registers, local memory, shared memory.
-    fn attribute(&self, which: Attribute) -> Result<i32> {
-        let mut value = 0;
-        // SAFETY: a loaded function and a place for the answer.
-        let code = unsafe { sys::cuFuncGetAttribute(&mut value, which, self.0.function) };
-        driver::check(code, || format!("{which:?} of {}", self.name()))?;
-        Ok(value)
-    }
-
-    /// Registers per thread.
-    pub fn registers(&self) -> Result<u32> {
-        Ok(self.attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)? as u32)
-    }
-
     /// The kernel as the device's table keeps it, for as long as the process: for messages.
     pub(crate) fn kept(&self) -> *const () {
         Arc::as_ptr(&self.0).cast()

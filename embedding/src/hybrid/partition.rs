@@ -157,11 +157,6 @@ impl Partition {
         self.num_owners
     }
 
-    /// Number of tables.
-    pub fn num_tables(&self) -> usize {
-        self.tables.len()
-    }
-
     /// The placements, each list in rising order of rows: what [`Self::new`] takes, and a
     /// checkpoint holds.
     pub fn placements(&self) -> impl ExactSizeIterator<Item = &TablePlacement> {

@@ -326,11 +326,6 @@ impl HybridRoute {
         (&self.requests.counts, &mut self.received.counts)
     }
 
-    /// What each source asks this owner for: sources × tables.
-    pub fn recv_counts(&self) -> &[u32] {
-        &self.received.counts
-    }
-
     /// The buffers of the exchange of ids, once the counts have arrived: local rows (or raw ids) to
     /// owners, in the order of [`Self::request_counts`], and from sources.
     ///

@@ -295,11 +295,6 @@ impl HybridSet {
         &self.tensors[table]
     }
 
-    /// Each table with its tensors.
-    pub fn tables(&self) -> impl Iterator<Item = (&TableSpec, &[TensorSpec])> {
-        self.specs.iter().zip(self.tensors.iter().map(Vec::as_slice))
-    }
-
     /// What this rank owns of table `table`, for what only the table itself can do: saving rows
     /// that it hides, say.
     pub fn local_table(&self, table: usize) -> Option<MutexGuard<'_, Box<dyn EmbeddingTable>>> {

@@ -34,7 +34,6 @@
 mod counter;
 mod estimate;
 mod format;
-mod merge;
 
 pub use estimate::{RateClass, TableRates};
 

@@ -109,14 +109,6 @@ impl Weights {
         copy_into(&self.values, logical);
     }
 
-    /// Gives the logical matrix, row-major out × in.
-    pub fn unpack(&self, logical: &mut [f32]) {
-        let values = self.values.to_vec::<f32>();
-        logical.copy_from_slice(
-            &values.unwrap_or_else(|error| panic!("slot `{}`: {error}", self.name())),
-        );
-    }
-
     /// Packs the values for [`super::forward`] and [`super::backward_data`]: once after each
     /// change.
     ///

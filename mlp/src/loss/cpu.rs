@@ -4,7 +4,7 @@ use super::{Loss, LossArgs};
 use crate::simd::for_each_row;
 use crate::sum::block;
 use headlong_device::pool::Pool;
-use headlong_device::{Mat, MatMut, MatRef, Stream};
+use headlong_device::{MatMut, MatRef, Stream};
 
 /// Samples whose losses and gradients one task computes.
 const TILE_ROWS: usize = 256;
@@ -49,14 +49,4 @@ fn loss(kind: Loss, logit: f32, label: f32) -> (f64, f64) {
         Loss::BceWithLogits => ((if z < 0.0 { 0.0 } else { z }) - z * y + small.ln_1p(), p - y),
         Loss::MseOfSigmoid => ((p - y) * (p - y), 2.0 * (p - y) * p * (1.0 - p)),
     }
-}
-
-pub fn probabilities(stream: &Stream, logits: &Mat, probabilities: &Mat) {
-    let logits = logits.read::<f32>();
-    let mut out = probabilities.write::<f32>();
-    for_each_row(stream.pool(), out.view(), TILE_ROWS, |sample, out| {
-        let z = f64::from(logits.row(sample)[0]);
-        let small = (-z.abs()).exp();
-        out[0] = (if z >= 0.0 { 1.0 } else { small } / (1.0 + small)) as f32;
-    });
 }

@@ -2,8 +2,8 @@
 
 use super::{Loss, LossArgs};
 use crate::cuda::{SCRATCH_BYTES, THREADS, blocks, scratch};
+use headlong_device::Stream;
 use headlong_device::cuda::{DevicePtr, Launch, Mats, Source, kernel_args};
-use headlong_device::{Mat, Stream};
 
 pub static SOURCE: Source =
     Source { name: "mlp/loss", text: concat!(include_str!("../sum.cuh"), include_str!("loss.cu")) };
@@ -21,8 +21,6 @@ kernel_args! {
         kind: u32;
         scale: f32;
     }
-
-    pub struct ProbabilityArgs(logits, probabilities) { samples: u64; }
 }
 
 pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
@@ -49,12 +47,4 @@ pub fn forward_backward(stream: &Stream, args: &LossArgs<'_>) {
     if max_parts > 1 {
         stream.run(&SOURCE, &[], "loss_blocks", shape(args.sums.rows()), &launched);
     }
-}
-
-pub fn probabilities(stream: &Stream, logits: &Mat, probabilities: &Mat) {
-    let stream = stream.cuda_body();
-    let launched =
-        ProbabilityArgs { mats: Mats::new([logits, probabilities]), samples: logits.rows() as u64 };
-    let shape = Launch::new(blocks(stream, logits.rows().div_ceil(THREADS as usize)), THREADS);
-    stream.run(&SOURCE, &[], "probabilities", shape, &launched);
 }

@@ -36,14 +36,6 @@ struct LossKernelArgs {
     float scale;
 };
 
-struct ProbabilityArgs {
-    const float *logits;
-    float *probabilities;
-    u64 logits_stride;
-    u64 probabilities_stride;
-    u64 samples;
-};
-
 struct LossOf {
     double loss;
     double gradient;
@@ -139,14 +131,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) loss_blocks(const LossKern
         if (threadIdx.x == 0) {
             store_sum(a.sums + index * a.sums_stride, sum);
         }
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS) probabilities(const ProbabilityArgs a) {
-    for (u64 sample = (u64)blockIdx.x * THREADS + threadIdx.x; sample < a.samples;
-         sample += (u64)gridDim.x * THREADS) {
-        const double z = a.logits[sample * a.logits_stride];
-        a.probabilities[sample * a.probabilities_stride] =
-            (float)probability(z, small_exponential(z));
     }
 }

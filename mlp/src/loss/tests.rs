@@ -1,6 +1,6 @@
 use super::*;
 use crate::oracle;
-use crate::testing::{frozen, frozen_on, values};
+use crate::testing::{frozen_on, values};
 use headlong_device::testing::uniform;
 
 fn run(
@@ -108,18 +108,8 @@ fn threads_change_no_bit_and_blocks_add_up_in_the_tree() {
     assert!((one.0 - whole.0).abs() < 1e-9 * whole.0);
 }
 
-#[test]
-fn probabilities_of_logits() {
-    let logits = [-200.0, -1.0, 0.0, 1.0, 200.0];
-    let out = frozen("probabilities", 5, 1, &[]);
-    probabilities(&Stream::cpu(1), &frozen("logits", 5, 1, &logits), &out);
-    for (got, z) in values(&out).iter().zip(logits) {
-        assert!((f64::from(*got) - oracle::sigmoid(f64::from(z))).abs() <= oracle::UNIT);
-    }
-}
-
 mod cuda_tests {
-    use super::super::cuda::{LossKernelArgs, ProbabilityArgs, SOURCE};
+    use super::super::cuda::{LossKernelArgs, SOURCE};
     use super::*;
     use headlong_device::cuda::testing::{layout_test, stream};
 
@@ -166,19 +156,7 @@ mod cuda_tests {
     }
 
     #[test]
-    fn probabilities_of_logits() {
-        let Some(stream) = stream() else { return };
-        let logits = [-200.0, -1.0, 0.0, 1.0, 200.0];
-        let out = frozen_on(&stream, "probabilities", 5, 1, &[]);
-        probabilities(&stream, &frozen_on(&stream, "logits", 5, 1, &logits), &out);
-        for (got, z) in values(&out).iter().zip(logits) {
-            assert!((f64::from(*got) - oracle::sigmoid(f64::from(z))).abs() <= oracle::UNIT);
-        }
-    }
-
-    #[test]
     fn layouts() {
         layout_test!(LossKernelArgs, &SOURCE, &[]);
-        layout_test!(ProbabilityArgs, &SOURCE, &[]);
     }
 }

@@ -157,11 +157,6 @@ impl LineParser {
         Self { schema, policy, body, separators: avx512::Separators::default() }
     }
 
-    /// The columns it expects.
-    pub fn schema(&self) -> &Schema {
-        &self.schema
-    }
-
     /// What it does with bad lines.
     pub fn policy(&self) -> BadRowPolicy {
         self.policy

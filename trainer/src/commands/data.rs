@@ -51,7 +51,12 @@ pub struct DataMakeArguments {
     #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
     pub threads: Option<usize>,
     /// What a malformed line does
-    #[arg(long, value_name = "error|skip", default_value = "error", value_parser = choice::on_bad_row())]
+    #[arg(
+        long,
+        value_name = "error|skip",
+        default_value = "error",
+        value_parser = choice::on_bad_row()
+    )]
     pub on_bad_row: BadRowPolicy,
     /// Where the JSON goes
     #[command(flatten)]

@@ -48,7 +48,12 @@ pub struct TrainArguments {
     #[arg(long, value_name = "DIR", help_heading = "Data")]
     pub output_dir: Option<PathBuf>,
     /// What a malformed line does: end the run, or be skipped and counted
-    #[arg(long, value_name = "error|skip", value_parser = choice::on_bad_row(), help_heading = "Data")]
+    #[arg(
+        long,
+        value_name = "error|skip",
+        value_parser = choice::on_bad_row(),
+        help_heading = "Data"
+    )]
     pub on_bad_row: Option<BadRowPolicy>,
     /// Keep decoded data between epochs
     #[arg(long, value_name = "off|host|device|auto", help_heading = "Data")]

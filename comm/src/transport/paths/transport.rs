@@ -63,11 +63,6 @@ impl PathTransport {
         Self { name, in_place_bytes, ..self }
     }
 
-    /// The control plane, with what a careful user wants to know.
-    pub fn control(&self) -> &Arc<TcpTransport> {
-        &self.control
-    }
-
     fn frame(&self) -> Frame<'_> {
         let (health, epoch, deadline) =
             (self.control.health(), self.control.epoch(), self.control.deadline());

@@ -94,38 +94,6 @@ proptest! {
     }
 
     #[test]
-    fn merged_statistics_keep_their_promises(
-        seed in 0_u64..1000, capacity in 1_usize..300, first in 0_usize..3000,
-        second in 0_usize..3000,
-    ) {
-        let lookups = zipf(1.0001, 4000, seed, first + second);
-        let spec = TableSpec::new("a", 4000, 4);
-        let options = StatisticsOptions { capacity };
-        let mut merged = collect(&spec, capacity, &[&lookups[..first]]);
-        merged.merge(&collect(&spec, capacity, &[&lookups[first..]]), &options).unwrap();
-        let (table, truth) = (&merged.tables[0], true_counts(&lookups));
-        prop_assert_eq!(table.lookups, (first + second) as u64);
-        let listed: BTreeMap<u64, u64> =
-            table.counted.iter().map(|row| (row.row, row.count)).collect();
-        for (row, &count) in &truth {
-            let certain = listed.get(row).copied().unwrap_or(0);
-            prop_assert!((certain..=certain + table.error_bound).contains(&count));
-        }
-        prop_assert!(
-            table.counted.len() <= capacity && (table.is_exact() || table.sample.is_some())
-        );
-        for row in table.sample.iter().flat_map(|sample| &sample.rows) {
-            prop_assert_eq!(row.count, truth[&row.row]);
-        }
-        if truth.len() <= capacity {
-            prop_assert_eq!(
-                merged,
-                collect(&spec, capacity, &[&lookups[..first], &lookups[first..]])
-            );
-        }
-    }
-
-    #[test]
     fn bytes_bring_back_the_same(
         seed in 0_u64..1000, capacity in 1_usize..300, draws in 0_usize..2000, raw in any::<bool>(),
     ) {

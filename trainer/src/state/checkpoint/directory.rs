@@ -130,10 +130,6 @@ impl CheckpointDirectory {
         Ok(directory)
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// What a crash had left behind, and was put right when the directory was opened.
     pub fn cleaned(&self) -> &[Cleaned] {
         &self.cleaned
