@@ -13,6 +13,7 @@ pub mod lines;
 pub mod mllog;
 pub mod output;
 pub mod progress;
+pub mod svg;
 
 pub use crate::units::{bytes, columns, count, duration, short_time};
 pub use bar::{Bar, Fact};

@@ -210,7 +210,7 @@ pub fn write_trace<'a>(
     ranks: impl Iterator<Item = (usize, &'a Recorder)>,
 ) -> Result<()> {
     let text = if is_picture(path) {
-        picture::svg(ranks)
+        picture::draw(ranks)
     } else {
         let events: Vec<Value> = ranks.flat_map(|(rank, recorder)| recorder.events(rank)).collect();
         json!({ "traceEvents": events, "displayTimeUnit": "ns" }).to_string()

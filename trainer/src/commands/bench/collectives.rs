@@ -40,7 +40,7 @@ pub fn run(operation: Operation, arguments: &CollectiveArguments) -> Result<()> 
     let Some(report) = measure(operation, arguments)? else { return Ok(()) };
     let text = if arguments.compat { compat::text(&report, arguments) } else { report.text() };
     if let Some(file) = &arguments.plot {
-        output::write_file(file, &plot::svg(&report))?;
+        output::write_file(file, &plot::draw(&report))?;
     }
     output::answer(&arguments.json, &text, &report.document())?;
     if arguments.json.json || arguments.compat {

@@ -4,6 +4,7 @@
 use super::{Recorder, Span};
 use crate::iteration::schedule::Lane;
 use crate::report::axis::round_ticks;
+use crate::report::svg;
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 960.0;
@@ -19,7 +20,7 @@ const ROW_HEIGHT: f64 = 10.0;
 const MARGIN: f64 = 3.0;
 
 /// The last whole step of each rank as an SVG.
-pub(super) fn svg<'a>(ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> String {
+pub(super) fn draw<'a>(ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> String {
     let ranks: Vec<(usize, &[Span])> =
         ranks.map(|(rank, recorder)| (rank, last_step(&recorder.spans))).collect();
     let spans = || ranks.iter().flat_map(|(_, spans)| spans.iter());
@@ -29,21 +30,12 @@ pub(super) fn svg<'a>(ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> Str
     let length = if end > start { end - start } else { 1.0 };
     let rank_height = Lane::ALL.len() as f64 * LANE_HEIGHT + RANK_GAP;
     let height = TOP + ranks.len() as f64 * rank_height + 8.0;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0} {height:.0}\" \
-         font-family=\"sans-serif\" font-size=\"9\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-        LEFT + WIDTH + 16.0
-    );
+    let mut text = svg::begin(LEFT + WIDTH + 16.0, height, 9);
     let x = |us: f64| LEFT + (us - start) / length * WIDTH;
     let (unit, us_of_unit) = if length >= 1e4 { ("ms", 1e3) } else { ("µs", 1.0) };
     for tick in round_ticks(length / us_of_unit, 10) {
-        let _ = writeln!(
-            text,
-            "<text x=\"{:.1}\" y=\"12\" text-anchor=\"middle\" fill=\"#555\">{tick} {unit}</text>\
-             <line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"16\" y2=\"{height:.0}\" stroke=\"#eee\"/>",
-            x(start + tick * us_of_unit)
-        );
+        let at = x(start + tick * us_of_unit);
+        svg::upright(&mut text, at, [16.0, height], 12.0, format_args!("{tick} {unit}"));
     }
     for (position, (rank, spans)) in ranks.iter().enumerate() {
         let top = TOP + position as f64 * rank_height;
@@ -65,7 +57,7 @@ pub(super) fn svg<'a>(ranks: impl Iterator<Item = (usize, &'a Recorder)>) -> Str
             }
         }
     }
-    text + "</svg>\n"
+    text + svg::END
 }
 
 /// The colour of a lane's stages in pictures.
@@ -152,7 +144,7 @@ mod tests {
         }
         let step = last_step(&recorder.spans);
         assert_eq!((step.len(), step[0].start_us), (2, 100.0));
-        let picture = svg([(0, &recorder), (1, &recorder)].into_iter());
+        let picture = draw([(0, &recorder), (1, &recorder)].into_iter());
         assert_eq!(picture.matches("<title>top_forward: 50.0 µs</title>").count(), 2);
         assert!(picture.contains("rank 1") && picture.ends_with("</svg>\n"));
         // 50 µs: ticks at multiples of 5.

@@ -4,6 +4,7 @@
 use super::backend::Backend;
 use super::table::{Report, Row};
 use crate::report::axis::Logarithmic as Axis;
+use crate::report::svg;
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 430.0;
@@ -26,17 +27,13 @@ fn colour(backend: Backend) -> &'static str {
 }
 
 /// The picture, of each row's main form.
-pub fn svg(report: &Report) -> String {
+pub fn draw(report: &Report) -> String {
     let rows =
         || report.rows.iter().filter(|row| row.dtype == report.rows[0].dtype && row.bytes > 0);
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {ALL_WIDTH:.0} {ALL_HEIGHT:.0}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
+    let mut text = svg::begin(ALL_WIDTH, ALL_HEIGHT, 12);
     if rows().next().is_none() {
-        return text
-            + "<text x=\"20\" y=\"40\">nothing was measured that has a size</text>\n</svg>\n";
+        text += "<text x=\"20\" y=\"40\">nothing was measured that has a size</text>\n";
+        return text + svg::END;
     }
     let first = &report.rows[0];
     let _ = writeln!(
@@ -73,7 +70,7 @@ pub fn svg(report: &Report) -> String {
         draw(PANELS[1], &bandwidths, &bus, false);
         key(&mut text, number, backend);
     }
-    text + "</svg>\n"
+    text + svg::END
 }
 
 /// Axes, ticks and names of one panel.
@@ -83,13 +80,7 @@ fn frame(text: &mut String, left: f64, sizes: &Axis, values: &Axis, title: &str)
         writeln!(text, "<text x=\"{left}\" y=\"{:.0}\" fill=\"#333\">{title}</text>", TOP - 12.0);
     for size in sizes.ticks(2.0) {
         let x = left + sizes.place(size) * WIDTH;
-        let _ = writeln!(
-            text,
-            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom}\" stroke=\"#eee\"/>\
-             <text x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\" fill=\"#555\">{}</text>",
-            bottom + 17.0,
-            short(size)
-        );
+        svg::upright(text, x, [TOP, bottom], bottom + 17.0, short(size));
     }
     for value in values.ticks(10.0) {
         let y = bottom - values.place(value) * HEIGHT;
