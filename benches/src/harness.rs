@@ -14,17 +14,29 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-#[derive(Debug, Clone)]
+/// How benchmarks are run.
+#[derive(Debug, Clone, clap::Args)]
 pub struct Settings {
-    /// Everything tiny, one short block: does it run at all.
+    /// Run everything once on tiny data: it works, the numbers mean nothing.
+    #[arg(long)]
     pub smoke: bool,
-    /// Only benchmarks whose name contains this.
+    /// Run the benchmarks whose name contains this: parse, lookup, update, cuda_embedding,
+    /// interaction, linear, iteration, hybrid_bytes.
+    #[arg(long, default_value = "")]
     pub only: String,
+    /// Threads.
+    #[arg(long, default_value_t = 1)]
     pub threads: usize,
+    /// Seconds a benchmark is measured for.
+    #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
+    /// Append results to this file; without a value to `benches/results/<machine>.jsonl`.
+    #[arg(long, num_args = 0..=1, default_missing_value = "")]
     pub json: Option<PathBuf>,
-    /// Text file for the parsing benchmark instead of a generated one.
+    /// Plain Criteo text file for `parse`, instead of a generated one.
+    #[arg(long)]
     pub file: Option<PathBuf>,
+    #[arg(skip)]
     pub mode: Mode,
 }
 

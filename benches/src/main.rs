@@ -17,30 +17,13 @@ use clap::Parser;
 use harness::{Floor, Harness, Mode, Settings, floor_name};
 use headlong::config::Instructions;
 use headlong::system::machine::instruction_limit;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Benchmarks of every op and of the whole iteration.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Run everything once on tiny data: it works, the numbers mean nothing.
-    #[arg(long)]
-    smoke: bool,
-    /// Run the benchmarks whose name contains this: parse, lookup, update, cuda_embedding,
-    /// interaction, linear, iteration, hybrid_bytes.
-    #[arg(long, default_value = "")]
-    only: String,
-    /// Threads.
-    #[arg(long, default_value_t = 1)]
-    threads: usize,
-    /// Seconds a benchmark is measured for.
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
-    /// Append results to this file; without a value to `benches/results/<machine>.jsonl`.
-    #[arg(long, num_args = 0..=1, default_missing_value = "")]
-    json: Option<PathBuf>,
-    /// Plain Criteo text file for `parse`, instead of a generated one.
-    #[arg(long)]
-    file: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
     /// Use at most this instruction set.
     #[arg(long)]
     isa: Option<Instructions>,
@@ -56,12 +39,6 @@ struct Arguments {
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let machine = machine::Machine::here();
-    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
-    let json = arguments.json.map(|path| match path.as_os_str().is_empty() {
-        true => kept.join(format!("{}.jsonl", machine.file_name())),
-        false => path,
-    });
     if let Some(other) = arguments.against {
         // Asked here once, that the comparison is with what was named.
         instruction_limit(other)?;
@@ -72,16 +49,16 @@ fn main() -> anyhow::Result<()> {
         None if arguments.count => Mode::Count,
         None => Mode::Measure,
     };
-    let mut harness = Harness::new(Settings {
-        smoke: arguments.smoke || arguments.count,
-        only: arguments.only,
-        threads: arguments.threads,
-        seconds: arguments.seconds,
-        json,
-        file: arguments.file,
-        mode,
-    });
-    println!("{}, {} thread(s)", machine.name, arguments.threads);
+    let machine = machine::Machine::here();
+    let mut settings = Settings { mode, ..arguments.settings };
+    settings.smoke |= arguments.count;
+    if settings.json.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+        let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+        settings.json = Some(kept.join(format!("{}.jsonl", machine.file_name())));
+    }
+    let threads = settings.threads;
+    let mut harness = Harness::new(settings);
+    println!("{}, {threads} thread(s)", machine.name);
     if mode == Mode::Measure {
         print_floors(&harness);
     }
