@@ -9,12 +9,13 @@ mod tests {
         Blob, CheckpointDirectory, CheckpointError, DirectoryOptions, Select, Snapshot, newest,
     };
     use std::path::Path;
+    use std::sync::Arc;
 
     /// Shards of a few rows, so that a save has many operations.
     const SHARD_BYTES: u64 = 400;
 
     fn with_files(files: FaultyFiles) -> DirectoryOptions {
-        DirectoryOptions { files: Box::new(files), ..options(SHARD_BYTES, 1) }
+        DirectoryOptions { files: Arc::new(files), ..options(SHARD_BYTES, 1) }
     }
 
     /// A save of `toy` as `step`, with a further file.

@@ -233,7 +233,7 @@ mod tests {
     fn old_checkpoints_are_removed_while_training_continues() {
         let folder = tempfile::tempdir().unwrap();
         let disk = SlowDisk::default();
-        let options = DirectoryOptions { files: Box::new(disk.clone()), ..options(400, 1) };
+        let options = DirectoryOptions { files: Arc::new(disk.clone()), ..options(400, 1) };
         let directory = CheckpointDirectory::open(folder.path(), options).unwrap();
         let toy = Toy::new(1);
         // Saves return although no removal does; the old ones have lost their names at once.
@@ -263,7 +263,7 @@ mod tests {
     fn what_is_not_removed_yet_is_waited_for_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let disk = SlowDisk::default();
-        let options = DirectoryOptions { files: Box::new(disk.clone()), ..options(400, 1) };
+        let options = DirectoryOptions { files: Arc::new(disk.clone()), ..options(400, 1) };
         let directory = CheckpointDirectory::open(folder.path(), options).unwrap();
         for step in [1, 2] {
             directory.save(&snapshot(&Toy::new(1), step)).unwrap();

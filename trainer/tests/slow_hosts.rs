@@ -20,6 +20,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -95,7 +96,7 @@ fn train_and_save(
     port: u16,
     config: &Config,
     prepared: &Prepared,
-    files: Box<dyn Files>,
+    files: Arc<dyn Files>,
 ) {
     let registry = Registry::default();
     let communicators = Some(vec![joined(rank, port, config)]);
@@ -137,7 +138,7 @@ fn config(place: &Place) -> Config {
 
 /// Both ranks, which end well. Rank 1 reads `slow` in place of the rows that both count before they
 /// begin.
-fn train_on(place: &Place, disk: Box<dyn Files>, slow: Option<&Path>) {
+fn train_on(place: &Place, disk: Arc<dyn Files>, slow: Option<&Path>) {
     let (config, port) = (config(place), free_port());
     let prepare = || Prepared::new(&config, None, 1, &Reporter::quiet(None)).unwrap();
     let mut prepared = [prepare(), prepare()];
@@ -146,7 +147,7 @@ fn train_on(place: &Place, disk: Box<dyn Files>, slow: Option<&Path>) {
         let (config, [first, second]) = (&config, &prepared);
         let threads = [
             scope.spawn(move || train_and_save(0, port, config, first, disk)),
-            scope.spawn(move || train_and_save(1, port, config, second, Box::new(SystemFiles))),
+            scope.spawn(move || train_and_save(1, port, config, second, Arc::new(SystemFiles))),
         ];
         threads.into_iter().for_each(|rank| rank.join().expect("every rank has gone on"));
     });
@@ -155,7 +156,7 @@ fn train_on(place: &Place, disk: Box<dyn Files>, slow: Option<&Path>) {
 #[test]
 fn a_slow_disk_ends_no_job() {
     let (place, begin) = (Place::new("rows.txt"), Instant::now());
-    train_on(&place, Box::<SlowDisk>::default(), None);
+    train_on(&place, Arc::<SlowDisk>::default(), None);
     assert!(begin.elapsed() > SLOW * 2, "the disk was slow twice");
     let folder = place.path("checkpoints");
     assert_eq!(steps(&folder), [2]);
@@ -177,7 +178,7 @@ fn data_that_come_slowly_end_no_job() {
             std::thread::sleep(SLOW);
             pipe.write_all(second.as_bytes()).unwrap();
         });
-        train_on(&place, Box::new(SystemFiles), Some(&pipe));
+        train_on(&place, Arc::new(SystemFiles), Some(&pipe));
     });
     assert!(begin.elapsed() > SLOW, "the data came slowly");
 }

@@ -425,7 +425,7 @@ impl Session {
     /// Saves through `files` from now on: another file system than the operating system's, for
     /// tests.
     #[doc(hidden)]
-    pub fn save_through(&mut self, files: Box<dyn Files>) -> Result<()> {
+    pub fn save_through(&mut self, files: Arc<dyn Files>) -> Result<()> {
         // One writer at a time: the old one gives up its lock first.
         if self.checkpoints.take().is_some() {
             self.checkpoints = open_directory_on(files, &self.config, self.group.num_writers())?;

@@ -14,15 +14,16 @@ use crate::state::checkpoint::{
 use headlong_reader::IdMapper;
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Opens the directory of checkpoints for writing, where the configuration names one; each save by
 /// `writers` threads.
 pub fn open_directory(config: &Config, writers: usize) -> Result<Option<CheckpointDirectory>> {
-    open_directory_on(Box::new(SystemFiles), config, writers)
+    open_directory_on(Arc::new(SystemFiles), config, writers)
 }
 
 pub(super) fn open_directory_on(
-    files: Box<dyn Files>,
+    files: Arc<dyn Files>,
     config: &Config,
     writers: usize,
 ) -> Result<Option<CheckpointDirectory>> {

@@ -43,12 +43,12 @@ pub struct DirectoryOptions {
     pub shard_bytes: u64,
     /// Threads that write files at the same time. One asks for rows in the order of the layout.
     pub writers: usize,
-    pub files: Box<dyn Files>,
+    pub files: Arc<dyn Files>,
 }
 
 impl Default for DirectoryOptions {
     fn default() -> Self {
-        let (shard_bytes, files) = (DEFAULT_SHARD_BYTES, Box::new(SystemFiles));
+        let (shard_bytes, files) = (DEFAULT_SHARD_BYTES, Arc::new(SystemFiles));
         Self { keep_last: 2, keep_best: true, shard_bytes, writers: 1, files }
     }
 }
@@ -56,21 +56,12 @@ impl Default for DirectoryOptions {
 /// A directory that this process writes checkpoints to.
 pub struct CheckpointDirectory {
     path: PathBuf,
-    options: Options,
+    options: DirectoryOptions,
     cleaned: Vec<Cleaned>,
     /// Dropped before the lock: it waits until everything is removed.
     remover: Remover,
     /// The system releases it when the process ends, however it ends.
     lock: FolderLock,
-}
-
-/// [`DirectoryOptions`], with the file system shared.
-struct Options {
-    keep_last: usize,
-    keep_best: bool,
-    shard_bytes: u64,
-    writers: usize,
-    files: Arc<dyn Files>,
 }
 
 /// What a crash had left, and what became of it.
@@ -120,10 +111,7 @@ impl CheckpointDirectory {
     pub fn open(path: &Path, options: DirectoryOptions) -> Result<Self> {
         fs::create_dir_all(path).map_err(CheckpointError::io("create", path))?;
         let lock = lock(path)?;
-        let DirectoryOptions { keep_last, keep_best, shard_bytes, writers, files } = options;
-        let files: Arc<dyn Files> = Arc::from(files);
-        let remover = Remover::new(Arc::clone(&files));
-        let options = Options { keep_last, keep_best, shard_bytes, writers, files };
+        let remover = Remover::new(Arc::clone(&options.files));
         let mut directory =
             Self { path: path.to_owned(), options, cleaned: Vec::new(), remover, lock };
         directory.clean()?;
