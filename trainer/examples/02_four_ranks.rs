@@ -8,7 +8,7 @@
 //! ```
 
 use headlong::config::preset::preset;
-use headlong::config::{Config, Hybrid};
+use headlong::config::{Config, HybridMode};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::report::Reporter;
 use headlong::run::prepare::Prepared;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let alone = train(&config)?;
     config.run.ranks = 4;
-    for hybrid in [Hybrid::Off, Hybrid::Auto, Hybrid::Rows(1_000)] {
+    for hybrid in [HybridMode::Off, HybridMode::Auto, HybridMode::Rows(1_000)] {
         config.run.hybrid = hybrid;
         assert_eq!(train(&config)?, alone);
     }

@@ -48,6 +48,7 @@ pub use data::{
 };
 pub use evaluation::{EvalConfig, EvalEvery};
 pub use headlong_device::DType;
+pub use headlong_embedding::hybrid::split::HybridMode;
 use headlong_planner::count::Count;
 pub use mlperf::MlperfConfig;
 pub use model::{Interaction, Loss, ModelConfig};
@@ -320,7 +321,7 @@ settings! {
         #[serde(skip_serializing_if = "Option::is_none")]
         pub eval_ranks: Option<usize>,
         /// Rows replicated on every rank: "off", "auto" or "rows=N".
-        pub hybrid: Hybrid = Hybrid::Auto,
+        pub hybrid: HybridMode = HybridMode::Auto,
         /// How the stages of an iteration are laid on lanes: "auto", "serial", "overlapped" or
         /// "captured"; changes no result.
         ///
@@ -342,50 +343,6 @@ impl RunConfig {
             (ScheduleChoice::Auto, DeviceChoice::Cuda) => ScheduleChoice::Captured,
             (ScheduleChoice::Auto, _) => ScheduleChoice::Serial,
             (chosen, _) => chosen,
-        }
-    }
-}
-
-/// Which rows are replicated on every rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Hybrid {
-    /// None: every row has one owner.
-    Off,
-    /// The rows for which it pays, by the cost model.
-    Auto,
-    /// The N most frequent rows.
-    Rows(u64),
-}
-
-impl TryFrom<String> for Hybrid {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl std::str::FromStr for Hybrid {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let rows = text.strip_prefix("rows=").and_then(|number| number.parse().ok());
-        match (text, rows) {
-            ("off", _) => Ok(Self::Off),
-            ("auto", _) => Ok(Self::Auto),
-            (_, Some(rows)) => Ok(Self::Rows(rows)),
-            _ => Err(format!("expected \"off\", \"auto\" or \"rows=N\", found \"{text}\"")),
-        }
-    }
-}
-
-impl From<Hybrid> for String {
-    fn from(hybrid: Hybrid) -> Self {
-        match hybrid {
-            Hybrid::Off => "off".to_owned(),
-            Hybrid::Auto => "auto".to_owned(),
-            Hybrid::Rows(rows) => format!("rows={rows}"),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 #![cfg(test)]
 
-use headlong::config::{AllToAll, Config, DeduplicateChoice, Hybrid, IdsChoice, Precision};
+use headlong::config::{AllToAll, Config, DeduplicateChoice, HybridMode, IdsChoice, Precision};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::plan::placement::{Placement, statistics_of};
@@ -130,15 +130,15 @@ fn predictions_from_other_batches_are_within_five_percent_of_the_counters() {
     let (auto, flat) = (DeduplicateChoice::Auto, AllToAll::Flat);
     let cases = [
         one_node.clone(),
-        with(&one_node, Hybrid::Off, auto, flat),
-        known(&with(&one_node, Hybrid::Rows(3000), auto, flat)),
-        with(&one_node, Hybrid::Rows(500), DeduplicateChoice::Off, flat),
+        with(&one_node, HybridMode::Off, auto, flat),
+        known(&with(&one_node, HybridMode::Rows(3000), auto, flat)),
+        with(&one_node, HybridMode::Rows(500), DeduplicateChoice::Off, flat),
         two_nodes.clone(),
-        with(&two_nodes, Hybrid::Rows(500), DeduplicateChoice::Node, flat),
-        with(&two_nodes, Hybrid::Rows(500), DeduplicateChoice::Rank, AllToAll::Hierarchical),
-        known(&with(&two_nodes, Hybrid::Rows(500), DeduplicateChoice::Rank, flat)),
+        with(&two_nodes, HybridMode::Rows(500), DeduplicateChoice::Node, flat),
+        with(&two_nodes, HybridMode::Rows(500), DeduplicateChoice::Rank, AllToAll::Hierarchical),
+        known(&with(&two_nodes, HybridMode::Rows(500), DeduplicateChoice::Rank, flat)),
         in_bf16(&one_node),
-        in_bf16(&with(&two_nodes, Hybrid::Rows(3000), DeduplicateChoice::Node, flat)),
+        in_bf16(&with(&two_nodes, HybridMode::Rows(3000), DeduplicateChoice::Node, flat)),
     ];
     for config in cases {
         for (predicted, counted) in bytes(&config, &rows, &batches) {

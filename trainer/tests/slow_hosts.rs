@@ -6,7 +6,7 @@
 
 use crate::run_support::{Place, rows, steps};
 use headlong::config::preset::preset;
-use headlong::config::{Config, Hybrid};
+use headlong::config::{Config, HybridMode};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options};
 use headlong::report::Reporter;
 use headlong::run::prepare::Prepared;
@@ -122,7 +122,7 @@ fn config(place: &Place) -> Config {
     config.checkpoint.dir = Some(place.path("checkpoints"));
     config.checkpoint.keep = 1;
     config.run.ranks = 2;
-    config.run.hybrid = Hybrid::Off;
+    config.run.hybrid = HybridMode::Off;
     config.comm.deadline_s = DEADLINE_S;
     let small = [
         "model.dim=8",

@@ -21,6 +21,7 @@
 
 mod balance;
 mod groups;
+mod mode;
 mod search;
 
 use super::cost::{Costs, StepSizes, StepTimes};
@@ -31,18 +32,8 @@ use crate::table::{Grain, Keys, TableSpec};
 use balance::Balanced;
 use groups::{Candidates, Sums};
 use headlong_device::optimizer::Optimizer;
+pub use mode::HybridMode;
 use serde::Serialize;
-
-/// Which rows become frequent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HybridMode {
-    /// None: pure model parallelism.
-    Off,
-    /// As many as make a step fastest.
-    Auto,
-    /// This many, the most frequent ones of all tables.
-    Rows(u64),
-}
 
 /// Where one table may lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

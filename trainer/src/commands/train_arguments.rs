@@ -7,7 +7,7 @@ use crate::Registry;
 use crate::commands::choice;
 use crate::commands::files::CommandFiles;
 use crate::config::{
-    BadRowPolicy, CacheData, Config, DeviceChoice, EvalEvery, Hybrid, Ids, Precision,
+    BadRowPolicy, CacheData, Config, DeviceChoice, EvalEvery, HybridMode, Ids, Precision,
     ScheduleChoice, TransportChoice, keys, preset,
 };
 use crate::error::{Error, Result};
@@ -144,7 +144,7 @@ pub struct TrainArguments {
     pub ranks: Option<usize>,
     /// Rows replicated on every rank
     #[arg(long, value_name = "off|auto|rows=N", help_heading = "Machine")]
-    pub hybrid: Option<Hybrid>,
+    pub hybrid: Option<HybridMode>,
     /// How the stages of an iteration are laid on lanes; changes no result
     #[arg(long, value_name = "auto|serial|overlapped|captured", help_heading = "Machine")]
     pub schedule: Option<ScheduleChoice>,

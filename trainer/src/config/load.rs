@@ -240,7 +240,7 @@ fn line_of(text: &str, position: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Compress, EvalEvery, Hybrid, Ids, TableRows};
+    use crate::config::{Compress, EvalEvery, HybridMode, Ids, TableRows};
 
     fn message(text: &str) -> String {
         Config::from_toml(text, "a.toml").unwrap_err().to_string()
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(config.data.ids, Ids::Dictionary);
         assert_eq!(config.tables.rows, TableRows::List(vec![1, 2]));
         assert_eq!(config.eval.every, EvalEvery::EpochFraction(0.25));
-        assert_eq!(config.run.hybrid, Hybrid::Rows(7));
+        assert_eq!(config.run.hybrid, HybridMode::Rows(7));
         assert_eq!(config.optimizer.sparse.settings.lambda1, Some(0.5));
         assert_eq!(config.optimizer.sparse.settings.epsilon, None);
     }

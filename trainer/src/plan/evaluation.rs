@@ -3,7 +3,7 @@
 
 use super::memory::of_rank;
 use super::{Count, Facts, MemoryUse, sharing, tables};
-use crate::config::{Config, EvalEvery, Hybrid, Ids, OrderChoice, TransportChoice};
+use crate::config::{Config, EvalEvery, HybridMode, Ids, OrderChoice, TransportChoice};
 use crate::error::{Error, Result};
 use crate::iteration::model::table_specs;
 use crate::report::bytes;
@@ -127,7 +127,7 @@ pub fn config_of_eval_ranks(config: &Config, count: usize) -> Config {
     // Vectors are rounded as those of the ranks that train.
     config.comm.compress = Some(config.compress());
     (config.run.ranks, config.run.eval_ranks) = (count, None);
-    (config.run.transport, config.run.hybrid) = (TransportChoice::Local, Hybrid::Off);
+    (config.run.transport, config.run.hybrid) = (TransportChoice::Local, HybridMode::Off);
     config.comm.ranks_per_node = 0;
     config.data.order = OrderChoice::Sequential;
     config.train.batch_size = config.train.batch_size.min(config.eval.batch_size).max(count);

@@ -3,7 +3,7 @@
 //! from the same statistics.
 
 use crate::config::{
-    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, Hybrid, IdsChoice, TransportChoice,
+    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, IdsChoice, TransportChoice,
 };
 use crate::error::{Error, Result};
 use crate::iteration::job::replicated_limit;
@@ -15,7 +15,7 @@ use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
 use headlong_embedding::hybrid::Partition;
 use headlong_embedding::hybrid::cost::Costs;
-use headlong_embedding::hybrid::split::{HybridMode, Split, SplitOptions, split};
+use headlong_embedding::hybrid::split::{Split, SplitOptions, split};
 use headlong_embedding::hybrid::statistics::{Collector, Statistics, StatisticsOptions};
 use headlong_embedding::hybrid::traffic::{Cluster, Exchange, IdSource, Merge};
 use headlong_reader::Batch;
@@ -57,11 +57,7 @@ impl Placement {
             .map(|spec| plan::table_needs(config, spec, registry).total_bytes())
             .collect();
         let options = SplitOptions {
-            mode: match config.run.hybrid {
-                Hybrid::Off => HybridMode::Off,
-                Hybrid::Auto => HybridMode::Auto,
-                Hybrid::Rows(rows) => HybridMode::Rows(rows),
-            },
+            mode: config.run.hybrid,
             dense_bytes: (plan::dense_parameters(config) * config.sum_bytes() as u64).get(),
             sum_bytes: config.sum_bytes(),
             wire_bytes: if config.compress() == Compress::Bf16 { 2 } else { 4 },
