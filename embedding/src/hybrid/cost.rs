@@ -261,6 +261,7 @@ impl Costs {
             AllReduce::Hierarchical if !(cluster.has_levels() && cluster.nodes_are_subtrees()) => {
                 AllReduce::TwoSteps
             }
+            AllReduce::HierarchicalDirect if !cluster.has_levels() => AllReduce::TwoSteps,
             other => other,
         }
     }
@@ -306,6 +307,13 @@ impl Costs {
                 let rail = bytes / each as f64;
                 self.intra.all_reduce.us(sent(each, bytes))
                     + self.inter.all_reduce.us(sent(nodes, rail))
+            }
+            AllReduce::HierarchicalDirect => {
+                // What one rank sends to the others of its rail: one exchange.
+                let across = all_reduce(cluster, way, bytes).inter / ranks as f64;
+                self.intra.all_reduce.us(sent(each, bytes))
+                    + self.inter.all_to_all.us(across)
+                    + self.inter.message_us * (nodes - 1) as f64
             }
             AllReduce::TwoSteps => link.all_reduce.us(sent(ranks, bytes)),
             AllReduce::Direct => {

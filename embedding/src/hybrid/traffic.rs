@@ -25,6 +25,7 @@
 //! | direct: everybody sends everything to all | `Z N (N − N/n)` | `Z N (N/n − 1)` |
 //! | two steps: each rank adds up `1/N` and sends the sum to all | `2 Z (N − N/n)` | `2 Z (N/n − 1)` |
 //! | hierarchical: inside the node, once across, inside the node | `2 Z (n − 1)` | `2 Z (N − n)` |
+//! | the same between devices: a node's sums go to every other node | `Z n (n − 1)` | `2 Z (N − n)` |
 //!
 //! # The optimum
 //!
@@ -232,6 +233,9 @@ pub enum AllReduce {
     TwoSteps,
     /// Summed inside the node, segment by segment across nodes, and shared inside the node.
     Hierarchical,
+    /// Summed inside the node; of a segment every node sends its sum to all others, or what its
+    /// ranks have where nodes are no subtrees of the tree; shared inside the node.
+    HierarchicalDirect,
 }
 
 /// A way to exchange.
@@ -303,6 +307,10 @@ pub fn all_reduce(cluster: &Cluster, how: AllReduce, bytes: f64) -> Hops {
         AllReduce::TwoSteps => cluster.pairs() * (2.0 * bytes / ranks),
         AllReduce::Hierarchical => {
             Hops { intra: 2.0 * bytes * (ranks - nodes), inter: 2.0 * bytes * (nodes - 1.0) }
+        }
+        AllReduce::HierarchicalDirect => {
+            let parts = if cluster.nodes_are_subtrees() { nodes } else { ranks };
+            Hops { intra: 2.0 * bytes * (ranks - nodes), inter: bytes * parts * (nodes - 1.0) }
         }
     }
 }

@@ -1,11 +1,13 @@
-//! What Headlong's own choices change against the ancestor's, one after the other, by simulation.
+//! What Headlong's own choices change against the ancestor's, one after the other, by simulation:
+//! from the ancestor's step to the one that is trained today.
 
 use crate::description::ClusterDescription;
+use crate::forecast::Forecast;
 use crate::placement::{Placing, Strategy};
 use crate::practice::Practice;
 use crate::search;
 use crate::workload::Workload;
-use headlong_embedding::hybrid::traffic::{Exchange, IdSource, Merge, Variant};
+use headlong_embedding::hybrid::split::HybridMode;
 use serde::Serialize;
 
 /// One choice on top of all before it.
@@ -14,54 +16,91 @@ pub struct Chosen {
     pub what: &'static str,
     /// Microseconds of a step since then.
     pub step_us: f64,
-    /// Of all time that was gained, what this choice has gained: 0.5 is half. Negative: it costs
-    /// time.
-    pub share: f64,
+    /// What this choice adds; below zero, it saves time.
+    pub change_us: f64,
 }
 
-type Change = fn(&mut Practice);
+/// Takes a choice of ours, the second, into a practice.
+type Change = fn(&mut Practice, &Practice);
 
-/// From the ancestor's step to ours. The wire stays f16, so that choices are compared and not
-/// element types.
-const STEPS: [(&str, Change); 4] = [
-    ("reads each slice once", |practice| practice.reads_whole_batch = false),
-    ("the whole step is one graph", |practice| practice.captured = true),
-    ("hybrid split by cost, equal infrequent ids merged", |practice| {
-        (practice.hybrid, practice.whole_table_bytes) = (true, 0);
-        let ids = IdSource::Exchange;
-        practice.variant = Variant { merge: Merge::Rank, exchange: Exchange::Hierarchical, ids };
+const STEPS: [(&str, Change); 9] = [
+    ("each node reads its own slice", |practice, ours| {
+        practice.reads_whole_batch = ours.reads_whole_batch;
     }),
-    ("dense optimiser divided among ranks", |practice| practice.shards_optimizer = true),
+    ("the whole step is one graph", |practice, ours| practice.captured = ours.captured),
+    ("hybrid split by cost, equal infrequent ids merged, ids exchanged", |practice, ours| {
+        practice.hybrid = ours.hybrid;
+        practice.whole_table_bytes = ours.whole_table_bytes;
+        practice.variant = ours.variant;
+    }),
+    ("a vector for each row, not for each bag", |practice, ours| {
+        practice.pools_at_owner = ours.pools_at_owner;
+    }),
+    (IN_BF16, |practice, ours| practice.wire_bytes = ours.wire_bytes),
+    ("slots between devices; over NCCL, strips of one length", |practice, ours| {
+        (practice.packing, practice.strips) = (ours.packing, ours.strips);
+    }),
+    ("sums travel as f32", |practice, ours| practice.sum_bytes = ours.sum_bytes),
+    ("every node sends its sums to all others", |practice, ours| {
+        practice.all_reduce = ours.all_reduce;
+    }),
+    ("a step begins when the one before has ended", |practice, ours| practice.border = ours.border),
 ];
 
-/// The ancestor's step, and what each of our choices makes of it. A choice that the ancestor has
-/// made already is left out. Bags of many ids are pooled where the ancestor pools them: by the
-/// owner.
-pub fn choices(
-    workload: &Workload,
-    cluster: &ClusterDescription,
-    ancestor: &Practice,
-) -> Vec<Chosen> {
-    let mut practice = ancestor.clone();
-    let us = |practice: &Practice| {
-        let placing = Placing { workload, cluster, practice };
-        let divided = placing.forecast(Strategy::RowWise).step_us;
-        let hybrid = search::best_hybrid(&placing).filter(|best| practice.hybrid && best.fits);
-        hybrid.map_or(divided, |best| best.step_us.min(divided))
-    };
-    let first = us(&practice);
-    let mut chosen = vec![Chosen { what: "the ancestor's step", step_us: first, share: 0.0 }];
-    for (what, change) in STEPS {
-        let before = practice.clone();
-        change(&mut practice);
-        if practice != before {
-            chosen.push(Chosen { what, step_us: us(&practice), share: 0.0 });
+/// The step at which the workload, too, becomes ours.
+const IN_BF16: &str = "bf16 in place of f16, without loss scaling";
+
+/// A step of both programs.
+#[derive(Debug, Clone, Copy)]
+pub struct Compared<'a> {
+    pub cluster: &'a ClusterDescription,
+    /// The step as the ancestor did it, in f16, and how.
+    pub ancestor: (&'a Workload, &'a Practice),
+    /// As it is trained today.
+    pub ours: (&'a Workload, &'a Practice),
+}
+
+impl Compared<'_> {
+    /// The ancestor's step, and what each of our choices makes of it. A choice that both have made
+    /// is left out. The last is the step that is trained today.
+    ///
+    /// # Panics
+    /// Where the programs differ in what no choice of the list says.
+    pub fn choices(&self) -> Vec<Chosen> {
+        let (mut workload, mut practice) = (self.ancestor.0, self.ancestor.1.clone());
+        let mut step_us = self.fastest(workload, &practice).step_us;
+        let mut chosen = vec![Chosen { what: "the ancestor's step", step_us, change_us: 0.0 }];
+        for (what, change) in STEPS {
+            let before = practice.clone();
+            change(&mut practice, self.ours.1);
+            if what == IN_BF16 {
+                workload = self.ours.0;
+            } else if practice == before {
+                continue;
+            }
+            let then = self.fastest(workload, &practice).step_us;
+            chosen.push(Chosen { what, step_us: then, change_us: then - step_us });
+            step_us = then;
+        }
+        practice.name = self.ours.1.name;
+        assert_eq!(&practice, self.ours.1, "the list says all that we do otherwise");
+        chosen
+    }
+
+    /// The plan of the step that is trained today.
+    pub fn today(&self) -> Forecast {
+        self.fastest(self.ours.0, self.ours.1)
+    }
+
+    /// Divided by rows, or with the best split.
+    fn fastest(&self, workload: &Workload, practice: &Practice) -> Forecast {
+        let placing = Placing { workload, cluster: self.cluster, practice };
+        let divided = placing.forecast(Strategy::RowWise);
+        let is_hybrid = practice.hybrid == HybridMode::Auto;
+        let hybrid = search::best_hybrid(&placing).filter(|best| is_hybrid && best.fits);
+        match hybrid {
+            Some(hybrid) if hybrid.step_us < divided.step_us => hybrid,
+            _ => divided,
         }
     }
-    let gained = first - chosen[chosen.len() - 1].step_us;
-    for index in 1..chosen.len() {
-        let part = chosen[index - 1].step_us - chosen[index].step_us;
-        chosen[index].share = if gained.abs() > 1e-9 { part / gained } else { 0.0 };
-    }
-    chosen
 }

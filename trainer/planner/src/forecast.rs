@@ -7,6 +7,7 @@ use crate::memory::{MemoryUse, OfRank};
 use crate::placement::{Layout, Placing, Strategy};
 use crate::schedule::{Repeat, Stage};
 use crate::simulator::{self, Assignment, Options, Run};
+use crate::traffic::ExchangeBytes;
 use crate::work::{Busy, StageTime, Works};
 use headlong_embedding::hybrid::traffic::{Hops, Traffic};
 use serde::Serialize;
@@ -47,8 +48,10 @@ pub struct Forecast {
     /// Samples of a step by its time.
     pub samples_per_s: f64,
     pub stages: Vec<StageForecast>,
-    /// Bytes that travel in a step, over all ranks.
+    /// Bytes that a step sends, over all ranks.
     pub traffic: TotalTraffic,
+    /// The same by distance, next to what is needed.
+    pub exchange_bytes_per_step: ExchangeBytes,
 }
 
 /// Bytes that travel in a step, over all ranks.
@@ -97,6 +100,7 @@ impl Placing<'_> {
             critical_us: critical[index],
         });
         let (memory, needed_bytes) = self.memory(&layout);
+        let sent = works.sent();
         let available_bytes = self.cluster.memory_bytes();
         Forecast {
             memory,
@@ -109,7 +113,8 @@ impl Placing<'_> {
             reading_gb_per_s: read_bytes / step_us * 1e-3,
             samples_per_s: self.workload.samples / step_us * 1e6,
             stages: stages.collect(),
-            traffic: works.traffic().into(),
+            traffic: sent.into(),
+            exchange_bytes_per_step: ExchangeBytes::new(&sent, &works.needed()),
             layout,
         }
     }
@@ -140,10 +145,10 @@ impl Placing<'_> {
 
     /// How the walk through the list is simulated without chance.
     pub fn options(&self) -> Options {
-        let assignment = match (self.cluster.device.kind, self.workload.is_serial) {
-            (DeviceKind::Gpu, _) => Assignment::Queues,
-            (DeviceKind::Cpu, true) => Assignment::Serial,
-            (DeviceKind::Cpu, false) => Assignment::OverlappedThreads,
+        let assignment = match (self.cluster.device.kind, self.practice.overlapped) {
+            (_, false) => Assignment::Serial,
+            (DeviceKind::Gpu, true) => Assignment::Queues,
+            (DeviceKind::Cpu, true) => Assignment::OverlappedThreads,
         };
         let micro_batches = self.workload.micro_batches;
         Options { micro_batches, border: self.practice.border, ..Options::plain(assignment) }
@@ -174,7 +179,7 @@ impl Placing<'_> {
         let ranks = self.cluster.num_devices();
         // Vectors it asks for, and those that the busiest is asked for.
         let vectors = layout.rows.vector_bytes / ranks as f64 * (1.0 + layout.rows.imbalance);
-        let narrow = self.workload.wire_bytes < 4.0;
+        let narrow = self.practice.wire_bytes < 4.0;
         let of = OfRank {
             bytes_of_rows: layout.bytes_of_busiest.get(),
             frequent_bytes: layout.rows.reduced_bytes as u64,

@@ -118,6 +118,9 @@ pub struct RowWork {
     pub reduced_bytes: f64,
     /// What the busiest owner answers over the mean.
     pub imbalance: f64,
+    /// Variance of what a pair of ranks has for each other: rows, and elements of vectors.
+    pub request_variance: f64,
+    pub vector_variance: f64,
 }
 
 /// What must be known to place tables.
@@ -135,6 +138,8 @@ struct Asked {
     by_rank: f64,
     by_node: f64,
     distinct: f64,
+    /// Of the rows that one rank asks one owner for.
+    variance: f64,
 }
 
 impl Placing<'_> {
@@ -283,6 +288,12 @@ impl Placing<'_> {
         let parts = if let Place::ColumnWise { parts, .. } = place { parts as f64 } else { 1.0 };
         work.requests += requests * parts;
         work.vector_bytes += requests * row;
+        let variance = match self.practice.variant.merge {
+            Merge::Off => asked.lookups / (self.cluster.num_devices() as f64).powi(2),
+            Merge::Rank | Merge::Node => asked.variance,
+        };
+        work.request_variance += variance;
+        work.vector_variance += variance * (table.dim as f64).powi(2);
         work.travelling += hops * row;
         work.requests_travelling += hops * parts;
     }
@@ -300,12 +311,7 @@ impl Placing<'_> {
                 return Hops { intra: asked.by_rank * (1.0 - nodes / ranks), inter };
             }
         };
-        match self.practice.variant.exchange {
-            Exchange::Flat => direct,
-            Exchange::Hierarchical => {
-                direct + Hops { intra: direct.inter * (1.0 - nodes / ranks), inter: 0.0 }
-            }
-        }
+        on_its_way(&shape, self.practice.variant.exchange, direct)
     }
 
     /// What the rows of `table` behind its `frequent_rows` most frequent ones ask for.
@@ -324,6 +330,8 @@ impl Placing<'_> {
             let met = |parts: f64| rows * parts * -(-lambda / parts).exp_m1();
             asked.lookups += rows * lambda;
             asked.by_rank += met(ranks);
+            let missed = (-lambda / ranks).exp();
+            asked.variance += rows / ranks * missed * (1.0 - missed);
             asked.distinct += met(1.0);
             if self.practice.variant.merge == Merge::Node {
                 asked.by_node += met(nodes);
@@ -333,9 +341,18 @@ impl Placing<'_> {
     }
 }
 
+/// What goes the direct way, with what a hierarchical exchange moves inside nodes besides.
+pub(crate) fn on_its_way(shape: &Cluster, exchange: Exchange, direct: Hops) -> Hops {
+    let carried = 1.0 - 1.0 / shape.largest_node() as f64;
+    match exchange {
+        Exchange::Flat => direct,
+        Exchange::Hierarchical => direct + Hops { intra: direct.inter * carried, inter: 0.0 },
+    }
+}
+
 /// Of `vectors` for ranks and owners drawn evenly, those that stay in a node and those that leave
 /// it.
-fn even_hops(shape: &Cluster, vectors: f64) -> Hops {
+pub(crate) fn even_hops(shape: &Cluster, vectors: f64) -> Hops {
     let (nodes, each) = (shape.num_nodes() as f64, shape.largest_node() as f64);
     Hops { intra: vectors * (each - 1.0) / (nodes * each), inter: vectors * (nodes - 1.0) / nodes }
 }

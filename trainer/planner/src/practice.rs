@@ -1,7 +1,8 @@
 //! How a program does a step, apart from what the step is: what plans are compared by.
 
 use crate::schedule::{BORDER, Steps};
-use headlong_embedding::hybrid::traffic::{IdSource, Merge, Variant};
+use headlong_embedding::hybrid::split::HybridMode;
+use headlong_embedding::hybrid::traffic::{AllReduce, Exchange, IdSource, Merge, Variant};
 use serde::Serialize;
 
 /// The choices of a program.
@@ -11,19 +12,26 @@ pub struct Practice {
     pub name: &'static str,
     /// Where equal infrequent rows become one, and how ids get known.
     pub variant: Variant,
+    /// Which links carry strips of one length; others carry what counts.
+    pub strips: Strips,
+    /// How what exchanges send is prepared.
+    pub packing: Packing,
     /// Bytes of one element of a vector on its way.
     pub wire_bytes: f64,
     /// Bytes of one element of the all-reduce on its way.
     pub sum_bytes: f64,
+    /// How gradients are summed over ranks.
+    pub all_reduce: AllReduce,
     /// Whether an owner pools the bags of its table and sends one vector a bag, not one a row.
     pub pools_at_owner: bool,
-    /// Whether frequent rows may be replicated.
-    pub hybrid: bool,
+    /// Which rows may be replicated.
+    #[serde(skip)]
+    pub hybrid: HybridMode,
     /// Tables of at most this many bytes are replicated wholly, whatever their rows' frequencies.
     pub whole_table_bytes: u64,
-    /// Whether a step is one graph; else the host enqueues every operation outside of the dense
-    /// network.
-    pub captured: bool,
+    pub captured: Captured,
+    /// Whether lanes run at the same time; else one stage after the other.
+    pub overlapped: bool,
     pub border: Steps,
     /// Whether every node reads the whole batch from its disks, not its own slice.
     pub reads_whole_batch: bool,
@@ -31,24 +39,60 @@ pub struct Practice {
     pub shards_optimizer: bool,
 }
 
-use headlong_embedding::hybrid::traffic::Exchange::Hierarchical;
+/// Which links carry strips: as long as the fullest pair of ranks needs, rounded up to a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Strips {
+    pub inside: bool,
+    pub between: bool,
+}
+
+/// How ranks bring what they exchange into shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Packing {
+    /// Vectors are sent from where the lookup puts them.
+    None,
+    /// Between devices: requests have a head and a count for each table and rank, ids of four
+    /// bytes.
+    Slots {
+        /// Whether peers of a node fill strips for other nodes, and take them apart.
+        by_node: bool,
+        /// Whether vectors are in f32 on both sides of the way, and rounded for it.
+        rounds: bool,
+    },
+}
+
+/// What of a step is a graph; the host enqueues every other operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Captured {
+    None,
+    /// The dense network alone.
+    Dense,
+    Step,
+}
 
 impl Practice {
-    /// What Headlong does today on devices: between nodes along rails, where there are any.
-    pub fn headlong() -> Self {
+    /// A captured step in f32 whose exchanges carry what counts, along rails where there are
+    /// several nodes; all else is said by who takes it as a beginning.
+    pub fn plain() -> Self {
         Self {
             name: "headlong",
             variant: Variant {
                 merge: Merge::Rank,
-                exchange: Hierarchical,
+                exchange: Exchange::Hierarchical,
                 ids: IdSource::Exchange,
             },
+            strips: Strips::default(),
+            packing: Packing::None,
             wire_bytes: 4.0,
             sum_bytes: 4.0,
+            all_reduce: AllReduce::Hierarchical,
             pools_at_owner: false,
-            hybrid: true,
+            hybrid: HybridMode::Auto,
             whole_table_bytes: 0,
-            captured: true,
+            captured: Captured::Step,
+            overlapped: true,
             border: BORDER,
             reads_whole_batch: false,
             shards_optimizer: false,
@@ -58,14 +102,15 @@ impl Practice {
     /// HugeCTR's DLRM of MLPerf v1.0 to v2.1: hybrid embedding, one vector a lookup of an
     /// infrequent row, all nodes read everything, one graph.
     pub fn hugectr_hybrid() -> Self {
+        let ids = IdSource::Known;
         Self {
             name: "hugectr-hybrid",
-            variant: Variant { merge: Merge::Off, exchange: Hierarchical, ids: IdSource::Known },
+            variant: Variant { merge: Merge::Off, exchange: Exchange::Hierarchical, ids },
             wire_bytes: 2.0,
             sum_bytes: 2.0,
             border: Steps::Overlap,
             reads_whole_batch: true,
-            ..Self::headlong()
+            ..Self::plain()
         }
     }
 
@@ -74,17 +119,18 @@ impl Practice {
     /// tables as its submissions did.
     pub fn hugectr_collection(num_nodes: usize) -> Self {
         let limit_gib = if num_nodes > 1 { 0.0125 } else { 0.008 };
+        let ids = IdSource::Exchange;
         Self {
             name: "hugectr-collection",
-            variant: Variant { merge: Merge::Off, exchange: Hierarchical, ids: IdSource::Exchange },
+            variant: Variant { merge: Merge::Off, exchange: Exchange::Hierarchical, ids },
             wire_bytes: 2.0,
             sum_bytes: 2.0,
             pools_at_owner: true,
-            hybrid: false,
+            hybrid: HybridMode::Off,
             whole_table_bytes: (limit_gib * (1_u64 << 30) as f64) as u64,
-            captured: false,
+            captured: Captured::Dense,
             border: Steps::Overlap,
-            ..Self::headlong()
+            ..Self::plain()
         }
     }
 }

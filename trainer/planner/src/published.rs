@@ -3,9 +3,10 @@
 
 use crate::description::ClusterDescription;
 use crate::placement::{Layout, Placing, Strategy};
-use crate::practice::Practice;
+use crate::practice::{Captured, Practice};
 use crate::search;
 use crate::workload::Workload;
+use headlong_embedding::hybrid::split::HybridMode;
 use serde::Serialize;
 
 /// The two models of MLPerf training.
@@ -143,7 +144,7 @@ impl Point {
     fn layout(&self, workload: &Workload, cluster: &ClusterDescription) -> Layout {
         let practice = self.practice();
         let placing = Placing { workload, cluster, practice: &practice };
-        let best = search::best_hybrid(&placing).filter(|_| practice.hybrid);
+        let best = search::best_hybrid(&placing).filter(|_| practice.hybrid == HybridMode::Auto);
         best.map_or_else(|| placing.lay(Strategy::RowWise), |best| best.layout)
     }
 }
@@ -173,7 +174,7 @@ pub fn fit(models: &Models, generation: Generation) -> Constants {
     let points: Vec<_> =
         POINTS.iter().filter(|point| point.generation == generation && point.is_fitted).collect();
     let built_in = built_in(points[0].cluster).device;
-    let all_captured = points.iter().all(|point| point.practice().captured);
+    let all_captured = points.iter().all(|point| point.practice().captured == Captured::Step);
     let constants_at = |at: [f64; 2]| {
         let matrix_share = at[0].exp();
         match all_captured {

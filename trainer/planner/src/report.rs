@@ -74,6 +74,8 @@ pub struct ClusterReport {
     pub cluster: ClusterDescription,
     /// The tables, in column order.
     pub tables: Vec<TableName>,
+    /// How the program that trains does a step.
+    pub practice: Practice,
     /// The plan.
     pub best: Candidate,
     /// All plans, best first.
@@ -139,6 +141,7 @@ pub fn report(
         target: placing.target(step_us, evaluation.as_ref()),
         sensitivities: placing.sensitivities(&best.forecast),
         ancestor: ancestor(&workload, cluster),
+        practice: practice.clone(),
         cluster: cluster.clone(),
         best,
         considered,
@@ -146,13 +149,10 @@ pub fn report(
     Ok((report, workload))
 }
 
-/// What Headlong does with this configuration.
+/// What the program does with this configuration on this cluster.
 pub fn practice(workload: &Workload, cluster: &ClusterDescription) -> Practice {
-    let wire_bytes = workload.wire_bytes;
-    // Between devices sums travel as f32.
-    let on_hosts = cluster.device.kind == DeviceKind::Cpu;
-    let sum_bytes = if on_hosts { workload.sum_bytes } else { 4.0 };
-    Practice { wire_bytes, sum_bytes, ..Practice::headlong() }
+    let on_device = cluster.device.kind == DeviceKind::Gpu;
+    workload.program.practice(workload, &cluster.shape(), on_device)
 }
 
 /// The plan's step with contention, jitter and what [`Options`] say, on ranks of which each is as

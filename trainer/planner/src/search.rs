@@ -4,7 +4,8 @@ use crate::description::ClusterDescription;
 use crate::forecast::Forecast;
 use crate::placement::{Placing, Strategy};
 use crate::practice::Practice;
-use crate::workload::Workload;
+use crate::workload::{TableLoad, Workload};
+use headlong_embedding::hybrid::split::HybridMode;
 use serde::Serialize;
 
 /// Rows become frequent from so many lookups a step on: powers of two, and the one that the first
@@ -47,7 +48,11 @@ pub fn search(workload: &Workload, cluster: &ClusterDescription, practice: &Prac
     }
     let mut forecasts: Vec<Forecast> =
         strategies.into_iter().map(|strategy| placing.forecast(strategy)).collect();
-    if !alone && practice.hybrid {
+    if let (HybridMode::Rows(rows), false) = (practice.hybrid, alone) {
+        let at_least = placing.fewest_lookups_of(rows);
+        forecasts = vec![placing.forecast(Strategy::Hybrid { at_least })];
+    }
+    if practice.hybrid == HybridMode::Auto && !alone {
         forecasts.extend(best_hybrid(&placing));
     }
     forecasts.sort_by(|one, other| {
@@ -98,4 +103,24 @@ pub(super) fn best_hybrid(placing: &Placing<'_>) -> Option<Forecast> {
         consider(rough * factor);
     }
     best
+}
+
+impl Placing<'_> {
+    /// How often the last of the `rows` most frequent rows of all tables is looked up in a step.
+    fn fewest_lookups_of(&self, rows: u64) -> f64 {
+        let classes = |table: &TableLoad| {
+            let step = table.hotness * self.workload.samples;
+            let classes = table.frequencies.0.iter();
+            classes.map(|class| (class.share * step, class.rows)).collect::<Vec<_>>()
+        };
+        let mut all: Vec<(f64, f64)> = self.workload.tables.iter().flat_map(classes).collect();
+        all.sort_by(|one, other| other.0.total_cmp(&one.0));
+        let mut left = rows as f64;
+        let last = all.iter().find(|(_, rows)| {
+            left -= rows;
+            left <= 0.0
+        });
+        // A billionth less: what is compared has been divided and multiplied again.
+        last.map_or(0.0, |&(lookups, _)| lookups * (1.0 - 1e-9))
+    }
 }

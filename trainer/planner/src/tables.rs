@@ -1,6 +1,7 @@
 //! The tables of `docs/scaling.md`, as Markdown: a test compares them with the page.
 
 use crate::choices::Chosen;
+use crate::forecast::Forecast;
 use crate::published::{Checked, Model};
 use std::fmt::Write as _;
 
@@ -32,12 +33,25 @@ pub fn published(checked: &[Checked]) -> String {
 
 /// What each choice changes.
 pub fn choices(title: &str, chosen: &[Chosen]) -> String {
-    let mut text = format!("| {title} | us a step | share of the gain |\n|---|---:|---:|\n");
+    let mut text = format!("| {title} | us a step | change |\n|---|---:|---:|\n");
     for (index, one) in chosen.iter().enumerate() {
         // Nothing lost is nothing gained: no "-0".
-        let percent = (one.share * 100.0).round() + 0.0;
-        let share = if index == 0 { String::new() } else { format!("{percent:.0} %") };
-        let _ = writeln!(text, "| {} | {:.0} | {share} |", one.what, one.step_us);
+        let whole = one.change_us.round() + 0.0;
+        let change = if index == 0 { String::new() } else { format!("{whole:+.0}") };
+        let _ = writeln!(text, "| {} | {:.0} | {change} |", one.what, one.step_us);
     }
+    text
+}
+
+/// The stages that a step waits for, in the order in which they run.
+pub fn critical_path(title: &str, forecast: &Forecast) -> String {
+    let mut text =
+        format!("| {title} | lane | takes, us | of the step, us |\n|---|---|---:|---:|\n");
+    for stage in forecast.stages.iter().filter(|stage| stage.critical_us >= 0.5) {
+        let (name, lane) = (stage.name, stage.lane);
+        let _ =
+            writeln!(text, "| `{name}` | {lane} | {:.0} | {:.0} |", stage.us, stage.critical_us);
+    }
+    let _ = writeln!(text, "| all | | | {:.0} |", forecast.step_us);
     text
 }

@@ -3,12 +3,10 @@
 
 use crate::description::{ClusterDescription, DeviceKind};
 use crate::placement::{Layout, RowWork};
-use crate::practice::Practice;
+use crate::practice::{Captured, Packing, Practice};
 use crate::workload::{Layer, Part, Workload};
-use headlong_embedding::hybrid::cost::{Costs, StepSizes, StepTimes};
-use headlong_embedding::hybrid::traffic::{
-    Hops, ID_BYTES, IdSource, Merge, Traffic, all_reduce, count_bytes,
-};
+use headlong_embedding::hybrid::cost::Costs;
+use headlong_embedding::hybrid::traffic::IdSource;
 
 /// Bytes of memory traffic that sorting one lookup takes: a key and its place, read and written in
 /// eight passes (a radix sort of 64-bit keys), and the lists that are made of them.
@@ -21,6 +19,13 @@ const SELECT_BYTES: f64 = 80.0;
 const AGAIN: f64 = 0.4;
 /// Operations of a stage that sorts and lists.
 const SORT_KERNELS: f64 = 6.0;
+/// Operations between devices that fill strips for other nodes and take them apart
+/// (`comm/src/device/hierarchical.rs`): headers and blocks, on either side. They read and write
+/// what crosses once on either side.
+const STRIP_KERNELS: f64 = 4.0;
+const STRIP_PASSES: f64 = 4.0;
+/// Bytes that are read and written to round an element of a vector, on either side of its way.
+const ROUNDING_BYTES: f64 = 2.0 * (4.0 + 2.0);
 
 /// What one rank does in a stage.
 #[derive(Clone, Copy, Default)]
@@ -116,19 +121,19 @@ impl StageTime {
 
 /// The work of all stages of one plan.
 pub(crate) struct Works<'a> {
-    workload: &'a Workload,
-    cluster: &'a ClusterDescription,
-    practice: &'a Practice,
-    rows: &'a RowWork,
-    costs: Costs,
+    pub(crate) workload: &'a Workload,
+    pub(crate) cluster: &'a ClusterDescription,
+    pub(crate) practice: &'a Practice,
+    pub(crate) rows: &'a RowWork,
+    pub(crate) costs: Costs,
     /// Samples of a rank.
     samples: f64,
-    ranks: f64,
+    pub(crate) ranks: f64,
     /// Bytes of a row in f32.
     row: f64,
     /// Bytes on the wire for a byte of f32: of vectors, and of the all-reduce.
-    wire: f64,
-    sum: f64,
+    pub(crate) wire: f64,
+    pub(crate) sum: f64,
     /// Bags of a rank.
     bags: f64,
     /// Bytes of a row's optimiser state, of the table that has most.
@@ -150,7 +155,7 @@ impl<'a> Works<'a> {
             cluster,
             practice,
             rows: &layout.rows,
-            costs: cluster.costs(),
+            costs: Costs { all_reduce: practice.all_reduce, ..cluster.costs() },
             samples,
             ranks,
             row: workload.dim as f64 * 4.0,
@@ -192,15 +197,15 @@ impl<'a> Works<'a> {
         }
     }
 
-    /// Of the dense network's stages the host launches one graph in any case.
+    /// What the host launches; of a captured dense network, one graph.
     fn launches(&self, name: &str, kernels: f64) -> f64 {
         let dense = ["bottom", "top", "cross", "loss", "interaction"]
             .iter()
             .any(|part| name.starts_with(part));
         match (self.practice.captured, dense) {
-            (true, _) => 0.0,
-            (false, true) => f64::from(u8::from(name == "bottom_forward")),
-            (false, false) => kernels,
+            (Captured::Step, _) => 0.0,
+            (Captured::Dense, true) => f64::from(u8::from(name == "bottom_forward")),
+            (Captured::Dense | Captured::None, _) => kernels,
         }
     }
 
@@ -213,9 +218,7 @@ impl<'a> Works<'a> {
         let asked = rows.requests / ranks * rows.imbalance;
         match name {
             "owner_lookup" => self.answer(asked),
-            "exchange_vectors" | "exchange_gradients" => {
-                Work { kernels: 1.0, wire_us: self.vectors_us(), ..Work::default() }
-            }
+            "exchange_vectors" | "exchange_gradients" => self.exchange(),
             "lookup_replicated" => {
                 let found = rows.frequent_lookups / ranks;
                 Work::pass(again(found, rows.frequent_bytes / row) * row).with_rows(found)
@@ -236,7 +239,7 @@ impl<'a> Works<'a> {
                 self.sort(lookups * ranks, SELECT_BYTES)
             }
             "route" => self.sort(lookups, SORT_BYTES),
-            "exchange_ids" => Work { wire_us: self.ids_us(), ..Work::default() },
+            "exchange_ids" => self.ids(),
             "receive_requests" => self.sort(asked, SORT_BYTES),
             "reduce_rows" => self.reduce(lookups),
             "all_reduce_and_update_replicated" => self.all_reduce(),
@@ -251,6 +254,9 @@ impl<'a> Works<'a> {
             "interaction_backward" => self.interaction(2.0),
             "loss" => Work { kernels: 2.0, bytes: self.samples * 16.0, ..Work::default() },
             "dense_optimizer" => self.optimizer(),
+            "copy_learning_rates" | "find_non_finite" | "fetch_losses" if self.has_slots() => {
+                Work { kernels: 1.0, ..Work::default() }
+            }
             _ => Work::default(),
         }
     }
@@ -314,47 +320,45 @@ impl<'a> Works<'a> {
     fn all_reduce(&self) -> Work {
         let updated = self.rows.frequent_bytes * (3.0 + 2.0 * self.state / self.row);
         let us = self.costs.all_reduce_us(&self.cluster.shape(), self.buffer_bytes());
-        Work { kernels: 1.0, bytes: updated, wire_us: us, ..Work::default() }
+        // Between devices the rows are updated by an operation of its own, and sums are, too.
+        let kernels = if self.has_slots() { 2.0 + self.strip_kernels() } else { 1.0 };
+        Work { kernels, bytes: updated, wire_us: us, ..Work::default() }
     }
 
-    /// Bytes of one rank's buffer in the all-reduce of a step.
-    fn buffer_bytes(&self) -> f64 {
-        (self.rows.reduced_bytes + self.workload.dense_parameters * 4.0) * self.sum
+    fn has_slots(&self) -> bool {
+        matches!(self.practice.packing, Packing::Slots { .. })
     }
 
-    /// Bytes that travel in a step, over all ranks.
-    pub fn traffic(&self) -> Traffic {
-        let (shape, wire) = (self.cluster.shape(), self.wire);
-        let way = self.costs.all_reduce_way(&shape, self.buffer_bytes());
-        let summed = |bytes: f64| all_reduce(&shape, way, bytes * self.sum);
+    /// Operations of an exchange besides the one that sends.
+    fn strip_kernels(&self) -> f64 {
+        match self.practice.packing {
+            Packing::Slots { by_node: true, .. } => STRIP_KERNELS,
+            Packing::Slots { .. } | Packing::None => 0.0,
+        }
+    }
+
+    fn exchange(&self) -> Work {
+        let (crossing, vectors) = self.vectors_of_rank();
+        let packed = if self.strip_kernels() > 0.0 { crossing * STRIP_PASSES } else { 0.0 };
+        let (passes, rounded) = match self.practice.packing {
+            Packing::Slots { rounds: true, .. } => (2.0, vectors / 4.0 * ROUNDING_BYTES),
+            Packing::Slots { .. } | Packing::None => (0.0, 0.0),
+        };
+        Work {
+            kernels: 1.0 + self.strip_kernels() + passes,
+            bytes: packed + rounded,
+            wire_us: self.exchange_times().forward_us,
+            ..Work::default()
+        }
+    }
+
+    fn ids(&self) -> Work {
         let known = self.practice.variant.ids == IdSource::Known;
-        let ids = if known { Hops::default() } else { self.rows.requests_travelling * ID_BYTES };
-        Traffic {
-            ids: ids + count_bytes(&shape, self.practice.variant, self.workload.tables.len()),
-            vectors: self.rows.travelling * wire,
-            gradients: self.rows.travelling * wire,
-            frequent: summed(self.rows.reduced_bytes),
-            dense: summed(self.workload.dense_parameters * 4.0),
+        Work {
+            kernels: if self.has_slots() { 1.0 + self.strip_kernels() } else { 0.0 },
+            wire_us: if known { 0.0 } else { self.exchange_times().ids_us },
+            ..Work::default()
         }
-    }
-
-    fn times(&self) -> StepTimes {
-        let step = StepSizes { buffer_bytes: self.buffer_bytes(), ..StepSizes::default() };
-        let mut traffic = self.traffic();
-        for hops in [&mut traffic.vectors, &mut traffic.gradients, &mut traffic.ids] {
-            *hops = *hops * self.rows.imbalance;
-        }
-        let exchange = self.practice.variant;
-        debug_assert!(exchange.merge <= Merge::Node);
-        self.costs.step_times(&self.cluster.shape(), exchange, &traffic, &step)
-    }
-
-    fn vectors_us(&self) -> f64 {
-        self.times().forward_us
-    }
-
-    fn ids_us(&self) -> f64 {
-        if self.practice.variant.ids == IdSource::Known { 0.0 } else { self.times().ids_us }
     }
 
     fn layers(&self, part: Part) -> impl Iterator<Item = Layer> {

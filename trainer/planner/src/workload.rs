@@ -4,8 +4,10 @@
 use crate::count::Count;
 use crate::frequencies::Frequencies;
 use crate::memory::{MemoryUse, OfRank};
+use crate::practice::Practice;
 use crate::schedule::Stage;
 use headlong_embedding::hybrid::split::PlacementChoice;
+use headlong_embedding::hybrid::traffic::Cluster;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -80,6 +82,9 @@ pub trait Program: Debug + Send + Sync {
     /// Those that predict for a batch; their names begin with `eval_`.
     fn evaluation(&self, workload: &Workload, ranks: usize, on_device: bool) -> Vec<Stage>;
 
+    /// How it does a step on ranks of this shape.
+    fn practice(&self, workload: &Workload, shape: &Cluster, on_device: bool) -> Practice;
+
     /// Memory of the rank that needs most, which holds `of` the tables: what it refuses with.
     fn memory(&self, workload: &Workload, ranks: usize, on_device: bool, of: OfRank) -> MemoryUse;
 
@@ -108,12 +113,6 @@ pub struct Workload {
     pub top_input_width: usize,
     /// What dense layers compute with.
     pub precision: Precision,
-    /// Bytes of one element of a vector on its way.
-    pub wire_bytes: f64,
-    /// Bytes of one element of the all-reduce on its way.
-    pub sum_bytes: f64,
-    /// Whether one thread of a processor runs all stages.
-    pub is_serial: bool,
     /// Samples of a batch, over all ranks.
     pub batch_size: usize,
     /// Batches of a step.

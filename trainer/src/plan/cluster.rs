@@ -2,18 +2,21 @@
 //! configuration, and its answer as text and picture.
 
 pub mod picture;
+mod practice;
 pub mod text;
 
 use super::evaluation::samples_between;
 use super::memory::{Sharing, of_rank};
 use crate::Registry;
 use crate::config::preset::preset;
-use crate::config::{self, Compress, Config, Interaction, ScheduleChoice, keys};
+use crate::config::{self, Config, DeviceChoice, Interaction, keys};
 use crate::error::{Error, Result};
 use crate::iteration::schedule::{Features, Schedule};
 use crate::system::input::read_text;
+use headlong_embedding::hybrid::traffic::Cluster;
 use headlong_planner::description::{ClusterDescription, PRESETS};
 use headlong_planner::memory::{MemoryUse, OfRank};
+use headlong_planner::practice::Practice;
 use headlong_planner::published::Models;
 use headlong_planner::schedule::Stage;
 use headlong_planner::workload::{
@@ -35,9 +38,12 @@ impl Configured {
         let mut config = self.config.clone();
         config.train.batch_size = workload.batch_size;
         config.eval.batch_size = workload.eval_batch_size;
-        if workload.precision == Precision::F16 {
-            config.train.precision = config::Precision::F16;
-        }
+        config.train.precision = match workload.precision {
+            Precision::F32 => config::Precision::F32,
+            Precision::Tf32 => config::Precision::Tf32,
+            Precision::Bf16 => config::Precision::Bf16,
+            Precision::F16 => config::Precision::F16,
+        };
         config
     }
 
@@ -53,6 +59,10 @@ impl Program for Configured {
 
     fn evaluation(&self, workload: &Workload, ranks: usize, on_device: bool) -> Vec<Stage> {
         Schedule::evaluation(self.features(workload, ranks, on_device)).described()
+    }
+
+    fn practice(&self, workload: &Workload, shape: &Cluster, on_device: bool) -> Practice {
+        practice::of(&on(&self.of(workload), on_device), shape)
     }
 
     fn memory(&self, workload: &Workload, ranks: usize, on_device: bool, of: OfRank) -> MemoryUse {
@@ -73,6 +83,13 @@ impl Program for Configured {
     fn samples_between_evaluations(&self, workload: &Workload) -> Option<f64> {
         samples_between(&self.of(workload), workload.data_rows)
     }
+}
+
+/// `config` on devices, or on processors.
+pub fn on(config: &Config, on_device: bool) -> Config {
+    let mut config = config.clone();
+    config.run.device = if on_device { DeviceChoice::Cuda } else { DeviceChoice::Cpu };
+    config
 }
 
 /// The step that `config` describes, with `rows` rows in each table.
@@ -107,8 +124,6 @@ pub fn workload(
         }
     });
     let parameters = super::dense_parameters(config).as_f64();
-    // The ranks are the cluster's: more than one, whatever the configuration says.
-    let compress = config.compress_of(config.sum_blocks().max(2));
     let known = matches!(source, Source::Terabyte).then_some(TERABYTE_ROWS);
     Ok(Workload {
         program: Arc::new(Configured { config: config.clone(), registry: registry.clone() }),
@@ -127,12 +142,6 @@ pub fn workload(
             config::Precision::Bf16 => Precision::Bf16,
             config::Precision::F16 => Precision::F16,
         },
-        wire_bytes: if compress == Compress::Bf16 { 2.0 } else { 4.0 },
-        sum_bytes: match (compress, config.train.precision) {
-            (Compress::Bf16, config::Precision::Bf16) => 2.0,
-            _ => 4.0,
-        },
-        is_serial: config.run.schedule_used() == ScheduleChoice::Serial,
         batch_size: config.train.batch_size,
         micro_batches: config.train.accumulate,
         samples: (config.train.batch_size * config.train.accumulate) as f64,

@@ -11,7 +11,7 @@ use crate::plan::Division;
 use crate::plan::cluster::{self, picture, text};
 use crate::report::output::{self, JsonOutput};
 use crate::run::outlook::Outlook;
-use headlong_planner::description::{ClusterDescription, PRESETS};
+use headlong_planner::description::{ClusterDescription, DeviceKind, PRESETS};
 use headlong_planner::placement::Placing;
 use headlong_planner::report::{self, ClusterReport};
 use headlong_planner::workload::{Source, Workload};
@@ -39,6 +39,9 @@ pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -
     let (config, options) = arguments.train.resolve(registry)?;
     super::of_plan(arguments, &config).check()?;
     let described = described(asked, name)?;
+    // What a run on such devices refuses, its plan refuses.
+    let config = cluster::on(&config, described.device.kind == DeviceKind::Gpu);
+    config.validate()?;
     let outlook = Outlook::of(&config)?;
     let (rows, note) = (&outlook.rows, outlook.note());
     config.check_tables(rows, registry)?;

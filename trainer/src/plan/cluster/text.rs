@@ -1,10 +1,12 @@
 //! A cluster's plan as text.
 
+use crate::plan::hybrid;
 use crate::plan::{Count, Division};
 use crate::report::{bytes, count};
 use headlong_planner::description::DeviceKind;
 use headlong_planner::forecast::{Forecast, TotalTraffic};
 use headlong_planner::placement::Place;
+use headlong_planner::practice::{Captured, Practice, Strips};
 use headlong_planner::report::ClusterReport;
 use std::fmt::Write as _;
 
@@ -28,6 +30,7 @@ pub fn to_text(report: &ClusterReport, division: Option<Division>) -> String {
     );
     write_tables(&mut text, report);
     write_memory(&mut text, best, cluster.device.kind);
+    write_practice(&mut text, &report.practice);
     write_stages(&mut text, best);
     write_keeping_up(&mut text, report, division);
     write_considered(&mut text, report);
@@ -206,6 +209,29 @@ fn write_memory(text: &mut String, forecast: &Forecast, kind: DeviceKind) {
     );
 }
 
+/// How a step is done: the choices of the configuration, and those that follow from the cluster.
+fn write_practice(text: &mut String, practice: &Practice) {
+    let strips = match practice.strips {
+        Strips { inside: true, between: true } => ", in strips of one length",
+        Strips { inside: true, between: false } => ", inside nodes in strips of one length",
+        Strips { inside: false, between: true } => ", between nodes in strips of one length",
+        Strips { inside: false, between: false } => "",
+    };
+    let lanes = match (practice.captured, practice.overlapped) {
+        (Captured::Step, _) => "captured",
+        (_, true) => "overlapped",
+        (_, false) => "serial",
+    };
+    let _ = writeln!(
+        text,
+        "exchange: {}{strips}; {} bytes an element of a vector, {} of a sum\nschedule: {lanes}; {}",
+        hybrid::in_words(practice.variant),
+        practice.wire_bytes,
+        practice.sum_bytes,
+        practice.border.text()
+    );
+}
+
 fn write_stages(text: &mut String, forecast: &Forecast) {
     let _ = writeln!(
         text,
@@ -230,10 +256,12 @@ fn write_stages(text: &mut String, forecast: &Forecast) {
     let whole = |number: f64| bytes(number.round() as u64);
     let _ = writeln!(
         text,
-        "all ranks send {} between nodes and {} inside them: vectors {}, gradients {}, all-reduce \
-         {}, ids {}",
+        "all ranks send {} between nodes and {} inside them (needed: {} and {}): vectors {}, \
+         gradients {}, all-reduce {}, ids {}",
         whole(all.inter),
         whole(all.intra),
+        whole(forecast.exchange_bytes_per_step.needed_inter_node),
+        whole(forecast.exchange_bytes_per_step.needed_intra_node),
         whole(vectors.total()),
         whole(gradients.total()),
         whole(all_reduce.total()),
