@@ -51,6 +51,8 @@ pub struct Facts<'a> {
     pub registry: &'a Registry,
     /// Ranks that share this machine; none: all of them.
     pub ranks_here: Option<usize>,
+    /// Nodes that the ranks are on.
+    pub nodes: usize,
     /// Whether each rank is a process of its own.
     pub separate: bool,
     /// Bytes of validation data that stay in memory.
@@ -69,6 +71,7 @@ impl<'a> Facts<'a> {
             split: None,
             registry,
             ranks_here: None,
+            nodes: 1,
             separate: false,
             kept_bytes: 0,
             cached_bytes: 0,
@@ -78,7 +81,7 @@ impl<'a> Facts<'a> {
     /// The same for ranks that evaluate: all are threads of rank 0's process, and share what of
     /// the data it has in memory.
     fn of_eval_ranks(self) -> Self {
-        let alone = Self { split: None, ranks_here: None, separate: false, ..self };
+        let alone = Self { split: None, ranks_here: None, nodes: 1, separate: false, ..self };
         Self { cached_bytes: 0, kept_bytes: 0, ..alone }
     }
 }
@@ -222,8 +225,11 @@ impl Plan {
         let dense_parameters = dense_parameters(config);
         let threads = config.run.threads.unwrap_or(facts.machine.cores);
         let memory = memory::of_rank(config, &tables, threads, &sharing(config, facts));
-        let on_device =
-            facts.machine.device.as_ref().map(|device| DevicePlan::new(device, &memory));
+        let on_device = facts
+            .machine
+            .device
+            .as_ref()
+            .map(|device| DevicePlan::new(device, &memory, config.run.ranks));
         let bytes_per_rank = match on_device {
             Some(_) => memory.next_to_a_device(),
             None => memory.total(),
@@ -283,6 +289,7 @@ impl Plan {
 fn sharing(config: &Config, facts: &Facts<'_>) -> Sharing {
     Sharing {
         ranks: config.run.ranks,
+        nodes: facts.nodes,
         separate: facts.separate,
         on_device: facts.machine.device.is_some(),
         rows: facts.split.filter(|_| config.run.ranks > 1).map(OfRank::of),

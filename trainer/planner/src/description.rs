@@ -8,13 +8,14 @@ use headlong_embedding::hybrid::traffic::{AllReduce, Cluster};
 use serde::{Deserialize, Serialize};
 
 /// Built-in descriptions: name and text. Comments in the text say where each number comes from.
-pub const PRESETS: [(&str, &str); 6] = [
+pub const PRESETS: [(&str, &str); 7] = [
     ("laptop", include_str!("../../../configs/clusters/laptop.toml")),
     ("h200x1", include_str!("../../../configs/clusters/h200x1.toml")),
     ("dgx-a100", include_str!("../../../configs/clusters/dgx-a100.toml")),
     ("dgx-h100", include_str!("../../../configs/clusters/dgx-h100.toml")),
     ("dgx-h200", include_str!("../../../configs/clusters/dgx-h200.toml")),
     ("gb200-nvl72", include_str!("../../../configs/clusters/gb200-nvl72.toml")),
+    ("gb300-nvl72", include_str!("../../../configs/clusters/gb300-nvl72.toml")),
 ];
 
 /// Bytes of a GiB.

@@ -3,7 +3,7 @@
 
 use crate::count::Count;
 use crate::description::DeviceKind;
-use crate::memory::{MemoryUse, OfRank};
+use crate::memory::{CONTEXT_BYTES, MemoryUse, OfRank};
 use crate::placement::{Layout, Placing, Strategy};
 use crate::schedule::{Repeat, Stage};
 use crate::simulator::{self, Assignment, Options, Run};
@@ -176,20 +176,26 @@ impl Placing<'_> {
     /// Memory of the busiest device, and what of it must fit there: the code that `train` refuses
     /// with.
     fn memory(&self, layout: &Layout) -> (MemoryUse, Count) {
-        let ranks = self.cluster.num_devices();
+        let shape = self.cluster.shape();
+        let on_device = self.on_device();
         // Vectors it asks for, and those that the busiest is asked for.
-        let vectors = layout.rows.vector_bytes / ranks as f64 * (1.0 + layout.rows.imbalance);
+        let vectors =
+            layout.rows.vector_bytes / shape.num_ranks() as f64 * (1.0 + layout.rows.imbalance);
         let narrow = self.practice.wire_bytes < 4.0;
+        // In f32, and where two bytes of four travel, as that, too. On devices, slots.
+        let exchanged = (vectors * if narrow { 1.5 } else { 1.0 }) as u64;
         let of = OfRank {
             bytes_of_rows: layout.bytes_of_busiest.get(),
             frequent_bytes: layout.rows.reduced_bytes as u64,
             frequent_rows: 0,
-            // In f32, and where two bytes of four travel, as that, too.
-            exchanged_bytes: Some((vectors * if narrow { 1.5 } else { 1.0 }) as u64),
+            exchanged_bytes: (!on_device).then_some(exchanged),
         };
-        let on_device = self.on_device();
-        let memory = self.workload.program.memory(self.workload, ranks, on_device, of);
-        (memory, if on_device { memory.on_a_device() } else { memory.total() })
+        let memory = self.workload.program.memory(self.workload, &shape, on_device, of);
+        let needed = match on_device {
+            true => memory.on_a_device(shape.num_ranks()) + CONTEXT_BYTES,
+            false => memory.total(),
+        };
+        (memory, needed)
     }
 }
 

@@ -25,15 +25,25 @@ pub struct MemoryUse {
 
 /// Bytes of work space of matrix products, of both streams that compute them.
 const WORKSPACE_BYTES: u64 = 2 * (32 << 20);
+/// Bytes of the library of matrix products, whose code is loaded when it is first used. Assumed:
+/// the upper end of what is reported of cuBLASLt (100 to 500 MB).
+const PRODUCTS_BYTES: u64 = 512 << 20;
+/// Bytes of NCCL's buffers, where there are several ranks. Assumed: 4 MiB (the default of
+/// `NCCL_BUFFSIZE`) for each of 32 channels, to and from two neighbours.
+const NCCL_BYTES: u64 = 4 * 32 * (4 << 20);
+/// Bytes of a CUDA context: what a process takes of a device before it takes memory. Assumed;
+/// free memory is asked for within one.
+pub(crate) const CONTEXT_BYTES: u64 = 512 << 20;
 
 impl MemoryUse {
     pub fn total(&self) -> Count {
         self.of_model() + self.next_to_a_device()
     }
 
-    /// What of it lies on a device, with the work space of matrix products.
-    pub fn on_a_device(&self) -> Count {
-        self.of_model() + WORKSPACE_BYTES
+    /// What of it lies on the device of one of `ranks`, with what libraries take there.
+    pub fn on_a_device(&self, ranks: usize) -> Count {
+        let nccl = if ranks > 1 { NCCL_BYTES } else { 0 };
+        self.of_model() + WORKSPACE_BYTES + PRODUCTS_BYTES + nccl
     }
 
     fn of_model(&self) -> Count {

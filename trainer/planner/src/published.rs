@@ -25,7 +25,7 @@ pub enum Generation {
     Ampere,
     /// H100, H200.
     Hopper,
-    /// GB200: nothing is fitted, Hopper's constants are taken.
+    /// GB200, GB300: nothing is fitted, Hopper's constants are taken.
     Blackwell,
 }
 
@@ -44,8 +44,29 @@ pub struct Point {
     pub us: f64,
     /// The round of MLPerf training.
     pub round: &'static str,
-    /// Whether a constant is fitted on it.
-    pub is_fitted: bool,
+    pub submitter: &'static str,
+    pub role: Role,
+}
+
+/// What a point is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// A constant is fitted on it.
+    Fitted,
+    HeldOut,
+    /// Held out, and looked at once, when all else was decided.
+    Fresh,
+}
+
+impl Role {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fitted => "fitted",
+            Self::HeldOut => "held out",
+            Self::Fresh => "held out, fresh",
+        }
+    }
 }
 
 const fn point(
@@ -53,29 +74,57 @@ const fn point(
     cluster: &'static str,
     (nodes, devices_per_node): (usize, usize),
     (batch_size, us): (usize, f64),
-    (round, is_fitted): (&'static str, bool),
+    (round, role): (&'static str, Role),
 ) -> Point {
-    Point { model, generation, cluster, nodes, devices_per_node, batch_size, us, round, is_fitted }
+    let submitter = "NVIDIA";
+    Point {
+        model,
+        generation,
+        cluster,
+        nodes,
+        devices_per_node,
+        batch_size,
+        us,
+        round,
+        submitter,
+        role,
+    }
+}
+
+impl Point {
+    const fn by(self, submitter: &'static str) -> Self {
+        Self { submitter, ..self }
+    }
 }
 
 use Generation::{Ampere, Blackwell, Hopper};
 use Model::{Dcnv2, Dlrm};
+use Role::{Fitted, Fresh, HeldOut};
 
-/// Medians over training blocks of NVIDIA's submissions with HugeCTR (mlcommons/training_results:
-/// v2.0, v2.1, v4.0, v5.0). Those of GB200 are the median block of the first run: 7,957 ms between
-/// evaluations for 3,793 iterations, and 2,225 ms for 1,551.
-pub const POINTS: [Point; 11] = [
-    point((Dlrm, Ampere), "dgx-a100", (1, 8), (55_296, 1355.0), ("v2.0", true)),
-    point((Dlrm, Ampere), "dgx-a100", (8, 8), (71_680, 614.0), ("v2.0", false)),
-    point((Dlrm, Ampere), "dgx-a100", (14, 8), (71_680, 563.0), ("v2.0", true)),
-    point((Dlrm, Hopper), "dgx-h100", (1, 8), (55_296, 855.0), ("v2.1", false)),
-    point((Dlrm, Hopper), "dgx-h100", (4, 8), (71_680, 481.0), ("v2.1", false)),
-    point((Dcnv2, Hopper), "dgx-h100", (1, 8), (55_296, 3529.0), ("v4.0", true)),
-    point((Dcnv2, Hopper), "dgx-h100", (8, 8), (135_168, 2412.0), ("v4.0", false)),
-    point((Dcnv2, Hopper), "dgx-h100", (16, 8), (135_168, 1828.0), ("v4.0", true)),
-    point((Dcnv2, Hopper), "dgx-h200", (1, 8), (55_296, 3269.0), ("v4.0", false)),
-    point((Dcnv2, Blackwell), "gb200-nvl72", (2, 4), (55_296, 2098.0), ("v5.0", false)),
-    point((Dcnv2, Blackwell), "gb200-nvl72", (16, 4), (135_168, 1435.0), ("v5.0", false)),
+/// Medians over training blocks of submissions with HugeCTR (mlcommons/training_results: v2.0,
+/// v2.1, v4.0, v5.0, v6.0). Those of v5.0 are the median block of the first run: NVIDIA's 7,957 ms
+/// between evaluations for 3,793 iterations, and 2,225 ms for 1,551; HPE's (Cray XD670) 11,872 ms
+/// for 3,200 on 8 GPUs, 10,790 for 3,200 on 16 and 5,675 for 1,598 on 32; Supermicro's
+/// (ARS-121GL-NBO) 2,013 ms for 1,551. Those of v6.0 are 1.940 and 1.262 ms of its logs.
+pub const POINTS: [Point; 17] = [
+    point((Dlrm, Ampere), "dgx-a100", (1, 8), (55_296, 1355.0), ("v2.0", Fitted)),
+    point((Dlrm, Ampere), "dgx-a100", (8, 8), (71_680, 614.0), ("v2.0", HeldOut)),
+    point((Dlrm, Ampere), "dgx-a100", (14, 8), (71_680, 563.0), ("v2.0", Fitted)),
+    point((Dlrm, Hopper), "dgx-h100", (1, 8), (55_296, 855.0), ("v2.1", HeldOut)),
+    point((Dlrm, Hopper), "dgx-h100", (4, 8), (71_680, 481.0), ("v2.1", HeldOut)),
+    point((Dcnv2, Hopper), "dgx-h100", (1, 8), (55_296, 3529.0), ("v4.0", Fitted)),
+    point((Dcnv2, Hopper), "dgx-h100", (8, 8), (135_168, 2412.0), ("v4.0", HeldOut)),
+    point((Dcnv2, Hopper), "dgx-h100", (16, 8), (135_168, 1828.0), ("v4.0", Fitted)),
+    point((Dcnv2, Hopper), "dgx-h200", (1, 8), (55_296, 3269.0), ("v4.0", HeldOut)),
+    point((Dcnv2, Blackwell), "gb200-nvl72", (2, 4), (55_296, 2098.0), ("v5.0", HeldOut)),
+    point((Dcnv2, Blackwell), "gb200-nvl72", (16, 4), (135_168, 1435.0), ("v5.0", HeldOut)),
+    point((Dcnv2, Hopper), "dgx-h200", (1, 8), (65_536, 3710.0), ("v5.0", Fresh)).by("HPE"),
+    point((Dcnv2, Hopper), "dgx-h200", (2, 8), (65_536, 3372.0), ("v5.0", Fresh)).by("HPE"),
+    point((Dcnv2, Hopper), "dgx-h200", (4, 8), (131_200, 3551.0), ("v5.0", Fresh)).by("HPE"),
+    point((Dcnv2, Blackwell), "gb200-nvl72", (16, 4), (135_168, 1298.0), ("v5.0", Fresh))
+        .by("Supermicro"),
+    point((Dcnv2, Blackwell), "gb300-nvl72", (2, 4), (55_296, 1940.0), ("v6.0", Fresh)),
+    point((Dcnv2, Blackwell), "gb300-nvl72", (16, 4), (135_168, 1262.0), ("v6.0", Fresh)),
 ];
 
 /// The constants of a generation.
@@ -171,8 +220,10 @@ fn predict(models: &Models, point: &Point, constants: Option<Constants>) -> Chec
 /// The constants with which both fitted points of `generation` come out as published: Newton's
 /// method in logarithms.
 pub fn fit(models: &Models, generation: Generation) -> Constants {
-    let points: Vec<_> =
-        POINTS.iter().filter(|point| point.generation == generation && point.is_fitted).collect();
+    let points: Vec<_> = POINTS
+        .iter()
+        .filter(|point| point.generation == generation && point.role == Fitted)
+        .collect();
     let built_in = built_in(points[0].cluster).device;
     let all_captured = points.iter().all(|point| point.practice().captured == Captured::Step);
     let constants_at = |at: [f64; 2]| {

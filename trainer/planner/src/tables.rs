@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 /// Published points, which are fitted, and how far the others are off.
 pub fn published(checked: &[Checked]) -> String {
     let mut text = String::from(
-        "| model | system | devices | batch | round | published us | predicted us | error | |\n\
-         |---|---|---:|---:|---|---:|---:|---:|---|\n",
+        "| model | system | devices | batch | round | by | published us | predicted us | error | |\n\
+         |---|---|---:|---:|---|---|---:|---:|---:|---|\n",
     );
     for one in checked {
         let point = &one.point;
@@ -17,15 +17,16 @@ pub fn published(checked: &[Checked]) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {model} | {} | {} | {} | {} | {:.0} | {:.0} | {:+.1} % | {} |",
+            "| {model} | {} | {} | {} | {} | {} | {:.0} | {:.0} | {:+.1} % | {} |",
             point.cluster,
             point.nodes * point.devices_per_node,
             point.batch_size,
             point.round,
+            point.submitter,
             point.us,
             one.predicted_us,
             one.error() * 100.0,
-            if point.is_fitted { "fitted" } else { "held out" }
+            point.role.name()
         );
     }
     text

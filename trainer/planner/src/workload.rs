@@ -86,7 +86,13 @@ pub trait Program: Debug + Send + Sync {
     fn practice(&self, workload: &Workload, shape: &Cluster, on_device: bool) -> Practice;
 
     /// Memory of the rank that needs most, which holds `of` the tables: what it refuses with.
-    fn memory(&self, workload: &Workload, ranks: usize, on_device: bool, of: OfRank) -> MemoryUse;
+    fn memory(
+        &self,
+        workload: &Workload,
+        shape: &Cluster,
+        on_device: bool,
+        of: OfRank,
+    ) -> MemoryUse;
 
     /// Samples that are trained on between two evaluations; none where there is one alone, at the
     /// end, or nothing is known of an epoch.

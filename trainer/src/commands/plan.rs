@@ -28,8 +28,8 @@ mod stages;
 /// What `headlong plan` is asked about a cluster.
 #[derive(Debug, Default, Args)]
 pub struct ClusterArguments {
-    /// Plan for laptop, h200x1, dgx-a100, dgx-h100, dgx-h200, gb200-nvl72 or a described cluster;
-    /// `show` prints the descriptions
+    /// Plan for laptop, h200x1, dgx-a100, dgx-h100, dgx-h200, gb200-nvl72, gb300-nvl72 or a
+    /// described cluster; `show` prints the descriptions
     #[arg(long, value_name = "NAME|FILE.toml|show", help_heading = "Cluster")]
     pub cluster: Option<PathBuf>,
     /// Nodes of it
@@ -162,7 +162,8 @@ impl Planned {
         config.check_tables(&outlook.rows, place.registry)?;
         outlook.check_eval_ranks(&config)?;
         let data_rows = of_run.data_rows.or(outlook.data_rows);
-        let least = Facts { data_rows, ..outlook.facts(&outlook.least_rows, place) };
+        let nodes = of_run.topology.num_nodes();
+        let least = Facts { data_rows, nodes, ..outlook.facts(&outlook.least_rows, place) };
         let least_plan = Plan::new(&config, &least);
         let refusal = least_plan.check(&config, &least);
         // What fits in no case is not read, either.
@@ -178,8 +179,7 @@ impl Planned {
             None if refusal.is_err() => (None, String::new()),
             None => (None, missing_for_a_split(&config)),
         };
-        let facts =
-            Facts { data_rows, split: split.as_ref(), ..outlook.facts(&outlook.rows, place) };
+        let facts = Facts { split: split.as_ref(), ..Facts { table_rows: &outlook.rows, ..least } };
         let plan = Plan::new(&config, &facts);
         let eval_note = match evaluation::missing_data(&config) {
             Some(note) => format!("{note}\n"),

@@ -65,13 +65,23 @@ impl Program for Configured {
         practice::of(&on(&self.of(workload), on_device), shape)
     }
 
-    fn memory(&self, workload: &Workload, ranks: usize, on_device: bool, of: OfRank) -> MemoryUse {
-        let config = self.of(workload);
+    fn memory(
+        &self,
+        workload: &Workload,
+        shape: &Cluster,
+        on_device: bool,
+        of: OfRank,
+    ) -> MemoryUse {
+        let config = on(&self.of(workload), on_device);
+        let (ranks, nodes) = (shape.num_ranks(), shape.num_nodes());
         let rows: Vec<u64> = workload.tables.iter().map(|table| table.rows).collect();
         let tables = super::tables(&config, &rows, &self.registry);
         let sharing = Sharing {
             ranks,
-            separate: false,
+            nodes,
+            // What a process has once is counted as of all ranks of a node; on devices, ranks of
+            // several nodes are processes.
+            separate: on_device && nodes > 1,
             on_device,
             rows: (ranks > 1).then_some(of),
             kept_bytes: 0,

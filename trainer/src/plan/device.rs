@@ -15,8 +15,8 @@ pub struct DevicePlan {
 }
 
 impl DevicePlan {
-    pub(super) fn new(device: &DeviceFacts, memory: &MemoryUse) -> Self {
+    pub(super) fn new(device: &DeviceFacts, memory: &MemoryUse, ranks: usize) -> Self {
         let DeviceFacts { name, free_bytes, count } = device.clone();
-        Self { name, needed_bytes: memory.on_a_device(), free_bytes, count }
+        Self { name, needed_bytes: memory.on_a_device(ranks), free_bytes, count }
     }
 }

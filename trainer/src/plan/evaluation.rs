@@ -40,7 +40,7 @@ impl EvalRanksPlan {
             memory.id_map_bytes = Count::ZERO;
         }
         let (of_rank, bytes_on_device) = match facts.machine.device {
-            Some(_) => (memory.next_to_a_device(), memory.on_a_device()),
+            Some(_) => (memory.next_to_a_device(), memory.on_a_device(ranks)),
             None => (memory.total(), Count::ZERO),
         };
         Some(Self { ranks, memory, bytes: of_rank * ranks, bytes_on_device })

@@ -1,8 +1,12 @@
 //! What the memory of a run goes to.
 
 use super::{Count, MemoryUse, OfRank, TablePlan, dense_parameters};
-use crate::config::{Compress, Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice};
+use crate::config::{
+    Compress, Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice, TransportChoice,
+};
 use crate::iteration::model::{SlotBytes, slot_bytes};
+use headlong_comm::Topology;
+use headlong_comm::device::goes_by_node;
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
 pub const READER_BLOCK_BYTES: u64 = 8 << 20;
@@ -36,6 +40,8 @@ const EVALUATION_BATCHES: u64 = 4;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sharing {
     pub(super) ranks: usize,
+    /// Nodes that they are on.
+    pub(super) nodes: usize,
     /// Whether each is a process of its own: then nothing that a process has once is shared.
     pub(super) separate: bool,
     pub(super) on_device: bool,
@@ -133,14 +139,36 @@ impl Lookups {
         }
         let (frequent, places) =
             sharing.rows.map_or((0, 0), |of| (of.frequent_bytes, of.frequent_rows));
+        // Half of the vectors are one rank's slots, the others those of which it is asked.
+        let block = (vectors / 2 * 4_u64).share(ranks);
+        // Parameters and their gradients are counted together.
+        let sums = Count::from(slots.parameters as u64 / 2) + frequent;
+        let strips = strip_bytes(config, sharing, block, sums);
         let exchanged = sharing.rows.and_then(|of| of.exchanged_bytes).map(Count::from);
         // What travels as bf16 has room of its own, besides that of f32.
         let element_bytes = if config.compress() == Compress::Bf16 { 6 } else { 4_u64 };
         Self {
-            exchange_bytes: exchanged.unwrap_or(vectors * element_bytes) + frequent,
+            exchange_bytes: exchanged.unwrap_or(vectors * element_bytes) + frequent + strips,
             route_bytes: route * BATCH_SLOTS + Count::from(places) * PLACE_BYTES,
         }
     }
+}
+
+/// What devices of several nodes need besides their slots, of `block` bytes each, to fill strips for
+/// other nodes, or to sum `sums` bytes: strips on both sides, unless they lie with the NICs, and
+/// where ranks are processes what NCCL brings from peers.
+fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: Count) -> Count {
+    let (ranks, each) = (sharing.ranks, sharing.ranks.div_ceil(sharing.nodes));
+    let topology = Topology::with_ranks_per_node(ranks, each);
+    if !sharing.on_device || ranks == 1 || !goes_by_node(&topology, config.comm.exchange) {
+        return Count::ZERO;
+    }
+    let strips = match config.run.transport {
+        TransportChoice::Verbs => Count::ZERO,
+        _ => (block * (ranks - each)).max(sums.share(each) * sharing.nodes) * 2_u64,
+    };
+    let brought = if sharing.separate { block * ranks } else { Count::ZERO };
+    strips + brought
 }
 
 /// Rows of a slot between two devices: `comm.slot_factor` even shares of a rank's ids.

@@ -27,6 +27,8 @@ pub struct Placement {
     pub partition: Arc<Partition>,
     /// The split and what it is expected to cost; none where one rank has everything.
     pub split: Option<Split>,
+    /// Nodes that the ranks are on.
+    pub num_nodes: usize,
 }
 
 impl Placement {
@@ -44,7 +46,7 @@ impl Placement {
             Some(statistics) if config.run.ranks > 1 => statistics,
             _ => {
                 let partition = Arc::new(Partition::row_wise(&specs, config.run.ranks));
-                return Ok(Self { partition, split: None });
+                return Ok(Self { partition, split: None, num_nodes: topology.num_nodes() });
             }
         };
         let optimizer = config.optimizer.sparse.optimizer();
@@ -91,7 +93,11 @@ impl Placement {
             .map_err(Error::failed("the rows cannot be split"))?;
         let partition = Partition::new(&specs, config.run.ranks, split.placements.clone())
             .map_err(Error::failed("the rows cannot be placed"))?;
-        Ok(Self { partition: Arc::new(partition), split: Some(split) })
+        Ok(Self {
+            partition: Arc::new(partition),
+            split: Some(split),
+            num_nodes: topology.num_nodes(),
+        })
     }
 
     /// Equal where every row lies at the same place and is exchanged in the same way.

@@ -88,7 +88,8 @@ impl Plan {
                 let fits = fits(self.fits_on_device());
                 let _ = writeln!(
                     text,
-                    "{name}: {needed}{ranks} of {free} free ({fits}): {uses}, work space"
+                    "{name}: {needed}{ranks} of {free} free ({fits}): {uses}, work space, \
+                     libraries"
                 );
             }
             None => on_host = format!("{}, {on_host}", listed(&model)),

@@ -231,6 +231,7 @@ impl Prepared {
             split: placement.split.as_ref(),
             ranks_here: self.ranks_here,
             separate: self.ranks_here.is_some(),
+            nodes: placement.num_nodes,
             kept_bytes,
             cached_bytes,
             ..Facts::new(&self.table_rows, &machine, registry)

@@ -77,6 +77,11 @@ fn formulas_of_the_table_hold_on_even_nodes() {
         2.0 * (ranks - nodes),
         2.0 * (nodes - 1.0),
     );
+    near(
+        all_reduce(&cluster, AllReduce::HierarchicalDirect, 1.0),
+        2.0 * (ranks - nodes),
+        nodes * (nodes - 1.0),
+    );
 }
 
 #[test]
@@ -88,7 +93,12 @@ fn one_rank_sends_nothing() {
             Hops::default()
         );
     }
-    for how in [AllReduce::Direct, AllReduce::TwoSteps, AllReduce::Hierarchical] {
+    for how in [
+        AllReduce::Direct,
+        AllReduce::TwoSteps,
+        AllReduce::Hierarchical,
+        AllReduce::HierarchicalDirect,
+    ] {
         assert_eq!(all_reduce(&cluster, how, 100.0), Hops::default());
     }
     let variant =

@@ -96,3 +96,74 @@ fn between_hosts(config: &Config, shape: &Cluster, narrow: bool, base: Practice)
         ..base
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of settings on a device or on processors.
+    fn practice(settings: &[&str], device: DeviceChoice, shape: (usize, usize)) -> Practice {
+        let mut config = Config::default();
+        config.set_all(settings).unwrap();
+        config.run.device = device;
+        config.validate().unwrap();
+        of(&config, &Cluster::even(shape.0, shape.1))
+    }
+
+    #[test]
+    fn elements_are_as_wide_as_the_run_sends_them() {
+        use DeviceChoice::{Cpu, Cuda};
+        let widths = |settings: &[&str], device| {
+            let Practice { wire_bytes, sum_bytes, .. } = practice(settings, device, (2, 4));
+            (wire_bytes, sum_bytes)
+        };
+        let (bf16, f16) = (["train.precision=bf16"], ["train.precision=f16"]);
+        assert_eq!(widths(&[], Cuda), (4.0, 4.0));
+        assert_eq!(widths(&bf16, Cuda), (2.0, 4.0));
+        assert_eq!(widths(&f16, Cuda), (4.0, 4.0));
+        assert_eq!(widths(&["comm.compress=bf16"], Cuda), (2.0, 4.0));
+        assert_eq!(widths(&["comm.compress=bf16"], Cpu), (2.0, 4.0));
+        assert_eq!(widths(&bf16, Cpu), (2.0, 2.0));
+        assert_eq!(widths(&["train.precision=bf16", "comm.compress=none"], Cpu), (4.0, 4.0));
+    }
+
+    #[test]
+    fn devices_exchange_by_node_where_they_can_and_in_strips_where_nccl_carries() {
+        let of = |settings: &[&str], nodes, each| {
+            let practice = practice(settings, DeviceChoice::Cuda, (nodes, each));
+            let Strips { inside, between } = practice.strips;
+            (practice.variant.exchange, practice.all_reduce, inside, between)
+        };
+        use AllReduce::{Hierarchical, HierarchicalDirect};
+        let by_node = Exchange::Hierarchical;
+        assert_eq!(of(&[], 1, 8), (Exchange::Flat, Hierarchical, false, false));
+        let nccl = ["run.transport=nccl"];
+        assert_eq!(of(&nccl, 1, 8), (Exchange::Flat, Hierarchical, true, false));
+        assert_eq!(of(&[], 14, 8), (by_node, HierarchicalDirect, true, true));
+        let verbs = ["run.transport=verbs"];
+        assert_eq!(of(&verbs, 14, 8), (by_node, HierarchicalDirect, true, false));
+        let flat = ["comm.exchange=flat"];
+        assert_eq!(of(&flat, 14, 8), (Exchange::Flat, Hierarchical, true, true));
+        // Sums by node are of up to 64 parts.
+        assert_eq!(of(&[], 128, 8), (Exchange::Flat, Hierarchical, true, true));
+    }
+
+    #[test]
+    fn merging_hybrid_and_schedule_are_those_of_the_run() {
+        use DeviceChoice::{Cpu, Cuda};
+        let of = |settings: &[&str], device| {
+            let found = practice(settings, device, (2, 4));
+            (found.variant.merge, found.captured, found.overlapped)
+        };
+        assert_eq!(of(&[], Cuda), (Merge::Rank, Captured::Step, true));
+        assert_eq!(of(&["comm.deduplicate=off"], Cuda), (Merge::Off, Captured::Step, true));
+        let serial = ["run.schedule=serial"];
+        assert_eq!(of(&serial, Cuda), (Merge::Rank, Captured::None, false));
+        let overlapped = ["run.schedule=overlapped"];
+        assert_eq!(of(&overlapped, Cuda), (Merge::Rank, Captured::None, true));
+        assert_eq!(of(&[], Cpu), (Merge::Node, Captured::None, false));
+        let rows = ["run.hybrid=rows=7"];
+        assert_eq!(practice(&rows, Cuda, (1, 2)).hybrid, HybridMode::Rows(7));
+        assert_eq!(practice(&["run.hybrid=off"], Cuda, (1, 2)).hybrid, HybridMode::Off);
+    }
+}

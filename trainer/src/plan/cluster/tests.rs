@@ -1,6 +1,6 @@
 use super::{find, models, picture, text};
 use crate::Registry;
-use crate::config::Config;
+use crate::config::{Config, TransportChoice};
 use crate::error::Error;
 use crate::iteration::schedule::{Features, Repeat, Schedule};
 use headlong_embedding::hybrid::traffic::{Exchange, Merge, Rate, vectors};
@@ -9,7 +9,7 @@ use headlong_planner::description::{ClusterDescription, DeviceKind};
 use headlong_planner::frequencies::Frequencies;
 use headlong_planner::placement::{Place, Placing, Strategy};
 use headlong_planner::practice::Practice;
-use headlong_planner::published::{self, Generation, Model, Models};
+use headlong_planner::published::{self, Generation, Model, Models, Role};
 use headlong_planner::schedule::Steps;
 use headlong_planner::search::search;
 use headlong_planner::simulator::{self, Assignment, Options};
@@ -306,13 +306,14 @@ fn constants_are_those_that_two_points_of_each_generation_give() {
 }
 
 #[test]
-fn six_points_that_nothing_was_fitted_on_are_within_fifteen_percent() {
+fn points_that_nothing_was_fitted_on_are_within_fifteen_percent() {
     let checked = published::check(&models().unwrap());
-    let fitted = checked.iter().filter(|one| one.point.is_fitted);
-    assert!(fitted.clone().count() == 4 && fitted.clone().all(|one| one.error().abs() < 0.01));
-    let near = checked.iter().filter(|one| !one.point.is_fitted && one.error().abs() < 0.15);
     println!("{}", tables::published(&checked));
-    assert!(near.count() >= 6, "{}", tables::published(&checked));
+    let of = |role: Role| checked.iter().filter(move |one| one.point.role == role);
+    assert!(of(Role::Fitted).count() == 4 && of(Role::Fitted).all(|one| one.error().abs() < 0.01));
+    let near = |role: Role| of(role).filter(|one| one.error().abs() < 0.15).count();
+    assert!(near(Role::HeldOut) >= 6, "of {}", of(Role::HeldOut).count());
+    assert!(near(Role::Fresh) >= 4, "of {}", of(Role::Fresh).count());
 }
 
 /// What the page shows of our choices: the models at 14 nodes and more. And what the two steps wait
@@ -432,7 +433,7 @@ fn the_published_times_of_fourteen_nodes_are_reproduced() {
         assert!(text.contains(word), "{word} in\n{text}");
     }
     assert!(
-        text.contains("work space and graph") && text.contains("reader, on the host"),
+        text.contains("work space and libraries") && text.contains("reader, on the host"),
         "{text}"
     );
     let critical: f64 = report.best.forecast.stages.iter().map(|stage| stage.critical_us).sum();
@@ -447,4 +448,28 @@ fn the_published_times_of_fourteen_nodes_are_reproduced() {
         picture.ends_with("</svg>\n") && picture.matches("<circle").count() == 5,
         "1, 2, 4, 8 and 14 nodes"
     );
+}
+
+/// As `trainer/tests/cuda_strips.rs` counts it on the software device: 1.08 to 1.10 times what is
+/// needed in training, vectors, gradients and ids.
+#[test]
+fn strips_are_as_much_longer_than_needed_as_was_counted() {
+    for nodes in [1, 2, 4] {
+        let mut config = Config::default();
+        (config.data.num_sparse, config.model.dim, config.train.batch_size) = (12, 32, 8 * 1536);
+        config.run.transport = TransportChoice::Nccl;
+        let rows = [20_000; 12];
+        let workload =
+            super::workload(&config, &rows, &Source::PowerLaw(0.5), &Registry::default()).unwrap();
+        let cluster = cluster(nodes, 8 / nodes);
+        let practice = report::practice(&workload, &cluster);
+        let placing = Placing { workload: &workload, cluster: &cluster, practice: &practice };
+        let forecast = placing.forecast(Strategy::RowWise);
+        let (bytes, summed) =
+            (forecast.exchange_bytes_per_step, forecast.traffic.all_reduce.total());
+        let ratio = (bytes.intra_node + bytes.inter_node - summed)
+            / (bytes.needed_intra_node + bytes.needed_inter_node - summed);
+        println!("{nodes} nodes: {ratio:.3}");
+        assert!((1.05..1.13).contains(&ratio), "{nodes} nodes: {ratio}");
+    }
 }

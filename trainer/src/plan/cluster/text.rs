@@ -185,7 +185,7 @@ fn write_memory(text: &mut String, forecast: &Forecast, kind: DeviceKind) {
     let listed: Count = parts.iter().map(|(_, size)| *size).sum();
     match kind {
         DeviceKind::Gpu => parts.extend([
-            ("work space and graph", forecast.needed_bytes - listed),
+            ("work space and libraries", forecast.needed_bytes - listed),
             ("reader, on the host", memory.reader_bytes),
         ]),
         DeviceKind::Cpu => parts.extend([

@@ -1,0 +1,133 @@
+//! The trace of runs on the software device and the planner's simulation: both execute one list of
+//! stages, with the same waits and no others.
+
+#![cfg(test)]
+
+mod run_support;
+
+use headlong::iteration::schedule::{Features, Schedule};
+use headlong_device::cuda::testing::{device, has_devices};
+use headlong_device::rng::CounterRng;
+use headlong_planner::schedule::Stage;
+use headlong_planner::simulator::{self, Assignment, Options};
+use headlong_planner::work::{Busy, StageTime};
+use run_support::Place;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+const RANKS: usize = 2;
+const STEPS: usize = 24;
+const SEEDS: std::ops::Range<u64> = 1..9;
+/// Simulations with other times each.
+const SIMULATIONS: u64 = 400;
+/// Microseconds between the readings of two clocks.
+const CLOCK_US: f64 = 0.5;
+
+/// When a stage begins and ends, microseconds.
+type Span = (f64, f64);
+
+/// For every two stages, the earlier one of the list first: whether it has always ended before the
+/// other began.
+struct Order(Vec<Vec<bool>>);
+
+impl Order {
+    fn new(stages: usize) -> Self {
+        Self(vec![vec![true; stages]; stages])
+    }
+
+    /// Takes what one rank did in one step.
+    fn saw(&mut self, step: &[Span]) {
+        for (one, &(_, end)) in step.iter().enumerate() {
+            for (other, &(start, _)) in step.iter().enumerate().skip(one + 1) {
+                self.0[one][other] &= end <= start + CLOCK_US;
+            }
+        }
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = ((usize, usize), bool)> {
+        let stages = self.0.len();
+        let pairs = (0..stages).flat_map(move |one| (one + 1..stages).map(move |two| (one, two)));
+        pairs.map(|(one, two)| ((one, two), self.0[one][two]))
+    }
+}
+
+/// The order of a step whose stages take times by chance: some a thousand times as long as others.
+fn simulated(stages: &[Stage]) -> Order {
+    let mut order = Order::new(stages.len());
+    let options = Options { steps: 2, ..Options::plain(Assignment::Queues) };
+    for number in 0..SIMULATIONS {
+        let chance = CounterRng::new(17, number);
+        let time = |index: usize| {
+            let us = 10.0 * 1000.0_f64.powf(f64::from(chance.uniform(index as u64)));
+            StageTime { us, busy: Busy::default() }
+        };
+        let times: Vec<StageTime> = (0..stages.len()).map(time).collect();
+        let run = simulator::run(stages, &times, 1, &options);
+        let mut step = vec![(0.0, 0.0); stages.len()];
+        for span in run.spans.iter().filter(|span| span.step == 1) {
+            step[span.stage] = (span.start_us, span.end_us);
+        }
+        order.saw(&step);
+    }
+    order
+}
+
+/// Takes the steps of a trace in which every stage ran: all but the last, which has no next batch.
+fn take_traced(order: &mut Order, stages: &[Stage], trace: &Value) {
+    let mut spans: BTreeMap<(u64, &str), Vec<Span>> = BTreeMap::new();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for event in events.iter().filter(|event| event["ph"] == "X") {
+        let of = (event["pid"].as_u64().unwrap(), event["name"].as_str().unwrap());
+        let (start, length) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+        spans.entry(of).or_default().push((start, start + length));
+    }
+    for rank in 0..RANKS as u64 {
+        for step in 0..STEPS - 1 {
+            let span = |stage: &Stage| spans[&(rank, stage.name)][step];
+            order.saw(&stages.iter().map(span).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// What a simulated stage waits for, the traced one waits for; and what may run at the same time in
+/// the simulation, is seen to in some schedule of the device.
+#[test]
+fn the_trace_and_the_simulation_agree_on_order_and_overlap() {
+    match device() {
+        Some(device) if !device.is_software() => {
+            println!("skipped, because {device} is no software device");
+            return;
+        }
+        Some(_) if has_devices(RANKS) => {}
+        _ => return,
+    }
+    let features = Features { ranks: true, device: true, dense: true, ..Features::default() };
+    let stages = Schedule::step(features).described();
+    let simulated = simulated(&stages);
+    for schedule in ["overlapped", "captured"] {
+        let mut traced = Order::new(stages.len());
+        for seed in SEEDS {
+            let place = Place::new("rows.txt");
+            let trace = place.path("trace.json");
+            let run = place.train().with(&["--device", "cuda", "--schedule", schedule]);
+            let run = run.with(&["--ranks", &RANKS.to_string(), "--steps", &STEPS.to_string()]);
+            let run = run.with(&["--hybrid", "rows=50"]).path("--trace", &trace);
+            run.variable("SOFTCUDA_SEED", &seed.to_string()).succeeds();
+            let text = std::fs::read(&trace).unwrap();
+            take_traced(&mut traced, &stages, &serde_json::from_slice(&text).unwrap());
+        }
+        let names = |(one, two): (usize, usize)| (stages[one].name, stages[two].name);
+        let both = || simulated.pairs().zip(traced.pairs());
+        let broken: Vec<_> = both().filter(|((_, must), (_, did))| *must && !*did).collect();
+        let broken: Vec<_> = broken.iter().map(|((pair, _), _)| names(*pair)).collect();
+        assert!(
+            broken.is_empty(),
+            "{schedule}: the second began before the first ended: {broken:?}"
+        );
+        let held: Vec<_> = both().filter(|((_, must), (_, did))| !*must && *did).collect();
+        let held: Vec<_> = held.iter().map(|((pair, _), _)| names(*pair)).collect();
+        let free = simulated.pairs().filter(|(_, must)| !must).count();
+        println!("{schedule}: {free} pairs may overlap, {} never did: {held:?}", held.len());
+        assert!(held.is_empty(), "{schedule}: these never overlapped: {held:?}");
+    }
+}
