@@ -5,6 +5,7 @@ mod all_to_all;
 mod broadcast;
 mod group;
 mod one_step;
+mod parts;
 
 use std::ops::Range;
 

@@ -5,7 +5,9 @@ use crate::collectives_cases::{
     parts_of_any_size, reduce_everything,
 };
 use headlong_comm::tuning::{Measurement, Tuning};
-use headlong_comm::{AllReduce, AllToAll, CommOptions, Communicator, Compress, Topology};
+use headlong_comm::{
+    AllReduce, AllToAll, Collective, CommOptions, Communicator, Compress, Topology,
+};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -111,7 +113,7 @@ fn counters_split_at_the_node() {
             let total = communicator.counters().total();
             assert_eq!((total.intra_node_bytes, total.inter_node_bytes), (intra, 24));
             assert_eq!(total.inter_node_messages, inter_messages);
-            assert_eq!(communicator.counters().of(headlong_comm::Collective::AllToAll), total);
+            assert_eq!(communicator.counters().of(Collective::AllToAll), total);
             communicator.reset_counters();
             assert_eq!(communicator.counters(), headlong_comm::Counters::default());
             Ok(())
@@ -133,6 +135,30 @@ fn large_sums_cross_once_for_each_node() {
             communicator.all_reduce_chunks_as_bf16(&mut data, 2048, &mut done)?;
             let narrow = communicator.counters().inter_node_bytes();
             assert_eq!(narrow, inter / 2, "as bf16, {all_reduce:?}");
+            Ok(())
+        });
+    }
+}
+
+/// To divided sums and back goes what a large all-reduce sends: one half each way.
+#[test]
+fn parts_cross_once_for_each_node() {
+    let topology = Topology::from_node_sizes(&[4, 4]);
+    for (all_reduce, inter) in [(AllReduce::Flat, 4096), (AllReduce::Auto, 1024)] {
+        let options = CommOptions { all_reduce, ..CommOptions::default() };
+        run(&topology, &options, |communicator| {
+            let bounds: Vec<usize> = (0..9).map(|rank| rank * 256).collect();
+            let (counted, mut data) = (|| communicator.counters(), vec![1.0f32; 2048]);
+            communicator.reduce_to_parts(&mut data, &bounds)?;
+            let reduced = counted();
+            assert_eq!(reduced.of(Collective::ReduceScatter), reduced.total());
+            communicator.gather_parts(&mut data, &bounds)?;
+            let gathered = counted() - reduced;
+            assert_eq!(gathered.of(Collective::AllGather), gathered.total());
+            communicator.reduce_to_parts_as_bf16(&mut data, &bounds)?;
+            let narrow = (counted() - gathered - reduced).inter_node_bytes();
+            let sent = [reduced.inter_node_bytes(), gathered.inter_node_bytes(), narrow * 2];
+            assert_eq!(sent, [inter; 3], "{all_reduce:?}");
             Ok(())
         });
     }

@@ -25,6 +25,10 @@ fn everything(communicator: &Communicator, buffers: &mut Buffers) -> Result<()> 
     communicator.all_reduce_chunks(data, 1000, &mut |_, _| {})?;
     communicator.broadcast(Rank(1), data)?;
     communicator.reduce_scatter(all, data)?;
+    let bounds = [0, data.len() / 2, data.len() / 2, data.len() - 5, data.len()];
+    communicator.reduce_to_parts(data, &bounds)?;
+    communicator.reduce_to_parts_as_bf16(data, &bounds)?;
+    communicator.gather_parts(data, &bounds)?;
     communicator.all_gather(data, all)?;
     communicator.all_to_all(data, &mut all[..data.len()])?;
     communicator.all_to_all_v(data, counts, all.split_at_mut(data.len()).0, counts)?;

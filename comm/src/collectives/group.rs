@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::scratch::Carver;
 use crate::topology::Rank;
 use crate::transport::{Incoming, Outgoing};
+use std::ops::Range;
 use zerocopy::IntoBytes;
 
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +47,7 @@ impl Group {
     }
 
     /// This rank's segment of `len` elements.
-    pub(super) fn own_segment(self, len: usize) -> std::ops::Range<usize> {
+    pub(super) fn own_segment(self, len: usize) -> Range<usize> {
         segment(len, self.len, self.me)
     }
 
@@ -77,12 +78,24 @@ impl Group {
         call: &mut Call<'_>,
         data: &mut [T],
     ) -> Result<()> {
-        let (len, own) = (data.len(), self.own_segment(data.len()));
+        let len = data.len();
+        self.reduce_parts(call, data, &|place| segment(len, self.len, place))
+    }
+
+    /// The same where the part of the rank at `place` is `part(place)`; parts lie one after the
+    /// other.
+    pub(super) fn reduce_parts<T: Element>(
+        self,
+        call: &mut Call<'_>,
+        data: &mut [T],
+        part: &dyn Fn(usize) -> Range<usize>,
+    ) -> Result<()> {
+        let own = part(self.me);
         let mut outgoing = call.lists().outgoing();
         let (before, rest) = data.split_at_mut(own.start);
         let (mine, after) = rest.split_at_mut(own.len());
         outgoing.extend(self.peers().map(|(place, to)| {
-            let elements = segment(len, self.len, place);
+            let elements = part(place);
             let bytes = match place < self.me {
                 true => before[elements].as_bytes(),
                 false => after[elements.start - own.end..elements.end - own.end].as_bytes(),
@@ -99,11 +112,21 @@ impl Group {
         data: &mut [T],
     ) -> Result<()> {
         let len = data.len();
+        self.share_parts(call, data, &|place| segment(len, self.len, place))
+    }
+
+    /// Everybody's part goes to all others; as in [`Self::reduce_parts`].
+    pub(super) fn share_parts<T: Element>(
+        self,
+        call: &mut Call<'_>,
+        data: &mut [T],
+        part: &dyn Fn(usize) -> Range<usize>,
+    ) -> Result<()> {
         let (mut outgoing, mut incoming) = (call.lists().outgoing(), call.lists().incoming());
         let mut carver = Carver::new(data.as_mut_bytes());
         let mut own: &[u8] = &[];
         for place in 0..self.len {
-            let at = segment(len, self.len, place);
+            let at = part(place);
             let bytes = carver.take(at.start * size_of::<T>(), at.len() * size_of::<T>());
             match place == self.me {
                 true => own = bytes,

@@ -231,9 +231,33 @@ pub fn bits_of_the_tree(job: &impl Ranks, options: &CommOptions, len: usize, chu
                 true => communicator.all_reduce_chunks_as_bf16(&mut data, chunk, &mut done)?,
             }
             assert_eq!(&final_bits, expected, "as bf16: {narrow}");
+            data.copy_from_slice(&mine);
+            let bounds = bounds(ranks, len, chunk);
+            match narrow {
+                false => communicator.reduce_to_parts(&mut data, &bounds)?,
+                true => communicator.reduce_to_parts_as_bf16(&mut data, &bounds)?,
+            }
+            let own = bounds[communicator.rank().0]..bounds[communicator.rank().0 + 1];
+            assert_eq!(bits(&data[own.clone()]), expected[own.clone()], "own part");
+            // What the others have is to come from them.
+            data[..own.start].fill(f32::NAN);
+            data[own.end..].fill(f32::NAN);
+            communicator.gather_parts(&mut data, &bounds)?;
+            assert_eq!(&bits(&data), expected, "all parts, as bf16: {narrow}");
         }
         Ok(())
     });
+}
+
+/// Where parts begin and end: even ones, ones drawn by `seed`, some of them empty.
+fn bounds(ranks: usize, len: usize, seed: usize) -> Vec<usize> {
+    let drawn = |rank: usize| (rank * 7919 + seed * 104_729) % (len + 1);
+    let mut bounds: Vec<usize> = (0..=ranks)
+        .map(|rank| if seed.is_multiple_of(2) { rank * len / ranks } else { drawn(rank) })
+        .collect();
+    (bounds[0], bounds[ranks]) = (0, len);
+    bounds.sort_unstable();
+    bounds
 }
 
 /// Rounds the parts, and each sum.

@@ -138,7 +138,12 @@ impl Script<'_> {
         let len = self.length();
         let mut mine = vec![0.0; len];
         self.communicator.reduce_scatter(&self.floats(self.me, len * self.ranks), &mut mine)?;
-        self.expect("reduce_scatter", &mine, &self.sum(len * self.ranks)[self.me * len..][..len])
+        self.expect("reduce_scatter", &mine, &self.sum(len * self.ranks)[self.me * len..][..len])?;
+        let bounds: Vec<usize> = (0..=self.ranks).map(|rank| rank * len / self.ranks).collect();
+        let mut data = self.floats(self.me, len);
+        self.communicator.reduce_to_parts(&mut data, &bounds)?;
+        self.communicator.gather_parts(&mut data, &bounds)?;
+        self.expect("divided sums", &data, &self.sum(len))
     }
 
     fn all_to_all(&self) -> Result<(), Failure> {
