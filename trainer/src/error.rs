@@ -341,7 +341,8 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 /// Names what was being exchanged.
 pub(crate) fn exchange_failed(what: &str) -> impl FnOnce(CommError) -> Error {
-    Error::communication(format!("{what} could not be exchanged"))
+    // Note: as [`Error::failed`].
+    move |error| Error::communication(format!("{what} could not be exchanged"))(error)
 }
 
 #[cfg(test)]
