@@ -72,6 +72,15 @@ impl ArenaPlan {
         aligned(self.bytes)
     }
 
+    /// Where each slot will lie in the list of [`Arena::write_all`], as [`Arena::elements_of`] says
+    /// once there is memory.
+    pub fn elements(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.slots.iter().map(|slot| {
+            let start = slot.offset_bytes / slot.dtype.bytes();
+            start..start.saturating_add(slot.rows.saturating_mul(slot.cols))
+        })
+    }
+
     /// Takes one zeroed allocation of host memory for all slots.
     pub fn freeze(self) -> Result<Arena> {
         let (whole, _) = Self::freeze_together([self])?;

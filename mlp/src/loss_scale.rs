@@ -18,8 +18,10 @@
 //! [`crate::interaction`] raises [`LossScale::overflow`] where a gradient of a vector is not
 //! finite: one number that ranks add up with their gradients. [`LossScale::check`] looks at that
 //! number and at the gradients of dense parameters, after they were added up: so all ranks find the
-//! same. On a device it writes what it found into [`DeviceStep::skip`], which every optimiser
-//! obeys; the host asks [`LossScale::skips`] on the CPU. [`LossScale::adjust`] ends the step.
+//! same. Where each rank has the sums of a part of them only, it raises that number for its part
+//! first ([`LossScale::raise`]). On a device it writes what it found into [`DeviceStep::skip`],
+//! which every optimiser obeys; the host asks [`LossScale::skips`] on the CPU.
+//! [`LossScale::adjust`] ends the step.
 //!
 //! # Shapes
 //! The state is 1 × [`STATE_LEN`] f32, the overflow 1 × 1 f32; both start as [`LossScale::set`]
@@ -44,6 +46,7 @@ use headlong_device::cuda::DevicePtr;
 #[cfg(doc)]
 use headlong_device::cuda::DeviceStep;
 use headlong_device::{Arena, Device, Mat, Stream};
+use std::ops::Range;
 
 /// Numbers in the state: scale, 1 / scale, steps since it changed, steps skipped, whether this step
 /// is to be skipped, whether the last one was, whether it was at the smallest scale; then, as bits,
@@ -163,12 +166,18 @@ impl LossScale {
         Ok(ScaleState::of(&self.state.to_vec::<f32>()?))
     }
 
-    /// Looks for what is not finite: in the gradients of all dense parameters, and in
-    /// [`Self::overflow`]. `steps` are the [`DeviceStep`]s that a device's optimisers read; the CPU
-    /// has none.
-    pub fn check(&self, stream: &Stream, gradients: &Arena, steps: Option<[DevicePtr; 2]>) {
+    /// Looks for what is not finite: in the gradients of dense parameters that this rank has the
+    /// sums of, `elements` of their arena, and in [`Self::overflow`]. `steps` are the
+    /// [`DeviceStep`]s that a device's optimisers read; the CPU has none. A device looks at all
+    /// gradients.
+    pub fn check(
+        &self,
+        stream: &Stream,
+        (gradients, elements): (&Arena, Range<usize>),
+        steps: Option<[DevicePtr; 2]>,
+    ) {
         match stream.device() {
-            Device::Cpu => cpu::check(stream, self, gradients),
+            Device::Cpu => cpu::check(stream, self, gradients, elements),
             Device::Cuda(_) => {
                 cuda::check(
                     stream,
@@ -178,6 +187,12 @@ impl LossScale {
                 );
             }
         }
+    }
+
+    /// Raises [`Self::overflow`] where one of the gradients `elements` is not finite: of a rank
+    /// that has the sums of these only, before ranks add the overflow up. On the CPU only.
+    pub fn raise(&self, stream: &Stream, gradients: &Arena, elements: Range<usize>) {
+        cpu::raise(stream, self, gradients, elements);
     }
 
     /// Ends the step: the next scale, the counters, and nothing found.

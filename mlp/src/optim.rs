@@ -11,7 +11,8 @@
 //!
 //! # Shapes
 //! Weights, gradients and states are arenas made from the same plan, so that element i of one
-//! belongs to element i of the others. f32.
+//! belongs to element i of the others. f32. Where the parameters are divided among ranks
+//! ([`divided`]), a rank moves its part and has the states of that part only.
 //!
 //! # Sums
 //! The norm is summed in f64, in 64 chunks of eight lanes each and a fixed tree: neither threads
@@ -29,6 +30,7 @@
 
 mod cpu;
 mod cuda;
+pub mod divided;
 #[cfg(test)]
 mod tests;
 
@@ -71,6 +73,9 @@ pub struct StepArgs<'a> {
     /// How the loss was scaled: gradients are divided by the scale, and a step that is skipped
     /// changes nothing.
     pub loss_scale: Option<&'a LossScale>,
+    /// What this rank moves, where parameters are divided among ranks: `stacks` are packed later,
+    /// when all weights are there. Only on the CPU.
+    pub part: Option<&'a divided::Part>,
 }
 
 /// Applies one step to all dense parameters.
@@ -87,12 +92,17 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
         "states that {} keeps",
         args.optimizer.name()
     );
-    for arena in states.iter().flatten().chain([&args.gradients]) {
-        assert_eq!(arena.bytes(), args.weights.bytes(), "arenas of one plan are equally long");
+    let of_gradients = (args.gradients, args.weights.bytes());
+    let of_states = args.part.map_or(args.weights.bytes(), |part| divided::state_bytes(part.len()));
+    let of_states = states.iter().flatten().map(|&state| (state, of_states));
+    for (arena, bytes) in of_states.chain([of_gradients]) {
+        assert_eq!(arena.bytes(), bytes, "arenas of one plan are equally long");
     }
-    match stream.device() {
-        Device::Cpu => cpu::step(stream, args),
-        Device::Cuda(_) => cuda::step(stream, args),
+    match (stream.device(), args.part) {
+        (Device::Cpu, None) => cpu::step(stream, args),
+        (Device::Cpu, Some(part)) => divided::step(stream, args, part),
+        (Device::Cuda(_), None) => cuda::step(stream, args),
+        (Device::Cuda(_), Some(_)) => panic!("a device moves all parameters"),
     }
 }
 

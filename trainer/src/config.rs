@@ -33,6 +33,7 @@ pub(crate) mod paths;
 pub mod preset;
 pub(crate) mod ranges;
 pub(crate) mod render;
+mod sharded;
 mod table_entries;
 pub(crate) mod validate;
 
@@ -59,6 +60,7 @@ pub(crate) use multi_hot::{
 pub use optimizers::{
     DENSE_NAMES, OptimizerConfig, OptimizerSettings, OptimizersConfig, SPARSE_NAMES,
 };
+pub use sharded::Sharded;
 pub use table_entries::{Grain, Keys, PlacementName, Pooling, TableEntry};
 
 use serde::{Deserialize, Serialize};

@@ -29,7 +29,7 @@ pub use headlong_planner::memory::{MemoryUse, OfRank};
 pub use memory::READER_BLOCK_BYTES;
 
 use crate::config::{Config, Interaction};
-use crate::iteration::model::table_specs;
+use crate::iteration::model::{dense_choice, table_specs};
 use crate::system::machine::{Machine, has_devices_besides};
 use headlong_device::DType;
 use headlong_embedding::hybrid::split::Split;
@@ -122,6 +122,27 @@ pub struct ExchangePlan {
     pub inter_node: Exchange,
 }
 
+/// Whether each rank moves a part of the dense weights, and why.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DenseOptimizerPlan {
+    pub is_divided: bool,
+    pub reason: String,
+}
+
+impl DenseOptimizerPlan {
+    /// None where it is not asked for.
+    fn new(config: &Config, on_device: bool) -> Option<Self> {
+        let choice = dense_choice(config, config.run.ranks, on_device);
+        Some(Self { is_divided: choice.norms.is_some(), reason: choice.reason? })
+    }
+
+    /// In words.
+    fn to_text(&self) -> String {
+        let how = if self.is_divided { "divided among the ranks" } else { "whole on every rank" };
+        format!("dense optimizer {how}: {}", self.reason)
+    }
+}
+
 /// What a configuration means on a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
@@ -152,6 +173,9 @@ pub struct Plan {
     pub cost: StepCost,
     /// Bytes that travel in a step; none at one rank.
     pub exchange_bytes_per_step: ExchangePlan,
+    /// Whether the dense optimiser is divided among the ranks; none where it is not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dense_optimizer: Option<DenseOptimizerPlan>,
     /// Which rows are replicated, and what that saves; where there are several ranks and
     /// statistics.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -244,6 +268,7 @@ impl Plan {
             top_input_width: config.top_input_width(),
             samples_per_step: config.samples_per_step(),
             exchange_bytes_per_step: facts.split.map(ExchangePlan::of).unwrap_or_default(),
+            dense_optimizer: DenseOptimizerPlan::new(config, on_device.is_some()),
             eval_ranks: EvalRanksPlan::new(config, facts),
             fits: false,
             ranks: config.run.ranks,

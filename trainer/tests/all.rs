@@ -53,6 +53,7 @@ mod reuse;
 mod run_support;
 mod screens;
 mod session_steps;
+mod sharded;
 mod simulated;
 mod simulation;
 mod sixteen_bits;

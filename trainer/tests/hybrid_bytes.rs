@@ -3,7 +3,9 @@
 
 #![cfg(test)]
 
-use headlong::config::{AllToAll, Config, DeduplicateChoice, HybridMode, IdsChoice, Precision};
+use headlong::config::{
+    AllToAll, Config, DeduplicateChoice, HybridMode, IdsChoice, Precision, Sharded,
+};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::plan::placement::{Placement, statistics_of};
@@ -121,6 +123,13 @@ fn predictions_from_other_batches_are_within_five_percent_of_the_counters() {
         config.train.precision = Precision::Bf16;
         config
     };
+    // A dense network whose bytes would show.
+    let divided = |config: &Config| {
+        let mut config = config.clone();
+        config.model.top = vec![256, 64, 1];
+        config.optimizer.dense.sharded = Some(Sharded::Always);
+        config
+    };
     let with = |config: &Config, hybrid, deduplicate, exchange| {
         let mut config = config.clone();
         config.run.hybrid = hybrid;
@@ -139,6 +148,9 @@ fn predictions_from_other_batches_are_within_five_percent_of_the_counters() {
         known(&with(&two_nodes, HybridMode::Rows(500), DeduplicateChoice::Rank, flat)),
         in_bf16(&one_node),
         in_bf16(&with(&two_nodes, HybridMode::Rows(3000), DeduplicateChoice::Node, flat)),
+        divided(&one_node),
+        divided(&two_nodes),
+        in_bf16(&divided(&with(&two_nodes, HybridMode::Rows(3000), auto, flat))),
     ];
     for config in cases {
         for (predicted, counted) in bytes(&config, &rows, &batches) {

@@ -5,13 +5,15 @@
 
 mod made_up;
 
-use headlong::config::{Config, DType, TableRows};
+use headlong::config::{Config, DType, Sharded, TableRows};
 use headlong::iteration::lanes::Lanes;
 use headlong::iteration::model::Model;
+use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::trace::Recorder;
 use headlong::iteration::worker::{RankWorker, StepRates};
 use headlong_device::Stream;
 use headlong_device::testing::{CountingAllocator, allocations};
+use headlong_embedding::Registry;
 use headlong_reader::Batch;
 use made_up::MadeUp;
 
@@ -63,6 +65,37 @@ fn allocations_of_steps(config: &Config, threads: usize) -> u64 {
     counted
 }
 
+/// The same of two ranks that divide the dense optimiser or do not, and clip where that goes
+/// together.
+fn allocations_of_two_ranks(optimizer: &str, sharded: Sharded) -> u64 {
+    let mut config = config(optimizer, 1);
+    config.run.ranks = 2;
+    config.optimizer.dense.sharded = Some(sharded);
+    config.train.clip_norm = (optimizer == "adam").then_some(0.01);
+    config.validate().unwrap();
+    let registry = Registry::default();
+    let options = RankGroupOptions::new(2, &registry);
+    let group = RankGroup::build(&config, &[ROWS; TABLES], options).unwrap();
+    let batches: Vec<Batch> = (0..4).map(batch).collect();
+    let counted = group.all(|worker| {
+        worker.prime(&batches[0])?;
+        let mut steps = |numbers: std::ops::Range<u64>| -> headlong::error::Result<u64> {
+            for number in numbers {
+                let rates = StepRates { number: number + 1, dense: 0.01, sparse: 0.01 };
+                worker.step(rates, Some(&batches[(number % 4) as usize]))?;
+            }
+            // The other rank has stopped, too, and begins again only when both have counted.
+            worker.model().communicator.barrier().unwrap();
+            let counted = allocations();
+            worker.model().communicator.barrier().unwrap();
+            Ok(counted)
+        };
+        let before = steps(0..12)?;
+        Ok(steps(12..40)? - before)
+    });
+    counted.unwrap()
+}
+
 #[test]
 fn a_warm_step_allocates_nothing() {
     for optimizer in ["sgd", "adagrad", "rowwise_adagrad", "adam", "lamb", "ftrl"] {
@@ -73,6 +106,13 @@ fn a_warm_step_allocates_nothing() {
             );
             assert_eq!(counted, 0, "{optimizer}, {threads} threads, accumulate {accumulate}");
         }
+    }
+    let (whole, divided) = (Sharded::Never, Sharded::Always);
+    for (optimizer, sharded) in
+        [("adagrad", whole), ("adagrad", divided), ("adam", divided), ("lamb", divided)]
+    {
+        let counted = allocations_of_two_ranks(optimizer, sharded);
+        assert_eq!(counted, 0, "{optimizer} on two ranks, {sharded:?} divided");
     }
     let mut narrow = config("adagrad", 1);
     narrow.tables.dtype = DType::Bf16;

@@ -258,11 +258,20 @@ impl Costs {
     pub fn all_reduce_way(&self, cluster: &Cluster, bytes: f64) -> AllReduce {
         match self.all_reduce {
             _ if bytes + BESIDES_BYTES <= self.direct_bytes => AllReduce::Direct,
-            AllReduce::Hierarchical if !(cluster.has_levels() && cluster.nodes_are_subtrees()) => {
-                AllReduce::TwoSteps
+            AllReduce::Direct => AllReduce::Direct,
+            AllReduce::HierarchicalDirect if cluster.has_levels() => AllReduce::HierarchicalDirect,
+            _ => self.parts_way(cluster),
+        }
+    }
+
+    /// How sums of which each rank wants a part are made on `cluster`, and how all ranks get what
+    /// each has: the two halves of an all-reduce that is not direct.
+    pub fn parts_way(&self, cluster: &Cluster) -> AllReduce {
+        match self.all_reduce {
+            AllReduce::Hierarchical if cluster.has_levels() && cluster.nodes_are_subtrees() => {
+                AllReduce::Hierarchical
             }
-            AllReduce::HierarchicalDirect if !cluster.has_levels() => AllReduce::TwoSteps,
-            other => other,
+            _ => AllReduce::TwoSteps,
         }
     }
 
@@ -294,14 +303,17 @@ impl Costs {
 
     /// One all-reduce of a buffer of `bytes`.
     pub fn all_reduce_us(&self, cluster: &Cluster, bytes: f64) -> f64 {
-        if cluster.num_ranks() == 1 {
+        self.all_reduce_us_by(self.all_reduce_way(cluster, bytes), cluster, bytes)
+    }
+
+    fn all_reduce_us_by(&self, way: AllReduce, cluster: &Cluster, bytes: f64) -> f64 {
+        if cluster.num_ranks() == 1 || bytes == 0.0 {
             return 0.0;
         }
         let (ranks, nodes, each) =
             (cluster.num_ranks(), cluster.num_nodes(), cluster.largest_node());
         let sent = |ranks: usize, buffer: f64| 2.0 * (ranks - 1) as f64 / ranks as f64 * buffer;
         let link = if nodes == 1 { &self.intra } else { &self.inter };
-        let way = self.all_reduce_way(cluster, bytes);
         match way {
             AllReduce::Hierarchical => {
                 let rail = bytes / each as f64;
@@ -377,7 +389,8 @@ impl Costs {
             ids_us,
             forward_us: exchange(traffic.vectors),
             backward_us: exchange(traffic.gradients),
-            all_reduce_us: self.all_reduce_us(cluster, step.buffer_bytes),
+            all_reduce_us: self.all_reduce_us(cluster, step.buffer_bytes)
+                + self.all_reduce_us_by(self.parts_way(cluster), cluster, step.parts_bytes),
             rows_us: step.work.rows * self.row_us + step.work.bytes / self.memory_bytes_per_us,
         }
     }
@@ -388,6 +401,8 @@ impl Costs {
 pub struct StepSizes {
     /// Bytes of the buffer that is summed over ranks.
     pub buffer_bytes: f64,
+    /// Of dense gradients that are summed in parts and of weights that are gathered, the mean.
+    pub parts_bytes: f64,
     /// Lookups of the whole batch.
     pub lookups: f64,
     /// Work of one rank on rows.

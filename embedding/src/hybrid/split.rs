@@ -68,6 +68,9 @@ pub struct SplitOptions<'a> {
     pub placements: &'a [PlacementChoice],
     /// Bytes of the dense gradients that are summed in the same all-reduce, as they travel.
     pub dense_bytes: u64,
+    /// Bytes of the dense weights that all ranks gather, where each moves a part of them: then the
+    /// dense gradients are summed apart, each part to its rank. None: every rank moves all.
+    pub gathered_bytes: Option<u64>,
     /// Bytes of one element of a vector on its way: 4, or 2 where vectors are compressed.
     pub wire_bytes: usize,
     /// Bytes of one element of the all-reduce on its way: 4, or 2 where gradients are compressed.
@@ -101,6 +104,7 @@ impl<'a> SplitOptions<'a> {
             mode: HybridMode::Auto,
             placements: &[],
             dense_bytes: 0,
+            gathered_bytes: None,
             wire_bytes: 4,
             sum_bytes: 4,
             replicated_limit_bytes: None,
@@ -393,23 +397,41 @@ impl Context<'_> {
     /// Bytes of a step in which infrequent rows and the buffer come to `sums`.
     fn traffic(&self, sums: &Sums) -> Traffic {
         let (options, cluster) = (self.options, &self.options.cluster);
-        let dense = options.dense_bytes as f64;
-        let way = self.costs.all_reduce_way(cluster, sums.buffer_bytes + dense);
+        let way = self.costs.all_reduce_way(cluster, self.reduced_bytes(sums));
         let all_reduce = |bytes| traffic::all_reduce(cluster, way, bytes);
+        let dense = options.dense_bytes as f64;
+        let dense = match options.gathered_bytes {
+            None => all_reduce(dense),
+            // The one half of an all-reduce of gradients, the other of one of weights.
+            Some(gathered) => traffic::all_reduce(
+                cluster,
+                self.costs.parts_way(cluster),
+                (dense + gathered as f64) / 2.0,
+            ),
+        };
         Traffic {
             ids: self.id_bytes(sums)
                 + traffic::count_bytes(cluster, self.variant, options.specs.len()),
             vectors: sums.vector_bytes,
             gradients: sums.vector_bytes,
             frequent: all_reduce(sums.buffer_bytes),
-            dense: all_reduce(dense),
+            dense,
         }
+    }
+
+    /// Bytes that the all-reduce of a step takes.
+    fn reduced_bytes(&self, sums: &Sums) -> f64 {
+        let is_apart = self.options.gathered_bytes.is_some();
+        sums.buffer_bytes + if is_apart { 0.0 } else { self.options.dense_bytes as f64 }
     }
 
     fn times(&self, sums: &Sums) -> StepTimes {
         let options = self.options;
         let step = StepSizes {
-            buffer_bytes: sums.buffer_bytes + options.dense_bytes as f64,
+            buffer_bytes: self.reduced_bytes(sums),
+            parts_bytes: options
+                .gathered_bytes
+                .map_or(0.0, |gathered| (options.dense_bytes + gathered) as f64 / 2.0),
             lookups: self.candidates.lookups_per_step,
             work: sums.work,
         };
@@ -481,8 +503,7 @@ impl Context<'_> {
         let owned = if chosen.whole[table] { 0 } else { balanced.largest_share[table] };
         let pure = Context { variant: Variant { merge: Merge::Off, ..self.variant }, ..*self };
         let bytes = |context: &Context<'_>, sums: &Sums| {
-            let all = options.dense_bytes as f64 + chosen.sums.buffer_bytes;
-            let way = self.costs.all_reduce_way(&options.cluster, all);
+            let way = self.costs.all_reduce_way(&options.cluster, self.reduced_bytes(&chosen.sums));
             sums.vector_bytes * 2.0
                 + context.id_bytes(sums)
                 + traffic::all_reduce(&options.cluster, way, sums.buffer_bytes)

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::simd::for_each_row;
 use headlong_device::{Arena, Mat, Stream, vectorized};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Parts that gradients are looked through in.
@@ -14,20 +15,33 @@ const PARTS: usize = 64;
 /// Samples whose gradients one task divides.
 const TILE_ROWS: usize = 64;
 
-pub fn check(stream: &Stream, scale: &LossScale, gradients: &Arena) {
+pub fn check(stream: &Stream, scale: &LossScale, gradients: &Arena, elements: Range<usize>) {
     let gradients = gradients.read_all::<f32>();
+    let start = elements.start;
+    let gradients = &gradients[elements];
+    let found = scale.overflow.read::<f32>().data()[0] != 0.0 || !all_finite(stream, gradients);
+    let first =
+        if found { gradients.iter().position(|gradient| !gradient.is_finite()) } else { None };
+    let first = first.map(|index| start + index);
+    let mut state = scale.state.write::<f32>();
+    state.data_mut()[SKIP] = f32::from(u8::from(found));
+    state.data_mut()[FIRST_BAD] = f32::from_bits(first.map_or(NO_QUAD, |index| (index / 4) as u32));
+}
+
+pub fn raise(stream: &Stream, scale: &LossScale, gradients: &Arena, elements: Range<usize>) {
+    if !all_finite(stream, &gradients.read_all::<f32>()[elements]) {
+        scale.overflow.write::<f32>().data_mut()[0] = 1.0;
+    }
+}
+
+fn all_finite(stream: &Stream, gradients: &[f32]) -> bool {
     let len = gradients.len().div_ceil(PARTS);
     let mut fits = [true; PARTS];
     stream.pool().chunks_mut(&mut fits, 1, |index, fits| {
         let (start, end) = (index * len, (index + 1) * len);
         fits[0] = are_finite(&gradients[start.min(gradients.len())..end.min(gradients.len())]);
     });
-    let found = scale.overflow.read::<f32>().data()[0] != 0.0 || !fits.iter().all(|&fits| fits);
-    let first =
-        if found { gradients.iter().position(|gradient| !gradient.is_finite()) } else { None };
-    let mut state = scale.state.write::<f32>();
-    state.data_mut()[SKIP] = f32::from(u8::from(found));
-    state.data_mut()[FIRST_BAD] = f32::from_bits(first.map_or(NO_QUAD, |index| (index / 4) as u32));
+    fits.iter().all(|&fits| fits)
 }
 
 pub fn adjust(scale: &LossScale) {

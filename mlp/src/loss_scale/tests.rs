@@ -72,6 +72,11 @@ fn expected(state: &ScaleState, skipped: bool) -> ScaleState {
     next
 }
 
+/// All elements of an arena.
+fn whole(gradients: &Arena) -> (&Arena, Range<usize>) {
+    (gradients, 0..gradients.bytes() / size_of::<f32>())
+}
+
 /// From both bounds, through every way of a step, against the rule.
 #[test]
 fn the_scale_falls_at_once_and_grows_after_a_while() {
@@ -85,7 +90,7 @@ fn the_scale_falls_at_once_and_grows_after_a_while() {
                     gradients_on(&stream, &[0.0, 3e38, value, 1.0, 0.5, -3e38]),
                     Steps::on(&stream),
                 );
-                scale.check(&stream, &gradients, steps.places());
+                scale.check(&stream, whole(&gradients), steps.places());
                 stream.synchronize().unwrap();
                 assert_eq!(steps.skips().unwrap_or([skipped; 2]), [skipped; 2], "step {number}");
                 assert!(stream.as_cuda().is_some() || scale.skips() == skipped, "step {number}");
@@ -110,7 +115,8 @@ fn what_is_not_finite_is_found_wherever_it_is() {
             let place = place.min(gradients.len() - 1);
             gradients[place] = bad;
             let steps = Steps::on(&stream);
-            scale.check(&stream, &gradients_on(&stream, &gradients), steps.places());
+            let gradients = gradients_on(&stream, &gradients);
+            scale.check(&stream, whole(&gradients), steps.places());
             stream.synchronize().unwrap();
             assert_eq!(steps.skips().unwrap_or([true; 2]), [true; 2], "{bad} at {place}");
             scale.adjust(&stream);
@@ -121,13 +127,33 @@ fn what_is_not_finite_is_found_wherever_it_is() {
             scale.overflow.copy_from(&[if skipped { 2.0_f32 } else { 0.0 }]).unwrap();
             scale.check(
                 &stream,
-                &gradients_on(&stream, &uniform(1, 300)),
+                whole(&gradients_on(&stream, &uniform(1, 300))),
                 Steps::on(&stream).places(),
             );
             scale.adjust(&stream);
             assert_eq!(scale.get().unwrap().was_skipped, skipped);
             assert_eq!(values(&scale.overflow), [0.0]);
         }
+    }
+}
+
+/// A rank that has the sums of a part looks at no other, and tells of it before sums are added up.
+#[test]
+fn a_rank_looks_at_its_part() {
+    let stream = Stream::cpu(2);
+    let scale = scale_on(&stream, 1.0);
+    let mut values_of_all = uniform(1, 999);
+    values_of_all[701] = f32::INFINITY;
+    let gradients = gradients_on(&stream, &values_of_all);
+    for (part, is_bad) in [(0..701, false), (701..720, true), (702..999, false), (0..999, true)] {
+        scale.raise(&stream, &gradients, part.clone());
+        let raised = values(&scale.overflow)[0];
+        assert_eq!(raised, f32::from(u8::from(is_bad)), "{part:?}");
+        scale.check(&stream, (&gradients, part), None);
+        assert_eq!(scale.skips(), is_bad);
+        scale.adjust(&stream);
+        let first_bad = scale.get().unwrap().first_bad;
+        assert_eq!(first_bad, is_bad.then_some(701 / 4));
     }
 }
 
@@ -168,6 +194,7 @@ fn a_scale_changes_no_bit_of_a_step() {
                     clip,
                     stacks: &[],
                     loss_scale: scale,
+                    part: None,
                 };
                 optim::step(&stream, &args);
                 stream.synchronize().unwrap();
@@ -195,7 +222,7 @@ fn a_skipped_step_changes_nothing() {
         let states = if optimizer == lamb { &states[..] } else { &[] };
         let before = weights.to_vec::<f32>().unwrap();
         let steps = Steps::on(&stream);
-        scale.check(&stream, &gradients, steps.places());
+        scale.check(&stream, whole(&gradients), steps.places());
         let args = StepArgs {
             weights: &weights,
             gradients: &gradients,
@@ -207,6 +234,7 @@ fn a_skipped_step_changes_nothing() {
             clip: Some(1.0),
             stacks: &[],
             loss_scale: Some(&scale),
+            part: None,
         };
         optim::step(&stream, &args);
         stream.synchronize().unwrap();

@@ -47,6 +47,7 @@ fn run_on(stream: &Stream, optimizer: &Optimizer, clip: Option<f32>) -> (Vec<f32
             clip,
             stacks: &[],
             loss_scale: None,
+            part: None,
         };
         super::step(stream, &args);
         stream.synchronize().unwrap();
@@ -142,6 +143,7 @@ fn ratios_of_zeros(stream: &Stream) {
         clip: None,
         stacks: &[],
         loss_scale: None,
+        part: None,
     };
     super::step(stream, &args);
     stream.synchronize().unwrap();
@@ -180,6 +182,7 @@ fn a_nan_gradient_is_not_clipped_away() {
             clip: Some(1.0),
             stacks: &[],
             loss_scale: None,
+            part: None,
         },
     );
     assert!(weights.read_all::<f32>()[0].is_nan());
@@ -246,6 +249,7 @@ mod cuda_tests {
                 clip,
                 stacks: &[],
                 loss_scale: None,
+                part: None,
             },
         );
         assert!(weights.to_vec::<f32>().unwrap()[0].is_nan());
@@ -296,6 +300,7 @@ mod cuda_tests {
                     clip: None,
                     stacks: &[&stacks],
                     loss_scale: None,
+                    part: None,
                 };
                 let before = copies(&stacks);
                 super::super::step(&stream, &args);
@@ -384,6 +389,7 @@ fn trained(
             clip: None,
             stacks: if in_one_pass { &all } else { &[] },
             loss_scale: None,
+            part: None,
         };
         super::step(&stream, &args);
         if !in_one_pass {

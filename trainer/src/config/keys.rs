@@ -64,6 +64,13 @@ const OPTIMIZERS: &[Field] = &[
     ("optimizer.sparse.lambda1", &["FTRL: strength of the L1 term"]),
     ("optimizer.sparse.lambda2", &["FTRL: strength of the L2 term"]),
     ("optimizer.dense.name", &["\"sgd\", \"adagrad\", \"adam\" or \"lamb\""]),
+    (
+        "optimizer.dense.sharded",
+        &[
+            "Whether each rank moves a part of the dense weights, with the states of that part",
+            "only, and gathers the rest: true, false or \"auto\"; not on CUDA; changes no result",
+        ],
+    ),
     ("optimizer.dense.epsilon", &["Adagrad, Adam, LAMB: added outside the root"]),
     ("optimizer.dense.initial_accumulator", &["Adagrad: first value of the accumulator"]),
     ("optimizer.dense.beta1", &["Adam, LAMB: decay of the first moment"]),

@@ -71,8 +71,8 @@ impl Config {
     fn set(&mut self, key: &str, value: Value) -> Result<()> {
         match key {
             // The settings of the former optimiser go with its name.
-            "optimizer.sparse.name" => self.optimizer.sparse = super::OptimizerConfig::default(),
-            "optimizer.dense.name" => self.optimizer.dense = super::OptimizerConfig::default(),
+            "optimizer.sparse.name" => self.optimizer.sparse.replace("adagrad"),
+            "optimizer.dense.name" => self.optimizer.dense.replace("adagrad"),
             _ => {}
         }
         let mut table = self.to_table();
@@ -406,6 +406,7 @@ mod tests {
             };
             self.optimizer.sparse.settings = settings;
             self.optimizer.dense.settings = settings;
+            self.optimizer.dense.sharded = Some(super::super::Sharded::Auto);
             self
         }
     }

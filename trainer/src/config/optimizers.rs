@@ -1,5 +1,6 @@
 //! The two optimisers of a run, and which settings each has.
 
+use super::Sharded;
 use crate::error::{Error, Result};
 use headlong_device::optimizer::Optimizer;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,9 @@ pub struct OptimizersConfig {
 pub struct OptimizerConfig {
     /// One of [`SPARSE_NAMES`], or of [`DENSE_NAMES`].
     pub name: String,
+    /// Whether it is divided among ranks; unset for tables, whose rows lie divided anyway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sharded: Option<Sharded>,
     /// Settings; those of other optimisers stay unset.
     #[serde(flatten)]
     pub settings: OptimizerSettings,
@@ -140,7 +144,12 @@ impl OptimizerSettings {
 impl OptimizerConfig {
     /// The optimiser called `name`, with no setting of its own.
     pub(crate) fn named(name: &str) -> Self {
-        Self { name: name.to_owned(), settings: OptimizerSettings::default() }
+        Self { name: name.to_owned(), sharded: None, settings: OptimizerSettings::default() }
+    }
+
+    /// Another optimiser in its place: its settings are the other's own, how it is divided stays.
+    pub(super) fn replace(&mut self, name: &str) {
+        *self = Self { sharded: self.sharded, ..Self::named(name) };
     }
 
     /// The optimiser with its constants.
@@ -203,6 +212,12 @@ impl OptimizersConfig {
     pub fn resolve(&mut self) -> Result<()> {
         check_name("optimizer.sparse.name", &self.sparse.name, &SPARSE_NAMES)?;
         check_name("optimizer.dense.name", &self.dense.name, &DENSE_NAMES)?;
+        if self.sparse.sharded.is_some() {
+            let message = "rows of tables and their states lie divided among ranks as the tables \
+                           say; leave it out, or set optimizer.dense.sharded";
+            return Err(Error::config("optimizer.sparse.sharded", message));
+        }
+        self.dense.sharded.get_or_insert_default();
         self.sparse.settings.resolve("optimizer.sparse", &self.sparse.name)?;
         self.dense.settings.resolve("optimizer.dense", &self.dense.name)
     }
@@ -228,10 +243,10 @@ impl OptimizersConfig {
             &SPARSE_NAMES.into_iter().chain(of_dense).collect::<Vec<_>>(),
         )?;
         if self.sparse.name != sparse {
-            self.sparse = OptimizerConfig::named(sparse);
+            self.sparse.replace(sparse);
         }
         if self.dense.name != dense {
-            self.dense = OptimizerConfig::named(dense);
+            self.dense.replace(dense);
         }
         Ok(())
     }

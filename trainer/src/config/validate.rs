@@ -3,11 +3,12 @@
 use super::ranges::BLOCKS_OF_RANK;
 use super::{
     CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice, Interaction,
-    Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, TableRows, TransportChoice, seconds,
+    Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, Sharded, TableRows, TransportChoice, seconds,
 };
 use crate::config::preset;
 use crate::error::{Error, Result};
 use headlong_mlp::loss::MAX_SUM_BLOCKS;
+use headlong_mlp::optim::divided::Norms;
 use headlong_reader::convert::is_folder_or_stem;
 use std::path::Path;
 
@@ -30,6 +31,7 @@ impl Config {
         self.validate_train()?;
         self.validate_rest()?;
         self.validate_ranks()?;
+        self.validate_sharded()?;
         self.validate_step()?;
         self.mlperf.validate()?;
         self.validate_multi_hot()?;
@@ -285,6 +287,27 @@ impl Config {
         Ok(())
     }
 
+    /// What a rank cannot do with a part of the dense weights.
+    fn validate_sharded(&self) -> Result<()> {
+        let (train, dense) = (&self.train, &self.optimizer.dense);
+        match (dense.sharded, train.clip_norm) {
+            (Some(Sharded::Always), Some(norm))
+                if Norms::needed(&dense.optimizer(), true).is_none() =>
+            {
+                Err(Error::contradiction(
+                    "optimizer.dense.sharded = true",
+                    format!("train.clip_norm = {norm}"),
+                    format!(
+                        "the norms of {} and of all gradients are summed in chunks that do not \
+                         begin at the same places, so that no rank could have whole ones of both",
+                        dense.name
+                    ),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Ranks of their own evaluate during training: what makes training wait for them is a mistake.
     fn validate_eval_ranks(&self) -> Result<()> {
         let Some(count) = self.run.eval_ranks else { return Ok(()) };
@@ -450,6 +473,12 @@ fn refuse_on_devices(config: &Config) -> Result<()> {
             comm.ids == IdsChoice::Known,
             format!("comm.ids = {}", quoted(&comm.ids)),
             "\"exchange\": each device would sort the ids of all ranks",
+        ),
+        (
+            config.optimizer.dense.sharded == Some(Sharded::Always),
+            "optimizer.dense.sharded = true".to_owned(),
+            "false and \"auto\", which is false there: devices sum all dense gradients for all \
+             ranks",
         ),
     ];
     match refused.into_iter().find(|(refused, ..)| *refused) {

@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 mod batch_slot;
 mod call;
+mod divided;
 mod exchange;
 mod finite;
 mod interaction;
@@ -37,10 +38,11 @@ pub(crate) use batch_slot::BatchIds;
 pub use batch_slot::BatchSlot;
 use batch_slot::batch_slots;
 pub use call::Call;
+pub(crate) use divided::Divided;
 pub(crate) use exchange::{ByNode, Devices, Exchange};
 use interaction::Interaction;
 use planned::Planned;
-pub(crate) use planned::{SlotBytes, slot_bytes};
+pub(crate) use planned::{SlotBytes, dense_choice, slot_bytes};
 use sizes::{Exchanged, OVERFLOW_FLAG, Sizes, SlotIds};
 
 /// Parts of the model that can be switched off, to see what they are worth.
@@ -72,7 +74,7 @@ pub struct Model {
     pub weights: Arena,
     pub gradients: Arena,
     /// Gradients of frequent rows, loss sums and dense gradients, in one memory: what the
-    /// all-reduce takes.
+    /// all-reduce takes. Without dense gradients where these are divided.
     pub(crate) reduced: Arena,
     /// Gradients of replicated rows: 1 × [`HybridSet::frequent_len`].
     pub(crate) replicated_gradients: Mat,
@@ -82,9 +84,12 @@ pub struct Model {
     /// Rows that owners send this rank: their vectors, later their gradients.
     pub(crate) recv_rows: Mat,
     pub(crate) send_rows: Mat,
-    /// The states of the dense optimiser, laid out alike.
+    /// The states of the dense optimiser, laid out alike; those of this rank's part, where it is
+    /// divided.
     pub dense_states: Vec<Arena>,
     pub dense_optimizer: Optimizer,
+    /// How the ranks have divided the dense parameters, where each moves a part.
+    pub(crate) divided: Option<Divided>,
     /// Names and shapes of the dense parameters, in the order of the slots of their arenas.
     pub parameters: Vec<Parameter>,
     pub(crate) slots: [BatchSlot; Model::NUM_SLOTS],
@@ -140,6 +145,7 @@ struct Assembled {
     interaction: Interaction,
     arenas: Arenas,
     dense_states: Vec<Arena>,
+    divided: Option<Divided>,
     slots: SlotIds,
 }
 
@@ -210,14 +216,20 @@ impl Model {
         let sizes = Sizes::of(config, parts.communicator.num_ranks(), compute);
         let tables = build_tables(config, table_rows, stream, &sizes, &parts)?;
         let exchanged = exchanged(&tables, deduplicates_by_node(config, &parts));
-        let Planned { plans, bottom, cross, top, slots } =
-            Planned::new(config, &sizes, compute, &exchanged);
-        let parameters_plan = plans.parameters.clone();
+        let on_device = stream.as_cuda().is_some();
+        let Planned { plans, bottom, cross, top, slots, dense } =
+            Planned::new(config, &sizes, (compute, on_device), &exchanged);
+        let parameters = plans.parameters.clone();
         let memory = |error| Error::failed("the dense network cannot be built")(error);
         let arenas = plans.freeze_on(stream).map_err(memory)?;
-        let dense_optimizer = config.optimizer.dense.optimizer();
+        let divided = dense.norms.map(|norms| {
+            let sums = arenas.activations.mat(slots.norm_sums);
+            Divided::new(&parameters, norms, &parts.communicator, sums)
+        });
+        let states = divided.as_ref().map_or(parameters, Divided::state_plan);
         let dense_states =
-            optim::freeze_states_on(stream, &dense_optimizer, &parameters_plan).map_err(memory)?;
+            optim::freeze_states_on(stream, &config.optimizer.dense.optimizer(), &states)
+                .map_err(memory)?;
         let networks = Networks {
             bottom: bottom.build(&arenas),
             cross: cross.map(|plan| plan.build(&arenas)),
@@ -229,8 +241,16 @@ impl Model {
         };
         let routes = [route()?, route()?, route()?];
         let interaction = Interaction::new(config.model.interaction, compute.rounding());
-        let assembled =
-            Assembled { tables, routes, networks, interaction, arenas, dense_states, slots };
+        let assembled = Assembled {
+            tables,
+            routes,
+            networks,
+            interaction,
+            arenas,
+            dense_states,
+            divided,
+            slots,
+        };
         let mut model = Self::assemble(config, parts, sizes, assembled);
         let stacks = model.stacks();
         stacks.iter().copied().flatten().for_each(|stack| stack.initialize(config.train.seed));
@@ -244,8 +264,9 @@ impl Model {
     }
 
     fn assemble(config: &Config, parts: RankParts<'_>, sizes: Sizes, assembled: Assembled) -> Self {
-        let Assembled { tables, routes, networks, interaction, arenas, dense_states, slots: ids } =
-            assembled;
+        let Assembled { tables, routes, networks, interaction, arenas, .. } = assembled;
+        let (dense_states, divided, ids) =
+            (assembled.dense_states, assembled.divided, assembled.slots);
         let mat = |slot: SlotId| arenas.activations.mat(slot);
         let leading = |slot: SlotId| arenas.leading.mat(slot);
         let [vectors, d_vectors] = ids.vectors.map(mat);
@@ -281,7 +302,8 @@ impl Model {
             config: config.clone(),
             weights: arenas.parameters,
             gradients: arenas.gradients,
-            reduced: arenas.reduced,
+            reduced: if divided.is_some() { arenas.leading } else { arenas.reduced },
+            divided,
             communicator: parts.communicator,
             ablation: parts.ablation,
             exchange,

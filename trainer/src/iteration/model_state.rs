@@ -2,7 +2,8 @@
 //! lie.
 //!
 //! A checkpoint knows nothing of ranks: dense parameters are the same on all of them and are taken
-//! from the first; a row of a table comes from the rank that holds it.
+//! from the first; a row of a table comes from the rank that holds it, and so does a state of the
+//! dense optimiser where that is divided.
 
 use crate::config::{Interaction, ModelConfig};
 use crate::error::Error;
@@ -18,6 +19,7 @@ use headlong_device::Mat;
 use headlong_device::pool::Pool;
 use headlong_embedding::TableSpec;
 use headlong_embedding::hybrid::copy_weights;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 impl Model {
@@ -98,13 +100,43 @@ impl Model {
         }
     }
 
+    /// Whether each rank has a part of a dense tensor: the states of what it moves.
+    fn has_part_of(&self, tensor: TensorId) -> bool {
+        self.divided.is_some() && tensor.state.is_some()
+    }
+
+    /// The part of `len` elements from row `first_row` on that this rank has, where each rank has a
+    /// part: which of them, and where they lie.
+    fn own_states(
+        &self,
+        tensor: TensorId,
+        first_row: u64,
+        len: usize,
+    ) -> Option<(Range<usize>, Mat)> {
+        let shape = &self.parameters[tensor.index].shape;
+        let width = shape[1..].iter().product::<u64>();
+        let (own, place) = self.states_of(tensor.index, (first_row * width) as usize, len);
+        let states = self.dense_states[tensor.state?].mats().next()?;
+        (!own.is_empty()).then(|| (own, states.columns(place.start, place.len())))
+    }
+
+    /// Reads a dense tensor; of one of which each rank has a part, what this rank has.
     fn read_dense(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause> {
-        out.copy_from_slice(&self.dense_rows(tensor, first_row, out.len()).to_vec::<f32>()?);
+        if !self.has_part_of(tensor) {
+            out.copy_from_slice(&self.dense_rows(tensor, first_row, out.len()).to_vec::<f32>()?);
+        } else if let Some((own, states)) = self.own_states(tensor, first_row, out.len()) {
+            out[own].copy_from_slice(&states.to_vec::<f32>()?);
+        }
         Ok(())
     }
 
     fn write_dense(&self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause> {
-        Ok(self.dense_rows(tensor, first_row, values.len()).copy_from(values)?)
+        if !self.has_part_of(tensor) {
+            self.dense_rows(tensor, first_row, values.len()).copy_from(values)?;
+        } else if let Some((own, states)) = self.own_states(tensor, first_row, values.len()) {
+            states.copy_from(&values[own])?;
+        }
+        Ok(())
     }
 }
 
@@ -283,7 +315,8 @@ impl CheckpointSource for RankGroup {
     }
 
     fn read(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause> {
-        if tensor.section == Section::Dense {
+        let is_dense = tensor.section == Section::Dense;
+        if is_dense && !self.first().model().has_part_of(tensor) {
             return self.first().model().read_dense(tensor, first_row, out);
         }
         let remote = self.has_remote_ranks();
@@ -292,7 +325,11 @@ impl CheckpointSource for RankGroup {
         }
         let groups = self.groups();
         for rank in 0..self.len() {
-            groups[tensor.index].read(self.worker(rank).model(), tensor.state, first_row, out)?;
+            let worker = self.worker(rank);
+            match is_dense {
+                true => worker.model().read_dense(tensor, first_row, out)?,
+                false => groups[tensor.index].read(worker.model(), tensor.state, first_row, out)?,
+            }
         }
         if remote {
             gather_rows(self.first().model(), out)?;

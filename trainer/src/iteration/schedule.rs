@@ -41,7 +41,7 @@ use BatchOf::{Next, Now};
 use Lane::{Comm, Copy, Dense, Sparse};
 use Repeat::{Micro, Once};
 use Resource::*;
-use Runs::{Always, AmongRanks, Crossed, OnDevice, Scaled, WithDense};
+use Runs::{Always, AmongRanks, Crossed, Divided, Measured, OnDevice, Scaled, WithDense};
 use headlong_device::Stream;
 use stages::*;
 use tables::*;
@@ -68,6 +68,10 @@ pub enum Runs {
     Crossed,
     /// Only where there are dense features.
     WithDense,
+    /// Only where each rank moves a part of the dense weights.
+    Divided,
+    /// Of these, where that takes norms over all parts.
+    Measured,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,6 +87,8 @@ pub enum Resource {
     ReplicatedRows,
     /// Dense parameters, with their optimiser states.
     DenseWeights,
+    /// Sums of norms over dense parameters, where each rank has a part of them.
+    NormSums,
     /// What this rank, as an owner, sends to others: vectors. Then the gradients that come back.
     SendRows,
     /// What it receives from owners: vectors. Then their gradients, on the way back.
@@ -213,11 +219,16 @@ stages! {
     // In f16: one gradient that is not finite, of whatever rank, and nothing moves.
     check_gradients:      Dense  Once  Scaled     Now,
         [DenseGradients ReplicatedGradients LearningRates] => [LossScale ReplicatedRows];
-    // All gradients of the step are there: the weights move.
+    // All gradients of the step are there: the weights move, all of them or each rank's part.
+    measure_part:         Dense  Once  Measured   Now,
+        [LearningRates LossScale] => [DenseGradients DenseWeights NormSums];
+    add_up_norms:         Comm   Once  Measured   Now,  [] => [NormSums];
+    dense_optimizer:      Dense  Once  Always     Now,
+        [LearningRates LossScale NormSums] => [DenseGradients DenseWeights];
+    gather_dense_weights: Comm   Once  Divided    Now,  [] => [DenseWeights];
+    pack_dense_weights:   Dense  Once  Divided    Now,  [] => [DenseWeights];
     update_owned:         Sparse Once  Always     Now,
         [SendRows VectorGradients Route LearningRates LossScale] => [OwnedRows];
-    dense_optimizer:      Dense  Once  Always     Now,
-        [LearningRates LossScale] => [DenseGradients DenseWeights];
     adjust_loss_scale:    Dense  Once  Scaled     Now,  [] => [LossScale];
     // What made the loss non-finite, as long as it is there; and what the host learns.
     find_non_finite:      Copy   Once  OnDevice   Now,

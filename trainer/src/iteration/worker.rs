@@ -282,8 +282,8 @@ impl RankWorker {
         }
         let scaling = self.model.scaling(slot)?;
         if let Some(scaling) = scaling.filter(|scaling| scaling.was_smallest) {
-            let name =
-                scaling.first_bad.and_then(|quad| self.model.name_of_gradient(4 * quad as usize));
+            let first_bad = self.model.first_bad_of_all(scaling.first_bad)?;
+            let name = first_bad.and_then(|quad| self.model.name_of_gradient(4 * quad as usize));
             let what = format!(
                 "gradient of {}, at the smallest loss scale, 1,",
                 name.unwrap_or("a table's vectors")

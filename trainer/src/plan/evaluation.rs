@@ -133,6 +133,7 @@ pub fn config_of_eval_ranks(config: &Config, count: usize) -> Config {
     config.train.batch_size = config.train.batch_size.min(config.eval.batch_size).max(count);
     (config.train.accumulate, config.train.sum_blocks) = (1, None);
     let optimizers = &mut config.optimizer;
+    optimizers.dense.sharded = None;
     for name in [&mut optimizers.dense.name, &mut optimizers.sparse.name] {
         "sgd".clone_into(name);
     }

@@ -64,15 +64,17 @@ pub(super) fn of_rank(
     let ranks = sharing.ranks;
     let slots = slot_bytes(config, ranks, sharing.on_device);
     let lookups = Lookups::of(config, tables, &slots, sharing);
-    let optimizer = config.optimizer.dense.optimizer();
-    let dense_state = dense_parameters(config) * optimizer.state_bytes(1, 1);
+    let dense_states = slots.divided_states.map_or_else(
+        || dense_parameters(config) * config.optimizer.dense.optimizer().state_bytes(1, 1),
+        Count::from,
+    );
     let (weights, states) = rows_of_rank(tables, sharing);
     let of_process = |bytes: Count| if sharing.separate { bytes } else { bytes.share(ranks) };
     let table_rows: Vec<u64> = tables.iter().map(|table| table.rows).collect();
     MemoryUse {
         table_weight_bytes: weights,
         table_state_bytes: states,
-        dense_bytes: Count::from(slots.parameters) + dense_state,
+        dense_bytes: Count::from(slots.parameters) + dense_states,
         exchange_bytes: lookups.exchange_bytes,
         activation_bytes: Count::from(slots.activations)
             + lookups.route_bytes

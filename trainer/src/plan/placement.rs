@@ -7,7 +7,7 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::iteration::job::replicated_limit;
-use crate::iteration::model::table_specs;
+use crate::iteration::model::{dense_choice, table_specs};
 use crate::iteration::ranks::{comm_options, tuned_comm_options};
 use crate::system::input::read_text;
 use crate::{Registry, plan};
@@ -61,6 +61,9 @@ impl Placement {
         let options = SplitOptions {
             mode: config.run.hybrid,
             dense_bytes: (plan::dense_parameters(config) * config.sum_bytes() as u64).get(),
+            gathered_bytes: dense_choice(config, config.run.ranks, on_devices)
+                .norms
+                .map(|_| (plan::dense_parameters(config) * 4_u64).get()),
             sum_bytes: config.sum_bytes(),
             wire_bytes: if config.compress() == Compress::Bf16 { 2 } else { 4 },
             replicated_limit_bytes: Some(replicated_limit(config)),

@@ -19,6 +19,9 @@ impl Plan {
         );
         self.write_machine(&mut text);
         // Writing to a string cannot fail.
+        if let Some(dense_optimizer) = &self.dense_optimizer {
+            let _ = writeln!(text, "  {}", dense_optimizer.to_text());
+        }
         if let Some(division) = &self.division {
             let _ = writeln!(
                 text,

@@ -115,6 +115,9 @@ impl Plan {
             self.device,
             self.threads
         );
+        if let Some(dense_optimizer) = &self.dense_optimizer {
+            let _ = writeln!(text, "{}", dense_optimizer.to_text());
+        }
         let cost = &self.cost;
         let estimate = match cost.predicted() {
             Some((us, samples_per_s)) => format!(

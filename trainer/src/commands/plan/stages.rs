@@ -73,7 +73,15 @@ mod tests {
 
     #[test]
     fn the_architecture_page_shows_the_schedule() {
-        let all = Features { ranks: true, device: true, scaled: true, crossed: true, dense: true };
+        let all = Features {
+            ranks: true,
+            device: true,
+            scaled: true,
+            crossed: true,
+            dense: true,
+            divided: true,
+            measured: true,
+        };
         let runs = |stage: &Stage| match stage.runs {
             Runs::Always => "always",
             Runs::AmongRanks => "among ranks",
@@ -81,6 +89,8 @@ mod tests {
             Runs::Scaled => "in f16",
             Runs::Crossed => "with a cross network",
             Runs::WithDense => "with dense features",
+            Runs::Divided => "divided optimiser",
+            Runs::Measured => "divided, with norms",
         };
         let mut table =
             "| stage | lane | batch | where | waits for |\n|---|---|---|---|---|\n".to_owned();

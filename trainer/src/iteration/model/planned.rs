@@ -2,12 +2,14 @@
 //! and what the plan counts.
 
 use super::compute;
+use super::divided::{DenseChoice, longest};
 use super::sizes::{Exchanged, Sizes, SlotIds};
-use crate::config::Config;
+use crate::config::{Config, Sharded};
 use headlong_device::Device;
 use headlong_mlp::interaction::cross::CrossPlan;
 use headlong_mlp::linear::{Activation, Compute};
 use headlong_mlp::mlp::{Kind, MlpPlan, MlpSpec, Plans};
+use headlong_mlp::optim::divided;
 
 /// Every slot outside of the tables, and the networks that own some of them.
 pub(super) struct Planned {
@@ -16,13 +18,15 @@ pub(super) struct Planned {
     pub(super) cross: Option<CrossPlan>,
     pub(super) top: MlpPlan,
     pub(super) slots: SlotIds,
+    /// Whether the dense optimiser is divided among the ranks.
+    pub(super) dense: DenseChoice,
 }
 
 impl Planned {
     pub(super) fn new(
         config: &Config,
         sizes: &Sizes,
-        compute: Compute,
+        (compute, on_device): (Compute, bool),
         exchanged: &Exchanged,
     ) -> Self {
         let mut plans = Plans::new();
@@ -45,8 +49,10 @@ impl Planned {
         let bottom = spec("bottom", &bottom_widths, Activation::Relu).add_to(&mut plans);
         let cross = sizes.cross(config, compute).map(|spec| spec.add_to(&mut plans));
         let top = spec("top", &top_widths, Activation::None).add_to(&mut plans);
-        let slots = sizes.add_slots(&mut plans, config.data.num_dense, exchanged);
-        Self { plans, bottom, cross, top, slots }
+        let dense = DenseChoice::new(config, &plans.parameters, sizes.ranks, on_device);
+        let norm_sums = dense.norms.map_or(0, |norms| divided::num_sums(&plans.parameters, norms));
+        let slots = sizes.add_slots(&mut plans, config.data.num_dense, exchanged, norm_sums);
+        Self { plans, bottom, cross, top, slots, dense }
     }
 }
 
@@ -59,6 +65,8 @@ fn widths(first: usize, rest: &[usize]) -> Vec<usize> {
 pub(crate) struct SlotBytes {
     /// Dense parameters, and their gradients.
     pub(crate) parameters: usize,
+    /// States of the largest part of the dense optimiser, where it is divided among ranks.
+    pub(crate) divided_states: Option<usize>,
     /// Outputs of layers and their gradients, sums of blocks, packed weights, pooled vectors,
     /// labels and dense features.
     pub(crate) activations: usize,
@@ -71,15 +79,34 @@ pub(crate) struct SlotBytes {
 /// Bytes that the slots of one of `ranks` ranks take, on a processor or on a CUDA device;
 /// `usize::MAX` for what no address space holds.
 pub(crate) fn slot_bytes(config: &Config, ranks: usize, on_device: bool) -> SlotBytes {
-    let compute = compute(config.train.precision);
-    let compute = if on_device { compute } else { compute.on(&Device::Cpu) };
-    let sizes = Sizes::of(config, ranks, compute);
-    let plans = Planned::new(config, &sizes, compute, &Exchanged::default()).plans;
+    let (sizes, Planned { plans, dense, .. }) = planned(config, ranks, on_device);
     let parameters = plans.parameters.bytes();
+    let divided_states = dense.norms.map(|norms| {
+        let states = config.optimizer.dense.optimizer().states().len();
+        let bounds = divided::bounds(&plans.parameters, norms, ranks);
+        divided::state_bytes(longest(&bounds)).saturating_mul(states)
+    });
     SlotBytes {
         parameters: parameters.saturating_mul(2).saturating_add(plans.leading.bytes()),
+        divided_states,
         activations: plans.activations.bytes(),
         step: sizes.step,
         evaluation: sizes.evaluation,
     }
+}
+
+/// Whether the dense optimiser of `config` is divided among `ranks` ranks, and why.
+pub(crate) fn dense_choice(config: &Config, ranks: usize, on_device: bool) -> DenseChoice {
+    match config.optimizer.dense.sharded.unwrap_or_default() {
+        Sharded::Never => DenseChoice { norms: None, reason: None },
+        Sharded::Always | Sharded::Auto => planned(config, ranks, on_device).1.dense,
+    }
+}
+
+fn planned(config: &Config, ranks: usize, on_device: bool) -> (Sizes, Planned) {
+    let compute = compute(config.train.precision);
+    let compute = if on_device { compute } else { compute.on(&Device::Cpu) };
+    let sizes = Sizes::of(config, ranks, compute);
+    let planned = Planned::new(config, &sizes, (compute, on_device), &Exchanged::default());
+    (sizes, planned)
 }

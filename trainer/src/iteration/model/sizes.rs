@@ -20,6 +20,8 @@ pub(super) struct SlotIds {
     pub(super) loss_scale: Option<SlotId>,
     /// Where the first step stopped being numbers.
     pub(super) record: SlotId,
+    /// Sums of norms over dense parameters that are divided among ranks.
+    pub(super) norm_sums: SlotId,
     pub(super) batches: [(SlotId, SlotId); 3],
 }
 
@@ -121,6 +123,7 @@ impl Sizes {
         plans: &mut Plans,
         num_dense: usize,
         exchanged: &Exchanged,
+        norm_sums: usize,
     ) -> SlotIds {
         let leading = self.add_leading(plans, exchanged.frequent);
         let mut typed =
@@ -133,9 +136,11 @@ impl Sizes {
         let top_in =
             ["top_in", "d_top_in"].map(|name| typed(name, self.between, self.micro, top_in));
         let record = typed("record", DType::U64, 1, 1);
+        let norm_sums = typed("sums of norms", DType::U64, 1, norm_sums);
         let mut matrix = |name: &str, rows, cols| typed(name, DType::F32, rows, cols);
         SlotIds {
             record,
+            norm_sums,
             bottom_out,
             top_in,
             vectors: [

@@ -3,12 +3,13 @@
 
 use super::Resource::{self, *};
 use super::{BatchOf, Call, Repeat, Stage};
-use crate::iteration::model::{BatchSlot, Model};
+use crate::iteration::model::{BatchSlot, Divided, Model};
 use headlong_device::{Arena, Mat, Stream};
 use headlong_embedding::hybrid::{HybridRoute, NodeProxy};
 use headlong_mlp::interaction::cross::Cross;
 use headlong_mlp::loss_scale::LossScale;
 use headlong_mlp::mlp::Mlp;
+use headlong_mlp::optim::divided::Part;
 use headlong_reader::Batch;
 use std::ops::Range;
 use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
@@ -198,6 +199,19 @@ impl<'a> At<'a> {
 
     pub fn dense_gradients(&self, access: Access) -> &'a Arena {
         &self.declared(DenseGradients, access).gradients
+    }
+
+    /// How the ranks have divided the dense parameters.
+    ///
+    /// # Panics
+    /// Where they have not.
+    pub(crate) fn divided(&self) -> &'a Divided {
+        self.model.divided.as_ref().expect("only a divided optimiser has such a stage")
+    }
+
+    /// This rank's part of the dense parameters, where ranks have parts.
+    pub fn part(&self, access: Access) -> Option<&'a Part> {
+        self.declared(NormSums, access).divided.as_ref().map(|divided| &divided.part)
     }
 
     /// All that the all-reduce takes, in one memory.

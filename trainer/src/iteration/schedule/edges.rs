@@ -2,7 +2,8 @@
 
 use super::{BatchOf, GATHER, Lane, Resource, Runs, STEP, Stage};
 use crate::config::{Config, Interaction, Precision};
-use crate::iteration::model::Model;
+use crate::iteration::model::{Model, dense_choice};
+use headlong_mlp::optim::divided::Norms;
 use headlong_planner::schedule as described;
 
 /// What decides which stages have something to do.
@@ -14,6 +15,10 @@ pub struct Features {
     pub scaled: bool,
     pub crossed: bool,
     pub dense: bool,
+    /// Each rank moves a part of the dense weights.
+    pub divided: bool,
+    /// And needs norms over all parts for that.
+    pub measured: bool,
 }
 
 impl Model {
@@ -25,6 +30,8 @@ impl Model {
             scaled: self.loss_scale.is_some(),
             crossed: self.cross.is_some(),
             dense: !self.bottom.layers().is_empty(),
+            divided: self.divided.is_some(),
+            measured: self.divided.as_ref().is_some_and(|divided| divided.norms != Norms::None),
         }
     }
 }
@@ -32,12 +39,15 @@ impl Model {
 impl Features {
     /// Those of a configuration on `ranks` ranks.
     pub fn of(config: &Config, ranks: usize, device: bool) -> Self {
+        let norms = dense_choice(config, ranks, device).norms;
         Self {
             ranks: ranks > 1,
             device,
             scaled: config.train.precision == Precision::F16,
             crossed: config.model.interaction == Interaction::Cross,
             dense: config.data.num_dense > 0,
+            divided: norms.is_some(),
+            measured: norms.is_some_and(|norms| norms != Norms::None),
         }
     }
 
@@ -49,6 +59,8 @@ impl Features {
             Runs::Scaled => self.scaled,
             Runs::Crossed => self.crossed,
             Runs::WithDense => self.dense,
+            Runs::Divided => self.divided,
+            Runs::Measured => self.measured,
         }
     }
 }
@@ -209,12 +221,14 @@ mod tests {
     /// Every combination of features.
     fn all() -> impl Iterator<Item = Features> {
         let bit = |of: u8, place: u8| of >> place & 1 == 1;
-        (0..32).map(move |of| Features {
+        (0..128).map(move |of| Features {
             ranks: bit(of, 0),
             device: bit(of, 1),
             scaled: bit(of, 2),
             crossed: bit(of, 3),
             dense: bit(of, 4),
+            divided: bit(of, 5),
+            measured: bit(of, 6),
         })
     }
 
@@ -315,6 +329,8 @@ mod tests {
             device: true,
             crossed: true,
             dense: true,
+            divided: true,
+            measured: true,
         });
         let waits = |name: &str| {
             let place = schedule.stages.iter().position(|stage| stage.name == name).unwrap();
@@ -326,5 +342,8 @@ mod tests {
         assert_eq!(waits("bottom_forward"), [""; 0]);
         assert_eq!(waits("all_reduce_and_update_replicated"), ["bottom_backward"]);
         assert_eq!(waits("update_owned"), ["check_gradients"]);
+        assert_eq!(waits("dense_optimizer"), ["add_up_norms"]);
+        assert_eq!(waits("gather_dense_weights"), ["dense_optimizer"]);
+        assert_eq!(waits("pack_dense_weights"), ["gather_dense_weights"]);
     }
 }

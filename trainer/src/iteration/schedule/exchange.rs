@@ -3,6 +3,7 @@
 
 mod by_node;
 mod device;
+mod divided;
 
 use super::at::Access::{Read, Write};
 use super::tables::update_replicated_range;
@@ -80,7 +81,11 @@ impl Exchange {
     pub(crate) fn all_reduce_and_update_replicated(&self, at: &At<'_>) -> Result<()> {
         match self {
             Self::None => Ok(()),
-            Self::Flat { .. } | Self::ByNode(_) => all_reduce(at),
+            Self::Flat { .. } | Self::ByNode(_) => {
+                // First, so that what a rank finds in its part is added up with the rest.
+                at.model().divided.as_ref().map_or(Ok(()), |divided| divided.reduce(at))?;
+                all_reduce(at)
+            }
             Self::Device(devices) => devices.all_reduce_and_update_replicated(at),
         }
     }

@@ -8,7 +8,7 @@ use crate::error::Result;
 use headlong_mlp::interaction::cross::CrossBackwardArgs;
 use headlong_mlp::loss::LossArgs;
 use headlong_mlp::mlp::MlpBackwardArgs;
-use headlong_mlp::optim::{self, StepArgs};
+use headlong_mlp::optim::{self, StepArgs, divided};
 
 /// Vectors go from their owners to the ranks that asked.
 pub(super) fn exchange_vectors(at: &At<'_>) -> Result<()> {
@@ -154,16 +154,37 @@ pub(super) fn all_reduce_and_update_replicated(at: &At<'_>) -> Result<()> {
 /// Looks for gradients that are not finite, of all ranks. The replicated rows have waited for that.
 pub(super) fn check_gradients(at: &At<'_>) -> Result<()> {
     let steps = at.declared(LearningRates, Read).steps_on_device();
+    let (gradients, summed) = (at.dense_gradients(Read), at.model().summed_gradients());
     at.loss_scale(Write)
         .iter()
-        .for_each(|scale| scale.check(at.stream, at.dense_gradients(Read), steps));
+        .for_each(|scale| scale.check(at.stream, (gradients, summed.clone()), steps));
     update_replicated(at)
 }
 
-/// Moves all dense parameters in one pass, and packs or rounds them for the next step's products.
+/// The sums of this rank's part of the norms; LAMB's directions with them.
+pub(super) fn measure_part(at: &At<'_>) -> Result<()> {
+    let norms = at.part(Write);
+    with_optimizer(at, &|args| {
+        norms.iter().for_each(|part| divided::measure(at.stream, args, part));
+    });
+    Ok(())
+}
+
+/// The sums of all ranks' parts.
+pub(super) fn add_up_norms(at: &At<'_>) -> Result<()> {
+    at.divided().add_up_norms(at)
+}
+
+/// Moves all dense parameters in one pass, and packs or rounds them for the next step's products;
+/// or those of this rank's part.
 pub(super) fn dense_optimizer(at: &At<'_>) -> Result<()> {
+    with_optimizer(at, &|args| optim::step(at.stream, args));
+    Ok(())
+}
+
+fn with_optimizer(at: &At<'_>, work: &dyn Fn(&StepArgs<'_>)) {
     let model = at.declared(DenseWeights, Write);
-    let args = StepArgs {
+    work(&StepArgs {
         weights: &model.weights,
         gradients: at.dense_gradients(Write),
         first: model.dense_states.first(),
@@ -174,8 +195,18 @@ pub(super) fn dense_optimizer(at: &At<'_>) -> Result<()> {
         clip: model.config.train.clip_norm.map(|norm| norm as f32),
         stacks: &model.stacks(),
         loss_scale: at.loss_scale(Read),
-    };
-    optim::step(at.stream, &args);
+        part: at.part(Read),
+    });
+}
+
+/// The parts that other ranks have moved.
+pub(super) fn gather_dense_weights(at: &At<'_>) -> Result<()> {
+    at.divided().gather_weights(at)
+}
+
+/// Packs them all for the next step's products.
+pub(super) fn pack_dense_weights(at: &At<'_>) -> Result<()> {
+    at.declared(DenseWeights, Write).refresh(at.stream);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use super::{At, Features, Lane, Resource, Runs, STEP, Schedule, Stage};
 use crate::Registry;
 use crate::config::{
-    Config, DeviceChoice, IdsChoice, Interaction, Precision, ScheduleChoice, TableRows,
+    Config, DeviceChoice, IdsChoice, Interaction, Precision, ScheduleChoice, Sharded, TableRows,
 };
 use crate::iteration::ranks::{RankGroup, RankGroupOptions};
 use crate::iteration::trace::Record;
@@ -50,6 +50,12 @@ fn configs() -> Vec<Config> {
         config(2, of_all),
         config(2, |config| config.comm.ids = IdsChoice::Known),
         config(2, |_| {}),
+        config(2, |config| {
+            config.train.precision = Precision::F16;
+            config.train.clip_norm = Some(1.0);
+            config.optimizer.dense.name = "adam".to_owned();
+            config.optimizer.dense.sharded = Some(Sharded::Always);
+        }),
     ];
     if device().is_some() {
         configs.push(config(1, |config| {

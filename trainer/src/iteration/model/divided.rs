@@ -1,0 +1,144 @@
+//! The dense optimiser divided among the ranks: whether it is, and what a rank holds then.
+//!
+//! **The rule of `"auto"`.** Divided, a step sends what it sends otherwise: half of an all-reduce
+//! brings the sums of the gradients to the ranks whose parts they are, and half of one brings the
+//! weights to all; but the weights travel as f32, so that sums in bf16 save half of their bytes
+//! only without. A rank of N moves an N-th of the parameters. Of each, in f32, it then reads 4
+//! bytes and writes 8 once more, to pack what other ranks have moved, instead of reading and
+//! writing 20 (Adagrad) or 28 (Adam) and packing 8 in the same pass; so memory carries less from
+//! two ranks on. What it costs is one more wait of all ranks for each other, below a millisecond
+//! between machines. The states that a rank need not hold are what is gained for certain: below
+//! [`WORTHWHILE_BYTES`] of them, some millions of parameters, everything stays whole.
+
+use crate::config::{Config, Sharded};
+use crate::error::{Result, exchange_failed};
+use crate::iteration::model::Model;
+use crate::report::bytes;
+use headlong_comm::Communicator;
+use headlong_device::{ArenaPlan, Mat};
+use headlong_mlp::optim::divided::{self, Norms, Part};
+use std::ops::Range;
+
+/// Bytes of states that every rank must be spared for `"auto"` to divide.
+const WORTHWHILE_BYTES: u64 = 8 << 20;
+
+/// Whether the dense optimiser of a configuration is divided among its ranks, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct DenseChoice {
+    /// What a step needs for it, where it is.
+    pub(crate) norms: Option<Norms>,
+    /// None where nothing was asked for.
+    pub(crate) reason: Option<String>,
+}
+
+impl DenseChoice {
+    /// For `parameters`, on `ranks` ranks.
+    pub(super) fn new(
+        config: &Config,
+        parameters: &ArenaPlan,
+        ranks: usize,
+        on_device: bool,
+    ) -> Self {
+        let sharded = config.optimizer.dense.sharded.unwrap_or_default();
+        let whole = |reason: &str| Self { norms: None, reason: Some(reason.to_owned()) };
+        let optimizer = config.optimizer.dense.optimizer();
+        let needed = Norms::needed(&optimizer, config.train.clip_norm.is_some());
+        let norms = match (sharded, needed) {
+            (Sharded::Never, _) => return Self { norms: None, reason: None },
+            _ if ranks == 1 => return whole("there is one rank"),
+            _ if on_device => return whole("devices sum all gradients for all ranks"),
+            (_, None) => return whole("norms of LAMB and of clipping do not divide alike"),
+            (Sharded::Always | Sharded::Auto, Some(norms)) => norms,
+        };
+        let bounds = divided::bounds(parameters, norms, ranks);
+        let states = (parameters.bytes() as u64).saturating_mul(optimizer.states().len() as u64);
+        let held = optimizer.state_bytes(1, longest(&bounds));
+        let spared = states.saturating_sub(held);
+        let name = &config.optimizer.dense.name;
+        match sharded {
+            Sharded::Auto if states == 0 => whole(&format!("{name} has no states to divide")),
+            Sharded::Auto if config.is_narrow() => {
+                whole("gradients travel as bf16, and weights would as f32")
+            }
+            Sharded::Auto if spared < WORTHWHILE_BYTES => whole(&format!(
+                "it would spare a rank {} of states, less than {}",
+                bytes(spared),
+                bytes(WORTHWHILE_BYTES)
+            )),
+            _ => {
+                let reason = format!("it spares a rank {} of states", bytes(spared));
+                Self { norms: Some(norms), reason: Some(reason) }
+            }
+        }
+    }
+}
+
+/// Elements of the longest part.
+pub(super) fn longest(bounds: &[usize]) -> usize {
+    bounds.windows(2).map(|part| part[1] - part[0]).max().unwrap_or(0)
+}
+
+/// The dense parameters as ranks have divided them.
+pub(crate) struct Divided {
+    /// Where the parts of all ranks begin, and the end of the last one.
+    pub(crate) bounds: Vec<usize>,
+    /// This rank's.
+    pub(crate) part: Part,
+    pub(crate) norms: Norms,
+}
+
+impl Divided {
+    /// What is this rank's of `parameters`, with the sums of norms in `sums`.
+    pub(super) fn new(
+        parameters: &ArenaPlan,
+        norms: Norms,
+        ranks: &Communicator,
+        sums: Mat,
+    ) -> Self {
+        let bounds = divided::bounds(parameters, norms, ranks.num_ranks());
+        let rank = ranks.rank().0;
+        let part = Part { elements: bounds[rank]..bounds[rank + 1], sums };
+        Self { bounds, part, norms }
+    }
+
+    /// What its states are frozen from.
+    pub(super) fn state_plan(&self) -> ArenaPlan {
+        divided::state_plan(self.part.len())
+    }
+}
+
+impl Model {
+    /// Of the dense gradients, those that this rank has the sums of after the all-reduce.
+    pub(crate) fn summed_gradients(&self) -> Range<usize> {
+        let all = 0..self.gradients.bytes() / size_of::<f32>();
+        self.divided.as_ref().map_or(all, |divided| divided.part.elements.clone())
+    }
+
+    /// Of what ranks have found in the gradients that each has the sums of, the first; all ranks
+    /// ask together.
+    pub(crate) fn first_bad_of_all(&self, mine: Option<u32>) -> Result<Option<u32>> {
+        if self.divided.is_none() {
+            return Ok(mine);
+        }
+        let mut all = vec![0; self.communicator.num_ranks()];
+        let gathered = self.communicator.all_gather(&[mine.unwrap_or(u32::MAX)], &mut all);
+        gathered.map_err(exchange_failed("what is not finite"))?;
+        Ok(all.into_iter().min().filter(|&first| first != u32::MAX))
+    }
+
+    /// Of `len` elements from element `offset` of dense parameter `index` on, those whose states
+    /// this rank has: where they lie among these, and where in the rank's states.
+    pub(crate) fn states_of(
+        &self,
+        index: usize,
+        offset: usize,
+        len: usize,
+    ) -> (Range<usize>, Range<usize>) {
+        let mat = self.weights.mats().nth(index).expect("a parameter of this model has a slot");
+        let start = self.weights.elements_of(&mat).start + offset;
+        let own = self.summed_gradients();
+        let first = start.max(own.start);
+        let end = (start + len).min(own.end).max(first);
+        (first - start..end - start, first - own.start..end - own.start)
+    }
+}
