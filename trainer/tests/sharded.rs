@@ -246,11 +246,11 @@ fn processes_divide_it_whatever_carries_their_payload() {
     }
 }
 
-/// What `headlong plan` says of a dense network of five million parameters on four ranks.
+/// What `headlong plan` says of a dense network of 17 million parameters on four ranks.
 fn plan(settings: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let run = Run::new("plan").with(&["--json", "--preset", "tiny", "--set", "run.ranks=4"]);
-    let run = run.with(&["--set", "model.top=[2048,2048,1]"]).path("--output-dir", folder.path());
+    let run = run.with(&["--set", "model.top=[4096,4096,1]"]).path("--output-dir", folder.path());
     serde_json::from_str(&run.with(settings).succeeds().stdout).unwrap()
 }
 
@@ -276,7 +276,7 @@ fn the_plan_counts_one_part_and_says_why() {
         (&["--optimizer", "adam"][..], true, "spares a rank"),
         (&["--optimizer", "sgd"], false, "sgd has no states"),
         (&["--optimizer", "adam", "--precision", "bf16"], false, "bf16"),
-        (&["--optimizer", "adam", "--set", "model.top=[8,1]"], false, "less than 8.00 MiB"),
+        (&["--optimizer", "adam", "--set", "model.top=[8,1]"], false, "less than 64.00 MiB"),
         (&["--optimizer", "adam", "--set", "run.ranks=1"], false, "there is one rank"),
         (&["--optimizer", "lamb", "--set", "train.clip_norm=1.0"], false, "LAMB"),
         (&["--optimizer", "lamb"], true, "spares a rank"),

@@ -1,14 +1,13 @@
 //! The dense optimiser divided among the ranks: whether it is, and what a rank holds then.
 //!
-//! **The rule of `"auto"`.** Divided, a step sends what it sends otherwise: half of an all-reduce
-//! brings the sums of the gradients to the ranks whose parts they are, and half of one brings the
-//! weights to all; but the weights travel as f32, so that sums in bf16 save half of their bytes
-//! only without. A rank of N moves an N-th of the parameters. Of each, in f32, it then reads 4
-//! bytes and writes 8 once more, to pack what other ranks have moved, instead of reading and
-//! writing 20 (Adagrad) or 28 (Adam) and packing 8 in the same pass; so memory carries less from
-//! two ranks on. What it costs is one more wait of all ranks for each other, below a millisecond
-//! between machines. The states that a rank need not hold are what is gained for certain: below
-//! [`WORTHWHILE_BYTES`] of them, some millions of parameters, everything stays whole.
+//! **The rule of `"auto"`** (`docs/numerics.md` has the bytes). Divided, a step in f32 sends what it
+//! sends otherwise: one half of an all-reduce brings each rank the sums of its part's gradients,
+//! the other half brings all ranks the weights. Where gradients travel as bf16, weights still
+//! travel as f32, and half as much again is sent: then everything stays whole. A rank of N reads
+//! and writes an N-th of weights, gradients and states, and packs all weights in a pass of its own,
+//! which takes about as long as it saves. The price is one more wait of all ranks for each other;
+//! what is gained are the states that a rank need not hold. Where these are less than
+//! [`WORTHWHILE_BYTES`], everything stays whole.
 
 use crate::config::{Config, Sharded};
 use crate::error::{Result, exchange_failed};
@@ -20,7 +19,7 @@ use headlong_mlp::optim::divided::{self, Norms, Part};
 use std::ops::Range;
 
 /// Bytes of states that every rank must be spared for `"auto"` to divide.
-const WORTHWHILE_BYTES: u64 = 8 << 20;
+const WORTHWHILE_BYTES: u64 = 64 << 20;
 
 /// Whether the dense optimiser of a configuration is divided among its ranks, and why.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,9 +50,9 @@ impl DenseChoice {
             (Sharded::Always | Sharded::Auto, Some(norms)) => norms,
         };
         let bounds = divided::bounds(parameters, norms, ranks);
-        let states = (parameters.bytes() as u64).saturating_mul(optimizer.states().len() as u64);
-        let held = optimizer.state_bytes(1, longest(&bounds));
-        let spared = states.saturating_sub(held);
+        let states = optimizer.states().len();
+        let part = divided::state_bytes(longest(&bounds));
+        let spared = parameters.bytes().saturating_sub(part).saturating_mul(states) as u64;
         let name = &config.optimizer.dense.name;
         match sharded {
             Sharded::Auto if states == 0 => whole(&format!("{name} has no states to divide")),
