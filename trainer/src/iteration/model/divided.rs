@@ -1,13 +1,13 @@
 //! The dense optimiser divided among the ranks: whether it is, and what a rank holds then.
 //!
-//! **The rule of `"auto"`** (`docs/numerics.md` has the bytes). Divided, a step in f32 sends what it
-//! sends otherwise: one half of an all-reduce brings each rank the sums of its part's gradients,
-//! the other half brings all ranks the weights. Where gradients travel as bf16, weights still
-//! travel as f32, and half as much again is sent: then everything stays whole. A rank of N reads
-//! and writes an N-th of weights, gradients and states, and packs all weights in a pass of its own,
-//! which takes about as long as it saves. The price is one more wait of all ranks for each other;
-//! what is gained are the states that a rank need not hold. Where these are less than
-//! [`WORTHWHILE_BYTES`], everything stays whole.
+//! **The rule of `"auto"`** (bytes are in `docs/numerics.md`). Divided, a step in f32 sends as much
+//! as whole: one half of an all-reduce brings each rank the sums of its part's gradients, the
+//! other half brings all ranks the weights. Where gradients travel as bf16, weights still travel as
+//! f32, and half as much again is sent: then everything stays whole. A rank of N reads and writes
+//! an N-th of weights, gradients and states, and packs all weights in a pass of its own, which
+//! takes about as long as it saves. The price is one more wait of all ranks for each other; what is
+//! gained are the states that a rank need not hold. Where these are less than [`WORTHWHILE_BYTES`],
+//! everything stays whole.
 
 use crate::config::{Config, Sharded};
 use crate::error::{Result, exchange_failed};
