@@ -44,6 +44,7 @@ use launch::{Kernels, Picked, Slots, Tables};
 use nodes::{HEADER_BYTES, MOST_PEERS, Nodes};
 use report::Report;
 use std::sync::Arc;
+pub use two_steps::sums_in_two_steps;
 
 /// Bytes of `struct State`: the number of the exchange, whether something was told, whether
 /// something is refused.

@@ -234,7 +234,8 @@ pub enum AllReduce {
     /// Summed inside the node, segment by segment across nodes, and shared inside the node.
     Hierarchical,
     /// Summed inside the node; of a segment every node sends its sum to all others, or what its
-    /// ranks have where nodes are no subtrees of the tree; shared inside the node.
+    /// ranks have where nodes are no subtrees of the tree; shared inside the node. As a setting:
+    /// what devices do, which is this for small sums.
     HierarchicalDirect,
 }
 

@@ -41,7 +41,7 @@ const STEPS: [(&str, Change); 9] = [
         (practice.packing, practice.strips) = (ours.packing, ours.strips);
     }),
     ("sums travel as f32", |practice, ours| practice.sum_bytes = ours.sum_bytes),
-    ("every node sends its sums to all others", |practice, ours| {
+    ("small sums of a node go to all others in one step", |practice, ours| {
         practice.all_reduce = ours.all_reduce;
     }),
     ("a step begins when the one before has ended", |practice, ours| practice.border = ours.border),

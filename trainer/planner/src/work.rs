@@ -6,7 +6,7 @@ use crate::placement::{Layout, RowWork};
 use crate::practice::{Captured, Packing, Practice};
 use crate::workload::{Layer, Part, Workload};
 use headlong_embedding::hybrid::cost::Costs;
-use headlong_embedding::hybrid::traffic::IdSource;
+use headlong_embedding::hybrid::traffic::{AllReduce, IdSource};
 
 /// Bytes of memory traffic that sorting one lookup takes: a key and its place, read and written in
 /// eight passes (a radix sort of 64-bit keys), and the lists that are made of them.
@@ -321,7 +321,15 @@ impl<'a> Works<'a> {
         let updated = self.rows.frequent_bytes * (3.0 + 2.0 * self.state / self.row);
         let us = self.costs.all_reduce_us(&self.cluster.shape(), self.buffer_bytes());
         // Between devices the rows are updated by an operation of its own, and sums are, too.
-        let kernels = if self.has_slots() { 2.0 + self.strip_kernels() } else { 1.0 };
+        let way = self.costs.all_reduce_way(&self.cluster.shape(), self.buffer_bytes());
+        let kernels = match (self.has_slots(), way) {
+            (false, _) => 1.0,
+            // In two steps there are two exchanges, and two more sums.
+            (true, AllReduce::Hierarchical) if self.strip_kernels() > 0.0 => {
+                4.0 + 2.0 * self.strip_kernels()
+            }
+            (true, _) => 2.0 + self.strip_kernels(),
+        };
         Work { kernels, bytes: updated, wire_us: us, ..Work::default() }
     }
 

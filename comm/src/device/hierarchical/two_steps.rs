@@ -9,25 +9,32 @@ use super::nodes::MOST_PEERS;
 use super::{HierarchicalCollectives, Stop, fixed, segment};
 use crate::device::rail::Route;
 use crate::device::sum::{Place, sum};
+use crate::topology::Topology;
 use headlong_device::cuda::{CudaStream, DevicePtr};
 
 /// Bytes that a rank must be spared to send for the second step to be worth its wait: what
 /// 200 Gbit/s carry in 30 µs.
 const WORTHWHILE_BYTES: usize = 750_000;
 
+/// Whether devices of these ranks, which exchange inside their nodes first, add up `len` numbers in
+/// two steps between nodes, where [`CommOptions::one_step_bytes`](crate::CommOptions) does not say.
+pub fn sums_in_two_steps(topology: &Topology, len: usize) -> bool {
+    let (nodes, each) = (topology.num_nodes(), topology.node_size(0));
+    let spared = || 4 * len / each * (nodes - 1) * (nodes - 2) / nodes;
+    are_possible(topology) && spared() > WORTHWHILE_BYTES
+}
+
+/// From three nodes on; and a node's sum must be a part of the tree.
+fn are_possible(topology: &Topology) -> bool {
+    topology.aligned_node_size().is_some() && topology.num_nodes() > 2
+}
+
 impl HierarchicalCollectives {
     /// Whether a sum of `len` numbers is made so: the same on all ranks.
     pub(super) fn takes_two_steps(&self, len: usize) -> bool {
-        let nodes = self.nodes.all().count();
-        if !self.nodes.sums_by_node() || nodes < 3 {
-            return false;
-        }
         match self.one_step_bytes {
-            Some(most) => 4 * len > most,
-            None => {
-                let segment = 4 * segment(0, self.nodes.num_rails(), len).len();
-                segment * (nodes - 1) * (nodes - 2) / nodes > WORTHWHILE_BYTES
-            }
+            Some(most) => are_possible(self.nodes.topology()) && 4 * len > most,
+            None => sums_in_two_steps(self.nodes.topology(), len),
         }
     }
 

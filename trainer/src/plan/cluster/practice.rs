@@ -1,12 +1,11 @@
 //! How a configuration is trained on ranks that are not here: what the planner simulates.
 
 use crate::config::{
-    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, Hybrid, IdsChoice, Precision,
+    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, HybridMode, IdsChoice, Precision,
     ScheduleChoice, TransportChoice,
 };
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
-use headlong_embedding::hybrid::split::HybridMode;
 use headlong_embedding::hybrid::traffic::{AllReduce, Cluster, Exchange, IdSource, Merge, Variant};
 use headlong_planner::practice::{Captured, Packing, Practice, Strips};
 
@@ -18,9 +17,8 @@ pub(super) fn of(config: &Config, shape: &Cluster) -> Practice {
     let base = Practice {
         wire_bytes: if narrow { 2.0 } else { 4.0 },
         hybrid: match config.run.hybrid {
-            Hybrid::Off | Hybrid::Rows(0) => HybridMode::Off,
-            Hybrid::Auto => HybridMode::Auto,
-            Hybrid::Rows(rows) => HybridMode::Rows(rows),
+            HybridMode::Rows(0) => HybridMode::Off,
+            asked => asked,
         },
         captured: match config.run.schedule_used() {
             ScheduleChoice::Captured => Captured::Step,
@@ -50,7 +48,7 @@ fn between_devices(config: &Config, shape: &Cluster, rounds: bool, base: Practic
         },
         strips: strips(config.run.transport, by_node, shape.num_nodes()),
         packing: Packing::Slots { by_node, rounds },
-        // NCCL sums in its own way; by node, every node's sums go to all others.
+        // NCCL sums in its own way; by node, small sums of every node go to all others.
         all_reduce: match by_node {
             true => AllReduce::HierarchicalDirect,
             false => AllReduce::Hierarchical,
@@ -100,6 +98,8 @@ fn between_hosts(config: &Config, shape: &Cluster, narrow: bool, base: Practice)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headlong_comm::device::sums_in_two_steps;
+    use headlong_embedding::hybrid::cost::Costs;
 
     /// Of settings on a device or on processors.
     fn practice(settings: &[&str], device: DeviceChoice, shape: (usize, usize)) -> Practice {
@@ -146,6 +146,22 @@ mod tests {
         assert_eq!(of(&flat, 14, 8), (Exchange::Flat, Hierarchical, true, true));
         // Sums by node are of up to 64 parts.
         assert_eq!(of(&[], 128, 8), (Exchange::Flat, Hierarchical, true, true));
+    }
+
+    #[test]
+    fn sums_by_node_take_the_steps_that_devices_take() {
+        use AllReduce::{Hierarchical, HierarchicalDirect};
+        let costs = Costs { all_reduce: HierarchicalDirect, ..Costs::gpus() };
+        for (nodes, each) in [(2, 8), (3, 8), (14, 8), (64, 8), (16, 4), (3, 3)] {
+            let (shape, sizes) = (Cluster::even(nodes, each), vec![each; nodes]);
+            let topology = Topology::from_node_sizes(&sizes);
+            for len in (0..24).map(|power| 1 << power) {
+                let way = costs.all_reduce_way(&shape, 4.0 * f64::from(len));
+                let two_steps = sums_in_two_steps(&topology, len as usize);
+                let expected = if two_steps { Hierarchical } else { HierarchicalDirect };
+                assert_eq!(way, expected, "{nodes} nodes of {each}, {len} numbers");
+            }
+        }
     }
 
     #[test]
