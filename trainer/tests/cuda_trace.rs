@@ -1,6 +1,6 @@
 //! The trace of runs on the software device and the planner's simulation: both execute one list of
-//! stages, with the same waits and no others. Steps are overlapped and not captured: a graph is made
-//! by the same walk.
+//! stages, with the same waits and no others. Steps are overlapped and not captured: a graph is
+//! made by the same walk.
 
 #![cfg(test)]
 
@@ -116,8 +116,8 @@ fn differ(
 }
 
 /// What a simulated stage waits for, the traced one waits for; and what may run at the same time in
-/// the simulation, is seen to in some schedule of the device: nine of ten pairs, as a few need a lane
-/// that lags by most of a step.
+/// the simulation, is seen to in some schedule of the device: nine of ten pairs, as a few need a
+/// lane that lags by most of a step.
 #[test]
 fn the_trace_and_the_simulation_agree_on_order_and_overlap() {
     match device() {

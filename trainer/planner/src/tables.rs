@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 /// Published points, which are fitted, and how far the others are off.
 pub fn published(checked: &[Checked]) -> String {
     let mut text = String::from(
-        "| model | system | devices | batch | round | by | published us | predicted us | error | |\n\
+        "| model | system | devices | batch | round | by | published us | predicted us | error \
+         | |\n\
          |---|---|---:|---:|---|---|---:|---:|---:|---|\n",
     );
     for one in checked {
