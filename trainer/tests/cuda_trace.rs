@@ -85,7 +85,7 @@ fn take_traced(order: &mut Order, stages: &[Stage], trace: &Value) {
     }
     for rank in 0..RANKS as u64 {
         for step in 0..STEPS - 1 {
-            let span = |stage: &Stage| spans[&(rank, stage.name)][step];
+            let span = |stage: &Stage| *spans[&(rank, stage.name)].get(step).unwrap();
             order.saw(&stages.iter().map(span).collect::<Vec<_>>());
         }
     }

@@ -157,8 +157,8 @@ impl Lookups {
 }
 
 /// What devices of several nodes need besides their slots, of `block` bytes each, to fill strips
-/// for other nodes, or to sum `sums` bytes: strips on both sides, unless they lie with the NICs, and
-/// where ranks are processes what NCCL brings from peers.
+/// for other nodes, or to sum `sums` bytes: strips on both sides, unless they lie with the NICs,
+/// and where ranks are processes what NCCL brings from peers.
 fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: Count) -> Count {
     let (ranks, each) = (sharing.ranks, sharing.ranks.div_ceil(sharing.nodes));
     let topology = Topology::with_ranks_per_node(ranks, each);
