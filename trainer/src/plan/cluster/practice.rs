@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn sums_by_node_take_the_steps_that_devices_take() {
         use AllReduce::{Hierarchical, HierarchicalDirect};
-        let costs = Costs { all_reduce: HierarchicalDirect, ..Costs::gpus() };
+        let costs = Costs { all_reduce: HierarchicalDirect, direct_bytes: 0.0, ..Costs::gpus() };
         for (nodes, each) in [(2, 8), (3, 8), (14, 8), (64, 8), (16, 4), (3, 3)] {
             let (shape, sizes) = (Cluster::even(nodes, each), vec![each; nodes]);
             let topology = Topology::from_node_sizes(&sizes);
