@@ -368,7 +368,7 @@ fn ranks_that_evaluate_do_not_fit_where_the_model_fits_once() {
     let place = Place::new("rows.txt");
     let run = on_cuda(place.train(), "serial").path("--valid", &place.valid);
     let run = run.with(&["--set", "tables.rows=60000", "--steps", "1"]);
-    let run = run.variable("SOFTCUDA_MEMORY_MIB", "256");
+    let run = run.variable("SOFTCUDA_MEMORY_MIB", "768");
     run.clone().with(&["--eval-ranks", "1"]).variable("SOFTCUDA_DEVICES", "2").succeeds();
     run.with(&["--eval-ranks", "1"]).variable("SOFTCUDA_DEVICES", "1").fails(2, &["--eval-ranks"]);
 }

@@ -15,7 +15,7 @@
 //! wants sizes from the host; what is after the blocks is not looked at.
 //!
 //! **Sums** have the bits of [`crate::element`]. Where nodes are subtrees of the tree, one sum per
-//! node crosses, a large one in two steps ([`two_steps`]); else the parts do.
+//! node crosses, a large one in two steps ([`sums_in_two_steps`]); else the parts do.
 //!
 //! **Who reads what when.** Blocks of peers are read between the two barriers of `inside::Inside`.
 //! A slot of strips is written again when its last exchange has ended on this stream, and by

@@ -8,9 +8,8 @@ use headlong_device::{Arena, ArenaPlan, DType, Mat, SlotId, Stream};
 /// Weights of one layer, logically out × in, with the packed copies that products read.
 ///
 /// The values lie in the arena of all parameters, where the optimiser changes them; the copies in
-/// the arena of activations. [`Self::refresh`] makes the copies again; [`Self::pack`] and
-/// [`Self::unpack`] carry the logical matrix to and from checkpoints, so that the physical layout
-/// is known only here.
+/// the arena of activations. [`Self::refresh`] makes the copies again, also after [`Self::pack`],
+/// which takes new values.
 #[derive(Debug, Clone)]
 pub struct Weights {
     pub(crate) values: Mat,
