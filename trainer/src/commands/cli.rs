@@ -60,7 +60,7 @@ pub enum Command {
     Eval(EvalArguments),
     /// Write the click probability of every row
     Predict(PredictArguments),
-    /// Show what a training run would need, and whether it fits, without taking any memory
+    /// Show what a training run would need, and whether it fits, before any memory is taken for it
     #[command(mut_args(hide_what_runs_alone_have))]
     Plan(PlanArguments),
     /// Convert data files between formats, look at them, check them, build dictionaries

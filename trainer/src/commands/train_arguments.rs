@@ -216,6 +216,8 @@ impl TrainArguments {
         let (mut config, origin) = self.base()?;
         let set = keys_of(&self.set);
         self.settings().iter().try_for_each(|setting| setting.refuse_both(&set))?;
+        // What `--set` may say of an optimiser depends on which one it is.
+        self.optimizer.iter().try_for_each(|name| config.optimizer.set_both(name))?;
         config.set_all(&self.set)?;
         if !self.data.is_empty() || set.contains(&"data.train") {
             // Real data takes the place of the made-up; the rest of the preset stays.

@@ -133,6 +133,20 @@ impl OptimizerSettings {
                         format!("expected a number of at least 0, found {given}"),
                     ));
                 }
+                (Some(given), Some(_))
+                    if key.starts_with("beta") && key != "beta" && given >= 1.0 =>
+                {
+                    return Err(Error::config(
+                        format!("{section}.{key}"),
+                        format!("expected a number of at least 0 and below 1, found {given}"),
+                    ));
+                }
+                (Some(given), Some(_)) if given > f64::from(f32::MAX) => {
+                    return Err(Error::config(
+                        format!("{section}.{key}"),
+                        format!("expected a number that f32 holds, found {given:e}"),
+                    ));
+                }
                 (None, default) => *value = default,
                 (Some(_), Some(_)) => {}
             }
@@ -255,6 +269,19 @@ impl OptimizersConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn decays_lie_below_one_and_numbers_in_f32() {
+        for (setting, said) in [
+            ("optimizer.dense.beta1=1.0", "below 1, found 1"),
+            ("optimizer.dense.beta2=2", "below 1, found 2"),
+            ("optimizer.dense.epsilon=1e39", "that f32 holds"),
+        ] {
+            let mut config = crate::config::Config::default();
+            let error = config.set_all(&["optimizer.dense.name=adam", setting]).unwrap_err();
+            assert!(error.to_string().contains(said), "{setting}: {error}");
+        }
+    }
 
     #[test]
     fn a_setting_of_another_optimizer_is_refused() {

@@ -39,7 +39,7 @@ pub fn of(config: &Config, facts: &Facts<'_>) -> Vec<Choice> {
     }
     if on_device && several {
         let by_node = goes_by_node(&topology(config, facts), config.comm.exchange);
-        choices.push(Choice::new("exchange", exchange(config, by_node)));
+        choices.push(Choice::new("devices exchange", exchange(config, by_node)));
         choices.push(Choice::new("carried by", carrier(config, facts, by_node)));
     }
     choices

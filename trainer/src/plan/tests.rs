@@ -398,13 +398,13 @@ fn what_the_configuration_leaves_open_is_said_with_its_reason() {
     let (flat, nodes) = (&["run.ranks=8"], &["run.ranks=8", "comm.ranks_per_node=4"]);
     let shared = ["schedule captured", "vectors f32", "sums f32"];
     let of = |rest: [&'static str; 2]| [&shared[..], &rest].concat();
-    assert_eq!(choices(flat, true, none), of(["exchange flat", "carried by peer memory"]));
-    let by_node = of(["exchange hierarchical", "carried by peer memory"]);
+    assert_eq!(choices(flat, true, none), of(["devices exchange flat", "carried by peer memory"]));
+    let by_node = of(["devices exchange hierarchical", "carried by peer memory"]);
     assert_eq!(choices(nodes, true, none), by_node);
     let processes = |facts: &mut Facts<'_>| {
         (facts.separate, facts.ranks_here) = (true, Some(4));
     };
-    let by_nccl = of(["exchange hierarchical", "carried by NCCL"]);
+    let by_nccl = of(["devices exchange hierarchical", "carried by NCCL"]);
     assert_eq!(choices(flat, true, processes), by_nccl);
 }
 

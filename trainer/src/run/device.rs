@@ -8,7 +8,7 @@ use crate::iteration::ranks::{RankGroup, RankGroupOptions};
 use crate::iteration::worker::StepRates;
 use crate::run::outlook::{self, Place};
 use crate::system::machine::{Machine, cores};
-use headlong_device::cuda::CudaDevice;
+use headlong_device::cuda::{CudaDevice, Library};
 use headlong_device::rng::CounterRng;
 use headlong_reader::{Batch, Jagged};
 
@@ -19,19 +19,21 @@ pub struct Decided {
     pub note: Option<String>,
 }
 
-/// The ranks of this process among those of its machine, each of which takes a device.
+/// The ranks of this process among those of its machine, each of which takes a device, and those of
+/// the whole job.
 #[derive(Debug, Clone, Copy)]
 pub struct RanksHere {
     pub first: usize,
     pub of_process: usize,
     pub of_machine: usize,
+    pub of_job: usize,
 }
 
 impl RanksHere {
     /// All ranks are threads of this process.
     pub fn single_process(config: &Config) -> Self {
         let ranks = config.run.ranks;
-        Self { first: 0, of_process: ranks, of_machine: ranks }
+        Self { first: 0, of_process: ranks, of_machine: ranks, of_job: ranks }
     }
 }
 
@@ -79,6 +81,14 @@ fn refusal(
     if devices < here.of_machine {
         let ranks = here.of_machine;
         return Ok(Some(format!("each of {ranks} ranks needs one, and there are {devices}")));
+    }
+    if here.of_job > here.of_process
+        && let Err(error) = Library::Nccl.symbol(c"ncclGetVersion")
+    {
+        return Ok(Some(format!(
+            "only NCCL joins devices of several processes: {}",
+            chain(&error)
+        )));
     }
     if let Err(error) = config.validate_with(registry) {
         return Ok(Some(chain(&error)));

@@ -203,8 +203,8 @@ fn read_stat(path: &Path, name: &str) -> Option<u64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceChoice {
-    /// In training, CUDA devices whose self-test agrees with the processor, else the processor.
-    /// Elsewhere the processor.
+    /// In training and its plan, CUDA devices whose self-test agrees with the processor, else the
+    /// processor. Elsewhere the processor.
     Auto,
     /// The processor.
     Cpu,

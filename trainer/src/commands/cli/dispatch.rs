@@ -244,7 +244,7 @@ mod tests {
             assert_eq!(chosen("schedule"), Some("captured"));
             assert_eq!(chosen("vectors"), Some("bf16").filter(|_| nodes > 0));
             let exchange = [None, Some("flat"), Some("hierarchical")][nodes.min(2)];
-            assert_eq!(chosen("exchange"), exchange);
+            assert_eq!(chosen("devices exchange"), exchange);
             assert_eq!(chosen("carried by"), exchange.map(|_| "NCCL"));
         }
     }

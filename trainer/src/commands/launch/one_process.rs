@@ -27,6 +27,7 @@ fn ranks_here(config: &Config) -> RanksHere {
             first: local_rank.unwrap_or(rank.0),
             of_process: 1,
             of_machine: local_size.unwrap_or(world_size),
+            of_job: world_size,
         },
     }
 }

@@ -255,6 +255,19 @@ mod tests {
         assert!(short.to_string().contains("--set run.threads"), "{short}");
     }
 
+    #[test]
+    fn what_is_set_of_an_optimizer_is_of_the_one_that_a_flag_names() {
+        let of = |set: &str| {
+            let set = vec![set.to_owned()];
+            let arguments = TrainArguments { set, ..parse(&["--optimizer", "lamb"]) };
+            arguments.resolve(&crate::Registry::default()).map(|(config, _)| config)
+        };
+        let config = of("optimizer.dense.weight_decay=0.5").unwrap();
+        assert_eq!(config.optimizer.dense.settings.weight_decay, Some(0.5));
+        let message = of("optimizer.sparse.weight_decay=0.5").unwrap_err().to_string();
+        assert!(message.contains("lazy_adam") || message.contains("sparse"), "{message}");
+    }
+
     /// `arguments` and one more flag, where it is not among them.
     fn with(arguments: TrainArguments, flag: &str, value: &str) -> TrainArguments {
         let given = parse(&[flag, value]);
