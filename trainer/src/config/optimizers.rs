@@ -127,31 +127,27 @@ impl OptimizerSettings {
                         format!("the optimizer `{name}` has no such setting; leave it out"),
                     ));
                 }
-                (Some(given), Some(_)) if !given.is_finite() || given < 0.0 => {
-                    return Err(Error::config(
-                        format!("{section}.{key}"),
-                        format!("expected a number of at least 0, found {given}"),
-                    ));
-                }
-                (Some(given), Some(_))
-                    if key.starts_with("beta") && key != "beta" && given >= 1.0 =>
-                {
-                    return Err(Error::config(
-                        format!("{section}.{key}"),
-                        format!("expected a number of at least 0 and below 1, found {given}"),
-                    ));
-                }
-                (Some(given), Some(_)) if given > f64::from(f32::MAX) => {
-                    return Err(Error::config(
-                        format!("{section}.{key}"),
-                        format!("expected a number that f32 holds, found {given:e}"),
-                    ));
+                (Some(given), Some(_)) => {
+                    if let Some(expected) = lacking(key, given) {
+                        let message = format!("expected a number {expected}, found {given}");
+                        return Err(Error::config(format!("{section}.{key}"), message));
+                    }
                 }
                 (None, default) => *value = default,
-                (Some(_), Some(_)) => {}
             }
         }
         Ok(())
+    }
+}
+
+/// What a number lacks to be the setting `key` of an optimiser.
+fn lacking(key: &str, given: f64) -> Option<&'static str> {
+    let is_decay = ["beta1", "beta2"].contains(&key);
+    match given {
+        _ if !given.is_finite() || given < 0.0 => Some("of at least 0"),
+        1.0.. if is_decay => Some("of at least 0 and below 1"),
+        _ if given > f64::from(f32::MAX) => Some("that f32 holds"),
+        _ => None,
     }
 }
 
