@@ -28,7 +28,7 @@ pub struct Communicator {
     /// Algorithms of all-reduces, each from so many bytes on, as measured.
     measured: Vec<(u64, Algorithm)>,
     rails: Option<Arc<dyn ConnectRails>>,
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
 }
 
 /// Makes the rails of a job, for [`Communicator::with_rails`].
@@ -72,7 +72,19 @@ impl Communicator {
     pub fn new(transport: Arc<dyn Transport>, options: CommOptions) -> Self {
         let topology = transport.topology().clone();
         let measured = measured(&*transport, &options);
-        Self { transport, topology, options, measured, rails: None, inner: Mutex::default() }
+        Self { transport, topology, options, measured, rails: None, inner: Arc::default() }
+    }
+
+    /// The same rank of the same job: operations of both are counted as one's.
+    pub(crate) fn another_handle(&self) -> Self {
+        Self {
+            transport: Arc::clone(&self.transport),
+            topology: self.topology.clone(),
+            options: self.options.clone(),
+            measured: self.measured.clone(),
+            rails: self.rails.clone(),
+            inner: Arc::clone(&self.inner),
+        }
     }
 
     /// All ranks of a job whose ranks are threads of this process, in the order of ranks.
@@ -154,6 +166,33 @@ impl Communicator {
     /// Says goodbye: this rank is done, and its end is no failure.
     pub fn close(&self) -> Result<()> {
         self.transport.close()
+    }
+
+    /// `all` becomes the bytes of `own` of every rank of `group`, to which this rank belongs; all
+    /// ranks call this, each for its own group. What it sends is not counted.
+    pub(crate) fn gather_in_group(&self, group: &[Rank], own: &[u8], all: &mut [u8]) -> Result<()> {
+        let mut call = self.call(Collective::AllGather, 0, Algorithm::Hierarchical, 0);
+        let (id, me) = (call.next_step(), self.rank());
+        let (mut outgoing, mut incoming) = (call.lists().outgoing(), call.lists().incoming());
+        for (&rank, bytes) in group.iter().zip(all.chunks_exact_mut(own.len())) {
+            if rank == me {
+                bytes.copy_from_slice(own);
+            } else {
+                outgoing.push(Outgoing { to: rank, bytes: own });
+                incoming.push(Incoming { from: rank, bytes });
+            }
+        }
+        self.transport.exchange(&id, &outgoing, &mut incoming)?;
+        call.lists().put_outgoing(outgoing);
+        call.lists().put_incoming(incoming);
+        Ok(())
+    }
+
+    /// Whether all ranks say yes: the same answer on all.
+    pub(crate) fn all_say(&self, own: bool) -> Result<bool> {
+        let mut answers = vec![0_u8; self.num_ranks()];
+        self.all_gather(&[u8::from(own)], &mut answers)?;
+        Ok(answers.iter().all(|answer| *answer == 1))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -3,8 +3,8 @@
 //! | implementation | ranks are | bytes travel |
 //! |---|---|---|
 //! | `single` | one | by a copy on the device |
-//! | [`peer`] | threads of one process, each with a device that the others' can use | straight into each other's memory |
-//! | [`nccl`] | processes or threads, a device each | by NCCL, opened at run time |
+//! | [`peer`] | on one node, each with a device that the others' can use | straight into each other's memory |
+//! | [`nccl`] | on any nodes, a device each | by NCCL, opened at run time |
 //! | [`hierarchical`] | several nodes | inside the node by either, then in one strip per remote node and rail |
 //!
 //! [`Communicator::attach_device`](crate::Communicator::attach_device) chooses. Ids, agreement and

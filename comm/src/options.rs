@@ -48,9 +48,9 @@ pub enum Compress {
 /// What carries bytes between the devices of several ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BetweenDevices {
-    /// Each other's memory, where all ranks are threads of one process and their devices allow it;
-    /// else NCCL. Sums have the bits of
-    /// [`Communicator::all_reduce`](crate::Communicator::all_reduce) in the first case only.
+    /// Each other's memory, where ranks are on one node and their devices allow it; else NCCL. Sums
+    /// have the bits of [`Communicator::all_reduce`](crate::Communicator::all_reduce) in the first
+    /// case only.
     #[default]
     Auto,
     /// NCCL.

@@ -39,19 +39,30 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// Ways between the devices of processes, with what selects each.
+const WAYS: [(&str, &[&str]); 4] = [
+    ("peer memory", &[]),
+    ("nccl", &["--nccl"]),
+    ("hierarchical: peer memory, nccl", &["--ranks-per-node", "2"]),
+    ("hierarchical: nccl", &["--ranks-per-node", "2", "--nccl"]),
+];
+
 #[test]
 fn processes_exchange_between_their_devices() {
     if !has_a_software_device() {
         return;
     }
-    let port = tcp_support::reserve_port();
-    let ranks: Vec<Child> =
-        (0..3).map(|rank| start(rank, 3, port.port, &["--steps", "5"])).collect();
-    for (rank, child) in ranks.into_iter().enumerate() {
-        let output = child.wait_with_output().unwrap();
-        let text = text(&output);
-        assert!(output.status.success(), "rank {rank}: {text}");
-        assert!(text.contains(": nccl") && text.contains("step 4"), "rank {rank}: {text}");
+    for (name, way) in WAYS {
+        let port = tcp_support::reserve_port();
+        let arguments = [&["--steps", "5"], way].concat();
+        let ranks: Vec<Child> = (0..4).map(|rank| start(rank, 4, port.port, &arguments)).collect();
+        for (rank, child) in ranks.into_iter().enumerate() {
+            let output = child.wait_with_output().unwrap();
+            let text = text(&output);
+            assert!(output.status.success(), "{name}, rank {rank}: {text}");
+            let expected = format!(": {name}\n");
+            assert!(text.contains(&expected) && text.contains("step 4"), "rank {rank}: {text}");
+        }
     }
 }
 
@@ -60,21 +71,24 @@ fn a_killed_process_ends_the_others_within_seconds() {
     if !has_a_software_device() {
         return;
     }
-    let port = tcp_support::reserve_port();
-    let mut ranks: Vec<Child> = (0..3)
-        .map(|rank| start(rank, 3, port.port, &["--steps", "100000", "--step-ms", "2"]))
-        .collect();
-    let mut victim = ranks.remove(1);
-    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
-    let reached = lines.map_while(Result::ok).any(|line| line.contains("step 3"));
-    assert!(reached, "rank 1 has ended before its third step");
-    let killed = Instant::now();
-    kill_process(Pid::from_child(&victim), Signal::KILL).unwrap();
-    victim.wait().unwrap();
-    for (rank, child) in [0, 2].into_iter().zip(ranks) {
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(3), "rank {rank}: {}", text(&output));
-        assert!(text(&output).contains("rank 1"), "rank {rank}: {}", text(&output));
+    for (_, way) in WAYS {
+        let port = tcp_support::reserve_port();
+        let arguments = [&["--steps", "100000", "--step-ms", "2"], way].concat();
+        let mut ranks: Vec<Child> =
+            (0..4).map(|rank| start(rank, 4, port.port, &arguments)).collect();
+        let mut victim = ranks.remove(1);
+        let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+        let reached = lines.map_while(Result::ok).any(|line| line.contains("step 3"));
+        assert!(reached, "{way:?}: rank 1 has ended before its third step");
+        let killed = Instant::now();
+        kill_process(Pid::from_child(&victim), Signal::KILL).unwrap();
+        victim.wait().unwrap();
+        for (rank, child) in [0, 2, 3].into_iter().zip(ranks) {
+            let output = child.wait_with_output().unwrap();
+            let text = text(&output);
+            assert_eq!(output.status.code(), Some(3), "{way:?}, rank {rank}: {text}");
+            assert!(text.contains("rank 1"), "{way:?}, rank {rank}: {text}");
+        }
+        assert!(killed.elapsed() < Duration::from_secs(7), "{way:?}: {:?}", killed.elapsed());
     }
-    assert!(killed.elapsed() < Duration::from_secs(7), "{:?}", killed.elapsed());
 }

@@ -1,4 +1,6 @@
 // driver_device.cpp - initialisation, devices, contexts, error names.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -227,7 +229,8 @@ API cuDeviceGetUuid(char* uuid, int device) { return cuDeviceGetUuid_v2(uuid, de
 API cuDeviceGetPCIBusId(char* id, int bytes, int device) {
   HOLD;
   if (!device_at(device)) return kInvalidDevice;
-  snprintf(id, size_t(bytes), "0000:%02x:00.0", device);
+  // Devices of two processes are two.
+  snprintf(id, size_t(bytes), "%04x:%02x:00.0", getpid() & 0xffff, device);
   return kOk;
 }
 API cuDeviceTotalMem_v2(size_t* bytes, int device) {

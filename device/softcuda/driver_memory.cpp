@@ -1,5 +1,6 @@
 // driver_memory.cpp - allocations, pools, copies and fills.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -62,11 +63,13 @@ int release(Address address, bool host) {
   Driver& d = driver();
   if (!address) return kOk;
   auto i = d.allocations.find(address);
-  if (i == d.allocations.end() || i->second.registered || host != !i->second.device)
+  if (i == d.allocations.end() || i->second.registered || i->second.imported ||
+      host != !i->second.device)
     return kInvalidValue;
   const Allocation a = i->second;
   if (a.device) a.device->used -= a.bytes;
   d.allocations.erase(i);
+  if (a.file >= 0) close(a.file);
   if (a.mapping) {
     munmap(a.mapping, a.mapping_bytes);  // a later access faults
   } else {

@@ -194,6 +194,11 @@ struct Allocation {
   bool registered = false;      // host memory of the program
   void* mapping = nullptr;
   size_t mapping_bytes = 0;
+  // Memory that processes share (driver_ipc.cpp): its file, where this process has made it; or
+  // whether another has.
+  int file = -1;
+  uint64_t number = 0;
+  bool imported = false;
 };
 
 struct Module {

@@ -5,6 +5,7 @@
 //! probe      what this machine has
 //! device     context, architecture, loaded kernels
 //! memory     device memory, pinned host memory
+//! ipc        device memory of other processes
 //! stream     work in order; errors are kept until asked for
 //! event      order between streams, and time
 //! graph      a captured step, replayed by one call
@@ -29,6 +30,7 @@ mod device;
 pub(crate) mod driver;
 mod event;
 mod graph;
+mod ipc;
 mod kernel;
 mod libraries;
 mod memory;
@@ -47,6 +49,7 @@ pub use compile::{Compiled, KernelReport, PRELUDE, compile, compiler_version};
 pub use device::{CudaDevice, CudaFiles};
 pub use event::Event;
 pub use graph::Graph;
+pub use ipc::{ForeignMemory, HANDLE_BYTES, SharedPlace};
 pub use kernel::{Dim, Kernel, Launch};
 pub use libraries::{Found, Library, SEARCH_VARIABLE};
 pub use memory::{DeviceMemory, DevicePtr, Pinned};

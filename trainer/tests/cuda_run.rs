@@ -249,17 +249,21 @@ fn a_captured_step_makes_no_driver_call_but_its_launch() {
     }
 }
 
-/// NCCL between processes and memory between threads: the exchange moves the same rows, and two
-/// ranks' sums have one order only.
+/// Devices of one node use each other's memory, also between processes; NCCL joins nodes. With
+/// short batches and evaluations, whose steps are not captured.
 #[test]
 fn processes_on_devices_of_their_own_end_as_threads_do() {
-    if !has_devices(2) {
+    if !has_devices(4) {
         return;
     }
     let place = Place::new("rows.txt");
-    let train = on_cuda(place.train(), "captured").with(&["--steps", "12", "--hybrid", "rows=50"]);
-    let threads = train.clone().with(&["--ranks", "2"]).succeeds().digest();
-    assert_eq!(train.launched(2).succeeds().digest(), threads);
+    for settings in [&[][..], &["--set", "comm.ranks_per_node=2"]] {
+        let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
+        let train = train.with(&["--steps", "36", "--hybrid", "rows=50", "--eval-every", "12"]);
+        let train = train.with(&["--ranks", "4"]).with(settings);
+        let threads = train.clone().succeeds().digest();
+        assert_eq!(train.launched(4).succeeds().digest(), threads, "{settings:?}");
+    }
 }
 
 /// The table of a captured step comes from events in the graph.

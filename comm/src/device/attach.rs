@@ -38,7 +38,7 @@ impl Communicator {
     /// both.
     ///
     /// One rank needs nothing. Several need a device each, and NCCL on every rank, unless they are
-    /// threads of one process whose devices can use each other's memory
+    /// on one node and their devices can use each other's memory
     /// ([`CommOptions::between_devices`](crate::CommOptions)).
     ///
     /// # Errors

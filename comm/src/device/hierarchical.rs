@@ -166,7 +166,10 @@ impl HierarchicalCollectives {
                     .and_then(|()| Brought::new(Arc::clone(nccl), cuda.device(), &nodes, most));
                 Inside::Nccl(communicator.agree("room for what NCCL brings", brought)?)
             }
-            _ => Inside::Memory(Peers::attach(communicator, cuda, &groups(topology), load)?),
+            _ => {
+                let peers = Peers::attach(communicator, cuda, &groups(topology), load)?;
+                Inside::Memory(Box::new(peers))
+            }
         };
         let slot_bytes = nodes.slot_bytes(most.0, most.1);
         let rails: Box<dyn Rails> = match (communicator.rails(), &nccl) {

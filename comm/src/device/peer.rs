@@ -1,4 +1,5 @@
-//! Collectives between the devices of one process: every rank writes into the others' memory.
+//! Collectives between the devices of one node: every rank writes into the others' memory, which
+//! between processes CUDA's IPC maps.
 //!
 //! An operation is: a barrier, so that everybody's memory may be written; what counts or the sum,
 //! straight into the peers' memory; a barrier, so that everything has come. The barriers are
@@ -10,8 +11,8 @@
 //! on any device.
 
 mod flags;
+mod meeting;
 mod peers;
-mod world;
 
 use super::push::{self, push};
 use super::sum::{self, Place, sum};
@@ -22,29 +23,29 @@ use crate::topology::Rank;
 use crate::transport::Transport;
 use headlong_device::Stream;
 use headlong_device::cuda::{Build, CudaStream, DevicePtr};
+pub(super) use meeting::Part;
 pub(super) use peers::{Peers, bind};
 use std::sync::Arc;
-pub(super) use world::Part;
 
-/// The most ranks of one process: the devices of one machine. The kernel has room for no more in
+/// The most ranks of one node: the devices of one machine. The kernel has room for no more in
 /// its registers.
 pub const MOST_RANKS: usize = sum::MOST_OUTS;
 
-/// The kernels that `num_ranks` devices of one process need, for builds ahead of time.
+/// The kernels that `num_ranks` devices of one node need, for builds ahead of time.
 pub fn kernels(num_ranks: usize) -> Vec<Build> {
     let needed = (2..=MOST_RANKS).contains(&num_ranks);
     let builds = needed.then(|| [sum::build(num_ranks), push::build()]);
     builds.into_iter().flatten().collect()
 }
 
-/// One rank's end of the collectives between devices of one process.
+/// One rank's end of the collectives between devices of one node.
 pub struct PeerCollectives {
     peers: Peers,
 }
 
 impl PeerCollectives {
-    /// Whether all ranks are threads of this process, with devices of their own that can use each
-    /// other's memory: the same answer on all ranks.
+    /// Whether all ranks are on one node, with devices of their own that can use each other's
+    /// memory: the same answer on all ranks.
     pub(super) fn is_possible(communicator: &Communicator, cuda: &CudaStream) -> Result<bool> {
         let everybody: Vec<Rank> = communicator.topology().ranks().collect();
         Peers::are_possible(communicator, cuda, &[&everybody])

@@ -12,7 +12,7 @@ mod device;
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
-use headlong_comm::{CommError, CommOptions, Communicator, Rank, launcher_env};
+use headlong_comm::{BetweenDevices, CommError, CommOptions, Communicator, Rank, launcher_env};
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const USAGE: &str = "rank [--steps N] [--elements N] [--step-ms T] [--before-joi
                      [--before-choice-ms T] [--before-close-ms T] [--rendezvous-ms T] \
                      [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] \
                      [--fail-at STEP] [--no-goodbye] [--transport auto|shm|tcp] \
-                     [--ranks-per-node N] [--device ORDINAL]";
+                     [--ranks-per-node N] [--device ORDINAL] [--nccl]";
 
 /// What to do.
 struct Settings {
@@ -40,6 +40,7 @@ struct Settings {
     wanted: Wanted,
     ranks_per_node: usize,
     device: Option<u32>,
+    between_devices: BetweenDevices,
 }
 
 fn main() -> ExitCode {
@@ -74,39 +75,47 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
         wanted: Wanted::Tcp,
         ranks_per_node: 0,
         device: None,
+        between_devices: BetweenDevices::Auto,
     };
     while let Some(word) = words.next() {
-        if word == "--no-goodbye" {
-            settings.goodbye = false;
-            continue;
-        }
-        let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
-        if word == "--transport" {
-            settings.wanted = value.parse()?;
-            continue;
-        }
-        let number: u64 =
-            value.parse().map_err(|_| format!("{word} {value}: expected a whole number"))?;
-        let time = Duration::from_millis(number);
         match word.as_str() {
-            "--steps" => settings.steps = number,
-            "--elements" => settings.elements = number as usize,
-            "--step-ms" => settings.step = time,
-            "--before-join-ms" => settings.before_join = time,
-            "--before-choice-ms" => settings.before_choice = time,
-            "--before-close-ms" => settings.before_close = time,
-            "--rendezvous-ms" => settings.deadlines.rendezvous = time,
-            "--operation-ms" => settings.deadlines.operation = time,
-            "--heartbeat-ms" => settings.deadlines.heartbeat = time,
-            "--silence-ms" => settings.deadlines.silence = time,
-            "--ranks-per-node" => settings.ranks_per_node = number as usize,
-            "--config" => settings.config = number as u8,
-            "--device" => settings.device = Some(number as u32),
-            "--fail-at" => settings.fail_at = Some(number),
-            _ => return Err(format!("what is `{word}`?")),
+            "--no-goodbye" => settings.goodbye = false,
+            "--nccl" => settings.between_devices = BetweenDevices::Nccl,
+            _ => {
+                let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+                set(&mut settings, &word, &value)?;
+            }
         }
     }
     Ok(settings)
+}
+
+fn set(settings: &mut Settings, word: &str, value: &str) -> Result<(), String> {
+    if word == "--transport" {
+        settings.wanted = value.parse()?;
+        return Ok(());
+    }
+    let number: u64 =
+        value.parse().map_err(|_| format!("{word} {value}: expected a whole number"))?;
+    let time = Duration::from_millis(number);
+    match word {
+        "--steps" => settings.steps = number,
+        "--elements" => settings.elements = number as usize,
+        "--step-ms" => settings.step = time,
+        "--before-join-ms" => settings.before_join = time,
+        "--before-choice-ms" => settings.before_choice = time,
+        "--before-close-ms" => settings.before_close = time,
+        "--rendezvous-ms" => settings.deadlines.rendezvous = time,
+        "--operation-ms" => settings.deadlines.operation = time,
+        "--heartbeat-ms" => settings.deadlines.heartbeat = time,
+        "--silence-ms" => settings.deadlines.silence = time,
+        "--ranks-per-node" => settings.ranks_per_node = number as usize,
+        "--config" => settings.config = number as u8,
+        "--device" => settings.device = Some(number as u32),
+        "--fail-at" => settings.fail_at = Some(number),
+        _ => return Err(format!("what is `{word}`?")),
+    }
+    Ok(())
 }
 
 /// Says where this rank is; a pipe is not written to line by line by itself.
@@ -142,7 +151,9 @@ fn run(settings: &Settings) -> Result<(), CommError> {
         chosen.table().lines().for_each(|line| say(rank, line));
     }
     let transport = chosen.transport;
-    let communicator = Communicator::new(transport.clone(), CommOptions::default());
+    let options =
+        CommOptions { between_devices: settings.between_devices, ..CommOptions::default() };
+    let communicator = Communicator::new(transport.clone(), options);
     match settings.device {
         Some(ordinal) => device::steps(settings, &communicator, ordinal)?,
         None => steps(settings, &communicator)?,

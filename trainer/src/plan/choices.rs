@@ -105,12 +105,16 @@ fn exchange(config: &Config, by_node: bool) -> (&'static str, &'static str) {
 
 /// What is asked for is used or refused; else what joins these devices.
 fn carrier(config: &Config, facts: &Facts<'_>, by_node: bool) -> (&'static str, &'static str) {
-    match (config.run.transport, facts.separate, by_node) {
+    let spans_machines = facts.separate && topology(config, facts).num_nodes() > 1;
+    match (config.run.transport, spans_machines, by_node) {
         (TransportChoice::Verbs, _, true) => {
-            ("NCCL in nodes, verbs between", "run.transport is \"verbs\"")
+            ("peer memory in nodes, verbs between", "run.transport is \"verbs\"")
         }
         (TransportChoice::Nccl, ..) => ("NCCL", "run.transport is \"nccl\""),
-        (_, true, _) => ("NCCL", "each rank is a process of its own"),
-        (_, false, _) => ("peer memory", "ranks are threads of one process (else NCCL)"),
+        (_, true, true) => {
+            ("peer memory in nodes, NCCL between", "run.transport names no other way")
+        }
+        (_, true, false) => ("NCCL", "it joins all ranks of several nodes"),
+        (_, false, _) => ("peer memory", "ranks are on one machine (NCCL where it has none)"),
     }
 }

@@ -404,8 +404,9 @@ fn what_the_configuration_leaves_open_is_said_with_its_reason() {
     let processes = |facts: &mut Facts<'_>| {
         (facts.separate, facts.ranks_here) = (true, Some(4));
     };
-    let by_nccl = of(["devices exchange hierarchical", "carried by NCCL"]);
-    assert_eq!(choices(flat, true, processes), by_nccl);
+    let mixed =
+        of(["devices exchange hierarchical", "carried by peer memory in nodes, NCCL between"]);
+    assert_eq!(choices(flat, true, processes), mixed);
 }
 
 #[test]

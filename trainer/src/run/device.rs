@@ -82,13 +82,10 @@ fn refusal(
         let ranks = here.of_machine;
         return Ok(Some(format!("each of {ranks} ranks needs one, and there are {devices}")));
     }
-    if here.of_job > here.of_process
+    if here.of_job > here.of_machine
         && let Err(error) = Library::Nccl.symbol(c"ncclGetVersion")
     {
-        return Ok(Some(format!(
-            "only NCCL joins devices of several processes: {}",
-            chain(&error)
-        )));
+        return Ok(Some(format!("only NCCL joins devices of several machines: {}", chain(&error))));
     }
     if let Err(error) = config.validate_with(registry) {
         return Ok(Some(chain(&error)));

@@ -1,7 +1,7 @@
 //! The inside of a node: how this rank comes to see what the other ranks of its node have.
 //!
-//! Between threads, a rank reads its peers' memory where it lies, between two barriers. Between
-//! processes, NCCL brings it here first.
+//! A rank reads its peers' memory where it lies, between two barriers. Where devices cannot use
+//! each other's memory, or NCCL is asked for, NCCL brings it here first.
 
 use super::Stop;
 use super::nodes::{MOST_PEERS, Nodes};
@@ -42,7 +42,7 @@ pub(super) fn for_peers(places: impl Iterator<Item = DevicePtr>) -> [DevicePtr; 
 }
 
 pub(super) enum Inside {
-    Memory(Peers),
+    Memory(Box<Peers>),
     Nccl(Brought),
 }
 

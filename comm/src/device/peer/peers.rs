@@ -1,8 +1,8 @@
-//! Ranks of one process whose devices can use each other's memory: where they meet on the host, and
+//! Ranks of one node whose devices can use each other's memory: where they meet on the host, and
 //! barriers between their streams.
 
 use super::flags::{Flags, GivingUp};
-use super::world::{self, Part, World};
+use super::meeting::{Meeting, Part};
 use crate::communicator::Communicator;
 use crate::device::own_stream;
 use crate::error::{CommError, Result};
@@ -12,48 +12,89 @@ use crate::transport::Transport;
 use headlong_device::Stream;
 use headlong_device::cuda::{CudaDevice, CudaStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub(in crate::device) struct Peers {
-    ranks: Vec<Rank>,
+    meeting: Meeting,
     index: usize,
-    world: Arc<World>,
-    transport: Arc<dyn Transport>,
     device: CudaDevice,
-    deadline: Duration,
     flags: Flags,
     all_flags: Vec<u64>,
     giving_up: Mutex<Option<GivingUp>>,
 }
 
+/// Where a rank is and what its device is, as all others hear it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Home {
+    process: u64,
+    ordinal: u64,
+    bus_id: [u8; 32],
+}
+
+impl Home {
+    fn of(device: &CudaDevice) -> Result<Self> {
+        let mut bus_id = [0; 32];
+        let text = device.bus_id().unwrap_or_default();
+        bus_id.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
+        Ok(Self { process: process()?, ordinal: u64::from(device.ordinal()), bus_id })
+    }
+
+    fn gather(communicator: &Communicator, device: &CudaDevice) -> Result<Vec<Self>> {
+        let own = Self::of(device)?;
+        let mut all = vec![own; communicator.num_ranks()];
+        communicator.all_gather(own.as_bytes(), all.as_mut_bytes())?;
+        Ok(all)
+    }
+
+    /// Whether these are two devices, one of which can be seen to reach the other; between
+    /// processes that only mapping its memory shows.
+    fn may_reach(&self, other: &Self, device: &CudaDevice) -> bool {
+        if self.process != other.process {
+            return self.bus_id != other.bus_id;
+        }
+        let reaches = |peer: CudaDevice| device.can_access_peer(&peer);
+        self.ordinal != other.ordinal && CudaDevice::open(other.ordinal as u32).is_ok_and(reaches)
+    }
+}
+
+/// A number that no other process has: process ids are the same in containers of one machine.
+fn process() -> Result<u64> {
+    static DRAWN: Mutex<Option<u64>> = Mutex::new(None);
+    let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(number) = *drawn {
+        return Ok(number);
+    }
+    let mut bytes = [0_u8; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| CommError::system("drawing a random number", error))?;
+    Ok(*drawn.insert(u64::from_ne_bytes(bytes)))
+}
+
 impl Peers {
-    /// Whether the ranks of every one of `groups`, which hold each rank once, are threads of this
-    /// process with devices of their own that can use each other's memory: the same answer on all
-    /// ranks.
+    /// Whether the ranks of every one of `groups`, which hold each rank once, are on one node, with
+    /// devices of their own that can use each other's memory: the same answer on all ranks.
     pub(in crate::device) fn are_possible(
         communicator: &Communicator,
         cuda: &CudaStream,
         groups: &[&[Rank]],
     ) -> Result<bool> {
-        let own = [world::process()?, u64::from(cuda.device().ordinal())];
-        let mut all = vec![0_u64; 2 * communicator.num_ranks()];
-        communicator.all_gather(&own, &mut all)?;
-        let group = group_of(groups, communicator.rank());
-        let mut can = group.len() <= super::MOST_RANKS;
-        for &rank in group {
-            let (is_me, place) = (rank == communicator.rank(), &all[2 * rank.0..][..2]);
-            can &=
-                place[0] == own[0] && communicator.topology().same_node(rank, communicator.rank());
-            can &= is_me || place[1] != own[1];
-            let reaches = || {
-                let peer = CudaDevice::open(place[1] as u32);
-                peer.is_ok_and(|peer| cuda.device().can_access_peer(&peer))
-            };
-            can = can && (is_me || reaches());
+        let (rank, device) = (communicator.rank(), cuda.device());
+        let homes = Home::gather(communicator, device)?;
+        let group = group_of(groups, rank);
+        let own = homes[rank.0];
+        let others = || group.iter().filter(|peer| **peer != rank);
+        let may = group.len() <= super::MOST_RANKS
+            && others().all(|&peer| communicator.topology().same_node(peer, rank))
+            && others().all(|peer| own.may_reach(&homes[peer.0], device));
+        if !communicator.all_say(may)? {
+            return Ok(false);
         }
-        let mut answers = vec![0_u8; communicator.num_ranks()];
-        communicator.all_gather(&[u8::from(can)], &mut answers)?;
-        Ok(answers.iter().all(|answer| *answer == 1))
+        let is_split = |group: &&[Rank]| foreign(group, &homes, group[0]).contains(&true);
+        if !groups.iter().any(is_split) {
+            return Ok(true);
+        }
+        Meeting::new(communicator, device, group, foreign(group, &homes, rank)).can_map()
     }
 
     /// Comes together with the ranks of its group; `load` takes what its kernels need, because a
@@ -64,48 +105,39 @@ impl Peers {
         groups: &[&[Rank]],
         load: impl FnOnce() -> Result<(), String>,
     ) -> Result<Self> {
-        let rank = communicator.rank();
-        let ranks = group_of(groups, rank).to_vec();
-        let founded = (ranks[0] == rank).then(|| World::found(&ranks));
-        let mut ids = vec![0_u64; communicator.num_ranks()];
-        let own_id = founded.as_ref().map_or(0, |(_, number)| *number);
-        communicator.all_gather(&[own_id], &mut ids)?;
-        let world = founded.map(|(world, _)| world).or_else(|| World::join(ids[ranks[0].0]));
-        let made = world.ok_or_else(|| format!("{} is gone", ranks[0]));
-        let index =
-            ranks.iter().position(|&other| other == rank).expect("a rank is in its own group");
-        let made = made.and_then(|world| {
-            enable_access(cuda).map_err(text)?;
+        let (rank, device) = (communicator.rank(), cuda.device());
+        let group = group_of(groups, rank);
+        let place = group.iter().position(|&other| other == rank);
+        let index = place.expect("a rank is in its own group");
+        let made = enable_access(cuda).map_err(text).and_then(|()| {
             load()?;
-            Ok((world, Flags::new(cuda.device(), index, ranks.len())?))
+            Flags::new(device, index, group.len())
         });
-        let (world, flags) = communicator.agree("memory of peers", made)?;
-        let mut all = vec![0_u64; communicator.num_ranks()];
-        communicator.all_gather(&[flags.address()], &mut all)?;
+        let flags = communicator.agree("memory of peers", made)?;
+        let homes = Home::gather(communicator, device)?;
+        let foreign = foreign(group, &homes, rank);
+        let meeting = Meeting::new(communicator, device, group, foreign);
+        let part = Part { addresses: [flags.address(), 0], ..Part::none("flags") };
         Ok(Self {
-            all_flags: ranks.iter().map(|rank| all[rank.0]).collect(),
-            ranks,
+            all_flags: meeting.meet(part)?.iter().map(|part| part.addresses[0]).collect(),
+            meeting,
             index,
-            world,
-            transport: communicator.transport().clone(),
-            device: cuda.device().clone(),
-            deadline: communicator.options().deadline,
+            device: device.clone(),
             flags,
             giving_up: Mutex::new(None),
         })
     }
 
     pub(super) fn transport(&self) -> &Arc<dyn Transport> {
-        &self.transport
+        self.meeting.communicator().transport()
     }
 
     fn rank(&self) -> Rank {
-        self.ranks[self.index]
+        self.meeting.ranks()[self.index]
     }
 
-    pub(in crate::device) fn meet(&self, part: Part) -> Result<Arc<[Part]>> {
-        let parts = self.world.meet(self.index, part, self.deadline, &|| self.transport.check());
-        parts.or_else(|error| self.end(error))
+    pub(in crate::device) fn meet(&self, part: Part) -> Result<Vec<Part>> {
+        self.meeting.meet(part).or_else(|error| self.end(error))
     }
 
     /// Enqueues that the stream continues when the streams of all have come to their barrier
@@ -121,7 +153,7 @@ impl Peers {
         part: Part,
         body: impl FnOnce(&CudaStream, &[Part]),
     ) -> Result<()> {
-        self.transport.check()?;
+        self.transport().check()?;
         if part.size == 0 {
             return Ok(());
         }
@@ -142,27 +174,34 @@ impl Peers {
     /// Ends the job with this error, unless another was first; the job's first error.
     fn end<T>(&self, error: CommError) -> Result<T> {
         self.abort(error.clone());
-        self.transport.check()?;
+        self.transport().check()?;
         Err(error)
     }
 
     pub(in crate::device) fn check(&self) -> Result<()> {
-        self.transport.check().or_else(|error| self.end(error))
+        self.transport().check().or_else(|error| self.end(error))
     }
 
     /// Ends the job with `error`, unless it has failed already, and lets this rank's streams pass
     /// every barrier.
     pub(in crate::device) fn abort(&self, error: CommError) {
-        self.transport.abort(error);
+        self.transport().abort(error);
         let mut giving_up = self.giving_up.lock().unwrap_or_else(PoisonError::into_inner);
         giving_up.get_or_insert_with(|| self.flags.give_up());
     }
 
-    /// Waits on the host until everybody is done: flags and data are others' to write until then.
+    /// Waits on the host until everybody is done: flags and data are others' to write until then,
+    /// and what other processes have mapped stays until they have let it go.
     pub(in crate::device) fn close(&self) -> Result<()> {
-        let part = Part { operation: "close", size: 0, root: 0, addresses: [0; 2] };
-        self.world.meet(self.index, part, self.deadline, &|| self.transport.check()).map(drop)
+        self.meeting.meet(Part::none("close"))?;
+        self.meeting.unmap();
+        self.meeting.meet(Part::none("unmap")).map(drop)
     }
+}
+
+/// Which ranks of a group are in another process than `rank`.
+fn foreign(group: &[Rank], homes: &[Home], rank: Rank) -> Vec<bool> {
+    group.iter().map(|peer| homes[peer.0].process != homes[rank.0].process).collect()
 }
 
 fn group_of<'a>(groups: &[&'a [Rank]], rank: Rank) -> &'a [Rank] {

@@ -109,7 +109,7 @@ fn nccl(system: &System, probe: &Probe) -> Finding {
         (Err(reason), 1..) if file(probe, Library::Nccl).is_some() => Finding::warn(
             "NCCL",
             reason,
-            "devices of several processes cannot be joined",
+            "devices of several machines cannot be joined",
             "pip install --upgrade nvidia-nccl-cu13",
         ),
         (Err(_), 0 | 1) => Finding::ok("NCCL", "absent; needed between several GPUs"),

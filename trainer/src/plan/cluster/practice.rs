@@ -57,12 +57,10 @@ fn between_devices(config: &Config, shape: &Cluster, rounds: bool, base: Practic
     }
 }
 
-/// Links that are NCCL's carry strips. Ranks of one node are threads of one process, which use each
-/// other's memory, unless a transport is named that joins processes; several nodes have a process
-/// for each rank, and NCCL inside of them.
+/// Links that are NCCL's carry strips: those of all ranks where exchanges of several nodes are
+/// flat, else those between nodes. Devices of one node use each other's memory.
 fn strips(transport: TransportChoice, by_node: bool, nodes: usize) -> Strips {
-    let of_one_process = matches!(transport, TransportChoice::Auto | TransportChoice::Local);
-    let inside = nodes > 1 || !of_one_process;
+    let inside = transport == TransportChoice::Nccl || nodes > 1 && !by_node;
     let by_nics = by_node && transport == TransportChoice::Verbs;
     Strips { inside, between: nodes > 1 && !by_nics }
 }
@@ -139,9 +137,9 @@ mod tests {
         assert_eq!(of(&[], 1, 8), (Exchange::Flat, Hierarchical, false, false));
         let nccl = ["run.transport=nccl"];
         assert_eq!(of(&nccl, 1, 8), (Exchange::Flat, Hierarchical, true, false));
-        assert_eq!(of(&[], 14, 8), (by_node, HierarchicalDirect, true, true));
+        assert_eq!(of(&[], 14, 8), (by_node, HierarchicalDirect, false, true));
         let verbs = ["run.transport=verbs"];
-        assert_eq!(of(&verbs, 14, 8), (by_node, HierarchicalDirect, true, false));
+        assert_eq!(of(&verbs, 14, 8), (by_node, HierarchicalDirect, false, false));
         let flat = ["comm.exchange=flat"];
         assert_eq!(of(&flat, 14, 8), (Exchange::Flat, Hierarchical, true, true));
         // Sums by node are of up to 64 parts.
