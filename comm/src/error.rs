@@ -76,6 +76,22 @@ impl CommError {
         Ok(self)
     }
 
+    /// The ranks that it names.
+    pub(crate) fn ranks_mut(&mut self) -> [Option<&mut Rank>; 2] {
+        match self {
+            CommError::Timeout { culprit, seen_by, .. }
+            | CommError::PeerLost { culprit, seen_by, .. }
+            | CommError::Mismatch { culprit, seen_by, .. } => [Some(culprit), Some(seen_by)],
+            CommError::Aborted { culprit: rank, .. } | CommError::Device { seen_by: rank, .. } => {
+                [Some(rank), None]
+            }
+            CommError::Refused { .. }
+            | CommError::Rendezvous { .. }
+            | CommError::Setting { .. }
+            | CommError::System { .. } => [None, None],
+        }
+    }
+
     fn parts(&mut self) -> ([Option<Rank>; 2], [Option<&mut String>; 2]) {
         match self {
             CommError::Timeout { culprit, seen_by, operation: text, .. }

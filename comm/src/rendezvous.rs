@@ -18,6 +18,7 @@ mod machine;
 pub mod proof;
 pub mod trust;
 mod waiting;
+pub mod whole;
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::{Launch, Remark};
@@ -31,8 +32,10 @@ pub use deadlines::{Deadlines, Notice};
 use handshake::Claims;
 use listener::Listener;
 use proof::Secret;
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use sha2::{Digest as _, Sha256};
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 pub use trust::Keys;
@@ -56,7 +59,12 @@ pub struct JoinOptions {
     pub insecure: bool,
     /// Hears who is still missing, and whom ranks wait for.
     pub notice: Option<Notice>,
+    /// Asked while ranks come together: an error ends that.
+    pub still_wanted: Option<StillWanted>,
 }
+
+/// Whether a job that is coming together is still wanted.
+pub type StillWanted = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 impl JoinOptions {
     /// The defaults: this build, nodes as found, default deadlines, a secret where other machines
@@ -70,7 +78,12 @@ impl JoinOptions {
             deadlines: Deadlines::default(),
             insecure: false,
             notice: None,
+            still_wanted: None,
         }
+    }
+
+    fn check_wanted(&self) -> Result<()> {
+        self.still_wanted.as_ref().map_or(Ok(()), |still_wanted| still_wanted())
     }
 
     fn claims(&self) -> Claims {
@@ -132,6 +145,7 @@ fn alone(options: &JoinOptions, secret: Secret, remarks: Vec<Remark>) -> Result<
         control: None,
         remarks,
         secret,
+        addresses: Vec::new(),
     })))
 }
 
@@ -162,6 +176,7 @@ fn connect(
         control: Some(control),
         remarks,
         secret: keys.secret.clone(),
+        addresses: peers.iter().map(|peer| peer.ip.unwrap_or(rank_0)).collect(),
     };
     let transport = TcpTransport::new(parts);
     let meeting = Meeting {
@@ -191,6 +206,21 @@ fn without_waiting(notice: Notice) -> Result<Notice> {
         .spawn(move || receiver.iter().for_each(|text| notice(&text)))
         .map_err(|error| CommError::system("starting the thread of notices", error))?;
     Ok(Arc::new(move |text: &str| drop(sender.try_send(text.to_owned()))))
+}
+
+/// A port of this machine that no one else is given as long as the socket lives; a listener can
+/// still be opened there.
+pub fn reserve_port(ip: IpAddr) -> std::io::Result<(OwnedFd, u16)> {
+    let family = match ip {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    };
+    let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(family, kind, flags, Some(ipproto::TCP))?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &SocketAddr::from((ip, 0)))?;
+    let port = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?.port();
+    Ok((socket, port))
 }
 
 /// A listener for peers' messages, at the one address that the others reach this rank at.

@@ -322,6 +322,10 @@ settings! {
         /// Ranks that evaluate alone, while the others train; unset: those that train evaluate.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub eval_ranks: Option<usize>,
+        /// Of the processes that a launcher has started, so many, the last ones, evaluate alone;
+        /// unset: all train.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub eval_processes: Option<usize>,
         /// Rows replicated on every rank: "off", "auto" or "rows=N".
         pub hybrid: HybridMode = HybridMode::Auto,
         /// How the stages of an iteration are laid on lanes: "auto", "serial", "overlapped" or
@@ -338,7 +342,47 @@ settings! {
     }
 }
 
+/// Ranks that evaluate alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvalRanksAre {
+    /// Threads of the process that leads.
+    Threads(usize),
+    /// Processes.
+    Processes(usize),
+}
+
+impl EvalRanksAre {
+    /// How many.
+    pub fn count(self) -> usize {
+        match self {
+            Self::Threads(count) | Self::Processes(count) => count,
+        }
+    }
+
+    /// The flag that asks for them.
+    pub fn flag(self) -> &'static str {
+        match self {
+            Self::Threads(_) => "--eval-ranks",
+            Self::Processes(_) => "--eval-processes",
+        }
+    }
+
+    /// The setting, with its value: `run.eval_ranks = 2`.
+    pub fn setting(self) -> String {
+        match self {
+            Self::Threads(count) => format!("run.eval_ranks = {count}"),
+            Self::Processes(count) => format!("run.eval_processes = {count}"),
+        }
+    }
+}
+
 impl RunConfig {
+    /// The ranks that evaluate alone, where there are some.
+    pub fn evaluating(&self) -> Option<EvalRanksAre> {
+        let processes = self.eval_processes.map(EvalRanksAre::Processes);
+        processes.or(self.eval_ranks.map(EvalRanksAre::Threads))
+    }
+
     /// How stages are laid on lanes, with "auto" decided: the choice itself otherwise.
     pub fn schedule_used(&self) -> ScheduleChoice {
         match (self.schedule, self.device) {

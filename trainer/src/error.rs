@@ -2,7 +2,7 @@
 
 use crate::state::checkpoint::CheckpointError;
 use crate::table::EmbeddingError;
-use headlong_comm::CommError;
+use headlong_comm::{CommError, Rank};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -254,6 +254,25 @@ impl Error {
         move |error| match error {
             CommError::Setting { setting, reason } => Self::config(setting, reason),
             source => Self::Communication { context, source: source.into() },
+        }
+    }
+
+    /// The same error with the ranks of a part of a job, `ranks`, as the whole job counts them.
+    #[must_use]
+    pub(crate) fn in_whole(self, ranks: &[Rank]) -> Self {
+        let renamed = |source: Cause| match source.downcast::<CommError>() {
+            Ok(error) => error.in_whole(ranks).into(),
+            Err(source) => match source.downcast::<Self>() {
+                Ok(error) => error.in_whole(ranks).into(),
+                Err(source) => source,
+            },
+        };
+        match self {
+            Self::Communication { context, source } => {
+                Self::Communication { context, source: renamed(source) }
+            }
+            Self::Failed { context, source } => Self::Failed { context, source: renamed(source) },
+            other => other,
         }
     }
 

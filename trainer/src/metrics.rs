@@ -3,6 +3,7 @@
 pub mod auc;
 pub(crate) mod scores;
 
+pub(crate) use scores::TALLY_WORDS;
 pub use scores::{Scores, Tally};
 
 use serde::{Deserialize, Serialize};

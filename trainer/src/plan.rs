@@ -28,7 +28,7 @@ pub use headlong_planner::count::Count;
 pub use headlong_planner::memory::{MemoryUse, OfRank};
 pub use memory::READER_BLOCK_BYTES;
 
-use crate::config::{Config, Interaction};
+use crate::config::{Config, EvalRanksAre, Interaction};
 use crate::iteration::model::{dense_choice, table_specs};
 use crate::system::machine::{Machine, has_devices_besides};
 use headlong_device::DType;
@@ -51,6 +51,8 @@ pub struct Facts<'a> {
     pub registry: &'a Registry,
     /// Ranks that share this machine; none: all of them.
     pub ranks_here: Option<usize>,
+    /// Processes that only evaluate and share this machine; none: all.
+    pub evaluating_here: Option<usize>,
     /// Nodes that the ranks are on.
     pub nodes: usize,
     /// Whether each rank is a process of its own.
@@ -71,6 +73,7 @@ impl<'a> Facts<'a> {
             split: None,
             registry,
             ranks_here: None,
+            evaluating_here: None,
             nodes: 1,
             separate: false,
             kept_bytes: 0,
@@ -78,11 +81,14 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The same for ranks that evaluate: all are threads of rank 0's process, and share what of
-    /// the data it has in memory.
-    fn of_eval_ranks(self) -> Self {
-        let alone = Self { split: None, ranks_here: None, nodes: 1, separate: false, ..self };
-        Self { cached_bytes: 0, kept_bytes: 0, ..alone }
+    /// The same for ranks that evaluate: threads of rank 0's process, which share what of the data
+    /// it has in memory, or processes.
+    fn of_eval_ranks(self, evaluating: EvalRanksAre) -> Self {
+        let alone = Self { split: None, ranks_here: None, nodes: 1, cached_bytes: 0, ..self };
+        match evaluating {
+            EvalRanksAre::Threads(_) => Self { separate: false, kept_bytes: 0, ..alone },
+            EvalRanksAre::Processes(_) => Self { separate: true, ..alone },
+        }
     }
 }
 

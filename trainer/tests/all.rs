@@ -20,6 +20,7 @@ mod data_convert;
 mod deployment;
 mod disk_full;
 mod evaluation;
+mod evaluator_faults;
 mod formats;
 mod hybrid_bytes;
 mod inputs;

@@ -75,6 +75,7 @@ fn every_promised_flag_is_in_the_help() {
         "--eval-every",
         "--eval-batch-size",
         "--eval-ranks",
+        "--eval-processes",
         "--hybrid",
         "--schedule",
         "--transport",

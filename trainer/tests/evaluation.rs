@@ -209,6 +209,52 @@ fn ranks_of_their_own_find_the_metrics_of_a_stopped_evaluation() {
     }
 }
 
+/// The run by `headlong launch` with `ranks` processes that train and `count` that evaluate.
+fn with_eval_processes(train: &Run, log: &Path, ranks: usize, count: usize) -> Run {
+    let train = train.clone().with(&["--eval-processes", &count.to_string()]);
+    train.path("--log-json", log).launched(ranks + count)
+}
+
+/// Processes that evaluate, reached over each transport: the metrics are those of an evaluation that
+/// training waits for, and the weights never notice.
+#[test]
+fn processes_of_their_own_find_the_metrics_of_a_stopped_evaluation() {
+    let place = Place::new("rows.txt");
+    let tables = place.path("tables.toml");
+    std::fs::write(
+        &tables,
+        "[[table]]\nname = \"C1\"\nkind = \"hashed\"\noptions = { min_count = 2 }\n",
+    )
+    .unwrap();
+    let train = place.train().with(&ARGUMENTS).path("--valid", &place.valid);
+    let narrow = train.clone().with(&["--set", "tables.dtype=bf16", "--precision", "bf16"]);
+    let admitted = train.clone().with(&["--set", "data.ids=admitted"]);
+    let hashed = train.clone().path("--config", &tables);
+    type Case<'a> = (&'a str, &'a Run, &'a [(usize, usize, &'a str)]);
+    let cases: [Case<'_>; 4] = [
+        ("dense", &train, &[(1, 1, "auto"), (2, 1, "tcp"), (1, 2, "shm"), (2, 2, "tcp")]),
+        ("narrow", &narrow, &[(2, 1, "auto")]),
+        ("admitted", &admitted, &[(1, 1, "tcp")]),
+        ("hashed", &hashed, &[(1, 1, "shm")]),
+    ];
+    for (name, train, runs) in cases {
+        let stopped = place.path(&format!("{name}.json"));
+        let waiting = train.clone().with(&["--set", "eval.asynchronous=false"]);
+        let digest = run(&waiting, &stopped, "1", false).digest();
+        let expected = evaluations(&stopped);
+        for &(ranks, count, transport) in runs {
+            let of_run = format!("{name}: {count} evaluate for {ranks} over {transport}");
+            let log = place.path(&format!("{name}-{ranks}-{count}-{transport}.json"));
+            let train = train.clone().with(&["--transport", transport]);
+            let ended = with_eval_processes(&train, &log, ranks, count).succeeds();
+            assert_eq!(evaluations(&log), expected, "{of_run}");
+            assert_eq!(known_at(&log), [(24, 48), (48, 72), (72, 96), (96, 96)], "{of_run}");
+            assert_eq!(ended.digest(), digest, "{of_run}");
+            assert!(!ended.stderr.contains("warning"), "{of_run}: {}", ended.stderr);
+        }
+    }
+}
+
 /// Training has gone on to the next evaluation when the target is known to be reached; the run
 /// names the step whose weights reached it.
 #[test]

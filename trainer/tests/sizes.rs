@@ -195,7 +195,13 @@ fn is_small(words: &[String]) -> bool {
         return false;
     }
     let (machine, registry) = (Machine::detect(), Registry::default());
-    let ranks = Ranks { machine: &machine, ranks_here: None, separate: false, registry: &registry };
+    let ranks = Ranks {
+        machine: &machine,
+        ranks_here: None,
+        evaluating_here: None,
+        separate: false,
+        registry: &registry,
+    };
     let outlook = Outlook::of(&config).unwrap();
     let plan = Plan::new(&config, &outlook.facts(&outlook.rows, &ranks));
     let ranks = config.run.ranks + config.run.eval_ranks.unwrap_or(0);

@@ -44,7 +44,7 @@ pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
         patience: options.deadlines.handshake,
         notice: options.notice.as_ref().filter(|_| speaks(launch)),
     };
-    let welcome = dial.connect(&mut claims, &|| Ok(()))?;
+    let welcome = dial.connect(&mut claims, &|| options.check_wanted())?;
     let link = as_link(Rank(0), welcome.stream)?;
     let mut reader = FrameReader::new(launch.world_size);
     // Rank 0 names who is missing when its deadline passes; this one is only for a rank 0 that does
@@ -81,6 +81,7 @@ fn wait_for_table(
         waited_ms: waited.as_millis() as u64,
     };
     loop {
+        options.check_wanted()?;
         poll_read(&link.stream, Duration::from_millis(50));
         reader.receive(&link.stream);
         while let Some(frame) = reader.next_frame() {

@@ -139,6 +139,7 @@ impl Gathering<'_> {
                 self.receive(peer)?;
             }
             self.look_after_arrivals()?;
+            self.options.check_wanted()?;
             let now = Instant::now();
             if now >= next_word {
                 next_word = now + self.options.deadlines.heartbeat;

@@ -22,6 +22,7 @@ use crate::topology::{Rank, Topology};
 use crate::transport::{Incoming, Outgoing, StepId, Transport};
 use health::Health;
 use progress_loop::{Pace, ProgressLoop};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,6 +36,7 @@ pub struct TcpTransport {
     control: Mutex<Option<JoinHandle<()>>>,
     remarks: Vec<Remark>,
     secret: Secret,
+    addresses: Vec<IpAddr>,
 }
 
 /// What a transport is made of; a rank of one has no control thread.
@@ -46,14 +48,17 @@ pub(crate) struct Parts {
     pub(crate) control: Option<JoinHandle<()>>,
     pub(crate) remarks: Vec<Remark>,
     pub(crate) secret: Secret,
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 impl TcpTransport {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { health, topology, epoch, deadlines, control, remarks, secret } = parts;
+        let Parts { health, topology, epoch, deadlines, control, remarks, secret, addresses } =
+            parts;
         let pace = Pace { epoch, deadline: deadlines.operation };
         let progress = Mutex::new(ProgressLoop::new(topology.num_ranks()));
-        Self { health, topology, pace, progress, control: Mutex::new(control), remarks, secret }
+        let control = Mutex::new(control);
+        Self { health, topology, pace, progress, control, remarks, secret, addresses }
     }
 
     pub(crate) fn health(&self) -> &Health {
@@ -67,6 +72,11 @@ impl TcpTransport {
 
     pub(crate) fn secret(&self) -> &Secret {
         &self.secret
+    }
+
+    /// Where the others reach a rank.
+    pub(crate) fn address(&self, rank: Rank) -> IpAddr {
+        self.addresses[rank.0]
     }
 
     pub(crate) fn deadline(&self) -> Duration {

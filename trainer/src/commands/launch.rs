@@ -21,11 +21,11 @@ use crate::error::{Error, Result};
 use crate::report::output::say;
 use crate::system::signals::asking;
 use headlong_comm::launcher_env;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use headlong_comm::rendezvous::reserve_port;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
@@ -80,11 +80,14 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
         told::Pipe::new().map_err(Error::failed("making a pipe for the ranks' last words"))?;
     environment.push(pipe.variable());
     let ranks = start_all(arguments, command, &environment)?;
-    let mut children =
-        Children { ranks, signals, forwarded: Vec::new(), begin: Instant::now(), grace };
+    let begin = Instant::now();
+    let mut children = Children { ranks, signals, forwarded: Vec::new(), begin, grace, pipe };
     let outcomes = children.wait();
     children.drain();
-    verdict::judge(&outcomes, &pipe.read(), children.forwarded.first().copied(), grace)
+    let lost = children.pipe.lost();
+    verdict::judge(&outcomes, &lost, children.forwarded.first().copied(), grace)?;
+    verdict::without_training(&outcomes).iter().for_each(|note| say(note));
+    Ok(())
 }
 
 /// Ties this process to the launcher that has started it, if one has: when that one dies, this one
@@ -109,14 +112,24 @@ fn parent() -> Option<i32> {
 
 /// Tells the launcher of this process, if it has one, which rank this one has lost.
 pub fn tell_launcher(error: &Error) {
-    let launcher = launcher_env::launcher_process().ok().flatten();
-    let pipe =
-        launcher_env::environment().remove(told::PIPE).and_then(|pipe| pipe.into_string().ok());
-    if let (Some(launcher), Some(pipe)) =
-        (launcher.filter(|launcher| parent() == Some(*launcher)), pipe)
-    {
+    if let Some((launcher, pipe)) = launcher_and_pipe() {
         told::tell(launcher, &pipe, error);
     }
+}
+
+/// Tells the launcher of this process, if it has one, that this one only evaluates, and training
+/// does not end with it.
+pub fn tell_role() {
+    if let (Some((launcher, pipe)), Some((rank, _))) = (launcher_and_pipe(), launched()) {
+        told::tell_role(launcher, &pipe, rank);
+    }
+}
+
+fn launcher_and_pipe() -> Option<(i32, String)> {
+    let launcher = launcher_env::launcher_process().ok().flatten();
+    let launcher = launcher.filter(|launcher| parent() == Some(*launcher))?;
+    let pipe = launcher_env::environment().remove(told::PIPE)?.into_string().ok()?;
+    Some((launcher, pipe))
 }
 
 /// Where standard output goes: what ranks print, their launcher prints.
@@ -153,19 +166,8 @@ fn check(arguments: &LaunchArguments, command: &[OsString]) -> Result<()> {
 
 /// What all ranks have in common, and the bound port.
 pub(crate) fn environment(ranks: usize) -> Result<(OwnedFd, Vec<(&'static str, String)>)> {
-    let reserve = || -> std::io::Result<(OwnedFd, u16)> {
-        let socket = rustix::net::socket_with(
-            AddressFamily::INET,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            Some(ipproto::TCP),
-        )?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-        let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
-        Ok((socket, address.port()))
-    };
-    let (socket, port) = reserve().map_err(Error::failed("reserving a port for the rendezvous"))?;
+    let (socket, port) = reserve_port(Ipv4Addr::LOCALHOST.into())
+        .map_err(Error::failed("reserving a port for the rendezvous"))?;
     let mut random = [0_u8; 48];
     getrandom::fill(&mut random).map_err(|error| {
         Error::failed::<std::io::Error>("making the job's secret")(std::io::Error::other(
@@ -267,34 +269,46 @@ struct Children {
     forwarded: Vec<i32>,
     begin: Instant,
     grace: Duration,
+    pipe: told::Pipe,
 }
 
 impl Children {
     /// Waits until every rank has ended, or has been ended.
     fn wait(&mut self) -> Vec<Outcome> {
-        let mut first_failure: Option<Instant> = None;
+        let mut over: Option<Instant> = None;
+        let mut evaluating = Vec::new();
         while self.ranks.iter().any(|rank| rank.end.is_none()) {
             self.forward_signals();
-            if self.reap() {
-                first_failure.get_or_insert_with(Instant::now);
+            evaluating = self.pipe.evaluating();
+            let failed = self.reap(&evaluating);
+            let mut training =
+                self.ranks.iter().enumerate().filter(|(rank, _)| !evaluating.contains(rank));
+            // Without training there is nothing to evaluate.
+            if failed || training.all(|(_, process)| process.end.is_some()) {
+                over.get_or_insert_with(Instant::now);
             }
-            if first_failure.is_some_and(|since| since.elapsed() >= self.grace) {
+            if over.is_some_and(|since| since.elapsed() >= self.grace) {
                 self.kill_all();
             }
             std::thread::sleep(LOOK);
         }
-        self.ranks.iter().enumerate().map(|(rank, process)| process.outcome(rank)).collect()
+        let outcome = |(rank, process): (usize, &RankProcess)| {
+            process.outcome(rank, evaluating.contains(&rank))
+        };
+        self.ranks.iter().enumerate().map(outcome).collect()
     }
 
-    /// Takes the ends of those who have ended; whether one of them has failed.
-    fn reap(&mut self) -> bool {
+    /// Takes the ends of those who have ended; whether one of them has failed that does not only
+    /// evaluate.
+    fn reap(&mut self, evaluating: &[usize]) -> bool {
         let mut failed = false;
-        for rank in self.ranks.iter_mut().filter(|rank| rank.end.is_none()) {
+        let ranks = self.ranks.iter_mut().enumerate();
+        for (number, rank) in ranks.filter(|(_, rank)| rank.end.is_none()) {
             // A child that cannot be waited for is an own child no more: it has ended.
             if let Some(status) =
                 rank.child.try_wait().unwrap_or(Some(ExitStatus::from_raw(1 << 8)))
             {
-                failed |= !status.success();
+                failed |= !status.success() && !evaluating.contains(&number);
                 rank.end = Some((status, self.begin.elapsed()));
             }
         }
@@ -337,13 +351,13 @@ impl RankProcess {
         }
     }
 
-    fn outcome(&self, rank: usize) -> Outcome {
+    fn outcome(&self, rank: usize, only_evaluates: bool) -> Outcome {
         let (status, at) = self.end.expect("the wait ends when every rank has");
         let end = match (self.killed, status.signal(), status.code()) {
             (true, Some(_), _) => End::Late,
             (_, Some(signal), _) => End::Signal(signal),
             (_, None, code) => End::Code(code.unwrap_or(1)),
         };
-        Outcome { rank, end, at }
+        Outcome { rank, end, at, only_evaluates }
     }
 }

@@ -112,7 +112,11 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     let (machine, device_note) = machine(&config)?;
     let place = Place {
         machine: &machine,
-        ranks_here: launch.as_ref().and_then(|launch| launch.local_size),
+        ranks_here: launch
+            .as_ref()
+            .and_then(|launch| launch.local_size)
+            .map(|ranks| ranks.min(config.run.ranks)),
+        evaluating_here: None,
         separate: launch.is_some() || in_processes(&config),
         registry,
     };

@@ -2,6 +2,7 @@
 //! wants to hear on the way.
 
 mod evaluations;
+mod evaluator;
 mod milestones;
 mod progress;
 pub(crate) mod resume;
@@ -23,7 +24,7 @@ use crate::plan::{Plan, evaluation};
 use crate::report::mllog::MlLog;
 use crate::report::{self, At, Done, LogTarget, Reporter};
 use crate::run::outlook::{self, Place};
-use crate::run::session::{Session, Start, config_of, steps_of_epochs};
+use crate::run::session::{Session, Start, config_of, dismiss, steps_of_epochs};
 use crate::state::checkpoint::{self, Checkpoint};
 use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;
@@ -45,6 +46,9 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     }
     let config = &with_device(&data::resolve(config)?, &options.registry)?;
     let mut job = Job::join(config)?;
+    if job.evaluates() {
+        return evaluator::run(job, options);
+    }
     let preparing = job.busy("prepares its run");
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
     data::check_pipes(
@@ -56,6 +60,13 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         false => Reporter::quiet(None),
     };
     let outcome = run_with(&mut job, preparing, options, resumed.as_ref(), &mut reporter);
+    if let Some(bridge) = job.bridge() {
+        // The run has ended before its first step.
+        match &outcome {
+            Ok(()) => dismiss(bridge),
+            Err(error) => bridge.abort(error),
+        }
+    }
     let outcome = outcome.map_err(|error| error.naming_columns(&config.data.columns.categorical));
     match &outcome {
         // The event `done` has said it, with the signal as its reason.
@@ -93,6 +104,7 @@ fn run_with(
     let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
     let mut prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
     prepared.ranks_here = job.processes_here();
+    prepared.evaluating_here = job.evaluating_here();
     let placement = prepared.placement(config, &job.topology(), &options.registry)?;
     job.check_same("the places of rows", placement.fingerprint())?;
     let plan = prepared.plan(config, &placement, &options.origin, &options.registry, reporter)?;
@@ -135,7 +147,7 @@ fn run_with(
         // Ranks of other processes hear why this one ends; after a signal all have agreed and said
         // goodbye.
         Err(error) if !matches!(error, Error::Interrupted { .. }) => {
-            run.session.group().abort(error);
+            run.session.abort(error);
             run.say_what_is_lost()?;
         }
         _ => {}
@@ -168,6 +180,7 @@ fn refuse_what_cannot_fit(job: &Job, options: &TrainOptions, reporter: &Reporter
     let place = Place {
         machine: &machine,
         ranks_here,
+        evaluating_here: Some(job.evaluating_here()),
         separate: ranks_here.is_some(),
         registry: &options.registry,
     };
@@ -192,6 +205,7 @@ fn dry_run(
     let place = Place {
         machine: &machine,
         ranks_here,
+        evaluating_here: Some(job.evaluating_here()),
         separate: ranks_here.is_some(),
         registry: &options.registry,
     };
@@ -454,7 +468,7 @@ impl Run<'_> {
         self.say_what_is_wrong_with_the_data()?;
         let at = self.at();
         self.reporter.done(at, &done)?;
-        self.session.group().close()?;
+        self.session.close()?;
         let folder = self.config.checkpoint.dir.as_ref().zip(self.saved_at);
         let folder = folder.map(|(dir, step)| dir.join(checkpoint::step_name(step)));
         let is_single_process = !self.session.group().has_remote_ranks();
@@ -493,7 +507,7 @@ impl Run<'_> {
         let at = self.at();
         self.reporter.done(at, &done)?;
         drop(busy);
-        self.session.group().close()
+        self.session.close()
     }
 
     /// What a processor's stages are compared with.

@@ -109,6 +109,10 @@ pub struct TrainArguments {
     /// leads, and a model more each; with --save-every this needs checkpoint.keep_best=false
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     pub eval_ranks: Option<usize>,
+    /// Of the processes of `headlong launch` or another launcher, the last N only evaluate, on
+    /// machines of their own where they are; lost, they end no training (docs/multi-node.md)
+    #[arg(long, value_name = "N", help_heading = "Evaluation", conflicts_with = "eval_ranks")]
+    pub eval_processes: Option<usize>,
 
     /// Folder of the checkpoints
     #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
@@ -213,6 +217,18 @@ impl TrainArguments {
     /// Everything that is wrong with the usage or the configuration (exit code 2), named by flag or
     /// key.
     pub fn resolve<'a>(&'a self, registry: &'a Registry) -> Result<(Config, TrainOptions)> {
+        self.resolve_on(registry, &Ok)
+    }
+
+    /// The same where `place` decides which device the configuration is for, before it is judged.
+    ///
+    /// # Errors
+    /// As [`TrainArguments::resolve`], and those of `place`.
+    pub fn resolve_on(
+        &self,
+        registry: &Registry,
+        place: &dyn Fn(Config) -> Result<Config>,
+    ) -> Result<(Config, TrainOptions)> {
         let (mut config, origin) = self.base()?;
         let set = keys_of(&self.set);
         self.settings().iter().try_for_each(|setting| setting.refuse_both(&set))?;
@@ -225,6 +241,7 @@ impl TrainArguments {
         }
         self.settings().into_iter().try_for_each(|setting| setting.apply(&mut config))?;
         config.optimizer.resolve()?;
+        let mut config = place(config)?;
         self.refuse_contradictions(&config)?;
         config.validate_with(registry)?;
         let options = TrainOptions {

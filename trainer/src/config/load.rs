@@ -394,6 +394,7 @@ mod tests {
             self.run.algorithms = Some("a".into());
             self.run.threads = Some(1);
             self.run.eval_ranks = Some(1);
+            self.run.eval_processes = Some(1);
             let settings = super::super::OptimizerSettings {
                 epsilon: Some(1.0),
                 initial_accumulator: Some(1.0),

@@ -88,6 +88,7 @@ ranges! {
     "run.threads": 1, MOST_THREADS as u64;
     "run.ranks": 1, MAX_OWNERS as u64;
     "run.eval_ranks": 1, MAX_OWNERS as u64;
+    "run.eval_processes": 1, MAX_OWNERS as u64;
     "comm.ranks_per_node": 0, MAX_OWNERS as u64;
     "hybrid.statistics_batches": 0, UNBOUNDED;
     "hybrid.max_replicated_bytes": 0, UNBOUNDED;

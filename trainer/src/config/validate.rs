@@ -310,10 +310,14 @@ impl Config {
 
     /// Ranks of their own evaluate during training: what makes training wait for them is a mistake.
     fn validate_eval_ranks(&self) -> Result<()> {
-        let Some(count) = self.run.eval_ranks else { return Ok(()) };
+        let Some(evaluating) = self.run.evaluating() else { return Ok(()) };
         let contradicts = |setting: &str, reason: &str| {
-            Err(Error::contradiction(format!("run.eval_ranks = {count}"), setting, reason))
+            Err(Error::contradiction(evaluating.setting(), setting, reason))
         };
+        if let (Some(count), Some(_)) = (self.run.eval_ranks, self.run.eval_processes) {
+            let reason = "ranks that evaluate are either threads or processes";
+            return contradicts(&format!("run.eval_ranks = {count}"), reason);
+        }
         let checkpoint = &self.checkpoint;
         if !self.eval.asynchronous {
             return contradicts(

@@ -1,9 +1,15 @@
 //! The job that this process belongs to: alone, or one of several processes that a launcher has
 //! started.
 //!
-//! Several processes have one rank each. They read the same configuration and the same data; rank 0
+//! Several processes have one rank each. Where some of them only evaluate (`run.eval_processes`),
+//! all come together once and then part: those that train and those that evaluate are jobs of their
+//! own, joined by a [`Bridge`]. They read the same configuration and the same data; rank 0
 //! leads: it writes what is written once, and makes first what the others then find (synthetic
 //! data, a dictionary).
+
+mod bridge;
+
+pub use bridge::Bridge;
 
 use crate::config::{Config, DeviceChoice, Instructions, TransportChoice};
 use crate::error::{Error, Result, chain};
@@ -12,11 +18,12 @@ use crate::report::output::say;
 use crate::system::machine::Machine;
 pub use headlong_comm::Busy;
 use headlong_comm::launcher_env::{Launch, Place};
+use headlong_comm::rendezvous::whole::{Part, Whole};
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
 use headlong_comm::transport::Transport as _;
-use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
+use headlong_comm::transport::choose::{ChooseOptions, Chosen, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
-use headlong_comm::{CommError, CommOptions, Communicator, Topology, launcher_env};
+use headlong_comm::{CommError, CommOptions, Communicator, Rank, Topology, launcher_env};
 use headlong_verbs::{VerbsNetwork, VerbsRails};
 use std::sync::Arc;
 
@@ -25,24 +32,46 @@ pub struct Job {
     /// The configuration, with as many ranks as the launcher has started.
     pub config: Config,
     communicator: Option<Communicator>,
+    evaluators: Option<Evaluators>,
+}
+
+/// The processes that evaluate, as one process of the job knows them.
+struct Evaluators {
+    /// Whether this process is one of them.
+    is_own: bool,
+    /// Of the two processes that it joins.
+    bridge: Option<Bridge>,
+    /// Processes of this machine that train, and that evaluate.
+    here: [usize; 2],
+    /// The latter, as the launcher counts them.
+    ranks: Vec<Rank>,
 }
 
 /// `config` with as many ranks as the launcher has started processes.
 pub fn as_launched(config: &Config, launch: &Launch) -> Result<Config> {
     let mut config = config.clone();
-    if config.run.ranks != 1 && config.run.ranks != launch.world_size {
-        return Err(Error::contradiction(
-            format!("run.ranks = {}", config.run.ranks),
-            format!("{} processes of {}", launch.world_size, launch.launcher.name()),
-            "each process is one rank: leave --ranks away",
-        ));
+    let processes = || format!("{} processes of {}", launch.world_size, launch.launcher.name());
+    let evaluating = config.run.eval_processes.unwrap_or(0);
+    let training = launch.world_size.saturating_sub(evaluating);
+    if training == 0 {
+        let reason = "at least one process is left to train";
+        let setting = format!("run.eval_processes = {evaluating}");
+        return Err(Error::contradiction(setting, processes(), reason));
     }
-    config.run.ranks = launch.world_size;
+    if config.run.ranks != 1 && config.run.ranks != training {
+        let reason = match evaluating {
+            0 => "each process is one rank: leave --ranks away".to_owned(),
+            _ => format!("{evaluating} of them evaluate, {training} train: leave --ranks away"),
+        };
+        let setting = format!("run.ranks = {}", config.run.ranks);
+        return Err(Error::contradiction(setting, processes(), reason));
+    }
+    config.run.ranks = training;
     config.validate()?;
     if config.run.transport == TransportChoice::Local && launch.world_size > 1 {
         return Err(Error::contradiction(
             "run.transport = \"local\"",
-            format!("{} processes of {}", launch.world_size, launch.launcher.name()),
+            processes(),
             "processes reach each other by \"auto\", \"shm\", \"verbs\" or \"tcp\"",
         ));
     }
@@ -61,7 +90,7 @@ impl Job {
                 return Self::single_process(config);
             }
         };
-        let mut config = as_launched(config, &launch)?;
+        let config = as_launched(config, &launch)?;
         let comm_options = tuned_comm_options(&config)?;
         let options = JoinOptions {
             ranks_per_node: config.comm.ranks_per_node,
@@ -70,32 +99,63 @@ impl Job {
             notice: Some(Arc::new(|text: &str| say(text))),
             ..JoinOptions::new(launch, fingerprint(&config, &comm_options))
         };
-        let control = rendezvous::join(&options)
-            .map_err(Error::communication("the ranks did not come together"))?;
-        note_remarks(&control);
-        let nics = VerbsNetwork::of_machine(&control, config.comm.verbs.clone());
-        let wanted = wanted(config.run.transport);
-        let chosen = choose(control, &ChooseOptions { wanted, network: Some(&nics) })
-            .map_err(Error::communication("the ranks have no common way"))?;
-        if chosen.transport.rank().0 == 0 && chosen.rows.len() > 1 {
-            chosen.table().lines().for_each(say);
-            nics.remarks().iter().for_each(say);
+        let apart = |error| Error::communication("the ranks did not come together")(error);
+        match config.run.eval_processes {
+            None => {
+                let control = rendezvous::join(&options).map_err(apart)?;
+                note_remarks(&control);
+                let (config, communicator) = carried(control, config, comm_options, true)?;
+                Self { config, communicator: Some(communicator), evaluators: None }.agreed()
+            }
+            Some(count) => {
+                let whole = Whole::join(&options).map_err(apart)?;
+                note_remarks(whole.control());
+                Self::divided(&whole, config, comm_options, count)?.agreed().and_then(|job| {
+                    whole.close().map_err(apart)?;
+                    Ok(job)
+                })
+            }
         }
-        config.run.transport = match (config.run.device, wanted) {
-            // Between devices, NICs carry where they are asked for by name, else NCCL does.
-            (DeviceChoice::Cuda, Wanted::Verbs) => TransportChoice::Verbs,
-            (DeviceChoice::Cuda, _) => TransportChoice::Nccl,
-            _ => carried_by(chosen.transport.name()),
+    }
+
+    /// The job of this process where the last `count` ones evaluate.
+    fn divided(
+        whole: &Whole<'_>,
+        config: Config,
+        comm_options: CommOptions,
+        count: usize,
+    ) -> Result<Self> {
+        let apart = |error| Error::communication("the ranks did not come together")(error);
+        let topology = whole.topology();
+        let all: Vec<Rank> = topology.ranks().collect();
+        let (training, evaluating) = all.split_at(all.len() - count);
+        let (rank, node) = (whole.control().rank(), topology.node_of(whole.control().rank()));
+        let here = [training, evaluating]
+            .map(|ranks| ranks.iter().filter(|&&other| topology.node_of(other) == node).count());
+        let ends = [training[0], evaluating[0]];
+        let part = |name, ranks: &[Rank], ranks_per_node| {
+            whole.part(&Part { name, ranks, ranks_per_node }).map_err(apart)
         };
-        let mut communicator = Communicator::new(chosen.transport, comm_options);
-        if let (Wanted::Verbs, Some(provider)) = (wanted, nics.provider()) {
-            communicator = communicator
-                .with_rails(Arc::new(VerbsRails::new(provider, config.comm.verbs.clone())));
-        }
-        let mut job = Self { config, communicator: Some(communicator) };
-        // Machines differ; what their ranks decide must not.
-        job.config.hybrid.max_replicated_bytes = job.as_rank_0(replicated_limit(&job.config))?;
-        Ok(job)
+        let trains = part("training", training, config.comm.ranks_per_node)?;
+        let evaluates = part("evaluation", evaluating, 0)?;
+        let joins = part("bridge", &ends, 0)?;
+        let bridge: Option<Result<Bridge>> = joins.map(|control| {
+            let nics = VerbsNetwork::of_machine(&control, config.comm.verbs.clone());
+            let transport = chosen(control, &config, &nics)?.transport;
+            Ok(Bridge::new(transport, config.comm.deadline(), ends))
+        });
+        let is_own = rank >= evaluating[0];
+        let control = trains.or(evaluates).expect("each process is of one part");
+        let (config, communicator) = carried(control, config, comm_options, !is_own)?;
+        let evaluators =
+            Evaluators { is_own, bridge: bridge.transpose()?, here, ranks: evaluating.to_vec() };
+        Ok(Self { config, communicator: Some(communicator), evaluators: Some(evaluators) })
+    }
+
+    /// Machines differ; what their ranks decide must not.
+    fn agreed(mut self) -> Result<Self> {
+        self.config.hybrid.max_replicated_bytes = self.as_rank_0(replicated_limit(&self.config))?;
+        Ok(self)
     }
 
     pub fn single_process(config: &Config) -> Result<Self> {
@@ -112,12 +172,50 @@ impl Job {
             );
             return Err(Error::config("run.transport", reason));
         }
-        Ok(Self { config: config.clone(), communicator: None })
+        if let Some(count) = config.run.eval_processes {
+            let reason = format!(
+                "{count} of several processes evaluate: start them with `headlong launch -n N -- \
+                 train ...` or another launcher; --eval-ranks evaluates in this one"
+            );
+            return Err(Error::config("run.eval_processes", reason));
+        }
+        Ok(Self { config: config.clone(), communicator: None, evaluators: None })
+    }
+
+    /// Whether this process only evaluates.
+    pub fn evaluates(&self) -> bool {
+        self.evaluators.as_ref().is_some_and(|evaluators| evaluators.is_own)
+    }
+
+    /// The processes that evaluate, as the launcher counts them.
+    pub fn ranks_that_evaluate(&self) -> &[Rank] {
+        self.evaluators.as_ref().map_or(&[], |evaluators| &evaluators.ranks)
+    }
+
+    /// Processes of this machine that evaluate.
+    pub fn evaluating_here(&self) -> usize {
+        self.evaluators.as_ref().map_or(0, |evaluators| evaluators.here[1])
+    }
+
+    /// Processes of this machine that train, where some evaluate.
+    pub fn training_here(&self) -> usize {
+        self.evaluators.as_ref().map_or(0, |evaluators| evaluators.here[0])
+    }
+
+    /// The way between training and evaluation, where it begins or ends here.
+    pub fn bridge(&self) -> Option<&Bridge> {
+        self.evaluators.as_ref()?.bridge.as_ref()
+    }
+
+    /// Hands it out; once.
+    pub fn take_bridge(&mut self) -> Option<Bridge> {
+        self.evaluators.as_mut()?.bridge.take()
     }
 
     /// Whether this process leads: it has rank 0.
     pub fn leads(&self) -> bool {
-        self.communicator.as_ref().is_none_or(|communicator| communicator.rank().0 == 0)
+        let is_first = |communicator: &Communicator| communicator.rank().0 == 0;
+        self.communicator.as_ref().is_none_or(is_first) && !self.evaluates()
     }
 
     /// Whether this process has all ranks.
@@ -180,7 +278,7 @@ impl Job {
     pub fn as_rank_0(&self, value: u64) -> Result<u64> {
         let Some(communicator) = &self.communicator else { return Ok(value) };
         let mut value = [value];
-        let told = communicator.broadcast(headlong_comm::Rank(0), &mut value);
+        let told = communicator.broadcast(Rank(0), &mut value);
         told.map_err(Error::communication("rank 0 could not tell the others"))?;
         Ok(value[0])
     }
@@ -195,6 +293,41 @@ impl Job {
     pub fn take_communicator(&mut self) -> Option<Communicator> {
         self.communicator.take()
     }
+}
+
+/// What carries between ranks that have come together.
+fn chosen(control: Arc<TcpTransport>, config: &Config, nics: &VerbsNetwork) -> Result<Chosen> {
+    let options = ChooseOptions { wanted: wanted(config.run.transport), network: Some(nics) };
+    choose(control, &options).map_err(Error::communication("the ranks have no common way"))
+}
+
+/// The rank that has come together with others by `control`, and the configuration that says what
+/// carries. `is_said`: rank 0 prints it.
+fn carried(
+    control: Arc<TcpTransport>,
+    mut config: Config,
+    options: CommOptions,
+    is_said: bool,
+) -> Result<(Config, Communicator)> {
+    let nics = VerbsNetwork::of_machine(&control, config.comm.verbs.clone());
+    let chosen = chosen(control, &config, &nics)?;
+    if is_said && chosen.transport.rank().0 == 0 && chosen.rows.len() > 1 {
+        chosen.table().lines().for_each(say);
+        nics.remarks().iter().for_each(say);
+    }
+    let wanted = wanted(config.run.transport);
+    config.run.transport = match (config.run.device, wanted) {
+        // Between devices, NICs carry where they are asked for by name, else NCCL does.
+        (DeviceChoice::Cuda, Wanted::Verbs) => TransportChoice::Verbs,
+        (DeviceChoice::Cuda, _) => TransportChoice::Nccl,
+        _ => carried_by(chosen.transport.name()),
+    };
+    let mut communicator = Communicator::new(chosen.transport, options);
+    if let (Wanted::Verbs, Some(provider)) = (wanted, nics.provider()) {
+        communicator =
+            communicator.with_rails(Arc::new(VerbsRails::new(provider, config.comm.verbs.clone())));
+    }
+    Ok((config, communicator))
 }
 
 /// What the ranks of processes agree on, by the name that the user has given. NCCL joins devices;

@@ -273,6 +273,54 @@ impl RankGroup {
         copy_weights(pool, &from, &to)
     }
 
+    /// Reads all weights, and no states: tells `begin` how many rows each tensor has, and hands
+    /// `take` the values, a piece at a time. Where ranks live in other processes, all of them call
+    /// it.
+    pub(crate) fn read_weights(
+        &self,
+        begin: &mut dyn FnMut(&[u64]),
+        take: &mut dyn FnMut(&mut [f32]),
+    ) -> crate::error::Result<()> {
+        let lost = |error| Error::failed("the weights cannot be read")(error);
+        let tensors = CheckpointSource::layout(self).weights_only().tensors().map_err(lost)?;
+        begin(&tensors.iter().map(|tensor| tensor.rows).collect::<Vec<_>>());
+        let mut values = Vec::new();
+        for tensor in &tensors {
+            for (first_row, rows) in chunks(tensor.width, 0, tensor.rows) {
+                values.resize((rows * tensor.width) as usize, 0.0);
+                self.read(tensor.id, first_row, &mut values)
+                    .map_err(read_error(&tensor.name))
+                    .map_err(lost)?;
+                take(&mut values);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all weights, as [`RankGroup::read_weights`] of a group of the same model reads them:
+    /// tensors of `rows` rows, of which `next` fills a piece at a time.
+    pub(crate) fn write_weights(
+        &mut self,
+        rows: &[u64],
+        next: &mut dyn FnMut(&mut [f32]) -> crate::error::Result<()>,
+    ) -> crate::error::Result<()> {
+        let lost = |error| Error::failed("the weights cannot be taken")(error);
+        let tensors = CheckpointSink::layout(self).weights_only().tensors().map_err(lost)?;
+        assert_eq!(tensors.len(), rows.len(), "tensors of the same model");
+        let mut values = Vec::new();
+        for (tensor, &rows) in tensors.iter().zip(rows) {
+            for (first_row, rows) in chunks(tensor.width, 0, rows) {
+                values.resize((rows * tensor.width) as usize, 0.0);
+                next(&mut values)?;
+                self.write(tensor.id, first_row, &values)
+                    .map_err(read_error(&tensor.name))
+                    .map_err(lost)?;
+            }
+        }
+        self.weights_changed();
+        Ok(())
+    }
+
     fn copy_tensors_to(
         &self,
         mut other: Option<&mut Self>,

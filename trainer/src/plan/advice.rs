@@ -105,11 +105,13 @@ impl Plan {
     pub fn check_with(&self, config: &Config, facts: &Facts<'_>, knobs: &[Knob]) -> Result<()> {
         let uncached = Facts { cached_bytes: 0, ..*facts };
         let mut training = config.clone();
-        training.run.eval_ranks = None;
+        (training.run.eval_ranks, training.run.eval_processes) = (None, None);
         let advise = || {
-            if self.eval_ranks.is_some() && Plan::without_division(&training, facts).fits {
-                return "ranks that evaluate hold the model once more: drop --eval-ranks"
-                    .to_owned();
+            if let Some(evaluating) = config.run.evaluating()
+                && Plan::without_division(&training, facts).fits
+            {
+                let flag = evaluating.flag();
+                return format!("ranks that evaluate hold the model once more: drop {flag}");
             }
             if facts.cached_bytes > 0 && Plan::without_division(config, &uncached).fits {
                 return "`data.cache` = \"off\" would fit (--cache-data off): data is read from \

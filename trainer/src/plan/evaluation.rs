@@ -3,21 +3,26 @@
 
 use super::memory::of_rank;
 use super::{Count, Facts, MemoryUse, sharing, tables};
-use crate::config::{Config, EvalEvery, HybridMode, Ids, OrderChoice, TransportChoice};
+use crate::config::{
+    Config, EvalEvery, EvalRanksAre, HybridMode, Ids, OrderChoice, TransportChoice,
+};
 use crate::error::{Error, Result};
 use crate::iteration::model::table_specs;
 use crate::report::bytes;
 use headlong_embedding::Keys;
 use serde::Serialize;
 
-/// What ranks of their own that evaluate take, besides those that train: all are threads of the
-/// process that leads.
+/// What ranks of their own that evaluate take, besides those that train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EvalRanksPlan {
     pub ranks: usize,
+    /// Of these, the processes on this machine; none where all are threads of the process that
+    /// leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes_here: Option<usize>,
     /// What the memory of each goes to; the weights are those of the snapshot.
     pub memory: MemoryUse,
-    /// Bytes of all of them on the host.
+    /// Bytes of all of them on this host.
     pub bytes: Count,
     /// Bytes of each on its device; 0 where there is none.
     pub bytes_on_device: Count,
@@ -26,31 +31,44 @@ pub struct EvalRanksPlan {
 impl EvalRanksPlan {
     /// None where the ranks that train evaluate.
     pub(super) fn new(config: &Config, facts: &Facts<'_>) -> Option<Self> {
-        let ranks = config.run.eval_ranks?;
+        let evaluating = config.run.evaluating()?;
+        let ranks = evaluating.count();
+        let processes_here = match evaluating {
+            EvalRanksAre::Threads(_) => None,
+            EvalRanksAre::Processes(all) => Some(facts.evaluating_here.unwrap_or(all)),
+        };
         let is_of_dictionary = config.data.ids == Ids::Dictionary;
         let mut config = config_of_eval_ranks(config, ranks);
         // What the process has once is in the plan of the ranks that train.
-        config.multi_hot.is_idle = true;
+        let is_shared = processes_here.is_none();
+        config.multi_hot.is_idle |= is_shared;
         let threads = config.run.threads.unwrap_or(facts.machine.cores);
         let of_all = tables(&config, facts.table_rows, facts.registry);
-        let sharing = sharing(&config, &facts.of_eval_ranks());
+        let sharing = sharing(&config, &facts.of_eval_ranks(evaluating));
         let mut memory = of_rank(&config, &of_all, threads, &sharing);
-        memory.other_bytes = Count::ZERO;
-        if is_of_dictionary {
+        if is_shared {
+            memory.other_bytes = Count::ZERO;
+        }
+        if is_shared && is_of_dictionary {
             memory.id_map_bytes = Count::ZERO;
         }
         let (of_rank, bytes_on_device) = match facts.machine.device {
             Some(_) => (memory.next_to_a_device(), memory.on_a_device(ranks)),
             None => (memory.total(), Count::ZERO),
         };
-        Some(Self { ranks, memory, bytes: of_rank * ranks, bytes_on_device })
+        let bytes = of_rank * processes_here.unwrap_or(ranks);
+        Some(Self { ranks, processes_here, memory, bytes, bytes_on_device })
     }
 
     /// In words: `1.20 GiB more for 1 rank that evaluates`.
     pub(super) fn to_text(self) -> String {
-        let who = match self.ranks {
-            1 => "1 rank that evaluates".to_owned(),
-            ranks => format!("{ranks} ranks that evaluate"),
+        let who = match (self.processes_here, self.ranks) {
+            (None, 1) => "1 rank that evaluates".to_owned(),
+            (None, ranks) => format!("{ranks} ranks that evaluate"),
+            (Some(1), 1) => "1 process that evaluates".to_owned(),
+            (Some(here), ranks) if here == ranks => format!("{ranks} processes that evaluate"),
+            (Some(0), _) => return "evaluated on other machines".to_owned(),
+            (Some(here), ranks) => format!("{here} of {ranks} processes that evaluate"),
         };
         let on_device = match self.bytes_on_device.get() {
             0 => String::new(),
@@ -126,7 +144,7 @@ pub fn config_of_eval_ranks(config: &Config, count: usize) -> Config {
     let mut config = config.clone();
     // Vectors are rounded as those of the ranks that train.
     config.comm.compress = Some(config.compress());
-    (config.run.ranks, config.run.eval_ranks) = (count, None);
+    (config.run.ranks, config.run.eval_ranks, config.run.eval_processes) = (count, None, None);
     (config.run.transport, config.run.hybrid) = (TransportChoice::Local, HybridMode::Off);
     config.comm.ranks_per_node = 0;
     config.data.order = OrderChoice::Sequential;
@@ -140,10 +158,20 @@ pub fn config_of_eval_ranks(config: &Config, count: usize) -> Config {
     config
 }
 
+/// Refuses processes that evaluate where their machine has no memory for those that it has of them.
+pub fn check_memory(config: &Config, facts: &Facts<'_>) -> Result<()> {
+    let Some(plan) = EvalRanksPlan::new(config, facts) else { return Ok(()) };
+    let help = || "evaluate on more processes: --eval-processes, or on a larger machine".to_owned();
+    if let Some(device) = &facts.machine.device {
+        plan.bytes_on_device.must_fit(device.free_bytes, help)?;
+    }
+    Ok(plan.bytes.must_fit(facts.machine.usable_bytes(), help)?)
+}
+
 /// Refuses what ranks of their own cannot evaluate.
 pub fn check_eval_ranks(config: &Config, table_rows: &[u64], has_validation: bool) -> Result<()> {
-    let Some(count) = config.run.eval_ranks else { return Ok(()) };
-    let setting = format!("run.eval_ranks = {count}");
+    let Some(evaluating) = config.run.evaluating() else { return Ok(()) };
+    let (count, setting) = (evaluating.count(), evaluating.setting());
     if !has_validation {
         return Err(Error::contradiction(setting, "no validation data", "name some: --valid FILE"));
     }
@@ -152,8 +180,11 @@ pub fn check_eval_ranks(config: &Config, table_rows: &[u64], has_validation: boo
         // Each owner has a share of the rows: other owners would find no room for some.
         Some(spec) if count.max(config.run.ranks) > 1 => Err(Error::unsupported(
             format!("{setting} with table {} (kind = \"{}\")", spec.name, spec.kind),
-            "a table of raw ids fits other ranks otherwise: train on one rank and evaluate on one, \
-             or drop --eval-ranks",
+            format!(
+                "a table of raw ids fits other ranks otherwise: train on one rank and evaluate on \
+                 one, or drop {}",
+                evaluating.flag()
+            ),
         )),
         _ => Ok(()),
     }

@@ -93,7 +93,7 @@ fn refusal(
     let machine = Machine::detect_with(DeviceChoice::Cuda)?;
     let separate = here.of_process < here.of_machine;
     let ranks_here = separate.then_some(here.of_machine);
-    let place = Place { machine: &machine, ranks_here, separate, registry };
+    let place = Place { machine: &machine, ranks_here, evaluating_here: None, separate, registry };
     if let Some((_, error)) = outlook::what_cannot_fit(config, &place)? {
         return Ok(Some(chain(&error)));
     }

@@ -8,7 +8,9 @@ use crate::iteration::trace::Record;
 use crate::plan::evaluation::check_eval_ranks;
 use crate::plan::placement::Placement;
 use crate::run::prepare::Prepared;
-use crate::run::session::{EvalRanks, EvalRanksOptions, Session, Start, refuse_later_checkpoints};
+use crate::run::session::{
+    Apart, EvalProcesses, EvalRanks, EvalRanksOptions, Session, Start, refuse_later_checkpoints,
+};
 use crate::system::machine::cores;
 use headlong_embedding::Registry;
 use std::sync::Arc;
@@ -39,6 +41,10 @@ pub fn open_session(job: &mut Job, args: OpenArgs<'_>) -> Result<Session> {
     let config = &job.config.clone();
     let threads = config.run.threads.unwrap_or_else(cores);
     check_eval_ranks(config, &prepared.table_rows, !prepared.valid.is_empty())?;
+    let processes = match config.run.eval_processes {
+        Some(_) => Some(EvalProcesses::prepare(job.take_bridge())?),
+        None => None,
+    };
     let mut data = prepared.session_data(config, threads)?;
     data.may_differ = may_differ;
     let threads = Threads::of(job, threads);
@@ -67,7 +73,12 @@ pub fn open_session(job: &mut Job, args: OpenArgs<'_>) -> Result<Session> {
             ranks_on_machine,
             registry,
         };
-        session.evaluate_on(EvalRanks::build(config, &prepared.table_rows, &options)?);
+        let ranks = EvalRanks::build(config, &prepared.table_rows, &options)?;
+        session.evaluate_on(Apart::Ranks(ranks));
+    }
+    if let Some(processes) = processes {
+        processes.wait_until_ready(session.group())?;
+        session.evaluate_on(Apart::Processes(processes));
     }
     Ok(session)
 }

@@ -41,6 +41,8 @@ pub struct Place<'a> {
     pub machine: &'a Machine,
     /// Ranks that share it; none: all.
     pub ranks_here: Option<usize>,
+    /// Processes that only evaluate and share it; none: all.
+    pub evaluating_here: Option<usize>,
     /// Whether each rank is a process of its own.
     pub separate: bool,
     /// The kinds of tables, which know what theirs take.
@@ -103,10 +105,18 @@ impl Outlook {
 
     /// The facts for a plan with tables of `rows` rows, evenly divided among the ranks.
     pub fn facts<'a>(&self, rows: &'a [u64], place: &Place<'a>) -> Facts<'a> {
-        let Place { machine, ranks_here, separate, registry } = *place;
+        let Place { machine, ranks_here, evaluating_here, separate, registry } = *place;
         let Self { data_rows, kept_bytes, cached_bytes, .. } = *self;
         let unknown = Facts::new(rows, machine, registry);
-        Facts { data_rows, kept_bytes, cached_bytes, ranks_here, separate, ..unknown }
+        Facts {
+            data_rows,
+            kept_bytes,
+            cached_bytes,
+            ranks_here,
+            evaluating_here,
+            separate,
+            ..unknown
+        }
     }
 }
 
@@ -240,6 +250,7 @@ mod tests {
         let place = Place {
             machine: &machine,
             ranks_here: None,
+            evaluating_here: None,
             separate: false,
             registry: &Registry::default(),
         };

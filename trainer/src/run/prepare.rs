@@ -50,6 +50,8 @@ pub struct Prepared {
     pub statistics: Option<Statistics>,
     /// Ranks on this machine, where each is a process of its own.
     pub(crate) ranks_here: Option<usize>,
+    /// Processes of this machine that only evaluate.
+    pub(crate) evaluating_here: usize,
 }
 
 impl Prepared {
@@ -115,6 +117,7 @@ impl Prepared {
             multi_hot: OnceLock::new(),
             statistics: None,
             ranks_here: None,
+            evaluating_here: 0,
         }
     }
 
@@ -231,6 +234,7 @@ impl Prepared {
             split: placement.split.as_ref(),
             ranks_here: self.ranks_here,
             separate: self.ranks_here.is_some(),
+            evaluating_here: Some(self.evaluating_here),
             nodes: placement.num_nodes,
             kept_bytes,
             cached_bytes,

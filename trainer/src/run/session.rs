@@ -6,14 +6,20 @@
 //! [`Session::evaluate`] and [`Session::save`] in between.
 
 mod checkpoints;
+mod eval_processes;
 mod eval_ranks;
 mod evaluations;
+mod evaluator;
 mod slices;
 
 pub(crate) use checkpoints::refuse_later_checkpoints;
 pub use checkpoints::{config_of, find_checkpoint, load, open_directory, restore_ids};
+pub use eval_processes::EvalProcesses;
+pub(crate) use eval_processes::dismiss;
 pub use eval_ranks::{EvalRanks, EvalRanksOptions};
-pub use evaluations::{Evaluated, Take, predict_all};
+use evaluations::Evaluations;
+pub use evaluations::{Apart, Evaluated, Take, predict_all};
+pub use evaluator::{evaluate_for_training, wait_for_data};
 
 use crate::config::Config;
 use crate::config::learning_rate::LearningRate;
@@ -30,7 +36,6 @@ use crate::state::checkpoint::{
     RandomState, SaveReport, SavedState, Select, Snapshot, TrainedFile, read_like_a_save,
 };
 use checkpoints::{blob, open_directory_on, parse_state, remember_order};
-use evaluations::Evaluations;
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHotReader;
@@ -458,6 +463,19 @@ impl Session {
     /// Where the data stands behind the last step.
     pub fn position(&self) -> Position {
         self.position
+    }
+
+    /// The end of training, on all ranks: those that evaluate are sent home, and ranks of other
+    /// processes hear a goodbye.
+    pub fn close(&mut self) -> Result<()> {
+        self.evaluations.dismiss();
+        self.group.close()
+    }
+
+    /// Tells ranks of other processes that this one cannot go on, and why.
+    pub fn abort(&self, error: &Error) {
+        self.evaluations.abort(error);
+        self.group.abort(error);
     }
 
     /// The reader: its progress, the time it was waited for, the rows it skipped.

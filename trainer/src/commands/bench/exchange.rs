@@ -126,7 +126,13 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
 /// held here.
 fn check_memory(config: &Config, registry: &Registry) -> Result<()> {
     let machine = Machine::detect();
-    let place = Place { machine: &machine, ranks_here: None, separate: false, registry };
+    let place = Place {
+        machine: &machine,
+        ranks_here: None,
+        evaluating_here: None,
+        separate: false,
+        registry,
+    };
     let mut config = config.clone();
     // Nothing is evaluated.
     config.eval.batch_size = 1;

@@ -19,6 +19,8 @@ pub struct Outcome {
     pub end: End,
     /// When, since the start.
     pub at: Duration,
+    /// Training does not end with it.
+    pub only_evaluates: bool,
 }
 
 /// The exit code of a rank whose communication has failed: mostly a victim of another rank.
@@ -55,8 +57,8 @@ pub fn judge(
     forwarded: Option<i32>,
     grace: Duration,
 ) -> Result<()> {
-    let culprit = outcomes
-        .iter()
+    let training = || outcomes.iter().filter(|outcome| !outcome.only_evaluates);
+    let culprit = training()
         .min_by_key(|outcome| outcome.suspicion())
         .filter(|outcome| outcome.end != End::Code(0));
     let Some(culprit) = culprit else { return Ok(()) };
@@ -66,14 +68,14 @@ pub fn judge(
                 || end == End::Signal(signal)
                 || end == End::Code(128 + signal)
         };
-        if outcomes.iter().all(|outcome| asked(outcome.end)) {
+        if training().all(|outcome| asked(outcome.end)) {
             // Rank 0 has said what was saved, where it had the time to.
             let is_said =
                 outcomes.iter().any(|one| one.rank == 0 && one.end == End::Code(128 + signal));
             return Err(Error::Interrupted { signal, outcome: String::new(), is_said });
         }
     }
-    let is_known = |named: &&Named| outcomes.iter().any(|outcome| outcome.rank == named.culprit);
+    let is_known = |named: &&Named| training().any(|outcome| outcome.rank == named.culprit);
     let told = named.iter().find(is_known).filter(|_| !culprit.is_evident());
     let rank = told.map_or(culprit.rank, |named| named.culprit);
     let end =
@@ -112,6 +114,17 @@ pub fn judge(
     Err(Error::Rank { rank, how: format!("{how}{others}"), exit_code })
 }
 
+/// What there is to say of ranks that evaluated and did not come to the end of a job that did.
+pub fn without_training(outcomes: &[Outcome]) -> Vec<String> {
+    let lost = outcomes.iter().filter(|one| one.only_evaluates && one.end != End::Code(0));
+    let how = |end| match end {
+        End::Code(code) => format!("has failed with exit code {code}"),
+        End::Signal(signal) => format!("was killed by {}", signal_text(signal)),
+        End::Late => "did not end after training, and was killed".to_owned(),
+    };
+    lost.map(|one| format!("note: rank {}, which evaluated, {}", one.rank, how(one.end))).collect()
+}
+
 fn signal_text(signal: i32) -> String {
     let hint = if signal == libc::SIGKILL {
         ": by somebody, or by the system for want of memory"
@@ -144,6 +157,7 @@ mod tests {
             rank,
             end: *end,
             at: Duration::from_millis(*at),
+            only_evaluates: false,
         };
         let outcomes: Vec<Outcome> = ends.iter().enumerate().map(outcome).collect();
         let error = judge(&outcomes, &named, forwarded, Duration::from_secs(10)).err()?;
@@ -215,6 +229,7 @@ mod tests {
                 rank,
                 end,
                 at: Duration::from_millis(at),
+                only_evaluates: false,
             };
             let outcomes: Vec<Outcome> = ends.into_iter().enumerate().map(outcome).collect();
             let error = judge(&outcomes, &[], Some(2), Duration::ZERO).unwrap_err();

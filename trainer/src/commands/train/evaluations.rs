@@ -20,6 +20,7 @@
 use super::Run;
 use crate::error::Result;
 use crate::report::{At, Eval, count};
+use serde_json::Map;
 
 /// The metrics of an evaluation are looked at a sixteenth of the way to the next one.
 const PART_OF_INTERVAL: u64 = 16;
@@ -100,7 +101,7 @@ impl Run<'_> {
         let checkpoint = &self.config.checkpoint;
         let may_be_best =
             checkpoint.dir.is_some() && checkpoint.save_every > 0 && checkpoint.keep_best;
-        match self.config.run.eval_ranks {
+        match self.config.run.evaluating() {
             Some(_) => every,
             None if may_be_best || !self.config.eval.asynchronous => 0,
             None => known_after(every),
@@ -116,6 +117,7 @@ impl Run<'_> {
             self.log_eval_start()?;
         }
         self.session.begin_evaluation()?;
+        self.say_who_is_lost(None)?;
         let Some(drift) = self.session.repartition_after_drift()? else { return Ok(()) };
         self.reporter.note(&format!(
             "frequent rows served {:.1} % of the lookups instead of {:.1} %: {} rows are frequent \
@@ -128,9 +130,26 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Where processes that evaluated are lost, training goes on. `step`: whose evaluation is lost
+    /// with them.
+    fn say_who_is_lost(&mut self, step: Option<u64>) -> Result<()> {
+        let Some(reason) = self.session.take_lost_evaluators() else { return Ok(()) };
+        let evaluation = step.map_or(String::new(), |step| {
+            format!(", and the evaluation of step {} with them", count(step))
+        });
+        let message = format!(
+            "the processes that evaluate are lost{evaluation}: {reason}; from now on the ranks \
+             that train evaluate"
+        );
+        self.reporter.warning(&message, Map::new())
+    }
+
     /// Waits for the pending evaluation, where there is one, and says what it found.
     pub(super) fn conclude_evaluation(&mut self) -> Result<()> {
-        let Some(evaluated) = self.session.finish_evaluation()? else { return Ok(()) };
+        let pending = self.session.pending_evaluation();
+        let evaluated = self.session.finish_evaluation()?;
+        self.say_who_is_lost(pending.filter(|_| evaluated.is_none()))?;
+        let Some(evaluated) = evaluated else { return Ok(()) };
         let eval = Eval {
             metrics: evaluated.metrics,
             eval_s: evaluated.held.as_secs_f64(),

@@ -112,6 +112,7 @@ impl TrainArguments {
             "--eval-every" eval_every => eval.every;
             "--eval-batch-size" eval_batch_size => eval.batch_size;
             "--eval-ranks" eval_ranks => run.eval_ranks Some;
+            "--eval-processes" eval_processes => run.eval_processes Some;
             "--device" device => run.device;
             "--kernels" kernels => run.kernels Some;
             "--threads" threads => run.threads Some;
@@ -161,7 +162,7 @@ mod tests {
     ];
 
     /// A value for every flag that takes one, and for each of its keys another one.
-    const VALUES: [(&str, &str, &[&str]); 29] = [
+    const VALUES: [(&str, &str, &[&str]); 30] = [
         ("--data", "a.txt", &["data.train=[\"b.txt\"]"]),
         ("--valid", "a.txt", &["data.valid=[\"b.txt\"]"]),
         ("--data-format", "csv", &["data.format=parquet"]),
@@ -183,6 +184,7 @@ mod tests {
         ("--eval-every", "5", &["eval.every=6"]),
         ("--eval-batch-size", "64", &["eval.batch_size=32"]),
         ("--eval-ranks", "5", &["run.eval_ranks=6"]),
+        ("--eval-processes", "5", &["run.eval_processes=6"]),
         ("--device", "cuda", &["run.device=cpu"]),
         ("--kernels", "a", &["run.kernels=b"]),
         ("--threads", "5", &["run.threads=6"]),

@@ -81,7 +81,13 @@ impl Scoring {
 
     /// The metrics, for which it waits, and the scores' memory. All ranks call it between the same
     /// two steps.
-    pub fn finish(mut self) -> Result<(EvalMetrics, Vec<Scores>)> {
+    pub fn finish(self) -> Result<(EvalMetrics, Vec<Scores>)> {
+        let (tally, memory) = self.tally()?;
+        Ok((EvalMetrics::of(&tally), memory))
+    }
+
+    /// What the metrics follow from, as [`Scoring::finish`].
+    pub(crate) fn tally(mut self) -> Result<(Tally, Vec<Scores>)> {
         self.exchange()?;
         let tally = match &mut self.work {
             Work::All(worker) => {
@@ -97,7 +103,7 @@ impl Scoring {
             }
             Work::Sort(..) => unreachable!("what is sorted has been exchanged"),
         };
-        Ok((EvalMetrics::of(&tally), self.memory))
+        Ok((tally, self.memory))
     }
 }
 

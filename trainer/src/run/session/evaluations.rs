@@ -2,8 +2,9 @@
 //! continues, metrics when asked for.
 
 use super::Session;
+use super::eval_processes::EvalProcesses;
 use super::eval_ranks::{Away, EvalRanks, predict_all_with};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::iteration::ranks::RankGroup;
 use crate::metrics::EvalMetrics;
 use crate::run::evaluation::Scoring;
@@ -14,12 +15,44 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(super) struct Evaluations {
     /// Those that evaluate, where these are not the ranks that train.
-    ranks: Option<EvalRanks>,
+    apart: Option<Apart>,
+    /// How those that evaluated were lost, until it is said.
+    lost: Option<String>,
     pending: Option<Pending>,
     /// Bad lines that the last one skipped.
     pub(super) skipped: SkipReport,
     /// For how long training has stood still for them.
     pub(super) held: Duration,
+}
+
+/// Those that evaluate while others train.
+pub enum Apart {
+    /// Threads of the process that leads.
+    Ranks(EvalRanks),
+    /// Processes.
+    Processes(EvalProcesses),
+}
+
+impl Evaluations {
+    /// The end of training: processes that evaluate are sent home.
+    pub(super) fn dismiss(&mut self) {
+        if let Some(Apart::Processes(processes)) = self.apart.take() {
+            processes.dismiss();
+        }
+    }
+
+    /// Tells processes that evaluate that training has failed.
+    pub(super) fn abort(&self, error: &Error) {
+        if let Some(Apart::Processes(processes)) = &self.apart {
+            processes.abort(error);
+        }
+    }
+
+    /// From now on the ranks that train evaluate.
+    fn lose(&mut self, reason: String) {
+        self.apart = None;
+        self.lost = Some(reason);
+    }
 }
 
 /// An evaluation whose metrics are not known.
@@ -36,6 +69,8 @@ enum Work {
     Scoring(Scoring),
     /// Ranks of their own have it.
     Away(Away),
+    /// Processes of their own have it.
+    Handed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,18 +105,20 @@ impl Session {
         let Some(valid) = &self.data.valid else { return Ok(()) };
         let started = Instant::now();
         let ids = self.ids_now()?;
-        let work = match &mut self.evaluations.ranks {
-            Some(ranks) => Work::Away(ranks.begin(&self.group, valid, ids, self.step)?),
-            None => {
-                let mut reader = valid.reader(&ids)?;
-                self.evaluations.skipped =
-                    predict_all_with(&self.group, &mut *reader, &mut |batch| {
-                        self.group.evaluate(batch)
-                    })?;
-                let workers =
-                    (0..self.group.len()).map(|rank| self.group.worker(rank).take_scores());
-                Work::Scoring(Scoring::start(workers.collect(), self.group.link())?)
+        let work = match &mut self.evaluations.apart {
+            Some(Apart::Ranks(ranks)) => {
+                Work::Away(ranks.begin(&self.group, valid, ids, self.step)?)
             }
+            Some(Apart::Processes(processes)) => {
+                match processes.begin(&self.group, &ids, self.step)? {
+                    Ok(()) => Work::Handed,
+                    Err(reason) => {
+                        self.evaluations.lose(reason);
+                        self.score()?
+                    }
+                }
+            }
+            None => self.score()?,
         };
         let held = self.add_held(started);
         self.evaluations.pending =
@@ -89,10 +126,26 @@ impl Session {
         Ok(())
     }
 
-    /// Leaves evaluations to ranks of their own from now on: training waits for nothing but the
-    /// snapshot. All ranks call it before the first step.
-    pub fn evaluate_on(&mut self, ranks: EvalRanks) {
-        self.evaluations.ranks = Some(ranks);
+    /// Predicts the validation data on the ranks that train.
+    fn score(&mut self) -> Result<Work> {
+        let ids = self.ids_now()?;
+        let valid = self.data.valid.as_ref().expect("asked before");
+        let mut reader = valid.reader(&ids)?;
+        self.evaluations.skipped =
+            predict_all_with(&self.group, &mut *reader, &mut |batch| self.group.evaluate(batch))?;
+        let workers = (0..self.group.len()).map(|rank| self.group.worker(rank).take_scores());
+        Ok(Work::Scoring(Scoring::start(workers.collect(), self.group.link())?))
+    }
+
+    /// Leaves evaluations to others from now on: training waits for nothing but the snapshot. All
+    /// ranks call it before the first step.
+    pub fn evaluate_on(&mut self, apart: Apart) {
+        self.evaluations.apart = Some(apart);
+    }
+
+    /// How processes that evaluated were lost, once: then the ranks that train evaluate.
+    pub fn take_lost_evaluators(&mut self) -> Option<String> {
+        self.evaluations.lost.take()
     }
 
     /// Whether there is anything to evaluate on.
@@ -117,14 +170,18 @@ impl Session {
         Ok(())
     }
 
-    /// The metrics of the pending evaluation, for which it waits; `None` where none is pending. All
-    /// ranks call it between the same two steps.
+    /// The metrics of the pending evaluation, for which it waits; `None` where none is pending, and
+    /// where it was lost with the processes that had it. All ranks call it between the same two
+    /// steps.
     pub fn finish_evaluation(&mut self) -> Result<Option<Evaluated>> {
         let Some(Pending { step, samples, held, work }) = self.evaluations.pending.take() else {
             return Ok(None);
         };
         let started = Instant::now();
-        let metrics = self.metrics_of(work)?;
+        let Some(metrics) = self.metrics_of(work, step)? else {
+            self.add_held(started);
+            return Ok(None);
+        };
         self.memory.last_eval_step = Some(step);
         self.memory.best_auc = match (self.memory.best_auc, metrics.auc) {
             (Some(best), Some(auc)) => Some(best.max(auc)),
@@ -135,20 +192,32 @@ impl Session {
         Ok(Some(Evaluated { step, samples, metrics, held }))
     }
 
-    fn metrics_of(&mut self, work: Work) -> Result<EvalMetrics> {
-        match (work, &mut self.evaluations.ranks) {
-            (Work::Away(away), Some(ranks)) => {
+    /// The metrics of the weights of `step`, unless they were lost.
+    fn metrics_of(&mut self, work: Work, step: u64) -> Result<Option<EvalMetrics>> {
+        match (work, &mut self.evaluations.apart) {
+            (Work::Away(away), Some(Apart::Ranks(ranks))) => {
                 let (metrics, skipped) = ranks.finish(away)?;
                 self.evaluations.skipped = skipped;
-                Ok(metrics)
+                Ok(Some(metrics))
             }
-            (Work::Away(_), None) => unreachable!("the ranks that evaluate stay"),
+            (Work::Handed, Some(Apart::Processes(processes))) => {
+                match processes.finish(&self.group)? {
+                    Ok(tally) => Ok(Some(EvalMetrics::of(&tally))),
+                    Err(reason) => {
+                        self.evaluations.lose(reason);
+                        // Its weights are still there where training stands where it stood.
+                        let again = (step == self.step).then(|| self.score()).transpose()?;
+                        again.map_or(Ok(None), |work| self.metrics_of(work, step))
+                    }
+                }
+            }
+            (Work::Away(_) | Work::Handed, _) => unreachable!("those that evaluate stay"),
             (Work::Scoring(scoring), _) => {
                 let (metrics, memory) = scoring.finish()?;
                 for (rank, scores) in memory.into_iter().enumerate() {
                     self.group.worker(rank).reuse_scores(scores);
                 }
-                Ok(metrics)
+                Ok(Some(metrics))
             }
         }
     }
