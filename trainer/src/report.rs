@@ -15,7 +15,7 @@ pub mod output;
 pub mod progress;
 pub mod svg;
 
-pub use crate::units::{bytes, columns, count, duration, short_time};
+pub use crate::units::{bytes, columns, count, duration, short_time, some};
 pub use bar::{Bar, Fact};
 pub use events::{At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Scaling, Start, Step};
 pub use json_log::{JsonLog, LogTarget};

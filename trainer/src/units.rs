@@ -14,6 +14,12 @@ pub fn bytes(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", UNITS[unit]) }
 }
 
+/// So many of something: `1 thread`, `2 threads`.
+pub fn some(number: usize, what: &str) -> String {
+    let end = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{end}")
+}
+
 /// A count for people: `45,840,617`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -79,6 +85,10 @@ mod tests {
 
     #[test]
     fn numbers_for_people() {
+        assert_eq!(
+            [0, 1, 2].map(|number| some(number, "thread")),
+            ["0 threads", "1 thread", "2 threads"]
+        );
         assert_eq!([0, 999, 1000, 45_840_617].map(count), ["0", "999", "1,000", "45,840,617"]);
         assert_eq!([1023, 1024, 2_160_804_928].map(bytes), ["1023 B", "1.00 KiB", "2.01 GiB"]);
         assert_eq!(

@@ -128,6 +128,23 @@ fn a_plan_says_what_its_estimate_is_of() {
     }
 }
 
+/// What a cluster's devices can do decides, not what this machine has.
+#[test]
+fn a_cluster_is_planned_for_its_own_devices() {
+    let plan = Run::new("plan").with(&["--set", "tables.rows=1000"]);
+    let gpus = plan.clone().with(&["--cluster", "dgx-h100"]);
+    for settings in [["--precision", "tf32"], ["--precision", "f16"], ["--set", "tables.dtype=f16"]]
+    {
+        gpus.clone().with(&settings).succeeds();
+        gpus.clone().with(&settings).with(&["--device", "cuda"]).succeeds();
+    }
+    gpus.with(&["--device", "cpu"]).fails(2, &["run.device = \"cpu\"", "--cluster dgx-h100"]);
+    let laptop = plan.with(&["--cluster", "laptop"]);
+    laptop.clone().with(&["--device", "cpu"]).succeeds();
+    laptop.clone().with(&["--device", "cuda"]).fails(2, &["run.device = \"cuda\""]);
+    laptop.with(&["--precision", "tf32"]).fails(2, &["train.precision = \"tf32\""]);
+}
+
 /// What `train` refuses before its first step, a dry run and a plan refuse too.
 #[test]
 fn a_plan_refuses_what_training_refuses() {

@@ -26,11 +26,16 @@ pub fn published(checked: &[Checked]) -> String {
             point.submitter,
             point.us,
             one.predicted_us,
-            one.error() * 100.0,
+            percent(one.error()),
             point.role.name()
         );
     }
     text
+}
+
+/// Hundredths to one decimal place; nothing is never "-0.0".
+pub fn percent(share: f64) -> f64 {
+    (share * 1000.0).round() / 10.0 + 0.0
 }
 
 /// What each choice changes.
@@ -56,4 +61,16 @@ pub fn critical_path(title: &str, forecast: &Forecast) -> String {
     }
     let _ = writeln!(text, "| all | | | {:.0} |", forecast.step_us);
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percent;
+
+    #[test]
+    fn nothing_has_no_sign() {
+        let shown =
+            [-0.000_4, 0.0, -0.000_6, 0.123_44].map(|share| format!("{:.1}", percent(share)));
+        assert_eq!(shown, ["0.0", "0.0", "-0.1", "12.3"]);
+    }
 }

@@ -4,6 +4,7 @@
 use crate::report::{bytes, count, short_time};
 use headlong_embedding::hybrid::split::{Split, TableSplit};
 use headlong_embedding::hybrid::traffic::{Exchange, Hops, IdSource, Merge, Variant};
+use headlong_planner::tables::percent;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -86,7 +87,7 @@ impl HybridPlan {
             whole(sent.intra),
             whole(pure.inter),
             whole(pure.intra),
-            (self.owner_imbalance - 1.0) * 100.0
+            percent(self.owner_imbalance - 1.0)
         );
     }
 }

@@ -1,7 +1,7 @@
 //! The plan in a few lines: what `headlong train` says before it begins.
 
 use super::Plan;
-use crate::report::{bytes, count};
+use crate::report::{bytes, count, some};
 use std::fmt::Write as _;
 
 impl Plan {
@@ -64,6 +64,6 @@ impl Plan {
         if let Some(others) = self.eval_ranks {
             let _ = write!(text, "; {}", others.to_text());
         }
-        let _ = writeln!(text, "; device {}, {} threads", self.device, self.threads);
+        let _ = writeln!(text, "; device {}, {}", self.device, some(self.threads, "thread"));
     }
 }

@@ -1,7 +1,7 @@
 //! The plan as text.
 
 use super::{Count, Plan};
-use crate::report::{bytes, count, short_time};
+use crate::report::{bytes, count, short_time, some};
 use std::fmt::Write as _;
 
 /// Tables whose rows are printed one by one; the rest is one line.
@@ -109,11 +109,11 @@ impl Plan {
     fn write_step(&self, text: &mut String) {
         let _ = writeln!(
             text,
-            "parameters {} in tables, {} dense; device {}, {} threads",
+            "parameters {} in tables, {} dense; device {}, {}",
             count(self.embedding_parameters.get()),
             count(self.dense_parameters.get()),
             self.device,
-            self.threads
+            some(self.threads, "thread")
         );
         if let Some(dense_optimizer) = &self.dense_optimizer {
             let _ = writeln!(text, "{}", dense_optimizer.to_text());

@@ -4,7 +4,7 @@ use crate::Registry;
 use crate::commands::plan::{ClusterArguments, PlanArguments};
 use crate::config::ranges::range_of;
 use crate::config::validate::quoted;
-use crate::config::{Config, TableRows};
+use crate::config::{Config, DeviceChoice, TableRows};
 use crate::error::{Error, Result};
 use crate::iteration::trace::{Record, Recorder, write_trace};
 use crate::plan::Division;
@@ -36,12 +36,11 @@ pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -
         let texts: Vec<_> = PRESETS.iter().map(|(_, text)| *text).collect();
         return output::print(&texts.join("\n"));
     }
-    let (config, options) = arguments.train.resolve(registry)?;
-    super::of_plan(arguments, &config).check()?;
     let described = described(asked, name)?;
     // What a run on such devices refuses, its plan refuses.
-    let config = cluster::on(&config, described.device.kind == DeviceKind::Gpu);
-    config.validate()?;
+    let (config, options) =
+        arguments.train.resolve_on(registry, &|config| on_devices_of(&described, &config))?;
+    super::of_plan(arguments, &config).check()?;
     let outlook = Outlook::of(&config)?;
     let (rows, note) = (&outlook.rows, outlook.note());
     config.check_tables(rows, registry)?;
@@ -68,6 +67,21 @@ pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -
     let plan = text::to_text(&report, division);
     let text = format!("plan of {origin} for {on}, train.precision = {precision}\n{note}{plan}");
     output::answer(&arguments.json, &text, &document)
+}
+
+/// `config` on the devices of a cluster.
+fn on_devices_of(described: &ClusterDescription, config: &Config) -> Result<Config> {
+    let on_gpus = described.device.kind == DeviceKind::Gpu;
+    let other = if on_gpus { DeviceChoice::Cpu } else { DeviceChoice::Cuda };
+    if config.run.device == other {
+        let what = if on_gpus { "CUDA devices" } else { "processors" };
+        return Err(Error::contradiction(
+            format!("run.device = {}", quoted(&other)),
+            format!("--cluster {}", described.name),
+            format!("ranks of that cluster are on {what}"),
+        ));
+    }
+    Ok(cluster::on(config, on_gpus))
 }
 
 fn described(asked: &ClusterArguments, name: &Path) -> Result<ClusterDescription> {

@@ -8,6 +8,7 @@ use headlong_planner::forecast::{Forecast, TotalTraffic};
 use headlong_planner::placement::Place;
 use headlong_planner::practice::{Captured, Practice, Strips};
 use headlong_planner::report::ClusterReport;
+use headlong_planner::tables;
 use std::fmt::Write as _;
 
 /// Tables and plans that are printed one by one.
@@ -108,8 +109,12 @@ fn write_keeping_up(text: &mut String, report: &ClusterReport, division: Option<
         );
     }
     for sensitivity in &report.sensitivities {
-        let _ =
-            writeln!(text, "20 % more {} buys {:.1} %", sensitivity.what, sensitivity.gain * 100.0);
+        let _ = writeln!(
+            text,
+            "20 % more {} buys {:.1} %",
+            sensitivity.what,
+            tables::percent(sensitivity.gain)
+        );
     }
 }
 
