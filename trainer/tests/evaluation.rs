@@ -215,8 +215,8 @@ fn with_eval_processes(train: &Run, log: &Path, ranks: usize, count: usize) -> R
     train.path("--log-json", log).launched(ranks + count)
 }
 
-/// Processes that evaluate, reached over each transport: the metrics are those of an evaluation that
-/// training waits for, and the weights never notice.
+/// Processes that evaluate, reached over each transport: the metrics are those of an evaluation
+/// that training waits for, and the weights never notice.
 #[test]
 fn processes_of_their_own_find_the_metrics_of_a_stopped_evaluation() {
     let place = Place::new("rows.txt");

@@ -103,8 +103,7 @@ fn run_with(
     let mllog = open_mllog(job, options, resumed)?;
     let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
     let mut prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
-    prepared.ranks_here = job.processes_here();
-    prepared.evaluating_here = job.evaluating_here();
+    prepared.share_machine(job.processes_here(), job.evaluating_here());
     let placement = prepared.placement(config, &job.topology(), &options.registry)?;
     job.check_same("the places of rows", placement.fingerprint())?;
     let plan = prepared.plan(config, &placement, &options.origin, &options.registry, reporter)?;

@@ -49,9 +49,9 @@ pub struct Prepared {
     /// How frequent the rows are, where there are several ranks.
     pub statistics: Option<Statistics>,
     /// Ranks on this machine, where each is a process of its own.
-    pub(crate) ranks_here: Option<usize>,
+    ranks_here: Option<usize>,
     /// Processes of this machine that only evaluate.
-    pub(crate) evaluating_here: usize,
+    evaluating_here: usize,
 }
 
 impl Prepared {
@@ -119,6 +119,12 @@ impl Prepared {
             ranks_here: None,
             evaluating_here: 0,
         }
+    }
+
+    /// Takes how many processes of this machine train, where each rank is one, and how many only
+    /// evaluate.
+    pub(crate) fn share_machine(&mut self, training: Option<usize>, evaluating: usize) {
+        (self.ranks_here, self.evaluating_here) = (training, evaluating);
     }
 
     /// Counts what follows from files and dictionary: rows of tables, and how frequent they are.

@@ -77,7 +77,7 @@ impl EvalProcesses {
         let _busy = training.busy("hands its weights to those that evaluate");
         let mut sent = Ok(());
         let mut send = |send: &mut dyn FnMut(&Bridge) -> Result<(), CommError>| {
-            // Reading goes on where no one listens: for ranks of other processes it is an exchange.
+            // Reading continues where no one listens: for ranks of other processes it is an exchange.
             if let (Some(bridge), Ok(())) = (&self.bridge, &sent) {
                 sent = send(bridge);
             }
