@@ -188,7 +188,7 @@ fn an_evaluator_that_fails_says_why() {
         "the processes that evaluate are lost, and the evaluation of step 4 with them: rank 2 has \
          failed: the evaluation of step 4 has failed",
         "expected a row below 10, found 10",
-        "rank 0 has failed with exit code 1",
+        " has failed with exit code 1",
     ];
     launched(&train, 1).fails(1, &words);
 }
