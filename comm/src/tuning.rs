@@ -23,6 +23,7 @@
 //! |---|---|
 //! | `operation` | as [`Collective::name`](crate::Collective::name) says |
 //! | `backend` | `local`, `shm`, `tcp`, `verbs`, `nccl`, `peer`, or two joined by `+` (inside the node and between nodes) |
+//! | `device` | the name of the CUDA device, between devices: what was measured on another one does not count |
 //! | `algorithm` | `direct`, `two_steps`, `hierarchical`; of all-to-alls `flat`, `hierarchical`; else `direct` |
 //! | `nodes`, `ranks` | of the job that was measured, all ranks together |
 //! | `points` | pairs of bytes (the operation's size as `headlong bench` counts it) and microseconds (p50), by rising bytes |
@@ -57,6 +58,9 @@ pub struct Tuning {
 pub struct Measurement {
     pub operation: String,
     pub backend: String,
+    /// The device whose memory was exchanged; none: the host's memory, or any device's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     pub algorithm: String,
     pub nodes: usize,
     pub ranks: usize,
@@ -197,6 +201,7 @@ mod tests {
         Measurement {
             operation: "all_reduce".into(),
             backend: backend.into(),
+            device: None,
             algorithm: algorithm.into(),
             nodes: shape.0,
             ranks: shape.1,

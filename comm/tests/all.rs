@@ -12,6 +12,7 @@ mod memory_path;
 mod paths;
 mod rendezvous_refusals;
 mod rendezvous_unauthenticated;
+mod rendezvous_whole;
 mod shm_unauthenticated;
 mod sim_cases;
 mod sim_network;

@@ -171,6 +171,7 @@ fn sums_are_made_as_was_measured() {
     let measured = |algorithm: &str, points: &[(u64, f64)]| Measurement {
         operation: "all_reduce".into(),
         backend: "local".into(),
+        device: None,
         algorithm: algorithm.into(),
         nodes: 1,
         ranks: 4,

@@ -446,6 +446,7 @@ fn plans_count_with_what_was_measured(folder: &Path, case: &[&str]) {
         tuning.measurements.push(headlong_comm::tuning::Measurement {
             operation: operation.to_owned(),
             backend: backend.to_owned(),
+            device: None,
             algorithm: "direct".to_owned(),
             nodes: 1,
             ranks: 2,

@@ -363,6 +363,80 @@ fn ranks_that_evaluate_on_devices_find_the_metrics_of_a_stopped_evaluation() {
     }
 }
 
+/// Processes that evaluate have devices of their own behind those that train.
+#[test]
+fn processes_that_evaluate_find_the_metrics_of_a_stopped_evaluation() {
+    if is_absent() {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
+    let train = train.with(&["--epochs", "2", "--eval-every", "24"]);
+    let outcome = |name: String, run: Run, processes| {
+        let log = place.path(&name);
+        let digest = run.path("--log-json", &log).launched(processes).succeeds().digest();
+        let evaluations = events(&log).into_iter().filter(|event| event["event"] == "eval");
+        let metrics = evaluations.map(|event| (event["step"].clone(), event["auc"].clone()));
+        (digest, metrics.collect::<Vec<_>>())
+    };
+    for (ranks, count) in [(1, 1), (2, 1), (1, 2)] {
+        if !has_devices(ranks + count) {
+            continue;
+        }
+        let stopped = train.clone().with(&["--set", "eval.asynchronous=false"]);
+        let expected = outcome(format!("stopped-{ranks}-{count}"), stopped, ranks);
+        assert_eq!(expected.1.len(), 2, "{expected:?}");
+        let apart = train.clone().with(&["--eval-processes", &count.to_string()]);
+        let found = outcome(format!("apart-{ranks}-{count}"), apart, ranks + count);
+        assert_eq!(found, expected, "{count} evaluate for {ranks}");
+    }
+}
+
+/// What is measured between devices is found again: by what carries, and on which device.
+#[test]
+fn costs_that_were_measured_between_devices_are_used() {
+    if is_absent() || !has_devices(2) {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let file = place.path("tuning.json");
+    let tune = Run::new("bench").with(&["tune", "--device", "cuda", "--seconds-per-size", "0.01"]);
+    let tune = tune.with(&["-b", "1K", "-e", "4K"]);
+    tune.clone().path("--output", &file).succeeds();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let written: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let name = device().unwrap().to_string();
+    let all = written["measurements"].as_array().unwrap();
+    assert!(all.iter().all(|known| name.contains(known["device"].as_str().unwrap())), "{text}");
+    for (operation, backend) in
+        ["all_reduce", "all_to_all"].into_iter().flat_map(|of| [(of, "peer"), (of, "nccl")])
+    {
+        let ways = all.iter().filter(|one| one["operation"] == operation);
+        assert_eq!(ways.filter(|one| one["backend"] == backend).count(), 1, "{text}");
+    }
+    // What a run counts of its data is what its plan divides by costs.
+    let settings = ["--device", "cuda", "--ranks", "2", "--set", "comm.tuning="];
+    let plan = |file: &Path, transport: &str| {
+        let mut settings = settings.map(str::to_owned);
+        settings[5] += &format!("{:?}", file.to_str().unwrap());
+        let plan = place.train().of_command("plan").with(&settings.each_ref().map(|word| &**word));
+        plan.with(&["--transport", transport]).succeeds().stdout
+    };
+    for (transport, carrier) in [("auto", "peer"), ("nccl", "nccl")] {
+        let said = plan(&file, transport);
+        let expected = format!("costs of exchanges over {carrier}: measured, {}", file.display());
+        assert!(said.contains(&expected), "{said}");
+    }
+    let other = place.path("other.json");
+    let renamed = text.replace("\"device\": \"", "\"device\": \"not ");
+    assert_ne!(renamed, text);
+    std::fs::write(&other, renamed).unwrap();
+    let said = plan(&other, "auto");
+    assert!(said.contains("assumed, because") && said.contains("over peer on "), "{said}");
+    tune.clone().with(&["--backend", "tcp"]).fails(2, &["--backend tcp with --device cuda"]);
+    tune.with(&["--ranks-per-node", "1"]).fails(2, &["--ranks-per-node"]);
+}
+
 /// A device that cannot hold the model twice: said before any is built.
 #[test]
 fn ranks_that_evaluate_do_not_fit_where_the_model_fits_once() {

@@ -10,6 +10,7 @@ use crate::iteration::job::replicated_limit;
 use crate::iteration::model::{dense_choice, table_specs};
 use crate::iteration::ranks::{comm_options, tuned_comm_options};
 use crate::system::input::read_text;
+use crate::system::machine::Machine;
 use crate::{Registry, plan};
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
@@ -186,7 +187,15 @@ fn costs(config: &Config) -> Result<Costs> {
 /// What `comm.tuning` says about what carries the run's bytes, where it says anything.
 fn tuned_costs(config: &Config) -> Result<Option<Costs>> {
     let tuning = tuned_comm_options(config)?.tuning;
-    Ok(tuning.and_then(|tuning| plan::tuned::costs(&tuning, carrier(config))))
+    let Some(tuning) = tuning else { return Ok(None) };
+    let device = device_name(config);
+    Ok(plan::tuned::costs(&tuning, carrier(config), device.as_deref()))
+}
+
+/// The name of this machine's CUDA device, where the configuration is for one. A plan may be made
+/// where there is none.
+fn device_name(config: &Config) -> Option<String> {
+    Some(Machine::detect_with(config.run.device).ok()?.device?.name)
 }
 
 /// One line about where the costs of exchanges come from; nothing where they are assumed between
@@ -203,14 +212,17 @@ pub fn source_of_costs(config: &Config) -> Result<String> {
                 path.display()
             )
         }
-        (None, Some(path)) => format!(
-            "costs of exchanges: assumed, because {} (comm.tuning) does not hold all-reduce and \
-             all-to-all over {transport}\n",
-            path.display()
-        ),
+        (None, Some(path)) => {
+            let device = device_name(config).map_or(String::new(), |name| format!(" on {name}"));
+            format!(
+                "costs of exchanges: assumed, because {} (comm.tuning) does not hold all-reduce \
+                 and all-to-all over {transport}{device}\n",
+                path.display()
+            )
+        }
         (None, None) if config.run.device == DeviceChoice::Cuda => format!(
             "costs of exchanges over {transport}: assumed, of GPUs joined by NVLink and nodes by \
-             200 Gbit/s a GPU (hybrid.latency_table holds measured ones)\n"
+             200 Gbit/s a GPU (`headlong bench tune --device cuda` measures them)\n"
         ),
         (None, None) => String::new(),
     })

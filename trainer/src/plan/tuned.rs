@@ -10,11 +10,15 @@ use headlong_embedding::hybrid::cost::{Costs, LatencyTable, LinkCosts};
 ///
 /// Measured on one node, all-reduce and all-to-all say what the links inside a node do; on several
 /// nodes with one rank each, what the links between nodes do. At each size the fastest algorithm
-/// counts. Nodes of threads are nodes by name alone: their links are the same.
-pub fn costs(tuning: &Tuning, transport: &str) -> Option<Costs> {
+/// counts. Nodes of threads are nodes by name alone: their links are the same. What was measured on
+/// a device counts for devices of its name.
+pub fn costs(tuning: &Tuning, transport: &str, device: Option<&str>) -> Option<Costs> {
     let mut costs = Costs::of_transport(transport);
-    let of_one_node = |known: &&Measurement| known.nodes == 1;
-    let of_one_rank_each = |known: &&Measurement| known.nodes > 1 && known.nodes == known.ranks;
+    let is_same =
+        |known: &&Measurement| known.device.is_none() || known.device.as_deref() == device;
+    let of_one_node = |known: &&Measurement| known.nodes == 1 && is_same(known);
+    let of_one_rank_each =
+        |known: &&Measurement| known.nodes > 1 && known.nodes == known.ranks && is_same(known);
     let inside = link(tuning, transport, &of_one_node, costs.intra.message_us);
     let between = link(tuning, transport, &of_one_rank_each, costs.inter.message_us);
     let ranks = tuning
@@ -33,7 +37,9 @@ pub fn costs(tuning: &Tuning, transport: &str) -> Option<Costs> {
             costs.inter = between.unwrap_or(costs.inter);
         }
     }
-    costs.direct_bytes = CommOptions::default().one_step_bytes_of(transport, ranks) as f64;
+    if device.is_none() {
+        costs.direct_bytes = CommOptions::default().one_step_bytes_of(transport, ranks) as f64;
+    }
     Some(costs)
 }
 
@@ -84,6 +90,7 @@ mod tests {
         Measurement {
             operation: operation.into(),
             backend: "tcp".into(),
+            device: None,
             algorithm: algorithm.into(),
             nodes,
             ranks: 2,
@@ -99,7 +106,7 @@ mod tests {
             known("all_reduce", "two_steps", 1, [(1024, 8.0), (4096, 9.0)]),
             known("all_to_all", "flat", 1, [(1024, 3.0), (4096, 4.0)]),
         ];
-        let found = costs(&tuning, "tcp").expect("links inside a node");
+        let found = costs(&tuning, "tcp", None).expect("links inside a node");
         assert_eq!(
             found.intra.all_reduce.points(),
             [(1024.0, 5.0), (4096.0, 9.0)],
@@ -111,15 +118,32 @@ mod tests {
             "half of the buffer leaves"
         );
         assert_eq!(found.inter, Costs::tcp().inter);
-        assert_eq!(costs(&tuning, "verbs"), None, "nothing was measured over it");
+        assert_eq!(costs(&tuning, "verbs", None), None, "nothing was measured over it");
         tuning.measurements.iter_mut().for_each(|known| known.nodes = 2);
-        let found = costs(&tuning, "tcp").expect("links between nodes");
+        let found = costs(&tuning, "tcp", None).expect("links between nodes");
         assert_eq!((found.inter.all_reduce.us(1024.0), found.intra), (5.0, Costs::tcp().intra));
         tuning.measurements.iter_mut().for_each(|known| known.ranks = 4);
         assert_eq!(
-            costs(&tuning, "tcp"),
+            costs(&tuning, "tcp", None),
             None,
             "two kinds of links at once say nothing about either"
         );
+    }
+    #[test]
+    fn what_was_measured_on_a_device_counts_for_its_like() {
+        let mut tuning = Tuning::new("a test");
+        let known = |operation| Measurement {
+            backend: "peer".into(),
+            device: Some("one".into()),
+            ..known(operation, "direct", 1, [(1024, 5.0), (4096, 30.0)])
+        };
+        tuning.measurements = vec![known("all_reduce"), known("all_to_all")];
+        let found = costs(&tuning, "peer", Some("one")).expect("links inside a node");
+        assert_eq!(found.intra.all_to_all.points(), [(512.0, 5.0), (2048.0, 30.0)]);
+        let assumed = Costs::gpus();
+        assert_eq!((&found.inter, found.direct_bytes), (&assumed.inter, assumed.direct_bytes));
+        assert_eq!(costs(&tuning, "peer", Some("another")), None);
+        assert_eq!(costs(&tuning, "peer", None), None);
+        assert_eq!(costs(&tuning, "nccl", Some("one")), None);
     }
 }

@@ -8,7 +8,7 @@ pub mod arguments;
 pub mod backend;
 pub mod baseline;
 mod compat;
-mod device;
+pub mod device;
 pub mod dtype;
 pub mod job;
 pub mod known;

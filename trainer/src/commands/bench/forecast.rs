@@ -197,7 +197,7 @@ fn describe(arguments: &ForecastArguments) -> Result<ClusterDescription> {
         let text = read_text(path).map_err(Error::io("read", path))?;
         let tuning = Tuning::read(&text)
             .map_err(|error| Error::config("--tuning", format!("{}: {error}", path.display())))?;
-        if let Some(costs) = tuned::costs(&tuning, "local") {
+        if let Some(costs) = tuned::costs(&tuning, "local", None) {
             let (all_to_all, all_reduce) =
                 (Some(costs.intra.all_to_all), Some(costs.intra.all_reduce));
             cluster.inside =

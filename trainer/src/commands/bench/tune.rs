@@ -7,14 +7,17 @@
 
 use super::collectives::arguments::{Bytes, CollectiveArguments, Places};
 use super::collectives::backend::Backend;
+use super::collectives::device::supports;
+use super::collectives::dtype::Dtype;
 use super::collectives::job::{self, Answer, Outcome};
 use super::collectives::operation::{Operation, Place};
 use super::collectives::statistics::Distribution;
-use crate::config::AllToAll;
 use crate::config::ranges::time;
+use crate::config::{AllToAll, DeviceChoice};
 use crate::error::{Error, Result};
 use crate::plan::tuned;
 use crate::report::output::{self, say};
+use crate::system::machine::Machine;
 use clap::Args;
 use headlong_comm::tuning::{Measurement, Tuning};
 use std::fmt::Write as _;
@@ -23,9 +26,13 @@ use std::path::PathBuf;
 /// Arguments of `headlong bench tune`.
 #[derive(Debug, Args)]
 pub struct TuneArguments {
+    /// Whose memory is exchanged: cpu, or that of CUDA devices (cuda), one a rank
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<DeviceChoice>,
     /// What to measure: local (threads), shm, tcp, verbs (processes: those of a launcher, or some
-    /// that this command starts)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "local")]
+    /// that this command starts), or between devices peer and nccl (devices of one process).
+    /// Default: local; with --device cuda peer and nccl
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub backend: Vec<Backend>,
     /// Ranks
     #[arg(long, value_name = "N", default_value_t = 2)]
@@ -72,6 +79,14 @@ const fn way(
     Variation { operation, name, algorithm, set, crosses }
 }
 
+impl Variation {
+    /// Between devices there is one way of each operation, and not each operation.
+    fn is_of(&self, backend: Backend) -> bool {
+        !backend.on_devices()
+            || self.algorithm != "two_steps" && supports(self.operation, Dtype::Float).is_ok()
+    }
+}
+
 /// Everything that has a choice, or whose time somebody counts with.
 const WAYS: [Variation; 10] = [
     way(Operation::AllReduce, ("all_reduce", "direct"), false, |to| {
@@ -96,7 +111,46 @@ const WAYS: [Variation; 10] = [
     way(Operation::Broadcast, ("broadcast", "direct"), false, |_| {}),
 ];
 
+impl TuneArguments {
+    /// What is measured, as asked for.
+    fn backends(&self) -> Result<Vec<Backend>> {
+        let on_devices = self.device.map(|device| device == DeviceChoice::Cuda);
+        let backends = match (self.backend.is_empty(), on_devices) {
+            (true, Some(true)) => vec![Backend::Peer, Backend::Nccl],
+            (true, _) => vec![Backend::Local],
+            (false, _) => self.backend.clone(),
+        };
+        let other =
+            |backend: &&Backend| on_devices.is_some_and(|asked| asked != backend.on_devices());
+        if let Some(backend) = backends.iter().find(other) {
+            let [device, others] = match on_devices {
+                Some(true) => ["cuda", "peer and nccl"],
+                _ => ["cpu", "local, shm, tcp and verbs"],
+            };
+            let name = backend.name();
+            return Err(Error::Usage(format!(
+                "--backend {name} with --device {device}: what carries there is {others}"
+            )));
+        }
+        if self.ranks_per_node > 0 && backends.iter().any(|backend| backend.on_devices()) {
+            return Err(Error::Usage(
+                "--ranks-per-node: devices of one process are on one node".to_owned(),
+            ));
+        }
+        Ok(backends)
+    }
+}
+
+/// The name of the devices that a backend joins.
+fn device_name(backend: Backend) -> Result<Option<String>> {
+    if !backend.on_devices() {
+        return Ok(None);
+    }
+    Ok(Machine::detect_with(DeviceChoice::Cuda)?.device.map(|device| device.name))
+}
+
 pub fn run(arguments: &TuneArguments) -> Result<()> {
+    let backends = arguments.backends()?;
     let collective = collective_arguments(arguments);
     collective.check()?;
     if arguments.ranks < 2 {
@@ -106,7 +160,7 @@ pub fn run(arguments: &TuneArguments) -> Result<()> {
         .output
         .as_ref()
         .is_some_and(|path| path.extension().is_some_and(|end| end == "toml"));
-    if as_costs && arguments.backend.len() != 1 {
+    if as_costs && backends.len() != 1 {
         return Err(Error::Usage(
             "a .toml file holds the costs of one backend; .json holds all".to_owned(),
         ));
@@ -115,15 +169,14 @@ pub fn run(arguments: &TuneArguments) -> Result<()> {
         let way = WAYS.get(way).ok_or_else(|| Error::Usage(format!("--way {way}")))?;
         return measure(backend, way, &collective, 0).map(drop);
     }
-    let Some((tuning, skipped)) = measure_all(&arguments.backend, &collective)? else {
+    let Some((tuning, skipped)) = measure_all(&backends, &collective)? else {
         return Ok(());
     };
     if tuning.measurements.is_empty() {
         return Err(Error::Skipped(skipped.join("; ")));
     }
     skipped.iter().for_each(say);
-    let text =
-        if as_costs { costs_text(&tuning, arguments.backend[0])? } else { tuning.write() + "\n" };
+    let text = if as_costs { costs_text(&tuning, backends[0])? } else { tuning.write() + "\n" };
     match &arguments.output {
         Some(path) => {
             output::write_file(path, &text)?;
@@ -156,10 +209,11 @@ fn measure_all(
     let has_levels = collective.topology().num_nodes() > 1;
     let mut is_elsewhere = false;
     for &backend in backends {
-        for (number, way) in WAYS.iter().enumerate().filter(|(_, way)| has_levels || !way.crosses) {
+        let can = |way: &Variation| (has_levels || !way.crosses) && way.is_of(backend);
+        for (number, way) in WAYS.iter().enumerate().filter(|(_, way)| can(way)) {
             match measure(backend, way, collective, number)? {
                 Outcome::Measured(answer) => {
-                    tuning.measurements.push(measurement(backend, way, &answer))
+                    tuning.measurements.push(measurement(backend, way, &answer)?)
                 }
                 Outcome::Skipped(reason) => {
                     skipped.push(format!("{}, {}: skipped: {reason}", backend.name(), way.name));
@@ -189,7 +243,7 @@ fn measure(
     )
 }
 
-fn measurement(backend: Backend, way: &Variation, answer: &Answer) -> Measurement {
+fn measurement(backend: Backend, way: &Variation, answer: &Answer) -> Result<Measurement> {
     let nodes = answer.node_of.iter().max().map_or(1, |last| last + 1);
     let name = match backend {
         Backend::Verbs if nodes > 1 && answer.node_of.len() > nodes => "shm+verbs",
@@ -199,14 +253,15 @@ fn measurement(backend: Backend, way: &Variation, answer: &Answer) -> Measuremen
         let latency = Distribution::new(case.places[0].1.slowest.iter().copied());
         (case.bytes as u64, (latency.nearest_rank(50.0) * 1000.0).round() / 1000.0)
     });
-    Measurement {
+    Ok(Measurement {
         operation: way.name.to_owned(),
         backend: name.to_owned(),
+        device: device_name(backend)?,
         algorithm: way.algorithm.to_owned(),
         nodes,
         ranks: answer.node_of.len(),
         points: points.collect(),
-    }
+    })
 }
 
 /// The fastest way of each operation and size, for people.
@@ -239,7 +294,8 @@ fn summary(tuning: &Tuning) -> String {
 
 /// The defaults of the transport, with what was measured in place of what was assumed.
 fn costs_text(tuning: &Tuning, backend: Backend) -> Result<String> {
-    let costs = tuned::costs(tuning, backend.name()).ok_or_else(|| {
+    let device = device_name(backend)?;
+    let costs = tuned::costs(tuning, backend.name(), device.as_deref()).ok_or_else(|| {
         Error::Usage(
             "tune measures one kind of link: all ranks on one node, or one rank on each".to_owned(),
         )

@@ -45,6 +45,11 @@ impl Backend {
         }
     }
 
+    /// Whether it joins CUDA devices.
+    pub fn on_devices(self) -> bool {
+        matches!(self.rank_is(), RankIs::Device(_))
+    }
+
     pub fn rank_is(self) -> RankIs {
         match self {
             Backend::Local => RankIs::Thread,
