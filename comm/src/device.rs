@@ -66,13 +66,48 @@ pub struct DeviceSizes {
     /// Bytes that one rank has for another one.
     pub block_bytes: usize,
     /// Numbers of an all-reduce.
-    pub sum_len: usize,
+    pub sums: SumLen,
 }
 
 impl Default for DeviceSizes {
     /// A mebibyte, and as many numbers as have that size.
     fn default() -> Self {
-        Self { block_bytes: 1 << 20, sum_len: 1 << 18 }
+        Self { block_bytes: 1 << 20, sums: SumLen::of_f32(1 << 18) }
+    }
+}
+
+/// The numbers of an all-reduce, in one memory: f32, and after them bf16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SumLen {
+    /// How many are f32.
+    pub exact: usize,
+    /// How many are bf16: rounded to that wherever two of them have been added up, in f32.
+    pub narrow: usize,
+}
+
+impl SumLen {
+    /// So many f32, and nothing else.
+    pub fn of_f32(exact: usize) -> Self {
+        Self { exact, narrow: 0 }
+    }
+
+    /// Of all of them.
+    pub fn bytes(self) -> usize {
+        4 * self.exact + 2 * self.narrow
+    }
+
+    /// Those in a range of the bytes.
+    fn part(self, bytes: &Range<usize>) -> Self {
+        let exact = (4 * self.exact).clamp(bytes.start, bytes.end) - bytes.start;
+        Self { exact: exact / 4, narrow: (bytes.len() - exact) / 2 }
+    }
+
+    /// # Panics
+    /// Where kernels cannot add them up in groups of 16 bytes.
+    fn check(self, data: DevicePtr) {
+        let is_even = self.exact.is_multiple_of(4) && self.narrow.is_multiple_of(8);
+        let is_whole = self.narrow == 0 || is_even && data.0.is_multiple_of(16);
+        assert!(is_whole, "{self:?} at {:#x}: with bf16, groups of 16 bytes are added up", data.0);
     }
 }
 
@@ -125,8 +160,17 @@ pub trait DeviceCollectives: Send + Sync {
     /// Whether of blocks only what counts travels: then [`Blocks::bytes_per_peer`] costs nothing.
     fn sends_what_counts(&self) -> bool;
 
-    /// The `len` f32 of `data` become their sum over ranks, with the same bits on all ranks.
-    fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()>;
+    /// The numbers of `data` become their sums over ranks, with the same bits on all ranks. Sums of
+    /// bf16 are always those of [`crate::element`].
+    ///
+    /// # Panics
+    /// With bf16: where `data` is not aligned to 16 bytes, or either kind is no multiple of that.
+    fn all_reduce(&self, stream: &Stream, data: DevicePtr, len: SumLen) -> Result<()>;
+
+    /// As [`DeviceCollectives::all_reduce`], of f32.
+    fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {
+        self.all_reduce(stream, data, SumLen::of_f32(len))
+    }
 
     /// `to` becomes the `bytes_per_rank` bytes of `from` of all ranks, one after another. `from`
     /// may be this rank's part of `to`, and else does not overlap with it.
@@ -239,9 +283,9 @@ fn end_closing(transport: &dyn Transport, operation: &str, reason: String) -> Re
     transport.check()
 }
 
-/// The elements of `len` that the `index`-th of `count` ranks adds up: whole groups of four, so
+/// Of so many bytes, those that the `index`-th of `count` ranks adds up: whole groups of 16, so
 /// that only the last segment ends with single numbers. Some may be empty.
-fn segment(index: usize, count: usize, len: usize) -> Range<usize> {
-    let each = len.div_ceil(count).next_multiple_of(4);
-    (index * each).min(len)..((index + 1) * each).min(len)
+fn segment(index: usize, count: usize, bytes: usize) -> Range<usize> {
+    let each = bytes.div_ceil(count).next_multiple_of(16);
+    (index * each).min(bytes)..((index + 1) * each).min(bytes)
 }

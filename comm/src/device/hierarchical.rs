@@ -32,7 +32,9 @@ use super::peer::{Peers, bind};
 use super::rail::nccl::NcclRails;
 use super::rail::{Exchange, Rails, Route};
 use super::sum::{self, MOST_PARTS, Place, Turns, sum};
-use super::{Blocks, DeviceCollectives, DeviceSizes, end, end_closing, own_stream, segment};
+use super::{
+    Blocks, DeviceCollectives, DeviceSizes, SumLen, end, end_closing, own_stream, segment,
+};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
@@ -152,9 +154,11 @@ impl HierarchicalCollectives {
         all_have_rails_or_none(communicator)?;
         let load = || {
             launch::load(cuda)?;
-            parts_of_sums(&nodes).into_iter().try_for_each(|parts| sum::load(cuda, parts))
+            let narrow = sizes.sums.narrow > 0;
+            let mut parts = parts_of_sums(&nodes).into_iter();
+            parts.try_for_each(|parts| sum::load(cuda, parts, narrow))
         };
-        let most = (sizes.block_bytes, 4 * segment(0, nodes.num_rails(), sizes.sum_len).len());
+        let most = (sizes.block_bytes, segment(0, nodes.num_rails(), sizes.sums.bytes()).len());
         let by_memory = by_memory && is_by_memory(communicator, cuda)?;
         let nccl = match by_memory && communicator.rails().is_some() {
             true => None,
@@ -311,11 +315,11 @@ impl HierarchicalCollectives {
         &self,
         cuda: &CudaStream,
         [parts, outs]: [&[DevicePtr]; 2],
-        len: usize,
+        len: SumLen,
     ) -> Result<(), Stop> {
-        let capacity = 4 * len;
+        let capacity = len.bytes();
         let route = self.nodes.sum_route(capacity);
-        let kernels = self.kernels(cuda, "all_reduce", len, capacity);
+        let kernels = self.kernels(cuda, "all_reduce", capacity, capacity);
         let turns = self.turns();
         let (parts, outs) = (fixed(parts), fixed(outs));
         let num_parts = self.nodes.parts_of(self.nodes.node());
@@ -466,22 +470,23 @@ impl DeviceCollectives for HierarchicalCollectives {
         self.nccl.is_none()
     }
 
-    fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {
-        let operation = "all_reduce";
-        if len == 0 {
+    fn all_reduce(&self, stream: &Stream, data: DevicePtr, len: SumLen) -> Result<()> {
+        let (operation, bytes, room) = ("all_reduce", len.bytes(), self.sizes.sums.bytes());
+        len.check(data);
+        if bytes == 0 {
             return self.transport.check();
         }
-        if len > self.sizes.sum_len {
-            let room = self.sizes.sum_len;
-            return end(self, operation, format!("{len} numbers, and room was made for {room}"));
+        if bytes > room {
+            let reason = format!("numbers of {bytes} bytes, and room was made for {room}");
+            return end(self, operation, reason);
         }
         self.enqueue(operation, stream, |cuda| {
-            let [parts, outs] = self.inside.open_segments(cuda, &self.nodes, (data, len))?;
-            let segment = segment(self.nodes.local(), self.nodes.num_rails(), len);
-            let own = segment.len();
+            let [parts, outs] = self.inside.open_segments(cuda, &self.nodes, (data, bytes))?;
+            let segment = segment(self.nodes.local(), self.nodes.num_rails(), bytes);
+            let own = len.part(&segment);
             // Also an empty segment is exchanged: all of a rail exchange every time.
-            if self.takes_two_steps(len) {
-                let place = data.offset(4 * segment.start);
+            if self.takes_two_steps(bytes) {
+                let place = data.offset(segment.start);
                 self.sum_in_two_steps(cuda, [&parts, &outs], (place, own))?;
             } else if self.nodes.local() < self.nodes.num_rails() {
                 self.sum_across(cuda, [&parts, &outs], own)?;
@@ -490,7 +495,7 @@ impl DeviceCollectives for HierarchicalCollectives {
                 let none = [DevicePtr::NULL; MOST_PEERS];
                 self.kernels(cuda, operation, 0, 0).seal((0, 0), none, [0; MOST_PEERS]);
             }
-            self.inside.close_segments(cuda, &self.nodes, (data, len))
+            self.inside.close_segments(cuda, &self.nodes, (data, bytes))
         })
     }
 

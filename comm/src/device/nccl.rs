@@ -1,10 +1,12 @@
 //! Collectives by NCCL, each rank with a device of its own.
 //!
-//! The order of sums is NCCL's: the same on all ranks, and the same again for the same ranks, sizes
-//! and version.
+//! The order of sums of f32 is NCCL's: the same on all ranks, and the same again for the same ranks,
+//! sizes and version. Sums of bf16 are of [`narrow`]: NCCL's own would be rounded in its order.
+
+mod narrow;
 
 use super::peer::bind;
-use super::{Blocks, DeviceCollectives, end, end_closing, own_stream};
+use super::{Blocks, DeviceCollectives, SumLen, end, end_closing, own_stream};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::options::{Feature, NcclOptions};
@@ -13,6 +15,7 @@ use crate::topology::{Rank, Topology};
 use crate::transport::Transport;
 use headlong_device::Stream;
 use headlong_device::cuda::{self, CudaDevice, CudaStream, DevicePtr};
+use narrow::Received;
 use nccl_rs::{
     Capabilities, Comm, Config, Data, DataType, Group, Library, ReduceOp, Search, UniqueId, Version,
 };
@@ -42,6 +45,8 @@ pub struct NcclCollectives {
     comm: Comm,
     transport: Arc<dyn Transport>,
     device: CudaDevice,
+    /// Where sums of bf16 are made, if there are any.
+    received: Option<Received>,
 }
 
 impl NcclCollectives {
@@ -62,7 +67,19 @@ impl NcclCollectives {
             .and_then(|()| Comm::init(&library, &id, rank, num_ranks, config).map_err(text));
         let comm = communicator.agree("NCCL", comm)?;
         let (transport, device) = (communicator.transport().clone(), cuda.device().clone());
-        Ok(Self { comm, transport, device })
+        Ok(Self { comm, transport, device, received: None })
+    }
+
+    /// As [`NcclCollectives::attach`], with room for sums of up to so many numbers.
+    pub(super) fn attach_for_sums(
+        communicator: &Communicator,
+        cuda: &CudaStream,
+        sums: SumLen,
+    ) -> Result<Self> {
+        let ranks = communicator.num_ranks();
+        let received = (sums.narrow > 0).then(|| Received::new(cuda, ranks, sums)).transpose();
+        let received = communicator.agree("room for sums of bf16", received)?;
+        Ok(Self { received, ..Self::attach(communicator, cuda)? })
     }
 
     /// Enqueues sends and receives as one group: pieces between two ranks pair up in their order,
@@ -169,13 +186,15 @@ impl DeviceCollectives for NcclCollectives {
         false
     }
 
-    fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {
-        self.enqueue("all_reduce", stream, len, |group, stream| {
+    fn all_reduce(&self, stream: &Stream, data: DevicePtr, len: SumLen) -> Result<()> {
+        if len.narrow > 0 {
+            return self.sum_narrow(stream, data, len);
+        }
+        self.enqueue("all_reduce", stream, len.exact, |group, stream| {
+            let (at, count, kind) = (data.0, len.exact, DataType::F32);
             // SAFETY: see above.
             unsafe {
-                let data =
-                    Data { from: data.0, to: data.0, count: len, kind: DataType::F32, stream };
-                group.all_reduce(data, ReduceOp::SUM)
+                group.all_reduce(Data { from: at, to: at, count, kind, stream }, ReduceOp::SUM)
             }
         })
     }
@@ -214,7 +233,8 @@ impl DeviceCollectives for NcclCollectives {
 
     fn close(self: Box<Self>) -> Result<()> {
         self.transport.check()?;
-        let Self { comm, transport, .. } = *self;
+        let Self { comm, transport, received, .. } = *self;
+        drop(received);
         comm.close().or_else(|error| end_closing(&*transport, "closing NCCL", error.to_string()))
     }
 }

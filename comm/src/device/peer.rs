@@ -16,7 +16,7 @@ mod peers;
 
 use super::push::{self, push};
 use super::sum::{self, Place, sum};
-use super::{Blocks, DeviceCollectives};
+use super::{Blocks, DeviceCollectives, SumLen};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
@@ -34,8 +34,9 @@ pub const MOST_RANKS: usize = sum::MOST_OUTS;
 /// The kernels that `num_ranks` devices of one node need, for builds ahead of time.
 pub fn kernels(num_ranks: usize) -> Vec<Build> {
     let needed = (2..=MOST_RANKS).contains(&num_ranks);
-    let builds = needed.then(|| [sum::build(num_ranks), push::build()]);
-    builds.into_iter().flatten().collect()
+    let mut builds = if needed { sum::builds(num_ranks).to_vec() } else { Vec::new() };
+    builds.extend(needed.then(push::build));
+    builds
 }
 
 /// One rank's end of the collectives between devices of one node.
@@ -51,9 +52,16 @@ impl PeerCollectives {
         Peers::are_possible(communicator, cuda, &[&everybody])
     }
 
-    pub(super) fn attach(communicator: &Communicator, cuda: &CudaStream) -> Result<Self> {
+    pub(super) fn attach(
+        communicator: &Communicator,
+        cuda: &CudaStream,
+        sums: SumLen,
+    ) -> Result<Self> {
         let everybody: Vec<Rank> = communicator.topology().ranks().collect();
-        let load = || sum::load(cuda, everybody.len()).and_then(|()| push::load(cuda));
+        let load = || {
+            sum::load(cuda, everybody.len(), sums.narrow > 0)?;
+            push::load(cuda)
+        };
         Ok(Self { peers: Peers::attach(communicator, cuda, &[&everybody], load)? })
     }
 }
@@ -89,14 +97,15 @@ impl DeviceCollectives for PeerCollectives {
         true
     }
 
-    fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {
+    fn all_reduce(&self, stream: &Stream, data: DevicePtr, len: SumLen) -> Result<()> {
+        len.check(data);
         // Only this rank touches its segment, on any device, between the two barriers.
-        let segment = super::segment(self.rank().0, self.num_ranks(), len);
-        self.peers.enqueue(stream, part("all_reduce", len, data), |cuda, parts| {
-            let place = |part: &Part| Place::fixed(part.first().offset(4 * segment.start));
+        let segment = super::segment(self.rank().0, self.num_ranks(), len.bytes());
+        self.peers.enqueue(stream, part("all_reduce", len.bytes(), data), |cuda, parts| {
+            let place = |part: &Part| Place::fixed(part.first().offset(segment.start));
             let places: Vec<Place> = parts.iter().map(place).collect();
             if !segment.is_empty() {
-                sum(cuda, &places, &places, segment.len(), None);
+                sum(cuda, &places, &places, len.part(&segment), None);
             }
         })
     }
@@ -148,6 +157,6 @@ mod tests {
 
     #[test]
     fn kernels_are_listed_for_the_ranks_that_a_process_can_have() {
-        assert_eq!([0, 1, 2, 8, 9].map(|ranks| kernels(ranks).len()), [0, 0, 2, 2, 0]);
+        assert_eq!([0, 1, 2, 8, 9].map(|ranks| kernels(ranks).len()), [0, 0, 3, 3, 0]);
     }
 }

@@ -1,6 +1,6 @@
 //! One rank: what others would exchange is copied.
 
-use super::{Blocks, DeviceCollectives};
+use super::{Blocks, DeviceCollectives, SumLen};
 use crate::error::Result;
 use crate::topology::Rank;
 use crate::transport::Transport;
@@ -38,7 +38,7 @@ impl DeviceCollectives for SingleRank {
         true
     }
 
-    fn all_reduce_f32(&self, _stream: &Stream, _data: DevicePtr, _len: usize) -> Result<()> {
+    fn all_reduce(&self, _stream: &Stream, _data: DevicePtr, _len: SumLen) -> Result<()> {
         Ok(())
     }
 

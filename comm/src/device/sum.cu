@@ -1,11 +1,16 @@
 // A sum of parts that lie anywhere the device can reach, written to several places at once.
 //
-// A thread takes every (grid size)-th group of four numbers, then of the single ones after them,
-// so that accesses of a warp lie side by side. A place may be one of the parts: a thread reads all
+// A thread takes every (grid size)-th group of four numbers, or eight bf16, then of the single ones
+// after them, so that accesses of a warp lie side by side. A place may be one of the parts: a thread reads all
 // parts of a number before it writes it.
 
 #ifndef PARTS
 #define PARTS 2
+#endif
+// Whether numbers are bf16 from some group on: they are added in f32 and rounded at every node of
+// the tree.
+#ifndef NARROW
+#define NARROW 0
 #endif
 #define MOST_PARTS 64
 #define MOST_OUTS 8
@@ -24,8 +29,10 @@ struct SumArgs {
   const u32* refused;
   u64 slot_bytes;
   u64 len;
-  // Groups of four from the first number on; 0 where an address is no multiple of 16.
+  // Groups of 16 bytes from the first number on; 0 where an address is no multiple of 16. Of these,
+  // the first that are f32.
   u64 groups;
+  u64 exact_groups;
   u32 num_slots;
   u32 num_outs;
 };
@@ -56,6 +63,17 @@ __device__ __forceinline__ float4 add_four(float4 a, float4 b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
+// Two bf16 in a word, to two others.
+__device__ __forceinline__ u32 add_pair(u32 a, u32 b) {
+  const float low = __uint_as_float(a << 16) + __uint_as_float(b << 16);
+  const float high = __uint_as_float(a & 0xffff0000u) + __uint_as_float(b & 0xffff0000u);
+  return to_bf16(low).bits | static_cast<u32>(to_bf16(high).bits) << 16;
+}
+
+__device__ __forceinline__ u32x4 add_eight(u32x4 a, u32x4 b) {
+  return u32x4{add_pair(a.x, b.x), add_pair(a.y, b.y), add_pair(a.z, b.z), add_pair(a.w, b.w)};
+}
+
 extern "C" __global__ void __launch_bounds__(256) sum_parts(const SumArgs a) {
   if (a.refused != nullptr && *a.refused != 0) return;
   const u64 turn =
@@ -69,6 +87,12 @@ extern "C" __global__ void __launch_bounds__(256) sum_parts(const SumArgs a) {
   const u64 first = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x;
   const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
   for (u64 group = first; group < a.groups; group += stride) {
+    if (NARROW != 0 && group >= a.exact_groups) {
+      const auto load = [&](u32 index) { return load16(part(index) + 4 * group); };
+      const u32x4 sum = tree<0, PARTS, u32x4>(load, add_eight);
+      for (u32 index = 0; index < a.num_outs; index++) store16(out(index) + 4 * group, sum);
+      continue;
+    }
     const auto load = [&](u32 index) {
       return reinterpret_cast<const float4*>(part(index))[group];
     };

@@ -1,5 +1,7 @@
-//! The sum of parts that lie anywhere a device can reach, in the tree of [`crate::element`].
+//! The sum of parts that lie anywhere a device can reach, in the tree of [`crate::element`]: of f32,
+//! and of bf16 after them.
 
+use super::SumLen;
 use headlong_device::cuda::{Build, CudaStream, Define, DevicePtr, Launch, Source};
 
 pub(super) const MOST_PARTS: usize = 64;
@@ -21,6 +23,7 @@ struct SumArgs {
     slot_bytes: u64,
     len: u64,
     groups: u64,
+    exact_groups: u64,
     num_slots: u32,
     num_outs: u32,
 }
@@ -50,19 +53,23 @@ impl Place {
     }
 }
 
-fn defines(num_parts: usize) -> [Define; 1] {
-    [Define::new("PARTS", num_parts as i64)]
+/// For so many parts; with bf16 among the numbers, or all f32.
+fn defines(num_parts: usize, narrow: bool) -> [Define; 2] {
+    [Define::new("PARTS", num_parts as i64), Define::new("NARROW", i64::from(narrow))]
 }
 
-pub(super) fn build(num_parts: usize) -> Build {
-    Build { source: &SUM, defines: defines(num_parts).to_vec() }
+pub(super) fn builds(num_parts: usize) -> [Build; 2] {
+    let instance = |narrow| defines(num_parts, narrow).to_vec();
+    [false, true].map(|narrow| Build { source: &SUM, defines: instance(narrow) })
 }
 
-/// Loads the instance for so many parts: a captured call may not.
-pub(super) fn load(cuda: &CudaStream, num_parts: usize) -> Result<(), String> {
-    match cuda.kernel(&SUM, &defines(num_parts), "sum_parts") {
-        Some(_) => Ok(()),
-        None => cuda.check().map_err(|error| error.to_string()),
+/// Loads the instances for so many parts, with bf16 among them where there will be some: a captured
+/// call may not.
+pub(super) fn load(cuda: &CudaStream, num_parts: usize, narrow: bool) -> Result<(), String> {
+    let load = |narrow| cuda.kernel(&SUM, &defines(num_parts, narrow), "sum_parts").is_some();
+    match load(false) && (!narrow || load(true)) {
+        true => Ok(()),
+        false => cuda.check().map_err(|error| error.to_string()),
     }
 }
 
@@ -70,19 +77,22 @@ pub(super) fn load(cuda: &CudaStream, num_parts: usize) -> Result<(), String> {
 /// leaves of the tree from left to right.
 ///
 /// # Panics
-/// When there are more parts or places than [`MOST_PARTS`] and [`MOST_OUTS`].
+/// When there are more parts or places than [`MOST_PARTS`] and [`MOST_OUTS`]; when places of bf16
+/// are not aligned to 16 bytes.
 pub(super) fn sum(
     cuda: &CudaStream,
     parts: &[Place],
     outs: &[Place],
-    len: usize,
+    len: SumLen,
     turns: Option<Turns>,
 ) {
     let bits = |places: &[Place]| {
         places.iter().enumerate().fold(0, |bits, (at, place)| bits | u64::from(place.turns) << at)
     };
     let is_aligned = parts.iter().chain(outs).all(|place| place.at.0.is_multiple_of(16));
-    let groups = if is_aligned { len as u64 / 4 } else { 0 };
+    let (narrow, bytes) = (len.narrow > 0, len.bytes() as u64);
+    assert!(is_aligned || !narrow, "bf16 are added up in groups of 16 bytes");
+    let groups = if is_aligned { bytes / 16 } else { 0 };
     let mut args = SumArgs {
         parts: [DevicePtr::NULL; MOST_PARTS],
         outs: [DevicePtr::NULL; MOST_OUTS],
@@ -91,16 +101,18 @@ pub(super) fn sum(
         sequence: turns.map_or(DevicePtr::NULL, |turns| turns.sequence),
         refused: turns.map_or(DevicePtr::NULL, |turns| turns.refused),
         slot_bytes: turns.map_or(0, |turns| turns.slot_bytes as u64),
-        len: len as u64,
+        len: bytes / 4,
         groups,
+        exact_groups: len.exact as u64 / 4,
         num_slots: turns.map_or(1, |turns| turns.num_slots as u32),
         num_outs: outs.len() as u32,
     };
     args.parts[..parts.len()].iter_mut().zip(parts).for_each(|(to, part)| *to = part.at);
     args.outs[..outs.len()].iter_mut().zip(outs).for_each(|(to, out)| *to = out.at);
-    let threads = if is_aligned { groups.max(1) } else { len as u64 };
+    let threads = if is_aligned { groups.max(1) } else { bytes / 4 };
     let blocks = threads.div_ceil(256).min(4 * u64::from(cuda.device().multiprocessors()));
-    cuda.run(&SUM, &defines(parts.len()), "sum_parts", Launch::new(blocks as u32, 256), &args);
+    let (defines, launch) = (defines(parts.len(), narrow), Launch::new(blocks as u32, 256));
+    cuda.run(&SUM, &defines, "sum_parts", launch, &args);
 }
 
 #[cfg(test)]
@@ -111,9 +123,9 @@ mod cuda_tests {
     #[test]
     fn the_structs_of_both_languages_are_the_same() {
         layout_test!(
-            SumArgs, &SUM, &defines(2);
+            SumArgs, &SUM, &defines(2, true);
             parts, outs, turning_parts, turning_outs, sequence, refused, slot_bytes, len, groups,
-            num_slots, num_outs
+            exact_groups, num_slots, num_outs
         );
     }
 }

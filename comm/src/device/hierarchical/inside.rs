@@ -107,14 +107,14 @@ impl Brought {
         cuda: &CudaStream,
         nodes: &Nodes,
         data: DevicePtr,
-        len: usize,
+        bytes: usize,
     ) -> Result<Vec<DevicePtr>, String> {
         let (peers, rails) = (nodes.peers(), nodes.num_rails());
-        let piece = |index: usize| segment(index, rails, len);
+        let piece = |index: usize| segment(index, rails, bytes);
         let sends = peers.iter().take(rails).enumerate().map(|(index, &peer)| {
-            Piece::new(peer, data.offset(4 * piece(index).start), 4 * piece(index).len())
+            Piece::new(peer, data.offset(piece(index).start), piece(index).len())
         });
-        let own = if nodes.local() < rails { 4 * piece(nodes.local()).len() } else { 0 };
+        let own = if nodes.local() < rails { piece(nodes.local()).len() } else { 0 };
         let place = |index: usize| self.blocks.ptr().offset(index * own.next_multiple_of(16));
         let receives =
             peers.iter().enumerate().map(|(index, &peer)| Piece::new(peer, place(index), own));
@@ -128,13 +128,13 @@ impl Brought {
         cuda: &CudaStream,
         nodes: &Nodes,
         data: DevicePtr,
-        len: usize,
+        bytes: usize,
     ) -> Result<(), String> {
         let (peers, rails) = (nodes.peers(), nodes.num_rails());
         let others = || peers.iter().enumerate().filter(|(_, peer)| **peer != nodes.rank());
         let piece = |index: usize, peer: Rank| {
-            let segment = segment(index, rails, len);
-            Piece::new(peer, data.offset(4 * segment.start), 4 * segment.len())
+            let segment = segment(index, rails, bytes);
+            Piece::new(peer, data.offset(segment.start), segment.len())
         };
         let sends =
             others().filter(|_| nodes.local() < rails).map(|(_, &peer)| piece(nodes.local(), peer));
@@ -185,17 +185,18 @@ impl Inside {
         &self,
         cuda: &CudaStream,
         nodes: &Nodes,
-        (data, len): (DevicePtr, usize),
+        (data, bytes): (DevicePtr, usize),
     ) -> Result<[Vec<DevicePtr>; 2], Stop> {
-        let start = 4 * segment(nodes.local(), nodes.num_rails(), len).start;
+        let start = segment(nodes.local(), nodes.num_rails(), bytes).start;
         match self {
             Inside::Nccl(brought) => {
-                let parts = brought.open_segments(cuda, nodes, data, len)?;
+                let parts = brought.open_segments(cuda, nodes, data, bytes)?;
                 Ok([parts, vec![data.offset(start)]])
             }
             Inside::Memory(peers) => {
                 let (operation, addresses) = ("all_reduce", [data.0, 0]);
-                let parts = peers.meet(Part { operation, size: len as u64, root: 0, addresses })?;
+                let parts =
+                    peers.meet(Part { operation, size: bytes as u64, root: 0, addresses })?;
                 peers.barrier(cuda, 0)?;
                 let places: Vec<DevicePtr> =
                     parts.iter().map(|part| part.first().offset(start)).collect();
@@ -209,11 +210,11 @@ impl Inside {
         &self,
         cuda: &CudaStream,
         nodes: &Nodes,
-        (data, len): (DevicePtr, usize),
+        (data, bytes): (DevicePtr, usize),
     ) -> Result<(), Stop> {
         match self {
             Inside::Memory(peers) => Ok(peers.barrier(cuda, 1)?),
-            Inside::Nccl(brought) => Ok(brought.close_segments(cuda, nodes, data, len)?),
+            Inside::Nccl(brought) => Ok(brought.close_segments(cuda, nodes, data, bytes)?),
         }
     }
 }

@@ -7,6 +7,7 @@ use super::inside::for_peers;
 use super::launch::{Kernels, Picked};
 use super::nodes::MOST_PEERS;
 use super::{HierarchicalCollectives, Stop, fixed, segment};
+use crate::device::SumLen;
 use crate::device::rail::Route;
 use crate::device::sum::{Place, sum};
 use crate::topology::Topology;
@@ -16,11 +17,11 @@ use headlong_device::cuda::{CudaStream, DevicePtr};
 /// 200 Gbit/s carry in 30 µs.
 const WORTHWHILE_BYTES: usize = 750_000;
 
-/// Whether devices of these ranks, which exchange inside their nodes first, add up `len` numbers in
-/// two steps between nodes, where [`CommOptions::one_step_bytes`](crate::CommOptions) does not say.
-pub fn sums_in_two_steps(topology: &Topology, len: usize) -> bool {
+/// Whether devices of these ranks, which exchange inside their nodes first, add up so many bytes of
+/// numbers in two steps between nodes, where [`CommOptions::one_step_bytes`](crate::CommOptions) does not say.
+pub fn sums_in_two_steps(topology: &Topology, bytes: usize) -> bool {
     let (nodes, each) = (topology.num_nodes(), topology.node_size(0));
-    let spared = || 4 * len / each * (nodes - 1) * (nodes - 2) / nodes;
+    let spared = || bytes / each * (nodes - 1) * (nodes - 2) / nodes;
     are_possible(topology) && spared() > WORTHWHILE_BYTES
 }
 
@@ -30,39 +31,40 @@ fn are_possible(topology: &Topology) -> bool {
 }
 
 impl HierarchicalCollectives {
-    /// Whether a sum of `len` numbers is made so: the same on all ranks.
-    pub(super) fn takes_two_steps(&self, len: usize) -> bool {
+    /// Whether a sum of so many bytes is made so: the same on all ranks.
+    pub(super) fn takes_two_steps(&self, bytes: usize) -> bool {
         match self.one_step_bytes {
-            Some(most) => are_possible(self.nodes.topology()) && 4 * len > most,
-            None => sums_in_two_steps(self.nodes.topology(), len),
+            Some(most) => are_possible(self.nodes.topology()) && bytes > most,
+            None => sums_in_two_steps(self.nodes.topology(), bytes),
         }
     }
 
-    /// This rank's segment of the sum, of `len` numbers at `own`, from `parts` of its own node to
+    /// This rank's segment of the sum, of the numbers at `own`, from `parts` of its own node to
     /// `outs`.
     pub(super) fn sum_in_two_steps(
         &self,
         cuda: &CudaStream,
         [parts, outs]: [&[DevicePtr]; 2],
-        (own, len): (DevicePtr, usize),
+        (own, len): (DevicePtr, SumLen),
     ) -> Result<(), Stop> {
-        let each = segment(0, self.nodes.all().count(), len).len();
-        let (capacity, end) = (4 * each, 4 * len);
-        let mine = segment(self.nodes.node(), self.nodes.all().count(), len);
-        let place = Place::fixed(own.offset(4 * mine.start));
+        let end = len.bytes();
+        let capacity = segment(0, self.nodes.all().count(), end).len();
+        let mine = segment(self.nodes.node(), self.nodes.all().count(), end);
+        let place = Place::fixed(own.offset(mine.start));
         let whole = [Place::fixed(own)];
         sum(cuda, &fixed(parts), &whole, len, None);
 
         let route = self.nodes.parts_route(capacity);
-        let kernels = self.kernels(cuda, "all_reduce, parts", len, capacity);
+        let kernels = self.kernels(cuda, "all_reduce, parts", end, capacity);
         let positions = self.room.tables.nodes();
         let to_each = Picked { positions, stride: capacity, limit: end };
         self.exchange_sums(&kernels, &route, (own, to_each))?;
-        sum(cuda, &self.leaves(vec![place], &route, capacity), &[place], mine.len(), self.turns());
+        let leaves = self.leaves(vec![place], &route, capacity);
+        sum(cuda, &leaves, &[place], len.part(&mine), self.turns());
 
         let route = self.nodes.sum_route(capacity);
-        let kernels = self.kernels(cuda, "all_reduce, totals", len, capacity);
-        self.exchange_sums(&kernels, &route, (place.at, self.the_only_block(4 * mine.len())))?;
+        let kernels = self.kernels(cuda, "all_reduce, totals", end, capacity);
+        self.exchange_sums(&kernels, &route, (place.at, self.the_only_block(mine.len())))?;
         kernels.unpack(true, own, capacity, end);
         if outs.len() > 1 {
             sum(cuda, &whole, &fixed(outs), len, self.turns());

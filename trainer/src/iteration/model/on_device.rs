@@ -8,7 +8,7 @@
 use super::{BatchSlot, Call, Devices, Exchange, Model};
 use crate::error::{Cause, Error, Result, exchange_failed};
 use headlong_comm::device::narrow::Narrow;
-use headlong_comm::{Compress, DeviceCollectives, DeviceSizes};
+use headlong_comm::{Compress, DeviceCollectives, DeviceSizes, SumLen};
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
 use headlong_device::{DeviceError, Stream};
 use headlong_embedding::EmbeddingError;
@@ -129,7 +129,7 @@ impl Model {
             let ids = self.slots[0].route().id_slots().stride;
             let sizes = DeviceSizes {
                 block_bytes: logits.max(vectors).max(ids),
-                sum_len: self.reduced.bytes() / size_of::<f32>(),
+                sums: SumLen::of_f32(self.reduced.bytes() / size_of::<f32>()),
             };
             let failed = || exchange_failed("the devices' addresses");
             let ranks = self.communicator.attach_device_for(stream, sizes).map_err(failed())?;

@@ -155,7 +155,7 @@ mod tests {
             let topology = Topology::from_node_sizes(&sizes);
             for len in (0..24).map(|power| 1 << power) {
                 let way = costs.all_reduce_way(&shape, 4.0 * f64::from(len));
-                let two_steps = sums_in_two_steps(&topology, len as usize);
+                let two_steps = sums_in_two_steps(&topology, 4 * len as usize);
                 let expected = if two_steps { Hierarchical } else { HierarchicalDirect };
                 assert_eq!(way, expected, "{nodes} nodes of {each}, {len} numbers");
             }
