@@ -348,7 +348,7 @@ fn more_than_room_was_made_for_is_refused_before_it_is_enqueued() {
     if !has_devices(3) {
         return;
     }
-    let sizes = headlong_comm::DeviceSizes { block_bytes: 64, sums: SumLen::of_f32(8) };
+    let sizes = DeviceSizes { block_bytes: 64, sums: SumLen::of_f32(8) };
     for of_sum in [false, true] {
         let texts = on_nodes(BetweenDevices::Auto, &[2, 1], |communicator, stream| {
             let collectives = communicator.attach_device_for(&stream, sizes).unwrap();

@@ -41,7 +41,7 @@ use crate::loss_scale::LossScale;
 use crate::mlp::Mlp;
 use headlong_device::cuda::DevicePtr;
 use headlong_device::optimizer::{Optimizer, StateWidth, Step};
-use headlong_device::{Arena, ArenaPlan, Device, Stream};
+use headlong_device::{Arena, ArenaPlan, Device, Mat, Stream};
 use std::ops::Range;
 
 /// Chunks that a norm of LAMB is summed in, for any length.
@@ -54,6 +54,9 @@ pub struct StepArgs<'a> {
     pub weights: &'a Arena,
     /// Gradients of the same layout; scaled where they are clipped, directions after LAMB.
     pub gradients: &'a Arena,
+    /// What counts as gradients instead, where ranks have added them up in bf16: as many elements,
+    /// laid out alike. Only on a device; never scaled.
+    pub summed: Option<&'a Mat>,
     /// First state of the optimiser, where it has one.
     pub first: Option<&'a Arena>,
     /// Second state of the optimiser, where it has one.
@@ -98,6 +101,8 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
     for (arena, bytes) in of_states.chain([of_gradients]) {
         assert_eq!(arena.bytes(), bytes, "arenas of one plan are equally long");
     }
+    let is_as_long = |summed: &Mat| args.gradients.bytes() == summed.cols() * size_of::<f32>();
+    assert!(args.summed.is_none_or(is_as_long), "sums of all gradients in 16 bits");
     match (stream.device(), args.part) {
         (Device::Cpu, None) => cpu::step(stream, args),
         (Device::Cpu, Some(part)) => divided::step(stream, args, part),

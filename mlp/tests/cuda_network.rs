@@ -157,6 +157,7 @@ impl Network {
             clip: Some(1.0),
             stacks: &[slice::from_ref(&self.bottom), slice::from_ref(&self.top)],
             loss_scale: None,
+            summed: None,
             part: None,
         };
         optim::step(stream, &args);

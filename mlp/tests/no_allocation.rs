@@ -128,6 +128,7 @@ fn step(model: &Model, stream: &Stream, number: u64) {
         clip: Some(1.0),
         stacks: &[std::slice::from_ref(&model.bottom), std::slice::from_ref(&model.top)],
         loss_scale: None,
+        summed: None,
         part: None,
     };
     optim::step(stream, &args);

@@ -225,10 +225,14 @@ fn run_and_move(
 }
 
 /// Four ranks on two nodes, whose devices drive the NICs of `fabric`.
-fn over_nics(fabric: &Arc<Fabric>, exchange: AllToAll) -> (Config, Vec<Communicator>) {
+fn over_nics(
+    fabric: &Arc<Fabric>,
+    exchange: AllToAll,
+    precision: Precision,
+) -> (Config, Vec<Communicator>) {
     let mut config = config(DeviceChoice::Cuda, ScheduleChoice::Captured, "rowwise_adagrad", 1);
     (config.run.ranks, config.comm.ranks_per_node) = (4, 2);
-    config.comm.exchange = exchange;
+    (config.comm.exchange, config.train.precision) = (exchange, precision);
     config.validate().unwrap();
     let communicators =
         Communicator::local(&local_topology(&config), comm_options(&config)).into_iter();
@@ -247,16 +251,16 @@ fn a_captured_step_that_drives_nics_changes_no_bit_and_is_one_launch() {
         return;
     }
     let fabric = Fabric::rails(5, NetworkModel::ROUGH, 2, 2);
-    let (config, communicators) = over_nics(&fabric, AllToAll::Hierarchical);
-    let by_nics = run_among(&config, Some(communicators));
-    let mut flat = config.clone();
-    (flat.comm.exchange, flat.comm.ranks_per_node) = (AllToAll::Flat, 0);
-    let in_memory = run(&flat);
-    assert_eq!(in_memory.losses, by_nics.losses, "losses");
-    assert_eq!(in_memory.digest, by_nics.digest, "weights and states");
-    assert_eq!(in_memory.predictions, by_nics.predictions, "predictions");
-
-    let (_, communicators) = over_nics(&fabric, AllToAll::Flat);
+    for precision in [Precision::Bf16, Precision::F32] {
+        let (mut config, communicators) = over_nics(&fabric, AllToAll::Hierarchical, precision);
+        let by_nics = run_among(&config, Some(communicators));
+        (config.comm.exchange, config.comm.ranks_per_node) = (AllToAll::Flat, 0);
+        let in_memory = run(&config);
+        assert_eq!(in_memory.losses, by_nics.losses, "{precision:?}: losses");
+        assert_eq!(in_memory.digest, by_nics.digest, "{precision:?}: weights and states");
+        assert_eq!(in_memory.predictions, by_nics.predictions, "{precision:?}: predictions");
+    }
+    let (config, communicators) = over_nics(&fabric, AllToAll::Flat, Precision::F32);
     let registry = Registry::default();
     let options = RankGroupOptions {
         communicators: Some(communicators),
@@ -266,7 +270,7 @@ fn a_captured_step_that_drives_nics_changes_no_bit_and_is_one_launch() {
     let text = headlong::error::chain(&refused);
     assert!(text.contains("verbs between devices") && text.contains("comm.exchange"), "{text}");
 
-    let (_, communicators) = over_nics(&fabric, AllToAll::Auto);
+    let (_, communicators) = over_nics(&fabric, AllToAll::Auto, Precision::F32);
     let options = RankGroupOptions {
         communicators: Some(communicators),
         ..RankGroupOptions::new(2, &registry)

@@ -267,4 +267,41 @@ fn strips_in_bf16_change_no_bit() {
     assert!(in_memory == expected, "captured, in memory");
     let over_nccl = of(2, Captured, TransportChoice::Nccl);
     assert!(over_nccl == expected, "captured, over NCCL between nodes");
+    // Ranks add up bf16 themselves, in the one tree.
+    let flat = of(0, Captured, TransportChoice::Nccl);
+    assert!(flat == expected, "captured, over NCCL alone");
+}
+
+/// Where all rows are frequent and all samples short, sums are what travels between nodes.
+#[test]
+fn sums_in_bf16_send_half_the_bytes() {
+    if !has_devices(RANKS) {
+        return;
+    }
+    const SAMPLES: usize = RANKS * 8;
+    let sent = [Precision::F32, Precision::Bf16].map(|precision| {
+        let mut config = config(SAMPLES, 2, ScheduleChoice::Captured);
+        config.train.precision = precision;
+        let specs = table_specs(&config, &[TABLE_ROWS; TABLES]);
+        let registry = Registry::default();
+        let options = RankGroupOptions {
+            partition: Some(Arc::new(Partition::all_frequent(&specs, RANKS))),
+            ..RankGroupOptions::new(RANKS, &registry)
+        };
+        let group = RankGroup::build(&config, &[TABLE_ROWS; TABLES], options).unwrap();
+        group.prime(&batch(0, SAMPLES, 2.0)).unwrap();
+        let step = |number| {
+            let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
+            group.enqueue(rates, Some(&batch(number, SAMPLES, 2.0))).unwrap();
+            group.drain().unwrap();
+        };
+        step(1);
+        let before = nccl_message_bytes();
+        step(2);
+        nccl_message_bytes().zip(before).map(|(after, before)| after - before)
+    });
+    let [Some(wide), Some(narrow)] = sent else { return };
+    println!("{wide} bytes in f32, {narrow} in bf16");
+    let half = narrow as f64 / wide as f64;
+    assert!((0.48..0.56).contains(&half), "{wide} bytes in f32, {narrow} in bf16");
 }

@@ -122,6 +122,32 @@ impl Narrow {
     }
 }
 
+/// Enqueues that the numbers at `to` become the `len` f32 at `from`, rounded to bf16: to nearest, ties
+/// to even.
+///
+/// # Panics
+/// When they are no groups of four.
+pub fn round(stream: &Stream, from: DevicePtr, to: DevicePtr, len: usize) {
+    assert!(len.is_multiple_of(4), "{len} numbers are no groups of four");
+    let (lengths, narrow_lengths, groups) = (DevicePtr::NULL, DevicePtr::NULL, len as u64 / 4);
+    let (wide, narrow, used_groups) = (from, to, groups);
+    let (num_blocks, unused) = (1, 0);
+    run(
+        stream.cuda_body(),
+        "narrow_blocks",
+        &NarrowArgs {
+            wide,
+            narrow,
+            lengths,
+            narrow_lengths,
+            groups,
+            used_groups,
+            num_blocks,
+            unused,
+        },
+    );
+}
+
 fn run(cuda: &CudaStream, entry: &'static str, args: &NarrowArgs) {
     let threads = (args.used_groups * u64::from(args.num_blocks)).max(1);
     let blocks =

@@ -27,7 +27,7 @@ pub fn kernels(
     let mut builds = vec![
         build(&ROUTE, &[]),
         build(&LOOKUP, &lookup_defines(instance, vectors, false)),
-        build(&UPDATE, &update_defines(instance, vectors, false, Some(optimizer))),
+        build(&UPDATE, &update_defines(instance, vectors, false, Some(optimizer), DType::F32)),
         build(&INIT, &initial),
     ];
     if rows != DType::F32 {
@@ -39,9 +39,12 @@ pub fn kernels(
             build(&EXCHANGE, &instance.defines()),
             build(&EXCHANGE, &Instance::GENERIC.defines()),
             build(&LOOKUP, &lookup_defines(instance, vectors, true)),
-            build(&UPDATE, &update_defines(instance, vectors, false, None)),
-            build(&UPDATE, &update_defines(instance, DType::F32, true, Some(optimizer))),
         ]);
+        for frequent in [DType::F32, DType::Bf16] {
+            let of_sums = update_defines(instance, vectors, false, None, frequent);
+            let of_rows = update_defines(instance, DType::F32, true, Some(optimizer), frequent);
+            builds.extend([build(&UPDATE, &of_sums), build(&UPDATE, &of_rows)]);
+        }
         builds.dedup_by(|a, b| std::ptr::eq(a.source, b.source) && a.defines == b.defines);
     }
     builds

@@ -28,7 +28,7 @@ impl HybridSet {
     /// `samples of the slice × `[`Self::width`]; `to_owners` gets one row of gradients per row
     /// requested, in the order of the requests (on a device, in the slots of vectors); `frequent`,
     /// which has [`Self::frequent_len`] elements, is set to zero and gets those of the frequent
-    /// rows. Nothing on a single rank.
+    /// rows, on a device also as bf16. Nothing on a single rank.
     ///
     /// # Panics
     /// When a matrix is too small, or the route is another set's.

@@ -41,7 +41,7 @@ pub(crate) enum Sink {
     /// A step of the optimiser, and the seed of rounding.
     Step { step: CudaStep, seed: u64 },
     /// It is written to its owner's slot or to the block of frequent rows.
-    Write { destinations: DevicePtr, to_owners: DevicePtr, frequent: DevicePtr },
+    Write { destinations: DevicePtr, to_owners: DevicePtr, frequent: (DevicePtr, DType) },
 }
 
 /// What an update works on.
@@ -56,13 +56,15 @@ pub(crate) struct Update<'a> {
     pub(crate) partials: (DevicePtr, usize),
 }
 
-/// The constants of an instance; no optimiser where sums are written.
+/// The constants of an instance, with the type of the block of frequent gradients where it is used;
+/// no optimiser where sums are written.
 pub(crate) fn defines(
     instance: Instance,
     gradients: DType,
     packed: bool,
     optimizer: Option<&Optimizer>,
-) -> [Define; 6] {
+    frequent: DType,
+) -> [Define; 7] {
     let [dim, row_type] = instance.defines();
     [
         dim,
@@ -71,6 +73,7 @@ pub(crate) fn defines(
         Define::new("SOURCE", i64::from(packed)),
         Define::new("SINK", i64::from(optimizer.is_none())),
         OptimizerConstants::define(optimizer.unwrap_or(&Optimizer::Sgd)),
+        Define::dtype("FREQUENT_TYPE", frequent),
     ]
 }
 
@@ -88,7 +91,7 @@ impl Update<'_> {
         };
         let (destinations, to_owners, frequent) = match self.sink {
             Sink::Write { destinations, to_owners, frequent } => {
-                (destinations, to_owners, frequent)
+                (destinations, to_owners, frequent.0)
             }
             Sink::Step { .. } => Default::default(),
         };
@@ -127,11 +130,11 @@ pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
         Gradients::OfVectors(mat, _) => (instance.for_matrix(mat), mat.dtype(), false),
         Gradients::Packed(_) => (instance, DType::F32, true),
     };
-    let optimizer = match &update.sink {
-        Sink::Step { step, .. } => Some(&step.optimizer),
-        Sink::Write { .. } => None,
+    let (optimizer, frequent) = match &update.sink {
+        Sink::Step { step, .. } => (Some(&step.optimizer), DType::F32),
+        Sink::Write { frequent, .. } => (None, frequent.1),
     };
-    let defines = defines(instance, dtype, packed, optimizer);
+    let defines = defines(instance, dtype, packed, optimizer, frequent);
     let (args, multiprocessors) = (update.args(), stream.device().multiprocessors());
     let (most_chunks, most_longs) = update.sorted.most();
     let chunks = blocks(most_chunks.div_ceil(8 * WARPS), multiprocessors, 16);
@@ -147,7 +150,7 @@ pub(crate) fn update_frequent(
     instance: Instance,
     tables: DevicePtr,
     shape: (usize, usize),
-    frequent: DevicePtr,
+    (frequent, frequent_type): (DevicePtr, DType),
     sink: Sink,
 ) {
     let Sink::Step { step, seed } = sink else { return };
@@ -165,7 +168,7 @@ pub(crate) fn update_frequent(
         num_frequent: shape.1 as u32,
         ..UpdateArgs::default()
     };
-    let defines = defines(instance, DType::F32, true, Some(&step.optimizer));
+    let defines = defines(instance, DType::F32, true, Some(&step.optimizer), frequent_type);
     let grid = blocks(shape.1.div_ceil(WARPS), stream.device().multiprocessors(), 16);
     stream.run(&UPDATE, &defines, "update_frequent", Launch::new(grid, BLOCK), &args);
 }

@@ -16,6 +16,11 @@
 #define SINK 0
 #endif
 
+// Element type of the block of frequent gradients.
+#ifndef FREQUENT_TYPE
+#define FREQUENT_TYPE 0
+#endif
+
 #ifndef HL_OPTIMIZER
 #define HL_OPTIMIZER HL_SGD
 #endif
@@ -30,6 +35,8 @@
 #define RUNS 8u
 // Chunks whose numbers a warp reads at once.
 #define CHUNKS_AT_ONCE 8u
+
+using Frequent = Element<FREQUENT_TYPE>;
 
 // `UpdateArgs` in update/cuda.rs.
 struct UpdateArgs {
@@ -52,7 +59,7 @@ struct UpdateArgs {
   const u32* row_numbers;
   const u32* destinations;
   float* to_owners;
-  float* frequent;
+  Frequent* frequent;
   const DeviceStep* device_step;
   // Elements from one sample's gradients to the next, and from one partial sum to the next.
   u64 stride;
@@ -265,11 +272,14 @@ __device__ __forceinline__ void finish_strip(const UpdateArgs& a, const DeviceSt
   }
   const bool is_frequent = (to & IN_FREQUENT) != 0;
   if (is_frequent && strip == 0 && threadIdx.x % LANES == 0) {
-    a.frequent[table.first_touched + chunk.row] = 1.0f;
+    a.frequent[table.first_touched + chunk.row] = from_float<Frequent>(1.0f);
   }
-  float* base = is_frequent ? a.frequent : a.to_owners;
-  store_strip<0>(gradient, base, static_cast<u64>(to & ~IN_FREQUENT) + strip * STRIP,
-                 dim - strip * STRIP);
+  const u64 at = static_cast<u64>(to & ~IN_FREQUENT) + strip * STRIP;
+  if (is_frequent) {
+    store_strip<FREQUENT_TYPE>(gradient, a.frequent, at, dim - strip * STRIP);
+  } else {
+    store_strip<0>(gradient, a.to_owners, at, dim - strip * STRIP);
+  }
 #endif
 }
 
@@ -464,7 +474,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_frequent(co
   const u32 group = (blockIdx.x * BLOCK + threadIdx.x) / LANES,
             num_groups = gridDim.x * (BLOCK / LANES);
   for (u32 row = group; row < a.num_frequent; row += num_groups) {
-    if (a.frequent[row] == 0.0f) {
+    if (to_float(a.frequent[row]) == 0.0f) {
       continue;
     }
     Chunk chunk = {0, 0, table_of_frequent(a, row), 0};
@@ -473,7 +483,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_frequent(co
     const u32 dim = DIM == 0 ? table.dim : DIM;
     const u64 first = table.first_gradient + static_cast<u64>(chunk.row) * dim;
     const auto strip_of = [&](u32 strip) {
-      return load_strip<0>(a.frequent, first + strip * STRIP, dim - strip * STRIP);
+      return load_strip<FREQUENT_TYPE>(a.frequent, first + strip * STRIP, dim - strip * STRIP);
     };
     Row gradient = strip_of(0);
     const float mean = mean_over_strips(dim, gradient, strip_of);

@@ -194,6 +194,7 @@ fn a_scale_changes_no_bit_of_a_step() {
                     clip,
                     stacks: &[],
                     loss_scale: scale,
+                    summed: None,
                     part: None,
                 };
                 optim::step(&stream, &args);
@@ -234,6 +235,7 @@ fn a_skipped_step_changes_nothing() {
             clip: Some(1.0),
             stacks: &[],
             loss_scale: Some(&scale),
+            summed: None,
             part: None,
         };
         optim::step(&stream, &args);

@@ -37,7 +37,7 @@ kernel_args! {
     pub struct Copied { to: DevicePtr; first: u64; count, cols, stride, aligned: u32; }
 
     pub struct OptimArgs {
-        weights, gradients, first, second, step, sum_of_squares, loss_scale: DevicePtr;
+        weights, gradients, first, second, summed, step, sum_of_squares, loss_scale: DevicePtr;
         quads: u64;
         constants: OptimizerConstants;
         clip: f32;
@@ -49,24 +49,43 @@ kernel_args! {
     pub struct Tensor { first: u64; count, chunk_len: u32; }
 
     pub struct LambArgs {
-        weights, gradients, first, second, step, sum_of_squares, loss_scale, sums: DevicePtr;
+        weights, gradients, first, second, summed, step, sum_of_squares, loss_scale,
+        sums: DevicePtr;
         constants: OptimizerConstants;
         clip: f32;
         unused: u32;
         tensors: [Tensor; MAX_TENSORS];
     }
 
-    pub struct NormArgs { gradients, sums: DevicePtr; quads: u64; }
+    pub struct NormArgs { gradients, summed, sums: DevicePtr; quads: u64; }
 }
 
-fn defines(optimizer: &Optimizer, copies: DType) -> [Define; 2] {
-    [OptimizerConstants::define(last_pass(optimizer)), Define::dtype("COPIES", copies)]
+fn defines(optimizer: &Optimizer, copies: DType, summed: Option<&Mat>) -> [Define; 3] {
+    defines_of(optimizer, copies, summed.map_or(DType::F32, Mat::dtype))
 }
 
-/// The instances for an optimiser: without copies, and with those of either type.
+fn defines_of(optimizer: &Optimizer, copies: DType, summed: DType) -> [Define; 3] {
+    [
+        OptimizerConstants::define(last_pass(optimizer)),
+        Define::dtype("COPIES", copies),
+        Define::dtype("SUMMED", summed),
+    ]
+}
+
+/// The instances for an optimiser: without copies, and with those of either type; and those that
+/// read sums in bf16.
 pub fn builds(optimizer: &Optimizer) -> impl Iterator<Item = Build> {
-    let types = [DType::F32, DType::Bf16, DType::F16].into_iter();
-    types.map(|copies| Build { source: &SOURCE, defines: defines(optimizer, copies).to_vec() })
+    use DType::{Bf16, F16, F32};
+    // LAMB reads its directions in f32, and sums before it writes copies.
+    let types = [(F32, F32), (Bf16, F32), (F16, F32), (Bf16, Bf16), (F32, Bf16)].into_iter();
+    types.map(|(copies, summed)| Build {
+        source: &SOURCE,
+        defines: defines_of(optimizer, copies, summed).to_vec(),
+    })
+}
+
+fn address_of(summed: Option<&Mat>) -> DevicePtr {
+    summed.map_or(DevicePtr::NULL, Mat::device_ptr)
 }
 
 impl Copied {
@@ -101,8 +120,8 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
         directions(stream.cuda_body(), args);
         // Gradients have been unscaled and clipped on the way.
         let optimizer = last_pass(args.optimizer);
-        let (first, second, clip, loss_scale) = (None, None, None, None);
-        apply(stream, &StepArgs { optimizer, first, second, clip, loss_scale, ..*args });
+        let (first, second, summed, clip, loss_scale) = (None, None, None, None, None);
+        apply(stream, &StepArgs { optimizer, first, second, summed, clip, loss_scale, ..*args });
     } else {
         apply(stream, args);
     }
@@ -110,8 +129,8 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
 
 /// LAMB: gradients become directions times the trust ratio of their tensor.
 fn directions(stream: &CudaStream, args: &StepArgs<'_>) {
-    let defines = defines(args.optimizer, DType::F32);
-    let of_norm = args.clip.and_then(|_| sum_of_squares(stream, &defines, args.gradients));
+    let defines = defines(args.optimizer, DType::F32, args.summed);
+    let of_norm = args.clip.and_then(|_| sum_of_squares(stream, &defines, args));
     let Some(scratch) = scratch(stream) else { return };
     let address = |arena: Option<&Arena>| arena.map_or(DevicePtr::NULL, Arena::device_ptr);
     let mut all = tensors(args.weights).peekable();
@@ -127,6 +146,7 @@ fn directions(stream: &CudaStream, args: &StepArgs<'_>) {
             gradients: args.gradients.device_ptr(),
             first: address(args.first),
             second: address(args.second),
+            summed: address_of(args.summed),
             step: args.device_step.expect("on a device, a step is read from its memory"),
             sum_of_squares: of_norm.as_ref().map_or(DevicePtr::NULL, |sums| sums.ptr()),
             loss_scale: args.loss_scale.map_or(DevicePtr::NULL, |scale| scale.state.device_ptr()),
@@ -147,9 +167,9 @@ fn apply(stream: &Stream, args: &StepArgs<'_>) {
     let stream = stream.cuda_body();
     let mut stacks = args.stacks.iter().copied().flatten().flat_map(Mlp::copies).peekable();
     let dtype = stacks.peek().map_or(DType::F32, |(_, to)| to.dtype());
-    let defines = defines(args.optimizer, dtype);
+    let defines = defines(args.optimizer, dtype, args.summed);
     let sum_of_squares = match args.clip {
-        Some(_) => sum_of_squares(stream, &defines, args.gradients),
+        Some(_) => sum_of_squares(stream, &defines, args),
         None => None,
     };
     let address = |arena: Option<&Arena>| arena.map_or(DevicePtr::NULL, Arena::device_ptr);
@@ -162,6 +182,7 @@ fn apply(stream: &Stream, args: &StepArgs<'_>) {
         gradients: args.gradients.device_ptr(),
         first: address(args.first),
         second: address(args.second),
+        summed: address_of(args.summed),
         step: args.device_step.expect("on a device, a step is read from its memory"),
         sum_of_squares: sum_of_squares.map_or(DevicePtr::NULL, |sums| sums.ptr()),
         loss_scale: args.loss_scale.map_or(DevicePtr::NULL, |scale| scale.state.device_ptr()),
@@ -181,11 +202,20 @@ fn apply(stream: &Stream, args: &StepArgs<'_>) {
 fn sum_of_squares(
     stream: &CudaStream,
     defines: &[Define],
-    gradients: &Arena,
+    args: &StepArgs<'_>,
+) -> Option<Arc<DeviceMemory>> {
+    sum_of_squares_of(stream, defines, (args.gradients, args.summed))
+}
+
+fn sum_of_squares_of(
+    stream: &CudaStream,
+    defines: &[Define],
+    (gradients, summed): (&Arena, Option<&Mat>),
 ) -> Option<Arc<DeviceMemory>> {
     let sums = scratch(stream)?;
     let launched = NormArgs {
         gradients: gradients.device_ptr(),
+        summed: address_of(summed),
         sums: sums.ptr(),
         quads: quads(gradients) as u64,
     };
@@ -204,7 +234,8 @@ fn sum_of_squares(
 pub fn norm(stream: &Stream, gradients: &Arena) -> f64 {
     let stream = stream.cuda_body();
     let mut bytes = f64::NAN.to_ne_bytes();
-    if let Some(sums) = sum_of_squares(stream, &defines(&Optimizer::Sgd, DType::F32), gradients)
+    let defines = defines(&Optimizer::Sgd, DType::F32, None);
+    if let Some(sums) = sum_of_squares_of(stream, &defines, (gradients, None))
         && stream.synchronize().is_ok()
         && let Err(error) = sums.read(0, &mut bytes)
     {

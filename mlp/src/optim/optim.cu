@@ -11,7 +11,13 @@
 #define COPIES 0
 #endif
 
+// Type in which ranks have added up gradients, where they have; 0: gradients are f32.
+#ifndef SUMMED
+#define SUMMED 0
+#endif
+
 using Copy = Element<COPIES>;
+using Summed = Element<SUMMED>;
 
 constexpr u32 MAX_COPIES = 32;
 // Parts that the norm is summed in, for any length.
@@ -33,6 +39,8 @@ struct OptimArgs {
     float *gradients;
     float *first;
     float *second;
+    // Where SUMMED is not 0: the gradients that count.
+    const Summed *summed;
     const DeviceStep *step;
     // The sum of the squares of all gradients, where they are clipped.
     const double *sum_of_squares;
@@ -49,19 +57,23 @@ struct OptimArgs {
 
 struct NormArgs {
     const float *gradients;
+    const Summed *summed;
     // NORM_PARTS sums, of which the first becomes the whole.
     double *sums;
     u64 quads;
 };
 
+inline __device__ f32x4 gradients_of(const float *gradients, const Summed *summed, u64 quad) {
+    return SUMMED != 0 ? load4(summed + 4 * quad) : load4(gradients + 4 * quad);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) norm_parts(const NormArgs a) {
     __shared__ double sums[THREADS];
-    const float4 *gradients = reinterpret_cast<const float4 *>(a.gradients);
     for (u32 part = blockIdx.x; part < NORM_PARTS; part += gridDim.x) {
         const u64 end = a.quads * (part + 1) / NORM_PARTS;
         double sum = 0.0;
         for (u64 i = a.quads * part / NORM_PARTS + threadIdx.x; i < end; i += THREADS) {
-            const float4 g = gradients[i];
+            const f32x4 g = gradients_of(a.gradients, a.summed, i);
             sum +=
                 ((double)g.x * g.x + (double)g.y * g.y) + ((double)g.z * g.z + (double)g.w * g.w);
         }
@@ -144,12 +156,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) optim_step(const OptimArgs
     u32 copy = 0;
     for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < a.quads;
          i += (u64)gridDim.x * THREADS) {
-        float4 w = weights[i], g = gradients[i];
+        float4 w = weights[i];
+        const f32x4 summed = gradients_of(a.gradients, a.summed, i);
+        float4 g = {summed.x, summed.y, summed.z, summed.w};
         float4 m = STATES >= 1 ? first[i] : w, v = STATES >= 2 ? second[i] : w;
         if (factor != 1.0f) {
             g = {g.x * factor, g.y * factor, g.z * factor, g.w * factor};
             // As on the CPU, the gradients stay clipped.
-            gradients[i] = g;
+            if (SUMMED == 0) {
+                gradients[i] = g;
+            }
         }
         update<HL_OPTIMIZER>(w.x, m.x, v.x, g.x, a.constants, step);
         update<HL_OPTIMIZER>(w.y, m.y, v.y, g.y, a.constants, step);
@@ -192,6 +208,7 @@ struct LambArgs {
     float *gradients;
     float *first;
     float *second;
+    const Summed *summed;
     const DeviceStep *step;
     const double *sum_of_squares;
     const float *loss_scale;
@@ -233,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) lamb_directions(const Lamb
     for (u64 in_tensor = start + threadIdx.x % LAMB_LANES; in_tensor < end;
          in_tensor += LAMB_LANES) {
         const u64 i = tensor.first + in_tensor;
-        const float w = a.weights[i], g = a.gradients[i];
+        const float w = a.weights[i], g = SUMMED != 0 ? to_float(a.summed[i]) : a.gradients[i];
         const float direction = lamb_direction(w, a.first[i], a.second[i],
                                                factor != 1.0f ? g * factor : g, a.constants, step);
         a.gradients[i] = direction;

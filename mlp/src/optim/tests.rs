@@ -47,6 +47,7 @@ fn run_on(stream: &Stream, optimizer: &Optimizer, clip: Option<f32>) -> (Vec<f32
             clip,
             stacks: &[],
             loss_scale: None,
+            summed: None,
             part: None,
         };
         super::step(stream, &args);
@@ -143,6 +144,7 @@ fn ratios_of_zeros(stream: &Stream) {
         clip: None,
         stacks: &[],
         loss_scale: None,
+        summed: None,
         part: None,
     };
     super::step(stream, &args);
@@ -182,6 +184,7 @@ fn a_nan_gradient_is_not_clipped_away() {
             clip: Some(1.0),
             stacks: &[],
             loss_scale: None,
+            summed: None,
             part: None,
         },
     );
@@ -249,10 +252,68 @@ mod cuda_tests {
                 clip,
                 stacks: &[],
                 loss_scale: None,
+                summed: None,
                 part: None,
             },
         );
         assert!(weights.to_vec::<f32>().unwrap()[0].is_nan());
+    }
+
+    /// Two steps from gradients in f32, or from the same numbers as sums in bf16: what is left.
+    fn steps_from(
+        stream: &Stream,
+        optimizer: &Optimizer,
+        clip: Option<f32>,
+        narrow: bool,
+    ) -> [Vec<f32>; 2] {
+        let [weights, gradients] = [(); 2].map(|()| plan().freeze_on(stream).unwrap());
+        let states = freeze_states_on(stream, optimizer, &plan()).unwrap();
+        let len = weights.bytes() / 4;
+        let mut sums = ArenaPlan::new("sums");
+        let slot = sums.matrix("sums", DType::Bf16, 1, len);
+        let sums = sums.freeze_on(stream).unwrap().mat(slot);
+        weights.copy_from(&uniform(1, len)).unwrap();
+        for number in 1..=2 {
+            let values: Vec<half::bf16> =
+                uniform(1 + number, len).into_iter().map(half::bf16::from_f32).collect();
+            let wide: Vec<f32> = values.iter().map(|value| value.to_f32()).collect();
+            // What does not count holds zeros.
+            gradients.copy_from(&if narrow { vec![0.0; len] } else { wide }).unwrap();
+            sums.copy_from(&values).unwrap();
+            let step = &Step { learning_rate: 0.01, number };
+            let memory = on_device(stream.cuda_body(), optimizer, step);
+            let args = StepArgs {
+                weights: &weights,
+                gradients: &gradients,
+                first: states.first(),
+                second: states.get(1),
+                optimizer,
+                step,
+                device_step: Some(memory.ptr()),
+                clip,
+                stacks: &[],
+                loss_scale: None,
+                summed: narrow.then_some(&sums),
+                part: None,
+            };
+            super::super::step(stream, &args);
+            stream.synchronize().unwrap();
+        }
+        // LAMB leaves the gaps between slots alone where gradients have none.
+        let all = |arena: &Arena| arena.mats().flat_map(|mat| mat.to_vec().unwrap()).collect();
+        [all(&weights), states.last().map_or(Vec::new(), all)]
+    }
+
+    #[test]
+    fn sums_in_bf16_count_as_the_same_gradients() {
+        let Some(stream) = stream() else { return };
+        for optimizer in &optimizers() {
+            for clip in [None, Some(1.0)] {
+                let [wide, narrow] =
+                    [false, true].map(|narrow| steps_from(&stream, optimizer, clip, narrow));
+                assert_eq!(wide, narrow, "{}, {clip:?}", optimizer.name());
+            }
+        }
     }
 
     /// The pass over the parameters leaves the copies that a refresh makes, bit for bit and with
@@ -300,6 +361,7 @@ mod cuda_tests {
                     clip: None,
                     stacks: &[&stacks],
                     loss_scale: None,
+                    summed: None,
                     part: None,
                 };
                 let before = copies(&stacks);
@@ -389,6 +451,7 @@ fn trained(
             clip: None,
             stacks: if in_one_pass { &all } else { &[] },
             loss_scale: None,
+            summed: None,
             part: None,
         };
         super::step(&stream, &args);

@@ -24,8 +24,10 @@ const SORT_KERNELS: f64 = 6.0;
 /// what crosses once on either side.
 const STRIP_KERNELS: f64 = 4.0;
 const STRIP_PASSES: f64 = 4.0;
-/// Bytes that are read and written to round an element of a vector, on either side of its way.
-const ROUNDING_BYTES: f64 = 2.0 * (4.0 + 2.0);
+/// Bytes that are read and written to round an element.
+const ROUNDED_BYTES: f64 = 4.0 + 2.0;
+/// The same of a vector's, on either side of its way.
+const ROUNDING_BYTES: f64 = 2.0 * ROUNDED_BYTES;
 
 /// What one rank does in a stage.
 #[derive(Clone, Copy, Default)]
@@ -330,7 +332,12 @@ impl<'a> Works<'a> {
             }
             (true, _) => 2.0 + self.strip_kernels(),
         };
-        Work { kernels, bytes: updated, wire_us: us, ..Work::default() }
+        // Dense gradients are f32 until they travel; those of rows are written as they do.
+        let rounded = match self.has_slots() && self.sum < 1.0 {
+            true => Work::pass(self.workload.dense_parameters * ROUNDED_BYTES),
+            false => Work::default(),
+        };
+        Work { kernels, bytes: updated, wire_us: us, ..Work::default() }.plus(rounded)
     }
 
     fn has_slots(&self) -> bool {

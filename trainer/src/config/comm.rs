@@ -27,7 +27,7 @@ settings! {
         /// What vectors and their gradients are rounded to on the way: "none" or "bf16"; unset:
         /// "bf16" where `train.precision` is and `train.sum_blocks` above 1, else "none".
         ///
-        /// With `train.precision = "bf16"` also what the all-reduce adds up (on a CPU).
+        /// With `train.precision = "bf16"` also what the all-reduce adds up.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub compress: Option<Compress>,
         /// Even shares of a rank's ids that a device's slot for one owner has room for; changes no
@@ -67,12 +67,29 @@ impl Config {
 
     /// Whether all that ranks add up is bf16, so that one rank rounds what several would send.
     pub fn is_narrow(&self) -> bool {
-        self.train.precision == Precision::Bf16 && self.compress() == Compress::Bf16
+        self.is_narrow_of(self.sum_blocks())
     }
 
-    /// Bytes of one element of the all-reduce on its way. Between devices it is f32.
+    fn is_narrow_of(&self, sum_blocks: usize) -> bool {
+        self.train.precision == Precision::Bf16 && self.compress_of(sum_blocks) == Compress::Bf16
+    }
+
+    /// Whether gradients that the all-reduce adds up travel as bf16, between devices or processors.
+    /// What switches must add up stays f32, and NCCL's to add up.
+    pub(crate) fn sums_are_narrow(&self, on_device: bool) -> bool {
+        self.sum_bytes_of(self.sum_blocks(), on_device) == 2
+    }
+
+    /// Bytes of one element of the all-reduce on its way.
     pub(crate) fn sum_bytes(&self) -> usize {
-        if self.is_narrow() && self.run.device != DeviceChoice::Cuda { 2 } else { 4 }
+        self.sum_bytes_of(self.sum_blocks(), self.run.device == DeviceChoice::Cuda)
+    }
+
+    /// The same where sums have so many blocks.
+    pub(crate) fn sum_bytes_of(&self, sum_blocks: usize, on_device: bool) -> usize {
+        let NcclConfig { collnet, nvls } = self.comm.nccl;
+        let by_switches = on_device && [collnet, nvls].contains(&Feature::Require);
+        if self.is_narrow_of(sum_blocks) && !by_switches { 2 } else { 4 }
     }
 }
 

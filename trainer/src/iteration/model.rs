@@ -76,6 +76,9 @@ pub struct Model {
     /// Gradients of frequent rows, loss sums and dense gradients, in one memory: what the
     /// all-reduce takes. Without dense gradients where these are divided.
     pub(crate) reduced: Arena,
+    /// Dense gradients in bf16, where they travel as such between devices: then their sums are what
+    /// counts. 1 × elements of the arena of gradients.
+    pub(crate) dense_sums: Option<Mat>,
     /// Gradients of replicated rows: 1 × [`HybridSet::frequent_len`].
     pub(crate) replicated_gradients: Mat,
     /// Numbers that are added up over all ranks with the gradients, for the host: 1 ×
@@ -286,6 +289,7 @@ impl Model {
         let batches = ids.batches.map(|(labels, dense)| (mat(labels), mat(dense)));
         let slots = batch_slots(&tables, routes, batches, by_node, num_shares);
         let rank = parts.communicator.rank().0;
+        let dense_sums = ids.leading.dense_sums.map(leading);
         Self {
             dense_optimizer: config.optimizer.dense.optimizer(),
             micro_batch_capacity: sizes.micro,
@@ -302,7 +306,12 @@ impl Model {
             config: config.clone(),
             weights: arenas.parameters,
             gradients: arenas.gradients,
-            reduced: if divided.is_some() { arenas.leading } else { arenas.reduced },
+            reduced: if divided.is_some() || dense_sums.is_some() {
+                arenas.leading
+            } else {
+                arenas.reduced
+            },
+            dense_sums,
             divided,
             communicator: parts.communicator,
             ablation: parts.ablation,

@@ -76,9 +76,9 @@ fn vectors(config: &Config) -> (&'static str, &'static str) {
 }
 
 fn sums(config: &Config, on_device: bool) -> (&'static str, &'static str) {
-    match (config.is_narrow(), on_device) {
-        (true, false) => ("bf16", "products round gradients to that"),
-        (true, true) => ("f32", "devices add up f32"),
+    match (config.is_narrow(), config.sums_are_narrow(on_device)) {
+        (true, true) => ("bf16", "products round gradients to that"),
+        (true, false) => ("f32", "comm.nccl requires switches to add up"),
         (false, _) => ("f32", "gradients stay what products add up"),
     }
 }

@@ -144,7 +144,9 @@ impl Lookups {
         // Half of the vectors are one rank's slots, the others those of which it is asked.
         let block = (vectors / 2 * 4_u64).share(ranks);
         // Parameters and their gradients are counted together.
-        let sums = Count::from(slots.parameters as u64 / 2) + frequent;
+        let sums = (Count::from(slots.parameters as u64 / 2) + frequent)
+            * config.sum_bytes() as u64
+            / 4_u64;
         let strips = strip_bytes(config, sharing, block, sums);
         let exchanged = sharing.rows.and_then(|of| of.exchanged_bytes).map(Count::from);
         // What travels as bf16 has room of its own, besides that of f32.
@@ -158,12 +160,17 @@ impl Lookups {
 
 /// What devices of several nodes need besides their slots, of `block` bytes each, to fill strips
 /// for other nodes, or to sum `sums` bytes: strips on both sides, unless they lie with the NICs,
-/// and where ranks are processes what NCCL brings from peers.
+/// and where ranks are processes what NCCL brings from peers. Else, what it brings of sums that
+/// ranks make themselves.
 fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: Count) -> Count {
     let (ranks, each) = (sharing.ranks, sharing.ranks.div_ceil(sharing.nodes));
     let topology = Topology::with_ranks_per_node(ranks, each);
-    if !sharing.on_device || ranks == 1 || !goes_by_node(&topology, config.comm.exchange) {
+    if !sharing.on_device || ranks == 1 {
         return Count::ZERO;
+    }
+    if !goes_by_node(&topology, config.comm.exchange) {
+        let over_nccl = sharing.separate || config.run.transport == TransportChoice::Nccl;
+        return if over_nccl && config.sums_are_narrow(true) { sums } else { Count::ZERO };
     }
     let strips = match config.run.transport {
         TransportChoice::Verbs => Count::ZERO,

@@ -77,8 +77,9 @@ impl RankTables {
     ) {
         self.check_slots(to_owners);
         self.check_frequent(frequent);
-        let (to_owners, frequent) = (to_owners.device_ptr(), frequent.device_ptr());
-        stream.fill_bytes(frequent, 0, 4 * self.frequent_len);
+        let (to_owners, dtype) = (to_owners.device_ptr(), frequent.dtype());
+        let frequent = (frequent.device_ptr(), dtype);
+        stream.fill_bytes(frequent.0, 0, dtype.bytes() * self.frequent_len);
         let work = Update {
             tables: self.slice.tables(),
             tile_tables: self.slice.tile_tables(),
@@ -124,7 +125,7 @@ impl RankTables {
             self.instance,
             self.slice.tables(),
             shape,
-            frequent.device_ptr(),
+            (frequent.device_ptr(), frequent.dtype()),
             sink,
         );
     }

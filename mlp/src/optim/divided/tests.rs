@@ -61,6 +61,7 @@ fn whole(optimizer: &Optimizer, clip: Option<f32>) -> Vec<Vec<f32>> {
             clip,
             stacks: &[],
             loss_scale: None,
+            summed: None,
             part: None,
         };
         optim::step(&stream, &args);
@@ -102,6 +103,7 @@ fn divided(optimizer: &Optimizer, clip: Option<f32>, ranks: usize) -> Vec<Vec<f3
                     clip,
                     stacks: &[],
                     loss_scale: None,
+                    summed: None,
                     part: Some(part),
                 };
                 work(&args, part);

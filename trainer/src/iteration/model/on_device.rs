@@ -127,10 +127,8 @@ impl Model {
             let slots = self.tables.slots().map_or(0, |slots| slots.elements);
             let vectors = slots * size_of::<f32>();
             let ids = self.slots[0].route().id_slots().stride;
-            let sizes = DeviceSizes {
-                block_bytes: logits.max(vectors).max(ids),
-                sums: SumLen::of_f32(self.reduced.bytes() / size_of::<f32>()),
-            };
+            let sizes =
+                DeviceSizes { block_bytes: logits.max(vectors).max(ids), sums: self.sum_len() };
             let failed = || exchange_failed("the devices' addresses");
             let ranks = self.communicator.attach_device_for(stream, sizes).map_err(failed())?;
             let mut narrow = None;
@@ -140,6 +138,17 @@ impl Model {
             self.exchange = Exchange::Device(Devices { ranks, narrow });
         }
         Ok(())
+    }
+
+    /// What the all-reduce between devices takes.
+    pub(crate) fn sum_len(&self) -> SumLen {
+        let bytes = self.reduced.bytes();
+        if self.dense_sums.is_none() {
+            return SumLen::of_f32(bytes / size_of::<f32>());
+        }
+        // Slots begin at cache lines, and those of bf16 follow those of f32.
+        let exact = self.reduced.elements_of(&self.control_flags).end.next_multiple_of(16);
+        SumLen { exact, narrow: (bytes - exact * size_of::<f32>()) / 2 }
     }
 
     pub(crate) fn devices(&self) -> Option<&dyn DeviceCollectives> {

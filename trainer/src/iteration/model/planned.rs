@@ -51,7 +51,9 @@ impl Planned {
         let top = spec("top", &top_widths, Activation::None).add_to(&mut plans);
         let dense = DenseChoice::new(config, &plans.parameters, sizes.ranks, on_device);
         let norm_sums = dense.norms.map_or(0, |norms| divided::num_sums(&plans.parameters, norms));
-        let slots = sizes.add_slots(&mut plans, config.data.num_dense, exchanged, norm_sums);
+        let narrow_sums = on_device && sizes.ranks > 1 && config.sums_are_narrow(true);
+        let num_dense = config.data.num_dense;
+        let slots = sizes.add_slots(&mut plans, num_dense, exchanged, norm_sums, narrow_sums);
         Self { plans, bottom, cross, top, slots, dense }
     }
 }

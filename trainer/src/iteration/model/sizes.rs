@@ -45,6 +45,8 @@ pub(super) struct Leading {
     pub(super) frequent: SlotId,
     pub(super) loss_sums: SlotId,
     pub(super) control_flags: SlotId,
+    /// Dense gradients as they travel, where that is bf16 and they lie on a device.
+    pub(super) dense_sums: Option<SlotId>,
 }
 
 /// Numbers that ranks add up with the gradients of each step.
@@ -124,8 +126,12 @@ impl Sizes {
         num_dense: usize,
         exchanged: &Exchanged,
         norm_sums: usize,
+        narrow_sums: bool,
     ) -> SlotIds {
-        let leading = self.add_leading(plans, exchanged.frequent);
+        let leading = match narrow_sums {
+            true => self.add_narrow_sums(plans, exchanged.frequent),
+            false => self.add_leading(plans, exchanged.frequent),
+        };
         let mut typed =
             |name: &str, dtype, rows, cols| plans.activations.matrix(name, dtype, rows, cols);
         let width = self.tables * self.dim;
@@ -173,7 +179,7 @@ impl Sizes {
         }
     }
 
-    /// What the all-reduce takes before the dense gradients, frequent rows first: they are wanted
+    /// What the all-reduce takes before the dense gradients, all of it f32, frequent rows first: they are wanted
     /// first.
     fn add_leading(&self, plans: &mut Plans, frequent: usize) -> Leading {
         let mut matrix =
@@ -182,6 +188,21 @@ impl Sizes {
             frequent: matrix("gradients of frequent rows", 1, frequent),
             loss_sums: matrix("loss_sums", self.accumulate * self.sum_blocks, 2),
             control_flags: matrix("control_flags", 1, NUM_CONTROL_FLAGS),
+            dense_sums: None,
+        }
+    }
+
+    /// What the all-reduce of devices takes where gradients travel as bf16: numbers in f32 first.
+    fn add_narrow_sums(&self, plans: &mut Plans, frequent: usize) -> Leading {
+        let dense = plans.parameters.bytes() / size_of::<f32>();
+        let mut matrix =
+            |name: &str, dtype, rows, cols| plans.leading.matrix(name, dtype, rows, cols);
+        let blocks = self.accumulate * self.sum_blocks;
+        Leading {
+            loss_sums: matrix("loss_sums", DType::F32, blocks, 2),
+            control_flags: matrix("control_flags", DType::F32, 1, NUM_CONTROL_FLAGS),
+            frequent: matrix("gradients of frequent rows", DType::Bf16, 1, frequent),
+            dense_sums: Some(matrix("sums of dense gradients", DType::Bf16, 1, dense)),
         }
     }
 }

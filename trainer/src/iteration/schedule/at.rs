@@ -201,6 +201,11 @@ impl<'a> At<'a> {
         &self.declared(DenseGradients, access).gradients
     }
 
+    /// The dense gradients in bf16, where they travel as such between devices.
+    pub fn dense_sums(&self, access: Access) -> Option<&'a Mat> {
+        self.declared(DenseGradients, access).dense_sums.as_ref()
+    }
+
     /// How the ranks have divided the dense parameters.
     ///
     /// # Panics

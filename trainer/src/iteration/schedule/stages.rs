@@ -187,6 +187,7 @@ fn with_optimizer(at: &At<'_>, work: &dyn Fn(&StepArgs<'_>)) {
     work(&StepArgs {
         weights: &model.weights,
         gradients: at.dense_gradients(Write),
+        summed: at.dense_sums(Read),
         first: model.dense_states.first(),
         second: model.dense_states.get(1),
         optimizer: &model.dense_optimizer,

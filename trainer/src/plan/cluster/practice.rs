@@ -1,7 +1,7 @@
 //! How a configuration is trained on ranks that are not here: what the planner simulates.
 
 use crate::config::{
-    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, HybridMode, IdsChoice, Precision,
+    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, HybridMode, IdsChoice,
     ScheduleChoice, TransportChoice,
 };
 use headlong_comm::Topology;
@@ -12,10 +12,12 @@ use headlong_planner::practice::{Captured, Packing, Practice, Strips};
 /// What ranks of `shape` do with `config`, whose device is decided.
 pub(super) fn of(config: &Config, shape: &Cluster) -> Practice {
     // The ranks are the cluster's, whatever the configuration says.
-    let compress = config.compress_of(config.train.sum_blocks.unwrap_or(shape.num_ranks()));
-    let narrow = compress == Compress::Bf16;
+    let blocks = config.train.sum_blocks.unwrap_or(shape.num_ranks());
+    let narrow = config.compress_of(blocks) == Compress::Bf16;
+    let on_device = config.run.device == DeviceChoice::Cuda;
     let base = Practice {
         wire_bytes: if narrow { 2.0 } else { 4.0 },
+        sum_bytes: config.sum_bytes_of(blocks, on_device) as f64,
         hybrid: match config.run.hybrid {
             HybridMode::Rows(0) => HybridMode::Off,
             asked => asked,
@@ -27,13 +29,13 @@ pub(super) fn of(config: &Config, shape: &Cluster) -> Practice {
         overlapped: config.run.schedule_used() != ScheduleChoice::Serial,
         ..Practice::plain()
     };
-    match config.run.device {
-        DeviceChoice::Cuda => between_devices(config, shape, narrow, base),
-        _ => between_hosts(config, shape, narrow, base),
+    match on_device {
+        true => between_devices(config, shape, narrow, base),
+        false => between_hosts(config, shape, base),
     }
 }
 
-/// Devices merge on the rank or not at all, and ask for rows. Sums travel as f32.
+/// Devices merge on the rank or not at all, and ask for rows.
 fn between_devices(config: &Config, shape: &Cluster, rounds: bool, base: Practice) -> Practice {
     let sizes: Vec<usize> = (0..shape.num_nodes()).map(|node| shape.node_size(node)).collect();
     let by_node = goes_by_node(&Topology::from_node_sizes(&sizes), config.comm.exchange);
@@ -67,7 +69,7 @@ fn strips(transport: TransportChoice, by_node: bool, nodes: usize) -> Strips {
 
 /// By cost, rows are merged in the node wherever nodes have several ranks and can sum for
 /// themselves: it sends least between nodes.
-fn between_hosts(config: &Config, shape: &Cluster, narrow: bool, base: Practice) -> Practice {
+fn between_hosts(config: &Config, shape: &Cluster, base: Practice) -> Practice {
     let by_node = shape.has_levels() && shape.nodes_are_subtrees();
     let is_flat = match config.comm.exchange {
         AllToAll::Auto => !shape.has_levels(),
@@ -88,7 +90,6 @@ fn between_hosts(config: &Config, shape: &Cluster, narrow: bool, base: Practice)
                 IdsChoice::Auto | IdsChoice::Exchange => IdSource::Exchange,
             },
         },
-        sum_bytes: if narrow && config.train.precision == Precision::Bf16 { 2.0 } else { 4.0 },
         ..base
     }
 }
@@ -117,7 +118,9 @@ mod tests {
         };
         let (bf16, f16) = (["train.precision=bf16"], ["train.precision=f16"]);
         assert_eq!(widths(&[], Cuda), (4.0, 4.0));
-        assert_eq!(widths(&bf16, Cuda), (2.0, 4.0));
+        assert_eq!(widths(&bf16, Cuda), (2.0, 2.0));
+        let switches = ["train.precision=bf16", "comm.nccl.collnet=require"];
+        assert_eq!(widths(&switches, Cuda), (2.0, 4.0));
         assert_eq!(widths(&f16, Cuda), (4.0, 4.0));
         assert_eq!(widths(&["comm.compress=bf16"], Cuda), (2.0, 4.0));
         assert_eq!(widths(&["comm.compress=bf16"], Cpu), (2.0, 4.0));

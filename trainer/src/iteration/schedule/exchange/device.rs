@@ -10,6 +10,7 @@ use crate::iteration::schedule::at::Access::{Read, Write};
 use crate::iteration::schedule::tables::update_replicated;
 use crate::iteration::schedule::{At, Resource};
 use headlong_comm::Blocks;
+use headlong_comm::device::narrow;
 use headlong_device::Mat;
 use headlong_device::cuda::DevicePtr;
 use headlong_embedding::hybrid::{DeviceSlots, StripSizes};
@@ -61,9 +62,12 @@ impl Devices {
     /// The one all-reduce of a step, and then the replicated rows.
     pub(super) fn all_reduce_and_update_replicated(&self, at: &At<'_>) -> Result<()> {
         at.declared(Resource::LearningRates, Read);
-        let reduced = at.reduced();
-        let len = reduced.bytes() / ELEMENT_BYTES;
-        let summed = self.ranks.all_reduce_f32(at.stream, reduced.device_ptr(), len);
+        let (reduced, gradients) = (at.reduced(), at.dense_gradients(Read));
+        if let Some(sums) = at.dense_sums(Write) {
+            let (from, to) = (gradients.device_ptr(), sums.device_ptr());
+            narrow::round(at.stream, from, to, gradients.bytes() / ELEMENT_BYTES);
+        }
+        let summed = self.ranks.all_reduce(at.stream, reduced.device_ptr(), at.model().sum_len());
         summed.map_err(exchange_failed("the gradients"))?;
         // Where the loss is scaled, they wait until all gradients have been looked at.
         match at.loss_scale(Read) {
