@@ -122,8 +122,8 @@ impl Narrow {
     }
 }
 
-/// Enqueues that the numbers at `to` become the `len` f32 at `from`, rounded to bf16: to nearest, ties
-/// to even.
+/// Enqueues that the numbers at `to` become the `len` f32 at `from`, rounded to bf16: to nearest,
+/// ties to even.
 ///
 /// # Panics
 /// When they are no groups of four.

@@ -1,8 +1,8 @@
 // A sum of parts that lie anywhere the device can reach, written to several places at once.
 //
 // A thread takes every (grid size)-th group of four numbers, or eight bf16, then of the single ones
-// after them, so that accesses of a warp lie side by side. A place may be one of the parts: a thread reads all
-// parts of a number before it writes it.
+// after them, so that accesses of a warp lie side by side. A place may be one of the parts: a
+// thread reads all parts of a number before it writes it.
 
 #ifndef PARTS
 #define PARTS 2

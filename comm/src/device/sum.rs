@@ -1,5 +1,5 @@
-//! The sum of parts that lie anywhere a device can reach, in the tree of [`crate::element`]: of f32,
-//! and of bf16 after them.
+//! The sum of parts that lie anywhere a device can reach, in the tree of [`crate::element`]: of
+//! f32, and of bf16 after them.
 
 use super::SumLen;
 use headlong_device::cuda::{Build, CudaStream, Define, DevicePtr, Launch, Source};

@@ -75,7 +75,7 @@ impl Config {
     }
 
     /// Whether gradients that the all-reduce adds up travel as bf16, between devices or processors.
-    /// What switches must add up stays f32, and NCCL's to add up.
+    /// Where NCCL's switches must add up, they stay f32.
     pub(crate) fn sums_are_narrow(&self, on_device: bool) -> bool {
         self.sum_bytes_of(self.sum_blocks(), on_device) == 2
     }

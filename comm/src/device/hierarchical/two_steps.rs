@@ -18,7 +18,8 @@ use headlong_device::cuda::{CudaStream, DevicePtr};
 const WORTHWHILE_BYTES: usize = 750_000;
 
 /// Whether devices of these ranks, which exchange inside their nodes first, add up so many bytes of
-/// numbers in two steps between nodes, where [`CommOptions::one_step_bytes`](crate::CommOptions) does not say.
+/// numbers in two steps between nodes, where [`CommOptions::one_step_bytes`](crate::CommOptions)
+/// does not say.
 pub fn sums_in_two_steps(topology: &Topology, bytes: usize) -> bool {
     let (nodes, each) = (topology.num_nodes(), topology.node_size(0));
     let spared = || bytes / each * (nodes - 1) * (nodes - 2) / nodes;

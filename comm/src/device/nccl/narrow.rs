@@ -1,6 +1,6 @@
 //! Sums of bf16 over NCCL: each rank is sent its segment by all others, adds it up in the tree of
-//! [`crate::element`], and sends the sum to all. So it sends what NCCL's own sum sends, 2 (N − 1) / N
-//! of the numbers, and the bits are those of every other way.
+//! [`crate::element`], and sends the sum to all. So it sends what NCCL's own sum sends,
+//! 2 (N − 1) / N of the numbers, and the bits are those of every other way.
 
 use super::{NcclCollectives, Piece};
 use crate::device::peer::bind;

@@ -179,8 +179,8 @@ impl Sizes {
         }
     }
 
-    /// What the all-reduce takes before the dense gradients, all of it f32, frequent rows first: they are wanted
-    /// first.
+    /// What the all-reduce takes before the dense gradients, all of it f32, frequent rows first:
+    /// they are wanted first.
     fn add_leading(&self, plans: &mut Plans, frequent: usize) -> Leading {
         let mut matrix =
             |name: &str, rows, cols| plans.leading.matrix(name, DType::F32, rows, cols);
