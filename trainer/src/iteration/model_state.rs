@@ -218,6 +218,14 @@ impl RankGroup {
     }
 }
 
+/// What [`RankGroup::read_weights`] hands over.
+pub(crate) enum Piece<'a> {
+    /// First: the number of rows of each tensor.
+    Rows(&'a mut [u64]),
+    /// Values, tensor by tensor and row by row.
+    Values(&'a mut [f32]),
+}
+
 impl RankGroup {
     /// Copies all weights and states to a group of the same model.
     pub(crate) fn copy_state_to(&self, other: &mut Self) -> crate::error::Result<()> {
@@ -273,17 +281,12 @@ impl RankGroup {
         copy_weights(pool, &from, &to)
     }
 
-    /// Reads all weights, and no states: tells `begin` how many rows each tensor has, and hands
-    /// `take` the values, a piece at a time. Where ranks live in other processes, all of them call
-    /// it.
-    pub(crate) fn read_weights(
-        &self,
-        begin: &mut dyn FnMut(&[u64]),
-        take: &mut dyn FnMut(&mut [f32]),
-    ) -> crate::error::Result<()> {
+    /// Reads all weights, and no states, and hands them to `take`, a piece at a time. Where ranks
+    /// live in other processes, all of them call it.
+    pub(crate) fn read_weights(&self, take: &mut dyn FnMut(Piece<'_>)) -> crate::error::Result<()> {
         let lost = |error| Error::failed("the weights cannot be read")(error);
         let tensors = CheckpointSource::layout(self).weights_only().tensors().map_err(lost)?;
-        begin(&tensors.iter().map(|tensor| tensor.rows).collect::<Vec<_>>());
+        take(Piece::Rows(&mut tensors.iter().map(|tensor| tensor.rows).collect::<Vec<_>>()));
         let mut values = Vec::new();
         for tensor in &tensors {
             for (first_row, rows) in chunks(tensor.width, 0, tensor.rows) {
@@ -291,7 +294,7 @@ impl RankGroup {
                 self.read(tensor.id, first_row, &mut values)
                     .map_err(read_error(&tensor.name))
                     .map_err(lost)?;
-                take(&mut values);
+                take(Piece::Values(&mut values));
             }
         }
         Ok(())

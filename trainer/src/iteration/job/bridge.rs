@@ -41,6 +41,11 @@ impl Bridge {
         self.named(self.link.broadcast(EVALUATOR, data))
     }
 
+    /// The first error of either side, if one has failed.
+    pub fn check(&self) -> Result<(), CommError> {
+        self.named(self.link.check())
+    }
+
     /// Tells the other side that this one ends, and why.
     pub fn abort(&self, error: &Error) {
         let reason = chain(error);

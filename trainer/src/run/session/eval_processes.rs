@@ -11,6 +11,7 @@
 
 use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::job::Bridge;
+use crate::iteration::model_state::Piece;
 use crate::iteration::ranks::RankGroup;
 use crate::metrics::{TALLY_WORDS, Tally};
 use headlong_comm::{CommError, Rank};
@@ -74,28 +75,23 @@ impl EvalProcesses {
         step: u64,
     ) -> Result<Heard<()>> {
         training.drain()?;
+        // Those that are gone already are read nothing for.
+        let known = self.bridge.as_ref().map_or(Ok(()), Bridge::check);
+        if let Err(lost) = self.agreed(training, known, &mut [])? {
+            return Ok(Err(lost));
+        }
         let _busy = training.busy("hands its weights to those that evaluate");
-        let mut sent = Ok(());
-        let mut send = |send: &mut dyn FnMut(&Bridge) -> Result<(), CommError>| {
-            // Reading continues where no one listens: for ranks of other processes it is an exchange.
+        let (mut ids, mut sent) = (ids.state_bytes(), Ok(()));
+        training.read_weights(&mut |piece| {
+            // Reading continues where no one listens: for ranks of other processes it is an
+            // exchange.
             if let (Some(bridge), Ok(())) = (&self.bridge, &sent) {
-                sent = send(bridge);
+                sent = match piece {
+                    Piece::Rows(rows) => announce(bridge, step, &mut ids, rows),
+                    Piece::Values(values) => bridge.from_leader(values),
+                };
             }
-        };
-        let send = std::cell::RefCell::new(&mut send);
-        let mut ids = ids.state_bytes();
-        training.read_weights(
-            &mut |rows| {
-                let mut head = [word::EVALUATE, step, ids.len() as u64, rows.len() as u64];
-                let mut rows = rows.to_vec();
-                (send.borrow_mut())(&mut |bridge| {
-                    bridge.from_leader(&mut head)?;
-                    bridge.from_leader(&mut ids)?;
-                    bridge.from_leader(&mut rows)
-                });
-            },
-            &mut |values| (send.borrow_mut())(&mut |bridge| bridge.from_leader(values)),
-        )?;
+        })?;
         self.agreed(training, sent, &mut [])
     }
 
@@ -149,6 +145,14 @@ impl EvalProcesses {
             bridge.abort(error);
         }
     }
+}
+
+/// Says that weights follow: tensors of `rows` rows.
+fn announce(bridge: &Bridge, step: u64, ids: &mut [u8], rows: &mut [u64]) -> Result<(), CommError> {
+    let mut head: Head = [word::EVALUATE, step, ids.len() as u64, rows.len() as u64];
+    bridge.from_leader(&mut head)?;
+    bridge.from_leader(ids)?;
+    bridge.from_leader(rows)
 }
 
 fn say(bridge: &Bridge, word: u64) -> Result<(), CommError> {
