@@ -3,14 +3,10 @@
 
 mod device_support;
 
-use device_support::{
-    Memory, WAYS, download, finish, has_devices, on_devices, replay_all, uneven, upload,
-};
-use headlong_comm::device::narrow::Narrow;
+use device_support::{Memory, WAYS, download, has_devices, on_devices, replay_all, uneven, upload};
 use headlong_comm::testing::run_ranks;
-use headlong_comm::{BetweenDevices, Blocks, Communicator, DeviceCollectives, Rank, Topology};
-use headlong_device::cuda::{DevicePtr, testing};
-use headlong_device::{Stream, bf16};
+use headlong_comm::{BetweenDevices, Communicator, DeviceCollectives, Rank, Topology};
+use headlong_device::Stream;
 
 /// Longer than what the software NCCL moves at once, and no multiple of anything.
 const LENGTHS: [usize; 4] = [1, 5, 1031, 40_009];
@@ -53,76 +49,6 @@ fn a_captured_exchange_exchanges_again_at_each_replay() {
     for way in WAYS {
         on_devices(way, 3, 0, |communicator, stream| {
             replay_all(attach(communicator, &stream), &stream, 4)
-        });
-    }
-}
-
-/// Blocks of f32 that travel as bf16 arrive as the processor rounds them, what does not count is
-/// left alone, and a graph does it again.
-#[test]
-fn vectors_travel_in_bf16_rounded_as_between_hosts() {
-    const LEN: usize = 52;
-    if !has_devices(3) {
-        return;
-    }
-    for way in WAYS {
-        on_devices(way, 3, 0, |communicator, stream| {
-            let (rank, collectives) = (communicator.rank().0, attach(communicator, &stream));
-            let narrow = Narrow::new(&*collectives, &stream, 4 * LEN).unwrap();
-            let value = |from: usize, to: usize, at: usize| {
-                (1.0 + from as f32 / 3.0) * (to * LEN + at) as f32 / 7.0
-            };
-            let all: Vec<f32> = (0..3 * LEN).map(|at| value(rank, at / LEN, at % LEN)).collect();
-            let (from, to) = (upload(&stream, &all), upload(&stream, &vec![-1.0; 3 * LEN]));
-            // Rank r has 4 (r + 1) numbers for everybody, so that all come from it likewise.
-            let count = |rank: usize| 4 * (rank + 1);
-            let bytes = |counts: [usize; 3]| counts.map(|count| f32::from_bits(4 * count as u32));
-            let lengths = upload(&stream, &bytes([count(rank); 3]));
-            let arriving = upload(&stream, &bytes([count(0), count(1), count(2)]));
-            let blocks = Blocks {
-                from: from.ptr(),
-                to: to.ptr(),
-                stride: 4 * LEN,
-                bytes_per_peer: 4 * LEN,
-                lengths: lengths.ptr(),
-            };
-            let exchange = || narrow.all_to_all_v(&*collectives, &stream, blocks, arriving.ptr());
-            let verify = || {
-                finish(&*collectives, &stream).unwrap();
-                for (at, found) in download(&to).iter().enumerate() {
-                    let mut expected = [value(at / LEN, rank, at % LEN)];
-                    bf16::round_in_place(&mut expected);
-                    let expected = if at % LEN < count(at / LEN) { expected[0] } else { -1.0 };
-                    assert_eq!(
-                        found.to_bits(),
-                        expected.to_bits(),
-                        "{way:?}, rank {rank}, number {at}"
-                    );
-                }
-            };
-            exchange().unwrap();
-            verify();
-            let captured = stream.cuda_body().capture(|| {
-                exchange().unwrap();
-                Ok(())
-            });
-            let graph = captured.unwrap();
-            to.write(0, testing::bytes_of(&vec![-1.0_f32; 3 * LEN])).unwrap();
-            communicator.barrier().unwrap();
-            graph.launch(stream.cuda_body());
-            verify();
-            // Without lengths all of it travels.
-            narrow
-                .all_to_all_v(
-                    &*collectives,
-                    &stream,
-                    Blocks { lengths: DevicePtr::NULL, ..blocks },
-                    DevicePtr::NULL,
-                )
-                .unwrap();
-            finish(&*collectives, &stream).unwrap();
-            assert!(download(&to).iter().all(|&number| number >= 0.0));
-            collectives.close().unwrap();
         });
     }
 }

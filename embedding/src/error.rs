@@ -28,7 +28,7 @@ pub enum EmbeddingError {
     /// On a device, a rank asks one owner for more rows than its slot has room for.
     #[error(
         "table `{table}`: with it a batch asks for {found} {what} of one owner, and a slot has \
-         room for {capacity}: raise comm.slot_factor"
+         room for {capacity}: train on smaller batches"
     )]
     SlotFull { table: String, what: &'static str, found: u64, capacity: u64 },
     /// A row index lies outside its table.

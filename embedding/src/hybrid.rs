@@ -68,9 +68,9 @@ mod transfer;
 mod update;
 
 pub use cuda::DeviceSlots;
-pub(crate) use cuda::EXCHANGE;
+pub(crate) use cuda::{EXCHANGE, exchange_defines};
 pub use node::NodeProxy;
-pub use options::{DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions};
+pub use options::{Deduplicate, HybridOptions, SlotOptions, SlotTable};
 pub(crate) use partition::mix;
 pub use partition::{MAX_OWNERS, MAX_TABLE_ROWS, Owner, Partition, Place, TablePlacement};
 pub use route::{HybridRoute, RankExchange};

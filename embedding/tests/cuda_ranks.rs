@@ -14,7 +14,7 @@ mod cuda_tests {
     use headlong_device::cuda::{DeviceMemory, DevicePtr};
     use headlong_device::optimizer::{Optimizer, Step};
     use headlong_device::testing::{small_integers, uniform};
-    use headlong_device::{Arena, Mat, Stream};
+    use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream, bf16};
     use headlong_embedding::hybrid::*;
     use headlong_embedding::testing::every_optimizer;
     use headlong_embedding::update::sum_block_len;
@@ -41,11 +41,11 @@ mod cuda_tests {
 
     impl Ranks {
         fn new(stream: &Stream, plan: &Plan, partition: Partition) -> Self {
-            Self::merging(Deduplicate::Rank, stream, plan, partition)
+            Self::with((Deduplicate::Rank, SlotOptions::default()), stream, plan, partition)
         }
 
-        fn merging(
-            deduplicate: Deduplicate,
+        fn with(
+            (deduplicate, slots): (Deduplicate, SlotOptions),
             stream: &Stream,
             plan: &Plan,
             partition: Partition,
@@ -71,14 +71,14 @@ mod cuda_tests {
                     partition: Arc::clone(&partition),
                     owner: Owner(owner),
                     deduplicate,
-                    slot_factor: DEFAULT_SLOT_FACTOR,
+                    slots,
                 };
                 let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
                 set.set_device_step(step.ptr());
                 let len = set.max_send_elements();
                 assert_eq!(len, partition.num_owners() * set.slots().unwrap().elements);
                 // What no one wrote must not be read: it would show.
-                let slots = || matrix_on(stream, 1, len, &vec![f32::NAN; len]);
+                let slots = || slots_on(stream, slots.dtype, len);
                 let frequent = set.frequent_len().max(1);
                 let frequent = matrix_on(stream, 1, frequent, &vec![f32::NAN; frequent]);
                 Rank {
@@ -120,7 +120,8 @@ mod cuda_tests {
         /// Bytes from one peer's slot of vectors to the next, and of a strip.
         fn vector_bytes(&self) -> (usize, usize) {
             let rank = &self.ranks[0];
-            let bytes = |strips: Option<StripSizes>| 4 * strips.unwrap().elements;
+            let of_element = rank.send_rows.1.dtype().bytes();
+            let bytes = |strips: Option<StripSizes>| of_element * strips.unwrap().elements;
             (bytes(rank.set.slots()), bytes(rank.route.strips()))
         }
 
@@ -269,6 +270,19 @@ mod cuda_tests {
         }
     }
 
+    /// Slots of vectors that nothing has been written to.
+    fn slots_on(stream: &Stream, dtype: DType, len: usize) -> (Arena, Mat) {
+        let mut plan = ArenaPlan::new("test");
+        let slot = plan.matrix("slots", dtype, 1, len);
+        let arena = plan.freeze_on(stream).unwrap();
+        let mat = arena.mat(slot);
+        match dtype {
+            DType::Bf16 => mat.copy_from(&vec![bf16::round(f32::NAN); len]).unwrap(),
+            _ => mat.copy_from(&vec![f32::NAN; len]).unwrap(),
+        }
+        (arena, mat)
+    }
+
     fn specs(dims: [usize; 5]) -> Vec<TableSpec> {
         let [a, b, c, d, e] = dims;
         vec![
@@ -352,7 +366,8 @@ mod cuda_tests {
                 })
                 .sum();
             let run = |deduplicate| {
-                let mut several = Ranks::merging(deduplicate, &stream, &plan, split.clone());
+                let slots = SlotOptions::default();
+                let mut several = Ranks::with((deduplicate, slots), &stream, &plan, split.clone());
                 let vectors = several.forward(&bags);
                 let sent: usize =
                     several.ranks.iter().map(|rank| num_written(&rank.recv_rows.1)).sum();
@@ -368,6 +383,59 @@ mod cuda_tests {
             assert_near(&single.1, &merged.1, 1e-4, 1e-4, "tensors");
             assert_eq!(single.2, lookups, "{ranks} ranks: vectors sent");
             assert!(merged.2 < lookups, "{ranks} ranks: rows occur more than once");
+        }
+    }
+
+    /// Vectors that travel as bf16 arrive as the processor rounds them, and so do gradients; what
+    /// lies on the rank is not rounded.
+    #[test]
+    fn slots_in_bf16_round_to_nearest_once_each_way() {
+        let Some(stream) = stream() else { return };
+        for (dims, seed) in [([16; 5], 1), ([16, 20, 33, 5, 1], 3)] {
+            let specs = specs(dims);
+            let plan = Plan {
+                specs: &specs,
+                optimizer: Optimizer::Sgd,
+                max_samples: 300,
+                max_ids: &[300, 300, 1200, 1200, 1200],
+                frozen: false,
+            };
+            let split = partition(&specs, 4, seed);
+            let bags: Vec<Bags> = specs
+                .iter()
+                .map(|spec| Bags::plain(super::common::random_bags(5, 300, spec.rows, 0)))
+                .collect();
+            let slots = SlotOptions { dtype: DType::Bf16, ..SlotOptions::default() };
+            let options = (Deduplicate::Rank, slots);
+            let mut several = Ranks::with(options, &stream, &plan, split.clone());
+            let mut single = SingleRank::new(&Stream::cpu(2), &plan);
+            let (got, exact) = (several.forward(&bags), single.forward(&bags));
+            let (width, mut column) = (single.set.width(), 0);
+            let mut num_rounded = 0;
+            for (table, spec) in specs.iter().enumerate() {
+                for (sample, row) in bags[table].bags.concat().iter().enumerate() {
+                    let travels = matches!(split.classify(table, *row), Place::Infrequent { .. });
+                    let at = sample * width + column;
+                    for (got, exact) in got[at..at + spec.dim].iter().zip(&exact[at..]) {
+                        let expected = if travels { bf16::nearest(*exact) } else { *exact };
+                        assert_eq!(got.to_bits(), expected.to_bits(), "{}, row {row}", spec.name);
+                        num_rounded += usize::from(travels && got != exact);
+                    }
+                }
+                column += spec.dim;
+            }
+            assert!(num_rounded > 100, "{num_rounded}");
+            let d_vectors = uniform(2, 300 * width);
+            let step = Step { learning_rate: 1.0, number: 1 };
+            several.backward(&d_vectors, &step);
+            single.backward(&d_vectors, &step);
+            let (got, expected) = (several.tensors(), single.tensors());
+            let mut differing = 0;
+            for (got, expected) in got.iter().zip(&expected) {
+                assert_near(got, expected, 1e-2, 1e-1, "tensors");
+                differing += got.iter().zip(expected).filter(|(a, b)| a != b).count();
+            }
+            assert!(differing > 100, "gradients are rounded: {differing}");
         }
     }
 
@@ -439,7 +507,7 @@ mod cuda_tests {
     }
 
     /// Every id belongs to one of four owners: more than twice an even share, so its slot is too
-    /// small.
+    /// small where there is no memory for the worst case.
     #[test]
     fn a_slot_that_is_too_small_is_an_error_that_names_the_table() {
         let Some(stream) = stream() else { return };
@@ -451,10 +519,13 @@ mod cuda_tests {
             max_ids: &[4000, 4000],
             frozen: false,
         };
-        let mut ranks = Ranks::new(&stream, &plan, Partition::row_wise(&specs, 4));
+        let split = || Partition::row_wise(&specs, 4);
+        let slots = SlotOptions { most_bytes: 1, ..SlotOptions::default() };
+        let mut ranks = Ranks::with((Deduplicate::Rank, slots), &stream, &plan, split());
         let ads = (0..16_000_u64).map(|sample| vec![sample * 4 % 100_000]).collect();
         let city = (0..16_000_u64).map(|sample| vec![sample % 500]).collect();
-        ranks.forward(&[Bags::plain(ads), Bags::plain(city)]);
+        let bags = [Bags::plain(ads), Bags::plain(city)];
+        ranks.forward(&bags);
         let errors = ranks.check_flags();
         assert!(
             errors.iter().any(|error| error.contains("`ads`") && error.contains("of one owner")),
@@ -467,6 +538,13 @@ mod cuda_tests {
             ranks.tensors().concat().iter().all(|x| x.is_finite()),
             "nothing foreign was added"
         );
+        // As much as the worst case needs is not much here: the same batch is looked up.
+        let mut ranks = Ranks::new(&stream, &plan, split());
+        let vectors = ranks.forward(&bags);
+        assert_eq!(ranks.check_flags(), [""; 0]);
+        let whole = Plan { max_samples: 16_000, max_ids: &[16_000, 16_000], ..plan };
+        let expected = SingleRank::new(&Stream::cpu(2), &whole).forward(&bags);
+        assert_bits(&vectors, &expected, "vectors");
     }
 
     /// A table with a CUDA body of its own, between two others: on one rank, and on one of four.

@@ -18,7 +18,7 @@ mod cuda_tests {
     use headlong_device::testing::{small_integers, uniform};
     use headlong_device::{DType, Stream};
     use headlong_embedding::hybrid::{
-        DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridSet, Owner, Partition,
+        Deduplicate, HybridOptions, HybridSet, Owner, Partition, SlotOptions,
     };
     use headlong_embedding::testing::{check_table_on_cuda, every_optimizer};
     use headlong_embedding::{EmbeddingSet, Pooling, Registry, SetOptions, TableSpec};
@@ -244,7 +244,7 @@ mod cuda_tests {
             partition: Arc::new(Partition::row_wise(&specs, 1)),
             owner: Owner(0),
             deduplicate: Deduplicate::Rank,
-            slot_factor: DEFAULT_SLOT_FACTOR,
+            slots: SlotOptions::default(),
         };
         let refused = HybridSet::new(&Registry::default(), &stream, &specs, &options)
             .err()

@@ -151,7 +151,7 @@ fn no_step_allocates() {
                 partition: Arc::clone(&partition),
                 owner: Owner(rank),
                 deduplicate: Deduplicate::Rank,
-                slot_factor: DEFAULT_SLOT_FACTOR,
+                slots: SlotOptions::default(),
             };
             let set = HybridSet::new(&Default::default(), &stream, &specs, &options)
                 .expect("the stage succeeds");

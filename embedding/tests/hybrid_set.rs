@@ -34,7 +34,7 @@ fn options<'a>(
         partition: Arc::clone(partition),
         owner: Owner(owner),
         deduplicate: Deduplicate::Rank,
-        slot_factor: DEFAULT_SLOT_FACTOR,
+        slots: SlotOptions::default(),
     }
 }
 

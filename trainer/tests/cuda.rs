@@ -17,7 +17,7 @@ use headlong_comm::Communicator;
 use headlong_device::cuda::testing::{device, driver_calls, has_devices};
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::Partition;
-use headlong_reader::{Batch, Jagged};
+use headlong_reader::Batch;
 use headlong_verbs::fake::{Fabric, NetworkModel};
 use headlong_verbs::{VerbsRails, VerbsSettings};
 use made_up::{MadeUp, mixed};
@@ -96,46 +96,6 @@ fn batches_that_were_not_planned_for_change_no_bit() {
         weights_digest(&group).unwrap()
     };
     assert_eq!(of(ScheduleChoice::Serial), of(ScheduleChoice::Captured));
-}
-
-/// What a kernel flags reaches the user: counts stay on the devices, so no one can refuse the batch
-/// before it runs.
-#[test]
-fn more_rows_for_one_owner_than_a_slot_holds_end_the_run_with_the_tables_name() {
-    if !has_devices(4) {
-        return;
-    }
-    const SAMPLES: usize = 800;
-    let rows = [100_000];
-    let mut config = config(DeviceChoice::Cuda, ScheduleChoice::Serial, "sgd", 1);
-    (config.data.num_sparse, config.tables.max_ids_per_sample) = (1, 1);
-    config.tables.rows = headlong::config::TableRows::List(rows.to_vec());
-    (config.train.batch_size, config.eval.batch_size, config.run.ranks) = (SAMPLES, SAMPLES, 4);
-    config.validate().unwrap();
-    let group =
-        RankGroup::build(&config, &rows, RankGroupOptions::new(4, &Registry::default())).unwrap();
-    let values = (0..SAMPLES as u64).map(|sample| sample * 4).collect();
-    let batch = Batch {
-        num_samples: SAMPLES,
-        labels: vec![0.0; SAMPLES],
-        dense: vec![0.5; SAMPLES * DENSE],
-        sparse: vec![Jagged { values, offsets: (0..=SAMPLES as u32).collect() }],
-        ..Batch::default()
-    };
-    group.prime(&batch).unwrap();
-    let step = group.enqueue(StepRates { number: 1, dense: 0.1, sparse: 0.1 }, Some(&batch));
-    let error = step.and_then(|()| group.drain()).unwrap_err();
-    let text = headlong::error::chain(&error);
-    assert!(text.contains("`C1`") && text.contains("comm.slot_factor"), "{text}");
-    assert!(text.contains("asks for 200 rows of one owner, and a slot has room for 164"), "{text}");
-    // With the room that the message asks for, the same batch is trained on.
-    config.comm.slot_factor = 4.0;
-    config.validate().unwrap();
-    let group =
-        RankGroup::build(&config, &rows, RankGroupOptions::new(4, &Registry::default())).unwrap();
-    group.prime(&batch).unwrap();
-    group.enqueue(StepRates { number: 1, dense: 0.1, sparse: 0.1 }, Some(&batch)).unwrap();
-    group.drain().unwrap();
 }
 
 /// Ranks of several nodes that exchange inside the node first, in one process: the bits of ranks

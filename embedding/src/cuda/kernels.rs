@@ -1,24 +1,24 @@
 //! All instances of the kernels of tables: what `headlong kernels build` and the compile gate need.
 
 use super::Instance;
-use crate::hybrid::EXCHANGE;
+use crate::hybrid::{EXCHANGE, exchange_defines};
 use crate::init::cuda::{INIT, defines as init_defines};
 use crate::lookup::cuda::{LOOKUP, defines as lookup_defines};
 use crate::route::cuda::ROUTE;
-use crate::update::cuda::{UPDATE, defines as update_defines};
+use crate::update::cuda::{Into, UPDATE, defines as update_defines};
 use headlong_device::DType;
 use headlong_device::cuda::{Build, Define, Source};
 use headlong_device::optimizer::Optimizer;
 
 /// The kernels that sets of these tables launch: tables of `dims` whose rows are `rows`, vectors
-/// and their gradients of type `vectors`, rows moved by `optimizer`; with `several` ranks also what
-/// goes between them.
+/// and their gradients of type `vectors`, rows moved by `optimizer`; among several ranks also what
+/// goes between them, of type `slots`.
 pub fn kernels(
     dims: &[usize],
     rows: DType,
     vectors: DType,
     optimizer: &Optimizer,
-    several: bool,
+    slots: Option<DType>,
 ) -> Vec<Build> {
     let build =
         |source: &'static Source, defines: &[Define]| Build { source, defines: defines.to_vec() };
@@ -26,23 +26,26 @@ pub fn kernels(
     let initial = init_defines(rows);
     let mut builds = vec![
         build(&ROUTE, &[]),
-        build(&LOOKUP, &lookup_defines(instance, vectors, false)),
-        build(&UPDATE, &update_defines(instance, vectors, false, Some(optimizer), DType::F32)),
+        build(&LOOKUP, &lookup_defines(instance, vectors, None)),
+        build(
+            &UPDATE,
+            &update_defines(instance, vectors, false, Into::Step(optimizer), DType::F32),
+        ),
         build(&INIT, &initial),
     ];
     if rows != DType::F32 {
         // States of narrow rows are f32.
         builds.push(build(&INIT, &init_defines(DType::F32)));
     }
-    if several {
+    if let Some(slots) = slots {
         builds.extend([
-            build(&EXCHANGE, &instance.defines()),
-            build(&EXCHANGE, &Instance::GENERIC.defines()),
-            build(&LOOKUP, &lookup_defines(instance, vectors, true)),
+            build(&EXCHANGE, &exchange_defines(instance, slots)),
+            build(&EXCHANGE, &exchange_defines(Instance::GENERIC, slots)),
+            build(&LOOKUP, &lookup_defines(instance, vectors, Some(slots))),
         ]);
         for frequent in [DType::F32, DType::Bf16] {
-            let of_sums = update_defines(instance, vectors, false, None, frequent);
-            let of_rows = update_defines(instance, DType::F32, true, Some(optimizer), frequent);
+            let of_sums = update_defines(instance, vectors, false, Into::Slots(slots), frequent);
+            let of_rows = update_defines(instance, slots, true, Into::Step(optimizer), frequent);
             builds.extend([build(&UPDATE, &of_sums), build(&UPDATE, &of_rows)]);
         }
         builds.dedup_by(|a, b| std::ptr::eq(a.source, b.source) && a.defines == b.defines);
@@ -62,7 +65,7 @@ pub fn all_kernels() -> Vec<Build> {
             for (vectors, optimizer) in
                 vectors.iter().flat_map(|&v| optimizers.iter().map(move |o| (v, o)))
             {
-                for build in kernels(&[dim], rows, vectors, optimizer, true) {
+                for build in of_both_slots(dim, rows, vectors, optimizer) {
                     let is_it = |b: &Build| {
                         std::ptr::eq(b.source, build.source) && b.defines == build.defines
                     };
@@ -76,6 +79,11 @@ pub fn all_kernels() -> Vec<Build> {
     all
 }
 
+fn of_both_slots(dim: usize, rows: DType, vectors: DType, optimizer: &Optimizer) -> Vec<Build> {
+    let of = |slots| kernels(&[dim], rows, vectors, optimizer, Some(slots));
+    [DType::F32, DType::Bf16].into_iter().flat_map(of).collect()
+}
+
 #[cfg(test)]
 mod cuda_tests {
     use super::*;
@@ -84,10 +92,10 @@ mod cuda_tests {
     fn instances_are_named_once() {
         let all = all_kernels();
         assert!(all.len() > 100, "{}", all.len());
-        let few = kernels(&[16, 16], DType::F32, DType::F32, &Optimizer::Sgd, false);
+        let few = kernels(&[16, 16], DType::F32, DType::F32, &Optimizer::Sgd, None);
         assert_eq!(few.len(), 4);
         assert_eq!(
-            kernels(&[16, 20], DType::F32, DType::F32, &Optimizer::Sgd, false)[1].defines[0].value,
+            kernels(&[16, 20], DType::F32, DType::F32, &Optimizer::Sgd, None)[1].defines[0].value,
             0
         );
     }

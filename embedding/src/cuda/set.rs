@@ -134,7 +134,7 @@ impl CudaSet {
             tables: self.tables.tables(),
             num_tables: self.specs.len(),
             staged: route.staging.ptr(),
-            origins: None,
+            received: None,
         };
         lookup_cuda::lookup(stream, self.instance, &from, vectors);
         Ok(())

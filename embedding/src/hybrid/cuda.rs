@@ -12,20 +12,20 @@
 //!           frequent rows
 //! ```
 //!
-//! Slots have one size, the same for all pairs of ranks: what
-//! [`HybridOptions::slot_factor`](super::HybridOptions) times an even share of a rank's ids needs,
-//! or the worst case where that is less (and where equal rows are not merged: all may be of one). A
-//! batch that needs more raises a flag, which [`HybridSet::check_flags`] returns as an error;
-//! nothing is written past a slot. Of each slot a strip travels, no longer than batches need:
-//! [`StripSizes`]. Requests travel before it is known how many there are. A strip that is too short
+//! Slots have one size, the same for all pairs of ranks: the worst case, in which a rank's ids are
+//! all of one owner, or as many even shares of them as there is memory for
+//! ([`SlotOptions::shares`]; where equal rows are not merged, all may be of one). A batch that
+//! needs more raises a flag, which [`HybridSet::check_flags`] returns as an error; nothing is
+//! written past a slot. Of each slot a strip travels, no longer than batches need: [`StripSizes`].
+//! Requests travel before it is known how many there are. A strip that is too short
 //! for them says so and carries none; then all ranks ask again, with longer ones.
 
 mod launch;
 mod steps;
 
-pub(crate) use launch::EXCHANGE;
+pub(crate) use launch::{EXCHANGE, defines as exchange_defines};
 
-use super::options::{Deduplicate, HybridOptions};
+use super::options::{Deduplicate, HybridOptions, SlotOptions, SlotTable};
 use super::partition::{Owner, Partition};
 use super::shape::FrequentLayout;
 use super::strips::{StripSizes, Told};
@@ -75,7 +75,11 @@ pub(super) struct SlotShape {
     pub(super) rows: usize,
     /// Elements of a slot of vectors.
     pub(super) elements: usize,
+    pub(super) dtype: DType,
     pub(super) peers: usize,
+    /// Words of requests that the largest batch asks the busiest owner for, if no two ids are equal
+    /// and owners are asked in proportion to their rows.
+    pub(super) even_words: usize,
 }
 
 /// What a rank's batch may ask for.
@@ -84,15 +88,23 @@ pub(super) struct Planned<'a> {
     /// Most ids, per table.
     max_ids: &'a [usize],
     /// How many even shares of them a slot has room for.
-    slot_factor: f64,
+    shares: f64,
+    slots: SlotOptions,
     /// Whether equal rows are requested once.
     merges: bool,
 }
 
 impl<'a> Planned<'a> {
-    pub(super) fn of(options: &HybridOptions<'a>) -> Self {
-        let merges = options.deduplicate != Deduplicate::Off;
-        Self { max_ids: options.set.max_ids, slot_factor: options.slot_factor, merges }
+    pub(super) fn of(specs: &[TableSpec], options: &HybridOptions<'a>) -> Self {
+        let (merges, slots) = (options.deduplicate != Deduplicate::Off, options.slots);
+        let max_ids = options.set.max_ids;
+        let tables = specs.iter().zip(max_ids).map(|(spec, &ids)| SlotTable {
+            ids: ids as u64,
+            rows: spec.rows,
+            dim: spec.dim as u64,
+        });
+        let shares = slots.shares(tables, options.partition.num_owners());
+        Self { max_ids, shares, slots, merges }
     }
 }
 
@@ -109,19 +121,22 @@ fn planned_rows(
     }
     let total: u64 =
         (0..partition.num_owners()).map(|o| partition.local_rows(table, Owner(o))).sum();
-    let most = ids.min(usize::try_from(local).unwrap_or(usize::MAX));
-    if local == total {
-        // The table is one owner's.
-        return most;
-    }
-    let share = planned.slot_factor * ids as f64 / partition.num_owners() as f64;
-    most.min(share.ceil() as usize + 64)
+    // Where the table is one owner's, all ids are.
+    let owners = partition.num_owners();
+    let shares = if local == total { owners as f64 } else { planned.shares };
+    SlotTable { ids: ids as u64, rows: local, dim: 0 }.rows_of_slot(shares, owners) as usize
 }
 
 impl SlotShape {
     /// Strips that are whole slots.
     pub(super) fn largest_strips(&self) -> StripSizes {
         StripSizes { id_words: self.words, elements: self.elements }
+    }
+
+    /// What the first batch is expected to need: a little more than an even share.
+    pub(super) fn first_strips(&self) -> StripSizes {
+        let id_words = self.even_words + 4 * (self.even_words as f64).sqrt() as usize;
+        StripSizes { id_words, ..self.largest_strips() }.class_for_another(self.largest_strips())
     }
 
     pub(super) fn new(specs: &[TableSpec], partition: &Partition, most: Planned<'_>) -> Self {
@@ -134,8 +149,22 @@ impl SlotShape {
                 elements.max(specs.iter().enumerate().map(|(t, spec)| planned(t) * spec.dim).sum());
         }
         let words = (HEAD + specs.len() + rows).next_multiple_of(4);
-        Self { words, rows, elements: elements.next_multiple_of(16), peers }
+        let (elements, dtype) = (elements.next_multiple_of(16), most.slots.dtype);
+        let even_words = HEAD + specs.len() + even_rows(specs, partition, most.max_ids);
+        Self { words, rows, elements, dtype, peers, even_words }
     }
+}
+
+/// Rows that a batch without equal ids asks the busiest owner for, if it asks for all rows alike.
+fn even_rows(specs: &[TableSpec], partition: &Partition, max_ids: &[usize]) -> usize {
+    let of_owner = |owner: usize| -> f64 {
+        let of_table = |(table, spec): (usize, &TableSpec)| {
+            let local = partition.local_rows(table, Owner(owner)) as f64;
+            (max_ids[table] as f64 * local / spec.rows as f64).min(local)
+        };
+        specs.iter().enumerate().map(of_table).sum()
+    };
+    (0..partition.num_owners()).map(of_owner).fold(0.0, f64::max).ceil() as usize
 }
 
 /// Most rows of each table that all sources together request of one owner.

@@ -4,9 +4,15 @@
 //
 // A slot of ids begins with what its source's strips need at most; the number of rows of each table
 // follows, and then the local rows, table after table, rising. A slot of vectors (and of gradients,
-// on their way back) holds one row of f32 for each of them, in the same order. A rank sorts its ids
+// on their way back) holds one row for each of them, in the same order, of the element type in
+// which they travel. A rank sorts its ids
 // by keys that put frequent rows first, then those of owner 0, of owner 1 and so on: so the unique
 // rows of an owner are neighbours.
+
+// The element type of slots of vectors: 0 f32, 2 bf16.
+#ifndef SLOT_TYPE
+#define SLOT_TYPE 0
+#endif
 
 #define IN_REPLICA 0x80000000u
 #define NO_PLACE 0xffffffffu
@@ -111,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
       words = HEAD + a.num_tables;
     }
     a.lengths[owner] = words * sizeof(u32);
-    a.lengths[a.num_owners + owner] = elements * sizeof(float);
+    a.lengths[a.num_owners + owner] = elements * sizeof(Element<SLOT_TYPE>);
   }
   __syncthreads();
   for (u32 owner = threadIdx.x; owner < a.num_owners; owner += BLOCK) {
@@ -187,7 +193,7 @@ struct ReceivedArgs {
   u32* num_entries;
   u32* keys;
   u32* values;
-  float* vectors;
+  void* vectors;
   // Per source, bytes that count in its slot of vectors.
   u32* lengths;
   // The own batch, as it was staged; in page-locked memory, what the host hears of all ranks'.
@@ -226,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) received_bounds(const Receiv
                    elements + static_cast<u64>(count) * dim);
       }
     }
-    a.lengths[source] = elements * sizeof(float);
+    a.lengths[source] = elements * sizeof(Element<SLOT_TYPE>);
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -303,8 +309,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) owner_lookup(const Receiv
           const Row strip_of_row =
               is_hidden ? load_strip<0>(table.weights, at, dim - strip * STRIP)
                         : load_strip<ROW_TYPE>(table.weights, at, dim - strip * STRIP);
-          store_strip<0>(strip_of_row, a.vectors, static_cast<u64>(element) + strip * STRIP,
-                         dim - strip * STRIP);
+          store_strip<SLOT_TYPE>(strip_of_row, a.vectors,
+                                 static_cast<u64>(element) + strip * STRIP, dim - strip * STRIP);
         }
       }
     }

@@ -2,6 +2,7 @@
 
 use super::partition::{Owner, Partition};
 use crate::set::SetOptions;
+use headlong_device::DType;
 use std::sync::Arc;
 
 /// What a rank requests of owners.
@@ -41,11 +42,89 @@ pub struct HybridOptions<'a> {
     pub owner: Owner,
     /// What it requests of owners; the same on all ranks.
     pub deduplicate: Deduplicate,
-    /// On a device: how many even shares of a rank's ids its slot for one owner has room for,
-    /// [`DEFAULT_SLOT_FACTOR`] as a rule; the same on all ranks. A slot never takes more than the
-    /// worst case needs, which is as many shares as there are ranks.
-    pub slot_factor: f64,
+    /// Of vectors on their way between devices; the same on all ranks.
+    pub slots: SlotOptions,
 }
 
-/// Twice an even share: rows are spread by a formula, and the hottest ones by load.
-pub const DEFAULT_SLOT_FACTOR: f64 = 2.0;
+/// What vectors lie in on their way between devices: a slot for each pair of ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotOptions {
+    /// What vectors and their gradients are rounded to: f32 or bf16.
+    pub dtype: DType,
+    /// Bytes of all slots that a rank sends, or that it receives, with the lists of their rows: as
+    /// many at most, where the worst case does not need less ([`SlotOptions::shares`]).
+    pub most_bytes: usize,
+}
+
+impl Default for SlotOptions {
+    fn default() -> Self {
+        Self { dtype: DType::F32, most_bytes: 512 << 20 }
+    }
+}
+
+/// What of a table decides how large slots are.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct SlotTable {
+    /// Most ids of a rank's batch.
+    pub ids: u64,
+    pub rows: u64,
+    pub dim: u64,
+}
+
+/// Bytes of lists for each row that a rank may be asked for, of all routes: keys and values twice
+/// for sorting, rows, chunks.
+const LIST_BYTES: u64 = 64;
+
+/// Slots have room for so many even shares of a rank's ids at least: rows are spread by a formula,
+/// and the hottest ones by load.
+const FEWEST_SHARES: f64 = 2.0;
+
+impl SlotTable {
+    /// Rows that a slot has room for, with `shares` even shares of a rank's ids.
+    pub fn rows_of_slot(&self, shares: f64, num_ranks: usize) -> u64 {
+        let share = shares * self.ids as f64 / num_ranks as f64;
+        self.ids.min(self.rows).min(share.ceil() as u64 + 64)
+    }
+}
+
+impl SlotOptions {
+    /// How many even shares of a rank's ids its slot for one owner has room for. As many as there
+    /// are ranks are the worst case: all ids are of one owner. Half as many, and half of that,
+    /// where slots would take more than `most_bytes`; two at least.
+    pub fn shares(&self, tables: impl Iterator<Item = SlotTable> + Clone, num_ranks: usize) -> f64 {
+        let bytes = |shares: f64| -> f64 {
+            let of_table = |table: SlotTable| {
+                let of_row = table.dim * self.dtype.bytes() as u64 + LIST_BYTES;
+                table.rows_of_slot(shares, num_ranks) as f64 * of_row as f64
+            };
+            tables.clone().map(of_table).sum::<f64>() * num_ranks as f64
+        };
+        let mut shares = num_ranks as f64;
+        while shares > FEWEST_SHARES && bytes(shares) > self.most_bytes as f64 {
+            shares = (shares / 2.0).max(FEWEST_SHARES);
+        }
+        shares
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_have_room_for_the_worst_case_where_memory_allows() {
+        let table = SlotTable { ids: 6912, rows: 1 << 25, dim: 128 };
+        let tables = || std::iter::repeat_n(table, 26);
+        // 26 tables of 55,296 samples on 8 ranks: 439 MiB in bf16, 790 in f32.
+        let bf16 = SlotOptions { dtype: DType::Bf16, ..SlotOptions::default() };
+        assert_eq!(bf16.shares(tables(), 8), 8.0);
+        assert_eq!(SlotOptions::default().shares(tables(), 8), 4.0);
+        let small = SlotOptions { most_bytes: 1, ..bf16 };
+        assert_eq!(small.shares(tables(), 8), 2.0);
+        assert_eq!(table.rows_of_slot(2.0, 8), 6912 / 4 + 64);
+        // Of a small table no slot holds more than there is.
+        let few = SlotTable { rows: 3, ..table };
+        assert_eq!(few.rows_of_slot(8.0, 8), 3);
+    }
+}

@@ -21,7 +21,7 @@ use crate::slot::{TableSlot, check, check_vectors};
 use crate::table::{EmbeddingTable, SparseStep, TableSpec};
 use headlong_device::cuda::DevicePtr;
 use headlong_device::optimizer::{Optimizer, Step};
-use headlong_device::{Mat, Stream};
+use headlong_device::{DType, Mat, Stream};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
@@ -106,7 +106,7 @@ impl HybridSet {
                 partition: &partition,
                 owner,
                 max_samples: set.max_samples,
-                planned: Planned::of(options),
+                planned: Planned::of(specs, options),
                 frequent: &frequent,
                 optimizer: set.optimizer,
                 seed: set.seed,
@@ -133,6 +133,23 @@ impl HybridSet {
             at,
             partition,
         })
+    }
+
+    /// The element type of vectors on their way between devices, where the tables lie on one of
+    /// several.
+    pub fn slot_dtype(&self) -> Option<DType> {
+        match &self.at {
+            Location::Device(device) => Some(device.slots.dtype),
+            Location::Local(_) | Location::Host => None,
+        }
+    }
+
+    /// The strips in which requests travel as long as it is not known what batches need.
+    pub fn first_strips(&self) -> Option<StripSizes> {
+        match &self.at {
+            Location::Device(device) => Some(device.slots.first_strips()),
+            Location::Local(_) | Location::Host => None,
+        }
     }
 
     /// A route with room for the largest planned slice. A schedule that runs ahead holds two.

@@ -23,10 +23,11 @@ fn class_of(len: usize, grain: usize) -> usize {
 }
 
 impl StripSizes {
-    /// What a batch with `factor` times as many samples, or fewer, needs at most, more or less:
-    /// distinct rows grow no faster than samples.
+    /// What a batch with `factor` times as many samples needs at most, more or less: distinct rows
+    /// grow no faster than samples, and about as their square root at least.
     pub fn at_most_for(self, factor: f64) -> Self {
-        let grown = |len: usize| (len as f64 * factor.max(1.0)).ceil() as usize;
+        let times = if factor < 1.0 { factor.max(0.0).sqrt() } else { factor };
+        let grown = |len: usize| (len as f64 * times).ceil() as usize;
         Self { id_words: grown(self.id_words), elements: grown(self.elements) }
     }
 

@@ -23,24 +23,35 @@ pub(crate) struct From {
     pub(crate) tables: DevicePtr,
     pub(crate) num_tables: usize,
     pub(crate) staged: DevicePtr,
-    /// Per entry, where its vector lies, and what owners sent: among several ranks.
-    pub(crate) origins: Option<(DevicePtr, DevicePtr)>,
+    /// Among several ranks.
+    pub(crate) received: Option<Received>,
 }
 
-/// The constants of an instance.
-pub(crate) fn defines(instance: Instance, vectors: DType, with_origins: bool) -> [Define; 4] {
+/// What owners have sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Received {
+    /// Per entry, where its vector lies.
+    pub(crate) origins: DevicePtr,
+    pub(crate) rows: DevicePtr,
+    pub(crate) dtype: DType,
+}
+
+/// The constants of an instance; `received` is the type of what owners send, if they do.
+pub(crate) fn defines(instance: Instance, vectors: DType, received: Option<DType>) -> [Define; 5] {
     let [dim, row_type] = instance.defines();
     [
         dim,
         row_type,
         Define::dtype("VECTOR_TYPE", vectors),
-        Define::new("SOURCE", i64::from(with_origins)),
+        Define::new("SOURCE", i64::from(received.is_some())),
+        Define::dtype("SLOT_TYPE", received.unwrap_or(DType::F32)),
     ]
 }
 
 /// Enqueues the pooled vectors of the staged samples, `vectors.rows()` at most.
 pub(crate) fn lookup(stream: &CudaStream, instance: Instance, from: &From, vectors: &Mat) {
-    let (origins, recv_rows) = from.origins.unwrap_or_default();
+    let none = (DevicePtr::NULL, DevicePtr::NULL);
+    let (origins, recv_rows) = from.received.map_or(none, |sent| (sent.origins, sent.rows));
     let args = LookupArgs {
         tables: from.tables,
         staged: from.staged,
@@ -54,7 +65,7 @@ pub(crate) fn lookup(stream: &CudaStream, instance: Instance, from: &From, vecto
     let warps = from.num_tables * vectors.rows().div_ceil(32);
     let grid = blocks(warps.div_ceil(WARPS), stream.device().multiprocessors(), 16);
     let instance = instance.for_matrix(vectors);
-    let defines = defines(instance, vectors.dtype(), from.origins.is_some());
+    let defines = defines(instance, vectors.dtype(), from.received.map(|sent| sent.dtype));
     stream.run(&LOOKUP, &defines, "lookup", Launch::new(grid, BLOCK), &args);
 }
 

@@ -9,6 +9,10 @@
 #ifndef SOURCE
 #define SOURCE 0
 #endif
+// Of source 1: the element type of what owners have sent.
+#ifndef SLOT_TYPE
+#define SLOT_TYPE 0
+#endif
 
 // An origin that is a row of the replica; else the element at which a received vector starts.
 #define IN_REPLICA 0x80000000u
@@ -19,7 +23,7 @@ struct LookupArgs {
   const u32* staged;
   // Per entry: where its vector lies (source 1).
   const u32* origins;
-  const float* recv_rows;
+  const void* recv_rows;
   void* vectors;
   u64 stride;
   u32 num_tables;
@@ -32,7 +36,7 @@ __device__ __forceinline__ Row load_entry(const LookupArgs& a, const Table& tabl
                                           u32 strip) {
   const u32 columns = dim - strip * STRIP;
   if (SOURCE == 1 && (id & IN_REPLICA) == 0) {
-    return load_strip<0>(a.recv_rows, static_cast<u64>(id) + strip * STRIP, columns);
+    return load_strip<SLOT_TYPE>(a.recv_rows, static_cast<u64>(id) + strip * STRIP, columns);
   }
   if ((table.flags & ROWS_HIDDEN) != 0) {
     return load_strip<0>(table.weights, static_cast<u64>(id) * dim + strip * STRIP, columns);

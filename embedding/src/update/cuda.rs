@@ -31,8 +31,8 @@ kernel_args! {
 pub(crate) enum Gradients<'a> {
     /// Those of pooled vectors, and the staged batch.
     OfVectors(&'a Mat, DevicePtr),
-    /// Rows of f32, at the elements that entries' values say.
-    Packed(DevicePtr),
+    /// Rows of this type, at the elements that entries' values say.
+    Packed(DevicePtr, DType),
 }
 
 /// What becomes of a row's summed gradient.
@@ -41,7 +41,12 @@ pub(crate) enum Sink {
     /// A step of the optimiser, and the seed of rounding.
     Step { step: CudaStep, seed: u64 },
     /// It is written to its owner's slot or to the block of frequent rows.
-    Write { destinations: DevicePtr, to_owners: DevicePtr, frequent: (DevicePtr, DType) },
+    Write {
+        destinations: DevicePtr,
+        to_owners: DevicePtr,
+        slots: DType,
+        frequent: (DevicePtr, DType),
+    },
 }
 
 /// What an update works on.
@@ -56,22 +61,34 @@ pub(crate) struct Update<'a> {
     pub(crate) partials: (DevicePtr, usize),
 }
 
-/// The constants of an instance, with the type of the block of frequent gradients where it is used;
-/// no optimiser where sums are written.
+/// What becomes of sums, as an instance is compiled for it: a step, or a gradient of this type in
+/// the slot of its owner.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Into<'a> {
+    Step(&'a Optimizer),
+    Slots(DType),
+}
+
+/// The constants of an instance, with the type of the block of frequent gradients where it is used.
 pub(crate) fn defines(
     instance: Instance,
     gradients: DType,
     packed: bool,
-    optimizer: Option<&Optimizer>,
+    into: Into<'_>,
     frequent: DType,
-) -> [Define; 7] {
+) -> [Define; 8] {
     let [dim, row_type] = instance.defines();
+    let (optimizer, slots) = match into {
+        Into::Step(optimizer) => (Some(optimizer), DType::F32),
+        Into::Slots(slots) => (None, slots),
+    };
     [
         dim,
         row_type,
         Define::dtype("VECTOR_TYPE", gradients),
         Define::new("SOURCE", i64::from(packed)),
         Define::new("SINK", i64::from(optimizer.is_none())),
+        Define::dtype("SLOT_TYPE", slots),
         OptimizerConstants::define(optimizer.unwrap_or(&Optimizer::Sgd)),
         Define::dtype("FREQUENT_TYPE", frequent),
     ]
@@ -82,7 +99,7 @@ impl Update<'_> {
         let found = &self.sorted.at;
         let (gradients, stride, staged) = match self.gradients {
             Gradients::OfVectors(mat, staged) => (mat.device_ptr(), mat.stride() as u64, staged),
-            Gradients::Packed(start) => (start, 0, DevicePtr::NULL),
+            Gradients::Packed(start, _) => (start, 0, DevicePtr::NULL),
         };
         let none = DeviceStep::default();
         let (step, device_step, seed, constants) = match &self.sink {
@@ -90,7 +107,7 @@ impl Update<'_> {
             Sink::Write { .. } => (none, DevicePtr::NULL, 0, OptimizerConstants::default()),
         };
         let (destinations, to_owners, frequent) = match self.sink {
-            Sink::Write { destinations, to_owners, frequent } => {
+            Sink::Write { destinations, to_owners, frequent, .. } => {
                 (destinations, to_owners, frequent.0)
             }
             Sink::Step { .. } => Default::default(),
@@ -128,13 +145,13 @@ impl Update<'_> {
 pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
     let (instance, dtype, packed) = match update.gradients {
         Gradients::OfVectors(mat, _) => (instance.for_matrix(mat), mat.dtype(), false),
-        Gradients::Packed(_) => (instance, DType::F32, true),
+        Gradients::Packed(_, dtype) => (instance, dtype, true),
     };
-    let (optimizer, frequent) = match &update.sink {
-        Sink::Step { step, .. } => (Some(&step.optimizer), DType::F32),
-        Sink::Write { frequent, .. } => (None, frequent.1),
+    let (into, frequent) = match &update.sink {
+        Sink::Step { step, .. } => (Into::Step(&step.optimizer), DType::F32),
+        Sink::Write { slots, frequent, .. } => (Into::Slots(*slots), frequent.1),
     };
-    let defines = defines(instance, dtype, packed, optimizer, frequent);
+    let defines = defines(instance, dtype, packed, into, frequent);
     let (args, multiprocessors) = (update.args(), stream.device().multiprocessors());
     let (most_chunks, most_longs) = update.sorted.most();
     let chunks = blocks(most_chunks.div_ceil(8 * WARPS), multiprocessors, 16);
@@ -144,12 +161,14 @@ pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
 }
 
 /// Enqueues the steps of frequent rows, from the block that all ranks have added up; `shape` is
-/// tables and rows of all replicas.
+/// tables and rows of all replicas. `slots` is the type of other gradients, with whose update it is
+/// compiled.
 pub(crate) fn update_frequent(
     stream: &CudaStream,
     instance: Instance,
     tables: DevicePtr,
     shape: (usize, usize),
+    slots: DType,
     (frequent, frequent_type): (DevicePtr, DType),
     sink: Sink,
 ) {
@@ -168,7 +187,8 @@ pub(crate) fn update_frequent(
         num_frequent: shape.1 as u32,
         ..UpdateArgs::default()
     };
-    let defines = defines(instance, DType::F32, true, Some(&step.optimizer), frequent_type);
+    let into = Into::Step(&step.optimizer);
+    let defines = defines(instance, slots, true, into, frequent_type);
     let grid = blocks(shape.1.div_ceil(WARPS), stream.device().multiprocessors(), 16);
     stream.run(&UPDATE, &defines, "update_frequent", Launch::new(grid, BLOCK), &args);
 }

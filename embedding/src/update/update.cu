@@ -6,14 +6,18 @@
 // once, else it keeps the partial sum. `update_longs`: a block adds the partial sums of one row:
 // eight runs of neighbours, then the runs, each in order. Every row is written once.
 
-// What gradients come as: 0 those of pooled vectors, by sample; 1 rows of f32, by the element at
-// which each starts.
+// What gradients come as: 0 those of pooled vectors, by sample; 1 rows, by the element at which
+// each starts.
 #ifndef SOURCE
 #define SOURCE 0
 #endif
 // What becomes of the sum: 0 an optimiser step; 1 it is written where `destinations` says.
 #ifndef SINK
 #define SINK 0
+#endif
+// Of sink 1: the element type of what owners are sent.
+#ifndef SLOT_TYPE
+#define SLOT_TYPE 0
 #endif
 
 // Element type of the block of frequent gradients.
@@ -58,7 +62,7 @@ struct UpdateArgs {
   // Sink 1: per row of the batch, and where its gradient is written.
   const u32* row_numbers;
   const u32* destinations;
-  float* to_owners;
+  void* to_owners;
   Frequent* frequent;
   const DeviceStep* device_step;
   // Elements from one sample's gradients to the next, and from one partial sum to the next.
@@ -109,8 +113,7 @@ __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& tab
     for (u32 entry = chunk.begin; entry < chunk.end; entry++) {
       const u32 value = a.values[entry];
       const u64 first = SOURCE == 1 ? value : value * a.stride + table.first_column;
-      add(sum,
-          load_strip<SOURCE == 1 ? 0 : VECTOR_TYPE>(a.gradients, first + strip * STRIP, columns));
+      add(sum, load_strip<VECTOR_TYPE>(a.gradients, first + strip * STRIP, columns));
     }
     return sum;
   }
@@ -278,7 +281,7 @@ __device__ __forceinline__ void finish_strip(const UpdateArgs& a, const DeviceSt
   if (is_frequent) {
     store_strip<FREQUENT_TYPE>(gradient, a.frequent, at, dim - strip * STRIP);
   } else {
-    store_strip<0>(gradient, a.to_owners, at, dim - strip * STRIP);
+    store_strip<SLOT_TYPE>(gradient, a.to_owners, at, dim - strip * STRIP);
   }
 #endif
 }

@@ -6,7 +6,7 @@ use headlong_device::cuda::{DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream};
 use headlong_embedding::hybrid::{
-    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition,
+    Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition, SlotOptions,
 };
 use headlong_embedding::oracle::OracleTable;
 use headlong_embedding::{Registry, SetOptions, TableSpec};
@@ -67,7 +67,7 @@ impl SingleRank {
             partition: Arc::new(Partition::row_wise(plan.specs, 1)),
             owner: Owner(0),
             deduplicate: Deduplicate::Rank,
-            slot_factor: DEFAULT_SLOT_FACTOR,
+            slots: SlotOptions::default(),
         };
         let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
         let route = set.new_route().unwrap();

@@ -4,8 +4,8 @@ use super::{Jagged, bits, matrix};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{Arena, JaggedRef, Mat, Stream};
 use headlong_embedding::hybrid::{
-    DEFAULT_SLOT_FACTOR, Deduplicate, HybridOptions, HybridRoute, HybridSet, NodeProxy, Owner,
-    Partition, RankExchange,
+    Deduplicate, HybridOptions, HybridRoute, HybridSet, NodeProxy, Owner, Partition, RankExchange,
+    SlotOptions,
 };
 use headlong_embedding::update::sum_block_len;
 use headlong_embedding::{EmbeddingError, Ids, Registry, SetOptions, TableSpec};
@@ -143,7 +143,7 @@ impl Ranks {
                 partition: Arc::clone(&partition),
                 owner: Owner(rank),
                 deduplicate: variant.deduplicate,
-                slot_factor: DEFAULT_SLOT_FACTOR,
+                slots: SlotOptions::default(),
             };
             HybridSet::new(registry, &stream, shape.specs, &options).unwrap()
         };

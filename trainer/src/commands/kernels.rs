@@ -201,7 +201,8 @@ fn builds_of(config: &Config) -> Vec<Build> {
         config.table_spec(0, 1).dtype,
         DType::F32,
         &sparse,
-        true,
+        // Where there are several ranks, there are several blocks of sums.
+        Some(config.slot_dtype(config.run.ranks.max(2))),
     ));
     // Devices of one process add up in each other's memory, as many as there may be.
     let ranks = 2..=headlong_comm::device::peer::MOST_RANKS;

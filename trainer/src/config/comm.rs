@@ -4,6 +4,7 @@
 use super::{Config, DeviceChoice, Precision};
 use crate::error::{Error, Result};
 pub use headlong_comm::{AllToAll, Compress, Feature};
+use headlong_device::DType;
 pub use headlong_verbs::{Signal, VerbsSettings};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -30,12 +31,6 @@ settings! {
         /// With `train.precision = "bf16"` also what the all-reduce adds up.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub compress: Option<Compress>,
-        /// Even shares of a rank's ids that a device's slot for one owner has room for; changes no
-        /// result.
-        ///
-        /// At least 1. It is memory; what travels is what batches need. A batch that asks one owner
-        /// for more ends the run.
-        pub slot_factor: f64 = super::table_entries::DEFAULT_SLOT_FACTOR,
         /// Seconds after which a rank that does not come to an exchange ends the run.
         pub deadline_s: f64 = 120.0,
         /// Whether a job that other machines can reach may do without a secret; changes no result.
@@ -63,6 +58,14 @@ impl Config {
             Precision::Bf16 if sum_blocks > 1 => Compress::Bf16,
             _ => Compress::None,
         })
+    }
+
+    /// What vectors and their gradients are on their way between so many devices.
+    pub(crate) fn slot_dtype(&self, num_ranks: usize) -> DType {
+        match self.compress_of(self.train.sum_blocks.unwrap_or(num_ranks)) {
+            Compress::Bf16 => DType::Bf16,
+            Compress::None => DType::F32,
+        }
     }
 
     /// Whether all that ranks add up is bf16, so that one rank rounds what several would send.

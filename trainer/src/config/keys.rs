@@ -101,6 +101,18 @@ const VERBS: &[Field] = &[
     ),
 ];
 
+/// Keys that there were, and why they are gone. Configurations that name one, those in checkpoints
+/// among them, are read as if they did not.
+const FORMER: [(&str, &str); 1] = [(
+    "comm.slot_factor",
+    "slots between devices have room for all of a rank's ids, or as many as 512 MiB hold",
+)];
+
+/// Why a key is gone that there was.
+pub(super) fn former(path: &str) -> Option<&'static str> {
+    FORMER.iter().find(|(former, _)| *former == path).map(|&(_, reason)| reason)
+}
+
 /// The first paragraph.
 fn meaning(lines: &[&str]) -> String {
     let lines: Vec<_> = lines.iter().map(|line| line.trim()).collect();
@@ -118,10 +130,13 @@ pub fn is_known(path: &str) -> bool {
 ///
 /// # Errors
 /// [`Error::UnknownKey`] with the nearest key, [`Error::AmbiguousKey`] where the word could mean
-/// several.
+/// several, [`Error::Config`] for a key that is gone.
 pub fn resolve(written: &str, place: &str) -> Result<&'static str> {
     if let Some(key) = KEYS.iter().find(|key| key.path == written) {
         return Ok(key.path);
+    }
+    if let Some(reason) = former(written) {
+        return Err(Error::config(place, format!("`{written}` is gone: {reason}")));
     }
     // `rows` may be meant for `max_rows`, too: a setting goes where no one can have meant another.
     let (same, longer): (Vec<_>, Vec<_>) = KEYS

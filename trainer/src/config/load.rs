@@ -143,6 +143,9 @@ fn check_table(prefix: &str, table: &DeTable<'_>, text: &str, place: &str) -> Re
             check_entries(value.get_ref(), text, place)?;
             continue;
         }
+        if keys::former(&path).is_some() {
+            continue;
+        }
         if !keys::is_known(&path) {
             return Err(keys::unknown(here(), &path));
         }
@@ -244,6 +247,17 @@ mod tests {
 
     fn message(text: &str) -> String {
         Config::from_toml(text, "a.toml").unwrap_err().to_string()
+    }
+
+    /// Configurations that were written before, those in checkpoints among them, go on.
+    #[test]
+    fn a_key_that_is_gone_is_ignored_in_a_file_and_explained_on_the_command_line() {
+        let text = "[comm]\nslot_factor = 4.0\nids = \"known\"\n";
+        let config = Config::from_toml(text, "a.toml").unwrap();
+        let rest = Config::from_toml("[comm]\nids = \"known\"\n", "a.toml").unwrap();
+        assert_eq!(config, rest);
+        let message = Config::default().set_all(&["comm.slot_factor=4"]).unwrap_err().to_string();
+        assert!(message.contains("`comm.slot_factor` is gone: slots between"), "{message}");
     }
 
     #[test]

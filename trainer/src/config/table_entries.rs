@@ -10,7 +10,6 @@
 
 use super::{Config, DType, DeviceChoice, keys};
 use crate::error::{Error, Result};
-pub(super) use headlong_embedding::hybrid::DEFAULT_SLOT_FACTOR;
 use headlong_embedding::hybrid::split::PlacementChoice;
 pub use headlong_embedding::{Grain, Keys, Pooling};
 use headlong_embedding::{Registry, TableSpec};

@@ -270,13 +270,6 @@ impl Config {
         seconds("comm.deadline_s", self.comm.deadline_s)?;
         let verbs = self.comm.verbs.check();
         verbs.map_err(|(key, reason)| Error::config(key, reason))?;
-        let factor = self.comm.slot_factor;
-        if !(factor.is_finite() && factor >= 1.0) {
-            return Err(Error::config(
-                "comm.slot_factor",
-                format!("expected a number of at least 1, found {factor}"),
-            ));
-        }
         let drift = self.hybrid.repartition_drift;
         if !(0.0..1.0).contains(&drift) {
             return Err(Error::config(

@@ -7,9 +7,9 @@ use crate::iteration::share::Share;
 use headlong_comm::{CommError, CommOptions, Communicator, Topology};
 use headlong_device::cuda::DeviceMemory;
 use headlong_device::optimizer::Optimizer;
-use headlong_device::{Arena, Device, Mat, SlotId, Stream};
+use headlong_device::{Arena, DType, Device, Mat, SlotId, Stream};
 use headlong_embedding::hybrid::{
-    Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition,
+    Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition, SlotOptions,
 };
 use headlong_embedding::{Registry, SetOptions, TableSpec};
 use headlong_mlp::interaction::cross::Cross;
@@ -510,6 +510,7 @@ fn compute(precision: Precision) -> Compute {
 fn exchanged(tables: &HybridSet, by_node: bool) -> Exchanged {
     let proxy = by_node.then(|| tables.new_node_proxy());
     Exchanged {
+        dtype: tables.slot_dtype().unwrap_or(DType::F32),
         recv_rows: tables.max_recv_elements(),
         send_rows: tables.max_send_elements(),
         inside: proxy.as_ref().map_or(0, |proxy| proxy.max_elements_inside()),
@@ -557,7 +558,7 @@ fn build_tables(
             }
             _ => Deduplicate::Rank,
         },
-        slot_factor: config.comm.slot_factor,
+        slots: SlotOptions { dtype: config.slot_dtype(sizes.ranks), ..SlotOptions::default() },
     };
     HybridSet::new(parts.registry, stream, &specs, &options)
         .map_err(Error::failed("the embedding tables cannot be built"))

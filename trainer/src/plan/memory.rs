@@ -7,6 +7,7 @@ use crate::config::{
 use crate::iteration::model::{SlotBytes, slot_bytes};
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
+use headlong_embedding::hybrid::{SlotOptions, SlotTable};
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
 pub const READER_BLOCK_BYTES: u64 = 8 << 20;
@@ -119,6 +120,13 @@ impl Lookups {
             ranks > 1 || sharing.on_device || config.table.iter().any(|entry| entry.kind.is_some());
         let samples = if is_planned { slots.step.max(slots.evaluation) } else { slots.step };
         let merges = config.comm.deduplicate != DeduplicateChoice::Off;
+        let of_slots = |column: usize| SlotTable {
+            ids: (samples * config.max_ids_per_sample(column)) as u64,
+            rows: tables[column].rows,
+            dim: tables[column].dim as u64,
+        };
+        let slot = SlotOptions { dtype: config.slot_dtype(ranks), ..SlotOptions::default() };
+        let shares = slot.shares((0..tables.len()).map(of_slots), ranks);
         let (mut vectors, mut route) = (Count::ZERO, Count::ZERO);
         for (column, table) in tables.iter().enumerate() {
             let of_sample = config.max_ids_per_sample(column);
@@ -132,7 +140,7 @@ impl Lookups {
             let most = |rows: u64| if bounded { ids.min(Count::from(rows)) } else { ids };
             let asked = match sharing.on_device {
                 // Slots of a fixed size, one for each pair of ranks.
-                true => most(slot_rows(config, ids, ranks)),
+                true => most(of_slots(column).rows_of_slot(shares, ranks)),
                 false => most(table.rows.div_ceil(ranks as u64)),
             } * ranks;
             let requested = if sharing.on_device { asked } else { most(table.rows) };
@@ -141,16 +149,20 @@ impl Lookups {
         }
         let (frequent, places) =
             sharing.rows.map_or((0, 0), |of| (of.frequent_bytes, of.frequent_rows));
+        let element_bytes = match (sharing.on_device, config.compress_of(ranks)) {
+            (true, _) => slot.dtype.bytes(),
+            // What hosts send as bf16 has room of its own, besides that of f32.
+            (false, Compress::Bf16) => 6,
+            (false, Compress::None) => 4,
+        };
         // Half of the vectors are one rank's slots, the others those of which it is asked.
-        let block = (vectors / 2 * 4_u64).share(ranks);
+        let block = (vectors / 2 * element_bytes).share(ranks);
         // Parameters and their gradients are counted together.
         let sums = (Count::from(slots.parameters as u64 / 2) + frequent)
             * config.sum_bytes() as u64
             / 4_u64;
         let strips = strip_bytes(config, sharing, block, sums);
         let exchanged = sharing.rows.and_then(|of| of.exchanged_bytes).map(Count::from);
-        // What travels as bf16 has room of its own, besides that of f32.
-        let element_bytes = if config.compress() == Compress::Bf16 { 6 } else { 4_u64 };
         Self {
             exchange_bytes: exchanged.unwrap_or(vectors * element_bytes) + frequent + strips,
             route_bytes: route * BATCH_SLOTS + Count::from(places) * PLACE_BYTES,
@@ -178,12 +190,6 @@ fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: Count) ->
     };
     let brought = if sharing.separate { block * ranks } else { Count::ZERO };
     strips + brought
-}
-
-/// Rows of a slot between two devices: `comm.slot_factor` even shares of a rank's ids.
-fn slot_rows(config: &Config, ids: Count, ranks: usize) -> u64 {
-    let rows = config.comm.slot_factor * ids.as_f64() / ranks as f64;
-    (Count::from(rows.ceil() as u64) + 64_u64).get()
 }
 
 /// Elements that one sample passes through: inputs, layer outputs, pooled vectors, the

@@ -5,8 +5,8 @@ use super::{DeviceHybridRoute, RankTables, SlotShape};
 use crate::cuda::Instance;
 use crate::cuda::layout::{BLOCK, blocks};
 use crate::hybrid::table::HybridTable;
-use headlong_device::Mat;
-use headlong_device::cuda::{CudaStream, DevicePtr, Launch, Source, kernel_args};
+use headlong_device::cuda::{CudaStream, Define, DevicePtr, Launch, Source, kernel_args};
+use headlong_device::{DType, Mat};
 
 /// Slots of requests and of vectors.
 pub(crate) static EXCHANGE: Source = Source {
@@ -32,11 +32,17 @@ kernel_args! {
     }
 }
 
+/// The constants of an instance whose slots of vectors are of `slots`.
+pub(crate) fn defines(instance: Instance, slots: DType) -> [Define; 3] {
+    let [dim, row_type] = instance.defines();
+    [dim, row_type, Define::dtype("SLOT_TYPE", slots)]
+}
+
 impl RankTables {
     /// Fills the slots of requests and tells ids and rows where their vectors will lie.
     pub(super) fn write_requests(&self, stream: &CudaStream, route: &DeviceHybridRoute) {
         let sorted = &route.sorted;
-        let SlotShape { words, rows, elements, peers } = self.slots;
+        let SlotShape { words, rows, elements, peers, .. } = self.slots;
         let args = RequestArgs {
             tables: self.slice.tables(),
             tile_tables: self.slice.tile_tables(),
@@ -61,14 +67,14 @@ impl RankTables {
             slot_elements: elements as u32,
             strip_words: route.strips.id_words as u32,
         };
-        let defines = Instance::GENERIC.defines();
+        let defines = defines(Instance::GENERIC, self.slots.dtype);
         stream.run(&EXCHANGE, &defines, "request_bounds", Launch::new(1, BLOCK), &args);
         let tiles = blocks(self.slice_layout.num_tiles, stream.device().multiprocessors(), 8);
         stream.run(&EXCHANGE, &defines, "request_write", Launch::new(tiles, BLOCK), &args);
     }
 
     fn received_args(&self, route: &DeviceHybridRoute) -> ReceivedArgs {
-        let SlotShape { words, rows, elements, peers } = self.slots;
+        let SlotShape { words, rows, elements, peers, .. } = self.slots;
         ReceivedArgs {
             tables: self.owned.tables(),
             tile_tables: self.owned.tile_tables(),
@@ -98,7 +104,7 @@ impl RankTables {
         route: &DeviceHybridRoute,
     ) {
         let args = self.received_args(route);
-        let defines = Instance::GENERIC.defines();
+        let defines = defines(Instance::GENERIC, self.slots.dtype);
         stream.run(&EXCHANGE, &defines, "received_bounds", Launch::new(1, BLOCK), &args);
         let lists =
             blocks(self.specs.len() * self.slots.peers, stream.device().multiprocessors(), 8);
@@ -134,7 +140,7 @@ impl RankTables {
         let tiles = blocks(self.owned_layout.num_tiles, stream.device().multiprocessors(), 16);
         stream.run(
             &EXCHANGE,
-            &self.instance.defines(),
+            &defines(self.instance, self.slots.dtype),
             "owner_lookup",
             Launch::new(tiles, BLOCK),
             &args,

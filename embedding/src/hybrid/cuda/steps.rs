@@ -5,7 +5,7 @@ use crate::cuda::partial_stride;
 use crate::cuda::table::{Hidden, apply_all, hidden};
 use crate::error::Result;
 use crate::hybrid::table::HybridTable;
-use crate::lookup::cuda::{From, lookup};
+use crate::lookup::cuda::{From, Received, lookup};
 use crate::table::CudaStep;
 use crate::update::cuda::{Gradients, Sink, Update, update, update_frequent};
 use headlong_device::cuda::{CudaStream, DevicePtr, DeviceStep, OptimizerConstants};
@@ -36,6 +36,8 @@ impl RankTables {
         let (found, needed) = (slots.rows() * slots.cols(), self.slots.elements * self.slots.peers);
         let name = slots.name();
         assert!(found >= needed, "`{name}` holds all slots: {needed} elements, got {found}");
+        let (found, needed) = (slots.dtype(), self.slots.dtype);
+        assert!(found == needed, "`{name}` is of {needed:?}, got {found:?}");
     }
 
     fn check_frequent(&self, frequent: &Mat) {
@@ -62,7 +64,11 @@ impl RankTables {
             tables: self.slice.tables(),
             num_tables: self.specs.len(),
             staged: route.staging.ptr(),
-            origins: Some((route.at.origins, recv_rows.device_ptr())),
+            received: Some(Received {
+                origins: route.at.origins,
+                rows: recv_rows.device_ptr(),
+                dtype: recv_rows.dtype(),
+            }),
         };
         lookup(stream, self.instance, &from, vectors);
     }
@@ -77,15 +83,16 @@ impl RankTables {
     ) {
         self.check_slots(to_owners);
         self.check_frequent(frequent);
-        let (to_owners, dtype) = (to_owners.device_ptr(), frequent.dtype());
-        let frequent = (frequent.device_ptr(), dtype);
-        stream.fill_bytes(frequent.0, 0, dtype.bytes() * self.frequent_len);
+        let (to_owners, slots) = (to_owners.device_ptr(), to_owners.dtype());
+        let (frequent, dtype) = (frequent.device_ptr(), frequent.dtype());
+        stream.fill_bytes(frequent, 0, dtype.bytes() * self.frequent_len);
+        let frequent = (frequent, dtype);
         let work = Update {
             tables: self.slice.tables(),
             tile_tables: self.slice.tile_tables(),
             sorted: &route.sorted,
             gradients: Gradients::OfVectors(d_vectors, route.staging.ptr()),
-            sink: Sink::Write { destinations: route.at.destinations, to_owners, frequent },
+            sink: Sink::Write { destinations: route.at.destinations, to_owners, slots, frequent },
             partials: self.partials(),
         };
         update(stream, self.instance, &work);
@@ -105,7 +112,7 @@ impl RankTables {
             tables: self.owned.tables(),
             tile_tables: self.owned.tile_tables(),
             sorted: &route.received,
-            gradients: Gradients::Packed(from_sources.device_ptr()),
+            gradients: Gradients::Packed(from_sources.device_ptr(), from_sources.dtype()),
             sink: Sink::Step { step, seed: self.seed },
             partials: self.partials(),
         };
@@ -125,6 +132,7 @@ impl RankTables {
             self.instance,
             self.slice.tables(),
             shape,
+            self.slots.dtype,
             (frequent.device_ptr(), frequent.dtype()),
             sink,
         );

@@ -2,7 +2,6 @@
 //! [`crate::iteration::schedule`].
 
 use headlong_comm::DeviceCollectives;
-use headlong_comm::device::narrow::Narrow;
 use headlong_device::Mat;
 
 pub(crate) enum Exchange {
@@ -27,6 +26,4 @@ pub(crate) struct ByNode {
 
 pub(crate) struct Devices {
     pub(crate) ranks: Box<dyn DeviceCollectives>,
-    /// Where vectors between them travel in bf16.
-    pub(crate) narrow: Option<Narrow>,
 }

@@ -7,8 +7,8 @@
 
 use super::{BatchSlot, Call, Devices, Exchange, Model};
 use crate::error::{Cause, Error, Result, exchange_failed};
-use headlong_comm::device::narrow::Narrow;
-use headlong_comm::{Compress, DeviceCollectives, DeviceSizes, SumLen};
+use headlong_comm::device::narrow;
+use headlong_comm::{DeviceCollectives, DeviceSizes, SumLen};
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
 use headlong_device::{DeviceError, Stream};
 use headlong_embedding::EmbeddingError;
@@ -125,17 +125,17 @@ impl Model {
             let logits = self.config.eval.batch_size.div_ceil(self.communicator.num_ranks())
                 * size_of::<f32>();
             let slots = self.tables.slots().map_or(0, |slots| slots.elements);
-            let vectors = slots * size_of::<f32>();
+            let vectors = slots * self.send_rows.dtype().bytes();
             let ids = self.slots[0].route().id_slots().stride;
             let sizes =
                 DeviceSizes { block_bytes: logits.max(vectors).max(ids), sums: self.sum_len() };
             let failed = || exchange_failed("the devices' addresses");
             let ranks = self.communicator.attach_device_for(stream, sizes).map_err(failed())?;
-            let mut narrow = None;
-            if self.communicator.options().compress == Compress::Bf16 {
-                narrow = Some(Narrow::new(&*ranks, stream, vectors).map_err(failed())?);
+            if self.dense_sums.is_some() {
+                // A captured call may not load what it needs.
+                narrow::load(stream);
             }
-            self.exchange = Exchange::Device(Devices { ranks, narrow });
+            self.exchange = Exchange::Device(Devices { ranks });
         }
         Ok(())
     }

@@ -109,6 +109,6 @@ fn planned(config: &Config, ranks: usize, on_device: bool) -> (Sizes, Planned) {
     let compute = compute(config.train.precision);
     let compute = if on_device { compute } else { compute.on(&Device::Cpu) };
     let sizes = Sizes::of(config, ranks, compute);
-    let planned = Planned::new(config, &sizes, (compute, on_device), &Exchanged::default());
+    let planned = Planned::new(config, &sizes, (compute, on_device), &Exchanged::NOTHING);
     (sizes, planned)
 }

@@ -25,9 +25,11 @@ pub(super) struct SlotIds {
     pub(super) batches: [(SlotId, SlotId); 3],
 }
 
-/// Elements of what ranks exchange, which the tables decide; none on one rank.
-#[derive(Debug, Clone, Copy, Default)]
+/// Elements of what ranks exchange, which the tables decide.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Exchanged {
+    /// Element type of the vectors.
+    pub(super) dtype: DType,
     /// Vectors of rows that this rank requests.
     pub(super) recv_rows: usize,
     /// Vectors of rows that are requested of it.
@@ -38,6 +40,11 @@ pub(super) struct Exchanged {
     pub(super) across: usize,
     /// Gradients of frequent rows.
     pub(super) frequent: usize,
+}
+
+impl Exchanged {
+    pub(super) const NOTHING: Self =
+        Self { dtype: DType::F32, recv_rows: 0, send_rows: 0, inside: 0, across: 0, frequent: 0 };
 }
 
 /// Slots that lie before the dense gradients.
@@ -143,6 +150,13 @@ impl Sizes {
             ["top_in", "d_top_in"].map(|name| typed(name, self.between, self.micro, top_in));
         let record = typed("record", DType::U64, 1, 1);
         let norm_sums = typed("sums of norms", DType::U64, 1, norm_sums);
+        let exchanged = [
+            ("recv_rows", exchanged.recv_rows),
+            ("send_rows", exchanged.send_rows),
+            ("rows of peers", exchanged.inside),
+            ("rows of the node", exchanged.across),
+        ]
+        .map(|(name, elements)| typed(name, exchanged.dtype, 1, elements));
         let mut matrix = |name: &str, rows, cols| typed(name, DType::F32, rows, cols);
         SlotIds {
             record,
@@ -159,13 +173,7 @@ impl Sizes {
                 if self.ranks > 1 { self.evaluation * self.ranks } else { 0 },
                 1,
             ),
-            exchanged: [
-                ("recv_rows", exchanged.recv_rows),
-                ("send_rows", exchanged.send_rows),
-                ("rows of peers", exchanged.inside),
-                ("rows of the node", exchanged.across),
-            ]
-            .map(|(name, elements)| matrix(name, 1, elements)),
+            exchanged,
             leading,
             loss_scale: self.scaled.then(|| matrix("loss_scale", 1, STATE_LEN)),
             batches: [("now", self.step), ("next", self.step), ("evaluation", self.largest)].map(

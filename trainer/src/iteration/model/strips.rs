@@ -5,7 +5,8 @@
 //! what counts travels.
 //!
 //! Requests travel before that is known, in strips as long as the batch before needed, and a little
-//! longer. Where they were too short, every rank hears of it, and all ask again.
+//! longer; those of the first batch, in strips for an even share. Where they were too short, every
+//! rank hears of it, and all ask again.
 
 use super::{BatchSlot, Model};
 use crate::error::{Result, exchange_failed};
@@ -78,11 +79,12 @@ impl Model {
     }
 
     /// Sets the strips of a batch of which is known what the batch before it needed, if there was
-    /// one: else they are whole slots.
+    /// one: else they have room for a little more than an even share.
     pub(crate) fn expect_strips(&self, slot: &BatchSlot, before: Option<StripSizes>) {
         if self.chooses_strips() {
-            let slots = self.slots_of_peers();
-            slot.set_strips(before.map_or(slots, |needed| needed.class_for_another(slots)));
+            let (slots, first) = (self.slots_of_peers(), || self.tables.first_strips());
+            let expected = before.map(|needed| needed.class_for_another(slots)).or_else(first);
+            slot.set_strips(expected.unwrap_or(slots));
         }
     }
 

@@ -15,9 +15,6 @@ use headlong_device::Mat;
 use headlong_device::cuda::DevicePtr;
 use headlong_embedding::hybrid::{DeviceSlots, StripSizes};
 
-/// Bytes of an element of vectors and gradients.
-const ELEMENT_BYTES: usize = size_of::<f32>();
-
 impl Devices {
     /// Ranks ask owners for rows.
     pub(super) fn ids(&self, at: &At<'_>) -> Result<()> {
@@ -28,35 +25,33 @@ impl Devices {
 
     /// Vectors go from their owners to the ranks that asked.
     pub(super) fn vectors(&self, at: &At<'_>) -> Result<()> {
-        let lengths = at.route().vector_lengths();
-        let exchanged = self.exchange(at, (at.send_rows(Read), at.recv_rows(Write)), lengths);
+        let [lengths, _] = at.route().vector_lengths();
+        let exchanged = self.exchange(at, at.send_rows(Read), at.recv_rows(Write), lengths);
         exchanged.map_err(exchange_failed("the vectors"))
     }
 
     /// Gradients go the way back that their vectors came.
     pub(super) fn gradients(&self, at: &At<'_>) -> Result<()> {
-        let [answers, gradients] = at.route().vector_lengths();
-        let (from, to) = (at.recv_rows(Read), at.send_rows(Write));
-        let exchanged = self.exchange(at, (from, to), [gradients, answers]);
+        let [_, lengths] = at.route().vector_lengths();
+        let exchanged = self.exchange(at, at.recv_rows(Read), at.send_rows(Write), lengths);
         exchanged.map_err(exchange_failed("the gradients of rows"))
     }
 
     fn exchange(
         &self,
         at: &At<'_>,
-        (from, to): (&Mat, &Mat),
-        [lengths, arriving]: [DevicePtr; 2],
+        from: &Mat,
+        to: &Mat,
+        lengths: DevicePtr,
     ) -> headlong_comm::Result<()> {
+        let element = from.dtype().bytes();
         let bytes =
-            |strips: Option<StripSizes>| strips.map_or(0, |strips| strips.elements * ELEMENT_BYTES);
+            |strips: Option<StripSizes>| strips.map_or(0, |strips| strips.elements * element);
         let stride = bytes(at.model().tables.slots());
         let bytes_per_peer = bytes(at.route().strips());
         let (from, to) = (from.device_ptr(), to.device_ptr());
         let blocks = Blocks { from, to, stride, bytes_per_peer, lengths };
-        match &self.narrow {
-            Some(narrow) => narrow.all_to_all_v(&*self.ranks, at.stream, blocks, arriving),
-            None => self.ranks.all_to_all_v(at.stream, blocks),
-        }
+        self.ranks.all_to_all_v(at.stream, blocks)
     }
 
     /// The one all-reduce of a step, and then the replicated rows.
@@ -65,7 +60,7 @@ impl Devices {
         let (reduced, gradients) = (at.reduced(), at.dense_gradients(Read));
         if let Some(sums) = at.dense_sums(Write) {
             let (from, to) = (gradients.device_ptr(), sums.device_ptr());
-            narrow::round(at.stream, from, to, gradients.bytes() / ELEMENT_BYTES);
+            narrow::round(at.stream, from, to, gradients.bytes() / size_of::<f32>());
         }
         let summed = self.ranks.all_reduce(at.stream, reduced.device_ptr(), at.model().sum_len());
         summed.map_err(exchange_failed("the gradients"))?;
@@ -80,7 +75,7 @@ impl Devices {
     pub(super) fn gather_logits(&self, at: &At<'_>, mine: &Mat, all: &Mat) -> Result<()> {
         let share_len = at.call.num_samples_of_all.div_ceil(self.ranks.num_ranks());
         let (mine, all) = (mine.device_ptr(), all.device_ptr());
-        let gathered = self.ranks.all_gather(at.stream, mine, all, share_len * ELEMENT_BYTES);
+        let gathered = self.ranks.all_gather(at.stream, mine, all, share_len * size_of::<f32>());
         gathered.map_err(exchange_failed("the predictions"))
     }
 }
