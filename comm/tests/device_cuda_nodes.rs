@@ -15,6 +15,7 @@ use headlong_comm::{
 use headlong_device::Stream;
 use headlong_device::cuda::testing::nccl_message_bytes;
 use headlong_device::cuda::{DeviceMemory, DevicePtr};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const NODES: [&[usize]; 5] = [&[2, 2], &[4, 4], &[3, 1], &[1, 2, 1], &[3, 2]];
@@ -340,6 +341,63 @@ fn nodes_in_different_exchanges_find_it_in_the_strips() {
         assert!(text.contains("is in another exchange"), "{text}");
         let others = if rank < 2 { 8..16 } else { 0..8 };
         assert!(to[others].iter().all(|&value| value == -1.0));
+    }
+}
+
+/// Ranks that expect blocks of different lengths, as if one had chosen another class of strips. In
+/// a process of its own, since NCCL's failure stays with devices.
+#[test]
+fn ranks_that_disagree_about_a_length_all_end_with_an_error() {
+    if !has_devices(4) {
+        return;
+    }
+    for name in ["a_rank_of_two_nodes_disagrees", "a_rank_of_one_node_disagrees"] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", name, "--ignored", "--nocapture"]);
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{name}: {text}{errors}");
+    }
+}
+
+#[test]
+#[ignore = "started by another test"]
+fn a_rank_of_two_nodes_disagrees() {
+    a_rank_disagrees(&[2, 2]);
+}
+
+#[test]
+#[ignore = "started by another test"]
+fn a_rank_of_one_node_disagrees() {
+    a_rank_disagrees(&[4]);
+}
+
+fn a_rank_disagrees(nodes: &[usize]) {
+    for way in WAYS {
+        let ends = on_nodes(way, nodes, |communicator, stream| {
+            let collectives = communicator.attach_device(&stream).expect("the ranks come together");
+            let (from, to) = (upload(&stream, &[1.0; 64]), upload(&stream, &[-1.0; 64]));
+            let lengths = words(&stream, &[16; 4]);
+            let blocks = Blocks {
+                from: from.ptr(),
+                to: to.ptr(),
+                stride: 64,
+                bytes_per_peer: if communicator.rank() == Rank(2) { 32 } else { 16 },
+                lengths: lengths.ptr(),
+            };
+            let enqueued = collectives.all_to_all_v(&stream, blocks);
+            let mut told = enqueued.and_then(|()| finish(&*collectives, &stream));
+            let since = Instant::now();
+            while told.is_ok() && since.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(2));
+                told = collectives.check();
+            }
+            let _ = stream.synchronize();
+            keep_for_peers((collectives, from, to, lengths));
+            told.map_err(|error| error.to_string())
+        });
+        assert!(ends.iter().all(Result::is_err), "{nodes:?}, {way:?}: {ends:?}");
     }
 }
 

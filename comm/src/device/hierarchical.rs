@@ -2,9 +2,9 @@
 //! node and rail.
 //!
 //! ```text
-//! all-to-all   peers' blocks ─ seal, pack ─► strips ═ rails ═► strips ─ open, unpack ─► blocks
-//! (own node: take_inside) all-reduce   peers' segments ─ sum ─► strip ═ rails ═► strips ─ open,
-//! sum ─► peers' segments
+//! all-to-all   peers' blocks ─ send_strips ─► strips ═ rails ═► strips ─ receive_strips ─► blocks
+//!                     └─ (own node) ────────────────────────────────────────────────────────┘
+//! all-reduce   peers' segments ─ seal, sum ─► strip ═ rails ═► strips ─ open, sum ─► peers' segments
 //! ```
 //!
 //! The rank of a node that carries for a destination (`comm/src/plan/hierarchical.rs`) gathers what
@@ -41,16 +41,15 @@ use crate::topology::{Rank, Topology};
 use crate::transport::Transport;
 use headlong_device::Stream;
 use headlong_device::cuda::{Build, CudaDevice, CudaStream, DeviceMemory, DevicePtr};
-use inside::{Brought, Inside, Sources};
+use inside::{Brought, Inside};
 use launch::{Kernels, Picked, Slots, Tables};
 use nodes::{HEADER_BYTES, MOST_PEERS, Nodes};
 use report::Report;
 use std::sync::Arc;
 pub use two_steps::sums_in_two_steps;
 
-/// Bytes of `struct State`: the number of the exchange, whether something was told, whether
-/// something is refused.
-const STATE_BYTES: usize = 16;
+/// Bytes of `struct State` of state.cuh.
+const STATE_BYTES: usize = 24;
 
 /// Where in it the last one is.
 const REFUSED: usize = 12;
@@ -269,26 +268,15 @@ impl HierarchicalCollectives {
         self.enqueue(operation, stream, |cuda| {
             let kernels = self.kernels(cuda, operation, bytes, bytes);
             let sources = self.inside.open(cuda, &self.nodes, blocks)?;
-            let shape = (route.sends.len(), self.nodes.peers().len());
             let exchange = self.hand_over(&route);
             self.rails.prepare(cuda, &exchange)?;
-            kernels.seal(shape, sources.lengths, moved.fixed);
-            let (positions, stride) = (self.positions(&sources), sources.stride);
-            kernels.pack(shape, sources.from, Picked { positions, stride, limit: usize::MAX });
+            kernels.send_strips(&self.nodes, &sources, moved.fixed, (moved.to, moved.to_stride));
             self.rails.begin(cuda, &exchange)?;
-            kernels.take_inside(&self.nodes, &sources, moved.fixed, (moved.to, moved.to_stride));
             self.inside.close(cuda)?;
             self.rails.finish(cuda, &exchange)?;
-            kernels.open(false);
-            kernels.unpack(false, moved.to, moved.to_stride, usize::MAX);
+            kernels.receive_strips(moved.to, moved.to_stride);
             Ok(())
         })
-    }
-
-    /// Which of a rank's blocks each strip takes: that of its destination, unless they were brought
-    /// in the order of strips.
-    fn positions(&self, sources: &Sources) -> DevicePtr {
-        if sources.brought { self.room.tables.numbers() } else { self.room.tables.destinations() }
     }
 
     /// The memory of one strip's first block, in the slots that are sent from.
@@ -334,7 +322,7 @@ impl HierarchicalCollectives {
         }
         self.rails.begin(cuda, &exchange)?;
         self.rails.finish(cuda, &exchange)?;
-        kernels.open(true);
+        kernels.open();
         // Own parts are read where they lie: nothing has been written there yet.
         let own = if self.nodes.sums_by_node() { vec![self.own_sum()] } else { parts };
         sum(cuda, &self.leaves(own, &route, capacity), &outs, len, turns);

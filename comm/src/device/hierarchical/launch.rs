@@ -55,20 +55,16 @@ struct PackArgs {
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct InsideArgs {
-    state: DevicePtr,
-    report: DevicePtr,
+struct SendArgs {
+    seal: SealArgs,
     from: [DevicePtr; MOST_PEERS],
-    lengths: [DevicePtr; MOST_PEERS],
-    fixed: [u32; MOST_PEERS],
+    positions: DevicePtr,
+    column: u32,
+    position: u32,
     ranks: [u32; MOST_PEERS],
     to: DevicePtr,
     stride: u64,
     to_stride: u64,
-    column: u32,
-    position: u32,
-    capacity: u32,
-    num_peers: u32,
 }
 
 #[repr(C)]
@@ -93,6 +89,15 @@ struct UnpackArgs {
     to_stride: u64,
     limit: u64,
     num_strips: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct ReceiveArgs {
+    open: OpenArgs,
+    sources: DevicePtr,
+    to: DevicePtr,
+    to_stride: u64,
 }
 
 /// Small tables on the device that kernels look strips up in.
@@ -194,7 +199,7 @@ pub(super) struct Kernels<'a> {
 }
 
 /// The kernels, by name: a captured call may not load them.
-const NAMES: [&str; 5] = ["seal", "pack", "take_inside", "open", "unpack"];
+const NAMES: [&str; 6] = ["seal", "pack", "send_strips", "open", "unpack", "receive_strips"];
 
 pub(super) fn build() -> Build {
     Build { source: &STRIPS, defines: Vec::new() }
@@ -215,14 +220,13 @@ impl Kernels<'_> {
         (self.send.capacity as usize).div_ceil(CHUNK)
     }
 
-    /// Begins an exchange: headers of `num_strips` strips of `num_blocks` blocks.
-    pub(super) fn seal(
+    fn seal_args(
         &self,
         (num_strips, num_blocks): (usize, usize),
         lengths: [DevicePtr; MOST_PEERS],
         fixed: [u32; MOST_PEERS],
-    ) {
-        let args = SealArgs {
+    ) -> SealArgs {
+        SealArgs {
             slots: self.send,
             report: self.report,
             lengths,
@@ -232,7 +236,17 @@ impl Kernels<'_> {
             num_blocks: num_blocks as u32,
             epoch: self.epoch,
             fingerprint: self.fingerprint,
-        };
+        }
+    }
+
+    /// Begins an exchange: headers of `num_strips` strips of `num_blocks` blocks.
+    pub(super) fn seal(
+        &self,
+        shape: (usize, usize),
+        lengths: [DevicePtr; MOST_PEERS],
+        fixed: [u32; MOST_PEERS],
+    ) {
+        let args = self.seal_args(shape, lengths, fixed);
         self.cuda.run(&STRIPS, &[], "seal", Launch::new(1, 128), &args);
     }
 
@@ -250,38 +264,42 @@ impl Kernels<'_> {
         self.run("pack", (num_strips * num_blocks) as usize * self.chunks(), &args);
     }
 
-    /// What the node's ranks have for this one, to where it belongs.
-    pub(super) fn take_inside(
+    /// Begins an all-to-all: blocks of the node's ranks into strips, with their headers, and what
+    /// they have for this one to where it belongs.
+    pub(super) fn send_strips(
         &self,
         nodes: &Nodes,
         sources: &Sources,
         fixed: [u32; MOST_PEERS],
         (to, to_stride): (DevicePtr, usize),
     ) {
+        let (num_strips, num_peers) = (self.tables.num_sends, nodes.peers().len());
         let mut ranks = [0; MOST_PEERS];
         ranks.iter_mut().zip(nodes.peers()).for_each(|(to, rank)| *to = rank.0 as u32);
         let column = nodes.rank().0 as u32;
-        let args = InsideArgs {
-            state: self.send.state,
-            report: self.report,
+        // A strip takes the block for its destination; of blocks that were brought in the order of
+        // strips, the last is this rank's.
+        let (positions, position) = match sources.brought {
+            true => (self.tables.numbers(), num_strips as u32),
+            false => (self.tables.destinations(), column),
+        };
+        let args = SendArgs {
+            seal: self.seal_args((num_strips, num_peers), sources.lengths, fixed),
             from: sources.from,
-            lengths: sources.lengths,
-            fixed,
+            positions,
+            column,
+            position,
             ranks,
             to,
             stride: sources.stride as u64,
             to_stride: to_stride as u64,
-            column,
-            position: if sources.brought { self.tables.num_sends as u32 } else { column },
-            capacity: self.send.capacity,
-            num_peers: nodes.peers().len() as u32,
         };
-        self.run("take_inside", nodes.peers().len() * self.chunks(), &args);
+        self.run("send_strips", (num_strips + 1) * num_peers * self.chunks(), &args);
     }
 
-    pub(super) fn open(&self, of_sum: bool) {
+    fn open_args(&self, of_sum: bool) -> OpenArgs {
         let [senders, blocks] = self.tables.received(of_sum);
-        let args = OpenArgs {
+        OpenArgs {
             slots: self.receive,
             report: self.report,
             senders,
@@ -289,8 +307,20 @@ impl Kernels<'_> {
             num_strips: self.num_received(of_sum) as u32,
             epoch: self.epoch,
             fingerprint: self.fingerprint,
-        };
-        self.cuda.run(&STRIPS, &[], "open", Launch::new(1, 128), &args);
+        }
+    }
+
+    /// Looks at the strips of a sum that have come.
+    pub(super) fn open(&self) {
+        self.cuda.run(&STRIPS, &[], "open", Launch::new(1, 128), &self.open_args(true));
+    }
+
+    /// Ends an all-to-all: blocks of the strips that have come to where they belong, that of a rank
+    /// `to_stride` bytes after the one before.
+    pub(super) fn receive_strips(&self, to: DevicePtr, to_stride: usize) {
+        let (sources, to_stride) = (self.tables.sources(false), to_stride as u64);
+        let args = ReceiveArgs { open: self.open_args(false), sources, to, to_stride };
+        self.run("receive_strips", self.num_received(false) * MOST_PEERS * self.chunks(), &args);
     }
 
     /// How many strips come, in an all-to-all or in an all-reduce.
@@ -298,14 +328,14 @@ impl Kernels<'_> {
         if of_sum { self.tables.num_rail } else { self.tables.num_receives }
     }
 
-    /// The blocks of strips, to where they belong: that of a rank, or of a node in an all-reduce,
-    /// `to_stride` bytes after the one before, and nothing from `limit` bytes on.
-    pub(super) fn unpack(&self, of_sum: bool, to: DevicePtr, to_stride: usize, limit: usize) {
-        let num_strips = self.num_received(of_sum);
+    /// The blocks of a sum's strips, to where they belong: that of a node `to_stride` bytes after
+    /// the one before, and nothing from `limit` bytes on.
+    pub(super) fn unpack(&self, to: DevicePtr, to_stride: usize, limit: usize) {
+        let num_strips = self.num_received(true);
         let args = UnpackArgs {
             slots: self.receive,
-            blocks: self.tables.received(of_sum)[1],
-            sources: self.tables.sources(of_sum),
+            blocks: self.tables.received(true)[1],
+            sources: self.tables.sources(true),
             to,
             to_stride: to_stride as u64,
             limit: limit as u64,
@@ -331,10 +361,10 @@ mod cuda_tests {
             PackArgs, &STRIPS, &[]; slots, from, positions, stride, limit, num_strips, num_blocks
         );
         layout_test!(
-            InsideArgs, &STRIPS, &[];
-            state, report, from, lengths, fixed, ranks, to, stride, to_stride, column, position,
-            capacity, num_peers
+            SendArgs, &STRIPS, &[];
+            seal, from, positions, column, position, ranks, to, stride, to_stride
         );
+        layout_test!(ReceiveArgs, &STRIPS, &[]; open, sources, to, to_stride);
         layout_test!(
             OpenArgs, &STRIPS, &[];
             slots, report, senders, blocks, num_strips, epoch, fingerprint

@@ -16,6 +16,9 @@ struct State {
   u32 told;
   // Whether something of the last exchange must not be used.
   u32 refused;
+  // Blocks that have ended of the kernel that begins an exchange, while it runs.
+  u32 ended;
+  u32 unused;
 };
 
 // In page-locked memory: `code` is written last.

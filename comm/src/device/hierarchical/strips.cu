@@ -44,8 +44,12 @@ __device__ __forceinline__ u64 strip_bytes(u32 num_blocks, u32 capacity) {
   return HEADER_BYTES + num_blocks * round_up(capacity);
 }
 
+__device__ __forceinline__ u8* slot_of(const Slots& slots, u64 sequence) {
+  return slots.at + sequence % slots.num_slots * slots.slot_bytes;
+}
+
 __device__ __forceinline__ u8* slot_of(const Slots& slots) {
-  return slots.at + slots.state->sequence % slots.num_slots * slots.slot_bytes;
+  return slot_of(slots, slots.state->sequence);
 }
 
 // `SealArgs` in hierarchical/launch.rs.
@@ -63,6 +67,36 @@ struct SealArgs {
   u32 fingerprint;
 };
 
+__device__ __forceinline__ u32 length_of(const SealArgs& a, u32 block, u32 column) {
+  return a.lengths[block] == nullptr ? a.fixed[block] : a.lengths[block][column];
+}
+
+// The first block for rank `column` that is longer than a block can be; else `num_blocks`.
+__device__ __forceinline__ u32 too_long(const SealArgs& a, u32 column) {
+  u32 block = 0;
+  while (block < a.num_blocks && length_of(a, block, column) <= a.slots.capacity) block++;
+  return block;
+}
+
+// The header of a strip of exchange `sequence`.
+__device__ __forceinline__ void write_header(const SealArgs& a, Header* header, u32 column,
+                                             u64 sequence) {
+  const u32 bad = too_long(a, column);
+  const bool fits = bad == a.num_blocks;
+  const u32 found = fits ? 0 : length_of(a, bad, column);
+  if (!fits) tell(a.slots.state, a.report, BLOCK_TOO_LONG, bad, a.slots.capacity, found);
+  u64 bytes = 0;
+  for (u32 block = 0; block < a.num_blocks; block++) {
+    const u32 length = fits ? length_of(a, block, column) : 0;
+    header->lengths[block] = length;
+    bytes += round_up(length);
+  }
+  header->magic = MAGIC, header->epoch = a.epoch, header->sequence = sequence;
+  header->fingerprint = a.fingerprint, header->num_blocks = a.num_blocks;
+  header->bytes = static_cast<u32>(bytes);
+  header->too_long = fits ? 0 : bad + 1, header->found = found;
+}
+
 // One block: begins the exchange, and writes the headers of the strips that this rank sends.
 extern "C" __global__ void __launch_bounds__(128) seal(const SealArgs a) {
   if (threadIdx.x == 0) {
@@ -72,26 +106,8 @@ extern "C" __global__ void __launch_bounds__(128) seal(const SealArgs a) {
   __syncthreads();
   const u64 sequence = a.slots.state->sequence;
   for (u32 strip = threadIdx.x; strip < a.num_strips; strip += blockDim.x) {
-    Header* header = reinterpret_cast<Header*>(slot_of(a.slots) +
-                                               strip * strip_bytes(a.num_blocks, a.slots.capacity));
-    u32 too_long = 0, found = 0;
-    u64 bytes = 0;
-    for (u32 block = 0; block < a.num_blocks; block++) {
-      const u32 length =
-          a.lengths[block] == nullptr ? a.fixed[block] : a.lengths[block][a.columns[strip]];
-      const bool fits = length <= a.slots.capacity;
-      if (!fits && too_long == 0) {
-        too_long = block + 1, found = length;
-        tell(a.slots.state, a.report, BLOCK_TOO_LONG, block, a.slots.capacity, length);
-      }
-      header->lengths[block] = fits ? length : 0;
-      bytes += fits ? round_up(length) : 0;
-    }
-    for (u32 block = 0; too_long != 0 && block < a.num_blocks; block++) header->lengths[block] = 0;
-    header->magic = MAGIC, header->epoch = a.epoch, header->sequence = sequence;
-    header->fingerprint = a.fingerprint, header->num_blocks = a.num_blocks;
-    header->bytes = too_long != 0 ? 0 : static_cast<u32>(bytes);
-    header->too_long = too_long, header->found = found;
+    u8* at = slot_of(a.slots) + strip * strip_bytes(a.num_blocks, a.slots.capacity);
+    write_header(a, reinterpret_cast<Header*>(at), a.columns[strip], sequence);
   }
 }
 
@@ -137,36 +153,77 @@ extern "C" __global__ void __launch_bounds__(256) pack(const PackArgs a) {
   }
 }
 
-// `InsideArgs` in hierarchical/launch.rs.
-struct InsideArgs {
-  State* state;
-  Report* report;
+// `SendArgs` in hierarchical/launch.rs.
+struct SendArgs {
+  SealArgs seal;
+  // Per peer of the node, its blocks, `stride` bytes apart.
   const u8* from[MOST_PEERS];
-  const u32* lengths[MOST_PEERS];
-  u32 fixed[MOST_PEERS];
-  // The ranks of this node: where their blocks go.
+  // Per strip: which of a peer's blocks it takes.
+  const u32* positions;
+  // Of this rank: where its blocks' lengths are among those of each peer, and which of a peer's
+  // blocks is its own.
+  u32 column;
+  u32 position;
+  // Where blocks for this rank go: per peer of the node its rank, and `to_stride` bytes a rank.
   u32 ranks[MOST_PEERS];
   u8* to;
   u64 stride;
   u64 to_stride;
-  u32 column;
-  u32 position;
-  u32 capacity;
-  u32 num_peers;
 };
 
-// What the ranks of this node have for this one: straight to where it belongs.
-extern "C" __global__ void __launch_bounds__(256) take_inside(const InsideArgs a) {
-  const u32 chunks = ceil_div(a.capacity, CHUNK);
-  for (u32 piece = blockIdx.x; piece < a.num_peers * chunks; piece += gridDim.x) {
-    const u32 chunk = piece % chunks, peer = piece / chunks;
-    const u32 length = a.lengths[peer] == nullptr ? a.fixed[peer] : a.lengths[peer][a.column];
-    if (length > a.capacity) {
-      if (threadIdx.x == 0) tell(a.state, a.report, BLOCK_TOO_LONG, peer, a.capacity, length);
-      continue;
+// A chunk of a block of a strip, with the header before the first.
+__device__ __forceinline__ void send_chunk(const SendArgs& a, u32 strip, u32 block, u32 chunk,
+                                           u64 sequence) {
+  const SealArgs& seal = a.seal;
+  const u32 column = seal.columns[strip];
+  u8* to =
+      slot_of(seal.slots, sequence) + strip * strip_bytes(seal.num_blocks, seal.slots.capacity);
+  if (block == 0 && chunk == 0 && threadIdx.x == 0)
+    write_header(seal, reinterpret_cast<Header*>(to), column, sequence);
+  if (too_long(seal, column) < seal.num_blocks) return;
+  u64 offset = HEADER_BYTES;
+  for (u32 before = 0; before < block; before++)
+    offset += round_up(length_of(seal, before, column));
+  copy_chunk(a.from[block] + a.positions[strip] * a.stride, to + offset,
+             length_of(seal, block, column), chunk);
+}
+
+// A chunk of what a rank of this node has for this one: straight to where it belongs.
+__device__ __forceinline__ void take_chunk(const SendArgs& a, u32 peer, u32 chunk) {
+  const u32 length = length_of(a.seal, peer, a.column), capacity = a.seal.slots.capacity;
+  if (length > capacity) {
+    if (threadIdx.x == 0)
+      tell(a.seal.slots.state, a.seal.report, BLOCK_TOO_LONG, peer, capacity, length);
+    return;
+  }
+  copy_chunk(a.from[peer] + a.position * a.stride, a.to + a.ranks[peer] * a.to_stride, length,
+             chunk);
+}
+
+// An exchange up to where strips leave: fills them, each with its header, and takes what the ranks
+// of this node have for this one. A CUDA block takes every (grid size)-th chunk of all blocks,
+// those that other nodes wait for first. All blocks read the number of the exchange before; the
+// last to end makes it that of this one.
+extern "C" __global__ void __launch_bounds__(256) send_strips(const SendArgs a) {
+  State* state = a.seal.slots.state;
+  const u64 sequence = state->sequence + 1;
+  const u32 chunks = ceil_div(a.seal.slots.capacity, CHUNK), num_blocks = a.seal.num_blocks;
+  const u64 leaving = static_cast<u64>(a.seal.num_strips) * num_blocks * chunks;
+  for (u64 piece = blockIdx.x; piece < leaving + num_blocks * chunks; piece += gridDim.x) {
+    const u32 chunk = piece % chunks;
+    if (piece < leaving) {
+      send_chunk(a, piece / chunks / num_blocks, piece / chunks % num_blocks, chunk, sequence);
+    } else {
+      take_chunk(a, (piece - leaving) / chunks, chunk);
     }
-    copy_chunk(a.from[peer] + a.position * a.stride, a.to + a.ranks[peer] * a.to_stride, length,
-               chunk);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    if (atomicAdd(&state->ended, 1u) == gridDim.x - 1) {
+      state->ended = 0;
+      state->sequence = sequence;
+    }
   }
 }
 
@@ -189,27 +246,31 @@ __device__ __forceinline__ u64 start_of(const u32* blocks, u32 strip, u32 capaci
   return start;
 }
 
-__device__ __forceinline__ void look_at(const OpenArgs& a, u32 strip) {
-  const u32 capacity = a.slots.capacity, sender = a.senders[strip];
-  const Header* header =
-      reinterpret_cast<const Header*>(slot_of(a.slots) + start_of(a.blocks, strip, capacity));
+// Whether strip `strip`, with this header, is the one that was expected; the host hears of it where
+// it is not, if `tells`.
+__device__ __forceinline__ bool is_expected(const OpenArgs& a, u32 strip, const Header* header,
+                                            bool tells) {
+  const u32 capacity = a.slots.capacity;
   const u64 sequence = a.slots.state->sequence;
+  u32 code = 0;
+  u64 expected = 0, found = 0;
   if (header->magic != MAGIC || header->epoch != a.epoch) {
-    tell(a.slots.state, a.report, NOT_A_STRIP, sender, a.epoch, header->epoch);
-  } else if (header->sequence != sequence || header->fingerprint != a.fingerprint) {
-    const bool other = header->sequence == sequence;
-    tell(a.slots.state, a.report, OTHER_EXCHANGE, sender, other ? a.fingerprint : sequence,
-         other ? header->fingerprint : header->sequence);
+    code = NOT_A_STRIP, expected = a.epoch, found = header->epoch;
+  } else if (header->sequence != sequence) {
+    code = OTHER_EXCHANGE, expected = sequence, found = header->sequence;
+  } else if (header->fingerprint != a.fingerprint) {
+    code = OTHER_EXCHANGE, expected = a.fingerprint, found = header->fingerprint;
   } else if (header->too_long != 0) {
-    tell(a.slots.state, a.report, PEERS_BLOCK_TOO_LONG, sender, capacity, header->found);
+    code = PEERS_BLOCK_TOO_LONG, expected = capacity, found = header->found;
   } else {
     bool fits = header->num_blocks == a.blocks[strip];
     for (u32 block = 0; block < a.blocks[strip]; block++)
       fits = fits && header->lengths[block] <= capacity;
-    if (!fits)
-      tell(a.slots.state, a.report, LENGTHS_DO_NOT_FIT, sender, a.blocks[strip],
-           header->num_blocks);
+    if (!fits) code = LENGTHS_DO_NOT_FIT, expected = a.blocks[strip], found = header->num_blocks;
   }
+  if (code != 0 && tells)
+    tell(a.slots.state, a.report, code, a.senders[strip], expected, found);
+  return code == 0;
 }
 
 // One block: whether the strips that have come are those that were expected. If one is not, nothing
@@ -219,7 +280,10 @@ extern "C" __global__ void __launch_bounds__(128) open(const OpenArgs a) {
   const bool is_refused = a.slots.state->refused != 0;
   __syncthreads();
   if (is_refused) return;
-  for (u32 strip = threadIdx.x; strip < a.num_strips; strip += blockDim.x) look_at(a, strip);
+  for (u32 strip = threadIdx.x; strip < a.num_strips; strip += blockDim.x) {
+    const u8* at = slot_of(a.slots) + start_of(a.blocks, strip, a.slots.capacity);
+    is_expected(a, strip, reinterpret_cast<const Header*>(at), true);
+  }
 }
 
 // `UnpackArgs` in hierarchical/launch.rs.
@@ -249,5 +313,34 @@ extern "C" __global__ void __launch_bounds__(256) unpack(const UnpackArgs a) {
     const u64 offset = a.sources[strip * MOST_PEERS + block] * a.to_stride;
     copy_chunk(from + offset_of(header, block), a.to + offset,
                up_to(a.limit, offset, header->lengths[block]), chunk);
+  }
+}
+
+// `ReceiveArgs` in hierarchical/launch.rs.
+struct ReceiveArgs {
+  OpenArgs open;
+  // Strips × MOST_PEERS: whose block it is.
+  const u32* sources;
+  u8* to;
+  u64 to_stride;
+};
+
+// An exchange from where strips have come: each that is as expected, to where its blocks belong. Of
+// one that is not, nothing is used; and nothing is, where something is wrong already.
+extern "C" __global__ void __launch_bounds__(256) receive_strips(const ReceiveArgs a) {
+  const OpenArgs& open = a.open;
+  if (open.slots.state->refused != 0) return;
+  const u32 chunks = ceil_div(open.slots.capacity, CHUNK);
+  const u64 pieces = static_cast<u64>(open.num_strips) * MOST_PEERS * chunks;
+  for (u64 piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
+    const u32 chunk = piece % chunks, block = piece / chunks % MOST_PEERS,
+              strip = piece / chunks / MOST_PEERS;
+    if (block >= open.blocks[strip]) continue;
+    const u8* from = slot_of(open.slots) + start_of(open.blocks, strip, open.slots.capacity);
+    const Header* header = reinterpret_cast<const Header*>(from);
+    const bool tells = chunk == 0 && block == 0 && threadIdx.x == 0;
+    if (!is_expected(open, strip, header, tells)) continue;
+    u8* to = a.to + a.sources[strip * MOST_PEERS + block] * a.to_stride;
+    copy_chunk(from + offset_of(header, block), to, header->lengths[block], chunk);
   }
 }

@@ -66,7 +66,7 @@ impl HierarchicalCollectives {
         let route = self.nodes.sum_route(capacity);
         let kernels = self.kernels(cuda, "all_reduce, totals", end, capacity);
         self.exchange_sums(&kernels, &route, (place.at, self.the_only_block(mine.len())))?;
-        kernels.unpack(true, own, capacity, end);
+        kernels.unpack(own, capacity, end);
         if outs.len() > 1 {
             sum(cuda, &whole, &fixed(outs), len, self.turns());
         }
@@ -92,7 +92,7 @@ impl HierarchicalCollectives {
         kernels.pack((strips, 1), for_peers(std::iter::once(from)), picked);
         self.rails.begin(cuda, &exchange)?;
         self.rails.finish(cuda, &exchange)?;
-        kernels.open(true);
+        kernels.open();
         Ok(())
     }
 }
