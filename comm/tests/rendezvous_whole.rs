@@ -58,7 +58,7 @@ fn what_ends_one_part_ends_no_other() {
             part.all_reduce(&mut sum).map_err(|error| error.in_whole(&SECOND))?;
         }
         part.close()?;
-        Ok(sum[0])
+        Ok::<_, CommError>(sum[0])
     });
     assert_eq!(outcomes[..3], [Ok(3), Ok(3), Ok(3)]);
     let lost = outcomes[3].as_ref().expect_err("its only peer is gone");

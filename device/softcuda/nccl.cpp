@@ -186,7 +186,11 @@ thread_local int group_depth = 0;
 thread_local int group_error = Success;
 thread_local std::vector<Listed> listed;
 
+// What this process has put on streams, each group once.
+std::atomic<uint64_t> num_enqueued{0};
+
 int enqueue(Comm* comm, void* stream, const std::vector<Op>& ops) {
+    num_enqueued++;
     std::vector<unsigned char> bytes(sizeof(Group) + ops.size() * sizeof(Op));
     Group group{comm, (uint32_t)ops.size()};
     memcpy(bytes.data(), &group, sizeof group);
@@ -397,6 +401,9 @@ int softcudaNcclIsSoftware() { return 1; }
 
 // Bytes that sends (not collectives) of this process have carried to other ranks.
 unsigned long long softcudaNcclMessageBytes() { return message_bytes.load(); }
+
+// Operations that this process has put on streams, each group as one.
+unsigned long long softcudaNcclOperations() { return num_enqueued.load(); }
 
 int ncclGetVersion(int* version) {
     *version = 22809;

@@ -22,8 +22,18 @@ pub fn driver_calls(name: &CStr) -> Option<u64> {
 /// Bytes that NCCL's sends of this process have carried to other ranks so far, without those of
 /// sums and other collectives; none where no software NCCL counts.
 pub fn nccl_message_bytes() -> Option<u64> {
-    let count = super::Library::Nccl.symbol(c"softcudaNcclMessageBytes").ok()?;
-    // SAFETY: the function has this type, see device/softcuda/nccl.cpp.
+    nccl_count(c"softcudaNcclMessageBytes")
+}
+
+/// Operations that NCCL has put on streams of this process so far, each group as one; none where no
+/// software NCCL counts.
+pub fn nccl_operations() -> Option<u64> {
+    nccl_count(c"softcudaNcclOperations")
+}
+
+fn nccl_count(name: &CStr) -> Option<u64> {
+    let count = super::Library::Nccl.symbol(name).ok()?;
+    // SAFETY: the functions have this type, see device/softcuda/nccl.cpp.
     let count = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(count) };
     Some(count())
 }

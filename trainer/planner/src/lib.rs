@@ -26,6 +26,7 @@ mod evaluation;
 pub mod forecast;
 pub mod frequencies;
 pub mod memory;
+mod operations;
 pub mod placement;
 pub mod practice;
 pub mod published;

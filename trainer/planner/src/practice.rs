@@ -57,8 +57,6 @@ pub enum Packing {
     Slots {
         /// Whether peers of a node fill strips for other nodes, and take them apart.
         by_node: bool,
-        /// Whether vectors are in f32 on both sides of the way, and rounded for it.
-        rounds: bool,
     },
 }
 

@@ -137,10 +137,8 @@ impl Works<'_> {
         self.costs.step_times(&self.cluster.shape(), exchange, &traffic, &step)
     }
 
-    /// Bytes that the busiest rank sends between nodes in one exchange of vectors, and bytes of
-    /// vectors that it handles in f32.
-    pub(crate) fn vectors_of_rank(&self) -> (f64, f64) {
-        let sent = self.travelling(self.rows.imbalance).vectors.inter / self.ranks;
-        (sent, self.rows.vector_bytes / self.ranks * self.rows.imbalance)
+    /// Bytes that the busiest rank sends between nodes in one exchange of vectors.
+    pub(crate) fn crossing_of_rank(&self) -> f64 {
+        self.travelling(self.rows.imbalance).vectors.inter / self.ranks
     }
 }

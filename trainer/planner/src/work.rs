@@ -6,7 +6,7 @@ use crate::placement::{Layout, RowWork};
 use crate::practice::{Captured, Packing, Practice};
 use crate::workload::{Layer, Part, Workload};
 use headlong_embedding::hybrid::cost::Costs;
-use headlong_embedding::hybrid::traffic::{AllReduce, IdSource};
+use headlong_embedding::hybrid::traffic::IdSource;
 
 /// Bytes of memory traffic that sorting one lookup takes: a key and its place, read and written in
 /// eight passes (a radix sort of 64-bit keys), and the lists that are made of them.
@@ -19,15 +19,10 @@ const SELECT_BYTES: f64 = 80.0;
 const AGAIN: f64 = 0.4;
 /// Operations of a stage that sorts and lists.
 const SORT_KERNELS: f64 = 6.0;
-/// Operations between devices that fill strips for other nodes and take them apart
-/// (`comm/src/device/hierarchical.rs`): headers and blocks, on either side. They read and write
-/// what crosses once on either side.
-const STRIP_KERNELS: f64 = 4.0;
+/// What crosses between nodes is read and written to fill strips, and to take them apart.
 const STRIP_PASSES: f64 = 4.0;
 /// Bytes that are read and written to round an element.
 const ROUNDED_BYTES: f64 = 4.0 + 2.0;
-/// The same of a vector's, on either side of its way.
-const ROUNDING_BYTES: f64 = 2.0 * ROUNDED_BYTES;
 
 /// What one rank does in a stage.
 #[derive(Clone, Copy, Default)]
@@ -230,7 +225,9 @@ impl<'a> Works<'a> {
             }
             "pool" => {
                 let received = rows.requests / ranks;
-                Work::pass((received + bags) * row).with_rows(received)
+                // Between devices vectors are pooled as they have come.
+                let wire = if self.has_slots() { self.wire } else { 1.0 };
+                Work::pass((received * wire + bags) * row).with_rows(received)
             }
             "copy_batch" => Work {
                 host_bytes: self.samples
@@ -322,16 +319,10 @@ impl<'a> Works<'a> {
     fn all_reduce(&self) -> Work {
         let updated = self.rows.frequent_bytes * (3.0 + 2.0 * self.state / self.row);
         let us = self.costs.all_reduce_us(&self.cluster.shape(), self.buffer_bytes());
-        // Between devices the rows are updated by an operation of its own, and sums are, too.
         let way = self.costs.all_reduce_way(&self.cluster.shape(), self.buffer_bytes());
-        let kernels = match (self.has_slots(), way) {
-            (false, _) => 1.0,
-            // In two steps there are two exchanges, and two more sums.
-            (true, AllReduce::Hierarchical) if self.strip_kernels() > 0.0 => {
-                4.0 + 2.0 * self.strip_kernels()
-            }
-            (true, _) => 2.0 + self.strip_kernels(),
-        };
+        // Between devices the rows are updated by an operation of its own.
+        let updates = usize::from(self.has_slots());
+        let kernels = (self.practice.all_reduce_operations(way) + updates) as f64;
         // Dense gradients are f32 until they travel; those of rows are written as they do.
         let rounded = match self.has_slots() && self.sum < 1.0 {
             true => Work::pass(self.workload.dense_parameters * ROUNDED_BYTES),
@@ -344,24 +335,14 @@ impl<'a> Works<'a> {
         matches!(self.practice.packing, Packing::Slots { .. })
     }
 
-    /// Operations of an exchange besides the one that sends.
-    fn strip_kernels(&self) -> f64 {
-        match self.practice.packing {
-            Packing::Slots { by_node: true, .. } => STRIP_KERNELS,
-            Packing::Slots { .. } | Packing::None => 0.0,
-        }
-    }
-
     fn exchange(&self) -> Work {
-        let (crossing, vectors) = self.vectors_of_rank();
-        let packed = if self.strip_kernels() > 0.0 { crossing * STRIP_PASSES } else { 0.0 };
-        let (passes, rounded) = match self.practice.packing {
-            Packing::Slots { rounds: true, .. } => (2.0, vectors / 4.0 * ROUNDING_BYTES),
-            Packing::Slots { .. } | Packing::None => (0.0, 0.0),
+        let packed = match self.practice.packing {
+            Packing::Slots { by_node: true } => self.crossing_of_rank() * STRIP_PASSES,
+            Packing::Slots { by_node: false } | Packing::None => 0.0,
         };
         Work {
-            kernels: 1.0 + self.strip_kernels() + passes,
-            bytes: packed + rounded,
+            kernels: self.practice.all_to_all_operations() as f64,
+            bytes: packed,
             wire_us: self.exchange_times().forward_us,
             ..Work::default()
         }
@@ -370,7 +351,11 @@ impl<'a> Works<'a> {
     fn ids(&self) -> Work {
         let known = self.practice.variant.ids == IdSource::Known;
         Work {
-            kernels: if self.has_slots() { 1.0 + self.strip_kernels() } else { 0.0 },
+            kernels: if self.has_slots() {
+                self.practice.all_to_all_operations() as f64
+            } else {
+                0.0
+            },
             wire_us: if known { 0.0 } else { self.exchange_times().ids_us },
             ..Work::default()
         }

@@ -30,13 +30,13 @@ pub(super) fn of(config: &Config, shape: &Cluster) -> Practice {
         ..Practice::plain()
     };
     match on_device {
-        true => between_devices(config, shape, narrow, base),
+        true => between_devices(config, shape, base),
         false => between_hosts(config, shape, base),
     }
 }
 
 /// Devices merge on the rank or not at all, and ask for rows.
-fn between_devices(config: &Config, shape: &Cluster, rounds: bool, base: Practice) -> Practice {
+fn between_devices(config: &Config, shape: &Cluster, base: Practice) -> Practice {
     let sizes: Vec<usize> = (0..shape.num_nodes()).map(|node| shape.node_size(node)).collect();
     let by_node = goes_by_node(&Topology::from_node_sizes(&sizes), config.comm.exchange);
     Practice {
@@ -49,7 +49,7 @@ fn between_devices(config: &Config, shape: &Cluster, rounds: bool, base: Practic
             ids: IdSource::Exchange,
         },
         strips: strips(config.run.transport, by_node, shape.num_nodes()),
-        packing: Packing::Slots { by_node, rounds },
+        packing: Packing::Slots { by_node },
         // NCCL sums in its own way; by node, small sums of every node go to all others.
         all_reduce: match by_node {
             true => AllReduce::HierarchicalDirect,
