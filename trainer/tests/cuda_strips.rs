@@ -15,7 +15,7 @@ use headlong::plan::cluster::workload;
 use headlong::state::digest::weights_digest;
 use headlong_comm::device::sums_in_two_steps;
 use headlong_comm::testing::run_ranks_with;
-use headlong_comm::{BetweenDevices, CommOptions, DeviceSizes, Topology};
+use headlong_comm::{BetweenDevices, CommOptions, DeviceSizes, SumLen, Topology};
 use headlong_device::Stream;
 use headlong_device::cuda::testing::{
     driver_calls, has_devices, nccl_message_bytes, nccl_operations,
@@ -372,7 +372,7 @@ fn operations_of_exchanges(topology: &Topology, is_nccl: bool, len: usize) -> [u
     let counts = run_ranks_with(topology, options, |communicator| {
         let device = CudaDevice::open(communicator.rank().0 as u32).unwrap();
         let stream = Stream::cuda(&device, Arc::new(Pool::new(1))).unwrap();
-        let sizes = DeviceSizes { block_bytes: 64, sum_len: len };
+        let sizes = DeviceSizes { block_bytes: 64, sums: SumLen::of_f32(len) };
         let collectives = communicator.attach_device_for(&stream, sizes).unwrap();
         let [from, to] = ["from", "to"].map(|name| DeviceMemory::new(&device, name, 512).unwrap());
         let sums = DeviceMemory::new(&device, "sums", 4 * len).unwrap();

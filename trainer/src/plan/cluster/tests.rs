@@ -3,7 +3,8 @@ use crate::Registry;
 use crate::config::{Config, TransportChoice};
 use crate::error::Error;
 use crate::iteration::schedule::{Features, Repeat, Schedule};
-use headlong_embedding::hybrid::traffic::{Exchange, Merge, Rate, vectors};
+use headlong_embedding::hybrid::split::HybridMode;
+use headlong_embedding::hybrid::traffic::{Exchange, Merge, Rate, Variant, vectors};
 use headlong_planner::choices::Compared;
 use headlong_planner::description::{ClusterDescription, DeviceKind};
 use headlong_planner::frequencies::Frequencies;
@@ -359,6 +360,59 @@ fn the_page_shows_what_the_planner_says_today() {
             "docs/scaling.md lacks, or has an older form of:\n{table}"
         );
     }
+}
+
+/// Bytes that all ranks need and send in a step of DLRM in bf16, and the step: as pure model
+/// parallelism would, as it is trained, and as if devices merged equal rows in their node.
+fn bytes_text(models: &Models) -> String {
+    let mut text =
+        "| DLRM on | practice | between nodes: needed, MB | sent, MB | inside: needed, MB \
+                    | sent, MB | of what is sent, sums, MB | us a step |\n\
+                    |---|---|---:|---:|---:|---:|---:|---:|\n"
+            .to_owned();
+    for (nodes, batch) in [(1, 55_296), (14, 71_680)] {
+        let workload = Workload { precision: Precision::Bf16, ..models.dlrm.with_batch(batch) };
+        let cluster =
+            ClusterDescription { nodes, ..ClusterDescription::built_in("dgx-a100").unwrap() };
+        let today = report::practice(&workload, &cluster);
+        let merging =
+            |merge| Practice { variant: Variant { merge, ..today.variant }, ..today.clone() };
+        let pure = Practice { hybrid: HybridMode::Off, ..merging(Merge::Off) };
+        let ways = [
+            ("pure model-parallel", pure),
+            ("merged on the rank (today)", today.clone()),
+            ("merged on the node", merging(Merge::Node)),
+        ];
+        for (name, practice) in &ways[..if nodes > 1 { 3 } else { 2 }] {
+            let ours = (&workload, practice);
+            let compared = Compared { cluster: &cluster, ancestor: ours, ours };
+            let plan = compared.today();
+            let bytes = plan.exchange_bytes_per_step;
+            let sums = plan.traffic.all_reduce.total();
+            let numbers = [
+                bytes.needed_inter_node,
+                bytes.inter_node,
+                bytes.needed_intra_node,
+                bytes.intra_node,
+                sums,
+            ];
+            let numbers = numbers.map(|bytes| format!("{:.1}", bytes / 1e6)).join(" | ");
+            let devices = cluster.num_devices();
+            text += &format!(
+                "| {devices} A100, {batch} | {name} | {numbers} | {:.0} |\n",
+                plan.step_us
+            );
+        }
+    }
+    text
+}
+
+#[test]
+fn the_page_of_hybrid_embedding_shows_the_bytes_of_published_recipes() {
+    let page = include_str!("../../../../docs/hybrid.md");
+    let table = bytes_text(&models().unwrap());
+    println!("{table}");
+    assert!(page.contains(table.trim()), "docs/hybrid.md lacks, or has an older form of:\n{table}");
 }
 
 #[test]
