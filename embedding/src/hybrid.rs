@@ -44,6 +44,7 @@
 //! owner's. Buffers of exchanges are the caller's:
 //! [`HybridSet::max_recv_elements`], [`HybridSet::max_send_elements`].
 
+mod bags;
 pub mod cost;
 mod cuda;
 mod merge;
@@ -70,7 +71,7 @@ mod update;
 pub use cuda::DeviceSlots;
 pub(crate) use cuda::{EXCHANGE, exchange_defines};
 pub use node::NodeProxy;
-pub use options::{Deduplicate, HybridOptions, SlotOptions, SlotTable};
+pub use options::{Deduplicate, HybridOptions, PoolAt, SlotOptions, SlotTable};
 pub(crate) use partition::mix;
 pub use partition::{MAX_OWNERS, MAX_TABLE_ROWS, Owner, Partition, Place, TablePlacement};
 pub use route::{HybridRoute, RankExchange};

@@ -220,12 +220,8 @@ pub(crate) struct RouteArgs<'a> {
 pub(crate) fn route(stream: &Stream, args: &RouteArgs, out: &mut Route) -> Result<()> {
     assert!(out.is_for(args.specs), "the route was made by the set that fills it");
     for (table, (spec, slot)) in args.specs.iter().zip(&out.tables).enumerate() {
-        check_capacity(
-            spec,
-            slot,
-            (args.ids)(table).ids.values.len(),
-            (args.num_samples, args.max_samples),
-        )?;
+        let num_ids = (args.ids)(table).ids.values.len();
+        check_capacity(spec, (slot.max_ids(), args.max_samples), (num_ids, args.num_samples))?;
     }
     out.num_samples = args.num_samples;
     cpu::route(stream, args, out);
@@ -235,13 +231,12 @@ pub(crate) fn route(stream: &Stream, args: &RouteArgs, out: &mut Route) -> Resul
     Ok(())
 }
 
-/// Checks a batch against what was planned; `samples` are those found and those planned.
+/// Checks ids and samples of a batch, `found`, against the most that were planned.
 pub(crate) fn check_capacity(
     spec: &TableSpec,
-    route: &TableRoute,
-    num_ids: usize,
-    samples: (usize, usize),
+    most: (usize, usize),
+    found: (usize, usize),
 ) -> Result<()> {
-    EmbeddingError::check_capacity(&spec.name, "ids", num_ids, route.max_ids())?;
-    EmbeddingError::check_capacity(&spec.name, "samples", samples.0, samples.1)
+    EmbeddingError::check_capacity(&spec.name, "ids", found.0, most.0)?;
+    EmbeddingError::check_capacity(&spec.name, "samples", found.1, most.1)
 }

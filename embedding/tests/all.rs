@@ -8,6 +8,7 @@ mod common;
 mod conformance;
 mod conformance_whole;
 mod hashed;
+mod hybrid_bags;
 mod hybrid_equals_single_rank;
 mod hybrid_oracle;
 mod hybrid_set;

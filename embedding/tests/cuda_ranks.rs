@@ -71,6 +71,7 @@ mod cuda_tests {
                     partition: Arc::clone(&partition),
                     owner: Owner(owner),
                     deduplicate,
+                    pool_at: &[],
                     slots,
                 };
                 let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();

@@ -244,6 +244,7 @@ mod cuda_tests {
             partition: Arc::new(Partition::row_wise(&specs, 1)),
             owner: Owner(0),
             deduplicate: Deduplicate::Rank,
+            pool_at: &[],
             slots: SlotOptions::default(),
         };
         let refused = HybridSet::new(&Registry::default(), &stream, &specs, &options)

@@ -151,6 +151,7 @@ fn no_step_allocates() {
                 partition: Arc::clone(&partition),
                 owner: Owner(rank),
                 deduplicate: Deduplicate::Rank,
+                pool_at: &[],
                 slots: SlotOptions::default(),
             };
             let set = HybridSet::new(&Default::default(), &stream, &specs, &options)

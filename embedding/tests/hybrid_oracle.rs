@@ -29,7 +29,15 @@ fn check(
     let num_blocks = num_ranks * blocks_per_rank;
     let unique = variant.deduplicate != Deduplicate::Off;
     let mut oracle = OracleRanks::new(specs, optimizer, 11, partition.clone(), num_blocks, unique);
-    let shape = Shape { specs, optimizer, num_blocks, max_samples: 150, max_ids: 600, threads: 2 };
+    let shape = Shape {
+        specs,
+        optimizer,
+        pool_at: &[],
+        num_blocks,
+        max_samples: 150,
+        max_ids: 600,
+        threads: 2,
+    };
     let mut ranks = Ranks::new(&Registry::default(), &shape, partition, variant);
     for (number, tables) in (1..).zip(batches) {
         let step = Step { learning_rate: 0.1, number };

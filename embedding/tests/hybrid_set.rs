@@ -34,6 +34,7 @@ fn options<'a>(
         partition: Arc::clone(partition),
         owner: Owner(owner),
         deduplicate: Deduplicate::Rank,
+        pool_at: &[],
         slots: SlotOptions::default(),
     }
 }
@@ -101,6 +102,7 @@ fn rows_move_to_another_partition() {
         let shape = |num_blocks| Shape {
             specs: &specs,
             optimizer,
+            pool_at: &[],
             num_blocks,
             max_samples: 150,
             max_ids: 600,
@@ -364,6 +366,7 @@ fn proxies_check_what_peers_ask_for() {
     let shape = Shape {
         specs: &specs,
         optimizer: ADAGRAD,
+        pool_at: &[],
         num_blocks: 4,
         max_samples: 8,
         max_ids: 8,

@@ -158,7 +158,8 @@ impl NodeProxy {
         // What was merged before belongs to another layout.
         self.clear();
         let merges = &self.merges;
-        self.peers.lay_out(&self.names, |list| merges[list].dim())?;
+        self.peers.lay_out(&self.names)?;
+        self.peers.lay_out_vectors(|list, rows| rows * merges[list % merges.len()].dim());
         let sent = rail_sums(&route.requests.totals, self.num_nodes);
         let num_rows = self.peers.num_rows();
         let Lists { totals, rows, .. } = &mut self.peers;
@@ -191,7 +192,9 @@ impl NodeProxy {
             *count = merge.rows().len() as u32;
         }
         let merges = &self.merges;
-        self.merged.lay_out(&self.names[..self.num_tables], |table| merges[table].dim())?;
+        self.merged.lay_out(&self.names[..self.num_tables])?;
+        let num_tables = self.num_tables;
+        self.merged.lay_out_vectors(|list, rows| rows * merges[list % num_tables].dim());
         for (list, merge) in self.merges.iter().enumerate() {
             let first = self.merged.first_row[list];
             self.merged.rows[first..first + merge.rows().len()].copy_from_slice(merge.rows());

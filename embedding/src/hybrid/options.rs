@@ -3,6 +3,7 @@
 use super::partition::{Owner, Partition};
 use crate::set::SetOptions;
 use headlong_device::DType;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// What a rank requests of owners.
@@ -21,6 +22,12 @@ pub enum Deduplicate {
     },
 }
 
+impl HybridOptions<'_> {
+    pub(super) fn pool_at(&self, table: usize) -> PoolAt {
+        self.pool_at.get(table).copied().unwrap_or_default()
+    }
+}
+
 impl Deduplicate {
     pub(super) fn ranks_per_source(self) -> usize {
         match self {
@@ -28,6 +35,18 @@ impl Deduplicate {
             _ => 1,
         }
     }
+}
+
+/// Where the bags of a table become vectors, among several ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolAt {
+    /// On the rank whose samples they are: owners send it rows.
+    #[default]
+    Rank,
+    /// Where the rows are: owners send the sum of what they have of each bag, [`super::bags`]. No
+    /// row of such a table is frequent. In the memory of the host, of vectors in f32.
+    Owner,
 }
 
 /// What a hybrid set is built for, besides its tables.
@@ -42,6 +61,8 @@ pub struct HybridOptions<'a> {
     pub owner: Owner,
     /// What it requests of owners; the same on all ranks.
     pub deduplicate: Deduplicate,
+    /// Where the bags of each table become vectors; none: all on the rank. The same on all ranks.
+    pub pool_at: &'a [PoolAt],
     /// Of vectors on their way between devices; the same on all ranks.
     pub slots: SlotOptions,
 }

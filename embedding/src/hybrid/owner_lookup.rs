@@ -1,5 +1,6 @@
 //! Owner lookup: the owner gathers the rows that sources request, in their order.
 
+use super::options::PoolAt;
 use super::route::HybridRoute;
 use super::set::{HybridSet, Location};
 use super::simd::{Copy, copy_rows};
@@ -13,7 +14,7 @@ use headlong_device::{Mat, Stream};
 const TILE_ROWS: usize = 256;
 
 impl HybridSet {
-    /// Writes the vectors that sources request to `send_rows`, packed by source in their order: as
+    /// Writes the vectors that sources request, of rows or of this owner's parts of bags, to `send_rows`, packed by source in their order: as
     /// many elements as [`HybridRoute::vector_exchange`] says this owner sends; on a device, the
     /// slots of vectors. Nothing on a single rank.
     ///
@@ -44,6 +45,9 @@ impl HybridSet {
             let (source, table) = (list / num_tables, list % num_tables);
             let rows = received.list(source, table);
             let first = tile * TILE_ROWS;
+            if self.pool_at[table] == PoolAt::Owner {
+                return;
+            }
             let plain = self.tables[table].local.as_ref().and_then(|slot| slot.plain.as_ref());
             let Some(plain) = plain.filter(|_| first < rows.len()) else { return };
             let weights = OpenRows::new(&plain.weights);
@@ -54,6 +58,7 @@ impl HybridSet {
                 out_first: received.first_element(source, table) + first * plain.weights.cols(),
             });
         });
+        self.sum_owned_bags(stream, route, shared);
         self.lookup_staged(stream, route, out)
     }
 

@@ -249,6 +249,18 @@ impl Partition {
         codes.iter().map(key).collect()
     }
 
+    /// Whether every row of the table has one owner: the one that the formula gives it, or that of
+    /// the whole table.
+    pub(crate) fn is_by_formula(&self, table: usize) -> bool {
+        match &self.tables[table].placement {
+            TablePlacement::DataParallel => false,
+            TablePlacement::TableWise(_) => true,
+            TablePlacement::RowWise { frequent, placed } => {
+                frequent.is_empty() && placed.is_empty()
+            }
+        }
+    }
+
     /// Whether every rank holds the whole table, each row at its row index.
     pub(crate) fn is_data_parallel(&self, table: usize) -> bool {
         self.tables[table].placement == TablePlacement::DataParallel

@@ -73,7 +73,11 @@ impl HybridSet {
         vectors: &Mat,
     ) -> Result<()> {
         match &self.at {
-            Location::Local(set) => set.lookup_routed(stream, ids, route.local(), vectors),
+            Location::Local(set) => {
+                set.lookup_routed(stream, ids, route.local(), vectors)?;
+                self.sum_whole_bags(stream, set, ids, vectors);
+                Ok(())
+            }
             Location::Host => {
                 self.check_route(route);
                 let recv_rows = recv_rows.read::<f32>();
@@ -103,6 +107,9 @@ impl HybridSet {
         let stride = vectors.stride();
         let mut vectors = vectors.write::<f32>();
         let out = SharedMut::new(vectors.data_mut());
+        if let Some(recv_rows) = recv_rows {
+            self.add_owners_parts(stream, route, recv_rows, (out, stride));
+        }
         stream.pool().run(self.tables.len() * tiles, &|task| {
             let (index, tile) = (task / tiles, task % tiles);
             let (table, part) = (&self.tables[index], &route.tables[index]);
@@ -156,8 +163,7 @@ impl HybridSet {
     fn check_ids<I: Ids + ?Sized>(&self, ids: &I, route: &HybridRoute) -> Result<()> {
         let found = num_samples(&self.specs, ids)?;
         for (table, spec) in self.specs.iter().enumerate() {
-            let (routed, num_ids) =
-                (route.tables[table].route.num_ids, ids.table(table).values.len());
+            let (routed, num_ids) = (route.tables[table].num_ids(), ids.table(table).values.len());
             if found != route.num_samples || num_ids != routed {
                 let table = spec.name.clone();
                 return Err(EmbeddingError::SampleCount {

@@ -1,8 +1,7 @@
 //! Receive requests: the owner's side of a route. What sources request is merged into unique
 //! local rows.
 
-use super::merge::Merge;
-use super::options::Deduplicate;
+use super::options::{Deduplicate, PoolAt};
 use super::partition::{Code, Owner, Partition};
 use super::route::HybridRoute;
 use super::set::{HybridSet, Location};
@@ -30,8 +29,12 @@ impl HybridSet {
             }
             Location::Host => self.check_route(route),
         }
+        self.receive_bags(stream, route)?;
         let HybridRoute { received, merges, .. } = route;
         stream.pool().chunks_mut(merges, 1, |table, merge| {
+            if self.pool_at[table] == PoolAt::Owner {
+                return;
+            }
             merge[0].fill(|source| {
                 (received.list(source, table), received.first_element(source, table))
             });
@@ -40,7 +43,7 @@ impl HybridSet {
             merges.iter().enumerate().find_map(|(table, merge)| Some((table, merge.refused()?)));
         let Some((table, (source_index, row))) = refused else { return Ok(()) };
         let rows = merges[table].local_rows();
-        merges.iter_mut().for_each(Merge::clear);
+        route.clear_received();
         Err(EmbeddingError::RowNotOwned {
             table: self.specs[table].name.clone(),
             source_index,
@@ -59,7 +62,8 @@ impl HybridSet {
     /// [`EmbeddingError::IdOutOfRange`], slices of another shape, [`EmbeddingError::Capacity`].
     ///
     /// # Panics
-    /// When there is not one slice per owner, and as [`Self::receive_requests`].
+    /// When there is not one slice per owner, bags are pooled at the owner, and as
+    /// [`Self::receive_requests`].
     pub fn receive_known_requests(
         &self,
         stream: &Stream,
@@ -68,6 +72,7 @@ impl HybridSet {
     ) -> Result<()> {
         self.check_route(route);
         assert_eq!(slices.len(), self.partition.num_owners(), "one slice per rank");
+        assert!(!self.pools_at_owner(), "ids of bags that are pooled at the owner are exchanged");
         self.check_slices(route, slices)?;
         let ranks = slices.len() / route.received.totals.len();
         let unique = self.deduplicate != Deduplicate::Off;
@@ -84,7 +89,8 @@ impl HybridSet {
         for (list, count) in received.counts.iter_mut().enumerate() {
             *count = merges[list % num_tables].count_of(list / num_tables);
         }
-        received.lay_out(names, |table| merges[table].dim())?;
+        received.lay_out(names)?;
+        received.lay_out_vectors(|list, rows| rows * merges[list % num_tables].dim());
         for (table, merge) in merges.iter_mut().enumerate() {
             for source in 0..received.totals.len() {
                 merge.set_base(source, received.first_element(source, table));
@@ -102,7 +108,7 @@ impl HybridSet {
             num_samples(&self.specs, *slice)?;
             for (table, spec) in self.specs.iter().enumerate() {
                 let (found, most) =
-                    (slice.table(table).values.len(), route.tables[table].route.max_ids());
+                    (slice.table(table).values.len(), route.tables[table].max_ids());
                 EmbeddingError::check_capacity(&spec.name, "ids", found, most)?;
             }
             let in_range = |(table, spec): (usize, &TableSpec)| {

@@ -58,6 +58,7 @@ impl HybridSet {
         let most_ids = route.tables.iter().map(|part| part.route.num_ids).max().unwrap_or(0);
         let tiles = most_ids.div_ceil(TILE_ENTRIES);
         let d_vectors = d_vectors.read::<f32>();
+        self.send_bag_gradients(stream, route, d_vectors.view(), to_owners);
         stream.pool().run(self.tables.len() * tiles, &|task| {
             let (index, tile) = (task / tiles, task % tiles);
             let (table, part) = (&self.tables[index], &route.tables[index]);

@@ -12,6 +12,7 @@
 //! Their vectors, and the gradients that go back, lie in the same order with `dim` elements each: a
 //! row's element in those buffers is known here, and so is where the vector of each id will lie.
 
+use super::bags::{ReceivedBags, SentBags};
 use super::cuda::{DeviceHybridRoute, DeviceSlots};
 use super::merge::Merge;
 use super::partition::{Code, Partition};
@@ -47,6 +48,8 @@ pub struct HybridRoute {
     pub(super) received: Lists,
     /// Per table, the requested rows and by whom.
     pub(super) merges: Vec<Merge>,
+    /// Per table, the requested bags, where bags are pooled at the owner.
+    pub(super) received_bags: Vec<Option<ReceivedBags>>,
 }
 
 /// Where the rows are that a route leads to.
@@ -90,31 +93,39 @@ impl Lists {
         }
     }
 
-    /// Works out totals and positions from the counts; on an error they stay as they were.
-    pub(super) fn lay_out(
-        &mut self,
-        names: &[String],
-        dims: impl Fn(usize) -> usize,
-    ) -> Result<()> {
+    /// Works out totals and positions of rows from the counts; on an error they stay as they were.
+    pub(super) fn lay_out(&mut self, names: &[String]) -> Result<()> {
         let tables = self.capacities.len();
         for (list, &found) in self.counts.iter().enumerate() {
             let (name, most) = (&names[list % tables], self.capacities[list % tables]);
             EmbeddingError::check_capacity(name, "requested rows", found as usize, most)?;
         }
-        let (mut row, mut element) = (0, 0);
+        let mut row = 0;
         for peer in 0..self.totals.len() {
-            let before = (row, element);
-            for table in 0..tables {
-                let list = peer * tables + table;
-                (self.first_row[list], self.first_element[list]) = (row, element);
+            let before = row;
+            for list in peer * tables..(peer + 1) * tables {
+                self.first_row[list] = row;
                 row += self.counts[list] as usize;
-                element += self.counts[list] as usize * dims(table);
             }
-            (self.totals[peer], self.elements[peer]) = (row - before.0, element - before.1);
+            self.totals[peer] = row - before;
         }
-        let lists = self.counts.len();
-        (self.first_row[lists], self.first_element[lists]) = (row, element);
+        self.first_row[self.counts.len()] = row;
         Ok(())
+    }
+
+    /// The same for the vectors, once rows are laid out: `elements` says how many elements belong
+    /// to a list, which has so many rows.
+    pub(super) fn lay_out_vectors(&mut self, elements: impl Fn(usize, usize) -> usize) {
+        let (tables, mut element) = (self.capacities.len(), 0);
+        for peer in 0..self.totals.len() {
+            let before = element;
+            for list in peer * tables..(peer + 1) * tables {
+                self.first_element[list] = element;
+                element += elements(list, self.first_row[list + 1] - self.first_row[list]);
+            }
+            self.elements[peer] = element - before;
+        }
+        self.first_element[self.counts.len()] = element;
     }
 
     /// Forgets all rows.
@@ -168,13 +179,20 @@ impl HybridRoute {
         Self { at, ..Self::default() }
     }
 
-    pub(super) fn new(specs: &[TableSpec], shape: &RouteShape) -> Self {
-        let part = |(table, spec): (usize, &TableSpec)| {
-            TablePart::new(
-                spec,
-                shape.num_owners,
-                (shape.max_samples, shape.max_ids[table], shape.max_requests[table]),
-            )
+    /// `has_leaves`: whether an owner of the table has several leaves of the sum of a bag.
+    pub(super) fn new(
+        specs: &[TableSpec],
+        shape: &RouteShape,
+        has_leaves: &dyn Fn(usize) -> bool,
+    ) -> Self {
+        let part = |(table, spec): (usize, &TableSpec)| TablePart::new((table, spec), shape);
+        let ranks = shape.num_owners / shape.num_sources.max(1);
+        let received_bags = |table: usize| {
+            let (ids, samples) = (shape.max_ids[table] * ranks, shape.max_samples * ranks);
+            shape.pools_at_owner(table).then(|| {
+                let sizes = (shape.num_sources, ids, ids.min(samples));
+                ReceivedBags::new(shape.local_rows[table], sizes, has_leaves(table))
+            })
         };
         let max_requests = shape.max_requests.iter().sum();
         let max_received = shape.max_received.iter().sum::<usize>() * shape.num_sources;
@@ -193,16 +211,23 @@ impl HybridRoute {
                 .enumerate()
                 .map(|(t, spec)| Merge::new(spec, shape.merge(t)))
                 .collect(),
+            received_bags: (0..specs.len()).map(received_bags).collect(),
         }
     }
 
     /// Forgets the batch, so that nothing of it is worked on after an error.
     pub(super) fn clear(&mut self) {
         self.num_samples = 0;
-        self.tables.iter_mut().for_each(|part| part.route.clear());
+        self.tables.iter_mut().for_each(TablePart::clear);
         self.requests.clear();
         self.received.clear();
+        self.clear_received();
+    }
+
+    /// Forgets what sources ask for.
+    pub(super) fn clear_received(&mut self) {
         self.merges.iter_mut().for_each(Merge::clear);
+        self.received_bags.iter_mut().flatten().for_each(ReceivedBags::clear);
     }
 
     /// As [`Route::stage`].
@@ -332,8 +357,8 @@ impl HybridRoute {
     /// # Errors
     /// [`EmbeddingError::Capacity`] where a source asks for more than was planned.
     pub fn id_exchange(&mut self) -> Result<RankExchange<'_, u64>> {
-        let tables = &self.tables;
-        self.received.lay_out(&self.names, |table| tables[table].dim)?;
+        self.received.lay_out(&self.names)?;
+        self.lay_out_sent_vectors();
         let (sent, received) = (self.requests.num_rows(), self.received.num_rows());
         Ok(RankExchange {
             send: &self.requests.rows[..sent],
@@ -341,6 +366,16 @@ impl HybridRoute {
             receive: &mut self.received.rows[..received],
             receive_counts: &self.received.totals,
         })
+    }
+
+    /// Where the vectors lie that sources get. Those of bags are known once their words are.
+    pub(super) fn lay_out_sent_vectors(&mut self) {
+        let (tables, bags) = (&self.tables, &self.received_bags);
+        self.received.lay_out_vectors(|list, rows| {
+            let (source, table) = (list / tables.len(), list % tables.len());
+            let vectors = bags[table].as_ref().map_or(rows, |bags| bags.count_of(source));
+            vectors * tables[table].dim
+        });
     }
 
     /// The exchange of vectors, in f32 elements: what this owner sends to each source, and what
@@ -351,7 +386,10 @@ impl HybridRoute {
 
     /// Unique rows of table `table` that were requested of this owner.
     pub fn num_merged_rows(&self, table: usize) -> usize {
-        self.merges[table].rows().len()
+        match &self.received_bags[table] {
+            Some(bags) => bags.rows().len(),
+            None => self.merges[table].rows().len(),
+        }
     }
 }
 
@@ -364,6 +402,8 @@ pub(super) enum Sources {
     Replica,
     /// Some from owners, some from the replica.
     Both,
+    /// From owners, who have pooled what they have of each bag.
+    Bags,
 }
 
 /// One table's part of a route.
@@ -391,11 +431,21 @@ pub(super) struct TablePart {
     /// Rows of the replica that occur, for tables that hide their rows: vectors lie in a list of
     /// these.
     pub(super) frequent_rows: Option<Vec<u64>>,
+    /// Where bags are pooled at the owner: then everything above is empty.
+    pub(super) bags: Option<SentBags>,
 }
 
 impl TablePart {
-    fn new(spec: &TableSpec, num_owners: usize, sizes: (usize, usize, usize)) -> Self {
-        let (max_samples, max_ids, max_requests) = sizes;
+    fn new((table, spec): (usize, &TableSpec), shape: &RouteShape) -> Self {
+        let RouteShape { num_owners, max_samples, .. } = *shape;
+        let (mut max_ids, mut max_requests) = (shape.max_ids[table], shape.max_requests[table]);
+        let bags = shape.pools_at_owner(table).then(|| {
+            let sizes = (max_ids, shape.max_recv_vectors[table]);
+            SentBags::new((table, spec), (num_owners, max_samples), sizes)
+        });
+        if bags.is_some() {
+            (max_ids, max_requests) = (0, 0);
+        }
         Self {
             dim: spec.dim,
             sources: Sources::Both,
@@ -407,6 +457,37 @@ impl TablePart {
             buckets: vec![0; 2 * num_owners],
             owners: vec![(0, 0); num_owners],
             frequent_rows: None,
+            bags,
+        }
+    }
+
+    /// Rows of the whole table.
+    pub(super) fn table_rows(&self) -> u64 {
+        self.route.table_rows
+    }
+
+    pub(super) fn max_ids(&self) -> usize {
+        self.bags.as_ref().map_or(self.route.max_ids(), SentBags::max_ids)
+    }
+
+    pub(super) fn num_ids(&self) -> usize {
+        self.bags.as_ref().map_or(self.route.num_ids, SentBags::num_ids)
+    }
+
+    pub(super) fn is_in_range(&self) -> bool {
+        self.bags.as_ref().map_or(self.route.in_range, |bags| bags.in_range)
+    }
+
+    fn clear(&mut self) {
+        self.route.clear();
+        self.bags.iter_mut().for_each(SentBags::clear);
+    }
+
+    /// Elements of the vectors that `owner` is asked for.
+    pub(super) fn elements_of(&self, owner: usize) -> usize {
+        match &self.bags {
+            Some(bags) => bags.elements_of(owner),
+            None => self.count_of(owner) as usize * self.dim,
         }
     }
 
@@ -457,13 +538,19 @@ impl TablePart {
         route.num_rows = total;
     }
 
-    /// Rows that this table asks `owner` for.
+    /// Rows that this table asks `owner` for, or words about its bags.
     pub(super) fn count_of(&self, owner: usize) -> u32 {
+        if let Some(bags) = &self.bags {
+            return bags.count_of(owner);
+        }
         self.buckets[2 * owner] + self.buckets[2 * owner + 1]
     }
 
     /// Sets where the vectors of `owner`'s rows lie.
     pub(super) fn set_first_element(&mut self, owner: usize, element: usize) {
+        if let Some(bags) = &mut self.bags {
+            return bags.set_first_element(owner, element);
+        }
         self.owners[owner].1 = element;
     }
 
@@ -526,6 +613,9 @@ impl TablePart {
 
     /// The requests to `owner`, which are `count`.
     pub(super) fn wanted_of(&self, owner: usize, count: u32) -> &[u64] {
+        if let Some(bags) = &self.bags {
+            return bags.words_of(owner);
+        }
         &self.wanted[self.owners[owner].0..][..count as usize]
     }
 }

@@ -1,19 +1,20 @@
 //! The tables of one rank among many: its shard of the infrequent rows, and its replica of the
 //! frequent ones.
 
+use super::bags::SumParts;
 use super::cuda::{Planned, RankPlan, RankTables};
-use super::options::{Deduplicate, HybridOptions};
+use super::options::{Deduplicate, HybridOptions, PoolAt};
 use super::partition::{Owner, Partition};
-use super::route::{HybridRoute, OTHER_SET, RouteLocation, Sources};
+use super::route::{HybridRoute, OTHER_SET, RouteLocation, Sources, TablePart};
 use super::shape::{
-    FrequentLayout, RouteShape, check_deduplicate, check_merge, check_options, route_shape,
-    shape_of,
+    FrequentLayout, RouteShape, check_deduplicate, check_merge, check_options, check_pooling,
+    route_shape, shape_of,
 };
 use super::strips::StripSizes;
 use super::table::{HybridTable, build, tensors_of};
 use crate::checkpoint::TensorSpec;
 use crate::error::Result;
-use crate::ids::{Ids, bags_of, check_range, num_samples};
+use crate::ids::{Ids, IdsOf, bags_of, check_range, num_samples};
 use crate::registry::Registry;
 use crate::route::check_capacity;
 use crate::set::{EmbeddingSet, check_on_cuda};
@@ -37,6 +38,9 @@ pub struct HybridSet {
     pub(super) partition: Arc<Partition>,
     pub(super) owner: Owner,
     pub(super) deduplicate: Deduplicate,
+    pub(super) pool_at: Vec<PoolAt>,
+    /// Of the bags that are pooled at the owner.
+    pub(super) sum_parts: SumParts,
     pub(super) frequent: FrequentLayout,
     optimizer: Optimizer,
     pub(super) seed: u64,
@@ -79,6 +83,7 @@ impl HybridSet {
         options: &HybridOptions,
     ) -> Result<Self> {
         check_options(specs, options);
+        check_pooling(registry, stream, specs, options)?;
         let HybridOptions { set, partition, owner, deduplicate, .. } = options.clone();
         let frequent = FrequentLayout::new(specs, &partition);
         let (mut tables, mut tensors) = (Vec::new(), Vec::new());
@@ -123,6 +128,8 @@ impl HybridSet {
             tables,
             owner,
             deduplicate,
+            pool_at: (0..specs.len()).map(|table| options.pool_at(table)).collect(),
+            sum_parts: SumParts::new(set.sum_blocks * partition.num_owners()),
             optimizer: set.optimizer,
             seed: set.seed,
             frozen: set.frozen,
@@ -164,8 +171,13 @@ impl HybridSet {
     }
 
     fn new_route_on_host(&self) -> HybridRoute {
-        let mut route = HybridRoute::new(&self.specs, &self.shape());
+        let (shape, several) = (self.shape(), |table| self.has_leaves(table));
+        let mut route = HybridRoute::new(&self.specs, &shape, &several);
         for (index, (part, table)) in route.tables.iter_mut().zip(&self.tables).enumerate() {
+            if part.bags.is_some() {
+                part.sources = Sources::Bags;
+                continue;
+            }
             let Some(frequent) = &table.frequent else {
                 part.sources = Sources::Owners;
                 continue;
@@ -181,7 +193,22 @@ impl HybridSet {
 
     pub(super) fn shape(&self) -> RouteShape {
         let sizes = (self.max_samples, &self.max_ids[..]);
-        shape_of(&self.specs, &self.partition, self.owner, self.deduplicate, sizes)
+        let rows = (&*self.partition, &self.pool_at[..]);
+        shape_of(&self.specs, rows, self.owner, self.deduplicate, sizes)
+    }
+
+    /// Whether the bags of any table are pooled at the owner.
+    pub(super) fn pools_at_owner(&self) -> bool {
+        self.pool_at.contains(&PoolAt::Owner)
+    }
+
+    /// Whether an owner of table `table` has several leaves of the tree over the parts of a bag.
+    pub(super) fn has_leaves(&self, table: usize) -> bool {
+        let owners = match self.partition.is_whole(table) {
+            true => 1,
+            false => self.partition.num_owners(),
+        };
+        self.sum_parts.len() > owners
     }
 
     /// Finds the rows that this rank's slice touches and where they lie, and lists what to request
@@ -213,16 +240,18 @@ impl HybridSet {
         let found = num_samples(&self.specs, ids)?;
         for (table, spec) in self.specs.iter().enumerate() {
             let num_ids = ids.table(table).values.len();
-            check_capacity(spec, &route.tables[table].route, num_ids, (found, self.max_samples))?;
+            let most = (route.tables[table].max_ids(), self.max_samples);
+            check_capacity(spec, most, (num_ids, found))?;
         }
         (route.num_samples, route.block_len) = (found, block_len.max(1));
         let deduplicate = self.deduplicate != Deduplicate::Off;
         let partition = &*self.partition;
-        stream.pool().chunks_mut(&mut route.tables, 1, |table, part| {
-            part[0].fill(bags_of(ids, table), partition, table, deduplicate);
+        stream.pool().chunks_mut(&mut route.tables, 1, |table, part| match &mut part[0].bags {
+            Some(bags) => bags.fill(bags_of(ids, table), partition, &self.sum_parts),
+            None => part[0].fill(bags_of(ids, table), partition, table, deduplicate),
         });
-        let routed = if route.tables.iter().all(|part| part.route.in_range) {
-            self.list_requests(stream, route)
+        let routed = if route.tables.iter().all(TablePart::is_in_range) {
+            self.list_requests(stream, route, &|table| bags_of(ids, table))
         } else {
             check_range(&self.specs, &|table| bags_of(ids, table))
         };
@@ -230,7 +259,12 @@ impl HybridSet {
     }
 
     /// Packs the requests by owner, and tells rows and ids where their vectors will lie.
-    fn list_requests(&self, stream: &Stream, route: &mut HybridRoute) -> Result<()> {
+    fn list_requests(
+        &self,
+        stream: &Stream,
+        route: &mut HybridRoute,
+        bags: &IdsOf<'_>,
+    ) -> Result<()> {
         let HybridRoute { requests, tables, names, rail_ranks, .. } = route;
         let (num_tables, num_owners) = (tables.len(), self.partition.num_owners());
         // Under deduplication by node, requests are packed by rail.
@@ -239,12 +273,18 @@ impl HybridSet {
         for (list, count) in requests.counts.iter_mut().enumerate() {
             *count = tables[list % num_tables].count_of(owner_at(list / num_tables));
         }
-        requests.lay_out(names, |table| self.tables[table].dim)?;
+        requests.lay_out(names)?;
+        requests.lay_out_vectors(|list, _| {
+            tables[list % num_tables].elements_of(owner_at(list / num_tables))
+        });
         stream.pool().chunks_mut(tables, 1, |table, part| {
             for place in 0..num_owners {
                 part[0].set_first_element(owner_at(place), requests.first_element(place, table));
             }
-            part[0].place(self.specs[table].keys);
+            match &mut part[0].bags {
+                Some(sent) => sent.place(bags(table).weights, self.owner.0),
+                None => part[0].place(self.specs[table].keys),
+            }
         });
         for (list, &count) in requests.counts.iter().enumerate() {
             let wanted = tables[list % num_tables].wanted_of(owner_at(list / num_tables), count);
@@ -254,9 +294,7 @@ impl HybridSet {
     }
 
     pub(super) fn check_route(&self, route: &HybridRoute) {
-        let fits = |(part, spec): (&super::route::TablePart, &TableSpec)| {
-            part.route.table_rows == spec.rows
-        };
+        let fits = |(part, spec): (&TablePart, &TableSpec)| part.table_rows() == spec.rows;
         assert!(
             route.tables.len() == self.specs.len()
                 && route.num_owners == self.partition.num_owners()
@@ -333,7 +371,7 @@ impl HybridSet {
     pub fn max_recv_elements(&self) -> usize {
         match &self.at {
             Location::Local(_) => 0,
-            Location::Host => self.elements(&self.shape().max_requests),
+            Location::Host => self.elements(&self.shape().max_recv_vectors),
             Location::Device(device) => device.slots.elements * device.slots.peers,
         }
     }
@@ -345,7 +383,7 @@ impl HybridSet {
     pub fn max_send_elements(&self) -> usize {
         let Location::Host = self.at else { return self.max_recv_elements() };
         let shape = self.shape();
-        self.elements(&shape.max_received) * shape.num_sources
+        self.elements(&shape.max_send_vectors) * shape.num_sources
     }
 
     fn elements(&self, rows: &[usize]) -> usize {

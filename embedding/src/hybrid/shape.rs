@@ -1,12 +1,15 @@
 //! What the options of a hybrid set ask for: whether they fit together, and how much room a route
 //! and the staging of each table take.
 
+use super::bags::{MAX_SAMPLES, ReceivedBags};
 use super::merge::MergeShape;
-use super::options::{Deduplicate, HybridOptions};
+use super::options::{Deduplicate, HybridOptions, PoolAt};
 use super::partition::{Owner, Partition};
 use crate::error::{EmbeddingError, Result};
+use crate::registry::Registry;
 use crate::table::{Keys, TableSpec};
 use crate::update::MAX_SUM_BLOCKS;
+use headlong_device::Stream;
 
 pub(super) fn check_options(specs: &[TableSpec], options: &HybridOptions) {
     let (set, owners) = (&options.set, options.partition.num_owners());
@@ -15,6 +18,10 @@ pub(super) fn check_options(specs: &[TableSpec], options: &HybridOptions) {
         (1..=MAX_SUM_BLOCKS).contains(&set.sum_blocks),
         "sum_blocks lies in 1..={MAX_SUM_BLOCKS}, got {}",
         set.sum_blocks
+    );
+    assert!(
+        options.pool_at.is_empty() || options.pool_at.len() == specs.len(),
+        "pool_at has one entry per table, or none"
     );
     assert!(options.partition.is_for(specs), "the partition was made for these tables");
     assert!(options.owner.0 < owners, "{:?} is one of {owners} owners", options.owner);
@@ -49,6 +56,43 @@ pub(super) fn check_deduplicate(specs: &[TableSpec], deduplicate: Deduplicate) -
     }
 }
 
+/// What tables whose bags are pooled at the owner cannot be, by name.
+pub(super) fn check_pooling(
+    registry: &Registry,
+    stream: &Stream,
+    specs: &[TableSpec],
+    options: &HybridOptions,
+) -> Result<()> {
+    let pooled = |&(table, _): &(usize, &TableSpec)| options.pool_at(table) == PoolAt::Owner;
+    for (table, spec) in specs.iter().enumerate().filter(pooled) {
+        let partition = &*options.partition;
+        let (shape, several) = (route_shape(specs, options), partition.num_owners() > 1);
+        let ids = options.set.max_ids[table] * options.deduplicate.ranks_per_source();
+        let reason = if stream.as_cuda().is_some() {
+            "on CUDA devices bags are pooled on the rank"
+        } else if spec.keys == Keys::RawIds || !registry.kind(spec)?.shows_rows() {
+            "the owner pools bags of tables that are keyed by rows and show them"
+        } else if options.set.narrow {
+            "vectors that travel as bf16 are pooled on the rank"
+        } else if several && !partition.is_by_formula(table) {
+            "every row has one owner, which is that of the formula or of the whole table"
+        } else if matches!(options.deduplicate, Deduplicate::Node { .. }) {
+            "what nodes merge is pooled on the rank: use deduplicate = rank"
+        } else if !ReceivedBags::fits(shape.local_rows[table], shape.num_sources, ids)
+            || options.set.max_samples > MAX_SAMPLES
+        {
+            "an owner has fewer than 2^31 rows of it, a rank fewer than 2^21 samples"
+        } else {
+            continue;
+        };
+        return Err(EmbeddingError::Placement {
+            table: spec.name.clone(),
+            reason: format!("its bags cannot be pooled at the owner: {reason}"),
+        });
+    }
+    Ok(())
+}
+
 pub(super) fn check_merge(spec: &TableSpec, shape: &RouteShape, table: usize) -> Result<()> {
     if shape.merge(table).fits(spec.keys) {
         return Ok(());
@@ -63,12 +107,13 @@ pub(super) fn check_merge(spec: &TableSpec, shape: &RouteShape, table: usize) ->
 
 pub(super) fn route_shape(specs: &[TableSpec], options: &HybridOptions) -> RouteShape {
     let sizes = (options.set.max_samples, options.set.max_ids);
-    shape_of(specs, &options.partition, options.owner, options.deduplicate, sizes)
+    let rows = (&*options.partition, options.pool_at);
+    shape_of(specs, rows, options.owner, options.deduplicate, sizes)
 }
 
 pub(super) fn shape_of(
     specs: &[TableSpec],
-    partition: &Partition,
+    (partition, pool_at): (&Partition, &[PoolAt]),
     owner: Owner,
     deduplicate: Deduplicate,
     (max_samples, max_ids): (usize, &[usize]),
@@ -78,19 +123,39 @@ pub(super) fn shape_of(
     let num_owners = partition.num_owners();
     let owned =
         |table| (0..num_owners).map(|owner| partition.local_rows(table, Owner(owner))).sum::<u64>();
+    let owners_of = |table: usize| {
+        (0..num_owners).filter(|&owner| partition.local_rows(table, Owner(owner)) > 0).count()
+    };
     let mut shape = RouteShape {
         num_owners,
         num_sources: num_owners / ranks,
         max_samples,
         max_ids: max_ids.to_vec(),
         bounded: specs.iter().map(|spec| unique && spec.keys == Keys::RowIndices).collect(),
+        pool_at: pool_at.to_vec(),
         max_requests: Vec::new(),
         max_received: Vec::new(),
+        max_recv_vectors: Vec::new(),
+        max_send_vectors: Vec::new(),
         local_rows: (0..specs.len()).map(|table| partition.local_rows(table, owner)).collect(),
     };
     for (table, &ids) in max_ids.iter().enumerate() {
-        shape.max_requests.push(shape.at_most(table, ids, owned(table)));
-        shape.max_received.push(shape.at_most(table, ids * ranks, shape.local_rows[table]));
+        let (mut asked, mut answered) = (
+            shape.at_most(table, ids, owned(table)),
+            shape.at_most(table, ids * ranks, shape.local_rows[table]),
+        );
+        let (mut requests, mut received) = (asked, answered);
+        if shape.pools_at_owner(table) {
+            // One vector a bag and owner; a word for each, and one for each id.
+            asked = ids.min(max_samples * owners_of(table));
+            answered = if answered == 0 { 0 } else { ids.min(max_samples) * ranks };
+            requests = ids + asked;
+            received = if answered == 0 { 0 } else { ids * ranks + answered };
+        }
+        shape.max_requests.push(requests);
+        shape.max_received.push(received);
+        shape.max_recv_vectors.push(asked);
+        shape.max_send_vectors.push(answered);
     }
     shape
 }
@@ -115,10 +180,16 @@ pub(super) struct RouteShape {
     pub(super) max_ids: Vec<usize>,
     /// Per table: whether no more rows are requested than there are.
     pub(super) bounded: Vec<bool>,
-    /// Per table: most rows that this rank requests.
+    /// Per table; none: all at the rank.
+    pub(super) pool_at: Vec<PoolAt>,
+    /// Per table: most rows that this rank requests, or words about its bags.
     pub(super) max_requests: Vec<usize>,
-    /// Per table: most rows that one source requests.
+    /// Per table: most rows that one source requests, or words about its bags.
     pub(super) max_received: Vec<usize>,
+    /// Per table: most vectors that this rank gets for its requests.
+    pub(super) max_recv_vectors: Vec<usize>,
+    /// Per table: most vectors that one source gets.
+    pub(super) max_send_vectors: Vec<usize>,
     /// Per table: rows that this owner keeps.
     pub(super) local_rows: Vec<u64>,
 }
@@ -134,7 +205,15 @@ impl RouteShape {
         }
     }
 
+    pub(super) fn pools_at_owner(&self, table: usize) -> bool {
+        self.pool_at.get(table) == Some(&PoolAt::Owner)
+    }
+
     pub(super) fn merge(&self, table: usize) -> MergeShape {
+        if self.pools_at_owner(table) {
+            let (num_sources, local_rows) = (self.num_sources, self.local_rows[table]);
+            return MergeShape { num_sources, max_ids: 0, max_received: 0, local_rows };
+        }
         MergeShape {
             num_sources: self.num_sources,
             max_ids: self.max_ids[table] * (self.num_owners / self.num_sources),

@@ -1,6 +1,7 @@
 //! Update: owners sum what sources sent for each of their rows and take one optimiser step on it;
 //! replicas take the same step on every rank, from the same sums.
 
+use super::bags::update_rows_of_bags;
 use super::route::HybridRoute;
 use super::set::{HybridSet, Location};
 use super::simd::{FrequentTile, sum_merged_rows, update_frequent_tile, update_merged_tile};
@@ -54,8 +55,30 @@ impl HybridSet {
             stream,
             self.tables.len(),
             |table| self.tables[table].local.as_ref(),
-            |table| merges[table].num_parts().div_ceil(TILE_ENTRIES),
+            |table| match &route.received_bags[table] {
+                Some(bags) => bags.num_entries().div_ceil(TILE_ENTRIES),
+                None => merges[table].num_parts().div_ceil(TILE_ENTRIES),
+            },
             |table, tile, memory| {
+                let row_of_local = |row| self.partition.row_of_local(table, self.owner, row);
+                let rounding = RowRounding {
+                    rounding: Rounding::new(self.seed, step.step, table),
+                    row_of_local: &row_of_local,
+                };
+                if let Some(bags) = &route.received_bags[table] {
+                    let range = rows_of_tile(bags.starts(), tile);
+                    let parts = bags.view();
+                    let sum = SegmentSum { parts, data: from_sources, one_block: false };
+                    let rows = bags.rows();
+                    return update_rows_of_bags(&UpdateTile {
+                        sum,
+                        rows,
+                        range,
+                        memory,
+                        step,
+                        rounding,
+                    });
+                }
                 let merge = &merges[table];
                 let range = rows_of_tile(merge.starts(), tile);
                 if !range.is_empty() {
@@ -66,12 +89,7 @@ impl HybridSet {
                         range,
                         memory,
                         step,
-                        rounding: RowRounding {
-                            rounding: Rounding::new(self.seed, step.step, table),
-                            row_of_local: &|row| {
-                                self.partition.row_of_local(table, self.owner, row)
-                            },
-                        },
+                        rounding,
                     };
                     by_width!(self.narrow, update_merged_tile(&tile));
                 }

@@ -157,8 +157,7 @@ impl<P: Parts> SegmentSum<'_, P> {
         sum
     }
 
-    /// The sum over blocks in the fixed tree. Parts wait on a stack; two are added once the next
-    /// block lies outside the smallest subtree that holds both.
+    /// The sum over blocks in the fixed tree.
     #[inline(always)]
     fn tree<const W: usize, const NARROW: bool>(
         &self,
@@ -166,29 +165,8 @@ impl<P: Parts> SegmentSum<'_, P> {
         column: usize,
         len: usize,
     ) -> [f32; W] {
-        let mut stack = [([0.0; W], 0_u32); TREE_DEPTH];
-        let mut depth = 0;
-        let mut first = entries.start;
-        while first < entries.end {
-            let block = self.parts.block(first);
-            let mut last = first + 1;
-            while last < entries.end && self.parts.block(last) == block {
-                last += 1;
-            }
-            while depth >= 2
-                && height(stack[depth - 2].1, stack[depth - 1].1)
-                    < height(stack[depth - 1].1, block)
-            {
-                depth = merge::<W, NARROW>(&mut stack, depth);
-            }
-            stack[depth] = (self.run::<W, NARROW>(first..last, column, len), block);
-            depth += 1;
-            first = last;
-        }
-        while depth >= 2 {
-            depth = merge::<W, NARROW>(&mut stack, depth);
-        }
-        stack[0].0
+        let runs = runs_of(entries, |entry| self.parts.block(entry));
+        sum_tree::<W, NARROW, _>(runs, |run| self.run::<W, NARROW>(run, column, len))
     }
 
     /// The whole summed gradient of row number `index`. Where `NARROW`, parts and sums are rounded
@@ -222,6 +200,47 @@ impl<P: Parts> SegmentSum<'_, P> {
                 }
             };
         }
+    }
+}
+
+/// Adds up blocks in their tree. `next` gives the number of each, which rises, and its entries,
+/// which `run` adds up. Parts wait on a stack; two are added once the next block lies outside the
+/// smallest subtree that holds both.
+#[inline(always)]
+pub(crate) fn sum_tree<const W: usize, const NARROW: bool, E>(
+    mut next: impl FnMut() -> Option<(u32, E)>,
+    run: impl Fn(E) -> [f32; W],
+) -> [f32; W] {
+    let mut stack = [([0.0; W], 0_u32); TREE_DEPTH];
+    let mut depth = 0;
+    while let Some((block, entries)) = next() {
+        while depth >= 2
+            && height(stack[depth - 2].1, stack[depth - 1].1) < height(stack[depth - 1].1, block)
+        {
+            depth = merge::<W, NARROW>(&mut stack, depth);
+        }
+        stack[depth] = (run(entries), block);
+        depth += 1;
+    }
+    while depth >= 2 {
+        depth = merge::<W, NARROW>(&mut stack, depth);
+    }
+    stack[0].0
+}
+
+/// The runs of equal blocks among `entries`, one after the other.
+#[inline(always)]
+pub(crate) fn runs_of(
+    mut entries: Range<usize>,
+    block_of: impl Fn(usize) -> u32,
+) -> impl FnMut() -> Option<(u32, Range<usize>)> {
+    move || {
+        let first = entries.next()?;
+        let block = block_of(first);
+        while !entries.is_empty() && block_of(entries.start) == block {
+            entries.start += 1;
+        }
+        Some((block, first..entries.start))
     }
 }
 

@@ -133,7 +133,8 @@ pub fn ranks(
     variant: Variant,
 ) -> Outcome {
     let max_samples = 150;
-    let shape = Shape { specs, optimizer, num_blocks, max_samples, max_ids: 600, threads: 2 };
+    let shape =
+        Shape { specs, optimizer, pool_at: &[], num_blocks, max_samples, max_ids: 600, threads: 2 };
     let mut ranks = Ranks::new(&registry(), &shape, partition, variant);
     let mut all_vectors = Vec::new();
     let mut traffic = Traffic::default();

@@ -67,6 +67,7 @@ impl SingleRank {
             partition: Arc::new(Partition::row_wise(plan.specs, 1)),
             owner: Owner(0),
             deduplicate: Deduplicate::Rank,
+            pool_at: &[],
             slots: SlotOptions::default(),
         };
         let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();

@@ -4,8 +4,8 @@ use super::{Jagged, bits, matrix};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{Arena, JaggedRef, Mat, Stream};
 use headlong_embedding::hybrid::{
-    Deduplicate, HybridOptions, HybridRoute, HybridSet, NodeProxy, Owner, Partition, RankExchange,
-    SlotOptions,
+    Deduplicate, HybridOptions, HybridRoute, HybridSet, NodeProxy, Owner, Partition, PoolAt,
+    RankExchange, SlotOptions,
 };
 use headlong_embedding::update::sum_block_len;
 use headlong_embedding::{EmbeddingError, Ids, Registry, SetOptions, TableSpec};
@@ -117,6 +117,7 @@ pub struct Traffic {
 pub struct Shape<'a> {
     pub specs: &'a [TableSpec],
     pub optimizer: Optimizer,
+    pub pool_at: &'a [PoolAt],
     pub num_blocks: usize,
     pub max_samples: usize,
     pub max_ids: usize,
@@ -143,6 +144,7 @@ impl Ranks {
                 partition: Arc::clone(&partition),
                 owner: Owner(rank),
                 deduplicate: variant.deduplicate,
+                pool_at: shape.pool_at,
                 slots: SlotOptions::default(),
             };
             HybridSet::new(registry, &stream, shape.specs, &options).unwrap()
