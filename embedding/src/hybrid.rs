@@ -47,6 +47,7 @@
 mod bags;
 pub mod cost;
 mod cuda;
+mod lists;
 mod merge;
 mod node;
 mod options;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const RANKS: usize = 2;
+const TABLES: usize = 3;
 const SAMPLES: usize = 512;
 
 struct Rank {
@@ -58,12 +59,12 @@ fn step(
         two.set.receive_known_requests(stream, &mut two.route, &all).expect("the stage succeeds");
     } else {
         let counts = [&*one, &*two].map(|rank| {
-            <[u32; 4]>::try_from(rank.route.request_counts()).expect("the stage succeeds")
+            <[u32; 2 * TABLES]>::try_from(rank.route.request_counts()).expect("the stage succeeds")
         });
         for (owner, rank) in [&mut *one, &mut *two].into_iter().enumerate() {
             for (source, counts) in counts.iter().enumerate() {
-                rank.route.recv_counts_mut()[2 * source..][..2]
-                    .copy_from_slice(&counts[2 * owner..][..2]);
+                rank.route.recv_counts_mut()[TABLES * source..][..TABLES]
+                    .copy_from_slice(&counts[TABLES * owner..][..TABLES]);
             }
         }
         for rank in [&mut *one, &mut *two] {
@@ -129,29 +130,34 @@ fn two_of(counts: &[usize]) -> [usize; RANKS] {
 fn no_step_allocates() {
     let stream = Stream::cpu(2);
     let mean = TableSpec { pooling: Pooling::Mean, ..TableSpec::new("b", 60, 35) };
-    let specs = [TableSpec::new("a", 100_000, 16), mean];
+    let pooled = TableSpec::new("c", 900, 20);
+    let specs = [TableSpec::new("a", 100_000, 16), mean, pooled];
     let placements = vec![
         TablePlacement::RowWise { frequent: (0..500).collect(), placed: vec![(700, Owner(1))] },
         TablePlacement::RowWise { frequent: (0..10).collect(), placed: vec![] },
+        TablePlacement::by_formula(),
     ];
     let partition =
         Arc::new(Partition::new(&specs, RANKS, placements).expect("the stage succeeds"));
-    for optimizer in every_optimizer() {
+    let places = [PoolAt::Rank, PoolAt::Owner];
+    for (optimizer, pool_at) in
+        every_optimizer().into_iter().flat_map(|optimizer| places.map(|at| (optimizer, at)))
+    {
         let mut ranks = [0, 1].map(|rank| {
             let options = HybridOptions {
                 set: SetOptions {
                     optimizer,
                     seed: 3,
                     max_samples: SAMPLES,
-                    max_ids: &[SAMPLES, 4 * SAMPLES],
-                    sum_blocks: 1,
+                    max_ids: &[SAMPLES, 4 * SAMPLES, 6 * SAMPLES],
+                    sum_blocks: 2,
                     frozen: false,
                     narrow: false,
                 },
                 partition: Arc::clone(&partition),
                 owner: Owner(rank),
                 deduplicate: Deduplicate::Rank,
-                pool_at: &[],
+                pool_at: &[PoolAt::Rank, PoolAt::Rank, pool_at],
                 slots: SlotOptions::default(),
             };
             let set = HybridSet::new(&Default::default(), &stream, &specs, &options)
@@ -161,7 +167,7 @@ fn no_step_allocates() {
             Rank {
                 route: set.new_route().expect("there is memory"),
                 vectors: matrix(SAMPLES, set.width(), &vec![0.0; SAMPLES * set.width()]).1,
-                ids: vec![0; 5 * SAMPLES],
+                ids: vec![0; 17 * SAMPLES],
                 to_send: list(longest),
                 received: list(longest),
                 frequent: list(set.frequent_len()),
@@ -173,6 +179,7 @@ fn no_step_allocates() {
                 [
                     Jagged::new(&random_bags(seed + rank, SAMPLES, 100_000, 0)),
                     Jagged::new(&random_bags(seed + rank, SAMPLES, 60, 4)),
+                    Jagged::new(&random_bags(seed + rank, SAMPLES, 900, 6)),
                 ]
             })
         });
@@ -181,12 +188,14 @@ fn no_step_allocates() {
         step(&stream, &mut ranks, &ids[0], false, 1);
         let before = allocations();
         for (number, ids) in (2..).zip(&ids[1..]) {
-            step(&stream, &mut ranks, ids, number == 3, number);
+            // Ids of bags that are pooled at the owner are exchanged.
+            let known = number == 3 && pool_at == PoolAt::Rank;
+            step(&stream, &mut ranks, ids, known, number);
         }
         assert_eq!(
             allocations() - before,
             0,
-            "allocations in three steps with {}",
+            "allocations in three steps with {}, pooled at {pool_at:?}",
             optimizer.name()
         );
     }

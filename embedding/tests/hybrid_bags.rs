@@ -274,3 +274,64 @@ proptest! {
         prop_assert!(tensors == on_the_rank, "rows of bags that are pooled on the rank");
     }
 }
+
+/// One table of two ids a bag, on two ranks.
+fn two_ranks(change: impl Fn(&mut TableSpec), partition: Option<TablePlacement>) -> Vec<HybridSet> {
+    let mut spec = TableSpec::new("t", 10, 4);
+    change(&mut spec);
+    let placement = partition.unwrap_or(TablePlacement::by_formula());
+    let specs = [spec];
+    let partition = Partition::new(&specs, 2, vec![placement]).unwrap();
+    let set = |rank| {
+        let mut options = options(&specs, every_optimizer()[0], &[8], (partition.clone(), 1));
+        (options.owner, options.pool_at) = (Owner(rank), &[PoolAt::Owner]);
+        HybridSet::new(&Registry::default(), &Stream::cpu(1), &specs, &options)
+    };
+    let sets: Result<Vec<_>, _> = (0..2).map(set).collect();
+    sets.unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn requests_are_checked_by_the_owner() {
+    let sets = two_ranks(|_| (), None);
+    let stream = Stream::cpu(1);
+    let header = 1 << 63 | 1 << 40;
+    let id = |row: u64| row << 32 | u64::from(1.0_f32.to_bits());
+    for (words, row) in [
+        (vec![header, id(4), header | 1, id(5)], Some(5)),
+        (vec![id(3)], Some(3)),
+        (vec![header, id(4), id(0)], None),
+        (vec![header], None),
+    ] {
+        let mut route = sets[0].new_route().unwrap();
+        let empty = Batch::new(&[Bags::plain(vec![vec![]; 2])]);
+        empty.with(|ids| sets[0].route(&stream, ids, 2, &mut route).unwrap());
+        route.recv_counts_mut()[1] = words.len() as u32;
+        route.id_exchange().unwrap().receive.copy_from_slice(&words);
+        let found = sets[0].receive_requests(&stream, &mut route);
+        match row {
+            None => found.unwrap(),
+            Some(row) => {
+                let error = found.unwrap_err().to_string();
+                let expected = format!("table `t`: source 1 asks for local row {row}, ");
+                assert!(error.starts_with(&expected), "{error}");
+                assert_eq!(route.vector_exchange().0.iter().sum::<usize>(), 0, "nothing is sent");
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "its bags cannot be pooled at the owner: every row has one owner")]
+fn frequent_rows_are_refused() {
+    two_ranks(|_| (), Some(TablePlacement::RowWise { frequent: vec![3], placed: vec![] }));
+}
+
+#[test]
+#[should_panic(expected = "its bags cannot be pooled at the owner: the owner pools bags of tables")]
+fn tables_keyed_by_raw_ids_are_refused() {
+    two_ranks(
+        |spec| (spec.kind, spec.keys) = ("hashed".to_owned(), headlong_embedding::Keys::RawIds),
+        None,
+    );
+}

@@ -29,6 +29,7 @@ mod model;
 mod multi_hot;
 mod optimizers;
 pub(crate) mod paths;
+mod pooling;
 #[doc(hidden)]
 pub mod preset;
 pub(crate) mod ranges;
@@ -41,7 +42,7 @@ pub use crate::system::machine::{DeviceChoice, Instructions};
 pub(crate) use comm::seconds;
 pub use comm::{
     AllToAll, CommConfig, Compress, DeduplicateChoice, Feature, HybridConfig, IdsChoice,
-    NcclConfig, Signal, VerbsSettings,
+    NcclConfig, PoolAtChoice, Signal, VerbsSettings,
 };
 pub use data::{
     BadRowPolicy, CacheData, ColumnsConfig, DataConfig, DenseTransform, FormatChoice, Ids,

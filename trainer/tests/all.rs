@@ -42,6 +42,7 @@ mod own_program;
 mod paths;
 mod planned;
 mod planted;
+mod pooling;
 mod presets;
 mod python_docs;
 mod python_support;

@@ -24,10 +24,11 @@
 //! [`NodeProxy::reduce`], gradients across, [`HybridSet::update_owned`]. Every exchange is an
 //! all-to-all of the whole job in which most counts are zero.
 
+use super::lists::Lists;
 use super::merge::{Merge, MergeShape};
 use super::options::Deduplicate;
 use super::partition::{Owner, Partition};
-use super::route::{HybridRoute, Lists, RankExchange};
+use super::route::{HybridRoute, RankExchange};
 use super::set::HybridSet;
 use super::shape::RouteShape;
 use super::simd::{ExpandTile, expand_tile, sum_merged_rows};

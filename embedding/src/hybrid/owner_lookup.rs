@@ -14,9 +14,10 @@ use headlong_device::{Mat, Stream};
 const TILE_ROWS: usize = 256;
 
 impl HybridSet {
-    /// Writes the vectors that sources request, of rows or of this owner's parts of bags, to `send_rows`, packed by source in their order: as
-    /// many elements as [`HybridRoute::vector_exchange`] says this owner sends; on a device, the
-    /// slots of vectors. Nothing on a single rank.
+    /// Writes the vectors that sources request, of rows or of this owner's parts of bags, to
+    /// `send_rows`, packed by source in their order: as many elements as
+    /// [`HybridRoute::vector_exchange`] says this owner sends; on a device, the slots of vectors.
+    /// Nothing on a single rank.
     ///
     /// # Panics
     /// When `send_rows` is too short, or the route is another set's.

@@ -19,12 +19,15 @@
 //! merging on the node is chosen where it sends fewer bytes between nodes than the best split that
 //! merges on the rank.
 
+mod bags;
 mod balance;
 mod groups;
 mod mode;
+mod pooling;
 mod search;
 
 use super::cost::{Costs, StepSizes, StepTimes};
+use super::options::PoolAt;
 use super::partition::{Owner, TablePlacement};
 use super::statistics::{Statistics, StatisticsError};
 use super::traffic::{self, Cluster, Exchange, Hops, IdSource, Merge, Traffic, Variant};
@@ -33,6 +36,7 @@ use balance::Balanced;
 use groups::{Candidates, Sums};
 use headlong_device::optimizer::Optimizer;
 pub use mode::HybridMode;
+pub use pooling::{OWNER_PAYS, PoolChoice, PoolingOptions, may_pool_at_owner, pool_choice};
 use serde::Serialize;
 
 /// Where one table may lie.
@@ -66,6 +70,8 @@ pub struct SplitOptions<'a> {
     pub mode: HybridMode,
     /// One for each table, or none: all are `Auto`.
     pub placements: &'a [PlacementChoice],
+    /// Where the bags of each table become vectors; none: all on the rank.
+    pub pool_at: &'a [PoolAt],
     /// Bytes of the dense gradients that are summed in the same all-reduce, as they travel.
     pub dense_bytes: u64,
     /// Bytes of the dense weights that all ranks gather, where each moves a part of them: then the
@@ -103,6 +109,7 @@ impl<'a> SplitOptions<'a> {
             table_bytes: &[],
             mode: HybridMode::Auto,
             placements: &[],
+            pool_at: &[],
             dense_bytes: 0,
             gathered_bytes: None,
             wire_bytes: 4,
@@ -117,6 +124,10 @@ impl<'a> SplitOptions<'a> {
 
     fn placement(&self, table: usize) -> PlacementChoice {
         self.placements.get(table).copied().unwrap_or_default()
+    }
+
+    fn pools_at_owner(&self, table: usize) -> bool {
+        self.pool_at.get(table) == Some(&PoolAt::Owner)
     }
 
     /// Bytes of one vector of a row with its optimiser state: what an update of it reads and
@@ -183,6 +194,11 @@ pub struct TableSplit {
     pub rows: u64,
     /// Elements of a row.
     pub dim: usize,
+    /// Where its bags become vectors.
+    pub pool_at: PoolAt,
+    /// What either place would send, where that is known; for those who choose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pooling: Option<PoolChoice>,
     /// Rows that every rank holds.
     pub frequent_rows: u64,
     /// Rows whose owner was chosen.
@@ -268,7 +284,7 @@ pub fn split(
     let candidates = Candidates::new(statistics, options);
     let mut tried = Vec::new();
     for variant in variants(options)? {
-        let context = Context { costs, options, candidates: &candidates, variant };
+        let context = Context { costs, options, candidates: &candidates, variant, pools: true };
         tried.push((context, context.best()?));
     }
     let considered =
@@ -305,6 +321,11 @@ fn check(options: &SplitOptions<'_>) -> Result<(), SplitError> {
     }
     for (table, spec) in options.specs.iter().enumerate() {
         let name = format!("table `{}`", spec.name);
+        if options.pools_at_owner(table)
+            && let Err(reason) = may_pool_at_owner(spec, options.placement(table))
+        {
+            return impossible(&name, format!("bags cannot be pooled at the owner: {reason}"));
+        }
         match options.placement(table) {
             PlacementChoice::DataParallel if spec.keys == Keys::RawIds => {
                 return impossible(&name, "tables keyed by raw ids are not replicated".to_owned());
@@ -330,20 +351,28 @@ fn check(options: &SplitOptions<'_>) -> Result<(), SplitError> {
 fn variants(options: &SplitOptions<'_>) -> Result<Vec<Variant>, SplitError> {
     let cluster = &options.cluster;
     let (levels, subtrees) = (cluster.has_levels(), cluster.nodes_are_subtrees());
+    let pools = options.pool_at.contains(&PoolAt::Owner);
+    let impossible = |what: &str, reason: &str| {
+        Err(SplitError::Impossible { what: what.to_owned(), reason: reason.to_owned() })
+    };
+    if pools && options.ids == Some(IdSource::Known) {
+        return impossible("ids that all ranks know", "owners that pool bags are asked for them");
+    }
     let merges = match options.merge {
         // With one rank a node there is nothing to merge on it, with one node nothing that crosses.
         Some(Merge::Node) if !levels => vec![Merge::Rank],
         Some(Merge::Node) if !subtrees => {
-            return Err(SplitError::Impossible {
-                what: "merging on the node".to_owned(),
-                reason:
-                    "nodes must have equally many ranks, a power of two: sums over ranks are a \
-                     binary tree"
-                        .to_owned(),
-            });
+            return impossible(
+                "merging on the node",
+                "nodes must have equally many ranks, a power of two: sums over ranks are a binary \
+                 tree",
+            );
+        }
+        Some(Merge::Node) if pools => {
+            return impossible("merging on the node", "bags are pooled at the owner");
         }
         Some(merge) => vec![merge],
-        None if levels && subtrees => vec![Merge::Rank, Merge::Node],
+        None if levels && subtrees && !pools => vec![Merge::Rank, Merge::Node],
         None => vec![Merge::Rank],
     };
     let exchanges = match options.exchange {
@@ -353,6 +382,7 @@ fn variants(options: &SplitOptions<'_>) -> Result<Vec<Variant>, SplitError> {
     };
     let sources = match options.ids {
         Some(ids) => vec![ids],
+        None if pools => vec![IdSource::Exchange],
         None => vec![IdSource::Exchange, IdSource::Known],
     };
     let mut variants = Vec::new();
@@ -378,6 +408,8 @@ struct Context<'a> {
     options: &'a SplitOptions<'a>,
     candidates: &'a Candidates,
     variant: Variant,
+    /// Whether owners pool the bags that they are to pool; else all are pooled on the rank.
+    pools: bool,
 }
 
 /// How many candidates are frequent, and which tables wholly.
@@ -472,7 +504,7 @@ impl Context<'_> {
             (0..options.specs.len()).map(|table| self.table(table, chosen, &frequent, &balanced));
         let tables: Vec<_> = tables.collect();
         let pure = Variant { merge: Merge::Off, ..self.variant };
-        let pure = Context { variant: pure, ..*self };
+        let pure = Context { variant: pure, pools: false, ..*self };
         let replicated = frequent.iter().enumerate();
         let replicated_bytes =
             replicated.map(|(table, &rows)| options.replica_bytes(table, rows)).sum();
@@ -501,7 +533,8 @@ impl Context<'_> {
         let (options, spec) = (self.options, &self.options.specs[table]);
         let rows = frequent[table];
         let owned = if chosen.whole[table] { 0 } else { balanced.largest_share[table] };
-        let pure = Context { variant: Variant { merge: Merge::Off, ..self.variant }, ..*self };
+        let variant = Variant { merge: Merge::Off, ..self.variant };
+        let pure = Context { variant, pools: false, ..*self };
         let bytes = |context: &Context<'_>, sums: &Sums| {
             let way = self.costs.all_reduce_way(&options.cluster, self.reduced_bytes(&chosen.sums));
             sums.vector_bytes * 2.0
@@ -513,6 +546,8 @@ impl Context<'_> {
             name: spec.name.clone(),
             rows: spec.rows,
             dim: spec.dim,
+            pool_at: options.pool_at.get(table).copied().unwrap_or_default(),
+            pooling: None,
             frequent_rows: rows,
             placed_rows: balanced.placed_rows[table],
             covered_share: self.candidates.covered_share(

@@ -290,8 +290,13 @@ pub fn vectors(cluster: &Cluster, merge: Merge, exchange: Exchange, rate: Rate) 
         let inside: f64 = cluster.sizes().map(|size| size - 1.0).sum();
         return Hops { intra: by_pair * inside, inter: crossing.sum() };
     }
-    // The owner is any rank with equal chance.
-    let direct = cluster.pairs() * (by_pair / ranks);
+    anywhere(cluster, exchange, by_pair * ranks)
+}
+
+/// `number` things on their way, each from any rank to any rank with equal chance.
+pub fn anywhere(cluster: &Cluster, exchange: Exchange, number: f64) -> Hops {
+    let ranks = cluster.num_ranks() as f64;
+    let direct = cluster.pairs() * (number / (ranks * ranks));
     match exchange {
         Exchange::Flat => direct,
         Exchange::Hierarchical => {

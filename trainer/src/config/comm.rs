@@ -1,5 +1,5 @@
 //! The settings of exchanges between ranks and of the hybrid split. None of them changes a result
-//! at the same number of ranks, but `comm.compress`.
+//! at the same number of ranks, but `comm.compress` and `comm.pool_at`.
 
 use super::{Config, DeviceChoice, Precision};
 use crate::error::{Error, Result};
@@ -25,6 +25,11 @@ settings! {
         /// Where equal rows of a batch become one request: "auto", "off", "rank" or "node"; changes
         /// no result.
         pub deduplicate: DeduplicateChoice = DeduplicateChoice::Auto,
+        /// Where bags of several ids become vectors: "rank", "owner" (of the rows: one vector for
+        /// each bag and owner travels) or "auto" ("owner" where that sends a quarter less).
+        ///
+        /// A sum of rows then has the shape that `train.sum_blocks` says, in predictions, too.
+        pub pool_at: PoolAtChoice = PoolAtChoice::Rank,
         /// What vectors and their gradients are rounded to on the way: "none" or "bf16"; unset:
         /// "bf16" where `train.precision` is and `train.sum_blocks` above 1, else "none".
         ///
@@ -164,6 +169,18 @@ pub enum IdsChoice {
     Exchange,
     /// Every rank holds the ids of the whole batch and finds out for itself.
     Known,
+}
+
+/// Where the bags of a table become vectors, or that the plan decides for each table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolAtChoice {
+    /// By the bytes that travel.
+    Auto,
+    /// On the rank whose samples they are.
+    Rank,
+    /// At the owners of their rows.
+    Owner,
 }
 
 /// Where equal rows of a batch become one request, or that the plan decides between the places of

@@ -8,7 +8,7 @@
 //! options = { min_count = 2, eviction = "lru" }
 //! ```
 
-use super::{Config, DType, DeviceChoice, keys};
+use super::{Config, DType, DeviceChoice, PoolAtChoice, keys};
 use crate::error::{Error, Result};
 use headlong_embedding::hybrid::split::PlacementChoice;
 pub use headlong_embedding::{Grain, Keys, Pooling};
@@ -17,8 +17,18 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The keys of a `[[table]]`.
-pub(super) const ENTRY_KEYS: &[&str] =
-    &["name", "kind", "rows", "pooling", "dtype", "placement", "grain", "keys", "options"];
+pub(super) const ENTRY_KEYS: &[&str] = &[
+    "name",
+    "kind",
+    "rows",
+    "pooling",
+    "dtype",
+    "placement",
+    "pool_at",
+    "grain",
+    "keys",
+    "options",
+];
 
 /// The kind of tables that no entry gives another.
 const DEFAULT_KIND: &str = "dense";
@@ -44,6 +54,9 @@ pub struct TableEntry {
     /// Where its rows lie, where there are several ranks. Unset: as the split decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementName>,
+    /// Where its bags become vectors. Unset: `comm.pool_at`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_at: Option<PoolAtChoice>,
     /// Whether rows stand for themselves or share storage. Unset: what the kind is known to have,
     /// else `rows`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -28,6 +28,7 @@ impl Config {
         self.validate_model()?;
         self.validate_tables()?;
         self.validate_entries()?;
+        self.validate_pooling()?;
         self.validate_train()?;
         self.validate_rest()?;
         self.validate_ranks()?;

@@ -558,7 +558,7 @@ fn build_tables(
             }
             _ => Deduplicate::Rank,
         },
-        pool_at: &[],
+        pool_at: &config.pooled_at(),
         slots: SlotOptions { dtype: config.slot_dtype(sizes.ranks), ..SlotOptions::default() },
     };
     HybridSet::new(parts.registry, stream, &specs, &options)

@@ -1,9 +1,14 @@
 //! What a run does where its configuration leaves a choice, and why.
 
 use super::Facts;
-use crate::config::{AllToAll, Compress, Config, Precision, ScheduleChoice, TransportChoice};
+use crate::config::{
+    AllToAll, Compress, Config, PoolAtChoice, Precision, ScheduleChoice, TransportChoice,
+};
+use crate::report::bytes;
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
+use headlong_embedding::hybrid::PoolAt;
+use headlong_embedding::hybrid::split::{PoolChoice, TableSplit};
 use serde::Serialize;
 
 /// One choice.
@@ -35,6 +40,7 @@ pub fn of(config: &Config, facts: &Facts<'_>) -> Vec<Choice> {
     }
     if several {
         choices.push(Choice::new("vectors", vectors(config)));
+        choices.extend(facts.split.and_then(|split| pooling(config, &split.tables)));
         choices.push(Choice::new("sums", sums(config, on_device)));
     }
     if on_device && several {
@@ -81,6 +87,40 @@ fn sums(config: &Config, on_device: bool) -> (&'static str, &'static str) {
         (true, false) => ("f32", "comm.nccl requires switches to add up"),
         (false, _) => ("f32", "gradients stay what products add up"),
     }
+}
+
+/// Where bags of several ids become vectors; nothing where there are none.
+fn pooling(config: &Config, tables: &[TableSplit]) -> Option<Choice> {
+    let bags = || tables.iter().filter_map(|table| Some((table, table.pooling?)));
+    bags().next()?;
+    let named = |wanted: &dyn Fn(&TableSplit, &PoolChoice) -> bool| {
+        let wanted = bags().filter(|(table, choice)| wanted(table, choice));
+        let add = |(mut names, rank, owner): (Vec<String>, f64, f64),
+                   (table, choice): (&TableSplit, PoolChoice)| {
+            names.push(table.name.clone());
+            (names, rank + choice.rank_bytes, owner + choice.owner_bytes)
+        };
+        let (names, rank, owner) = wanted.fold((Vec::new(), 0.0, 0.0), add);
+        let sent = |sent: f64| bytes(sent.round() as u64);
+        (names.join(", "), format!("{} a step in place of {}", sent(owner), sent(rank)))
+    };
+    let (pooled, sent) = named(&|table, _| table.pool_at == PoolAt::Owner);
+    if !pooled.is_empty() {
+        return Some(Choice::new(
+            "bags become vectors",
+            (&format!("at the owner, of {pooled}"), format!("that sends {sent}")),
+        ));
+    }
+    let (pays, sent) = named(&|_, choice| choice.at == PoolAt::Owner);
+    let because = match (config.comm.pool_at, pays.is_empty()) {
+        (_, true) => "at the owner they would not send a quarter less".to_owned(),
+        (PoolAtChoice::Rank, false) => format!(
+            "comm.pool_at is \"rank\"; with \"auto\" {pays} would send {sent}, in sums of \
+             another shape"
+        ),
+        (_, false) => "pool_at says so, or vectors are no f32 of processors".to_owned(),
+    };
+    Some(Choice::new("bags become vectors", ("on the rank", because)))
 }
 
 fn topology(config: &Config, facts: &Facts<'_>) -> Topology {

@@ -7,7 +7,7 @@ use crate::config::{
 use crate::iteration::model::{SlotBytes, slot_bytes};
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
-use headlong_embedding::hybrid::{SlotOptions, SlotTable};
+use headlong_embedding::hybrid::{PoolAt, SlotOptions, SlotTable};
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
 pub const READER_BLOCK_BYTES: u64 = 8 << 20;
@@ -29,6 +29,10 @@ const BAG_ENTRY_BYTES: u64 = 12;
 const REQUEST_BYTES: u64 = 40;
 /// Bytes for each row that a rank is asked for: keys twice for sorting, rows, parts, lists.
 const ASKED_BYTES: u64 = 40;
+/// Where bags are pooled at the owner, bytes for each id: places, leaves, words, parts; and for
+/// each one that a rank is asked for: keys twice for sorting, words twice, bags, rows, entries.
+const OWN_WORD_BYTES: u64 = 56;
+const ASKED_WORD_BYTES: u64 = 64;
 /// Bytes for each frequent row, by which its place is found.
 const PLACE_BYTES: u64 = 40;
 
@@ -134,6 +138,15 @@ impl Lookups {
             let of_bag = if of_sample > 1 { BAG_ENTRY_BYTES } else { 0 };
             route += ids * (ROUTE_ENTRY_BYTES + of_bag) + Count::from(samples) * 4_u64;
             if ranks == 1 {
+                continue;
+            }
+            if config.may_pool_at_owner(column) {
+                // One vector a bag and owner, of those that this rank asks and is asked for.
+                vectors += Count::from(samples) * ranks.min(of_sample) * table.dim;
+                vectors += Count::from(samples) * ranks * table.dim;
+                route += ids * OWN_WORD_BYTES + ids * ranks * ASKED_WORD_BYTES;
+            }
+            if config.pooled_at()[column] == PoolAt::Owner {
                 continue;
             }
             let bounded = merges && !config.is_raw(column);

@@ -14,11 +14,14 @@ use crate::system::machine::Machine;
 use crate::{Registry, plan};
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
-use headlong_embedding::hybrid::Partition;
+use headlong_embedding::TableSpec;
 use headlong_embedding::hybrid::cost::Costs;
-use headlong_embedding::hybrid::split::{Split, SplitOptions, split};
+use headlong_embedding::hybrid::split::{
+    PoolChoice, PoolingOptions, Split, SplitOptions, pool_choice, split,
+};
 use headlong_embedding::hybrid::statistics::{Collector, Statistics, StatisticsOptions};
 use headlong_embedding::hybrid::traffic::{Cluster, Exchange, IdSource, Merge};
+use headlong_embedding::hybrid::{Partition, PoolAt};
 use headlong_reader::Batch;
 use std::sync::Arc;
 
@@ -30,6 +33,8 @@ pub struct Placement {
     pub split: Option<Split>,
     /// Nodes that the ranks are on.
     pub num_nodes: usize,
+    /// Where the bags of each table become vectors.
+    pub pool_at: Vec<PoolAt>,
 }
 
 impl Placement {
@@ -43,11 +48,13 @@ impl Placement {
         registry: &Registry,
     ) -> Result<Self> {
         let specs = table_specs(config, table_rows);
+        let (pooling, pool_at) = pooling(config, &specs, statistics);
+        let num_nodes = topology.num_nodes();
         let statistics = match statistics {
             Some(statistics) if config.run.ranks > 1 => statistics,
             _ => {
                 let partition = Arc::new(Partition::row_wise(&specs, config.run.ranks));
-                return Ok(Self { partition, split: None, num_nodes: topology.num_nodes() });
+                return Ok(Self { partition, split: None, num_nodes, pool_at });
             }
         };
         let optimizer = config.optimizer.sparse.optimizer();
@@ -66,7 +73,7 @@ impl Placement {
                 .norms
                 .map(|_| (plan::dense_parameters(config) * 4_u64).get()),
             sum_bytes: config.sum_bytes(),
-            wire_bytes: if config.compress() == Compress::Bf16 { 2 } else { 4 },
+            wire_bytes: wire_bytes(config),
             replicated_limit_bytes: Some(replicated_limit(config)),
             merge: match config.comm.deduplicate {
                 // Devices exchange in slots, of rows that each rank has merged.
@@ -84,6 +91,7 @@ impl Placement {
                 IdsChoice::Known => Some(IdSource::Known),
             },
             placements: &config.placement_choices(),
+            pool_at: &pool_at,
             table_bytes: &table_bytes,
             ..SplitOptions::new(&specs, Cluster::new(&nodes), step, &optimizer)
         };
@@ -93,28 +101,28 @@ impl Placement {
             let one_step = comm_options(config).one_step_bytes_of(transport, config.run.ranks);
             costs.direct_bytes = one_step as f64;
         }
-        let split = split(statistics, &costs, &options)
+        let mut split = split(statistics, &costs, &options)
             .map_err(Error::failed("the rows cannot be split"))?;
+        for (table, choice) in split.tables.iter_mut().zip(pooling) {
+            table.pooling = choice;
+        }
         let partition = Partition::new(&specs, config.run.ranks, split.placements.clone())
             .map_err(Error::failed("the rows cannot be placed"))?;
-        Ok(Self {
-            partition: Arc::new(partition),
-            split: Some(split),
-            num_nodes: topology.num_nodes(),
-        })
+        Ok(Self { partition: Arc::new(partition), split: Some(split), num_nodes, pool_at })
     }
 
     /// Equal where every row lies at the same place and is exchanged in the same way.
     pub fn fingerprint(&self) -> u64 {
         let placements: Vec<_> = self.partition.placements().collect();
         let variant = self.split.as_ref().map(|split| split.variant);
-        let text = serde_json::to_vec(&(placements, variant)).unwrap_or_default();
+        let text = serde_json::to_vec(&(placements, variant, &self.pool_at)).unwrap_or_default();
         xxhash_rust::xxh3::xxh3_64(&text)
     }
 
     /// `config` with what it left to cost decided.
     pub fn decide(&self, config: &Config) -> Config {
         let mut config = config.clone();
+        config.decide_pooling(&self.pool_at);
         let Some(split) = &self.split else { return config };
         let comm = &mut config.comm;
         comm.deduplicate = match split.variant.merge {
@@ -132,6 +140,40 @@ impl Placement {
         };
         config
     }
+}
+
+/// Bytes of one element of a vector on its way.
+fn wire_bytes(config: &Config) -> usize {
+    if config.compress() == Compress::Bf16 { 2 } else { 4 }
+}
+
+/// What each table would send, with its bags pooled on the rank and at the owner (none where it has
+/// no bags, or nothing is known of them); and where they become vectors.
+fn pooling(
+    config: &Config,
+    specs: &[TableSpec],
+    statistics: Option<&Statistics>,
+) -> (Vec<Option<PoolChoice>>, Vec<PoolAt>) {
+    let options = PoolingOptions {
+        specs,
+        placements: &config.placement_choices(),
+        batch_size: (config.train.batch_size * config.train.accumulate) as u64,
+        num_parts: config.sum_blocks(),
+        wire_bytes: wire_bytes(config),
+        sum_bytes: config.sum_bytes(),
+    };
+    let choice = |column| {
+        let statistics = statistics.filter(|_| config.max_ids_per_sample(column) > 1)?;
+        Some(pool_choice(statistics, &options, column))
+    };
+    let choices: Vec<_> = (0..specs.len()).map(choice).collect();
+    let mut pool_at = config.pooled_at();
+    for (column, choice) in choices.iter().enumerate() {
+        if let Some(choice) = choice.filter(|_| config.pools_by_cost(column)) {
+            pool_at[column] = choice.at;
+        }
+    }
+    (choices, pool_at)
 }
 
 /// Counts the rows of batches that lie in memory.

@@ -143,8 +143,10 @@ impl Prepared {
             config.table_rows(dictionary.map(RunDictionary::table_rows).as_deref())?;
         dictionary.map_or(Ok(()), |found| found.check_rows(config, &self.table_rows))?;
         let kept = resumed.map(statistics::of_checkpoint).transpose()?.flatten();
+        let pools_by_cost = (0..config.data.num_sparse).any(|table| config.pools_by_cost(table));
         self.statistics = match (config.run.ranks, kept) {
-            (1, _) => None,
+            // A single rank has all rows, but sums them as several would.
+            (1, _) if !pools_by_cost => None,
             (_, Some(kept)) => Some(kept),
             (_, None) => {
                 let counting = Counting {

@@ -30,6 +30,16 @@ pub(super) struct PartsTile<'a> {
     pub(super) vectors: Vectors,
 }
 
+/// Samples of one table, whose gradients go to the owners of their rows.
+pub(super) struct GradientsTile<'a> {
+    pub(super) sent: &'a SentBags,
+    pub(super) samples: Range<usize>,
+    /// The table's columns.
+    pub(super) gradients: MatRef<'a>,
+    pub(super) pooling: Pooling,
+    pub(super) to_owners: SharedMut<f32>,
+}
+
 /// Samples of one table of which one rank has all rows.
 pub(super) struct WholeTile<'a> {
     pub(super) weights: RowsRef<'a>,
@@ -74,7 +84,7 @@ impl Vectors {
 
 /// What the sum of `num_ids` rows is multiplied with to be their mean.
 #[inline(always)]
-pub(super) fn reciprocal(num_ids: usize) -> f32 {
+fn reciprocal(num_ids: usize) -> f32 {
     1.0 / num_ids.max(1) as f32
 }
 
@@ -113,6 +123,24 @@ vectorized! {
     pub(super) fn add_parts(tile: &PartsTile<'_>) {
         let dim = tile.vectors.dim;
         strips!(dim, W, column, len => add_strip::<W>(tile, column, len));
+    }
+
+    /// Hands every owner the gradients of the bags that it has rows of.
+    pub(super) fn hand_out(tile: &GradientsTile<'_>) {
+        for sample in tile.samples.clone() {
+            let factor = match tile.pooling {
+                Pooling::Sum => 1.0,
+                Pooling::Mean => reciprocal(tile.sent.num_ids_of(sample)),
+            };
+            let gradient = tile.gradients.row(sample);
+            for part in tile.sent.parts_of(sample) {
+                // SAFETY: every part has `dim` elements of its own in what this rank sends back,
+                // and belongs to one sample of one tile.
+                let out = unsafe { tile.to_owners.slice(part.element, gradient.len()) };
+                let numbers = out.iter_mut().zip(gradient);
+                numbers.for_each(|(out, gradient)| *out = gradient * factor);
+            }
+        }
     }
 
     /// Adds up the rows of each bag, as their owners and the rank that asks them would.

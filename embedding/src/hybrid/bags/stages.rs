@@ -2,7 +2,8 @@
 
 use super::received::BagParts;
 use super::simd::{
-    OwnedTile, PartsTile, Vectors, WholeTile, add_parts, reciprocal, sum_owned, sum_whole,
+    GradientsTile, OwnedTile, PartsTile, Vectors, WholeTile, add_parts, hand_out, sum_owned,
+    sum_whole,
 };
 use crate::error::{EmbeddingError, Result};
 use crate::hybrid::options::PoolAt;
@@ -11,7 +12,7 @@ use crate::hybrid::set::HybridSet;
 use crate::ids::{Bags, Ids, bags_of};
 use crate::rows::OpenRows;
 use crate::set::EmbeddingSet;
-use crate::table::{Pooling, TableSpec};
+use crate::table::TableSpec;
 use crate::update::simd::UpdateTile;
 use headlong_device::pool::SharedMut;
 use headlong_device::{Mat, MatRef, Stream, vectorized};
@@ -119,19 +120,7 @@ impl HybridSet {
             let Some(sent) = &route.tables[table].bags else { return };
             let (own, pooling) = (&self.tables[table], self.specs[table].pooling);
             let gradients = d_vectors.columns(own.first_column, own.dim);
-            for sample in samples {
-                let factor = match pooling {
-                    Pooling::Sum => 1.0,
-                    Pooling::Mean => reciprocal(sent.num_ids_of(sample)),
-                };
-                for part in sent.parts_of(sample) {
-                    // SAFETY: every part has `dim` elements of its own in what this rank sends back
-                    // and belongs to one sample of one tile.
-                    let out = unsafe { to_owners.slice(part.element, own.dim) };
-                    let numbers = out.iter_mut().zip(gradients.row(sample));
-                    numbers.for_each(|(out, gradient)| *out = gradient * factor);
-                }
-            }
+            hand_out(&GradientsTile { sent, samples, gradients, pooling, to_owners });
         });
     }
 

@@ -101,7 +101,7 @@ fn formula_loads(
         let taken = skip.min(group.named.len() as u64) as usize;
         skip -= taken as u64;
         let (table, spec) = (group.table, &options.specs[group.table]);
-        if !is_divided(context, chosen, table) {
+        if !is_divided(context, chosen, table) || candidates.bags[table].is_some() {
             continue;
         }
         let load = group.rate.chance_in(1.0 / num_owners as f64) * spec.dim as f64;
@@ -120,9 +120,20 @@ fn formula_loads(
             }
         }
     }
+    even += (0..candidates.bags.len())
+        .filter(|&table| is_divided(context, chosen, table))
+        .filter_map(|table| bag_load(context, table))
+        .sum::<f64>();
     loads.iter_mut().for_each(|owner| *owner += even / num_owners as f64);
     heavy.sort_by(|one, other| other.load.total_cmp(&one.load));
     heavy
+}
+
+/// What one rank asks owners for, where they pool the bags of the table.
+fn bag_load(context: &Context<'_>, table: usize) -> Option<f64> {
+    let ranks = context.options.cluster.num_ranks() as f64;
+    let dim = context.options.specs[table].dim as f64;
+    context.candidates.bags[table].map(|bags| bags.vectors / ranks * dim)
 }
 
 /// Owners of tables that lie on one rank: those that were named, then the heaviest table to the
@@ -131,6 +142,9 @@ fn place_tables(context: &Context<'_>, chosen: &Chosen, loads: &mut [f64]) -> Ve
     let options = context.options;
     let part = 1.0 / loads.len() as f64;
     let load_of = |table: usize| -> f64 {
+        if let Some(load) = bag_load(context, table) {
+            return load;
+        }
         let groups = context.candidates.of_table(table);
         let chance: f64 = groups.map(|group| group.rate.chance_in(part) * group.rows).sum();
         chance * options.specs[table].dim as f64

@@ -1,9 +1,10 @@
 //! Rows in groups of one rate, and what a group contributes to a step.
 
+use super::bags::Bags;
 use super::{Chosen, Context, PlacementChoice, SplitOptions, gradient_bytes};
 use crate::hybrid::cost::LocalWork;
 use crate::hybrid::statistics::{Statistics, TableStatistics};
-use crate::hybrid::traffic::{Hops, Rate, vectors};
+use crate::hybrid::traffic::{Hops, Rate, anywhere, vectors};
 use crate::table::{Grain, Keys};
 use std::ops::Range;
 
@@ -28,6 +29,8 @@ pub(super) struct Candidates {
     pub(super) lookups_per_step: f64,
     /// Lookups of each table in a step.
     pub(super) lookups: Vec<f64>,
+    /// What owners are asked for, of tables whose bags they pool.
+    pub(super) bags: Vec<Option<Bags>>,
 }
 
 impl Candidates {
@@ -35,17 +38,27 @@ impl Candidates {
         let lookups: Vec<f64> = (0..options.specs.len())
             .map(|table| statistics.lookups_per_step(table, options.batch_size))
             .collect();
+        let bags = |table: usize| {
+            let owners = match options.placement(table) {
+                PlacementChoice::TableWise(_) => 1,
+                _ => options.cluster.num_ranks(),
+            };
+            let pools = options.pools_at_owner(table);
+            pools.then(|| Bags::of(statistics, table, options.batch_size, owners))
+        };
         let mut all = Self {
             ordered: vec![],
             others: vec![],
             lookups_per_step: lookups.iter().sum(),
+            bags: (0..lookups.len()).map(bags).collect(),
             lookups,
         };
         let evidence_steps = statistics.num_samples as f64 / options.batch_size.max(1) as f64;
         for (table, (spec, counted)) in options.specs.iter().zip(&statistics.tables).enumerate() {
             let may_split = spec.grain == Grain::Rows
                 && spec.keys == Keys::RowIndices
-                && options.placement(table) == PlacementChoice::Auto;
+                && options.placement(table) == PlacementChoice::Auto
+                && !options.pools_at_owner(table);
             for group in groups(table, counted, evidence_steps) {
                 let into = if may_split && !group.named.is_empty() {
                     &mut all.ordered
@@ -95,7 +108,7 @@ impl Candidates {
     }
 }
 
-fn groups(table: usize, counted: &TableStatistics, evidence_steps: f64) -> Vec<Group> {
+pub(super) fn groups(table: usize, counted: &TableStatistics, evidence_steps: f64) -> Vec<Group> {
     let rates = counted.rates();
     let mut start = 0;
     let group = |class: &crate::hybrid::statistics::RateClass| {
@@ -150,6 +163,10 @@ impl Context<'_> {
         // A rank that looks it up pools the vector and sums its gradient; an owner gathers and
         // receives for as many on average.
         let row = spec.dim as f64 * 4.0;
+        if self.bags_of(group.table).is_some() {
+            let bytes = updated * self.update_bytes(group.table);
+            return Sums { work: LocalWork { rows: updated, bytes }, ..Sums::default() };
+        }
         Sums {
             vector_bytes: moved * (spec.dim * options.wire_bytes) as f64,
             requests: moved,
@@ -157,6 +174,32 @@ impl Context<'_> {
             work: LocalWork {
                 rows: 2.0 * looked_up + updated,
                 bytes: 8.0 * looked_up * row + updated * self.update_bytes(group.table),
+            },
+        }
+    }
+
+    /// What owners are asked for, where they pool the bags of the table.
+    fn bags_of(&self, table: usize) -> Option<Bags> {
+        self.candidates.bags[table].filter(|_| self.pools)
+    }
+
+    /// What a table adds besides its rows: bags that are pooled at the owner.
+    fn pooled(&self, table: usize) -> Sums {
+        let Some(Bags { lookups, vectors }) = self.bags_of(table) else { return Sums::default() };
+        let (options, spec) = (self.options, &self.options.specs[table]);
+        let moved = |number| anywhere(&options.cluster, self.variant.exchange, number);
+        let ranks = options.cluster.num_ranks() as f64;
+        let row = spec.dim as f64 * 4.0;
+        Sums {
+            vector_bytes: moved(vectors) * (spec.dim * options.wire_bytes) as f64,
+            // A word for each id, and one before those of a bag.
+            requests: moved(lookups + vectors),
+            buffer_bytes: 0.0,
+            // An owner gathers rows and sums gradients by row; a rank adds up parts and copies
+            // gradients.
+            work: LocalWork {
+                rows: 2.0 * (lookups + vectors) / ranks,
+                bytes: (2.0 * lookups + 6.0 * vectors) * row / ranks,
             },
         }
     }
@@ -191,12 +234,13 @@ impl Context<'_> {
         for group in candidates.ordered.iter().chain(&candidates.others) {
             sums.add(&self.infrequent(group), group.rows);
         }
+        (0..candidates.bags.len()).for_each(|table| sums.add(&self.pooled(table), 1.0));
         sums
     }
 
     /// Sums of one table with nothing frequent.
     pub(super) fn table_infrequent(&self, table: usize) -> Sums {
-        let mut sums = Sums::default();
+        let mut sums = self.pooled(table);
         self.candidates
             .of_table(table)
             .for_each(|group| sums.add(&self.infrequent(group), group.rows));

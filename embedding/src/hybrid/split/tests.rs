@@ -456,3 +456,42 @@ fn statistics_of_other_tables_are_refused() {
     let error = split(&statistics, &Costs::tcp(), &options).unwrap_err();
     assert!(error.to_string().contains("`c`"), "{error}");
 }
+
+/// Of 64 ids a bag all four owners have some, of two about one and a half; rows of which a step has
+/// many are few, so that rows are less than bags.
+#[test]
+fn bags_are_pooled_where_that_sends_less() {
+    const SAMPLES: u64 = 1000;
+    let choice = |rows: u64, ids_of_bag: u64, owners: usize, placement: PlacementChoice| {
+        let specs = [TableSpec::new("t", rows, 32)];
+        let mut collector = Collector::new(&specs, &StatisticsOptions::default());
+        for sample in 0..SAMPLES {
+            let ids: Vec<u64> = (0..ids_of_bag)
+                .map(|id| (sample * ids_of_bag + id).wrapping_mul(0x9E37_79B9_7F4A_7C15) % rows)
+                .collect();
+            collector.add(0, &ids);
+        }
+        collector.end_batch(SAMPLES as usize);
+        let options = PoolingOptions {
+            specs: &specs,
+            placements: &[placement],
+            batch_size: SAMPLES,
+            num_parts: owners,
+            wire_bytes: 4,
+            sum_bytes: 4,
+        };
+        pool_choice(&collector.finish(), &options, 0)
+    };
+    let auto = PlacementChoice::Auto;
+    let many = choice(1_000_000, 64, 4, auto);
+    assert_eq!(many.at, PoolAt::Owner);
+    // All vectors but a quarter leave, both ways, with a word each; and the ids.
+    let expected = 0.75 * (4000.0 * (2.0 * 128.0 + 8.0) + 64_000.0 * 8.0);
+    assert!((many.owner_bytes / expected - 1.0).abs() < 0.01, "{many:?}, {expected}");
+    assert_eq!(choice(1_000_000, 2, 4, auto).at, PoolAt::Rank, "a bag has two owners");
+    let whole = choice(1_000_000, 2, 4, PlacementChoice::TableWise(None));
+    assert_eq!(whole.at, PoolAt::Owner, "a bag has one owner");
+    assert_eq!(choice(200, 64, 4, auto).at, PoolAt::Rank, "there are fewer rows than bags");
+    assert_eq!(choice(1_000_000, 64, 1, auto).at, PoolAt::Rank, "nothing travels");
+    assert_eq!(choice(1_000_000, 64, 4, PlacementChoice::DataParallel).at, PoolAt::Rank);
+}

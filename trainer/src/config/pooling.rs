@@ -1,0 +1,179 @@
+//! Where the bags of tables become vectors: `comm.pool_at`, and `pool_at` of a `[[table]]`.
+
+use super::validate::quoted;
+use super::{Config, DeduplicateChoice, DeviceChoice, IdsChoice, PoolAtChoice, TableEntry};
+use crate::error::{Error, Result};
+use headlong_embedding::hybrid::PoolAt;
+use headlong_embedding::hybrid::split::may_pool_at_owner;
+
+impl Config {
+    /// What is asked for of the table of `column`.
+    pub fn pool_at(&self, column: usize) -> PoolAtChoice {
+        let own = self.table_entry(column).and_then(|entry| entry.pool_at);
+        own.unwrap_or(self.comm.pool_at)
+    }
+
+    /// Whether that is left to what travels, and may come out as the owner.
+    pub fn pools_by_cost(&self, column: usize) -> bool {
+        let may = may_pool_at_owner(&self.table_spec(column, 1), self.placement_choices()[column]);
+        self.pool_at(column) == PoolAtChoice::Auto
+            && self.max_ids_per_sample(column) > 1
+            && self.sum_blocks() > 1
+            && self.run.device != DeviceChoice::Cuda
+            && !self.is_narrow()
+            && may.is_ok()
+    }
+
+    /// Whether the bags of the table of `column` are pooled at the owner, or may be.
+    pub fn may_pool_at_owner(&self, column: usize) -> bool {
+        self.pool_at(column) == PoolAtChoice::Owner || self.pools_by_cost(column)
+    }
+
+    /// Where the bags of each table become vectors, with what is left to cost on the rank.
+    pub fn pooled_at(&self) -> Vec<PoolAt> {
+        let at = |column| match self.pool_at(column) {
+            PoolAtChoice::Owner => PoolAt::Owner,
+            PoolAtChoice::Rank | PoolAtChoice::Auto => PoolAt::Rank,
+        };
+        (0..self.data.num_sparse).map(at).collect()
+    }
+
+    /// Says of each table where its bags become vectors, in place of what was left to cost.
+    pub fn decide_pooling(&mut self, pool_at: &[PoolAt]) {
+        for (column, &at) in pool_at.iter().enumerate() {
+            if self.pool_at(column) != PoolAtChoice::Auto {
+                continue;
+            }
+            let decided = match at {
+                PoolAt::Owner => PoolAtChoice::Owner,
+                PoolAt::Rank => PoolAtChoice::Rank,
+            };
+            let name = format!("C{}", column + 1);
+            match self.table.iter_mut().find(|entry| entry.name == name) {
+                Some(entry) => entry.pool_at = Some(decided),
+                None => self.table.push(TableEntry {
+                    name,
+                    pool_at: Some(decided),
+                    ..TableEntry::default()
+                }),
+            }
+        }
+    }
+
+    /// Refuses what owners cannot pool, and what does not go with it.
+    pub(super) fn validate_pooling(&self) -> Result<()> {
+        let columns = 0..self.data.num_sparse;
+        let asked = |choice| columns.clone().find(|&column| self.pool_at(column) == choice);
+        if let Some(column) = asked(PoolAtChoice::Owner) {
+            self.check_owners(column)?;
+        }
+        for column in columns.clone() {
+            let placement = self.placement_choices()[column];
+            if self.pool_at(column) == PoolAtChoice::Owner
+                && let Err(reason) = may_pool_at_owner(&self.table_spec(column, 1), placement)
+            {
+                let message = format!("table C{}: {reason}", column + 1);
+                return Err(Error::config("pool_at = \"owner\"", message));
+            }
+        }
+        if let Some(column) = asked(PoolAtChoice::Owner).or(asked(PoolAtChoice::Auto)) {
+            let setting = self.pool_at_in_words(column);
+            if self.run.eval_ranks.is_some() {
+                return Err(Error::contradiction(
+                    setting,
+                    "run.eval_ranks",
+                    "other ranks would add up rows in another order",
+                ));
+            }
+            if asked(PoolAtChoice::Auto).is_some() && self.hybrid.repartition_drift > 0.0 {
+                return Err(Error::contradiction(
+                    setting,
+                    format!("hybrid.repartition_drift = {}", self.hybrid.repartition_drift),
+                    "a sum keeps its shape while rows move: say \"rank\" or \"owner\"",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What does not go with bags that are pooled at the owner, as those of `column` are.
+    fn check_owners(&self, column: usize) -> Result<()> {
+        let setting = self.pool_at_in_words(column);
+        if self.run.device == DeviceChoice::Cuda {
+            let instead = "with run.device = \"cuda\" this build has \"rank\" and \"auto\", which \
+                           is \"rank\" there";
+            return Err(Error::unsupported(setting, instead));
+        }
+        let comm = &self.comm;
+        let against = [
+            (
+                self.is_narrow(),
+                format!("train.precision = {}", quoted(&self.train.precision)),
+                "sums of owners travel as f32: say comm.compress = \"none\"",
+            ),
+            (
+                comm.deduplicate == DeduplicateChoice::Node,
+                format!("comm.deduplicate = {}", quoted(&comm.deduplicate)),
+                "nodes merge rows, and owners send sums of them",
+            ),
+            (
+                comm.ids == IdsChoice::Known,
+                format!("comm.ids = {}", quoted(&comm.ids)),
+                "owners are sent the bags of each rank",
+            ),
+        ];
+        match against.into_iter().find(|(against, ..)| *against) {
+            Some((_, other, reason)) => Err(Error::contradiction(setting, other, reason)),
+            None => Ok(()),
+        }
+    }
+
+    fn pool_at_in_words(&self, column: usize) -> String {
+        let choice = quoted(&self.pool_at(column));
+        match self.table_entry(column).and_then(|entry| entry.pool_at) {
+            Some(_) => format!("table C{}: pool_at = {choice}", column + 1),
+            None => format!("comm.pool_at = {choice}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_go_together_is_named() {
+        let refused = |text: &str| {
+            let config = Config::from_toml(text, "a.toml").unwrap();
+            config.validate().unwrap_err().to_string()
+        };
+        let own = "[[table]]\nname = \"C2\"\npool_at = \"owner\"\n";
+        let node = refused(&format!("[comm]\ndeduplicate = \"node\"\n{own}"));
+        assert!(node.contains("table C2: pool_at") && node.contains("deduplicate"), "{node}");
+        let known = refused("[comm]\npool_at = \"owner\"\nids = \"known\"\n");
+        assert!(known.contains("comm.pool_at = \"owner\"") && known.contains("ids"), "{known}");
+        let hashed = refused(
+            "[comm]\npool_at = \"owner\"\n[[table]]\nname = \"C3\"\nkind = \"hashed\"\nrows = 9\n",
+        );
+        assert!(hashed.contains("C3") && hashed.contains("raw ids"), "{hashed}");
+        let drift = refused("[comm]\npool_at = \"auto\"\n[hybrid]\nrepartition_drift = 0.1\n");
+        assert!(drift.contains("repartition_drift"), "{drift}");
+        let device = refused("[comm]\npool_at = \"owner\"\n[run]\ndevice = \"cuda\"\n");
+        assert!(device.contains("\"auto\", which is \"rank\" there"), "{device}");
+        let bf16 = "[comm]\npool_at = \"owner\"\n[train]\nprecision = \"bf16\"\nsum_blocks = 2\n";
+        assert!(refused(bf16).contains("compress"), "{}", refused(bf16));
+    }
+
+    #[test]
+    fn what_was_left_to_cost_is_said_of_each_table() {
+        let text = "[comm]\npool_at = \"auto\"\n\n[[table]]\nname = \"C2\"\npool_at = \"rank\"\n";
+        let mut config = Config::from_toml(text, "a.toml").unwrap();
+        let mut decided = vec![PoolAt::Rank; config.data.num_sparse];
+        (decided[1], decided[2]) = (PoolAt::Owner, PoolAt::Owner);
+        config.decide_pooling(&decided);
+        config.validate().unwrap();
+        decided[1] = PoolAt::Rank;
+        assert_eq!(config.pooled_at(), decided, "what was said stays");
+        assert_eq!(Config::from_toml(&config.to_commented_toml(), "shown").unwrap(), config);
+    }
+}
