@@ -7,17 +7,20 @@ use headlong_embedding::hybrid::PoolAt;
 use headlong_embedding::hybrid::split::may_pool_at_owner;
 
 impl Config {
-    /// What is asked for of the table of `column`.
+    /// What is asked for of the table of `column`: what its entry says, else `comm.pool_at`, which
+    /// is for bags of several ids. One id a sample is its row, wherever it is pooled.
     pub fn pool_at(&self, column: usize) -> PoolAtChoice {
-        let own = self.table_entry(column).and_then(|entry| entry.pool_at);
-        own.unwrap_or(self.comm.pool_at)
+        let of_all = match self.max_ids_per_sample(column) {
+            0 | 1 => PoolAtChoice::Rank,
+            _ => self.comm.pool_at,
+        };
+        self.table_entry(column).and_then(|entry| entry.pool_at).unwrap_or(of_all)
     }
 
     /// Whether that is left to what travels, and may come out as the owner.
     pub fn pools_by_cost(&self, column: usize) -> bool {
         let may = may_pool_at_owner(&self.table_spec(column, 1), self.placement_choices()[column]);
         self.pool_at(column) == PoolAtChoice::Auto
-            && self.max_ids_per_sample(column) > 1
             && self.sum_blocks() > 1
             && self.run.device != DeviceChoice::Cuda
             && !self.is_narrow()
@@ -63,37 +66,31 @@ impl Config {
     /// Refuses what owners cannot pool, and what does not go with it.
     pub(super) fn validate_pooling(&self) -> Result<()> {
         let columns = 0..self.data.num_sparse;
-        let asked = |choice| columns.clone().find(|&column| self.pool_at(column) == choice);
-        if let Some(column) = asked(PoolAtChoice::Owner) {
-            self.check_owners(column)?;
-        }
-        for column in columns.clone() {
+        let is_owner = |&column: &usize| self.pool_at(column) == PoolAtChoice::Owner;
+        let owner = columns.clone().find(is_owner);
+        let by_cost = columns.clone().find(|&column| self.pools_by_cost(column));
+        owner.map_or(Ok(()), |column| self.check_owners(column))?;
+        for column in columns.filter(is_owner) {
             let placement = self.placement_choices()[column];
-            if self.pool_at(column) == PoolAtChoice::Owner
-                && let Err(reason) = may_pool_at_owner(&self.table_spec(column, 1), placement)
-            {
+            if let Err(reason) = may_pool_at_owner(&self.table_spec(column, 1), placement) {
                 let message = format!("table C{}: {reason}", column + 1);
                 return Err(Error::config("pool_at = \"owner\"", message));
             }
         }
-        if let Some(column) = asked(PoolAtChoice::Owner).or(asked(PoolAtChoice::Auto)) {
-            let setting = self.pool_at_in_words(column);
-            if self.run.eval_ranks.is_some() {
-                return Err(Error::contradiction(
-                    setting,
-                    "run.eval_ranks",
-                    "other ranks would add up rows in another order",
-                ));
-            }
-            if asked(PoolAtChoice::Auto).is_some() && self.hybrid.repartition_drift > 0.0 {
-                return Err(Error::contradiction(
-                    setting,
-                    format!("hybrid.repartition_drift = {}", self.hybrid.repartition_drift),
-                    "a sum keeps its shape while rows move: say \"rank\" or \"owner\"",
-                ));
-            }
+        let drift = self.hybrid.repartition_drift;
+        match (owner.or(by_cost), by_cost) {
+            (Some(column), _) if self.run.eval_ranks.is_some() => Err(Error::contradiction(
+                self.pool_at_in_words(column),
+                "run.eval_ranks",
+                "other ranks would add up rows in another order",
+            )),
+            (_, Some(column)) if drift > 0.0 => Err(Error::contradiction(
+                self.pool_at_in_words(column),
+                format!("hybrid.repartition_drift = {drift}"),
+                "a sum keeps its shape while rows move: say \"rank\" or \"owner\"",
+            )),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// What does not go with bags that are pooled at the owner, as those of `column` are.
@@ -144,7 +141,8 @@ mod tests {
     #[test]
     fn what_does_not_go_together_is_named() {
         let refused = |text: &str| {
-            let config = Config::from_toml(text, "a.toml").unwrap();
+            let bags = "[tables]\nmax_ids_per_sample = 3\n";
+            let config = Config::from_toml(&format!("{bags}{text}"), "a.toml").unwrap();
             config.validate().unwrap_err().to_string()
         };
         let own = "[[table]]\nname = \"C2\"\npool_at = \"owner\"\n";
@@ -156,7 +154,10 @@ mod tests {
             "[comm]\npool_at = \"owner\"\n[[table]]\nname = \"C3\"\nkind = \"hashed\"\nrows = 9\n",
         );
         assert!(hashed.contains("C3") && hashed.contains("raw ids"), "{hashed}");
-        let drift = refused("[comm]\npool_at = \"auto\"\n[hybrid]\nrepartition_drift = 0.1\n");
+        let drift = refused(
+            "[comm]\npool_at = \"auto\"\n[hybrid]\nrepartition_drift = 0.1\n\
+             [train]\nsum_blocks = 2\n",
+        );
         assert!(drift.contains("repartition_drift"), "{drift}");
         let device = refused("[comm]\npool_at = \"owner\"\n[run]\ndevice = \"cuda\"\n");
         assert!(device.contains("\"auto\", which is \"rank\" there"), "{device}");
@@ -166,7 +167,8 @@ mod tests {
 
     #[test]
     fn what_was_left_to_cost_is_said_of_each_table() {
-        let text = "[comm]\npool_at = \"auto\"\n\n[[table]]\nname = \"C2\"\npool_at = \"rank\"\n";
+        let text = "[tables]\nmax_ids_per_sample = 3\n\n[comm]\npool_at = \"auto\"\n\n\
+                    [[table]]\nname = \"C2\"\npool_at = \"rank\"\n";
         let mut config = Config::from_toml(text, "a.toml").unwrap();
         let mut decided = vec![PoolAt::Rank; config.data.num_sparse];
         (decided[1], decided[2]) = (PoolAt::Owner, PoolAt::Owner);
@@ -175,5 +177,8 @@ mod tests {
         decided[1] = PoolAt::Rank;
         assert_eq!(config.pooled_at(), decided, "what was said stays");
         assert_eq!(Config::from_toml(&config.to_commented_toml(), "shown").unwrap(), config);
+        config.tables.max_ids_per_sample = 1;
+        config.comm.pool_at = PoolAtChoice::Owner;
+        assert_eq!(config.pool_at(5), PoolAtChoice::Rank, "one id a sample is no bag");
     }
 }
