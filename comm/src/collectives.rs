@@ -3,7 +3,7 @@
 mod all_reduce;
 mod all_to_all;
 mod broadcast;
-mod group;
+pub(crate) mod group;
 mod one_step;
 mod parts;
 

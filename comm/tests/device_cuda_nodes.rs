@@ -10,7 +10,7 @@ use device_support::{
 };
 use headlong_comm::testing::run_ranks;
 use headlong_comm::{
-    BetweenDevices, Blocks, CommError, CommOptions, DeviceSizes, Rank, SumLen, Topology,
+    AllToAll, BetweenDevices, Blocks, CommError, CommOptions, DeviceSizes, Rank, SumLen, Topology,
 };
 use headlong_device::Stream;
 use headlong_device::cuda::testing::nccl_message_bytes;
@@ -105,11 +105,21 @@ fn sums_of_bf16_have_the_bits_of_sums_between_hosts() {
             communicator.all_reduce(&mut sums.1).unwrap();
             words_of(&sums)
         });
-        for (way, one_step_bytes) in
-            WAYS.into_iter().flat_map(|way| [None, Some(0)].map(|bytes| (way, bytes)))
-        {
-            let options =
-                CommOptions { between_devices: way, one_step_bytes, ..CommOptions::default() };
+        let (by_node, flat) = (AllToAll::Auto, AllToAll::Flat);
+        for (way, one_step_bytes, all_to_all) in [
+            (WAYS[0], None, by_node),
+            (WAYS[0], Some(0), by_node),
+            (WAYS[0], None, flat),
+            (WAYS[1], None, by_node),
+            (WAYS[1], Some(0), by_node),
+            (WAYS[1], None, flat),
+        ] {
+            let options = CommOptions {
+                between_devices: way,
+                one_step_bytes,
+                all_to_all,
+                ..CommOptions::default()
+            };
             let sums = on_nodes_with(options, nodes, |communicator, stream| {
                 let own = mixed(communicator.rank().0);
                 let memory = words(&stream, &words_of(&own));
@@ -126,7 +136,7 @@ fn sums_of_bf16_have_the_bits_of_sums_between_hosts() {
                 collectives.close().expect("closed");
                 download(&memory).into_iter().map(f32::to_bits).collect::<Vec<_>>()
             });
-            let name = format!("{nodes:?}, {way:?}, {one_step_bytes:?}");
+            let name = format!("{nodes:?}, {way:?}, {one_step_bytes:?}, {all_to_all:?}");
             assert_eq!(sums, between_hosts, "{name}");
         }
     }

@@ -431,6 +431,31 @@ fn other_ways_to_exchange_are_those_of_the_processor() {
     }
 }
 
+/// Products, vectors and sums in bf16: roundings differ where a number is near the middle of two,
+/// and a sum that lacks a rank or a row would show.
+#[test]
+fn ranks_in_bf16_stay_near_those_of_the_processor() {
+    for ranks in [2, 4] {
+        if !has_devices(ranks) {
+            return;
+        }
+        let mut config = config(DeviceChoice::Cuda, ScheduleChoice::Captured, "sgd", 1);
+        (config.run.ranks, config.train.precision) = (ranks, Precision::Bf16);
+        config.validate().unwrap();
+        let captured = run(&config);
+        config.run.schedule = ScheduleChoice::Serial;
+        let serial = run(&config);
+        assert_eq!(serial.losses, captured.losses, "{ranks} ranks, captured: losses");
+        assert_eq!(serial.digest, captured.digest, "{ranks} ranks, captured: weights and states");
+        config.run.device = DeviceChoice::Cpu;
+        let cpu = run(&config);
+        for (cpu, captured) in cpu.losses.iter().zip(&captured.losses) {
+            let off = (cpu - captured).abs();
+            assert!(off < 0.01, "{ranks} ranks: loss {captured}, not {cpu}");
+        }
+    }
+}
+
 /// A rank a device, meeting through NCCL: rows replicated, split and owned whole.
 #[test]
 fn ranks_on_devices_of_their_own_train_as_one_and_as_ranks_on_the_processor() {

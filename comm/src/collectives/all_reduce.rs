@@ -120,7 +120,7 @@ impl Communicator {
 fn reduce<T: Element>(call: &mut Call<'_>, algorithm: Algorithm, data: &mut [T]) -> Result<()> {
     match algorithm {
         _ if call.topology().num_ranks() == 1 => Ok(()),
-        Algorithm::Direct => Group::all(call).reduce_in_one_step(call, data),
+        Algorithm::Direct => Group::all(call.topology(), call.me()).reduce_in_one_step(call, data),
         Algorithm::Hierarchical => {
             let node_size = call.topology().aligned_node_size().expect("the way was chosen so");
             reduce_in_levels(call, data, node_size)
@@ -130,7 +130,7 @@ fn reduce<T: Element>(call: &mut Call<'_>, algorithm: Algorithm, data: &mut [T])
 }
 
 fn reduce_in_two_steps<T: Element>(call: &mut Call<'_>, data: &mut [T]) -> Result<()> {
-    let all = Group::all(call);
+    let all = Group::all(call.topology(), call.me());
     all.reduce_segments(call, data)?;
     all.share_segments(call, data)
 }
@@ -142,7 +142,8 @@ fn reduce_in_levels<T: Element>(
     data: &mut [T],
     node_size: usize,
 ) -> Result<()> {
-    let (node, rail) = (Group::node(call, node_size), Group::rail(call, node_size));
+    let (node, rail) =
+        (Group::node(call.me(), node_size), Group::rail(call.topology(), call.me(), node_size));
     node.reduce_segments(call, data)?;
     let own = node.own_segment(data.len());
     let own = &mut data[own];

@@ -5,34 +5,33 @@ use crate::communicator::Call;
 use crate::element::Element;
 use crate::error::Result;
 use crate::scratch::Carver;
-use crate::topology::Rank;
+use crate::topology::{Rank, Topology};
 use crate::transport::{Incoming, Outgoing};
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Group {
+pub(crate) struct Group {
     first: usize,
     stride: usize,
-    pub(super) len: usize,
-    pub(super) me: usize,
+    pub(crate) len: usize,
+    pub(crate) me: usize,
 }
 
 impl Group {
-    pub(super) fn all(call: &Call<'_>) -> Self {
-        Self { first: 0, stride: 1, len: call.topology().num_ranks(), me: call.me().0 }
+    pub(crate) fn all(topology: &Topology, me: Rank) -> Self {
+        Self { first: 0, stride: 1, len: topology.num_ranks(), me: me.0 }
     }
 
-    pub(super) fn node(call: &Call<'_>, node_size: usize) -> Self {
-        let me = call.me().0 % node_size;
-        Self { first: call.me().0 - me, stride: 1, len: node_size, me }
+    pub(crate) fn node(me: Rank, node_size: usize) -> Self {
+        let local = me.0 % node_size;
+        Self { first: me.0 - local, stride: 1, len: node_size, me: local }
     }
 
     /// The ranks of all nodes with this rank's local index, where all nodes have `node_size`.
-    pub(super) fn rail(call: &Call<'_>, node_size: usize) -> Self {
-        let rank = call.me().0;
-        let len = call.topology().num_ranks() / node_size;
-        Self { first: rank % node_size, stride: node_size, len, me: rank / node_size }
+    pub(crate) fn rail(topology: &Topology, me: Rank, node_size: usize) -> Self {
+        let len = topology.num_ranks() / node_size;
+        Self { first: me.0 % node_size, stride: node_size, len, me: me.0 / node_size }
     }
 
     /// The others and their places, rising.
@@ -42,7 +41,8 @@ impl Group {
             .map(move |place| (place, self.rank(place)))
     }
 
-    fn rank(self, place: usize) -> Rank {
+    /// The rank at a place.
+    pub(crate) fn rank(self, place: usize) -> Rank {
         Rank(self.first + place * self.stride)
     }
 

@@ -138,10 +138,11 @@ impl Levels {
     /// of the tree over ranks, so the bits stay.
     fn reduce<T: Element>(self, call: &mut Call<'_>, data: &mut [T], part: PartOf) -> Result<()> {
         let Some(node_size) = self.node_size else {
-            let all = Group::all(call);
+            let all = Group::all(call.topology(), call.me());
             return if self.ranks == 1 { Ok(()) } else { all.reduce_parts(call, data, part) };
         };
-        let (node, rail) = (Group::node(call, node_size), Group::rail(call, node_size));
+        let (node, rail) =
+            (Group::node(call.me(), node_size), Group::rail(call.topology(), call.me(), node_size));
         for first in (0..self.ranks).step_by(node_size) {
             node.reduce_parts(call, data, &|place| part(first + place))?;
         }
@@ -152,10 +153,11 @@ impl Levels {
     /// its place.
     fn share<T: Element>(self, call: &mut Call<'_>, data: &mut [T], part: PartOf) -> Result<()> {
         let Some(node_size) = self.node_size else {
-            let all = Group::all(call);
+            let all = Group::all(call.topology(), call.me());
             return if self.ranks == 1 { Ok(()) } else { all.share_parts(call, data, part) };
         };
-        let (node, rail) = (Group::node(call, node_size), Group::rail(call, node_size));
+        let (node, rail) =
+            (Group::node(call.me(), node_size), Group::rail(call.topology(), call.me(), node_size));
         rail.share_parts(call, data, &|place| part(place * node_size + node.me))?;
         for first in (0..self.ranks).step_by(node_size) {
             node.share_parts(call, data, &|place| part(first + place))?;

@@ -77,8 +77,8 @@ impl NcclCollectives {
         cuda: &CudaStream,
         sums: SumLen,
     ) -> Result<Self> {
-        let ranks = communicator.num_ranks();
-        let received = (sums.narrow > 0).then(|| Received::new(cuda, ranks, sums)).transpose();
+        let who = (communicator.topology(), communicator.rank());
+        let received = (sums.narrow > 0).then(|| Received::new(cuda, who, sums)).transpose();
         let received = communicator.agree("room for sums of bf16", received)?;
         Ok(Self { received, ..Self::attach(communicator, cuda)? })
     }

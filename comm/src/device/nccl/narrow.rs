@@ -1,16 +1,19 @@
 //! Sums of bf16 over NCCL: each rank is sent its segment by all others, adds it up in the tree of
-//! [`crate::element`], and sends the sum to all. So it sends what NCCL's own sum sends,
-//! 2 (N − 1) / N of the numbers, and the bits are those of every other way.
+//! [`crate::element`], and sends the sum to all; first inside the node, then along the rail, where
+//! nodes are subtrees of the tree. So ranks send what NCCL's own sums send, and the bits are those
+//! of every other way.
 
 use super::{NcclCollectives, Piece};
+use crate::collectives::group::Group;
 use crate::device::peer::bind;
 use crate::device::sum::{self, MOST_PARTS, Place, sum};
 use crate::device::{DeviceCollectives, SumLen, end, own_stream, segment};
 use crate::error::Result;
 use crate::readable::text;
-use crate::topology::Rank;
+use crate::topology::{Rank, Topology};
 use headlong_device::Stream;
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr};
+use std::ops::Range;
 
 /// One rank's room for its segment of every rank's numbers.
 pub(super) struct Received {
@@ -21,19 +24,31 @@ pub(super) struct Received {
 
 impl Received {
     /// Takes the room and loads the kernels: a captured call may not.
-    pub(super) fn new(cuda: &CudaStream, ranks: usize, len: SumLen) -> Result<Self, String> {
-        let bytes = len.bytes();
-        let room = ranks * segment(0, ranks, bytes).len();
-        let memory = DeviceMemory::new(cuda.device(), "parts of sums", room).map_err(text)?;
-        let mut parts = ranks;
-        while parts > MOST_PARTS {
-            // Whole groups, and what is left of the last one.
-            sum::load(cuda, MOST_PARTS, true)?;
-            sum::load(cuda, (parts - 1) % MOST_PARTS + 1, true)?;
-            parts = parts.div_ceil(MOST_PARTS);
+    pub(super) fn new(
+        cuda: &CudaStream,
+        (topology, me): (&Topology, Rank),
+        len: SumLen,
+    ) -> Result<Self, String> {
+        let (bytes, mut range, mut room) = (len.bytes(), len.bytes(), 0);
+        for group in levels(topology, me) {
+            let mut parts = group.len;
+            range = segment(0, parts, range).len();
+            room = room.max(parts * range);
+            while parts > MOST_PARTS {
+                // Whole groups, and what is left of the last one.
+                sum::load(cuda, MOST_PARTS, true)?;
+                sum::load(cuda, (parts - 1) % MOST_PARTS + 1, true)?;
+                parts = parts.div_ceil(MOST_PARTS);
+            }
+            sum::load(cuda, parts, true)?;
         }
-        sum::load(cuda, parts, true)?;
+        let memory = DeviceMemory::new(cuda.device(), "parts of sums", room).map_err(text)?;
         Ok(Self { memory, bytes })
+    }
+
+    /// Where the part of the `place`-th of a group comes, of so many bytes.
+    fn place(&self, place: usize, bytes: usize) -> DevicePtr {
+        self.memory.ptr().offset(place * bytes)
     }
 }
 
@@ -66,28 +81,68 @@ impl NcclCollectives {
         let received = received.ok_or_else(|| {
             format!("numbers of {bytes} bytes with bf16, and room was made for {room}")
         })?;
-        let (rank, ranks) = (self.rank(), self.num_ranks());
-        let of = |rank: usize| segment(rank, ranks, bytes);
-        let own = of(rank.0);
-        let place = |peer: usize| match peer == rank.0 {
-            true => data.offset(own.start),
-            false => received.memory.ptr().offset(peer * own.len()),
-        };
-        // Not all to rank 0 at once.
-        let others = || (1..ranks).map(|step| Rank((rank.0 + step) % ranks));
-        let there = |peer: Rank| Piece::new(peer, data.offset(of(peer.0).start), of(peer.0).len());
-        self.exchange(
-            cuda,
-            others().map(there),
-            others().map(|peer| Piece::new(peer, place(peer.0), own.len())),
-        )?;
-        if !own.is_empty() {
-            let parts = (0..ranks).map(|peer| Place::fixed(place(peer))).collect();
-            sum_all(cuda, parts, Place::fixed(place(rank.0)), len.part(&own));
+        let (mut range, mut shared) = (0..bytes, Vec::new());
+        for group in levels(self.transport.topology(), self.rank()) {
+            let level = Level { group, range: range.clone(), data };
+            range = level.segment(group.me);
+            self.exchange(
+                cuda,
+                level.peers().map(|(place, peer)| level.piece(place, peer)),
+                level.peers().map(|(place, peer)| {
+                    Piece::new(peer, received.place(place, range.len()), range.len())
+                }),
+            )?;
+            if !range.is_empty() {
+                let own = Place::fixed(data.offset(range.start));
+                let part = |place| match place == group.me {
+                    true => own,
+                    false => Place::fixed(received.place(place, range.len())),
+                };
+                sum_all(cuda, (0..group.len).map(part).collect(), own, len.part(&range));
+            }
+            shared.push(level);
         }
-        let sums = others().map(|peer| Piece::new(peer, place(rank.0), own.len()));
-        self.exchange(cuda, sums, others().map(there))?;
+        for level in shared.iter().rev() {
+            let own = |(_, peer)| level.piece(level.group.me, peer);
+            let of_peer = |(place, peer)| level.piece(place, peer);
+            self.exchange(cuda, level.peers().map(own), level.peers().map(of_peer))?;
+        }
         cuda.check().map_err(text)
+    }
+}
+
+/// Where all nodes are subtrees of the tree, the node and then the rail, so that little crosses
+/// between nodes; else all ranks at once.
+fn levels(topology: &Topology, me: Rank) -> Vec<Group> {
+    match topology.aligned_node_size() {
+        Some(size) => vec![Group::node(me, size), Group::rail(topology, me, size)],
+        None => vec![Group::all(topology, me)],
+    }
+}
+
+/// A range of the bytes at `data`, of which each of the group adds up a segment.
+struct Level {
+    group: Group,
+    range: Range<usize>,
+    data: DevicePtr,
+}
+
+impl Level {
+    fn segment(&self, place: usize) -> Range<usize> {
+        let Range { start, end } = segment(place, self.group.len, self.range.len());
+        self.range.start + start..self.range.start + end
+    }
+
+    /// The segment of the rank at `place`, to or from `peer`.
+    fn piece(&self, place: usize, peer: Rank) -> Piece {
+        let segment = self.segment(place);
+        Piece::new(peer, self.data.offset(segment.start), segment.len())
+    }
+
+    /// The others with their places, the next one first: not all send to the first at once.
+    fn peers(&self) -> impl Iterator<Item = (usize, Rank)> {
+        let Group { len, me, .. } = self.group;
+        (1..len).map(move |step| (me + step) % len).map(|place| (place, self.group.rank(place)))
     }
 }
 
