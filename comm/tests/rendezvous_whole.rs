@@ -78,7 +78,7 @@ fn a_rank_that_is_lost_meanwhile_is_not_waited_for() {
         let _whole = Whole::join(&options)?;
         // The others wait for this one by now.
         std::thread::sleep(Duration::from_millis(500));
-        Ok(())
+        Ok::<_, CommError>(())
     });
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     let lost = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
