@@ -86,7 +86,7 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
     children.drain();
     let lost = children.pipe.lost();
     verdict::judge(&outcomes, &lost, children.forwarded.first().copied(), grace)?;
-    verdict::without_training(&outcomes).iter().for_each(|note| say(note));
+    verdict::without_training(&outcomes).iter().for_each(say);
     Ok(())
 }
 

@@ -34,7 +34,7 @@ pub(super) type Head = [u64; 4];
 /// The processes that evaluate, as a process that trains knows them.
 pub struct EvalProcesses {
     /// Where this process leads.
-    bridge: Option<Bridge>,
+    bridge: Option<Box<Bridge>>,
 }
 
 /// Something that came from the processes that evaluate, or how they were lost.
@@ -46,7 +46,7 @@ impl EvalProcesses {
         if let Some(bridge) = &bridge {
             say(bridge, word::PREPARED).map_err(not_ready)?;
         }
-        Ok(Self { bridge })
+        Ok(Self { bridge: bridge.map(Box::new) })
     }
 
     /// Waits until they have built the model of `training`.
@@ -76,7 +76,7 @@ impl EvalProcesses {
     ) -> Result<Heard<()>> {
         training.drain()?;
         // Those that are gone already are read nothing for.
-        let known = self.bridge.as_ref().map_or(Ok(()), Bridge::check);
+        let known = self.bridge.as_ref().map_or(Ok(()), |bridge| bridge.check());
         if let Err(lost) = self.agreed(training, known, &mut [])? {
             return Ok(Err(lost));
         }
