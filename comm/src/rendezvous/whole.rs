@@ -96,7 +96,9 @@ impl<'a> Whole<'a> {
             build: self.options.build.clone(),
             ..*self.options
         };
-        let joined = join(&options)?;
+        // What is seen here may follow from the loss of a rank that the whole job has noticed.
+        let joined = join(&options)
+            .map_err(|error| self.control.health().suspect(error.in_whole(part.ranks)))?;
         drop(reserved);
         Ok(Some(joined))
     }

@@ -130,8 +130,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Where processes that evaluated are lost, training continues. `step`: whose evaluation is lost
-    /// with them.
+    /// Where processes that evaluated are lost, training continues. `step`: whose evaluation is
+    /// lost with them.
     fn say_who_is_lost(&mut self, step: Option<u64>) -> Result<()> {
         let Some(reason) = self.session.take_lost_evaluators() else { return Ok(()) };
         let evaluation = step.map_or(String::new(), |step| {
