@@ -44,7 +44,7 @@ pub enum PoolAt {
     /// On the rank whose samples they are: owners send it rows.
     #[default]
     Rank,
-    /// Where the rows are: owners send the sum of what they have of each bag, [`super::bags`]. No
+    /// Where the rows are: owners send the sum of what they have of each bag. No
     /// row of such a table is frequent. In the memory of the host, of vectors in f32.
     Owner,
 }
