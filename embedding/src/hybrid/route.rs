@@ -256,7 +256,7 @@ impl HybridRoute {
     /// owners, in the order of [`Self::request_counts`], and from sources.
     ///
     /// # Errors
-    /// [`EmbeddingError::Capacity`] where a source asks for more than was planned.
+    /// [`crate::EmbeddingError::Capacity`] where a source asks for more than was planned.
     pub fn id_exchange(&mut self) -> Result<RankExchange<'_, u64>> {
         self.received.lay_out(&self.names)?;
         self.lay_out_sent_vectors();
