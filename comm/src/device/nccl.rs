@@ -1,7 +1,7 @@
 //! Collectives by NCCL, each rank with a device of its own.
 //!
 //! The order of sums of f32 is NCCL's: the same on all ranks, and the same again for the same
-//! ranks, sizes and version. Sums of bf16 are of [`narrow`]: NCCL's own would be rounded in its
+//! ranks, sizes and version. Sums of bf16 are of `narrow`: NCCL's own would be rounded in its
 //! order.
 
 mod narrow;
