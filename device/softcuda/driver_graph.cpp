@@ -26,6 +26,18 @@ const char* kind_name(int kind) {
   return kind >= 0 && kind < 8 ? names[kind] : "?";
 }
 
+// Events outside of a graph are those of the moment of its launch: it waits for what was recorded
+// before, and what waits for its own records from here on waits for this run of it.
+std::vector<std::shared_ptr<Record>> records_of_launch(const Exec& exec) {
+  std::vector<std::shared_ptr<Record>> records(exec.nodes.size());
+  for (size_t i = 0; i < records.size(); i++)
+    if (const Event* e = exec.nodes[i].work->wait_event) records[i] = e->last;
+  for (size_t i = 0; i < records.size(); i++)
+    if (Event* e = exec.nodes[i].work->record_event)
+      e->last = records[i] = std::make_shared<Record>();
+  return records;
+}
+
 }  // namespace
 
 API cuGraphInstantiateWithFlags(Exec** out, Graph* g, unsigned long long) {
@@ -66,7 +78,9 @@ API cuGraphLaunch(Exec* exec, void* handle) {
   work.kind = kGraphNode;
   work.name = "graph";
   work.graph = found->second;
-  return submit(*s, std::move(work));
+  if (const int refused = submit(*s, std::move(work))) return refused;
+  s->queue.back().records = records_of_launch(*exec);
+  return kOk;
 }
 API cuGraphGetNodes(Graph* g, GraphNodeHandle** nodes, size_t* count) {
   ENTER;

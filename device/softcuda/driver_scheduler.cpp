@@ -24,8 +24,9 @@ struct Candidate {
 };
 constexpr size_t kWhole = ~size_t(0);
 
-bool can_start(const Device& device, const Work& work) {
-  if (work.wait && !work.wait->done && !device.sticky) return false;
+// `wait`: what it waits for, or null.
+bool can_start(const Device& device, const Work& work, const Record* wait) {
+  if (wait && !wait->done && !device.sticky) return false;
   if (work.run && device.busy && device.asleep != &work) return false;
   if (work.graph && work.graph->running) return false;
   return true;
@@ -48,9 +49,12 @@ void candidates(Driver& d, std::vector<Candidate>& out) {
     if (s->queue.empty()) continue;
     Item& head = s->queue.front();
     if (head.graph) {
-      for (size_t node : head.graph->ready)
-        if (can_start(*s->device, *head.graph->exec->nodes[node].work)) out.push_back({s, node});
-    } else if (!head.running && can_start(*s->device, *head.work) &&
+      for (size_t node : head.graph->ready) {
+        const Work& work = *head.graph->exec->nodes[node].work;
+        const Record* wait = work.wait_event ? head.graph->records[node].get() : nullptr;
+        if (can_start(*s->device, work, wait)) out.push_back({s, node});
+      }
+    } else if (!head.running && can_start(*s->device, *head.work, head.work->wait.get()) &&
                !held_by_null_stream(d, *s, head.sequence)) {
       out.push_back({s, kWhole});
     }
@@ -101,6 +105,7 @@ void begin_graph(Stream& s, Item& head) {
     if (!run->missing[i]) run->ready.push_back(i);
     run->state[i].resize(nodes[i].work->state_bytes);
   }
+  run->records = std::move(head.records);
   run->exec->running = true;
   head.graph = std::move(run);
   (void)s;
@@ -161,12 +166,16 @@ class AsLane {
     if (node == kWhole) return;
     const Item& head = s.queue.front();
     __tsan_acquire(const_cast<char*>(&head.work->order));
+    if (work.wait_event && head.graph->records[node])
+      __tsan_acquire(&head.graph->records[node]->order);
     for (size_t before : head.graph->exec->nodes[node].dependencies)
       __tsan_acquire(&head.graph->order[before]);
   }
   ~AsLane() {
     if (work_.poll) __tsan_release(&polls);
     if (work_.record) __tsan_release(&work_.record->order);
+    if (work_.record_event)
+      __tsan_release(&stream_.queue.front().graph->records[node_]->order);
     forget_stack();
     __tsan_release(&stream_.device->order);
     __tsan_release(node_ == kWhole ? &stream_.order : &stream_.queue.front().graph->order[node_]);
@@ -228,10 +237,7 @@ bool execute(Driver& d, Hold& hold, const Candidate& c, const Work& work, void* 
     const AsLane lane(*c.stream, c.node, work);  // events: only order
   }
   if (work.record) mark(work.record);
-  if (work.record_event) {
-    work.record_event->last = std::make_shared<Record>();
-    mark(work.record_event->last);
-  }
+  if (work.record_event) mark(c.stream->queue.front().graph->records[c.node]);
   return true;
 }
 
@@ -241,6 +247,9 @@ bool run_candidate(Driver& d, Hold& hold, const Candidate& c) {
   Item& head = s.queue.front();
   if (c.node == kWhole && head.work->graph) {
     if (s.device->sticky || head.work->graph->nodes.empty()) {
+      const std::vector<Node>& nodes = head.work->graph->nodes;
+      for (size_t i = 0; i < head.records.size(); i++)
+        if (nodes[i].work->record_event) mark(head.records[i]);
       retire(d, s);
     } else {
       begin_graph(s, head);

@@ -120,7 +120,9 @@ struct Work {
   std::function<int(Emulator&)> run;  // without the lock, with the device to itself
   std::function<int(void* state)> poll;                   // under the lock; -1: not yet
   std::shared_ptr<Record> wait;                           // can run when it is done
-  Event* record_event = nullptr;  // an event-record node of a graph (kept alive by `keep`)
+  // Nodes of a graph for events that live outside of it (kept alive by `keep`).
+  Event* record_event = nullptr;
+  Event* wait_event = nullptr;
   std::shared_ptr<Record> record;                         // done when this runs
   std::shared_ptr<struct Exec> graph;                     // a launch of a graph
   std::shared_ptr<void> keep;
@@ -163,6 +165,7 @@ struct GraphRun {
   std::vector<std::vector<char>> state;
   std::vector<size_t> ready;
   size_t left;
+  std::vector<std::shared_ptr<Record>> records;  // of nodes for events: this launch's
   std::vector<char> order;                    // ThreadSanitizer's tokens of finished nodes
 };
 
@@ -171,6 +174,7 @@ struct Item {
   uint64_t sequence;
   bool running = false;
   std::vector<char> state;
+  std::vector<std::shared_ptr<Record>> records;  // where it launches a graph, by node
   std::unique_ptr<GraphRun> graph;
 };
 struct Stream {

@@ -155,8 +155,8 @@ int wait_in_capture(Stream& s, Event& e, unsigned flags) {
     Work work;
     work.kind = kWaitNode;
     work.name = "event wait";
-    const auto keep = driver().events[&e];
-    work.poll = [keep](void*) { return !keep->last || keep->last->done ? 0 : -1; };
+    work.wait_event = &e;
+    work.keep = driver().events[&e];
     return submit(s, std::move(work));
   }
   if (!c) {

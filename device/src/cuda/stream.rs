@@ -260,8 +260,8 @@ impl CudaStream {
         });
     }
 
-    /// As [`Self::record`], on a stream that is being captured: each replay of the graph moves the
-    /// event, so that a replay can be timed.
+    /// As [`Self::record`], on a stream that is being captured: each launch of the graph moves the
+    /// event, so that a launch can be timed and waited for by what is not in the graph.
     pub fn record_in_graph(&self, event: &Event) {
         self.attempt(|raw| {
             let flags = sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32;
@@ -277,6 +277,18 @@ impl CudaStream {
             // SAFETY: both are alive; they may be of different devices.
             let code = unsafe { sys::cuStreamWaitEvent(raw, event.raw(), 0) };
             driver::check(code, || "waiting for an event of another stream".to_owned())
+        });
+    }
+
+    /// As [`Self::wait`], on a stream that is being captured, for an event that was recorded outside
+    /// of the graph or by another one ([`Self::record_in_graph`]): each launch waits for what the
+    /// event marked last when the host launched.
+    pub fn wait_in_graph(&self, event: &Event) {
+        self.attempt(|raw| {
+            let flags = sys::CUevent_wait_flags_enum::CU_EVENT_WAIT_EXTERNAL as u32;
+            // SAFETY: both are alive, of one device.
+            let code = unsafe { sys::cuStreamWaitEvent(raw, event.raw(), flags) };
+            driver::check(code, || "waiting in a graph for an event of another".to_owned())
         });
     }
 

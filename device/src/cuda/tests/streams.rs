@@ -137,6 +137,44 @@ fn a_captured_fork_and_join_replays() {
     assert_eq!(download::<f32>(&b).unwrap(), [60.5; 8]);
 }
 
+/// A launch waits for what an event marked when the host launched it, and what waits for an event
+/// of a graph waits for its last launch.
+#[test]
+fn graphs_on_two_streams_take_turns_by_events() {
+    let Some(stream) = stream() else { return };
+    let device = stream.cuda_body().device();
+    let a = upload(device, &[1.0_f32; 8]).unwrap();
+    let turn = |term: f32| {
+        let (stream, passed) = (CudaStream::new(device).unwrap(), Event::new(device).unwrap());
+        scale(&stream, &a, &a, 1.0, 0.0);
+        (stream, passed, term)
+    };
+    let turns = [turn(1.0), turn(-5.0)];
+    turns.iter().for_each(|(stream, ..)| stream.synchronize().unwrap());
+    let graph = |own: usize| {
+        let ((stream, passed, term), (_, awaited, _)) = (&turns[own], &turns[1 - own]);
+        let captured = stream.capture(|| {
+            stream.wait_in_graph(awaited);
+            scale(stream, &a, &a, 3.0, *term);
+            stream.record_in_graph(passed);
+            stream.check()
+        });
+        captured.unwrap()
+    };
+    let graphs = [graph(0), graph(1)];
+    let mut expected = 1.0;
+    for round in 0..10 {
+        let (stream, _, term) = &turns[round % 2];
+        graphs[round % 2].launch(stream);
+        expected = 3.0 * expected + term;
+    }
+    // A stream that no graph runs on.
+    stream.cuda_body().wait(&turns[1].1);
+    scale(stream.cuda_body(), &a, &a, 1.0, 0.5);
+    stream.synchronize().unwrap();
+    assert_eq!(download::<f32>(&a).unwrap(), [expected + 0.5; 8]);
+}
+
 #[test]
 fn a_capture_ends_when_its_body_fails_or_panics() {
     let Some(stream) = stream() else { return };
