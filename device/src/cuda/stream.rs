@@ -280,9 +280,9 @@ impl CudaStream {
         });
     }
 
-    /// As [`Self::wait`], on a stream that is being captured, for an event that was recorded outside
-    /// of the graph or by another one ([`Self::record_in_graph`]): each launch waits for what the
-    /// event marked last when the host launched.
+    /// As [`Self::wait`], on a stream that is being captured, for an event that was recorded
+    /// outside of the graph or by another one ([`Self::record_in_graph`]): each launch waits for
+    /// what the event marked last when the host launched.
     pub fn wait_in_graph(&self, event: &Event) {
         self.attempt(|raw| {
             let flags = sys::CUevent_wait_flags_enum::CU_EVENT_WAIT_EXTERNAL as u32;

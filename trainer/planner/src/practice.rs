@@ -1,6 +1,6 @@
 //! How a program does a step, apart from what the step is: what plans are compared by.
 
-use crate::schedule::{BORDER, Steps};
+use crate::schedule::Steps;
 use headlong_embedding::hybrid::split::HybridMode;
 use headlong_embedding::hybrid::traffic::{AllReduce, Exchange, IdSource, Merge, Variant};
 use serde::Serialize;
@@ -91,7 +91,7 @@ impl Practice {
             whole_table_bytes: 0,
             captured: Captured::Step,
             overlapped: true,
-            border: BORDER,
+            border: Steps::of(true, true),
             reads_whole_batch: false,
             shards_optimizer: false,
         }
@@ -106,7 +106,6 @@ impl Practice {
             variant: Variant { merge: Merge::Off, exchange: Exchange::Hierarchical, ids },
             wire_bytes: 2.0,
             sum_bytes: 2.0,
-            border: Steps::Overlap,
             reads_whole_batch: true,
             ..Self::plain()
         }
@@ -127,7 +126,6 @@ impl Practice {
             hybrid: HybridMode::Off,
             whole_table_bytes: (limit_gib * (1_u64 << 30) as f64) as u64,
             captured: Captured::Dense,
-            border: Steps::Overlap,
             ..Self::plain()
         }
     }

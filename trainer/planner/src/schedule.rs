@@ -49,6 +49,12 @@ pub enum Steps {
 }
 
 impl Steps {
+    /// How the steps of a run meet: lanes of a device overlap them, where lanes run at the same
+    /// time. On a processor, whose cores all lanes share, a step ends before the next begins.
+    pub const fn of(on_device: bool, overlapped: bool) -> Self {
+        if on_device && overlapped { Self::Overlap } else { Self::Barrier }
+    }
+
     /// As a plan says it.
     pub const fn text(self) -> &'static str {
         match self {
@@ -57,9 +63,6 @@ impl Steps {
         }
     }
 }
-
-/// How two steps meet. No walker overlaps them yet, and the simulation does what the walkers do.
-pub const BORDER: Steps = Steps::Barrier;
 
 /// One stage of a list in program order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +74,7 @@ pub struct Stage {
     /// The earlier stages that it waits for, by place in the list: no more than needed, where lanes
     /// run in order.
     pub within: Vec<usize>,
-    /// The stages of the step before that it would wait for if steps overlapped.
+    /// The stages of the step before that it waits for where steps overlap.
     pub across: Vec<usize>,
 }
 

@@ -7,7 +7,7 @@
 //! matrix units and its links: together they get no more than there is. Jitter and stragglers come
 //! from a seed.
 
-use crate::schedule::{BORDER, Lane, Repeat, Stage, Steps, program_order};
+use crate::schedule::{Lane, Repeat, Stage, Steps, program_order};
 use crate::work::{Busy, StageTime};
 use headlong_device::rng::CounterRng;
 use std::cmp::Ordering;
@@ -49,7 +49,7 @@ impl Options {
     pub fn plain(assignment: Assignment) -> Self {
         Self {
             assignment,
-            border: BORDER,
+            border: Steps::of(assignment == Assignment::Queues, true),
             steps: 4,
             micro_batches: 1,
             contention: false,

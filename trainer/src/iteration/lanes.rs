@@ -3,7 +3,10 @@
 //! One schedule, two assignments. [`Lanes::serial`] runs all stages on the thread that walks, in
 //! program order. [`Lanes::overlapped`] lets lanes run at the same time: a lane's stages run in
 //! program order, each as soon as the stages that it waits for ([`Schedule::within`]) have run.
-//! Both give the same bits: a stage reads nothing that it has not waited for.
+//! Both give the same bits: a stage reads nothing that it has not waited for. On a CUDA device
+//! lanes at the same time do not end between two steps: a stage waits for those of the step before
+//! that it needs ([`Schedule::across`]). Everywhere else a step begins when the one before has
+//! ended.
 //!
 //! On a CPU all lanes that compute share the same cores, and threads of their own would only take
 //! them from each other (measured: a tenth slower). So there the exchanges have a thread, and one
@@ -12,7 +15,7 @@
 
 use crate::error::{Error, Result};
 use crate::iteration::model::Model;
-use crate::iteration::schedule::{Call, Lane, Schedule};
+use crate::iteration::schedule::{BatchOf, Call, Lane, Schedule, Stage};
 use crate::iteration::trace::Recorder;
 use headlong_device::{Device, Stream};
 
@@ -24,6 +27,15 @@ use overlapped::Overlapped;
 
 /// Stages of the longest list.
 const MOST_STAGES: usize = 32;
+
+/// Where a whole walk has its place.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// The slot of its batch of now.
+    pub slot: usize,
+    /// It is a step, and the one before may not have ended.
+    pub follows_step: bool,
+}
 
 pub struct Lanes {
     stream: Stream,
@@ -87,8 +99,9 @@ impl Lanes {
         matches!(&self.assigned, Assigned::Cuda(cuda) if cuda.captures())
     }
 
-    /// Runs the stages of `schedule`; neighbouring stages that repeat run once per micro-batch,
-    /// together. Returns when all have run, on a CUDA device when all are enqueued.
+    /// Runs the stages of `schedule`, which is no step; neighbouring stages that repeat run once
+    /// per micro-batch, together. Returns when all have run, on a CUDA device when all are
+    /// enqueued: behind all that was walked before.
     pub fn walk(
         &self,
         schedule: &Schedule,
@@ -105,19 +118,34 @@ impl Lanes {
         }
     }
 
-    /// As [`Lanes::walk`], through a whole step or evaluation over the batch of slot `slot`: what
-    /// can be replayed is.
+    /// As [`Lanes::walk`], through a whole step or evaluation over the batch of a slot: what can be
+    /// replayed is, and what can overlap with the step before does.
     pub fn walk_whole(
         &self,
         schedule: &Schedule,
         model: &Model,
         call: &Call<'_>,
-        slot: usize,
+        place: Place,
         recorder: &mut Recorder,
     ) -> Result<()> {
         match &self.assigned {
-            Assigned::Cuda(cuda) => cuda.replay(schedule, model, call, slot, recorder),
+            Assigned::Cuda(cuda) => cuda.walk_whole(schedule, model, call, place, recorder),
             _ => self.walk(schedule, model, call, recorder),
+        }
+    }
+
+    /// Records the times of a step over the batch of slot `slot`, which has ended; `had_next`:
+    /// whether it prepared another batch. On a processor the walk has recorded them.
+    pub(crate) fn take_times(
+        &self,
+        schedule: &Schedule,
+        slot: usize,
+        had_next: bool,
+        recorder: &mut Recorder,
+    ) {
+        if let (Assigned::Cuda(cuda), true) = (&self.assigned, recorder.is_on()) {
+            let ran = |stage: &Stage| had_next || stage.batch == BatchOf::Now;
+            cuda.take_times(schedule, slot, ran, recorder);
         }
     }
 }

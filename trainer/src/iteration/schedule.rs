@@ -6,8 +6,8 @@
 //! - **Two batches.** A step trains on the batch of *now* while the batch of *next* is copied and
 //!   routed. Each has a slot, and slots swap roles at the border of two steps. Ids may run ahead of
 //!   weights; weights never do: no stage of *next* reads one.
-//! - **Steps meet at a barrier** ([`BORDER`]): the stages of a step begin when those of the step
-//!   before have ended.
+//! - **Steps overlap** on a device ([`Steps`]): a stage begins when those of the step before have
+//!   ended that it needs. On a processor a step begins when the one before has ended.
 //! - **What is captured** on a CUDA device is this walk over a full batch, once for each slot that
 //!   can be *now*.
 //! - **The loss** is read back by `fetch_losses` on a device, which lets the host enqueue the next
@@ -33,7 +33,7 @@ mod tests;
 pub use crate::iteration::model::Call;
 pub use at::{Access, At};
 pub use edges::{Features, Schedule};
-pub use headlong_planner::schedule::{BORDER, Lane, Repeat};
+pub use headlong_planner::schedule::{Lane, Repeat, Steps};
 
 use crate::error::Result;
 use crate::iteration::model::Model;

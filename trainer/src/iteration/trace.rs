@@ -100,10 +100,10 @@ impl Recorder {
         self.record.times || self.record.spans
     }
 
-    /// A stage that ran on a device for `seconds`, and ended `before_now` seconds ago.
-    pub fn add_on_device(&mut self, stage: &Stage, seconds: f64, before_now: f64) {
-        let end_us = (self.since.elapsed().as_secs_f64() - before_now) * 1e6;
-        self.add_span(stage.name, stage.lane, end_us - seconds * 1e6, seconds);
+    /// A stage that ran on a device for `seconds`, from so many microseconds after `read` on.
+    pub fn add_on_device(&mut self, stage: &Stage, read: Instant, start_us: f64, seconds: f64) {
+        let read_us = read.duration_since(self.since).as_secs_f64() * 1e6;
+        self.add_span(stage.name, stage.lane, read_us + start_us, seconds);
     }
 
     /// A stage that never ran but was simulated, from `start_us` to `end_us`.

@@ -8,7 +8,7 @@
 //! those of all ranks: the worker takes its share of them.
 
 use crate::error::{Error, Result};
-use crate::iteration::lanes::Lanes;
+use crate::iteration::lanes::{Lanes, Place};
 use crate::iteration::model::strips::StripSizes;
 use crate::iteration::model::{Model, ScaleState};
 use crate::iteration::schedule::{Call, Lane, Schedule};
@@ -89,6 +89,8 @@ struct Pending {
     /// The slot of its batch, and that batch's samples over all ranks.
     slot: usize,
     num_samples_of_all: usize,
+    /// Whether it prepares another batch.
+    has_next: bool,
 }
 
 /// What a rank has sent in training steps.
@@ -214,15 +216,17 @@ impl RankWorker {
         let num_samples_of_all = call.num_samples_of_all;
         let before = self.model.communicator.counters();
         self.model.hand_over(&call)?;
-        self.lanes.walk_whole(&self.schedule, &self.model, &call, now, &mut self.recorder)?;
+        let place = Place { slot: now, follows_step: !self.pending.is_empty() };
+        self.lanes.walk_whole(&self.schedule, &self.model, &call, place, &mut self.recorder)?;
         let sent = self.model.communicator.counters() - before;
         self.sent.steps += 1;
         self.sent.intra_node_bytes += sent.intra_node_bytes();
         self.sent.inter_node_bytes += sent.inter_node_bytes();
         self.latest = rates.number;
-        self.pending.push_back(Pending { rates, slot: now, num_samples_of_all });
+        let has_next = next.is_some();
+        self.pending.push_back(Pending { rates, slot: now, num_samples_of_all, has_next });
         self.now = other;
-        self.primed = next.is_some();
+        self.primed = has_next;
         if self.model.on_device() { Ok(()) } else { self.complete_oldest() }
     }
 
@@ -266,10 +270,10 @@ impl RankWorker {
     }
 
     fn complete_oldest(&mut self) -> Result<()> {
-        let Some(Pending { rates, slot, num_samples_of_all }) = self.pending.pop_front() else {
-            return Ok(());
-        };
+        let Some(oldest) = self.pending.pop_front() else { return Ok(()) };
+        let Pending { rates, slot, num_samples_of_all, has_next } = oldest;
         let loss = self.model.mean_loss(slot, num_samples_of_all, rates.number)?;
+        self.lanes.take_times(&self.schedule, slot, has_next, &mut self.recorder);
         if !loss.is_finite() {
             let call = training_call(&self.model, slot, None, rates);
             // Once a device has gone on to other batches, it alone can tell where it began.
@@ -437,7 +441,8 @@ impl RankWorker {
             self.needed[1].iter().for_each(|needed| model.fit_strips(slot, *needed));
             forward = rest;
         }
-        self.lanes.walk_whole(forward, model, &call, Model::EVALUATION_SLOT, recorder)?;
+        let place = Place { slot: Model::EVALUATION_SLOT, follows_step: false };
+        self.lanes.walk_whole(forward, model, &call, place, recorder)?;
         Ok(call.num_samples_of_all)
     }
 

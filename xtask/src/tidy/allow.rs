@@ -123,6 +123,10 @@ const ENVIRONMENT_READERS: &[Exception] = &[
     only("device/src/cuda/libraries.rs", "where CUDA's libraries are; no result depends on it"),
     only("device/src/cuda/cache.rs", "where compiled kernels are kept; no result depends on it"),
     only("device/tests/conformance.rs", "tests that run themselves in another process"),
+    only(
+        "trainer/src/iteration/schedule/tests/border.rs",
+        "tests that run themselves in another process",
+    ),
     only("device/src/cuda/nvtx.rs", "which library of a profiler listens"),
     only("device/src/cuda/testing.rs", "REQUIRE turns skips into failures"),
     only("xtask/src/require.rs", "REQUIRE turns skips into failures"),

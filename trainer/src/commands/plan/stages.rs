@@ -1,8 +1,8 @@
 //! `headlong plan --stages`: the schedule of a configuration, as it is walked.
 
-use crate::config::{Config, DeviceChoice};
+use crate::config::{Config, DeviceChoice, ScheduleChoice};
 use crate::error::Result;
-use crate::iteration::schedule::{BORDER, BatchOf, Features, Repeat, Resource, Schedule, Stage};
+use crate::iteration::schedule::{BatchOf, Features, Repeat, Resource, Schedule, Stage, Steps};
 use crate::report::columns;
 use crate::report::output::{self, JsonOutput};
 use crate::system::machine::Machine;
@@ -14,12 +14,37 @@ pub(super) fn run(config: &Config, json: &JsonOutput) -> Result<()> {
         DeviceChoice::Cuda => true,
         device => Machine::detect_with(device)?.device.is_some(),
     };
+    let mut run = config.run.clone();
+    run.device = if on_device { DeviceChoice::Cuda } else { DeviceChoice::Cpu };
+    let steps = Steps::of(on_device, run.schedule_used() != ScheduleChoice::Serial);
     let schedule = Schedule::step(Features::of(config, config.run.ranks, on_device));
     let rows: Vec<_> =
         std::iter::once(HEADINGS.map(str::to_owned)).chain(rows(&schedule)).collect();
-    let text = format!("{}steps: {}", columns(&rows), BORDER.text());
-    let stages: Vec<Value> = (0..schedule.stages.len()).map(|at| document(&schedule, at)).collect();
-    output::answer(json, &text, &json!({ "stages": stages, "steps": BORDER }))
+    let text = format!("{}steps: {}\n{}", columns(&rows), steps.text(), across(&schedule, steps));
+    let stages: Vec<Value> =
+        (0..schedule.stages.len()).map(|at| document(&schedule, at, steps)).collect();
+    output::answer(json, text.trim_end(), &json!({ "stages": stages, "steps": steps }))
+}
+
+/// What stages wait for of the step before, where steps overlap.
+fn across(schedule: &Schedule, steps: Steps) -> String {
+    let rows = schedule.stages.iter().enumerate().map(|(at, stage)| {
+        let waits = waits_across(schedule, at, steps).join(", ");
+        [stage.name.to_owned(), waits]
+    });
+    let waiting: Vec<_> = rows.filter(|[_, waits]| !waits.is_empty()).collect();
+    let headings = ["stage", "waits for, of the step before"].map(str::to_owned);
+    match waiting.is_empty() {
+        true => String::new(),
+        false => columns(&[&[headings], &waiting[..]].concat()),
+    }
+}
+
+fn waits_across(schedule: &Schedule, at: usize, steps: Steps) -> Vec<&'static str> {
+    match steps {
+        Steps::Overlap => schedule.waits_across_of(at).collect(),
+        Steps::Barrier => Vec::new(),
+    }
 }
 
 const HEADINGS: [&str; 4] = ["stage", "lane", "batch", "waits for"];
@@ -31,7 +56,7 @@ fn rows(schedule: &Schedule) -> impl Iterator<Item = [String; 4]> {
     })
 }
 
-fn document(schedule: &Schedule, at: usize) -> Value {
+fn document(schedule: &Schedule, at: usize, steps: Steps) -> Value {
     let stage = &schedule.stages[at];
     json!({
         "name": stage.name,
@@ -39,6 +64,7 @@ fn document(schedule: &Schedule, at: usize) -> Value {
         "batch": batch(stage),
         "per_micro_batch": stage.repeat == Repeat::Micro,
         "waits_for": schedule.waits_of(at).collect::<Vec<_>>(),
+        "waits_for_of_the_step_before": waits_across(schedule, at, steps),
         "reads": names(stage.reads),
         "writes": names(stage.writes),
     })

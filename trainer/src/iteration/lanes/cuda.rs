@@ -1,20 +1,27 @@
-//! Lanes on a CUDA device: a lane is a stream, a wait between lanes is an event, and a walk begins
-//! and ends on the dense lane.
+//! Lanes on a CUDA device: a lane is a stream, and a wait between lanes is an event.
 //!
-//! The host only enqueues. The same walk on a capturing stream makes a graph. A walk begins when
-//! the one before has ended, in a graph as outside of one ([`crate::iteration::schedule::BORDER`]).
+//! The host only enqueues. The same walk on a capturing stream makes a graph.
+//!
+//! - **A step begins while the one before continues**: each of its stages waits for those of that
+//!   step that it needs ([`Schedule::across`]), and for no others. Graphs do the same by events
+//!   that live outside of them. So each slot's steps begin and end on a stream of their own: on one
+//!   stream, graphs would follow each other. No more than two steps are on their way.
+//! - **Any other walk** begins and ends on the dense lane, when all steps have ended; and a step
+//!   that no other is on its way with begins behind whatever the dense lane was given.
+//! - Where all lanes are one stream, everything follows in program order.
 
-use super::{Lane, MOST_STAGES};
+use super::{Lane, MOST_STAGES, Place};
 use crate::error::{Error, Result, chain, exchange_failed};
 use crate::iteration::model::{BatchSlot, Model};
 use crate::iteration::schedule::{Call, Schedule, Stage};
 use crate::iteration::trace::Recorder;
 use crate::report::output::say;
 use headlong_device::Stream;
-use headlong_device::cuda::{CudaStream, Event, Graph, nvtx};
+use headlong_device::cuda::{CudaDevice, CudaStream, Event, Graph, nvtx};
 use headlong_device::pool::Pool;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The streams of the lanes, and what they tell each other.
 pub(super) struct CudaLanes {
@@ -22,31 +29,98 @@ pub(super) struct CudaLanes {
     streams: [Stream; Lane::ALL.len()],
     concurrent: bool,
     begun: Event,
-    finished: Event,
     /// One for each stage that another lane waits for.
     done: Vec<Event>,
     ended: Vec<Event>,
-    /// Before and after each stage, where times are recorded.
-    timed: Vec<[Event; 2]>,
+    /// By slot of the batch of now; the last is of all walks but steps.
+    walks: [OfSlot; Model::NUM_SLOTS],
     /// The walks over full batches, by slot, where they are to be captured.
     captured: Option<[Mutex<Captured>; Model::NUM_SLOTS]>,
 }
 
-/// When a walk's stages are stamped with the time.
-#[derive(Clone, Copy)]
-enum Clock {
-    Off,
-    OfThisWalk,
-    /// At every replay of the graph that is being captured.
-    OfReplays,
+/// What walks over batches of one slot have of their own.
+struct OfSlot {
+    /// Where they begin and end.
+    main: Stream,
+    /// One for each stage that a stage of the next step waits for.
+    passed: Vec<Event>,
+    /// Before and after each stage, where times are recorded.
+    timed: Vec<[Event; 2]>,
+    clock: Clock,
+    ended: Event,
+}
+
+impl OfSlot {
+    fn new(main: Stream) -> Result<Self> {
+        let device = main.cuda_body().device().clone();
+        let mut timed = events(&device, 2 * MOST_STAGES, true)?.into_iter();
+        Ok(Self {
+            main,
+            passed: events(&device, MOST_STAGES, false)?,
+            timed: std::iter::from_fn(|| Some([timed.next()?, timed.next()?])).collect(),
+            clock: Clock {
+                event: Event::with_timing(&device).map_err(no_streams)?,
+                read: Mutex::new(None),
+            },
+            ended: Event::new(&device).map_err(no_streams)?,
+        })
+    }
+
+    fn cuda(&self) -> &CudaStream {
+        self.main.cuda_body()
+    }
+}
+
+/// The device's clock against the host's: an event before a walk, and when it happened. That is
+/// known where no step is on its way, and from then on by the time between two steps' events.
+struct Clock {
+    event: Event,
+    read: Mutex<Option<Instant>>,
 }
 
 impl Clock {
+    fn read(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads it by an earlier one, which was.
+    fn read_by(&self, earlier: &Self) -> Option<Instant> {
+        self.event.synchronize().ok()?;
+        let us = self.event.elapsed_us(&earlier.event).ok()?;
+        Some((*earlier.read())? + Duration::from_secs_f64(us * 1e-6))
+    }
+}
+
+/// How a walk is enqueued.
+#[derive(Clone, Copy)]
+struct Way {
+    slot: usize,
+    /// Into a graph, which does it at each launch.
+    captured: bool,
+    /// Its stages are stamped with the time.
+    timed: bool,
+}
+
+impl Way {
+    /// Marks what others wait for than this walk.
+    fn record(self, stream: &CudaStream, event: &Event) {
+        match self.captured {
+            true => stream.record_in_graph(event),
+            false => stream.record(event),
+        }
+    }
+
+    /// Waits for what another walk has marked.
+    fn wait(self, stream: &CudaStream, event: &Event) {
+        match self.captured {
+            true => stream.wait_in_graph(event),
+            false => stream.wait(event),
+        }
+    }
+
     fn stamp(self, stream: &CudaStream, event: &Event) {
-        match self {
-            Clock::Off => {}
-            Clock::OfThisWalk => stream.record(event),
-            Clock::OfReplays => stream.record_in_graph(event),
+        if self.timed {
+            self.record(stream, event);
         }
     }
 }
@@ -133,26 +207,26 @@ impl CudaLanes {
     }
 
     fn new(streams: [Stream; Lane::ALL.len()], concurrent: bool) -> Result<Self> {
-        let device = streams[0].cuda_body().device().clone();
-        let events = |count: usize, timing: bool| -> Result<Vec<Event>> {
-            let new = |_| if timing { Event::with_timing(&device) } else { Event::new(&device) };
-            (0..count).map(new).collect::<headlong_device::Result<_>>().map_err(no_streams)
+        let dense = &streams[Lane::Dense as usize];
+        let device = dense.cuda_body().device().clone();
+        let pool = Arc::new(Pool::new(1));
+        let main = || match concurrent {
+            true => Stream::cuda(&device, Arc::clone(&pool)).map_err(no_streams),
+            false => Ok(dense.clone()),
         };
-        let timed = events(2 * MOST_STAGES, true)?;
-        let mut timed = timed.into_iter();
+        let walks = [OfSlot::new(main()?)?, OfSlot::new(main()?)?, OfSlot::new(dense.clone())?];
         Ok(Self {
+            walks,
             streams,
             concurrent,
             begun: Event::new(&device).map_err(no_streams)?,
-            finished: Event::with_timing(&device).map_err(no_streams)?,
             captured: None,
-            done: events(MOST_STAGES, false)?,
-            ended: events(Lane::ALL.len(), false)?,
-            timed: std::iter::from_fn(|| Some([timed.next()?, timed.next()?])).collect(),
+            done: events(&device, MOST_STAGES, false)?,
+            ended: events(&device, Lane::ALL.len(), false)?,
         })
     }
 
-    /// From now on, [`Self::replay`] replays.
+    /// From now on, [`Self::walk_whole`] replays.
     pub(super) fn capture_steps(&mut self) {
         self.captured = Some(std::array::from_fn(|_| Mutex::new(Captured::new())));
     }
@@ -169,42 +243,59 @@ impl CudaLanes {
         self.stream(lane).cuda_body()
     }
 
-    /// As [`Self::walk`] over the batch of slot `slot`, in one launch where that walk has been
-    /// captured: over full batches alone, since a graph's sizes are fixed. The batch of next may
-    /// then be short.
-    pub(super) fn replay(
+    /// As [`Self::walk`] over the batch of a slot, in one launch where that walk has been captured:
+    /// over full batches alone, since a graph's sizes are fixed. The batch of next may then be
+    /// short.
+    pub(super) fn walk_whole(
         &self,
         schedule: &Schedule,
         model: &Model,
         call: &Call<'_>,
-        slot: usize,
+        place: Place,
         recorder: &mut Recorder,
     ) -> Result<()> {
-        let main = self.cuda(Lane::Dense);
+        let Place { slot, follows_step } = place;
+        let way = Way { slot, captured: false, timed: recorder.is_on() };
+        if !follows_step {
+            self.rest(way, call)?;
+        } else if way.timed {
+            let of = &self.walks[slot];
+            of.cuda().record(&of.clock.event);
+            *of.clock.read() = None;
+        }
+        self.replay(schedule, model, call, way)?;
+        model.slots[slot].mark_end(self.walks[slot].cuda());
+        self.check("launch", slot, call)?;
+        if slot == Model::EVALUATION_SLOT { self.end(schedule, call, recorder) } else { Ok(()) }
+    }
+
+    fn replay(&self, schedule: &Schedule, model: &Model, call: &Call<'_>, way: Way) -> Result<()> {
         match &self.captured {
-            Some(captured) if model.is_replayable(call, slot) => {
+            Some(captured) if model.is_replayable(call, way.slot) => {
                 // Note: what a panicking walk leaves behind is no graph.
-                let mut captured = captured[slot].lock().unwrap_or_else(PoisonError::into_inner);
+                let captured = captured[way.slot].lock();
+                let mut captured = captured.unwrap_or_else(PoisonError::into_inner);
                 let lengths = strip_lengths(call);
                 if captured.latest(lengths).is_none()
                     && captured.failures < MOST_FAILURES
-                    && model.is_full(call, slot)
+                    && model.is_full(call, way.slot)
                     && captured.have_come(lengths)
                 {
-                    match self.capture(schedule, model, call, recorder)? {
+                    match self.capture(schedule, model, call, way)? {
                         Some(graph) => captured.keep(lengths, graph),
                         None => captured.fail(),
                     }
                 }
                 match captured.latest(lengths) {
-                    Some(graph) => self.launch(graph, schedule, call, recorder)?,
-                    None => self.walk(schedule, model, call, recorder)?,
+                    Some(graph) => {
+                        graph.launch(self.walks[way.slot].cuda());
+                        Ok(())
+                    }
+                    None => self.enqueue(schedule, model, call, way),
                 }
             }
-            _ => self.walk(schedule, model, call, recorder)?,
+            _ => self.enqueue(schedule, model, call, way),
         }
-        model.slots[slot].mark_end(main);
-        self.check("launch", call)
     }
 
     /// The walk as a graph, or none where the device of any rank cannot make it: either all ranks
@@ -214,12 +305,11 @@ impl CudaLanes {
         schedule: &Schedule,
         model: &Model,
         call: &Call<'_>,
-        recorder: &mut Recorder,
+        way: Way,
     ) -> Result<Option<Graph>> {
-        let clock = if recorder.is_on() { Clock::OfReplays } else { Clock::Off };
         let mut outcome = Ok(());
-        let graph = self.cuda(Lane::Dense).capture(|| {
-            outcome = self.enqueue(schedule, model, call, clock);
+        let graph = self.walks[way.slot].cuda().capture(|| {
+            outcome = self.enqueue(schedule, model, call, Way { captured: true, ..way });
             Ok(())
         });
         outcome?;
@@ -233,22 +323,13 @@ impl CudaLanes {
         Ok(graph.ok().filter(|_| all.iter().all(|&made| made == 1)))
     }
 
-    fn launch(
-        &self,
-        graph: &Graph,
-        schedule: &Schedule,
-        call: &Call<'_>,
-        recorder: &mut Recorder,
-    ) -> Result<()> {
-        graph.launch(self.cuda(Lane::Dense));
-        if recorder.is_on() { self.take_times(schedule, call, recorder) } else { Ok(()) }
+    fn check(&self, stage: &'static str, slot: usize, call: &Call<'_>) -> Result<()> {
+        let checked = self.stream(Lane::Dense).check().and_then(|()| self.walks[slot].main.check());
+        checked.map_err(|source| failed_at(stage, call, source))
     }
 
-    fn check(&self, stage: &'static str, call: &Call<'_>) -> Result<()> {
-        self.stream(Lane::Dense).check().map_err(|source| failed_at(stage, call, source))
-    }
-
-    /// Enqueues all stages, each on its lane.
+    /// A walk that is no step: it enqueues all stages, each on its lane, behind all steps and
+    /// before all others.
     pub(super) fn walk(
         &self,
         schedule: &Schedule,
@@ -256,95 +337,153 @@ impl CudaLanes {
         call: &Call<'_>,
         recorder: &mut Recorder,
     ) -> Result<()> {
-        let clock = if recorder.is_on() { Clock::OfThisWalk } else { Clock::Off };
-        self.enqueue(schedule, model, call, clock)?;
-        if recorder.is_on() { self.take_times(schedule, call, recorder) } else { Ok(()) }
+        let way = Way { slot: Model::EVALUATION_SLOT, captured: false, timed: recorder.is_on() };
+        self.rest(way, call)?;
+        self.enqueue(schedule, model, call, way)?;
+        self.end(schedule, call, recorder)
     }
 
-    fn enqueue(
-        &self,
-        schedule: &Schedule,
-        model: &Model,
-        call: &Call<'_>,
-        clock: Clock,
-    ) -> Result<()> {
-        let stages = &schedule.stages;
-        assert!(stages.len() <= MOST_STAGES, "at most {MOST_STAGES} stages in a list");
-        self.fork();
-        for (index, micro_batch) in schedule.program_order(call.num_micro_batches) {
-            let stage = &stages[index];
-            self.wait(schedule, index);
-            let (stream, cuda) = (self.stream(stage.lane), self.cuda(stage.lane));
-            let Some(call) = &call.of(stage, micro_batch) else {
-                self.mark_done(index, cuda);
-                continue;
-            };
-            let _range = range_of(stage);
-            clock.stamp(cuda, &self.timed[index][0]);
-            stage.run(model, stream, call)?;
-            stream.check().map_err(|source| failed_at(stage.name, call, source))?;
-            clock.stamp(cuda, &self.timed[index][1]);
-            self.mark_done(index, cuda);
+    /// Lets a walk begin behind all steps, and behind what the dense lane was given.
+    fn rest(&self, way: Way, call: &Call<'_>) -> Result<()> {
+        let dense = self.cuda(Lane::Dense);
+        for of in self.steps() {
+            of.cuda().record(&of.ended);
+            dense.wait(&of.ended);
         }
-        self.join();
-        clock.stamp(self.cuda(Lane::Dense), &self.finished);
+        if way.timed {
+            let clock = &self.walks[way.slot].clock;
+            dense.record(&clock.event);
+            self.wait_for_dense(call)?;
+            *clock.read() = Some(Instant::now());
+        }
+        self.let_steps_follow();
         Ok(())
     }
 
-    fn mark_done(&self, index: usize, cuda: &CudaStream) {
+    fn wait_for_dense(&self, call: &Call<'_>) -> Result<()> {
+        let waited = self.stream(Lane::Dense).synchronize();
+        waited.map_err(|source| failed_at("the end of the step", call, source))
+    }
+
+    /// Lets steps begin behind what the dense lane was given.
+    fn let_steps_follow(&self) {
+        let ended = &self.walks[Model::EVALUATION_SLOT].ended;
         if self.concurrent {
-            cuda.record(&self.done[index]);
+            self.cuda(Lane::Dense).record(ended);
         }
+        self.steps().for_each(|of| of.cuda().wait(ended));
     }
 
-    /// All lanes begin behind what the dense lane was given before.
-    fn fork(&self) {
+    /// The walks that overlap.
+    fn steps(&self) -> impl Iterator<Item = &OfSlot> {
+        self.walks[..Model::EVALUATION_SLOT].iter().filter(|_| self.concurrent)
+    }
+
+    /// After a walk that is no step.
+    fn end(&self, schedule: &Schedule, call: &Call<'_>, recorder: &mut Recorder) -> Result<()> {
+        self.let_steps_follow();
+        if !recorder.is_on() {
+            return Ok(());
+        }
+        self.wait_for_dense(call)?;
+        let ran = |stage: &Stage| call.of(stage, 0).is_some();
+        self.take_times(schedule, Model::EVALUATION_SLOT, ran, recorder);
+        Ok(())
+    }
+
+    fn enqueue(&self, schedule: &Schedule, model: &Model, call: &Call<'_>, way: Way) -> Result<()> {
+        let stages = &schedule.stages;
+        assert!(stages.len() <= MOST_STAGES, "at most {MOST_STAGES} stages in a list");
+        let of = &self.walks[way.slot];
+        self.fork(of.cuda());
+        for (index, micro_batch) in schedule.program_order(call.num_micro_batches) {
+            let stage = &stages[index];
+            let (stream, cuda) = (self.stream(stage.lane), self.cuda(stage.lane));
+            self.wait(schedule, index, micro_batch, way);
+            if let Some(call) = &call.of(stage, micro_batch) {
+                let _range = range_of(stage);
+                way.stamp(cuda, &of.timed[index][0]);
+                stage.run(model, stream, call)?;
+                stream.check().map_err(|source| failed_at(stage.name, call, source))?;
+                way.stamp(cuda, &of.timed[index][1]);
+            }
+            if self.concurrent {
+                cuda.record(&self.done[index]);
+            }
+            let is_last = micro_batch + 1 == call.times(stage);
+            if is_last && self.overlaps(way) && schedule.is_awaited_across(index) {
+                way.record(cuda, &of.passed[index]);
+            }
+        }
+        self.join(of.cuda());
+        Ok(())
+    }
+
+    /// Whether a walk overlaps with those before and after it.
+    fn overlaps(&self, way: Way) -> bool {
+        self.concurrent && way.slot != Model::EVALUATION_SLOT
+    }
+
+    /// All lanes begin behind what `main` was given before.
+    fn fork(&self, main: &CudaStream) {
         if self.concurrent {
-            self.cuda(Lane::Dense).record(&self.begun);
+            main.record(&self.begun);
         }
-        for lane in self.others() {
-            self.cuda(lane).wait(&self.begun);
-        }
-    }
-
-    /// What the dense lane is given later runs behind all lanes.
-    fn join(&self) {
-        for lane in self.others() {
-            self.cuda(lane).record(&self.ended[lane as usize]);
-            self.cuda(Lane::Dense).wait(&self.ended[lane as usize]);
+        for lane in self.lanes_besides(main) {
+            lane.wait(&self.begun);
         }
     }
 
-    fn others(&self) -> impl Iterator<Item = Lane> {
-        let lanes = Lane::ALL.into_iter().filter(|&lane| lane != Lane::Dense);
-        lanes.filter(|_| self.concurrent)
+    /// What `main` is given later runs behind all lanes.
+    fn join(&self, main: &CudaStream) {
+        for (lane, ended) in self.lanes_besides(main).zip(&self.ended) {
+            lane.record(ended);
+            main.wait(ended);
+        }
     }
 
-    fn wait(&self, schedule: &Schedule, index: usize) {
+    /// The streams of the lanes, except `main`.
+    fn lanes_besides(&self, main: &CudaStream) -> impl Iterator<Item = &CudaStream> {
+        let lanes = self.streams.iter().map(Stream::cuda_body);
+        lanes.filter(move |lane| lane.raw() != main.raw())
+    }
+
+    /// Waits for what a stage needs of its walk, and of the step before.
+    fn wait(&self, schedule: &Schedule, index: usize, micro_batch: usize, way: Way) {
+        let cuda = self.cuda(schedule.stages[index].lane);
+        if micro_batch == 0 && self.overlaps(way) {
+            let before = &self.walks[1 - way.slot];
+            let waits = schedule.across[index].iter();
+            waits.for_each(|&awaited| way.wait(cuda, &before.passed[awaited]));
+        }
         if self.concurrent {
-            let cuda = self.cuda(schedule.stages[index].lane);
             schedule.within[index].iter().for_each(|&awaited| cuda.wait(&self.done[awaited]));
         }
     }
 
-    /// Waits for the walk, so that its times can be read.
-    fn take_times(
+    /// Takes the times of a walk over a batch of slot `slot`, which has ended: those of the stages
+    /// that ran.
+    pub(super) fn take_times(
         &self,
         schedule: &Schedule,
-        call: &Call<'_>,
+        slot: usize,
+        ran: impl Fn(&Stage) -> bool,
         recorder: &mut Recorder,
-    ) -> Result<()> {
-        let ended = self.stream(Lane::Dense).synchronize();
-        ended.map_err(|source| failed_at("the end of the step", call, source))?;
-        let ran = |stage: &Stage| call.of(stage, 0).is_some();
-        for (index, stage) in schedule.stages.iter().enumerate().filter(|(_, stage)| ran(stage)) {
-            let [before, after] = &self.timed[index];
-            let (length, ago) = (after.elapsed_us(before), self.finished.elapsed_us(after));
-            if let (Ok(length), Ok(ago)) = (length, ago) {
-                recorder.add_on_device(stage, length * 1e-6, ago * 1e-6);
+    ) {
+        let OfSlot { clock, timed, .. } = &self.walks[slot];
+        let Some(read) = *clock.read() else { return };
+        for (stage, [before, after]) in schedule.stages.iter().zip(timed) {
+            let start = before.elapsed_us(&clock.event);
+            if let (true, Ok(start), Ok(length)) = (ran(stage), start, after.elapsed_us(before)) {
+                recorder.add_on_device(stage, read, start, length * 1e-6);
             }
         }
-        Ok(())
+        if slot != Model::EVALUATION_SLOT {
+            // The step that follows has begun, or none does, and this one's clock is not asked.
+            let next = &self.walks[1 - slot].clock;
+            let mut of_next = next.read();
+            *of_next = of_next.or_else(|| next.read_by(clock));
+        }
     }
 }
 
@@ -356,6 +495,11 @@ fn range_of(stage: &Stage) -> Option<nvtx::Range> {
 
 fn failed_at(stage: &'static str, call: &Call<'_>, source: headlong_device::DeviceError) -> Error {
     Error::Device { stage, step: call.dense_step.number, source: source.into() }
+}
+
+fn events(device: &CudaDevice, count: usize, timing: bool) -> Result<Vec<Event>> {
+    let new = |_| if timing { Event::with_timing(device) } else { Event::new(device) };
+    (0..count).map(new).collect::<headlong_device::Result<_>>().map_err(no_streams)
 }
 
 fn no_streams(source: headlong_device::DeviceError) -> Error {

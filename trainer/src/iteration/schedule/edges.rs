@@ -1,6 +1,6 @@
 //! What waits for what: derived from what stages read and write.
 
-use super::{BatchOf, GATHER, Lane, Resource, Runs, STEP, Stage};
+use super::{BatchOf, GATHER, Resource, Runs, STEP, Stage};
 use crate::config::{Config, Interaction, Precision};
 use crate::iteration::model::{Model, dense_choice};
 use headlong_mlp::optim::divided::Norms;
@@ -72,7 +72,8 @@ pub struct Schedule {
     /// Of each, the earlier stages that it waits for, by place in the list: no more than needed,
     /// where lanes run in order.
     pub within: Vec<Vec<usize>>,
-    /// Of each, the stages of the step before that it would wait for if steps overlapped.
+    /// Of each, the stages of the step before that it waits for where steps overlap: no more than
+    /// needed.
     pub across: Vec<Vec<usize>>,
 }
 
@@ -114,6 +115,16 @@ impl Schedule {
     /// The names of what the stage at a place waits for.
     pub fn waits_of(&self, place: usize) -> impl Iterator<Item = &'static str> {
         self.within[place].iter().map(|&other| self.stages[other].name)
+    }
+
+    /// The names of what the stage at a place waits for of the step before, where steps overlap.
+    pub fn waits_across_of(&self, place: usize) -> impl Iterator<Item = &'static str> {
+        self.across[place].iter().map(|&other| self.stages[other].name)
+    }
+
+    /// Whether a stage of the next step waits for the one at a place, where steps overlap.
+    pub fn is_awaited_across(&self, place: usize) -> bool {
+        self.across.iter().any(|waits| waits.contains(&place))
     }
 
     /// Every run of every stage in program order: place in the list, and micro-batch.
@@ -178,44 +189,47 @@ fn of_evaluation(features: Features) -> [Vec<Stage>; 2] {
 }
 
 /// Of each stage, the earlier ones of its step and those of the step before that it waits for: only
-/// those that nothing else, such as the order of a lane, makes it wait for already.
+/// those that nothing else, such as the order of a lane, makes it wait for already. Within a step
+/// lanes run in order by themselves; from one step to the next they do so by these waits, since a
+/// step may be a graph of its own.
 fn edges(stages: &[Stage]) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
-    let mut within: Vec<Vec<usize>> = Vec::with_capacity(stages.len());
-    // What has ended before a stage begins, for whatever reason.
-    let mut before: Vec<Vec<bool>> = Vec::with_capacity(stages.len());
-    for (place, stage) in stages.iter().enumerate() {
-        let (mut waits, mut ended) = (Vec::new(), vec![false; stages.len()]);
+    let count = stages.len();
+    let stage = |place: usize| &stages[place % count];
+    // Two steps, one after the other; of each stage, what has ended before it begins, for whatever
+    // reason.
+    let mut before: Vec<Vec<bool>> = Vec::with_capacity(2 * count);
+    let mut waits = Vec::with_capacity(2 * count);
+    for place in 0..2 * count {
+        let is_of_step = |other: usize| other / count == place / count;
+        let (mut awaited, mut ended) = (Vec::new(), vec![false; 2 * count]);
         let take = |other: usize, ended: &mut Vec<bool>| {
             ended[other] = true;
             ended.iter_mut().zip(&before[other]).for_each(|(ended, before)| *ended |= before);
         };
-        if let Some(other) = (0..place).rfind(|&other| stages[other].lane == stage.lane) {
+        let of_lane = (0..place).rfind(|&other| stage(other).lane == stage(place).lane);
+        if let Some(other) = of_lane.filter(|&other| is_of_step(other)) {
             take(other, &mut ended);
         }
-        for other in (0..place).rev() {
-            if !ended[other] && stages[other].is_needed_by(stage, false) {
-                waits.push(other);
+        for other in (0..place).rev().filter(|&other| is_of_step(other) || place >= count) {
+            let is_needed = of_lane == Some(other)
+                || stage(other).is_needed_by(stage(place), !is_of_step(other));
+            if is_needed && !ended[other] {
+                awaited.push(other);
                 take(other, &mut ended);
             }
         }
-        waits.reverse();
-        within.push(waits);
+        awaited.reverse();
+        waits.push(awaited);
         before.push(ended);
     }
-    let across = stages.iter().map(|stage| {
-        let needed = (0..stages.len()).filter(|&other| stages[other].is_needed_by(stage, true));
-        // The last such stage of a lane stands for all of them, and its own lane runs in order
-        // anyway.
-        let last = |lane| needed.clone().rfind(|&other| stages[other].lane == lane);
-        Lane::ALL.into_iter().filter(|&lane| lane != stage.lane).filter_map(last).collect()
-    });
-    let across = across.collect();
-    (within, across)
+    let mut across = waits.split_off(count);
+    across.iter_mut().for_each(|waits| waits.retain(|&other| other < count));
+    (waits, across)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Repeat;
+    use super::super::{Lane, Repeat};
     use super::*;
 
     /// Every combination of features.
@@ -286,6 +300,45 @@ mod tests {
         }
     }
 
+    /// As [`ended_before`], of a stage of a second step: what has ended of the first.
+    fn ended_across(schedule: &Schedule, across: &[Vec<usize>], place: usize) -> Vec<bool> {
+        let of_second = ended_before(schedule, &schedule.within, place);
+        let mut ended = vec![false; schedule.stages.len()];
+        for second in (0..=place).filter(|&second| second == place || of_second[second]) {
+            for &first in &across[second] {
+                ended[first] = true;
+                let earlier = ended_before(schedule, &schedule.within, first);
+                ended.iter_mut().zip(earlier).for_each(|(ended, earlier)| *ended |= earlier);
+            }
+        }
+        ended
+    }
+
+    /// Lanes of two steps follow each other by these waits, too: steps may be graphs.
+    #[test]
+    fn waits_for_the_step_before_are_all_that_is_needed_and_no_more() {
+        for features in all() {
+            let schedule = Schedule::step(features);
+            let stages = &schedule.stages;
+            let is_kept = |across: &[Vec<usize>]| {
+                stages.iter().enumerate().all(|(place, later)| {
+                    let ended = ended_across(&schedule, across, place);
+                    let needed =
+                        |stage: &Stage| stage.lane == later.lane || stage.is_needed_by(later, true);
+                    stages.iter().zip(ended).all(|(stage, ended)| ended || !needed(stage))
+                })
+            };
+            assert!(is_kept(&schedule.across), "{features:?}");
+            for (place, waits) in schedule.across.iter().enumerate() {
+                for wait in 0..waits.len() {
+                    let mut fewer = schedule.across.clone();
+                    fewer[place].remove(wait);
+                    assert!(!is_kept(&fewer), "{features:?}: {place} need not wait for {wait}");
+                }
+            }
+        }
+    }
+
     /// Then what one micro-batch leaves in memory is used before the next one comes.
     #[test]
     fn stages_of_micro_batches_share_a_lane() {
@@ -345,5 +398,19 @@ mod tests {
         assert_eq!(waits("dense_optimizer"), ["add_up_norms"]);
         assert_eq!(waits("gather_dense_weights"), ["dense_optimizer"]);
         assert_eq!(waits("pack_dense_weights"), ["gather_dense_weights"]);
+        let schedule = Schedule::step(Features {
+            ranks: true,
+            device: true,
+            dense: true,
+            ..Features::default()
+        });
+        let waits = |name: &str| {
+            let place = schedule.stages.iter().position(|stage| stage.name == name).unwrap();
+            schedule.waits_across_of(place).collect::<Vec<_>>()
+        };
+        // The vectors of the next step travel while the dense weights move.
+        assert_eq!(waits("owner_lookup"), ["update_owned"]);
+        assert_eq!(waits("exchange_vectors"), ["all_reduce_and_update_replicated"]);
+        assert_eq!(waits("bottom_forward"), ["dense_optimizer", "find_non_finite"]);
     }
 }

@@ -15,6 +15,8 @@ use headlong_reader::{Batch, Jagged};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+mod border;
+
 const ROWS: u64 = 16;
 const TABLES: usize = 2;
 const SAMPLES: usize = 8;

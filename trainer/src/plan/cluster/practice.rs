@@ -8,6 +8,7 @@ use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
 use headlong_embedding::hybrid::traffic::{AllReduce, Cluster, Exchange, IdSource, Merge, Variant};
 use headlong_planner::practice::{Captured, Packing, Practice, Strips};
+use headlong_planner::schedule::Steps;
 
 /// What ranks of `shape` do with `config`, whose device is decided.
 pub(super) fn of(config: &Config, shape: &Cluster) -> Practice {
@@ -15,6 +16,7 @@ pub(super) fn of(config: &Config, shape: &Cluster) -> Practice {
     let blocks = config.train.sum_blocks.unwrap_or(shape.num_ranks());
     let narrow = config.compress_of(blocks) == Compress::Bf16;
     let on_device = config.run.device == DeviceChoice::Cuda;
+    let overlapped = config.run.schedule_used() != ScheduleChoice::Serial;
     let base = Practice {
         wire_bytes: if narrow { 2.0 } else { 4.0 },
         sum_bytes: config.sum_bytes_of(blocks, on_device) as f64,
@@ -26,7 +28,8 @@ pub(super) fn of(config: &Config, shape: &Cluster) -> Practice {
             ScheduleChoice::Captured => Captured::Step,
             _ => Captured::None,
         },
-        overlapped: config.run.schedule_used() != ScheduleChoice::Serial,
+        overlapped,
+        border: Steps::of(on_device, overlapped),
         ..Practice::plain()
     };
     match on_device {
@@ -182,5 +185,8 @@ mod tests {
         let rows = ["run.hybrid=rows=7"];
         assert_eq!(practice(&rows, Cuda, (1, 2)).hybrid, HybridMode::Rows(7));
         assert_eq!(practice(&["run.hybrid=off"], Cuda, (1, 2)).hybrid, HybridMode::Off);
+        let border = |settings: &[&str], device| practice(settings, device, (2, 4)).border;
+        assert_eq!([border(&[], Cuda), border(&overlapped, Cuda)], [Steps::Overlap; 2]);
+        assert_eq!([border(&serial, Cuda), border(&overlapped, Cpu)], [Steps::Barrier; 2]);
     }
 }
