@@ -5,9 +5,10 @@
 mod device_support;
 
 use device_support::{
-    Memory, WAYS, download, finish, has_devices, mixed, on_nodes, on_nodes_with, replay_all,
-    uneven, upload, words_of,
+    Memory, WAYS, download, finish, has_devices, on_nodes, on_nodes_with, replay_all, uneven,
+    upload,
 };
+use half::bf16;
 use headlong_comm::testing::run_ranks;
 use headlong_comm::{
     AllToAll, BetweenDevices, Blocks, CommError, CommOptions, DeviceSizes, Rank, SumLen, Topology,
@@ -87,6 +88,19 @@ fn sums_between_nodes_have_the_bits_of_sums_between_hosts() {
             assert_eq!(sums, between_hosts, "{nodes:?}, {way:?}");
         }
     }
+}
+
+/// As [`uneven`], 16 of f32 and 1,000 of bf16, of which some are rounded at every addition.
+fn mixed(rank: usize) -> (Vec<f32>, Vec<bf16>) {
+    let numbers = uneven(rank).into_iter().cycle();
+    let narrow = numbers.clone().skip(16).take(1000).map(bf16::from_f32);
+    (numbers.take(16).collect(), narrow.collect())
+}
+
+/// The same as they lie in memory, in words.
+fn words_of((exact, narrow): &(Vec<f32>, Vec<bf16>)) -> Vec<u32> {
+    let word = |pair: &[bf16]| u32::from(pair[0].to_bits()) | u32::from(pair[1].to_bits()) << 16;
+    exact.iter().map(|number| number.to_bits()).chain(narrow.chunks(2).map(word)).collect()
 }
 
 /// Whatever carries them, in one step or in two, with one node or several, bf16 are rounded where

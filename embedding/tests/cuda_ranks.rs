@@ -51,12 +51,9 @@ mod cuda_tests {
             partition: Partition,
         ) -> Self {
             let partition = Arc::new(partition);
-            let step = DeviceMemory::new(
-                stream.cuda_body().device(),
-                "step",
-                size_of::<headlong_device::cuda::DeviceStep>(),
-            )
-            .unwrap();
+            let device = stream.cuda_body().device();
+            let bytes = size_of::<headlong_device::cuda::DeviceStep>();
+            let step = DeviceMemory::new(device, "step", bytes).unwrap();
             let rank = |owner| {
                 let options = HybridOptions {
                     set: SetOptions {

@@ -1,7 +1,6 @@
 //! What the tests of collectives between devices have in common.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use half::bf16;
 use headlong_comm::testing::run_ranks_with;
 use headlong_comm::{BetweenDevices, CommOptions, Communicator, DeviceCollectives, Rank, Topology};
 use headlong_device::Stream;
@@ -166,19 +165,6 @@ impl Memory {
         assert_eq!(download(&self.gathered), of_all(&|from, index| value(from, round + 3, index)));
         assert_eq!(download(&self.told), values(ranks - 1, round + 5, len), "broadcast");
     }
-}
-
-/// As [`uneven`], 16 of f32 and 1,000 of bf16, of which some are rounded at every addition.
-pub fn mixed(rank: usize) -> (Vec<f32>, Vec<bf16>) {
-    let numbers = uneven(rank).into_iter().cycle();
-    let narrow = numbers.clone().skip(16).take(1000).map(bf16::from_f32);
-    (numbers.take(16).collect(), narrow.collect())
-}
-
-/// The same as they lie in memory, in words.
-pub fn words_of((exact, narrow): &(Vec<f32>, Vec<bf16>)) -> Vec<u32> {
-    let word = |pair: &[bf16]| u32::from(pair[0].to_bits()) | u32::from(pair[1].to_bits()) << 16;
-    exact.iter().map(|number| number.to_bits()).chain(narrow.chunks(2).map(word)).collect()
 }
 
 /// Numbers whose sum depends on the order of addition.
