@@ -243,9 +243,12 @@ mod tests {
             };
             assert_eq!(chosen("schedule"), Some("captured"));
             assert_eq!(chosen("vectors"), Some("bf16").filter(|_| nodes > 0));
-            let exchange = [None, Some("flat"), Some("hierarchical")][nodes.min(2)];
-            assert_eq!(chosen("devices exchange"), exchange);
-            assert_eq!(chosen("carried by"), exchange.map(|_| "NCCL"));
+            let (exchange, carrier) = match nodes {
+                0 => (None, None),
+                1 => (Some("flat"), Some("peer memory")),
+                _ => (Some("hierarchical"), Some("peer memory in nodes, NCCL between")),
+            };
+            assert_eq!((chosen("devices exchange"), chosen("carried by")), (exchange, carrier));
         }
     }
 
