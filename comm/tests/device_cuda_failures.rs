@@ -104,7 +104,7 @@ fn lengths_are_compared_before_anything_is_written_into_a_peers_memory() {
     });
     for text in answers {
         assert!(
-            text.contains("all_reduce of size 4") && text.contains("all_reduce of size 5"),
+            text.contains("all_reduce of 16 bytes") && text.contains("all_reduce of 20 bytes"),
             "{text}"
         );
     }

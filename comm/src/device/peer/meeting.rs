@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) struct Part {
     pub(in crate::device) operation: &'static str,
-    /// Its size, in bytes or elements; the same on all ranks.
+    /// Bytes; the same on all ranks.
     pub(in crate::device) size: u64,
     pub(in crate::device) root: usize,
     pub(in crate::device) addresses: [u64; 2],
@@ -55,7 +55,7 @@ impl Message {
     fn describe(&self) -> String {
         let operation = String::from_utf8_lossy(&self.operation);
         let (operation, size, root) = (operation.trim_end_matches('\0'), self.size, self.root);
-        format!("{operation} of size {size} (root {root})")
+        format!("{operation} of {size} bytes (root {root})")
     }
 
     fn is_of_the_same_operation(&self, other: &Message) -> bool {
