@@ -259,7 +259,7 @@ fn processes_on_devices_of_their_own_end_as_threads_do() {
     let place = Place::new("rows.txt");
     for settings in [&[][..], &["--set", "comm.ranks_per_node=2"]] {
         let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
-        let train = train.with(&["--steps", "36", "--hybrid", "rows=50", "--eval-every", "12"]);
+        let train = train.with(&["--steps", "26", "--hybrid", "rows=50", "--eval-every", "13"]);
         let train = train.with(&["--ranks", "4"]).with(settings);
         let threads = train.clone().succeeds().digest();
         assert_eq!(train.launched(4).succeeds().digest(), threads, "{settings:?}");
