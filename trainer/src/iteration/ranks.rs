@@ -392,9 +392,12 @@ impl RankGroup {
         Ok(file)
     }
 
-    /// What all ranks have sent in a training step, on average; none where there is one rank. Ranks
-    /// of other processes are asked.
+    /// What all ranks have sent in a training step, on average; none where there is one rank, and
+    /// on devices, which do not count. Ranks of other processes are asked.
     pub fn sent_per_step(&self) -> Result<Option<ExchangeBytes>> {
+        if self.first().model().on_device() {
+            return Ok(None);
+        }
         let sent = (0..self.len()).map(|index| self.worker(index).sent());
         let mut sums = sent.fold([0, 0, 0], |[steps, intra, inter], sent| {
             [sent.steps.max(steps), intra + sent.intra_node_bytes, inter + sent.inter_node_bytes]

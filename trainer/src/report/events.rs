@@ -114,7 +114,7 @@ pub struct Done {
     pub peak_rss_bytes: u64,
     /// Digest of all weights and optimiser state, independent of the number of ranks.
     pub weights_digest: String,
-    /// What a training step sent between ranks, where there are several.
+    /// What a training step sent between ranks, where there are several, on processors.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exchange_bytes_per_step: Option<ExchangeBytes>,
     /// Bytes that this process has asked the disk for, of training data that is read at random: a
