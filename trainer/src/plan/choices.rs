@@ -46,7 +46,9 @@ pub fn of(config: &Config, facts: &Facts<'_>) -> Vec<Choice> {
     if on_device && several {
         let by_node = goes_by_node(&topology(config, facts), config.comm.exchange);
         choices.push(Choice::new("devices exchange", exchange(config, by_node)));
-        choices.push(Choice::new("carried by", carrier(config, facts, by_node)));
+        let carrier = carrier(config, facts, by_node);
+        choices.push(Choice::new("carried by", carrier));
+        choices.push(Choice::new("strips", strips(carrier.0)));
     }
     choices
 }
@@ -141,6 +143,14 @@ fn exchange(config: &Config, by_node: bool) -> (&'static str, &'static str) {
         _ => "comm.exchange says so",
     };
     (chosen, because)
+}
+
+/// How long what a rank has for another is on its way.
+fn strips(carrier: &str) -> (&'static str, &'static str) {
+    match carrier.contains("NCCL") {
+        true => ("of lengths a sixteenth apart", "NCCL takes lengths from the host"),
+        false => ("as long as what they carry", "nothing on the way needs lengths from the host"),
+    }
 }
 
 /// What is asked for is used or refused; else what joins these devices.

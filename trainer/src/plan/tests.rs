@@ -397,15 +397,18 @@ fn what_the_configuration_leaves_open_is_said_with_its_reason() {
     assert_eq!(choices(two, false, none), ["schedule serial", "vectors bf16", "sums bf16"]);
     let (flat, nodes) = (&["run.ranks=8"], &["run.ranks=8", "comm.ranks_per_node=4"]);
     let shared = ["schedule captured", "vectors f32", "sums f32"];
-    let of = |rest: [&'static str; 2]| [&shared[..], &rest].concat();
-    assert_eq!(choices(flat, true, none), of(["devices exchange flat", "carried by peer memory"]));
-    let by_node = of(["devices exchange hierarchical", "carried by peer memory"]);
+    let of = |rest: [&'static str; 3]| [&shared[..], &rest].concat();
+    let exact = "strips as long as what they carry";
+    let flat_memory = of(["devices exchange flat", "carried by peer memory", exact]);
+    assert_eq!(choices(flat, true, none), flat_memory);
+    let by_node = of(["devices exchange hierarchical", "carried by peer memory", exact]);
     assert_eq!(choices(nodes, true, none), by_node);
     let processes = |facts: &mut Facts<'_>| {
         (facts.separate, facts.ranks_here) = (true, Some(4));
     };
+    let carried = "carried by peer memory in nodes, NCCL between";
     let mixed =
-        of(["devices exchange hierarchical", "carried by peer memory in nodes, NCCL between"]);
+        of(["devices exchange hierarchical", carried, "strips of lengths a sixteenth apart"]);
     assert_eq!(choices(flat, true, processes), mixed);
 }
 

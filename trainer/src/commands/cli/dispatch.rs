@@ -243,12 +243,16 @@ mod tests {
             };
             assert_eq!(chosen("schedule"), Some("captured"));
             assert_eq!(chosen("vectors"), Some("bf16").filter(|_| nodes > 0));
-            let (exchange, carrier) = match nodes {
-                0 => (None, None),
-                1 => (Some("flat"), Some("peer memory")),
-                _ => (Some("hierarchical"), Some("peer memory in nodes, NCCL between")),
+            let found = ["devices exchange", "carried by", "strips"].map(chosen);
+            let expected = match nodes {
+                0 => [None; 3],
+                1 => ["flat", "peer memory", "as long as what they carry"].map(Some),
+                _ => {
+                    let carrier = "peer memory in nodes, NCCL between";
+                    ["hierarchical", carrier, "of lengths a sixteenth apart"].map(Some)
+                }
             };
-            assert_eq!((chosen("devices exchange"), chosen("carried by")), (exchange, carrier));
+            assert_eq!(found, expected);
         }
     }
 
