@@ -174,7 +174,10 @@ impl Applied {
         // One rank applies what any number of ranks has trained. Nothing is trained: no gradients
         // of large batches, no optimiser states.
         (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);
-        (config.run.ranks, config.train.sum_blocks) = (1, None);
+        // Bags that owners have pooled are sums of as many parts as there were blocks.
+        let pools = (0..config.data.num_sparse).any(|column| config.may_pool_at_owner(column));
+        config.train.sum_blocks = pools.then(|| config.sum_blocks());
+        config.run.ranks = 1;
         apply_on(&mut config, how.device);
         config.validate_with(registry)?;
         config.optimizer.sparse = OptimizerConfig::named("sgd");

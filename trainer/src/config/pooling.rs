@@ -1,7 +1,9 @@
 //! Where the bags of tables become vectors: `comm.pool_at`, and `pool_at` of a `[[table]]`.
 
 use super::validate::quoted;
-use super::{Config, DeduplicateChoice, DeviceChoice, IdsChoice, PoolAtChoice, TableEntry};
+use super::{
+    Compress, Config, DeduplicateChoice, DeviceChoice, IdsChoice, PoolAtChoice, TableEntry,
+};
 use crate::error::{Error, Result};
 use headlong_embedding::hybrid::PoolAt;
 use headlong_embedding::hybrid::split::may_pool_at_owner;
@@ -70,6 +72,7 @@ impl Config {
         let owner = columns.clone().find(is_owner);
         let by_cost = columns.clone().find(|&column| self.pools_by_cost(column));
         owner.map_or(Ok(()), |column| self.check_owners(column))?;
+        by_cost.map_or(Ok(()), |column| self.check_exchange_of_owners(column))?;
         for column in columns.filter(is_owner) {
             let placement = self.placement_choices()[column];
             if let Err(reason) = may_pool_at_owner(&self.table_spec(column, 1), placement) {
@@ -78,10 +81,14 @@ impl Config {
             }
         }
         let drift = self.hybrid.repartition_drift;
+        let apart = match (self.run.eval_ranks, self.run.eval_processes) {
+            (Some(_), _) => Some("run.eval_ranks"),
+            (None, processes) => processes.map(|_| "run.eval_processes"),
+        };
         match (owner.or(by_cost), by_cost) {
-            (Some(column), _) if self.run.eval_ranks.is_some() => Err(Error::contradiction(
+            (Some(column), _) if apart.is_some() => Err(Error::contradiction(
                 self.pool_at_in_words(column),
-                "run.eval_ranks",
+                apart.unwrap_or_default(),
                 "other ranks would add up rows in another order",
             )),
             (_, Some(column)) if drift > 0.0 => Err(Error::contradiction(
@@ -101,13 +108,21 @@ impl Config {
                            is \"rank\" there";
             return Err(Error::unsupported(setting, instead));
         }
-        let comm = &self.comm;
+        if self.compress() == Compress::Bf16 {
+            let other = match self.comm.compress {
+                Some(_) => "comm.compress = \"bf16\"".to_owned(),
+                None => format!("train.precision = {}", quoted(&self.train.precision)),
+            };
+            let reason = "sums of owners travel as f32: say comm.compress = \"none\"";
+            return Err(Error::contradiction(setting, other, reason));
+        }
+        self.check_exchange_of_owners(column)
+    }
+
+    /// What of an exchange does not go with bags that are pooled at the owner, or may be.
+    fn check_exchange_of_owners(&self, column: usize) -> Result<()> {
+        let (setting, comm) = (self.pool_at_in_words(column), &self.comm);
         let against = [
-            (
-                self.is_narrow(),
-                format!("train.precision = {}", quoted(&self.train.precision)),
-                "sums of owners travel as f32: say comm.compress = \"none\"",
-            ),
             (
                 comm.deduplicate == DeduplicateChoice::Node,
                 format!("comm.deduplicate = {}", quoted(&comm.deduplicate)),

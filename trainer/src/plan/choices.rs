@@ -110,7 +110,7 @@ fn pooling(config: &Config, tables: &[TableSplit]) -> Option<Choice> {
     if !pooled.is_empty() {
         return Some(Choice::new(
             "bags become vectors",
-            (&format!("at the owner, of {pooled}"), format!("that sends {sent}")),
+            (&format!("at the owner, of {pooled}"), because_of(config, &sent)),
         ));
     }
     let (pays, sent) = named(&|_, choice| choice.at == PoolAt::Owner);
@@ -123,6 +123,16 @@ fn pooling(config: &Config, tables: &[TableSplit]) -> Option<Choice> {
         (_, false) => "pool_at says so, or vectors are no f32 of processors".to_owned(),
     };
     Some(Choice::new("bags become vectors", ("on the rank", because)))
+}
+
+/// Bytes are counted for as many ranks as there are sum blocks: what is chosen is the same on any
+/// number.
+fn because_of(config: &Config, sent: &str) -> String {
+    let (blocks, counted) = (config.sum_blocks(), format!("that sends {sent}"));
+    match config.comm.pool_at {
+        PoolAtChoice::Auto => format!("{counted} on {blocks} ranks (train.sum_blocks)"),
+        _ => format!("pool_at says so; {counted} on {blocks} ranks (train.sum_blocks)"),
+    }
 }
 
 fn topology(config: &Config, facts: &Facts<'_>) -> Topology {

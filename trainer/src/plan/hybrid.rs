@@ -105,7 +105,8 @@ fn row(name: &str, tables: &[&TableSplit]) -> String {
     let weight: f64 = tables.iter().map(|table| table.pure_traffic.total()).sum();
     let served: f64 =
         tables.iter().map(|table| table.covered_share * table.pure_traffic.total()).sum();
-    let share = if weight > 0.0 { served / weight } else { 0.0 };
+    // No table at all sums up to −0.
+    let share = if weight > 0.0 { served / weight + 0.0 } else { 0.0 };
     line(&[
         name.to_owned(),
         count(sum(|table| table.frequent_rows)),

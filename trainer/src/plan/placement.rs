@@ -205,12 +205,12 @@ fn exchange(config: &Config, topology: &Topology) -> Option<Exchange> {
     Some(if by_node { Exchange::Hierarchical } else { Exchange::Flat })
 }
 
-/// What carries rows between ranks, by the name it has in measurements. Devices of one process use
-/// each other's memory, unless NCCL is asked for; what joins processes has been found by now.
+/// What carries rows between ranks, by the name it has in measurements. Devices of one node use
+/// each other's memory, unless NCCL is asked for.
 fn carrier(config: &Config) -> &'static str {
     match (config.run.device, config.run.transport) {
-        (DeviceChoice::Cuda, TransportChoice::Auto | TransportChoice::Local) => "peer",
-        (DeviceChoice::Cuda, _) => "nccl",
+        (DeviceChoice::Cuda, TransportChoice::Nccl) => "nccl",
+        (DeviceChoice::Cuda, _) => "peer",
         (_, transport) => transport.name(),
     }
 }
