@@ -23,7 +23,7 @@ settings! {
         /// holds the ids of the whole batch); changes no result.
         pub ids: IdsChoice = IdsChoice::Auto,
         /// Where equal rows of a batch become one request: "auto", "off", "rank" or "node"; changes
-        /// no result.
+        /// no result on processors.
         pub deduplicate: DeduplicateChoice = DeduplicateChoice::Auto,
         /// Where bags of several ids become vectors: "rank", "owner" (of the rows: one vector for
         /// each bag and owner travels) or "auto" ("owner" where that sends a quarter less).
@@ -41,7 +41,7 @@ settings! {
         /// Whether a job that other machines can reach may do without a secret; changes no result.
         pub insecure: bool,
         /// Measured fastest ways of exchanges (`headlong bench tune`); unset: defaults of the
-        /// transport; changes no result.
+        /// transport; changes no result on processors.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]
         pub tuning: Option<PathBuf>,
         /// What NCCL may use.
