@@ -4,7 +4,7 @@
 #![cfg(test)]
 
 use crate::made_up::MadeUp;
-use crate::run_support::{Place, Run};
+use crate::run_support::{Place, Run, last_event};
 use headlong::config::{
     AllToAll, Config, PlacementName, PoolAtChoice, ScheduleChoice, Sharded, TableEntry,
 };
@@ -16,6 +16,7 @@ use headlong_device::rng::CounterRng;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::PoolAt;
 use headlong_reader::{Batch, Jagged};
+use serde_json::Value;
 
 const ROWS: [u64; 4] = [5, 40, 1, 300];
 const DENSE: usize = 3;
@@ -173,19 +174,36 @@ fn what_travels_is_what_the_plan_says_and_less_than_rows() {
 
 /// By cost, on one rank as on four, half of the way on four and the rest on two; and the plan says
 /// what is chosen.
+/// The program over rows of `place`, with bags of up to ten ids, in four sum blocks.
+fn program(place: &Place, command: &str, pool_at: &str) -> Run {
+    const SIZES: &str = "3,2,1,2,6,1,1,1,1,7,3,8,1,6,9,5,1,1,1,2,10,7,4,3,1,1";
+    let run = Run::new(command).path("--data", &place.train).path("--valid", &place.valid);
+    run.path("--output-dir", &place.path("output"))
+        .with(&["--set", "model.dim=8", "--set", "model.bottom=[16,8]"])
+        .with(&["--set", "model.top=[16,1]", "--set", "tables.rows=1000"])
+        .with(&["--set", "train.batch_size=64", "--set", "data.ids=modulo"])
+        .with(&["--set", &format!("multi_hot.sizes=[{SIZES}]"), "--set", "sum_blocks=4"])
+        .with(&["--set", "multi_hot.distribution=uniform"])
+        .with(&["--set", &format!("comm.pool_at={pool_at}")])
+}
+
+/// What applies a model adds up rows in as many parts as training did.
+#[test]
+fn an_evaluation_of_the_checkpoint_is_the_last_one_of_the_run() {
+    let place = Place::new("rows.txt");
+    let (saved, log) = (place.path("saved"), place.path("log"));
+    let train = program(&place, "train", "owner").with(&["--ranks", "2", "--steps", "9"]);
+    train.path("--checkpoint-dir", &saved).path("--log-json", &log).succeeds();
+    let eval = Run::new("eval").path("--checkpoint", &saved).path("--data", &place.valid);
+    let applied: Value = serde_json::from_str(&eval.with(&["--json"]).succeeds().stdout).unwrap();
+    let trained = last_event(&log, "eval");
+    assert_eq!((&applied["auc"], &applied["logloss"]), (&trained["auc"], &trained["logloss"]));
+}
+
 #[test]
 fn a_run_is_resumed_on_another_number_of_ranks() {
-    const SIZES: &str = "3,2,1,2,6,1,1,1,1,7,3,8,1,6,9,5,1,1,1,2,10,7,4,3,1,1";
     let place = Place::new("rows.txt");
-    let train = |command: &str| {
-        let run = Run::new(command).path("--data", &place.train).path("--valid", &place.valid);
-        run.path("--output-dir", &place.path("output"))
-            .with(&["--set", "model.dim=8", "--set", "model.bottom=[16,8]"])
-            .with(&["--set", "model.top=[16,1]", "--set", "tables.rows=1000"])
-            .with(&["--set", "train.batch_size=64", "--set", "data.ids=modulo"])
-            .with(&["--set", &format!("multi_hot.sizes=[{SIZES}]"), "--set", "sum_blocks=4"])
-            .with(&["--set", "multi_hot.distribution=uniform", "--set", "comm.pool_at=auto"])
-    };
+    let train = |command: &str| program(&place, command, "auto");
     let plan = train("plan").with(&["--ranks", "4"]).succeeds();
     let said = &plan.stdout;
     assert!(said.contains("bags become vectors: at the owner, of "), "{said}");

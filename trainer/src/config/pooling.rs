@@ -165,6 +165,11 @@ mod tests {
         assert!(node.contains("table C2: pool_at") && node.contains("deduplicate"), "{node}");
         let known = refused("[comm]\npool_at = \"owner\"\nids = \"known\"\n");
         assert!(known.contains("comm.pool_at = \"owner\"") && known.contains("ids"), "{known}");
+        let auto =
+            refused("[comm]\npool_at = \"auto\"\nids = \"known\"\n[train]\nsum_blocks = 2\n");
+        assert!(auto.contains("comm.pool_at = \"auto\"") && auto.contains("ids"), "{auto}");
+        let apart = refused("[comm]\npool_at = \"owner\"\n[run]\neval_processes = 1\n");
+        assert!(apart.contains("run.eval_processes"), "{apart}");
         let hashed = refused(
             "[comm]\npool_at = \"owner\"\n[[table]]\nname = \"C3\"\nkind = \"hashed\"\nrows = 9\n",
         );
@@ -178,6 +183,8 @@ mod tests {
         assert!(device.contains("\"auto\", which is \"rank\" there"), "{device}");
         let bf16 = "[comm]\npool_at = \"owner\"\n[train]\nprecision = \"bf16\"\nsum_blocks = 2\n";
         assert!(refused(bf16).contains("compress"), "{}", refused(bf16));
+        let narrow = refused("[comm]\npool_at = \"owner\"\ncompress = \"bf16\"\n");
+        assert!(narrow.contains("comm.compress = \"bf16\""), "{narrow}");
     }
 
     #[test]
