@@ -338,3 +338,29 @@ impl<'c> Call<'c> {
         self.inner.counters.add(self.collective, topology, me, outgoing);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::counters::Traffic;
+    use crate::operation::Collective;
+    use crate::testing::run_ranks;
+    use crate::topology::{Rank, Topology};
+
+    #[test]
+    fn groups_gather_among_themselves_and_nothing_is_counted() {
+        let answers = run_ranks(&Topology::one_node(5), |communicator| {
+            let (rank, handle) = (communicator.rank(), communicator.another_handle());
+            let group: Vec<Rank> = if rank.0 < 2 { 0..2 } else { 2..5 }.map(Rank).collect();
+            let mut all = vec![0; 2 * group.len()];
+            for round in 0..3 {
+                let own = [rank.0 as u8, round];
+                handle.gather_in_group(&group, &own, &mut all).expect("all come");
+                communicator.barrier().expect("all come");
+            }
+            assert_eq!(communicator.counters().of(Collective::AllGather), Traffic::default());
+            all
+        });
+        assert_eq!(answers[..2], [[0, 2, 1, 2], [0, 2, 1, 2]]);
+        assert_eq!(answers[2..], [[2, 2, 3, 2, 4, 2]; 3]);
+    }
+}
