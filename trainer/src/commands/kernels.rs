@@ -204,7 +204,7 @@ fn builds_of(config: &Config) -> Vec<Build> {
         // Where there are several ranks, there are several blocks of sums.
         Some(config.slot_dtype(config.run.ranks.max(2))),
     ));
-    // Devices of one process add up in each other's memory, as many as there may be.
+    // Devices of one node add up in each other's memory, as many as there may be.
     let ranks = 2..=headlong_comm::device::peer::MOST_RANKS;
     builds.extend(ranks.flat_map(headlong_comm::device::peer::kernels));
     builds.extend(headlong_comm::device::hierarchical::kernels());

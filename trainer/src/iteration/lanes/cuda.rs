@@ -102,7 +102,7 @@ struct Way {
 }
 
 impl Way {
-    /// Marks what others wait for than this walk.
+    /// Marks what operations outside this walk wait for.
     fn record(self, stream: &CudaStream, event: &Event) {
         match self.captured {
             true => stream.record_in_graph(event),
