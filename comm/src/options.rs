@@ -49,8 +49,8 @@ pub enum Compress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BetweenDevices {
     /// Each other's memory, where ranks are on one node and their devices allow it; else NCCL. Sums
-    /// have the bits of [`Communicator::all_reduce`](crate::Communicator::all_reduce) in the first
-    /// case only.
+    /// have the bits of [`Communicator::all_reduce`](crate::Communicator::all_reduce), save those
+    /// in f32 over NCCL alone, which keep NCCL's order.
     #[default]
     Auto,
     /// NCCL.
