@@ -6,6 +6,7 @@
 //! `headlong train` prints it first and refuses what does not fit.
 
 pub mod advice;
+mod between;
 mod choices;
 pub mod cluster;
 mod cost;

@@ -136,7 +136,7 @@ fn bytes(pool_at: PoolAtChoice) -> ([(f64, f64); 2], Vec<PoolAt>) {
     let statistics = statistics_of(&config, &rows, &batches[..16]);
     let (topology, registry) = (local_topology(&config), Registry::default());
     let placement =
-        Placement::new(&config, &rows, &topology, Some(&statistics), &registry).unwrap();
+        Placement::new(&config, &rows, &topology, false, Some(&statistics), &registry).unwrap();
     let config = placement.decide(&config);
     assert_eq!(config.pooled_at(), placement.pool_at);
     let partition = Some(placement.partition);

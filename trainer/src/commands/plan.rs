@@ -176,9 +176,12 @@ impl Planned {
             (Ok(()), _) => Prepared::as_it_is(&config, of_run.resumed)?,
         };
         let (split, split_note) = match prepared {
-            Some(prepared) => {
-                let split = prepared.placement(&config, of_run.topology, place.registry)?.split;
-                (split, source_of_costs(&config)?)
+            Some(mut prepared) => {
+                let (topology, separate) = (of_run.topology, place.separate);
+                let here = place.ranks_here.unwrap_or(config.run.ranks);
+                prepared.share_machine(separate.then_some(here), 0);
+                let split = prepared.placement(&config, topology, place.registry)?.split;
+                (split, source_of_costs(&config, topology, separate)?)
             }
             None if refusal.is_err() => (None, String::new()),
             None => (None, missing_for_a_split(&config)),

@@ -316,12 +316,10 @@ fn carried(
         nics.remarks().iter().for_each(say);
     }
     let wanted = wanted(config.run.transport);
-    config.run.transport = match (config.run.device, wanted) {
-        // Between devices, NICs carry where they are asked for by name, else NCCL does.
-        (DeviceChoice::Cuda, Wanted::Verbs) => TransportChoice::Verbs,
-        (DeviceChoice::Cuda, _) => TransportChoice::Nccl,
-        _ => carried_by(chosen.transport.name()),
-    };
+    // Where ranks have devices, what is chosen here joins their hosts only.
+    if config.run.device != DeviceChoice::Cuda {
+        config.run.transport = carried_by(chosen.transport.name());
+    }
     let mut communicator = Communicator::new(chosen.transport, options);
     if let (Wanted::Verbs, Some(provider)) = (wanted, nics.provider()) {
         communicator =

@@ -1,6 +1,7 @@
 //! What a run does where its configuration leaves a choice, and why.
 
 use super::Facts;
+use super::between::Between;
 use crate::config::{
     AllToAll, Compress, Config, PoolAtChoice, Precision, ScheduleChoice, TransportChoice,
 };
@@ -44,11 +45,12 @@ pub fn of(config: &Config, facts: &Facts<'_>) -> Vec<Choice> {
         choices.push(Choice::new("sums", sums(config, on_device)));
     }
     if on_device && several {
-        let by_node = goes_by_node(&topology(config, facts), config.comm.exchange);
+        let topology = topology(config, facts);
+        let by_node = goes_by_node(&topology, config.comm.exchange);
         choices.push(Choice::new("devices exchange", exchange(config, by_node)));
-        let carrier = carrier(config, facts, by_node);
-        choices.push(Choice::new("carried by", carrier));
-        choices.push(Choice::new("strips", strips(carrier.0)));
+        let between = Between::of_ranks(config, &topology, facts.separate);
+        choices.push(Choice::new("carried by", carrier(config.run.transport, between)));
+        choices.push(Choice::new("strips", strips(between)));
     }
     choices
 }
@@ -156,25 +158,28 @@ fn exchange(config: &Config, by_node: bool) -> (&'static str, &'static str) {
 }
 
 /// How long what a rank has for another is on its way.
-fn strips(carrier: &str) -> (&'static str, &'static str) {
-    match carrier.contains("NCCL") {
-        true => ("of lengths a sixteenth apart", "NCCL takes lengths from the host"),
-        false => ("as long as what they carry", "nothing on the way needs lengths from the host"),
+fn strips(between: Between) -> (&'static str, &'static str) {
+    match between {
+        Between::Nccl | Between::MemoryAndNccl => {
+            ("of lengths a sixteenth apart", "NCCL takes lengths from the host")
+        }
+        Between::Memory | Between::MemoryAndVerbs => {
+            ("as long as what they carry", "nothing on the way needs lengths from the host")
+        }
     }
 }
 
 /// What is asked for is used or refused; else what joins these devices.
-fn carrier(config: &Config, facts: &Facts<'_>, by_node: bool) -> (&'static str, &'static str) {
-    let spans_machines = facts.separate && topology(config, facts).num_nodes() > 1;
-    match (config.run.transport, spans_machines, by_node) {
-        (TransportChoice::Verbs, _, true) => {
+fn carrier(asked: TransportChoice, between: Between) -> (&'static str, &'static str) {
+    match between {
+        Between::MemoryAndVerbs => {
             ("peer memory in nodes, verbs between", "run.transport is \"verbs\"")
         }
-        (TransportChoice::Nccl, ..) => ("NCCL", "run.transport is \"nccl\""),
-        (_, true, true) => {
+        Between::Nccl if asked == TransportChoice::Nccl => ("NCCL", "run.transport is \"nccl\""),
+        Between::Nccl => ("NCCL", "it joins all ranks of several nodes"),
+        Between::MemoryAndNccl => {
             ("peer memory in nodes, NCCL between", "run.transport names no other way")
         }
-        (_, true, false) => ("NCCL", "it joins all ranks of several nodes"),
-        (_, false, _) => ("peer memory", "ranks are on one machine (NCCL where it has none)"),
+        Between::Memory => ("peer memory", "ranks are on one machine (NCCL where it has none)"),
     }
 }

@@ -1,9 +1,8 @@
 //! What the memory of a run goes to.
 
+use super::between::Between;
 use super::{Count, MemoryUse, OfRank, TablePlan, dense_parameters};
-use crate::config::{
-    Compress, Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice, TransportChoice,
-};
+use crate::config::{Compress, Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice};
 use crate::iteration::model::{SlotBytes, slot_bytes};
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
@@ -185,7 +184,7 @@ impl Lookups {
 
 /// What devices of several nodes need besides their slots, of `block` bytes each, to fill strips
 /// for other nodes, or to sum `sums` bytes: strips on both sides, unless they lie with the NICs,
-/// and where ranks are processes what NCCL brings from peers. Else, what it brings of sums that
+/// and what NCCL brings from peers of the node where it carries there, too. Else, what it brings of sums that
 /// ranks make themselves.
 fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: Count) -> Count {
     let (ranks, each) = (sharing.ranks, sharing.ranks.div_ceil(sharing.nodes));
@@ -193,15 +192,16 @@ fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: Count) ->
     if !sharing.on_device || ranks == 1 {
         return Count::ZERO;
     }
+    let between = Between::of_ranks(config, &topology, sharing.separate);
     if !goes_by_node(&topology, config.comm.exchange) {
-        let over_nccl = sharing.separate || config.run.transport == TransportChoice::Nccl;
+        let over_nccl = between == Between::Nccl;
         return if over_nccl && config.sums_are_narrow(true) { sums } else { Count::ZERO };
     }
-    let strips = match config.run.transport {
-        TransportChoice::Verbs => Count::ZERO,
+    let strips = match between {
+        Between::MemoryAndVerbs => Count::ZERO,
         _ => (block * (ranks - each)).max(sums.share(each) * sharing.nodes) * 2_u64,
     };
-    let brought = if sharing.separate { block * ranks } else { Count::ZERO };
+    let brought = if between == Between::Nccl { block * ranks } else { Count::ZERO };
     strips + brought
 }
 

@@ -2,13 +2,12 @@
 //! memory is taken, from how frequent rows are; the same on every rank, because all ranks decide
 //! from the same statistics.
 
-use crate::config::{
-    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, IdsChoice, TransportChoice,
-};
+use crate::config::{AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, IdsChoice};
 use crate::error::{Error, Result};
 use crate::iteration::job::replicated_limit;
 use crate::iteration::model::{dense_choice, table_specs};
 use crate::iteration::ranks::{comm_options, tuned_comm_options};
+use crate::plan::between::carrier;
 use crate::system::input::read_text;
 use crate::system::machine::Machine;
 use crate::{Registry, plan};
@@ -39,11 +38,12 @@ pub struct Placement {
 
 impl Placement {
     /// The placement of `config` among the ranks of `topology`, of tables that take what their
-    /// kinds in `registry` say.
+    /// kinds in `registry` say; `separate`: each rank is a process of its own.
     pub fn new(
         config: &Config,
         table_rows: &[u64],
         topology: &Topology,
+        separate: bool,
         statistics: Option<&Statistics>,
         registry: &Registry,
     ) -> Result<Self> {
@@ -95,7 +95,7 @@ impl Placement {
             table_bytes: &table_bytes,
             ..SplitOptions::new(&specs, Cluster::new(&nodes), step, &optimizer)
         };
-        let mut costs = costs(config)?;
+        let mut costs = costs(config, carrier(config, topology, separate))?;
         if !on_devices {
             let transport = config.run.transport.name();
             let one_step = comm_options(config).one_step_bytes_of(transport, config.run.ranks);
@@ -205,20 +205,10 @@ fn exchange(config: &Config, topology: &Topology) -> Option<Exchange> {
     Some(if by_node { Exchange::Hierarchical } else { Exchange::Flat })
 }
 
-/// What carries rows between ranks, by the name it has in measurements. Devices of one node use
-/// each other's memory, unless NCCL is asked for.
-fn carrier(config: &Config) -> &'static str {
-    match (config.run.device, config.run.transport) {
-        (DeviceChoice::Cuda, TransportChoice::Nccl) => "nccl",
-        (DeviceChoice::Cuda, _) => "peer",
-        (_, transport) => transport.name(),
-    }
-}
-
 /// Measured costs, or the defaults of what carries the bytes.
-fn costs(config: &Config) -> Result<Costs> {
+fn costs(config: &Config, carrier: &str) -> Result<Costs> {
     let Some(path) = &config.hybrid.latency_table else {
-        return Ok(tuned_costs(config)?.unwrap_or_else(|| Costs::of_transport(carrier(config))));
+        return Ok(tuned_costs(config, carrier)?.unwrap_or_else(|| Costs::of_transport(carrier)));
     };
     let text = read_text(path).map_err(Error::io("read", path))?;
     toml::from_str(&text).map_err(|error| {
@@ -227,11 +217,11 @@ fn costs(config: &Config) -> Result<Costs> {
 }
 
 /// What `comm.tuning` says about what carries the run's bytes, where it says anything.
-fn tuned_costs(config: &Config) -> Result<Option<Costs>> {
+fn tuned_costs(config: &Config, carrier: &str) -> Result<Option<Costs>> {
     let tuning = tuned_comm_options(config)?.tuning;
     let Some(tuning) = tuning else { return Ok(None) };
     let device = device_name(config);
-    Ok(plan::tuned::costs(&tuning, carrier(config), device.as_deref()))
+    Ok(plan::tuned::costs(&tuning, carrier, device.as_deref()))
 }
 
 /// The name of this machine's CUDA device, where the configuration is for one. A plan may be made
@@ -242,13 +232,13 @@ fn device_name(config: &Config) -> Option<String> {
 
 /// One line about where the costs of exchanges come from; nothing where they are assumed between
 /// processors.
-pub fn source_of_costs(config: &Config) -> Result<String> {
-    let transport = carrier(config);
+pub fn source_of_costs(config: &Config, topology: &Topology, separate: bool) -> Result<String> {
+    let transport = carrier(config, topology, separate);
     Ok(match (&config.hybrid.latency_table, &config.comm.tuning) {
         (Some(path), _) => {
             format!("costs of exchanges: {} (hybrid.latency_table)\n", path.display())
         }
-        (None, Some(path)) if tuned_costs(config)?.is_some() => {
+        (None, Some(path)) if tuned_costs(config, transport)?.is_some() => {
             format!(
                 "costs of exchanges over {transport}: measured, {} (comm.tuning)\n",
                 path.display()

@@ -169,7 +169,8 @@ impl Prepared {
         topology: &Topology,
         registry: &Registry,
     ) -> Result<Placement> {
-        Placement::new(config, &self.table_rows, topology, self.statistics.as_ref(), registry)
+        let (separate, statistics) = (self.ranks_here.is_some(), self.statistics.as_ref());
+        Placement::new(config, &self.table_rows, topology, separate, statistics, registry)
     }
 
     fn make_synthetic(

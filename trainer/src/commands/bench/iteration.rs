@@ -258,6 +258,7 @@ impl SteadyTrainer {
             config,
             &shape.rows,
             &local_topology(config),
+            false,
             statistics.as_ref(),
             &registry,
         )?;

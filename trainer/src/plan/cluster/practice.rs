@@ -1,5 +1,6 @@
 //! How a configuration is trained on ranks that are not here: what the planner simulates.
 
+use super::super::between::Between;
 use crate::config::{
     AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, HybridMode, IdsChoice,
     ScheduleChoice, TransportChoice,
@@ -51,7 +52,7 @@ fn between_devices(config: &Config, shape: &Cluster, base: Practice) -> Practice
             exchange: if by_node { Exchange::Hierarchical } else { Exchange::Flat },
             ids: IdSource::Exchange,
         },
-        strips: strips(config.run.transport, by_node, shape.num_nodes()),
+        strips: strips(config.run.transport, by_node, shape.num_nodes() > 1),
         packing: Packing::Slots { by_node },
         // NCCL sums in its own way; by node, small sums of every node go to all others.
         all_reduce: match by_node {
@@ -62,12 +63,13 @@ fn between_devices(config: &Config, shape: &Cluster, base: Practice) -> Practice
     }
 }
 
-/// Links that are NCCL's carry strips: those of all ranks where exchanges of several nodes are
-/// flat, else those between nodes. Devices of one node use each other's memory.
-fn strips(transport: TransportChoice, by_node: bool, nodes: usize) -> Strips {
-    let inside = transport == TransportChoice::Nccl || nodes > 1 && !by_node;
-    let by_nics = by_node && transport == TransportChoice::Verbs;
-    Strips { inside, between: nodes > 1 && !by_nics }
+/// Links that are NCCL's carry strips.
+fn strips(transport: TransportChoice, by_node: bool, has_nodes: bool) -> Strips {
+    let between = Between::of(transport, has_nodes, by_node);
+    Strips {
+        inside: between == Between::Nccl,
+        between: has_nodes && matches!(between, Between::Nccl | Between::MemoryAndNccl),
+    }
 }
 
 /// By cost, rows are merged in the node wherever nodes have several ranks and can sum for
