@@ -257,11 +257,17 @@ fn processes_on_devices_of_their_own_end_as_threads_do() {
         return;
     }
     let place = Place::new("rows.txt");
-    for settings in [&[][..], &["--set", "comm.ranks_per_node=2"]] {
+    let in_memory = "carried by: peer memory, ";
+    let by_node = "carried by: peer memory in nodes, NCCL between, ";
+    for (settings, carried) in
+        [(&[][..], in_memory), (&["--set", "comm.ranks_per_node=2"], by_node)]
+    {
         let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
         let train = train.with(&["--steps", "26", "--hybrid", "rows=50", "--eval-every", "13"]);
         let train = train.with(&["--ranks", "4"]).with(settings);
         let threads = train.clone().succeeds().digest();
+        let planned = train.clone().with(&["--dry-run"]).launched(4).succeeds().stdout;
+        assert!(planned.contains(carried), "{settings:?}: {planned}");
         assert_eq!(train.launched(4).succeeds().digest(), threads, "{settings:?}");
     }
 }
