@@ -189,7 +189,10 @@ impl Communicator {
     }
 
     /// Whether all ranks say yes: the same answer on all.
-    pub(crate) fn all_say(&self, own: bool) -> Result<bool> {
+    ///
+    /// # Errors
+    /// As [`Communicator::all_gather`].
+    pub fn all_say(&self, own: bool) -> Result<bool> {
         let mut answers = vec![0_u8; self.num_ranks()];
         self.all_gather(&[u8::from(own)], &mut answers)?;
         Ok(answers.iter().all(|answer| *answer == 1))

@@ -14,7 +14,7 @@ use headlong::config::{Config, DeviceChoice, ScheduleChoice};
 use headlong::error::{Error, chain};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
-use headlong_device::cuda::testing::{device, has_devices};
+use headlong_device::cuda::testing::has_software_devices;
 use headlong_embedding::Registry;
 use made_up::MadeUp;
 use run_support::{Place, Run};
@@ -26,15 +26,6 @@ const RANKS: usize = 4;
 const SAMPLES: usize = 64;
 /// The step in which it happens.
 const LAST: u64 = 7;
-
-/// Whether there are not enough software devices, with a line that says so.
-fn is_absent() -> bool {
-    let Some(device) = device() else { return true };
-    if !device.is_software() {
-        println!("skipped, because {device} is no device of softcuda");
-    }
-    !device.is_software() || !has_devices(RANKS)
-}
 
 /// What happens to the last rank in the middle of the run.
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +126,7 @@ fn passes_in_a_process_of_its_own(name: &str, seed: u64) {
 
 #[test]
 fn ranks_that_give_up_leave_their_memory_to_the_others() {
-    if is_absent() {
+    if !has_software_devices(RANKS) {
         return;
     }
     for (name, seed) in [
@@ -153,7 +144,7 @@ fn ranks_that_give_up_leave_their_memory_to_the_others() {
 /// barrier waits for.
 #[test]
 fn a_failing_device_of_several_ends_the_run_with_its_name() {
-    if is_absent() {
+    if !has_software_devices(RANKS) {
         return;
     }
     let place = Place::new("rows.txt");
@@ -172,7 +163,7 @@ fn a_failing_device_of_several_ends_the_run_with_its_name() {
 /// graphs are made later, and where none can be made at all.
 #[test]
 fn a_graph_that_one_rank_cannot_make_changes_no_bit() {
-    if is_absent() {
+    if !has_software_devices(RANKS) {
         return;
     }
     let place = Place::new("rows.txt");

@@ -6,22 +6,13 @@
 
 mod run_support;
 
-use headlong_device::cuda::testing::{device, has_devices};
+use headlong_device::cuda::testing::{device, has_devices, has_software_devices};
 use run_support::{Place, Run, events, last_event, steps};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 fn is_absent() -> bool {
     device().is_none()
-}
-
-/// Whether there is no software device, with a line that says so where there is a GPU instead.
-fn is_not_software() -> bool {
-    let Some(device) = device() else { return true };
-    if !device.is_software() {
-        println!("skipped, because {device} is no software device");
-    }
-    !device.is_software()
 }
 
 fn on_cuda(run: Run, schedule: &str) -> Run {
@@ -149,7 +140,7 @@ fn predictions_are_those_of_the_processor(place: &Place, checkpoints: &Path, wit
 
 #[test]
 fn what_does_not_fit_is_refused_before_training_with_the_plans_numbers() {
-    if is_not_software() {
+    if !has_software_devices(1) {
         return;
     }
     let place = Place::new("rows.txt");
@@ -160,7 +151,7 @@ fn what_does_not_fit_is_refused_before_training_with_the_plans_numbers() {
 
 #[test]
 fn a_failing_device_is_named_with_stage_and_step() {
-    if is_not_software() {
+    if !has_software_devices(1) {
         return;
     }
     let place = Place::new("rows.txt");
@@ -177,7 +168,7 @@ fn a_failing_device_is_named_with_stage_and_step() {
 /// unasked, as all other tests of the program show.)
 #[test]
 fn a_gpu_is_taken_unasked_where_it_trains_as_the_processor_does() {
-    if is_not_software() {
+    if !has_software_devices(1) {
         return;
     }
     let place = Place::new("rows.txt");
@@ -222,7 +213,7 @@ fn calls(place: &Place, steps: u64) -> BTreeMap<String, i64> {
 /// settings.
 #[test]
 fn a_captured_step_makes_no_driver_call_but_its_launch() {
-    if is_not_software() {
+    if !has_software_devices(1) {
         return;
     }
     let place = Place::new("rows.txt");
@@ -264,8 +255,8 @@ fn processes_on_devices_of_their_own_end_as_threads_do() {
     {
         let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
         let train = train.with(&["--steps", "26", "--hybrid", "rows=50", "--eval-every", "13"]);
-        let train = train.with(&["--ranks", "4"]).with(settings);
-        let threads = train.clone().succeeds().digest();
+        let train = train.with(settings);
+        let threads = train.clone().with(&["--ranks", "4"]).succeeds().digest();
         let planned = train.clone().with(&["--dry-run"]).launched(4).succeeds().stdout;
         assert!(planned.contains(carried), "{settings:?}: {planned}");
         assert_eq!(train.launched(4).succeeds().digest(), threads, "{settings:?}");
@@ -310,7 +301,7 @@ fn the_program_does_not_name_the_cuda_runtime_library() {
 #[test]
 fn processes_whose_devices_exchange_by_nccl_train_as_threads_do() {
     // Two processes on one GPU are refused by NCCL; two software devices are two devices.
-    if is_not_software() {
+    if !has_software_devices(1) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -446,7 +437,7 @@ fn costs_that_were_measured_between_devices_are_used() {
 /// A device that cannot hold the model twice: said before any is built.
 #[test]
 fn ranks_that_evaluate_do_not_fit_where_the_model_fits_once() {
-    if is_not_software() {
+    if !has_software_devices(1) {
         return;
     }
     let place = Place::new("rows.txt");

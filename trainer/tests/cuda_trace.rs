@@ -6,7 +6,7 @@
 mod run_support;
 
 use headlong::iteration::schedule::{Features, Schedule};
-use headlong_device::cuda::testing::{device, has_devices};
+use headlong_device::cuda::testing::has_software_devices;
 use headlong_device::rng::CounterRng;
 use headlong_planner::schedule::Stage;
 use headlong_planner::simulator::{self, Assignment, Options};
@@ -127,13 +127,8 @@ fn differ(
 /// the simulation, is seen to in some schedule of the device: `of_ten` of ten pairs, as a few need
 /// a lane that lags by most of a step.
 fn agree(schedule: &str, of_ten: usize) {
-    match device() {
-        Some(device) if !device.is_software() => {
-            println!("skipped, because {device} is no software device");
-            return;
-        }
-        Some(_) if has_devices(RANKS) => {}
-        _ => return,
+    if !has_software_devices(RANKS) {
+        return;
     }
     let features = Features { ranks: true, device: true, dense: true, ..Features::default() };
     let stages = Schedule::step(features).described();

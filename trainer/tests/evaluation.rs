@@ -169,20 +169,23 @@ fn with_eval_ranks(train: &Run, count: &str) -> Run {
     train.clone().with(&["--eval-ranks", count])
 }
 
+/// Runs with tables in f32, in bf16, and with one whose rows are found by hashing.
+fn kinds_of_tables(place: &Place) -> [Run; 3] {
+    let tables = place.path("tables.toml");
+    let hashed = "[[table]]\nname = \"C1\"\nkind = \"hashed\"\noptions = { min_count = 2 }\n";
+    std::fs::write(&tables, hashed).unwrap();
+    let train = place.train().with(&ARGUMENTS).path("--valid", &place.valid);
+    let narrow = train.clone().with(&["--set", "tables.dtype=bf16", "--precision", "bf16"]);
+    let hashed = train.clone().path("--config", &tables);
+    [train, narrow, hashed]
+}
+
 /// Ranks that evaluate and ranks that train: the metrics are those of an evaluation that training
 /// waits for, and the weights never notice.
 #[test]
 fn ranks_of_their_own_find_the_metrics_of_a_stopped_evaluation() {
     let place = Place::new("rows.txt");
-    let tables = place.path("tables.toml");
-    std::fs::write(
-        &tables,
-        "[[table]]\nname = \"C1\"\nkind = \"hashed\"\noptions = { min_count = 2 }\n",
-    )
-    .unwrap();
-    let train = place.train().with(&ARGUMENTS).path("--valid", &place.valid);
-    let narrow = train.clone().with(&["--set", "tables.dtype=bf16", "--precision", "bf16"]);
-    let hashed = train.clone().path("--config", &tables);
+    let [train, narrow, hashed] = kinds_of_tables(&place);
     type Case<'a> = (&'a str, &'a Run, &'a [(&'a str, &'a str, bool)]);
     let cases: [Case<'_>; 3] = [
         (
@@ -220,16 +223,8 @@ fn with_eval_processes(train: &Run, log: &Path, ranks: usize, count: usize) -> R
 #[test]
 fn processes_of_their_own_find_the_metrics_of_a_stopped_evaluation() {
     let place = Place::new("rows.txt");
-    let tables = place.path("tables.toml");
-    std::fs::write(
-        &tables,
-        "[[table]]\nname = \"C1\"\nkind = \"hashed\"\noptions = { min_count = 2 }\n",
-    )
-    .unwrap();
-    let train = place.train().with(&ARGUMENTS).path("--valid", &place.valid);
-    let narrow = train.clone().with(&["--set", "tables.dtype=bf16", "--precision", "bf16"]);
+    let [train, narrow, hashed] = kinds_of_tables(&place);
     let admitted = train.clone().with(&["--set", "data.ids=admitted"]);
-    let hashed = train.clone().path("--config", &tables);
     type Case<'a> = (&'a str, &'a Run, &'a [(usize, usize, &'a str)]);
     let cases: [Case<'_>; 4] = [
         ("dense", &train, &[(1, 1, "auto"), (2, 1, "tcp"), (1, 2, "shm"), (2, 2, "tcp")]),
@@ -283,20 +278,7 @@ fn a_stop_at_the_target_names_the_step_that_other_ranks_evaluated() {
 #[test]
 fn what_fails_on_ranks_of_their_own_ends_the_run_by_name() {
     let place = Place::new("rows.csv");
-    let csv = |last: u32| {
-        (0..600).fold("label,id\n".to_owned(), |text, row| {
-            format!("{text}{},{}\n", row % 2, if row == 500 { last } else { row % 7 })
-        })
-    };
-    let (data, valid) = (place.path("data.csv"), place.path("bad.csv"));
-    std::fs::write(&data, csv(1)).unwrap();
-    std::fs::write(&valid, csv(10)).unwrap();
-    let train = place.train_without_data().path("--data", &data).path("--valid", &valid);
-    let train =
-        train.with(&["--eval-every", "4", "--set", "data.ids=rows", "--set", "tables.rows=[10]"]);
-    let columns =
-        ["label=\"label\"", "categorical=[\"id\"]"].map(|column| format!("data.columns.{column}"));
-    let train = train.with(&["--set", &columns[0], "--set", &columns[1]]);
+    let train = place.train_on_a_bad_row().with(&["--eval-every", "4"]);
     let train = with_eval_ranks(&train, "2");
     let words = [
         "the evaluation of step 4 has failed on 2 evaluation ranks",

@@ -4,12 +4,14 @@
 
 #![cfg(test)]
 
-use crate::run_support::{Ended, Place, Run, digest, events, names, wait_until};
+use crate::run_support::{
+    Ended, Place, Run, digest, events, is_alive, names, ranks_of, wait_until,
+};
 use headlong::state::checkpoint;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Some two thousand steps with an evaluation every 24.
@@ -25,21 +27,6 @@ fn launched(train: &Run, count: usize) -> Run {
     let command: Vec<&str> = train.arguments().iter().map(String::as_str).collect();
     let processes = (2 + count).to_string();
     Run::new("launch").with(&["-n", &processes, "--grace-s", "1", "--"]).with(&command)
-}
-
-/// The processes of the launcher's ranks, rank 0 first.
-fn ranks_of(launcher: &Child) -> Vec<i32> {
-    let parent = launcher.id().to_string();
-    let list = Command::new("ps").args(["-o", "pid=", "--ppid", &parent]).output().expect("ps");
-    let text = String::from_utf8(list.stdout).expect("text");
-    let mut pids: Vec<i32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    pids.sort_unstable();
-    pids
-}
-
-fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
 /// Evaluated steps and what was found.
@@ -172,18 +159,7 @@ fn asked_to_end_the_run_hears_its_evaluation_saves_and_resumes() {
 #[test]
 fn an_evaluator_that_fails_says_why() {
     let place = Place::new("rows.csv");
-    let csv = |last: u32| {
-        (0..600).fold("label,id\n".to_owned(), |text, row| {
-            format!("{text}{},{}\n", row % 2, if row == 500 { last } else { row % 7 })
-        })
-    };
-    let (data, valid) = (place.path("data.csv"), place.path("bad.csv"));
-    std::fs::write(&data, csv(1)).unwrap();
-    std::fs::write(&valid, csv(10)).unwrap();
-    let train = place.train_without_data().path("--data", &data).path("--valid", &valid);
-    let train = train.with(&["--eval-every", "4", "--set", "data.ids=rows"]);
-    let train = train.with(&["--set", "tables.rows=[10]", "--set", "data.columns.label=\"label\""]);
-    let train = train.with(&["--set", "data.columns.categorical=[\"id\"]"]);
+    let train = place.train_on_a_bad_row().with(&["--eval-every", "4"]);
     let words = [
         "the processes that evaluate are lost, and the evaluation of step 4 with them: rank 2 has \
          failed: the evaluation of step 4 has failed",

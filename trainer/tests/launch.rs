@@ -3,6 +3,7 @@
 
 #![cfg(test)]
 
+use crate::run_support::{is_alive, ranks_of, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::read_to_string;
 use std::process::{Child, Command, Output, Stdio};
@@ -28,35 +29,6 @@ fn run(ranks: usize, command: &[&str]) -> (Option<i32>, String, String) {
     )
 }
 
-/// Processes whose parent is `parent` and that have not ended.
-fn children_of(parent: u32) -> Vec<i32> {
-    let entries = std::fs::read_dir("/proc").expect("Linux");
-    let numbers =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let is_child = |pid: &i32| {
-        let stat = read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let mut words = rest.split_whitespace();
-        words.next() != Some("Z") && words.next() == Some(&parent.to_string())
-    };
-    let mut children: Vec<i32> = numbers.filter(is_child).collect();
-    children.sort_unstable();
-    children
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < Duration::from_secs(15), "{what} takes too long");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn is_alive(pid: i32) -> bool {
-    let stat = read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
-}
-
 /// A running job of `ranks`: the launcher and its children, rank 0 first.
 fn running(ranks: usize) -> (Child, Vec<i32>) {
     let launcher = launch(ranks, &ENDLESS)
@@ -64,8 +36,8 @@ fn running(ranks: usize) -> (Child, Vec<i32>) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("starts");
-    wait_until("starting", || children_of(launcher.id()).len() == ranks);
-    let children = children_of(launcher.id());
+    wait_until("starting", || ranks_of(&launcher).len() == ranks);
+    let children = ranks_of(&launcher);
     // Joined: a control thread runs in each.
     let joined = |pid: &i32| {
         let threads =

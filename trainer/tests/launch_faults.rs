@@ -4,10 +4,10 @@
 
 #![cfg(test)]
 
-use crate::run_support::{Ended, Place, Run, digest, names, steps};
+use crate::run_support::{Ended, Place, Run, digest, is_alive, names, ranks_of, steps};
 use headlong::state::checkpoint;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Training that saves often, and long enough to be hit while it does.
@@ -36,23 +36,6 @@ fn training(place: &Place, log: &str) -> Run {
 fn launched(run: &Run) -> Run {
     let command: Vec<&str> = run.arguments().iter().map(String::as_str).collect();
     Run::new("launch").with(&["-n", "2", "--grace-s", "1", "--"]).with(&command)
-}
-
-/// The processes of the launcher's ranks, rank 0 first.
-fn ranks_of(launcher: &Child) -> Vec<i32> {
-    let list = Command::new("ps")
-        .args(["-o", "pid=", "--ppid", &launcher.id().to_string()])
-        .output()
-        .expect("ps");
-    let text = String::from_utf8(list.stdout).expect("text");
-    let mut pids: Vec<i32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    pids.sort_unstable();
-    pids
-}
-
-fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
 /// Whether a checkpoint newer than all whole ones is half written.

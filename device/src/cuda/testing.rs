@@ -77,6 +77,18 @@ pub fn has_devices(needed: usize) -> bool {
     found >= needed
 }
 
+/// The same of software devices; else one line says why not.
+///
+/// # Panics
+/// As [`device`].
+pub fn has_software_devices(needed: usize) -> bool {
+    let Some(device) = device() else { return false };
+    if !device.is_software() {
+        println!("skipped, because {device} is no software device");
+    }
+    device.is_software() && has_devices(needed)
+}
+
 /// A CPU stream of two threads, and a stream of the first device where there is one: what `check`
 /// runs on.
 pub fn streams() -> Vec<Stream> {

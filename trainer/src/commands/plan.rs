@@ -6,7 +6,6 @@ use crate::commands::train::resume::find_checkpoint;
 use crate::commands::train_arguments::{TrainArguments, of_training};
 use crate::config::{Config, Ids, RunConfig, TransportChoice};
 use crate::error::{Error, Result};
-use crate::iteration::job::as_launched;
 use crate::iteration::ranks::local_topology;
 use crate::plan::placement::source_of_costs;
 use crate::plan::{Facts, Plan, evaluation};
@@ -103,12 +102,9 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     }
     of_plan(arguments, &config).check()?;
     config.check_files()?;
-    let mut config = with_device(&data::resolve(&config)?, registry)?;
+    let config = with_device(&data::resolve(&config)?, registry)?;
     let resumed = find_checkpoint(&config, &options, false)?;
     let launch = launch_of_several();
-    if let Some(launch) = &launch {
-        config = as_launched(&config, launch)?;
-    }
     let (machine, device_note) = machine(&config)?;
     let place = Place {
         machine: &machine,

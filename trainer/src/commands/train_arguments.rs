@@ -6,11 +6,13 @@ mod settings;
 use crate::Registry;
 use crate::commands::choice;
 use crate::commands::files::CommandFiles;
+use crate::commands::launch::launch_of_several;
 use crate::config::{
     BadRowPolicy, CacheData, Config, DeviceChoice, EvalEvery, HybridMode, Ids, Precision,
     ScheduleChoice, TransportChoice, keys, preset,
 };
 use crate::error::{Error, Result};
+use crate::iteration::job::as_launched;
 use crate::report::LogTarget;
 use crate::run::{dictionary, prepare};
 use crate::system::command_line;
@@ -211,13 +213,16 @@ fn parse_eval_every(text: &str) -> Result<EvalEvery, String> {
 
 impl TrainArguments {
     /// The effective configuration, checked, and what the run does besides; `registry` knows the
-    /// kinds of tables.
+    /// kinds of tables. Where a launcher has started several processes, each is a rank of it.
     ///
     /// # Errors
     /// Everything that is wrong with the usage or the configuration (exit code 2), named by flag or
     /// key.
     pub fn resolve<'a>(&'a self, registry: &'a Registry) -> Result<(Config, TrainOptions)> {
-        self.resolve_on(registry, &Ok)
+        self.resolve_on(registry, &|config| match launch_of_several() {
+            Some(launch) => as_launched(&config, &launch),
+            None => Ok(config),
+        })
     }
 
     /// The same where `place` decides which device the configuration is for, before it is judged.

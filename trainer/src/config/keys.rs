@@ -103,7 +103,7 @@ const VERBS: &[Field] = &[
 
 /// Keys that there were, and why they are gone. Configurations that name one, those in checkpoints
 /// among them, are read as if they did not.
-const FORMER: [(&str, &str); 1] = [(
+pub(super) const FORMER: [(&str, &str); 1] = [(
     "comm.slot_factor",
     "slots between devices have room for all of a rank's ids, or as many as 512 MiB hold",
 )];

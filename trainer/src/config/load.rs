@@ -4,6 +4,7 @@ use super::ranges::expected;
 use super::table_entries::ENTRY_KEYS;
 use super::{Config, keys};
 use crate::error::{Error, Result};
+use crate::report::output::say;
 use crate::system::input::read_text;
 use serde::Deserialize as _;
 use std::path::Path;
@@ -27,7 +28,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads a TOML file over the defaults.
+    /// Reads a TOML file over the defaults. A note says which of its keys are gone.
     ///
     /// # Errors
     /// As [`Config::from_toml`], and [`Error::Config`] where the file cannot be read.
@@ -35,7 +36,11 @@ impl Config {
         let text = read_text(path).map_err(|error| {
             Error::config("--config", format!("cannot read {}: {error}", path.display()))
         })?;
-        Self::from_toml(&text, &path.display().to_string())
+        let place = path.display().to_string();
+        let config = Self::from_toml(&text, &place)?;
+        let keys = former_keys(&text);
+        keys.iter().for_each(|gone| say(format_args!("note: {place}: {gone}; it is ignored")));
+        Ok(config)
     }
 
     /// Applies `--set KEY=VALUE` arguments in order. A value is TOML; what is not TOML is taken as
@@ -123,6 +128,19 @@ fn insert(table: &mut Table, path: &str, value: Value) {
             }
         }
     }
+}
+
+/// What there is to say of each key of `text` that is gone.
+fn former_keys(text: &str) -> Vec<String> {
+    let table = toml::from_str::<Table>(text).unwrap_or_default();
+    keys::FORMER
+        .iter()
+        .filter(|(path, _)| {
+            let (section, key) = path.split_once('.').unwrap_or(("", path));
+            table.get(section).is_some_and(|section| section.get(key).is_some())
+        })
+        .map(|(path, reason)| format!("`{path}` is gone: {reason}"))
+        .collect()
 }
 
 /// Refuses the first key of `text` that is not known.
@@ -257,7 +275,11 @@ mod tests {
         let rest = Config::from_toml("[comm]\nids = \"known\"\n", "a.toml").unwrap();
         assert_eq!(config, rest);
         let message = Config::default().set_all(&["comm.slot_factor=4"]).unwrap_err().to_string();
-        assert!(message.contains("`comm.slot_factor` is gone: slots between"), "{message}");
+        let gone = "`comm.slot_factor` is gone: slots between";
+        assert!(message.contains(gone), "{message}");
+        let notes = [text, "[comm]\nids = \"known\"\n"].map(former_keys);
+        assert!(notes[0].len() == 1 && notes[0][0].starts_with(gone), "{notes:?}");
+        assert!(notes[1].is_empty(), "{notes:?}");
     }
 
     #[test]

@@ -129,6 +129,7 @@ mod tests {
             "two kinds of links at once say nothing about either"
         );
     }
+
     #[test]
     fn what_was_measured_on_a_device_counts_for_its_like() {
         let mut tuning = Tuning::new("a test");

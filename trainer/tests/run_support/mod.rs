@@ -112,6 +112,22 @@ impl Place {
         self.train_into(&self.path("output"))
     }
 
+    /// Training on one table of 10 rows, whose validation data asks for row 10.
+    pub fn train_on_a_bad_row(&self) -> Run {
+        let csv = |last: u32| {
+            (0..600).fold("label,id\n".to_owned(), |text, row| {
+                format!("{text}{},{}\n", row % 2, if row == 500 { last } else { row % 7 })
+            })
+        };
+        let (data, valid) = (self.path("data.csv"), self.path("bad.csv"));
+        std::fs::write(&data, csv(1)).unwrap();
+        std::fs::write(&valid, csv(10)).unwrap();
+        let train = self.train_without_data().path("--data", &data).path("--valid", &valid);
+        let train = train.with(&["--set", "data.ids=rows", "--set", "tables.rows=[10]"]);
+        let train = train.with(&["--set", "data.columns.label=\"label\""]);
+        train.with(&["--set", "data.columns.categorical=[\"id\"]"])
+    }
+
     /// The same with another output folder.
     pub fn train_into(&self, output: &Path) -> Run {
         Run::new("train").with(&SMALL).path("--output-dir", output)
@@ -307,6 +323,27 @@ pub fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
         assert!(started.elapsed() < Duration::from_secs(60), "waited a minute for {what}");
         std::thread::sleep(Duration::from_micros(200));
     }
+}
+
+/// The processes of the launcher's ranks that have not ended, rank 0 first.
+pub fn ranks_of(launcher: &Child) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").expect("Linux");
+    let numbers =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_child = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let mut words = rest.split_whitespace();
+        words.next() != Some("Z") && words.next() == Some(&launcher.id().to_string())
+    };
+    let mut ranks: Vec<i32> = numbers.filter(is_child).collect();
+    ranks.sort_unstable();
+    ranks
+}
+
+pub fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
 /// Sends a signal by its short name: `INT`, `TERM`.

@@ -62,18 +62,11 @@ pub fn judge(
         .min_by_key(|outcome| outcome.suspicion())
         .filter(|outcome| outcome.end != End::Code(0));
     let Some(culprit) = culprit else { return Ok(()) };
-    if let Some(signal) = forwarded {
-        let asked = |end: End| {
-            matches!(end, End::Code(0))
-                || end == End::Signal(signal)
-                || end == End::Code(128 + signal)
-        };
-        if training().all(|outcome| asked(outcome.end)) {
-            // Rank 0 has said what was saved, where it had the time to.
-            let is_said =
-                outcomes.iter().any(|one| one.rank == 0 && one.end == End::Code(128 + signal));
-            return Err(Error::Interrupted { signal, outcome: String::new(), is_said });
-        }
+    if let Some(signal) = asked_to_end(outcomes, forwarded) {
+        // Rank 0 has said what was saved, where it had the time to.
+        let is_said =
+            outcomes.iter().any(|one| one.rank == 0 && one.end == End::Code(128 + signal));
+        return Err(Error::Interrupted { signal, outcome: String::new(), is_said });
     }
     let is_known = |named: &&Named| training().any(|outcome| outcome.rank == named.culprit);
     let told = named.iter().find(is_known).filter(|_| !culprit.is_evident());
@@ -112,6 +105,21 @@ pub fn judge(
         _ => format!("; ranks {} then had no one to talk to", victims.join(", ")),
     };
     Err(Error::Rank { rank, how: format!("{how}{others}"), exit_code })
+}
+
+/// The signal by which all ranks that train were asked to end, and have: `forwarded`, or one that
+/// somebody has sent to a rank of theirs, which ends with the others at the same step.
+fn asked_to_end(outcomes: &[Outcome], forwarded: Option<i32>) -> Option<i32> {
+    let ends = || outcomes.iter().filter(|one| !one.only_evaluates).map(|one| one.end);
+    match forwarded {
+        Some(signal) => {
+            let asked = [End::Code(0), End::Signal(signal), End::Code(128 + signal)];
+            ends().all(|end| asked.contains(&end)).then_some(signal)
+        }
+        None => [libc::SIGINT, libc::SIGTERM]
+            .into_iter()
+            .find(|signal| ends().all(|end| end == End::Code(128 + signal))),
+    }
 }
 
 /// What there is to say of ranks that evaluated and did not come to the end of a job that did.
@@ -224,6 +232,10 @@ mod tests {
     fn ranks_that_were_asked_to_end_have_not_failed() {
         let asked = [(End::Code(130), 10), (End::Signal(2), 11), (End::Code(0), 12)];
         assert_eq!(verdict(&asked, Some(2)), Some(("stopped by SIGINT".into(), 130)));
+        let one_was_asked = [(End::Code(143), 10), (End::Code(143), 11)];
+        assert_eq!(verdict(&one_was_asked, None), Some(("stopped by SIGTERM".into(), 143)));
+        let not_all = [(End::Code(143), 10), (End::Code(0), 11)];
+        assert!(verdict(&not_all, None).is_some_and(|(text, _)| text.starts_with("rank 0")));
         for (ends, is_said) in [(asked, true), ([asked[1], asked[0], asked[2]], false)] {
             let outcome = |(rank, (end, at)): (usize, (End, u64))| Outcome {
                 rank,

@@ -65,7 +65,11 @@ pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -
     let (origin, on, precision) =
         (&options.origin, &described.name, quoted(&config.train.precision));
     let plan = text::to_text(&report, division);
-    let text = format!("plan of {origin} for {on}, train.precision = {precision}\n{note}{plan}");
+    let apart = config.run.evaluating().map_or(String::new(), |evaluating| {
+        format!("{}: they evaluate besides, and are not in this plan\n", evaluating.setting())
+    });
+    let text =
+        format!("plan of {origin} for {on}, train.precision = {precision}\n{note}{plan}{apart}");
     output::answer(&arguments.json, &text, &document)
 }
 

@@ -317,10 +317,9 @@ impl CudaLanes {
             let (rank, step) = (model.communicator.rank(), call.dense_step.number);
             say(format!("step {step} on rank {rank} runs without a graph: {}", chain(error)));
         }
-        let mut all = vec![0_u64; model.communicator.num_ranks()];
-        let told = model.communicator.all_gather(&[u64::from(graph.is_ok())], &mut all);
-        told.map_err(exchange_failed("which ranks have made a graph"))?;
-        Ok(graph.ok().filter(|_| all.iter().all(|&made| made == 1)))
+        let all = model.communicator.all_say(graph.is_ok());
+        let all = all.map_err(exchange_failed("which ranks have made a graph"))?;
+        Ok(graph.ok().filter(|_| all))
     }
 
     fn check(&self, stage: &'static str, slot: usize, call: &Call<'_>) -> Result<()> {
