@@ -37,8 +37,8 @@ pub use hierarchical::sums_in_two_steps;
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
 use crate::transport::Transport;
-use headlong_device::Stream;
 use headlong_device::cuda::{CudaDevice, CudaStream, DevicePtr, Event};
+use headlong_device::{DType, Stream};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,12 +67,98 @@ pub struct DeviceSizes {
     pub block_bytes: usize,
     /// Numbers of an all-reduce.
     pub sums: SumLen,
+    /// The longest part of what is divided among ranks: so many f32 that are gathered, and so many
+    /// bf16 that are added up, where any are.
+    pub part: SumLen,
+}
+
+impl DeviceSizes {
+    /// Whether bf16 are added up.
+    fn have_narrow_sums(&self) -> bool {
+        self.sums.narrow + self.part.narrow > 0
+    }
+
+    /// Bytes of the longest part of what is divided among ranks and added up.
+    fn summed_part_bytes(&self) -> usize {
+        match self.part {
+            SumLen { exact, narrow: 0 } => exact * size_of::<f32>(),
+            SumLen { narrow, .. } => narrow * size_of::<u16>(),
+        }
+    }
+
+    /// Bytes of the longest part of what is divided among ranks.
+    fn part_bytes(&self) -> usize {
+        let SumLen { exact, narrow } = self.part;
+        (exact * size_of::<f32>()).max(narrow * size_of::<u16>())
+    }
 }
 
 impl Default for DeviceSizes {
-    /// A mebibyte, and as many numbers as have that size.
+    /// A mebibyte, and as many numbers as have that size; nothing is divided.
     fn default() -> Self {
-        Self { block_bytes: 1 << 20, sums: SumLen::of_f32(1 << 18) }
+        let sums = SumLen::of_f32(1 << 18);
+        Self { block_bytes: 1 << 20, sums, part: SumLen::of_f32(0) }
+    }
+}
+
+/// Numbers in one memory that are divided among ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    /// Where they lie.
+    pub data: DevicePtr,
+    /// f32 or bf16 where they are added up; anything where they are gathered.
+    pub dtype: DType,
+    /// Where the part of each rank begins, in numbers, and the end of the last one: the same on
+    /// all ranks, and multiples of 16 bytes where they are bf16.
+    pub bounds: &'a [usize],
+}
+
+impl Parts<'_> {
+    /// Bytes of the part of `rank`.
+    fn range(&self, rank: Rank) -> Range<usize> {
+        let [start, end] = [0, 1].map(|after| self.bounds[rank.0 + after] * self.dtype.bytes());
+        start..end
+    }
+
+    /// The part of `rank` in the memory that begins at `data`.
+    fn in_memory(&self, data: DevicePtr, rank: Rank) -> DevicePtr {
+        data.offset(self.range(rank).start)
+    }
+
+    fn at(&self, rank: Rank) -> DevicePtr {
+        self.in_memory(self.data, rank)
+    }
+
+    /// Of the part of `rank`: so many bf16, or so many words of any other type.
+    fn len(&self, rank: Rank) -> SumLen {
+        self.len_of(self.range(rank).len())
+    }
+
+    fn len_of(&self, bytes: usize) -> SumLen {
+        match self.dtype {
+            DType::Bf16 => SumLen { exact: 0, narrow: bytes / 2 },
+            _ => SumLen::of_f32(bytes / size_of::<f32>()),
+        }
+    }
+
+    fn num_ranks(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
+    fn bytes(&self) -> usize {
+        self.bounds[self.num_ranks()] * self.dtype.bytes()
+    }
+
+    /// Bytes of the longest part.
+    fn longest(&self) -> usize {
+        (0..self.num_ranks()).map(|rank| self.range(Rank(rank)).len()).max().unwrap_or(0)
+    }
+
+    /// # Panics
+    /// Where these are no parts of so many ranks.
+    fn check(&self, num_ranks: usize) {
+        let are_parts = self.bounds.len() == num_ranks + 1 && self.bounds.is_sorted();
+        assert!(are_parts && self.bounds[0] == 0, "{:?} for {num_ranks} ranks", self.bounds);
     }
 }
 
@@ -171,6 +257,20 @@ pub trait DeviceCollectives: Send + Sync {
     fn all_reduce_f32(&self, stream: &Stream, data: DevicePtr, len: usize) -> Result<()> {
         self.all_reduce(stream, data, SumLen::of_f32(len))
     }
+
+    /// The part of `parts` that is this rank's becomes the sum over ranks; the others hold anything
+    /// afterwards. The bits are those of [`DeviceCollectives::all_reduce`], save over NCCL alone in
+    /// f32: there NCCL adds them up for one rank, which may have another shape.
+    ///
+    /// # Panics
+    /// Where the bounds are not those of parts of all ranks.
+    fn reduce_to_parts(&self, stream: &Stream, parts: Parts<'_>) -> Result<()>;
+
+    /// `parts` become those of all ranks, each from the rank whose part it is.
+    ///
+    /// # Panics
+    /// As [`DeviceCollectives::reduce_to_parts`].
+    fn gather_parts(&self, stream: &Stream, parts: Parts<'_>) -> Result<()>;
 
     /// `to` becomes the `bytes_per_rank` bytes of `from` of all ranks, one after another. `from`
     /// may be this rank's part of `to`, and else does not overlap with it.

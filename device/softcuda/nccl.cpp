@@ -50,7 +50,7 @@ void own_part(const Comm& comm, const Op& op) {
     size_t bytes = op.header.count * type_bytes[op.header.type];
     unsigned char* to = nullptr;
     if (op.header.kind == AllGather) to = op.to + comm.rank * bytes;
-    if (op.header.kind == Broadcast && comm.rank == (int)op.header.root) to = op.to;
+    if (op.header.kind == Broadcast && is_root(comm, op)) to = op.to;
     if (!to || to == op.from) return;
     memmove(to, op.from, bytes);
     softcudaReads(op.from, bytes);
@@ -63,8 +63,8 @@ int check_addresses(Comm& comm, const Op& op) {
     size_t writes = bytes * (op.header.kind == AllGather ? comm.ranks : 1);
     bool is_message = op.header.kind == Message;
     bool reading = !(is_message && op.receives) &&
-                   !(op.header.kind == Broadcast && comm.rank != (int)op.header.root);
-    bool writing = !is_message || op.receives;
+                   !(op.header.kind == Broadcast && !is_root(comm, op));
+    bool writing = is_message ? op.receives : op.header.kind != Reduce || is_root(comm, op);
     const struct { const void* at; size_t bytes; bool used; const char* what; } ranges[] = {
         {op.from, bytes, reading, "reads"}, {op.to, writes, writing, "writes"}};
     for (auto& range : ranges) {
@@ -111,12 +111,12 @@ bool advance(Comm& comm, const Op& op, Progress* progress, bool* may_send, bool*
                 int header = receive_header(comm, op, peer, row);
                 if (header < 0) return true;
                 moved |= header > 0;
-                if (!is_sum(op)) moved |= receive_some(comm, peer, p, row);
+                if (!is_sum(comm, op)) moved |= receive_some(comm, peer, p, row);
             }
             if (row.got != sizeof(Header) + p.receive) may_receive[peer] = done = false;
         }
     }
-    if (is_sum(op)) {
+    if (is_sum(comm, op)) {
         size_t bytes = op.header.count * type_bytes[op.header.type];
         while (sum_some(comm, op, progress)) moved = true;
         if (progress[comm.rank].got != bytes) done = false;
@@ -232,7 +232,7 @@ int list(Comm* comm, void* stream, Op op, const char* function) {
         code = fail(comm, InvalidArgument, "%s: the communicator is no more", function);
     else if (op.header.type > 9)
         code = fail(comm, InvalidArgument, "%s: type %u", function, op.header.type);
-    else if (op.header.op != 0 || (op.header.kind == AllReduce && op.header.type != 7))
+    else if (op.header.op != 0 || (adds(op) && op.header.type != 7))
         code = fail(comm, InvalidArgument, "%s: operation %u of type %u, not a sum of f32",
                     function, op.header.op, op.header.type);
     else if ((int)op.header.root >= comm->ranks || op.peer < 0 || op.peer >= comm->ranks)
@@ -481,6 +481,11 @@ int ncclRecv(void* to, size_t count, int type, int peer, Comm* comm, void* strea
 int ncclAllReduce(const void* from, void* to, size_t count, int type, int op, Comm* comm,
                   void* stream) {
     return list(comm, stream, collective(AllReduce, from, to, count, type, op, 0), "ncclAllReduce");
+}
+
+int ncclReduce(const void* from, void* to, size_t count, int type, int op, int root, Comm* comm,
+               void* stream) {
+    return list(comm, stream, collective(Reduce, from, to, count, type, op, root), "ncclReduce");
 }
 
 int ncclAllGather(const void* from, void* to, size_t count, int type, Comm* comm, void* stream) {

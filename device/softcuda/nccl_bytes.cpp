@@ -12,7 +12,7 @@ namespace softcuda_nccl {
 
 std::string describe(const Header& h) {
     char text[120];
-    const char* name = h.kind <= Broadcast ? kind_names[h.kind] : "unknown";
+    const char* name = h.kind <= Reduce ? kind_names[h.kind] : "unknown";
     snprintf(text, sizeof text, "%s of %llu elements of type %u (op %u, root %u)", name,
              (unsigned long long)h.count, h.type, h.op, h.root);
     return text;
@@ -102,7 +102,8 @@ Parcel parcel(const Comm& comm, const Op& op, int peer) {
             return p;
         default:  // a sum: what is received is added, not stored
             if (peer == comm.rank) return p;
-            p.sends = p.receives = true;
+            p.receives = is_sum(comm, op);
+            p.sends = h.kind == AllReduce || peer == (int)h.root;
             p.from = op.from, p.send = p.receive = bytes;
             return p;
     }
@@ -179,7 +180,8 @@ bool sum_some(Comm& comm, const Op& op, Progress* progress) {
         if (peer == comm.rank) continue;
         if (progress[peer].got < sizeof(Header) || ring_filled(comm.from(peer)) < chunk)
             return false;
-        if (progress[peer].sent < sizeof(Header) + done + chunk) return false;
+        bool sends = op.header.kind == AllReduce;
+        if (sends && progress[peer].sent < sizeof(Header) + done + chunk) return false;
     }
     std::vector<unsigned char> parts(comm.ranks * chunk);
     for (int peer = 0; peer < comm.ranks; peer++) {

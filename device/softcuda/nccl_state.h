@@ -19,9 +19,9 @@ enum Result {
     InProgress
 };
 enum CudaResult { IllegalAddress = 700, LaunchFailed = 719 };
-enum Kind : uint32_t { Message = 1, AllReduce, AllGather, Broadcast };
+enum Kind : uint32_t { Message = 1, AllReduce, AllGather, Broadcast, Reduce };
 inline const char* const kind_names[] = {
-    "nothing", "send/receive", "all-reduce", "all-gather", "broadcast",
+    "nothing", "send/receive", "all-reduce", "all-gather", "broadcast", "reduce",
 };
 inline const size_t type_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 
@@ -119,7 +119,16 @@ struct Parcel {
 
 Parcel parcel(const Comm& comm, const Op& op, int peer);
 
-inline bool is_sum(const Op& op) { return op.header.kind == AllReduce; }
+inline bool adds(const Op& op) {
+    return op.header.kind == AllReduce || op.header.kind == Reduce;
+}
+
+inline bool is_root(const Comm& comm, const Op& op) { return comm.rank == (int)op.header.root; }
+
+// Whether this rank makes a sum.
+inline bool is_sum(const Comm& comm, const Op& op) {
+    return op.header.kind == AllReduce || (op.header.kind == Reduce && is_root(comm, op));
+}
 
 // Bytes in the ring that have not been taken.
 size_t ring_filled(Ring& ring);

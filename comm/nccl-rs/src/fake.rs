@@ -127,6 +127,7 @@ fn always(name: &str) -> *mut c_void {
         "ncclSend" => message::<true> as *mut c_void,
         "ncclRecv" => message::<false> as *mut c_void,
         "ncclAllReduce" => sum as *mut c_void,
+        "ncclReduce" => sum_for_one as *mut c_void,
         "ncclAllGather" => gather::<0> as *mut c_void,
         "ncclBroadcast" => rooted as *mut c_void,
         _ => null_mut(),
@@ -263,6 +264,19 @@ extern "C" fn sum(
     _: Stream,
 ) -> Code {
     listed(comm, format!("all_reduce {count} of {kind} op {op}"))
+}
+
+extern "C" fn sum_for_one(
+    _: *const c_void,
+    _: *mut c_void,
+    count: usize,
+    kind: c_int,
+    op: c_int,
+    root: c_int,
+    comm: sys::Comm,
+    _: Stream,
+) -> Code {
+    listed(comm, format!("reduce {count} of {kind} op {op} root {root}"))
 }
 
 extern "C" fn gather<const KIND: usize>(

@@ -112,6 +112,19 @@ impl<'a> Group<'a> {
         })
     }
 
+    /// As [`Group::all_reduce`], for rank `root` alone: `to` of others is not looked at.
+    ///
+    /// # Safety
+    /// See [`Group`].
+    pub unsafe fn reduce(&self, data: Data, op: ReduceOp, root: usize) -> Result<()> {
+        let Data { count, kind, stream, .. } = data;
+        self.list("ncclReduce", |nccl, comm| {
+            let (from, to, root) = (data.from(), data.to(), root as c_int);
+            // SAFETY: the communicator is alive; the rest is the caller's word.
+            unsafe { (nccl.reduce)(from, to, count, kind.number, op.0, root, comm, stream) }
+        })
+    }
+
     /// `count` elements of each rank, one after another, in `to` of every rank.
     ///
     /// # Safety

@@ -177,6 +177,10 @@ functions! {
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, comm: Comm,
          stream: Stream)
         -> Code;
+    reduce = c"ncclReduce"
+        (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, op: c_int, root: c_int,
+         comm: Comm, stream: Stream)
+        -> Code;
     all_gather = c"ncclAllGather"
         (from: *const c_void, to: *mut c_void, count: usize, kind: c_int, comm: Comm,
          stream: Stream)

@@ -71,9 +71,9 @@ impl Communicator {
         let named = if is_named_in_vain { Err(NICS_IN_VAIN.to_owned()) } else { Ok(()) };
         self.agree("verbs between devices", named)?;
         if by_memory && PeerCollectives::is_possible(self, cuda)? {
-            return Ok(Box::new(PeerCollectives::attach(self, cuda, sizes.sums)?));
+            return Ok(Box::new(PeerCollectives::attach(self, cuda, sizes)?));
         }
-        Ok(Box::new(NcclCollectives::attach_for_sums(self, cuda, sizes.sums)?))
+        Ok(Box::new(NcclCollectives::attach_for_sums(self, cuda, sizes)?))
     }
 
     /// Every rank says whether it has what it needs for `what`; one that lacks something is

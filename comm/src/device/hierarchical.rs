@@ -24,6 +24,7 @@
 mod inside;
 mod launch;
 mod nodes;
+mod parts;
 mod report;
 mod two_steps;
 
@@ -33,7 +34,7 @@ use super::rail::nccl::NcclRails;
 use super::rail::{Exchange, Rails, Route};
 use super::sum::{self, MOST_PARTS, Place, Turns, sum};
 use super::{
-    Blocks, DeviceCollectives, DeviceSizes, SumLen, end, end_closing, own_stream, segment,
+    Blocks, DeviceCollectives, DeviceSizes, Parts, SumLen, end, end_closing, own_stream, segment,
 };
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
@@ -153,11 +154,14 @@ impl HierarchicalCollectives {
         all_have_rails_or_none(communicator)?;
         let load = || {
             launch::load(cuda)?;
-            let narrow = sizes.sums.narrow > 0;
+            let narrow = sizes.have_narrow_sums();
             let mut parts = parts_of_sums(&nodes).into_iter();
             parts.try_for_each(|parts| sum::load(cuda, parts, narrow))
         };
-        let most = (sizes.block_bytes, segment(0, nodes.num_rails(), sizes.sums.bytes()).len());
+        let sizes = with_whole_sums(&nodes, sizes);
+        let summed = segment(0, nodes.num_rails(), sizes.sums.bytes()).len();
+        let of_nodes = nodes.all().count() * sizes.summed_part_bytes().next_multiple_of(16);
+        let most = (sizes.block_bytes, summed.max(of_nodes));
         let by_memory = by_memory && is_by_memory(communicator, cuda)?;
         let nccl = match by_memory && communicator.rails().is_some() {
             true => None,
@@ -174,7 +178,7 @@ impl HierarchicalCollectives {
                 Inside::Memory(Box::new(peers))
             }
         };
-        let slot_bytes = nodes.slot_bytes(most.0, most.1);
+        let slot_bytes = nodes.slot_bytes(most.0, summed.max(sizes.part_bytes()));
         let rails: Box<dyn Rails> = match (communicator.rails(), &nccl) {
             (None, Some(nccl)) => Box::new(NcclRails::new(Arc::clone(nccl))),
             (rails, _) => {
@@ -348,6 +352,18 @@ impl HierarchicalCollectives {
     }
 }
 
+/// Where what is divided among ranks is added up for all of them and then broadcast, the longest
+/// all-reduce may be that, and nothing has parts.
+fn with_whole_sums(nodes: &Nodes, sizes: DeviceSizes) -> DeviceSizes {
+    if nodes.sums_by_node() {
+        return sizes;
+    }
+    let divided = nodes.topology().num_ranks() * sizes.summed_part_bytes();
+    let divided = SumLen::of_f32(divided.div_ceil(size_of::<f32>()));
+    let sums = if divided.bytes() > sizes.sums.bytes() { divided } else { sizes.sums };
+    DeviceSizes { sums, part: SumLen::of_f32(0), ..sizes }
+}
+
 struct Room {
     /// The first slots, that are sent from and received into.
     slots: [DevicePtr; 2],
@@ -485,6 +501,16 @@ impl DeviceCollectives for HierarchicalCollectives {
             }
             self.inside.close_segments(cuda, &self.nodes, (data, bytes))
         })
+    }
+
+    fn reduce_to_parts(&self, stream: &Stream, parts: Parts<'_>) -> Result<()> {
+        parts.check(self.num_ranks());
+        self.reduce_by_node(stream, parts)
+    }
+
+    fn gather_parts(&self, stream: &Stream, parts: Parts<'_>) -> Result<()> {
+        parts.check(self.num_ranks());
+        self.gather_by_node(stream, parts)
     }
 
     fn all_gather(

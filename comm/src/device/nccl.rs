@@ -7,15 +7,15 @@
 mod narrow;
 
 use super::peer::bind;
-use super::{Blocks, DeviceCollectives, SumLen, end, end_closing, own_stream};
+use super::{Blocks, DeviceCollectives, DeviceSizes, Parts, SumLen, end, end_closing, own_stream};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::options::{Feature, NcclOptions};
 use crate::readable::text;
 use crate::topology::{Rank, Topology};
 use crate::transport::Transport;
-use headlong_device::Stream;
 use headlong_device::cuda::{self, CudaDevice, CudaStream, DevicePtr};
+use headlong_device::{DType, Stream};
 use narrow::Received;
 use nccl_rs::{
     Capabilities, Comm, Config, Data, DataType, Group, Library, ReduceOp, Search, UniqueId, Version,
@@ -71,14 +71,15 @@ impl NcclCollectives {
         Ok(Self { comm, transport, device, received: None })
     }
 
-    /// As [`NcclCollectives::attach`], with room for sums of up to so many numbers.
+    /// As [`NcclCollectives::attach`], with room for sums of up to such sizes.
     pub(super) fn attach_for_sums(
         communicator: &Communicator,
         cuda: &CudaStream,
-        sums: SumLen,
+        sizes: DeviceSizes,
     ) -> Result<Self> {
         let who = (communicator.topology(), communicator.rank());
-        let received = (sums.narrow > 0).then(|| Received::new(cuda, who, sums)).transpose();
+        let are_narrow = sizes.have_narrow_sums();
+        let received = are_narrow.then(|| Received::new(cuda, who, sizes)).transpose();
         let received = communicator.agree("room for sums of bf16", received)?;
         Ok(Self { received, ..Self::attach(communicator, cuda)? })
     }
@@ -153,6 +154,11 @@ fn bytes_of(from: DevicePtr, to: DevicePtr, count: usize, stream: RawStream) -> 
     Data { from: from.0, to: to.0, count, kind: DataType::U8, stream }
 }
 
+/// The ranks whose parts are not empty.
+fn of_ranks(parts: Parts<'_>) -> impl Iterator<Item = Rank> {
+    (0..parts.num_ranks()).map(Rank).filter(move |&rank| !parts.range(rank).is_empty())
+}
+
 // SAFETY, of all calls of a group below: the stream is alive and of the communicator's device
 // (`enqueue`); the memory is the caller's by the contract of `DeviceCollectives`, and the driver
 // refuses addresses that it does not know.
@@ -197,6 +203,33 @@ impl DeviceCollectives for NcclCollectives {
             unsafe {
                 group.all_reduce(Data { from: at, to: at, count, kind, stream }, ReduceOp::SUM)
             }
+        })
+    }
+
+    /// In f32 each part is a sum that NCCL makes for its rank; as one group.
+    fn reduce_to_parts(&self, stream: &Stream, parts: Parts<'_>) -> Result<()> {
+        parts.check(self.num_ranks());
+        if parts.dtype == DType::Bf16 {
+            return self.sum_narrow_parts(stream, parts);
+        }
+        self.enqueue("reduce_to_parts", stream, parts.bytes(), |group, stream| {
+            of_ranks(parts).try_for_each(|rank| {
+                let (at, count, kind) = (parts.at(rank).0, parts.len(rank).exact, DataType::F32);
+                let data = Data { from: at, to: at, count, kind, stream };
+                // SAFETY: see above.
+                unsafe { group.reduce(data, ReduceOp::SUM, rank.0) }
+            })
+        })
+    }
+
+    fn gather_parts(&self, stream: &Stream, parts: Parts<'_>) -> Result<()> {
+        parts.check(self.num_ranks());
+        self.enqueue("gather_parts", stream, parts.bytes(), |group, stream| {
+            of_ranks(parts).try_for_each(|rank| {
+                let (at, bytes) = (parts.at(rank), parts.range(rank).len());
+                // SAFETY: see above.
+                unsafe { group.broadcast(bytes_of(at, at, bytes, stream), rank.0) }
+            })
         })
     }
 

@@ -16,7 +16,7 @@ mod peers;
 
 use super::push::{self, push};
 use super::sum::{self, Place, sum};
-use super::{Blocks, DeviceCollectives, SumLen};
+use super::{Blocks, DeviceCollectives, DeviceSizes, Parts, SumLen};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::topology::Rank;
@@ -25,6 +25,7 @@ use headlong_device::Stream;
 use headlong_device::cuda::{Build, CudaStream, DevicePtr};
 pub(super) use meeting::Part;
 pub(super) use peers::{Peers, bind};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The most ranks of one node: the devices of one machine. The kernel has room for no more in
@@ -55,14 +56,35 @@ impl PeerCollectives {
     pub(super) fn attach(
         communicator: &Communicator,
         cuda: &CudaStream,
-        sums: SumLen,
+        sizes: DeviceSizes,
     ) -> Result<Self> {
         let everybody: Vec<Rank> = communicator.topology().ranks().collect();
         let load = || {
-            sum::load(cuda, everybody.len(), sums.narrow > 0)?;
+            sum::load(cuda, everybody.len(), sizes.have_narrow_sums())?;
             push::load(cuda)
         };
         Ok(Self { peers: Peers::attach(communicator, cuda, &[&everybody], load)? })
+    }
+}
+
+impl PeerCollectives {
+    /// Bytes `range` of what everybody brings to `operation` become those at `from` here.
+    fn copy_to_all(
+        &self,
+        stream: &Stream,
+        operation: Part,
+        from: DevicePtr,
+        range: Range<usize>,
+    ) -> Result<()> {
+        let (rank, ranks) = (self.rank().0, self.num_ranks());
+        self.peers.enqueue(stream, operation, |cuda, parts| {
+            for peer in (0..ranks).map(|step| (rank + step) % ranks) {
+                let there = parts[peer].first().offset(range.start);
+                if there.0 != from.0 && !range.is_empty() {
+                    cuda.copy(there, from, range.len());
+                }
+            }
+        })
     }
 }
 
@@ -104,10 +126,24 @@ impl DeviceCollectives for PeerCollectives {
         self.peers.enqueue(stream, part("all_reduce", len.bytes(), data), |cuda, parts| {
             let place = |part: &Part| Place::fixed(part.first().offset(segment.start));
             let places: Vec<Place> = parts.iter().map(place).collect();
-            if !segment.is_empty() {
-                sum(cuda, &places, &places, len.part(&segment), None);
-            }
+            sum(cuda, &places, &places, len.part(&segment), None);
         })
+    }
+
+    fn reduce_to_parts(&self, stream: &Stream, parts: Parts<'_>) -> Result<()> {
+        parts.check(self.num_ranks());
+        let (rank, operation) = (self.rank(), "reduce_to_parts");
+        self.peers.enqueue(stream, part(operation, parts.bytes(), parts.data), |cuda, there| {
+            let place = |part: &Part| Place::fixed(parts.in_memory(part.first(), rank));
+            let places: Vec<Place> = there.iter().map(place).collect();
+            sum(cuda, &places, &[Place::fixed(parts.at(rank))], parts.len(rank), None);
+        })
+    }
+
+    fn gather_parts(&self, stream: &Stream, parts: Parts<'_>) -> Result<()> {
+        parts.check(self.num_ranks());
+        let (rank, whole) = (self.rank(), part("gather_parts", parts.bytes(), parts.data));
+        self.copy_to_all(stream, whole, parts.at(rank), parts.range(rank))
     }
 
     fn all_gather(
@@ -117,15 +153,8 @@ impl DeviceCollectives for PeerCollectives {
         to: DevicePtr,
         bytes: usize,
     ) -> Result<()> {
-        let (rank, ranks) = (self.rank().0, self.num_ranks());
-        self.peers.enqueue(stream, part("all_gather", bytes, to), |cuda, parts| {
-            for peer in (0..ranks).map(|step| (rank + step) % ranks) {
-                let there = parts[peer].first().offset(rank * bytes);
-                if there.0 != from.0 {
-                    cuda.copy(there, from, bytes);
-                }
-            }
-        })
+        let start = self.rank().0 * bytes;
+        self.copy_to_all(stream, part("all_gather", bytes, to), from, start..start + bytes)
     }
 
     fn broadcast(&self, stream: &Stream, root: Rank, data: DevicePtr, bytes: usize) -> Result<()> {

@@ -1,6 +1,6 @@
 //! One rank: what others would exchange is copied.
 
-use super::{Blocks, DeviceCollectives, SumLen};
+use super::{Blocks, DeviceCollectives, Parts, SumLen};
 use crate::error::Result;
 use crate::topology::Rank;
 use crate::transport::Transport;
@@ -39,6 +39,16 @@ impl DeviceCollectives for SingleRank {
     }
 
     fn all_reduce(&self, _stream: &Stream, _data: DevicePtr, _len: SumLen) -> Result<()> {
+        Ok(())
+    }
+
+    fn reduce_to_parts(&self, _stream: &Stream, parts: Parts<'_>) -> Result<()> {
+        parts.check(1);
+        Ok(())
+    }
+
+    fn gather_parts(&self, _stream: &Stream, parts: Parts<'_>) -> Result<()> {
+        parts.check(1);
         Ok(())
     }
 

@@ -74,7 +74,7 @@ pub(super) fn load(cuda: &CudaStream, num_parts: usize, narrow: bool) -> Result<
 }
 
 /// Enqueues that each of `outs` becomes the sum of `parts`, `len` numbers each, which are the
-/// leaves of the tree from left to right.
+/// leaves of the tree from left to right; nothing where there are none.
 ///
 /// # Panics
 /// When there are more parts or places than [`MOST_PARTS`] and [`MOST_OUTS`]; when places of bf16
@@ -86,6 +86,9 @@ pub(super) fn sum(
     len: SumLen,
     turns: Option<Turns>,
 ) {
+    if len.bytes() == 0 {
+        return;
+    }
     let bits = |places: &[Place]| {
         places.iter().enumerate().fold(0, |bits, (at, place)| bits | u64::from(place.turns) << at)
     };

@@ -30,11 +30,18 @@ fn collectives_are_listed_with_their_numbers() {
         // SAFETY: see above.
         unsafe {
             group.all_reduce(floats(8), ReduceOp::SUM)?;
+            group.reduce(floats(7), ReduceOp::SUM, 1)?;
             group.all_gather(Data { kind: DataType::U8, ..floats(3) })?;
             group.broadcast(floats(2), 2)
         }
     });
-    assert_eq!(log, ["all_reduce 8 of 7 op 0", "all_gather 3 of 1", "broadcast 2 of 7 root 2"]);
+    let expected = [
+        "all_reduce 8 of 7 op 0",
+        "reduce 7 of 7 op 0 root 1",
+        "all_gather 3 of 1",
+        "broadcast 2 of 7 root 2",
+    ];
+    assert_eq!(log, expected);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::Stop;
 use super::nodes::{MOST_PEERS, Nodes};
 use crate::device::nccl::{NcclCollectives, Piece};
 use crate::device::peer::{Part, Peers};
-use crate::device::segment;
+use crate::device::{Parts, segment};
 use crate::topology::Rank;
 use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr};
 use std::sync::Arc;
@@ -122,6 +122,58 @@ impl Brought {
         Ok((0..peers.len()).map(place).collect())
     }
 
+    /// Of every node, what all peers have of the part of its rank at this one's place.
+    fn open_parts(
+        &self,
+        cuda: &CudaStream,
+        nodes: &Nodes,
+        parts: Parts<'_>,
+    ) -> Result<Vec<Vec<DevicePtr>>, String> {
+        let of_place = |peer: Rank| parts_at_place(nodes, peer);
+        let own = of_place(nodes.rank());
+        let mut end = 0;
+        let mut next = |rank: Rank| {
+            let start = end;
+            end += parts.range(rank).len().next_multiple_of(16);
+            self.blocks.ptr().offset(start)
+        };
+        let mut place = |peer: Rank, rank: Rank| match peer == nodes.rank() {
+            true => parts.at(rank),
+            false => next(rank),
+        };
+        let mut of_peer =
+            |peer: Rank| -> Vec<DevicePtr> { own.iter().map(|&rank| place(peer, rank)).collect() };
+        let brought: Vec<Vec<DevicePtr>> =
+            nodes.peers().iter().map(|&peer| of_peer(peer)).collect();
+        let piece = |peer, at, rank| Piece::new(peer, at, parts.range(rank).len());
+        let sends = others(nodes).flat_map(|(_, peer)| {
+            of_place(peer).into_iter().map(move |rank| piece(peer, parts.at(rank), rank))
+        });
+        let receives = others(nodes).flat_map(|(index, peer)| {
+            let places = brought[index].iter().zip(&own);
+            places.map(move |(&at, &rank)| piece(peer, at, rank))
+        });
+        self.nccl.exchange(cuda, sends, receives)?;
+        let of_node = |node| brought.iter().map(|of_peer: &Vec<_>| of_peer[node]).collect();
+        Ok((0..own.len()).map(of_node).collect())
+    }
+
+    /// The parts of all ranks at this one's place to all peers, and those at theirs here.
+    fn close_parts(
+        &self,
+        cuda: &CudaStream,
+        nodes: &Nodes,
+        parts: Parts<'_>,
+    ) -> Result<(), String> {
+        let pieces = |from: Rank, peer: Rank| {
+            let piece = move |rank| Piece::new(peer, parts.at(rank), parts.range(rank).len());
+            parts_at_place(nodes, from).into_iter().map(piece)
+        };
+        let sends = others(nodes).flat_map(|(_, peer)| pieces(nodes.rank(), peer));
+        let receives = others(nodes).flat_map(|(_, peer)| pieces(peer, peer));
+        self.nccl.exchange(cuda, sends, receives)
+    }
+
     /// This rank's segment to all peers, and theirs here.
     fn close_segments(
         &self,
@@ -142,6 +194,18 @@ impl Brought {
             others().filter(|(index, _)| *index < rails).map(|(index, &peer)| piece(index, peer));
         self.nccl.exchange(cuda, sends, receives)
     }
+}
+
+/// The other ranks of the node, and which of its ranks they are.
+fn others(nodes: &Nodes) -> impl Iterator<Item = (usize, Rank)> {
+    let peers = nodes.peers().iter().copied().enumerate();
+    peers.filter(|&(_, peer)| peer != nodes.rank())
+}
+
+/// Of every node the rank at the place of `rank`, where all have one.
+fn parts_at_place(nodes: &Nodes, rank: Rank) -> Vec<Rank> {
+    let (topology, place) = (nodes.topology(), nodes.topology().local_index(rank));
+    (0..topology.num_nodes()).map(|node| topology.ranks_of(node)[place]).collect()
 }
 
 impl Inside {
@@ -170,6 +234,51 @@ impl Inside {
             stride: blocks.stride,
             brought: false,
         })
+    }
+
+    /// Enqueues that what all ranks of the node have of the part of every rank at this one's place
+    /// can be read where the answer says, by node, until [`Inside::close`].
+    pub(super) fn open_parts(
+        &self,
+        cuda: &CudaStream,
+        nodes: &Nodes,
+        operation: &'static str,
+        parts: Parts<'_>,
+    ) -> Result<Vec<Vec<DevicePtr>>, Stop> {
+        if let Inside::Nccl(brought) = self {
+            return Ok(brought.open_parts(cuda, nodes, parts)?);
+        }
+        let peers = self.open_all(cuda, operation, parts)?;
+        let of_peers = |rank| peers.iter().map(|&data| parts.in_memory(data, rank)).collect();
+        Ok(parts_at_place(nodes, nodes.rank()).into_iter().map(of_peers).collect())
+    }
+
+    /// Enqueues that the numbers of all ranks of the node can be read and written where the answer
+    /// says, until [`Inside::close_parts`]; over NCCL this rank's.
+    pub(super) fn open_all(
+        &self,
+        cuda: &CudaStream,
+        operation: &'static str,
+        parts: Parts<'_>,
+    ) -> Result<Vec<DevicePtr>, Stop> {
+        let Inside::Memory(peers) = self else { return Ok(vec![parts.data]) };
+        let (size, addresses) = (parts.bytes() as u64, [parts.data.0, 0]);
+        let there = peers.meet(Part { operation, size, root: 0, addresses })?;
+        peers.barrier(cuda, 0)?;
+        Ok(there.iter().map(Part::first).collect())
+    }
+
+    /// Enqueues that the parts of all ranks at any place of a node have come to all of the node.
+    pub(super) fn close_parts(
+        &self,
+        cuda: &CudaStream,
+        nodes: &Nodes,
+        parts: Parts<'_>,
+    ) -> Result<(), Stop> {
+        match self {
+            Inside::Memory(_) => self.close(cuda),
+            Inside::Nccl(brought) => Ok(brought.close_parts(cuda, nodes, parts)?),
+        }
     }
 
     pub(super) fn close(&self, cuda: &CudaStream) -> Result<(), Stop> {

@@ -7,7 +7,7 @@ use super::{NcclCollectives, Piece};
 use crate::collectives::group::Group;
 use crate::device::peer::bind;
 use crate::device::sum::{self, MOST_PARTS, Place, sum};
-use crate::device::{DeviceCollectives, SumLen, end, own_stream, segment};
+use crate::device::{DeviceCollectives, DeviceSizes, Parts, SumLen, end, own_stream, segment};
 use crate::error::Result;
 use crate::readable::text;
 use crate::topology::{Rank, Topology};
@@ -15,10 +15,10 @@ use headlong_device::Stream;
 use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr};
 use std::ops::Range;
 
-/// One rank's room for its segment of every rank's numbers.
+/// One rank's room for what it adds up of every rank's numbers.
 pub(super) struct Received {
     memory: DeviceMemory,
-    /// Bytes of all numbers that there is room for.
+    /// Bytes of it.
     bytes: usize,
 }
 
@@ -27,13 +27,15 @@ impl Received {
     pub(super) fn new(
         cuda: &CudaStream,
         (topology, me): (&Topology, Rank),
-        len: SumLen,
+        DeviceSizes { sums, part, .. }: DeviceSizes,
     ) -> Result<Self, String> {
-        let (bytes, mut range, mut room) = (len.bytes(), len.bytes(), 0);
+        // Of what is divided, each of all ranks may have as much for this one.
+        let of_part = SumLen { exact: 0, ..part }.bytes().next_multiple_of(16);
+        let (mut range, mut room) = (sums.bytes(), of_part * topology.num_ranks());
         for group in levels(topology, me) {
             let mut parts = group.len;
             range = segment(0, parts, range).len();
-            room = room.max(parts * range);
+            room = room.max(parts * range.next_multiple_of(16));
             while parts > MOST_PARTS {
                 // Whole groups, and what is left of the last one.
                 sum::load(cuda, MOST_PARTS, true)?;
@@ -43,12 +45,7 @@ impl Received {
             sum::load(cuda, parts, true)?;
         }
         let memory = DeviceMemory::new(cuda.device(), "parts of sums", room).map_err(text)?;
-        Ok(Self { memory, bytes })
-    }
-
-    /// Where the part of the `place`-th of a group comes, of so many bytes.
-    fn place(&self, place: usize, bytes: usize) -> DevicePtr {
-        self.memory.ptr().offset(place * bytes)
+        Ok(Self { memory, bytes: room })
     }
 }
 
@@ -67,48 +64,108 @@ fn sum_all(cuda: &CudaStream, mut parts: Vec<Place>, to: Place, len: SumLen) {
 
 impl NcclCollectives {
     pub(super) fn sum_narrow(&self, stream: &Stream, data: DevicePtr, len: SumLen) -> Result<()> {
-        let operation = "all_reduce";
         len.check(data);
+        self.enqueue_on("all_reduce", stream, |cuda| {
+            let (mut range, mut shared) = (0..len.bytes(), Vec::new());
+            for group in levels(self.transport.topology(), self.rank()) {
+                let segments = (0..group.len).map(|place| {
+                    let Range { start, end } = segment(place, group.len, range.len());
+                    vec![range.start + start..range.start + end]
+                });
+                let level = Level { group, data, ranges: segments.collect() };
+                self.add_up(cuda, &level, len)?;
+                range = level.ranges[group.me][0].clone();
+                shared.push(level);
+            }
+            for level in shared.iter().rev() {
+                let own = |(_, peer)| level.pieces(level.group.me, peer);
+                let of_peer = |(place, peer)| level.pieces(place, peer);
+                self.exchange(cuda, level.peers().flat_map(own), level.peers().flat_map(of_peer))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The first half of it, for parts that ranks have: of all ranks at a place of their nodes
+    /// inside the node, then of the one rank along the rail.
+    pub(super) fn sum_narrow_parts(&self, stream: &Stream, parts: Parts<'_>) -> Result<()> {
+        let len = parts.len_of(parts.bytes());
+        len.check(parts.data);
+        self.enqueue_on("reduce_to_parts", stream, |cuda| {
+            let groups = levels(self.transport.topology(), self.rank());
+            for (at, &group) in groups.iter().enumerate() {
+                let ranges = |place| match groups.get(at + 1) {
+                    Some(rail) => {
+                        let of_node = |node: usize| Rank(node * group.len + place);
+                        (0..rail.len).map(|node| parts.range(of_node(node))).collect()
+                    }
+                    None => vec![parts.range(group.rank(place))],
+                };
+                let ranges = (0..group.len).map(ranges).collect();
+                self.add_up(cuda, &Level { group, data: parts.data, ranges }, len)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn enqueue_on(
+        &self,
+        operation: &str,
+        stream: &Stream,
+        body: impl FnOnce(&CudaStream) -> Result<(), String>,
+    ) -> Result<()> {
         self.transport.check()?;
         let cuda = own_stream(stream, &self.device, operation);
-        let enqueued = bind(cuda).and_then(|()| self.enqueue_sum(cuda, data, len));
+        let enqueued =
+            bind(cuda).and_then(|()| body(cuda)).and_then(|()| cuda.check().map_err(text));
         enqueued.or_else(|reason| end(self, operation, reason))
     }
 
-    fn enqueue_sum(&self, cuda: &CudaStream, data: DevicePtr, len: SumLen) -> Result<(), String> {
-        let (bytes, room) = (len.bytes(), self.received.as_ref().map_or(0, |room| room.bytes));
-        let received = self.received.as_ref().filter(|room| bytes <= room.bytes);
+    /// Enqueues that what this rank adds up of a level becomes the sum over its group; `len` are
+    /// all numbers.
+    fn add_up(&self, cuda: &CudaStream, level: &Level, len: SumLen) -> Result<(), String> {
+        let (group, own) = (level.group, &level.ranges[level.group.me]);
+        if group.len == 1 {
+            return Ok(());
+        }
+        let offsets: Vec<usize> = offsets_of(own).collect();
+        let of_rank = offsets[own.len()];
+        let (needed, room) =
+            (group.len * of_rank, self.received.as_ref().map_or(0, |room| room.bytes));
+        let received = self.received.as_ref().filter(|_| needed <= room);
         let received = received.ok_or_else(|| {
-            format!("numbers of {bytes} bytes with bf16, and room was made for {room}")
+            let bytes = len.bytes();
+            format!(
+                "numbers of {bytes} bytes with bf16 need {needed}, and room was made for {room}"
+            )
         })?;
-        let (mut range, mut shared) = (0..bytes, Vec::new());
-        for group in levels(self.transport.topology(), self.rank()) {
-            let level = Level { group, range: range.clone(), data };
-            range = level.segment(group.me);
-            self.exchange(
-                cuda,
-                level.peers().map(|(place, peer)| level.piece(place, peer)),
-                level.peers().map(|(place, peer)| {
-                    Piece::new(peer, received.place(place, range.len()), range.len())
-                }),
-            )?;
-            if !range.is_empty() {
-                let own = Place::fixed(data.offset(range.start));
-                let part = |place| match place == group.me {
-                    true => own,
-                    false => Place::fixed(received.place(place, range.len())),
-                };
-                sum_all(cuda, (0..group.len).map(part).collect(), own, len.part(&range));
-            }
-            shared.push(level);
+        let place = |place: usize, at: usize| match place == group.me {
+            true => level.data.offset(own[at].start),
+            false => received.memory.ptr().offset(place * of_rank + offsets[at]),
+        };
+        self.exchange(
+            cuda,
+            level.peers().flat_map(|(of, peer)| level.pieces(of, peer)),
+            level.peers().flat_map(|(of, peer)| {
+                let sizes = own.iter().map(Range::len).enumerate();
+                sizes.map(move |(at, bytes)| Piece::new(peer, place(of, at), bytes))
+            }),
+        )?;
+        for (at, range) in own.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
+            let parts = (0..group.len).map(|of| Place::fixed(place(of, at))).collect();
+            sum_all(cuda, parts, Place::fixed(place(group.me, at)), len.part(range));
         }
-        for level in shared.iter().rev() {
-            let own = |(_, peer)| level.piece(level.group.me, peer);
-            let of_peer = |(place, peer)| level.piece(place, peer);
-            self.exchange(cuda, level.peers().map(own), level.peers().map(of_peer))?;
-        }
-        cuda.check().map_err(text)
+        Ok(())
     }
+}
+
+/// Where each range begins, put one after another in groups of 16 bytes, and the end of the last.
+fn offsets_of(ranges: &[Range<usize>]) -> impl Iterator<Item = usize> {
+    let ends = ranges.iter().scan(0, |end, range| {
+        *end += range.len().next_multiple_of(16);
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends)
 }
 
 /// Where all nodes are subtrees of the tree, the node and then the rail, so that little crosses
@@ -120,23 +177,21 @@ fn levels(topology: &Topology, me: Rank) -> Vec<Group> {
     }
 }
 
-/// A range of the bytes at `data`, of which each of the group adds up a segment.
+/// What each of a group adds up.
 struct Level {
     group: Group,
-    range: Range<usize>,
     data: DevicePtr,
+    /// By place in the group: ranges of the bytes at `data`.
+    ranges: Vec<Vec<Range<usize>>>,
 }
 
 impl Level {
-    fn segment(&self, place: usize) -> Range<usize> {
-        let Range { start, end } = segment(place, self.group.len, self.range.len());
-        self.range.start + start..self.range.start + end
-    }
-
-    /// The segment of the rank at `place`, to or from `peer`.
-    fn piece(&self, place: usize, peer: Rank) -> Piece {
-        let segment = self.segment(place);
-        Piece::new(peer, self.data.offset(segment.start), segment.len())
+    /// What the rank at `place` adds up, to or from `peer`.
+    fn pieces(&self, place: usize, peer: Rank) -> impl Iterator<Item = Piece> {
+        let piece = move |range: &Range<usize>| {
+            Piece::new(peer, self.data.offset(range.start), range.len())
+        };
+        self.ranges[place].iter().map(piece)
     }
 
     /// The others with their places, the next one first: not all send to the first at once.
