@@ -168,8 +168,7 @@ impl LossScale {
 
     /// Looks for what is not finite: in the gradients of dense parameters that this rank has the
     /// sums of, `elements` of their arena, and in [`Self::overflow`]. `steps` are the
-    /// [`DeviceStep`]s that a device's optimisers read; the CPU has none. A device looks at all
-    /// gradients.
+    /// [`DeviceStep`]s that a device's optimisers read; the CPU has none.
     pub fn check(
         &self,
         stream: &Stream,
@@ -182,7 +181,7 @@ impl LossScale {
                 cuda::check(
                     stream,
                     self,
-                    gradients,
+                    (gradients, elements),
                     steps.expect("a device reads steps from its memory"),
                 );
             }
@@ -190,9 +189,12 @@ impl LossScale {
     }
 
     /// Raises [`Self::overflow`] where one of the gradients `elements` is not finite: of a rank
-    /// that has the sums of these only, before ranks add the overflow up. On the CPU only.
+    /// that has the sums of these only, before ranks add the overflow up.
     pub fn raise(&self, stream: &Stream, gradients: &Arena, elements: Range<usize>) {
-        cpu::raise(stream, self, gradients, elements);
+        match stream.device() {
+            Device::Cpu => cpu::raise(stream, self, gradients, elements),
+            Device::Cuda(_) => cuda::raise(stream, self, gradients, elements),
+        }
     }
 
     /// Ends the step: the next scale, the counters, and nothing found.

@@ -16,12 +16,13 @@
 //!
 //! # Sums
 //! The norm is summed in f64, in 64 chunks of eight lanes each and a fixed tree: neither threads
-//! nor instruction set change it. LAMB's norms are summed alike in 1,024 chunks a tensor, and have
+//! nor instruction set change it; on a device in 128 chunks of another shape. LAMB's norms are summed alike in 1,024 chunks a tensor, and have
 //! the same bits on a device.
 //!
 //! # Work
 //! On the CPU it blocks until done and allocates nothing; on a device it enqueues one kernel, two
-//! more where gradients are clipped and two more for each 32 tensors of LAMB. [`check`] refuses
+//! more where gradients are clipped and two more for each 32 tensors of LAMB; of a part, one more
+//! for each of these, because [`divided::measure`] has enqueued the other. [`check`] refuses
 //! optimisers that have no dense form.
 //!
 //! # Source
@@ -77,7 +78,7 @@ pub struct StepArgs<'a> {
     /// changes nothing.
     pub loss_scale: Option<&'a LossScale>,
     /// What this rank moves, where parameters are divided among ranks: `stacks` are packed later,
-    /// when all weights are there. Only on the CPU.
+    /// when all weights are there.
     pub part: Option<&'a divided::Part>,
 }
 
@@ -106,8 +107,7 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
     match (stream.device(), args.part) {
         (Device::Cpu, None) => cpu::step(stream, args),
         (Device::Cpu, Some(part)) => divided::step(stream, args, part),
-        (Device::Cuda(_), None) => cuda::step(stream, args),
-        (Device::Cuda(_), Some(_)) => panic!("a device moves all parameters"),
+        (Device::Cuda(_), _) => cuda::step(stream, args),
     }
 }
 

@@ -4,6 +4,7 @@ use super::LossScale;
 use crate::cuda::{THREADS, blocks};
 use headlong_device::cuda::{DevicePtr, DeviceStep, Launch, Source, kernel_args};
 use headlong_device::{Arena, Stream};
+use std::ops::Range;
 
 pub static SOURCE: Source = Source { name: "mlp/loss-scale", text: include_str!("loss_scale.cu") };
 
@@ -25,27 +26,47 @@ impl UnscaleArgs {
 kernel_args! {
     pub struct CheckArgs {
         gradients, overflow, state, skip_dense, skip_sparse: DevicePtr;
-        quads: u64;
+        quads, first: u64;
     }
 
     pub struct AdjustArgs { state, overflow: DevicePtr; growth_interval: u32; }
 }
 
-pub fn check(stream: &Stream, scale: &LossScale, gradients: &Arena, steps: [DevicePtr; 2]) {
-    let stream = stream.cuda_body();
-    let quads = gradients.bytes() / 16;
-    let [skip_dense, skip_sparse] = steps.map(|step| step.offset(DeviceStep::SKIP_OFFSET));
+pub fn check(
+    stream: &Stream,
+    scale: &LossScale,
+    gradients: (&Arena, Range<usize>),
+    steps: [DevicePtr; 2],
+) {
+    let skips = steps.map(|step| step.offset(DeviceStep::SKIP_OFFSET));
+    look_at(stream, scale, gradients, skips, "check_gradients");
+}
+
+pub fn raise(stream: &Stream, scale: &LossScale, gradients: &Arena, elements: Range<usize>) {
+    look_at(stream, scale, (gradients, elements), [DevicePtr::NULL; 2], "raise_overflow");
+}
+
+/// Parts begin and end where cache lines do.
+fn look_at(
+    stream: &Stream,
+    scale: &LossScale,
+    (gradients, elements): (&Arena, Range<usize>),
+    [skip_dense, skip_sparse]: [DevicePtr; 2],
+    kernel: &'static str,
+) {
+    let (stream, quads) = (stream.cuda_body(), elements.len() / 4);
     let launched = CheckArgs {
-        gradients: gradients.device_ptr(),
+        gradients: gradients.device_ptr().offset(elements.start * size_of::<f32>()),
         overflow: scale.overflow.device_ptr(),
         state: scale.state.device_ptr(),
         skip_dense,
         skip_sparse,
         quads: quads as u64,
+        first: elements.start as u64 / 4,
     };
     // One block at least: the overflow counts where there is no dense parameter, too.
     let shape = Launch::new(blocks(stream, quads.div_ceil(THREADS as usize).max(1)), THREADS);
-    stream.run(&SOURCE, &[], "check_gradients", shape, &launched);
+    stream.run(&SOURCE, &[], kernel, shape, &launched);
 }
 
 pub fn adjust(stream: &Stream, scale: &LossScale) {

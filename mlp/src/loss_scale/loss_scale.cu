@@ -12,14 +12,17 @@ constexpr u32 YES = 0x3f800000u;
 constexpr u32 NO_QUAD = 0xffffffffu;
 
 struct CheckArgs {
-    // The summed gradients of all dense parameters.
+    // The summed gradients of all dense parameters, or those of this rank's part.
     const float *gradients;
-    const float *overflow;
+    // Becomes 1.0f where ranks have yet to tell each other.
+    u32 *overflow;
     u32 *state;
     // `DeviceStep::skip` of the dense parameters' step and of the tables'.
     u32 *skip_dense;
     u32 *skip_sparse;
     u64 quads;
+    // The first quad, counted in all gradients.
+    u64 first;
 };
 
 struct AdjustArgs {
@@ -30,18 +33,30 @@ struct AdjustArgs {
 
 inline __device__ bool is_finite(float value) { return fabsf(value) <= 3.402823466e38f; }
 
-extern "C" __global__ void __launch_bounds__(THREADS) check_gradients(const CheckArgs a) {
+// The first quad of this thread's that is not finite.
+inline __device__ u32 first_bad(const CheckArgs &a) {
     const float4 *gradients = reinterpret_cast<const float4 *>(a.gradients);
-    bool fits = grid_thread() != 0 || *a.overflow == 0.0f;
     u32 first = NO_QUAD;
     for (u64 i = grid_thread(); i < a.quads; i += grid_threads()) {
         const float4 g = gradients[i];
         if (!(is_finite(g.x) && is_finite(g.y) && is_finite(g.z) && is_finite(g.w))) {
-            fits = false;
-            first = min(first, (u32)i);
+            first = min(first, (u32)(a.first + i));
         }
     }
-    if (!fits) {
+    return first;
+}
+
+// Before ranks add the overflow up.
+extern "C" __global__ void __launch_bounds__(THREADS) raise_overflow(const CheckArgs a) {
+    if (first_bad(a) != NO_QUAD) {
+        atomicOr(a.overflow, YES);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) check_gradients(const CheckArgs a) {
+    const u32 first = first_bad(a);
+    // Ranks add up what one of them has raised: any number above zero.
+    if (first != NO_QUAD || (grid_thread() == 0 && *a.overflow != 0)) {
         // All threads that find something write the same.
         atomicOr(a.state + SKIP, YES);
         atomicMin(a.state + FIRST_BAD, first);

@@ -4,20 +4,21 @@
 //!
 //! # Norms
 //! Clipping and LAMB need norms over what several ranks have. [`measure`] leaves the sum of each
-//! chunk of a norm where all ranks have it, as the bits of an f64, and zero for chunks of other
-//! ranks: ranks add these up as integers, and [`super::step`] then adds the sums of the chunks in
-//! the order in which one rank does. So parts begin where chunks do ([`bounds`]). Chunks of the
-//! one norm are not those of the other, so that LAMB is not clipped ([`Norms::needed`]).
+//! chunk of a norm where all ranks have it, as the bits of an f64: on a processor zero for chunks
+//! of other ranks, so that ranks add these up as integers; on a device ranks gather them
+//! ([`sum_bounds`]). [`super::step`] then adds the sums of the chunks in the order in which one
+//! rank does. So parts begin where chunks do ([`bounds`]). Chunks of the one norm are not those of
+//! the other, so that LAMB is not clipped ([`Norms::needed`]).
 
 use super::cpu::{
     NORM_CHUNKS, change, clip_factor, find_directions, lamb_constants, lamb_norm_of, multiply,
     norm_chunk_len, norm_of, sums_of_squares, trust_ratio,
 };
-use super::{LAMB_CHUNKS, StepArgs, lamb_chunk_len, tensors};
+use super::{LAMB_CHUNKS, StepArgs, cuda, lamb_chunk_len, tensors};
 use crate::loss_scale::LossScale;
 use headlong_device::optimizer::Optimizer;
 use headlong_device::pool::Pool;
-use headlong_device::{ArenaPlan, DType, Mat, Stream};
+use headlong_device::{ArenaPlan, DType, Device, Mat, Stream};
 use std::ops::Range;
 
 /// Elements of a cache line, which slots of an arena fill.
@@ -25,6 +26,14 @@ const LINE: usize = 16;
 
 /// Elements at whose multiples parts begin where no norm is needed: processors fetch two lines.
 const PART_ALIGN: usize = 2 * LINE;
+
+/// Chunks that a device sums the norm of all gradients in: halves of a processor's.
+pub(super) const DEVICE_NORM_CHUNKS: usize = 2 * NORM_CHUNKS;
+
+/// Elements of one of them, of `len` gradients.
+pub(super) fn device_norm_chunk_len(len: usize) -> usize {
+    norm_chunk_len(len) / 2
+}
 
 /// Norms that a step needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +77,12 @@ impl Part {
     pub fn is_empty(&self) -> bool {
         self.elements.is_empty()
     }
+
+    /// On a device, the chunks of the norm of all `len` gradients that begin in it.
+    pub(super) fn chunks_of_norm(&self, len: usize) -> Range<usize> {
+        let chunk = |at: usize| chunk_at(at, device_norm_chunk_len(len));
+        chunk(self.elements.start)..chunk(self.elements.end)
+    }
 }
 
 /// Where parts of parameters of `plan` begin, as equal as can be, and the end of the last one.
@@ -95,12 +110,30 @@ pub fn bounds(plan: &ArenaPlan, norms: Norms, num_ranks: usize) -> Vec<usize> {
 pub fn num_sums(plan: &ArenaPlan, norms: Norms) -> usize {
     match norms {
         Norms::None => 0,
-        Norms::OfGradients => NORM_CHUNKS,
-        Norms::OfTensors => {
-            let tensors = plan.elements().filter(|range| !range.is_empty());
-            tensors.map(|tensor| 2 * num_chunks(&tensor)).sum()
-        }
+        // As many as a device has; a processor has half as many.
+        Norms::OfGradients => DEVICE_NORM_CHUNKS,
+        Norms::OfTensors => plan.elements().map(|tensor| num_sums_of(&tensor)).sum(),
     }
+}
+
+/// On a device, where the sums of each part's chunks begin in [`Part::sums`], and the end of the
+/// last one, for parts that begin at `bounds`. There both sums of a chunk lie side by side.
+pub fn sum_bounds(plan: &ArenaPlan, norms: Norms, bounds: &[usize]) -> Vec<usize> {
+    let len = plan.bytes() / size_of::<f32>();
+    let before = |&at: &usize| match norms {
+        Norms::None => 0,
+        Norms::OfGradients => chunk_at(at, device_norm_chunk_len(len)),
+        Norms::OfTensors => {
+            let tensors = plan.elements().filter(|tensor| !tensor.is_empty());
+            let of_tensor = |tensor: Range<usize>| {
+                let within = at.clamp(tensor.start, tensor.end) - tensor.start;
+                2 * chunk_at(within, lamb_chunk_len(tensor.len()))
+            };
+            tensors.map(of_tensor).sum()
+        }
+    };
+    let starts = bounds[..bounds.len() - 1].iter().map(before);
+    starts.chain([num_sums(plan, norms)]).collect()
 }
 
 /// What the states of a part of `len` elements are frozen from ([`super::freeze_states_on`]).
@@ -115,19 +148,31 @@ pub fn state_bytes(len: usize) -> usize {
     len.next_multiple_of(LINE) * size_of::<f32>()
 }
 
-fn num_chunks(tensor: &Range<usize>) -> usize {
-    tensor.len().div_ceil(lamb_chunk_len(tensor.len()))
+/// Sums of the chunks of LAMB's norms of `tensor`: of weights and of directions.
+pub(super) fn num_sums_of(tensor: &Range<usize>) -> usize {
+    match tensor.len() {
+        0 => 0,
+        len => 2 * len.div_ceil(lamb_chunk_len(len)),
+    }
 }
 
 /// The elements of `tensor` in a part.
-fn shared(tensor: &Range<usize>, part: &Range<usize>) -> Range<usize> {
+pub(super) fn shared(tensor: &Range<usize>, part: &Range<usize>) -> Range<usize> {
     let start = tensor.start.max(part.start);
     start..tensor.end.min(part.end).max(start)
 }
 
 /// Leaves this rank's sums of the norms of a step in [`Part::sums`]; gradients of its part become
-/// LAMB's directions, and their moments change. Blocks until done and allocates nothing.
+/// LAMB's directions, and their moments change. On the CPU it blocks until done and allocates
+/// nothing; on a device it enqueues one kernel for clipping, or one for each 32 tensors of LAMB.
 pub fn measure(stream: &Stream, args: &StepArgs<'_>, part: &Part) {
+    match stream.device() {
+        Device::Cpu => measure_here(stream, args, part),
+        Device::Cuda(_) => cuda::measure(stream, args, part),
+    }
+}
+
+fn measure_here(stream: &Stream, args: &StepArgs<'_>, part: &Part) {
     if args.loss_scale.is_some_and(LossScale::skips) {
         return;
     }
@@ -194,8 +239,8 @@ fn split_sums<'a>(
     sums: &'a mut [u64],
     tensor: &Range<usize>,
 ) -> ([&'a mut [u64]; 2], &'a mut [u64]) {
-    let (of_weights, rest) = sums.split_at_mut(num_chunks(tensor));
-    let (of_directions, rest) = rest.split_at_mut(num_chunks(tensor));
+    let (sums, rest) = sums.split_at_mut(num_sums_of(tensor));
+    let (of_weights, of_directions) = sums.split_at_mut(sums.len() / 2);
     ([of_weights, of_directions], rest)
 }
 

@@ -20,7 +20,7 @@ using Copy = Element<COPIES>;
 using Summed = Element<SUMMED>;
 
 constexpr u32 MAX_COPIES = 32;
-// Parts that the norm is summed in, for any length.
+// Chunks that the norm is summed in, for any length.
 constexpr u32 NORM_PARTS = 128;
 
 // The copy of a parameter: `count` elements of the arena from `first` on, rows of `cols`.
@@ -58,9 +58,16 @@ struct OptimArgs {
 struct NormArgs {
     const float *gradients;
     const Summed *summed;
-    // NORM_PARTS sums, of which the first becomes the whole.
+    // NORM_PARTS sums, one a chunk.
     double *sums;
+    // The sum of them; it may be the first.
+    double *total;
+    // Of all gradients, and of a chunk.
     u64 quads;
+    u64 chunk_quads;
+    // The chunks that this rank sums.
+    u32 begin;
+    u32 end;
 };
 
 inline __device__ f32x4 gradients_of(const float *gradients, const Summed *summed, u64 quad) {
@@ -69,10 +76,11 @@ inline __device__ f32x4 gradients_of(const float *gradients, const Summed *summe
 
 extern "C" __global__ void __launch_bounds__(THREADS) norm_parts(const NormArgs a) {
     __shared__ double sums[THREADS];
-    for (u32 part = blockIdx.x; part < NORM_PARTS; part += gridDim.x) {
-        const u64 end = a.quads * (part + 1) / NORM_PARTS;
+    for (u32 part = a.begin + blockIdx.x; part < a.end; part += gridDim.x) {
+        const u64 start = part * a.chunk_quads, after = start + a.chunk_quads;
+        const u64 end = after < a.quads ? after : a.quads;
         double sum = 0.0;
-        for (u64 i = a.quads * part / NORM_PARTS + threadIdx.x; i < end; i += THREADS) {
+        for (u64 i = start + threadIdx.x; i < end; i += THREADS) {
             const f32x4 g = gradients_of(a.gradients, a.summed, i);
             sum +=
                 ((double)g.x * g.x + (double)g.y * g.y) + ((double)g.z * g.z + (double)g.w * g.w);
@@ -89,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_total(const NormArgs 
     __shared__ double sums[THREADS];
     const double sum = sum_of_block(sums, threadIdx.x < NORM_PARTS ? a.sums[threadIdx.x] : 0.0);
     if (threadIdx.x == 0) {
-        a.sums[0] = sum;
+        *a.total = sum;
     }
 }
 
@@ -198,6 +206,8 @@ static_assert(LAMB_CHUNKS == 4 * THREADS, "a thread adds up four chunks");
 // A parameter: `count` elements of the arena from `first` on.
 struct Tensor {
     u64 first;
+    // Where the sums of its chunks begin.
+    u64 sums;
     u32 count;
     u32 chunk_len;
 };
@@ -212,8 +222,11 @@ struct LambArgs {
     const DeviceStep *step;
     const double *sum_of_squares;
     const float *loss_scale;
-    // Two lists of LAMB_CHUNKS a tensor: of squares of weights, and of directions.
+    // Two a chunk: of squares of weights, and of directions.
     double *sums;
+    // The elements of the arena that this rank moves: whole chunks. States begin with the first.
+    u64 begin;
+    u64 end;
     OptimizerConstants constants;
     float clip;
     u32 unused;
@@ -244,15 +257,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) lamb_directions(const Lamb
     }
     const float factor = gradient_factor(a.loss_scale, a.sum_of_squares, a.clip);
     const u32 chunk = first_chunk + threadIdx.x / LAMB_LANES;
-    const u64 start = (u64)chunk * tensor.chunk_len, after = start + tensor.chunk_len;
-    const u64 end = after < tensor.count ? after : tensor.count;
+    const u64 start = tensor.first + (u64)chunk * tensor.chunk_len;
+    const u64 after = start + tensor.chunk_len, last = tensor.first + tensor.count;
+    const bool is_own = start >= a.begin && start < a.end && start < last;
+    const u64 end = !is_own ? start : after < last ? after : last;
     double of_weights = 0.0, of_directions = 0.0;
-    for (u64 in_tensor = start + threadIdx.x % LAMB_LANES; in_tensor < end;
-         in_tensor += LAMB_LANES) {
-        const u64 i = tensor.first + in_tensor;
+    for (u64 i = start + threadIdx.x % LAMB_LANES; i < end; i += LAMB_LANES) {
         const float w = a.weights[i], g = SUMMED != 0 ? to_float(a.summed[i]) : a.gradients[i];
-        const float direction = lamb_direction(w, a.first[i], a.second[i],
-                                               factor != 1.0f ? g * factor : g, a.constants, step);
+        const float direction =
+            lamb_direction(w, a.first[i - a.begin], a.second[i - a.begin],
+                           factor != 1.0f ? g * factor : g, a.constants, step);
         a.gradients[i] = direction;
         // Products of two floats are exact in f64.
         of_weights += (double)w * w;
@@ -260,20 +274,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) lamb_directions(const Lamb
     }
     of_weights = sum_of_lanes(sums, of_weights);
     of_directions = sum_of_lanes(sums, of_directions);
-    if (threadIdx.x % LAMB_LANES == 0) {
-        double *into = a.sums + (u64)(blockIdx.x / LAMB_BLOCKS) * 2 * LAMB_CHUNKS + chunk;
+    if (is_own && threadIdx.x % LAMB_LANES == 0) {
+        double *into = a.sums + tensor.sums + 2 * chunk;
         into[0] = of_weights;
-        into[LAMB_CHUNKS] = of_directions;
+        into[1] = of_directions;
     }
 }
 
-// The norm from the sums of a tensor's chunks, of which `present` have elements; for thread 0.
+// The norm from every second of the sums of a tensor's chunks, of which `present` have elements; for
+// thread 0.
 inline __device__ double lamb_norm(double *shared, const double *sums, u32 present) {
     const u32 at = threadIdx.x;
     double quarters[4];
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
-        quarters[i] = at + i * THREADS < present ? sums[at + i * THREADS] : 0.0;
+        quarters[i] = at + i * THREADS < present ? sums[2 * (at + i * THREADS)] : 0.0;
     }
     return sqrt(
         sum_of_block(shared, (quarters[0] + quarters[2]) + (quarters[1] + quarters[3])));
@@ -285,22 +300,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) lamb_scale(const LambArgs 
     __shared__ float ratio;
     const Tensor tensor = a.tensors[blockIdx.x / LAMB_BLOCKS];
     const u64 len = (u64)CHUNKS_OF_BLOCK * tensor.chunk_len;
-    const u64 start = blockIdx.x % LAMB_BLOCKS * len, after = start + len;
-    if (a.step->skip != 0 || start >= tensor.count) {
+    // What of this block's elements is this rank's.
+    const u64 first = tensor.first + blockIdx.x % LAMB_BLOCKS * len, after = first + len;
+    const u64 last = tensor.first + tensor.count;
+    const u64 start = first > a.begin ? first : a.begin;
+    const u64 before = after < last ? after : last, end = before < a.end ? before : a.end;
+    if (a.step->skip != 0 || start >= end) {
         return;
     }
     const u32 present = (tensor.count + tensor.chunk_len - 1) / tensor.chunk_len;
-    const double *sums = a.sums + (u64)(blockIdx.x / LAMB_BLOCKS) * 2 * LAMB_CHUNKS;
+    const double *sums = a.sums + tensor.sums;
     const double of_weights = lamb_norm(shared, sums, present);
-    const double of_directions = lamb_norm(shared, sums + LAMB_CHUNKS, present);
+    const double of_directions = lamb_norm(shared, sums + 1, present);
     if (threadIdx.x == 0) {
         // A NaN norm gives a NaN ratio, so that a broken step shows.
         const bool has_ratio = of_weights != 0.0 && of_directions != 0.0;
         ratio = has_ratio ? (float)(of_weights / of_directions) : 1.0f;
     }
     __syncthreads();
-    const u64 end = after < tensor.count ? after : tensor.count;
     for (u64 i = start + threadIdx.x; i < end; i += THREADS) {
-        a.gradients[tensor.first + i] *= ratio;
+        a.gradients[i] *= ratio;
     }
 }
