@@ -1,5 +1,9 @@
 use super::*;
 use crate::optim::{self, freeze_states_on};
+use half::bf16;
+use headlong_device::Arena;
+use headlong_device::cuda::testing::{streams, upload};
+use headlong_device::cuda::{DeviceMemory, DeviceStep};
 use headlong_device::optimizer::Step;
 use headlong_device::testing::uniform;
 
@@ -41,82 +45,135 @@ fn gradients(number: u64) -> Vec<f32> {
     places.map(|(at, value)| if is_of_a_tensor(at) { value } else { 0.0 }).collect()
 }
 
+/// What ranks have added up, in bf16 where it is narrow: then gradients hold zeros.
+struct Summed {
+    gradients: Arena,
+    narrow: Option<Mat>,
+}
+
+impl Summed {
+    fn new(stream: &Stream, is_narrow: bool) -> Self {
+        let gradients = plan().freeze_on(stream).unwrap();
+        let mut sums = ArenaPlan::new("sums");
+        let slot = sums.matrix("sums", DType::Bf16, 1, gradients.bytes() / 4);
+        let narrow = is_narrow.then(|| sums.freeze_on(stream).unwrap().mat(slot));
+        Self { gradients, narrow }
+    }
+
+    fn fill(&self, number: u64) {
+        let values = gradients(number).into_iter().map(bf16::from_f32).collect::<Vec<_>>();
+        let wide: Vec<f32> = values.iter().map(|value| value.to_f32()).collect();
+        match &self.narrow {
+            Some(narrow) => {
+                self.gradients.copy_from(&vec![0.0; wide.len()]).unwrap();
+                narrow.copy_from(&values).unwrap();
+            }
+            None => self.gradients.copy_from(&wide).unwrap(),
+        }
+    }
+}
+
+fn step_on(stream: &Stream, optimizer: &Optimizer, step: &Step) -> Option<DeviceMemory> {
+    let words = DeviceStep::new(step, optimizer).words();
+    stream.as_cuda().map(|stream| upload(stream.device(), &words).unwrap())
+}
+
 /// Weights and states after some steps of one rank that moves all.
-fn whole(optimizer: &Optimizer, clip: Option<f32>) -> Vec<Vec<f32>> {
-    let stream = Stream::cpu(1);
-    let [weights, found] = [(); 2].map(|()| plan().freeze().unwrap());
-    let states = freeze_states_on(&stream, optimizer, &plan()).unwrap();
+fn whole(
+    stream: &Stream,
+    optimizer: &Optimizer,
+    clip: Option<f32>,
+    is_narrow: bool,
+) -> Vec<Vec<f32>> {
+    let weights = plan().freeze_on(stream).unwrap();
+    let summed = Summed::new(stream, is_narrow);
+    let states = freeze_states_on(stream, optimizer, &plan()).unwrap();
     weights.copy_from(&uniform(1, weights.bytes() / 4)).unwrap();
     for number in 1..=STEPS {
-        found.copy_from(&gradients(number)).unwrap();
+        summed.fill(number);
         let step = &Step { learning_rate: 0.01, number };
+        let on_device = step_on(stream, optimizer, step);
         let args = StepArgs {
             weights: &weights,
-            gradients: &found,
+            gradients: &summed.gradients,
             first: states.first(),
             second: states.get(1),
             optimizer,
             step,
-            device_step: None,
+            device_step: on_device.as_ref().map(DeviceMemory::ptr),
             clip,
             stacks: &[],
             loss_scale: None,
-            summed: None,
+            summed: summed.narrow.as_ref(),
             part: None,
         };
-        optim::step(&stream, &args);
+        optim::step(stream, &args);
+        stream.synchronize().unwrap();
     }
     std::iter::once(&weights).chain(&states).map(|arena| arena.to_vec().unwrap()).collect()
 }
 
 /// The same by several ranks, one after the other; what they exchange is added up and copied here.
-fn divided(optimizer: &Optimizer, clip: Option<f32>, ranks: usize) -> Vec<Vec<f32>> {
-    let stream = Stream::cpu(2);
+fn divided(
+    stream: &Stream,
+    optimizer: &Optimizer,
+    clip: Option<f32>,
+    is_narrow: bool,
+    ranks: usize,
+) -> Vec<Vec<f32>> {
     let norms = Norms::needed(optimizer, clip.is_some()).unwrap();
     let bounds = bounds(&plan(), norms, ranks);
-    let [weights, found] = [(); 2].map(|()| plan().freeze().unwrap());
+    let sums_of = sum_bounds(&plan(), norms, &bounds);
+    let weights = plan().freeze_on(stream).unwrap();
+    let summed = Summed::new(stream, is_narrow);
     weights.copy_from(&uniform(1, weights.bytes() / 4)).unwrap();
     let parts: Vec<_> = (0..ranks)
         .map(|rank| {
             let mut sums = ArenaPlan::new("sums");
             let slot = sums.matrix("sums", DType::U64, 1, num_sums(&plan(), norms));
             let elements = bounds[rank]..bounds[rank + 1];
-            let part = Part { elements, sums: sums.freeze().unwrap().mat(slot) };
-            let states = freeze_states_on(&stream, optimizer, &state_plan(part.len())).unwrap();
+            let part = Part { elements, sums: sums.freeze_on(stream).unwrap().mat(slot) };
+            let states = freeze_states_on(stream, optimizer, &state_plan(part.len())).unwrap();
             assert!(states.iter().all(|state| state.bytes() == state_bytes(part.len())));
             (part, states)
         })
         .collect();
     for number in 1..=STEPS {
-        found.copy_from(&gradients(number)).unwrap();
+        summed.fill(number);
         let step = &Step { learning_rate: 0.01, number };
+        let on_device = step_on(stream, optimizer, step);
         let with = |work: &dyn Fn(&StepArgs<'_>, &Part)| {
             for (part, states) in &parts {
                 let args = StepArgs {
                     weights: &weights,
-                    gradients: &found,
+                    gradients: &summed.gradients,
                     first: states.first(),
                     second: states.get(1),
                     optimizer,
                     step,
-                    device_step: None,
+                    device_step: on_device.as_ref().map(DeviceMemory::ptr),
                     clip,
                     stacks: &[],
                     loss_scale: None,
-                    summed: None,
+                    summed: summed.narrow.as_ref(),
                     part: Some(part),
                 };
                 work(&args, part);
             }
         };
-        with(&|args, part| measure(&stream, args, part));
+        with(&|args, part| measure(stream, args, part));
         let mut all = vec![0_u64; num_sums(&plan(), norms)];
-        for (part, _) in &parts {
+        for (rank, (part, _)) in parts.iter().enumerate() {
             let sums = part.sums.to_vec::<u64>().unwrap();
-            all.iter_mut().zip(sums).for_each(|(all, sum)| *all += sum);
+            let own = sums_of[rank]..sums_of[rank + 1];
+            match on_device {
+                Some(_) => all[own.clone()].copy_from_slice(&sums[own]),
+                None => all.iter_mut().zip(sums).for_each(|(all, sum)| *all += sum),
+            }
         }
         parts.iter().for_each(|(part, _)| part.sums.copy_from(&all).unwrap());
-        with(&|args, _| optim::step(&stream, args));
+        with(&|args, _| optim::step(stream, args));
+        stream.synchronize().unwrap();
     }
     let state = |index: usize| -> Vec<f32> {
         let parts = parts.iter().map(|(part, states)| {
@@ -134,11 +191,17 @@ fn parts_move_as_the_whole() {
     let bits = |lists: &[Vec<f32>]| -> Vec<Vec<u32>> {
         lists.iter().map(|list| list.iter().map(|value| value.to_bits()).collect()).collect()
     };
-    for (optimizer, clip) in optimizers() {
-        let expected = bits(&whole(&optimizer, clip));
-        for ranks in [1, 2, 3, 4, 7, 100] {
-            let found = bits(&divided(&optimizer, clip, ranks));
-            assert!(found == expected, "{}, {clip:?}, {ranks} ranks", optimizer.name());
+    for stream in &streams() {
+        let is_device = stream.as_cuda().is_some();
+        for is_narrow in [false, true].into_iter().filter(|is_narrow| is_device || !is_narrow) {
+            for (optimizer, clip) in optimizers() {
+                let expected = bits(&whole(stream, &optimizer, clip, is_narrow));
+                for ranks in [1, 2, 3, 4, 7, 100] {
+                    let found = bits(&divided(stream, &optimizer, clip, is_narrow, ranks));
+                    let name = optimizer.name();
+                    assert!(found == expected, "{name}, {clip:?}, {ranks} ranks, {is_narrow}");
+                }
+            }
         }
     }
 }
