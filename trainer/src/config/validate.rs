@@ -472,12 +472,6 @@ fn refuse_on_devices(config: &Config) -> Result<()> {
             format!("comm.ids = {}", quoted(&comm.ids)),
             "\"exchange\": each device would sort the ids of all ranks",
         ),
-        (
-            config.optimizer.dense.sharded == Some(Sharded::Always),
-            "optimizer.dense.sharded = true".to_owned(),
-            "false and \"auto\", which is false there: devices sum all dense gradients for all \
-             ranks",
-        ),
     ];
     match refused.into_iter().find(|(refused, ..)| *refused) {
         Some((_, setting, instead)) => Err(Error::unsupported(

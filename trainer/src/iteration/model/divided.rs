@@ -3,7 +3,8 @@
 //! **The rule of `"auto"`** (bytes are in `docs/numerics.md`). Divided, a step in f32 sends as much
 //! as whole: one half of an all-reduce brings each rank the sums of its part's gradients, the
 //! other half brings all ranks the weights. Where gradients travel as bf16, weights still travel as
-//! f32, and half as much again is sent: then everything stays whole. A rank of N reads and writes
+//! f32, and half as much again is sent: then everything stays whole. So it is on processors and on
+//! devices. A rank of N reads and writes
 //! an N-th of weights, gradients and states, and packs all weights in a pass of its own, which
 //! takes about as long as it saves. The price is one more wait of all ranks for each other; what is
 //! gained are the states that a rank need not hold. Where these are less than [`WORTHWHILE_BYTES`],
@@ -13,7 +14,7 @@ use crate::config::{Config, Sharded};
 use crate::error::{Result, exchange_failed};
 use crate::iteration::model::Model;
 use crate::report::bytes;
-use headlong_comm::Communicator;
+use headlong_comm::{Communicator, SumLen};
 use headlong_device::{ArenaPlan, Mat};
 use headlong_mlp::optim::divided::{self, Norms, Part};
 use std::ops::Range;
@@ -45,7 +46,6 @@ impl DenseChoice {
         let norms = match (sharded, needed) {
             (Sharded::Never, _) => return Self { norms: None, reason: None },
             _ if ranks == 1 => return whole("there is one rank"),
-            _ if on_device => return whole("devices sum all gradients for all ranks"),
             (_, None) => return whole("norms of LAMB and of clipping do not divide alike"),
             (Sharded::Always | Sharded::Auto, Some(norms)) => norms,
         };
@@ -54,9 +54,11 @@ impl DenseChoice {
         let part = divided::state_bytes(longest(&bounds));
         let spared = parameters.bytes().saturating_sub(part).saturating_mul(states) as u64;
         let name = &config.optimizer.dense.name;
+        let is_narrow =
+            if on_device { config.sums_are_narrow(true) } else { config.is_narrow() };
         match sharded {
             Sharded::Auto if states == 0 => whole(&format!("{name} has no states to divide")),
-            Sharded::Auto if config.is_narrow() => {
+            Sharded::Auto if is_narrow => {
                 whole("gradients travel as bf16, and weights would as f32")
             }
             Sharded::Auto if spared < WORTHWHILE_BYTES => whole(&format!(
@@ -81,6 +83,8 @@ pub(super) fn longest(bounds: &[usize]) -> usize {
 pub(crate) struct Divided {
     /// Where the parts of all ranks begin, and the end of the last one.
     pub(crate) bounds: Vec<usize>,
+    /// On a device, the same of the sums of norms.
+    pub(crate) sum_bounds: Vec<usize>,
     /// This rank's.
     pub(crate) part: Part,
     pub(crate) norms: Norms,
@@ -97,7 +101,16 @@ impl Divided {
         let bounds = divided::bounds(parameters, norms, ranks.num_ranks());
         let rank = ranks.rank().0;
         let part = Part { elements: bounds[rank]..bounds[rank + 1], sums };
-        Self { bounds, part, norms }
+        let sum_bounds = divided::sum_bounds(parameters, norms, &bounds);
+        Self { bounds, sum_bounds, part, norms }
+    }
+
+    /// What devices exchange of the longest part: weights or sums of norms as words of four bytes,
+    /// and gradients that travel as bf16.
+    pub(super) fn longest_part(&self, is_narrow: bool) -> SumLen {
+        let weights = longest(&self.bounds);
+        let sums = longest(&self.sum_bounds) * size_of::<u64>() / size_of::<f32>();
+        SumLen { exact: weights.max(sums), narrow: if is_narrow { weights } else { 0 } }
     }
 
     /// What its states are frozen from.

@@ -127,8 +127,13 @@ impl Model {
             let slots = self.tables.slots().map_or(0, |slots| slots.elements);
             let vectors = slots * self.send_rows.dtype().bytes();
             let ids = self.slots[0].route().id_slots().stride;
-            let sizes =
-                DeviceSizes { block_bytes: logits.max(vectors).max(ids), sums: self.sum_len() };
+            let is_narrow = self.dense_sums.is_some();
+            let part = self.divided.as_ref().map(|divided| divided.longest_part(is_narrow));
+            let sizes = DeviceSizes {
+                block_bytes: logits.max(vectors).max(ids),
+                sums: self.sum_len(),
+                part: part.unwrap_or(SumLen::of_f32(0)),
+            };
             let failed = || exchange_failed("the devices' addresses");
             let ranks = self.communicator.attach_device_for(stream, sizes).map_err(failed())?;
             if self.dense_sums.is_some() {
@@ -142,10 +147,12 @@ impl Model {
 
     /// What the all-reduce between devices takes.
     pub(crate) fn sum_len(&self) -> SumLen {
-        let bytes = self.reduced.bytes();
-        if self.dense_sums.is_none() {
-            return SumLen::of_f32(bytes / size_of::<f32>());
-        }
+        let bytes = match (&self.dense_sums, &self.divided) {
+            (None, _) => return SumLen::of_f32(self.reduced.bytes() / size_of::<f32>()),
+            (Some(_), None) => self.reduced.bytes(),
+            // Dense gradients are the last of it.
+            (Some(sums), Some(_)) => self.reduced.elements_of(sums).start * sums.dtype().bytes(),
+        };
         // Slots begin at cache lines, and those of bf16 follow those of f32.
         let exact = self.reduced.elements_of(&self.control_flags).end.next_multiple_of(16);
         SumLen { exact, narrow: (bytes - exact * size_of::<f32>()) / 2 }

@@ -62,6 +62,8 @@ impl Devices {
             let (from, to) = (gradients.device_ptr(), sums.device_ptr());
             narrow::round(at.stream, from, to, gradients.bytes() / size_of::<f32>());
         }
+        // First, so that what a rank finds in its part is added up with the rest.
+        at.model().divided.as_ref().map_or(Ok(()), |divided| divided.reduce(at))?;
         let summed = self.ranks.all_reduce(at.stream, reduced.device_ptr(), at.model().sum_len());
         summed.map_err(exchange_failed("the gradients"))?;
         // Where the loss is scaled, they wait until all gradients have been looked at.
