@@ -138,7 +138,7 @@ fn sums_of_bf16_have_the_bits_of_sums_between_hosts() {
                 let own = mixed(communicator.rank().0);
                 let memory = words(&stream, &words_of(&own));
                 let sums = SumLen { exact: own.0.len(), narrow: own.1.len() };
-                let sizes = DeviceSizes { block_bytes: 64, sums };
+                let sizes = DeviceSizes { block_bytes: 64, sums, ..DeviceSizes::default() };
                 let collectives = communicator.attach_device_for(&stream, sizes).expect("attached");
                 let sum = || collectives.all_reduce(&stream, memory.ptr(), sums).expect("enqueued");
                 let captured = stream.cuda_body().capture(|| {
@@ -430,7 +430,7 @@ fn more_than_room_was_made_for_is_refused_before_it_is_enqueued() {
     if !has_devices(3) {
         return;
     }
-    let sizes = DeviceSizes { block_bytes: 64, sums: SumLen::of_f32(8) };
+    let sizes = DeviceSizes { block_bytes: 64, sums: SumLen::of_f32(8), ..DeviceSizes::default() };
     for of_sum in [false, true] {
         let texts = on_nodes(BetweenDevices::Auto, &[2, 1], |communicator, stream| {
             let collectives = communicator.attach_device_for(&stream, sizes).unwrap();

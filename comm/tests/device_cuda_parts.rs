@@ -113,6 +113,39 @@ fn parts_of_sums_have_the_bits_of_sums_and_are_gathered() {
     }
 }
 
+/// Three nodes of two ranks: both halves together send what sums in two steps send, a part and a
+/// header to each of the rail both ways; where NCCL is inside nodes, too, three parts to the peer.
+#[test]
+fn parts_between_nodes_are_all_that_crosses() {
+    if !has_devices(6) {
+        return;
+    }
+    const PART: usize = 320;
+    for (way, inside) in [(WAYS[0], 0), (WAYS[1], 3 * 4 * PART)] {
+        let options = CommOptions { between_devices: way, ..CommOptions::default() };
+        let counts = on_nodes_with(options, &[2, 2, 2], |communicator, stream| {
+            // Nothing of this is sent before all ranks have come together.
+            let before = testing::nccl_message_bytes();
+            let bounds: Vec<usize> = (0..=6).map(|rank| rank * PART).collect();
+            let sizes = DeviceSizes { part: SumLen::of_f32(PART), ..DeviceSizes::default() };
+            let collectives = communicator.attach_device_for(&stream, sizes).expect("attached");
+            let memory = upload(&stream, &[1.0; 6 * PART]);
+            let parts = Parts { data: memory.ptr(), dtype: DType::F32, bounds: &bounds };
+            collectives.reduce_to_parts(&stream, parts).expect("enqueued");
+            collectives.gather_parts(&stream, parts).expect("enqueued");
+            finish(&*collectives, &stream).expect("done");
+            collectives.close().expect("closed");
+            assert_eq!(download(&memory), [6.0; 6 * PART]);
+            (before, testing::nccl_message_bytes())
+        });
+        let before = counts.iter().filter_map(|count| count.0).min();
+        let after = counts.iter().filter_map(|count| count.1).max();
+        let Some((before, after)) = before.zip(after) else { return };
+        let expected = 6 * 2 * (2 * (4 * PART + 128) + inside);
+        assert_eq!(after - before, expected as u64, "{way:?}");
+    }
+}
+
 /// What is gathered need not be numbers to be added up.
 #[test]
 fn parts_of_any_type_keep_their_bits() {

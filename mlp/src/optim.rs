@@ -16,13 +16,13 @@
 //!
 //! # Sums
 //! The norm is summed in f64, in 64 chunks of eight lanes each and a fixed tree: neither threads
-//! nor instruction set change it; on a device in 128 chunks of another shape. LAMB's norms are summed alike in 1,024 chunks a tensor, and have
-//! the same bits on a device.
+//! nor instruction set change it; on a device in 128 chunks of another shape. LAMB's norms are
+//! summed alike in 1,024 chunks a tensor, and have the same bits on a device.
 //!
 //! # Work
 //! On the CPU it blocks until done and allocates nothing; on a device it enqueues one kernel, two
 //! more where gradients are clipped and two more for each 32 tensors of LAMB; of a part, one more
-//! for each of these, because [`divided::measure`] has enqueued the other. [`check`] refuses
+//! for each of these, because [`measure`] has enqueued the other. [`check`] refuses
 //! optimisers that have no dense form.
 //!
 //! # Source
@@ -108,6 +108,17 @@ pub fn step(stream: &Stream, args: &StepArgs<'_>) {
         (Device::Cpu, None) => cpu::step(stream, args),
         (Device::Cpu, Some(part)) => divided::step(stream, args, part),
         (Device::Cuda(_), _) => cuda::step(stream, args),
+    }
+}
+
+/// Leaves this rank's sums of the norms of a step in [`divided::Part::sums`]; gradients of its part
+/// become LAMB's directions, and their moments change. On the CPU it blocks until done and
+/// allocates nothing; on a device it enqueues one kernel for clipping, or one for each 32 tensors
+/// of LAMB.
+pub fn measure(stream: &Stream, args: &StepArgs<'_>, part: &divided::Part) {
+    match stream.device() {
+        Device::Cpu => divided::measure(stream, args, part),
+        Device::Cuda(_) => cuda::measure(stream, args, part),
     }
 }
 

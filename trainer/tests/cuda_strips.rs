@@ -15,14 +15,14 @@ use headlong::plan::cluster::workload;
 use headlong::state::digest::weights_digest;
 use headlong_comm::device::sums_in_two_steps;
 use headlong_comm::testing::run_ranks_with;
-use headlong_comm::{BetweenDevices, CommOptions, DeviceSizes, SumLen, Topology};
-use headlong_device::Stream;
+use headlong_comm::{BetweenDevices, CommOptions, DeviceSizes, Parts, SumLen, Topology};
 use headlong_device::cuda::testing::{
     driver_calls, has_devices, nccl_message_bytes, nccl_operations,
 };
 use headlong_device::cuda::{CudaDevice, DeviceMemory};
 use headlong_device::pool::Pool;
 use headlong_device::rng::CounterRng;
+use headlong_device::{DType, Stream};
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::traffic::{AllReduce, Hops};
 use headlong_embedding::hybrid::{Partition, Place};
@@ -354,15 +354,18 @@ fn exchanges_have_as_many_operations_as_the_planner_counts() {
             false => AllReduce::HierarchicalDirect,
         };
         assert_eq!(way == AllReduce::Hierarchical, nodes.len() == 4);
-        let expected = [practice.all_to_all_operations(), practice.all_reduce_operations(way)];
+        let [reduced, gathered] = practice.parts_operations(nodes.len());
+        let [exchanged, summed] =
+            [practice.all_to_all_operations(), practice.all_reduce_operations(way)];
+        let expected = [exchanged, summed, reduced, gathered];
         let counted = operations_of_exchanges(&topology, is_nccl, len);
         assert_eq!(counted, expected.map(|each| each * RANKS), "{nodes:?}, {transport:?}");
     }
 }
 
-/// Of all ranks, in an all-to-all and in a sum of `len` numbers: kernels, groups of NCCL, and
-/// barriers in memory.
-fn operations_of_exchanges(topology: &Topology, is_nccl: bool, len: usize) -> [usize; 2] {
+/// Of all ranks, in an all-to-all, in a sum of `len` numbers, in one of which each has a part, and
+/// when parts are gathered: kernels, groups of NCCL, and barriers in memory.
+fn operations_of_exchanges(topology: &Topology, is_nccl: bool, len: usize) -> [usize; 4] {
     let between_devices = if is_nccl { BetweenDevices::Nccl } else { BetweenDevices::Auto };
     let options = CommOptions { between_devices, ..CommOptions::default() };
     let waits = topology.node_size(0) - 1;
@@ -374,10 +377,16 @@ fn operations_of_exchanges(topology: &Topology, is_nccl: bool, len: usize) -> [u
     let counts = run_ranks_with(topology, options, |communicator| {
         let device = CudaDevice::open(communicator.rank().0 as u32).unwrap();
         let stream = Stream::cuda(&device, Arc::new(Pool::new(1))).unwrap();
-        let sizes = DeviceSizes { block_bytes: 64, sums: SumLen::of_f32(len) };
+        let sizes = DeviceSizes {
+            block_bytes: 64,
+            sums: SumLen::of_f32(len),
+            part: SumLen::of_f32(len / RANKS),
+        };
+        let bounds: Vec<usize> = (0..=RANKS).map(|rank| rank * len / RANKS).collect();
         let collectives = communicator.attach_device_for(&stream, sizes).unwrap();
         let [from, to] = ["from", "to"].map(|name| DeviceMemory::new(&device, name, 512).unwrap());
         let sums = DeviceMemory::new(&device, "sums", 4 * len).unwrap();
+        let parts = Parts { data: sums.ptr(), dtype: DType::F32, bounds: &bounds };
         let counted = |work: &dyn Fn()| {
             communicator.barrier().unwrap();
             let before = count();
@@ -390,6 +399,8 @@ fn operations_of_exchanges(topology: &Topology, is_nccl: bool, len: usize) -> [u
         let counts = [
             counted(&|| collectives.all_to_all(&stream, from.ptr(), to.ptr(), 64).unwrap()),
             counted(&|| collectives.all_reduce_f32(&stream, sums.ptr(), len).unwrap()),
+            counted(&|| collectives.reduce_to_parts(&stream, parts).unwrap()),
+            counted(&|| collectives.gather_parts(&stream, parts).unwrap()),
         ];
         communicator.barrier().unwrap();
         collectives.close().unwrap();

@@ -1,15 +1,17 @@
-//! A dense optimiser divided among ranks equals one that every rank has, bit for bit; it takes less
-//! memory, sends what is planned, and its checkpoints are those of any other run.
+//! A dense optimiser divided among ranks equals one that every rank has, bit for bit, on processors
+//! and on devices; it takes less memory, sends what is planned, and its checkpoints are those of
+//! any other run.
 
 #![cfg(test)]
 
 use crate::made_up::MadeUp;
 use crate::run_support::{Place, Run, last_event};
-use headlong::config::{Config, Precision, ScheduleChoice, Sharded};
+use headlong::config::{Config, DeviceChoice, Precision, ScheduleChoice, Sharded, TransportChoice};
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
 use headlong_device::Arena;
+use headlong_device::cuda::testing::has_devices;
 use headlong_embedding::Registry;
 use headlong_reader::Batch;
 use serde_json::Value;
@@ -116,6 +118,79 @@ fn a_divided_optimizer_trains_the_same_bits() {
     }
 }
 
+/// Ranks on devices, of nodes of so many, whose bytes NCCL carries or whatever can.
+fn on_devices(config: &Config, (ranks, per_node, transport): Way) -> Config {
+    let mut config = config.clone();
+    (config.run.ranks, config.comm.ranks_per_node) = (ranks, per_node);
+    (config.run.device, config.run.transport) = (DeviceChoice::Cuda, transport);
+    config.run.schedule = ScheduleChoice::Serial;
+    config.validate().unwrap();
+    config
+}
+
+type Way = (usize, usize, TransportChoice);
+
+/// In each other's memory, over NCCL, by node over either, and by nodes that are no subtrees.
+const WAYS: [Way; 6] = [
+    (4, 0, TransportChoice::Auto),
+    (2, 0, TransportChoice::Auto),
+    (4, 2, TransportChoice::Auto),
+    (4, 0, TransportChoice::Nccl),
+    (4, 2, TransportChoice::Nccl),
+    (4, 3, TransportChoice::Auto),
+];
+
+/// One way that devices divide it, for each optimiser, and captured as well as not; what devices
+/// compute themselves depends on how many they are, so that as many have all of it.
+fn devices_train_the_same_bits(precision: Precision, first_way: usize) {
+    if !has_devices(4) {
+        return;
+    }
+    for (index, optimizer) in OPTIMIZERS.into_iter().enumerate() {
+        let way = WAYS[(first_way + index) % WAYS.len()];
+        let whole = on_devices(&config(optimizer, precision), way);
+        let expected = run(&whole);
+        let mut divided = divided(&whole, way.0, way.1);
+        use ScheduleChoice::{Captured, Overlapped, Serial};
+        for schedule in [[Serial, Overlapped][index % 2], Captured] {
+            divided.run.schedule = schedule;
+            assert!(
+                run(&divided) == expected,
+                "{optimizer:?}, {precision:?}, {way:?}, {schedule:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_optimizer_divided_among_devices_trains_the_same_bits() {
+    devices_train_the_same_bits(Precision::F32, 0);
+}
+
+#[test]
+fn divided_among_devices_in_bf16_too() {
+    devices_train_the_same_bits(Precision::Bf16, 1);
+}
+
+#[test]
+fn divided_among_devices_in_f16_too() {
+    devices_train_the_same_bits(Precision::F16, 2);
+}
+
+/// Three ranks on devices, and more than there are parts of a norm to begin at would want.
+#[test]
+fn odd_numbers_of_devices_have_parts_too() {
+    if !has_devices(7) {
+        return;
+    }
+    for (ranks, optimizer) in [(3, OPTIMIZERS[4]), (5, OPTIMIZERS[6]), (7, OPTIMIZERS[1])] {
+        let mut whole = config(optimizer, Precision::F32);
+        whole.train.sum_blocks = Some(ranks);
+        let whole = on_devices(&whole, (ranks, 0, TransportChoice::Auto));
+        assert!(run(&divided(&whole, ranks, 0)) == run(&whole), "{ranks}, {optimizer:?}");
+    }
+}
+
 /// Three ranks, and more ranks than the norms have chunks to begin at.
 #[test]
 fn odd_numbers_of_ranks_have_parts_too() {
@@ -165,6 +240,10 @@ fn a_gradient_that_one_rank_has_ends_the_step_on_all() {
         let (expected, found) = (text(&whole), text(&divided(&whole, 4, 0)));
         assert!(expected.contains("gradient of top.2.weight"), "{expected}");
         assert_eq!(found, expected);
+        if has_devices(4) {
+            let whole = on_devices(&whole, (4, 0, TransportChoice::Auto));
+            assert_eq!([text(&whole), text(&divided(&whole, 4, 0))], [(); 2].map(|()| &*expected));
+        }
     }
 }
 
@@ -183,6 +262,10 @@ fn states_lie_divided() {
     assert_eq!(parts.len(), 4);
     assert!(parts.iter().all(|&part| part <= all / 4 + 2 * 128), "{parts:?} of {all}");
     assert_eq!(parts.iter().sum::<usize>(), all);
+    if has_devices(4) {
+        let on_devices = on_devices(&whole, (4, 0, TransportChoice::Auto));
+        assert_eq!(states(&divided(&on_devices, 4, 0)), parts, "on devices");
+    }
 }
 
 /// Weights and states move to another division: half-way, to other ranks and back to one.
@@ -216,6 +299,43 @@ fn states_move_from_any_ranks_to_any() {
             }
         }
     }
+}
+
+/// On as many devices, which divide it or not, before the checkpoint and after; and on processors
+/// what devices saved either way.
+#[test]
+fn devices_save_what_any_ranks_resume() {
+    if !has_devices(4) {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let train = place.train().with(&["--set", "sum_blocks=4", "--optimizer", "adam"]);
+    let device: &[&str] = &["--ranks", "4", "--device", "cuda"];
+    let ways = [
+        &[device, &["--schedule", "serial"]].concat(),
+        &[device, &["--set", "optimizer.dense.sharded=true"]].concat(),
+        &[device, &["--set", "optimizer.dense.sharded=true", "--precision", "bf16"]].concat(),
+    ];
+    let whole = |way: &[&str]| train.clone().with(way).with(&["--steps", "12"]).succeeds().digest();
+    let expected = ways.map(|way| whole(way));
+    assert_eq!(expected[0], expected[1]);
+    let resumed = |from: usize, by: &[&str]| {
+        let folder = place.path(&format!("{from} {by:?}").replace(['/', '"'], ""));
+        let half = train.clone().with(ways[from]).with(&["--steps", "6"]);
+        half.path("--checkpoint-dir", &folder).succeeds();
+        let rest = train.clone().with(by).with(&["--steps", "12", "--resume"]);
+        let ended = rest.path("--checkpoint-dir", &folder).succeeds();
+        assert!(ended.stderr.contains("resumed at step 6"), "{}", ended.stderr);
+        ended.digest()
+    };
+    for (from, to) in [(0, 1), (1, 0), (1, 1), (2, 2)] {
+        assert_eq!(resumed(from, ways[to]), expected[to], "{from}, {to}");
+    }
+    let processors: [&[&str]; 2] =
+        [&["--ranks", "2"], &["--ranks", "4", "--set", "optimizer.dense.sharded=true"]];
+    let [first, ..] = processors;
+    let expected = resumed(0, first);
+    assert!(processors.iter().all(|way| resumed(1, way) == expected));
 }
 
 /// Processes over shared memory and TCP, which save and resume.
@@ -265,6 +385,15 @@ fn the_plan_counts_one_part_and_says_why() {
     let spared = bytes(&whole) - bytes(&divided);
     assert!(spared.abs_diff(parameters * 6) < 4096, "{spared} of {parameters}");
     assert_eq!(divided["dense_optimizer"]["is_divided"], true);
+    if has_devices(4) {
+        let [whole, divided] = ["false", "true"].map(|sharded| {
+            let sharded = format!("optimizer.dense.sharded={sharded}");
+            plan(&["--device", "cuda", "--optimizer", "adam", "--set", &sharded])
+        });
+        let spared = bytes(&whole) - bytes(&divided);
+        assert!(spared.abs_diff(parameters * 6) < 4096, "{spared} of {parameters} on devices");
+        assert_eq!(divided["dense_optimizer"]["is_divided"], true);
+    }
     let auto = |settings: &[&str]| {
         let auto = ["--set", "optimizer.dense.sharded=\"auto\""];
         let plan = plan(&[&auto, settings].concat());

@@ -25,12 +25,14 @@ use headlong_device::Stream;
 use headlong_device::cuda::{Build, CudaStream, DevicePtr};
 pub(super) use meeting::Part;
 pub(super) use peers::{Peers, bind};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// The most ranks of one node: the devices of one machine. The kernel has room for no more in
 /// its registers.
 pub const MOST_RANKS: usize = sum::MOST_OUTS;
+
+/// Bytes that a kernel pushes at a time: they are counted in 32 bits.
+const MOST_PUSHED: usize = 1 << 31;
 
 /// The kernels that `num_ranks` devices of one node need, for builds ahead of time.
 pub fn kernels(num_ranks: usize) -> Vec<Build> {
@@ -64,27 +66,6 @@ impl PeerCollectives {
             push::load(cuda)
         };
         Ok(Self { peers: Peers::attach(communicator, cuda, &[&everybody], load)? })
-    }
-}
-
-impl PeerCollectives {
-    /// Bytes `range` of what everybody brings to `operation` become those at `from` here.
-    fn copy_to_all(
-        &self,
-        stream: &Stream,
-        operation: Part,
-        from: DevicePtr,
-        range: Range<usize>,
-    ) -> Result<()> {
-        let (rank, ranks) = (self.rank().0, self.num_ranks());
-        self.peers.enqueue(stream, operation, |cuda, parts| {
-            for peer in (0..ranks).map(|step| (rank + step) % ranks) {
-                let there = parts[peer].first().offset(range.start);
-                if there.0 != from.0 && !range.is_empty() {
-                    cuda.copy(there, from, range.len());
-                }
-            }
-        })
     }
 }
 
@@ -142,8 +123,21 @@ impl DeviceCollectives for PeerCollectives {
 
     fn gather_parts(&self, stream: &Stream, parts: Parts<'_>) -> Result<()> {
         parts.check(self.num_ranks());
-        let (rank, whole) = (self.rank(), part("gather_parts", parts.bytes(), parts.data));
-        self.copy_to_all(stream, whole, parts.at(rank), parts.range(rank))
+        let (rank, ranks, operation) = (self.rank(), self.num_ranks(), "gather_parts");
+        self.peers.enqueue(stream, part(operation, parts.bytes(), parts.data), |cuda, there| {
+            let own = parts.range(rank);
+            for start in own.clone().step_by(MOST_PUSHED) {
+                let blocks = Blocks {
+                    from: parts.data.offset(start),
+                    to: parts.data,
+                    stride: 0,
+                    bytes_per_peer: MOST_PUSHED.min(own.end - start),
+                    lengths: DevicePtr::NULL,
+                };
+                let to = there.iter().map(|part| part.first().offset(start));
+                push(cuda, &blocks, &to.collect::<Vec<_>>(), (rank.0 + 1) % ranks);
+            }
+        })
     }
 
     fn all_gather(
@@ -153,8 +147,15 @@ impl DeviceCollectives for PeerCollectives {
         to: DevicePtr,
         bytes: usize,
     ) -> Result<()> {
-        let start = self.rank().0 * bytes;
-        self.copy_to_all(stream, part("all_gather", bytes, to), from, start..start + bytes)
+        let (rank, ranks) = (self.rank().0, self.num_ranks());
+        self.peers.enqueue(stream, part("all_gather", bytes, to), |cuda, parts| {
+            for peer in (0..ranks).map(|step| (rank + step) % ranks) {
+                let there = parts[peer].first().offset(rank * bytes);
+                if there.0 != from.0 {
+                    cuda.copy(there, from, bytes);
+                }
+            }
+        })
     }
 
     fn broadcast(&self, stream: &Stream, root: Rank, data: DevicePtr, bytes: usize) -> Result<()> {

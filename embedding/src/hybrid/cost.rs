@@ -273,11 +273,18 @@ impl Costs {
     /// each has: the two halves of an all-reduce that is not direct.
     pub fn parts_way(&self, cluster: &Cluster) -> AllReduce {
         match self.all_reduce {
-            AllReduce::Hierarchical if cluster.has_levels() && cluster.nodes_are_subtrees() => {
+            AllReduce::Hierarchical | AllReduce::HierarchicalDirect
+                if cluster.has_levels() && cluster.nodes_are_subtrees() =>
+            {
                 AllReduce::Hierarchical
             }
             _ => AllReduce::TwoSteps,
         }
+    }
+
+    /// Microseconds of one half of that, of `bytes` over all parts: the sums, or what all get.
+    pub fn parts_us(&self, cluster: &Cluster, bytes: f64) -> f64 {
+        self.all_reduce_us_by(self.parts_way(cluster), cluster, bytes) / 2.0
     }
 
     /// One exchange of `bytes` (over all ranks), of which each rank has its part.

@@ -35,38 +35,38 @@ kernel_args! {
 pub fn check(
     stream: &Stream,
     scale: &LossScale,
-    gradients: (&Arena, Range<usize>),
+    (gradients, elements): (&Arena, Range<usize>),
     steps: [DevicePtr; 2],
 ) {
-    let skips = steps.map(|step| step.offset(DeviceStep::SKIP_OFFSET));
-    look_at(stream, scale, gradients, skips, "check_gradients");
+    let [skip_dense, skip_sparse] = steps.map(|step| step.offset(DeviceStep::SKIP_OFFSET));
+    let looked_at = CheckArgs::new(scale, gradients, elements);
+    CheckArgs { skip_dense, skip_sparse, ..looked_at }.launch(stream, "check_gradients");
 }
 
 pub fn raise(stream: &Stream, scale: &LossScale, gradients: &Arena, elements: Range<usize>) {
-    look_at(stream, scale, (gradients, elements), [DevicePtr::NULL; 2], "raise_overflow");
+    CheckArgs::new(scale, gradients, elements).launch(stream, "raise_overflow");
 }
 
-/// Parts begin and end where cache lines do.
-fn look_at(
-    stream: &Stream,
-    scale: &LossScale,
-    (gradients, elements): (&Arena, Range<usize>),
-    [skip_dense, skip_sparse]: [DevicePtr; 2],
-    kernel: &'static str,
-) {
-    let (stream, quads) = (stream.cuda_body(), elements.len() / 4);
-    let launched = CheckArgs {
-        gradients: gradients.device_ptr().offset(elements.start * size_of::<f32>()),
-        overflow: scale.overflow.device_ptr(),
-        state: scale.state.device_ptr(),
-        skip_dense,
-        skip_sparse,
-        quads: quads as u64,
-        first: elements.start as u64 / 4,
-    };
-    // One block at least: the overflow counts where there is no dense parameter, too.
-    let shape = Launch::new(blocks(stream, quads.div_ceil(THREADS as usize).max(1)), THREADS);
-    stream.run(&SOURCE, &[], kernel, shape, &launched);
+impl CheckArgs {
+    /// For the gradients of a part, which begins and ends where cache lines do; nothing is skipped.
+    fn new(scale: &LossScale, gradients: &Arena, elements: Range<usize>) -> Self {
+        Self {
+            gradients: gradients.device_ptr().offset(elements.start * size_of::<f32>()),
+            overflow: scale.overflow.device_ptr(),
+            state: scale.state.device_ptr(),
+            skip_dense: DevicePtr::NULL,
+            skip_sparse: DevicePtr::NULL,
+            quads: elements.len() as u64 / 4,
+            first: elements.start as u64 / 4,
+        }
+    }
+
+    fn launch(&self, stream: &Stream, kernel: &'static str) {
+        let (stream, quads) = (stream.cuda_body(), self.quads as usize);
+        // One block at least: the overflow counts where there is no dense parameter, too.
+        let shape = Launch::new(blocks(stream, quads.div_ceil(THREADS as usize).max(1)), THREADS);
+        stream.run(&SOURCE, &[], kernel, shape, self);
+    }
 }
 
 pub fn adjust(stream: &Stream, scale: &LossScale) {

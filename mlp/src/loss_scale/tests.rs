@@ -140,20 +140,25 @@ fn what_is_not_finite_is_found_wherever_it_is() {
 /// A rank that has the sums of a part looks at no other, and tells of it before sums are added up.
 #[test]
 fn a_rank_looks_at_its_part() {
-    let stream = Stream::cpu(2);
-    let scale = scale_on(&stream, 1.0);
-    let mut values_of_all = uniform(1, 999);
-    values_of_all[701] = f32::INFINITY;
-    let gradients = gradients_on(&stream, &values_of_all);
-    for (part, is_bad) in [(0..701, false), (701..720, true), (702..999, false), (0..999, true)] {
-        scale.raise(&stream, &gradients, part.clone());
-        let raised = values(&scale.overflow)[0];
-        assert_eq!(raised, f32::from(u8::from(is_bad)), "{part:?}");
-        scale.check(&stream, (&gradients, part), None);
-        assert_eq!(scale.skips(), is_bad);
-        scale.adjust(&stream);
-        let first_bad = scale.get().unwrap().first_bad;
-        assert_eq!(first_bad, is_bad.then_some(701 / 4));
+    for stream in streams() {
+        let scale = scale_on(&stream, 1.0);
+        let mut values_of_all = uniform(1, 999);
+        values_of_all[701] = f32::INFINITY;
+        let gradients = gradients_on(&stream, &values_of_all);
+        // Parts begin and end where cache lines do.
+        for (part, is_bad) in [(0..688, false), (688..720, true), (720..992, false), (0..992, true)]
+        {
+            scale.raise(&stream, &gradients, part.clone());
+            stream.synchronize().unwrap();
+            let raised = values(&scale.overflow)[0];
+            assert_eq!(raised, f32::from(u8::from(is_bad)), "{part:?}");
+            let steps = Steps::on(&stream);
+            scale.check(&stream, (&gradients, part), steps.places());
+            scale.adjust(&stream);
+            let state = scale.get().unwrap();
+            assert_eq!(state.was_skipped, is_bad);
+            assert_eq!(state.first_bad, is_bad.then_some(701 / 4));
+        }
     }
 }
 

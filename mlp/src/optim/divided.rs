@@ -3,9 +3,9 @@
 //! all.
 //!
 //! # Norms
-//! Clipping and LAMB need norms over what several ranks have. [`measure`] leaves the sum of each
-//! chunk of a norm where all ranks have it, as the bits of an f64: on a processor zero for chunks
-//! of other ranks, so that ranks add these up as integers; on a device ranks gather them
+//! Clipping and LAMB need norms over what several ranks have. [`super::measure`] leaves the sum of
+//! each chunk of a norm where all ranks have it, as the bits of an f64: on a processor zero for
+//! chunks of other ranks, so that ranks add these up as integers; on a device ranks gather them
 //! ([`sum_bounds`]). [`super::step`] then adds the sums of the chunks in the order in which one
 //! rank does. So parts begin where chunks do ([`bounds`]). Chunks of the one norm are not those of
 //! the other, so that LAMB is not clipped ([`Norms::needed`]).
@@ -14,11 +14,11 @@ use super::cpu::{
     NORM_CHUNKS, change, clip_factor, find_directions, lamb_constants, lamb_norm_of, multiply,
     norm_chunk_len, norm_of, sums_of_squares, trust_ratio,
 };
-use super::{LAMB_CHUNKS, StepArgs, cuda, lamb_chunk_len, tensors};
+use super::{LAMB_CHUNKS, StepArgs, lamb_chunk_len, tensors};
 use crate::loss_scale::LossScale;
 use headlong_device::optimizer::Optimizer;
 use headlong_device::pool::Pool;
-use headlong_device::{ArenaPlan, DType, Device, Mat, Stream};
+use headlong_device::{ArenaPlan, DType, Mat, Stream};
 use std::ops::Range;
 
 /// Elements of a cache line, which slots of an arena fill.
@@ -162,17 +162,8 @@ pub(super) fn shared(tensor: &Range<usize>, part: &Range<usize>) -> Range<usize>
     start..tensor.end.min(part.end).max(start)
 }
 
-/// Leaves this rank's sums of the norms of a step in [`Part::sums`]; gradients of its part become
-/// LAMB's directions, and their moments change. On the CPU it blocks until done and allocates
-/// nothing; on a device it enqueues one kernel for clipping, or one for each 32 tensors of LAMB.
-pub fn measure(stream: &Stream, args: &StepArgs<'_>, part: &Part) {
-    match stream.device() {
-        Device::Cpu => measure_here(stream, args, part),
-        Device::Cuda(_) => cuda::measure(stream, args, part),
-    }
-}
-
-fn measure_here(stream: &Stream, args: &StepArgs<'_>, part: &Part) {
+/// Leaves this rank's sums of the norms of a step in [`Part::sums`].
+pub(super) fn measure(stream: &Stream, args: &StepArgs<'_>, part: &Part) {
     if args.loss_scale.is_some_and(LossScale::skips) {
         return;
     }

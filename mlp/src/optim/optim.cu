@@ -281,8 +281,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) lamb_directions(const Lamb
     }
 }
 
-// The norm from every second of the sums of a tensor's chunks, of which `present` have elements; for
-// thread 0.
+// The norm from every second of the sums of a tensor's chunks, of which `present` have elements;
+// for thread 0.
 inline __device__ double lamb_norm(double *shared, const double *sums, u32 present) {
     const u32 at = threadIdx.x;
     double quarters[4];

@@ -33,6 +33,25 @@ impl Practice {
         }
     }
 
+    /// Of sums of which each rank wants a part, and of parts that all want, on so many nodes that
+    /// are subtrees of the tree.
+    pub fn parts_operations(&self, nodes: usize) -> [usize; 2] {
+        match self.packing {
+            Packing::None => [1, 1],
+            Packing::Slots { by_node: false } => [self.flat_operations(); 2],
+            Packing::Slots { by_node: true } => {
+                // A strip is begun, filled for each node, sent, and looked at when it has come; one
+                // sum of the own node, one of all nodes.
+                let reduce = self.inside_operations() + 1 + nodes + self.rails() + 1 + 1;
+                // One strip is begun and filled; each that comes is copied, in memory to all peers
+                // as what is this rank's.
+                let to_peers = usize::from(!self.strips.inside);
+                let gather = self.inside_operations() + 2 + self.rails() + 1 + nodes - 1 + to_peers;
+                [reduce, gather]
+            }
+        }
+    }
+
     /// NCCL does it in one; in memory a kernel works between two barriers.
     fn flat_operations(&self) -> usize {
         if self.strips.inside || self.strips.between { 1 } else { 3 }

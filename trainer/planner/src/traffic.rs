@@ -51,12 +51,19 @@ impl Works<'_> {
         let (shape, wire) = (self.cluster.shape(), self.wire);
         let way = self.costs.all_reduce_way(&shape, self.buffer_bytes());
         let summed = |bytes: f64| all_reduce(&shape, way, bytes * self.sum);
+        let dense = self.workload.dense_parameters * 4.0;
         Traffic {
             ids: self.needed_ids(),
             vectors: self.rows.travelling * wire,
             gradients: self.rows.travelling * wire,
             frequent: summed(self.rows.reduced_bytes),
-            dense: summed(self.workload.dense_parameters * 4.0),
+            dense: match self.practice.shards_optimizer {
+                false => summed(dense),
+                // One half of an all-reduce of gradients, the other of one of weights.
+                true => {
+                    all_reduce(&shape, self.costs.parts_way(&shape), dense * (self.sum + 1.0) / 2.0)
+                }
+            },
         }
     }
 
@@ -123,9 +130,14 @@ impl Works<'_> {
         Lengthened { vectors: vectors.of_vectors(), ids: ids.of_requests() }
     }
 
-    /// Bytes of one rank's buffer in the all-reduce of a step.
+    /// Bytes of one rank's buffer in the all-reduce of a step; dense gradients of which each rank
+    /// wants a part are summed apart.
     pub(crate) fn buffer_bytes(&self) -> f64 {
-        (self.rows.reduced_bytes + self.workload.dense_parameters * 4.0) * self.sum
+        let dense = match self.practice.shards_optimizer {
+            true => 0.0,
+            false => self.workload.dense_parameters * 4.0,
+        };
+        (self.rows.reduced_bytes + dense) * self.sum
     }
 
     /// Times of exchanges, of the busiest owner's bytes.

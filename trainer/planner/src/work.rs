@@ -19,6 +19,8 @@ const SELECT_BYTES: f64 = 80.0;
 const AGAIN: f64 = 0.4;
 /// Operations of a stage that sorts and lists.
 const SORT_KERNELS: f64 = 6.0;
+/// Sums of the chunks of a norm over dense parameters.
+const NORM_BYTES: f64 = 1024.0;
 /// What crosses between nodes is read and written to fill strips, and to take them apart.
 const STRIP_PASSES: f64 = 4.0;
 /// Bytes that are read and written to round an element.
@@ -253,6 +255,10 @@ impl<'a> Works<'a> {
             "interaction_backward" => self.interaction(2.0),
             "loss" => Work { kernels: 2.0, bytes: self.samples * 16.0, ..Work::default() },
             "dense_optimizer" => self.optimizer(),
+            "measure_part" => Work::pass(self.workload.dense_parameters * 4.0 / ranks),
+            "add_up_norms" => self.gather(NORM_BYTES),
+            "gather_dense_weights" => self.gather(self.workload.dense_parameters * 4.0),
+            "pack_dense_weights" => self.pack(),
             "copy_learning_rates" | "find_non_finite" | "fetch_losses" if self.has_slots() => {
                 Work { kernels: 1.0, ..Work::default() }
             }
@@ -320,6 +326,10 @@ impl<'a> Works<'a> {
         let updated = self.rows.frequent_bytes * (3.0 + 2.0 * self.state / self.row);
         let us = self.costs.all_reduce_us(&self.cluster.shape(), self.buffer_bytes());
         let way = self.costs.all_reduce_way(&self.cluster.shape(), self.buffer_bytes());
+        let parts = match self.practice.shards_optimizer {
+            true => self.reduce_to_parts(),
+            false => Work::default(),
+        };
         // Between devices the rows are updated by an operation of its own.
         let updates = usize::from(self.has_slots());
         let kernels = (self.practice.all_reduce_operations(way) + updates) as f64;
@@ -328,7 +338,35 @@ impl<'a> Works<'a> {
             true => Work::pass(self.workload.dense_parameters * ROUNDED_BYTES),
             false => Work::default(),
         };
-        Work { kernels, bytes: updated, wire_us: us, ..Work::default() }.plus(rounded)
+        Work { kernels, bytes: updated, wire_us: us, ..Work::default() }.plus(rounded).plus(parts)
+    }
+
+    /// Dense gradients, to the ranks that have the parts.
+    fn reduce_to_parts(&self) -> Work {
+        let bytes = self.workload.dense_parameters * 4.0 * self.sum;
+        let [kernels, _] = self.practice.parts_operations(self.nodes());
+        let wire_us = self.costs.parts_us(&self.cluster.shape(), bytes);
+        Work { kernels: kernels as f64, wire_us, ..Work::default() }
+    }
+
+    /// So many bytes that ranks have in parts, to all.
+    fn gather(&self, bytes: f64) -> Work {
+        let [_, kernels] = self.practice.parts_operations(self.nodes());
+        let wire_us = self.costs.parts_us(&self.cluster.shape(), bytes);
+        Work { kernels: kernels as f64, wire_us, ..Work::default() }
+    }
+
+    fn nodes(&self) -> usize {
+        self.cluster.shape().num_nodes()
+    }
+
+    /// Weights are read, and written in the element of the products: a processor packs f32, too.
+    fn pack(&self) -> Work {
+        let element = self.workload.activation_bytes();
+        match self.has_slots() && element == 4.0 {
+            true => Work::default(),
+            false => Work::pass(self.workload.dense_parameters * (4.0 + element)),
+        }
     }
 
     fn has_slots(&self) -> bool {
@@ -441,11 +479,13 @@ impl<'a> Works<'a> {
     }
 
     /// Gradient, weight and state are read, weight and state written, and once more in the element
-    /// of the products.
+    /// of the products; those of a part are packed later.
     fn optimizer(&self) -> Work {
-        let parameters = self.workload.dense_parameters;
-        let part = if self.practice.shards_optimizer { self.ranks } else { 1.0 };
-        let bytes = parameters * (12.0 + self.workload.activation_bytes())
+        let (packed, part) = match self.practice.shards_optimizer {
+            true => (0.0, self.ranks),
+            false => (self.workload.activation_bytes(), 1.0),
+        };
+        let bytes = self.workload.dense_parameters * (12.0 + packed)
             + 2.0 * self.workload.dense_state_bytes;
         Work { kernels: 2.0, bytes: bytes / part, ..Work::default() }
     }

@@ -68,9 +68,10 @@ pub(super) fn of_rank(
     let ranks = sharing.ranks;
     let slots = slot_bytes(config, ranks, sharing.on_device);
     let lookups = Lookups::of(config, tables, &slots, sharing);
-    let dense_states = slots.divided_states.map_or_else(
-        || dense_parameters(config) * config.optimizer.dense.optimizer().state_bytes(1, 1),
-        Count::from,
+    let optimizer = config.optimizer.dense.optimizer();
+    let dense_states = slots.part.map_or_else(
+        || dense_parameters(config) * optimizer.state_bytes(1, 1),
+        |part| Count::from(part) * optimizer.states().len(),
     );
     let (weights, states) = rows_of_rank(tables, sharing);
     let of_process = |bytes: Count| if sharing.separate { bytes } else { bytes.share(ranks) };
@@ -170,10 +171,12 @@ impl Lookups {
         // Half of the vectors are one rank's slots, the others those of which it is asked.
         let block = (vectors / 2 * element_bytes).share(ranks);
         // Parameters and their gradients are counted together.
-        let sums = (Count::from(slots.parameters as u64 / 2) + frequent)
-            * config.sum_bytes() as u64
-            / 4_u64;
-        let strips = strip_bytes(config, sharing, block, sums);
+        let sums = Sums {
+            rows: Count::from(frequent),
+            dense: Count::from(slots.parameters as u64 / 2),
+            part: slots.part.map(Count::from),
+        };
+        let strips = strip_bytes(config, sharing, block, &sums);
         let exchanged = sharing.rows.and_then(|of| of.exchanged_bytes).map(Count::from);
         Self {
             exchange_bytes: exchanged.unwrap_or(vectors * element_bytes) + frequent + strips,
@@ -182,26 +185,44 @@ impl Lookups {
     }
 }
 
+/// What devices add up, as f32.
+struct Sums {
+    rows: Count,
+    dense: Count,
+    /// The longest part of the dense ones, where these are divided.
+    part: Option<Count>,
+}
+
 /// What devices of several nodes need besides their slots, of `block` bytes each, to fill strips
-/// for other nodes, or to sum `sums` bytes: strips on both sides, unless they lie with the NICs,
-/// and what NCCL brings from peers of the node where it carries there, too. Else, what it brings of sums that
+/// for other nodes, or to sum: strips on both sides, unless they lie with the NICs, and what NCCL
+/// brings from peers of the node where it carries there, too. Else, what it brings of sums that
 /// ranks make themselves.
-fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: Count) -> Count {
+fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: &Sums) -> Count {
     let (ranks, each) = (sharing.ranks, sharing.ranks.div_ceil(sharing.nodes));
     let topology = Topology::with_ranks_per_node(ranks, each);
     if !sharing.on_device || ranks == 1 {
         return Count::ZERO;
     }
+    let on_the_way = |bytes: Count| bytes * config.sum_bytes() as u64 / 4_u64;
+    // Parts come from all ranks: as much as the whole.
+    let all = on_the_way(sums.rows + sums.dense);
     let between = Between::of_ranks(config, &topology, sharing.separate);
     if !goes_by_node(&topology, config.comm.exchange) {
         let over_nccl = between == Between::Nccl;
-        return if over_nccl && config.sums_are_narrow(true) { sums } else { Count::ZERO };
+        return if over_nccl && config.sums_are_narrow(true) { all } else { Count::ZERO };
     }
     let strips = match between {
         Between::MemoryAndVerbs => Count::ZERO,
-        _ => (block * (ranks - each)).max(sums.share(each) * sharing.nodes) * 2_u64,
+        _ => {
+            let segment = match sums.part.filter(|_| topology.aligned_node_size().is_some()) {
+                Some(part) => on_the_way(sums.rows).share(each).max(part),
+                None => all.share(each),
+            };
+            (block * (ranks - each)).max(segment * sharing.nodes) * 2_u64
+        }
     };
-    let brought = if between == Between::Nccl { block * ranks } else { Count::ZERO };
+    let parts = sums.part.map_or(Count::ZERO, |part| on_the_way(part) * ranks);
+    let brought = if between == Between::Nccl { (block * ranks).max(parts) } else { Count::ZERO };
     strips + brought
 }
 

@@ -161,7 +161,7 @@ fn divided(
                 work(&args, part);
             }
         };
-        with(&|args, part| measure(stream, args, part));
+        with(&|args, part| optim::measure(stream, args, part));
         let mut all = vec![0_u64; num_sums(&plan(), norms)];
         for (rank, (part, _)) in parts.iter().enumerate() {
             let sums = part.sums.to_vec::<u64>().unwrap();

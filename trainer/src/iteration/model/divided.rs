@@ -3,12 +3,11 @@
 //! **The rule of `"auto"`** (bytes are in `docs/numerics.md`). Divided, a step in f32 sends as much
 //! as whole: one half of an all-reduce brings each rank the sums of its part's gradients, the
 //! other half brings all ranks the weights. Where gradients travel as bf16, weights still travel as
-//! f32, and half as much again is sent: then everything stays whole. So it is on processors and on
-//! devices. A rank of N reads and writes
+//! f32, and half as much again is sent: then everything stays whole. A rank of N reads and writes
 //! an N-th of weights, gradients and states, and packs all weights in a pass of its own, which
 //! takes about as long as it saves. The price is one more wait of all ranks for each other; what is
 //! gained are the states that a rank need not hold. Where these are less than [`WORTHWHILE_BYTES`],
-//! everything stays whole.
+//! everything stays whole. The rule is the same on processors and on devices.
 
 use crate::config::{Config, Sharded};
 use crate::error::{Result, exchange_failed};
@@ -54,8 +53,8 @@ impl DenseChoice {
         let part = divided::state_bytes(longest(&bounds));
         let spared = parameters.bytes().saturating_sub(part).saturating_mul(states) as u64;
         let name = &config.optimizer.dense.name;
-        let is_narrow =
-            if on_device { config.sums_are_narrow(true) } else { config.is_narrow() };
+        let blocks = config.train.sum_blocks.unwrap_or(ranks);
+        let is_narrow = config.sum_bytes_of(blocks, on_device) == 2;
         match sharded {
             Sharded::Auto if states == 0 => whole(&format!("{name} has no states to divide")),
             Sharded::Auto if is_narrow => {

@@ -67,8 +67,8 @@ fn widths(first: usize, rest: &[usize]) -> Vec<usize> {
 pub(crate) struct SlotBytes {
     /// Dense parameters, and their gradients.
     pub(crate) parameters: usize,
-    /// States of the largest part of the dense optimiser, where it is divided among ranks.
-    pub(crate) divided_states: Option<usize>,
+    /// Dense weights of the longest part, where the optimiser is divided among ranks.
+    pub(crate) part: Option<usize>,
     /// Outputs of layers and their gradients, sums of blocks, packed weights, pooled vectors,
     /// labels and dense features.
     pub(crate) activations: usize,
@@ -83,14 +83,13 @@ pub(crate) struct SlotBytes {
 pub(crate) fn slot_bytes(config: &Config, ranks: usize, on_device: bool) -> SlotBytes {
     let (sizes, Planned { plans, dense, .. }) = planned(config, ranks, on_device);
     let parameters = plans.parameters.bytes();
-    let divided_states = dense.norms.map(|norms| {
-        let states = config.optimizer.dense.optimizer().states().len();
+    let part = dense.norms.map(|norms| {
         let bounds = divided::bounds(&plans.parameters, norms, ranks);
-        divided::state_bytes(longest(&bounds)).saturating_mul(states)
+        divided::state_bytes(longest(&bounds))
     });
     SlotBytes {
         parameters: parameters.saturating_mul(2).saturating_add(plans.leading.bytes()),
-        divided_states,
+        part,
         activations: plans.activations.bytes(),
         step: sizes.step,
         evaluation: sizes.evaluation,

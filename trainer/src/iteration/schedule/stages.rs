@@ -8,7 +8,7 @@ use crate::error::Result;
 use headlong_mlp::interaction::cross::CrossBackwardArgs;
 use headlong_mlp::loss::LossArgs;
 use headlong_mlp::mlp::MlpBackwardArgs;
-use headlong_mlp::optim::{self, StepArgs, divided};
+use headlong_mlp::optim::{self, StepArgs};
 
 /// Vectors go from their owners to the ranks that asked.
 pub(super) fn exchange_vectors(at: &At<'_>) -> Result<()> {
@@ -165,7 +165,7 @@ pub(super) fn check_gradients(at: &At<'_>) -> Result<()> {
 pub(super) fn measure_part(at: &At<'_>) -> Result<()> {
     let norms = at.part(Write);
     with_optimizer(at, &|args| {
-        norms.iter().for_each(|part| divided::measure(at.stream, args, part));
+        norms.iter().for_each(|part| optim::measure(at.stream, args, part));
     });
     Ok(())
 }

@@ -5,6 +5,7 @@ use crate::config::{
     AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, HybridMode, IdsChoice,
     ScheduleChoice, TransportChoice,
 };
+use crate::iteration::model::dense_choice;
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
 use headlong_embedding::hybrid::traffic::{AllReduce, Cluster, Exchange, IdSource, Merge, Variant};
@@ -31,6 +32,7 @@ pub(super) fn of(config: &Config, shape: &Cluster) -> Practice {
         },
         overlapped,
         border: Steps::of(on_device, overlapped),
+        shards_optimizer: dense_choice(config, shape.num_ranks(), on_device).norms.is_some(),
         ..Practice::plain()
     };
     match on_device {

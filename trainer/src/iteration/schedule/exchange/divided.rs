@@ -16,10 +16,10 @@ impl Divided {
         let gradients = at.dense_gradients(Write);
         let reduced = match at.model().devices() {
             Some(devices) => {
-                let (data, dtype) = at.dense_sums(Write).map_or(
-                    (gradients.device_ptr(), DType::F32),
-                    |sums| (sums.device_ptr(), sums.dtype()),
-                );
+                let (data, dtype) =
+                    at.dense_sums(Write).map_or((gradients.device_ptr(), DType::F32), |sums| {
+                        (sums.device_ptr(), sums.dtype())
+                    });
                 let parts = Parts { data, dtype, bounds: &self.bounds };
                 devices.reduce_to_parts(at.stream, parts)
             }
