@@ -70,7 +70,8 @@ impl NcclCollectives {
             for group in levels(self.transport.topology(), self.rank()) {
                 let segments = (0..group.len).map(|place| {
                     let Range { start, end } = segment(place, group.len, range.len());
-                    vec![range.start + start..range.start + end]
+                    let own = range.start + start..range.start + end;
+                    vec![own]
                 });
                 let level = Level { group, data, ranges: segments.collect() };
                 self.add_up(cuda, &level, len)?;
