@@ -52,7 +52,7 @@ pub trait Element:
 const TILE: usize = 256;
 
 /// How a type is added up: in which type, and how tiles get there and back.
-trait Lane: Element {
+pub(crate) trait Lane: Element {
     type Sum: Copy + Default;
     fn load(from: &[Self], into: &mut [Self::Sum]);
     fn store(from: &[Self::Sum], into: &mut [Self]);
@@ -260,12 +260,7 @@ widened!(
     2,
     |from: &[f16], into: &mut [f32]| from.convert_to_f32_slice(into),
     |from: &[f32], into: &mut [f16]| into.convert_from_f32_slice(from),
-    |sums: &mut [f32]| {
-        let mut rounded = [f16::ZERO; TILE];
-        let rounded = &mut rounded[..sums.len()];
-        rounded.convert_from_f32_slice(sums);
-        rounded.convert_to_f32_slice(sums);
-    }
+    headlong_device::f16::round_in_place
 );
 widened!(bf16, 3, codec::expand, codec::compress, codec::round_in_place);
 

@@ -43,6 +43,10 @@ pub enum Compress {
     /// bf16, rounded to nearest, ties to even: half the bytes. What a rank sends to itself is
     /// rounded too, so that the result does not depend on who holds a row.
     Bf16,
+    /// f16, likewise, of three more bits: numbers above 65504 become infinite. What needs the range
+    /// of f32 travels as bf16:
+    /// [`Communicator::all_to_all_v_in_full_range`](crate::Communicator::all_to_all_v_in_full_range).
+    F16,
 }
 
 /// What carries bytes between the devices of several ranks.

@@ -79,25 +79,43 @@ proptest! {
 
 #[test]
 fn compressed_vectors_are_rounded_once_wherever_they_go() {
+    type Round = fn(f32) -> f32;
+    let bf16: Round = |value| half::bf16::from_f32(value).to_f32();
+    let f16: Round = |value| half::f16::from_f32(value).to_f32();
+    let topology = Topology::from_node_sizes(&[2, 1]);
+    // The last but one is below what f16 holds, the last one beyond it.
+    let value = |from: usize, to: usize, i: usize| {
+        let plain = ((from * 100 + to * 10 + i) as f32).sqrt();
+        [plain, plain, plain, 1e-9, 7e4 + plain][i]
+    };
     for all_to_all in [AllToAll::Flat, AllToAll::Hierarchical] {
-        let options =
-            CommOptions { all_to_all, compress: Compress::Bf16, ..CommOptions::default() };
-        let topology = Topology::from_node_sizes(&[2, 1]);
-        let value = |from: usize, to: usize, i: usize| ((from * 100 + to * 10 + i) as f32).sqrt();
-        let counters = run(&topology, &options, |communicator| {
-            let me = communicator.rank().0;
-            let send: Vec<f32> =
-                (0..3).flat_map(|to| (0..5).map(move |i| value(me, to, i))).collect();
-            let mut recv = vec![0.0; 15];
-            communicator.all_to_all_v(&send, &[5; 3], &mut recv, &[5; 3])?;
-            let rounded = |from: usize, i: usize| half::bf16::from_f32(value(from, me, i)).to_f32();
-            let expected: Vec<f32> =
-                (0..3).flat_map(|from| (0..5).map(move |i| rounded(from, i))).collect();
-            assert_eq!(recv, expected);
-            Ok(communicator.counters())
-        });
-        let crossed: u64 = counters.iter().map(|counters| counters.inter_node_bytes()).sum();
-        assert_eq!(crossed, 4 * 5 * 2, "two bytes for each of the numbers between the nodes");
+        for (compress, full_range, round) in [
+            (Compress::Bf16, false, bf16),
+            (Compress::Bf16, true, bf16),
+            (Compress::F16, false, f16),
+            (Compress::F16, true, bf16),
+        ] {
+            let options = CommOptions { all_to_all, compress, ..CommOptions::default() };
+            let counters = run(&topology, &options, |communicator| {
+                let me = communicator.rank().0;
+                let send: Vec<f32> =
+                    (0..3).flat_map(|to| (0..5).map(move |i| value(me, to, i))).collect();
+                let mut recv = vec![0.0; 15];
+                match full_range {
+                    false => communicator.all_to_all_v(&send, &[5; 3], &mut recv, &[5; 3]),
+                    true => {
+                        communicator.all_to_all_v_in_full_range(&send, &[5; 3], &mut recv, &[5; 3])
+                    }
+                }?;
+                let expected: Vec<f32> = (0..3)
+                    .flat_map(|from| (0..5).map(move |i| round(value(from, me, i))))
+                    .collect();
+                assert_eq!(recv, expected, "{compress:?}, in full range: {full_range}");
+                Ok(communicator.counters())
+            });
+            let crossed: u64 = counters.iter().map(|counters| counters.inter_node_bytes()).sum();
+            assert_eq!(crossed, 4 * 5 * 2, "two bytes for each of the numbers between the nodes");
+        }
     }
 }
 

@@ -34,6 +34,7 @@ pub mod bf16;
 pub mod cuda;
 pub mod dtype;
 pub mod error;
+pub mod f16;
 pub mod files;
 pub mod memory;
 pub mod optimizer;

@@ -145,26 +145,26 @@ fn detect() -> Isa {
 macro_rules! vectorized {
     ($(
         $(#[$meta:meta])*
-        $vis:vis fn $name:ident $(<const $flag:ident: bool>)?
+        $vis:vis fn $name:ident $(<const $flag:ident: $kind:ty>)?
             ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
     )*) => {$(
         $(#[$meta])*
-        $vis fn $name $(<const $flag: bool>)? ($($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name $(<const $flag: $kind>)? ($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
-            fn body $(<const $flag: bool>)? ($($arg: $ty),*) $(-> $ret)? $body
+            fn body $(<const $flag: $kind>)? ($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
             #[allow(clippy::too_many_arguments)]
-            fn avx512 $(<const $flag: bool>)? ($($arg: $ty),*) $(-> $ret)? {
+            fn avx512 $(<const $flag: $kind>)? ($($arg: $ty),*) $(-> $ret)? {
                 body $(::<$flag>)? ($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             #[allow(clippy::too_many_arguments)]
-            fn avx2 $(<const $flag: bool>)? ($($arg: $ty),*) $(-> $ret)? {
+            fn avx2 $(<const $flag: $kind>)? ($($arg: $ty),*) $(-> $ret)? {
                 body $(::<$flag>)? ($($arg),*)
             }
 

@@ -72,7 +72,7 @@ mod update;
 pub use cuda::DeviceSlots;
 pub(crate) use cuda::{EXCHANGE, exchange_defines};
 pub use node::NodeProxy;
-pub use options::{Deduplicate, HybridOptions, PoolAt, SlotOptions, SlotTable};
+pub use options::{Deduplicate, HybridOptions, PoolAt, SlotOptions, SlotTable, gradients_of};
 pub(crate) use partition::mix;
 pub use partition::{MAX_OWNERS, MAX_TABLE_ROWS, Owner, Partition, Place, TablePlacement};
 pub use route::{HybridRoute, RankExchange};

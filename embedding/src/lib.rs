@@ -57,7 +57,7 @@
 //!     max_ids: &[3, 6],
 //!     sum_blocks: 1,
 //!     frozen: false,
-//!     narrow: false,
+//!     narrow: None,
 //! };
 //! let set = EmbeddingSet::new(&stream, &specs, &options)?;
 //! let mut route = set.new_route()?;

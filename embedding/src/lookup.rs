@@ -3,9 +3,10 @@
 //! `vectors[s, columns of t] = Σ weights_t[r]` over the row indices `r` of sample `s`'s bag, in the
 //! order of the bag, times one over the bag's length for mean pooling; zeros for an empty bag. A
 //! bag of one row is that row, bit for bit. In weighted bags the sum is `Σ w·weights_t[r]`, each
-//! product rounded before it is added. Where ranks exchange bf16 ([`crate::SetOptions::narrow`]),
-//! the rows of bags of several ids and of weighted bags are rounded to bf16 before they are added;
-//! a bag of one row is left to what reads the vector, which rounds it.
+//! product rounded before it is added. Where ranks exchange 16 bits
+//! ([`crate::SetOptions::narrow`]), the rows of bags of several ids and of weighted bags are
+//! rounded to that before they are added; a bag of one row is left to what reads the vector, which
+//! rounds it.
 //!
 //! Shapes: `vectors` is `samples × Σ dim`, f32, the tables side by side in the order of the set.
 //! Enqueues one gather over tiles of all tables. Errors: row indices out of range, in which case
@@ -20,7 +21,7 @@ use crate::error::Result;
 use crate::ids::{IdsOf, check_range};
 use crate::slot::TableSlot;
 use crate::table::TableSpec;
-use headlong_device::{Mat, Stream};
+use headlong_device::{DType, Mat, Stream};
 
 /// What a lookup reads and writes.
 pub(crate) struct LookupArgs<'a> {
@@ -29,8 +30,8 @@ pub(crate) struct LookupArgs<'a> {
     pub(crate) num_samples: usize,
     pub(crate) ids: &'a IdsOf<'a>,
     pub(crate) vectors: &'a Mat,
-    /// Whether rows are rounded to bf16 before they are added.
-    pub(crate) narrow: bool,
+    /// What rows are rounded to before they are added, if anything: f16 or bf16.
+    pub(crate) narrow: Option<DType>,
 }
 
 pub(crate) fn lookup(stream: &Stream, args: &LookupArgs) -> Result<()> {

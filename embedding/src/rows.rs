@@ -12,7 +12,7 @@ use headlong_device::dtype::Element;
 use headlong_device::optimizer::Step;
 use headlong_device::pool::SharedMut;
 use headlong_device::rng::CounterRng;
-use headlong_device::{DType, Mat, MatRef, bf16};
+use headlong_device::{DType, Mat, MatRef, bf16, f16};
 
 mod whole;
 
@@ -107,11 +107,20 @@ impl RowElement for half::bf16 {
     }
 }
 
-/// A number of a row as f32, rounded to bf16 where `NARROW`.
+/// What a kernel rounds rows to before it adds them: nothing, f16 or bf16; see [`by_type`].
+pub(crate) const EXACT: u8 = 0;
+pub(crate) const TO_F16: u8 = 1;
+pub(crate) const TO_BF16: u8 = 2;
+
+/// A number of a row as f32, rounded as `TO` says.
 #[inline(always)]
-pub(crate) fn summand<T: RowElement, const NARROW: bool>(value: T) -> f32 {
+pub(crate) fn summand<T: RowElement, const TO: u8>(value: T) -> f32 {
     let wide = value.wide();
-    if NARROW && !T::IS_NARROW { bf16::nearest(wide) } else { wide }
+    match TO {
+        TO_F16 => f16::nearest(wide),
+        TO_BF16 if !T::IS_NARROW => bf16::nearest(wide),
+        _ => wide,
+    }
 }
 
 /// A row as f32; exact.
@@ -195,6 +204,20 @@ macro_rules! by_width {
     };
 }
 pub(crate) use by_width;
+
+/// Calls a kernel for rows that are added as they are (none), or rounded to f16 or bf16.
+macro_rules! by_type {
+    ($to:expr, $kernel:ident($($argument:expr),*)) => {
+        match $to {
+            None => $kernel::<{ $crate::rows::EXACT }>($($argument),*),
+            Some(headlong_device::DType::F16) => {
+                $kernel::<{ $crate::rows::TO_F16 }>($($argument),*)
+            }
+            Some(_) => $kernel::<{ $crate::rows::TO_BF16 }>($($argument),*),
+        }
+    };
+}
+pub(crate) use by_type;
 
 /// The rows of one table, opened for reading.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use crate::table::{EmbeddingTable, SparseStep, TableSpec};
 use crate::update::{MAX_SUM_BLOCKS, UpdateArgs, update};
 use headlong_device::cuda::{CudaStream, DevicePtr};
 use headlong_device::optimizer::{Optimizer, Step};
-use headlong_device::{Mat, Stream};
+use headlong_device::{DType, Mat, Stream};
 use std::sync::MutexGuard;
 
 /// What a set is built for, besides its tables.
@@ -32,9 +32,10 @@ pub struct SetOptions<'a> {
     pub sum_blocks: usize,
     /// Whether [`EmbeddingSet::update`] leaves all rows as they are.
     pub frozen: bool,
-    /// Whether what may travel between ranks is rounded to bf16 wherever a rank, one alone or one
-    /// of several, adds it up: see [`crate::lookup`] and [`crate::update`]. On the CPU.
-    pub narrow: bool,
+    /// Whether what may travel between ranks is rounded wherever a rank, one alone or one of
+    /// several, adds it up, and rows to what: f16 or bf16; gradients and their sums to bf16. See
+    /// [`crate::lookup`] and [`crate::update`]. On the CPU.
+    pub narrow: Option<DType>,
 }
 
 /// The tables of one rank: their memory, and the ops over all of them at once.
@@ -53,7 +54,7 @@ pub struct EmbeddingSet {
     max_ids: Vec<usize>,
     sum_blocks: usize,
     frozen: bool,
-    narrow: bool,
+    narrow: Option<DType>,
     width: usize,
     cuda: Option<CudaSet>,
 }
@@ -246,7 +247,7 @@ impl EmbeddingSet {
         assert!(route.is_for(&self.specs), "the route was made by this set");
         let step = SparseStep { optimizer: &self.optimizer, step };
         let (tables, seed) = (&self.tables, self.seed);
-        let (sum_blocks, narrow) = (self.sum_blocks, self.narrow);
+        let (sum_blocks, narrow) = (self.sum_blocks, self.narrow.is_some());
         update(stream, &UpdateArgs { tables, route, d_vectors, step, sum_blocks, seed, narrow })
     }
 

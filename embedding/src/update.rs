@@ -11,9 +11,9 @@
 //! block in which the row does not occur is left out, which gives the same bits as adding its
 //! zeros. So threads, tiles and, later, ranks never change a bit.
 //!
-//! Where ranks exchange bf16 ([`crate::SetOptions::narrow`]), every gradient, every block's sum and
-//! every sum of the tree is rounded to bf16, to nearest, ties to even; the additions are f32's. So
-//! whatever travels has been rounded before, and still no rank changes a bit.
+//! Where ranks exchange 16 bits ([`crate::SetOptions::narrow`]), every gradient, every block's sum
+//! and every sum of the tree is rounded to bf16, to nearest, ties to even; the additions are f32's.
+//! So whatever travels has been rounded before, and still no rank changes a bit.
 //!
 //! Shapes: `d_vectors` is `samples × Σ dim`, f32. Enqueues one pass over tiles of all tables; every
 //! row is written once. Errors: none of its own. Source: the sparse gradient coalescing of

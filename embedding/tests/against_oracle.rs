@@ -259,7 +259,7 @@ fn a_frozen_set_stays_and_an_empty_batch_is_fine() {
         max_ids: &[8],
         sum_blocks: 2,
         frozen: true,
-        narrow: false,
+        narrow: None,
     };
     let set = EmbeddingSet::new(&stream, &specs, &options).unwrap();
     let mut route = set.new_route().unwrap();

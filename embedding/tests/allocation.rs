@@ -57,7 +57,7 @@ fn no_step_allocates() {
             max_ids: &[1024, 4096],
             sum_blocks: 4,
             frozen: false,
-            narrow: false,
+            narrow: None,
         };
         let set = EmbeddingSet::new(&stream, &specs, &options).unwrap();
         let mut route = set.new_route().expect("there is memory");

@@ -14,7 +14,7 @@ mod cuda_tests {
     use headlong_device::cuda::{DeviceMemory, DevicePtr};
     use headlong_device::optimizer::{Optimizer, Step};
     use headlong_device::testing::{small_integers, uniform};
-    use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream, bf16};
+    use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream, bf16, f16};
     use headlong_embedding::hybrid::*;
     use headlong_embedding::testing::every_optimizer;
     use headlong_embedding::update::sum_block_len;
@@ -63,7 +63,7 @@ mod cuda_tests {
                         max_ids: plan.max_ids,
                         sum_blocks: 1,
                         frozen: false,
-                        narrow: false,
+                        narrow: None,
                     },
                     partition: Arc::clone(&partition),
                     owner: Owner(owner),
@@ -276,6 +276,7 @@ mod cuda_tests {
         let mat = arena.mat(slot);
         match dtype {
             DType::Bf16 => mat.copy_from(&vec![bf16::round(f32::NAN); len]).unwrap(),
+            DType::F16 => mat.copy_from(&vec![half::f16::NAN; len]).unwrap(),
             _ => mat.copy_from(&vec![f32::NAN; len]).unwrap(),
         }
         (arena, mat)
@@ -384,12 +385,15 @@ mod cuda_tests {
         }
     }
 
-    /// Vectors that travel as bf16 arrive as the processor rounds them, and so do gradients; what
-    /// lies on the rank is not rounded.
+    /// Vectors that travel in 16 bits arrive as the processor rounds them, and so do gradients,
+    /// those as bf16, so that small ones are not lost; what lies on the rank is not rounded.
     #[test]
-    fn slots_in_bf16_round_to_nearest_once_each_way() {
+    fn slots_in_16_bits_round_to_nearest_once_each_way() {
         let Some(stream) = stream() else { return };
-        for (dims, seed) in [([16; 5], 1), ([16, 20, 33, 5, 1], 3)] {
+        let types = [(DType::Bf16, bf16::nearest as fn(f32) -> f32), (DType::F16, f16::nearest)];
+        let dims = [([16; 5], 1), ([16, 20, 33, 5, 1], 3)];
+        let all = dims.into_iter().flat_map(|dims| types.map(|to| (dims, to)));
+        for ((dims, seed), (dtype, nearest)) in all {
             let specs = specs(dims);
             let plan = Plan {
                 specs: &specs,
@@ -403,19 +407,17 @@ mod cuda_tests {
                 .iter()
                 .map(|spec| Bags::plain(super::common::random_bags(5, 300, spec.rows, 0)))
                 .collect();
-            let slots = SlotOptions { dtype: DType::Bf16, ..SlotOptions::default() };
-            let options = (Deduplicate::Rank, slots);
+            let options = (Deduplicate::Rank, SlotOptions { dtype, ..SlotOptions::default() });
             let mut several = Ranks::with(options, &stream, &plan, split.clone());
             let mut single = SingleRank::new(&Stream::cpu(2), &plan);
             let (got, exact) = (several.forward(&bags), single.forward(&bags));
-            let (width, mut column) = (single.set.width(), 0);
-            let mut num_rounded = 0;
+            let (width, mut column, mut num_rounded) = (single.set.width(), 0, 0);
             for (table, spec) in specs.iter().enumerate() {
                 for (sample, row) in bags[table].bags.concat().iter().enumerate() {
                     let travels = matches!(split.classify(table, *row), Place::Infrequent { .. });
                     let at = sample * width + column;
                     for (got, exact) in got[at..at + spec.dim].iter().zip(&exact[at..]) {
-                        let expected = if travels { bf16::nearest(*exact) } else { *exact };
+                        let expected = if travels { nearest(*exact) } else { *exact };
                         assert_eq!(got.to_bits(), expected.to_bits(), "{}, row {row}", spec.name);
                         num_rounded += usize::from(travels && got != exact);
                     }
@@ -423,8 +425,8 @@ mod cuda_tests {
                 column += spec.dim;
             }
             assert!(num_rounded > 100, "{num_rounded}");
-            let d_vectors = uniform(2, 300 * width);
-            let step = Step { learning_rate: 1.0, number: 1 };
+            let d_vectors: Vec<f32> = uniform(2, 300 * width).iter().map(|x| x * 1e-9).collect();
+            let step = Step { learning_rate: 1e9, number: 1 };
             several.backward(&d_vectors, &step);
             single.backward(&d_vectors, &step);
             let (got, expected) = (several.tensors(), single.tensors());

@@ -239,7 +239,7 @@ mod cuda_tests {
                 max_ids: &[8, 8],
                 sum_blocks: 1,
                 frozen: false,
-                narrow: false,
+                narrow: None,
             },
             partition: Arc::new(Partition::row_wise(&specs, 1)),
             owner: Owner(0),
@@ -430,7 +430,7 @@ mod cuda_tests {
             max_ids: &[8, 8],
             sum_blocks: 1,
             frozen: false,
-            narrow: false,
+            narrow: None,
         };
         let refused = EmbeddingSet::new(&stream, &specs, &options).err().unwrap().to_string();
         assert_eq!(

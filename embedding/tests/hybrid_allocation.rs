@@ -152,7 +152,7 @@ fn no_step_allocates() {
                     max_ids: &[SAMPLES, 4 * SAMPLES, 6 * SAMPLES],
                     sum_blocks: 2,
                     frozen: false,
-                    narrow: false,
+                    narrow: None,
                 },
                 partition: Arc::clone(&partition),
                 owner: Owner(rank),

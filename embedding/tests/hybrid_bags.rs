@@ -191,7 +191,7 @@ fn options<'a>(
             max_ids,
             sum_blocks,
             frozen: false,
-            narrow: false,
+            narrow: None,
         },
         partition: Arc::new(partition),
         owner: Owner(0),

@@ -29,7 +29,7 @@ fn options<'a>(
             max_ids,
             sum_blocks: 1,
             frozen: false,
-            narrow: false,
+            narrow: None,
         },
         partition: Arc::clone(partition),
         owner: Owner(owner),

@@ -70,7 +70,7 @@ fn options(max_ids: &[usize]) -> SetOptions<'_> {
         max_ids,
         sum_blocks: 4,
         frozen: false,
-        narrow: false,
+        narrow: None,
     }
 }
 

@@ -84,8 +84,9 @@ pub struct Shapes<'a> {
 /// All kernels that a model needs, for builds ahead of time.
 pub fn kernels(shapes: &Shapes<'_>) -> Vec<Build> {
     let plain = |source| Build { source, defines: Vec::new() };
-    let sources = [&crate::loss::SOURCE, &crate::loss_scale::SOURCE, &crate::finite::SOURCE];
+    let sources = [&crate::loss::SOURCE, &crate::finite::SOURCE];
     let mut all: Vec<Build> = sources.into_iter().map(plain).collect();
+    all.extend(crate::loss_scale::builds());
     all.extend([DType::F32, DType::Bf16, DType::F16].map(crate::linear::build));
     all.extend(match shapes.dot {
         Some((vectors, dim)) => crate::interaction::dot::builds(vectors, dim),

@@ -40,7 +40,7 @@ mod cuda;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cuda::{SOURCE, UnscaleArgs};
+pub(crate) use cuda::{UnscaleArgs, builds};
 
 use headlong_device::cuda::DevicePtr;
 #[cfg(doc)]
@@ -85,6 +85,20 @@ pub struct LossScale {
     pub overflow: Mat,
     /// Steps without an overflow after which the scale is doubled.
     pub growth_interval: u32,
+}
+
+/// What [`LossScale::check`] and [`LossScale::raise`] look at.
+#[derive(Debug, Clone)]
+pub struct CheckArgs<'a> {
+    /// Of all dense parameters.
+    pub gradients: &'a Arena,
+    /// Of these, the elements that this rank has the sums of; where these are a part, it begins and
+    /// ends where cache lines do.
+    pub elements: Range<usize>,
+    /// What ranks have added up in 16 bits, which counts in place of `gradients`; on devices.
+    pub summed: Option<&'a Mat>,
+    /// The [`DeviceStep`]s that a device's optimisers read, for a check; the CPU has none.
+    pub steps: Option<[DevicePtr; 2]>,
 }
 
 /// Where scaling is after a step.
@@ -166,34 +180,20 @@ impl LossScale {
         Ok(ScaleState::of(&self.state.to_vec::<f32>()?))
     }
 
-    /// Looks for what is not finite: in the gradients of dense parameters that this rank has the
-    /// sums of, `elements` of their arena, and in [`Self::overflow`]. `steps` are the
-    /// [`DeviceStep`]s that a device's optimisers read; the CPU has none.
-    pub fn check(
-        &self,
-        stream: &Stream,
-        (gradients, elements): (&Arena, Range<usize>),
-        steps: Option<[DevicePtr; 2]>,
-    ) {
+    /// Looks for what is not finite: in gradients of dense parameters, and in [`Self::overflow`].
+    pub fn check(&self, stream: &Stream, args: &CheckArgs<'_>) {
         match stream.device() {
-            Device::Cpu => cpu::check(stream, self, gradients, elements),
-            Device::Cuda(_) => {
-                cuda::check(
-                    stream,
-                    self,
-                    (gradients, elements),
-                    steps.expect("a device reads steps from its memory"),
-                );
-            }
+            Device::Cpu => cpu::check(stream, self, args.gradients, args.elements.clone()),
+            Device::Cuda(_) => cuda::check(stream, self, args),
         }
     }
 
-    /// Raises [`Self::overflow`] where one of the gradients `elements` is not finite: of a rank
-    /// that has the sums of these only, before ranks add the overflow up.
-    pub fn raise(&self, stream: &Stream, gradients: &Arena, elements: Range<usize>) {
+    /// Raises [`Self::overflow`] where one of the gradients is not finite: of a rank that has the
+    /// sums of a part only, before ranks add the overflow up.
+    pub fn raise(&self, stream: &Stream, args: &CheckArgs<'_>) {
         match stream.device() {
-            Device::Cpu => cpu::raise(stream, self, gradients, elements),
-            Device::Cuda(_) => cuda::raise(stream, self, gradients, elements),
+            Device::Cpu => cpu::raise(stream, self, args.gradients, args.elements.clone()),
+            Device::Cuda(_) => cuda::raise(stream, self, args),
         }
     }
 

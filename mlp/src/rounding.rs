@@ -2,7 +2,7 @@
 //! matrices. What is stored has the values of bf16 or f16 and the type f32; sums are f32 on both.
 
 use crate::simd::for_each_row;
-use headlong_device::{Mat, Stream, vectorized};
+use headlong_device::{Mat, Stream, bf16, f16};
 
 /// What values are rounded to, to nearest, ties to even.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,51 +35,8 @@ impl Rounding {
     /// Rounds each of `values`.
     pub fn round_all(self, values: &mut [f32]) {
         match self {
-            Rounding::Bf16 => to_bf16(values),
-            Rounding::F16 => to_f16(values),
-        }
-    }
-}
-
-/// Half a unit in the last of the places that stay, less one where the last place that stays is
-/// even: added, and the rest cut off, that is to nearest, ties to even. A carry into the exponent
-/// is right, too.
-#[inline(always)]
-fn cut(bits: u32, dropped: u32) -> u32 {
-    let is_odd = bits >> dropped & 1;
-    bits.wrapping_add((1 << (dropped - 1)) - 1 + is_odd) >> dropped << dropped
-}
-
-const MAGNITUDE: u32 = 0x7fff_ffff;
-const INFINITY: u32 = 0x7f80_0000;
-/// 2⁻¹⁴, the smallest normal number of f16, and the first that it rounds to infinity.
-const F16_NORMAL: f32 = 6.103_515_6e-5;
-const F16_BEYOND: f32 = 65520.0;
-
-/// The nearest bf16, ties to even, as an f32.
-#[inline(always)]
-pub(crate) fn to_nearest_bf16(value: f32) -> f32 {
-    let bits = value.to_bits();
-    let is_nan = bits & MAGNITUDE > INFINITY;
-    if is_nan { f32::NAN } else { f32::from_bits(cut(bits, 16)) }
-}
-
-vectorized! {
-    fn to_bf16(values: &mut [f32]) {
-        for value in values {
-            *value = to_nearest_bf16(*value);
-        }
-    }
-
-    fn to_f16(values: &mut [f32]) {
-        for value in values {
-            let magnitude = value.abs();
-            let normal = f32::from_bits(cut(magnitude.to_bits(), 13));
-            // Between ½ and 1 the last place is 2⁻²⁴: the sum is rounded to it.
-            let small = (magnitude + 0.5) - 0.5;
-            let finite = if magnitude < F16_NORMAL { small } else { normal };
-            let rounded = if magnitude >= F16_BEYOND { f32::INFINITY } else { finite };
-            *value = if value.is_nan() { f32::NAN } else { rounded.copysign(*value) };
+            Rounding::Bf16 => bf16::round_in_place(values),
+            Rounding::F16 => f16::round_in_place(values),
         }
     }
 }

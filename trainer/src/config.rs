@@ -251,6 +251,8 @@ settings! {
         #[serde(skip_serializing_if = "Option::is_none")]
         pub sum_blocks: Option<usize>,
         /// Arithmetic of the dense layers: "f32", "tf32", "bf16" or "f16".
+        ///
+        /// The last two also decide what ranks exchange: `comm.compress`.
         pub precision: Precision = Precision::F32,
         /// `f16`: first factor of the loss, a power of two from 1 to 2^24; it adapts
         /// (docs/numerics.md).

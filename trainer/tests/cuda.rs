@@ -412,6 +412,7 @@ fn other_ways_to_exchange_are_those_of_the_processor() {
         (2, DeduplicateChoice::Rank, Compress::Bf16, 100.0),
         (4, DeduplicateChoice::Off, Compress::None, 10.0),
         (4, DeduplicateChoice::Off, Compress::Bf16, 100.0),
+        (2, DeduplicateChoice::Rank, Compress::F16, 100.0),
     ] {
         let Some(mut config) = among(ranks, ScheduleChoice::Captured) else { return };
         let plain = run(&config);
@@ -419,7 +420,7 @@ fn other_ways_to_exchange_are_those_of_the_processor() {
         config.validate().unwrap();
         let what = format!("{ranks} ranks, {deduplicate:?}, {compress:?}");
         let captured = run(&config);
-        if compress == Compress::Bf16 {
+        if compress != Compress::None {
             assert_ne!(captured.losses, plain.losses, "{what}: vectors are not rounded");
         }
         config.run.schedule = ScheduleChoice::Serial;
@@ -431,16 +432,17 @@ fn other_ways_to_exchange_are_those_of_the_processor() {
     }
 }
 
-/// Products, vectors and sums in bf16: roundings differ where a number is near the middle of two,
-/// and a sum that lacks a rank or a row would show.
+/// Products, vectors and sums in 16 bits: roundings differ where a number is near the middle of
+/// two, and a sum that lacks a rank or a row would show.
 #[test]
-fn ranks_in_bf16_stay_near_those_of_the_processor() {
-    for ranks in [2, 4] {
+fn ranks_in_16_bits_stay_near_those_of_the_processor() {
+    let precisions = [Precision::Bf16, Precision::F16];
+    for (ranks, precision) in [2, 4].into_iter().flat_map(|ranks| precisions.map(|p| (ranks, p))) {
         if !has_devices(ranks) {
             return;
         }
         let mut config = config(DeviceChoice::Cuda, ScheduleChoice::Captured, "sgd", 1);
-        (config.run.ranks, config.train.precision) = (ranks, Precision::Bf16);
+        (config.run.ranks, config.train.precision) = (ranks, precision);
         config.validate().unwrap();
         let captured = run(&config);
         config.run.schedule = ScheduleChoice::Serial;

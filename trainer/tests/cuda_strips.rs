@@ -118,7 +118,7 @@ fn rows_needed(partition: &Partition, batch: &Batch, ranks_per_node: usize) -> u
 
 /// A number of a vector has four bytes, and two where products take 16 bits.
 fn bytes_of(config: &Config, vectors: usize, ids: usize, ways: usize) -> f64 {
-    let number = if config.train.precision == Precision::Bf16 { 2 } else { 4 };
+    let number = if config.train.precision == Precision::F32 { 4 } else { 2 };
     (ways * vectors * DIM * number + ids * size_of::<u32>()) as f64
 }
 
@@ -151,7 +151,7 @@ fn little_more_travels_over_nccl_than_is_needed() {
         return;
     }
     const SAMPLES: usize = RANKS * 1536;
-    use Precision::{Bf16, F32};
+    use Precision::{Bf16, F16, F32};
     use ScheduleChoice::{Captured, Overlapped};
     for (ranks_per_node, precision, schedule) in [
         (0, F32, Captured),
@@ -159,6 +159,7 @@ fn little_more_travels_over_nccl_than_is_needed() {
         (2, F32, Overlapped),
         (0, Bf16, Overlapped),
         (2, Bf16, Captured),
+        (2, F16, Captured),
     ] {
         let mut config = config(SAMPLES, ranks_per_node, schedule);
         config.train.precision = precision;
@@ -204,7 +205,7 @@ fn little_more_travels_over_nccl_than_is_needed() {
         // Of half as many bytes the logits are a part that shows: each goes to all others, or to
         // each other node.
         let others = RANKS / ranks_per_node.max(1) - 1;
-        let gathered = if precision == Bf16 { (SAMPLES / 2 * 4 * others) as f64 } else { 0.0 };
+        let gathered = if precision != F32 { (SAMPLES / 2 * 4 * others) as f64 } else { 0.0 };
         // Between all ranks they are no messages.
         let messages = if ranks_per_node == 0 { 0.0 } else { gathered };
         let planned = planned_bytes(&config, SAMPLES / 2, ranks_per_node, 1.0) + messages;
@@ -437,34 +438,36 @@ fn soak_strips_in_200_orders() {
     println!("200 orders of 20 steps: the same weights and states, {expected}");
 }
 
-/// As [`strips_of_any_length_change_no_bit`], of vectors that travel as bf16.
+/// As [`strips_of_any_length_change_no_bit`], of vectors that travel as bf16 or f16.
 #[test]
-fn strips_in_bf16_change_no_bit() {
+fn strips_in_16_bits_change_no_bit() {
     if !has_devices(RANKS) {
         return;
     }
     use ScheduleChoice::{Captured, Serial};
-    let of = |ranks_per_node, schedule, transport| {
-        run(ranks_per_node, schedule, transport, Precision::Bf16)
-    };
-    let expected = of(0, Serial, TransportChoice::Auto);
-    let in_memory = of(0, Captured, TransportChoice::Auto);
-    assert!(in_memory == expected, "captured, in memory");
-    let over_nccl = of(2, Captured, TransportChoice::Nccl);
-    assert!(over_nccl == expected, "captured, over NCCL between nodes");
-    // Ranks add up bf16 themselves, in the one tree.
-    let flat = of(0, Captured, TransportChoice::Nccl);
-    assert!(flat == expected, "captured, over NCCL alone");
+    for precision in [Precision::Bf16, Precision::F16] {
+        let of = |ranks_per_node, schedule, transport| {
+            run(ranks_per_node, schedule, transport, precision)
+        };
+        let expected = of(0, Serial, TransportChoice::Auto);
+        let in_memory = of(0, Captured, TransportChoice::Auto);
+        assert!(in_memory == expected, "{precision:?}, captured, in memory");
+        let over_nccl = of(2, Captured, TransportChoice::Nccl);
+        assert!(over_nccl == expected, "{precision:?}, captured, over NCCL between nodes");
+        // Ranks add up bf16 themselves, in the one tree.
+        let flat = of(0, Captured, TransportChoice::Nccl);
+        assert!(flat == expected, "{precision:?}, captured, over NCCL alone");
+    }
 }
 
 /// Where all rows are frequent and all samples short, sums are what travels between nodes.
 #[test]
-fn sums_in_bf16_send_half_the_bytes() {
+fn sums_in_16_bits_send_half_the_bytes() {
     if !has_devices(RANKS) {
         return;
     }
     const SAMPLES: usize = RANKS * 8;
-    let sent = [Precision::F32, Precision::Bf16].map(|precision| {
+    let sent = [Precision::F32, Precision::Bf16, Precision::F16].map(|precision| {
         let mut config = config(SAMPLES, 2, ScheduleChoice::Captured);
         config.train.precision = precision;
         let specs = table_specs(&config, &[TABLE_ROWS; TABLES]);
@@ -485,8 +488,9 @@ fn sums_in_bf16_send_half_the_bytes() {
         step(2);
         nccl_message_bytes().zip(before).map(|(after, before)| after - before)
     });
-    let [Some(wide), Some(narrow)] = sent else { return };
-    println!("{wide} bytes in f32, {narrow} in bf16");
+    let [Some(wide), Some(narrow), Some(in_f16)] = sent else { return };
+    println!("{wide} bytes in f32, {narrow} in bf16, {in_f16} in f16");
     let half = narrow as f64 / wide as f64;
     assert!((0.48..0.56).contains(&half), "{wide} bytes in f32, {narrow} in bf16");
+    assert_eq!(in_f16, narrow, "of sums of gradients");
 }

@@ -119,11 +119,14 @@ fn predictions_from_other_batches_are_within_five_percent_of_the_counters() {
         config.comm.ids = IdsChoice::Known;
         config
     };
-    let in_bf16 = |config: &Config| {
-        let mut config = config.clone();
-        config.train.precision = Precision::Bf16;
-        config
+    let in_precision = |precision| {
+        move |config: &Config| {
+            let mut config = config.clone();
+            config.train.precision = precision;
+            config
+        }
     };
+    let (in_bf16, in_f16) = (in_precision(Precision::Bf16), in_precision(Precision::F16));
     // A dense network whose bytes would show.
     let divided = |config: &Config| {
         let mut config = config.clone();
@@ -152,6 +155,7 @@ fn predictions_from_other_batches_are_within_five_percent_of_the_counters() {
         divided(&one_node),
         divided(&two_nodes),
         in_bf16(&divided(&with(&two_nodes, HybridMode::Rows(3000), auto, flat))),
+        in_f16(&with(&two_nodes, HybridMode::Rows(3000), DeduplicateChoice::Node, flat)),
     ];
     for config in cases {
         for (predicted, counted) in bytes(&config, &rows, &batches) {

@@ -215,20 +215,30 @@ fn odd_numbers_of_ranks_with_a_block_each() {
     }
 }
 
-/// In bf16 vectors and gradients travel in 16 bits: one rank rounds what several would send.
+/// In bf16 and f16 vectors and gradients travel in 16 bits: one rank rounds what several would
+/// send.
 #[test]
 fn in_bf16_on_any_number_of_ranks() {
-    let in_bf16 = |case| Case { precision: Precision::Bf16, ..case };
+    in_sixteen_bits_on_any_number_of_ranks(Precision::Bf16);
+}
+
+#[test]
+fn in_f16_on_any_number_of_ranks() {
+    in_sixteen_bits_on_any_number_of_ranks(Precision::F16);
+}
+
+fn in_sixteen_bits_on_any_number_of_ranks(precision: Precision) {
+    let narrow = |case| Case { precision, ..case };
     for (seed, ranks) in [2, 4, 8, 2, 4, 8].into_iter().enumerate() {
-        let case = in_bf16(Case::drawn(200 + seed as u64, ranks, 8));
+        let case = narrow(Case::drawn(200 + seed as u64, ranks, 8));
         check(&case, ["sgd", "adagrad"][seed % 2], [24, 31, 8][seed % 3]);
     }
     for (seed, ranks) in [3, 5, 6, 7].into_iter().enumerate() {
-        let case = in_bf16(Case::drawn(300 + seed as u64, ranks, ranks));
+        let case = narrow(Case::drawn(300 + seed as u64, ranks, ranks));
         check(&case, ["adagrad", "sgd"][seed % 2], [25, 40][seed % 2]);
     }
     let narrow_rows = Case { dtype: DType::Bf16, ..Case::drawn(400, 4, 8) };
-    check(&in_bf16(narrow_rows), "rowwise_adagrad", 24);
+    check(&narrow(narrow_rows), "rowwise_adagrad", 24);
 }
 
 #[test]
@@ -239,6 +249,11 @@ fn every_way_to_exchange_gives_the_same_bits() {
 #[test]
 fn every_way_to_exchange_gives_the_same_bits_in_bf16() {
     every_way_gives_the_same_bits(Precision::Bf16);
+}
+
+#[test]
+fn every_way_to_exchange_gives_the_same_bits_in_f16() {
+    every_way_gives_the_same_bits(Precision::F16);
 }
 
 fn every_way_gives_the_same_bits(precision: Precision) {

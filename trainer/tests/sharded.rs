@@ -405,6 +405,7 @@ fn the_plan_counts_one_part_and_says_why() {
         (&["--optimizer", "adam"][..], true, "spares a rank"),
         (&["--optimizer", "sgd"], false, "sgd has no states"),
         (&["--optimizer", "adam", "--precision", "bf16"], false, "bf16"),
+        (&["--optimizer", "adam", "--precision", "f16"], false, "bf16"),
         (&["--optimizer", "adam", "--set", "model.top=[8,1]"], false, "less than 64.00 MiB"),
         (&["--optimizer", "adam", "--set", "run.ranks=1"], false, "there is one rank"),
         (&["--optimizer", "lamb", "--set", "train.clip_norm=1.0"], false, "LAMB"),

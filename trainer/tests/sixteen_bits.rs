@@ -4,7 +4,7 @@
 #![cfg(test)]
 
 use crate::run_support::{Place, Run, events, last_event};
-use headlong::config::{Config, DeviceChoice, Precision, ScheduleChoice};
+use headlong::config::{Compress, Config, DeviceChoice, Precision, ScheduleChoice};
 use headlong::iteration::model::table_specs;
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions};
 use headlong::iteration::worker::StepRates;
@@ -264,6 +264,81 @@ fn assert_near(what: &str, one: &[f64], other: &[f64], allowed: f64) {
     let off = one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0, f64::max);
     println!("{what}: fifty losses differ by up to {off:.1e}");
     assert!(off <= allowed, "{what}: {off}");
+}
+
+/// Products round vectors to f16, so that the first forward pass has the same bits whether they
+/// travel as that or as f32; gradients and sums keep the range of f32 and lose bits.
+#[test]
+fn what_travels_in_16_bits_changes_no_forward_pass() {
+    for place in places().into_iter().filter(|&place| can_have(place, 2)) {
+        let of = |compress: Option<Compress>| {
+            let mut config = config(place, Precision::F16, 65536.0);
+            (config.run.ranks, config.comm.compress) = (2, compress);
+            let group = group(&config);
+            group.prime(&batch(0, None)).unwrap();
+            let step = |number: u64| {
+                let rates = StepRates { number, dense: 0.1, sparse: 0.2 };
+                group.step(rates, Some(&batch(number, None))).unwrap()
+            };
+            (1..=50).map(step).collect::<Vec<f64>>()
+        };
+        let (narrow, wide) = (of(None), of(Some(Compress::None)));
+        assert_eq!(narrow[0], wide[0], "{place:?}: the first forward pass");
+        assert_ne!(narrow, wide, "{place:?}: gradients are rounded on the way");
+        assert_near(&format!("{place:?}, in 16 bits and f32"), &narrow, &wide, 8.0 / 512.0);
+        let as_bf16 = of(Some(Compress::Bf16));
+        assert_ne!(as_bf16[0], wide[0], "{place:?}: as bf16 vectors lose three bits");
+        assert_eq!(of(Some(Compress::F16)), narrow, "{place:?}: what f16 does unasked");
+    }
+}
+
+/// A row beyond f16 becomes infinite, on one rank or on its way to another, as in a product: that
+/// is named as any other.
+#[test]
+fn a_vector_beyond_f16_is_named() {
+    for place in places() {
+        for ranks in [1, 2].into_iter().filter(|&ranks| can_have(place, ranks)) {
+            let mut config = config(place, Precision::F16, 65536.0);
+            config.run.ranks = ranks;
+            let group = group(&config);
+            for rank in 0..ranks {
+                let worker = group.worker(rank);
+                worker.model().tables.import_rows(2, 0, 0, &[1e5; 900 * 16]).unwrap();
+            }
+            group.prime(&batch(0, None)).unwrap();
+            let rates = StepRates { number: 1, dense: 0.1, sparse: 0.2 };
+            let step = group.enqueue(rates, None).and_then(|()| group.drain());
+            let text = headlong::error::chain(&step.unwrap_err());
+            // One device rounds in the product only.
+            let is_product = place == DeviceChoice::Cuda && ranks == 1;
+            let name = if is_product { "output of the interaction" } else { "vector of table C3" };
+            assert!(text.contains(name), "{place:?}, {ranks} ranks: {text}");
+        }
+    }
+}
+
+/// The last layer's input is zero, so that its gradients alone are not finite, and on one rank
+/// only: sums in bf16 tell all.
+#[test]
+fn sums_in_16_bits_tell_of_a_dense_gradient_that_is_not_finite() {
+    for place in places() {
+        for ranks in [1, 2, 4].into_iter().filter(|&ranks| can_have(place, ranks)) {
+            let mut config = config(place, Precision::F16, 1.0);
+            config.run.ranks = ranks;
+            let group = group(&config);
+            for rank in 0..ranks {
+                let worker = group.worker(rank);
+                let bias = worker.model().weights.mats().find(|mat| mat.name() == "top.0.bias");
+                bias.unwrap().copy_from(&[-1000.0_f32; 24]).unwrap();
+            }
+            group.weights_changed();
+            group.prime(&batch(0, Some(1e7))).unwrap();
+            let step = group.step(StepRates { number: 1, dense: 0.1, sparse: 0.2 }, None);
+            let text = headlong::error::chain(&step.unwrap_err());
+            let names = ["loss scale", "gradient of top.1.weight"];
+            assert!(names.iter().all(|name| text.contains(name)), "{place:?}, {ranks}: {text}");
+        }
+    }
 }
 
 /// In the dense input, and in a table's row: what comes first in the forward pass is named, in each

@@ -45,7 +45,7 @@ fn with_optimizer(
     let (samples, rows) = (harness.size(104_857, 64), harness.size(1_680_000, 500) as u64);
     let stream = Stream::cuda(device, Arc::new(Pool::new(harness.settings().threads)))?;
     let specs: Vec<_> = (0..TABLES).map(|t| TableSpec::new(&format!("t{t}"), rows, DIM)).collect();
-    let (seed, sum_blocks, frozen, narrow) = (1, 1, false, false);
+    let (seed, sum_blocks, frozen, narrow) = (1, 1, false, None);
     let (max_samples, max_ids) = (samples, &vec![samples; TABLES][..]);
     let options = SetOptions { optimizer, seed, max_samples, max_ids, sum_blocks, frozen, narrow };
     let set = EmbeddingSet::new(&stream, &specs, &options)?;

@@ -41,7 +41,7 @@ fn at_shape(harness: &mut Harness, name: &str) -> anyhow::Result<()> {
         max_ids: &max_ids,
         sum_blocks,
         frozen,
-        narrow: false,
+        narrow: None,
     };
     let set = EmbeddingSet::new(&stream, &specs, &options)?;
     let ids: Vec<Vec<u64>> = (0..)

@@ -1,15 +1,14 @@
 //! A part from each to each, flat or hierarchical, as the plans say.
 
 use crate::communicator::{Call, Communicator};
-use crate::element::Element;
+use crate::element::{Element, Lane};
 use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
 use crate::options::{AllToAll, Compress};
 use crate::plan::{Message, Place, Plan, flat, hierarchical};
 use crate::scratch::{Carver, Scratch};
 use crate::transport::{Incoming, Outgoing};
-use half::bf16;
-use headlong_device::bf16 as codec;
+use half::{bf16, f16};
 use zerocopy::IntoBytes;
 
 impl Communicator {
@@ -42,7 +41,8 @@ impl Communicator {
     /// r. Counts may be 0.
     ///
     /// Flat or hierarchical as [`CommOptions::all_to_all`](crate::CommOptions) says, with the same
-    /// result. Where [`CommOptions::compress`](crate::CommOptions) says so, f32 travels as bf16.
+    /// result. Where [`CommOptions::compress`](crate::CommOptions) says so, f32 travels as bf16 or
+    /// f16.
     ///
     /// # Errors
     /// The job's first error; two ranks that disagree about the size of a part are one.
@@ -57,39 +57,61 @@ impl Communicator {
         recv: &mut [T],
         recv_counts: &[usize],
     ) -> Result<()> {
-        if self.options().compress == Compress::Bf16 && T::as_f32(send).is_some() {
-            let (send, recv) = (T::as_f32(send), T::as_f32_mut(recv));
-            let (send, recv) =
-                send.zip(recv).expect("a type that is f32 in one direction is so in both");
-            return self.all_to_all_v_narrow(send, send_counts, recv, recv_counts);
+        if let Some((send, recv)) = T::as_f32(send).zip(T::as_f32_mut(recv)) {
+            match self.options().compress {
+                Compress::None => {}
+                Compress::Bf16 => {
+                    return self.all_to_all_v_narrow::<bf16>(send, send_counts, recv, recv_counts);
+                }
+                Compress::F16 => {
+                    return self.all_to_all_v_narrow::<f16>(send, send_counts, recv, recv_counts);
+                }
+            }
         }
         let mut call = self.call(Collective::AllToAllV, T::CODE, self.way(), 0);
         let known = self.known((send.len(), send_counts), (recv.len(), recv_counts));
         call.all_to_all(self.way(), known, send.as_bytes(), recv.as_mut_bytes(), size_of::<T>())
     }
 
-    fn all_to_all_v_narrow(
+    /// As [`Self::all_to_all_v`], of numbers that need the range of f32: what would travel as f16
+    /// there travels as bf16.
+    ///
+    /// # Errors
+    /// As [`Self::all_to_all_v`].
+    ///
+    /// # Panics
+    /// As [`Self::all_to_all_v`].
+    pub fn all_to_all_v_in_full_range(
         &self,
         send: &[f32],
         send_counts: &[usize],
         recv: &mut [f32],
         recv_counts: &[usize],
     ) -> Result<()> {
-        let mut call = self.call(Collective::AllToAllV, bf16::CODE, self.way(), 0);
+        match self.options().compress {
+            Compress::F16 => self.all_to_all_v_narrow::<bf16>(send, send_counts, recv, recv_counts),
+            Compress::None | Compress::Bf16 => {
+                self.all_to_all_v(send, send_counts, recv, recv_counts)
+            }
+        }
+    }
+
+    fn all_to_all_v_narrow<T: Lane<Sum = f32>>(
+        &self,
+        send: &[f32],
+        send_counts: &[usize],
+        recv: &mut [f32],
+        recv_counts: &[usize],
+    ) -> Result<()> {
+        let mut call = self.call(Collective::AllToAllV, T::CODE, self.way(), 0);
         let known = self.known((send.len(), send_counts), (recv.len(), recv_counts));
         let mut narrow_send = std::mem::take(&mut call.memory().narrow_send);
         let mut narrow_recv = std::mem::take(&mut call.memory().narrow_recv);
-        let from: &mut [bf16] = narrow_send.elements(send.len());
-        let into: &mut [bf16] = narrow_recv.elements(recv.len());
-        codec::compress(send, from);
-        call.all_to_all(
-            self.way(),
-            known,
-            from.as_bytes(),
-            into.as_mut_bytes(),
-            size_of::<bf16>(),
-        )?;
-        codec::expand(into, recv);
+        let from: &mut [T] = narrow_send.elements(send.len());
+        let into: &mut [T] = narrow_recv.elements(recv.len());
+        T::store(send, from);
+        call.all_to_all(self.way(), known, from.as_bytes(), into.as_mut_bytes(), size_of::<T>())?;
+        T::load(into, recv);
         call.memory().narrow_send = narrow_send;
         call.memory().narrow_recv = narrow_recv;
         Ok(())

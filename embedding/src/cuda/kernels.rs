@@ -1,7 +1,7 @@
 //! All instances of the kernels of tables: what `headlong kernels build` and the compile gate need.
 
 use super::Instance;
-use crate::hybrid::{EXCHANGE, exchange_defines};
+use crate::hybrid::{EXCHANGE, exchange_defines, gradients_of};
 use crate::init::cuda::{INIT, defines as init_defines};
 use crate::lookup::cuda::{LOOKUP, defines as lookup_defines};
 use crate::route::cuda::ROUTE;
@@ -12,7 +12,7 @@ use headlong_device::optimizer::Optimizer;
 
 /// The kernels that sets of these tables launch: tables of `dims` whose rows are `rows`, vectors
 /// and their gradients of type `vectors`, rows moved by `optimizer`; among several ranks also what
-/// goes between them, of type `slots`.
+/// goes between them, vectors of type `slots`.
 pub fn kernels(
     dims: &[usize],
     rows: DType,
@@ -44,6 +44,7 @@ pub fn kernels(
             build(&LOOKUP, &lookup_defines(instance, vectors, Some(slots))),
         ]);
         for frequent in [DType::F32, DType::Bf16] {
+            let slots = gradients_of(slots);
             let of_sums = update_defines(instance, vectors, false, Into::Slots(slots), frequent);
             let of_rows = update_defines(instance, slots, true, Into::Step(optimizer), frequent);
             builds.extend([build(&UPDATE, &of_sums), build(&UPDATE, &of_rows)]);
@@ -65,7 +66,7 @@ pub fn all_kernels() -> Vec<Build> {
             for (vectors, optimizer) in
                 vectors.iter().flat_map(|&v| optimizers.iter().map(move |o| (v, o)))
             {
-                for build in of_both_slots(dim, rows, vectors, optimizer) {
+                for build in of_all_slots(dim, rows, vectors, optimizer) {
                     let is_it = |b: &Build| {
                         std::ptr::eq(b.source, build.source) && b.defines == build.defines
                     };
@@ -79,9 +80,9 @@ pub fn all_kernels() -> Vec<Build> {
     all
 }
 
-fn of_both_slots(dim: usize, rows: DType, vectors: DType, optimizer: &Optimizer) -> Vec<Build> {
+fn of_all_slots(dim: usize, rows: DType, vectors: DType, optimizer: &Optimizer) -> Vec<Build> {
     let of = |slots| kernels(&[dim], rows, vectors, optimizer, Some(slots));
-    [DType::F32, DType::Bf16].into_iter().flat_map(of).collect()
+    [DType::F32, DType::Bf16, DType::F16].into_iter().flat_map(of).collect()
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ mod steps;
 
 pub(crate) use launch::{EXCHANGE, defines as exchange_defines};
 
-use super::options::{Deduplicate, HybridOptions, SlotOptions, SlotTable};
+use super::options::{Deduplicate, HybridOptions, SlotOptions, SlotTable, gradients_of};
 use super::partition::{Owner, Partition};
 use super::shape::FrequentLayout;
 use super::strips::{StripSizes, Told};
@@ -75,6 +75,8 @@ pub(super) struct SlotShape {
     pub(super) rows: usize,
     /// Elements of a slot of vectors.
     pub(super) elements: usize,
+    /// Of vectors; their gradients, which lie in the same slots, are of
+    /// [`Self::gradients`].
     pub(super) dtype: DType,
     pub(super) peers: usize,
     /// Words of requests that the largest batch asks the busiest owner for, if no two ids are equal
@@ -128,6 +130,10 @@ fn planned_rows(
 }
 
 impl SlotShape {
+    pub(super) fn gradients(&self) -> DType {
+        gradients_of(self.dtype)
+    }
+
     /// Strips that are whole slots.
     pub(super) fn largest_strips(&self) -> StripSizes {
         StripSizes { id_words: self.words, elements: self.elements }

@@ -9,7 +9,7 @@
 // by keys that put frequent rows first, then those of owner 0, of owner 1 and so on: so the unique
 // rows of an owner are neighbours.
 
-// The element type of slots of vectors: 0 f32, 2 bf16.
+// The element type of vectors in slots: 0 f32, 1 f16, 2 bf16. Gradients take as many bytes.
 #ifndef SLOT_TYPE
 #define SLOT_TYPE 0
 #endif

@@ -119,7 +119,7 @@ impl HybridSet {
             ranks,
             num_nodes,
             num_tables,
-            narrow: self.narrow,
+            narrow: self.narrow.is_some(),
             peers: Lists::new(ranks, of_peer, max_received),
             merged: Lists::new(num_nodes, to_owner, max_received),
             names: (0..merges.len()).map(|list| spec_of(list).name.clone()).collect(),

@@ -70,11 +70,20 @@ pub struct HybridOptions<'a> {
 /// What vectors lie in on their way between devices: a slot for each pair of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotOptions {
-    /// What vectors and their gradients are rounded to: f32 or bf16.
+    /// What vectors are rounded to: f32, bf16 or f16; their gradients: [`gradients_of`].
     pub dtype: DType,
     /// Bytes of all slots that a rank sends, or that it receives, with the lists of their rows: as
     /// many at most, where the worst case does not need less ([`SlotOptions::shares`]).
     pub most_bytes: usize,
+}
+
+/// What gradients travel as where vectors travel as `vectors`. f16 has not their range: bf16 then,
+/// which is as wide.
+pub const fn gradients_of(vectors: DType) -> DType {
+    match vectors {
+        DType::F16 => DType::Bf16,
+        other => other,
+    }
 }
 
 impl Default for SlotOptions {

@@ -11,7 +11,7 @@ use super::table::HybridTable;
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids, bags_of, num_samples};
 use crate::lookup::simd::{Gather, gather_tile};
-use crate::rows::{OpenRows, by_width};
+use crate::rows::{OpenRows, by_type};
 use crate::slot::staged;
 use crate::table::Rows;
 use headlong_device::pool::SharedMut;
@@ -139,9 +139,9 @@ impl HybridSet {
                     out_stride,
                 };
                 assert!(gather.in_range(), "ids are those that were routed");
-                return by_width!(self.narrow, gather_tile(&gather));
+                return by_type!(self.narrow, gather_tile(&gather));
             }
-            pool_tile(&PoolTile {
+            let tile = PoolTile {
                 dim: table.dim,
                 origins: &part.origins[..ids.values.len()],
                 offsets,
@@ -153,8 +153,8 @@ impl HybridSet {
                 out,
                 out_first,
                 out_stride,
-                narrow: self.narrow,
-            });
+            };
+            by_type!(self.narrow, pool_tile(&tile));
         });
         Ok(())
     }

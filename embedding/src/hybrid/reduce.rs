@@ -89,7 +89,7 @@ impl HybridSet {
                 first_touched: place.first_touched,
                 first_gradient: place.first_gradient,
             };
-            by_width!(self.narrow, reduce_tile(&tile));
+            by_width!(self.narrow.is_some(), reduce_tile(&tile));
         });
     }
 }

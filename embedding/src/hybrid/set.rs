@@ -46,7 +46,7 @@ pub struct HybridSet {
     pub(super) seed: u64,
     pub(super) frozen: bool,
     /// Whether what travels is bf16.
-    pub(super) narrow: bool,
+    pub(super) narrow: Option<DType>,
     width: usize,
     max_samples: usize,
     max_ids: Vec<usize>,

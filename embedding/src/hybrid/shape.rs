@@ -72,8 +72,8 @@ pub(super) fn check_pooling(
             "on CUDA devices bags are pooled on the rank"
         } else if spec.keys == Keys::RawIds || !registry.kind(spec)?.shows_rows() {
             "the owner pools bags of tables that are keyed by rows and show them"
-        } else if options.set.narrow {
-            "vectors that travel as bf16 are pooled on the rank"
+        } else if options.set.narrow.is_some() {
+            "vectors that travel in 16 bits are pooled on the rank"
         } else if several && !partition.is_by_formula(table) {
             "every row has one owner, which is that of the formula or of the whole table"
         } else if matches!(options.deduplicate, Deduplicate::Node { .. }) {

@@ -27,12 +27,13 @@ vectorized! {
         each_type!(RowsRef, tile.weights, weights => copy_rows_of(tile, weights));
     }
 
-    pub(super) fn pool_tile(tile: &PoolTile<'_>) {
-        match (tile.replica, tile.narrow) {
-            (Some(RowsRef::Bf16(replica)), _) => pool_rows::<_, false>(tile, replica.data()),
-            (Some(RowsRef::F32(replica)), false) => pool_rows::<_, false>(tile, replica.data()),
-            (Some(RowsRef::F32(replica)), true) => pool_rows::<_, true>(tile, replica.data()),
-            (None, _) => pool_rows::<f32, false>(tile, &[]),
+    /// Rows of the replica are rounded as `TO` says before they are added; what was received is.
+    pub(super) fn pool_tile<const TO: u8>(tile: &PoolTile<'_>) {
+        match tile.replica {
+            Some(replica) => each_type!(
+                RowsRef, replica, replica => pool_rows::<_, TO>(tile, replica.data())
+            ),
+            None => pool_rows::<f32, TO>(tile, &[]),
         }
     }
 
@@ -152,8 +153,6 @@ pub(super) struct PoolTile<'a> {
     pub(super) out: SharedMut<f32>,
     pub(super) out_first: usize,
     pub(super) out_stride: usize,
-    /// Whether rows are rounded to bf16 before they are added; what was received is.
-    pub(super) narrow: bool,
 }
 
 /// Which bags are pooled.
@@ -165,7 +164,7 @@ pub(super) enum Pooled {
 }
 
 /// The pooling of one tile, whose replica is stored in `T`.
-struct Pool<'a, T, const NARROW: bool> {
+struct Pool<'a, T, const TO: u8> {
     tile: &'a PoolTile<'a>,
     replica: &'a [T],
 }
@@ -176,8 +175,8 @@ fn start_of(origin: u64) -> (bool, usize) {
 }
 
 #[inline(always)]
-fn pool_rows<T: RowElement, const NARROW: bool>(tile: &PoolTile, replica: &[T]) {
-    let pool = Pool::<T, NARROW> { tile, replica };
+fn pool_rows<T: RowElement, const TO: u8>(tile: &PoolTile, replica: &[T]) {
+    let pool = Pool::<T, TO> { tile, replica };
     let mut column = 0;
     while column < tile.dim {
         column += match tile.dim - column {
@@ -190,14 +189,14 @@ fn pool_rows<T: RowElement, const NARROW: bool>(tile: &PoolTile, replica: &[T]) 
     }
 }
 
-impl<T: RowElement, const NARROW: bool> Pool<'_, T, NARROW> {
+impl<T: RowElement, const TO: u8> Pool<'_, T, TO> {
     /// Calls `body` with each number of `sum` and the vector's at its place.
     #[inline(always)]
     fn with(&self, origin: u64, column: usize, sum: &mut [f32], body: impl Fn(&mut f32, f32)) {
         let (frequent, start) = start_of(origin);
         if frequent {
             let row = &self.replica[start + column..][..sum.len()];
-            let row = row.iter().map(|value| summand::<T, NARROW>(*value));
+            let row = row.iter().map(|value| summand::<T, TO>(*value));
             sum.iter_mut().zip(row).for_each(|(sum, value)| body(sum, value));
         } else {
             let row = &self.tile.recv_rows[start + column..][..sum.len()];

@@ -91,7 +91,7 @@ impl HybridSet {
                         step,
                         rounding,
                     };
-                    by_width!(self.narrow, update_merged_tile(&tile));
+                    by_width!(self.narrow.is_some(), update_merged_tile(&tile));
                 }
             },
         );
@@ -117,7 +117,10 @@ impl HybridSet {
                 let out = SharedMut::new(gradients.data_mut());
                 stream.pool().run(merge.num_parts().div_ceil(TILE_ENTRIES), &|tile| {
                     let rows = rows_of_tile(merge.starts(), tile);
-                    by_width!(self.narrow, sum_merged_rows(&sum, out, 0, table.dim, rows));
+                    by_width!(
+                        self.narrow.is_some(),
+                        sum_merged_rows(&sum, out, 0, table.dim, rows)
+                    );
                 });
             }
             let gradients = staging.read::<f32>();

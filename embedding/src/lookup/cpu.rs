@@ -4,10 +4,10 @@ use super::LookupArgs;
 use super::simd::{Gather, gather_tile};
 use crate::error::Result;
 use crate::ids::Bags;
-use crate::rows::{OpenRows, by_width};
+use crate::rows::{OpenRows, by_type};
 use crate::table::{Pooling, Rows, TableSpec};
 use headlong_device::pool::SharedMut;
-use headlong_device::{MatMut, MatRef, Stream, bf16};
+use headlong_device::{DType, MatMut, MatRef, Stream, bf16, f16};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Samples of one tile: enough rows to hide the start, few enough to share out.
@@ -38,7 +38,7 @@ pub(super) fn lookup_plain(stream: &Stream, args: &LookupArgs) -> bool {
             out_stride: stride,
         };
         if gather.in_range() {
-            by_width!(args.narrow, gather_tile(&gather));
+            by_type!(args.narrow, gather_tile(&gather));
         } else {
             all_in_range.store(false, Ordering::Relaxed);
         }
@@ -58,8 +58,10 @@ pub(super) fn lookup_staged(stream: &Stream, args: &LookupArgs) -> Result<()> {
         slot.lock().lookup(stream, Rows::new(ids.values), entries.write::<f32>().view())?;
         let spec = &args.specs[table];
         let out = vectors.columns_mut(slot.first_column, spec.dim);
-        if args.narrow {
-            bf16::round_in_place(entries.write::<f32>().data_mut());
+        match args.narrow {
+            None => {}
+            Some(DType::F16) => f16::round_in_place(entries.write::<f32>().data_mut()),
+            Some(_) => bf16::round_in_place(entries.write::<f32>().data_mut()),
         }
         pool_entries(spec, bags, entries.read::<f32>().view(), out);
     }

@@ -38,23 +38,23 @@ impl Gather<'_> {
 }
 
 vectorized! {
-    /// Where `NARROW`, rows are rounded to bf16 before they are added.
-    pub(crate) fn gather_tile<const NARROW: bool>(tile: &Gather<'_>) {
-        each_type!(RowsRef, tile.weights, weights => gather_rows::<_, NARROW>(tile, weights));
+    /// Rows are rounded as `TO` says before they are added.
+    pub(crate) fn gather_tile<const TO: u8>(tile: &Gather<'_>) {
+        each_type!(RowsRef, tile.weights, weights => gather_rows::<_, TO>(tile, weights));
     }
 }
 
 #[inline(always)]
-fn gather_rows<T: RowElement, const NARROW: bool>(tile: &Gather, weights: MatRef<T>) {
+fn gather_rows<T: RowElement, const TO: u8>(tile: &Gather, weights: MatRef<T>) {
     let dim = weights.cols();
     let mut column = 0;
     while column < dim {
         column += match dim - column {
-            128.. => gather_strip::<128, T, NARROW>(tile, weights, column, 128),
-            64.. => gather_strip::<64, T, NARROW>(tile, weights, column, 64),
-            32.. => gather_strip::<32, T, NARROW>(tile, weights, column, 32),
-            16.. => gather_strip::<16, T, NARROW>(tile, weights, column, 16),
-            len => gather_strip::<16, T, NARROW>(tile, weights, column, len),
+            128.. => gather_strip::<128, T, TO>(tile, weights, column, 128),
+            64.. => gather_strip::<64, T, TO>(tile, weights, column, 64),
+            32.. => gather_strip::<32, T, TO>(tile, weights, column, 32),
+            16.. => gather_strip::<16, T, TO>(tile, weights, column, 16),
+            len => gather_strip::<16, T, TO>(tile, weights, column, len),
         };
     }
 }
@@ -65,13 +65,13 @@ fn gather_rows<T: RowElement, const NARROW: bool>(tile: &Gather, weights: MatRef
 /// Both sides of the copy are prefetched: the rows lie anywhere, the vectors a whole sample
 /// apart.
 #[inline(always)]
-fn gather_strip<const W: usize, T: RowElement, const NARROW: bool>(
+fn gather_strip<const W: usize, T: RowElement, const TO: u8>(
     tile: &Gather,
     weights: MatRef<T>,
     column: usize,
     len: usize,
 ) -> usize {
-    let strip = Strip::<W, T, NARROW> { tile, weights, column, len };
+    let strip = Strip::<W, T, TO> { tile, weights, column, len };
     if tile.factors.is_empty() && tile.is_one_hot() {
         strip.copy_rows()
     } else {
@@ -80,14 +80,14 @@ fn gather_strip<const W: usize, T: RowElement, const NARROW: bool>(
     len
 }
 
-struct Strip<'a, const W: usize, T: RowElement, const NARROW: bool> {
+struct Strip<'a, const W: usize, T: RowElement, const TO: u8> {
     tile: &'a Gather<'a>,
     weights: MatRef<'a, T>,
     column: usize,
     len: usize,
 }
 
-impl<const W: usize, T: RowElement, const NARROW: bool> Strip<'_, W, T, NARROW> {
+impl<const W: usize, T: RowElement, const TO: u8> Strip<'_, W, T, TO> {
     #[inline(always)]
     fn row(&self, row: u64) -> &[T] {
         let weights = &self.weights;
@@ -98,7 +98,7 @@ impl<const W: usize, T: RowElement, const NARROW: bool> Strip<'_, W, T, NARROW> 
     #[inline(always)]
     fn with(&self, row: u64, sum: &mut [f32; W], body: impl Fn(&mut f32, f32)) {
         let numbers = sum[..self.len].iter_mut().zip(self.row(row));
-        numbers.for_each(|(sum, value)| body(sum, summand::<T, NARROW>(*value)));
+        numbers.for_each(|(sum, value)| body(sum, summand::<T, TO>(*value)));
     }
 
     /// Prefetches the row of entry `entry` of the table's ids, if there is one.

@@ -94,7 +94,7 @@ pub fn single_rank(specs: &[TableSpec], optimizer: Optimizer, num_blocks: usize)
         max_ids: &max_ids,
         sum_blocks: num_blocks,
         frozen: false,
-        narrow: false,
+        narrow: None,
     };
     let set = EmbeddingSet::with_registry(&registry(), &stream, specs, &options).unwrap();
     let mut route = set.new_route().unwrap();

@@ -62,7 +62,7 @@ impl SingleRank {
                 max_ids: plan.max_ids,
                 sum_blocks: 1,
                 frozen: plan.frozen,
-                narrow: false,
+                narrow: None,
             },
             partition: Arc::new(Partition::row_wise(plan.specs, 1)),
             owner: Owner(0),

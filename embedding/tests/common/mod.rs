@@ -86,7 +86,7 @@ impl Pair {
             max_ids: &max_ids,
             sum_blocks,
             frozen: false,
-            narrow: false,
+            narrow: None,
         };
         let set = EmbeddingSet::new(stream, specs, &options).unwrap();
         let oracle = specs

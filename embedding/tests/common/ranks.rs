@@ -139,7 +139,7 @@ impl Ranks {
                     max_ids: &max_ids,
                     sum_blocks: shape.num_blocks / ranks,
                     frozen: false,
-                    narrow: false,
+                    narrow: None,
                 },
                 partition: Arc::clone(&partition),
                 owner: Owner(rank),

@@ -1,5 +1,12 @@
 // The scale of the loss: whether a step is skipped, and what the next scale is.
 
+// Type of the gradients that are looked at: 0 is f32, 2 bf16.
+#ifndef SUMMED
+#define SUMMED 0
+#endif
+
+using Gradient = Element<SUMMED>;
+
 constexpr u32 THREADS = 256;
 
 // Columns of the state, as in `loss_scale.rs`.
@@ -11,9 +18,9 @@ constexpr u32 YES = 0x3f800000u;
 // Of the first bad quad, where there is none.
 constexpr u32 NO_QUAD = 0xffffffffu;
 
-struct CheckArgs {
+struct CheckLaunch {
     // The summed gradients of all dense parameters, or those of this rank's part.
-    const float *gradients;
+    const Gradient *gradients;
     // Becomes 1.0f where ranks have yet to tell each other.
     u32 *overflow;
     u32 *state;
@@ -34,11 +41,10 @@ struct AdjustArgs {
 inline __device__ bool is_finite(float value) { return fabsf(value) <= 3.402823466e38f; }
 
 // The first quad of this thread's that is not finite.
-inline __device__ u32 first_bad(const CheckArgs &a) {
-    const float4 *gradients = reinterpret_cast<const float4 *>(a.gradients);
+inline __device__ u32 first_bad(const CheckLaunch &a) {
     u32 first = NO_QUAD;
     for (u64 i = grid_thread(); i < a.quads; i += grid_threads()) {
-        const float4 g = gradients[i];
+        const f32x4 g = load4(a.gradients + 4 * i);
         if (!(is_finite(g.x) && is_finite(g.y) && is_finite(g.z) && is_finite(g.w))) {
             first = min(first, (u32)(a.first + i));
         }
@@ -47,13 +53,13 @@ inline __device__ u32 first_bad(const CheckArgs &a) {
 }
 
 // Before ranks add the overflow up.
-extern "C" __global__ void __launch_bounds__(THREADS) raise_overflow(const CheckArgs a) {
+extern "C" __global__ void __launch_bounds__(THREADS) raise_overflow(const CheckLaunch a) {
     if (first_bad(a) != NO_QUAD) {
         atomicOr(a.overflow, YES);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) check_gradients(const CheckArgs a) {
+extern "C" __global__ void __launch_bounds__(THREADS) check_gradients(const CheckLaunch a) {
     const u32 first = first_bad(a);
     // Ranks add up what one of them has raised: any number above zero.
     if (first != NO_QUAD || (grid_thread() == 0 && *a.overflow != 0)) {

@@ -8,7 +8,7 @@ use headlong_device::cuda::testing::{download, streams, upload};
 use headlong_device::cuda::{DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::testing::uniform;
-use headlong_device::{ArenaPlan, DType};
+use headlong_device::{ArenaPlan, DType, bf16};
 
 const INTERVAL: u32 = 3;
 
@@ -72,9 +72,10 @@ fn expected(state: &ScaleState, skipped: bool) -> ScaleState {
     next
 }
 
-/// All elements of an arena.
-fn whole(gradients: &Arena) -> (&Arena, Range<usize>) {
-    (gradients, 0..gradients.bytes() / size_of::<f32>())
+/// Of all elements of an arena.
+fn whole<'a>(gradients: &'a Arena, steps: &Steps) -> CheckArgs<'a> {
+    let (elements, steps) = (0..gradients.bytes() / size_of::<f32>(), steps.places());
+    CheckArgs { gradients, elements, summed: None, steps }
 }
 
 /// From both bounds, through every way of a step, against the rule.
@@ -90,7 +91,7 @@ fn the_scale_falls_at_once_and_grows_after_a_while() {
                     gradients_on(&stream, &[0.0, 3e38, value, 1.0, 0.5, -3e38]),
                     Steps::on(&stream),
                 );
-                scale.check(&stream, whole(&gradients), steps.places());
+                scale.check(&stream, &whole(&gradients, &steps));
                 stream.synchronize().unwrap();
                 assert_eq!(steps.skips().unwrap_or([skipped; 2]), [skipped; 2], "step {number}");
                 assert!(stream.as_cuda().is_some() || scale.skips() == skipped, "step {number}");
@@ -116,7 +117,7 @@ fn what_is_not_finite_is_found_wherever_it_is() {
             gradients[place] = bad;
             let steps = Steps::on(&stream);
             let gradients = gradients_on(&stream, &gradients);
-            scale.check(&stream, whole(&gradients), steps.places());
+            scale.check(&stream, &whole(&gradients, &steps));
             stream.synchronize().unwrap();
             assert_eq!(steps.skips().unwrap_or([true; 2]), [true; 2], "{bad} at {place}");
             scale.adjust(&stream);
@@ -125,15 +126,40 @@ fn what_is_not_finite_is_found_wherever_it_is() {
         // What another rank has found counts, once.
         for skipped in [true, false] {
             scale.overflow.copy_from(&[if skipped { 2.0_f32 } else { 0.0 }]).unwrap();
-            scale.check(
-                &stream,
-                whole(&gradients_on(&stream, &uniform(1, 300))),
-                Steps::on(&stream).places(),
-            );
+            let (gradients, steps) = (gradients_on(&stream, &uniform(1, 300)), Steps::on(&stream));
+            scale.check(&stream, &whole(&gradients, &steps));
             scale.adjust(&stream);
             assert_eq!(scale.get().unwrap().was_skipped, skipped);
             assert_eq!(values(&scale.overflow), [0.0]);
         }
+    }
+}
+
+/// Of sums in bf16, wherever they are not finite; what they were made of does not count.
+#[test]
+fn sums_of_ranks_count_in_place_of_gradients() {
+    let Some(stream) = streams().into_iter().find(|stream| stream.as_cuda().is_some()) else {
+        return;
+    };
+    for (of_rank, place, bad) in
+        [(1.0, 0, f32::NAN), (1.0, 701, f32::INFINITY), (f32::INFINITY, 998, 1.0)]
+    {
+        let scale = scale_on(&stream, 1.0);
+        let gradients = gradients_on(&stream, &[of_rank; 999]);
+        let mut plan = ArenaPlan::new("sums");
+        let len = gradients.bytes() / size_of::<f32>();
+        plan.matrix("sums", DType::Bf16, 1, len);
+        let arena = plan.freeze_on(&stream).unwrap();
+        let sums = arena.mats().next().unwrap();
+        let mut values = vec![bf16::round(1.0); len];
+        values[place] = bf16::round(bad);
+        sums.copy_from(&values).unwrap();
+        let steps = Steps::on(&stream);
+        scale.check(&stream, &CheckArgs { summed: Some(&sums), ..whole(&gradients, &steps) });
+        scale.adjust(&stream);
+        let (state, is_bad) = (scale.get().unwrap(), !bad.is_finite());
+        assert_eq!(state.was_skipped, is_bad, "{bad} at {place}");
+        assert_eq!(state.first_bad, is_bad.then_some(place as u32 / 4));
     }
 }
 
@@ -148,12 +174,13 @@ fn a_rank_looks_at_its_part() {
         // Parts begin and end where cache lines do.
         for (part, is_bad) in [(0..688, false), (688..720, true), (720..992, false), (0..992, true)]
         {
-            scale.raise(&stream, &gradients, part.clone());
+            let steps = Steps::on(&stream);
+            let args = CheckArgs { elements: part, ..whole(&gradients, &steps) };
+            scale.raise(&stream, &args);
             stream.synchronize().unwrap();
             let raised = values(&scale.overflow)[0];
-            assert_eq!(raised, f32::from(u8::from(is_bad)), "{part:?}");
-            let steps = Steps::on(&stream);
-            scale.check(&stream, (&gradients, part), steps.places());
+            assert_eq!(raised, f32::from(u8::from(is_bad)), "{:?}", args.elements);
+            scale.check(&stream, &args);
             scale.adjust(&stream);
             let state = scale.get().unwrap();
             assert_eq!(state.was_skipped, is_bad);
@@ -228,7 +255,7 @@ fn a_skipped_step_changes_nothing() {
         let states = if optimizer == lamb { &states[..] } else { &[] };
         let before = weights.to_vec::<f32>().unwrap();
         let steps = Steps::on(&stream);
-        scale.check(&stream, whole(&gradients), steps.places());
+        scale.check(&stream, &whole(&gradients, &steps));
         let args = StepArgs {
             weights: &weights,
             gradients: &gradients,
@@ -308,7 +335,7 @@ fn scales_are_powers_of_two_within_bounds() {
 }
 
 mod cuda_tests {
-    use super::super::cuda::{AdjustArgs, CheckArgs};
+    use super::super::cuda::{AdjustArgs, CheckLaunch, SOURCE};
     use super::*;
     use headlong_device::cuda::Source;
     use headlong_device::cuda::testing::layout_test;
@@ -317,7 +344,7 @@ mod cuda_tests {
 
     #[test]
     fn layouts() {
-        layout_test!(CheckArgs, &SOURCE, &[]);
+        layout_test!(CheckLaunch, &SOURCE, &[]);
         layout_test!(AdjustArgs, &SOURCE, &[]);
         layout_test!(UnscaleArgs, &UNSCALE, &[]);
     }

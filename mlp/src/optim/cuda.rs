@@ -85,7 +85,8 @@ fn defines_of(optimizer: &Optimizer, copies: DType, summed: DType) -> [Define; 3
 pub fn builds(optimizer: &Optimizer) -> impl Iterator<Item = Build> {
     use DType::{Bf16, F16, F32};
     // LAMB reads its directions in f32, and sums before it writes copies.
-    let types = [(F32, F32), (Bf16, F32), (F16, F32), (Bf16, Bf16), (F32, Bf16)].into_iter();
+    let types = [(F32, F32), (Bf16, F32), (F16, F32), (Bf16, Bf16), (F16, Bf16), (F32, Bf16)];
+    let types = types.into_iter();
     types.map(|(copies, summed)| Build {
         source: &SOURCE,
         defines: defines_of(optimizer, copies, summed).to_vec(),

@@ -30,10 +30,11 @@ settings! {
         ///
         /// A sum of rows then has the shape that `train.sum_blocks` says, in predictions, too.
         pub pool_at: PoolAtChoice = PoolAtChoice::Rank,
-        /// What vectors and their gradients are rounded to on the way: "none" or "bf16"; unset:
-        /// "bf16" where `train.precision` is and `train.sum_blocks` above 1, else "none".
+        /// What vectors and their gradients are rounded to on the way: "none", "bf16" or "f16"
+        /// (gradients to bf16); unset: what `train.precision` is, where that is one of these and
+        /// `train.sum_blocks` above 1, else "none".
         ///
-        /// With `train.precision = "bf16"` also what the all-reduce adds up.
+        /// Where it is what `train.precision` is, the all-reduce adds up in bf16, too.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub compress: Option<Compress>,
         /// Seconds after which a rank that does not come to an exchange ends the run.
@@ -52,34 +53,36 @@ settings! {
 }
 
 impl Config {
-    /// What vectors and their gradients travel as: `comm.compress`, or what the precision says.
+    /// What vectors travel as: `comm.compress`, or what the precision says; their gradients:
+    /// [`headlong_embedding::hybrid::gradients_of`].
     pub fn compress(&self) -> Compress {
         self.compress_of(self.sum_blocks())
     }
 
     /// The same where sums have so many blocks.
     pub(crate) fn compress_of(&self, sum_blocks: usize) -> Compress {
-        self.comm.compress.unwrap_or(match self.train.precision {
-            Precision::Bf16 if sum_blocks > 1 => Compress::Bf16,
-            _ => Compress::None,
-        })
+        let narrow = compress_in(self.train.precision).filter(|_| sum_blocks > 1);
+        self.comm.compress.or(narrow).unwrap_or_default()
     }
 
-    /// What vectors and their gradients are on their way between so many devices.
+    /// What vectors are on their way between so many devices.
     pub(crate) fn slot_dtype(&self, num_ranks: usize) -> DType {
-        match self.compress_of(self.train.sum_blocks.unwrap_or(num_ranks)) {
-            Compress::Bf16 => DType::Bf16,
-            Compress::None => DType::F32,
-        }
+        dtype(self.compress_of(self.train.sum_blocks.unwrap_or(num_ranks)))
     }
 
-    /// Whether all that ranks add up is bf16, so that one rank rounds what several would send.
+    /// Whether all that ranks add up is of 16 bits, so that one rank rounds what several would
+    /// send: sums are bf16 then.
     pub fn is_narrow(&self) -> bool {
         self.is_narrow_of(self.sum_blocks())
     }
 
     fn is_narrow_of(&self, sum_blocks: usize) -> bool {
-        self.train.precision == Precision::Bf16 && self.compress_of(sum_blocks) == Compress::Bf16
+        compress_in(self.train.precision) == Some(self.compress_of(sum_blocks))
+    }
+
+    /// What rows are rounded to then, before they are added.
+    pub(crate) fn narrow_rows(&self) -> Option<DType> {
+        self.is_narrow().then(|| dtype(self.compress()))
     }
 
     /// Whether gradients that the all-reduce adds up travel as bf16, between devices or processors.
@@ -98,6 +101,23 @@ impl Config {
         let NcclConfig { collnet, nvls } = self.comm.nccl;
         let by_switches = on_device && [collnet, nvls].contains(&Feature::Require);
         if self.is_narrow_of(sum_blocks) && !by_switches { 2 } else { 4 }
+    }
+}
+
+/// What vectors travel as at the least in a precision: what products round them to.
+fn compress_in(precision: Precision) -> Option<Compress> {
+    match precision {
+        Precision::Bf16 => Some(Compress::Bf16),
+        Precision::F16 => Some(Compress::F16),
+        Precision::F32 | Precision::Tf32 => None,
+    }
+}
+
+fn dtype(compress: Compress) -> DType {
+    match compress {
+        Compress::Bf16 => DType::Bf16,
+        Compress::F16 => DType::F16,
+        Compress::None => DType::F32,
     }
 }
 

@@ -108,9 +108,9 @@ impl Config {
                            is \"rank\" there";
             return Err(Error::unsupported(setting, instead));
         }
-        if self.compress() == Compress::Bf16 {
+        if self.compress() != Compress::None {
             let other = match self.comm.compress {
-                Some(_) => "comm.compress = \"bf16\"".to_owned(),
+                Some(compress) => format!("comm.compress = {}", quoted(&compress)),
                 None => format!("train.precision = {}", quoted(&self.train.precision)),
             };
             let reason = "sums of owners travel as f32: say comm.compress = \"none\"";
@@ -183,8 +183,11 @@ mod tests {
         assert!(device.contains("\"auto\", which is \"rank\" there"), "{device}");
         let bf16 = "[comm]\npool_at = \"owner\"\n[train]\nprecision = \"bf16\"\nsum_blocks = 2\n";
         assert!(refused(bf16).contains("compress"), "{}", refused(bf16));
-        let narrow = refused("[comm]\npool_at = \"owner\"\ncompress = \"bf16\"\n");
-        assert!(narrow.contains("comm.compress = \"bf16\""), "{narrow}");
+        for narrow in ["bf16", "f16"] {
+            let said = format!("compress = \"{narrow}\"");
+            let error = refused(&format!("[comm]\npool_at = \"owner\"\n{said}\n"));
+            assert!(error.contains(&format!("comm.{said}")), "{error}");
+        }
     }
 
     #[test]

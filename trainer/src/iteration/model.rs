@@ -547,7 +547,7 @@ fn build_tables(
                 .collect::<Vec<_>>(),
             sum_blocks: sizes.own_blocks(),
             frozen: parts.ablation.freeze_tables,
-            narrow: config.is_narrow(),
+            narrow: config.narrow_rows(),
         },
         partition: Arc::clone(&parts.partition),
         owner: Owner(parts.communicator.rank().0),

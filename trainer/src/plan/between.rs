@@ -19,7 +19,8 @@ pub enum Between {
 }
 
 impl Between {
-    /// The one of ranks whose exchange goes `by_node`; `spans_machines`: not all of them are on one.
+    /// The one of ranks whose exchange goes `by_node`; `spans_machines`: not all of them are on
+    /// one.
     pub fn of(transport: TransportChoice, spans_machines: bool, by_node: bool) -> Self {
         match (transport, spans_machines, by_node) {
             (TransportChoice::Verbs, _, true) => Self::MemoryAndVerbs,
@@ -29,8 +30,8 @@ impl Between {
         }
     }
 
-    /// The one of `config`'s ranks on `topology`; `separate`: each is a process of its own. Nodes of
-    /// threads are nodes by name alone.
+    /// The one of `config`'s ranks on `topology`; `separate`: each is a process of its own. Nodes
+    /// of threads are nodes by name alone.
     pub fn of_ranks(config: &Config, topology: &Topology, separate: bool) -> Self {
         let spans_machines = separate && topology.num_nodes() > 1;
         let by_node = goes_by_node(topology, config.comm.exchange);

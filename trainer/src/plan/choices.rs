@@ -72,22 +72,26 @@ fn schedule(config: &Config, on_device: bool) -> (&'static str, String) {
 fn vectors(config: &Config) -> (&'static str, &'static str) {
     let because = match (config.comm.compress, config.train.precision) {
         (Some(_), _) => "comm.compress says so",
-        (None, Precision::Bf16) if config.compress() == Compress::Bf16 => {
+        (None, Precision::Bf16 | Precision::F16) if config.compress() != Compress::None => {
             "products round them to that"
         }
-        (None, Precision::Bf16) => "train.sum_blocks is 1",
-        (None, Precision::F16) => "gradients of rows may be smaller than f16 holds",
+        (None, Precision::Bf16 | Precision::F16) => "train.sum_blocks is 1",
         (None, Precision::F32 | Precision::Tf32) => "products take f32",
     };
     match config.compress() {
         Compress::Bf16 => ("bf16", because),
+        // Gradients of rows may be smaller than f16 holds.
+        Compress::F16 => ("f16, their gradients bf16", because),
         Compress::None => ("f32", because),
     }
 }
 
 fn sums(config: &Config, on_device: bool) -> (&'static str, &'static str) {
     match (config.is_narrow(), config.sums_are_narrow(on_device)) {
-        (true, true) => ("bf16", "products round gradients to that"),
+        (true, true) => match config.train.precision {
+            Precision::F16 => ("bf16", "that has the range of f32, and f16 has not"),
+            _ => ("bf16", "products round gradients to that"),
+        },
         (true, false) => ("f32", "comm.nccl requires switches to add up"),
         (false, _) => ("f32", "gradients stay what products add up"),
     }

@@ -164,9 +164,9 @@ impl Lookups {
             sharing.rows.map_or((0, 0), |of| (of.frequent_bytes, of.frequent_rows));
         let element_bytes = match (sharing.on_device, config.compress_of(ranks)) {
             (true, _) => slot.dtype.bytes(),
-            // What hosts send as bf16 has room of its own, besides that of f32.
-            (false, Compress::Bf16) => 6,
             (false, Compress::None) => 4,
+            // What hosts send in 16 bits has room of its own, besides that of f32.
+            (false, Compress::Bf16 | Compress::F16) => 6,
         };
         // Half of the vectors are one rank's slots, the others those of which it is asked.
         let block = (vectors / 2 * element_bytes).share(ranks);

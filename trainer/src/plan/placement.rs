@@ -58,8 +58,7 @@ impl Placement {
             }
         };
         let optimizer = config.optimizer.sparse.optimizer();
-        let nodes: Vec<usize> =
-            (0..topology.num_nodes()).map(|node| topology.node_size(node)).collect();
+        let nodes: Vec<usize> = (0..num_nodes).map(|node| topology.node_size(node)).collect();
         let step = (config.train.batch_size * config.train.accumulate) as u64;
         let on_devices = config.run.device == DeviceChoice::Cuda;
         let table_bytes: Vec<u64> = specs
@@ -144,7 +143,7 @@ impl Placement {
 
 /// Bytes of one element of a vector on its way.
 fn wire_bytes(config: &Config) -> usize {
-    if config.compress() == Compress::Bf16 { 2 } else { 4 }
+    if config.compress() == Compress::None { 4 } else { 2 }
 }
 
 /// What each table would send, with its bags pooled on the rank and at the owner (none where it has

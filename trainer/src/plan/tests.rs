@@ -395,6 +395,9 @@ fn what_the_configuration_leaves_open_is_said_with_its_reason() {
     assert_eq!(choices(&[], true, none), ["schedule captured"]);
     let two = &["run.ranks=2", "train.precision=bf16"];
     assert_eq!(choices(two, false, none), ["schedule serial", "vectors bf16", "sums bf16"]);
+    let two = &["run.ranks=2", "train.precision=f16"];
+    let vectors = "vectors f16, their gradients bf16";
+    assert_eq!(choices(two, false, none), ["schedule serial", vectors, "sums bf16"]);
     let (flat, nodes) = (&["run.ranks=8"], &["run.ranks=8", "comm.ranks_per_node=4"]);
     let shared = ["schedule captured", "vectors f32", "sums f32"];
     let of = |rest: [&'static str; 3]| [&shared[..], &rest].concat();

@@ -83,7 +83,7 @@ impl RankTables {
     ) {
         self.check_slots(to_owners);
         self.check_frequent(frequent);
-        let (to_owners, slots) = (to_owners.device_ptr(), to_owners.dtype());
+        let (to_owners, slots) = (to_owners.device_ptr(), self.slots.gradients());
         let (frequent, dtype) = (frequent.device_ptr(), frequent.dtype());
         stream.fill_bytes(frequent, 0, dtype.bytes() * self.frequent_len);
         let frequent = (frequent, dtype);
@@ -112,7 +112,7 @@ impl RankTables {
             tables: self.owned.tables(),
             tile_tables: self.owned.tile_tables(),
             sorted: &route.received,
-            gradients: Gradients::Packed(from_sources.device_ptr(), from_sources.dtype()),
+            gradients: Gradients::Packed(from_sources.device_ptr(), self.slots.gradients()),
             sink: Sink::Step { step, seed: self.seed },
             partials: self.partials(),
         };
@@ -132,7 +132,7 @@ impl RankTables {
             self.instance,
             self.slice.tables(),
             shape,
-            self.slots.dtype,
+            self.slots.gradients(),
             (frequent.device_ptr(), frequent.dtype()),
             sink,
         );

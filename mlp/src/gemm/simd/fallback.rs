@@ -2,8 +2,7 @@
 //! it can.
 
 use super::{Micro, PANEL_COLS, Variant};
-use crate::rounding::to_nearest_bf16;
-use headlong_device::MatRef;
+use headlong_device::{MatRef, bf16};
 
 /// Rows of the largest microtile.
 pub const MAX_ROWS: usize = 6;
@@ -94,7 +93,7 @@ unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: u
             }
         }
         for (i, &sums) in sums.iter().enumerate() {
-            store_row(micro, i, first, sums, |sums| *sums = sums.map(to_nearest_bf16));
+            store_row(micro, i, first, sums, |sums| *sums = sums.map(bf16::nearest));
         }
     }
 }
@@ -242,6 +241,6 @@ pub fn pair_neighbours<const ROUND: bool>(values: &[f32], words: &mut [f32]) {
 /// The upper halves of two numbers in one word, the first in its lower half.
 #[inline(always)]
 fn pair<const ROUND: bool>(low: f32, high: f32) -> f32 {
-    let upper = |value: f32| (if ROUND { to_nearest_bf16(value) } else { value }).to_bits() >> 16;
+    let upper = |value: f32| (if ROUND { bf16::nearest(value) } else { value }).to_bits() >> 16;
     f32::from_bits(upper(high) << 16 | upper(low))
 }

@@ -197,7 +197,7 @@ impl Tables {
             max_ids: &max_ids,
             sum_blocks,
             frozen,
-            narrow: false,
+            narrow: None,
         };
         let set = EmbeddingSet::new(&stream, &specs, &options).map_err(failed())?;
         let rate = Step { learning_rate: 1e-6, number: 1 };

@@ -183,7 +183,7 @@ fn collective_arguments(
         insecure: config.comm.insecure,
         exchange: if messages.hierarchical { AllToAll::Hierarchical } else { AllToAll::Flat },
         verbs: Some(config.comm.verbs.clone()),
-        compress: config.compress() == Compress::Bf16,
+        compress: config.compress() != Compress::None,
         bind: arguments.bind_ranks,
         worker: arguments.worker,
         ..CollectiveArguments::defaults()

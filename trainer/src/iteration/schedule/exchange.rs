@@ -68,7 +68,7 @@ impl Exchange {
                 let (from, mut to) = (at.recv_rows(Read).read(), at.send_rows(Write).write());
                 let (from, to) = (first(from.data(), requests), first_mut(to.data_mut(), to_send));
                 let ranks = &at.model().communicator;
-                let sent = ranks.all_to_all_v(from, requests, to, to_send);
+                let sent = ranks.all_to_all_v_in_full_range(from, requests, to, to_send);
                 sent.map_err(exchange_failed("the gradients of rows"))
             }
             Self::ByNode(proxies) => proxies.gradients(at),

@@ -7,6 +7,7 @@ use super::tables::update_replicated;
 use crate::error::Result;
 use headlong_mlp::interaction::cross::CrossBackwardArgs;
 use headlong_mlp::loss::LossArgs;
+use headlong_mlp::loss_scale::CheckArgs;
 use headlong_mlp::mlp::MlpBackwardArgs;
 use headlong_mlp::optim::{self, StepArgs};
 
@@ -153,11 +154,13 @@ pub(super) fn all_reduce_and_update_replicated(at: &At<'_>) -> Result<()> {
 
 /// Looks for gradients that are not finite, of all ranks. The replicated rows have waited for that.
 pub(super) fn check_gradients(at: &At<'_>) -> Result<()> {
-    let steps = at.declared(LearningRates, Read).steps_on_device();
-    let (gradients, summed) = (at.dense_gradients(Read), at.model().summed_gradients());
-    at.loss_scale(Write)
-        .iter()
-        .for_each(|scale| scale.check(at.stream, (gradients, summed.clone()), steps));
+    let args = CheckArgs {
+        gradients: at.dense_gradients(Read),
+        elements: at.model().summed_gradients(),
+        summed: at.dense_sums(Read),
+        steps: at.declared(LearningRates, Read).steps_on_device(),
+    };
+    at.loss_scale(Write).iter().for_each(|scale| scale.check(at.stream, &args));
     update_replicated(at)
 }
 

@@ -16,7 +16,7 @@ use headlong_planner::schedule::Steps;
 pub(super) fn of(config: &Config, shape: &Cluster) -> Practice {
     // The ranks are the cluster's, whatever the configuration says.
     let blocks = config.train.sum_blocks.unwrap_or(shape.num_ranks());
-    let narrow = config.compress_of(blocks) == Compress::Bf16;
+    let narrow = config.compress_of(blocks) != Compress::None;
     let on_device = config.run.device == DeviceChoice::Cuda;
     let overlapped = config.run.schedule_used() != ScheduleChoice::Serial;
     let base = Practice {
@@ -128,7 +128,11 @@ mod tests {
         assert_eq!(widths(&bf16, Cuda), (2.0, 2.0));
         let switches = ["train.precision=bf16", "comm.nccl.collnet=require"];
         assert_eq!(widths(&switches, Cuda), (2.0, 4.0));
-        assert_eq!(widths(&f16, Cuda), (4.0, 4.0));
+        assert_eq!(widths(&f16, Cuda), (2.0, 2.0));
+        assert_eq!(widths(&f16, Cpu), (2.0, 2.0));
+        assert_eq!(widths(&["train.precision=f16", "comm.compress=none"], Cuda), (4.0, 4.0));
+        assert_eq!(widths(&["train.precision=f16", "comm.compress=bf16"], Cuda), (2.0, 4.0));
+        assert_eq!(widths(&["train.precision=f16", "train.sum_blocks=1"], Cuda), (4.0, 4.0));
         assert_eq!(widths(&["comm.compress=bf16"], Cuda), (2.0, 4.0));
         assert_eq!(widths(&["comm.compress=bf16"], Cpu), (2.0, 4.0));
         assert_eq!(widths(&bf16, Cpu), (2.0, 2.0));

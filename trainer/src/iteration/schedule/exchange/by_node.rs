@@ -53,14 +53,14 @@ impl ByNode {
         let (own, served) = proxy.vectors_inside(&route);
         let num_inside = served.iter().sum();
         let (from, to) = (first(requested.data(), own), first_mut(inside.data_mut(), served));
-        ranks.all_to_all_v(from, own, to, served).map_err(failed())?;
+        ranks.all_to_all_v_in_full_range(from, own, to, served).map_err(failed())?;
         let num_merged = proxy.vectors_across(&route).0.iter().sum();
         let (inside, across) =
             (&inside.data_mut()[..num_inside], &mut across.data_mut()[..num_merged]);
         proxy.reduce(at.stream, inside, across);
         let (merged, served) = proxy.vectors_across(&route);
         let to = first_mut(asked.data_mut(), served);
-        ranks.all_to_all_v(across, merged, to, served).map_err(failed())
+        ranks.all_to_all_v_in_full_range(across, merged, to, served).map_err(failed())
     }
 }
 

@@ -7,6 +7,7 @@ use crate::iteration::schedule::at::Access::{Read, Write};
 use crate::iteration::schedule::{At, Resource};
 use headlong_comm::Parts;
 use headlong_device::DType;
+use headlong_mlp::loss_scale::CheckArgs;
 use headlong_mlp::optim::divided::Part;
 
 impl Divided {
@@ -26,10 +27,9 @@ impl Divided {
             None => self.reduce_here(at),
         };
         reduced.map_err(exchange_failed("the gradients"))?;
-        let part = &self.part.elements;
-        at.loss_scale(Read)
-            .iter()
-            .for_each(|scale| scale.raise(at.stream, gradients, part.clone()));
+        let (elements, summed) = (self.part.elements.clone(), at.dense_sums(Read));
+        let args = CheckArgs { gradients, elements, summed, steps: None };
+        at.loss_scale(Read).iter().for_each(|scale| scale.raise(at.stream, &args));
         Ok(())
     }
 
