@@ -25,7 +25,7 @@ pub(crate) mod tables;
 
 pub use kernels::{all_kernels, kernels};
 pub(crate) use set::{CudaSet, DeviceRoute};
-pub(crate) use tables::{DeviceTables, FlagsMemory};
+pub(crate) use tables::{DeviceLeaves, DeviceTables, FlagsMemory};
 
 pub use crate::table::{CudaStep, CudaTable, DeviceRows};
 
@@ -37,6 +37,7 @@ use headlong_device::{DType, Mat};
 pub(crate) const LOOKUP_TEXT: &str = concat!(
     include_str!("cuda/tables.cuh"),
     include_str!("cuda/rows.cuh"),
+    include_str!("cuda/parts.cuh"),
     include_str!("lookup/lookup.cu")
 );
 

@@ -125,6 +125,16 @@ impl EmbeddingSet {
         })
     }
 
+    /// On a device: sums the bags of `tables` in the parts of a bag whose leaves these are, as
+    /// owners that pool them would; one part is the sum in the order of the bag.
+    pub(crate) fn sum_in_parts(
+        &mut self,
+        tables: impl Iterator<Item = usize>,
+        leaf_of: &[u32],
+    ) -> Result<()> {
+        self.cuda.as_mut().map_or(Ok(()), |cuda| cuda.sum_in_parts(tables, leaf_of))
+    }
+
     /// A route with room for the largest planned batch. A schedule that runs ahead holds two.
     pub fn new_route(&self) -> Result<Route> {
         match &self.cuda {

@@ -6,281 +6,16 @@ mod common;
 #[cfg(test)]
 mod cuda_tests {
     use super::common::cases::{batch, narrow, partition};
-    use super::common::device::{
-        Plan, SingleRank, assert_bits, assert_near, matrix_on, registry, upload_step,
-    };
+    use super::common::device::{Plan, SingleRank, assert_bits, assert_near};
+    use super::common::device_ranks::{Ranks, Ways};
     use super::common::ranks::{Bags, Batch};
     use headlong_device::cuda::testing::stream;
-    use headlong_device::cuda::{DeviceMemory, DevicePtr};
     use headlong_device::optimizer::{Optimizer, Step};
     use headlong_device::testing::{small_integers, uniform};
-    use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream, bf16, f16};
+    use headlong_device::{DType, Mat, Stream, bf16, f16};
     use headlong_embedding::hybrid::*;
     use headlong_embedding::testing::every_optimizer;
-    use headlong_embedding::update::sum_block_len;
-    use headlong_embedding::{Grain, Pooling, SetOptions, TableSpec};
-    use std::sync::Arc;
-
-    struct Rank {
-        set: HybridSet,
-        route: HybridRoute,
-        send_rows: (Arena, Mat),
-        recv_rows: (Arena, Mat),
-        frequent: (Arena, Mat),
-        samples: usize,
-    }
-
-    struct Ranks {
-        ranks: Vec<Rank>,
-        stream: Stream,
-        optimizer: Optimizer,
-        step: DeviceMemory,
-        num_batches: usize,
-        num_asked_again: usize,
-    }
-
-    impl Ranks {
-        fn new(stream: &Stream, plan: &Plan, partition: Partition) -> Self {
-            Self::with((Deduplicate::Rank, SlotOptions::default()), stream, plan, partition)
-        }
-
-        fn with(
-            (deduplicate, slots): (Deduplicate, SlotOptions),
-            stream: &Stream,
-            plan: &Plan,
-            partition: Partition,
-        ) -> Self {
-            let partition = Arc::new(partition);
-            let device = stream.cuda_body().device();
-            let bytes = size_of::<headlong_device::cuda::DeviceStep>();
-            let step = DeviceMemory::new(device, "step", bytes).unwrap();
-            let rank = |owner| {
-                let options = HybridOptions {
-                    set: SetOptions {
-                        optimizer: plan.optimizer,
-                        seed: 11,
-                        max_samples: plan.max_samples,
-                        max_ids: plan.max_ids,
-                        sum_blocks: 1,
-                        frozen: false,
-                        narrow: None,
-                    },
-                    partition: Arc::clone(&partition),
-                    owner: Owner(owner),
-                    deduplicate,
-                    pool_at: &[],
-                    slots,
-                };
-                let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
-                set.set_device_step(step.ptr());
-                let len = set.max_send_elements();
-                assert_eq!(len, partition.num_owners() * set.slots().unwrap().elements);
-                // What no one wrote must not be read: it would show.
-                let slots = || slots_on(stream, slots.dtype, len);
-                let frequent = set.frequent_len().max(1);
-                let frequent = matrix_on(stream, 1, frequent, &vec![f32::NAN; frequent]);
-                Rank {
-                    route: set.new_route().unwrap(),
-                    send_rows: slots(),
-                    recv_rows: slots(),
-                    frequent,
-                    set,
-                    samples: 0,
-                }
-            };
-            let ranks = (0..partition.num_owners()).map(rank).collect();
-            let (num_batches, num_asked_again) = (0, 0);
-            let (stream, optimizer) = (stream.clone(), plan.optimizer);
-            Self { ranks, stream, optimizer, step, num_batches, num_asked_again }
-        }
-
-        fn bounds(&self, samples: usize) -> Vec<usize> {
-            let len = sum_block_len(samples, self.ranks.len());
-            (0..=self.ranks.len()).map(|rank| (rank * len).min(samples)).collect()
-        }
-
-        /// Copies slot `to` of each rank `from` to slot `from` of rank `to`.
-        fn exchange(
-            &self,
-            (stride, bytes): (usize, usize),
-            slots: impl Fn(&Rank) -> (DevicePtr, DevicePtr),
-        ) {
-            for (from, sender) in self.ranks.iter().enumerate() {
-                for (to, receiver) in self.ranks.iter().enumerate() {
-                    let (source, target) = (slots(sender).0, slots(receiver).1);
-                    let (source, target) =
-                        (source.offset(to * stride), target.offset(from * stride));
-                    self.stream.cuda_body().copy(target, source, bytes);
-                }
-            }
-        }
-
-        /// Bytes from one peer's slot of vectors to the next, and of a strip.
-        fn vector_bytes(&self) -> (usize, usize) {
-            let rank = &self.ranks[0];
-            let of_element = rank.send_rows.1.dtype().bytes();
-            let bytes = |strips: Option<StripSizes>| of_element * strips.unwrap().elements;
-            (bytes(rank.set.slots()), bytes(rank.route.strips()))
-        }
-
-        /// Ranks ask owners for the rows of a batch.
-        fn ask(&mut self, tables: &[Bags]) {
-            let bounds = self.bounds(tables[0].bags.len());
-            for (index, rank) in self.ranks.iter_mut().enumerate() {
-                let slice: Vec<_> =
-                    tables.iter().map(|t| t.slice(bounds[index], bounds[index + 1])).collect();
-                rank.samples = bounds[index + 1] - bounds[index];
-                Batch::new(&slice).with(|ids| {
-                    rank.route.stage(ids).unwrap();
-                    rank.route.copy(&self.stream);
-                    rank.set.route(&self.stream, ids, 1, &mut rank.route).unwrap();
-                });
-            }
-            let slots = self.ranks[0].route.id_slots();
-            self.exchange((slots.stride, slots.bytes_per_peer), |rank| {
-                (rank.route.id_slots().from, rank.route.id_slots().to)
-            });
-            for rank in &mut self.ranks {
-                rank.set.receive_requests(&self.stream, &mut rank.route).unwrap();
-            }
-        }
-
-        fn set_strips(&mut self, change: impl Fn(&mut StripSizes)) {
-            for rank in &mut self.ranks {
-                let mut strips = rank.route.strips().unwrap();
-                change(&mut strips);
-                rank.route.set_strips(strips);
-            }
-        }
-
-        /// Asks with strips that are too short for requests, in every other batch, and then sends
-        /// what the batch needs and no more.
-        fn forward(&mut self, tables: &[Bags]) -> Vec<f32> {
-            self.num_batches += 1;
-            let short = 2 + tables.len() + 5;
-            if self.num_batches % 2 == 1 {
-                self.set_strips(|strips| strips.id_words = short);
-            }
-            self.ask(tables);
-            self.stream.synchronize().unwrap();
-            let needed: Vec<_> =
-                self.ranks.iter().map(|rank| rank.route.needed_strips().unwrap()).collect();
-            assert!(needed.iter().all(|other| other == &needed[0]), "{needed:?}");
-            if needed[0].id_words > self.ranks[0].route.strips().unwrap().id_words {
-                self.num_asked_again += 1;
-                self.set_strips(|strips| strips.id_words = needed[0].id_words);
-                self.ask(tables);
-            }
-            self.set_strips(|strips| strips.elements = needed[0].elements);
-            for rank in &self.ranks {
-                rank.set.owner_lookup(&self.stream, &rank.route, &rank.send_rows.1).unwrap();
-            }
-            self.exchange(self.vector_bytes(), |rank| {
-                (rank.send_rows.1.device_ptr(), rank.recv_rows.1.device_ptr())
-            });
-            let mut all = Vec::new();
-            for rank in &self.ranks {
-                let width = rank.set.width();
-                let (_arena, vectors) = matrix_on(
-                    &self.stream,
-                    rank.samples,
-                    width,
-                    &vec![f32::NAN; rank.samples * width],
-                );
-                let (set, stream, no_ids) = (&rank.set, &self.stream, Vec::new());
-                set.lookup_replicated(stream, &no_ids, &rank.route, &vectors).unwrap();
-                set.pool(stream, &no_ids, &rank.route, &rank.recv_rows.1, &vectors).unwrap();
-                all.extend(vectors.to_vec::<f32>().unwrap());
-            }
-            self.stream.check().unwrap();
-            all
-        }
-
-        fn check_flags(&self) -> Vec<String> {
-            let errors = self.ranks.iter().filter_map(|rank| rank.set.check_flags().err());
-            errors.map(|error| error.to_string()).collect()
-        }
-
-        fn backward(&self, d_vectors: &[f32], step: &Step) {
-            upload_step(&self.step, step, &self.optimizer);
-            let mut first = 0;
-            let mut sums: Vec<f32> = Vec::new();
-            for rank in &self.ranks {
-                let len = rank.samples * rank.set.width();
-                let (_arena, mat) = matrix_on(
-                    &self.stream,
-                    rank.samples,
-                    rank.set.width(),
-                    &d_vectors[first..first + len],
-                );
-                first += len;
-                rank.set.reduce_rows(
-                    &self.stream,
-                    &rank.route,
-                    &mat,
-                    &rank.recv_rows.1,
-                    &rank.frequent.1,
-                );
-                let block = rank.frequent.1.to_vec::<f32>().unwrap();
-                sums.resize(block.len(), 0.0);
-                sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
-            }
-            self.exchange(self.vector_bytes(), |rank| {
-                (rank.recv_rows.1.device_ptr(), rank.send_rows.1.device_ptr())
-            });
-            for rank in &self.ranks {
-                rank.frequent.1.copy_from(&sums).unwrap();
-                let (set, send_rows) = (&rank.set, &rank.send_rows.1);
-                set.update_owned(&self.stream, &rank.route, send_rows, send_rows, step).unwrap();
-                set.update_replicated(&self.stream, &rank.frequent.1, step).unwrap();
-            }
-            self.stream.synchronize().unwrap();
-        }
-
-        /// All tensors of the whole model; replicas are equal.
-        fn tensors(&self) -> Vec<Vec<f32>> {
-            let partition = self.ranks[0].set.partition();
-            let mut all = Vec::new();
-            for table in 0..self.ranks[0].set.specs().len() {
-                // Who holds a table knows its tensors.
-                let holder = (0..self.ranks.len())
-                    .find(|&rank| partition.local_rows(table, Owner(rank)) > 0);
-                let tensors = self.ranks[holder.unwrap_or(0)].set.tensors(table);
-                for (index, tensor) in tensors.iter().enumerate() {
-                    let mut whole = vec![f32::NAN; tensor.rows as usize * tensor.cols];
-                    for rank in &self.ranks {
-                        let mut part = vec![f32::NAN; whole.len()];
-                        rank.set.export_rows(table, index, 0, &mut part).unwrap();
-                        for (whole, part) in
-                            whole.iter_mut().zip(part).filter(|(_, part)| !part.is_nan())
-                        {
-                            assert!(
-                                whole.is_nan() || whole.to_bits() == part.to_bits(),
-                                "replicas differ"
-                            );
-                            *whole = part;
-                        }
-                    }
-                    all.push(whole);
-                }
-            }
-            all
-        }
-    }
-
-    /// Slots of vectors that nothing has been written to.
-    fn slots_on(stream: &Stream, dtype: DType, len: usize) -> (Arena, Mat) {
-        let mut plan = ArenaPlan::new("test");
-        let slot = plan.matrix("slots", dtype, 1, len);
-        let arena = plan.freeze_on(stream).unwrap();
-        let mat = arena.mat(slot);
-        match dtype {
-            DType::Bf16 => mat.copy_from(&vec![bf16::round(f32::NAN); len]).unwrap(),
-            DType::F16 => mat.copy_from(&vec![half::f16::NAN; len]).unwrap(),
-            _ => mat.copy_from(&vec![f32::NAN; len]).unwrap(),
-        }
-        (arena, mat)
-    }
+    use headlong_embedding::{Grain, Pooling, TableSpec};
 
     fn specs(dims: [usize; 5]) -> Vec<TableSpec> {
         let [a, b, c, d, e] = dims;
@@ -365,8 +100,8 @@ mod cuda_tests {
                 })
                 .sum();
             let run = |deduplicate| {
-                let slots = SlotOptions::default();
-                let mut several = Ranks::with((deduplicate, slots), &stream, &plan, split.clone());
+                let ways = Ways { deduplicate, ..Ways::default() };
+                let mut several = Ranks::with(&ways, &stream, &plan, split.clone());
                 let vectors = several.forward(&bags);
                 let sent: usize =
                     several.ranks.iter().map(|rank| num_written(&rank.recv_rows.1)).sum();
@@ -407,8 +142,9 @@ mod cuda_tests {
                 .iter()
                 .map(|spec| Bags::plain(super::common::random_bags(5, 300, spec.rows, 0)))
                 .collect();
-            let options = (Deduplicate::Rank, SlotOptions { dtype, ..SlotOptions::default() });
-            let mut several = Ranks::with(options, &stream, &plan, split.clone());
+            let slots = SlotOptions { dtype, ..SlotOptions::default() };
+            let ways = Ways { slots, ..Ways::default() };
+            let mut several = Ranks::with(&ways, &stream, &plan, split.clone());
             let mut single = SingleRank::new(&Stream::cpu(2), &plan);
             let (got, exact) = (several.forward(&bags), single.forward(&bags));
             let (width, mut column, mut num_rounded) = (single.set.width(), 0, 0);
@@ -521,7 +257,8 @@ mod cuda_tests {
         };
         let split = || Partition::row_wise(&specs, 4);
         let slots = SlotOptions { most_bytes: 1, ..SlotOptions::default() };
-        let mut ranks = Ranks::with((Deduplicate::Rank, slots), &stream, &plan, split());
+        let ways = Ways { slots, ..Ways::default() };
+        let mut ranks = Ranks::with(&ways, &stream, &plan, split());
         let ads = (0..16_000_u64).map(|sample| vec![sample * 4 % 100_000]).collect();
         let city = (0..16_000_u64).map(|sample| vec![sample % 500]).collect();
         let bags = [Bags::plain(ads), Bags::plain(city)];
@@ -545,6 +282,207 @@ mod cuda_tests {
         let whole = Plan { max_samples: 16_000, max_ids: &[16_000, 16_000], ..plan };
         let expected = SingleRank::new(&Stream::cpu(2), &whole).forward(&bags);
         assert_bits(&vectors, &expected, "vectors");
+    }
+
+    /// Where bags become vectors: one table on the rank, one whose owner has it whole.
+    const POOL_AT: [PoolAt; 5] =
+        [PoolAt::Rank, PoolAt::Owner, PoolAt::Owner, PoolAt::Owner, PoolAt::Rank];
+
+    /// Hot rows of the first table, others by formula or with one owner, and replicas next to them.
+    fn pooled_partition(specs: &[TableSpec], owners: usize) -> Partition {
+        let hot = TablePlacement::RowWise { frequent: vec![1], placed: vec![(0, Owner(1))] };
+        let placements = vec![
+            hot,
+            TablePlacement::by_formula(),
+            TablePlacement::by_formula(),
+            TablePlacement::TableWise(Owner(owners - 1)),
+            TablePlacement::DataParallel,
+        ];
+        Partition::new(specs, owners, placements).unwrap()
+    }
+
+    /// Bags without weights, with empty ones and equal ids, some of more ids than a chunk holds.
+    fn pooled_batch(specs: &[TableSpec], number: u64, samples: usize) -> Vec<Bags> {
+        let longest = [0, 70, 4, 3, 2];
+        let tables = specs.iter().zip(longest);
+        let bags = tables.map(|(spec, longest)| {
+            Bags::plain(super::common::random_bags(number, samples, spec.rows, longest))
+        });
+        bags.collect()
+    }
+
+    /// The vectors of bags that owners pool.
+    fn pooled_columns(specs: &[TableSpec], vectors: &[f32]) -> Vec<f32> {
+        let owned = |(spec, &at): (&TableSpec, &PoolAt)| vec![at == PoolAt::Owner; spec.dim];
+        let columns: Vec<bool> = specs.iter().zip(&POOL_AT).flat_map(owned).collect();
+        let kept = vectors.iter().zip(columns.iter().cycle()).filter(|(_, owned)| **owned);
+        kept.map(|(number, _)| *number).collect()
+    }
+
+    /// Three steps of several ranks, whose tensors are one rank's, bit for bit, on the device; and
+    /// its vectors, those of the processor, given the same rows.
+    fn check_pooled(
+        stream: &Stream,
+        specs: &[TableSpec],
+        (optimizer, deduplicate): (Optimizer, Deduplicate),
+        (ranks, sum_blocks): (usize, usize),
+    ) {
+        let plan = Plan {
+            specs,
+            optimizer,
+            max_samples: 90,
+            max_ids: &[90, 6400, 600, 600, 600],
+            frozen: false,
+        };
+        let what = format!("{optimizer:?}, {ranks} ranks, {sum_blocks} blocks");
+        let ways = Ways { deduplicate, pool_at: &POOL_AT, sum_blocks, ..Ways::default() };
+        let mut several = Ranks::with(&ways, stream, &plan, pooled_partition(specs, ranks));
+        let blocks = (&POOL_AT[..], sum_blocks * ranks);
+        let mut single = SingleRank::pooling(blocks, stream, &plan);
+        let mut on_host = SingleRank::pooling(blocks, &Stream::cpu(2), &plan);
+        let mut on_the_rank = SingleRank::new(stream, &plan);
+        for (number, samples) in [(1, 90), (2, 61), (3, 3)] {
+            let bags = pooled_batch(specs, number, samples);
+            let (got, expected) = (several.forward(&bags), single.forward(&bags));
+            assert_eq!(several.check_flags(), [""; 0], "{what}");
+            let step = format!("{what}: vectors of step {number}");
+            assert_near(&got, &expected, 1e-4, 1e-4, &step);
+            // Rows of other tables are moved by what ranks have merged, in another order.
+            assert_bits(&pooled_columns(specs, &got), &pooled_columns(specs, &expected), &step);
+            if number == 1 {
+                assert_bits(&got, &expected, &step);
+                assert_bits(&got, &on_host.forward(&bags), &format!("{what}: the processor"));
+                assert_ne!(got, on_the_rank.forward(&bags), "sums have another shape");
+            }
+            let d_vectors = uniform(number, got.len());
+            let step = Step { learning_rate: 0.1, number };
+            single.backward(&d_vectors, &step);
+            several.backward(&d_vectors, &step);
+        }
+        assert!(several.num_asked_again > 0, "{what}: strips were too short once");
+        let (got, expected) = (several.tensors(), single.tensors());
+        let states = got.len() / specs.len();
+        for (tensor, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            let what = format!("{what}: tensor {tensor}");
+            match POOL_AT[tensor / states] {
+                PoolAt::Owner => assert_bits(got, expected, &what),
+                PoolAt::Rank => assert_near(got, expected, 1e-4, 1e-4, &what),
+            }
+        }
+    }
+
+    #[test]
+    fn owners_pool_bags_as_one_rank_and_the_processor_do() {
+        let Some(stream) = stream() else { return };
+        let (sgd, adagrad) = (every_optimizer()[0], every_optimizer()[2]);
+        check_pooled(&stream, &specs([16; 5]), (sgd, Deduplicate::Rank), (2, 1));
+        check_pooled(&stream, &specs([16; 5]), (adagrad, Deduplicate::Off), (8, 1));
+        check_pooled(&stream, &specs([16, 20, 33, 5, 1]), (sgd, Deduplicate::Rank), (4, 4));
+        check_pooled(&stream, &specs([16, 20, 33, 5, 1]), (adagrad, Deduplicate::Rank), (3, 2));
+        let narrow = narrow(specs([128; 5]), u64::MAX);
+        check_pooled(&stream, &narrow, (sgd, Deduplicate::Rank), (4, 2));
+    }
+
+    /// A vector and a gradient for each bag and owner travel, whatever rows the bag has.
+    #[test]
+    fn owners_that_pool_send_a_vector_a_bag() {
+        let Some(stream) = stream() else { return };
+        let specs = [TableSpec::new("many", 1000, 16)];
+        let plan = Plan {
+            specs: &specs,
+            optimizer: Optimizer::Sgd,
+            max_samples: 20,
+            max_ids: &[800],
+            frozen: false,
+        };
+        let bags = [Bags::plain(
+            (0..80).map(|s| (0..40).map(|i| (s * 7 + i * 13) % 1000).collect()).collect(),
+        )];
+        let sent = |pool_at| {
+            let ways = Ways { pool_at, ..Ways::default() };
+            let mut ranks = Ranks::with(&ways, &stream, &plan, Partition::row_wise(&specs, 4));
+            ranks.forward(&bags);
+            assert_eq!(ranks.check_flags(), [""; 0]);
+            ranks.ranks.iter().map(|rank| num_written(&rank.recv_rows.1)).sum::<usize>() / 16
+        };
+        assert_eq!(sent(&[PoolAt::Owner]), 80 * 4);
+        assert!(sent(&[PoolAt::Rank]) > 80 * 8);
+    }
+
+    /// Where there is no memory for the worst case, a slot that is too small is an error, as of rows.
+    #[test]
+    fn what_a_slot_for_bags_has_no_room_for_is_an_error() {
+        let Some(stream) = stream() else { return };
+        let specs = [TableSpec::new("many", 100_000, 16)];
+        let plan = Plan {
+            specs: &specs,
+            optimizer: Optimizer::Sgd,
+            max_samples: 100,
+            max_ids: &[3000],
+            frozen: false,
+        };
+        let bags = (0..400).map(|s| (0..30).map(|i| (s * 31 + i) * 4).collect()).collect();
+        let bags = [Bags::plain(bags)];
+        let slots = SlotOptions { most_bytes: 1, ..SlotOptions::default() };
+        for (slots, fits) in [(slots, false), (SlotOptions::default(), true)] {
+            let ways = Ways { slots, pool_at: &[PoolAt::Owner], ..Ways::default() };
+            let mut ranks = Ranks::with(&ways, &stream, &plan, Partition::row_wise(&specs, 4));
+            ranks.forward(&bags);
+            let errors = ranks.check_flags();
+            assert_eq!(errors.is_empty(), fits, "{errors:?}");
+            assert!(errors.iter().all(|error| error.contains("`many`")), "{errors:?}");
+            let d_vectors = uniform(1, 400 * 16);
+            ranks.backward(&d_vectors, &Step { learning_rate: 0.1, number: 1 });
+            assert!(ranks.tensors().concat().iter().all(|x| x.is_finite()));
+        }
+    }
+
+    #[test]
+    fn owners_refuse_weighted_bags_by_name() {
+        let Some(stream) = stream() else { return };
+        let specs = specs([16; 5]);
+        let plan = Plan {
+            specs: &specs,
+            optimizer: Optimizer::Sgd,
+            max_samples: 90,
+            max_ids: &[600; 5],
+            frozen: false,
+        };
+        let ways = Ways { pool_at: &POOL_AT, ..Ways::default() };
+        let mut ranks = Ranks::with(&ways, &stream, &plan, pooled_partition(&specs, 2));
+        let error = Batch::new(&batch(&specs, 1, 9))
+            .with(|ids| ranks.ranks[0].route.stage(ids).unwrap_err().to_string());
+        assert!(error.contains("`d`: weights") && error.contains("without weights"), "{error}");
+    }
+
+    /// What an owner has of a bag is rounded when it is sent, and so is the bag's gradient.
+    #[test]
+    fn sums_of_owners_travel_as_bf16_too() {
+        let Some(stream) = stream() else { return };
+        let specs = specs([16; 5]);
+        let plan = Plan {
+            specs: &specs,
+            optimizer: Optimizer::Sgd,
+            max_samples: 90,
+            max_ids: &[90, 6400, 600, 600, 600],
+            frozen: false,
+        };
+        let slots = SlotOptions { dtype: DType::Bf16, ..SlotOptions::default() };
+        let ways = Ways { slots, pool_at: &POOL_AT, ..Ways::default() };
+        let mut several = Ranks::with(&ways, &stream, &plan, pooled_partition(&specs, 4));
+        let mut single = SingleRank::pooling((&POOL_AT, 4), &stream, &plan);
+        let bags = pooled_batch(&specs, 1, 90);
+        let (got, exact) = (several.forward(&bags), single.forward(&bags));
+        assert_eq!(several.check_flags(), [""; 0]);
+        assert_near(&got, &exact, 1e-2, 1e-2, "vectors");
+        assert_ne!(pooled_columns(&specs, &got), pooled_columns(&specs, &exact));
+        let d_vectors = uniform(2, got.len());
+        let step = Step { learning_rate: 1.0, number: 1 };
+        several.backward(&d_vectors, &step);
+        single.backward(&d_vectors, &step);
+        for (got, expected) in several.tensors().iter().zip(&single.tensors()) {
+            assert_near(got, expected, 1e-2, 1e-1, "tensors");
+        }
     }
 
     /// A table with a CUDA body of its own, between two others: on one rank, and on one of four.

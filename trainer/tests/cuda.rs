@@ -4,6 +4,7 @@
 
 #![cfg(test)]
 
+mod cuda_pooling;
 mod made_up;
 
 use headlong::config::{
@@ -160,6 +161,14 @@ fn run_and_move(
         .then(|| Arc::new(mixed(&table_specs(config, &ROWS), config.run.ranks)));
     let options =
         RankGroupOptions { partition, communicators, ..RankGroupOptions::new(2, &registry) };
+    run_with(config, options, moves_to)
+}
+
+fn run_with(
+    config: &Config,
+    options: RankGroupOptions<'_>,
+    moves_to: Option<Arc<Partition>>,
+) -> Outcome {
     let mut group = RankGroup::build(config, &ROWS, options).unwrap();
     let at = |number: u64| batch(number, if number % 7 == 6 { 11 } else { SAMPLES });
     group.prime(&at(0)).unwrap();
@@ -194,15 +203,19 @@ fn over_nics(
     (config.run.ranks, config.comm.ranks_per_node) = (4, 2);
     (config.comm.exchange, config.train.precision) = (exchange, precision);
     config.validate().unwrap();
+    let communicators = over_nics_of(fabric, &config);
+    (config, communicators)
+}
+
+fn over_nics_of(fabric: &Arc<Fabric>, config: &Config) -> Vec<Communicator> {
     let communicators =
-        Communicator::local(&local_topology(&config), comm_options(&config)).into_iter();
+        Communicator::local(&local_topology(config), comm_options(config)).into_iter();
     let communicators = communicators.map(|communicator| {
         let node = communicator.topology().node_of(communicator.rank());
         let rails = VerbsRails::new(fabric.provider(node), VerbsSettings::default());
         communicator.with_rails(Arc::new(rails))
     });
-    let communicators = communicators.collect();
-    (config, communicators)
+    communicators.collect()
 }
 
 #[test]

@@ -6,15 +6,20 @@
 use crate::made_up::MadeUp;
 use crate::run_support::{Place, Run, last_event};
 use headlong::config::{
-    AllToAll, Config, PlacementName, PoolAtChoice, ScheduleChoice, Sharded, TableEntry,
+    AllToAll, Config, DeviceChoice, PlacementName, PoolAtChoice, ScheduleChoice, Sharded,
+    TableEntry,
 };
 use headlong::iteration::ranks::{RankGroup, RankGroupOptions, local_topology};
 use headlong::iteration::worker::StepRates;
+use headlong::plan::cluster::workload;
 use headlong::plan::placement::{Placement, statistics_of};
 use headlong::state::digest::weights_digest;
 use headlong_device::rng::CounterRng;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::PoolAt;
+use headlong_embedding::hybrid::traffic::{Cluster, Merge};
+use headlong_planner::frequencies::Frequencies;
+use headlong_planner::workload::Source;
 use headlong_reader::{Batch, Jagged};
 use serde_json::Value;
 
@@ -120,8 +125,8 @@ fn many(number: u64) -> Batch {
     }
 }
 
-/// (predicted, counted) bytes of a step, inside and between nodes, and where bags were pooled.
-fn bytes(pool_at: PoolAtChoice) -> ([(f64, f64); 2], Vec<PoolAt>) {
+/// A configuration of [`MANY`] on two nodes of two ranks.
+fn of_many(pool_at: PoolAtChoice) -> Config {
     let mut config = small(4, pool_at);
     config.model.dim = 32;
     config.model.bottom = vec![32];
@@ -131,6 +136,12 @@ fn bytes(pool_at: PoolAtChoice) -> ([(f64, f64); 2], Vec<PoolAt>) {
     config.train.sum_blocks = None;
     config.comm.ranks_per_node = 2;
     config.optimizer.dense.sharded = Some(Sharded::Never);
+    config
+}
+
+/// (predicted, counted) bytes of a step, inside and between nodes, and where bags were pooled.
+fn bytes(pool_at: PoolAtChoice) -> ([(f64, f64); 2], Vec<PoolAt>) {
+    let config = of_many(pool_at);
     let rows = MANY.map(|(rows, _)| rows);
     let batches: Vec<Batch> = (0..20).map(many).collect();
     let statistics = statistics_of(&config, &rows, &batches[..16]);
@@ -170,6 +181,43 @@ fn what_travels_is_what_the_plan_says_and_less_than_rows() {
         println!("on the rank {:.0}, by cost {:.0}", rank.1, owner.1);
         assert!(owner.1 < 0.75 * rank.1, "{} bytes, on the rank {}", owner.1, rank.1);
     }
+}
+
+/// By the same bytes, which plans for clusters that are not here count, too.
+#[test]
+fn devices_decide_as_processors_do_and_so_does_the_plan_of_a_cluster() {
+    let rows = MANY.map(|(rows, _)| rows);
+    let batches: Vec<Batch> = (0..16).map(many).collect();
+    let registry = Registry::default();
+    let decided = |device| {
+        let mut config = of_many(PoolAtChoice::Auto);
+        (config.run.device, config.comm.exchange) = (device, AllToAll::Flat);
+        let statistics = statistics_of(&config, &rows, &batches);
+        let topology = local_topology(&config);
+        let placement =
+            Placement::new(&config, &rows, &topology, false, Some(&statistics), &registry).unwrap();
+        let choices: Vec<_> =
+            placement.split.unwrap().tables.iter().map(|table| table.pooling).collect();
+        let counted = statistics.tables.iter().map(Frequencies::counted).collect();
+        let step = workload(&config, &rows, &Source::Given(counted), &registry).unwrap();
+        let on_device = device == DeviceChoice::Cuda;
+        let practice = step.program.practice(&step, &Cluster::even(2, 2), on_device);
+        for bags in &practice.bags {
+            let (planned, found) = (bags.choice, choices[bags.table].unwrap());
+            assert_eq!((bags.at, planned.at), (placement.pool_at[bags.table], found.at));
+            for (planned, found) in
+                [(planned.rank_bytes, found.rank_bytes), (planned.owner_bytes, found.owner_bytes)]
+            {
+                assert!((planned / found - 1.0).abs() < 0.03, "{planned} planned, {found} found");
+            }
+        }
+        assert_eq!(practice.bags.len(), 2, "one id a sample is no bag");
+        assert_eq!(practice.variant.merge, Merge::Rank, "nodes would merge rows");
+        (placement.pool_at, choices)
+    };
+    let (processor, device) = (decided(DeviceChoice::Cpu), decided(DeviceChoice::Cuda));
+    assert_eq!(processor, device);
+    assert_eq!(processor.0[0], PoolAt::Owner);
 }
 
 /// By cost, on one rank as on four, half of the way on four and the rest on two; and the plan says

@@ -23,15 +23,19 @@ kernel_args! {
     pub(crate) struct Table {
         weights, first, second, home, row_numbers: DevicePtr;
         rows, dim, first_column, first_entry, ids, offsets, factors, first_tile, num_tiles, flags,
-        num_frequent, first_touched, first_gradient, unused: u32;
+        num_frequent, first_touched, first_gradient, part_step, part_first, unused: u32;
     }
 }
 
 impl Table {
+    pub(crate) const WORDS: usize = 26;
+    /// Where `part_step` and `part_first` stand among them.
+    pub(crate) const PARTS: usize = 23;
+
     /// Its words, for the copy to the device.
-    pub(crate) fn words(&self) -> [u32; 24] {
+    pub(crate) fn words(&self) -> [u32; Self::WORDS] {
         let pointers = [self.weights, self.first, self.second, self.home, self.row_numbers];
-        let mut words = [0; 24];
+        let mut words = [0; Self::WORDS];
         for (pair, pointer) in words.chunks_exact_mut(2).zip(pointers) {
             (pair[0], pair[1]) = (pointer.0 as u32, (pointer.0 >> 32) as u32);
         }
@@ -49,6 +53,8 @@ impl Table {
             self.num_frequent,
             self.first_touched,
             self.first_gradient,
+            self.part_step,
+            self.part_first,
             self.unused,
         ]);
         words
@@ -59,6 +65,8 @@ impl Table {
 pub(crate) const POOLING_MEAN: u32 = 1;
 /// `ROWS_HIDDEN`, likewise.
 pub(crate) const ROWS_HIDDEN: u32 = 2;
+/// `BAGS_TO_OWNERS`, likewise.
+pub(crate) const BAGS_TO_OWNERS: u32 = 4;
 
 /// Words of `struct Staged` and of `struct StagedTable`.
 pub(crate) const STAGED_WORDS: usize = 4;

@@ -4,7 +4,7 @@ use super::layout::{CHUNK, Layout};
 use super::staging::Staging;
 use super::table::{Hidden, apply_all, hidden};
 use super::tables::describe;
-use super::{DeviceTables, FlagsMemory, Instance, partial_stride};
+use super::{DeviceLeaves, DeviceTables, FlagsMemory, Instance, partial_stride};
 use crate::error::Result;
 use crate::lookup::cuda as lookup_cuda;
 use crate::route::bits_below;
@@ -30,6 +30,8 @@ pub(crate) struct CudaSet {
     key_bits: u32,
     partials: DeviceMemory,
     flags: FlagsMemory,
+    /// Where bags are summed in parts.
+    leaves: Option<DeviceLeaves>,
     /// Address of the step in device memory; 0 where the host's is used.
     device_step: AtomicU64,
     optimizer: Optimizer,
@@ -91,6 +93,7 @@ impl CudaSet {
                 partial_bytes(specs, &layout),
             )?,
             flags: FlagsMemory::new(device)?,
+            leaves: None,
             device_step: AtomicU64::new(0),
             specs: specs.into(),
             layout: Arc::new(layout),
@@ -109,6 +112,21 @@ impl CudaSet {
 
     pub(crate) fn set_device_step(&self, step: DevicePtr) {
         self.device_step.store(step.0, Ordering::Relaxed);
+    }
+
+    /// Sums the bags of `tables` in the parts whose leaves these are.
+    pub(crate) fn sum_in_parts(
+        &mut self,
+        tables: impl Iterator<Item = usize>,
+        leaf_of: &[u32],
+    ) -> Result<()> {
+        for table in tables.filter(|_| leaf_of.len() > 1) {
+            self.tables.set_parts(table, (1, table as u32))?;
+            if self.leaves.is_none() {
+                self.leaves = Some(DeviceLeaves::new(&self.device, leaf_of)?);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn check_flags(&self) -> Result<()> {
@@ -134,6 +152,7 @@ impl CudaSet {
             tables: self.tables.tables(),
             num_tables: self.specs.len(),
             staged: route.staging.ptr(),
+            leaves: self.leaves.as_ref().map(|leaves| (leaves.ptr(), leaves.num_parts())),
             received: None,
         };
         lookup_cuda::lookup(stream, self.instance, &from, vectors);

@@ -37,6 +37,8 @@
 // Its rows are the author's: `weights` is a staging matrix of f32, one vector per entry or one
 // gradient per unique row.
 #define ROWS_HIDDEN 2u
+// As a slice's ids see it: owners pool its bags. A key is that of a bag at an owner.
+#define BAGS_TO_OWNERS 4u
 // Of a table's part of a batch.
 #define MODE_BAGS 1u
 #define MODE_WEIGHTED 2u
@@ -73,8 +75,25 @@ struct Table {
   u32 num_frequent;
   u32 first_touched;
   u32 first_gradient;
+  // Of a table whose bags owners pool; 0 of others. Where bags are requested (BAGS_TO_OWNERS), row
+  // r is that of owner (r + part_first) mod part_step, or of owner part_first where part_step is 1.
+  // Where rows lie, local row r stands in part r · part_step + part_first of its bag's sum, modulo
+  // the parts.
+  u32 part_step;
+  u32 part_first;
   u32 unused;
 };
+
+// The owner of row `row` of a table whose bags owners pool, as a slice's ids see it, and which of
+// its rows that is.
+__device__ __forceinline__ u32 pooling_owner(const Table& table, u32 row) {
+  const bool is_whole = table.part_step == 1;
+  return is_whole ? table.part_first : (row + table.part_first) % table.part_step;
+}
+
+__device__ __forceinline__ u32 pooled_row(const Table& table, u32 row) {
+  return row / table.part_step;
+}
 
 // What a staged batch begins with; one `StagedTable` per table follows.
 struct Staged {

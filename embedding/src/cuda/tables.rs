@@ -28,8 +28,37 @@ impl DeviceTables {
         self.memory.ptr()
     }
 
+    /// Says where the rows of table `table` stand in the sums of its bags: see `Table` in
+    /// tables.cuh.
+    pub(crate) fn set_parts(&self, table: usize, (step, first): (u32, u32)) -> Result<()> {
+        let words = table * Table::WORDS + Table::PARTS;
+        write_words(&self.memory, 4 * words, &[step, first])
+    }
+
     pub(crate) fn tile_tables(&self) -> DevicePtr {
         self.memory.ptr().offset(self.tile_tables)
+    }
+}
+
+/// The leaf of each part of a bag's sum, where owners pool bags. Part `o` is one of owner `o`.
+pub(crate) struct DeviceLeaves {
+    memory: DeviceMemory,
+    num_parts: usize,
+}
+
+impl DeviceLeaves {
+    pub(crate) fn new(device: &CudaDevice, leaf_of: &[u32]) -> Result<Self> {
+        let memory = DeviceMemory::new(device, "parts of bags", 4 * leaf_of.len())?;
+        write_words(&memory, 0, leaf_of)?;
+        Ok(Self { memory, num_parts: leaf_of.len() })
+    }
+
+    pub(crate) fn ptr(&self) -> DevicePtr {
+        self.memory.ptr()
+    }
+
+    pub(crate) fn num_parts(&self) -> usize {
+        self.num_parts
     }
 }
 

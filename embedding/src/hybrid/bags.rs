@@ -90,6 +90,11 @@ impl SumParts {
         self.leaf_of.len()
     }
 
+    /// The leaf of each part.
+    pub(super) fn leaves(&self) -> &[u32] {
+        &self.leaf_of
+    }
+
     /// The leaf of row `row` of table `table`.
     #[inline(always)]
     pub(super) fn leaf(&self, table: usize, row: u64) -> u32 {

@@ -12,30 +12,36 @@
 //!           frequent rows
 //! ```
 //!
+//! Of a table whose bags owners pool, keys are those of bags at owners: unique ones are bags in
+//! place of rows, and so are vectors and gradients; the owner sorts the rows of all bags
+//! (exchange.cu).
+//!
 //! Slots have one size, the same for all pairs of ranks: the worst case, in which a rank's ids are
 //! all of one owner, or as many even shares of them as there is memory for
-//! ([`SlotOptions::shares`]; where equal rows are not merged, all may be of one). A batch that
-//! needs more raises a flag, which [`HybridSet::check_flags`] returns as an error; nothing is
-//! written past a slot. Of each slot a strip travels, no longer than batches need: [`StripSizes`].
-//! Requests travel before it is known how many there are. A strip that is too short
-//! for them says so and carries none; then all ranks ask again, with longer ones.
+//! ([`SlotOptions::shares`](super::SlotOptions::shares); where equal rows are not merged, all may
+//! be of one). A batch that needs more raises a flag, which [`HybridSet::check_flags`] returns as
+//! an error; nothing is written past a slot. Of each slot a strip travels, no longer than batches
+//! need: [`StripSizes`]. Requests travel before it is known how many there are. A strip that is too
+//! short for them says so and carries none; then all ranks ask again, with longer ones.
 
 mod launch;
+mod slots;
 mod steps;
 
 pub(crate) use launch::{EXCHANGE, defines as exchange_defines};
+pub(super) use slots::{Planned, SlotShape};
 
-use super::options::{Deduplicate, HybridOptions, SlotOptions, SlotTable, gradients_of};
 use super::partition::{Owner, Partition};
 use super::shape::FrequentLayout;
 use super::strips::{StripSizes, Told};
 use super::table::HybridTable;
-use crate::cuda::layout::{Layout, Places, Table};
+use crate::cuda::layout::{BAGS_TO_OWNERS, Layout, Places, Table};
 use crate::cuda::set::{check_specs, partial_bytes};
 use crate::cuda::staging::Staging;
 use crate::cuda::tables::{describe, write_words};
-use crate::cuda::{DeviceTables, FlagsMemory, Instance};
+use crate::cuda::{DeviceLeaves, DeviceTables, FlagsMemory, Instance};
 use crate::error::{EmbeddingError, Result};
+use crate::ids::{Ids, bags_of};
 use crate::route::bits_below;
 use crate::route::cuda::Sorted;
 use crate::slot::TableSlot;
@@ -43,6 +49,7 @@ use crate::table::TableSpec;
 use headlong_device::DType;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DevicePtr, Pinned};
 use headlong_device::optimizer::Optimizer;
+use slots::max_received;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -62,126 +69,6 @@ pub struct DeviceSlots {
     pub bytes_per_peer: usize,
     /// On the device, per peer the bytes of its slot in `from` that count, u32.
     pub lengths: DevicePtr,
-}
-
-/// Words before the counts in a slot of ids, as exchange.cu has it.
-const HEAD: usize = 2;
-
-/// How large slots are.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SlotShape {
-    /// Words of a slot of ids: [`HEAD`], one count per table, then rows.
-    pub(super) words: usize,
-    pub(super) rows: usize,
-    /// Elements of a slot of vectors.
-    pub(super) elements: usize,
-    /// Of vectors; their gradients, which lie in the same slots, are of
-    /// [`Self::gradients`].
-    pub(super) dtype: DType,
-    pub(super) peers: usize,
-    /// Words of requests that the largest batch asks the busiest owner for, if no two ids are equal
-    /// and owners are asked in proportion to their rows.
-    pub(super) even_words: usize,
-}
-
-/// What a rank's batch may ask for.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Planned<'a> {
-    /// Most ids, per table.
-    max_ids: &'a [usize],
-    /// How many even shares of them a slot has room for.
-    shares: f64,
-    slots: SlotOptions,
-    /// Whether equal rows are requested once.
-    merges: bool,
-}
-
-impl<'a> Planned<'a> {
-    pub(super) fn of(specs: &[TableSpec], options: &HybridOptions<'a>) -> Self {
-        let (merges, slots) = (options.deduplicate != Deduplicate::Off, options.slots);
-        let max_ids = options.set.max_ids;
-        let tables = specs.iter().zip(max_ids).map(|(spec, &ids)| SlotTable {
-            ids: ids as u64,
-            rows: spec.rows,
-            dim: spec.dim as u64,
-        });
-        let shares = slots.shares(tables, options.partition.num_owners());
-        Self { max_ids, shares, slots, merges }
-    }
-}
-
-/// Most rows of table `table` that one rank's slot for `owner` is planned for.
-fn planned_rows(
-    partition: &Partition,
-    planned: Planned<'_>,
-    (table, owner): (usize, usize),
-) -> usize {
-    let (ids, local) = (planned.max_ids[table], partition.local_rows(table, Owner(owner)));
-    if !planned.merges {
-        // All ids may be of one frequent row.
-        return if local > 0 { ids } else { 0 };
-    }
-    let total: u64 =
-        (0..partition.num_owners()).map(|o| partition.local_rows(table, Owner(o))).sum();
-    // Where the table is one owner's, all ids are.
-    let owners = partition.num_owners();
-    let shares = if local == total { owners as f64 } else { planned.shares };
-    SlotTable { ids: ids as u64, rows: local, dim: 0 }.rows_of_slot(shares, owners) as usize
-}
-
-impl SlotShape {
-    pub(super) fn gradients(&self) -> DType {
-        gradients_of(self.dtype)
-    }
-
-    /// Strips that are whole slots.
-    pub(super) fn largest_strips(&self) -> StripSizes {
-        StripSizes { id_words: self.words, elements: self.elements }
-    }
-
-    /// What the first batch is expected to need: a little more than an even share.
-    pub(super) fn first_strips(&self) -> StripSizes {
-        let id_words = self.even_words + 4 * (self.even_words as f64).sqrt() as usize;
-        StripSizes { id_words, ..self.largest_strips() }.class_for_another(self.largest_strips())
-    }
-
-    pub(super) fn new(specs: &[TableSpec], partition: &Partition, most: Planned<'_>) -> Self {
-        let peers = partition.num_owners();
-        let (mut rows, mut elements) = (1, 4);
-        for owner in 0..peers {
-            let planned = |table| planned_rows(partition, most, (table, owner));
-            rows = rows.max((0..specs.len()).map(planned).sum());
-            elements =
-                elements.max(specs.iter().enumerate().map(|(t, spec)| planned(t) * spec.dim).sum());
-        }
-        let words = (HEAD + specs.len() + rows).next_multiple_of(4);
-        let (elements, dtype) = (elements.next_multiple_of(16), most.slots.dtype);
-        let even_words = HEAD + specs.len() + even_rows(specs, partition, most.max_ids);
-        Self { words, rows, elements, dtype, peers, even_words }
-    }
-}
-
-/// Rows that a batch without equal ids asks the busiest owner for, if it asks for all rows alike.
-fn even_rows(specs: &[TableSpec], partition: &Partition, max_ids: &[usize]) -> usize {
-    let of_owner = |owner: usize| -> f64 {
-        let of_table = |(table, spec): (usize, &TableSpec)| {
-            let local = partition.local_rows(table, Owner(owner)) as f64;
-            (max_ids[table] as f64 * local / spec.rows as f64).min(local)
-        };
-        specs.iter().enumerate().map(of_table).sum()
-    };
-    (0..partition.num_owners()).map(of_owner).fold(0.0, f64::max).ceil() as usize
-}
-
-/// Most rows of each table that all sources together request of one owner.
-fn max_received(
-    num_tables: usize,
-    partition: &Partition,
-    most: Planned<'_>,
-    owner: Owner,
-) -> Vec<usize> {
-    let one = |table| planned_rows(partition, most, (table, owner.0)) * partition.num_owners();
-    (0..num_tables).map(one).collect()
 }
 
 /// Frequent and local rows of table `table` whose numbers a rank's device holds: of divided tables
@@ -252,6 +139,10 @@ pub(crate) struct RankTables {
     local_bits: u32,
     partials: DeviceMemory,
     flags: FlagsMemory,
+    /// Of the parts of a bag's sum.
+    leaves: DeviceLeaves,
+    /// Per table, whether its bags are pooled at the owner.
+    pools: Arc<[bool]>,
     pub(super) slots: SlotShape,
     /// Whether equal rows are requested once.
     merges: bool,
@@ -268,6 +159,8 @@ pub(crate) struct RankTables {
 #[derive(Debug)]
 pub(crate) struct DeviceHybridRoute {
     pub(crate) staging: Staging,
+    specs: Arc<[TableSpec]>,
+    pools: Arc<[bool]>,
     sorted: Sorted,
     received: Sorted,
     _memory: DeviceMemory,
@@ -297,7 +190,7 @@ impl RoutePlaces {
         let mut places = Places::default();
         let mut take = |count| base.offset(places.words(count));
         let at = Self {
-            firsts: take(num_tables * (slots.peers + 1)),
+            firsts: take(2 * num_tables * (slots.peers + 1)),
             request_places: take(num_tables * slots.peers * 2),
             requests: take(slots.peers * slots.words),
             recv_requests: take(slots.peers * slots.words),
@@ -313,6 +206,18 @@ impl RoutePlaces {
 }
 
 impl DeviceHybridRoute {
+    /// As [`Staging::stage`]. What owners pool has no weights.
+    pub(super) fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
+        let tables = self.specs.iter().zip(&*self.pools).enumerate();
+        for (table, (spec, _)) in tables.filter(|(_, (_, pools))| **pools) {
+            if !bags_of(ids, table).weights.is_empty() {
+                let reason = "on CUDA devices owners pool bags without weights".to_owned();
+                return Err(EmbeddingError::Weights { table: spec.name.clone(), reason });
+            }
+        }
+        self.staging.stage(ids)
+    }
+
     pub(super) fn id_slots(&self) -> DeviceSlots {
         DeviceSlots {
             from: self.at.requests,
@@ -347,13 +252,15 @@ pub(super) struct RankPlan<'a> {
     pub(super) max_samples: usize,
     pub(super) planned: Planned<'a>,
     pub(super) frequent: &'a FrequentLayout,
+    /// The leaf of each part of a bag's sum.
+    pub(super) leaves: &'a [u32],
     pub(super) optimizer: Optimizer,
     pub(super) seed: u64,
 }
 
 impl RankPlan<'_> {
     /// Per table, the first key of each owner's rows and the end of the last; frequent rows stand
-    /// before.
+    /// before. Of a table whose bags owners pool: the first key of each owner's bags.
     fn bases(&self) -> Vec<u32> {
         let owners = self.partition.num_owners();
         let table = |table| {
@@ -361,7 +268,10 @@ impl RankPlan<'_> {
             (0..=owners).map(move |owner| {
                 let base = next;
                 if owner < owners {
-                    next += self.partition.local_rows(table, Owner(owner));
+                    next += match self.planned.pools(table) {
+                        true => self.max_samples as u64,
+                        false => self.partition.local_rows(table, Owner(owner)),
+                    };
                 }
                 base as u32
             })
@@ -376,7 +286,8 @@ impl RankPlan<'_> {
         device: &CudaDevice,
         bases: &[u32],
     ) -> Result<(DeviceMemory, Vec<Option<usize>>)> {
-        let divided = |table: &usize| !self.partition.is_whole(*table);
+        let divided =
+            |table: &usize| !self.partition.is_whole(*table) && !self.planned.pools(*table);
         let mut next = 0;
         let mut firsts = vec![None; self.specs.len()];
         for table in (0..self.specs.len()).filter(divided) {
@@ -420,6 +331,23 @@ impl RankPlan<'_> {
         Ok((memory, firsts))
     }
 
+    /// `part_step` and `part_first` of table `table`, as a slice's ids see it and as its owner
+    /// does.
+    fn parts(&self, table: usize) -> [(u32, u32); 2] {
+        if !self.planned.pools(table) {
+            return [(0, 0); 2];
+        }
+        let owners = self.partition.num_owners();
+        if self.partition.is_whole(table) {
+            let is_owner = |owner: &usize| self.partition.local_rows(table, Owner(*owner)) > 0;
+            let owner = (0..owners).find(is_owner).unwrap_or(0);
+            return [(1, owner as u32), (1, table as u32)];
+        }
+        let first = self.partition.row_of_local(table, self.owner, 0);
+        let part = (first + table as u64) % self.leaves.len() as u64;
+        [(owners as u32, (table % owners) as u32), (owners as u32, part as u32)]
+    }
+
     /// The descriptions of tables as a slice's ids see them, and as an owner sees them.
     fn describe(
         &self,
@@ -435,12 +363,18 @@ impl RankPlan<'_> {
             let home = homes.1[index].map_or(DevicePtr::NULL, |first| homes.0.ptr().offset(first));
             let rows = table.frequent.as_ref();
             let place = self.frequent.tables[index];
+            let table = describe(spec, index, layouts[0], rows, home);
+            let (part_step, part_first) = self.parts(index)[0];
+            let to_owners = if part_step > 0 { BAGS_TO_OWNERS } else { 0 };
             Table {
+                flags: table.flags | to_owners,
+                part_step,
+                part_first,
                 row_numbers: row_numbers(numbers.1[index][0]),
                 num_frequent: place.rows as u32,
                 first_touched: place.first_touched as u32,
                 first_gradient: place.first_gradient as u32,
-                ..describe(spec, index, layouts[0], rows, home)
+                ..table
             }
         });
         let owned = each().map(|(index, (spec, table))| {
@@ -448,7 +382,9 @@ impl RankPlan<'_> {
             let spec =
                 TableSpec { rows: self.partition.local_rows(index, self.owner), ..spec.clone() };
             let row_numbers = row_numbers(numbers.1[index][1]);
-            Table { row_numbers, ..describe(&spec, index, layouts[1], rows, DevicePtr::NULL) }
+            let (part_step, part_first) = self.parts(index)[1];
+            let table = describe(&spec, index, layouts[1], rows, DevicePtr::NULL);
+            Table { row_numbers, part_step, part_first, ..table }
         });
         [slice.collect(), owned.collect()]
     }
@@ -489,6 +425,8 @@ impl RankTables {
             instance: Instance::new(specs.iter().map(|spec| spec.dim), dtype),
             partials: DeviceMemory::new(device, "partial sums of rows", partials)?,
             flags: FlagsMemory::new(device)?,
+            leaves: DeviceLeaves::new(device, plan.leaves)?,
+            pools: (0..specs.len()).map(|table| planned.pools(table)).collect(),
             slots: SlotShape::new(specs, partition, planned),
             merges: planned.merges,
             device_step: AtomicU64::new(0),
@@ -509,6 +447,8 @@ impl RankTables {
         Ok(DeviceHybridRoute {
             // A rank that replays and one that does not would wait for each other.
             staging: Staging::new(&self.device, &self.specs, &self.slice_layout, true)?,
+            specs: Arc::clone(&self.specs),
+            pools: Arc::clone(&self.pools),
             sorted: Sorted::new(&self.device, &self.slice_layout, self.key_bits, true)?
                 .merging(self.merges),
             received: Sorted::new(

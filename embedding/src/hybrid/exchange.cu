@@ -8,6 +8,10 @@
 // which they travel. A rank sorts its ids
 // by keys that put frequent rows first, then those of owner 0, of owner 1 and so on: so the unique
 // rows of an owner are neighbours.
+//
+// Of a table whose bags owners pool, keys are those of bags at owners, and in place of rows a slot
+// of ids holds bags: how many there are, where each one's rows end, and the rows, bag after bag,
+// each as often as the bag has it. A slot of vectors holds one row for each of these bags.
 
 // The element type of vectors in slots: 0 f32, 1 f16, 2 bf16. Gradients take as many bytes.
 #ifndef SLOT_TYPE
@@ -25,13 +29,16 @@ struct RequestArgs {
   const Table* tables;
   const u32* tile_tables;
   const u32* num_entries;
+  // The batch as it was staged.
+  const u32* staged;
   // Tables × (owners + 1): the first key of each owner's rows, and the end of the last.
   const u32* bases;
   const u32* keys;
   const u32* values;
   const u32* row_numbers;
   const u32* row_starts;
-  // Tables × (owners + 1): the number of the first row of each.
+  // Tables × (owners + 1): the number of the first row of each; after those of all tables, its
+  // first entry among the table's.
   u32* firsts;
   // Tables × owners × 2: where the rows lie in their owner's slot, and their vectors.
   u32* places;
@@ -62,9 +69,9 @@ __device__ __forceinline__ void raise_full(const Args& a, u32 index, u64 rows, u
   }
 }
 
-// The number of the first sorted row of `table` whose key is not below `key`.
-__device__ __forceinline__ u32 row_at(const RequestArgs& a, const Table& table, u32 count,
-                                      u32 key) {
+// The first sorted entry of `table` whose key is not below `key`.
+__device__ __forceinline__ u32 entry_at(const RequestArgs& a, const Table& table, u32 count,
+                                        u32 key) {
   u32 low = 0, high = count;
   const u32* keys = a.keys + table.first_entry;
   while (low < high) {
@@ -75,16 +82,29 @@ __device__ __forceinline__ u32 row_at(const RequestArgs& a, const Table& table, 
       high = middle;
     }
   }
+  return low;
+}
+
+// The number of the row that starts at sorted entry `entry` of `count`.
+__device__ __forceinline__ u32 row_at(const RequestArgs& a, const Table& table, u32 count,
+                                      u32 entry) {
   const u32* numbers = a.row_numbers + table.first_entry;
-  return count == 0 ? 0 : low < count ? numbers[low] : numbers[count - 1] + 1;
+  return count == 0 ? 0 : entry < count ? numbers[entry] : numbers[count - 1] + 1;
+}
+
+// Words of a slot of ids that hold `count` rows: of a table whose bags owners pool, in `bags` bags.
+__device__ __forceinline__ u64 words_of_rows(const Table& table, u32 count, u32 bags) {
+  return table.part_step == 0 || count == 0 ? count : 1ull + bags + count;
 }
 
 // One block: how many rows of each table are requested of each owner, and their place in its slot.
 extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const RequestArgs a) {
   const u32 bounds = a.num_owners + 1;
   for (u32 i = threadIdx.x; i < a.num_tables * bounds; i += BLOCK) {
-    const u32 index = i / bounds;
-    a.firsts[i] = row_at(a, a.tables[index], a.num_entries[2 * index], a.bases[i]);
+    const u32 index = i / bounds, count = a.num_entries[2 * index];
+    const u32 entry = entry_at(a, a.tables[index], count, a.bases[i]);
+    a.firsts[i] = row_at(a, a.tables[index], count, entry);
+    a.firsts[a.num_tables * bounds + i] = entry;
   }
   __shared__ u32 most_words, most_elements;
   if (threadIdx.x == 0) most_words = 0, most_elements = 0;
@@ -93,19 +113,22 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
     u32 rows = 0, elements = 0;
     u32* counts = a.ids + static_cast<u64>(owner) * a.slot_words + HEAD;
     for (u32 index = 0; index < a.num_tables; index++) {
+      const Table& table = a.tables[index];
       const u32* first = a.firsts + index * bounds + owner;
-      const u32 count = first[1] - first[0], dim = a.tables[index].dim;
-      const bool fits = count <= a.slot_rows - rows &&
-                        static_cast<u64>(count) * dim <= a.slot_elements - elements;
+      const u32* entry = first + a.num_tables * bounds;
+      const u32 vectors = first[1] - first[0];
+      const u32 count = table.part_step == 0 ? vectors : entry[1] - entry[0];
+      const u64 words = words_of_rows(table, count, vectors);
+      const u64 numbers = static_cast<u64>(vectors) * table.dim;
+      const bool fits = words <= a.slot_rows - rows && numbers <= a.slot_elements - elements;
       u32* place = a.places + 2 * (index * a.num_owners + owner);
       place[0] = fits ? rows : NO_PLACE;
       place[1] = elements;
       counts[index] = fits ? count : 0;
       if (fits) {
-        rows += count, elements += count * dim;
+        rows += words, elements += numbers;
       } else {
-        raise_full(a, index, rows + static_cast<u64>(count),
-                   elements + static_cast<u64>(count) * dim);
+        raise_full(a, index, rows + words, elements + numbers);
       }
     }
     u32 words = HEAD + a.num_tables + rows;
@@ -141,6 +164,24 @@ __device__ __forceinline__ u32 owner_of(const u32* bases, u32 num_owners, u32 ke
   return low;
 }
 
+// Requests the row of sorted entry `entry`, whose bag is number `bag` of those of `owner`.
+__device__ __forceinline__ void request_of_bag(const RequestArgs& a, u32 index, const Table& table,
+                                               u32 owner, u32 entry, u32 end, u32 bag) {
+  const u32 bounds = a.num_owners + 1;
+  const u32* first = a.firsts + index * bounds + owner;
+  const u32 bags = first[1] - first[0];
+  const u32 number = entry - table.first_entry - first[a.num_tables * bounds];
+  u32* list = a.ids + static_cast<u64>(owner) * a.slot_words + HEAD + a.num_tables +
+              a.places[2 * (index * a.num_owners + owner)];
+  if (bag == 0) {
+    list[0] = bags;
+  }
+  if (entry + 1 == end || a.row_numbers[entry + 1] != a.row_numbers[entry]) {
+    list[1 + bag] = number + 1;
+  }
+  list[1 + bags + number] = pooled_row(table, a.staged[table.ids + a.values[entry]]);
+}
+
 // Each sorted entry tells its id where the vector will lie; the first of each row requests it.
 extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestArgs a) {
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
@@ -161,7 +202,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestA
         const bool fits = place[0] != NO_PLACE;
         origin = owner * a.slot_elements + (fits ? place[1] + number * table.dim : 0);
         destination = fits ? origin : NOWHERE;
-        if (is_first && fits) {
+        if (fits && (table.flags & BAGS_TO_OWNERS) != 0) {
+          request_of_bag(a, index, table, owner, entry, end, number);
+        } else if (is_first && fits) {
           u32* slot = a.ids + static_cast<u64>(owner) * a.slot_words + HEAD + a.num_tables;
           slot[place[0] + number] = key - bases[owner];
         }
@@ -199,6 +242,8 @@ struct ReceivedArgs {
   // The own batch, as it was staged; in page-locked memory, what the host hears of all ranks'.
   const Staged* staged;
   Told* told;
+  // Of tables whose bags owners pool: the leaf of each part.
+  const u32* leaves;
   Flags* flags;
   u32 num_tables;
   u32 num_sources;
@@ -206,7 +251,58 @@ struct ReceivedArgs {
   u32 slot_words;
   u32 slot_rows;
   u32 slot_elements;
+  u32 num_parts;
+  // Most bags that one source asks for, of a table.
+  u32 max_bags;
 };
+
+// The requests of one source, of one table: its rows, the ends of its bags where owners pool them,
+// and where the rows are among the table's entries.
+struct Requests {
+  const u32* rows;
+  const u32* ends;
+  u32 num_bags;
+  u32 first;
+  u32 count;
+  // Where its vectors lie.
+  u32 element;
+};
+
+__device__ __forceinline__ Requests requests_of(const ReceivedArgs& a, u32 list,
+                                                const Table& table) {
+  const u32 source = list / a.num_tables, index = list % a.num_tables;
+  const u32* place = a.places + 3 * list;
+  const u32 next = source + 1 < a.num_sources ? place[3 * a.num_tables + 2] : a.num_entries[index];
+  const u32* words =
+      a.ids + static_cast<u64>(source) * a.slot_words + HEAD + a.num_tables + place[0];
+  Requests found = {words, nullptr, 0, place[2], next - place[2],
+                    source * a.slot_elements + place[1]};
+  if (table.part_step != 0 && found.count > 0) {
+    found.num_bags = words[0];
+    found.ends = words + 1;
+    found.rows = found.ends + found.num_bags;
+  }
+  return found;
+}
+
+// The end of bag `bag`; what a source claims is not trusted.
+__device__ __forceinline__ u32 end_of_bag(const Requests& found, u32 bag) {
+  return found.ends[bag] < found.count ? found.ends[bag] : found.count;
+}
+
+// The bag that holds row `number`.
+__device__ __forceinline__ u32 bag_of(const Requests& found, u32 number) {
+  u32 low = 0, high = found.num_bags - 1;
+  while (low < high) {
+    const u32 middle = (low + high) / 2;
+    if (found.ends[middle] <= number) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
 
 // One block: where the requests of each source lie, and how long strips of this batch must be, the
 // same on all ranks. What a source claims is not trusted.
@@ -220,16 +316,22 @@ extern "C" __global__ void __launch_bounds__(BLOCK) received_bounds(const Receiv
     atomicMax(&most_elements, slot[1]);
     u32 rows = 0, elements = 0;
     for (u32 index = 0; index < a.num_tables; index++) {
-      const u32 count = slot[HEAD + index], dim = a.tables[index].dim;
-      const bool fits = count <= a.slot_rows - rows &&
-                        static_cast<u64>(count) * dim <= a.slot_elements - elements;
+      const Table& table = a.tables[index];
+      const u32 count = slot[HEAD + index];
+      const bool is_pooled = table.part_step != 0 && count > 0;
+      // Note: where slots are full, the word after this one's rows is not of this slot.
+      const bool has_bags = is_pooled && rows < a.slot_rows;
+      const u32 vectors = has_bags ? slot[HEAD + a.num_tables + rows] : count;
+      const u64 words = words_of_rows(table, count, vectors);
+      const u64 numbers = static_cast<u64>(vectors) * table.dim;
+      const bool fits = words <= a.slot_rows - rows && numbers <= a.slot_elements - elements &&
+                        (!is_pooled || (vectors > 0 && vectors <= a.max_bags));
       u32* place = a.places + 3 * (source * a.num_tables + index);
       place[0] = rows, place[1] = elements, place[2] = fits ? count : 0;
       if (fits) {
-        rows += count, elements += count * dim;
+        rows += words, elements += numbers;
       } else {
-        raise_full(a, index, rows + static_cast<u64>(count),
-                   elements + static_cast<u64>(count) * dim);
+        raise_full(a, index, rows + words, elements + numbers);
       }
     }
     a.lengths[source] = elements * sizeof(Element<SLOT_TYPE>);
@@ -265,21 +367,39 @@ extern "C" __global__ void __launch_bounds__(BLOCK) received_keys(const Received
   for (u32 list = blockIdx.x; list < lists; list += gridDim.x) {
     const u32 source = list / a.num_tables, index = list % a.num_tables;
     const Table table = a.tables[index];
-    const u32* place = a.places + 3 * list;
-    const u32 next =
-        source + 1 < a.num_sources ? place[3 * a.num_tables + 2] : a.num_entries[index];
-    const u32 count = next - place[2];
-    const u32* rows = a.ids + static_cast<u64>(source) * a.slot_words + HEAD + a.num_tables +
-                      place[0];
-    for (u32 i = threadIdx.x; i < count; i += BLOCK) {
-      u32 row = rows[i];
+    const Requests found = requests_of(a, list, table);
+    for (u32 i = threadIdx.x; i < found.count; i += BLOCK) {
+      u32 row = found.rows[i];
       if (row >= table.rows) {
         raise(a.flags, ERROR_ASKED_ROW, index, source, row);
         row = 0;
       }
-      const u32 entry = table.first_entry + place[2] + i;
+      const u32 entry = table.first_entry + found.first + i;
+      const u32 vector = found.ends == nullptr ? i : bag_of(found, i);
       a.keys[entry] = row;
-      a.values[entry] = source * a.slot_elements + place[1] + i * table.dim;
+      a.values[entry] = found.element + vector * table.dim;
+    }
+  }
+}
+
+// The sums of requested bags, into the slots of vectors: a group of lanes takes a bag.
+extern "C" __global__ void __launch_bounds__(BLOCK) owner_pool(const ReceivedArgs a) {
+  constexpr u32 groups = BLOCK / LANES;
+  const u32 lists = a.num_sources * a.num_tables, blocks = (a.max_bags + groups - 1) / groups;
+  const Leaves leaves = {a.leaves, a.num_parts};
+  for (u32 task = blockIdx.x; task < lists * blocks; task += gridDim.x) {
+    const u32 list = task / blocks, bag = task % blocks * groups + threadIdx.x / LANES;
+    const Table table = a.tables[list % a.num_tables];
+    const Requests found = requests_of(a, list, table);
+    if (bag >= found.num_bags || table.rows == 0) {
+      continue;
+    }
+    const u32 dim = DIM == 0 ? table.dim : DIM;
+    const u32 begin = bag == 0 ? 0 : end_of_bag(found, bag - 1), end = end_of_bag(found, bag);
+    for (u32 strip = 0; strip < num_strips(dim); strip++) {
+      const Row sum = sum_in_parts(leaves, table, dim, found.rows, nullptr, begin, end, strip);
+      const u64 to = static_cast<u64>(found.element) + bag * table.dim + strip * STRIP;
+      store_strip<SLOT_TYPE>(sum, a.vectors, to, dim - strip * STRIP);
     }
   }
 }
@@ -291,6 +411,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) owner_lookup(const Receiv
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
+    if (table.part_step != 0) {
+      continue;
+    }
     const u32 dim = DIM == 0 ? table.dim : DIM, end = table.first_entry + a.num_entries[index];
     for (u32 first = tile * TILE + warp * 32; first < (tile + 1) * TILE && first < end;
          first += BLOCK) {

@@ -23,6 +23,12 @@ pub enum Deduplicate {
 }
 
 impl HybridOptions<'_> {
+    /// Tables whose bags are pooled at the owner.
+    pub(super) fn pooled_tables(&self) -> impl Iterator<Item = usize> {
+        let tables = self.pool_at.iter().enumerate();
+        tables.filter(|(_, at)| **at == PoolAt::Owner).map(|(table, _)| table)
+    }
+
     pub(super) fn pool_at(&self, table: usize) -> PoolAt {
         self.pool_at.get(table).copied().unwrap_or_default()
     }
@@ -44,8 +50,9 @@ pub enum PoolAt {
     /// On the rank whose samples they are: owners send it rows.
     #[default]
     Rank,
-    /// Where the rows are: owners send the sum of what they have of each bag. No
-    /// row of such a table is frequent. In the memory of the host, of vectors in f32.
+    /// Where the rows are: owners send the sum of what they have of each bag. No row of such a
+    /// table is frequent. In the memory of the host, of vectors in f32; on a device, of bags
+    /// without weights.
     Owner,
 }
 
@@ -100,6 +107,9 @@ pub struct SlotTable {
     pub ids: u64,
     pub rows: u64,
     pub dim: u64,
+    /// Most bags of a rank's batch, where owners pool them: then a vector is one of a bag, and an
+    /// owner is asked for a row as often as bags have it.
+    pub bags: Option<u64>,
 }
 
 /// Bytes of lists for each row that a rank may be asked for, of all routes: keys and values twice
@@ -114,7 +124,13 @@ impl SlotTable {
     /// Rows that a slot has room for, with `shares` even shares of a rank's ids.
     pub fn rows_of_slot(&self, shares: f64, num_ranks: usize) -> u64 {
         let share = shares * self.ids as f64 / num_ranks as f64;
-        self.ids.min(self.rows).min(share.ceil() as u64 + 64)
+        let most = if self.bags.is_some() { u64::MAX } else { self.rows };
+        self.ids.min(most).min(share.ceil() as u64 + 64)
+    }
+
+    /// Vectors that it has room for.
+    pub fn vectors_of_slot(&self, shares: f64, num_ranks: usize) -> u64 {
+        self.rows_of_slot(shares, num_ranks).min(self.bags.unwrap_or(u64::MAX))
     }
 }
 
@@ -125,8 +141,9 @@ impl SlotOptions {
     pub fn shares(&self, tables: impl Iterator<Item = SlotTable> + Clone, num_ranks: usize) -> f64 {
         let bytes = |shares: f64| -> f64 {
             let of_table = |table: SlotTable| {
-                let of_row = table.dim * self.dtype.bytes() as u64 + LIST_BYTES;
-                table.rows_of_slot(shares, num_ranks) as f64 * of_row as f64
+                let numbers = table.vectors_of_slot(shares, num_ranks) * table.dim;
+                let lists = table.rows_of_slot(shares, num_ranks) * LIST_BYTES;
+                (numbers * self.dtype.bytes() as u64 + lists) as f64
             };
             tables.clone().map(of_table).sum::<f64>() * num_ranks as f64
         };
@@ -144,7 +161,7 @@ mod tests {
 
     #[test]
     fn slots_have_room_for_the_worst_case_where_memory_allows() {
-        let table = SlotTable { ids: 6912, rows: 1 << 25, dim: 128 };
+        let table = SlotTable { ids: 6912, rows: 1 << 25, dim: 128, bags: None };
         let tables = || std::iter::repeat_n(table, 26);
         // 26 tables of 55,296 samples on 8 ranks: 439 MiB in bf16, 790 in f32.
         let bf16 = SlotOptions { dtype: DType::Bf16, ..SlotOptions::default() };
@@ -156,5 +173,8 @@ mod tests {
         // Of a small table no slot holds more than there is.
         let few = SlotTable { rows: 3, ..table };
         assert_eq!(few.rows_of_slot(8.0, 8), 3);
+        // Bags have rows more than once, and a vector each.
+        let bags = SlotTable { bags: Some(500), ..few };
+        assert_eq!((bags.rows_of_slot(8.0, 8), bags.vectors_of_slot(8.0, 8)), (6912, 500));
     }
 }

@@ -75,7 +75,9 @@ impl HybridSet {
         match &self.at {
             Location::Local(set) => {
                 set.lookup_routed(stream, ids, route.local(), vectors)?;
-                self.sum_whole_bags(stream, set, ids, vectors);
+                if stream.as_cuda().is_none() {
+                    self.sum_whole_bags(stream, set, ids, vectors);
+                }
                 Ok(())
             }
             Location::Host => {

@@ -136,7 +136,7 @@ impl HybridRoute {
         match &mut self.at {
             RouteLocation::Local(route) => route.stage(ids),
             RouteLocation::Host => Ok(()),
-            RouteLocation::Device(route) => route.staging.stage(ids),
+            RouteLocation::Device(route) => route.stage(ids),
         }
     }
 

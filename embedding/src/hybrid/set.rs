@@ -87,8 +87,10 @@ impl HybridSet {
         let HybridOptions { set, partition, owner, deduplicate, .. } = options.clone();
         let frequent = FrequentLayout::new(specs, &partition);
         let (mut tables, mut tensors) = (Vec::new(), Vec::new());
+        let sum_parts = SumParts::new(set.sum_blocks * partition.num_owners());
         let at = if partition.num_owners() == 1 {
-            let local = EmbeddingSet::with_registry(registry, stream, specs, &set)?;
+            let mut local = EmbeddingSet::with_registry(registry, stream, specs, &set)?;
+            local.sum_in_parts(options.pooled_tables(), sum_parts.leaves())?;
             tensors.extend(local.tables().map(|(_, tensors)| tensors.to_vec()));
             Location::Local(local)
         } else {
@@ -113,6 +115,7 @@ impl HybridSet {
                 max_samples: set.max_samples,
                 planned: Planned::of(specs, options),
                 frequent: &frequent,
+                leaves: sum_parts.leaves(),
                 optimizer: set.optimizer,
                 seed: set.seed,
             };
@@ -129,7 +132,7 @@ impl HybridSet {
             owner,
             deduplicate,
             pool_at: (0..specs.len()).map(|table| options.pool_at(table)).collect(),
-            sum_parts: SumParts::new(set.sum_blocks * partition.num_owners()),
+            sum_parts,
             optimizer: set.optimizer,
             seed: set.seed,
             frozen: set.frozen,

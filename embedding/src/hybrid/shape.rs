@@ -68,12 +68,11 @@ pub(super) fn check_pooling(
         let partition = &*options.partition;
         let (shape, several) = (route_shape(specs, options), partition.num_owners() > 1);
         let ids = options.set.max_ids[table] * options.deduplicate.ranks_per_source();
-        let reason = if stream.as_cuda().is_some() {
-            "on CUDA devices bags are pooled on the rank"
-        } else if spec.keys == Keys::RawIds || !registry.kind(spec)?.shows_rows() {
+        let narrow = options.set.narrow.is_some() && stream.as_cuda().is_none();
+        let reason = if spec.keys == Keys::RawIds || !registry.kind(spec)?.shows_rows() {
             "the owner pools bags of tables that are keyed by rows and show them"
-        } else if options.set.narrow.is_some() {
-            "vectors that travel in 16 bits are pooled on the rank"
+        } else if narrow {
+            "between processors vectors that travel in 16 bits are pooled on the rank"
         } else if several && !partition.is_by_formula(table) {
             "every row has one owner, which is that of the formula or of the whole table"
         } else if matches!(options.deduplicate, Deduplicate::Node { .. }) {

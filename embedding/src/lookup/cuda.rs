@@ -1,4 +1,4 @@
-//! Lookup on a device: one launch for all tables.
+//! Lookup on a device: one launch for all tables, and one for those whose bags owners pool.
 
 use crate::cuda::layout::{BLOCK, WARPS, blocks};
 use crate::cuda::{Instance, LOOKUP_TEXT};
@@ -10,9 +10,9 @@ pub(crate) static LOOKUP: Source = Source { name: "embedding/lookup", text: LOOK
 
 kernel_args! {
     struct LookupArgs {
-        tables, staged, origins, recv_rows, vectors: DevicePtr;
+        tables, staged, origins, recv_rows, vectors, leaves: DevicePtr;
         stride: u64;
-        num_tables, max_samples: u32;
+        num_tables, max_samples, num_parts: u32;
     }
 }
 
@@ -23,6 +23,9 @@ pub(crate) struct From {
     pub(crate) tables: DevicePtr,
     pub(crate) num_tables: usize,
     pub(crate) staged: DevicePtr,
+    /// Where owners pool the bags of some tables: the leaf of each part, and how many there are;
+    /// among several ranks the leaf of each owner, and the elements of an owner's slot.
+    pub(crate) leaves: Option<(DevicePtr, usize)>,
     /// Among several ranks.
     pub(crate) received: Option<Received>,
 }
@@ -52,21 +55,27 @@ pub(crate) fn defines(instance: Instance, vectors: DType, received: Option<DType
 pub(crate) fn lookup(stream: &CudaStream, instance: Instance, from: &From, vectors: &Mat) {
     let none = (DevicePtr::NULL, DevicePtr::NULL);
     let (origins, recv_rows) = from.received.map_or(none, |sent| (sent.origins, sent.rows));
+    let leaves = from.leaves.unwrap_or((DevicePtr::NULL, 0));
     let args = LookupArgs {
         tables: from.tables,
         staged: from.staged,
         origins,
         recv_rows,
         vectors: vectors.device_ptr(),
+        leaves: leaves.0,
         stride: vectors.stride() as u64,
         num_tables: from.num_tables as u32,
         max_samples: vectors.rows() as u32,
+        num_parts: leaves.1 as u32,
     };
     let warps = from.num_tables * vectors.rows().div_ceil(32);
     let grid = blocks(warps.div_ceil(WARPS), stream.device().multiprocessors(), 16);
     let instance = instance.for_matrix(vectors);
     let defines = defines(instance, vectors.dtype(), from.received.map(|sent| sent.dtype));
     stream.run(&LOOKUP, &defines, "lookup", Launch::new(grid, BLOCK), &args);
+    if from.leaves.is_some() {
+        stream.run(&LOOKUP, &defines, "lookup_parts", Launch::new(grid, BLOCK), &args);
+    }
 }
 
 #[cfg(test)]

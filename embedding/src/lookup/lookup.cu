@@ -25,9 +25,13 @@ struct LookupArgs {
   const u32* origins;
   const void* recv_rows;
   void* vectors;
+  // Of tables whose bags owners pool: the leaf of each part (source 0) or owner (source 1).
+  const u32* leaves;
   u64 stride;
   u32 num_tables;
   u32 max_samples;
+  // Source 0: parts; source 1: elements of one owner's slot.
+  u32 num_parts;
 };
 
 // A strip of the row that `id` says: of the table, of the replica, of what was received, or of the
@@ -88,6 +92,31 @@ __device__ __forceinline__ Row pool_bag(const LookupArgs& a, const Table& table,
   return sum;
 }
 
+// The same of a table whose bags owners pool: the sum of what they sent, or would send.
+__device__ __forceinline__ Row add_parts(const LookupArgs& a, const Table& table, u32 dim,
+                                         const u32* ids, const float* weights, u32 begin, u32 end,
+                                         u32 strip) {
+#if SOURCE == 1
+  const auto leaf_of = [&](u32 entry) { return a.leaves[ids[entry] / a.num_parts]; };
+  Row sum = sum_tree(begin, end, leaf_of, [&](u32 leaf) {
+    u32 entry = begin;
+    while (leaf_of(entry) != leaf) {
+      entry++;
+    }
+    return load_entry(a, table, dim, ids[entry], strip);
+  });
+#else
+  const Leaves leaves = {a.leaves, a.num_parts};
+  Row sum = sum_in_parts(leaves, table, dim, ids, weights, begin, end, strip);
+#endif
+  if ((table.flags & POOLING_MEAN) != 0 && end > begin) {
+    scale(sum, 1.0f / static_cast<float>(end - begin));
+  }
+  return sum;
+}
+
+// PARTS: of tables whose bags owners pool; else of the others.
+template <bool PARTS>
 __device__ __forceinline__ void pool_bags(const LookupArgs& a, const Table& table, u32 dim,
                                           const u32* ids, u32 mode, u32 first, u32 count) {
   const u32* offsets = a.staged + table.offsets;
@@ -101,14 +130,20 @@ __device__ __forceinline__ void pool_bags(const LookupArgs& a, const Table& tabl
       end = offsets[begin + 1], begin = offsets[begin];
     }
     for (u32 strip = 0; strip < num_strips(dim); strip++) {
-      const Row sum = pool_bag(a, table, dim, ids, weights, begin, end, strip);
+      Row sum;
+      if constexpr (PARTS) {
+        sum = add_parts(a, table, dim, ids, weights, begin, end, strip);
+      } else {
+        sum = pool_bag(a, table, dim, ids, weights, begin, end, strip);
+      }
       const u64 to = (first + sample) * a.stride + table.first_column + strip * STRIP;
       store_strip<VECTOR_TYPE>(sum, a.vectors, to, dim - strip * STRIP);
     }
   }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 4) lookup(const LookupArgs a) {
+template <bool PARTS>
+__device__ __forceinline__ void lookup_tables(const LookupArgs& a) {
   const Staged* staged = reinterpret_cast<const Staged*>(a.staged);
   const u32 num_samples = staged->num_samples < a.max_samples ? staged->num_samples : a.max_samples;
   const u32 blocks = (a.max_samples + 31) / 32, lane = threadIdx.x % 32;
@@ -120,16 +155,28 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) lookup(const LookupArgs a
       continue;
     }
     const Table table = a.tables[index];
+    if ((table.part_step != 0) != PARTS) {
+      continue;
+    }
     const u32 mode = staged_tables(a.staged)[index].mode;
     const u32* ids = SOURCE == 1 ? a.origins + table.first_entry : a.staged + table.ids;
     const u32 count = num_samples - first < 32 ? num_samples - first : 32;
     const u32 dim = DIM == 0 ? table.dim : DIM;
-    if ((mode & (MODE_BAGS | MODE_WEIGHTED)) == 0) {
+    if (!PARTS && (mode & (MODE_BAGS | MODE_WEIGHTED)) == 0) {
       const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
       const u32 mine = is_hidden ? first + lane : lane < count ? ids[first + lane] : 0;
       copy_rows(a, table, dim, mine, first, count);
     } else {
-      pool_bags(a, table, dim, ids, mode, first, count);
+      pool_bags<PARTS>(a, table, dim, ids, mode, first, count);
     }
   }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) lookup(const LookupArgs a) {
+  lookup_tables<false>(a);
+}
+
+// A kernel of its own: the parts that wait would take registers from the other.
+extern "C" __global__ void __launch_bounds__(BLOCK) lookup_parts(const LookupArgs a) {
+  lookup_tables<true>(a);
 }

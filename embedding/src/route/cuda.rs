@@ -33,7 +33,7 @@ kernel_args! {
 
     struct KeysArgs {
         tables, tile_tables, staged, keys, samples, counts, flags: DevicePtr;
-        num_tiles, mask: u32;
+        num_tiles, mask, max_samples: u32;
     }
 
     struct ChunksArgs {
@@ -211,6 +211,7 @@ impl Sorted {
             flags: flags.ptr(),
             num_tiles: self.layout.num_tiles as u32,
             mask: (1 << passes(self.key_bits).1) - 1,
+            max_samples: self.layout.max_samples as u32,
         };
         stream.run(&ROUTE, &[], "route_keys", Launch::new(self.tile_blocks(stream), BLOCK), &args);
         self.sort(stream, tables, (staging.num_entries(), 2), true);

@@ -16,6 +16,8 @@ struct KeysArgs {
   Flags* flags;
   u32 num_tiles;
   u32 mask;
+  // Keys of one owner, of tables whose bags owners pool: the most samples.
+  u32 max_samples;
 };
 
 // The sample whose bag holds entry `entry`: the last one that starts at or before it, of those that
@@ -56,10 +58,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK) route_keys(const KeysArgs a)
         raise(a.flags, ERROR_ID_OUT_OF_RANGE, index, first + i, id);
         id = 0;
       }
-      a.keys[base + i] = table.home != nullptr ? table.home[id] : id;
+      u32 sample = first + i;
       if ((batch.mode & MODE_BAGS) != 0) {
-        a.samples[base + i] = sample_of(a.staged + table.offsets, num_samples, first + i);
+        sample = sample_of(a.staged + table.offsets, num_samples, first + i);
+        a.samples[base + i] = sample;
       }
+      u32 key = table.home != nullptr ? table.home[id] : id;
+      if ((table.flags & BAGS_TO_OWNERS) != 0) {
+        key = pooling_owner(table, id) * a.max_samples + sample;
+      }
+      a.keys[base + i] = key;
     }
     // The keys just written are the block's own.
     __syncthreads();
@@ -179,7 +187,9 @@ __device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first
 __device__ __forceinline__ Marks mark_tile(const ChunksArgs& a, u32 tile, const Table& table,
                                            u32 count) {
   const u32 first = (tile - table.first_tile) * TILE;
-  const u64 single = a.merges != 0 ? ~0ull : table.num_frequent;
+  // Entries of one bag at one owner are one in any case.
+  const bool merges = a.merges != 0 || (table.flags & BAGS_TO_OWNERS) != 0;
+  const u64 single = merges ? ~0ull : table.num_frequent;
   return mark(a.keys + table.first_entry, count, first, first + threadIdx.x * ITEMS, single);
 }
 

@@ -97,10 +97,24 @@ __device__ __forceinline__ float factor_of(const UpdateArgs& a, const Table& tab
   return 1.0f;
 }
 
+// The end of the entries of `chunk` that count: of a bag's rows at one owner the first, as the
+// owner gets the bag's gradient once.
+__device__ __forceinline__ u32 end_of(const UpdateArgs& a, const Table& table, const Chunk& chunk) {
+#if SINK == 1
+  if ((table.flags & BAGS_TO_OWNERS) != 0) {
+    const u32* numbers = a.row_numbers + chunk.begin;
+    const bool is_first = chunk.begin == table.first_entry || numbers[-1] != numbers[0];
+    return chunk.begin + (is_first ? 1 : 0);
+  }
+#endif
+  return chunk.end;
+}
+
 // The sum over the entries `begin .. end`, in order from +0 on.
 __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& table,
                                            const Chunk& chunk, u32 columns, u32 strip) {
   Row sum = zeros();
+  const u32 end = end_of(a, table, chunk);
 #if SOURCE == 0
   const u32 mode = staged_tables(a.staged)[chunk.table].mode;
   const bool is_plain = mode == 0;
@@ -110,7 +124,7 @@ __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& tab
   if (is_plain) {
     // Without a branch on the entries several gradients are on their way at a time.
 #pragma unroll 4
-    for (u32 entry = chunk.begin; entry < chunk.end; entry++) {
+    for (u32 entry = chunk.begin; entry < end; entry++) {
       const u32 value = a.values[entry];
       const u64 first = SOURCE == 1 ? value : value * a.stride + table.first_column;
       add(sum, load_strip<VECTOR_TYPE>(a.gradients, first + strip * STRIP, columns));
@@ -118,7 +132,7 @@ __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& tab
     return sum;
   }
 #if SOURCE == 0
-  for (u32 entry = chunk.begin; entry < chunk.end; entry++) {
+  for (u32 entry = chunk.begin; entry < end; entry++) {
     const u32 position = a.values[entry];
     const u32 sample = (mode & MODE_BAGS) != 0 ? a.samples[table.first_entry + position] : position;
     const u64 first = sample * a.stride + table.first_column;

@@ -6,7 +6,7 @@ use headlong_device::cuda::{DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream};
 use headlong_embedding::hybrid::{
-    Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition, SlotOptions,
+    Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition, PoolAt, SlotOptions,
 };
 use headlong_embedding::oracle::OracleTable;
 use headlong_embedding::{Registry, SetOptions, TableSpec};
@@ -54,20 +54,29 @@ pub struct SingleRank {
 
 impl SingleRank {
     pub fn new(stream: &Stream, plan: &Plan) -> Self {
+        Self::pooling((&[], 1), stream, plan)
+    }
+
+    /// With sums of bags as so many sum blocks of owners have them.
+    pub fn pooling(
+        (pool_at, sum_blocks): (&[PoolAt], usize),
+        stream: &Stream,
+        plan: &Plan,
+    ) -> Self {
         let options = HybridOptions {
             set: SetOptions {
                 optimizer: plan.optimizer,
                 seed: 11,
                 max_samples: plan.max_samples,
                 max_ids: plan.max_ids,
-                sum_blocks: 1,
+                sum_blocks,
                 frozen: plan.frozen,
                 narrow: None,
             },
             partition: Arc::new(Partition::row_wise(plan.specs, 1)),
             owner: Owner(0),
             deduplicate: Deduplicate::Rank,
-            pool_at: &[],
+            pool_at,
             slots: SlotOptions::default(),
         };
         let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();

@@ -5,6 +5,7 @@
 pub mod cases;
 pub mod custom;
 pub mod device;
+pub mod device_ranks;
 pub mod quotient_remainder;
 pub mod ranks;
 pub mod whole;

@@ -23,7 +23,7 @@ pub struct Chosen {
 /// Takes a choice of ours, the second, into a practice.
 type Change = fn(&mut Practice, &Practice);
 
-const STEPS: [(&str, Change); 9] = [
+const STEPS: [(&str, Change); 10] = [
     ("each node reads its own slice", |practice, ours| {
         practice.reads_whole_batch = ours.reads_whole_batch;
     }),
@@ -35,6 +35,12 @@ const STEPS: [(&str, Change); 9] = [
     }),
     ("a vector for each row, not for each bag", |practice, ours| {
         practice.pools_at_owner = ours.pools_at_owner;
+        if ours.num_pooled() == 0 {
+            practice.bags = ours.bags.clone();
+        }
+    }),
+    ("of some tables, a vector for each bag and owner", |practice, ours| {
+        practice.bags = ours.bags.clone();
     }),
     (IN_BF16, |practice, ours| practice.wire_bytes = ours.wire_bytes),
     ("slots between devices; over NCCL, strips of one length", |practice, ours| {

@@ -18,6 +18,7 @@
 #![expect(missing_docs, reason = "what a name and its unit say needs no sentence")]
 #![forbid(unsafe_code)]
 
+pub mod bags;
 pub mod choices;
 pub mod count;
 pub mod description;

@@ -3,6 +3,7 @@
 //! Every strategy is a pure function of the tables and the number of devices; none looks at the
 //! memory there is. So a cluster with more memory can do whatever one with less can.
 
+use crate::bags::AskedBags;
 use crate::count::Count;
 use crate::description::ClusterDescription;
 use crate::practice::Practice;
@@ -104,6 +105,9 @@ pub struct RowWork {
     pub infrequent_lookups: f64,
     /// Requests to owners: lookups of infrequent rows after equal ones have been merged.
     pub requests: f64,
+    /// Of the infrequent lookups, those of bags that owners pool; of the requests, these bags.
+    pub pooled_lookups: f64,
+    pub pooled_vectors: f64,
     /// Bytes of f32 vectors that owners answer with.
     pub vector_bytes: f64,
     /// The same vectors on their way, one direction, at one byte a byte.
@@ -146,7 +150,8 @@ impl Placing<'_> {
     /// Lays all tables as `strategy` says.
     pub fn lay(&self, strategy: Strategy) -> Layout {
         let tables = self.workload.tables.iter();
-        self.lay_out(strategy, tables.map(|table| self.place(table, strategy)).collect())
+        let place = |(index, table)| self.place(table, self.of_table(index, strategy));
+        self.lay_out(strategy, tables.enumerate().map(place).collect())
     }
 
     /// Lays each table at its place; those on one device or a few are given theirs.
@@ -156,15 +161,33 @@ impl Placing<'_> {
         let mut held = vec![Count::ZERO; self.cluster.num_devices()];
         let mut rows = RowWork::default();
         let (mut replicated_bytes, mut everywhere) = (Count::ZERO, Count::ZERO);
-        for (table, &place) in tables.iter().zip(&places) {
+        for (index, (table, &place)) in tables.iter().zip(&places).enumerate() {
             let on_all = frequent_rows(table, place);
             replicated_bytes += replica_bytes(table, on_all);
             everywhere += self.hold(table, place, &mut held);
-            self.count(table, place, on_all, &mut rows);
+            match self.pools(index) {
+                true => self.count_bags(table, place, &mut rows),
+                false => self.count(table, place, on_all, &mut rows),
+            }
         }
         let busiest = held.iter().max().copied().unwrap_or_default();
         rows.imbalance = imbalance(&loads);
         Layout { strategy, places, bytes_of_busiest: busiest + everywhere, replicated_bytes, rows }
+    }
+
+    /// Whether owners pool the bags of table `table`, each what it has of them.
+    fn pools(&self, table: usize) -> bool {
+        self.cluster.num_devices() > 1 && self.practice.pools(table)
+    }
+
+    /// `strategy` as far as it is one for table `table`: where owners pool bags, each row is one
+    /// owner's.
+    fn of_table(&self, table: usize, strategy: Strategy) -> Strategy {
+        match strategy {
+            Strategy::TableWise => strategy,
+            _ if self.pools(table) => Strategy::RowWise,
+            _ => strategy,
+        }
     }
 
     /// The place of one table; those on one device or a few get their device later.
@@ -284,6 +307,8 @@ impl Placing<'_> {
             // anything crosses.
             let bags = (asked.lookups / table.hotness).min(requests);
             (requests, hops) = (bags, even_hops(&self.cluster.shape(), bags));
+            work.pooled_lookups += asked.lookups;
+            work.pooled_vectors += bags;
         }
         let parts = if let Place::ColumnWise { parts, .. } = place { parts as f64 } else { 1.0 };
         work.requests += requests * parts;
@@ -296,6 +321,27 @@ impl Placing<'_> {
         work.vector_variance += variance * (table.dim as f64).powi(2);
         work.travelling += hops * row;
         work.requests_travelling += hops * parts;
+    }
+
+    /// The same of a table whose bags owners pool, each what it has of them.
+    fn count_bags(&self, table: &TableLoad, place: Place, work: &mut RowWork) {
+        let (devices, shape) = (self.cluster.num_devices(), self.cluster.shape());
+        let owners = if let Place::TableWise { .. } = place { 1 } else { devices };
+        let asked = AskedBags::of(table, self.workload.samples, owners);
+        let dim = table.dim as f64;
+        work.infrequent_lookups += asked.lookups;
+        work.distinct += self.asked(table, 0).distinct;
+        work.requests += asked.vectors;
+        work.pooled_lookups += asked.lookups;
+        work.pooled_vectors += asked.vectors;
+        work.vector_bytes += asked.vectors * dim * 4.0;
+        work.request_variance += asked.lookup_variance + asked.vector_variance;
+        work.vector_variance += asked.vector_variance * dim.powi(2);
+        let travels =
+            |number| on_its_way(&shape, self.practice.variant.exchange, even_hops(&shape, number));
+        work.travelling += travels(asked.vectors) * (dim * 4.0);
+        // A word for each bag, and one for each id.
+        work.requests_travelling += travels(asked.vectors + asked.lookups);
     }
 
     /// Vectors that travel one way.

@@ -1,7 +1,8 @@
 //! How a program does a step, apart from what the step is: what plans are compared by.
 
 use crate::schedule::Steps;
-use headlong_embedding::hybrid::split::HybridMode;
+use headlong_embedding::hybrid::PoolAt;
+use headlong_embedding::hybrid::split::{HybridMode, PoolChoice};
 use headlong_embedding::hybrid::traffic::{AllReduce, Exchange, IdSource, Merge, Variant};
 use serde::Serialize;
 
@@ -24,6 +25,8 @@ pub struct Practice {
     pub all_reduce: AllReduce,
     /// Whether an owner pools the bags of its table and sends one vector a bag, not one a row.
     pub pools_at_owner: bool,
+    /// Where bags become vectors, of tables of several ids a sample; others on the rank.
+    pub bags: Vec<Bags>,
     /// Which rows may be replicated.
     #[serde(skip)]
     pub hybrid: HybridMode,
@@ -70,7 +73,27 @@ pub enum Captured {
     Step,
 }
 
+/// Where the bags of a table of several ids a sample become vectors.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Bags {
+    /// Which table it is.
+    pub table: usize,
+    pub at: PoolAt,
+    /// What either way sends, and what `"auto"` takes.
+    pub choice: PoolChoice,
+}
+
 impl Practice {
+    /// Whether owners of rows pool the bags of table `table`, each what it has of them.
+    pub fn pools(&self, table: usize) -> bool {
+        self.bags.iter().any(|bags| bags.table == table && bags.at == PoolAt::Owner)
+    }
+
+    /// Tables of which [`Self::pools`] is true.
+    pub fn num_pooled(&self) -> usize {
+        self.bags.iter().filter(|bags| bags.at == PoolAt::Owner).count()
+    }
+
     /// A captured step in f32 whose exchanges carry what counts, along rails where there are
     /// several nodes; all else is said by who takes it as a beginning.
     pub fn plain() -> Self {
@@ -87,6 +110,7 @@ impl Practice {
             sum_bytes: 4.0,
             all_reduce: AllReduce::Hierarchical,
             pools_at_owner: false,
+            bags: Vec::new(),
             hybrid: HybridMode::Auto,
             whole_table_bytes: 0,
             captured: Captured::Step,

@@ -116,7 +116,7 @@ impl Works<'_> {
     }
 
     fn words_before_ids(&self) -> f64 {
-        HEAD_WORDS + self.workload.tables.len() as f64
+        HEAD_WORDS + (self.workload.tables.len() + self.practice.num_pooled()) as f64
     }
 
     fn lengthened(&self) -> Lengthened {
@@ -124,7 +124,8 @@ impl Works<'_> {
         let (rows, number) = (self.rows, self.ranks * (self.ranks - 1.0));
         let (mean, variance) = (rows.vector_bytes / 4.0 / pairs, rows.vector_variance);
         let vectors = Pairs { mean, busiest: mean * rows.imbalance, variance, number };
-        let (mean, variance) = (rows.requests / pairs, rows.request_variance);
+        let words = rows.requests + rows.pooled_lookups;
+        let (mean, variance) = (words / pairs, rows.request_variance);
         let busiest = mean * rows.imbalance + self.words_before_ids();
         let ids = Pairs { mean, busiest, variance, number };
         Lengthened { vectors: vectors.of_vectors(), ids: ids.of_requests() }

@@ -241,7 +241,8 @@ impl<'a> Works<'a> {
             }
             "route" => self.sort(lookups, SORT_BYTES),
             "exchange_ids" => self.ids(),
-            "receive_requests" => self.sort(asked, SORT_BYTES),
+            "receive_requests" if self.practice.pools_at_owner => self.sort(asked, SORT_BYTES),
+            "receive_requests" => self.sort(self.rows_of_owner(), SORT_BYTES),
             "reduce_rows" => self.reduce(lookups),
             "all_reduce_and_update_replicated" => self.all_reduce(),
             "update_owned" => self.update(asked, lookups, alone),
@@ -272,26 +273,30 @@ impl<'a> Works<'a> {
         Work { kernels: SORT_KERNELS, bytes, sorted: lookups, ..Work::default() }
     }
 
+    /// Rows that the busiest owner is asked for, those of bags that it pools among them.
+    fn rows_of_owner(&self) -> f64 {
+        let rows = self.rows;
+        let all = rows.requests - rows.pooled_vectors + rows.pooled_lookups;
+        all / self.ranks * rows.imbalance
+    }
+
     /// Owners gather what they are asked for; where they pool, they read the rows of whole bags.
     fn answer(&self, asked: f64) -> Work {
         let distinct = self.rows.distinct / self.ranks * self.rows.imbalance;
-        let read = if self.practice.pools_at_owner {
-            self.rows.infrequent_lookups / self.ranks * self.rows.imbalance
-        } else {
-            asked
-        };
-        Work::pass(again(read, distinct) * self.row + asked * self.row * self.wire).with_rows(read)
+        let read = self.rows_of_owner();
+        // Between devices, sums of bags are an operation of their own.
+        let sums = if self.practice.num_pooled() > 0 && self.has_slots() { 1.0 } else { 0.0 };
+        Work::pass(again(read, distinct) * self.row + asked * self.row * self.wire)
+            .with_rows(read)
+            .plus(Work { kernels: sums, ..Work::default() })
     }
 
     /// Gradients of the lookups become one a row.
     fn reduce(&self, lookups: f64) -> Work {
         let Self { row, wire, bags, .. } = *self;
         let own = self.rows.requests / self.ranks;
-        let read = if self.practice.pools_at_owner {
-            self.rows.frequent_lookups / self.ranks + own
-        } else {
-            lookups
-        };
+        let of_bags = (self.rows.pooled_lookups - self.rows.pooled_vectors) / self.ranks;
+        let read = lookups - of_bags;
         // All lookups of a bag read the bag's gradient.
         Work::pass(again(read, bags) * row * wire + own * row * wire + self.rows.frequent_bytes)
             .with_rows(own)
@@ -301,12 +306,9 @@ impl<'a> Works<'a> {
     /// are summed.
     fn update(&self, asked: f64, lookups: f64, alone: bool) -> Work {
         let Self { row, bags, state, .. } = *self;
-        let (gradients, vectors) = match (alone, self.practice.pools_at_owner) {
-            (true, _) => (lookups, bags),
-            (false, true) => {
-                (self.rows.infrequent_lookups / self.ranks * self.rows.imbalance, asked)
-            }
-            (false, false) => (asked, asked),
+        let (gradients, vectors) = match alone {
+            true => (lookups, bags),
+            false => (self.rows_of_owner(), asked),
         };
         let wire = if alone { 1.0 } else { self.wire };
         let touched = self.rows.distinct / self.ranks * self.rows.imbalance;

@@ -24,8 +24,7 @@ impl Config {
         let may = may_pool_at_owner(&self.table_spec(column, 1), self.placement_choices()[column]);
         self.pool_at(column) == PoolAtChoice::Auto
             && self.sum_blocks() > 1
-            && self.run.device != DeviceChoice::Cuda
-            && !self.is_narrow()
+            && self.compress_of_owners() == Compress::None
             && may.is_ok()
     }
 
@@ -103,17 +102,13 @@ impl Config {
     /// What does not go with bags that are pooled at the owner, as those of `column` are.
     fn check_owners(&self, column: usize) -> Result<()> {
         let setting = self.pool_at_in_words(column);
-        if self.run.device == DeviceChoice::Cuda {
-            let instead = "with run.device = \"cuda\" this build has \"rank\" and \"auto\", which \
-                           is \"rank\" there";
-            return Err(Error::unsupported(setting, instead));
-        }
-        if self.compress() != Compress::None {
+        if self.compress_of_owners() != Compress::None {
             let other = match self.comm.compress {
                 Some(compress) => format!("comm.compress = {}", quoted(&compress)),
                 None => format!("train.precision = {}", quoted(&self.train.precision)),
             };
-            let reason = "sums of owners travel as f32: say comm.compress = \"none\"";
+            let reason = "between processors sums of owners travel as f32: say comm.compress = \
+                          \"none\"";
             return Err(Error::contradiction(setting, other, reason));
         }
         self.check_exchange_of_owners(column)
@@ -137,6 +132,14 @@ impl Config {
         match against.into_iter().find(|(against, ..)| *against) {
             Some((_, other, reason)) => Err(Error::contradiction(setting, other, reason)),
             None => Ok(()),
+        }
+    }
+
+    /// What keeps owners from pooling bags: on a device sums of owners travel as rows do.
+    fn compress_of_owners(&self) -> Compress {
+        match self.run.device == DeviceChoice::Cuda {
+            true => Compress::None,
+            false => self.compress(),
         }
     }
 
@@ -179,8 +182,6 @@ mod tests {
              [train]\nsum_blocks = 2\n",
         );
         assert!(drift.contains("repartition_drift"), "{drift}");
-        let device = refused("[comm]\npool_at = \"owner\"\n[run]\ndevice = \"cuda\"\n");
-        assert!(device.contains("\"auto\", which is \"rank\" there"), "{device}");
         let bf16 = "[comm]\npool_at = \"owner\"\n[train]\nprecision = \"bf16\"\nsum_blocks = 2\n";
         assert!(refused(bf16).contains("compress"), "{}", refused(bf16));
         for narrow in ["bf16", "f16"] {

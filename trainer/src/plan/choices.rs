@@ -121,12 +121,15 @@ fn pooling(config: &Config, tables: &[TableSplit]) -> Option<Choice> {
     }
     let (pays, sent) = named(&|_, choice| choice.at == PoolAt::Owner);
     let because = match (config.comm.pool_at, pays.is_empty()) {
-        (_, true) => "at the owner they would not send a quarter less".to_owned(),
+        (_, true) => {
+            let (_, all) = named(&|_, _| true);
+            format!("at the owner they would send {all}, not a quarter less")
+        }
         (PoolAtChoice::Rank, false) => format!(
             "comm.pool_at is \"rank\"; with \"auto\" {pays} would send {sent}, in sums of \
              another shape"
         ),
-        (_, false) => "pool_at says so, or vectors are no f32 of processors".to_owned(),
+        (_, false) => "pool_at says so, or vectors between processors are no f32".to_owned(),
     };
     Some(Choice::new("bags become vectors", ("on the rank", because)))
 }

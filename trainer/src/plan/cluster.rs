@@ -62,7 +62,7 @@ impl Program for Configured {
     }
 
     fn practice(&self, workload: &Workload, shape: &Cluster, on_device: bool) -> Practice {
-        practice::of(&on(&self.of(workload), on_device), shape)
+        practice::decided(&on(&self.of(workload), on_device), workload, shape).0
     }
 
     fn memory(
@@ -73,6 +73,7 @@ impl Program for Configured {
         of: OfRank,
     ) -> MemoryUse {
         let config = on(&self.of(workload), on_device);
+        let (_, config) = practice::decided(&config, workload, shape);
         let (ranks, nodes) = (shape.num_ranks(), shape.num_nodes());
         let rows: Vec<u64> = workload.tables.iter().map(|table| table.rows).collect();
         let tables = super::tables(&config, &rows, &self.registry);

@@ -2,11 +2,13 @@
 
 use super::between::Between;
 use super::{Count, MemoryUse, OfRank, TablePlan, dense_parameters};
-use crate::config::{Compress, Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice};
+use crate::config::{
+    Compress, Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice, PoolAtChoice,
+};
 use crate::iteration::model::{SlotBytes, slot_bytes};
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
-use headlong_embedding::hybrid::{PoolAt, SlotOptions, SlotTable};
+use headlong_embedding::hybrid::{SlotOptions, SlotTable};
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
 pub const READER_BLOCK_BYTES: u64 = 8 << 20;
@@ -128,6 +130,7 @@ impl Lookups {
             ids: (samples * config.max_ids_per_sample(column)) as u64,
             rows: tables[column].rows,
             dim: tables[column].dim as u64,
+            bags: config.may_pool_at_owner(column).then_some(samples as u64),
         };
         let slot = SlotOptions { dtype: config.slot_dtype(ranks), ..SlotOptions::default() };
         let shares = slot.shares((0..tables.len()).map(of_slots), ranks);
@@ -141,12 +144,11 @@ impl Lookups {
                 continue;
             }
             if config.may_pool_at_owner(column) {
-                // One vector a bag and owner, of those that this rank asks and is asked for.
-                vectors += Count::from(samples) * ranks.min(of_sample) * table.dim;
-                vectors += Count::from(samples) * ranks * table.dim;
-                route += ids * OWN_WORD_BYTES + ids * ranks * ASKED_WORD_BYTES;
+                let (bags, rows) = asked_of_owners(&of_slots(column), shares, sharing);
+                vectors += bags * table.dim;
+                route += ids * OWN_WORD_BYTES + rows * ASKED_WORD_BYTES;
             }
-            if config.pooled_at()[column] == PoolAt::Owner {
+            if config.pool_at(column) == PoolAtChoice::Owner {
                 continue;
             }
             let bounded = merges && !config.is_raw(column);
@@ -191,6 +193,22 @@ struct Sums {
     dense: Count,
     /// The longest part of the dense ones, where these are divided.
     part: Option<Count>,
+}
+
+/// Where owners pool bags: one vector a bag and owner, of those that a rank asks and is asked for,
+/// and the rows that it is asked for; on a device in slots for every rank.
+fn asked_of_owners(table: &SlotTable, shares: f64, sharing: &Sharing) -> (Count, Count) {
+    let (ranks, bags) = (sharing.ranks, table.bags.unwrap_or(0));
+    let of_sample = (table.ids / bags.max(1)) as usize;
+    match sharing.on_device {
+        true => (
+            Count::from(table.vectors_of_slot(shares, ranks)) * (2 * ranks),
+            Count::from(table.rows_of_slot(shares, ranks)) * ranks,
+        ),
+        false => {
+            (Count::from(bags) * (ranks.min(of_sample) + ranks), Count::from(table.ids) * ranks)
+        }
+    }
 }
 
 /// What devices of several nodes need besides their slots, of `block` bytes each, to fill strips

@@ -14,21 +14,23 @@ pub(crate) static EXCHANGE: Source = Source {
     text: concat!(
         include_str!("../../cuda/tables.cuh"),
         include_str!("../../cuda/rows.cuh"),
+        include_str!("../../cuda/parts.cuh"),
         include_str!("../exchange.cu")
     ),
 };
 
 kernel_args! {
     pub(super) struct RequestArgs {
-        tables, tile_tables, num_entries, bases, keys, values, row_numbers, row_starts, firsts,
-        places, ids, origins, destinations, lengths, flags: DevicePtr;
+        tables, tile_tables, num_entries, staged, bases, keys, values, row_numbers, row_starts,
+        firsts, places, ids, origins, destinations, lengths, flags: DevicePtr;
         num_tables, num_owners, num_tiles, slot_words, slot_rows, slot_elements, strip_words: u32;
     }
 
     pub(super) struct ReceivedArgs {
         tables, tile_tables, ids, places, num_entries, keys, values, vectors, lengths, staged,
-        told, flags: DevicePtr;
-        num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements: u32;
+        told, leaves, flags: DevicePtr;
+        num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements, num_parts,
+        max_bags: u32;
     }
 }
 
@@ -47,6 +49,7 @@ impl RankTables {
             tables: self.slice.tables(),
             tile_tables: self.slice.tile_tables(),
             num_entries: route.staging.num_entries(),
+            staged: route.staging.ptr(),
             bases: self.bases.ptr(),
             keys: sorted.at.keys,
             values: sorted.at.values,
@@ -87,6 +90,7 @@ impl RankTables {
             lengths: route.at.row_lengths,
             staged: route.staging.ptr(),
             told: route.told.0.device_visible(),
+            leaves: self.leaves.ptr(),
             flags: self.flags.ptr(),
             num_tables: self.specs.len() as u32,
             num_sources: peers as u32,
@@ -94,6 +98,8 @@ impl RankTables {
             slot_words: words as u32,
             slot_rows: rows as u32,
             slot_elements: elements as u32,
+            num_parts: self.leaves.num_parts() as u32,
+            max_bags: self.slice_layout.max_samples as u32,
         }
     }
 
@@ -137,14 +143,15 @@ impl RankTables {
             vectors: vectors.device_ptr(),
             ..self.received_args(route)
         };
+        let defines = defines(self.instance, self.slots.dtype);
         let tiles = blocks(self.owned_layout.num_tiles, stream.device().multiprocessors(), 16);
-        stream.run(
-            &EXCHANGE,
-            &defines(self.instance, self.slots.dtype),
-            "owner_lookup",
-            Launch::new(tiles, BLOCK),
-            &args,
-        );
+        stream.run(&EXCHANGE, &defines, "owner_lookup", Launch::new(tiles, BLOCK), &args);
+        if self.pools.contains(&true) {
+            // A block takes eight bags at least.
+            let tasks = self.specs.len() * self.slots.peers * args.max_bags.div_ceil(8) as usize;
+            let bags = blocks(tasks, stream.device().multiprocessors(), 16);
+            stream.run(&EXCHANGE, &defines, "owner_pool", Launch::new(bags, BLOCK), &args);
+        }
     }
 }
 

@@ -64,6 +64,7 @@ impl RankTables {
             tables: self.slice.tables(),
             num_tables: self.specs.len(),
             staged: route.staging.ptr(),
+            leaves: self.pools.contains(&true).then(|| (self.leaves.ptr(), self.slots.elements)),
             received: Some(Received {
                 origins: route.at.origins,
                 rows: recv_rows.device_ptr(),

@@ -3,17 +3,63 @@
 use super::super::between::Between;
 use crate::config::{
     AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, HybridMode, IdsChoice,
-    ScheduleChoice, TransportChoice,
+    PoolAtChoice, ScheduleChoice, TransportChoice,
 };
 use crate::iteration::model::dense_choice;
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
+use headlong_embedding::hybrid::PoolAt;
+use headlong_embedding::hybrid::split::may_pool_at_owner;
 use headlong_embedding::hybrid::traffic::{AllReduce, Cluster, Exchange, IdSource, Merge, Variant};
-use headlong_planner::practice::{Captured, Packing, Practice, Strips};
+use headlong_planner::bags::{ElementBytes, choice};
+use headlong_planner::practice::{Bags, Captured, Packing, Practice, Strips};
 use headlong_planner::schedule::Steps;
+use headlong_planner::workload::Workload;
 
-/// What ranks of `shape` do with `config`, whose device is decided.
-pub(super) fn of(config: &Config, shape: &Cluster) -> Practice {
+/// What ranks of `shape` do with `config`, whose device is decided, in the step `workload`; and
+/// `config` with what it left to bytes decided.
+pub(super) fn decided(config: &Config, workload: &Workload, shape: &Cluster) -> (Practice, Config) {
+    let (mut practice, mut config) = (of(config, shape), config.clone());
+    practice.bags = bags(&config, workload, (shape, &practice));
+    if practice.bags.is_empty() {
+        return (practice, config);
+    }
+    if practice.num_pooled() > 0 {
+        // Nodes merge rows, and owners send sums of them.
+        practice.variant.merge = practice.variant.merge.min(Merge::Rank);
+    }
+    let at = |table| if practice.pools(table) { PoolAt::Owner } else { PoolAt::Rank };
+    config.decide_pooling(&(0..workload.tables.len()).map(at).collect::<Vec<_>>());
+    (practice, config)
+}
+
+/// Where the bags of tables of several ids a sample become vectors, and what either way sends, of
+/// as many ranks as there are sum blocks.
+fn bags(config: &Config, workload: &Workload, of: (&Cluster, &Practice)) -> Vec<Bags> {
+    let (shape, practice) = of;
+    let mut config = config.clone();
+    let parts = config.train.sum_blocks.unwrap_or(shape.num_ranks());
+    config.train.sum_blocks = Some(parts);
+    let bytes = ElementBytes { vector: practice.wire_bytes, sum: practice.sum_bytes };
+    let of_table = |table: usize| {
+        let load = &workload.tables[table];
+        if load.hotness <= 1.0 {
+            return None;
+        }
+        may_pool_at_owner(&config.table_spec(table, load.rows), load.choice).ok()?;
+        let choice = choice(load, workload.samples, parts, bytes);
+        let at = match config.pool_at(table) {
+            PoolAtChoice::Owner => PoolAt::Owner,
+            PoolAtChoice::Auto if config.pools_by_cost(table) => choice.at,
+            PoolAtChoice::Auto | PoolAtChoice::Rank => PoolAt::Rank,
+        };
+        Some(Bags { table, at, choice })
+    };
+    (0..workload.tables.len()).filter_map(of_table).collect()
+}
+
+/// What ranks of `shape` do with `config`, wherever bags are pooled.
+fn of(config: &Config, shape: &Cluster) -> Practice {
     // The ranks are the cluster's, whatever the configuration says.
     let blocks = config.train.sum_blocks.unwrap_or(shape.num_ranks());
     let narrow = config.compress_of(blocks) != Compress::None;

@@ -1,15 +1,16 @@
 use super::{find, models, picture, text};
 use crate::Registry;
-use crate::config::{Config, TransportChoice};
+use crate::config::preset::preset;
+use crate::config::{self, Config, PoolAtChoice, TransportChoice};
 use crate::error::Error;
 use crate::iteration::schedule::{Features, Repeat, Schedule};
-use headlong_embedding::hybrid::split::HybridMode;
+use headlong_embedding::hybrid::split::{HybridMode, PlacementChoice};
 use headlong_embedding::hybrid::traffic::{Exchange, Merge, Rate, Variant, vectors};
 use headlong_planner::choices::Compared;
 use headlong_planner::description::{ClusterDescription, DeviceKind};
 use headlong_planner::frequencies::Frequencies;
 use headlong_planner::placement::{Place, Placing, Strategy};
-use headlong_planner::practice::Practice;
+use headlong_planner::practice::{Bags, Practice};
 use headlong_planner::published::{self, Generation, Model, Models, Role};
 use headlong_planner::schedule::Steps;
 use headlong_planner::search::search;
@@ -407,12 +408,67 @@ fn bytes_text(models: &Models) -> String {
     text
 }
 
+/// The published DCNv2 in bf16, with its bags pooled as `pool_at` says.
+fn dcnv2(pool_at: PoolAtChoice, batch: usize) -> Workload {
+    let mut config = preset("criteo-terabyte-dcnv2").unwrap();
+    (config.comm.pool_at, config.train.precision) = (pool_at, config::Precision::Bf16);
+    let rows = config.table_rows(None).unwrap();
+    let workload = super::workload(&config, &rows, &Source::Terabyte, &Registry::default());
+    workload.unwrap().with_batch(batch)
+}
+
+/// Bytes that all ranks send in a step of DCNv2 in bf16 with its bags pooled on the rank and at the
+/// owner.
+fn bags_text() -> String {
+    let mut text = "| DCNv2 on | `pool_at` | tables at the owner | on the rank, MB | at the owner, MB | between \
+                    nodes: sent, MB | inside: sent, MB | us a step | fits |\n\
+                    |---|---|---:|---:|---:|---:|---:|---:|---|\n"
+        .to_owned();
+    for (nodes, batch) in [(1, 55_296), (8, 135_168)] {
+        for (pool_at, is_whole, name) in [
+            (PoolAtChoice::Rank, false, "rank"),
+            (PoolAtChoice::Owner, false, "owner"),
+            (PoolAtChoice::Auto, false, "auto"),
+            (PoolAtChoice::Auto, true, "auto, tables of bags whole on a device"),
+        ] {
+            let mut workload = dcnv2(pool_at, batch);
+            for table in workload.tables.iter_mut().filter(|table| is_whole && table.hotness > 1.0)
+            {
+                table.choice = PlacementChoice::TableWise(None);
+            }
+            let cluster =
+                ClusterDescription { nodes, ..ClusterDescription::built_in("dgx-h100").unwrap() };
+            let practice = report::practice(&workload, &cluster);
+            let ours = (&workload, &practice);
+            let plan = Compared { cluster: &cluster, ancestor: ours, ours }.today();
+            let sum = |of: fn(&Bags) -> f64| practice.bags.iter().map(of).sum::<f64>() / 1e6;
+            let (rank, owner) = (sum(|b| b.choice.rank_bytes), sum(|b| b.choice.owner_bytes));
+            let bytes = plan.exchange_bytes_per_step;
+            text += &format!(
+                "| {} H100, {batch} | {name} | {} | {rank:.0} | {owner:.0} | \
+                 {:.0} | {:.0} | {:.0} | {} |\n",
+                cluster.num_devices(),
+                practice.num_pooled(),
+                bytes.inter_node / 1e6,
+                bytes.intra_node / 1e6,
+                plan.step_us,
+                if plan.fits { "yes" } else { "no" }
+            );
+        }
+    }
+    text
+}
+
 #[test]
 fn the_page_of_hybrid_embedding_shows_the_bytes_of_published_recipes() {
     let page = include_str!("../../../../docs/hybrid.md");
-    let table = bytes_text(&models().unwrap());
-    println!("{table}");
-    assert!(page.contains(table.trim()), "docs/hybrid.md lacks, or has an older form of:\n{table}");
+    for table in [bytes_text(&models().unwrap()), bags_text()] {
+        println!("{table}");
+        assert!(
+            page.contains(table.trim()),
+            "docs/hybrid.md lacks, or has an older form of:\n{table}"
+        );
+    }
 }
 
 #[test]

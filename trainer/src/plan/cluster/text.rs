@@ -3,10 +3,11 @@
 use crate::plan::hybrid;
 use crate::plan::{Count, Division};
 use crate::report::{bytes, count};
+use headlong_embedding::hybrid::PoolAt;
 use headlong_planner::description::DeviceKind;
 use headlong_planner::forecast::{Forecast, TotalTraffic};
 use headlong_planner::placement::Place;
-use headlong_planner::practice::{Captured, Practice, Strips};
+use headlong_planner::practice::{Bags, Captured, Practice, Strips};
 use headlong_planner::report::ClusterReport;
 use headlong_planner::tables;
 use std::fmt::Write as _;
@@ -32,6 +33,7 @@ pub fn to_text(report: &ClusterReport, division: Option<Division>) -> String {
     write_tables(&mut text, report);
     write_memory(&mut text, best, cluster.device.kind);
     write_practice(&mut text, &report.practice);
+    write_bags(&mut text, report);
     write_stages(&mut text, best);
     write_keeping_up(&mut text, report, division);
     write_considered(&mut text, report);
@@ -235,6 +237,28 @@ fn write_practice(text: &mut String, practice: &Practice) {
         practice.sum_bytes,
         practice.border.text()
     );
+}
+
+/// Where bags of several ids become vectors, and what either way sends.
+fn write_bags(text: &mut String, report: &ClusterReport) {
+    for (at, place, other) in [
+        (PoolAt::Owner, "at the owner", "on the rank"),
+        (PoolAt::Rank, "on the rank", "at the owner"),
+    ] {
+        let bags = || report.practice.bags.iter().filter(|bags| bags.at == at);
+        let names: Vec<&str> = bags().map(|bags| report.tables[bags.table].name.as_str()).collect();
+        if names.is_empty() {
+            continue;
+        }
+        let sum = |of: fn(&Bags) -> f64| bytes(bags().map(of).sum::<f64>().round() as u64);
+        let (rank, owner) = (sum(|of| of.choice.rank_bytes), sum(|of| of.choice.owner_bytes));
+        let (sent, instead) = if at == PoolAt::Owner { (owner, rank) } else { (rank, owner) };
+        let _ = writeln!(
+            text,
+            "bags of {} become vectors {place}: {sent} a step, {other} {instead}",
+            names.join(", ")
+        );
+    }
 }
 
 fn write_stages(text: &mut String, forecast: &Forecast) {

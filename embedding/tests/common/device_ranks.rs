@@ -1,0 +1,278 @@
+//! Several ranks' tables on one device, slots copied between them.
+
+use super::device::{Plan, matrix_on, registry, upload_step};
+use super::ranks::{Bags, Batch};
+use headlong_device::cuda::{DeviceMemory, DevicePtr};
+use headlong_device::optimizer::{Optimizer, Step};
+use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream, bf16};
+use headlong_embedding::SetOptions;
+use headlong_embedding::hybrid::*;
+use headlong_embedding::update::sum_block_len;
+use std::sync::Arc;
+
+pub struct Rank {
+    pub set: HybridSet,
+    pub route: HybridRoute,
+    pub send_rows: (Arena, Mat),
+    pub recv_rows: (Arena, Mat),
+    pub frequent: (Arena, Mat),
+    pub samples: usize,
+}
+
+/// How rows and vectors travel.
+pub struct Ways<'a> {
+    pub deduplicate: Deduplicate,
+    pub slots: SlotOptions,
+    pub pool_at: &'a [PoolAt],
+    /// Of each rank.
+    pub sum_blocks: usize,
+}
+
+impl Default for Ways<'_> {
+    fn default() -> Self {
+        let (deduplicate, slots) = (Deduplicate::Rank, SlotOptions::default());
+        Self { deduplicate, slots, pool_at: &[], sum_blocks: 1 }
+    }
+}
+
+pub struct Ranks {
+    pub ranks: Vec<Rank>,
+    stream: Stream,
+    optimizer: Optimizer,
+    step: DeviceMemory,
+    num_batches: usize,
+    pub num_asked_again: usize,
+}
+
+impl Ranks {
+    pub fn new(stream: &Stream, plan: &Plan, partition: Partition) -> Self {
+        Self::with(&Ways::default(), stream, plan, partition)
+    }
+
+    pub fn with(ways: &Ways, stream: &Stream, plan: &Plan, partition: Partition) -> Self {
+        let partition = Arc::new(partition);
+        let device = stream.cuda_body().device();
+        let bytes = size_of::<headlong_device::cuda::DeviceStep>();
+        let step = DeviceMemory::new(device, "step", bytes).unwrap();
+        let rank = |owner| {
+            let options = HybridOptions {
+                set: SetOptions {
+                    optimizer: plan.optimizer,
+                    seed: 11,
+                    max_samples: plan.max_samples,
+                    max_ids: plan.max_ids,
+                    sum_blocks: ways.sum_blocks,
+                    frozen: false,
+                    narrow: None,
+                },
+                partition: Arc::clone(&partition),
+                owner: Owner(owner),
+                deduplicate: ways.deduplicate,
+                pool_at: ways.pool_at,
+                slots: ways.slots,
+            };
+            let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
+            set.set_device_step(step.ptr());
+            let len = set.max_send_elements();
+            assert_eq!(len, partition.num_owners() * set.slots().unwrap().elements);
+            // What no one wrote must not be read: it would show.
+            let slots = || slots_on(stream, ways.slots.dtype, len);
+            let frequent = set.frequent_len().max(1);
+            let frequent = matrix_on(stream, 1, frequent, &vec![f32::NAN; frequent]);
+            Rank {
+                route: set.new_route().unwrap(),
+                send_rows: slots(),
+                recv_rows: slots(),
+                frequent,
+                set,
+                samples: 0,
+            }
+        };
+        let ranks = (0..partition.num_owners()).map(rank).collect();
+        let (num_batches, num_asked_again) = (0, 0);
+        let (stream, optimizer) = (stream.clone(), plan.optimizer);
+        Self { ranks, stream, optimizer, step, num_batches, num_asked_again }
+    }
+
+    fn bounds(&self, samples: usize) -> Vec<usize> {
+        let len = sum_block_len(samples, self.ranks.len());
+        (0..=self.ranks.len()).map(|rank| (rank * len).min(samples)).collect()
+    }
+
+    /// Copies slot `to` of each rank `from` to slot `from` of rank `to`.
+    fn exchange(
+        &self,
+        (stride, bytes): (usize, usize),
+        slots: impl Fn(&Rank) -> (DevicePtr, DevicePtr),
+    ) {
+        for (from, sender) in self.ranks.iter().enumerate() {
+            for (to, receiver) in self.ranks.iter().enumerate() {
+                let (source, target) = (slots(sender).0, slots(receiver).1);
+                let (source, target) = (source.offset(to * stride), target.offset(from * stride));
+                self.stream.cuda_body().copy(target, source, bytes);
+            }
+        }
+    }
+
+    /// Bytes from one peer's slot of vectors to the next, and of a strip.
+    fn vector_bytes(&self) -> (usize, usize) {
+        let rank = &self.ranks[0];
+        let of_element = rank.send_rows.1.dtype().bytes();
+        let bytes = |strips: Option<StripSizes>| of_element * strips.unwrap().elements;
+        (bytes(rank.set.slots()), bytes(rank.route.strips()))
+    }
+
+    /// Ranks ask owners for the rows of a batch.
+    fn ask(&mut self, tables: &[Bags]) {
+        let bounds = self.bounds(tables[0].bags.len());
+        for (index, rank) in self.ranks.iter_mut().enumerate() {
+            let slice: Vec<_> =
+                tables.iter().map(|t| t.slice(bounds[index], bounds[index + 1])).collect();
+            rank.samples = bounds[index + 1] - bounds[index];
+            Batch::new(&slice).with(|ids| {
+                rank.route.stage(ids).unwrap();
+                rank.route.copy(&self.stream);
+                rank.set.route(&self.stream, ids, 1, &mut rank.route).unwrap();
+            });
+        }
+        let slots = self.ranks[0].route.id_slots();
+        self.exchange((slots.stride, slots.bytes_per_peer), |rank| {
+            (rank.route.id_slots().from, rank.route.id_slots().to)
+        });
+        for rank in &mut self.ranks {
+            rank.set.receive_requests(&self.stream, &mut rank.route).unwrap();
+        }
+    }
+
+    pub fn set_strips(&mut self, change: impl Fn(&mut StripSizes)) {
+        for rank in &mut self.ranks {
+            let mut strips = rank.route.strips().unwrap();
+            change(&mut strips);
+            rank.route.set_strips(strips);
+        }
+    }
+
+    /// Asks with strips that are too short for requests, in every other batch, and then sends
+    /// what the batch needs and no more.
+    pub fn forward(&mut self, tables: &[Bags]) -> Vec<f32> {
+        self.num_batches += 1;
+        let short = 2 + tables.len() + 5;
+        if self.num_batches % 2 == 1 {
+            self.set_strips(|strips| strips.id_words = short);
+        }
+        self.ask(tables);
+        self.stream.synchronize().unwrap();
+        let needed: Vec<_> =
+            self.ranks.iter().map(|rank| rank.route.needed_strips().unwrap()).collect();
+        assert!(needed.iter().all(|other| other == &needed[0]), "{needed:?}");
+        if needed[0].id_words > self.ranks[0].route.strips().unwrap().id_words {
+            self.num_asked_again += 1;
+            self.set_strips(|strips| strips.id_words = needed[0].id_words);
+            self.ask(tables);
+        }
+        self.set_strips(|strips| strips.elements = needed[0].elements);
+        for rank in &self.ranks {
+            rank.set.owner_lookup(&self.stream, &rank.route, &rank.send_rows.1).unwrap();
+        }
+        self.exchange(self.vector_bytes(), |rank| {
+            (rank.send_rows.1.device_ptr(), rank.recv_rows.1.device_ptr())
+        });
+        let mut all = Vec::new();
+        for rank in &self.ranks {
+            let width = rank.set.width();
+            let (_arena, vectors) =
+                matrix_on(&self.stream, rank.samples, width, &vec![f32::NAN; rank.samples * width]);
+            let (set, stream, no_ids) = (&rank.set, &self.stream, Vec::new());
+            set.lookup_replicated(stream, &no_ids, &rank.route, &vectors).unwrap();
+            set.pool(stream, &no_ids, &rank.route, &rank.recv_rows.1, &vectors).unwrap();
+            all.extend(vectors.to_vec::<f32>().unwrap());
+        }
+        self.stream.check().unwrap();
+        all
+    }
+
+    pub fn check_flags(&self) -> Vec<String> {
+        let errors = self.ranks.iter().filter_map(|rank| rank.set.check_flags().err());
+        errors.map(|error| error.to_string()).collect()
+    }
+
+    pub fn backward(&self, d_vectors: &[f32], step: &Step) {
+        upload_step(&self.step, step, &self.optimizer);
+        let mut first = 0;
+        let mut sums: Vec<f32> = Vec::new();
+        for rank in &self.ranks {
+            let len = rank.samples * rank.set.width();
+            let (_arena, mat) = matrix_on(
+                &self.stream,
+                rank.samples,
+                rank.set.width(),
+                &d_vectors[first..first + len],
+            );
+            first += len;
+            rank.set.reduce_rows(
+                &self.stream,
+                &rank.route,
+                &mat,
+                &rank.recv_rows.1,
+                &rank.frequent.1,
+            );
+            let block = rank.frequent.1.to_vec::<f32>().unwrap();
+            sums.resize(block.len(), 0.0);
+            sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
+        }
+        self.exchange(self.vector_bytes(), |rank| {
+            (rank.recv_rows.1.device_ptr(), rank.send_rows.1.device_ptr())
+        });
+        for rank in &self.ranks {
+            rank.frequent.1.copy_from(&sums).unwrap();
+            let (set, send_rows) = (&rank.set, &rank.send_rows.1);
+            set.update_owned(&self.stream, &rank.route, send_rows, send_rows, step).unwrap();
+            set.update_replicated(&self.stream, &rank.frequent.1, step).unwrap();
+        }
+        self.stream.synchronize().unwrap();
+    }
+
+    /// All tensors of the whole model; replicas are equal.
+    pub fn tensors(&self) -> Vec<Vec<f32>> {
+        let partition = self.ranks[0].set.partition();
+        let mut all = Vec::new();
+        for table in 0..self.ranks[0].set.specs().len() {
+            // Who holds a table knows its tensors.
+            let holder =
+                (0..self.ranks.len()).find(|&rank| partition.local_rows(table, Owner(rank)) > 0);
+            let tensors = self.ranks[holder.unwrap_or(0)].set.tensors(table);
+            for (index, tensor) in tensors.iter().enumerate() {
+                let mut whole = vec![f32::NAN; tensor.rows as usize * tensor.cols];
+                for rank in &self.ranks {
+                    let mut part = vec![f32::NAN; whole.len()];
+                    rank.set.export_rows(table, index, 0, &mut part).unwrap();
+                    for (whole, part) in
+                        whole.iter_mut().zip(part).filter(|(_, part)| !part.is_nan())
+                    {
+                        assert!(
+                            whole.is_nan() || whole.to_bits() == part.to_bits(),
+                            "replicas differ"
+                        );
+                        *whole = part;
+                    }
+                }
+                all.push(whole);
+            }
+        }
+        all
+    }
+}
+
+/// Slots of vectors that nothing has been written to.
+fn slots_on(stream: &Stream, dtype: DType, len: usize) -> (Arena, Mat) {
+    let mut plan = ArenaPlan::new("test");
+    let slot = plan.matrix("slots", dtype, 1, len);
+    let arena = plan.freeze_on(stream).unwrap();
+    let mat = arena.mat(slot);
+    match dtype {
+        DType::Bf16 => mat.copy_from(&vec![bf16::round(f32::NAN); len]).unwrap(),
+        DType::F16 => mat.copy_from(&vec![half::f16::NAN; len]).unwrap(),
+        _ => mat.copy_from(&vec![f32::NAN; len]).unwrap(),
+    }
+    (arena, mat)
+}
