@@ -409,7 +409,8 @@ mod cuda_tests {
         assert!(sent(&[PoolAt::Rank]) > 80 * 8);
     }
 
-    /// Where there is no memory for the worst case, a slot that is too small is an error, as of rows.
+    /// Where there is no memory for the worst case, a slot that is too small is an error, as of
+    /// rows.
     #[test]
     fn what_a_slot_for_bags_has_no_room_for_is_an_error() {
         let Some(stream) = stream() else { return };

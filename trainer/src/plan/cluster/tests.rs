@@ -420,10 +420,11 @@ fn dcnv2(pool_at: PoolAtChoice, batch: usize) -> Workload {
 /// Bytes that all ranks send in a step of DCNv2 in bf16 with its bags pooled on the rank and at the
 /// owner.
 fn bags_text() -> String {
-    let mut text = "| DCNv2 on | `pool_at` | tables at the owner | on the rank, MB | at the owner, MB | between \
-                    nodes: sent, MB | inside: sent, MB | us a step | fits |\n\
+    let mut text =
+        "| DCNv2 on | `pool_at` | tables at the owner | on the rank, MB | at the owner, MB \
+                    | between nodes: sent, MB | inside: sent, MB | us a step | fits |\n\
                     |---|---|---:|---:|---:|---:|---:|---:|---|\n"
-        .to_owned();
+            .to_owned();
     for (nodes, batch) in [(1, 55_296), (8, 135_168)] {
         for (pool_at, is_whole, name) in [
             (PoolAtChoice::Rank, false, "rank"),
