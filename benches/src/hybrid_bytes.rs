@@ -92,6 +92,7 @@ fn fewest_bytes<'a>(options: &SplitOptions<'a>) -> (Costs, SplitOptions<'a>) {
         ids,
         exchange: Some(Exchange::Flat),
         dense_bytes: 0,
+        sums_apart: false,
         gathered_bytes: None,
         ..options.clone()
     };

@@ -25,7 +25,7 @@ use headlong_device::rng::CounterRng;
 use headlong_device::{DType, Stream};
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::traffic::{AllReduce, Hops};
-use headlong_embedding::hybrid::{Partition, Place};
+use headlong_embedding::hybrid::{Partition, Place, TablePlacement};
 use headlong_planner::description::ClusterDescription;
 use headlong_planner::frequencies::{Class, Frequencies};
 use headlong_planner::placement::{Placing, Strategy};
@@ -408,6 +408,44 @@ fn operations_of_exchanges(topology: &Topology, is_nccl: bool, len: usize) -> [u
         counts
     });
     counts[0]
+}
+
+/// Where there are replicated rows, a step has one exchange more: without them none of nothing.
+#[test]
+fn replicated_rows_cost_one_exchange_more() {
+    if !has_devices(RANKS) {
+        return;
+    }
+    let operations = |first_table: TablePlacement| {
+        let mut config = config(RANKS * 8, 0, ScheduleChoice::Serial);
+        config.run.transport = TransportChoice::Nccl;
+        let specs = table_specs(&config, &[TABLE_ROWS; TABLES]);
+        let mut placements = vec![TablePlacement::by_formula(); TABLES];
+        placements[0] = first_table;
+        let partition = Partition::new(&specs, RANKS, placements).unwrap();
+        let registry = Registry::default();
+        let options = RankGroupOptions {
+            partition: Some(Arc::new(partition)),
+            ..RankGroupOptions::new(RANKS, &registry)
+        };
+        let group = RankGroup::build(&config, &[TABLE_ROWS; TABLES], options).unwrap();
+        group.prime(&batch(0, RANKS * 8, 2.0)).unwrap();
+        let step = |number: u64| {
+            let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
+            group.enqueue(rates, Some(&batch(number, RANKS * 8, 2.0))).unwrap();
+            group.drain().unwrap();
+        };
+        step(1);
+        let before = nccl_operations()?;
+        step(2);
+        Some((nccl_operations()? - before) as usize / RANKS)
+    };
+    let without = operations(TablePlacement::by_formula());
+    let (Some(without), Some(with)) = (without, operations(TablePlacement::DataParallel)) else {
+        return;
+    };
+    // Ids, vectors, gradients of rows, and dense gradients.
+    assert_eq!([without, with], [4, 5]);
 }
 
 /// In the order that `SOFTCUDA_SEED` says.

@@ -75,7 +75,8 @@ fn simulated(stages: &[Stage]) -> Order {
 }
 
 /// Takes the steps of a trace in which every stage ran: all but the last, which has no next batch.
-fn take_traced(order: &mut Order, stages: &[Stage], trace: &Value) {
+/// In how many of them replicated rows moved while dense gradients were summed.
+fn take_traced(order: &mut Order, stages: &[Stage], trace: &Value) -> usize {
     let mut spans: BTreeMap<(u64, &str), Vec<Span>> = BTreeMap::new();
     let events = trace["traceEvents"].as_array().unwrap();
     for event in events.iter().filter(|event| event["ph"] == "X") {
@@ -83,6 +84,7 @@ fn take_traced(order: &mut Order, stages: &[Stage], trace: &Value) {
         let (start, length) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
         spans.entry(of).or_default().push((start, start + length));
     }
+    let spans = &spans;
     for rank in 0..RANKS as u64 {
         let span = |step: usize, stage: &Stage| spans[&(rank, stage.name)][step];
         for step in 0..STEPS - 2 {
@@ -91,6 +93,9 @@ fn take_traced(order: &mut Order, stages: &[Stage], trace: &Value) {
             order.saw(&both.collect::<Vec<_>>());
         }
     }
+    let of = |name| (0..RANKS as u64).flat_map(move |rank| spans[&(rank, name)].iter());
+    let (sums, updates) = (of("all_reduce_dense"), of("update_replicated"));
+    sums.zip(updates).filter(|(sum, update)| sum.0 < update.1 && update.0 < sum.1).count()
 }
 
 /// The trace of a run whose device takes operations in the order of `seed`.
@@ -134,7 +139,8 @@ fn agree(schedule: &str, of_ten: usize) {
     let stages = Schedule::step(features).described();
     let simulated = simulated(&stages);
     let mut traced = Order::new(2 * stages.len());
-    (1..=RUNS).for_each(|seed| take_traced(&mut traced, &stages, &trace_of(seed, schedule)));
+    let take = |seed| take_traced(&mut traced, &stages, &trace_of(seed, schedule));
+    let at_once: usize = (1..=RUNS).map(take).sum();
     let broken = differ(&stages, &simulated, &traced, (true, false));
     assert!(broken.is_empty(), "began before the other ended: {broken:?}");
     let seen = differ(&stages, &simulated, &traced, (false, false));
@@ -142,9 +148,16 @@ fn agree(schedule: &str, of_ten: usize) {
     let free = seen.len() + held.len();
     println!("{free} pairs may overlap, never seen to: {held:?}");
     assert!(of_ten * free <= 10 * seen.len(), "{free} may overlap, these never: {held:?}");
-    // What the overlap of steps is for: the vectors of the next step travel during the update.
-    let wanted = ["dense_optimizer", "next exchange_vectors"].map(str::to_owned);
-    assert!(seen.contains(&wanted), "the next step has always waited");
+    for [one, other] in [
+        // What the overlap of steps is for: the vectors of the next step travel during the update.
+        ["dense_optimizer", "next exchange_vectors"],
+        // What two sums are for: rows move during the second.
+        ["all_reduce_dense", "update_replicated"],
+    ] {
+        assert!(seen.contains(&[one, other].map(str::to_owned)), "{other} has waited for {one}");
+    }
+    assert!(at_once > 0, "replicated rows have never moved while dense gradients were summed");
+    println!("in {at_once} steps replicated rows have moved while dense gradients were summed");
 }
 
 #[test]

@@ -368,7 +368,7 @@ pub struct StepTimes {
     pub forward_us: f64,
     /// Gradients to owners.
     pub backward_us: f64,
-    /// All-reduce of frequent rows and dense gradients together.
+    /// All-reduce of frequent rows and dense gradients, in one or in two.
     pub all_reduce_us: f64,
     /// Gathering, summing and updating rows on one rank.
     pub rows_us: f64,
@@ -411,6 +411,7 @@ impl Costs {
             forward_us: exchange(traffic.vectors),
             backward_us: exchange(traffic.gradients),
             all_reduce_us: self.all_reduce_us(cluster, step.buffer_bytes)
+                + self.all_reduce_us(cluster, step.dense_bytes)
                 + self.all_reduce_us_by(self.parts_way(cluster), cluster, step.parts_bytes),
             rows_us: step.work.rows * self.row_us + step.work.bytes / self.memory_bytes_per_us,
         }
@@ -422,6 +423,8 @@ impl Costs {
 pub struct StepSizes {
     /// Bytes of the buffer that is summed over ranks.
     pub buffer_bytes: f64,
+    /// Of dense gradients that are summed in an all-reduce of their own.
+    pub dense_bytes: f64,
     /// Of dense gradients that are summed in parts and of weights that are gathered, the mean.
     pub parts_bytes: f64,
     /// Lookups of the whole batch.

@@ -72,8 +72,11 @@ pub struct SplitOptions<'a> {
     pub placements: &'a [PlacementChoice],
     /// Where the bags of each table become vectors; none: all on the rank.
     pub pool_at: &'a [PoolAt],
-    /// Bytes of the dense gradients that are summed in the same all-reduce, as they travel.
+    /// Bytes of the dense gradients, as they travel.
     pub dense_bytes: u64,
+    /// Whether they are summed in an all-reduce of their own, as between devices; else in that of
+    /// the frequent rows.
+    pub sums_apart: bool,
     /// Bytes of the dense weights that all ranks gather, where each moves a part of them: then the
     /// dense gradients are summed apart, each part to its rank. None: every rank moves all.
     pub gathered_bytes: Option<u64>,
@@ -111,6 +114,7 @@ impl<'a> SplitOptions<'a> {
             placements: &[],
             pool_at: &[],
             dense_bytes: 0,
+            sums_apart: false,
             gathered_bytes: None,
             wire_bytes: 4,
             sum_bytes: 4,
@@ -429,11 +433,13 @@ impl Context<'_> {
     /// Bytes of a step in which infrequent rows and the buffer come to `sums`.
     fn traffic(&self, sums: &Sums) -> Traffic {
         let (options, cluster) = (self.options, &self.options.cluster);
-        let way = self.costs.all_reduce_way(cluster, self.reduced_bytes(sums));
-        let all_reduce = |bytes| traffic::all_reduce(cluster, way, bytes);
+        let all_reduce = |bytes, of: f64| {
+            traffic::all_reduce(cluster, self.costs.all_reduce_way(cluster, of), bytes)
+        };
         let dense = options.dense_bytes as f64;
         let dense = match options.gathered_bytes {
-            None => all_reduce(dense),
+            None if options.sums_apart => all_reduce(dense, dense),
+            None => all_reduce(dense, self.reduced_bytes(sums)),
             // The one half of an all-reduce of gradients, the other of one of weights.
             Some(gathered) => traffic::all_reduce(
                 cluster,
@@ -446,14 +452,14 @@ impl Context<'_> {
                 + traffic::count_bytes(cluster, self.variant, options.specs.len()),
             vectors: sums.vector_bytes,
             gradients: sums.vector_bytes,
-            frequent: all_reduce(sums.buffer_bytes),
+            frequent: all_reduce(sums.buffer_bytes, self.reduced_bytes(sums)),
             dense,
         }
     }
 
-    /// Bytes that the all-reduce of a step takes.
+    /// Bytes that the all-reduce of the frequent rows takes.
     fn reduced_bytes(&self, sums: &Sums) -> f64 {
-        let is_apart = self.options.gathered_bytes.is_some();
+        let is_apart = self.options.sums_apart || self.options.gathered_bytes.is_some();
         sums.buffer_bytes + if is_apart { 0.0 } else { self.options.dense_bytes as f64 }
     }
 
@@ -461,6 +467,10 @@ impl Context<'_> {
         let options = self.options;
         let step = StepSizes {
             buffer_bytes: self.reduced_bytes(sums),
+            dense_bytes: match options.gathered_bytes {
+                None if options.sums_apart => options.dense_bytes as f64,
+                _ => 0.0,
+            },
             parts_bytes: options
                 .gathered_bytes
                 .map_or(0.0, |gathered| (options.dense_bytes + gathered) as f64 / 2.0),

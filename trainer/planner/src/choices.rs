@@ -23,7 +23,7 @@ pub struct Chosen {
 /// Takes a choice of ours, the second, into a practice.
 type Change = fn(&mut Practice, &Practice);
 
-const STEPS: [(&str, Change); 10] = [
+const STEPS: [(&str, Change); 11] = [
     ("each node reads its own slice", |practice, ours| {
         practice.reads_whole_batch = ours.reads_whole_batch;
     }),
@@ -50,6 +50,10 @@ const STEPS: [(&str, Change); 10] = [
     ("small sums of a node go to all others in one step", |practice, ours| {
         practice.all_reduce = ours.all_reduce;
     }),
+    (
+        "replicated rows move in a stage of their own; on one node under the dense sums",
+        |practice, ours| practice.sums = ours.sums,
+    ),
     ("a step begins when the one before has ended", |practice, ours| practice.border = ours.border),
 ];
 

@@ -99,8 +99,7 @@ impl Placing<'_> {
         let layout = placing.lay_out(layout.strategy, layout.places.clone());
         let works = Works::new(&batch, self.cluster, self.practice, &layout);
         let program = &self.workload.program;
-        let stages =
-            program.evaluation(self.workload, self.cluster.num_devices(), self.on_device());
+        let stages = program.evaluation(self.workload, &self.cluster.shape(), self.on_device());
         let times: Vec<_> =
             stages.iter().map(|stage| works.time(stage.name.trim_start_matches("eval_"))).collect();
         let run = simulator::run(&stages, &times, 1, &self.options());

@@ -122,7 +122,7 @@ impl Placing<'_> {
     /// The stages of a training step.
     pub fn stages(&self) -> Vec<Stage> {
         let program = &self.workload.program;
-        program.step(self.workload, self.cluster.num_devices(), self.on_device())
+        program.step(self.workload, &self.cluster.shape(), self.on_device())
     }
 
     /// Whether ranks have devices with memory of their own.

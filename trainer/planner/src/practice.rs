@@ -23,6 +23,8 @@ pub struct Practice {
     pub sum_bytes: f64,
     /// How gradients are summed over ranks.
     pub all_reduce: AllReduce,
+    /// In how many all-reduces that is, and when replicated rows move.
+    pub sums: Sums,
     /// Whether an owner pools the bags of its table and sends one vector a bag, not one a row.
     pub pools_at_owner: bool,
     /// Where bags become vectors, of tables of several ids a sample; others on the rank.
@@ -61,6 +63,18 @@ pub enum Packing {
         /// Whether peers of a node fill strips for other nodes, and take them apart.
         by_node: bool,
     },
+}
+
+/// How gradients of replicated rows are summed, and the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sums {
+    /// All in one all-reduce, in which these rows move.
+    WithRows,
+    /// All in one, after which these rows move.
+    ThenRows,
+    /// Those of replicated rows first; the rows move while the others are summed.
+    RowsFirst,
 }
 
 /// What of a step is a graph; the host enqueues every other operation.
@@ -109,6 +123,7 @@ impl Practice {
             wire_bytes: 4.0,
             sum_bytes: 4.0,
             all_reduce: AllReduce::Hierarchical,
+            sums: Sums::WithRows,
             pools_at_owner: false,
             bags: Vec::new(),
             hybrid: HybridMode::Auto,

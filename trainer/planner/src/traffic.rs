@@ -1,7 +1,7 @@
 //! Bytes that travel in a step: what is needed, and what is sent.
 
 use crate::placement::{even_hops, on_its_way};
-use crate::practice::{Packing, Practice};
+use crate::practice::{Packing, Practice, Sums};
 use crate::strips::Pairs;
 use crate::work::Works;
 use headlong_embedding::hybrid::cost::{StepSizes, StepTimes};
@@ -49,19 +49,23 @@ impl Works<'_> {
     /// Bytes that a step must send, over all ranks.
     pub fn needed(&self) -> Traffic {
         let (shape, wire) = (self.cluster.shape(), self.wire);
-        let way = self.costs.all_reduce_way(&shape, self.buffer_bytes());
-        let summed = |bytes: f64| all_reduce(&shape, way, bytes * self.sum);
-        let dense = self.workload.dense_parameters * 4.0;
+        let (replicated, dense) = (self.replicated_bytes(), self.dense_bytes());
+        let summed = |bytes: f64| {
+            let is_apart = self.practice.sums == Sums::RowsFirst;
+            let together = if is_apart { bytes } else { self.buffer_bytes() };
+            all_reduce(&shape, self.costs.all_reduce_way(&shape, together), bytes)
+        };
         Traffic {
             ids: self.needed_ids(),
             vectors: self.rows.travelling * wire,
             gradients: self.rows.travelling * wire,
-            frequent: summed(self.rows.reduced_bytes),
+            frequent: summed(replicated),
             dense: match self.practice.shards_optimizer {
                 false => summed(dense),
                 // One half of an all-reduce of gradients, the other of one of weights.
                 true => {
-                    all_reduce(&shape, self.costs.parts_way(&shape), dense * (self.sum + 1.0) / 2.0)
+                    let weights = self.workload.dense_parameters * 4.0;
+                    all_reduce(&shape, self.costs.parts_way(&shape), (dense + weights) / 2.0)
                 }
             },
         }
@@ -131,19 +135,26 @@ impl Works<'_> {
         Lengthened { vectors: vectors.of_vectors(), ids: ids.of_requests() }
     }
 
-    /// Bytes of one rank's buffer in the all-reduce of a step; dense gradients of which each rank
+    /// Bytes of one rank's buffer where all is summed at once; dense gradients of which each rank
     /// wants a part are summed apart.
     pub(crate) fn buffer_bytes(&self) -> f64 {
-        let dense = match self.practice.shards_optimizer {
-            true => 0.0,
-            false => self.workload.dense_parameters * 4.0,
-        };
-        (self.rows.reduced_bytes + dense) * self.sum
+        let dense = if self.practice.shards_optimizer { 0.0 } else { self.dense_bytes() };
+        self.replicated_bytes() + dense
+    }
+
+    /// Bytes of one rank's gradients of replicated rows, as they are summed.
+    pub(crate) fn replicated_bytes(&self) -> f64 {
+        self.rows.reduced_bytes * self.sum
+    }
+
+    /// Bytes of its dense gradients, likewise.
+    pub(crate) fn dense_bytes(&self) -> f64 {
+        self.workload.dense_parameters * 4.0 * self.sum
     }
 
     /// Times of exchanges, of the busiest owner's bytes.
     pub(crate) fn exchange_times(&self) -> StepTimes {
-        let step = StepSizes { buffer_bytes: self.buffer_bytes(), ..StepSizes::default() };
+        let step = StepSizes::default();
         let exchange = self.practice.variant;
         debug_assert!(exchange.merge <= Merge::Node);
         let traffic = self.travelling(self.rows.imbalance);

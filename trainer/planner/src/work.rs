@@ -3,7 +3,7 @@
 
 use crate::description::{ClusterDescription, DeviceKind};
 use crate::placement::{Layout, RowWork};
-use crate::practice::{Captured, Packing, Practice};
+use crate::practice::{Captured, Packing, Practice, Sums};
 use crate::workload::{Layer, Part, Workload};
 use headlong_embedding::hybrid::cost::Costs;
 use headlong_embedding::hybrid::traffic::IdSource;
@@ -244,7 +244,16 @@ impl<'a> Works<'a> {
             "receive_requests" if self.practice.pools_at_owner => self.sort(asked, SORT_BYTES),
             "receive_requests" => self.sort(self.rows_of_owner(), SORT_BYTES),
             "reduce_rows" => self.reduce(lookups),
-            "all_reduce_and_update_replicated" => self.all_reduce(),
+            "all_reduce_replicated" if self.practice.sums == Sums::RowsFirst => {
+                self.all_reduce(self.replicated_bytes())
+            }
+            "all_reduce_dense" if self.practice.sums == Sums::RowsFirst => {
+                self.dense_sums().plus(self.rounding())
+            }
+            "all_reduce_and_update_replicated" | "all_reduce" | "all_reduce_dense" => {
+                self.sums_at_once().plus(self.rounding()).plus(self.updates_within())
+            }
+            "update_replicated" if self.practice.sums != Sums::WithRows => self.replicas(),
             "update_owned" => self.update(asked, lookups, alone),
             "bottom_forward" => self.forward(Part::Bottom),
             "bottom_backward" => self.backward(Part::Bottom),
@@ -322,32 +331,65 @@ impl<'a> Works<'a> {
             .plus(sums)
     }
 
-    /// What the frequent rows and the dense gradients are summed with, and what the frequent rows'
-    /// update reads and writes.
-    fn all_reduce(&self) -> Work {
-        let updated = self.rows.frequent_bytes * (3.0 + 2.0 * self.state / self.row);
-        let us = self.costs.all_reduce_us(&self.cluster.shape(), self.buffer_bytes());
-        let way = self.costs.all_reduce_way(&self.cluster.shape(), self.buffer_bytes());
-        let parts = match self.practice.shards_optimizer {
+    /// What so many bytes of one rank's buffer are summed with; of none there is no all-reduce.
+    fn all_reduce(&self, bytes: f64) -> Work {
+        if bytes == 0.0 {
+            return Work::default();
+        }
+        let way = self.costs.all_reduce_way(&self.cluster.shape(), bytes);
+        Work {
+            kernels: self.practice.all_reduce_operations(way) as f64,
+            wire_us: self.costs.all_reduce_us(&self.cluster.shape(), bytes),
+            ..Work::default()
+        }
+    }
+
+    /// All sums; parts of dense gradients go to the ranks that have them.
+    fn sums_at_once(&self) -> Work {
+        match self.practice.shards_optimizer {
+            true => self.all_reduce(self.buffer_bytes()).plus(self.reduce_to_parts()),
+            false => self.all_reduce(self.buffer_bytes()),
+        }
+    }
+
+    /// Those of dense gradients.
+    fn dense_sums(&self) -> Work {
+        match self.practice.shards_optimizer {
             true => self.reduce_to_parts(),
-            false => Work::default(),
-        };
-        // Between devices the rows are updated by an operation of its own.
-        let updates = usize::from(self.has_slots());
-        let kernels = (self.practice.all_reduce_operations(way) + updates) as f64;
-        // Dense gradients are f32 until they travel; those of rows are written as they do.
-        let rounded = match self.has_slots() && self.sum < 1.0 {
+            false => self.all_reduce(self.dense_bytes()),
+        }
+    }
+
+    /// Between devices dense gradients are f32 until they travel; those of rows are written as they
+    /// do.
+    fn rounding(&self) -> Work {
+        match self.has_slots() && self.sum < 1.0 {
             true => Work::pass(self.workload.dense_parameters * ROUNDED_BYTES),
             false => Work::default(),
-        };
-        Work { kernels, bytes: updated, wire_us: us, ..Work::default() }.plus(rounded).plus(parts)
+        }
+    }
+
+    /// Gradient, row and state of every replicated row are read, row and state written.
+    fn replicas(&self) -> Work {
+        match self.rows.frequent_bytes {
+            0.0 => Work::default(),
+            bytes => Work::pass(bytes * (3.0 + 2.0 * self.state / self.row)),
+        }
+    }
+
+    /// The same where it is a part of the all-reduce; between devices an operation of it.
+    fn updates_within(&self) -> Work {
+        match self.practice.sums {
+            Sums::WithRows if self.has_slots() => self.replicas(),
+            Sums::WithRows => Work { kernels: 0.0, ..self.replicas() },
+            Sums::ThenRows | Sums::RowsFirst => Work::default(),
+        }
     }
 
     /// Dense gradients, to the ranks that have the parts.
     fn reduce_to_parts(&self) -> Work {
-        let bytes = self.workload.dense_parameters * 4.0 * self.sum;
         let [kernels, _] = self.practice.parts_operations(self.nodes());
-        let wire_us = self.costs.parts_us(&self.cluster.shape(), bytes);
+        let wire_us = self.costs.parts_us(&self.cluster.shape(), self.dense_bytes());
         Work { kernels: kernels as f64, wire_us, ..Work::default() }
     }
 

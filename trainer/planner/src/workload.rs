@@ -77,10 +77,10 @@ pub enum Precision {
 /// The program that trains: what a plan takes from it, so that both say the same.
 pub trait Program: Debug + Send + Sync {
     /// The stages of a training step of `workload`, with what each waits for.
-    fn step(&self, workload: &Workload, ranks: usize, on_device: bool) -> Vec<Stage>;
+    fn step(&self, workload: &Workload, shape: &Cluster, on_device: bool) -> Vec<Stage>;
 
     /// Those that predict for a batch; their names begin with `eval_`.
-    fn evaluation(&self, workload: &Workload, ranks: usize, on_device: bool) -> Vec<Stage>;
+    fn evaluation(&self, workload: &Workload, shape: &Cluster, on_device: bool) -> Vec<Stage>;
 
     /// How it does a step on ranks of this shape.
     fn practice(&self, workload: &Workload, shape: &Cluster, on_device: bool) -> Practice;

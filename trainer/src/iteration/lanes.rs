@@ -26,7 +26,7 @@ use cuda::CudaLanes;
 use overlapped::Overlapped;
 
 /// Stages of the longest list.
-const MOST_STAGES: usize = 32;
+const MOST_STAGES: usize = 40;
 
 /// Where a whole walk has its place.
 #[derive(Debug, Clone, Copy)]

@@ -41,6 +41,7 @@ pub use call::Call;
 pub(crate) use divided::Divided;
 pub(crate) use exchange::{ByNode, Devices, Exchange};
 use interaction::Interaction;
+pub(crate) use on_device::Summed;
 use planned::Planned;
 pub(crate) use planned::{SlotBytes, dense_choice, slot_bytes};
 use sizes::{Exchanged, OVERFLOW_FLAG, Sizes, SlotIds};
@@ -73,8 +74,8 @@ pub struct Model {
     pub top: Mlp,
     pub weights: Arena,
     pub gradients: Arena,
-    /// Gradients of frequent rows, loss sums and dense gradients, in one memory: what the
-    /// all-reduce takes. Without dense gradients where these are divided.
+    /// Gradients of frequent rows, loss sums and dense gradients, in one memory: what ranks add up.
+    /// Without dense gradients where these are divided.
     pub(crate) reduced: Arena,
     /// Dense gradients in bf16, where they travel as such between devices: then their sums are what
     /// counts. 1 × elements of the arena of gradients.

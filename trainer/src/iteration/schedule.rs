@@ -16,9 +16,10 @@
 //!
 //! Crates never call each other: `embedding` decides which rows, `comm` moves bytes, `mlp`
 //! computes, and every line that joins them is here. Rows that many samples want are replicated:
-//! each rank has them all, and their gradients travel with the dense ones, in one all-reduce. Every
-//! other row has an owner: ranks ask for it, get its vector, and bring its gradient back. A single
-//! rank owns every row and exchanges nothing: it leaves out the stages marked [`Runs::AmongRanks`].
+//! each rank has them all, and their gradients are summed with the dense ones, in one all-reduce;
+//! on devices of one node in one before it. Every other row has an owner: ranks ask for it, get its
+//! vector, and bring its gradient back. A single rank owns every row and exchanges nothing: it
+//! leaves out the stages marked [`Runs::AmongRanks`], and those that are marked as some of these.
 //!
 //! **The order of collectives is the order of these lines**, hence the same on all ranks.
 
@@ -41,7 +42,10 @@ use BatchOf::{Next, Now};
 use Lane::{Comm, Copy, Dense, Sparse};
 use Repeat::{Micro, Once};
 use Resource::*;
-use Runs::{Always, AmongRanks, Crossed, Divided, Measured, OnDevice, Scaled, WithDense};
+use Runs::{
+    Always, AmongHosts, AmongNodes, AmongPeers, AmongRanks, Crossed, Divided, Measured, OnDevice,
+    Scaled, SumsFirst, WithDense,
+};
 use headlong_device::Stream;
 use stages::*;
 use tables::*;
@@ -60,6 +64,15 @@ pub enum Runs {
     Always,
     /// Only with several ranks.
     AmongRanks,
+    /// Of these, on processors.
+    AmongHosts,
+    /// Of these, on devices of one node.
+    AmongPeers,
+    /// Of these, on devices of several nodes.
+    AmongNodes,
+    /// Of these, where replicated rows move after their sum: on devices, and where the loss is
+    /// scaled.
+    SumsFirst,
     /// Only on a device with memory of its own: the host and it hand each other numbers.
     OnDevice,
     /// Only where the loss is scaled.
@@ -113,8 +126,10 @@ pub enum Resource {
     ReplicatedGradients,
     /// Learning rates and number of the step, on a device.
     LearningRates,
-    /// What the loss is multiplied by, and whether a gradient was not finite.
+    /// What the loss is multiplied by, and whether the step is skipped.
     LossScale,
+    /// Whether a rank has met a gradient that is not finite: added up with the gradients.
+    Overflow,
     /// On a device, where the first step stopped being numbers.
     NonFinite,
     /// What the host learns of a step.
@@ -207,18 +222,31 @@ stages! {
     cross_backward:       Dense  Micro Crossed    Now,
         [DenseWeights] => [TopInputGradient Crossing DenseGradients];
     interaction_backward: Dense  Micro Always     Now,
-        [TopInputGradient Crossing Bottom Vectors LossScale] => [BottomGradient VectorGradients];
+        [TopInputGradient Crossing Bottom Vectors LossScale]
+            => [BottomGradient VectorGradients Overflow];
     bottom_backward:      Dense  Micro WithDense  Now,
         [BottomGradient Bottom Inputs DenseWeights] => [DenseGradients];
-    // Gradients of rows go to their owners, then all others are summed over the ranks at once.
+    // Gradients of rows go to their owners, then all others are summed over the ranks.
     reduce_rows:          Sparse Once  AmongRanks Now,
         [VectorGradients Route] => [RecvRows ReplicatedGradients];
     exchange_gradients:   Comm   Once  AmongRanks Now,  [RecvRows Route] => [SendRows];
-    all_reduce_and_update_replicated: Comm Once AmongRanks Now,
-        [LossScale LearningRates] => [ReplicatedGradients LossSums DenseGradients ReplicatedRows];
+    // Hosts move replicated rows as pieces of the one sum are final, unless the loss is scaled.
+    all_reduce_and_update_replicated: Comm Once AmongHosts Now,
+        [LossScale LearningRates]
+            => [ReplicatedGradients LossSums DenseGradients Overflow ReplicatedRows];
+    // Devices of one node first sum all that replicated rows wait for, and move these under the
+    // second sum. Between nodes one more all-reduce would take longer than that saves.
+    all_reduce_replicated: Comm  Once  AmongPeers Now,
+        [] => [ReplicatedGradients LossSums Overflow];
+    all_reduce_dense:     Comm   Once  AmongPeers Now,
+        [LossScale] => [LossSums Overflow DenseGradients];
+    all_reduce:           Comm   Once  AmongNodes Now,
+        [LossScale] => [ReplicatedGradients LossSums Overflow DenseGradients];
     // In f16: one gradient that is not finite, of whatever rank, and nothing moves.
     check_gradients:      Dense  Once  Scaled     Now,
-        [DenseGradients ReplicatedGradients LearningRates] => [LossScale ReplicatedRows];
+        [DenseGradients Overflow LearningRates] => [LossScale];
+    update_replicated:    Dense  Once  SumsFirst  Now,
+        [ReplicatedGradients LearningRates LossScale] => [ReplicatedRows];
     // All gradients of the step are there: the weights move, all of them or each rank's part.
     measure_part:         Dense  Once  Measured   Now,
         [LearningRates LossScale] => [DenseGradients DenseWeights NormSums];
@@ -229,7 +257,7 @@ stages! {
     pack_dense_weights:   Dense  Once  Divided    Now,  [] => [DenseWeights];
     update_owned:         Sparse Once  Always     Now,
         [SendRows VectorGradients Route LearningRates LossScale] => [OwnedRows];
-    adjust_loss_scale:    Dense  Once  Scaled     Now,  [] => [LossScale];
+    adjust_loss_scale:    Dense  Once  Scaled     Now,  [] => [LossScale Overflow];
     // What made the loss non-finite, as long as it is there; and what the host learns.
     find_non_finite:      Copy   Once  OnDevice   Now,
         [Inputs Bottom Vectors Crossing TopInput Top Logits LossSums LearningRates] => [NonFinite];

@@ -47,18 +47,19 @@ impl Configured {
         config
     }
 
-    fn features(&self, workload: &Workload, ranks: usize, on_device: bool) -> Features {
-        Features::of(&self.of(workload), ranks, on_device)
+    fn features(&self, workload: &Workload, shape: &Cluster, on_device: bool) -> Features {
+        let (ranks, nodes) = (shape.num_ranks(), shape.num_nodes());
+        Features::of(&self.of(workload), ranks, nodes, on_device)
     }
 }
 
 impl Program for Configured {
-    fn step(&self, workload: &Workload, ranks: usize, on_device: bool) -> Vec<Stage> {
-        Schedule::step(self.features(workload, ranks, on_device)).described()
+    fn step(&self, workload: &Workload, shape: &Cluster, on_device: bool) -> Vec<Stage> {
+        Schedule::step(self.features(workload, shape, on_device)).described()
     }
 
-    fn evaluation(&self, workload: &Workload, ranks: usize, on_device: bool) -> Vec<Stage> {
-        Schedule::evaluation(self.features(workload, ranks, on_device)).described()
+    fn evaluation(&self, workload: &Workload, shape: &Cluster, on_device: bool) -> Vec<Stage> {
+        Schedule::evaluation(self.features(workload, shape, on_device)).described()
     }
 
     fn practice(&self, workload: &Workload, shape: &Cluster, on_device: bool) -> Practice {

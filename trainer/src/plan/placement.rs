@@ -61,13 +61,12 @@ impl Placement {
         let nodes: Vec<usize> = (0..num_nodes).map(|node| topology.node_size(node)).collect();
         let step = (config.train.batch_size * config.train.accumulate) as u64;
         let on_devices = config.run.device == DeviceChoice::Cuda;
-        let table_bytes: Vec<u64> = specs
-            .iter()
-            .map(|spec| plan::table_needs(config, spec, registry).total_bytes())
-            .collect();
+        let bytes_of = |spec: &TableSpec| plan::table_needs(config, spec, registry).total_bytes();
+        let table_bytes: Vec<u64> = specs.iter().map(bytes_of).collect();
         let options = SplitOptions {
             mode: config.run.hybrid,
             dense_bytes: (plan::dense_parameters(config) * config.sum_bytes() as u64).get(),
+            sums_apart: on_devices && num_nodes == 1,
             gathered_bytes: dense_choice(config, config.run.ranks, on_devices)
                 .norms
                 .map(|_| (plan::dense_parameters(config) * 4_u64).get()),

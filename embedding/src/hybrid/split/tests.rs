@@ -495,3 +495,23 @@ fn bags_are_pooled_where_that_sends_less() {
     assert_eq!(choice(1_000_000, 64, 1, auto).at, PoolAt::Rank, "nothing travels");
     assert_eq!(choice(1_000_000, 64, 4, PlacementChoice::DataParallel).at, PoolAt::Rank);
 }
+
+/// Sums apart wait twice, and send as many bytes.
+#[test]
+fn sums_of_frequent_rows_and_of_dense_gradients_may_be_apart() {
+    let (specs, statistics) = zipf_statistics(4, 256);
+    let together = SplitOptions {
+        mode: HybridMode::Rows(100),
+        dense_bytes: 40_000,
+        ..SplitOptions::new(&specs, Cluster::even(1, 8), 256, &SGD)
+    };
+    let apart = SplitOptions { sums_apart: true, ..together.clone() };
+    let costs = Costs::gpus();
+    let [one, two] = [together, apart].map(|options| split(&statistics, &costs, &options).unwrap());
+    let frequent = 100.0 * (16.0 + 1.0) * 4.0;
+    let us = |bytes| costs.all_reduce_us(&Cluster::even(1, 8), bytes);
+    assert_eq!(one.times.all_reduce_us, us(frequent + 40_000.0));
+    assert_eq!(two.times.all_reduce_us, us(frequent) + us(40_000.0));
+    assert!(two.times.all_reduce_us > one.times.all_reduce_us);
+    assert_eq!(one.traffic.total(), two.traffic.total());
+}

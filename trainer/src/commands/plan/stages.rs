@@ -17,7 +17,11 @@ pub(super) fn run(config: &Config, json: &JsonOutput) -> Result<()> {
     let mut run = config.run.clone();
     run.device = if on_device { DeviceChoice::Cuda } else { DeviceChoice::Cpu };
     let steps = Steps::of(on_device, run.schedule_used() != ScheduleChoice::Serial);
-    let schedule = Schedule::step(Features::of(config, config.run.ranks, on_device));
+    let nodes = match config.comm.ranks_per_node {
+        0 => 1,
+        per_node => config.run.ranks.div_ceil(per_node),
+    };
+    let schedule = Schedule::step(Features::of(config, config.run.ranks, nodes, on_device));
     let rows: Vec<_> =
         std::iter::once(HEADINGS.map(str::to_owned)).chain(rows(&schedule)).collect();
     let text = format!("{}steps: {}\n{}", columns(&rows), steps.text(), across(&schedule, steps));
@@ -101,6 +105,7 @@ mod tests {
     fn the_architecture_page_shows_the_schedule() {
         let all = Features {
             ranks: true,
+            nodes: false,
             device: true,
             scaled: true,
             crossed: true,
@@ -111,6 +116,10 @@ mod tests {
         let runs = |stage: &Stage| match stage.runs {
             Runs::Always => "always",
             Runs::AmongRanks => "among ranks",
+            Runs::AmongHosts => "among processors",
+            Runs::AmongPeers => "among devices of one node",
+            Runs::AmongNodes => "among devices of several nodes",
+            Runs::SumsFirst => "among ranks, on a device or in f16",
             Runs::OnDevice => "on a device",
             Runs::Scaled => "in f16",
             Runs::Crossed => "with a cross network",
@@ -120,7 +129,12 @@ mod tests {
         };
         let mut table =
             "| stage | lane | batch | where | waits for |\n|---|---|---|---|---|\n".to_owned();
-        for ([name, lane, batch, waits], stage) in rows(&Schedule::step(all)).zip(STEP) {
+        let among_nodes = Features { nodes: true, ..all };
+        let among_hosts = Features { device: false, ..all };
+        let schedules = [all, among_nodes, among_hosts].map(Schedule::step);
+        for stage in STEP {
+            let mut shown = schedules.iter().flat_map(rows);
+            let [name, lane, batch, waits] = shown.find(|[name, ..]| name == stage.name).unwrap();
             table += &format!("| {name} | {lane} | {batch} | {} | {waits} |\n", runs(stage));
         }
         let page = include_str!("../../../../ARCHITECTURE.md");

@@ -38,6 +38,13 @@ pub(super) struct Staging {
     pub(super) ended: Event,
 }
 
+/// What one all-reduce between devices takes: numbers in the memory of sums.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Summed {
+    pub(crate) at: DevicePtr,
+    pub(crate) len: SumLen,
+}
+
 /// Bytes of one [`DeviceStep`].
 pub(super) const RATES_BYTES: usize = size_of::<DeviceStep>();
 
@@ -145,7 +152,31 @@ impl Model {
         Ok(())
     }
 
-    /// What the all-reduce between devices takes.
+    /// What devices add up where replicated rows' gradients come first: all that lies before the
+    /// dense gradients. Nothing where there are no such rows: an all-reduce of its own would cost
+    /// more than it brings; nor where a rank has yet to look at its part of the dense ones.
+    pub(crate) fn summed_first(&self) -> Summed {
+        let (at, all) = (self.reduced.device_ptr(), self.sum_len());
+        let before_dense = || match (&self.divided, &self.dense_sums) {
+            (Some(_), _) => all.bytes(),
+            (None, Some(sums)) => (sums.device_ptr().0 - at.0) as usize,
+            (None, None) => (self.gradients.device_ptr().0 - at.0) as usize,
+        };
+        let waits = self.divided.is_some() && self.loss_scale.is_some();
+        let is_apart = self.tables.frequent_len() > 0 && !waits;
+        let bytes = if is_apart { before_dense() } else { 0 };
+        let exact = all.exact.min(bytes / size_of::<f32>());
+        Summed { at, len: SumLen { exact, narrow: (bytes - exact * size_of::<f32>()) / 2 } }
+    }
+
+    /// What they add up then: all else.
+    pub(crate) fn summed_then(&self) -> Summed {
+        let (Summed { at, len }, all) = (self.summed_first(), self.sum_len());
+        let (exact, narrow) = (all.exact - len.exact, all.narrow - len.narrow);
+        Summed { at: at.offset(len.bytes()), len: SumLen { exact, narrow } }
+    }
+
+    /// All that devices add up.
     pub(crate) fn sum_len(&self) -> SumLen {
         let bytes = match (&self.dense_sums, &self.divided) {
             (None, _) => return SumLen::of_f32(self.reduced.bytes() / size_of::<f32>()),

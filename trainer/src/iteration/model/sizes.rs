@@ -187,8 +187,8 @@ impl Sizes {
         }
     }
 
-    /// What the all-reduce takes before the dense gradients, all of it f32, frequent rows first:
-    /// they are wanted first.
+    /// What ranks add up before the dense gradients, all of it f32, frequent rows first: they are
+    /// wanted first.
     fn add_leading(&self, plans: &mut Plans, frequent: usize) -> Leading {
         let mut matrix =
             |name: &str, rows, cols| plans.leading.matrix(name, DType::F32, rows, cols);
@@ -200,7 +200,7 @@ impl Sizes {
         }
     }
 
-    /// What the all-reduce of devices takes where gradients travel as bf16: numbers in f32 first.
+    /// What devices add up where gradients travel as bf16: numbers in f32 first.
     fn add_narrow_sums(&self, plans: &mut Plans, frequent: usize) -> Leading {
         let dense = plans.parameters.bytes() / size_of::<f32>();
         let mut matrix =

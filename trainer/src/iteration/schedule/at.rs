@@ -3,7 +3,7 @@
 
 use super::Resource::{self, *};
 use super::{BatchOf, Call, Repeat, Stage};
-use crate::iteration::model::{BatchSlot, Divided, Model};
+use crate::iteration::model::{BatchSlot, Devices, Divided, Exchange, Model};
 use headlong_device::{Arena, Mat, Stream};
 use headlong_embedding::hybrid::{HybridRoute, NodeProxy};
 use headlong_mlp::interaction::cross::Cross;
@@ -219,9 +219,20 @@ impl<'a> At<'a> {
         self.declared(NormSums, access).divided.as_ref().map(|divided| &divided.part)
     }
 
-    /// All that the all-reduce takes, in one memory.
+    /// How ranks on devices exchange.
+    ///
+    /// # Panics
+    /// Where they are not on devices.
+    pub(crate) fn devices(&self) -> &'a Devices {
+        match &self.model.exchange {
+            Exchange::Device(devices) => devices,
+            _ => unreachable!("only ranks on devices that have met have such a stage"),
+        }
+    }
+
+    /// All that ranks add up, in one memory.
     pub fn reduced(&self) -> &'a Arena {
-        for part in [ReplicatedGradients, LossSums, DenseGradients] {
+        for part in [ReplicatedGradients, LossSums, DenseGradients, Overflow] {
             self.declared(part, Write);
         }
         &self.model.reduced

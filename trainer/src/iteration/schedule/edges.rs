@@ -10,6 +10,8 @@ use headlong_planner::schedule as described;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
     pub ranks: bool,
+    /// Of several nodes.
+    pub nodes: bool,
     /// A device with memory of its own.
     pub device: bool,
     pub scaled: bool,
@@ -26,6 +28,7 @@ impl Model {
     pub fn features(&self) -> Features {
         Features {
             ranks: !self.is_single_rank(),
+            nodes: self.communicator.topology().num_nodes() > 1,
             device: self.on_device(),
             scaled: self.loss_scale.is_some(),
             crossed: self.cross.is_some(),
@@ -37,11 +40,12 @@ impl Model {
 }
 
 impl Features {
-    /// Those of a configuration on `ranks` ranks.
-    pub fn of(config: &Config, ranks: usize, device: bool) -> Self {
+    /// Those of a configuration on `ranks` ranks of `nodes` nodes.
+    pub fn of(config: &Config, ranks: usize, nodes: usize, device: bool) -> Self {
         let norms = dense_choice(config, ranks, device).norms;
         Self {
             ranks: ranks > 1,
+            nodes: nodes > 1,
             device,
             scaled: config.train.precision == Precision::F16,
             crossed: config.model.interaction == Interaction::Cross,
@@ -55,6 +59,10 @@ impl Features {
         match stage.runs {
             Runs::Always => true,
             Runs::AmongRanks => self.ranks,
+            Runs::AmongHosts => self.ranks && !self.device,
+            Runs::AmongPeers => self.ranks && self.device && !self.nodes,
+            Runs::AmongNodes => self.ranks && self.device && self.nodes,
+            Runs::SumsFirst => self.ranks && (self.device || self.scaled),
             Runs::OnDevice => self.device,
             Runs::Scaled => self.scaled,
             Runs::Crossed => self.crossed,
@@ -235,8 +243,9 @@ mod tests {
     /// Every combination of features.
     fn all() -> impl Iterator<Item = Features> {
         let bit = |of: u8, place: u8| of >> place & 1 == 1;
-        (0..128).map(move |of| Features {
+        (0..=u8::MAX).map(move |of| Features {
             ranks: bit(of, 0),
+            nodes: bit(of, 7),
             device: bit(of, 1),
             scaled: bit(of, 2),
             crossed: bit(of, 3),
@@ -378,6 +387,7 @@ mod tests {
     fn a_stage_waits_for_what_it_reads() {
         let schedule = Schedule::step(Features {
             ranks: true,
+            nodes: false,
             scaled: true,
             device: true,
             crossed: true,
@@ -393,7 +403,7 @@ mod tests {
         assert_eq!(waits("pool"), ["exchange_vectors"]);
         assert_eq!(waits("interaction_forward"), ["pool"]);
         assert_eq!(waits("bottom_forward"), [""; 0]);
-        assert_eq!(waits("all_reduce_and_update_replicated"), ["bottom_backward"]);
+        assert_eq!(waits("all_reduce_dense"), ["bottom_backward"]);
         assert_eq!(waits("update_owned"), ["check_gradients"]);
         assert_eq!(waits("dense_optimizer"), ["add_up_norms"]);
         assert_eq!(waits("gather_dense_weights"), ["dense_optimizer"]);
@@ -404,13 +414,18 @@ mod tests {
             dense: true,
             ..Features::default()
         });
-        let waits = |name: &str| {
-            let place = schedule.stages.iter().position(|stage| stage.name == name).unwrap();
-            schedule.waits_across_of(place).collect::<Vec<_>>()
-        };
+        let place = |name: &str| schedule.stages.iter().position(|stage| stage.name == name);
+        let within = |name: &str| schedule.waits_of(place(name).unwrap()).collect::<Vec<_>>();
+        // Replicated rows are summed under the bottom network, and move under the dense sums.
+        assert_eq!(within("all_reduce_replicated"), [""; 0], "it comes after `exchange_gradients`");
+        assert_eq!(within("all_reduce_dense"), ["bottom_backward"]);
+        assert_eq!(within("update_replicated"), ["all_reduce_replicated"]);
+        assert_eq!(within("dense_optimizer"), ["all_reduce_dense"]);
+        let waits = |name: &str| schedule.waits_across_of(place(name).unwrap()).collect::<Vec<_>>();
         // The vectors of the next step travel while the dense weights move.
         assert_eq!(waits("owner_lookup"), ["update_owned"]);
-        assert_eq!(waits("exchange_vectors"), ["all_reduce_and_update_replicated"]);
+        assert_eq!(waits("lookup_replicated"), ["update_replicated", "find_non_finite"]);
+        assert_eq!(waits("exchange_vectors"), ["all_reduce_dense"]);
         assert_eq!(waits("bottom_forward"), ["dense_optimizer", "find_non_finite"]);
     }
 }

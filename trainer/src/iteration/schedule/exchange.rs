@@ -1,5 +1,5 @@
-//! What ranks exchange in a step, whichever way it goes: ids, vectors, gradients, and the one
-//! all-reduce.
+//! What ranks exchange in a step, whichever way it goes: ids, vectors, gradients, and sums of
+//! gradients.
 
 mod by_node;
 mod device;
@@ -76,20 +76,6 @@ impl Exchange {
         }
     }
 
-    /// Sums gradients and loss sums over all ranks; replicated rows move as pieces of the sum are
-    /// final, unless the loss is scaled: then all gradients are looked at first.
-    pub(crate) fn all_reduce_and_update_replicated(&self, at: &At<'_>) -> Result<()> {
-        match self {
-            Self::None => Ok(()),
-            Self::Flat { .. } | Self::ByNode(_) => {
-                // First, so that what a rank finds in its part is added up with the rest.
-                at.model().divided.as_ref().map_or(Ok(()), |divided| divided.reduce(at))?;
-                all_reduce(at)
-            }
-            Self::Device(devices) => devices.all_reduce_and_update_replicated(at),
-        }
-    }
-
     /// The logits of all ranks, in the order of the samples. The last shares may be short: what
     /// lies after their ends is not looked at.
     pub(crate) fn gather_logits(&self, at: &At<'_>) -> Result<()> {
@@ -121,9 +107,13 @@ fn ask(at: &At<'_>) -> Result<()> {
     sent.map_err(exchange_failed("the ids"))
 }
 
-/// In pieces: a transport that moves bytes by itself continues while a piece's rows are updated.
-fn all_reduce(at: &At<'_>) -> Result<()> {
+/// Sums gradients and loss sums over all ranks, in pieces: a transport that moves bytes by itself
+/// continues while a piece's rows are updated. Where the loss is scaled, all gradients are looked
+/// at before any row moves.
+pub(super) fn all_reduce_and_update_replicated(at: &At<'_>) -> Result<()> {
     at.declared(Resource::LearningRates, Read);
+    // First, so that what a rank finds in its part is added up with the rest.
+    at.model().divided.as_ref().map_or(Ok(()), |divided| divided.reduce(at))?;
     let Model { tables, communicator: ranks, chunk_len, config, .. } = at.model();
     let (mut updated, is_scaled) = (Ok(()), at.loss_scale(Read).is_some());
     let len = tables.frequent_len();

@@ -3,7 +3,7 @@
 use super::Resource::*;
 use super::at::Access::{Read, Write};
 use super::at::At;
-use super::tables::update_replicated;
+use super::exchange;
 use crate::error::Result;
 use headlong_mlp::interaction::cross::CrossBackwardArgs;
 use headlong_mlp::loss::LossArgs;
@@ -117,6 +117,7 @@ pub(super) fn interaction_backward(at: &At<'_>) -> Result<()> {
     let d_out = at.d_cross_input().unwrap_or_else(|| at.d_top_in(Read));
     let (bottom, vectors) = (at.bottom(Read).1, at.micro_vectors(Read));
     let to = (&at.d_bottom(Write), &at.micro_d_vectors());
+    at.declared(Overflow, Write);
     at.model().interaction.backward(
         at.stream,
         (&bottom, &vectors, &d_out),
@@ -145,15 +146,31 @@ pub(super) fn exchange_gradients(at: &At<'_>) -> Result<()> {
     at.model().exchange.gradients(at)
 }
 
-/// The one all-reduce of a step: gradients of replicated rows, loss sums, dense gradients, in this
+/// The one all-reduce of hosts: gradients of replicated rows, loss sums, dense gradients, in this
 /// order in one memory. Replicated rows are updated as soon as their piece of the sum is final; a
 /// transport that moves bytes by itself continues meanwhile.
 pub(super) fn all_reduce_and_update_replicated(at: &At<'_>) -> Result<()> {
-    at.model().exchange.all_reduce_and_update_replicated(at)
+    exchange::all_reduce_and_update_replicated(at)
 }
 
-/// Looks for gradients that are not finite, of all ranks. The replicated rows have waited for that.
+/// Of devices of one node: gradients of replicated rows, and loss sums with them.
+pub(super) fn all_reduce_replicated(at: &At<'_>) -> Result<()> {
+    at.devices().all_reduce_replicated(at)
+}
+
+/// Then all else: dense gradients.
+pub(super) fn all_reduce_dense(at: &At<'_>) -> Result<()> {
+    at.devices().all_reduce_dense(at)
+}
+
+/// Of devices of several nodes: all at once.
+pub(super) fn all_reduce(at: &At<'_>) -> Result<()> {
+    at.devices().all_reduce(at)
+}
+
+/// Looks for gradients that are not finite, of all ranks.
 pub(super) fn check_gradients(at: &At<'_>) -> Result<()> {
+    at.declared(Overflow, Read);
     let args = CheckArgs {
         gradients: at.dense_gradients(Read),
         elements: at.model().summed_gradients(),
@@ -161,7 +178,7 @@ pub(super) fn check_gradients(at: &At<'_>) -> Result<()> {
         steps: at.declared(LearningRates, Read).steps_on_device(),
     };
     at.loss_scale(Write).iter().for_each(|scale| scale.check(at.stream, &args));
-    update_replicated(at)
+    Ok(())
 }
 
 /// The sums of this rank's part of the norms; LAMB's directions with them.
@@ -215,6 +232,7 @@ pub(super) fn pack_dense_weights(at: &At<'_>) -> Result<()> {
 }
 
 pub(super) fn adjust_loss_scale(at: &At<'_>) -> Result<()> {
+    at.declared(Overflow, Write);
     at.loss_scale(Write).iter().for_each(|scale| scale.adjust(at.stream));
     Ok(())
 }

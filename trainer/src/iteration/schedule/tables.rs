@@ -64,6 +64,8 @@ pub(super) fn update_replicated_range(
 /// Moves all replicated rows, unless the step is known to change nothing.
 pub(super) fn update_replicated(at: &At<'_>) -> Result<()> {
     at.declared(Resource::ReplicatedRows, Write);
+    at.loss_scale(Read);
+    at.declared(Resource::LearningRates, Read);
     if at.model().skips() {
         return Ok(());
     }

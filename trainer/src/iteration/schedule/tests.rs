@@ -8,7 +8,7 @@ use crate::config::{
 use crate::iteration::ranks::{RankGroup, RankGroupOptions};
 use crate::iteration::trace::Record;
 use crate::iteration::worker::StepRates;
-use headlong_device::cuda::testing::device;
+use headlong_device::cuda::testing::{device, has_devices};
 use headlong_planner::simulator::{self, Assignment, Options};
 use headlong_planner::work::{Busy, StageTime};
 use headlong_reader::{Batch, Jagged};
@@ -65,6 +65,9 @@ fn configs() -> Vec<Config> {
             config.run.device = DeviceChoice::Cuda;
         }));
     }
+    if has_devices(2) {
+        configs.push(config(2, |config| config.run.device = DeviceChoice::Cuda));
+    }
     configs
 }
 
@@ -82,9 +85,10 @@ fn batch() -> Batch {
     }
 }
 
-/// Whether a step of `config` ends because stage `name` has not declared `resource`; a model
-/// without the stage is not asked.
-fn is_noticed(config: &Config, name: &str, resource: Resource) -> bool {
+/// Whether a step of `config` ends because the stage has not declared `resource`; a model without
+/// the stage is not asked.
+fn is_noticed(config: &Config, stage: &Stage, resource: Resource) -> bool {
+    let Stage { name, runs, .. } = *stage;
     let registry = Registry::default();
     let group =
         RankGroup::build(config, &[ROWS; TABLES], RankGroupOptions::new(2, &registry)).unwrap();
@@ -93,6 +97,10 @@ fn is_noticed(config: &Config, name: &str, resource: Resource) -> bool {
     let rates = StepRates { number: 1, dense: 0.1, sparse: 0.1 };
     let step = || {
         group.all(|worker| {
+            // Devices of one node can do what those of several do.
+            let nodes = runs == Runs::AmongNodes;
+            let features = Features { nodes, ..worker.model().features() };
+            *worker.schedule_mut() = Schedule::step(features);
             let stages = &mut worker.schedule_mut().stages;
             let Some(stage) = stages.iter_mut().find(|stage| stage.name == name) else {
                 return Ok(());
@@ -114,13 +122,18 @@ fn is_noticed(config: &Config, name: &str, resource: Resource) -> bool {
 
 #[test]
 fn every_declaration_that_is_taken_away_is_noticed() {
-    let (configs, on_device) = (configs(), device().is_some());
+    let (configs, on_device, among_devices) = (configs(), device().is_some(), has_devices(2));
     let mut unnoticed = Vec::new();
     for stage in STEP {
         for &resource in stage.reads.iter().chain(stage.writes) {
-            if stage.runs == Runs::OnDevice && !on_device {
-                println!("skipped, because there is no device: {} {resource:?}", stage.name);
-            } else if !configs.iter().any(|config| is_noticed(config, stage.name, resource)) {
+            let skipped = match stage.runs {
+                Runs::OnDevice => !on_device,
+                Runs::AmongPeers | Runs::AmongNodes => !among_devices,
+                _ => false,
+            };
+            if skipped {
+                println!("skipped for lack of devices: {} {resource:?}", stage.name);
+            } else if !configs.iter().any(|config| is_noticed(config, stage, resource)) {
                 unnoticed.push(format!("{} {resource:?}", stage.name));
             }
         }
@@ -189,7 +202,7 @@ fn the_page_quotes_the_schedule() {
     let questions = page.split("## ").find(|part| part.starts_with("Ten questions")).unwrap();
     let quoted = questions.split("```").skip(1).step_by(2).flat_map(|block| block.lines().skip(1));
     let lines: Vec<&str> = quoted.map(str::trim).filter(|line| !line.is_empty()).collect();
-    assert_eq!(lines.len(), 11);
+    assert_eq!(lines.len(), 12);
     for line in lines {
         assert!(code.contains(line), "trainer/src/iteration/schedule.rs has no line `{line}`");
     }

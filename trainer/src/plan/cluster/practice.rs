@@ -3,7 +3,7 @@
 use super::super::between::Between;
 use crate::config::{
     AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, HybridMode, IdsChoice,
-    PoolAtChoice, ScheduleChoice, TransportChoice,
+    PoolAtChoice, Precision, ScheduleChoice, TransportChoice,
 };
 use crate::iteration::model::dense_choice;
 use headlong_comm::Topology;
@@ -12,7 +12,7 @@ use headlong_embedding::hybrid::PoolAt;
 use headlong_embedding::hybrid::split::may_pool_at_owner;
 use headlong_embedding::hybrid::traffic::{AllReduce, Cluster, Exchange, IdSource, Merge, Variant};
 use headlong_planner::bags::{ElementBytes, choice};
-use headlong_planner::practice::{Bags, Captured, Packing, Practice, Strips};
+use headlong_planner::practice::{Bags, Captured, Packing, Practice, Strips, Sums};
 use headlong_planner::schedule::Steps;
 use headlong_planner::workload::Workload;
 
@@ -79,6 +79,11 @@ fn of(config: &Config, shape: &Cluster) -> Practice {
         overlapped,
         border: Steps::of(on_device, overlapped),
         shards_optimizer: dense_choice(config, shape.num_ranks(), on_device).norms.is_some(),
+        sums: match config.train.precision {
+            // All gradients are looked at before a row moves.
+            Precision::F16 => Sums::ThenRows,
+            _ => Sums::WithRows,
+        },
         ..Practice::plain()
     };
     match on_device {
@@ -102,6 +107,10 @@ fn between_devices(config: &Config, shape: &Cluster, base: Practice) -> Practice
         },
         strips: strips(config.run.transport, by_node, shape.num_nodes() > 1),
         packing: Packing::Slots { by_node },
+        sums: match shape.num_nodes() {
+            1 => Sums::RowsFirst,
+            _ => Sums::ThenRows,
+        },
         // NCCL sums in its own way; by node, small sums of every node go to all others.
         all_reduce: match by_node {
             true => AllReduce::HierarchicalDirect,
@@ -183,6 +192,17 @@ mod tests {
         assert_eq!(widths(&["comm.compress=bf16"], Cpu), (2.0, 4.0));
         assert_eq!(widths(&bf16, Cpu), (2.0, 2.0));
         assert_eq!(widths(&["train.precision=bf16", "comm.compress=none"], Cpu), (4.0, 4.0));
+    }
+
+    #[test]
+    fn sums_are_made_as_the_schedule_has_them() {
+        let of = |settings: &[&str], device, shape| practice(settings, device, shape).sums;
+        let f16 = ["train.precision=f16"];
+        assert_eq!(of(&[], DeviceChoice::Cuda, (1, 8)), Sums::RowsFirst);
+        assert_eq!(of(&f16, DeviceChoice::Cuda, (1, 8)), Sums::RowsFirst);
+        assert_eq!(of(&[], DeviceChoice::Cuda, (2, 4)), Sums::ThenRows);
+        assert_eq!(of(&[], DeviceChoice::Cpu, (1, 8)), Sums::WithRows);
+        assert_eq!(of(&f16, DeviceChoice::Cpu, (2, 4)), Sums::ThenRows);
     }
 
     #[test]

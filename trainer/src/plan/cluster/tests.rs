@@ -14,7 +14,7 @@ use headlong_planner::practice::{Bags, Practice};
 use headlong_planner::published::{self, Generation, Model, Models, Role};
 use headlong_planner::schedule::Steps;
 use headlong_planner::search::search;
-use headlong_planner::simulator::{self, Assignment, Options};
+use headlong_planner::simulator::{self, Assignment, Options, Span};
 use headlong_planner::work::{Busy, StageTime};
 use headlong_planner::workload::{Precision, Source, Workload};
 use headlong_planner::{report, tables};
@@ -190,6 +190,30 @@ fn times() -> Vec<StageTime> {
         StageTime { us, busy: Busy { memory_us: us * 0.7, ..Busy::default() } }
     };
     (0..schedule().stages.len()).map(time).collect()
+}
+
+/// On one node; among several, after the one sum.
+#[test]
+fn replicated_rows_move_under_the_sum_of_dense_gradients() {
+    for (nodes, sum) in [(false, "all_reduce_dense"), (true, "all_reduce")] {
+        let features =
+            Features { ranks: true, nodes, device: true, dense: true, ..Features::default() };
+        let stages = Schedule::step(features).described();
+        let time = |us| StageTime { us, busy: Busy::default() };
+        let times: Vec<_> =
+            stages.iter().map(|stage| time(if stage.name == sum { 100.0 } else { 10.0 })).collect();
+        let run = simulator::run(&stages, &times, 2, &Options::plain(Assignment::Queues));
+        let span = |name| {
+            let is_it = |span: &&Span| span.step == 2 && stages[span.stage].name == name;
+            let span = run.spans.iter().find(is_it).unwrap();
+            (span.start_us, span.end_us)
+        };
+        let (summed, moved) = (span(sum), span("update_replicated"));
+        match nodes {
+            false => assert!(summed.0 < moved.1 && moved.1 < summed.1, "{summed:?}, {moved:?}"),
+            true => assert_eq!(summed.1, moved.0),
+        }
+    }
 }
 
 #[test]

@@ -5,9 +5,8 @@
 //! carries it.
 
 use crate::error::{Result, exchange_failed};
-use crate::iteration::model::Devices;
+use crate::iteration::model::{Devices, Summed};
 use crate::iteration::schedule::at::Access::{Read, Write};
-use crate::iteration::schedule::tables::update_replicated;
 use crate::iteration::schedule::{At, Resource};
 use headlong_comm::Blocks;
 use headlong_comm::device::narrow;
@@ -54,23 +53,36 @@ impl Devices {
         self.ranks.all_to_all_v(at.stream, blocks)
     }
 
-    /// The one all-reduce of a step, and then the replicated rows.
-    pub(super) fn all_reduce_and_update_replicated(&self, at: &At<'_>) -> Result<()> {
-        at.declared(Resource::LearningRates, Read);
-        let (reduced, gradients) = (at.reduced(), at.dense_gradients(Read));
-        if let Some(sums) = at.dense_sums(Write) {
-            let (from, to) = (gradients.device_ptr(), sums.device_ptr());
-            narrow::round(at.stream, from, to, gradients.bytes() / size_of::<f32>());
+    /// Gradients of replicated rows become their sums, with all that lies before the dense
+    /// gradients; where there are no such rows, that waits for these.
+    pub(in crate::iteration::schedule) fn all_reduce_replicated(&self, at: &At<'_>) -> Result<()> {
+        at.replicated_gradients(Write);
+        at.loss_sums(Write);
+        at.declared(Resource::Overflow, Write);
+        self.sum(at, at.model().summed_first())
+    }
+
+    /// Dense gradients become their sums, with all that has not.
+    pub(in crate::iteration::schedule) fn all_reduce_dense(&self, at: &At<'_>) -> Result<()> {
+        at.loss_sums(Write);
+        at.declared(Resource::Overflow, Write);
+        reduce_dense(at)?;
+        self.sum(at, at.model().summed_then())
+    }
+
+    /// All become their sums at once.
+    pub(in crate::iteration::schedule) fn all_reduce(&self, at: &At<'_>) -> Result<()> {
+        let at_once = Summed { at: at.reduced().device_ptr(), len: at.model().sum_len() };
+        reduce_dense(at)?;
+        self.sum(at, at_once)
+    }
+
+    fn sum(&self, at: &At<'_>, Summed { at: numbers, len }: Summed) -> Result<()> {
+        if len.bytes() == 0 {
+            return Ok(());
         }
-        // First, so that what a rank finds in its part is added up with the rest.
-        at.model().divided.as_ref().map_or(Ok(()), |divided| divided.reduce(at))?;
-        let summed = self.ranks.all_reduce(at.stream, reduced.device_ptr(), at.model().sum_len());
-        summed.map_err(exchange_failed("the gradients"))?;
-        // Where the loss is scaled, they wait until all gradients have been looked at.
-        match at.loss_scale(Read) {
-            None => update_replicated(at),
-            Some(_) => Ok(()),
-        }
+        let summed = self.ranks.all_reduce(at.stream, numbers, len);
+        summed.map_err(exchange_failed("the gradients"))
     }
 
     /// The logits of all ranks, in the order of the samples.
@@ -80,4 +92,16 @@ impl Devices {
         let gathered = self.ranks.all_gather(at.stream, mine, all, share_len * size_of::<f32>());
         gathered.map_err(exchange_failed("the predictions"))
     }
+}
+
+/// Rounds dense gradients to what they travel as, where that is bf16; of those of which each rank
+/// wants a part, it gets the sums. That comes before the other sums: what a rank finds in its part
+/// is added up with them.
+fn reduce_dense(at: &At<'_>) -> Result<()> {
+    let gradients = at.dense_gradients(Write);
+    if let Some(sums) = at.dense_sums(Write) {
+        let (from, to) = (gradients.device_ptr(), sums.device_ptr());
+        narrow::round(at.stream, from, to, gradients.bytes() / size_of::<f32>());
+    }
+    at.model().divided.as_ref().map_or(Ok(()), |divided| divided.reduce(at))
 }

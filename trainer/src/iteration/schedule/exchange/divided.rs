@@ -29,6 +29,7 @@ impl Divided {
         reduced.map_err(exchange_failed("the gradients"))?;
         let (elements, summed) = (self.part.elements.clone(), at.dense_sums(Read));
         let args = CheckArgs { gradients, elements, summed, steps: None };
+        at.declared(Resource::Overflow, Write);
         at.loss_scale(Read).iter().for_each(|scale| scale.raise(at.stream, &args));
         Ok(())
     }
