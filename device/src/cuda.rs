@@ -15,6 +15,7 @@
 //! kernel     loaded kernels, launches
 //! blas       matrix products of cuBLASLt, planned once
 //! step       learning rate and step number on the device
+//! pieces     copies of what a list of the host names
 //! nvtx       named ranges for profilers
 //! ```
 //!
@@ -35,6 +36,7 @@ mod kernel;
 mod libraries;
 mod memory;
 pub mod nvtx;
+pub mod pieces;
 mod probe;
 mod source;
 mod step;
@@ -53,6 +55,7 @@ pub use ipc::{ForeignMemory, HANDLE_BYTES, SharedPlace};
 pub use kernel::{Dim, Kernel, Launch};
 pub use libraries::{Found, Library, SEARCH_VARIABLE};
 pub use memory::{DeviceMemory, DevicePtr, Pinned};
+pub use pieces::{Piece, Pieces};
 pub use probe::{Probe, ProbedDevice, probe};
 pub use source::{Build, Define, Source};
 pub use step::{DeviceStep, OptimizerConstants};

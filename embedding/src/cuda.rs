@@ -28,6 +28,7 @@ pub(crate) use set::{CudaSet, DeviceRoute};
 pub(crate) use tables::{DeviceLeaves, DeviceTables, FlagsMemory};
 
 pub use crate::table::{CudaStep, CudaTable, DeviceRows};
+pub use staging::StagedPart;
 
 use crate::table::TableSpec;
 use headlong_device::cuda::Define;

@@ -7,9 +7,10 @@ mod pipes;
 mod training;
 
 use crate::error::{Error, Result};
-pub(crate) use cached::{MOST_COMPRESSION, cached_bytes, decoded_bytes};
+pub use cached::DeviceRows;
+pub(crate) use cached::{MOST_COMPRESSION, cached_bytes, decoded_bytes, training_stays};
 pub use evaluation::EvaluationData;
-pub(crate) use evaluation::MOST_RESIDENT_STORED_BYTES;
+pub(crate) use evaluation::{MOST_RESIDENT_STORED_BYTES, stays_on_devices};
 pub use pipes::{Reads, check_pipes, refuse_shared_pipes};
 pub use training::TrainingReader;
 
@@ -88,9 +89,7 @@ pub fn open_training(
     let train = &config.train;
     let bags = ids.multi_hot().cloned();
     let batch_size = train.batch_size * train.accumulate;
-    // The session counts steps; the stream ends by itself only where whole epochs were asked for.
-    let epochs =
-        (train.steps.is_none() && train.epochs.fract() == 0.0).then_some(train.epochs as u64);
+    let epochs = whole_epochs(config);
     if is_streamed(config, files)? {
         let options = TextOptions {
             blocks: block_options(config, true, threads),
@@ -118,6 +117,13 @@ pub fn open_training(
     let reader = FormatReader::open(source, options, start)
         .map_err(Error::failed("the training data cannot be read"))?;
     Ok(MultiHotReader::new(TrainingReader::of_format(reader, ids), bags))
+}
+
+/// Epochs of the data, where whole ones were asked for: then it ends by itself. Else the session
+/// counts steps.
+pub(crate) fn whole_epochs(config: &Config) -> Option<u64> {
+    let train = &config.train;
+    (train.steps.is_none() && train.epochs.fract() == 0.0).then_some(train.epochs as u64)
 }
 
 /// Whether each sample has one id in each column: what is multi-hot already stays as it is.
@@ -240,8 +246,8 @@ pub fn format_to_predict(
 /// Whether the files are read as a stream of text, ids being mapped on the way: the only way for
 /// ids that are admitted.
 fn is_streamed(config: &Config, files: &[DataFile]) -> Result<bool> {
-    let plain = config.data.order == OrderChoice::Sequential
-        && matches!(config.data.cache, CacheData::Off | CacheData::Auto);
+    let plain =
+        config.data.order == OrderChoice::Sequential && config.data.cache != CacheData::Host;
     Ok(plain && format_of(config, files)? == Format::Criteo)
 }
 
@@ -261,7 +267,7 @@ pub fn order_name(config: &Config, files: &[DataFile]) -> Result<String> {
     })
 }
 
-fn order(config: &Config) -> Order {
+pub(crate) fn order(config: &Config) -> Order {
     let data = &config.data;
     match data.order {
         OrderChoice::Sequential => Order::Sequential,
@@ -373,7 +379,7 @@ pub fn resolve(config: &Config) -> Result<Config> {
     config.check_files()?;
     let format = format_of(&config, files)?;
     let stays_in_order =
-        config.data.order == OrderChoice::Sequential || config.data.cache != CacheData::Off;
+        config.data.order == OrderChoice::Sequential || config.data.cache.is_on_host();
     if format == Format::Criteo && !stays_in_order {
         return Err(only_in_order(format));
     }

@@ -30,6 +30,7 @@ pub use headlong_planner::memory::{MemoryUse, OfRank};
 pub use memory::READER_BLOCK_BYTES;
 
 use crate::config::{Config, EvalRanksAre, Interaction};
+use crate::data::DeviceRows;
 use crate::iteration::model::{dense_choice, table_specs};
 use crate::system::machine::{Machine, has_devices_besides};
 use headlong_device::DType;
@@ -62,6 +63,8 @@ pub struct Facts<'a> {
     pub kept_bytes: u64,
     /// Bytes of training data that stay in memory (`data.cache`).
     pub cached_bytes: u64,
+    /// Rows whose batches stay on the devices of ranks (`data.cache`).
+    pub device_rows: DeviceRows,
 }
 
 impl<'a> Facts<'a> {
@@ -79,13 +82,16 @@ impl<'a> Facts<'a> {
             separate: false,
             kept_bytes: 0,
             cached_bytes: 0,
+            device_rows: DeviceRows::NONE,
         }
     }
 
     /// The same for ranks that evaluate: threads of rank 0's process, which share what of the data
     /// it has in memory, or processes.
     fn of_eval_ranks(self, evaluating: EvalRanksAre) -> Self {
-        let alone = Self { split: None, ranks_here: None, nodes: 1, cached_bytes: 0, ..self };
+        let device_rows = DeviceRows { train: 0, ..self.device_rows };
+        let (split, ranks_here) = (None, None);
+        let alone = Self { split, ranks_here, nodes: 1, cached_bytes: 0, device_rows, ..self };
         match evaluating {
             EvalRanksAre::Threads(_) => Self { separate: false, kept_bytes: 0, ..alone },
             EvalRanksAre::Processes(_) => Self { separate: true, ..alone },
@@ -326,6 +332,11 @@ fn sharing(config: &Config, facts: &Facts<'_>) -> Sharing {
         on_device: facts.machine.device.is_some(),
         rows: facts.split.filter(|_| config.run.ranks > 1).map(OfRank::of),
         kept_bytes: facts.kept_bytes.saturating_add(facts.cached_bytes),
+        device_rows: match config.run.evaluating() {
+            // They keep what they evaluate.
+            Some(_) => DeviceRows { valid: 0, ..facts.device_rows },
+            None => facts.device_rows,
+        },
         // Where rows are not counted: no more than what is kept of them, a label and numbers each.
         data_rows: facts.data_rows.or_else(|| {
             let row_bytes = 4 * (1 + config.data.num_dense as u64);

@@ -10,7 +10,21 @@ use crate::ids::{Bags, Ids, bags_of, check_range, num_samples};
 use crate::route::all_below;
 use crate::table::TableSpec;
 use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr, Pinned};
+use std::ops::Range;
 use std::sync::Arc;
+
+/// A part of a staged batch on its way.
+#[derive(Debug, Clone, Copy)]
+pub struct StagedPart {
+    /// Page-locked memory, as the device sees it.
+    pub from: DevicePtr,
+    /// Where the device's kernels read it.
+    pub to: DevicePtr,
+    /// Its length in words of four bytes.
+    pub words: usize,
+    /// Whether it tells batches apart: it comes from page-locked memory each time.
+    pub is_head: bool,
+}
 
 /// One batch, on the host and on the device.
 #[derive(Debug)]
@@ -99,6 +113,19 @@ impl Staging {
     }
 
     fn pack(&mut self, ids: &dyn Ids, found: usize) {
+        self.begin(found);
+        let rest = self.layout.main_words;
+        let words = self.pinned.as_mut_slice::<u32>();
+        for (table, layout) in self.layout.tables.iter().enumerate() {
+            let bags = bags_of(ids, table);
+            let mode = pack_table(words, layout, bags, rest);
+            self.needs_rest |= mode & MODE_NEEDS_REST != 0;
+            words[place_of(table)].copy_from_slice(&[bags.ids.values.len() as u32, mode]);
+        }
+    }
+
+    /// Numbers a batch of `found` samples.
+    fn begin(&mut self, found: usize) {
         self.num_samples = found;
         self.generation = self.generation.wrapping_add(1);
         self.needs_rest = self.copies_all;
@@ -106,13 +133,49 @@ impl Staging {
         let words = self.pinned.as_mut_slice::<u32>();
         words[..STAGED_WORDS].copy_from_slice(&[found as u32, self.generation, rest as u32, 0]);
         words[rest] = self.generation;
+    }
+
+    /// What [`Self::recall`] needs of the staged batch.
+    pub(crate) fn head(&self) -> &[u32] {
+        &self.pinned.as_slice()[..place_of(self.specs.len()).start]
+    }
+
+    /// Stages a batch of which `head` is known and the ids lie on the device: its parts are those
+    /// of then, and all but the heads come from where they were kept. It gets a number of its own,
+    /// by which the device's answers are told apart.
+    pub(crate) fn recall(&mut self, head: &[u32]) {
+        self.begin(head[0] as usize);
+        let tables = STAGED_WORDS..head.len();
+        let mut modes = head[tables.clone()].chunks_exact(STAGED_TABLE_WORDS).map(|of| of[1]);
+        self.needs_rest |= modes.any(|mode| mode & MODE_NEEDS_REST != 0);
+        self.pinned.as_mut_slice::<u32>()[tables.clone()].copy_from_slice(&head[tables]);
+    }
+
+    /// Hands the parts of the staged batch to `take`: no more than [`Self::most_parts`], the same
+    /// ones for the same head.
+    pub(crate) fn parts(&self, take: &mut dyn FnMut(StagedPart)) {
+        let mut part = |first: usize, words: usize, is_head: bool| {
+            if words > 0 {
+                let (from, to) = (self.pinned.device_visible(), self.device.ptr());
+                let [from, to] = [from, to].map(|start| start.offset(4 * first));
+                take(StagedPart { from, to, words, is_head });
+            }
+        };
+        let head = self.head();
+        part(0, head.len(), true);
+        part(self.layout.main_words, 1, true);
         for (table, layout) in self.layout.tables.iter().enumerate() {
-            let bags = bags_of(ids, table);
-            let mode = pack_table(words, layout, bags, rest);
-            self.needs_rest |= mode & MODE_NEEDS_REST != 0;
-            let place = STAGED_WORDS + STAGED_TABLE_WORDS * table;
-            words[place..place + 2].copy_from_slice(&[bags.ids.values.len() as u32, mode]);
+            let [num_ids, mode] = [0, 1].map(|word| head[place_of(table).start + word]);
+            let has = |flag: u32, words: usize| if mode & flag != 0 { words } else { 0 };
+            part(layout.ids, num_ids as usize, false);
+            part(layout.offsets, has(MODE_BAGS, self.num_samples + 1), false);
+            part(layout.factors, has(MODE_WEIGHTED, num_ids as usize), false);
         }
+    }
+
+    /// The most parts that a batch has.
+    pub(crate) fn most_parts(&self) -> usize {
+        2 + 3 * self.specs.len()
     }
 
     /// Enqueues the copy of what was packed.
@@ -120,6 +183,12 @@ impl Staging {
         let words = if self.needs_rest { self.layout.words } else { self.layout.main_words };
         stream.copy_to_device(self.device.ptr(), &self.pinned, 0..4 * words);
     }
+}
+
+/// Where the number of a table's ids and its mode stand.
+fn place_of(table: usize) -> Range<usize> {
+    let first = STAGED_WORDS + STAGED_TABLE_WORDS * table;
+    first..first + STAGED_TABLE_WORDS
 }
 
 /// Packs one table's part and returns its mode.

@@ -20,7 +20,7 @@ use super::partition::{Code, Partition};
 use super::shape::RouteShape;
 use super::simd::IN_REPLICA;
 use super::strips::StripSizes;
-use crate::cuda::staging::Staging;
+use crate::cuda::staging::{StagedPart, Staging};
 use crate::error::Result;
 use crate::ids::{Bags, Ids};
 use crate::route::{Route, TableRoute};
@@ -138,6 +138,40 @@ impl HybridRoute {
             RouteLocation::Host => Ok(()),
             RouteLocation::Device(route) => route.stage(ids),
         }
+    }
+
+    /// As [`Self::stage`], of a batch whose [`Self::staged_head`] is `head` and whose ids the device
+    /// has kept. The copy of the batch before must be done.
+    ///
+    /// # Panics
+    /// Where nothing is staged: in the memory of the host.
+    pub fn recall(&mut self, head: &[u32]) {
+        match &mut self.at {
+            RouteLocation::Local(route) => route.cuda.as_mut().map(|route| &mut route.staging),
+            RouteLocation::Host => None,
+            RouteLocation::Device(route) => Some(&mut route.staging),
+        }
+        .expect("batches are staged for a device")
+        .recall(head);
+    }
+
+    /// What is to be remembered of the staged batch besides its ids: words, as many for every
+    /// batch. Empty in the memory of the host.
+    pub fn staged_head(&self) -> &[u32] {
+        self.staging().map_or(&[], Staging::head)
+    }
+
+    /// Hands the parts of the staged batch to `take`, the same ones for the same head. A copy of
+    /// all of them is what [`Self::copy`] does.
+    pub fn staged_parts(&self, take: &mut dyn FnMut(StagedPart)) {
+        if let Some(staging) = self.staging() {
+            staging.parts(take);
+        }
+    }
+
+    /// The most parts that a batch has.
+    pub fn most_staged_parts(&self) -> usize {
+        self.staging().map_or(0, Staging::most_parts)
     }
 
     fn staging(&self) -> Option<&Staging> {

@@ -16,6 +16,8 @@ pub struct MemoryUse {
     pub exchange_bytes: Count,
     /// Activations and their gradients, packed weights, and the batches that the iteration holds.
     pub activation_bytes: Count,
+    /// Batches that stay on the device (`data.cache`).
+    pub kept_batch_bytes: Count,
     /// Batches that are read ahead, the parser's blocks, data that stays in memory.
     pub reader_bytes: Count,
     /// The dictionary, or the admitted ids.
@@ -52,6 +54,7 @@ impl MemoryUse {
             + self.dense_bytes
             + self.exchange_bytes
             + self.activation_bytes
+            + self.kept_batch_bytes
     }
 
     /// What of it the host holds where the model lies on a device: batches pass through page-locked

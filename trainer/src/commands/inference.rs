@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use crate::commands::predictions::PredictionWriter;
 use crate::config::{
-    BadRowPolicy, Config, DType, DeviceChoice, Ids, OptimizerConfig, Precision, ScheduleChoice,
+    BadRowPolicy, CacheData, Config, DType, DeviceChoice, Ids, OptimizerConfig, Precision,
+    ScheduleChoice,
 };
 use crate::data::{self, EvaluationData};
 use crate::error::{Error, Result};
@@ -225,6 +226,8 @@ fn apply_on(config: &mut Config, device: DeviceChoice) {
         DeviceChoice::Auto => DeviceChoice::Cpu,
         device => device,
     };
+    // The files are read once.
+    config.data.cache = CacheData::Off;
     if config.run.device == DeviceChoice::Cpu {
         config.run.schedule = ScheduleChoice::Auto;
         if config.train.precision == Precision::Tf32 {

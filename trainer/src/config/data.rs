@@ -69,7 +69,12 @@ settings! {
         pub on_bad_row: BadRowPolicy = BadRowPolicy::Error,
         /// Batches that are read ahead.
         pub prefetch_batches: usize = 4,
-        /// Where decoded data is kept between epochs: "off", "host", "device" or "auto".
+        /// Where data is kept between epochs: "off", "host" (decoded), "auto" (there, where it fits)
+        /// or "device".
+        ///
+        /// "device", with run.device = "cuda": batches as they were staged, on the device of each
+        /// rank. Those of evaluations from the second one on, and those of training from the second
+        /// epoch that begins, where data.order is not "samples", come from there, with no reader.
         pub cache: CacheData = CacheData::Off,
         /// Not set but found: whether columns of a file that have no place are ignored, because
         /// it is predicted and not trained on.
@@ -97,7 +102,7 @@ pub enum Ids {
     Rows,
 }
 
-/// Where decoded data is kept between epochs.
+/// Where data is kept between epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheData {
@@ -105,10 +110,17 @@ pub enum CacheData {
     Off,
     /// In main memory.
     Host,
-    /// In the accelerator's memory.
+    /// In the memory of the devices, as batches.
     Device,
-    /// Where it fits.
+    /// In main memory, where it fits.
     Auto,
+}
+
+impl CacheData {
+    /// Whether decoded data is to be in main memory, so that it comes in any order.
+    pub(crate) fn is_on_host(self) -> bool {
+        matches!(self, Self::Host | Self::Auto)
+    }
 }
 
 /// The format of data files.
@@ -255,6 +267,14 @@ impl Config {
                 "data.ids = \"admitted\"",
                 format!("{key} = {value}"),
                 "ids are admitted while text is read, from front to back in every epoch",
+            ));
+        }
+        let drift = self.hybrid.repartition_drift;
+        if data.cache == CacheData::Device && drift > 0.0 {
+            return Err(Error::contradiction(
+                "data.cache = \"device\"",
+                format!("hybrid.repartition_drift = {drift}"),
+                "rows are counted as batches are read, and batches on the device are not",
             ));
         }
         data.columns.validate()

@@ -451,10 +451,10 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
          \"tcp\" between processes",
     )?;
     refuse(
-        config.data.cache == CacheData::Device,
+        config.data.cache == CacheData::Device && run.device != DeviceChoice::Cuda,
         format!("data.cache = {}", quoted(&config.data.cache)),
-        "\"off\", \"host\" and \"auto\": ids become rows on the host, so that data on the device \
-         would come back for every step",
+        "\"off\", \"host\" and \"auto\" on a processor; batches stay on devices with run.device = \
+         \"cuda\"",
     )
 }
 

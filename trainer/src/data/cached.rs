@@ -1,7 +1,7 @@
-//! What the training data takes where it is kept in memory, before any of it is read.
+//! What data takes where it is kept in memory, before any of it is read; and what is kept where.
 
-use super::{format_of, is_streamed, open_source};
-use crate::config::{CacheData, Config};
+use super::{format_of, is_streamed, known_samples, open_source};
+use crate::config::{CacheData, Config, OrderChoice};
 use crate::system::machine::Machine;
 use headlong_reader::formats::{Format, Source};
 use headlong_reader::io::{Compression, DataFile, LineBlocks, TextBlock, TextFile};
@@ -54,6 +54,74 @@ pub(crate) fn decoded_bytes(config: &Config, files: &[DataFile], cache: CacheDat
     if stored_bytes(files) > most { 0 } else { decoded.min(most) }
 }
 
+/// Rows whose batches stay on the devices of ranks; 0: none do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeviceRows {
+    pub train: u64,
+    pub valid: u64,
+}
+
+impl DeviceRows {
+    pub(crate) const NONE: Self = Self { train: 0, valid: 0 };
+
+    /// Those of `config`, `train_rows` where these are known, else no fewer than there are.
+    pub(crate) fn of(config: &Config, train_rows: Option<u64>) -> Self {
+        if config.data.cache != CacheData::Device {
+            return Self::NONE;
+        }
+        let (data, synthetic) = (&config.data, &config.synthetic);
+        let at_most = |files: &[DataFile], made_up: u64| match files.is_empty() {
+            true if data.train.is_empty() && synthetic.enabled => made_up,
+            true => 0,
+            false => rows_at_most(config, files),
+        };
+        let trained = || train_rows.unwrap_or_else(|| at_most(&data.train, synthetic.train_rows));
+        Self {
+            train: training_stays(config, train_rows).map_or(0, |()| trained()),
+            valid: at_most(&data.valid, synthetic.valid_rows),
+        }
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        *self == Self::NONE
+    }
+}
+
+/// Whether batches of training stay on devices, where `data.cache` says so; else why they do not.
+/// `rows`: those of an epoch, where known.
+pub(crate) fn training_stays(config: &Config, rows: Option<u64>) -> Result<(), &'static str> {
+    let train = &config.train;
+    let per_step = (train.batch_size * train.accumulate) as u64;
+    let comes_twice = match (train.steps, rows) {
+        (None, _) => train.epochs > 1.0,
+        (Some(steps), Some(rows)) => steps > rows.div_ceil(per_step),
+        (Some(_), None) => true,
+    };
+    match config.data.order {
+        OrderChoice::Samples => Err("data.order = \"samples\" makes other batches in each epoch"),
+        _ if config.data.train.iter().any(DataFile::is_stream) => Err("a pipe is read once"),
+        _ if !comes_twice => Err("no batch of training comes twice"),
+        _ => Ok(()),
+    }
+}
+
+/// Rows of `files` where they say so, else an upper estimate from the beginning of their text. What
+/// a pipe will give is not known: 0.
+fn rows_at_most(config: &Config, files: &[DataFile]) -> u64 {
+    if files.iter().any(DataFile::is_stream) {
+        return 0;
+    }
+    match known_samples(config, files) {
+        Ok(Some(rows)) => rows,
+        _ => estimated_rows(files),
+    }
+}
+
+fn estimated_rows(files: &[DataFile]) -> u64 {
+    let rows = files.iter().filter_map(rows_of_text).fold(0, u64::saturating_add);
+    rows.saturating_add(rows / MARGIN)
+}
+
 fn stored_bytes(files: &[DataFile]) -> u64 {
     files.iter().map(|file| file.stored_bytes().unwrap_or(0)).fold(0, u64::saturating_add)
 }
@@ -65,8 +133,7 @@ fn text_sample_bytes(config: &Config) -> u64 {
 
 /// What Criteo's text comes to: the beginning of each file tells how long its rows are.
 fn bytes_of_text(config: &Config, files: &[DataFile]) -> u64 {
-    let rows = files.iter().filter_map(rows_of_text).fold(0, u64::saturating_add);
-    rows.saturating_add(rows / MARGIN).saturating_mul(text_sample_bytes(config))
+    estimated_rows(files).saturating_mul(text_sample_bytes(config))
 }
 
 fn rows_of_text(file: &DataFile) -> Option<u64> {

@@ -1,6 +1,8 @@
 //! Data that is predicted: validation files, and the files of `eval` and `predict`.
 
-use super::{block_options, check_columns, format_of, is_one_hot, keep, open_source};
+use super::{
+    block_options, check_columns, count_samples, format_of, is_one_hot, keep, open_source,
+};
 use crate::config::{CacheData, Config};
 use crate::error::{Error, Result};
 use crate::system::machine::Machine;
@@ -18,6 +20,11 @@ use std::sync::Arc;
 /// Validation files up to this size are kept in memory, decoded; larger ones are read again for
 /// each evaluation.
 pub(crate) const MOST_RESIDENT_STORED_BYTES: u64 = 1 << 30;
+
+/// Whether `files` are read once, because devices keep their batches from then on.
+pub(crate) fn stays_on_devices(config: &Config, files: &[DataFile]) -> bool {
+    config.data.cache == CacheData::Device && !files.iter().any(DataFile::is_stream)
+}
 
 /// Data that is predicted, any number of times: validation files, or the files of `eval` and
 /// `predict`. What fits is kept in memory, decoded. A clone shares it.
@@ -67,7 +74,10 @@ impl EvaluationData {
         let (transform, batch_size) = (config.data.dense_transform, config.eval.batch_size);
         let contents = match format_of(config, files)? {
             Format::Criteo => Self::open_text(config, files, labelled, threads, kept)?,
-            _ => Contents::Format(Self::open_format(config, files, labelled, threads, kept)?),
+            _ => {
+                let kept = kept && !stays_on_devices(config, files);
+                Contents::Format(Self::open_format(config, files, labelled, threads, kept)?)
+            }
         };
         Ok(Self { contents, transform, batch_size })
     }
@@ -149,6 +159,26 @@ impl EvaluationData {
         match &self.contents {
             Contents::Text { .. } | Contents::ResidentText(_) => true,
             Contents::Format(source) => is_one_hot(&**source),
+        }
+    }
+
+    /// Samples, counted where they have not been: reads and parses text. Of a pipe that does not
+    /// fit into memory: 0.
+    fn counted_samples(&self, config: &Config, threads: usize) -> Result<u64> {
+        match &self.contents {
+            Contents::Text { files, .. } => count_samples(config, files, threads),
+            _ => Ok(self.num_samples().unwrap_or(0)),
+        }
+    }
+
+    /// Batches that stay on devices, where those of evaluations do (`data.cache`).
+    pub(crate) fn batches_that_stay(&self, config: &Config, threads: usize) -> Result<u64> {
+        match config.data.cache {
+            CacheData::Device => {
+                let samples = self.counted_samples(config, threads)?;
+                Ok(samples.div_ceil(self.batch_size as u64))
+            }
+            _ => Ok(0),
         }
     }
 

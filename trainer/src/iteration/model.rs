@@ -21,7 +21,7 @@ use headlong_mlp::mlp::{Arenas, Mlp};
 use headlong_mlp::optim;
 use headlong_reader::Batch;
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 mod batch_slot;
 mod call;
@@ -29,6 +29,7 @@ mod divided;
 mod exchange;
 mod finite;
 mod interaction;
+mod kept;
 mod on_device;
 mod planned;
 mod sizes;
@@ -36,11 +37,14 @@ pub(crate) mod strips;
 
 pub(crate) use batch_slot::BatchIds;
 pub use batch_slot::BatchSlot;
+pub(crate) use batch_slot::Purpose;
 use batch_slot::batch_slots;
-pub use call::Call;
+pub use call::{Call, Incoming};
 pub(crate) use divided::Divided;
 pub(crate) use exchange::{ByNode, Devices, Exchange};
 use interaction::Interaction;
+use kept::Kept;
+pub(crate) use kept::kept_bytes;
 pub(crate) use on_device::Summed;
 use planned::Planned;
 pub(crate) use planned::{SlotBytes, dense_choice, slot_bytes};
@@ -124,6 +128,8 @@ pub struct Model {
     /// Learning rates and number of the step, on a device with memory of its own: for the dense
     /// parameters, then for the tables.
     device_steps: Option<DeviceMemory>,
+    /// Batches that stay on the device, by [`Purpose`], where there is room for them.
+    kept: [Option<Mutex<Kept>>; 2],
 }
 
 /// A dense parameter as checkpoints name it.
@@ -299,6 +305,7 @@ impl Model {
             replicated_gradients: leading(ids.leading.frequent),
             loss_sums: leading(ids.leading.loss_sums),
             device_steps: None,
+            kept: [None, None],
             control_flags: leading(ids.leading.control_flags),
             loss_scale: loss_scale(config, &arenas, &ids),
             record: mat(ids.record),

@@ -8,7 +8,7 @@
 use crate::config::{Config, IdsChoice, ScheduleChoice, TransportChoice};
 use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::lanes::Lanes;
-use crate::iteration::model::{Ablation, Model, RankParts, table_specs};
+use crate::iteration::model::{Ablation, Incoming, Model, Purpose, RankParts, table_specs};
 use crate::iteration::table_state::Group;
 use crate::iteration::trace::{Record, Recorder, write_trace};
 use crate::iteration::worker::{RankWorker, StepLoss, StepRates};
@@ -21,7 +21,7 @@ use headlong_device::pool::Pool;
 use headlong_device::simd::Limit;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::Partition;
-use headlong_reader::{Batch, Position};
+use headlong_reader::{Batch, Position, SkipReport};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,8 +40,18 @@ pub struct RankGroup {
     limit: Limit,
     /// What its models were built from, where they can be built again with rows placed otherwise.
     blueprint: Option<Blueprint>,
+    /// What evaluations have left on the devices, once they have left all.
+    pub(crate) evaluated: Mutex<Option<Evaluated>>,
     /// The tables as the last look at the layout of a checkpoint found them.
     pub(crate) groups: Mutex<Arc<Vec<Group>>>,
+}
+
+/// Data that has been evaluated and lies on the devices.
+#[derive(Debug, Clone)]
+pub(crate) struct Evaluated {
+    pub(crate) batches: usize,
+    /// Bad lines that were skipped when it was read.
+    pub(crate) skipped: SkipReport,
 }
 
 /// What the models of a group are built from, besides communicators and the places of rows.
@@ -257,7 +267,14 @@ impl RankGroup {
     fn on_threads(threads: Pool, workers: Vec<RankWorker>) -> Self {
         let ranks = workers.into_iter().map(Mutex::new).collect();
         let limit = Limit::current();
-        Self { ranks, threads, limit, blueprint: None, groups: Mutex::default() }
+        Self {
+            ranks,
+            threads,
+            limit,
+            blueprint: None,
+            evaluated: Mutex::default(),
+            groups: Mutex::default(),
+        }
     }
 
     /// The worker of the first rank of this process: what all ranks agree on can be read here.
@@ -311,7 +328,8 @@ impl RankGroup {
     }
 
     /// As [`RankWorker::prime`], on all ranks.
-    pub fn prime(&self, batch: &Batch) -> Result<()> {
+    pub fn prime<'a>(&self, batch: impl Into<Incoming<'a>>) -> Result<()> {
+        let batch = batch.into();
         self.all(|worker| worker.prime(batch))
     }
 
@@ -322,7 +340,24 @@ impl RankGroup {
 
     /// As [`RankWorker::enqueue`], on all ranks.
     pub fn enqueue(&self, rates: StepRates, next: Option<&Batch>) -> Result<()> {
+        self.enqueue_incoming(rates, next.map(Incoming::Read))
+    }
+
+    /// The same with a batch that stays on the devices, or has stayed there.
+    pub(crate) fn enqueue_incoming(
+        &self,
+        rates: StepRates,
+        next: Option<Incoming<'_>>,
+    ) -> Result<()> {
         self.all(|worker| worker.enqueue(rates, next))
+    }
+
+    /// As [`RankWorker::keep`], on all ranks; nothing where there are no batches.
+    pub(crate) fn keep(&self, purpose: Purpose, batches: u64) -> Result<()> {
+        if batches == 0 {
+            return Ok(());
+        }
+        self.all(|worker| worker.keep(purpose, batches))
     }
 
     /// As [`RankWorker::drain`], on all ranks.
@@ -347,8 +382,9 @@ impl RankGroup {
         Ok(())
     }
 
-    /// Predicts `batch` and keeps each rank's scores.
-    pub fn evaluate(&self, batch: &Batch) -> Result<()> {
+    /// Predicts a batch and keeps each rank's scores.
+    pub fn evaluate<'a>(&self, batch: impl Into<Incoming<'a>>) -> Result<()> {
+        let batch = batch.into();
         self.all(|worker| worker.evaluate(batch))
     }
 

@@ -10,7 +10,7 @@
 use crate::error::{Error, Result};
 use crate::iteration::lanes::{Lanes, Place};
 use crate::iteration::model::strips::StripSizes;
-use crate::iteration::model::{Model, ScaleState};
+use crate::iteration::model::{Incoming, Model, Purpose, ScaleState};
 use crate::iteration::schedule::{Call, Lane, Schedule};
 use crate::iteration::trace::Recorder;
 use crate::metrics::Scores;
@@ -167,11 +167,18 @@ impl RankWorker {
         self.primed
     }
 
+    /// Takes room on the device for `batches` batches that stay there: all ranks call it before the
+    /// first batch.
+    pub(crate) fn keep(&mut self, purpose: Purpose, batches: u64) -> Result<()> {
+        self.model.keep(self.lanes.stream(Lane::Dense), purpose, batches)
+    }
+
     /// Brings in the first batch, or the first after the data ended.
-    pub fn prime(&mut self, batch: &Batch) -> Result<()> {
+    pub fn prime<'a>(&mut self, batch: impl Into<Incoming<'a>>) -> Result<()> {
         self.drain()?;
         self.model.expect_strips(&self.model.slots[self.now], self.needed[0]);
-        let call = training_call(&self.model, self.now, Some((self.now, batch)), StepRates::NONE);
+        let call =
+            training_call(&self.model, self.now, Some((self.now, batch.into())), StepRates::NONE);
         self.model.hand_over(&call)?;
         self.lanes.walk(&self.preparation, &self.model, &call, &mut self.recorder)?;
         self.wait_for_prologue()?;
@@ -186,7 +193,7 @@ impl RankWorker {
     /// # Panics
     /// When there is no batch of now.
     pub fn step(&mut self, rates: StepRates, next: Option<&Batch>) -> Result<f64> {
-        self.enqueue(rates, next)?;
+        self.enqueue(rates, next.map(Incoming::Read))?;
         self.drain()?;
         let last = self.finished.back().map_or(f64::NAN, |last| last.loss);
         self.finished.clear();
@@ -204,7 +211,7 @@ impl RankWorker {
     ///
     /// # Panics
     /// When there is no batch of now.
-    pub fn enqueue(&mut self, rates: StepRates, next: Option<&Batch>) -> Result<()> {
+    pub fn enqueue(&mut self, rates: StepRates, next: Option<Incoming<'_>>) -> Result<()> {
         assert!(self.primed, "a step needs a batch: prime the worker first");
         while self.pending.len() >= MOST_PENDING {
             self.complete_oldest()?;
@@ -368,8 +375,8 @@ impl RankWorker {
     /// Predicts `batch`; [`RankWorker::logits`] has the result. Changes no weight and no batch of
     /// training.
     pub fn predict(&mut self, batch: &Batch) -> Result<()> {
-        let num_samples = self.forward(batch)?;
-        let mut call = evaluation_call(&self.model, batch);
+        let num_samples = self.forward(batch.into())?;
+        let mut call = evaluation_call(&self.model, batch.into(), batch.num_samples);
         call.num_samples_of_all = num_samples;
         self.lanes.walk(&self.gather, &self.model, &call, &mut self.recorder)?;
         if self.model.on_device() {
@@ -379,25 +386,25 @@ impl RankWorker {
         Ok(())
     }
 
-    /// Predicts `batch` and keeps this rank's scores: [`RankWorker::take_scores`].
+    /// Predicts a batch and keeps this rank's scores: [`RankWorker::take_scores`].
     ///
     /// # Panics
     /// When the batch has no labels.
-    pub fn evaluate(&mut self, batch: &Batch) -> Result<()> {
-        let num_samples = self.forward(batch)?;
-        let mine = self.model.share.in_evaluation(num_samples);
+    pub fn evaluate<'a>(&mut self, incoming: impl Into<Incoming<'a>>) -> Result<()> {
+        let incoming = incoming.into();
+        let num_samples = self.forward(incoming)?;
+        let Self { model, scores, .. } = self;
+        if let Incoming::Kept { index, .. } = incoming {
+            return model.kept_labels(index, &mut |labels| add_scores(model, labels, scores));
+        }
+        let Some(batch) = incoming.batch() else { return Ok(()) };
+        let mine = model.share.in_evaluation(num_samples);
         let labels =
             &batch.labels[mine.start.min(batch.num_samples)..mine.end.min(batch.num_samples)];
-        match self.model.on_device() {
-            true => {
-                let logits = self.model.logits_on_host(&self.model.logits, labels.len())?;
-                self.scores.extend(&logits, labels);
-            }
-            false => {
-                self.scores.extend(&self.model.logits.read::<f32>().data()[..labels.len()], labels);
-            }
+        if let Incoming::Keep { .. } = incoming {
+            model.keep_labels(labels);
         }
-        Ok(())
+        add_scores(model, labels, scores)
     }
 
     /// This rank's scores of all batches that were evaluated since the last call. They may be given
@@ -412,17 +419,26 @@ impl RankWorker {
         self.scores = scores;
     }
 
-    /// The forward passes over `batch`, and how many samples it was made: where evaluations are
+    /// The forward passes over a batch, and how many samples it was made: where evaluations are
     /// captured, a short batch is made full by its last sample, so that the same graph runs. A
-    /// logit depends on its own sample alone.
-    fn forward(&mut self, batch: &Batch) -> Result<usize> {
+    /// logit depends on its own sample alone. A batch that stays on the device stays as it was
+    /// made.
+    fn forward(&mut self, incoming: Incoming<'_>) -> Result<usize> {
         self.drain()?;
         let full = self.model.config.eval.batch_size;
-        let is_padded = self.lanes.captures() && (1..full).contains(&batch.num_samples);
-        if is_padded {
-            pad(&mut self.padded, batch, full);
-        }
-        let call = evaluation_call(&self.model, if is_padded { &self.padded } else { batch });
+        let is_short = |batch: &&Batch| (1..full).contains(&batch.num_samples);
+        let incoming = match incoming.batch().filter(is_short) {
+            Some(batch) if self.lanes.captures() => {
+                pad(&mut self.padded, batch, full);
+                incoming.with(&self.padded)
+            }
+            _ => incoming,
+        };
+        let num_samples = match incoming {
+            Incoming::Kept { index, .. } => self.model.kept_samples(index),
+            Incoming::Read(batch) | Incoming::Keep { batch, .. } => batch.num_samples,
+        };
+        let call = evaluation_call(&self.model, incoming, num_samples);
         self.model.hand_over(&call)?;
         let in_training = self.needed_in_training(full);
         let (model, slot, recorder) = (&self.model, call.now, &mut self.recorder);
@@ -478,7 +494,7 @@ impl RankWorker {
 fn training_call<'a>(
     model: &'a Model,
     now: usize,
-    next: Option<(usize, &'a Batch)>,
+    next: Option<(usize, Incoming<'a>)>,
     rates: StepRates,
 ) -> Call<'a> {
     let slot = &model.slots[now];
@@ -501,6 +517,15 @@ fn training_call<'a>(
     }
 }
 
+/// Adds the scores of this rank's samples of the last prediction, whose labels are these.
+fn add_scores(model: &Model, labels: &[f32], scores: &mut Scores) -> Result<()> {
+    match model.on_device() {
+        true => scores.extend(&model.logits_on_host(&model.logits, labels.len())?, labels),
+        false => scores.extend(&model.logits.read::<f32>().data()[..labels.len()], labels),
+    }
+    Ok(())
+}
+
 /// `batch`, and its last sample again and again, up to `full` samples.
 fn pad(padded: &mut Batch, batch: &Batch, full: usize) {
     padded.clone_from(batch);
@@ -519,17 +544,21 @@ fn pad(padded: &mut Batch, batch: &Batch, full: usize) {
     }
 }
 
-fn evaluation_call<'a>(model: &'a Model, batch: &'a Batch) -> Call<'a> {
-    let num_samples = model.share.in_evaluation(batch.num_samples).len();
+fn evaluation_call<'a>(
+    model: &'a Model,
+    incoming: Incoming<'a>,
+    num_samples_of_all: usize,
+) -> Call<'a> {
+    let num_samples = model.share.in_evaluation(num_samples_of_all).len();
     let now = &model.slots[Model::EVALUATION_SLOT];
     let micro_batch_size = model.micro_batch_capacity;
     Call {
         slot: now,
         now,
         next: None,
-        incoming: Some(batch),
+        incoming: Some(incoming),
         num_samples,
-        num_samples_of_all: batch.num_samples,
+        num_samples_of_all,
         micro_batch_size,
         num_micro_batches: num_samples.div_ceil(micro_batch_size),
         ..training_call(model, Model::EVALUATION_SLOT, None, StepRates::NONE)

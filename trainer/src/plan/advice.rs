@@ -3,6 +3,7 @@
 
 use super::{Count, Facts, Plan};
 use crate::config::Config;
+use crate::data::DeviceRows;
 use crate::error::Result;
 
 /// With less memory than this, multi-hot ids would be made again at every turn.
@@ -103,7 +104,8 @@ impl Plan {
 
     /// The same for a command that has `knobs`.
     pub fn check_with(&self, config: &Config, facts: &Facts<'_>, knobs: &[Knob]) -> Result<()> {
-        let uncached = Facts { cached_bytes: 0, ..*facts };
+        let uncached = Facts { cached_bytes: 0, device_rows: DeviceRows::NONE, ..*facts };
+        let is_cached = facts.cached_bytes > 0 || !facts.device_rows.is_none();
         let mut training = config.clone();
         (training.run.eval_ranks, training.run.eval_processes) = (None, None);
         let advise = || {
@@ -113,7 +115,7 @@ impl Plan {
                 let flag = evaluating.flag();
                 return format!("ranks that evaluate hold the model once more: drop {flag}");
             }
-            if facts.cached_bytes > 0 && Plan::without_division(config, &uncached).fits {
+            if is_cached && Plan::without_division(config, &uncached).fits {
                 return "`data.cache` = \"off\" would fit (--cache-data off): data is read from \
                         its files"
                     .to_owned();

@@ -3,8 +3,9 @@
 use super::Facts;
 use super::between::Between;
 use crate::config::{
-    AllToAll, Compress, Config, PoolAtChoice, Precision, ScheduleChoice, TransportChoice,
+    AllToAll, CacheData, Compress, Config, PoolAtChoice, Precision, ScheduleChoice, TransportChoice,
 };
+use crate::data::training_stays;
 use crate::report::bytes;
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
@@ -39,6 +40,9 @@ pub fn of(config: &Config, facts: &Facts<'_>) -> Vec<Choice> {
     if on_device || several {
         choices.push(Choice::new("schedule", schedule(config, on_device)));
     }
+    if on_device && config.data.cache == CacheData::Device {
+        choices.push(Choice::new("stays on devices", stays(config, facts)));
+    }
     if several {
         choices.push(Choice::new("vectors", vectors(config)));
         choices.extend(facts.split.and_then(|split| pooling(config, &split.tables)));
@@ -67,6 +71,13 @@ fn schedule(config: &Config, on_device: bool) -> (&'static str, String) {
         _ => "run.schedule says so",
     };
     (used, because.to_owned())
+}
+
+fn stays(config: &Config, facts: &Facts<'_>) -> (&'static str, &'static str) {
+    match training_stays(config, facts.data_rows) {
+        Ok(()) => ("batches of training and of evaluations", "data.cache says so"),
+        Err(reason) => ("batches of evaluations alone", reason),
+    }
 }
 
 fn vectors(config: &Config) -> (&'static str, &'static str) {

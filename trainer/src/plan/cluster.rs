@@ -10,6 +10,7 @@ use super::memory::{Sharing, of_rank};
 use crate::Registry;
 use crate::config::preset::preset;
 use crate::config::{self, Config, DeviceChoice, Interaction, keys};
+use crate::data::DeviceRows;
 use crate::error::{Error, Result};
 use crate::iteration::schedule::{Features, Schedule};
 use crate::system::input::read_text;
@@ -88,6 +89,7 @@ impl Program for Configured {
             rows: (ranks > 1).then_some(of),
             kept_bytes: 0,
             data_rows: workload.data_rows,
+            device_rows: DeviceRows::NONE,
         };
         of_rank(&config, &tables, config.run.threads.unwrap_or(1), &sharing)
     }

@@ -5,7 +5,8 @@ use super::{Count, MemoryUse, OfRank, TablePlan, dense_parameters};
 use crate::config::{
     Compress, Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice, PoolAtChoice,
 };
-use crate::iteration::model::{SlotBytes, slot_bytes};
+use crate::data::DeviceRows;
+use crate::iteration::model::{SlotBytes, kept_bytes, slot_bytes};
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
 use headlong_embedding::hybrid::{SlotOptions, SlotTable};
@@ -57,6 +58,8 @@ pub(super) struct Sharing {
     pub(super) kept_bytes: u64,
     /// Rows of the training data, where known.
     pub(super) data_rows: Option<u64>,
+    /// Rows whose batches stay on devices.
+    pub(super) device_rows: DeviceRows,
 }
 
 /// What the memory of the rank goes to that needs most. What a process has once is counted to each
@@ -86,6 +89,7 @@ pub(super) fn of_rank(
         activation_bytes: Count::from(slots.activations)
             + lookups.route_bytes
             + batches(config, &slots),
+        kept_batch_bytes: kept_batch_bytes(config, &slots, sharing),
         reader_bytes: of_process(
             reader_bytes(config, threads, sharing) + config.multi_hot_bytes(&table_rows),
         ),
@@ -265,6 +269,19 @@ fn batches(config: &Config, slots: &SlotBytes) -> Count {
     let known = config.run.ranks > 1 && config.comm.ids != IdsChoice::Exchange;
     let copies = if known { config.run.ranks + 1 } else { 1 };
     sample_bytes(config) * slots.step.max(slots.evaluation) * BATCH_SLOTS * copies
+}
+
+/// What of its batches stays on the device of a rank.
+fn kept_batch_bytes(config: &Config, slots: &SlotBytes, sharing: &Sharing) -> Count {
+    if !sharing.on_device {
+        return Count::ZERO;
+    }
+    let DeviceRows { train, valid } = sharing.device_rows;
+    let per_step = (config.train.batch_size * config.train.accumulate) as u64;
+    let of = |samples, rows: u64, of_batch: u64| {
+        Count::from(kept_bytes(config, samples, rows.div_ceil(of_batch)))
+    };
+    of(slots.step, train, per_step) + of(slots.evaluation, valid, config.eval.batch_size as u64)
 }
 
 fn reader_bytes(config: &Config, threads: usize, sharing: &Sharing) -> Count {

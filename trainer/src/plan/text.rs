@@ -76,6 +76,7 @@ impl Plan {
             ("dense network", memory.dense_bytes),
             ("exchange", memory.exchange_bytes),
             ("activations", memory.activation_bytes),
+            ("batches that stay", memory.kept_batch_bytes),
         ];
         let fits = |fits| if fits { "fits" } else { "DOES NOT FIT" };
         let ranks =

@@ -69,6 +69,10 @@ pub fn open_session(job: &mut Job, args: OpenArgs<'_>) -> Result<Session> {
             count,
             threads_per_rank: threads.of_eval_rank,
             training_threads: threads.of_training,
+            batches_that_stay: match leads {
+                true => session.evaluation_batches_that_stay(threads.of_training)?,
+                false => 0,
+            },
             leads,
             ranks_on_machine,
             registry,

@@ -4,8 +4,8 @@ use crate::Registry;
 use crate::config::preset::KAGGLE_CARDINALITIES;
 use crate::config::{CacheData, Config};
 use crate::data::{
-    MOST_COMPRESSION, MOST_RESIDENT_STORED_BYTES, cached_bytes, decoded_bytes, format_of,
-    known_samples,
+    DeviceRows, MOST_COMPRESSION, MOST_RESIDENT_STORED_BYTES, cached_bytes, decoded_bytes,
+    format_of, known_samples, stays_on_devices,
 };
 use crate::error::{Error, Result};
 use crate::plan::evaluation::check_eval_ranks;
@@ -33,6 +33,8 @@ pub struct Outlook {
     pub kept_bytes: u64,
     /// Bytes of training data that stay in memory (`data.cache`).
     pub cached_bytes: u64,
+    /// Rows whose batches stay on the devices of ranks.
+    pub device_rows: DeviceRows,
 }
 
 /// Ranks and the machine that they are on.
@@ -75,13 +77,15 @@ impl Outlook {
             }
         };
         let is_made_up = config.data.train.is_empty() && config.synthetic.enabled;
+        let data_rows = match is_made_up {
+            true => Some(config.synthetic.train_rows),
+            false => known_rows(&config.data.train, config),
+        };
         Ok(Self {
             rows,
             least_rows,
-            data_rows: match is_made_up {
-                true => Some(config.synthetic.train_rows),
-                false => known_rows(&config.data.train, config),
-            },
+            data_rows,
+            device_rows: DeviceRows::of(config, data_rows),
             kept_bytes: kept_bytes(config, is_made_up),
             cached_bytes: cached_bytes(config),
         })
@@ -106,12 +110,13 @@ impl Outlook {
     /// The facts for a plan with tables of `rows` rows, evenly divided among the ranks.
     pub fn facts<'a>(&self, rows: &'a [u64], place: &Place<'a>) -> Facts<'a> {
         let Place { machine, ranks_here, evaluating_here, separate, registry } = *place;
-        let Self { data_rows, kept_bytes, cached_bytes, .. } = *self;
+        let Self { data_rows, kept_bytes, cached_bytes, device_rows, .. } = *self;
         let unknown = Facts::new(rows, machine, registry);
         Facts {
             data_rows,
             kept_bytes,
             cached_bytes,
+            device_rows,
             ranks_here,
             evaluating_here,
             separate,
@@ -147,6 +152,9 @@ fn kept_bytes(config: &Config, is_made_up: bool) -> u64 {
     }
     let valid = &config.data.valid;
     if format_of(config, valid).is_ok_and(|format| format != Format::Criteo) {
+        if stays_on_devices(config, valid) {
+            return 0;
+        }
         return decoded_bytes(config, valid, CacheData::Auto);
     }
     let is_packed = |path: &Path| {

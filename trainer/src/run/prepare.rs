@@ -2,7 +2,7 @@
 
 use crate::Registry;
 use crate::config::{Config, Ids};
-use crate::data::{self, EvaluationData, key as data_key};
+use crate::data::{self, DeviceRows, EvaluationData, key as data_key};
 use crate::error::{Error, Result};
 use crate::plan::placement::Placement;
 use crate::plan::{Facts, Plan};
@@ -247,6 +247,7 @@ impl Prepared {
             nodes: placement.num_nodes,
             kept_bytes,
             cached_bytes,
+            device_rows: DeviceRows::of(config, self.train_rows),
             ..Facts::new(&self.table_rows, &machine, registry)
         };
         let plan = Plan::new(config, &facts);

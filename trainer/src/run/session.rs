@@ -10,6 +10,7 @@ mod eval_processes;
 mod eval_ranks;
 mod evaluations;
 mod evaluator;
+mod passes;
 mod slices;
 
 pub(crate) use checkpoints::refuse_later_checkpoints;
@@ -21,10 +22,11 @@ use evaluations::Evaluations;
 pub use evaluations::{Apart, Evaluated, Take, predict_all};
 pub use evaluator::{evaluate_for_training, wait_for_data};
 
-use crate::config::Config;
 use crate::config::learning_rate::LearningRate;
+use crate::config::{CacheData, Config};
 use crate::data::{self, EvaluationData, TrainingReader, key as data_key};
 use crate::error::{Error, Result, exchange_failed};
+use crate::iteration::model::Purpose;
 use crate::iteration::ranks::RankGroup;
 use crate::iteration::schedule::Lane;
 use crate::iteration::worker::{StepLoss, StepRates};
@@ -40,6 +42,7 @@ use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::{Batch, IdMapper, Position, Reader};
+use passes::{KeptPasses, Source};
 use serde::{Deserialize, Serialize};
 use slices::{Gather, slice_of};
 use std::sync::Arc;
@@ -125,6 +128,8 @@ pub struct Session {
     /// Gives its buffers to the reader and gets the next batch, which all ranks take their shares
     /// of.
     incoming: Batch,
+    /// Where batches stay on the devices.
+    passes: Option<KeptPasses>,
     /// Where every rank needs the ids of a batch of which it reads its slice.
     gather: Option<Gather>,
     dense_rate: LearningRate,
@@ -207,14 +212,16 @@ impl Session {
         for rank in 0..group.len() {
             group.worker(rank).reuse_scores(Scores::with_capacity(expected as usize));
         }
+        let passes = keep_training(config, &group, (&data, position), threads)?;
         let needs_all_ids = group.first().model().knows_all_ids() || drift.is_some();
-        Ok(Self {
+        let session = Self {
             gather: if needs_all_ids { Gather::new(&group) } else { None },
             dense_rate: LearningRate::dense(&config.train),
             sparse_rate: LearningRate::sparse(&config.train),
             last_step: last_step(config, &data, threads)?,
             config: config.clone(),
             incoming: Batch::default(),
+            passes,
             group,
             data,
             reader,
@@ -226,7 +233,12 @@ impl Session {
             evaluations: Evaluations::default(),
             drift,
             checkpoints,
-        })
+        };
+        if config.run.evaluating().is_none() {
+            let batches = session.evaluation_batches_that_stay(threads)?;
+            session.group.keep(Purpose::Evaluation, batches)?;
+        }
+        Ok(session)
     }
 
     /// Trains on the next batch, and waits for its loss; `None` where training has ended: after
@@ -251,10 +263,8 @@ impl Session {
             return Ok(None);
         }
         if !self.group.is_primed() {
-            if !self.read()? {
-                return Ok(None);
-            }
-            self.group.prime(&self.incoming)?;
+            let Some(first) = self.read()? else { return Ok(None) };
+            self.group.prime(first.incoming(&self.incoming))?;
         }
         let learning_rate = self.dense_rate.at(self.step);
         let rates = StepRates {
@@ -264,8 +274,8 @@ impl Session {
         };
         let position = self.group.position_after_now();
         let num_samples = self.group.num_samples_now() as u64;
-        let has_next = self.read()?;
-        self.group.enqueue(rates, has_next.then_some(&self.incoming))?;
+        let next = self.read()?.map(|source| source.incoming(&self.incoming));
+        self.group.enqueue_incoming(rates, next)?;
         self.step += 1;
         self.samples += num_samples;
         self.position = position;
@@ -287,7 +297,15 @@ impl Session {
         self.group.take_losses(take);
     }
 
-    fn read(&mut self) -> Result<bool> {
+    /// The next batch; what the reader gives is in `incoming`.
+    fn read(&mut self) -> Result<Option<Source>> {
+        if let Some(passes) = self.passes.as_mut().filter(|passes| passes.are_kept()) {
+            if passes.is_first() {
+                // No later step writes what is read from here on.
+                self.group.drain()?;
+            }
+            return Ok(passes.next());
+        }
         let started = self.group.first().recorder().start();
         let busy = self.group.busy("waits for its data");
         let has_batch = self
@@ -304,7 +322,9 @@ impl Session {
         if let Some(started) = started {
             self.group.first().recorder_mut().add("wait_for_data", Lane::Copy, started);
         }
-        Ok(has_batch)
+        let batch = has_batch.then_some(&self.incoming);
+        Ok(batch
+            .map(|batch| self.passes.as_mut().map_or(Source::Reader, |passes| passes.hear(batch))))
     }
 
     /// Places the rows again where the frequent ones are not frequent any more: at an evaluation,
@@ -320,6 +340,10 @@ impl Session {
 
     /// The ids as they were right after the last batch that was trained on.
     pub(crate) fn ids_now(&self) -> Result<IdMapper> {
+        if self.passes.as_ref().is_some_and(KeptPasses::are_kept) {
+            // Such ids learn nothing on the way, and the reader is elsewhere.
+            return Ok(self.data.ids.clone());
+        }
         self.reader
             .inner()
             .mapper_at(&self.position)
@@ -502,10 +526,48 @@ impl Session {
         self.data.valid.as_ref().and_then(EvaluationData::num_samples)
     }
 
+    /// Which part of the epoch at hand has been trained on, by bytes of the files, or by batches
+    /// where they come from the devices; none of a pipe, of which no one knows the end.
+    pub fn of_epoch(&self) -> Option<f64> {
+        let progress = self.reader().progress();
+        let of_kept = self.passes.as_ref().and_then(KeptPasses::of_epoch);
+        of_kept.or_else(|| {
+            let is_known = progress.stored_bytes > 0;
+            is_known.then(|| progress.stored_bytes_read as f64 / progress.stored_bytes as f64)
+        })
+    }
+
     /// How long the session has waited for data.
     pub fn data_wait(&self) -> Duration {
         self.reader.wait_time()
     }
+}
+
+/// Takes room on the devices for the batches of an epoch, where they stay there (`data.cache`);
+/// training begins at a position of the data.
+fn keep_training(
+    config: &Config,
+    group: &RankGroup,
+    (data, start): (&SessionData, Position),
+    threads: usize,
+) -> Result<Option<KeptPasses>> {
+    if config.data.cache != CacheData::Device {
+        return Ok(None);
+    }
+    let rows = counted_rows(config, data, threads)?;
+    if data::training_stays(config, Some(rows)).is_err() {
+        return Ok(None);
+    }
+    let batch_size = (config.train.batch_size * config.train.accumulate) as u64;
+    let batches = rows.div_ceil(batch_size);
+    group.keep(Purpose::Training, batches)?;
+    let (order, epochs) = (data::order(config), data::whole_epochs(config));
+    Ok(Some(KeptPasses::new(order, batch_size, epochs, start, batches)))
+}
+
+/// Rows of the training data.
+fn counted_rows(config: &Config, data: &SessionData, threads: usize) -> Result<u64> {
+    data.train_rows.map_or_else(|| data::count_samples(config, &data.train, threads), Ok)
 }
 
 /// The step after which nothing more is trained: as `train.steps` says, or at the end of a part of
@@ -515,11 +577,7 @@ fn last_step(config: &Config, data: &SessionData, threads: usize) -> Result<Opti
     if train.steps.is_some() || train.epochs.fract() == 0.0 {
         return Ok(train.steps);
     }
-    let rows = match data.train_rows {
-        Some(rows) => rows,
-        None => data::count_samples(config, &data.train, threads)?,
-    };
-    Ok(Some(steps_of_epochs(config, rows)))
+    Ok(Some(steps_of_epochs(config, counted_rows(config, data, threads)?)))
 }
 
 /// Steps of `train.epochs` passes over `rows` rows.

@@ -2,7 +2,6 @@
 
 use crate::report::{Eval, Scaling, Step};
 use crate::run::session::{Enqueued, Session};
-use headlong_reader::Reader as _;
 use std::time::{Duration, Instant};
 
 /// What has happened since a moment: losses, samples, waiting.
@@ -134,13 +133,7 @@ impl Meter {
         if let Some(end) = ends_at_step {
             return Some(session.steps() as f64 / end.max(1) as f64);
         }
-        let progress = session.reader().progress();
-        if progress.stored_bytes == 0 {
-            // A pipe, of which no one knows the end.
-            return None;
-        }
-        let of_epoch = progress.stored_bytes_read as f64 / progress.stored_bytes as f64;
-        Some((session.position().epoch as f64 + of_epoch) / epochs)
+        Some((session.position().epoch as f64 + session.of_epoch()?) / epochs)
     }
 }
 

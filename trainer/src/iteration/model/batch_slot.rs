@@ -5,7 +5,7 @@ use crate::iteration::share::{Share, copy_share};
 use headlong_device::{JaggedRef, Mat};
 use headlong_embedding::Ids;
 use headlong_embedding::hybrid::{HybridRoute, HybridSet, NodeProxy};
-use headlong_reader::Batch;
+use headlong_reader::{Batch, Position};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -29,7 +29,7 @@ pub struct BatchSlot {
 
 /// What a slot's batches are for: they are cut into shares accordingly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+pub(crate) enum Purpose {
     Training,
     Evaluation,
 }
@@ -56,6 +56,10 @@ impl BatchSlot {
             dense,
             staging: None,
         }
+    }
+
+    pub(super) fn purpose(&self) -> Purpose {
+        self.purpose
     }
 
     /// This rank's share of the batch.
@@ -96,6 +100,16 @@ impl BatchSlot {
         for (rank, batch) in shares.iter_mut().enumerate() {
             self.copy(incoming, &share.of_rank(rank), batch);
         }
+    }
+
+    /// Takes the place of a batch whose samples have stayed on the device: `head` is what its route
+    /// knows of it.
+    pub(super) fn recall(&self, head: &[u32], num_samples_of_all: usize, position: Position) {
+        self.num_samples_of_all.store(num_samples_of_all, Ordering::Relaxed);
+        let mut route = self.route_mut();
+        route.recall(head);
+        let mut batch = self.batch.write().unwrap_or_else(PoisonError::into_inner);
+        (batch.num_samples, batch.position) = (route.num_samples(), position);
     }
 
     /// Takes the batch of another slot of the same size, but not its route.

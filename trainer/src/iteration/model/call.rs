@@ -2,7 +2,43 @@
 
 use super::BatchSlot;
 use headlong_device::optimizer::Step;
-use headlong_reader::Batch;
+use headlong_reader::{Batch, Position};
+
+/// A batch that comes in.
+#[derive(Debug, Clone, Copy)]
+pub enum Incoming<'a> {
+    /// From the reader: all ranks' batch, or this rank's share of it.
+    Read(&'a Batch),
+    /// The same, which stays on the device as number `index` of those that do.
+    Keep { batch: &'a Batch, index: usize },
+    /// One that has stayed. Behind it the data stands at `position`.
+    Kept { index: usize, position: Position },
+}
+
+impl<'a> From<&'a Batch> for Incoming<'a> {
+    fn from(batch: &'a Batch) -> Self {
+        Self::Read(batch)
+    }
+}
+
+impl<'a> Incoming<'a> {
+    /// What the reader gave; none of a batch that has stayed on the device.
+    pub(crate) fn batch(self) -> Option<&'a Batch> {
+        match self {
+            Self::Read(batch) | Self::Keep { batch, .. } => Some(batch),
+            Self::Kept { .. } => None,
+        }
+    }
+
+    /// The same with another batch of the reader.
+    pub(crate) fn with<'b>(self, batch: &'b Batch) -> Incoming<'b> {
+        match self {
+            Self::Read(_) => Incoming::Read(batch),
+            Self::Keep { index, .. } => Incoming::Keep { batch, index },
+            Self::Kept { index, position } => Incoming::Kept { index, position },
+        }
+    }
+}
 
 /// What one walk through the list works on.
 #[derive(Clone, Copy)]
@@ -14,7 +50,7 @@ pub struct Call<'a> {
     /// The slot of the batch that is prepared ahead; none at the end of the data.
     pub next: Option<&'a BatchSlot>,
     /// The batch of all ranks that `next` (in an evaluation `now`) takes its share of.
-    pub incoming: Option<&'a Batch>,
+    pub incoming: Option<Incoming<'a>>,
     /// This rank's samples in the batch of now.
     pub num_samples: usize,
     /// Samples of all ranks in the batch of now.

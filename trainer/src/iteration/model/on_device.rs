@@ -3,15 +3,19 @@
 //!
 //! Everything goes through page-locked memory of a batch slot: the host writes there before it
 //! enqueues a step, the step's first copies read it, its last one writes the loss sums back. A slot
-//! is written again two steps later, when its step has ended.
+//! is written again two steps later, when its step has ended. Of batches that stay on the device
+//! (`kept.rs`) the host writes where they are.
 
-use super::{BatchSlot, Call, Devices, Exchange, Model};
+use super::{BatchSlot, Call, Devices, Exchange, Incoming, Model};
 use crate::error::{Cause, Error, Result, exchange_failed};
 use headlong_comm::device::narrow;
 use headlong_comm::{DeviceCollectives, DeviceSizes, SumLen};
-use headlong_device::cuda::{CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pinned};
-use headlong_device::{DeviceError, Stream};
+use headlong_device::cuda::{
+    CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pieces, Pinned,
+};
+use headlong_device::{DeviceError, Mat, Stream};
 use headlong_embedding::EmbeddingError;
+use headlong_embedding::cuda::StagedPart;
 use headlong_mlp::loss_scale::{STATE_LEN, ScaleState};
 use headlong_reader::Batch;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -34,6 +38,8 @@ pub(super) struct Staging {
     scaling: Mutex<Pinned>,
     /// What the step has found that is not finite.
     found: Mutex<Pinned>,
+    /// The copies that bring a batch, where batches may stay on the device.
+    pub(super) pieces: Option<Mutex<Pieces>>,
     /// Behind everything that was enqueued with this slot as the batch of now.
     pub(super) ended: Event,
 }
@@ -66,6 +72,7 @@ impl Staging {
             sums: pinned(blocks * 2 * 4)?,
             scaling: pinned(STATE_LEN * 4)?,
             found: pinned(8)?,
+            pieces: None,
             ended: Event::new(device).map_err(refused)?,
         })
     }
@@ -82,7 +89,7 @@ impl BatchSlot {
     }
 
     /// Puts a batch where the device's copies find it.
-    fn stage(&self, with_dense: bool) -> Result<()> {
+    pub(super) fn stage(&self, with_dense: bool) -> Result<()> {
         let (batch, staging) = (self.batch(), self.staging());
         let mut labels = lock(&staging.labels);
         let labels = &mut labels.as_mut_slice::<f32>()[..batch.num_samples];
@@ -98,10 +105,27 @@ impl BatchSlot {
         staged.map_err(Error::failed("the ids of a batch cannot be routed"))
     }
 
+    /// Hands the parts of a staged batch to `take`, the same ones for the same head of its route.
+    pub(super) fn parts(&self, with_dense: bool, take: &mut dyn FnMut(StagedPart)) {
+        let (staging, samples) = (self.staging(), self.batch().num_samples);
+        let mut part = |from: &Mutex<Pinned>, to: &Mat, words: usize| {
+            if words > 0 {
+                let (from, to) = (lock(from).device_visible(), to.device_ptr());
+                take(StagedPart { from, to, words, is_head: false });
+            }
+        };
+        part(&staging.labels, &self.labels, samples);
+        part(&staging.dense, &self.dense, if with_dense { samples * self.dense.cols() } else { 0 });
+        self.route().staged_parts(take);
+    }
+
     /// Enqueues the copies of a staged batch.
     fn copy_to_device(&self, stream: &Stream, with_dense: bool) {
         let (cuda, staging, samples) =
             (stream.cuda_body(), self.staging(), self.batch().num_samples);
+        if let Some(pieces) = &staging.pieces {
+            return lock(pieces).copy(cuda);
+        }
         cuda.copy_to_device(self.labels.device_ptr(), &lock(&staging.labels), 0..samples * 4);
         let dense_bytes = samples * self.dense.cols() * 4;
         if with_dense && dense_bytes > 0 {
@@ -224,9 +248,7 @@ impl Model {
             return Ok(());
         }
         if let Some(incoming) = call.incoming {
-            let slot = call.next.unwrap_or(call.now);
-            self.take_share(slot, incoming)?;
-            slot.stage(self.copies_dense())?;
+            self.stage(call.next.unwrap_or(call.now), incoming)?;
         }
         let rates = lock(&call.now.staging().rates);
         rates.put(0, &DeviceStep::new(&call.dense_step, &self.dense_optimizer).words());
@@ -245,13 +267,14 @@ impl Model {
         &self,
         stream: &Stream,
         slot: &BatchSlot,
-        incoming: Option<&Batch>,
+        incoming: Option<Incoming<'_>>,
     ) -> Result<()> {
         if self.on_device() {
             slot.copy_to_device(stream, self.copies_dense());
             return Ok(());
         }
-        incoming.map_or(Ok(()), |incoming| self.copy_batch(slot, incoming))
+        let batch = incoming.and_then(Incoming::batch);
+        batch.map_or(Ok(()), |batch| self.copy_batch(slot, batch))
     }
 
     /// Brings the step's learning rates to the device.
@@ -348,7 +371,7 @@ pub(super) fn refused(source: DeviceError) -> Error {
     Error::failed("the device refuses memory for batches")(source)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // The schedule orders readers and writers; what a panicking one leaves behind is plain data.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,15 +13,16 @@
 use crate::config::Config;
 use crate::data::EvaluationData;
 use crate::error::{Error, Result, exchange_failed};
-use crate::iteration::ranks::{RankGroup, RankGroupOptions};
+use crate::iteration::model::{Incoming, Purpose};
+use crate::iteration::ranks::{Evaluated, RankGroup, RankGroupOptions};
 use crate::metrics::{EvalMetrics, Scores, Tally};
 use crate::plan::evaluation::config_of_eval_ranks;
 use crate::run::evaluation::{Worker, add_up};
 use headlong_comm::Communicator;
 use headlong_device::pool::Pool;
 use headlong_embedding::Registry;
-use headlong_reader::{Batch, IdMapper, Reader, SkipReport};
-use std::sync::Arc;
+use headlong_reader::{Batch, IdMapper, Position, Reader, SkipReport};
+use std::sync::{Arc, PoisonError};
 
 /// What ranks that evaluate are built from, besides a configuration.
 pub struct EvalRanksOptions<'a> {
@@ -30,6 +31,8 @@ pub struct EvalRanksOptions<'a> {
     /// Threads of the ranks that train in this process.
     pub training_threads: usize,
     pub leads: bool,
+    /// Batches of evaluations that stay on the devices of these ranks.
+    pub batches_that_stay: u64,
     /// Ranks that train on this machine; on devices they have the first ones.
     pub ranks_on_machine: usize,
     /// The kinds of tables that the configuration may name.
@@ -58,7 +61,9 @@ impl EvalRanks {
             ..RankGroupOptions::new(threads, registry)
         };
         let build = || {
-            RankGroup::build(&config_of_eval_ranks(config, count), table_rows, group).map(Box::new)
+            let group = RankGroup::build(&config_of_eval_ranks(config, count), table_rows, group)?;
+            group.keep(Purpose::Evaluation, options.batches_that_stay)?;
+            Ok::<_, Error>(Box::new(group))
         };
         let copiers = Pool::new(if leads { options.training_threads + threads } else { 1 });
         Ok(Self { group: leads.then(build).transpose()?, count, copiers })
@@ -127,8 +132,7 @@ pub(super) struct Away {
 
 fn evaluate(group: Box<RankGroup>, valid: &EvaluationData, ids: &IdMapper) -> Result<Found> {
     group.weights_changed();
-    let mut reader = valid.reader(ids)?;
-    let skipped = predict_all_with(&group, &mut *reader, &mut |batch| group.evaluate(batch))?;
+    let skipped = evaluate_all(&group, valid, ids)?;
     let mut all = Scores::default();
     for rank in 0..group.len() {
         let scores = group.worker(rank).take_scores();
@@ -142,6 +146,36 @@ fn evaluate(group: Box<RankGroup>, valid: &EvaluationData, ids: &IdMapper) -> Re
     let tally = all.tally();
     group.worker(0).reuse_scores(all);
     Ok((group, (tally, skipped)))
+}
+
+/// Evaluates `valid` on the ranks of `group`, which keep their scores: from its files, and from the
+/// devices once all of it lies there. Returns the bad lines that were skipped.
+///
+/// `ids` are the same each time: those that are admitted while training reads are refused with
+/// `data.cache`.
+pub(super) fn evaluate_all(
+    group: &RankGroup,
+    valid: &EvaluationData,
+    ids: &IdMapper,
+) -> Result<SkipReport> {
+    let mut evaluated = group.evaluated.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(Evaluated { batches, skipped }) = &*evaluated {
+        for index in 0..*batches {
+            // Where training stands has no part in an evaluation.
+            group.evaluate(Incoming::Kept { index, position: Position::default() })?;
+        }
+        return Ok(skipped.clone());
+    }
+    let keeps = group.first().model().keeps(Purpose::Evaluation);
+    let mut batches = 0;
+    let mut reader = valid.reader(ids)?;
+    let skipped = predict_all_with(group, &mut *reader, &mut |batch| {
+        let index = batches;
+        batches += 1;
+        group.evaluate(if keeps { Incoming::Keep { batch, index } } else { Incoming::Read(batch) })
+    })?;
+    *evaluated = keeps.then(|| Evaluated { batches, skipped: skipped.clone() });
+    Ok(skipped)
 }
 
 /// Calls `predict`, which works with `group`, with every batch of `reader`. Returns the bad lines

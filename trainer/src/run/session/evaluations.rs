@@ -3,7 +3,7 @@
 
 use super::Session;
 use super::eval_processes::EvalProcesses;
-use super::eval_ranks::{Away, EvalRanks, predict_all_with};
+use super::eval_ranks::{Away, EvalRanks, evaluate_all, predict_all_with};
 use crate::error::{Error, Result};
 use crate::iteration::ranks::RankGroup;
 use crate::metrics::EvalMetrics;
@@ -130,9 +130,7 @@ impl Session {
     fn score(&mut self) -> Result<Work> {
         let ids = self.ids_now()?;
         let valid = self.data.valid.as_ref().expect("asked before");
-        let mut reader = valid.reader(&ids)?;
-        self.evaluations.skipped =
-            predict_all_with(&self.group, &mut *reader, &mut |batch| self.group.evaluate(batch))?;
+        self.evaluations.skipped = evaluate_all(&self.group, valid, &ids)?;
         let workers = (0..self.group.len()).map(|rank| self.group.worker(rank).take_scores());
         Ok(Work::Scoring(Scoring::start(workers.collect(), self.group.link())?))
     }
@@ -141,6 +139,12 @@ impl Session {
     /// ranks call it before the first step.
     pub fn evaluate_on(&mut self, apart: Apart) {
         self.evaluations.apart = Some(apart);
+    }
+
+    /// Batches of evaluations that stay on the devices of the ranks that evaluate.
+    pub(crate) fn evaluation_batches_that_stay(&self, threads: usize) -> Result<u64> {
+        let valid = self.data.valid.as_ref();
+        valid.map_or(Ok(0), |valid| valid.batches_that_stay(&self.config, threads))
     }
 
     /// How processes that evaluated were lost, once: then the ranks that train evaluate.

@@ -2,10 +2,11 @@
 //! validation data, and tells what the scores come to, until it is sent home.
 
 use super::eval_processes::{Head, model_number, word};
-use super::eval_ranks::predict_all_with;
+use super::eval_ranks::evaluate_all;
 use crate::data::EvaluationData;
 use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::job::{Bridge, Job};
+use crate::iteration::model::Purpose;
 use crate::iteration::ranks::{RankGroup, RankGroupOptions};
 use crate::metrics::Tally;
 use crate::plan::evaluation::config_of_eval_ranks;
@@ -51,6 +52,7 @@ pub fn evaluate_for_training(
         ..RankGroupOptions::new(threads, registry)
     };
     let group = RankGroup::build(&config, &prepared.table_rows, options)?;
+    group.keep(Purpose::Evaluation, valid.batches_that_stay(&config, threads)?)?;
     ready();
     let mut evaluator = Evaluator {
         bridge: job.take_bridge(),
@@ -115,9 +117,8 @@ impl Evaluator {
         self.group.write_weights(&rows, &mut |values| hear(bridge, link, values))?;
         let mut ids = self.ids.clone();
         ids.restore_state(&state).map_err(Error::failed("the state of the ids is lost"))?;
-        let mut reader = self.valid.reader(&ids)?;
         let group = &self.group;
-        self.skipped = predict_all_with(group, &mut *reader, &mut |batch| group.evaluate(batch))?;
+        self.skipped = evaluate_all(group, &self.valid, &ids)?;
         let scores = group.worker(0).take_scores();
         let (tally, memory) = Scoring::start(vec![scores], group.link())?.tally()?;
         memory.into_iter().for_each(|scores| group.worker(0).reuse_scores(scores));
