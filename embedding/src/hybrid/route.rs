@@ -140,8 +140,8 @@ impl HybridRoute {
         }
     }
 
-    /// As [`Self::stage`], of a batch whose [`Self::staged_head`] is `head` and whose ids the device
-    /// has kept. The copy of the batch before must be done.
+    /// As [`Self::stage`], of a batch whose [`Self::staged_head`] is `head` and whose ids have
+    /// stayed on the device. The copy of the batch before must be done.
     ///
     /// # Panics
     /// Where nothing is staged: in the memory of the host.

@@ -69,8 +69,8 @@ settings! {
         pub on_bad_row: BadRowPolicy = BadRowPolicy::Error,
         /// Batches that are read ahead.
         pub prefetch_batches: usize = 4,
-        /// Where data is kept between epochs: "off", "host" (decoded), "auto" (there, where it fits)
-        /// or "device".
+        /// Where data is kept between epochs: "off", "host", "device" or "auto" ("host" where it
+        /// fits).
         ///
         /// "device", with run.device = "cuda": batches as they were staged, on the device of each
         /// rank. Those of evaluations from the second one on, and those of training from the second

@@ -343,13 +343,13 @@ impl RankGroup {
         self.enqueue_incoming(rates, next.map(Incoming::Read))
     }
 
-    /// The same with a batch that stays on the devices, or has stayed there.
+    /// As [`RankWorker::enqueue_incoming`], on all ranks.
     pub(crate) fn enqueue_incoming(
         &self,
         rates: StepRates,
         next: Option<Incoming<'_>>,
     ) -> Result<()> {
-        self.all(|worker| worker.enqueue(rates, next))
+        self.all(|worker| worker.enqueue_incoming(rates, next))
     }
 
     /// As [`RankWorker::keep`], on all ranks; nothing where there are no batches.

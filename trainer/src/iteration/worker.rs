@@ -193,7 +193,7 @@ impl RankWorker {
     /// # Panics
     /// When there is no batch of now.
     pub fn step(&mut self, rates: StepRates, next: Option<&Batch>) -> Result<f64> {
-        self.enqueue(rates, next.map(Incoming::Read))?;
+        self.enqueue(rates, next)?;
         self.drain()?;
         let last = self.finished.back().map_or(f64::NAN, |last| last.loss);
         self.finished.clear();
@@ -211,7 +211,16 @@ impl RankWorker {
     ///
     /// # Panics
     /// When there is no batch of now.
-    pub fn enqueue(&mut self, rates: StepRates, next: Option<Incoming<'_>>) -> Result<()> {
+    pub fn enqueue(&mut self, rates: StepRates, next: Option<&Batch>) -> Result<()> {
+        self.enqueue_incoming(rates, next.map(Incoming::Read))
+    }
+
+    /// The same with a batch that stays on the device, or has stayed there.
+    pub(crate) fn enqueue_incoming(
+        &mut self,
+        rates: StepRates,
+        next: Option<Incoming<'_>>,
+    ) -> Result<()> {
         assert!(self.primed, "a step needs a batch: prime the worker first");
         while self.pending.len() >= MOST_PENDING {
             self.complete_oldest()?;

@@ -234,10 +234,7 @@ impl Session {
             drift,
             checkpoints,
         };
-        if config.run.evaluating().is_none() {
-            let batches = session.evaluation_batches_that_stay(threads)?;
-            session.group.keep(Purpose::Evaluation, batches)?;
-        }
+        session.keep_evaluations(threads)?;
         Ok(session)
     }
 

@@ -5,6 +5,7 @@ use super::Session;
 use super::eval_processes::EvalProcesses;
 use super::eval_ranks::{Away, EvalRanks, evaluate_all, predict_all_with};
 use crate::error::{Error, Result};
+use crate::iteration::model::Purpose;
 use crate::iteration::ranks::RankGroup;
 use crate::metrics::EvalMetrics;
 use crate::run::evaluation::Scoring;
@@ -139,6 +140,15 @@ impl Session {
     /// ranks call it before the first step.
     pub fn evaluate_on(&mut self, apart: Apart) {
         self.evaluations.apart = Some(apart);
+    }
+
+    /// Takes room on the devices for the batches of evaluations, where the ranks that train evaluate
+    /// and batches stay there (`data.cache`).
+    pub(super) fn keep_evaluations(&self, threads: usize) -> Result<()> {
+        if self.config.run.evaluating().is_some() {
+            return Ok(());
+        }
+        self.group.keep(Purpose::Evaluation, self.evaluation_batches_that_stay(threads)?)
     }
 
     /// Batches of evaluations that stay on the devices of the ranks that evaluate.
