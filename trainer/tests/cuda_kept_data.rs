@@ -68,7 +68,7 @@ fn among(ranks: usize, schedules: &[&str]) {
 
 #[test]
 fn two_ranks_end_as_without() {
-    among(2, &["serial", "overlapped", "captured"]);
+    among(2, &["serial", "captured"]);
 }
 
 #[test]

@@ -142,8 +142,8 @@ impl Session {
         self.evaluations.apart = Some(apart);
     }
 
-    /// Takes room on the devices for the batches of evaluations, where the ranks that train evaluate
-    /// and batches stay there (`data.cache`).
+    /// Takes room on the devices for batches of evaluations, where batches stay (`data.cache`) and
+    /// the ranks that train evaluate.
     pub(super) fn keep_evaluations(&self, threads: usize) -> Result<()> {
         if self.config.run.evaluating().is_some() {
             return Ok(());
