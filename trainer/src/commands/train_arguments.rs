@@ -7,6 +7,7 @@ use crate::Registry;
 use crate::commands::choice;
 use crate::commands::files::CommandFiles;
 use crate::commands::launch::launch_of_several;
+use crate::config::load::former_keys;
 use crate::config::{
     BadRowPolicy, CacheData, Config, DeviceChoice, EvalEvery, HybridMode, Ids, Precision,
     ScheduleChoice, TransportChoice, keys, preset,
@@ -14,8 +15,10 @@ use crate::config::{
 use crate::error::{Error, Result};
 use crate::iteration::job::as_launched;
 use crate::report::LogTarget;
+use crate::report::output::say;
 use crate::run::{dictionary, prepare};
 use crate::system::command_line;
+use crate::system::input::read_text;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use headlong_reader::formats::Format;
@@ -261,7 +264,12 @@ impl TrainArguments {
     /// The layer under `--set`: the file, the preset, or the preset that fits what is named.
     fn base(&self) -> Result<(Config, String)> {
         match (&self.config, &self.preset) {
-            (Some(file), _) => Ok((Config::from_file(file)?, file.display().to_string())),
+            (Some(file), _) => {
+                let (config, origin) = (Config::from_file(file)?, file.display().to_string());
+                let keys = read_text(file).map(|text| former_keys(&text)).unwrap_or_default();
+                keys.iter().for_each(|gone| say(format_args!("note: {origin}: {gone}; ignored")));
+                Ok((config, origin))
+            }
             (None, Some(name)) => Ok((preset::preset(name)?, format!("preset {name}"))),
             (None, None) => {
                 let named = !self.data.is_empty() || keys_of(&self.set).contains(&"data.train");

@@ -4,7 +4,6 @@ use super::ranges::expected;
 use super::table_entries::ENTRY_KEYS;
 use super::{Config, keys};
 use crate::error::{Error, Result};
-use crate::report::output::say;
 use crate::system::input::read_text;
 use serde::Deserialize as _;
 use std::path::Path;
@@ -28,7 +27,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads a TOML file over the defaults. A note says which of its keys are gone.
+    /// Reads a TOML file over the defaults.
     ///
     /// # Errors
     /// As [`Config::from_toml`], and [`Error::Config`] where the file cannot be read.
@@ -36,11 +35,7 @@ impl Config {
         let text = read_text(path).map_err(|error| {
             Error::config("--config", format!("cannot read {}: {error}", path.display()))
         })?;
-        let place = path.display().to_string();
-        let config = Self::from_toml(&text, &place)?;
-        let keys = former_keys(&text);
-        keys.iter().for_each(|gone| say(format_args!("note: {place}: {gone}; it is ignored")));
-        Ok(config)
+        Self::from_toml(&text, &path.display().to_string())
     }
 
     /// Applies `--set KEY=VALUE` arguments in order. A value is TOML; what is not TOML is taken as
@@ -131,7 +126,7 @@ fn insert(table: &mut Table, path: &str, value: Value) {
 }
 
 /// What there is to say of each key of `text` that is gone.
-fn former_keys(text: &str) -> Vec<String> {
+pub(crate) fn former_keys(text: &str) -> Vec<String> {
     let table = toml::from_str::<Table>(text).unwrap_or_default();
     keys::FORMER
         .iter()

@@ -26,7 +26,7 @@ use cuda::CudaLanes;
 use overlapped::Overlapped;
 
 /// Stages of the longest list.
-const MOST_STAGES: usize = 40;
+const MOST_STAGES: usize = 34;
 
 /// Where a whole walk has its place.
 #[derive(Debug, Clone, Copy)]
