@@ -192,7 +192,8 @@ mod tests {
     fn later_epochs_come_in_the_order_and_with_the_positions_of_the_reader() {
         for order in [Order::Sequential, Order::Batches { seed: 4 }] {
             for (epoch, sample) in [(0, 0), (0, 10), (2, 20), (3, 0)] {
-                let start = Position { epoch, sample, ..Position::default() };
+                let skipped = 3 * epoch + sample / 8;
+                let start = Position { epoch, sample, skipped, ..Position::default() };
                 let expected = read(order, start, 7);
                 let mut passes = KeptPasses::new(order, 5, Some(7), start, 5);
                 let (mut kept, mut came) = (Vec::new(), 0);
