@@ -40,7 +40,7 @@ fn words(dtype: DType, rank: usize, round: usize) -> Vec<f32> {
 /// rank's; and when these are gathered. By round: the first is eager, the others are replayed.
 fn sums(communicator: &Communicator, stream: &Stream, dtype: DType) -> Vec<[Vec<u32>; 3]> {
     let (rank, bounds) = (communicator.rank().0, bounds(communicator.num_ranks()));
-    let longest = bounds.windows(2).map(|part| part[1] - part[0]).max().unwrap();
+    let longest = bounds.windows(2).map(|part| part[1] - part[0]).max().expect("there are parts");
     let (sums, narrow) = match dtype {
         DType::F32 => (SumLen::of_f32(LEN), 0),
         _ => (SumLen { exact: 0, narrow: LEN }, longest),

@@ -316,19 +316,19 @@ fn devices_save_what_any_ranks_resume() {
         &[device, &["--set", "optimizer.dense.sharded=true"]].concat(),
         &[device, &["--set", "optimizer.dense.sharded=true", "--precision", "bf16"]].concat(),
     ];
-    let whole = |way: &[&str]| train.clone().with(way).with(&["--steps", "12"]).succeeds().digest();
+    let whole = |way: &[&str]| train.clone().with(way).with(&["--steps", "8"]).succeeds().digest();
     let expected = ways.map(|way| whole(way));
     assert_eq!(expected[0], expected[1]);
     let resumed = |from: usize, by: &[&str]| {
         let folder = place.path(&format!("{from} {by:?}").replace(['/', '"'], ""));
-        let half = train.clone().with(ways[from]).with(&["--steps", "6"]);
+        let half = train.clone().with(ways[from]).with(&["--steps", "4"]);
         half.path("--checkpoint-dir", &folder).succeeds();
-        let rest = train.clone().with(by).with(&["--steps", "12", "--resume"]);
+        let rest = train.clone().with(by).with(&["--steps", "8", "--resume"]);
         let ended = rest.path("--checkpoint-dir", &folder).succeeds();
-        assert!(ended.stderr.contains("resumed at step 6"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("resumed at step 4"), "{}", ended.stderr);
         ended.digest()
     };
-    for (from, to) in [(0, 1), (1, 0), (1, 1), (2, 2)] {
+    for (from, to) in [(0, 1), (1, 0), (2, 2)] {
         assert_eq!(resumed(from, ways[to]), expected[to], "{from}, {to}");
     }
     let processors: [&[&str]; 2] =
