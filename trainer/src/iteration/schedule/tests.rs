@@ -47,17 +47,18 @@ fn configs() -> Vec<Config> {
         config.model.interaction = Interaction::Cross;
         config.model.cross_rank = 2;
     };
+    let divided = |config: &mut Config| {
+        config.train.precision = Precision::F16;
+        config.train.clip_norm = Some(1.0);
+        config.optimizer.dense.name = "adam".to_owned();
+        config.optimizer.dense.sharded = Some(Sharded::Always);
+    };
     let mut configs = vec![
         config(1, |_| {}),
         config(2, of_all),
         config(2, |config| config.comm.ids = IdsChoice::Known),
         config(2, |_| {}),
-        config(2, |config| {
-            config.train.precision = Precision::F16;
-            config.train.clip_norm = Some(1.0);
-            config.optimizer.dense.name = "adam".to_owned();
-            config.optimizer.dense.sharded = Some(Sharded::Always);
-        }),
+        config(2, divided),
     ];
     if device().is_some() {
         configs.push(config(1, |config| {
@@ -67,6 +68,10 @@ fn configs() -> Vec<Config> {
     }
     if has_devices(2) {
         configs.push(config(2, |config| config.run.device = DeviceChoice::Cuda));
+        configs.push(config(2, |config| {
+            divided(config);
+            config.run.device = DeviceChoice::Cuda;
+        }));
     }
     configs
 }

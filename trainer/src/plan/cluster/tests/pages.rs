@@ -97,7 +97,8 @@ fn dcnv2(pool_at: PoolAtChoice, batch: usize) -> Workload {
     let mut config = preset("criteo-terabyte-dcnv2").unwrap();
     (config.comm.pool_at, config.train.precision) = (pool_at, config::Precision::Bf16);
     let rows = config.table_rows(None).unwrap();
-    let workload = crate::plan::cluster::workload(&config, &rows, &Source::Terabyte, &Registry::default());
+    let workload =
+        crate::plan::cluster::workload(&config, &rows, &Source::Terabyte, &Registry::default());
     workload.unwrap().with_batch(batch)
 }
 
