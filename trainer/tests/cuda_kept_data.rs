@@ -21,16 +21,16 @@ fn outcome(place: &Place, name: &str, run: Run) -> (String, Vec<[Value; 3]>) {
     let log = place.path(&format!("{name}.json"));
     let digest = run.path("--log-json", &log).succeeds().digest();
     let evaluations = events(&log).into_iter().filter(|event| event["event"] == "eval");
-    let of = |event: &Value| ["step", "auc", "log_loss"].map(|key| event[key].clone());
+    let of = |event: &Value| ["step", "auc", "logloss"].map(|key| event[key].clone());
     (digest, evaluations.map(|event| of(&event)).collect())
 }
 
-/// 1,500 rows are 23 full batches of 64 and a short one; 300 rows are evaluated in batches of 128,
+/// 1,500 rows are 7 full batches of 192 and a short one; 300 rows are evaluated in batches of 128,
 /// the last one short.
 fn train(place: &Place) -> Run {
     let run = place.train().path("--valid", &place.valid);
-    let run = run.with(&["--set", "train.epochs=3", "--set", "eval.every=24"]);
-    run.with(&["--set", "eval.batch_size=128"])
+    let run = run.with(&["--set", "train.epochs=3", "--set", "eval.every=8"]);
+    run.with(&["--set", "eval.batch_size=128", "--set", "train.batch_size=192"])
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn batches_in_a_random_order_end_as_without() {
     let convert = Run::new("data").with(&["convert", "--to", "headlong"]);
     convert.path("--data", &place.train).path("--output", &data).succeeds();
     let sizes = format!("multi_hot.sizes=[{}3]", "3,".repeat(25));
-    for more in ["train.batch_size=50", "train.accumulate=2"] {
+    for more in ["train.batch_size=150", "train.accumulate=2"] {
         let run = place.train_without_data().path("--data", &data).path("--valid", &place.valid);
-        let run = run.with(&["--set", "train.epochs=3", "--set", "eval.every=25", "--set", more]);
+        let run = run.with(&["--set", "train.epochs=3", "--set", "eval.every=12", "--set", more]);
         let run = on_cuda(run, "captured").with(&["--set", "data.order=batches"]);
         let run = run.with(&["--set", &sizes]);
         let off = outcome(&place, "off", run.clone());
@@ -151,7 +151,7 @@ fn checkpoints_say_what_they_say_without_and_are_resumed_within_an_epoch() {
     });
     write(&place.train, &with_bad.collect::<String>());
     let train = on_cuda(train(&place), "captured").with(&["--set", "data.on_bad_row=skip"]);
-    let train = train.with(&["--set", "checkpoint.save_every=17"]);
+    let train = train.with(&["--set", "checkpoint.save_every=5"]);
     let train = train.with(&["--set", "checkpoint.keep=100"]);
     let of = |folder: &str, run: Run| {
         let run = run.path("--checkpoint-dir", &place.path(folder));
@@ -164,7 +164,7 @@ fn checkpoints_say_what_they_say_without_and_are_resumed_within_an_epoch() {
     assert_eq!(positions(&place, "kept"), expected);
 
     // In the first epoch, which is not kept then, and in one that came from the device.
-    for stop in ["11", "60"] {
+    for stop in ["4", "20"] {
         let folder = format!("parts-{stop}");
         let part = train.clone().with(&KEPT).with(&["--steps", stop]);
         of(&folder, part);
@@ -195,17 +195,17 @@ fn what_has_stayed_is_not_copied_from_the_host_again() {
     let place = Place::new("rows.txt");
     let train = on_cuda(train(&place), "serial");
     let more = |run: Run| {
-        let (few, many) = (calls(&place, &run, 48), calls(&place, &run, 96));
+        let (few, many) = (calls(&place, &run, 16), calls(&place, &run, 32));
         let more = |name: &str| many[name] - few[name];
         [more("cuMemcpyHtoDAsync_v2"), more("cuMemcpyDtoHAsync_v2")]
     };
     let ([off, off_back], [kept, kept_back]) = (more(train.clone()), more(train.with(&KEPT)));
-    println!("copies to the device in 48 steps and 2 evaluations: {kept}, without: {off}");
+    println!("copies to the device in 16 steps and 2 evaluations: {kept}, without: {off}");
     assert_eq!(off_back, kept_back, "copies to the host");
-    // Labels, dense features and ids, of 48 batches of training and 2 · 3 of evaluations.
-    assert_eq!(off - kept, 3 * (48 + 6));
+    // Labels, dense features and ids, of 16 batches of training and 2 · 3 of evaluations.
+    assert_eq!(off - kept, 3 * (16 + 6));
     // Learning rates.
-    assert_eq!(kept, 48);
+    assert_eq!(kept, 16);
 }
 
 #[test]
