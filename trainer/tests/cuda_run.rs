@@ -263,6 +263,47 @@ fn processes_on_devices_of_their_own_end_as_threads_do() {
     }
 }
 
+/// A short batch of an evaluation ends with the sample that has most ids: what makes it full has
+/// none.
+#[test]
+fn a_captured_evaluation_of_bags_of_many_lengths_takes_a_short_batch() {
+    if is_absent() {
+        return;
+    }
+    let place = Place::new("rows.txt");
+    let rows = |count: usize| {
+        (0..count).fold("label,film,genres\n".to_owned(), |text, row| {
+            let most = if row % 50 == 49 { 7 } else { 1 + row % 3 };
+            let genres: Vec<String> = (0..most).map(|at| ((row + at) % 40).to_string()).collect();
+            format!("{text}{},{},\"{}\"\n", row % 2, row % 30, genres.join("|"))
+        })
+    };
+    let (data, valid) = (place.path("films.csv"), place.path("valid.csv"));
+    std::fs::write(&data, rows(120)).unwrap();
+    std::fs::write(&valid, rows(100)).unwrap();
+    let train = place.train_without_data().path("--data", &data).path("--valid", &valid);
+    let train = [
+        "data.columns.label=\"label\"",
+        "data.columns.categorical=[\"film\",\"genres\"]",
+        "data.columns.lists=[\"genres\"]",
+        "tables.max_ids_per_sample=3",
+        "train.batch_size=60",
+        "eval.batch_size=4096",
+    ]
+    .into_iter()
+    .fold(train, |train, setting| train.with(&["--set", setting]));
+    let train = train.with(&["--set", "train.epochs=2", "--set", "eval.every=2"]);
+    let outcome = |schedule| {
+        let log = place.path(schedule);
+        let digest = on_cuda(train.clone(), schedule).path("--log-json", &log).succeeds().digest();
+        let evaluation = last_event(&log, "eval");
+        (digest, evaluation["auc"].clone(), evaluation["logloss"].clone())
+    };
+    let captured = outcome("captured");
+    assert!(captured.2.is_number(), "{captured:?}");
+    assert_eq!(captured, outcome("serial"));
+}
+
 /// The table of a captured step comes from events in the graph.
 #[test]
 fn a_captured_step_in_bf16_can_be_timed_drawn_and_evaluated() {

@@ -6,7 +6,7 @@ mod settings;
 use crate::Registry;
 use crate::commands::choice;
 use crate::commands::files::CommandFiles;
-use crate::commands::launch::launch_of_several;
+use crate::commands::launch::{launch_of_several, launched};
 use crate::config::load::former_keys;
 use crate::config::{
     BadRowPolicy, CacheData, Config, DeviceChoice, EvalEvery, HybridMode, Ids, Precision,
@@ -267,7 +267,9 @@ impl TrainArguments {
             (Some(file), _) => {
                 let (config, origin) = (Config::from_file(file)?, file.display().to_string());
                 let keys = read_text(file).map(|text| former_keys(&text)).unwrap_or_default();
-                keys.iter().for_each(|gone| say(format_args!("note: {origin}: {gone}; ignored")));
+                let leads = launched().is_none_or(|(rank, _)| rank == 0);
+                let keys = keys.iter().filter(|_| leads);
+                keys.for_each(|gone| say(format_args!("note: {origin}: {gone}; ignored")));
                 Ok((config, origin))
             }
             (None, Some(name)) => Ok((preset::preset(name)?, format!("preset {name}"))),

@@ -429,7 +429,7 @@ impl RankWorker {
     }
 
     /// The forward passes over a batch, and how many samples it was made: where evaluations are
-    /// captured, a short batch is made full by its last sample, so that the same graph runs. A
+    /// captured, a short batch is made full by samples of no meaning, so that the same graph runs. A
     /// logit depends on its own sample alone. A batch that stays on the device stays as it was
     /// made.
     fn forward(&mut self, incoming: Incoming<'_>) -> Result<usize> {
@@ -535,7 +535,8 @@ fn add_scores(model: &Model, labels: &[f32], scores: &mut Scores) -> Result<()> 
     Ok(())
 }
 
-/// `batch`, and its last sample again and again, up to `full` samples.
+/// `batch`, up to `full` samples: with the last id again where each sample has one, else with bags
+/// of none, as there may be no room for more ids than the data has.
 fn pad(padded: &mut Batch, batch: &Batch, full: usize) {
     padded.clone_from(batch);
     let (samples, missing) = (batch.num_samples, full - batch.num_samples);
@@ -545,9 +546,9 @@ fn pad(padded: &mut Batch, batch: &Batch, full: usize) {
     }
     padded.dense.resize(batch.dense.len() / samples * full, 0.0);
     for bags in &mut padded.sparse {
-        let last = bags.offsets[samples - 1] as usize..bags.offsets[samples] as usize;
+        let last = bags.values.last().copied().filter(|_| bags.values.len() == samples);
         for _ in 0..missing {
-            bags.values.extend_from_within(last.clone());
+            bags.values.extend(last);
             bags.offsets.push(bags.values.len() as u32);
         }
     }

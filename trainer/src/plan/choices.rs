@@ -45,7 +45,7 @@ pub fn of(config: &Config, facts: &Facts<'_>) -> Vec<Choice> {
     }
     if several {
         choices.push(Choice::new("vectors", vectors(config)));
-        choices.extend(facts.split.and_then(|split| pooling(config, &split.tables)));
+        choices.extend(facts.split.and_then(|split| pooling(config, &split.tables, on_device)));
         choices.push(Choice::new("sums", sums(config, on_device)));
     }
     if on_device && several {
@@ -109,7 +109,7 @@ fn sums(config: &Config, on_device: bool) -> (&'static str, &'static str) {
 }
 
 /// Where bags of several ids become vectors; nothing where there are none.
-fn pooling(config: &Config, tables: &[TableSplit]) -> Option<Choice> {
+fn pooling(config: &Config, tables: &[TableSplit], on_device: bool) -> Option<Choice> {
     let bags = || tables.iter().filter_map(|table| Some((table, table.pooling?)));
     bags().next()?;
     let named = |wanted: &dyn Fn(&TableSplit, &PoolChoice) -> bool| {
@@ -140,7 +140,11 @@ fn pooling(config: &Config, tables: &[TableSplit]) -> Option<Choice> {
             "comm.pool_at is \"rank\"; with \"auto\" {pays} would send {sent}, in sums of \
              another shape"
         ),
-        (_, false) => "pool_at says so, or vectors between processors are no f32".to_owned(),
+        (_, false) if !on_device && config.compress() != Compress::None => format!(
+            "vectors travel in 16 bits, and between processors sums of owners as f32; with \
+             comm.compress = \"none\" {pays} would send {sent}"
+        ),
+        (_, false) => "pool_at of the tables says so".to_owned(),
     };
     Some(Choice::new("bags become vectors", ("on the rank", because)))
 }
