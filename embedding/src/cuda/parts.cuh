@@ -13,8 +13,10 @@ struct Leaves {
 
 // The leaf of local row `row` of `table`.
 __device__ __forceinline__ u32 leaf_of_row(const Leaves& leaves, const Table& table, u32 row) {
-  const u64 place = static_cast<u64>(row) * table.part_step + table.part_first;
-  return leaves.of[place % leaves.num_parts];
+  // Of remainders, which are small: a division of 64 bits is a call, around which registers spill.
+  const u32 parts = leaves.num_parts;
+  const u32 place = (row % parts) * (table.part_step % parts) + table.part_first % parts;
+  return leaves.of[place % parts];
 }
 
 // Level of the smallest subtree that holds two leaves.

@@ -177,6 +177,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) lookup(const LookupArgs a
 }
 
 // A kernel of its own: the parts that wait would take registers from the other.
-extern "C" __global__ void __launch_bounds__(BLOCK) lookup_parts(const LookupArgs a) {
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) lookup_parts(const LookupArgs a) {
   lookup_tables<true>(a);
 }

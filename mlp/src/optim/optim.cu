@@ -259,10 +259,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) lamb_directions(const Lamb
     const u32 chunk = first_chunk + threadIdx.x / LAMB_LANES;
     const u64 start = tensor.first + (u64)chunk * tensor.chunk_len;
     const u64 after = start + tensor.chunk_len, last = tensor.first + tensor.count;
-    const bool is_own = start >= a.begin && start < a.end && start < last;
-    const u64 end = !is_own ? start : after < last ? after : last;
+    // None of a chunk that is not this rank's: few numbers stay in registers in the loop.
+    const bool is_present = start >= a.begin && start < a.end && start < last;
+    const u32 len = !is_present ? 0 : (u32)((after < last ? after : last) - start);
     double of_weights = 0.0, of_directions = 0.0;
-    for (u64 i = start + threadIdx.x % LAMB_LANES; i < end; i += LAMB_LANES) {
+    for (u32 k = threadIdx.x % LAMB_LANES; k < len; k += LAMB_LANES) {
+        const u64 i = start + k;
         const float w = a.weights[i], g = SUMMED != 0 ? to_float(a.summed[i]) : a.gradients[i];
         const float direction =
             lamb_direction(w, a.first[i - a.begin], a.second[i - a.begin],
@@ -274,8 +276,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) lamb_directions(const Lamb
     }
     of_weights = sum_of_lanes(sums, of_weights);
     of_directions = sum_of_lanes(sums, of_directions);
-    if (is_own && threadIdx.x % LAMB_LANES == 0) {
-        double *into = a.sums + tensor.sums + 2 * chunk;
+    if (len > 0 && threadIdx.x % LAMB_LANES == 0) {
+        double *into = a.sums + tensor.sums + 2 * (first_chunk + threadIdx.x / LAMB_LANES);
         into[0] = of_weights;
         into[1] = of_directions;
     }
