@@ -429,8 +429,8 @@ impl RankWorker {
     }
 
     /// The forward passes over a batch, and how many samples it was made: where evaluations are
-    /// captured, a short batch is made full by samples of no meaning, so that the same graph runs. A
-    /// logit depends on its own sample alone. A batch that stays on the device stays as it was
+    /// captured, a short batch is made full by samples of no meaning, so that the same graph runs.
+    /// A logit depends on its own sample alone. A batch that stays on the device stays as it was
     /// made.
     fn forward(&mut self, incoming: Incoming<'_>) -> Result<usize> {
         self.drain()?;
