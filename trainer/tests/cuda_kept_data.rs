@@ -173,17 +173,9 @@ fn checkpoints_say_what_they_say_without_and_are_resumed_within_an_epoch() {
     }
 }
 
-/// Driver calls by name of a run of so many steps, in which nothing is captured.
+/// Driver calls by name of a run of so many steps.
 fn calls(place: &Place, run: &Run, steps: u64) -> BTreeMap<String, i64> {
-    let counted = place.path("calls");
-    let run = run.clone().with(&["--steps", &steps.to_string()]);
-    run.variable("SOFTCUDA_CALLS", counted.to_str().unwrap()).succeeds();
-    let text = std::fs::read_to_string(counted).unwrap();
-    let line = |line: &str| {
-        let (name, count) = line.split_once(' ').unwrap();
-        (name.to_owned(), count.trim().parse().unwrap())
-    };
-    text.lines().map(line).collect()
+    run.clone().with(&["--steps", &steps.to_string()]).driver_calls(&place.path("calls"))
 }
 
 /// Two epochs and two evaluations more.

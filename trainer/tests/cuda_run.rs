@@ -197,16 +197,9 @@ fn a_gpu_is_taken_unasked_where_it_trains_as_the_processor_does() {
 
 /// Driver calls by name, of a run of so many steps.
 fn calls(place: &Place, steps: u64) -> BTreeMap<String, i64> {
-    let counted = place.path(&format!("calls-{steps}"));
     let run = place.train().with(&["--device", "cuda", "--steps", &steps.to_string()]);
     let run = run.with(&["--set", "train.log_every=1000", "--set", "train.batch_size=50"]);
-    run.variable("SOFTCUDA_CALLS", counted.to_str().unwrap()).succeeds();
-    let text = std::fs::read_to_string(counted).unwrap();
-    let line = |line: &str| {
-        let (name, count) = line.split_once(' ').unwrap();
-        (name.to_owned(), count.trim().parse().unwrap())
-    };
-    text.lines().map(line).collect()
+    run.driver_calls(&place.path("calls"))
 }
 
 /// A step more is a graph more, an event recorded and waited for, and nothing else: at default

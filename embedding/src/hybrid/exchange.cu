@@ -5,9 +5,8 @@
 // A slot of ids begins with what its source's strips need at most; the number of rows of each table
 // follows, and then the local rows, table after table, rising. A slot of vectors (and of gradients,
 // on their way back) holds one row for each of them, in the same order, of the element type in
-// which they travel. A rank sorts its ids
-// by keys that put frequent rows first, then those of owner 0, of owner 1 and so on: so the unique
-// rows of an owner are neighbours.
+// which they travel. A rank sorts its ids by keys that put frequent rows first, then those of owner
+// 0, of owner 1 and so on: so the unique rows of an owner are neighbours.
 //
 // Of a table whose bags owners pool, keys are those of bags at owners, and in place of rows a slot
 // of ids holds bags: how many there are, where each one's rows end, and the rows, bag after bag,

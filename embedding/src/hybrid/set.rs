@@ -45,7 +45,7 @@ pub struct HybridSet {
     optimizer: Optimizer,
     pub(super) seed: u64,
     pub(super) frozen: bool,
-    /// Whether what travels is bf16.
+    /// What vectors are rounded to on their way, where they are.
     pub(super) narrow: Option<DType>,
     width: usize,
     max_samples: usize,

@@ -38,6 +38,21 @@ pub struct Plan<'a> {
     pub frozen: bool,
 }
 
+impl Plan<'_> {
+    /// The same as options of a rank whose sums have so many blocks.
+    pub fn set(&self, sum_blocks: usize) -> SetOptions<'_> {
+        SetOptions {
+            optimizer: self.optimizer,
+            seed: 11,
+            max_samples: self.max_samples,
+            max_ids: self.max_ids,
+            sum_blocks,
+            frozen: self.frozen,
+            narrow: None,
+        }
+    }
+}
+
 /// The crate's kinds, and one of our own.
 pub fn registry() -> Registry {
     let mut registry = Registry::default();
@@ -64,15 +79,7 @@ impl SingleRank {
         plan: &Plan,
     ) -> Self {
         let options = HybridOptions {
-            set: SetOptions {
-                optimizer: plan.optimizer,
-                seed: 11,
-                max_samples: plan.max_samples,
-                max_ids: plan.max_ids,
-                sum_blocks,
-                frozen: plan.frozen,
-                narrow: None,
-            },
+            set: plan.set(sum_blocks),
             partition: Arc::new(Partition::row_wise(plan.specs, 1)),
             owner: Owner(0),
             deduplicate: Deduplicate::Rank,

@@ -5,7 +5,6 @@ use super::ranks::{Bags, Batch};
 use headlong_device::cuda::{DeviceMemory, DevicePtr};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream, bf16};
-use headlong_embedding::SetOptions;
 use headlong_embedding::hybrid::*;
 use headlong_embedding::update::sum_block_len;
 use std::sync::Arc;
@@ -56,15 +55,7 @@ impl Ranks {
         let step = DeviceMemory::new(device, "step", bytes).unwrap();
         let rank = |owner| {
             let options = HybridOptions {
-                set: SetOptions {
-                    optimizer: plan.optimizer,
-                    seed: 11,
-                    max_samples: plan.max_samples,
-                    max_ids: plan.max_ids,
-                    sum_blocks: ways.sum_blocks,
-                    frozen: false,
-                    narrow: None,
-                },
+                set: plan.set(ways.sum_blocks),
                 partition: Arc::clone(&partition),
                 owner: Owner(owner),
                 deduplicate: ways.deduplicate,

@@ -7,7 +7,6 @@ use crate::Registry;
 use crate::commands::choice;
 use crate::commands::files::CommandFiles;
 use crate::commands::launch::{launch_of_several, launched};
-use crate::config::load::former_keys;
 use crate::config::{
     BadRowPolicy, CacheData, Config, DeviceChoice, EvalEvery, HybridMode, Ids, Precision,
     ScheduleChoice, TransportChoice, keys, preset,
@@ -18,7 +17,6 @@ use crate::report::LogTarget;
 use crate::report::output::say;
 use crate::run::{dictionary, prepare};
 use crate::system::command_line;
-use crate::system::input::read_text;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use headlong_reader::formats::Format;
@@ -265,11 +263,11 @@ impl TrainArguments {
     fn base(&self) -> Result<(Config, String)> {
         match (&self.config, &self.preset) {
             (Some(file), _) => {
-                let (config, origin) = (Config::from_file(file)?, file.display().to_string());
-                let keys = read_text(file).map(|text| former_keys(&text)).unwrap_or_default();
-                let leads = launched().is_none_or(|(rank, _)| rank == 0);
-                let keys = keys.iter().filter(|_| leads);
-                keys.for_each(|gone| say(format_args!("note: {origin}: {gone}; ignored")));
+                let (config, notes) = Config::from_file_with_notes(file)?;
+                let origin = file.display().to_string();
+                if launched().is_none_or(|(rank, _)| rank == 0) {
+                    notes.iter().for_each(|gone| say(format!("note: {origin}: {gone}; ignored")));
+                }
                 Ok((config, origin))
             }
             (None, Some(name)) => Ok((preset::preset(name)?, format!("preset {name}"))),

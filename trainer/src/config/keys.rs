@@ -68,7 +68,8 @@ const OPTIMIZERS: &[Field] = &[
         "optimizer.dense.sharded",
         &[
             "Whether each rank moves a part of the dense weights, with the states of that part",
-            "only, and gathers the rest: true, false or \"auto\"; changes no result",
+            "only, and gathers the rest: true, false or \"auto\"; with rows split alike",
+            "it changes no result",
         ],
     ),
     ("optimizer.dense.epsilon", &["Adagrad, Adam, LAMB: added outside the root"]),

@@ -32,10 +32,15 @@ impl Config {
     /// # Errors
     /// As [`Config::from_toml`], and [`Error::Config`] where the file cannot be read.
     pub fn from_file(path: &Path) -> Result<Self> {
+        Self::from_file_with_notes(path).map(|(config, _)| config)
+    }
+
+    /// The same, and what there is to say of each of the file's keys that is gone.
+    pub(crate) fn from_file_with_notes(path: &Path) -> Result<(Self, Vec<String>)> {
         let text = read_text(path).map_err(|error| {
             Error::config("--config", format!("cannot read {}: {error}", path.display()))
         })?;
-        Self::from_toml(&text, &path.display().to_string())
+        Ok((Self::from_toml(&text, &path.display().to_string())?, former_keys(&text)))
     }
 
     /// Applies `--set KEY=VALUE` arguments in order. A value is TOML; what is not TOML is taken as
@@ -126,7 +131,7 @@ fn insert(table: &mut Table, path: &str, value: Value) {
 }
 
 /// What there is to say of each key of `text` that is gone.
-pub(crate) fn former_keys(text: &str) -> Vec<String> {
+fn former_keys(text: &str) -> Vec<String> {
     let table = toml::from_str::<Table>(text).unwrap_or_default();
     keys::FORMER
         .iter()

@@ -4,6 +4,7 @@
 
 use headlong_device::rng::CounterRng;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -229,6 +230,17 @@ impl Run {
         let ended = self.end();
         assert_eq!(ended.code, Some(0), "{:?}: {}", self.arguments, ended.stderr);
         ended
+    }
+
+    /// Calls of the driver by name, as the software device counts them into the file `counted`.
+    pub fn driver_calls(self, counted: &Path) -> BTreeMap<String, i64> {
+        self.variable("SOFTCUDA_CALLS", counted.to_str().unwrap()).succeeds();
+        let text = std::fs::read_to_string(counted).unwrap();
+        let line = |line: &str| {
+            let (name, count) = line.split_once(' ').unwrap();
+            (name.to_owned(), count.trim().parse().unwrap())
+        };
+        text.lines().map(line).collect()
     }
 
     /// Runs it to an end with this exit code and all of these words in its last line of error.

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, DeviceChoice, ScheduleChoice};
 use crate::error::Result;
+use crate::iteration::ranks::local_topology;
 use crate::iteration::schedule::{BatchOf, Features, Repeat, Resource, Schedule, Stage, Steps};
 use crate::report::columns;
 use crate::report::output::{self, JsonOutput};
@@ -17,10 +18,7 @@ pub(super) fn run(config: &Config, json: &JsonOutput) -> Result<()> {
     let mut run = config.run.clone();
     run.device = if on_device { DeviceChoice::Cuda } else { DeviceChoice::Cpu };
     let steps = Steps::of(on_device, run.schedule_used() != ScheduleChoice::Serial);
-    let nodes = match config.comm.ranks_per_node {
-        0 => 1,
-        per_node => config.run.ranks.div_ceil(per_node),
-    };
+    let nodes = local_topology(config).num_nodes();
     let schedule = Schedule::step(Features::of(config, config.run.ranks, nodes, on_device));
     let rows: Vec<_> =
         std::iter::once(HEADINGS.map(str::to_owned)).chain(rows(&schedule)).collect();

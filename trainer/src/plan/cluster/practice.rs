@@ -1,11 +1,11 @@
 //! How a configuration is trained on ranks that are not here: what the planner simulates.
 
-use super::super::between::Between;
 use crate::config::{
     AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, HybridMode, IdsChoice,
     PoolAtChoice, Precision, ScheduleChoice, TransportChoice,
 };
 use crate::iteration::model::dense_choice;
+use crate::plan::between::Between;
 use headlong_comm::Topology;
 use headlong_comm::device::goes_by_node;
 use headlong_embedding::hybrid::PoolAt;
