@@ -43,6 +43,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// A rank that waits for its device looks all the time at first, and then now and then: others need
+/// its core.
+const YIELDING: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_micros(100);
+
 /// What an all-to-all moves: one block for each rank, of which the device knows how much counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocks {
@@ -358,7 +363,10 @@ pub trait DeviceCollectives: Send + Sync {
                 )));
                 return self.check();
             }
-            std::thread::yield_now();
+            match waited < YIELDING {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep(PAUSE),
+            }
         }
     }
 }

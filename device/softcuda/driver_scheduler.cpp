@@ -372,6 +372,15 @@ bool step(Hold& hold) {
   }
 }
 
+void get_on(Hold& hold, const std::function<bool()>& condition) {
+  constexpr double kAtMostMs = 1;
+  Driver& d = driver();
+  const double since = now_ms();
+  uint32_t left = d.settings.seed ? draw(d) % 3 * (draw(d) % 32) : ~0u;
+  while (left-- && !condition() && step(hold) && now_ms() - since < kAtMostMs) {
+  }
+}
+
 void wait_until(Hold& hold, const std::function<bool()>& condition) {
   Driver& d = driver();
   double since = now_ms();

@@ -267,6 +267,8 @@ uint64_t this_thread();
 
 // --- driver_scheduler.cpp
 bool step(Hold& hold);  // runs one operation; false: none can run
+// A device gets on while the program asks: a few operations, or none.
+void get_on(Hold& hold, const std::function<bool()>& condition);
 void wait_until(Hold& hold,
                 const std::function<bool()>& condition);  // runs work until the condition holds
 void drain(Hold& hold, Stream& stream);                   // waits for what is in the queue now

@@ -250,7 +250,7 @@ API cuStreamQuery(void* handle) {
   Stream* s = find_stream(handle, error);
   if (error) return error;
   if (s->capture) return invalidate(*s->capture, kCaptureUnsupported);
-  if (!s->queue.empty()) step(hold);
+  get_on(hold, [&] { return s->queue.empty(); });
   return s->device->sticky ? s->device->sticky : s->queue.empty() ? kOk : kNotReady;
 }
 API cuLaunchHostFunc(void* handle, void (*function)(void*), void* user) {
@@ -356,9 +356,8 @@ API cuEventQuery(Event* e) {
   if (const int error = unsafe_in_capture()) return error;
   if (e->device->sticky) return e->device->sticky;
   if (!e->last || e->last->done) return kOk;
-  // A device gets on while the program asks: a few operations, or none.
   const std::shared_ptr<Record> record = e->last;
-  for (uint32_t n = d.settings.seed ? draw(d) % 3 : 1; n && !record->done; n--) step(hold);
+  get_on(hold, [&] { return record->done; });
   IF_TSAN(if (record->done) __tsan_acquire(&record->order);)
   return record->done ? kOk : kNotReady;
 }

@@ -49,8 +49,13 @@ softcuda_switch:
 thread_local BlockState* running = nullptr;  // the block that this host thread executes
 
 Fiber* self() {
-  return reinterpret_cast<Fiber*>(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) &
-                                  ~uintptr_t(HOSTCUDA_STACK_BYTES - 1));
+  return reinterpret_cast<Fiber*>(
+      hostcuda_record_of(reinterpret_cast<uintptr_t>(__builtin_frame_address(0))));
+}
+static_assert(sizeof(Fiber) <= 128, "as much as hostcuda_record_of leaves");
+// The low end of a fiber's stack.
+uint64_t* end_of_stack(const Fiber* f) {
+  return reinterpret_cast<uint64_t*>(hostcuda_stack_of(reinterpret_cast<uintptr_t>(f)));
 }
 BlockState& block_of(Fiber* f) { return *static_cast<BlockState*>(f->block); }
 
@@ -61,16 +66,18 @@ uint32_t draw(BlockState& b) {
 
 void fiber_main();
 
+Fiber* record_of_stack(BlockState& b, unsigned i) {
+  return reinterpret_cast<Fiber*>(
+      hostcuda_record_of(reinterpret_cast<uintptr_t>(b.stacks) + size_t(i) * HOSTCUDA_STACK_BYTES));
+}
+
 Fiber* stack_at(BlockState& b, unsigned i) {
-  Fiber* f = reinterpret_cast<Fiber*>(b.stacks + size_t(i) * HOSTCUDA_STACK_BYTES);
+  Fiber* f = record_of_stack(b, i);
   if (f->magic == kMagic) return f;
-  f->magic = kMagic;
+  f->magic = *end_of_stack(f) = kMagic;
   b.begun_stacks = std::max(b.begun_stacks, i + 1);
   f->block = &b;
-  // Tops of stacks are staggered: at one distance from each other they would all compete for the
-  // same cache lines.
-  char* top = reinterpret_cast<char*>(f) + HOSTCUDA_STACK_BYTES - (i * 192) % 8192 - 64;
-  void** sp = reinterpret_cast<void**>(top);
+  void** sp = reinterpret_cast<void**>(f);
   *--sp = nullptr;  // keeps the alignment that a call would have left
   *--sp = reinterpret_cast<void*>(fiber_main);
   for (int k = 0; k < 6; k++) *--sp = nullptr;
@@ -99,7 +106,8 @@ Fiber* take_stack(BlockState& b, [[maybe_unused]] unsigned thread) {
 
 // From the fiber `from` to `to`; returns when something switches back to `from`.
 void switch_fibers(Fiber* from, Fiber* to) {
-  IF_ASAN(__sanitizer_start_switch_fiber(&from->fake_stack, to, HOSTCUDA_STACK_BYTES);)
+  IF_ASAN(__sanitizer_start_switch_fiber(&from->fake_stack, end_of_stack(to),
+                                           HOSTCUDA_STACK_BYTES);)
   IF_TSAN(__tsan_switch_to_fiber(to->tsan, kTsanNoSync);)
   softcuda_switch(&from->sp, to->sp);
   IF_ASAN(__sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);)
@@ -141,7 +149,13 @@ void describe(BlockState& b, Fiber* f, const char* why) {
 
 // The next thread that can run, or -1. In natural order the warp of the last thread runs on as long
 // as it can.
-int pick(BlockState& b, unsigned after, bool other_warp) {
+inline int pick(BlockState& b, unsigned after, bool other_warp) {
+  if (!b.seed && !other_warp) {
+    // Most often.
+    const Warp& warp = b.warps[after >> 5];
+    const unsigned later = warp.ready & ~0u << warp.last << 1;
+    if (later) return int((after & ~31u) + unsigned(__builtin_ctz(later)));
+  }
   if (!b.ready_warps) return -1;
   const uint32_t random = b.seed ? draw(b) : 0;
   unsigned warp = (b.seed ? random : (after >> 5) + other_warp) & 31;
@@ -166,7 +180,7 @@ void begin_thread(BlockState& b, Fiber* f, unsigned thread) {
 }
 
 // Takes the thread out of the ready set; whether it has begun before.
-bool claim(BlockState& b, unsigned thread) {
+inline bool claim(BlockState& b, unsigned thread) {
   Warp& w = b.warps[thread >> 5];
   const unsigned bit = 1u << (thread & 31);
   w.ready &= ~bit;
@@ -178,7 +192,7 @@ bool claim(BlockState& b, unsigned thread) {
 }
 
 void check_stack(Fiber* f) {
-  if (f->magic != kMagic) {
+  if (*end_of_stack(f) != kMagic) {
     fprintf(stderr, "softcuda: a thread's stack of %u bytes has overflowed\n",
             HOSTCUDA_STACK_BYTES);
     abort();
@@ -187,10 +201,9 @@ void check_stack(Fiber* f) {
 
 // The calling thread waits (its state says for what) or gives way; others run until it is ready and
 // chosen.
-void give_way(bool other_warp) {
+inline void give_way(bool other_warp) {
   Fiber* me = self();
   BlockState& b = block_of(me);
-  check_stack(me);
   const int next = pick(b, me->linear, other_warp);
   if (next < 0)
     die("deadlock: no thread can run (a barrier or a warp collective that not all of its threads "
@@ -222,6 +235,7 @@ void release_barrier(BlockState& b) {
 void end_thread(BlockState& b, Fiber* f) {
   Warp& w = b.warps[f->linear >> 5];
   const unsigned bit = 1u << f->lane;
+  check_stack(f);
   b.alive--;
   b.spins = 0;
   w.alive &= ~bit;
@@ -291,7 +305,7 @@ Collective* find_collective(Warp& w, unsigned mask, unsigned bit, int kind) {
     }
   }
   const unsigned free = unsigned(__builtin_ctzll(~w.open));
-  if (free >= 40) die("too many open warp collectives");
+  if (free >= kOpenCollectives) die("too many open warp collectives");
   w.open |= 1ull << free;
   Collective& c = w.collectives[free];
   c.mask = mask;
@@ -350,7 +364,6 @@ void sleep() {
   BlockState& b = block_of(me);
   const dim3 blocks = b.job->blocks;
   if (blocks.x * blocks.y * blocks.z != 1 || b.ready_warps) return spin();
-  check_stack(me);
   b.asleep = me;
   switch_to_host(me, b);
 }
@@ -390,6 +403,7 @@ void prepare(BlockState& b) {
     warp.started = warp.at_barrier = 0;
     warp.last = 31;
     warp.open = 0;
+    warp.collectives = b.collectives[w];
     if (warp.ready) b.ready_warps |= 1u << w;
   }
   poison(job.module->shared_begin, size_t(job.module->shared_end - job.module->shared_begin));
@@ -407,7 +421,7 @@ void reset_stacks(BlockState& b) {
   b.idle.clear();
   b.next_stack = 0;
   for (unsigned i = 0; i < b.begun_stacks; i++) {
-    Fiber* f = reinterpret_cast<Fiber*>(b.stacks + size_t(i) * HOSTCUDA_STACK_BYTES);
+    Fiber* f = record_of_stack(b, i);
     IF_TSAN(if (f->magic == kMagic) { __tsan_destroy_fiber(f->tsan); histories--; })
     f->magic = 0;
   }
@@ -431,7 +445,8 @@ void run_block(BlockState& b) {
   claim(b, thread);
   Fiber* f = take_stack(b, thread);
   begin_thread(b, f, thread);
-  IF_ASAN(__sanitizer_start_switch_fiber(&b.host_fake_stack, f, HOSTCUDA_STACK_BYTES);)
+  IF_ASAN(__sanitizer_start_switch_fiber(&b.host_fake_stack, end_of_stack(f),
+                                           HOSTCUDA_STACK_BYTES);)
   IF_TSAN(b.host_tsan = __tsan_get_current_fiber(); __tsan_switch_to_fiber(f->tsan, kTsanNoSync);)
   softcuda_switch(&b.host_sp, f->sp);
   IF_ASAN(__sanitizer_finish_switch_fiber(b.host_fake_stack, nullptr, nullptr);)
@@ -441,7 +456,8 @@ void run_block(BlockState& b) {
 void wake_block(BlockState& b) {
   Fiber* f = b.asleep;
   b.asleep = nullptr;
-  IF_ASAN(__sanitizer_start_switch_fiber(&b.host_fake_stack, f, HOSTCUDA_STACK_BYTES);)
+  IF_ASAN(__sanitizer_start_switch_fiber(&b.host_fake_stack, end_of_stack(f),
+                                           HOSTCUDA_STACK_BYTES);)
   IF_TSAN(b.host_tsan = __tsan_get_current_fiber(); __tsan_switch_to_fiber(f->tsan, kTsanNoSync);)
   softcuda_switch(&b.host_sp, f->sp);
   IF_ASAN(__sanitizer_finish_switch_fiber(b.host_fake_stack, nullptr, nullptr);)
@@ -457,7 +473,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   const uintptr_t low = b ? uintptr_t(b->stacks) : 0;
   if (b && sp >= low && sp < low + kStacksBytes) {
     // Little stack is left here (an alternate signal stack): the host thread prints the message.
-    b->fault_fiber = reinterpret_cast<Fiber*>(sp & ~uintptr_t(HOSTCUDA_STACK_BYTES - 1));
+    b->fault_fiber = reinterpret_cast<Fiber*>(hostcuda_record_of(sp));
     b->fault_address = info->si_addr;
     b->error = 700;
     switch_to_host(b->fault_fiber, *b);

@@ -23,7 +23,7 @@ constexpr unsigned kSets = 1;
 constexpr size_t kStacksBytes = size_t(kSets) * kMaxThreads * HOSTCUDA_STACK_BYTES;
 constexpr unsigned long long kSpinLimit = 1ull << 24;  // turns without any thread getting on
 
-// One stack; its record lies at the stack's low end, where an overflow damages `magic` first.
+// One stack. Where it ends, at its low end, lies another `magic`, which an overflow damages.
 struct Fiber : HostcudaThread {
   void* sp;
   void* fake_stack;
@@ -41,8 +41,9 @@ struct Warp {
   unsigned alive, ready, started, at_barrier;
   unsigned last;  // the lane that ran last
   uint64_t open;  // which of `collectives` are in use
-  Collective collectives[40];
+  Collective* collectives;
 };
+constexpr unsigned kOpenCollectives = 40;  // most of a warp
 
 struct BlockState : HostcudaBlock {
   const Grid* job = nullptr;
@@ -63,6 +64,7 @@ struct BlockState : HostcudaBlock {
   unsigned begun_stacks = 0;  // likewise, also before the last reset
   Fiber* stack_of[kMaxThreads];
   Warp warps[kWarps];
+  Collective collectives[kWarps][kOpenCollectives];
   void* host_sp = nullptr;
   void* host_fake_stack = nullptr;
   const void* host_stack = nullptr;
@@ -73,7 +75,7 @@ struct BlockState : HostcudaBlock {
   char grid_begin, grid_end;
   struct alignas(8) {
     char barrier[16];
-    char warp[kWarps][40];
+    char warp[kWarps][kOpenCollectives];
   } tokens;
 };
 

@@ -49,8 +49,7 @@ extern const HostcudaRuntime* runtime;
 inline HostcudaThread* self() {
   unsigned long stack;
   asm("mov %%rsp, %0" : "=r"(stack));  // not volatile: a thread stays on its stack
-  return reinterpret_cast<HostcudaThread*>(stack &
-                                           ~(static_cast<unsigned long>(HOSTCUDA_STACK_BYTES) - 1));
+  return reinterpret_cast<HostcudaThread*>(hostcuda_record_of(stack));
 }
 
 // In spin loops of atomics other threads must get their turn.

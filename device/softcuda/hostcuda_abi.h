@@ -7,14 +7,24 @@
 
 using size_t = decltype(sizeof 0);
 
-// Stacks are aligned to their size, and the thread's own record lies at the low end: it is found by
-// masking the stack pointer, so neither a thread-local variable nor a call is needed for threadIdx.
+// Stacks are aligned to their size, and the thread's own record lies where it begins, next to what
+// runs: it is found from the stack pointer, so neither a thread-local variable nor a call is needed
+// for threadIdx.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SOFTCUDA_ASAN) || \
     defined(SOFTCUDA_TSAN)
 #define HOSTCUDA_STACK_BYTES (256u << 10)
 #else
 #define HOSTCUDA_STACK_BYTES (64u << 10)
 #endif
+
+inline unsigned long hostcuda_stack_of(unsigned long address) {
+  return address & ~(static_cast<unsigned long>(HOSTCUDA_STACK_BYTES) - 1);
+}
+// Staggered: at one distance from each other all would compete for the same cache lines.
+inline unsigned long hostcuda_record_of(unsigned long address) {
+  const unsigned long stack = hostcuda_stack_of(address);
+  return stack + HOSTCUDA_STACK_BYTES - 128 - stack / HOSTCUDA_STACK_BYTES * 192 % 8192;
+}
 
 struct uint3 { unsigned x, y, z; };
 struct dim3 {

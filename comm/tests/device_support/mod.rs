@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use headlong_comm::testing::run_ranks_with;
-use headlong_comm::{BetweenDevices, CommOptions, Communicator, DeviceCollectives, Rank, Topology};
+use headlong_comm::{
+    BetweenDevices, CommError, CommOptions, Communicator, DeviceCollectives, Rank, Topology,
+};
 use headlong_device::Stream;
 pub use headlong_device::cuda::testing::has_devices;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, Event, testing};
@@ -71,9 +73,14 @@ pub fn download(memory: &DeviceMemory) -> Vec<f32> {
 /// Both ways between the devices of one process.
 pub const WAYS: [BetweenDevices; 2] = [BetweenDevices::Auto, BetweenDevices::Nccl];
 
-/// Waits until the stream's work is done, at most 20 s.
+/// Waits until the stream's work is done, at most 20 s. A device that has failed already makes no
+/// event to wait for.
 pub fn finish(collectives: &dyn DeviceCollectives, stream: &Stream) -> headlong_comm::Result<()> {
-    let done = Event::new(stream.cuda_body().device()).expect("an event");
+    let done = Event::new(stream.cuda_body().device()).map_err(|error| CommError::Device {
+        seen_by: collectives.rank(),
+        operation: "making an event".to_owned(),
+        reason: error.to_string(),
+    })?;
     stream.cuda_body().record(&done);
     collectives.wait(&done, Duration::from_secs(20))
 }
