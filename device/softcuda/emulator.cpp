@@ -52,11 +52,6 @@ Fiber* self() {
   return reinterpret_cast<Fiber*>(
       hostcuda_record_of(reinterpret_cast<uintptr_t>(__builtin_frame_address(0))));
 }
-static_assert(sizeof(Fiber) <= 128, "as much as hostcuda_record_of leaves");
-// The low end of a fiber's stack.
-uint64_t* end_of_stack(const Fiber* f) {
-  return reinterpret_cast<uint64_t*>(hostcuda_stack_of(reinterpret_cast<uintptr_t>(f)));
-}
 BlockState& block_of(Fiber* f) { return *static_cast<BlockState*>(f->block); }
 
 uint32_t draw(BlockState& b) {
@@ -65,11 +60,6 @@ uint32_t draw(BlockState& b) {
 }
 
 void fiber_main();
-
-Fiber* record_of_stack(BlockState& b, unsigned i) {
-  return reinterpret_cast<Fiber*>(
-      hostcuda_record_of(reinterpret_cast<uintptr_t>(b.stacks) + size_t(i) * HOSTCUDA_STACK_BYTES));
-}
 
 Fiber* stack_at(BlockState& b, unsigned i) {
   Fiber* f = record_of_stack(b, i);
@@ -107,7 +97,7 @@ Fiber* take_stack(BlockState& b, [[maybe_unused]] unsigned thread) {
 // From the fiber `from` to `to`; returns when something switches back to `from`.
 void switch_fibers(Fiber* from, Fiber* to) {
   IF_ASAN(__sanitizer_start_switch_fiber(&from->fake_stack, end_of_stack(to),
-                                           HOSTCUDA_STACK_BYTES);)
+                                         HOSTCUDA_STACK_BYTES);)
   IF_TSAN(__tsan_switch_to_fiber(to->tsan, kTsanNoSync);)
   softcuda_switch(&from->sp, to->sp);
   IF_ASAN(__sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);)
@@ -435,6 +425,15 @@ void report_fault(BlockState& b) {
   b.fault_fiber = nullptr;
 }
 
+// From the host thread to the fiber `f`; returns when the block ends or sleeps.
+void enter(BlockState& b, Fiber* f) {
+  IF_ASAN(__sanitizer_start_switch_fiber(&b.host_fake_stack, end_of_stack(f),
+                                         HOSTCUDA_STACK_BYTES);)
+  IF_TSAN(b.host_tsan = __tsan_get_current_fiber(); __tsan_switch_to_fiber(f->tsan, kTsanNoSync);)
+  softcuda_switch(&b.host_sp, f->sp);
+  IF_ASAN(__sanitizer_finish_switch_fiber(b.host_fake_stack, nullptr, nullptr);)
+}
+
 void run_block(BlockState& b) {
   prepare(b);
 #ifdef SOFTCUDA_TSAN
@@ -445,22 +444,14 @@ void run_block(BlockState& b) {
   claim(b, thread);
   Fiber* f = take_stack(b, thread);
   begin_thread(b, f, thread);
-  IF_ASAN(__sanitizer_start_switch_fiber(&b.host_fake_stack, end_of_stack(f),
-                                           HOSTCUDA_STACK_BYTES);)
-  IF_TSAN(b.host_tsan = __tsan_get_current_fiber(); __tsan_switch_to_fiber(f->tsan, kTsanNoSync);)
-  softcuda_switch(&b.host_sp, f->sp);
-  IF_ASAN(__sanitizer_finish_switch_fiber(b.host_fake_stack, nullptr, nullptr);)
+  enter(b, f);
 }
 
 // Continues with the block whose thread sleeps.
 void wake_block(BlockState& b) {
   Fiber* f = b.asleep;
   b.asleep = nullptr;
-  IF_ASAN(__sanitizer_start_switch_fiber(&b.host_fake_stack, end_of_stack(f),
-                                           HOSTCUDA_STACK_BYTES);)
-  IF_TSAN(b.host_tsan = __tsan_get_current_fiber(); __tsan_switch_to_fiber(f->tsan, kTsanNoSync);)
-  softcuda_switch(&b.host_sp, f->sp);
-  IF_ASAN(__sanitizer_finish_switch_fiber(b.host_fake_stack, nullptr, nullptr);)
+  enter(b, f);
 }
 
 #if !defined(SOFTCUDA_ASAN) && !defined(SOFTCUDA_TSAN)

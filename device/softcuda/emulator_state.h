@@ -30,6 +30,12 @@ struct Fiber : HostcudaThread {
   void* tsan;
   uint64_t magic;
 };
+static_assert(sizeof(Fiber) <= 128, "as much as hostcuda_record_of leaves");
+
+// The low end of a fiber's stack.
+inline uint64_t* end_of_stack(const Fiber* f) {
+  return reinterpret_cast<uint64_t*>(hostcuda_stack_of(reinterpret_cast<uintptr_t>(f)));
+}
 
 // One open collective of a warp.
 struct Collective {
@@ -78,5 +84,10 @@ struct BlockState : HostcudaBlock {
     char warp[kWarps][kOpenCollectives];
   } tokens;
 };
+
+inline Fiber* record_of_stack(BlockState& b, unsigned i) {
+  return reinterpret_cast<Fiber*>(
+      hostcuda_record_of(reinterpret_cast<uintptr_t>(b.stacks) + size_t(i) * HOSTCUDA_STACK_BYTES));
+}
 
 }  // namespace softcuda
