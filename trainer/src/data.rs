@@ -169,8 +169,8 @@ fn training_source(
 /// What is said to another order than that of files that have no other.
 fn only_in_order(format: Format) -> Error {
     let message = format!(
-        "{format} files are read from front to back: for another order set data.cache = \"host\", \
-         or convert them (`headlong data convert --to headlong`)"
+        "{format} files are read from front to back: for another order convert them (`headlong \
+         data convert --to headlong`), or keep them in the host's memory (data.cache = \"host\")"
     );
     Error::config("data.order", message)
 }

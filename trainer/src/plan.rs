@@ -296,7 +296,7 @@ impl Plan {
             threads,
             choices: choices::of(config, facts),
         };
-        Self { fits: plan.bytes_here().fits(plan.available_bytes) && plan.fits_on_device(), ..plan }
+        Self { fits: plan.fits_on_host() && plan.fits_on_device(), ..plan }
     }
 
     /// Bytes of this machine's memory: all ranks on it, and those that evaluate.
@@ -316,6 +316,10 @@ impl Plan {
             }
             Some((_, theirs)) => mine.needed_bytes + theirs,
         }
+    }
+
+    fn fits_on_host(&self) -> bool {
+        self.bytes_here().fits(self.available_bytes)
     }
 
     fn fits_on_device(&self) -> bool {

@@ -58,7 +58,7 @@ pub struct TrainArguments {
         help_heading = "Data"
     )]
     pub on_bad_row: Option<BadRowPolicy>,
-    /// Keep data between epochs; device: evaluations, too
+    /// Keep data between epochs; device (CUDA): evaluations, too
     #[arg(long, value_name = "off|host|device|auto", help_heading = "Data")]
     pub cache_data: Option<CacheData>,
 

@@ -111,7 +111,13 @@ fn sums(config: &Config, on_device: bool) -> (&'static str, &'static str) {
 /// Where bags of several ids become vectors; nothing where there are none.
 fn pooling(config: &Config, tables: &[TableSplit], on_device: bool) -> Option<Choice> {
     let bags = || tables.iter().filter_map(|table| Some((table, table.pooling?)));
-    bags().next()?;
+    if bags().next().is_none() {
+        let mut columns = 0..config.data.num_sparse;
+        let has_bags = columns.any(|column| config.max_ids_per_sample(column) > 1);
+        let is_asked_for = config.comm.pool_at != PoolAtChoice::Rank && !has_bags;
+        let because = "no table has several ids a sample (data.hotness, tables.max_ids_per_sample)";
+        return is_asked_for.then(|| Choice::new("bags become vectors", ("on the rank", because)));
+    }
     let named = |wanted: &dyn Fn(&TableSplit, &PoolChoice) -> bool| {
         let wanted = bags().filter(|(table, choice)| wanted(table, choice));
         let add = |(mut names, rank, owner): (Vec<String>, f64, f64),

@@ -99,7 +99,7 @@ impl Plan {
         let _ = writeln!(
             text,
             "memory {needed}{ranks} of {available} available ({}): {on_host}",
-            fits(self.fits)
+            fits(self.fits_on_host())
         );
         if let Some(others) = self.eval_ranks {
             let together = bytes(self.bytes_here().get());

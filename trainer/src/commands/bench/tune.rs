@@ -173,9 +173,11 @@ pub fn run(arguments: &TuneArguments) -> Result<()> {
         return Ok(());
     };
     if tuning.measurements.is_empty() {
-        return Err(Error::Skipped(skipped.join("; ")));
+        let mut reasons: Vec<String> = skipped.into_iter().map(|(_, reason)| reason).collect();
+        reasons.dedup();
+        return Err(Error::Skipped(reasons.join("; ")));
     }
-    skipped.iter().for_each(say);
+    skipped.iter().for_each(|(what, reason)| say(format!("{what}: skipped: {reason}")));
     let text = if as_costs { costs_text(&tuning, backends[0])? } else { tuning.write() + "\n" };
     match &arguments.output {
         Some(path) => {
@@ -198,11 +200,14 @@ fn collective_arguments(arguments: &TuneArguments) -> CollectiveArguments {
     }
 }
 
+/// What was not measured, and why.
+type Skipped = (String, String);
+
 /// Every way over every backend, and what was not to be had. None: another process has the answer.
 fn measure_all(
     backends: &[Backend],
     collective: &CollectiveArguments,
-) -> Result<Option<(Tuning, Vec<String>)>> {
+) -> Result<Option<(Tuning, Vec<Skipped>)>> {
     let about =
         format!("headlong {}, bench tune: medians of completion", env!("CARGO_PKG_VERSION"));
     let (mut tuning, mut skipped) = (Tuning::new(about), Vec::new());
@@ -216,7 +221,7 @@ fn measure_all(
                     tuning.measurements.push(measurement(backend, way, &answer)?)
                 }
                 Outcome::Skipped(reason) => {
-                    skipped.push(format!("{}, {}: skipped: {reason}", backend.name(), way.name));
+                    skipped.push((format!("{}, {}", backend.name(), way.name), reason));
                 }
                 Outcome::Elsewhere => is_elsewhere = true,
             }
