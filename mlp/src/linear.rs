@@ -111,8 +111,8 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
 pub(crate) struct Below<'a> {
     /// The mask that [`forward_with_mask`] left there.
     pub mask: &'a Mat,
-    /// Its bias gradient, of the type of the data gradient; overwritten.
-    pub d_b: &'a Mat,
+    /// Its bias gradient, of the type of the data gradient, where that is wanted; overwritten.
+    pub d_b: Option<&'a Mat>,
 }
 
 /// How [`backward_weights_with`] differs from [`backward_weights`].

@@ -37,7 +37,7 @@ use crate::linear::{
     self, Activation, BackwardDataArgs, BackwardWeightsArgs, Compute, ForwardArgs, Partials,
     WeightGradientOptions, Weights,
 };
-use headlong_device::{Mat, Stream};
+use headlong_device::{DType, Mat, Stream};
 use side_stream::SideStream;
 
 /// A stack of dense layers.
@@ -61,8 +61,6 @@ pub struct Layer {
     bias: Option<Mat>,
     d_weight: Mat,
     d_bias: Option<Mat>,
-    /// Where a product with 16-bit gradients writes a bias gradient that is too coarse to be used.
-    coarse_d_bias: Option<Mat>,
     between: Option<Between>,
     partials: Option<Partials>,
 }
@@ -324,16 +322,16 @@ impl Mlp {
             Some(below) => self.between(below, args.x.rows()).y,
             None => input.clone(),
         };
-        // The bias gradient of that pass is of all samples, and it overwrites.
-        let d_b = layer.coarse_d_bias.as_ref();
-        let d_b = d_b.or(layer.d_bias.as_ref().filter(|_| !args.accumulate));
-        let fused = d_b.filter(|_| linear::keeps_mask(stream, &layer.forward_args(&x, y)));
-        let fused = fused.map(|d_b| linear::Below { mask, d_b });
+        // The bias gradient of that pass is of all samples, as coarse as the data gradient, and it
+        // overwrites.
+        let d_b = layer.d_bias.as_ref().filter(|_| !args.accumulate && d_x.dtype() == DType::F32);
+        let keeps_mask = linear::keeps_mask(stream, &layer.forward_args(&x, y));
+        let fused = keeps_mask.then_some(linear::Below { mask, d_b });
         let mask = (layer.activation == Activation::Relu).then_some(y);
         let data = BackwardDataArgs { d_z, w, d_x, mask, accumulate: false };
         let done = linear::backward_data_with_mask(stream, &data, fused.as_ref());
         self.round(stream, d_x);
-        done && layer.coarse_d_bias.is_none()
+        done
     }
 }
 

@@ -35,7 +35,9 @@ pub enum Epilogue {
     ReluBias,
     /// The same, and `aux` keeps one bit per element: whether it passed. See [`aux_bytes`].
     ReluAuxBias,
-    /// `x` where `aux` has the bit, else 0; and `bias[n]` receives the sums of the columns of `D`.
+    /// `x` where `aux` has the bit, else 0.
+    DRelu,
+    /// The same, and `bias[n]` receives the sums of the columns of `D`.
     DReluBgrad,
     /// `bias[m]` receives the sums of `A` over `k`: the bias gradient with a weight gradient
     /// `dYᵀ·X`.

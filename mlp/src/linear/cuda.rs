@@ -118,23 +118,30 @@ pub fn backward_data(
     }
     let spec = MatmulSpec {
         m: d_z.rows(),
-        n: d_x.cols(),
-        // The copies of weights have rows of zeros for what fills rows of 16-bit gradients up.
+        // The copies of weights have rows and columns of zeros for what fills rows of 16-bit gradients
+        // up.
+        n: filled_up(d_x).min(filled_up(w)),
         k: filled_up(d_z),
         a: plain(d_z),
         b: plain(w),
         d: plain(d_x),
         math: args.w.compute().math(),
         epilogue: Epilogue::None,
-        bias_dtype: below.map_or(d_x.dtype(), |below| below.d_b.dtype()),
+        bias_dtype: d_x.dtype(),
     };
     let beta = if args.accumulate { 1.0 } else { 0.0 };
     let plain = MatmulArgs { beta, ..addresses(d_z, w, d_x) };
     let (epilogues, run) = match below {
         None => (&[Epilogue::None][..], plain),
-        Some(below) => {
-            let (bias, aux) = (below.d_b.device_ptr(), below.mask.device_ptr());
-            (&[Epilogue::DReluBgrad, Epilogue::None][..], MatmulArgs { bias, aux, ..plain })
+        Some(Below { mask, d_b: None }) => {
+            let aux = mask.device_ptr();
+            (&[Epilogue::DRelu, Epilogue::None][..], MatmulArgs { aux, ..plain })
+        }
+        Some(Below { mask, d_b: Some(d_b) }) => {
+            assert_eq!((d_b.dtype(), spec.n), (d_x.dtype(), d_b.cols()), "a bias gradient");
+            let (bias, aux) = (d_b.device_ptr(), mask.device_ptr());
+            let epilogues = &[Epilogue::DReluBgrad, Epilogue::DRelu, Epilogue::None][..];
+            (epilogues, MatmulArgs { bias, aux, ..plain })
         }
     };
     let done = run_with_first(stream, spec, epilogues, &run);

@@ -120,8 +120,6 @@ struct LayerPlan {
     bias: Option<SlotId>,
     /// Output, its gradient and the mask of its ReLU; the last layer's belong to the caller.
     between: Option<[SlotId; 3]>,
-    /// What a product with 16-bit gradients writes as the bias gradient, too coarsely to be used.
-    coarse_d_bias: Option<SlotId>,
     /// Blocks, whether they are rounded, sums of weights and of biases.
     partials: Option<(usize, bool, SlotId, SlotId)>,
 }
@@ -191,12 +189,10 @@ impl MlpSpec<'_> {
                 matrix("mask", DType::U32, self.max_samples, blas::aux_stride_bits(width) / 32),
             ]
         });
-        let coarse_d_bias = (compute.is_16_bit() && !last && relu)
-            .then(|| matrix("coarse_d_bias", compute.dtype(), 1, width));
         let partials = self.partials(shape, &mut matrix);
         let between_layers = if relu { Activation::Relu } else { Activation::None };
         let activation = if last { self.last } else { between_layers };
-        LayerPlan { name, width, activation, weights, bias, between, coarse_d_bias, partials }
+        LayerPlan { name, width, activation, weights, bias, between, partials }
     }
 
     /// Room for the sums of blocks; and where 16-bit inputs have rows that are filled up, room for
@@ -264,7 +260,6 @@ impl LayerPlan {
                 weight: activations.mat(weight).columns(0, d_weight.cols()),
                 bias: activations.mat(bias).columns(0, self.width),
             }),
-            coarse_d_bias: self.coarse_d_bias.map(|slot| activations.mat(slot)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::library::library_version;
 use super::plan::{Matmul, check_spec};
-use super::{Epilogue, MatmulArgs, MatmulSpec, Operand, aux_bytes};
+use super::{MatmulArgs, MatmulSpec, Operand, aux_bytes};
 use crate::cuda::cache::write_shared;
 use crate::cuda::{CudaStream, DeviceMemory, Event};
 use crate::error::Result;
@@ -160,7 +160,7 @@ impl Scratch {
             operand.stride * operand.dtype.bytes() * if operand.transposed { cols } else { rows }
         };
         let aux = if spec.epilogue.has_aux() { aux_bytes(spec.m, spec.n) } else { 0 };
-        let bias = if spec.epilogue == Epilogue::None { 0 } else { 4 * spec.m.max(spec.n) };
+        let bias = if spec.epilogue.has_bias() { 4 * spec.m.max(spec.n) } else { 0 };
         Ok(Self {
             a: take(stored(&spec.a, spec.m, spec.k))?,
             b: take(stored(&spec.b, spec.k, spec.n))?,
@@ -178,7 +178,7 @@ impl Scratch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Math;
+    use super::super::{Epilogue, Math};
     use super::*;
     use crate::DType;
     use crate::cuda::testing::stream;

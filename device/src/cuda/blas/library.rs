@@ -64,6 +64,7 @@ fn epilogue(epilogue: Epilogue) -> LtEpilogue {
         Epilogue::Bias => LtEpilogue::CUBLASLT_EPILOGUE_BIAS,
         Epilogue::ReluBias => LtEpilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
         Epilogue::ReluAuxBias => LtEpilogue::CUBLASLT_EPILOGUE_RELU_AUX_BIAS,
+        Epilogue::DRelu => LtEpilogue::CUBLASLT_EPILOGUE_DRELU,
         Epilogue::DReluBgrad => LtEpilogue::CUBLASLT_EPILOGUE_DRELU_BGRAD,
         // The library's A is our B, and the other way round.
         Epilogue::BgradA => LtEpilogue::CUBLASLT_EPILOGUE_BGRADB,
@@ -108,7 +109,7 @@ impl Description {
         made.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, &op(&spec.b))?;
         made.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, &op(&spec.a))?;
         made.set(DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue(spec.epilogue) as u32))?;
-        if spec.epilogue != Epilogue::None {
+        if spec.epilogue.has_bias() {
             let bias = data_type(spec.bias_dtype)? as u32;
             made.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias)?;
         }
@@ -120,7 +121,7 @@ impl Description {
     }
 
     pub(super) fn set_pointers(&self, epilogue: Epilogue, bias: u64, aux: u64) -> Result<()> {
-        if epilogue != Epilogue::None {
+        if epilogue.has_bias() {
             self.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
         }
         if epilogue.has_aux() {
@@ -166,6 +167,11 @@ impl Layout {
 
 dropped_by!(Layout, cublasLtMatrixLayoutDestroy);
 
+/// How sums that are computed in parts may be added up: not in place, where parts come in the order
+/// in which they are done. A mask of cublasLtReductionScheme_t, which the bindings leave out:
+/// 2 and 4 add up what lies in the workspace.
+const REPEATABLE_REDUCTIONS: u32 = 2 | 4;
+
 /// What is promised of pointers and workspace when algorithms are asked for.
 pub(super) struct Preference(pub(super) sys::cublasLtMatmulPreference_t);
 
@@ -188,6 +194,8 @@ impl Preference {
         for (attribute, alignment) in attributes.into_iter().zip(&alignments) {
             made.set(attribute, alignment)?;
         }
+        let schemes = PreferenceAttribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
+        made.set(schemes, &REPEATABLE_REDUCTIONS)?;
         Ok(made)
     }
 
